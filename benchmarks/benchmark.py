@@ -130,7 +130,7 @@ def measure_step(
     `torch` is the environment of the same steps in PyTorch; None: only MindSpore.
     """
     step = build_networks.build_train_step(network.name, cfg, rt)
-    shape = network.dataset.get_input_shape(cfg.data)
+    shape = network.get_input_shape(cfg)
     clip, label = build_networks.make_dummy_batch(network.name, cfg)
     inputs = (clip, label, *step.make_dropout_factors())
     batch = clip.size // int(np.prod(shape))  # several clips of a video count as several
@@ -185,7 +185,7 @@ def open_eval_network(network: Network, cfg, checkpoint_path: str) -> Any:
         return build_networks.build_eval_network(network.name, cfg)
     path = Path(tempfile.mkdtemp()) / "random.ckpt"
     atexit.register(shutil.rmtree, path.parent)
-    net = network.model.build_network(**cfg.model_arguments())
+    net = network.build_model(**cfg.model_arguments())
     checkpoint.save(path, checkpoint.weights_of(net))
     return inference.load_network(network, cfg, str(path))
 
@@ -210,19 +210,24 @@ def measure_matmul_gflops(repeats: int, size: int = 2048) -> float:
 
 
 def measure_eval(network: Network, cfg, rt: runtime.Runtime, seconds: int, net: Any) -> dict:
-    """Whole evaluation, data and network, of the first videos; the first batch is not timed."""
-    data = network.dataset.build_eval_dataset(cfg, rt)
+    """Whole evaluation, data and network, of the first videos; the first batch is not timed.
+
+    Of several data sets, the first one is evaluated.
+    """
+    index, rows = next(iter(network.build_eval_rows(cfg, rt).items()))
+    data = rows.dataset()
     if data.get_dataset_size() < 2:
         raise ValueError("eval.batch: all test videos fit into one batch, which is not timed")
+    scored = network.build_heads(cfg)[index].select_output(net)
     batches = iter(data.create_tuple_iterator(num_epochs=1, output_numpy=True))
     clips, _, _ = next(batches)
-    video_scores(net, clips)  # compiles
+    video_scores(scored, clips)  # compiles
     began = time.monotonic()
     computed = 0.0
     done = 0
     for clips, _, valid in batches:
         since = time.monotonic()
-        video_scores(net, clips)
+        video_scores(scored, clips)
         computed += time.monotonic() - since
         done += int(valid.sum())
         if time.monotonic() - began > seconds:

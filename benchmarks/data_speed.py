@@ -19,12 +19,12 @@ READ_CLIPS = 16  # whose bytes are counted
 
 def measure_data(network: Network, cfg, rt: Runtime, seconds: int) -> dict:
     """Decodes single clips, then runs the training pipeline for some seconds."""
-    dataset = network.dataset
-    records = dataset.read_records(cfg, "train")
-    order = dataset.build_train_sampler(cfg, records, rt)
-    clips = dataset.TrainSource(records, cfg, order, 10**6 // order.samples + 1, 0)
+    records = network.read_records(cfg, "train")
+    order = network.build_train_sampler(cfg, records, rt)
+    epochs = 10**6 // order.samples + 1
+    clips = network.build_train_rows(cfg, records, order, epochs, start_step=0)
     floor = measure_decoding(clips, seconds)
-    is_video = bool(dataset.list_annotation_files(cfg))
+    is_video = bool(network.list_annotation_files(cfg))
     done, wall, cpu = measure_throughput(clips.dataset(), cfg.data.batch, seconds)
     return {
         "clips": done,

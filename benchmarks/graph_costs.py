@@ -28,7 +28,7 @@ def measure_graph(network: str, cfg: Any, rt: Runtime, part: str) -> dict:
     log.log.info("%s ...", part)
     result = {}
     if part == "train" and rt.device == "CPU":
-        shape = find_network(network).dataset.get_input_shape(cfg.data)
+        shape = find_network(network).get_input_shape(cfg)
         clips = inputs[0].reshape(-1, *shape).shape
         result["estimate_gb"] = round(estimate_peak(cell.net, clips), 3)
     result["seconds"] = round(measure_compile_seconds(cell, *inputs), 2)

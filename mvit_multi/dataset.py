@@ -181,17 +181,3 @@ def compute_span(video: FrameSource, data) -> float:
 def get_input_shape(data) -> tuple[int, int, int, int]:
     """The shape of one clip as the network reads it: (3, T, crop, crop)."""
     return 3, data.frames, data.crop, data.crop
-
-
-def get_clip_shape(data, size: int) -> tuple[int, ...]:
-    """The shape of one sample of a training batch: (S, 3, T, size, size)."""
-    return data.repeated_aug, 3, data.frames, size, size
-
-
-def build_targets(cfg, labels: np.ndarray) -> np.ndarray:
-    """Targets float32 (B, S, 7) of clips of the first data set with labels (B,), not mixed."""
-    rows = [[build_target_row(0, int(label), 1.0)] * cfg.data.repeated_aug for label in labels]
-    return np.array(rows, np.float32)
-
-
-build_train_sampler = video_dataset.train_sampler

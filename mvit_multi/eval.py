@@ -23,7 +23,6 @@ from mvit_multi.config import Config
 from mvit_multi.dataset import get_annotation_file
 from mvit_multi.evaluation import build_eval_videos, evaluate_datasets
 from mvit_multi.network import NETWORK
-from mvit_multi.predict import build_heads
 from utils import cli, commands
 from utils.evaluate.metrics import write_result_file
 from utils.evaluate.report import report_videos
@@ -34,7 +33,7 @@ from utils.log import print_result
 def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
     rt = commands.start(cfg)
     videos = build_eval_videos(cfg, rt)
-    heads = build_heads(cfg)
+    heads = NETWORK.build_heads(cfg)
     pages = {}
     for k, source in videos.items():
         folder = report and f"{report}/{source.settings.name}"

@@ -6,8 +6,6 @@ import numpy as np
 
 from mvit_multi.dataset import choose_test_frames, cut_views, get_annotation_file
 from utils.evaluate.predict import Head, Window
-from utils.video.decoders import open_video
-from utils.video.reader import FrameSource
 
 
 class HeadSelector:
@@ -47,13 +45,5 @@ class DatasetHead(Head):
     def make_views(self, frames: np.ndarray, positions: np.ndarray) -> np.ndarray:
         return cut_views(frames, positions, self.data, self.settings, self.crops)
 
-    def predict_probs(self, net: Any, views: np.ndarray) -> np.ndarray:
-        return super().predict_probs(HeadSelector(net, self.dataset_index), views)
-
-
-def build_heads(cfg: Any) -> list[Head]:
-    return [DatasetHead(cfg, index) for index in range(len(cfg.data.sets))]
-
-
-def open_source(path: str, cfg: Any) -> FrameSource:
-    return open_video(path, cfg.data.reader, cfg.data.max_pixels)
+    def select_output(self, net: Any) -> HeadSelector:
+        return HeadSelector(net, self.dataset_index)

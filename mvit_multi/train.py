@@ -16,15 +16,16 @@ from utils.runtime import prepare_process
 prepare_process()
 
 from mvit_multi.config import Config
-from mvit_multi.dataset import TrainSource, build_train_sampler, get_input_shape, read_records
+from mvit_multi.dataset import TrainSource, get_input_shape, read_records
 from mvit_multi.evaluation import build_eval_videos, evaluate_datasets
-from mvit_multi.loss import GatherEmbeddings, VarianceCovarianceLoss, build_loss
+from mvit_multi.loss import GatherEmbeddings, MultiLoss, VarianceCovarianceLoss
 from mvit_multi.lr_generator import build_parameter_groups, get_lr
 from mvit_multi.mixup import MixClips
 from mvit_multi.model import MViT
 from mvit_multi.network import NETWORK
 from utils import cli, runtime
 from utils.data.sampler import TrainSampler
+from utils.data.video_dataset import build_train_sampler
 from utils.train import optimizers
 from utils.train.choose_kernels import with_training_kernels
 from utils.train.trainer import Trainer, TrainSetup, build_setup
@@ -67,7 +68,7 @@ def build_training_loss(cfg: Config, rt: runtime.Runtime):
     if train.informative_weight:
         gather = GatherEmbeddings(rt.rank, rt.size) if rt.size > 1 else None
         informative = VarianceCovarianceLoss(train.std_weight, train.covariance_weight, gather)
-    return build_loss(
+    return MultiLoss(
         tuple(dataset.num_classes for dataset in cfg.data.sets),
         cfg.crosses,
         smoothing=train.smoothing,

@@ -266,6 +266,10 @@ class EvalSource:
         self.transform = build_test_transform(cfg.data, cfg.test_crop)
         self.shape = get_clip_shape(cfg.data, cfg.test_crop)
 
+    def dataset(self) -> "EvalSource":
+        """The batches, which are this object."""
+        return self
+
     def get_dataset_size(self) -> int:
         return self.length
 
@@ -307,10 +311,6 @@ class EvalSource:
             raise ValueError(summarize_error(error)) from None
 
 
-def build_eval_dataset(cfg, rt: Runtime) -> EvalSource:
-    return EvalSource(read_records(cfg, "test"), cfg, rt)
-
-
 def check_labels(label: np.ndarray, classes: int) -> None:
     if label.max() >= classes:
         raise ValueError(f"model.num_classes: there is a label {label.max()}, not below {classes}")
@@ -336,12 +336,3 @@ def set_prefetch(data, batch: int, crop: int) -> int:
 def get_clip_shape(data, size: int) -> tuple[int, int, int]:
     """The shape of one image: (3, size, size)."""
     return 3, size, size
-
-
-def get_input_shape(data) -> tuple[int, int, int]:
-    return get_clip_shape(data, data.crop)
-
-
-def list_annotation_files(cfg) -> list:
-    """None: images are in class folders or MindRecord files."""
-    return []

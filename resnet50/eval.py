@@ -20,7 +20,6 @@ prepare_process()
 from resnet50.config import Config
 from resnet50.dataset import EvalSource, read_records
 from resnet50.network import NETWORK
-from resnet50.predict import build_heads
 from resnet50.readers import describe_samples
 from utils import cli, commands
 from utils.evaluate.report import Report, Samples
@@ -30,10 +29,10 @@ def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
     rt = commands.start(cfg)
     count = read_records(cfg, "test")
     images = EvalSource(count, cfg, rt)
-    head = build_heads(cfg)[0]
+    (head,) = NETWORK.build_heads(cfg)
     samples = describe_samples(cfg.data, "test", count, head) if report else Samples()
     pages = Report(report, images.mine, samples, rt, softmax=True)
-    return commands.evaluate_samples(NETWORK, cfg, images, images, checkpoint_path, pages)
+    return commands.evaluate_samples(NETWORK, cfg, images, checkpoint_path, pages)
 
 
 if __name__ == "__main__":

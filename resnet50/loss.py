@@ -42,6 +42,3 @@ class SmoothedCrossEntropy(nn.Cell):
             rest = self.smoothing / (classes - 1)  # of every other class
             return (1 - self.smoothing - rest) * label_loss + rest * sum_of_losses
         return (1 - self.smoothing) * label_loss + self.smoothing / classes * sum_of_losses
-
-
-build_loss = SmoothedCrossEntropy  # the name in every network folder

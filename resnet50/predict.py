@@ -17,8 +17,8 @@ CIFAR_NAMES = {"cifar10": "batches.meta.txt", "cifar100": "fine_label_names.txt"
 class ImageFile(FrameSource):
     """An image as a video of one frame. Reading raises VideoError if the file is no image."""
 
-    def __init__(self, path: Path):
-        super().__init__(path, "PIL")
+    def __init__(self, path: str):
+        super().__init__(Path(path), "PIL")
         self._length = 1
 
     def _decode(self, indices: list[int]) -> Iterator[np.ndarray]:
@@ -60,11 +60,3 @@ def list_folder_names(data: Any, classes: int) -> Sequence[str]:
             names = [class_folder.name for class_folder in images.list_class_folders(folder)]
             return [*names, *[""] * (classes - len(names))]
     return ()
-
-
-def build_heads(cfg: Any) -> list[Head]:
-    return [ImageHead(cfg)]
-
-
-def open_source(path: str, cfg: Any) -> FrameSource:
-    return ImageFile(Path(path))

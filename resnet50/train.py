@@ -25,7 +25,7 @@ from resnet50.dataset import (
     get_clip_shape,
     read_records,
 )
-from resnet50.loss import build_loss
+from resnet50.loss import SmoothedCrossEntropy
 from resnet50.lr_generator import build_parameter_groups, get_lr
 from resnet50.mixup import MixImages
 from resnet50.model import build_network
@@ -70,7 +70,7 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
     else:
         opt = optimizers.SGD(weights, groups, train.momentum, train.nesterov)
     clips = (cfg.data.batch, *get_clip_shape(cfg.data, cfg.data.crop))
-    loss = build_loss(train.smoothing, train.smoothed)
+    loss = SmoothedCrossEntropy(train.smoothing, train.smoothed)
     return build_setup(cfg, rt, sampler, net, loss, opt, lr, clips, mix)
 
 

@@ -30,7 +30,7 @@ from utils.weights.mindspore_checkpoint import check_padding, count_by_kind
 
 
 def main(network: Network, cfg, *, source: Path, target: Path, new_head: bool = False) -> None:
-    net = network.model.build_network(**cfg.model_arguments())
+    net = network.build_model(**cfg.model_arguments())
     weights = checkpoint.weights_of(net)
     shapes = {name: tuple(p.shape) for name, p in weights.items()}
     try:

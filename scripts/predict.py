@@ -72,20 +72,18 @@ def main(
     if stream and (part or executor != PROCESSES):
         raise ValueError("--stream reads in this process: --part and --executor do not go with it")
     if not (stream and videos[0].isdecimal()):
-        reads_videos = bool(network.dataset.list_annotation_files(cfg))
+        reads_videos = bool(network.list_annotation_files(cfg))
         videos = list_videos(videos, SUFFIXES if reads_videos else IMAGE_SUFFIXES)
     if stream and len(videos) > 1:
         raise ValueError(f"--stream takes one VIDEO, and the folder has {len(videos)}")
-    heads = network.predict.build_heads(cfg)
+    heads = network.build_heads(cfg)
     assign_class_names(heads, labels)
     folder = out or Path(checkpoint_path).parent / "predictions"
     log.start_log(Runtime())
     if stream:
         rt = runtime.start(cfg.run)
-        if not network.streams:
-            raise ValueError(f"--stream: {network.name} cannot read frame by frame; tsm can")
         rest = (heads[0], top, fps or 0.0, folder)
-        log.print_result(network.streaming.run_stream(cfg, checkpoint_path, videos[0], *rest), rt)
+        log.print_result(network.run_stream(cfg, checkpoint_path, videos[0], *rest), rt)
         return 0
     rest = (checkpoint_path, labels, folder, top, window, step)
     settings = PredictSettings(network.name, cfg, *rest)

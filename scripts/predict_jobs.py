@@ -30,12 +30,12 @@ class PredictSettings(NamedTuple):
     def build_predictor(self) -> Predictor:
         network = find_network(self.network)
         cfg = self.cfg
-        heads = network.predict.build_heads(cfg)
+        heads = network.build_heads(cfg)
         assign_class_names(heads, self.labels)
         start = functools.cache(lambda: runtime.start(cfg.run))
         net = inference.load_network(network, cfg, self.checkpoint_path, start)
         rest = (self.folder, self.top, self.window, self.step)
-        return Predictor(net, heads, lambda path: network.predict.open_source(path, cfg), *rest)
+        return Predictor(net, heads, lambda path: network.open_frames(cfg, path), *rest)
 
     def compute_digest(self) -> str:
         """Changes with every setting, and with the size or time of the files that they name."""

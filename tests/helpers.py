@@ -245,7 +245,7 @@ def assert_close_weights(expected, actual) -> None:
 
 def save_random_weights(cfg, path: Path, network: str) -> Path:
     """Saves a checkpoint of the network of `cfg` whose scores differ between classes."""
-    net = find_network(network).model.build_network(**cfg.model_arguments())
+    net = find_network(network).build_model(**cfg.model_arguments())
     load_weights(net, build_state_dict({}, net), find_network(network))
     checkpoint.save(path, checkpoint.weights_of(net))
     return path

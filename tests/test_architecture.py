@@ -22,7 +22,7 @@ SOURCES = sorted(
 # What a file of a network may import, besides the standard library and its own network.
 ALLOWED = {
     "lr_generator.py": {"numpy", "utils"},
-    "convert.py": {"re"},
+    "convert.py": {"utils"},
     "config.py": {"utils"},
     "loss.py": {"mindspore"},
     "model.py": {"mindspore", "numpy", "utils"},
@@ -188,6 +188,35 @@ def test_only_runtime_and_gradient_fusion_set_the_context(path):
     }
     setters = {"set_device", "set_seed", "set_auto_parallel_context"} & calls
     assert not setters or path.name in ("runtime.py", "gradient_fusion.py")
+
+
+MODEL_FILES = [ROOT / "utils" / "nn" / name for name in ("layers.py", "conv3d.py", "dropout.py")]
+# Entry points and settings name the device; they build nothing themselves.
+NOT_MODELS = {"train.py", "eval.py", "export.py", "config.py", "predict.py", "network.py"}
+MODEL_FILES += [
+    path
+    for network in list_networks()
+    for path in sorted((ROOT / network).glob("*.py"))
+    if path.name not in NOT_MODELS
+]
+DEVICE_WORDS = {"cpu", "on_ascend", "ascend", "is_ascend", "device", "device_target", "get_context"}
+
+
+@pytest.mark.parametrize("path", MODEL_FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_layer_or_network_has_no_branch_on_devices_or_precision(path):
+    """`utils.nn.kernels` chooses its operators. A test for uint8 is about pixels, not precision."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        name = getattr(node, "id", "") or getattr(node, "attr", "") or getattr(node, "name", "")
+        assert str(name).lower() not in DEVICE_WORDS, f"line {node.lineno}: {name}"
+        if isinstance(node, ast.Compare):
+            text = ast.unparse(node)
+            assert ".dtype" not in text or "uint8" in text, f"line {node.lineno}: {text}"
+
+
+def test_no_module_of_a_network_names_a_back_end():
+    for path in MODEL_FILES:
+        for name in list_imports(path):
+            assert not name.startswith(("utils.nn.kernels.ascend", "utils.nn.kernels.cpu")), name
 
 
 # These words had several meanings in earlier versions.

@@ -160,7 +160,7 @@ def save_random_weights(path: Path, yaml: Path, words: list[str]) -> None:
     network = yaml.parent.parent.name
     overrides = [word[2:] for word in words if re.match(r"--\w+\.\w+=", word)]
     cfg = load_config(find_network(network).config, yaml, overrides)
-    net = find_network(network).model.build_network(**cfg.model_arguments())
+    net = find_network(network).build_model(**cfg.model_arguments())
     path.parent.mkdir(parents=True, exist_ok=True)
     checkpoint.save(path, checkpoint.weights_of(net))
 

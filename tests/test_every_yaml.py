@@ -34,7 +34,7 @@ def test_a_yaml_loads_and_its_head_names_the_command(path: Path):
     assert path.name in path.read_text().split("\nrun:")[0], "the head names the command"
     assert cfg.run.out == ROOT / "out" / path.stem
     with no_init_parameters():
-        net = find_network(network).model.build_network(**cfg.model_arguments())
+        net = find_network(network).build_model(**cfg.model_arguments())
     names = [p.name for p in net.trainable_params()]
     assert segment_ends(names, cfg.run.all_reduce)[-1] == len(names) - 1
 
@@ -105,8 +105,8 @@ def select_one_yaml_per_graph() -> list:
 
 def build_toy_training(path: Path) -> TrainSetup:
     """Builds the training of a toy network with two updates an epoch."""
-    train = find_network(path.parents[1].name).train
-    return train.build(load_toy_config(path), Runtime(), TrainSampler(4, 2, 0, 1, 0))
+    network = find_network(path.parents[1].name)
+    return network.build_train_setup(load_toy_config(path), Runtime(), TrainSampler(4, 2, 0, 1, 0))
 
 
 @pytest.mark.parametrize("path", YAMLS, ids=lambda p: p.stem)
@@ -123,10 +123,10 @@ def train_one_step(path: Path) -> tuple:
     """Trains a toy network for one step; returns the outputs."""
     cfg = load_toy_config(path)
     step = build_toy_training(path).step
-    dataset = find_network(path.parents[1].name).dataset
-    shape = dataset.get_clip_shape(cfg.data, cfg.data.crop)
+    network = find_network(path.parents[1].name)
+    shape = network.get_sample_shape(cfg)
     clip = np.random.RandomState(0).randint(0, 255, (2, *shape)).astype(np.uint8)
-    target = dataset.build_targets(cfg, np.array([0, 1], np.int32))
+    target = network.build_targets(cfg, np.array([0, 1], np.int32))
     outputs = step.set_train()(Tensor(clip), Tensor(target), *step.make_dropout_factors())
     return tuple(output.asnumpy() for output in outputs)
 

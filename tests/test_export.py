@@ -63,7 +63,7 @@ MORE = {
 
 def build_toy(network: str, arguments: dict, level: str, **changes: str) -> nn.Cell:
     arguments = {name: value for name, value in arguments.items() if value is not None}
-    net = find_network(network).model.build_network(**{**arguments, **changes})
+    net = find_network(network).build_model(**{**arguments, **changes})
     state = build_state_dict({}, net)
     # Without this scale, the attention of a non-local block enlarges rounding errors.
     state.update({name: value / 8 for name, value in state.items() if ".nl.theta." in name})
@@ -78,7 +78,7 @@ def export_toy(toy: tuple, target, kind: str, **options) -> dict:
         pytest.importorskip("onnxruntime")
     network, arguments, clip = toy
     export_options = export.check_options(2, format=kind, target=Path(target), **options)
-    changes = find_network(network).export.describe_export(load_smoke_config(network))
+    changes = find_network(network).describe_export(load_smoke_config(network))
     spec = export.ExportSpec(clip, "scores", onnx_arguments=changes.onnx_arguments)
     return export.export(partial(build_toy, network, arguments), spec, export_options, network)
 

@@ -94,7 +94,7 @@ def test_training_counts_frames_that_are_marked_as_damaged(name, log_messages, t
     settings = ["data.stride=1"] if name == "x3d" else []  # else every clip has the same frames
     cfg = load_smoke_config(name, "data.reader=pyav", "data.batch=1", *settings)
     record = Sample(path, 0, 0) if name == "mvit_multi" else Record(path, None, 0, 1)
-    source = network.dataset.TrainSource([record], cfg, TrainSampler(1, 1, 0, 1, 0), 30, 0)
+    source = network.build_train_rows(cfg, [record], TrainSampler(1, 1, 0, 1, 0), 30, 0)
     for index in range(30):
         source.decode(index)
     total, logged = source.damaged.counts

@@ -14,7 +14,7 @@ from tests.dask_cluster import start_dask_cluster
 from tests.helpers import assert_one_line_error, read_result, run_json, run_script, start_script
 from tests.numbered_videos import write_numbered_video
 from tsm.config import Config
-from tsm.model import build_network
+from tsm.model import TSM
 from utils import runtime
 from utils.config import ROOT, load_config
 from utils.weights import checkpoint
@@ -169,9 +169,7 @@ def predict_arguments(tiny_args, tmp_path_factory) -> list:
     folder = tmp_path_factory.mktemp("predict")
     cfg = load_config(Config, Path(tiny_args[1]), [word[2:] for word in tiny_args[2:]])
     runtime.start(cfg.run)
-    checkpoint.save(
-        folder / "net.ckpt", checkpoint.weights_of(build_network(**cfg.model_arguments()))
-    )
+    checkpoint.save(folder / "net.ckpt", checkpoint.weights_of(TSM(**cfg.model_arguments())))
     write_numbered_video(folder / "0.mp4", 60, 64, 64, 25)
     for number in range(1, VIDEOS):
         os.link(folder / "0.mp4", folder / f"{number}.mp4")

@@ -131,13 +131,13 @@ def test_a_checkpoint_gives_the_scores_of_its_original_at_even_and_odd_sizes(
     assert set(report["dropped"]) == STATES[kind]
     assert report["changed_eps"] == CHANGED_EPS.get(name.removesuffix("_full"), 0)
     network, cfg = load_recipe(name)
-    net = network.model.build_network(**cfg.model_arguments()).set_train(False)
+    net = network.build_model(**cfg.model_arguments()).set_train(False)
     load(net, tmp_path / "new.ckpt")
     assert max(compare_scores(net, name)) < 1e-5
     if cfg.model.arch != "se_resnet50":
         others = {"symmetric", "same", "same_pool"} - {cfg.model.padding}
         other = load_recipe(name, f"model.padding={sorted(others)[0]}")[1]
-        net = network.model.build_network(**other.model_arguments())
+        net = network.build_model(**other.model_arguments())
         words = f"new.ckpt: .*give --model.padding={cfg.model.padding} instead of"
         with pytest.raises(ValueError, match=words):
             load(net, tmp_path / "new.ckpt")
@@ -148,7 +148,7 @@ def test_a_network_of_another_padding_gives_other_scores(name, tmp_path, capsys)
     """So the scores above depend on the padding."""
     convert_case(name, tmp_path, capsys)
     network, cfg = load_recipe(name, "model.padding=symmetric")
-    net = network.model.build_network(**cfg.model_arguments()).set_train(False)
+    net = network.build_model(**cfg.model_arguments()).set_train(False)
     for parameter_name, value in read(tmp_path / "new.ckpt").items():
         weights_of(net)[parameter_name].set_data(Tensor(value))
     assert compare_scores(net, name)[0] > 0.01
@@ -217,7 +217,7 @@ def test_tsm_starts_from_a_checkpoint_and_its_trunk_computes_the_originals_featu
     )
     report = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert report["missing"] == ["new_fc.weight", "new_fc.bias"]
-    net = network.model.build_network(**cfg.model_arguments()).set_train(False)
+    net = network.build_model(**cfg.model_arguments()).set_train(False)
     load(net, tmp_path / "new.ckpt", new_head=True, head=network.classifier)
     source = generate_arrays(name)
     head = "end_point" if name.startswith("models") else "classifier"
@@ -237,7 +237,7 @@ def test_scores_are_written_for_a_comparison_with_the_original(tmp_path, capsys)
     assert report["clips"] == [3, 3, 64, 64]
     assert report["scores"] == [3, 7]
     written = np.load(tmp_path / "a.npz")
-    net = network.model.build_network(**cfg.model_arguments()).set_train(False)
+    net = network.build_model(**cfg.model_arguments()).set_train(False)
     load(net, tmp_path / "new.ckpt")
     with eager_mode():
         scores = net(Tensor(written["clips"])).asnumpy()
@@ -248,7 +248,7 @@ def test_scores_are_written_for_a_comparison_with_the_original(tmp_path, capsys)
 def test_an_old_checkpoint_without_a_checksum_gets_one(name, tmp_path, capsys):
     network = find_network(name)
     cfg = load_smoke_config(name)
-    net = network.model.build_network(**cfg.model_arguments())
+    net = network.build_model(**cfg.model_arguments())
     ms.save_checkpoint(
         [{"name": n, "data": p} for n, p in weights_of(net).items()], str(tmp_path / "old.ckpt")
     )
@@ -264,9 +264,8 @@ def test_an_old_checkpoint_without_a_checksum_gets_one(name, tmp_path, capsys):
 def test_averages_and_weights_of_a_training_say_how_the_network_pads(tmp_path):
     settings = ("model.padding=same", "train.ema_decay=0.9", f"run.out={tmp_path}")
     cfg = load_smoke_config("resnet50", *settings)
-    train = find_network("resnet50").train
     sampler = TrainSampler(4, 2, 0, 1, 0)
-    step = train.build(cfg, Runtime(), sampler).step
+    step = find_network("resnet50").build_train_setup(cfg, Runtime(), sampler).step
     save(tmp_path / "a.ckpt", weights_of(step.net))
     save(tmp_path / "a_ema.ckpt", step.ema_parameters())
     folder = RunDirectory(cfg, Runtime())
@@ -278,7 +277,7 @@ def test_averages_and_weights_of_a_training_say_how_the_network_pads(tmp_path):
 
 def test_an_unknown_padding_in_a_file_is_refused(tmp_path):
     cfg = load_smoke_config("resnet50")
-    net = find_network("resnet50").model.build_network(**cfg.model_arguments())
+    net = find_network("resnet50").build_model(**cfg.model_arguments())
     entries = [{"name": n, "data": p} for n, p in weights_of(net).items()]
     path = tmp_path / "a.ckpt"
     ms.save_checkpoint(entries, str(path), append_dict={"model.padding": "\x1b[31mzigzag"})

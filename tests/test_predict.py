@@ -16,14 +16,14 @@ from PIL import Image
 
 from mvit_multi.evaluation import build_eval_videos
 from mvit_multi.predict import HeadSelector
-from resnet50.dataset import build_eval_dataset
+from resnet50.network import NETWORK as RESNET
 from scripts.data.synthetic.motion_videos import MOTIONS, draw_sets, write_video
 from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
 from scripts.predict import IMAGE_SUFFIXES, main
 from tests.helpers import load_smoke_config, save_random_weights
 from tests.numbered_videos import read_number, write_numbered_video
-from tsm import predict as prediction
 from tsm import streaming
+from tsm.network import NETWORK
 from tsm.transforms import make_test_views
 from utils import progress, signals
 from utils.config import ROOT, load_config
@@ -69,11 +69,11 @@ def load_small_config(network: str, root: Path, *more: str):
 
 def build_predictor(cfg, network: str, path: Path, out: Path, **settings) -> Predictor:
     record = find_network(network)
-    heads = record.predict.build_heads(cfg)
+    heads = record.build_heads(cfg)
     assign_class_names(heads, "")
     net = inference.load_network(record, cfg, path)
     top = max(head.classes for head in heads)
-    return Predictor(net, heads, lambda p: record.predict.open_source(p, cfg), out, top, **settings)
+    return Predictor(net, heads, lambda p: record.open_frames(cfg, p), out, top, **settings)
 
 
 def order_by_label(entries: list) -> list:
@@ -102,8 +102,7 @@ def test_a_prediction_gives_the_scores_of_an_evaluation(network, tiny_args, data
     """The views are the same, and videos of different lengths need one compilation."""
     is_tsm = network == "tsm"
     cfg = load_toy_config(tiny_args) if is_tsm else load_small_config("x3d", data_root)
-    dataset = find_network(network).dataset
-    rows = dataset.EvalVideos(dataset.read_records(cfg, "test"), cfg, Runtime())
+    rows = find_network(network).build_eval_rows(cfg, Runtime())[0]
     path = save_random_weights(cfg, tmp_path / "net.ckpt", network)
     result = build_predictor(cfg, network, path, tmp_path)
     for index in (0, 3):
@@ -151,8 +150,8 @@ def test_a_prediction_of_an_image_gives_the_scores_of_an_evaluation(tmp_path):
     result = build_predictor(cfg, "resnet50", path, tmp_path)
     names = sorted(PATTERNS[:4])
     assert list(result.heads[0].names) == names, "the names of the class folders"
-    dataset = build_eval_dataset(cfg, Runtime())
-    for views, label, _ in dataset.create_tuple_iterator(output_numpy=True):
+    rows = RESNET.build_eval_rows(cfg, Runtime())[0]
+    for views, label, _ in rows.dataset().create_tuple_iterator(output_numpy=True):
         name = names[int(label[0])]
         record = result.predict(str(tmp_path / "val" / name / "0.jpg"), name)
         expected = softmax(video_scores(result.net, views)[0])
@@ -432,7 +431,7 @@ def test_ctrl_c_ends_a_stream_and_keeps_its_results(
         cv2, "VideoCapture", lambda number: camera if number == 3 else VideoCapture("")
     )
     cfg = load_toy_config(tiny_args, ONLINE)
-    (head,) = prediction.build_heads(cfg)
+    (head,) = NETWORK.build_heads(cfg)
     result = streaming.run_stream(cfg, online_weights, "3", head, 5, 1000.0, tmp_path)
     assert (result["frames"], result["interrupted"], camera.released) == (6, True, True)
     lines = (tmp_path / "camera_3_stream.csv").read_text().splitlines()
@@ -466,8 +465,8 @@ def test_a_prediction_reads_a_folder_of_flow(tiny_args, tmp_path):
     cfg = load_toy_config(
         tiny_args, [*flow, "--data.image_tmpl=flow_{}_{:05d}.jpg", "--eval.crops=10"]
     )
-    (head,) = prediction.build_heads(cfg)
-    with prediction.open_source(str(tmp_path), cfg) as source:
+    (head,) = NETWORK.build_heads(cfg)
+    with NETWORK.open_frames(cfg, str(tmp_path)) as source:
         assert len(source) == 7
         (window,) = split_into_windows(source, None, None)
         views = head.make_views(*source.frames_once(head.frame_indices(window)))
@@ -481,7 +480,7 @@ def test_a_prediction_reads_a_folder_of_flow(tiny_args, tmp_path):
     with pytest.raises(VideoError, match="no frame named"):
         count_frames(tmp_path, "img_{:05d}.jpg")
     with pytest.raises(ValueError, match="folders of flow images"):
-        prediction.open_source(str(tmp_path / "flow_x_00001.jpg"), cfg)
+        NETWORK.open_frames(cfg, str(tmp_path / "flow_x_00001.jpg"))
 
 
 COUNTS = {
@@ -513,7 +512,7 @@ def test_a_yaml_names_class_names_that_fit(network):
     count = 0
     for path in (ROOT / network / "configs").glob("*.yaml"):
         cfg = load_config(find_network(network).config, path)
-        for head in find_network(network).predict.build_heads(cfg):
+        for head in find_network(network).build_heads(cfg):
             if head.builtin_names:
                 assert len(find_class_names(None, head.builtin_names, head.classes)) == head.classes
                 count += 1

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from resnet50.predict import build_heads
+from resnet50.network import NETWORK
 from resnet50.readers import describe_samples, open_reader
 from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
 from tests.event_reader import read_curves
@@ -99,7 +99,7 @@ def test_packed_images_are_those_of_the_folder(pictures, packed, run_here):
     cfg = load_smoke_config("resnet50", *settings)
     rows = open_reader(cfg.data, "train", range(24), 1)
     images = [image for image, _ in rows.create_tuple_iterator(num_epochs=1, output_numpy=True)]
-    files = describe_samples(cfg.data, "train", 24, build_heads(cfg)[0]).paths
+    files = describe_samples(cfg.data, "train", 24, NETWORK.build_heads(cfg)[0]).paths
     assert len(images) == len(set(files)) == 24
     for image, file in zip(images, files):
         assert image.tobytes() == (pictures / "train" / file).read_bytes()

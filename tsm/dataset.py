@@ -19,22 +19,26 @@ from utils.data.sampler import sample_rng
 from utils.runtime import Runtime
 from utils.video.decoders import FrameFolder, FrameSource
 
-SPLITS = ("train", "test")
-
 
 def read_records(cfg, split: str) -> list[Record]:
     """The records of the train or test annotation file. Raises ValueError for bad lines."""
-    return reader.read_records(list_annotation_files(cfg)[SPLITS.index(split)], cfg.data.packed)
+    return reader.read_records(get_annotation_file(cfg, split), cfg.data.packed)
 
 
-def list_annotation_files(cfg) -> list[AnnotationFile]:
-    """The annotation files of the yaml: train, test."""
+def get_annotation_file(cfg, split: str) -> AnnotationFile:
+    """The annotation file of the split: train or test."""
     data = cfg.data
-    classes = cfg.model.num_classes
-    flow = data.modality == "flow"
-    arguments = (data.root, data.source, classes, data.image_tmpl, flow, data.max_pixels)
-    names = (data.train_list, data.test_list)
-    return [AnnotationFile(name, data.root / name, *arguments) for name in names]
+    name = data.train_list if split == "train" else data.test_list
+    return AnnotationFile(
+        name,
+        data.root / name,
+        data.root,
+        data.source,
+        cfg.model.num_classes,
+        image_tmpl=data.image_tmpl,
+        flow=data.modality == "flow",
+        max_pixels=data.max_pixels,
+    )
 
 
 def open_record(record: Record, data):
@@ -59,7 +63,7 @@ class TrainSource(video_dataset.TrainVideos):
     """One random clip of a video."""
 
     def list_flip_settings(self) -> list:
-        return [(list_annotation_files(self.cfg)[0], self.data)]
+        return [(get_annotation_file(self.cfg, "train"), self.data)]
 
     def read_frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
         dense = self.data.sampling == "dense"
@@ -125,18 +129,3 @@ def get_clip_shape(data, size: int) -> tuple[int, int, int, int]:
     """The shape of one clip: (T, C, size, size)."""
     channels = (3 if data.modality == "rgb" else 2) * data.frames_per_segment
     return data.segments, channels, size, size
-
-
-def build_eval_dataset(cfg, rt: Runtime):
-    return EvalVideos(read_records(cfg, "test"), cfg, rt).dataset()
-
-
-def get_input_shape(data) -> tuple[int, ...]:
-    return get_clip_shape(data, data.crop)
-
-
-def build_targets(cfg, labels: np.ndarray) -> np.ndarray:
-    return labels
-
-
-build_train_sampler = video_dataset.train_sampler

@@ -19,19 +19,13 @@ from utils.runtime import prepare_process
 prepare_process()
 
 from tsm.config import Config
-from tsm.dataset import get_clip_shape
 from tsm.network import NETWORK
 from utils import cli, commands
-from utils.export.export import ExportSpec, check_options
+from utils.export.export import check_options
 
 
 def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
     commands.export_network(NETWORK, cfg, checkpoint_path, options)
-
-
-def describe_export(cfg: Config) -> ExportSpec:
-    shape = get_clip_shape(cfg.data, cfg.test_crop)
-    return ExportSpec(shape, "scores", onnx_arguments={"split_shifted": True})
 
 
 if __name__ == "__main__":

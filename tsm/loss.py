@@ -19,6 +19,3 @@ class CrossEntropy(nn.Cell):
         if self.before_softmax:
             return ops.cross_entropy(scores, label)
         return ops.nll_loss(ops.log(scores), label)
-
-
-build_loss = CrossEntropy  # the name in every network folder

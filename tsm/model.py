@@ -130,6 +130,3 @@ def freeze_batch_norms(net: nn.Cell, mode: str) -> None:
     norms = [cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d)]
     flat = [cell for cell in norms if not isinstance(cell, BatchNorm3d)]
     freeze_norms({"trained": [], "partial": flat[1:], "frozen": norms}[mode])
-
-
-build_network = TSM  # the name in the contract: utils/networks.py

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from tsm.dataset import cut_views, list_annotation_files, sample_frame_indices
+from tsm.config import Data
+from tsm.dataset import cut_views, get_annotation_file, sample_frame_indices
 from utils.evaluate.predict import Head, Window
 from utils.video.decoders import FrameFolder, count_frames, open_video
 from utils.video.reader import FrameSource
@@ -21,7 +22,7 @@ class TSMHead(Head):
         self.cfg = cfg
         self.classes = cfg.model.num_classes
         self.builtin_names = cfg.data.labels
-        self.names_file = list_annotation_files(cfg)[1].path.with_name("labels.txt")
+        self.names_file = get_annotation_file(cfg, "test").path.with_name("labels.txt")
         self.clips = cfg.eval.clips
         self.crops = cfg.eval.crops
         self.raw_scores = cfg.model.before_softmax
@@ -40,13 +41,8 @@ class TSMHead(Head):
         return center.repeat(4 - channels, axis=4)[..., :3]
 
 
-def build_heads(cfg: Any) -> list[Head]:
-    return [TSMHead(cfg)]
-
-
-def open_source(path: str, cfg: Any) -> FrameSource:
+def open_frames(path: str, data: Data) -> FrameSource:
     """Opens a video, or a folder of frames named by `data.image_tmpl`."""
-    data = cfg.data
     if not Path(path).is_dir():
         if data.modality == "flow":
             raise ValueError(f"{path}: data.modality flow looks at folders of flow images")

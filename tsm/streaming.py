@@ -29,7 +29,7 @@ from tsm import sampling, transforms
 from tsm.model import TSM
 from tsm.network import NETWORK
 from tsm.online import OnlineTSM
-from tsm.predict import open_source
+from tsm.predict import open_frames
 from utils import signals
 from utils.evaluate.predict import (
     DEFAULT_FPS,
@@ -163,7 +163,7 @@ def open_stream(video: str, cfg: Any, fps: float) -> Stream:
         name = f"camera_{video}"
         timed = add_timestamps(frames)
     else:
-        source = open_source(video, cfg)
+        source = open_frames(video, cfg.data)
         rate = source.fps
         frames = source.in_order()
         name = make_file_names([video])[0]

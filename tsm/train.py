@@ -16,13 +16,14 @@ from utils.runtime import prepare_process
 prepare_process()
 
 from tsm.config import Config
-from tsm.dataset import EvalVideos, TrainSource, build_train_sampler, get_clip_shape, read_records
-from tsm.loss import build_loss
+from tsm.dataset import EvalVideos, TrainSource, get_clip_shape, read_records
+from tsm.loss import CrossEntropy
 from tsm.lr_generator import build_parameter_groups, get_lr
 from tsm.model import TSM, freeze_batch_norms
 from tsm.network import NETWORK
 from utils import cli, runtime
 from utils.data.sampler import TrainSampler
+from utils.data.video_dataset import build_train_sampler
 from utils.evaluate.metrics import evaluate
 from utils.train import optimizers
 from utils.train.choose_kernels import with_training_kernels
@@ -53,7 +54,7 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
     groups = build_parameter_groups(weights, train, lr, cfg.data.modality == "flow")
     opt = optimizers.SGD(weights, groups, train.momentum, train.nesterov)
     clips = (cfg.data.batch, *get_clip_shape(cfg.data, cfg.data.crop))
-    loss = build_loss(cfg.model.before_softmax)
+    loss = CrossEntropy(cfg.model.before_softmax)
     return build_setup(cfg, rt, sampler, net, loss, opt, lr, clips)
 
 

@@ -27,26 +27,27 @@ def evaluate_videos(
 
     `report` is a folder for tables and plots, or empty.
     """
-    annotations = network.dataset.list_annotation_files(cfg)[1]
-    head = network.predict.build_heads(cfg)[0]
+    annotations = network.list_annotation_files(cfg)[1]
+    head = network.build_heads(cfg)[0]
     pages = report_videos(report, videos, annotations, head, rt)
-    return evaluate_samples(network, cfg, videos, videos.dataset(), checkpoint_path, pages)
+    return evaluate_samples(network, cfg, videos, checkpoint_path, pages)
 
 
 def evaluate_samples(
-    network: Network, cfg: Any, source: Any, data: Any, checkpoint_path: str, pages: Report
+    network: Network, cfg: Any, samples: Any, checkpoint_path: str, pages: Report
 ) -> int:
-    """Evaluates a checkpoint on the batches `data` of `source`; returns the exit status.
+    """Evaluates a checkpoint on the rows `samples`; returns the exit status.
 
     Prints and writes the metrics. The status is 1 if samples were unreadable, unless
     eval.allow_unreadable.
     """
     rt = pages.rt
-    head = network.predict.build_heads(cfg)[0]
+    head = network.build_heads(cfg)[0]
+    data = samples.dataset()
     clips = data.get_dataset_size() * cfg.eval.batch * head.clips * head.crops
     net = inference.load_network(network, cfg, checkpoint_path, clips=clips)
     metrics = evaluate(net, data, cfg.model.num_classes, rt, pages.add)
-    unreadable = sum_count(source.unreadable.count, rt)
+    unreadable = sum_count(samples.unreadable.count, rt)
     result = {**metrics, "unreadable": unreadable, "views": f"{head.clips}x{head.crops}"}
     result["checkpoint"] = str(checkpoint_path)
     write_result_file(checkpoint_path, result, rt)
@@ -62,5 +63,5 @@ def export_network(
     rt = start(cfg)
     checked = export.check_options(cfg.eval.batch, **options)
     load = partial(inference.load_checkpoint, network, cfg, checkpoint_path)
-    spec = network.export.describe_export(cfg)
+    spec = network.describe_export(cfg)
     print_result(export.export(load, spec, checked, network.name), rt)

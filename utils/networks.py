@@ -1,17 +1,18 @@
 """What a network folder provides, and how to find it.
 
-Each network folder has a `network.py` with one record `NETWORK`. Scripts, benchmarks and tests
-use a network through this record only. docs/adding_a_network.md explains how to add one.
+Each network folder has a `network.py`: a subclass of `Network`, and its instance `NETWORK`.
+Scripts, benchmarks and tests use a network through these methods only. docs/adding_a_network.md
+explains how to add one.
 
-The parts of a network are modules of its folder. A part is imported when it is first used, so a
-process that needs only settings or videos does not import MindSpore.
+The methods import what they need in their bodies, so a process that needs only settings or videos
+does not import MindSpore.
 """
 
+import abc
 import importlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -25,157 +26,117 @@ if TYPE_CHECKING:
     from utils.evaluate.predict import Head
     from utils.export.export import ExportSpec
     from utils.runtime import Runtime
-    from utils.train.train_step import TrainStep
+    from utils.testing.golden import GoldenCase
     from utils.train.trainer import TrainSetup
     from utils.video.reader import FrameSource
+    from utils.weights.parameter_names import ParameterNames
+
+ConfigT = TypeVar("ConfigT")
 
 
-class ModelPart(Protocol):
-    """`model.py`."""
+class Network(abc.ABC, Generic[ConfigT]):
+    """A network of the zoo; `cfg` is a config of the class `config`.
 
-    def build_network(self, **settings: Any) -> "nn.Cell":
+    `classifier` is a regular expression: parameters whose names match stay newly initialised with
+    `new_head`, and get the learning rate of `head_lr_mult` if the network has that setting.
+    """
+
+    name: str  # of the folder
+    config: type[ConfigT]
+    classifier: str
+
+    @abc.abstractmethod
+    def build_model(self, **settings: Any) -> "nn.Cell":
         """The network; `settings` is `cfg.model_arguments()`. An unknown one is a TypeError."""
 
-
-class TrainPart(Protocol):
-    """`train.py`."""
-
-    def build(self, cfg: Any, rt: "Runtime", sampler: "TrainSampler") -> "TrainSetup":
+    @abc.abstractmethod
+    def build_train_setup(
+        self, cfg: ConfigT, rt: "Runtime", sampler: "TrainSampler"
+    ) -> "TrainSetup":
         """Model, optimizer and train step."""
 
-
-class DatasetPart(Protocol):
-    """`dataset.py`. `records` is the result of `read_records`; it has a length."""
-
-    TrainSource: Callable[..., Any]  # (records, cfg, sampler, epochs, first step)
-
-    def read_records(self, cfg: Any, split: str) -> Any:
-        """The checked samples of a split. Raises ValueError for bad lines."""
-
-    def list_annotation_files(self, cfg: Any) -> "list[AnnotationFile]":
+    def list_annotation_files(self, cfg: ConfigT) -> "list[AnnotationFile]":
         """The annotation files, training first; empty if the network reads images."""
+        return []
 
-    def build_train_sampler(self, cfg: Any, records: Any, rt: "Runtime") -> "TrainSampler":
+    @abc.abstractmethod
+    def read_records(self, cfg: ConfigT, split: str) -> Any:
+        """The checked samples of `split`: train or test. Raises ValueError for bad lines."""
+
+    def build_train_sampler(self, cfg: ConfigT, records: Any, rt: "Runtime") -> "TrainSampler":
         """The sampler: the sample of every position of the training run."""
+        from utils.data.video_dataset import build_train_sampler
 
-    def build_eval_dataset(self, cfg: Any, rt: "Runtime") -> Any:
-        """The batches of an evaluation: (clips, labels, valid)."""
+        return build_train_sampler(cfg, records, rt)
 
-    def get_clip_shape(self, data: Any, size: int) -> tuple[int, ...]:
-        """The shape of one sample of a training batch, with crops of `size` pixels."""
+    @abc.abstractmethod
+    def build_train_rows(
+        self, cfg: ConfigT, records: Any, sampler: "TrainSampler", epochs: int, start_step: int
+    ) -> Any:
+        """The training samples of this rank from `start_step` to the end of `epochs`."""
 
-    def get_input_shape(self, data: Any) -> tuple[int, ...]:
-        """The shape of one clip as the network reads it."""
+    @abc.abstractmethod
+    def build_eval_rows(self, cfg: ConfigT, rt: "Runtime") -> Mapping[int, Any]:
+        """The test samples of this rank with all views: {index in `build_heads`: its samples}.
 
-    def build_targets(self, cfg: Any, labels: np.ndarray) -> np.ndarray:
-        """The targets of a training batch with `labels` (N,)."""
+        Raises ValueError for bad lines of an annotation file.
+        """
 
+    @abc.abstractmethod
+    def get_input_shape(self, cfg: ConfigT) -> tuple[int, ...]:
+        """The shape of one training clip as the network reads it."""
 
-class ConvertPart(Protocol):
-    """`convert.py`: parameter names of other code bases. Two names of one weight have the same
-    canonical name.
-    """
+    def get_sample_shape(self, cfg: ConfigT) -> tuple[int, ...]:
+        """The shape of one sample of a training batch: of one clip, or of several (S, ...)."""
+        return self.get_input_shape(cfg)
 
-    def detect_format(self, names: Iterable[str]) -> str:
-        """The code base that wrote the file. Raises ValueError if it is unknown."""
+    def build_targets(self, cfg: ConfigT, labels: np.ndarray) -> np.ndarray:
+        """The targets of a training batch with `labels` int32 (N,), not mixed."""
+        return labels
 
-    def canonical_name(self, name: str, source_format: str = ...) -> Optional[str]:
-        """The canonical name; None for a weight that is dropped on purpose."""
+    @abc.abstractmethod
+    def build_heads(self, cfg: ConfigT) -> "Sequence[Head]":
+        """The classes of each data set of the network, with the views of its evaluation."""
 
-    def fit_shape(self, name: str, shape: tuple, target_shape: tuple) -> Optional[str]:
-        """How an array of another shape can be used; None: it cannot."""
+    def open_frames(self, cfg: ConfigT, path: str) -> "FrameSource":
+        """Opens a video, a folder of frames or an image as frames. Raises VideoError."""
+        from utils.video.decoders import open_video
 
-    def default_value(self, name: str, source_format: str) -> Optional[float]:
-        """The value of a weight that the file leaves out; None: the file must contain it."""
+        data: Any = cfg.data  # type: ignore[attr-defined]
+        return open_video(path, data.reader, data.max_pixels)
 
+    def run_stream(
+        self,
+        cfg: ConfigT,
+        checkpoint_path: str,
+        video: str,
+        head: "Head",
+        top: int,
+        fps: float,
+        out: Path,
+    ) -> dict[str, Any]:
+        """Labels a video or a camera frame by frame until it ends; returns the summary.
 
-class ExportPart(Protocol):
-    """`export.py`."""
+        Writes its files into `out`. Raises ValueError if the network cannot stream.
+        """
+        raise ValueError(f"--stream: {self.name} cannot read frame by frame; tsm can")
 
-    def describe_export(self, cfg: Any) -> "ExportSpec":
-        """How the network is exported."""
+    @abc.abstractmethod
+    def describe_export(self, cfg: ConfigT) -> "ExportSpec":
+        """How the network is exported: shape of a clip, output, arguments for ONNX."""
 
+    @abc.abstractmethod
+    def get_parameter_names(self) -> "ParameterNames":
+        """The rules that map the parameter names of published checkpoints to ours."""
 
-class PredictPart(Protocol):
-    """`predict.py`: views of one video at inference."""
+    def build_golden_case(
+        self, case: dict[str, Any], depthwise_impl: str = "frames"
+    ) -> "GoldenCase":
+        """Recomputes a case of tests/golden/*.json, which the original code computed.
 
-    def build_heads(self, cfg: Any) -> "Sequence[Head]":
-        """One for each label space of the network."""
-
-    def open_source(self, path: str, cfg: Any) -> "FrameSource":
-        """Opens a video (or image) as frames. Raises VideoError."""
-
-
-class GoldenPart(Protocol):
-    """`golden_case.py`: recomputes the results of the original code (tests/golden/*.json)."""
-
-    RECIPE: dict[str, Any]  # settings that `compare_step.py --recipe` may change
-
-    def build_network(self, case: dict, training: bool = False) -> "nn.Cell":
-        """The network of a case with its weights."""
-
-    def build_loss(self, case: dict) -> "nn.Cell":
-        """The loss of a case."""
-
-    def build_train_step(self, case: dict, part: str) -> "TrainStep":
-        """The train step of a case."""
-
-    def build_target(self, case: dict) -> np.ndarray:
-        """The target of a training batch."""
-
-    def cell_name(self, point: str) -> str:
-        """The name of the cell here whose output the original recorded as `point`."""
-
-
-@dataclass(frozen=True)
-class Network:
-    """The record of a network folder.
-
-    `config` is the dataclass of its yaml files. `classifier` is a regular expression: parameters
-    whose names match stay fresh with `new_head`, and get the learning rate of `head_lr_mult` if the
-    network has that setting. `streams`: the folder has `streaming.py`, which labels a live video.
-    """
-
-    name: str
-    config: type
-    classifier: str
-    streams: bool = False
-
-    @property
-    def model(self) -> ModelPart:
-        return self.load_part("model")
-
-    @property
-    def train(self) -> TrainPart:
-        return self.load_part("train")
-
-    @property
-    def dataset(self) -> DatasetPart:
-        return self.load_part("dataset")
-
-    @property
-    def convert(self) -> ConvertPart:
-        return self.load_part("convert")
-
-    @property
-    def export(self) -> ExportPart:
-        return self.load_part("export")
-
-    @property
-    def predict(self) -> PredictPart:
-        return self.load_part("predict")
-
-    @property
-    def golden_case(self) -> GoldenPart:
-        return self.load_part("golden_case")
-
-    @property
-    def streaming(self) -> Any:
-        """`streaming.py`: `run_stream(cfg, checkpoint_path, video, head, top, fps, folder)`."""
-        return self.load_part("streaming")
-
-    def load_part(self, part: str) -> Any:
-        return importlib.import_module(f"{self.name}.{part}")
+        Raises ValueError if the network has no golden cases.
+        """
+        raise ValueError(f"--case: {self.name} has no golden cases")
 
 
 def list_networks() -> list[str]:
@@ -184,7 +145,7 @@ def list_networks() -> list[str]:
 
 
 def find_network(name: str) -> Network:
-    """The record of a network folder; the name must be one of `list_networks()`."""
+    """The network of a folder; the name must be one of `list_networks()`."""
     return importlib.import_module(f"{name}.network").NETWORK
 
 

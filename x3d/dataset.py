@@ -18,21 +18,24 @@ from utils.video.decoders import FrameSource
 from utils.video.transforms import test_views
 from x3d import sampling, transforms
 
-SPLITS = ("train", "test")
-
 
 def read_records(cfg, split: str) -> list[Record]:
     """The records of the train or test annotation file. Raises ValueError for bad lines."""
-    return reader.read_records(list_annotation_files(cfg)[SPLITS.index(split)], cfg.data.packed)
+    return reader.read_records(get_annotation_file(cfg, split), cfg.data.packed)
 
 
-def list_annotation_files(cfg) -> list[AnnotationFile]:
-    """The annotation files of the yaml: train, test."""
-    root = cfg.data.root
-    arguments = (cfg.data.root, "video", cfg.model.num_classes)
-    names = (cfg.data.train_list, cfg.data.test_list)
-    limit = {"max_pixels": cfg.data.max_pixels}
-    return [AnnotationFile(name, root / name, *arguments, **limit) for name in names]
+def get_annotation_file(cfg, split: str) -> AnnotationFile:
+    """The annotation file of the split: train or test."""
+    data = cfg.data
+    name = data.train_list if split == "train" else data.test_list
+    return AnnotationFile(
+        name,
+        data.root / name,
+        data.root,
+        "video",
+        cfg.model.num_classes,
+        max_pixels=data.max_pixels,
+    )
 
 
 def choose_clip_frames(video: FrameSource, data, relative_start: float) -> np.ndarray:
@@ -47,7 +50,7 @@ class TrainSource(video_dataset.TrainVideos):
     """One random clip of a video."""
 
     def list_flip_settings(self) -> list:
-        return [(list_annotation_files(self.cfg)[0], self.data)]
+        return [(get_annotation_file(self.cfg, "train"), self.data)]
 
     def read_frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
         with self.count_damaged(reader.open_record(record, self.data)) as video:
@@ -104,18 +107,3 @@ def cut_views(frames: np.ndarray, order: np.ndarray, cfg) -> np.ndarray:
 def get_clip_shape(data, size: int) -> tuple[int, int, int, int]:
     """The shape of one clip: (3, T, size, size)."""
     return 3, data.frames, size, size
-
-
-def build_eval_dataset(cfg, rt: Runtime):
-    return EvalVideos(read_records(cfg, "test"), cfg, rt).dataset()
-
-
-def get_input_shape(data) -> tuple[int, ...]:
-    return get_clip_shape(data, data.crop)
-
-
-def build_targets(cfg, labels: np.ndarray) -> np.ndarray:
-    return labels
-
-
-build_train_sampler = video_dataset.train_sampler

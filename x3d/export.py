@@ -19,22 +19,13 @@ from utils.runtime import prepare_process
 prepare_process()
 
 from utils import cli, commands
-from utils.export.export import ExportSpec, check_options
+from utils.export.export import check_options
 from x3d.config import Config
-from x3d.dataset import get_clip_shape
 from x3d.network import NETWORK
 
 
 def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
     commands.export_network(NETWORK, cfg, checkpoint_path, options)
-
-
-def describe_export(cfg: Config) -> ExportSpec:
-    arguments = cfg.model_arguments()
-    names = [name for name in ("depthwise_impl", "stem_impl") if arguments[name] != "dense"]
-    onnx_arguments = {"keep_time": True, **dict.fromkeys(names, "grouped")}
-    shape = get_clip_shape(cfg.data, cfg.test_crop)
-    return ExportSpec(shape, "probabilities", onnx_arguments=onnx_arguments)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,3 @@ class CrossEntropy(nn.Cell):
 
     def construct(self, scores: Tensor, label: Tensor) -> Tensor:
         return ops.cross_entropy(scores.astype(mstype.float32), label)
-
-
-build_loss = CrossEntropy  # the name in every network folder

@@ -5,9 +5,7 @@ from typing import Any
 import numpy as np
 
 from utils.evaluate.predict import Head, Window
-from utils.video.decoders import open_video
-from utils.video.reader import FrameSource
-from x3d.dataset import choose_test_frames, cut_views, list_annotation_files
+from x3d.dataset import choose_test_frames, cut_views, get_annotation_file
 
 
 class X3DHead(Head):
@@ -19,7 +17,7 @@ class X3DHead(Head):
         self.cfg = cfg
         self.classes = cfg.model.num_classes
         self.builtin_names = cfg.data.labels
-        self.names_file = list_annotation_files(cfg)[1].path.with_name("labels.txt")
+        self.names_file = get_annotation_file(cfg, "test").path.with_name("labels.txt")
         self.clips = cfg.eval.clips
         self.crops = cfg.eval.crops
 
@@ -28,11 +26,3 @@ class X3DHead(Head):
 
     def make_views(self, frames: np.ndarray, positions: np.ndarray) -> np.ndarray:
         return cut_views(frames, positions, self.cfg)
-
-
-def build_heads(cfg: Any) -> list[Head]:
-    return [X3DHead(cfg)]
-
-
-def open_source(path: str, cfg: Any) -> FrameSource:
-    return open_video(path, cfg.data.reader, cfg.data.max_pixels)

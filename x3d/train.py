@@ -20,6 +20,7 @@ from mindspore import nn
 
 from utils import cli, runtime
 from utils.data.sampler import TrainSampler
+from utils.data.video_dataset import build_train_sampler
 from utils.evaluate.metrics import evaluate
 from utils.log import log
 from utils.nn.layers import freeze_norms
@@ -31,11 +32,10 @@ from x3d.config import Config
 from x3d.dataset import (
     EvalVideos,
     TrainSource,
-    build_train_sampler,
     get_clip_shape,
     read_records,
 )
-from x3d.loss import build_loss
+from x3d.loss import CrossEntropy
 from x3d.lr_generator import build_parameter_groups, get_lr
 from x3d.model import X3D
 from x3d.network import NETWORK
@@ -69,7 +69,7 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
     groups = build_parameter_groups(weights, train, lr)
     opt = optimizers.SGD(weights, groups, train.momentum, train.nesterov)
     clips = (cfg.data.batch, *get_clip_shape(cfg.data, cfg.data.crop))
-    return build_setup(cfg, rt, sampler, net, build_loss(), opt, lr, clips)
+    return build_setup(cfg, rt, sampler, net, CrossEntropy(), opt, lr, clips)
 
 
 def build_precise_batch_norm(cfg: Config, net, records: list, sampler: TrainSampler):

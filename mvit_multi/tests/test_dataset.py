@@ -12,6 +12,7 @@ from scripts.data.synthetic.motion_videos import write_video
 from tests.numbered_videos import read_number, write_numbered_video
 from utils.data.packed import reader as packed
 from utils.data.sampler import TrainSampler
+from utils.data.video_dataset import build_train_sampler
 from utils.runtime import Runtime
 
 SIDE = 48
@@ -53,7 +54,7 @@ def root(tmp_path_factory) -> Path:
 def build_source(cfg, epochs: int = 20) -> dataset.TrainSource:
     samples = dataset.read_records(cfg, "train")
     return dataset.TrainSource(
-        samples, cfg, dataset.build_train_sampler(cfg, samples, Runtime()), epochs, 0
+        samples, cfg, build_train_sampler(cfg, samples, Runtime()), epochs, 0
     )
 
 
@@ -124,7 +125,7 @@ def test_all_ranks_mix_a_batch_alike_and_batches_differ(root):
 def test_a_resumed_run_continues_with_the_same_mixes(root):
     cfg = make_config(root)
     samples = dataset.read_records(cfg, "train")
-    sampler = dataset.build_train_sampler(cfg, samples, Runtime())
+    sampler = build_train_sampler(cfg, samples, Runtime())
     resumed = dataset.TrainSource(samples, cfg, sampler, 20, 3)
     for index in range(4):
         for mine, other in zip(resumed[index], build_source(cfg)[index + 6]):

@@ -8,7 +8,7 @@ import pytest
 from mindspore import Parameter, Tensor, nn
 
 from mvit_multi.heads import Mlp, MultiHead, list_projection_pairs
-from mvit_multi.loss import VarianceCovarianceLoss, build_loss
+from mvit_multi.loss import MultiLoss, VarianceCovarianceLoss
 from mvit_multi.mixup import build_target_row
 from utils.testing.golden import generate_input, generate_weight, load_case, map_torch_names
 
@@ -47,7 +47,7 @@ def test_the_informative_loss_accepts_a_float16_embedding():
 
 
 def make_loss(case: dict, **more) -> nn.Cell:
-    return build_loss(
+    return MultiLoss(
         tuple(case["classes"]),
         case.get("cross_projection", True),
         smoothing=case["label_smoothing"],

@@ -5,7 +5,7 @@ import pytest
 from mindspore import Tensor
 
 from mvit_multi.config import Config
-from mvit_multi.golden_case import build_network, list_model_arguments
+from mvit_multi.golden_case import MViTCase
 from mvit_multi.mixup import MixClips, build_target_row
 from mvit_multi.model import MEAN, STD_OF_PIXELS, MViT
 from mvit_multi.network import NETWORK
@@ -100,7 +100,7 @@ def test_every_array_of_torchvisions_mvit_v2_s_is_used():
 def test_torchvisions_weights_give_torchvisions_scores():
     """The recorded scores are of torchvision's own network, with weights made from its names."""
     case = load_case(GOLDEN / "torchvision_mvit_v2_small.json")
-    net = build_network(case)
+    net = MViTCase(case).build_model()
     expected = read_expected_scores(case)
     assert_scores(net, case, expected, 1e-5 * np.ptp(expected))
 
@@ -110,7 +110,7 @@ def test_torchvisions_weights_need_the_settings_of_its_network():
     """Other settings of the network, and weights of version 1, are refused."""
     case = load_case(GOLDEN / "torchvision_mvit_v2_small.json")
     state = {name: np.zeros(shape, np.float32) for name, shape, _ in case["manifest"]}
-    arguments = list_model_arguments(case)
+    arguments = MViTCase(case).model_arguments()
     for change, message in (
         ({"variant": "multitrain"}, "unknown blocks.1.proj.bias.*other settings under model"),
         ({"single_head": False}, "unknown head.projection.bias"),

@@ -10,8 +10,8 @@ from mindspore import Tensor
 
 from mvit_multi import sampling
 from mvit_multi.config import Config
-from mvit_multi.golden_case import list_model_arguments
-from mvit_multi.loss import build_loss
+from mvit_multi.golden_case import MViTCase
+from mvit_multi.loss import MultiLoss
 from mvit_multi.lr_generator import build_parameter_groups, compute_lr_at, get_lr
 from mvit_multi.mixup import build_target_row
 from mvit_multi.model import MViT
@@ -184,7 +184,7 @@ def test_targets_equal_the_originals(case):
     classes = list(case["classes"].values()) if multi else [case["classes"]]
     rows = case["labels"] if multi else [("one", label) for label in case["labels"]]
     target = np.stack([build_target_row(names.index(n), label, case["lam"]) for n, label in rows])
-    loss = build_loss(
+    loss = MultiLoss(
         tuple(classes), False, smoothing=0.1, smoothing_classes=case.get("smoothing_classes", 0)
     )
     for k, name in enumerate(names):
@@ -195,7 +195,7 @@ def test_targets_equal_the_originals(case):
 
 def test_targets_smoothed_over_one_data_set_sum_to_one():
     target = Tensor(np.stack([build_target_row(1, 3, 0.7), build_target_row(1, 0, 0.7)]))
-    result = build_loss((9, 5), False, smoothing=0.1).build_soft_targets(target, 1).asnumpy()
+    result = MultiLoss((9, 5), False, smoothing=0.1).build_soft_targets(target, 1).asnumpy()
     np.testing.assert_allclose(result.sum(1), 1, rtol=1e-6)
 
 
@@ -219,7 +219,7 @@ def test_an_update_has_the_rate_of_its_last_micro_batch():
 @without_values
 def test_decay_groups_equal_the_originals(name):
     """The original has a third group for projections, with decay and rate of the first group."""
-    net = MViT(**list_model_arguments(load_case(GOLDEN / f"{name}.json")))
+    net = MViT(**MViTCase(load_case(GOLDEN / f"{name}.json")).model_arguments())
     weights = net.trainable_params()
     names = map_torch_names(net)
     train = SimpleNamespace(weight_decay=0.05)

@@ -14,7 +14,7 @@ from resnet50.augment import MAGNITUDES, Augment, apply_operator, draw_erased_bo
 from resnet50.config import Config, Data
 from resnet50.dataset import RepeatingSampler, build_train_sampler
 from resnet50.images import BLANK
-from resnet50.loss import build_loss
+from resnet50.loss import SmoothedCrossEntropy
 from resnet50.mixup import MixImages, mix_targets
 from utils.config import ROOT, load_config
 from utils.nn.layers import Normalize
@@ -162,7 +162,7 @@ def test_cutmix_replaces_a_box_and_mixes_losses_alike():
     mix = MixImages(Normalize(data.mean, data.std, 3, axis=1, rank=4))
     mixed = mix(Tensor(image), Tensor(target)).asnumpy()
     np.testing.assert_allclose(mixed, (expected / 255 - mean) / std, atol=1e-5)
-    loss = build_loss(0.1, "included")
+    loss = SmoothedCrossEntropy(0.1, "included")
 
     def compute_loss(expected_target: np.ndarray) -> float:
         return float(loss(Tensor(scores), Tensor(expected_target)).asnumpy())

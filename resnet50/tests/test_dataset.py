@@ -18,7 +18,6 @@ from resnet50.dataset import (
     list_train_transforms,
     read_records,
 )
-from resnet50.export import describe_export
 from resnet50.images import (
     BLANK,
     compute_center_crop,
@@ -26,7 +25,7 @@ from resnet50.images import (
     find_blank_images,
     make_test_view,
 )
-from resnet50.predict import build_heads
+from resnet50.network import NETWORK
 from resnet50.readers import Images, describe_samples, open_reader
 from scripts.data.synthetic.pattern_images import draw_cifar10
 from utils.config import ROOT, load_config
@@ -143,7 +142,7 @@ def test_images_have_the_names_of_files_in_minddatas_order(tmp_path):
     (tmp_path / "val" / "b" / "notes.txt").touch()
     cfg = make_config(tmp_path, "model.num_classes=4")
     count = read_records(cfg, "test")
-    samples = describe_samples(cfg.data, "test", count, build_heads(cfg)[0])
+    samples = describe_samples(cfg.data, "test", count, NETWORK.build_heads(cfg)[0])
     assert samples.classes == ["Z", "b", "é", ""]
     rows = open_reader(cfg.data, "test", range(count), 1)
     result = list(rows.create_tuple_iterator(num_epochs=1, output_numpy=True))
@@ -158,7 +157,7 @@ def test_images_have_the_names_of_files_in_minddatas_order(tmp_path):
 def test_images_without_files_have_numbers_as_names(record_folder, cifar):
     for cfg in (make_config(record_folder, *RECORD_TEST), make_config(cifar, path=SMOKE)):
         count = read_records(cfg, "test")
-        samples = describe_samples(cfg.data, "test", count, build_heads(cfg)[0])
+        samples = describe_samples(cfg.data, "test", count, NETWORK.build_heads(cfg)[0])
         assert samples.paths == [str(k) for k in range(count)]
     assert len(samples.classes) == 10
 
@@ -197,8 +196,8 @@ def test_evaluation_has_its_own_crop(folder):
         np.testing.assert_array_equal(image, expected)
         np.testing.assert_array_equal(label, expected_label)
     frames = np.zeros((1, 50, 60, 3), np.uint8)
-    assert build_heads(cfg)[0].make_views(frames, np.zeros(1)).shape == (1, 3, 32, 32)
-    assert describe_export(cfg).clip == (3, 32, 32)
+    assert NETWORK.build_heads(cfg)[0].make_views(frames, np.zeros(1)).shape == (1, 3, 32, 32)
+    assert NETWORK.describe_export(cfg).clip == (3, 32, 32)
     empty = EvalSource(1, cfg, Runtime(1, 2)).create_tuple_iterator(output_numpy=True)
     assert [image.shape for image, _, _ in empty] == [(4, 1, 3, 32, 32)]
 
@@ -480,7 +479,7 @@ def test_an_evaluation_does_not_count_damaged_images(damaged_folder, form, log_m
     valid = np.concatenate([row[2] for row in rows])
     assert np.flatnonzero(~valid).tolist() == [*DAMAGED, 15]
     assert source.unreadable.count == len(log_messages) == 2
-    samples = describe_samples(cfg.data, "test", 15, build_heads(cfg)[0])
+    samples = describe_samples(cfg.data, "test", 15, NETWORK.build_heads(cfg)[0])
     assert samples.labels == [0] * 5 + [1] * 5 + [2] * 5
     assert samples.paths[13] == "class_2/3.JPEG"
 

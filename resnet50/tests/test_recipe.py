@@ -8,7 +8,7 @@ import pytest
 from mindspore import Parameter, Tensor, nn
 
 from resnet50.config import Config, Data, Model, Train
-from resnet50.loss import build_loss
+from resnet50.loss import SmoothedCrossEntropy
 from resnet50.lr_generator import build_parameter_groups, get_lr, is_decayed
 from resnet50.mixup import MixImages, mix_targets
 from resnet50.model import build_network
@@ -170,9 +170,9 @@ def test_both_label_smoothings_equal_the_originals(case):
     scores = Tensor(scores.astype(np.float32))
     label = Tensor(np.array(case["labels"], np.int32))
     for others, name in (("excluded", "over_K_minus_1"), ("included", "uniform_over_K")):
-        loss = build_loss(case["smoothing"], others)(scores, label)
+        loss = SmoothedCrossEntropy(case["smoothing"], others)(scores, label)
         assert float(loss.asnumpy()) == pytest.approx(case[name], rel=1e-5)
-    assert float(build_loss(0.0, "included")(scores, label).asnumpy()) == pytest.approx(
+    assert float(SmoothedCrossEntropy(0.0, "included")(scores, label).asnumpy()) == pytest.approx(
         case["cross_entropy"], rel=1e-5
     )
 
@@ -264,7 +264,7 @@ def test_mixup_mixes_images_and_losses_alike():
     x = (image / 255 - np.reshape(MEAN, (3, 1, 1))) / np.reshape(STD, (3, 1, 1))
     mixed = MixImages(normalize)(Tensor(image), Tensor(target)).asnumpy()
     np.testing.assert_allclose(mixed, fraction * x + (1 - fraction) * x[partner], atol=1e-5)
-    loss = build_loss(0.1, "included")
+    loss = SmoothedCrossEntropy(0.1, "included")
 
     def value(expected_target: np.ndarray) -> float:
         return float(loss(Tensor(scores), Tensor(expected_target)).asnumpy())

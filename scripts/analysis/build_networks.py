@@ -23,7 +23,7 @@ def build_train_step(network: str, cfg: Any, rt: Runtime) -> TrainStep:
     """The train step, for an epoch of a thousand steps."""
     samples = 1000 * cfg.data.batch * rt.size
     sampler = TrainSampler(samples, cfg.data.batch, rt.rank, rt.size, 0)
-    return find_network(network).train.build(cfg, rt, sampler).step.set_train()
+    return find_network(network).build_train_setup(cfg, rt, sampler).step.set_train()
 
 
 def build_eval_network(network: str, cfg: Any) -> nn.Cell:
@@ -34,11 +34,11 @@ def build_eval_network(network: str, cfg: Any) -> nn.Cell:
 
 def make_dummy_batch(network: str, cfg: Any, seed: int = 0) -> tuple[Tensor, Tensor]:
     """(random clips uint8, target) of the shapes of a training batch."""
-    dataset = find_network(network).dataset
     videos = cfg.data.batch
-    shape = (videos, *dataset.get_clip_shape(cfg.data, cfg.data.crop))
+    shape = (videos, *find_network(network).get_sample_shape(cfg))
     clips = np.random.RandomState(seed).randint(0, 255, shape).astype(np.uint8)
-    return Tensor(clips), Tensor(dataset.build_targets(cfg, np.zeros(videos, np.int32)))
+    labels = np.zeros(videos, np.int32)
+    return Tensor(clips), Tensor(find_network(network).build_targets(cfg, labels))
 
 
 def build_cell(network: str, cfg: Any, rt: Runtime, mode: str) -> tuple[nn.Cell, tuple]:
@@ -48,7 +48,7 @@ def build_cell(network: str, cfg: Any, rt: Runtime, mode: str) -> tuple[nn.Cell,
         step = build_train_step(network, cfg, rt)
         return step, (clips, target, *step.make_dropout_factors())
     # Each clip of a video is one row of the batch.
-    shape = find_network(network).dataset.get_input_shape(cfg.data)
+    shape = find_network(network).get_input_shape(cfg)
     return build_eval_network(network, cfg), (clips.reshape(-1, *shape),)
 
 

@@ -11,7 +11,7 @@ seed. It writes batch, weights, activations, loss, gradients and update. --again
 step again, for example on another device, with other settings, or after a change. It compares batch
 and weights, then takes both from the record, so that an error in them does not hide later ones.
 --case compares with a golden case; yaml and settings then only choose network and device. --recipe
-replays the case with other settings, which RECIPE of the network's golden_case.py lists.
+replays the case with other settings, which `recipe` in the network's golden_case.py lists.
 
 Prints a line for each array: stage, name, relative error. The last line of stdout is one JSON
 object: first (stage, name and error of the first beyond the tolerance, or null), largest (by
@@ -59,10 +59,10 @@ def main(
     rt = runtime.start(cfg.run)
     log.start_log(rt)
     if case:
-        golden = network.golden_case
-        changed = step_comparison.change_recipe(read_case(case), golden, recipe)
+        golden = network.build_golden_case(read_case(case))
+        step_comparison.change_recipe(golden, recipe)
         with kernels.use(kernels.select(cfg.run.device)):
-            differences = step_comparison.compare_with_case(changed, golden)
+            differences = step_comparison.compare_with_case(golden)
         return report(differences, tolerance)
     step, clip, target = build_first_step(network, cfg, rt, checkpoint_path)
     if record:
@@ -91,13 +91,12 @@ def read_case(path: Path) -> dict:
 
 def build_first_step(network: Network, cfg, rt: runtime.Runtime, path: Optional[Path]) -> tuple:
     """(train step, clip, target): the yaml's network and the first batch of its data."""
-    dataset = network.dataset
-    records = dataset.read_records(cfg, "train")
-    sampler = dataset.build_train_sampler(cfg, records, rt)
+    records = network.read_records(cfg, "train")
+    sampler = network.build_train_sampler(cfg, records, rt)
     if path:
         cfg = replace(cfg, train=replace(cfg.train, pretrained=path))
-    step = network.train.build(cfg, rt, sampler).step
-    source = dataset.TrainSource(records, cfg, sampler, 1, 0)
+    step = network.build_train_setup(cfg, rt, sampler).step
+    source = network.build_train_rows(cfg, records, sampler, epochs=1, start_step=0)
     rows = source.dataset().create_tuple_iterator(num_epochs=1, output_numpy=True)
     return step, *next(iter(rows))
 

@@ -60,7 +60,7 @@ def main(network: Network, cfg: Any, *, layers: bool = False) -> None:
     runtime.start(Run(device="CPU"))
     costs = count_costs(network, cfg)
     name = cfg.run.out.name
-    row = summarize(network.dataset.get_input_shape(cfg.data), costs)
+    row = summarize(network.get_input_shape(cfg), costs)
     result = {"network": name, **row}
     print_table(COLUMNS, [[name, *format_row(row)]])
     lines = [[kind, *(f"{n:,}" for n in sums.values())] for kind, sums in row["kinds"].items()]
@@ -84,7 +84,7 @@ def print_all_networks() -> None:
         start = time.monotonic()
         network = find_network_of_yaml(paths[0])
         cfg = load_config(network.config, paths[0])
-        row = summarize(network.dataset.get_input_shape(cfg.data), count_costs(network, cfg))
+        row = summarize(network.get_input_shape(cfg), count_costs(network, cfg))
         print_line([paths[0].stem, *format_row(row)], COLUMNS, widths)
         seconds = round(time.monotonic() - start, 1)
         names = [path.stem for path in paths]
@@ -105,7 +105,7 @@ def group_yamls() -> list[list[Path]]:
         arguments = cfg.model_arguments()
         classes[path] = (network.name, arguments["num_classes"])
         arguments = {k: v for k, v in sorted(arguments.items()) if k not in UNCOUNTED}
-        clip = network.dataset.get_input_shape(cfg.data)
+        clip = network.get_input_shape(cfg)
         groups[repr((network.name, clip, arguments))].append(path)
     common = Counter(classes.values())
     return [sorted(paths, key=lambda p: -common[classes[p]]) for paths in groups.values()]
@@ -117,8 +117,8 @@ def use_cpu(cfg: Any) -> Any:
 
 
 def count_costs(network: Network, cfg: Any) -> list[LayerCost]:
-    net = network.model.build_network(**use_cpu(cfg).model_arguments())
-    return count_layers(net, network.dataset.get_input_shape(cfg.data))
+    net = network.build_model(**use_cpu(cfg).model_arguments())
+    return count_layers(net, network.get_input_shape(cfg))
 
 
 def summarize(clip: tuple[int, ...], layers: Sequence[LayerCost]) -> dict:

@@ -163,7 +163,7 @@ def time_gradients(network: Network, cfg, cluster: Cluster, profile: Optional[Pa
     names = [p.name for p in step.optimizer.parameters]
     sizes = [p.size * p.itemsize for p in step.optimizer.parameters]
     clips = cfg.data.batch * getattr(cfg.data, "repeated_aug", 1)
-    shape = (clips, *network.dataset.get_input_shape(cfg.data))
+    shape = (clips, *network.get_input_shape(cfg))
     return backward_of(step.net, names, sizes, cfg.run, shape)
 
 

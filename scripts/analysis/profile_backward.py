@@ -59,7 +59,7 @@ def main(
     log.start_log(rt)
     step = build_networks.build_train_step(network.name, cfg, rt)
     batch = build_networks.make_dummy_batch(network.name, cfg)
-    shape = network.dataset.get_input_shape(cfg.data)
+    shape = network.get_input_shape(cfg)
     measured = measure(step, batch, shape, points, repeats)
     result = {"config": cfg.run.out.name, "device": rt.device, "batch": cfg.data.batch, **measured}
     with report_write_errors(out, "--out"):

@@ -18,6 +18,7 @@ from utils.config import convert_scalar
 from utils.files import report_write_errors
 from utils.testing.golden import (
     UPDATES,
+    GoldenCase,
     compute_scores,
     generate_input,
     map_torch_names,
@@ -114,33 +115,34 @@ def compare_records(record: dict, recorded: dict) -> list[Difference]:
     return [Difference(s, n, relative_error(record[key], recorded[key])) for s, n, key in names]
 
 
-def change_recipe(case: dict, golden: Any, text: str) -> dict:
-    """The golden case with other settings: "NAME=VALUE NAME=VALUE", names of `golden.RECIPE`.
+def change_recipe(golden: GoldenCase, text: str) -> None:
+    """Sets other settings in a case: "NAME=VALUE NAME=VALUE", names of `golden.recipe`.
 
     Raises ValueError for another name, or a value of another type.
     """
     changes: dict = {}
     for pair in text.split():
         name, _, value = pair.partition("=")
-        if name not in golden.RECIPE:
-            names = ", ".join(golden.RECIPE) or "nothing"
+        if name not in golden.recipe:
+            names = ", ".join(golden.recipe) or "nothing"
             raise ValueError(f"--recipe: {name!r} cannot be changed in this network; {names} can")
         try:
             parsed = json.loads(value)
         except ValueError:
             parsed = value
-        changes[name] = convert_scalar(parsed, type(golden.RECIPE[name]), f"--recipe: {name}")
-    return {**case, "train": {**case["train"], **changes}} if "train" in case else case
+        changes[name] = convert_scalar(parsed, type(golden.recipe[name]), f"--recipe: {name}")
+    if "train" in golden.case:
+        golden.case = {**golden.case, "train": {**golden.case["train"], **changes}}
 
 
-def compare_with_case(case: dict, golden: Any) -> list[Difference]:
+def compare_with_case(golden: GoldenCase) -> list[Difference]:
     """The errors against a golden case: activations and scores in evaluation, then training.
 
-    `golden` is the module `golden_case` of the network. Training: loss, norms of gradients, loss
-    before each update, norms of updates.
+    Training: loss, norms of gradients, loss before each update, norms of updates.
     """
+    case = golden.case
     clip = generate_input(case["input_seed"], case["input_shape"])
-    net = golden.build_network(case)
+    net = golden.build_model()
     taps = {golden.cell_name(point): tap for point, tap in case["eval"]["taps"].items()}
     activations = record_activations(net, [point for point in taps if point], clip)
     result = [
@@ -155,8 +157,8 @@ def compare_with_case(case: dict, golden: Any) -> list[Difference]:
     if "train" not in case:
         return result
     train = case["train"]
-    step = golden.build_train_step(case, "step")
-    inputs = Tensor(clip), Tensor(golden.build_target(case))
+    step = golden.build_train_step("step")
+    inputs = Tensor(clip), Tensor(golden.build_target())
     names = map_torch_names(step.net)
     weights = step.optimizer.parameters
     before = copy_weights(step.net)

@@ -80,7 +80,7 @@ def main(
 ) -> None:
     workers = choose_workers(workers, executor)
     start = time.monotonic()
-    files = network.dataset.list_annotation_files(cfg)
+    files = network.list_annotation_files(cfg)
     if not files:
         raise ValueError(f"{network.name} has no lists of videos; there is nothing to scan")
     targets = [out / name for name in choose_output_names(files)]

@@ -65,7 +65,7 @@ def main(
 
     workers = choose_workers(workers, executor)
     start = time.monotonic()
-    files = network.dataset.list_annotation_files(cfg)
+    files = network.list_annotation_files(cfg)
     if not files:
         advice = "scripts/data/pack_images.py packs images"
         raise ValueError(f"{network.name} has no lists of videos; {advice}")

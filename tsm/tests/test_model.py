@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from tsm.golden_case import build_network
+from tsm.golden_case import TSMCase
 from tsm.model import TSM
 from tsm.online import OnlineTSM
 from tsm.shift import shift_past, temporal_max_pool
@@ -57,7 +57,7 @@ def test_streaming_scores_equal_the_recorded_frame_scores(name):
     """One frame at a time, with buffers, against the recorded frame scores."""
     case = VARIANTS[name]
     clips = generate_input(case["input_seed"], case["input_shape"])  # (N, T, 3, H, W)
-    online = OnlineTSM(build_network(case)).set_train(False)
+    online = OnlineTSM(TSMCase(case).build_model()).set_train(False)
     for clip, expected in zip(clips, np.array(case["eval"]["frame_scores64"])):
         buffers = online.initial_buffers(*clip.shape[-2:])
         for frame, scores in zip(clip, expected):

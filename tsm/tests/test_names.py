@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tsm.convert import canonical_name, detect_format
-from tsm.golden_case import list_model_arguments
+from tsm.golden_case import TSMCase
 from tsm.model import TSM
 from tsm.network import NETWORK
 from utils.testing.golden import (
@@ -27,6 +26,7 @@ from utils.weights.checkpoint import weights_of
 from utils.weights.convert import convert, detect_prefix_and_format
 
 GOLDEN = Path(__file__).parent / "golden"
+NAMES = NETWORK.get_parameter_names()
 
 # (settings, classes): parameters, trainable tensors, state-dict entries; reference section 1.8.
 SIZES = [
@@ -143,21 +143,21 @@ FORMATS = {
 @pytest.mark.parametrize(("source", "source_format"), FORMATS.items())
 def test_every_format_is_detected_also_behind_the_prefix_of_a_wrapper(source, source_format):
     names = [name.removeprefix("module.") for name in load_manifest(source)]
-    assert detect_format(load_manifest(source)) == source_format
+    assert NAMES.detect_format(load_manifest(source)) == source_format
     for prefix in ("", "module.", "model.", "module.model.", "backbone."):
-        detected = detect_prefix_and_format([prefix + name for name in names], NETWORK.convert)
+        detected = detect_prefix_and_format([prefix + name for name in names], NAMES)
         assert detected == (prefix, source_format)
 
 
 def test_names_of_another_network_are_refused():
     with pytest.raises(ValueError, match="neither TSM's"):
-        detect_format(["encoder.weight"])
+        NAMES.detect_format(["encoder.weight"])
 
 
 def test_a_backbone_without_a_head_is_detected_as_mmaction2():
     names = [name for name in load_manifest("mmaction2_tsm_r50") if name.startswith("backbone.")]
     for prefix in ("", "module."):
-        detected = detect_prefix_and_format([prefix + name for name in names], NETWORK.convert)
+        detected = detect_prefix_and_format([prefix + name for name in names], NAMES)
         assert detected == (prefix, "mmaction2")
 
 
@@ -180,7 +180,7 @@ def test_conversion_gives_every_array_the_right_name():
 def test_torchvisions_mobilenet_without_the_shift_has_torchvisions_features():
     """`torchvision_mobilenet_v2.json` was computed by torchvision's mobilenet_v2."""
     case = load_case(GOLDEN / "torchvision_mobilenet_v2.json")
-    net = TSM(**list_model_arguments(case, dropout=0.5)).set_train(False)
+    net = TSM(**{**TSMCase(case).model_arguments(), "dropout": 0.5}).set_train(False)
     source = fill_state("torchvision_mobilenet_v2")
     converted = convert(source, get_shapes(net), NETWORK, new_head=True)
     values = {name: parameter.asnumpy() for name, parameter in weights_of(net).items()}
@@ -232,7 +232,9 @@ def test_weights_that_do_not_fit_are_refused_by_name(name, shape, message):
 
 
 def test_both_names_of_the_mobilenet_classifier_mean_one_weight():
-    assert canonical_name("module.base_model.classifier.weight") == canonical_name("new_fc.weight")
+    assert NAMES.canonical_name("module.base_model.classifier.weight") == NAMES.canonical_name(
+        "new_fc.weight"
+    )
 
 
 @pytest.mark.parametrize(
@@ -245,5 +247,7 @@ def test_both_names_of_the_mobilenet_classifier_mean_one_weight():
     ],
 )
 def test_mmaction2s_names_of_mobilenet_are_converted(theirs, ours):
-    assert detect_format([theirs, "backbone.layer2.1.conv.1.bn.bias"]) == "mmaction2_mobilenet"
-    assert canonical_name(theirs, "mmaction2_mobilenet") == ours
+    assert (
+        NAMES.detect_format([theirs, "backbone.layer2.1.conv.1.bn.bias"]) == "mmaction2_mobilenet"
+    )
+    assert NAMES.canonical_name(theirs, "mmaction2_mobilenet") == ours

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MAX_TRIES = 100  # videos tried for one row, the one of the sample sequence included
 
 
-def train_sampler(cfg, records: Sequence, rt: Runtime) -> TrainSampler:
+def build_train_sampler(cfg, records: Sequence, rt: Runtime) -> TrainSampler:
     """The sampler of a training run over these records.
 
     That of packed videos assigns the shard files to the micro-batches of all ranks. Logs if several

@@ -1,7 +1,7 @@
 """Video inference: windows of a video, views, probabilities, records, tables and files.
 
-A network's `predict.py` has `open_source(path, cfg)`, and `build_heads(cfg)` with a `Head` for each
-data set of the network. Frames and views are those of the network's evaluation.
+A network's `predict.py` defines a `Head` for each data set of the network. Frames and views are
+those of the network's evaluation.
 """
 
 import abc
@@ -95,9 +95,14 @@ class Head(abc.ABC):
         """A name for each class, all empty if there are none."""
         return list(self.find_names()) or [""] * self.classes
 
+    def select_output(self, net: Any) -> Any:
+        """The network with the scores of these classes as its only output."""
+        return net
+
     def predict_probs(self, net: Any, views: np.ndarray) -> np.ndarray:
         """Probabilities (classes,): the mean over views; of raw scores, the softmax of the mean."""
-        scores = video_scores(net, views[None], self.clips_per_pass)[0].astype(np.float64)
+        result = video_scores(self.select_output(net), views[None], self.clips_per_pass)
+        scores = result[0].astype(np.float64)
         return softmax(scores) if self.raw_scores else scores
 
 

@@ -156,7 +156,7 @@ def build_normalization(network: Any, cfg: Any) -> Session:
     """The function from uint8 clips to those that the network's first layer takes."""
     from mindspore import Tensor
 
-    normalize = network.model.build_network(**cfg.model_arguments()).normalize
+    normalize = network.build_model(**cfg.model_arguments()).normalize
     return lambda clips: normalize(Tensor(clips)).asnumpy()
 
 

@@ -156,7 +156,7 @@ class CachedNetwork:
         from utils.export.engine_process import EngineError
         from utils.export.export import ExportOptions, export
 
-        spec = replace(self.network.export.describe_export(self.cfg), clip=clip)
+        spec = replace(self.network.describe_export(self.cfg), clip=clip)
         for engine, other in zip(self.engines, [*self.engines[1:], ""]):
             file = self.name_file(clip, engine)
             log.info("exporting the network for %s, once ...", ENGINES[engine])

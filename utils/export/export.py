@@ -50,7 +50,7 @@ class ExportOptions(NamedTuple):
 
 @dataclass(frozen=True)
 class ExportSpec:
-    """How a network is exported: what `describe_export` of its export.py returns.
+    """How a network is exported: what `describe_export` of a `Network` returns.
 
     `clip` is the shape of a clip, `output` the name of the file's output, `info` further metadata.
     `wrap` returns the Cell to export. `onnx_arguments` replace arguments of the network for ONNX.

@@ -67,7 +67,7 @@ def build_network(network: Any, cfg: Any, **changes: Any) -> "nn.Cell":
     if "recompute" in arguments:
         arguments["recompute"] = False
     with kernels.use(kernels.select(cfg.run.device)):
-        return network.model.build_network(**arguments)
+        return network.build_model(**arguments)
 
 
 def load_checkpoint(network: Any, cfg: Any, path: str, level: str, **changes: Any) -> "nn.Cell":

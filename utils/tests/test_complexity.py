@@ -131,8 +131,8 @@ def build_and_count(folder: str, name: str, *overrides: str) -> tuple:
     network = find_network(folder)
     path = ROOT / folder / "configs" / f"{name}.yaml"
     cfg = load_config(network.config, path, ["run.device=CPU", "run.all_reduce=[]", *overrides])
-    net = network.model.build_network(**cfg.model_arguments())
-    return net, count_layers(net, network.dataset.get_input_shape(cfg.data))
+    net = network.build_model(**cfg.model_arguments())
+    return net, count_layers(net, network.get_input_shape(cfg))
 
 
 @pytest.fixture(scope="module")

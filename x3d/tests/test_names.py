@@ -21,7 +21,7 @@ from utils.testing.golden import (
 )
 from utils.tests.parity import assert_prefixes, assert_scores, count_trained, without_values
 from utils.weights.convert import NORM, convert
-from x3d import convert as names
+from x3d.convert import X3DNames
 from x3d.model import X3D
 from x3d.network import NETWORK
 from x3d.tests.pytorchvideo import rename_to_pytorchvideo
@@ -108,7 +108,7 @@ def test_initial_weights_follow_the_original(zero_init):
 
 def test_caffe2_pickles_are_refused():
     with pytest.raises(ValueError, match="Caffe2"):
-        names.detect_format(["conv1_xy_w", "pred_w"])
+        X3DNames().detect_format(["conv1_xy_w", "pred_w"])
 
 
 @pytest.mark.slow

@@ -23,11 +23,11 @@ sys.path[0] = str(HERE.parents[2])
 
 from benchmarks.torch import golden
 from benchmarks.torch.mvit_multi import MViT, loss_of
-from mvit_multi.golden_case import list_model_arguments
+from mvit_multi.golden_case import MViTCase
 
 
 def build(case: dict) -> MViT:
-    return golden.fill_weights(MViT(**list_model_arguments(case)))
+    return golden.fill_weights(MViT(**MViTCase(case).model_arguments()))
 
 
 def evaluate(net: MViT, clip: torch.Tensor) -> dict:
@@ -50,7 +50,7 @@ def compute_losses(case: dict, outputs: dict) -> dict:
         "std_weight": config.get("MODEL.INF_STD_WEIGHT"),
         "covariance_weight": config.get("MODEL.INF_COVAR_WEIGHT"),
     }
-    names = list_model_arguments(case)["datasets"]
+    names = MViTCase(case).model_arguments()["datasets"]
     rows = [(names[0], row) if isinstance(row, int) else row for row in case["labels"]]
     datasets, labels = zip(*((names.index(name), label) for name, label in rows))
     fraction = train.get("mixup_lam", 1.0)

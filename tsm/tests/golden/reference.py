@@ -47,7 +47,7 @@ from benchmarks.torch import golden
 from benchmarks.torch.parts import freeze_norms
 from benchmarks.torch.resnet50 import DEPTHS, ResNet
 from benchmarks.torch.tsm import TSM, MobileNetV2
-from tsm.golden_case import list_model_arguments
+from tsm.golden_case import TSMCase
 
 # Parts of names in mmaction2, which has no bias in a non-local block's `W.0`.
 MMACTION_NON_LOCAL = {
@@ -70,7 +70,7 @@ TORCHVISION_LAYERS_OF_FIRST = ("0.0", "0.1", "1", "2")
 
 
 def build(case: dict) -> TSM:
-    net = TSM(**list_model_arguments(case, case["config"]["dropout"]))
+    net = TSM(**TSMCase(case).model_arguments())
     freeze_norms(net, "partial" if case["config"].get("partial_bn") else "trained")
     rename = rename_to_torchvision if case["network"] == TORCHVISION_MOBILENET else str
     return golden.fill_weights(net, rename, case.get("scale", {}))

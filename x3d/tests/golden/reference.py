@@ -29,12 +29,12 @@ sys.path[0] = str(HERE.parents[2])
 
 from benchmarks.torch import golden
 from benchmarks.torch.x3d import X3D
-from x3d.golden_case import list_model_arguments
+from x3d.golden_case import X3DCase
 from x3d.tests.pytorchvideo import rename_to_pytorchvideo
 
 
 def build_empty(case: dict) -> X3D:
-    net = X3D(**list_model_arguments(case, "grouped"))
+    net = X3D(**X3DCase(case, "grouped").model_arguments())
     if not case["config"].get("norm_always", True):
         net.s2.pathway0_res0.branch1_bn = nn.Identity()
     return net
