@@ -1,6 +1,7 @@
 """The temporal shift: moves channels one frame along the time axis (arXiv:1811.08383).
 
-Axes: the input is (N*T, C, H, W) for N clips of T segments. Clips do not exchange channels.
+Axes: the input is (N*T, C, H, W) for N clips of T segments. Clips do not exchange channels. The
+shift is `TemporalShift` of `utils/nn/kernels/plain.py`, or the same operator of another back end.
 """
 
 import numpy as np

@@ -50,6 +50,8 @@ def conv2d(
 
 
 class ReLU(nn.ReLU):
+    """max(x, 0)."""
+
     def __init__(self):
         super().__init__()
         self.relu = kernels.current().relu()
