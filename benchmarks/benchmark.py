@@ -21,7 +21,8 @@ host (framework and compiler included), and of a device that has its own; `train
 peak that train.py expects on a CPU. For both, each graph has a new process; --part NAME measures
 only one.
 `data`: clips/s and clips per CPU-second of the pipeline alone, compared with only decoding the same
-frames; it takes up to two times --seconds. `eval`: videos/s of an evaluation, data and network.
+frames; it takes up to two times --seconds. `eval`: videos/s of an evaluation, data and network; of
+several data sets, the first one of eval.sets.
 
 `step` and `eval` evaluate with `run.engine`, a file of --checkpoint_path or else random weights.
 --out writes the result to a file; --against compares with the file of an earlier run, and prints
@@ -38,7 +39,7 @@ import tempfile
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Optional
+from typing import Literal, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
@@ -57,12 +58,13 @@ from benchmarks.torch import baseline
 from scripts.analysis import build_networks
 from utils import cli, log, runtime
 from utils.complexity import count_multiply_adds
-from utils.evaluate.scores import get_engine, video_scores
-from utils.export import inference
-from utils.export.engine import choose_engine
+from utils.config import NetworkConfig
+from utils.evaluate.scores import video_scores
+from utils.inference.load import load_scorer
+from utils.inference.onnx import choose_engine
+from utils.inference.scorer import CellScorer, Scorer
 from utils.networks import Network
 from utils.processes import read_peak_memory
-from utils.testing.golden import compute_scores
 from utils.weights import checkpoint
 
 GIGABYTES = ("peak_gb", "device_peak_gb", "estimate_gb")
@@ -70,7 +72,7 @@ GIGABYTES = ("peak_gb", "device_peak_gb", "estimate_gb")
 
 def main(
     network: Network,
-    cfg,
+    cfg: NetworkConfig,
     kind: Literal["step", "kernels", "compile", "memory", "data", "eval"],
     *,
     torch: bool = False,
@@ -98,8 +100,8 @@ def main(
             print(json.dumps(graph_costs.measure_graph(network.name, fresh, rt, part)))
             return
         if kind == "eval":
-            net = open_eval_network(network, cfg, checkpoint_path)
-            result.update(measure_eval(network, cfg, rt, seconds, net))
+            scorer = open_scorer(network, cfg, checkpoint_path)
+            result.update(measure_eval(network, cfg, rt, seconds, scorer))
         elif kind == "step":
             result.update(measure_step(network, fresh, rt, repeats, checkpoint_path, environment))
         elif kind == "kernels":
@@ -119,7 +121,7 @@ def main(
 
 def measure_step(
     network: Network,
-    cfg,
+    cfg: NetworkConfig,
     rt: runtime.Runtime,
     repeats: int,
     checkpoint_path: str,
@@ -142,12 +144,8 @@ def measure_step(
     compiled = measure_compile_seconds(step, *inputs)
     train = baseline.measure_medians(lambda: step(*inputs).asnumpy(), repeats, twins, "train")
     peak_gb = read_peak_memory()
-    net = open_eval_network(network, cfg, checkpoint_path)
-    # As evaluation does: MindSpore gets a tensor, an engine an array.
-    clip = clip.reshape(batch, *shape)
-    evaluate = partial(compute_scores, net, clip)
-    if get_engine(net) != "mindspore":
-        evaluate = partial(net, clip.asnumpy())
+    scorer = open_scorer(network, cfg, checkpoint_path)
+    evaluate = partial(scorer, clip.asnumpy().reshape(batch, *shape))
     log.log.info("compiling the evaluation graph ...")
     eval_compiled = build_networks.measure_median_seconds(evaluate, 1, warm_up=0)
     evaluation = baseline.measure_medians(evaluate, repeats, twins, "evaluate")
@@ -158,7 +156,7 @@ def measure_step(
         "batch": batch,
         "clip": list(shape),
         "amp": cfg.run.amp_level,
-        "engine": get_engine(net),
+        "engine": scorer.engine,
         "train_clips_per_second": round(batch / train[0], 3),
         "eval_clips_per_second": round(batch / evaluation[0], 3),
         "compile_seconds": round(compiled, 1),
@@ -177,17 +175,17 @@ def measure_step(
     return result
 
 
-def open_eval_network(network: Network, cfg, checkpoint_path: str) -> Any:
+def open_scorer(network: Network, cfg: NetworkConfig, checkpoint_path: str) -> Scorer:
     """The network that `run.engine` computes, of a checkpoint or with random weights."""
     if checkpoint_path:
-        return inference.load_network(network, cfg, checkpoint_path)
+        return load_scorer(network, cfg, checkpoint_path)
     if choose_engine(cfg.run) == "mindspore":
-        return build_networks.build_eval_network(network.name, cfg)
+        return CellScorer(build_networks.build_eval_network(network.name, cfg))
     path = Path(tempfile.mkdtemp()) / "random.ckpt"
     atexit.register(shutil.rmtree, path.parent)
     net = network.build_model(**cfg.model_arguments())
     checkpoint.save(path, checkpoint.weights_of(net))
-    return inference.load_network(network, cfg, str(path))
+    return load_scorer(network, cfg, str(path))
 
 
 def measure_parts(kind: str, batch: int) -> dict:
@@ -209,7 +207,9 @@ def measure_matmul_gflops(repeats: int, size: int = 2048) -> float:
     return 2 * size**3 / seconds / 1e9
 
 
-def measure_eval(network: Network, cfg, rt: runtime.Runtime, seconds: int, net: Any) -> dict:
+def measure_eval(
+    network: Network, cfg: NetworkConfig, rt: runtime.Runtime, seconds: int, scorer: Scorer
+) -> dict:
     """Whole evaluation, data and network, of the first videos; the first batch is not timed.
 
     Of several data sets, the first one is evaluated.
@@ -218,7 +218,7 @@ def measure_eval(network: Network, cfg, rt: runtime.Runtime, seconds: int, net: 
     data = rows.dataset()
     if data.get_dataset_size() < 2:
         raise ValueError("eval.batch: all test videos fit into one batch, which is not timed")
-    scored = network.build_heads(cfg)[index].select_output(net)
+    scored = network.build_heads(cfg)[index].select_output(scorer)
     batches = iter(data.create_tuple_iterator(num_epochs=1, output_numpy=True))
     clips, _, _ = next(batches)
     video_scores(scored, clips)  # compiles
@@ -235,7 +235,7 @@ def measure_eval(network: Network, cfg, rt: runtime.Runtime, seconds: int, net: 
     passed = time.monotonic() - began
     return {
         "batch": cfg.eval.batch,
-        "engine": get_engine(net),
+        "engine": scorer.engine,
         "views": int(clips.shape[1]),
         "videos": done,
         "videos_per_second": round(done / passed, 2),

@@ -1,13 +1,13 @@
 """Seconds and memory to compile and run a graph. Each graph needs a fresh process."""
 
 import time
-from typing import Any
 
 import mindspore
 from mindspore import Tensor, nn
 
 from scripts.analysis.build_networks import build_cell
 from utils import log
+from utils.config import NetworkConfig
 from utils.networks import find_network
 from utils.processes import read_peak_memory
 from utils.runtime import Runtime, release_memory
@@ -18,7 +18,7 @@ PARTS = ("train_compile", "eval_compile", "train", "eval")
 STEPS = 2
 
 
-def measure_graph(network: str, cfg: Any, rt: Runtime, part: str) -> dict:
+def measure_graph(network: str, cfg: NetworkConfig, rt: Runtime, part: str) -> dict:
     """Compiles the training or the evaluation graph of a batch of random clips, and may run it.
 
     `seconds` to compile it; `peak_gb`, the most memory of this process; `device_peak_gb`, of a

@@ -14,12 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from benchmarks import results
 from scripts.analysis.build_networks import build_cell, measure_median_seconds
+from utils.config import NetworkConfig
 from utils.data.loader import count_usable_cores
 from utils.networks import Network
 from utils.runtime import Runtime
@@ -44,7 +44,9 @@ class Cost:
     bytes: float = 0.0
 
 
-def profile_kernels(network: Network, cfg: Any, rt: Runtime, matmul_gflops: float) -> dict:
+def profile_kernels(
+    network: Network, cfg: NetworkConfig, rt: Runtime, matmul_gflops: float
+) -> dict:
     """Runs a training step on synthetic clips; prints the table of its costliest operators."""
     if rt.device != "CPU":
         raise ValueError("kernels are profiled on a CPU only: --run.device=CPU")

@@ -64,7 +64,7 @@ def make_contrast_lut(frames: np.ndarray, factor: float) -> np.ndarray:
     """Scales the difference of levels and the mean grey level of each frame by `factor`."""
     pixels = frames.shape[1] * frames.shape[2]
     means = [int(cv2.sumElems(to_grey(frame))[0] / pixels + 0.5) for frame in frames]
-    return blend_levels(np.float32(means)[:, None, None], LEVELS, factor)
+    return blend_levels(np.array(means, np.float32)[:, None, None], LEVELS, factor)
 
 
 def adjust_color(frame: np.ndarray, factor: float, out: np.ndarray) -> None:

@@ -12,15 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mvit_multi import sampling, transforms
-from mvit_multi.config import parse_policy
+from mvit_multi.config import Config, Data, DatasetSettings, parse_policy
 from mvit_multi.mixup import build_target_row
-from utils.data import video_dataset
+from utils.data import records, videos
 from utils.data.annotation_file import AnnotationFile, swap_label
-from utils.data.packed import reader
 from utils.data.sampler import TrainSampler
 from utils.nn.mixing import Mix, draw_mix
 from utils.runtime import Runtime
-from utils.video.decoders import FrameSource
+from utils.video.reader import Timeline
 from utils.video.transforms import test_views
 
 SPLITS = ("train", "val", "test")
@@ -32,10 +31,10 @@ class Sample(NamedTuple):
     path: str
     dataset_index: int
     label: int
-    location: Any = None  # of a packed list: the `utils.data.packed.reader.Place`
+    location: Any = None  # of a packed list: the `utils.data.packed.reader.PackLocation`
 
 
-def get_annotation_file(cfg, dataset_index: int, split: str) -> AnnotationFile:
+def get_annotation_file(cfg: Config, dataset_index: int, split: str) -> AnnotationFile:
     data = cfg.data
     settings = cfg.data.sets[dataset_index]
     name = f"{settings.lists}/{split}.csv"
@@ -44,32 +43,37 @@ def get_annotation_file(cfg, dataset_index: int, split: str) -> AnnotationFile:
     return AnnotationFile(name, path, *arguments, max_pixels=data.max_pixels)
 
 
-def list_annotation_files(cfg) -> list[AnnotationFile]:
+def list_annotation_files(cfg: Config) -> list[AnnotationFile]:
     """All annotation files of the yaml that exist; if none does, all of them."""
     count = range(len(cfg.data.sets))
     files = [get_annotation_file(cfg, k, split) for k in count for split in SPLITS]
     return [file for file in files if file.path.is_file()] or files
 
 
-def read_dataset_records(cfg, dataset_index: int, split: str) -> list[Sample]:
+def read_dataset_records(cfg: Config, dataset_index: int, split: str) -> list[Sample]:
     """The samples of one split of one data set. Raises ValueError for bad lines."""
-    records = reader.read_records(get_annotation_file(cfg, dataset_index, split), cfg.data.packed)
-    return [Sample(record.path, dataset_index, record.label, record.location) for record in records]
+    file = get_annotation_file(cfg, dataset_index, split)
+    return [
+        Sample(record.path, dataset_index, record.label, record.location)
+        for record in records.read_records(file, cfg.data.packed)
+    ]
 
 
-def read_records(cfg, split: str) -> list[Sample]:
+def read_records(cfg: Config, split: str) -> list[Sample]:
     """The samples of all data sets in order; in training repeated `data.dataset_repeats` times."""
     count = range(len(cfg.data.sets))
     samples = [sample for k in count for sample in read_dataset_records(cfg, k, split)]
     return samples * (cfg.data.dataset_repeats if split == "train" else 1)
 
 
-class TrainSource(video_dataset.TrainVideos):
+class TrainSource(videos.TrainVideos):
     """Several clips of one random sequence of frames of a video, each with its own augmentation."""
 
     columns = ("clip", "target")
 
-    def __init__(self, samples: list[Sample], cfg, sampler: TrainSampler, epochs: int, skip: int):
+    def __init__(
+        self, samples: list[Sample], cfg: Config, sampler: TrainSampler, epochs: int, skip: int
+    ):
         super().__init__(samples, cfg, sampler, epochs, skip)
         self.policy = parse_policy(self.data.rand_augment) if self.data.rand_augment else None
 
@@ -85,13 +89,17 @@ class TrainSource(video_dataset.TrainVideos):
         rng = np.random.RandomState([self.sampler.seed, 1, batch])
         return draw_mix(rng, data.crop, data.mixup, data.cutmix, data.mix_switch, data.mix_prob)
 
+    @property
+    def copies(self) -> int:
+        return self.data.repeated_aug
+
     def list_flip_settings(self) -> list:
         sets = enumerate(self.data.sets)
         return [(get_annotation_file(self.cfg, k, "train"), settings) for k, settings in sets]
 
     def read_frames(self, sample: Sample, rng: np.random.RandomState) -> np.ndarray:
         data = self.data
-        with self.count_damaged(reader.open_record(sample, data)) as video:
+        with self.count_damaged(records.open_record(sample, data)) as video:
             length = len(video)
             if data.sets[sample.dataset_index].sampling == "segments":
                 return video.frames(sampling.sample_by_segments(data.frames, length, rng.uniform))
@@ -105,7 +113,7 @@ class TrainSource(video_dataset.TrainVideos):
         frames = self.read_frames(sample, rng)
         clips = []
         targets = []
-        for _ in range(data.repeated_aug):
+        for _ in range(self.copies):
             clip, mirrored = transforms.make_train_clip(
                 frames,
                 crop=data.crop,
@@ -121,20 +129,19 @@ class TrainSource(video_dataset.TrainVideos):
             targets.append(build_target_row(sample.dataset_index, label, 1.0))
         return np.stack(clips), np.stack(targets)
 
-    def make_blank_row(self) -> tuple[np.ndarray, np.ndarray]:
-        copies = self.data.repeated_aug
-        clips = np.zeros((copies, *get_input_shape(self.data)), np.uint8)
-        return clips, np.stack([build_target_row(0, 0, 1.0)] * copies)
+    def blank(self) -> tuple[np.ndarray, np.ndarray]:
+        clips = np.zeros((self.copies, *get_input_shape(self.data)), np.uint8)
+        return clips, np.stack([build_target_row(0, 0, 1.0)] * self.copies)
 
 
-class EvalVideos(video_dataset.EvalVideos):
+class EvalVideos(videos.EvalVideos):
     """All views of each video of one data set.
 
     `split` is "test" (the views of the data set's settings) or "val" (every `eval.val_skip`-th
     video, one clip, one crop).
     """
 
-    def __init__(self, cfg, rt: Runtime, dataset_index: int, split: str = "test"):
+    def __init__(self, cfg: Config, rt: Runtime, dataset_index: int, split: str = "test"):
         self.settings = cfg.data.sets[dataset_index]
         self.clips = self.settings.clips
         self.crops = self.settings.crops
@@ -146,13 +153,15 @@ class EvalVideos(video_dataset.EvalVideos):
 
     def make_views(self, sample: Sample, number: int) -> np.ndarray:
         data = self.cfg.data
-        with reader.open_record(sample, data) as video:
+        with records.open_record(sample, data) as video:
             indices = choose_test_frames(video, data, self.settings, self.clips)
             frames, order = video.frames_once(indices)
         return cut_views(frames, order, data, self.settings, self.crops)
 
 
-def choose_test_frames(video: FrameSource, data, settings, clips: int) -> np.ndarray:
+def choose_test_frames(
+    video: Timeline, data: Data, settings: DatasetSettings, clips: int
+) -> np.ndarray:
     """The frame indices (clips, T) of a test; `settings` are those of the data set."""
     length = len(video)
     indices = []
@@ -166,7 +175,9 @@ def choose_test_frames(video: FrameSource, data, settings, clips: int) -> np.nda
     return np.stack(indices)
 
 
-def cut_views(frames: np.ndarray, order: np.ndarray, data, settings, crops: int) -> np.ndarray:
+def cut_views(
+    frames: np.ndarray, order: np.ndarray, data: Data, settings: DatasetSettings, crops: int
+) -> np.ndarray:
     """Views uint8 (V, 3, T, crop, crop): the crops of the first clip, then of the second, ...
 
     `order` (clips, T) holds the index into `frames` of every frame of the clips.
@@ -174,10 +185,10 @@ def cut_views(frames: np.ndarray, order: np.ndarray, data, settings, crops: int)
     return test_views(frames, order, settings.short_side, data.crop, crops)
 
 
-def compute_span(video: FrameSource, data) -> float:
+def compute_span(video: Timeline, data: Data) -> float:
     return sampling.compute_clip_span(data.frames, data.stride, video.fps or data.fps, data.fps)
 
 
-def get_input_shape(data) -> tuple[int, int, int, int]:
+def get_input_shape(data: Data) -> tuple[int, int, int, int]:
     """The shape of one clip as the network reads it: (3, T, crop, crop)."""
     return 3, data.frames, data.crop, data.crop

@@ -1,12 +1,12 @@
 """Network, loss and train step of a golden case, for the parity tests and `compare_step.py`."""
 
 import re
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from mindspore import nn
 
+from mvit_multi.config import Train
 from mvit_multi.loss import MultiLoss, VarianceCovarianceLoss
 from mvit_multi.lr_generator import build_parameter_groups
 from mvit_multi.mixup import build_target_row
@@ -78,7 +78,7 @@ class MViTCase(golden.GoldenCase):
         """`part` is `step`."""
         net = self.build_model(training=True)
         optimizer = self.case["train"][part]["optimizer"]
-        train = SimpleNamespace(weight_decay=optimizer["weight_decay"])
+        train = Train(weight_decay=optimizer["weight_decay"])
         weights = net.trainable_params()
         lr = np.full(golden.UPDATES, optimizer["lr"])
         groups = build_parameter_groups(weights, train, lr)

@@ -16,13 +16,15 @@ from typing import Optional
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
+from utils.nn.loss import Loss
+
 # Columns of a target (N, 7); then y0, y1, x0, x1 of a box
 DATASET = 0
 LABEL = 1
 LAM = 2
 
 
-class MultiLoss(nn.Cell):
+class MultiLoss(Loss):
     """Outputs of the network in training and targets (..., 7) to the loss, a float32 scalar.
 
     The outputs are the scores (N, C_k) of K heads, then the scores of the projections, target by

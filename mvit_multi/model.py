@@ -60,7 +60,8 @@ def plan_blocks(
 def compute_patch_grid(frames: int, crop: int) -> Grid:
     """The grid (T, H, W) of the patches."""
     axes = zip((frames, crop, crop), PATCH_KERNEL, PATCH_STRIDE, PATCH_PADDING)
-    return tuple((size + 2 * pad - kernel) // stride + 1 for size, kernel, stride, pad in axes)
+    t, h, w = ((size + 2 * pad - kernel) // stride + 1 for size, kernel, stride, pad in axes)
+    return t, h, w
 
 
 class PatchEmbed(nn.Cell):

@@ -1,5 +1,7 @@
 """What the folder of the multi-dataset MViTv2 provides; utils/networks.py documents the methods."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,41 +29,34 @@ class MViTNetwork(Network[Config]):
     config = Config
     classifier = r"^(head|expander)\."  # heads and expander of the data sets
 
-    def build_model(self, **settings: Any) -> "MViT":
+    def build_model(self, **settings: Any) -> MViT:
         from mvit_multi.model import MViT
 
         return MViT(**settings)
 
-    def build_train_setup(
-        self, cfg: Config, rt: "Runtime", sampler: "TrainSampler"
-    ) -> "TrainSetup":
+    def build_train_setup(self, cfg: Config, rt: Runtime, sampler: TrainSampler) -> TrainSetup:
         from mvit_multi.train import build
 
         return build(cfg, rt, sampler)
 
-    def list_annotation_files(self, cfg: Config) -> "list[AnnotationFile]":
+    def list_annotation_files(self, cfg: Config) -> list[AnnotationFile]:
         from mvit_multi.dataset import list_annotation_files
 
         return list_annotation_files(cfg)
 
-    def read_records(self, cfg: Config, split: str) -> "list[Sample]":
+    def read_records(self, cfg: Config, split: str) -> list[Sample]:
         from mvit_multi.dataset import read_records
 
         return read_records(cfg, split)
 
     def build_train_rows(
-        self,
-        cfg: Config,
-        records: "list[Sample]",
-        sampler: "TrainSampler",
-        epochs: int,
-        start_step: int,
-    ) -> "TrainSource":
+        self, cfg: Config, records: list[Sample], sampler: TrainSampler, epochs: int, skip: int
+    ) -> TrainSource:
         from mvit_multi.dataset import TrainSource
 
-        return TrainSource(records, cfg, sampler, epochs, start_step)
+        return TrainSource(records, cfg, sampler, epochs, skip)
 
-    def build_eval_rows(self, cfg: Config, rt: "Runtime") -> "dict[int, EvalVideos]":
+    def build_eval_rows(self, cfg: Config, rt: Runtime) -> dict[int, EvalVideos]:
         from mvit_multi.evaluation import build_eval_videos
 
         return build_eval_videos(cfg, rt)
@@ -81,12 +76,12 @@ class MViTNetwork(Network[Config]):
         rows = [[build_target_row(0, int(k), 1.0)] * cfg.data.repeated_aug for k in labels]
         return np.array(rows, np.float32)
 
-    def build_heads(self, cfg: Config) -> "list[DatasetHead]":
+    def build_heads(self, cfg: Config) -> list[DatasetHead]:
         from mvit_multi.predict import DatasetHead
 
         return [DatasetHead(cfg, index) for index in range(len(cfg.data.sets))]
 
-    def describe_export(self, cfg: Config) -> "ExportSpec":
+    def describe_export(self, cfg: Config) -> ExportSpec:
         from mvit_multi.model import ConcatHeads
         from utils.export.export import ExportSpec, describe_columns
 
@@ -95,15 +90,14 @@ class MViTNetwork(Network[Config]):
             "probabilities",
             {"columns": describe_columns(cfg.data.sets)},
             wrap=ConcatHeads,
-            onnx_arguments={"depthwise_impl": "grouped"},
         )
 
-    def get_parameter_names(self) -> "MViTNames":
+    def get_parameter_names(self) -> MViTNames:
         from mvit_multi.convert import MViTNames
 
         return MViTNames()
 
-    def build_golden_case(self, case: dict[str, Any], depthwise_impl: str = "frames") -> "MViTCase":
+    def build_golden_case(self, case: dict[str, Any], depthwise_impl: str = "frames") -> MViTCase:
         from mvit_multi.golden_case import MViTCase
 
         return MViTCase(case, depthwise_impl)

@@ -7,7 +7,7 @@ still computed from the full frame. Names, ranges and order of operators are tho
 pytorch-image-models, which the source uses.
 """
 
-from typing import NamedTuple, Optional
+from typing import Callable, NamedTuple, Optional
 
 import numpy as np
 
@@ -123,7 +123,7 @@ OPERATORS = {
     "TranslateYRel": lambda fraction, sign: sign * fraction * 0.45,
 }
 # Operators on levels, independent of the frames: values -> LUT.
-LEVEL_LUTS = {
+LEVEL_LUTS: dict[str, Callable[..., np.ndarray]] = {
     "Invert": lambda: 255 - color_ops.IDENTITY,
     "PosterizeIncreasing": color_ops.make_posterize_lut,
     "SolarizeIncreasing": color_ops.make_solarize_lut,
@@ -131,18 +131,18 @@ LEVEL_LUTS = {
     "BrightnessIncreasing": lambda factor: color_ops.blend_levels(0, color_ops.LEVELS, factor),
 }
 # Operators on levels that depend on statistics of the full frame: frames, values -> LUT.
-FRAME_LUTS = {
+FRAME_LUTS: dict[str, Callable[..., np.ndarray]] = {
     "AutoContrast": color_ops.make_auto_contrast_lut,
     "Equalize": color_ops.make_equalize_lut,
     "ContrastIncreasing": color_ops.make_contrast_lut,
 }
 # Operators on pixels and their neighbours: frame, values, out.
-FRAME_OPERATORS = {
+FRAME_OPERATORS: dict[str, Callable[..., None]] = {
     "ColorIncreasing": color_ops.adjust_color,
     "SharpnessIncreasing": color_ops.adjust_sharpness,
 }
 # Warps: width, height, values -> matrix from output to input positions, as in `warp`.
-WARP_MATRICES = {
+WARP_MATRICES: dict[str, Callable[..., warp.Matrix]] = {
     "Rotate": warp.make_rotation_matrix,
     "ShearX": lambda width, height, factor: (1, factor, 0, 0, 1, 0),
     "ShearY": lambda width, height, factor: (1, 0, 0, factor, 1, 0),

@@ -25,7 +25,8 @@ from mvit_multi.model import MViT
 from mvit_multi.network import NETWORK
 from utils import cli, runtime
 from utils.data.sampler import TrainSampler
-from utils.data.video_dataset import build_train_sampler
+from utils.data.videos import build_train_sampler
+from utils.inference.scorer import CellScorer
 from utils.train import optimizers
 from utils.train.choose_kernels import with_training_kernels
 from utils.train.trainer import Trainer, TrainSetup, build_setup
@@ -87,7 +88,8 @@ def build_validation(cfg: Config, net, rt: runtime.Runtime):
     if not cfg.run.eval_every:
         return None
     videos = build_eval_videos(cfg, rt, "val")  # a bad line ends the run before training starts
-    return lambda: evaluate_datasets(net, videos, rt)
+    scorer = CellScorer(net)
+    return lambda: evaluate_datasets(scorer, videos, rt)
 
 
 if __name__ == "__main__":

@@ -20,12 +20,12 @@ prepare_process()
 
 from resnet50.config import Config
 from resnet50.network import NETWORK
-from utils import cli, commands
-from utils.export.export import check_options
+from utils import cli
+from utils.export.export import check_options, export_network
 
 
 def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
-    commands.export_network(NETWORK, cfg, checkpoint_path, options)
+    export_network(NETWORK, cfg, checkpoint_path, options)
 
 
 if __name__ == "__main__":

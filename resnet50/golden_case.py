@@ -1,11 +1,11 @@
 """Network, loss and train step of a golden case, for the parity tests and `compare_step.py`."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from mindspore import nn
 
+from resnet50.config import Train
 from resnet50.loss import SmoothedCrossEntropy
 from resnet50.lr_generator import build_parameter_groups
 from resnet50.network import NETWORK
@@ -37,7 +37,7 @@ class ResNetCase(golden.GoldenCase):
         net = self.build_model(training=True)
         optimizer = self.case["train"][part]["optimizer"]
         decay = {**self.recipe, **self.case["train"]}["decay"]
-        train = SimpleNamespace(weight_decay=optimizer["weight_decay"], decay=decay)
+        train = Train(weight_decay=optimizer["weight_decay"], decay=decay)
         weights = net.trainable_params()
         lr = np.full(golden.UPDATES, optimizer["lr"])
         groups = build_parameter_groups(weights, train, lr)

@@ -9,7 +9,7 @@ networks (`utils/nn/padding.py`).
 """
 
 from collections.abc import Sequence
-from typing import Union
+from typing import Any, Union
 
 from mindspore import Parameter, Tensor, nn
 from mindspore.common.initializer import Initializer, TruncatedNormal, XavierUniform, initializer
@@ -72,7 +72,7 @@ def shortcut(cin: int, cout: int, stride: int, fan: str):
     return nn.SequentialCell(conv2d(cin, cout, 1, stride, fan=fan), BatchNorm2d(cout))
 
 
-DEPTHS = {
+DEPTHS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "resnet18": (BasicBlock, (2, 2, 2, 2)),
     "resnet34": (BasicBlock, (3, 4, 6, 3)),
     "resnet50": (Bottleneck, (3, 4, 6, 3)),

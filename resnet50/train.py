@@ -19,7 +19,7 @@ from mindspore import nn
 
 from resnet50.config import Config
 from resnet50.dataset import (
-    EvalSource,
+    EvalImages,
     TrainSource,
     build_train_sampler,
     get_clip_shape,
@@ -33,6 +33,7 @@ from resnet50.network import NETWORK
 from utils import cli, runtime
 from utils.data.sampler import TrainSampler
 from utils.evaluate.metrics import evaluate
+from utils.inference.scorer import CellScorer
 from utils.nn.layers import freeze_norms
 from utils.train import optimizers
 from utils.train.choose_kernels import with_training_kernels
@@ -43,10 +44,10 @@ from utils.weights import checkpoint
 def main(cfg: Config) -> None:
     rt = runtime.start(cfg.run)  # graph mode, device, seed, rank
     trainer = Trainer(cfg, rt)  # run directory, log, resume point
-    samples = read_records(cfg, "train")
-    sampler = trainer.resume(build_train_sampler(cfg, samples, rt))
+    images = read_records(cfg, "train")
+    sampler = trainer.resume(build_train_sampler(cfg, images, rt))
     setup = build(cfg, rt, sampler)  # model, optimizer, AllReduce fusion, train step
-    train_set = TrainSource(samples, cfg, sampler, cfg.train.epochs, trainer.start_step)
+    train_set = TrainSource(images, cfg, sampler, cfg.train.epochs, trainer.start_step)
     trainer.fit(setup, train_set, evaluate=build_validation(cfg, setup.step.net, rt))
 
 
@@ -78,8 +79,10 @@ def build_validation(cfg: Config, net, rt: runtime.Runtime):
     """A function that evaluates `net` during training; None if `run.eval_every` is 0."""
     if not cfg.run.eval_every:
         return None
-    samples = read_records(cfg, "test")
-    return lambda: evaluate(net, EvalSource(samples, cfg, rt), cfg.model.num_classes, rt)
+    images = read_records(cfg, "test")
+    classes = cfg.model.num_classes
+    scorer = CellScorer(net)
+    return lambda: evaluate(scorer, EvalImages(images, cfg, rt).dataset(), classes, rt)
 
 
 if __name__ == "__main__":

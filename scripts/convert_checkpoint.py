@@ -23,13 +23,16 @@ prepare_process()
 from mindspore import Parameter, Tensor
 
 from utils import cli, files
+from utils.config import NetworkConfig
 from utils.networks import Network
 from utils.weights import checkpoint
 from utils.weights.convert import convert, read_source
 from utils.weights.mindspore_checkpoint import check_padding, count_by_kind
 
 
-def main(network: Network, cfg, *, source: Path, target: Path, new_head: bool = False) -> None:
+def main(
+    network: Network, cfg: NetworkConfig, *, source: Path, target: Path, new_head: bool = False
+) -> None:
     net = network.build_model(**cfg.model_arguments())
     weights = checkpoint.weights_of(net)
     shapes = {name: tuple(p.shape) for name, p in weights.items()}

@@ -29,7 +29,7 @@ the number of frames per second. Docs: docs/predict.md.
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
@@ -40,6 +40,7 @@ prepare_process()
 from scripts.data.integrity import SUFFIXES
 from scripts.predict_jobs import PredictSettings, run_on_cluster
 from utils import cli, log, runtime
+from utils.config import NetworkConfig
 from utils.evaluate.predict import assign_class_names, list_videos, write_predictions
 from utils.networks import Network
 from utils.process_pool import PROCESSES, Executor, PartOption
@@ -50,7 +51,7 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
 
 def main(
     network: Network,
-    cfg: Any,
+    cfg: NetworkConfig,
     videos: list[str],
     *,
     checkpoint_path: str,

@@ -6,11 +6,12 @@ import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 from utils import runtime
+from utils.config import NetworkConfig
 from utils.evaluate.predict import Job, Predictor, assign_class_names
-from utils.export import inference
+from utils.inference.load import load_scorer
 from utils.networks import find_network
 from utils.process_pool import Crashed, run_all
 
@@ -19,7 +20,7 @@ class PredictSettings(NamedTuple):
     """The options of scripts/predict.py for the network `network` with the settings `cfg`."""
 
     network: str
-    cfg: Any
+    cfg: NetworkConfig
     checkpoint_path: str
     labels: str
     folder: Path
@@ -33,9 +34,9 @@ class PredictSettings(NamedTuple):
         heads = network.build_heads(cfg)
         assign_class_names(heads, self.labels)
         start = functools.cache(lambda: runtime.start(cfg.run))
-        net = inference.load_network(network, cfg, self.checkpoint_path, start)
+        scorer = load_scorer(network, cfg, self.checkpoint_path, start)
         rest = (self.folder, self.top, self.window, self.step)
-        return Predictor(net, heads, lambda path: network.open_frames(cfg, path), *rest)
+        return Predictor(scorer, heads, lambda path: network.open_frames(cfg, path), *rest)
 
     def compute_digest(self) -> str:
         """Changes with every setting, and with the size or time of the files that they name."""

@@ -27,14 +27,8 @@ class Gradients(nn.Cell):
         self.step = step
 
     def construct(self, clip: Tensor, target: Tensor) -> tuple:
-        _, grads = self.step.gradients(self.step.mix(clip, target), target)
-        grads = self.step.scaler.unscale(grads)
-        if self.step.reducer is None:
-            return grads
-        sums = self.step.reducer(grads)
-        means = ()
-        for total in sums:
-            means += (total / self.step.size,)
+        _, _, grads = self.step.backward(self.step.mix(clip, target), target)
+        means, _, _ = self.step.sync(grads, self.step.loss_scale, ())
         return means
 
 

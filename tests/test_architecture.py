@@ -24,7 +24,7 @@ ALLOWED = {
     "lr_generator.py": {"numpy", "utils"},
     "convert.py": {"utils"},
     "config.py": {"utils"},
-    "loss.py": {"mindspore"},
+    "loss.py": {"mindspore", "utils"},
     "model.py": {"mindspore", "numpy", "utils"},
 }
 
@@ -33,8 +33,9 @@ UTILS = [path for path in SOURCES if path.is_relative_to(ROOT / "utils")]
 # The layers of utils/ from top to bottom.
 LAYERS = [
     {"cli"},
-    {"commands", "networks"},
+    {"networks"},
     {"export"},
+    {"inference"},
     {"testing"},
     {"train", "evaluate"},
     {"data"},
@@ -45,7 +46,7 @@ LAYERS = [
     {"runtime"},
     {"config", "plotting"},
     {"nn", "video", "signals", "processes", "process_pool", "files", "messages", "text_files"}
-    | {"yaml_text", "cpu_cores", "missing_packages", "progress", "cost_model"},
+    | {"yaml_text", "cpu_cores", "missing_packages", "progress"},
 ]
 
 
@@ -192,7 +193,8 @@ def test_only_runtime_and_gradient_fusion_set_the_context(path):
 
 MODEL_FILES = [ROOT / "utils" / "nn" / name for name in ("layers.py", "conv3d.py", "dropout.py")]
 # Entry points and settings name the device; they build nothing themselves.
-NOT_MODELS = {"train.py", "eval.py", "export.py", "config.py", "predict.py", "network.py"}
+NOT_MODELS = {"train.py", "eval.py", "evaluation.py", "export.py", "config.py", "predict.py"}
+NOT_MODELS |= {"network.py"}
 MODEL_FILES += [
     path
     for network in list_networks()
@@ -217,6 +219,36 @@ def test_no_module_of_a_network_names_a_back_end():
     for path in MODEL_FILES:
         for name in list_imports(path):
             assert not name.startswith(("utils.nn.kernels.ascend", "utils.nn.kernels.cpu")), name
+
+
+FORMS_FOR_ENGINES = r"keep_time|split_shifted|onnx_|ONNX|(?i:openvino)|\bForm\("
+LAYERS_OF_NETWORKS = [ROOT / "utils/nn/layers.py", ROOT / "utils/nn/conv3d.py"]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_network_has_no_form_for_inference_engines(path):
+    """`export.py` of a network names the Cells that are replaced in a file."""
+    in_network = path.relative_to(ROOT).parts[0] in list_networks() and path.name != "export.py"
+    if in_network or path in LAYERS_OF_NETWORKS:
+        assert not re.findall(FORMS_FOR_ENGINES, path.read_text())
+
+
+INFERENCE = [
+    *(ROOT / "utils/inference").glob("*.py"),
+    *(ROOT / "utils/export").glob("*.py"),
+    *(ROOT / "utils/evaluate").glob("*.py"),
+    *(path for path in SOURCES if path.name in ("evaluation.py", "export.py", "predict.py")),
+]
+
+
+@pytest.mark.parametrize("path", INFERENCE, ids=lambda p: str(p.relative_to(ROOT)))
+def test_inference_asks_no_object_for_its_attributes(path):
+    """A `Scorer` has them."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        call = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+        assert call != "hasattr", node.lineno
+        assert call != "getattr" or len(node.args) == 2, node.lineno
+        assert not isinstance(node, ast.FunctionDef) or node.name != "__getattr__", node.lineno
 
 
 # These words had several meanings in earlier versions.

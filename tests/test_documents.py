@@ -35,7 +35,7 @@ TSM = "--model.arch=resnet18 --model.first_width=2 --data.segments=2 --run.devic
 TINY = "--model.first_width=8 --data.segments=2 --data.crop=32 --data.resize=40 --data.batch=4"
 # Pattern of a command -> arguments that make it small. A command gets those of all its patterns.
 SMALL = {
-    r"(train|eval|predict|export|step|benchmark|backward)\S* .*tsm_smoke\.yaml": TINY,
+    r"(train|eval|predict|export|step|benchmark)\S* .*tsm_smoke\.yaml": TINY,
     r"tsm_r50_(k400|sthv2)\w*\.yaml .*checkpoint|run_eval.*tsm_r50_": SYNTHETIC + TSM,
     r"train.py .*tsm_r50_k400_8f\.yaml --data": TSM + "--data.batch=1 --train.epochs=1 "
     "--train.pretrained=null",
@@ -57,7 +57,6 @@ SMALL = {
     r"predict.*--window": "--window 1 --step 0.5",
     r"benchmark.py (step|kernels|eval)": "--repeats=1",
     r"benchmark.py data": "--seconds=1",
-    r"profile_backward": "--points 2 --repeats 1",
     r"measure_data": "--seconds 1 --clips 8",
 }
 # Text in a command -> package that it needs beyond requirements.txt.

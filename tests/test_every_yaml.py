@@ -4,7 +4,9 @@ The sizes are toy sizes: images of 32 pixels, batches of two, four frames.
 """
 
 import re
+from dataclasses import fields, is_dataclass
 from pathlib import Path
+from typing import get_type_hints
 
 import numpy as np
 import pytest
@@ -43,6 +45,22 @@ def test_settings_that_may_change_on_resume_exist():
     existing = set().union(*(list_settings(find_network(n).config) for n in list_networks()))
     for section, keys in CHANGEABLE_ON_RESUME.items():
         assert {f"{section}.{key}" for key in keys} <= existing
+
+
+@pytest.mark.parametrize("network", list_networks())
+def test_a_network_repeats_no_setting_that_all_networks_share(network):
+    """It may change the default of one."""
+    for section in get_type_hints(find_network(network).config).values():
+        shared = {
+            field.name: field.default
+            for base in section.__bases__
+            if is_dataclass(base)
+            for field in fields(base)
+        }
+        own = {field.name: field.default for field in fields(section)}
+        repeated = {name for name in section.__annotations__ if name in shared}
+        same = {name for name in repeated if own[name] == shared[name]}
+        assert not same, f"{section.__qualname__} of {network} repeats {same}"
 
 
 TOY = {

@@ -96,7 +96,7 @@ def test_training_counts_frames_that_are_marked_as_damaged(name, log_messages, t
     record = Sample(path, 0, 0) if name == "mvit_multi" else Record(path, None, 0, 1)
     source = network.build_train_rows(cfg, [record], TrainSampler(1, 1, 0, 1, 0), 30, 0)
     for index in range(30):
-        source.decode(index)
+        source[index]
     total, logged = source.damaged.counts
     assert total >= logged > 0
     pattern = rf"(\d+) damaged frames read so far, the newest in {path}: "

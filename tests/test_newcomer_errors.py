@@ -366,9 +366,6 @@ plot of no format: {plot} {run} --out a.pdf
     must end in .png or .svg
 nothing to measure: benchmarks/benchmark.py {tsm}
     the following arguments are required: step|kernels|compile|memory|data|eval
-no profile: {plan} {tsm} --devices 8 --profile none.json
-    none.json: not a profile
-    scripts/analysis/profile_backward.py writes one
 devices in words: {plan} {tsm} --devices many
     --devices: must be numbers above 0, as in 8,64,512, not many
 nothing to compare: scripts/analysis/compare_step.py {tsm}

@@ -11,11 +11,10 @@ import cv2
 import numpy as np
 import psutil
 import pytest
-from mindspore import Tensor
 from PIL import Image
 
 from mvit_multi.evaluation import build_eval_videos
-from mvit_multi.predict import HeadSelector
+from mvit_multi.predict import HeadScorer
 from resnet50.network import NETWORK as RESNET
 from scripts.data.synthetic.motion_videos import MOTIONS, draw_sets, write_video
 from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
@@ -42,7 +41,7 @@ from utils.evaluate.predict import (
     write_table,
 )
 from utils.evaluate.scores import video_scores
-from utils.export import inference
+from utils.inference.load import load_scorer
 from utils.networks import find_network, list_networks
 from utils.runtime import Runtime
 from utils.video.decoders import count_frames, open_video
@@ -71,9 +70,11 @@ def build_predictor(cfg, network: str, path: Path, out: Path, **settings) -> Pre
     record = find_network(network)
     heads = record.build_heads(cfg)
     assign_class_names(heads, "")
-    net = inference.load_network(record, cfg, path)
+    scorer = load_scorer(record, cfg, path)
     top = max(head.classes for head in heads)
-    return Predictor(net, heads, lambda p: record.open_frames(cfg, p), out, top, **settings)
+    return Predictor(
+        scorer, heads, lambda path: record.open_frames(cfg, path), out, top, **settings
+    )
 
 
 def order_by_label(entries: list) -> list:
@@ -109,12 +110,12 @@ def test_a_prediction_gives_the_scores_of_an_evaluation(network, tiny_args, data
         views, _, valid = rows[index]
         assert valid
         record = result.predict(rows.records[rows.mine[index]].path, f"video{index}")
-        scores = video_scores(result.net, views[None])[0]
+        scores = video_scores(result.scorer, views[None])[0]
         expected = softmax(scores) if is_tsm else scores
         assert np.ptp(expected) > 0.01
         np.testing.assert_allclose(order_by_label(record["top"]), expected, atol=1e-6)
         assert [e["name"] for e in sorted(record["top"], key=lambda e: e["label"])] == [*MOTIONS]
-    assert len(result.net.compile_cache) == 1
+    assert len(result.scorer.net.compile_cache) == 1
     assert record["views"] == "2x3"
 
 
@@ -123,10 +124,10 @@ def test_a_prediction_gives_the_scores_of_an_evaluation_for_every_set(tmp_path):
     cfg = load_small_config("mvit_multi", tmp_path)
     path = save_random_weights(cfg, tmp_path / "net.ckpt", "mvit_multi")
     result = build_predictor(cfg, "mvit_multi", path, tmp_path, window=0.5)
-    whole = Predictor(result.net, result.heads, result.open, tmp_path, 8, window=0)
+    whole = Predictor(result.scorer, result.heads, result.open, tmp_path, 8, window=0)
     for head, rows in build_eval_videos(cfg, Runtime()).items():
         record = whole.predict(rows.records[0].path, "video")
-        expected = video_scores(HeadSelector(result.net, head), rows[0][0][None])[0]
+        expected = video_scores(HeadScorer(result.scorer, cfg.data.sets, head), rows[0][0][None])[0]
         probabilities = order_by_label(record["sets"][rows.settings.name])
         np.testing.assert_allclose(probabilities, expected, atol=1e-6)
     assert np.ptp(expected) > 0.01
@@ -154,7 +155,7 @@ def test_a_prediction_of_an_image_gives_the_scores_of_an_evaluation(tmp_path):
     for views, label, _ in rows.dataset().create_tuple_iterator(output_numpy=True):
         name = names[int(label[0])]
         record = result.predict(str(tmp_path / "val" / name / "0.jpg"), name)
-        expected = softmax(video_scores(result.net, views)[0])
+        expected = softmax(video_scores(result.scorer, views)[0])
         np.testing.assert_allclose(order_by_label(record["top"]), expected, atol=1e-6)
     assert np.ptp(expected) > 0.02
     with pytest.raises(VideoError, match="not a readable image"):
@@ -387,9 +388,9 @@ def test_a_stream_equals_the_offline_network_frame_by_frame(
     assert last["frames"] == len(frames) == len(result) == len(messages)
     whole = [f"--data.segments={len(frames)}", "--model.consensus=identity"]
     cfg = load_toy_config(tiny_args, ["--model.online=true", *whole])
-    net = inference.load_network(find_network("tsm"), cfg, online_weights)
+    scorer = load_scorer(find_network("tsm"), cfg, online_weights)
     clip = make_test_views(frames, 1, len(frames), cfg.data.resize, cfg.test_crop, 1)
-    scores = net(Tensor(clip)).asnumpy()[0].astype(np.float64)  # (T, classes)
+    scores = scorer(clip)[0].astype(np.float64)  # (T, classes)
     for k, fraction in enumerate(result):
         expected = softmax(scores[max(k - 3, 0) : k + 1].mean(axis=0))
         np.testing.assert_allclose(fraction, expected, atol=1e-5)

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from resnet50.network import NETWORK
-from resnet50.readers import describe_samples, open_reader
+from resnet50.readers import read_images
 from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
 from tests.event_reader import read_curves
 from tests.helpers import (
@@ -97,12 +96,11 @@ def test_packed_images_are_those_of_the_folder(pictures, packed, run_here):
     assert "exists" in again.stderr
     settings = [f"data.root={pictures}", "data.augment=crop", *(word[2:] for word in packed)]
     cfg = load_smoke_config("resnet50", *settings)
-    rows = open_reader(cfg.data, "train", range(24), 1)
-    images = [image for image, _ in rows.create_tuple_iterator(num_epochs=1, output_numpy=True)]
-    files = describe_samples(cfg.data, "train", 24, NETWORK.build_heads(cfg)[0]).paths
+    images = read_images(cfg.data, "train", 4)
+    files = images.list_names()
     assert len(images) == len(set(files)) == 24
     for image, file in zip(images, files):
-        assert image.tobytes() == (pictures / "train" / file).read_bytes()
+        assert image.load() == (pictures / "train" / file).read_bytes()
 
 
 def test_an_evaluation_counts_every_image_once_on_one_rank_and_on_two(

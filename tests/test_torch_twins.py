@@ -85,8 +85,8 @@ def test_channels_last_changes_the_layout_and_no_scores(network):
     with torch.no_grad():
         expected = net.eval()(clips)
         stored = parts.put_channels_last(net, clips)
-        first = next(m for m in net.modules() if isinstance(m, (torch.nn.Conv2d, torch.nn.Conv3d)))
-        first.register_forward_hook(record)
+        conv = next(m for m in net.modules() if isinstance(m, (torch.nn.Conv2d, torch.nn.Conv3d)))
+        conv.register_forward_hook(record)
         result = net(stored)
     assert torch.equal(stored, clips)
     assert layouts == [True]

@@ -281,7 +281,7 @@ def test_parity_fails_if_a_level_has_no_result():
 def test_latency_and_bandwidth_are_fitted_to_the_times_of_a_ring():
     assert fit_ring(probe_ring(12.0, 25.0)["probes"], 8) == pytest.approx((12.0, 25.0))
     line = format_cluster(probe_ring(12.0, 25.0), "Ascend")
-    assert line == "cluster: {devices_per_node: 8, local_latency: 12.0, local_bandwidth: 25}"
+    assert line == "--cluster='{devices_per_node: 8, local_latency: 12.0, local_bandwidth: 25}'"
     assert "overlap: false" in format_cluster(probe_ring(12.0, 25.0), "CPU")
 
 
@@ -294,7 +294,7 @@ def test_a_complete_rehearsal_on_two_workers_of_the_cpu(tmp_path):
     verdicts = json.loads(done.stdout.splitlines()[-1])["verdicts"]
     assert verdicts == dict.fromkeys(PARTS, OK)
     assert "Rehearsal on a CPU, proves nothing about a device." in text
-    assert "`cluster: {devices_per_node: 2, " in text
+    assert "`--cluster='{devices_per_node: 2, " in text
     assert "bit for bit" in text
     assert str(tmp_path) not in text
     assert str(Path(ROOT)) not in (tmp_path / "report.json").read_text()

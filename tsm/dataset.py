@@ -12,20 +12,21 @@ import random
 import numpy as np
 
 from tsm import sampling, transforms
-from utils.data import video_dataset
+from tsm.config import Config, Data
+from utils.data import records, videos
 from utils.data.annotation_file import AnnotationFile, Record, swap_label
-from utils.data.packed import reader
 from utils.data.sampler import sample_rng
 from utils.runtime import Runtime
-from utils.video.decoders import FrameFolder, FrameSource
+from utils.video.decoders import FrameFolder
+from utils.video.reader import FrameSource, Timeline
 
 
-def read_records(cfg, split: str) -> list[Record]:
+def read_records(cfg: Config, split: str) -> list[Record]:
     """The records of the train or test annotation file. Raises ValueError for bad lines."""
-    return reader.read_records(get_annotation_file(cfg, split), cfg.data.packed)
+    return records.read_records(get_annotation_file(cfg, split), cfg.data.packed)
 
 
-def get_annotation_file(cfg, split: str) -> AnnotationFile:
+def get_annotation_file(cfg: Config, split: str) -> AnnotationFile:
     """The annotation file of the split: train or test."""
     data = cfg.data
     name = data.train_list if split == "train" else data.test_list
@@ -41,16 +42,16 @@ def get_annotation_file(cfg, split: str) -> AnnotationFile:
     )
 
 
-def open_record(record: Record, data):
+def open_record(record: Record, data: Data) -> FrameSource:
     """Opens a record as frames: a video file, a frame folder or a packed video."""
     if data.source == "frames" and record.location is None:
         arguments = (data.image_tmpl, data.modality == "flow", data.max_pixels)
         return FrameFolder(record.path, record.num_frames, *arguments)
-    return reader.open_record(record, data)
+    return records.open_record(record, data)
 
 
 def sample_frame_indices(
-    video: FrameSource, data, split: str, dense: bool, clips: int = 1, rng=None
+    video: Timeline, data: Data, split: str, dense: bool, clips: int = 1, rng=None
 ) -> np.ndarray:
     """The frame indices that `split` samples, int64 (clips * T * L,). See `tsm/sampling.py`."""
     length = data.frames_per_segment
@@ -59,7 +60,7 @@ def sample_frame_indices(
     return sampling.expand_segments(offsets, len(video), length)
 
 
-class TrainSource(video_dataset.TrainVideos):
+class TrainSource(videos.TrainVideos):
     """One random clip of a video."""
 
     def list_flip_settings(self) -> list:
@@ -81,18 +82,18 @@ class TrainSource(video_dataset.TrainVideos):
         )
         return clip, np.int32(swap_label(record.label, data.swap_labels if flipped else ()))
 
-    def make_blank_row(self) -> tuple[np.ndarray, np.int32]:
+    def blank(self) -> tuple[np.ndarray, np.int32]:
         return np.zeros(get_clip_shape(self.data, self.data.crop), np.uint8), np.int32(0)
 
 
-class EvalVideos(video_dataset.EvalVideos):
+class EvalVideos(videos.EvalVideos):
     """All views of each video.
 
     `split` is "test" (the views of `cfg.eval`) or "val" (the original's transform for validation
     during training: one clip, one crop).
     """
 
-    def __init__(self, records: list[Record], cfg, rt: Runtime, split: str = "test"):
+    def __init__(self, records: list[Record], cfg: Config, rt: Runtime, split: str = "test"):
         self.split = split
         self.clips = cfg.eval.clips
         self.crops = cfg.eval.crops
@@ -115,7 +116,7 @@ class EvalVideos(video_dataset.EvalVideos):
 
 
 def cut_views(
-    frames: np.ndarray, order: np.ndarray, cfg, clips: int, crops: int, size: int
+    frames: np.ndarray, order: np.ndarray, cfg: Config, clips: int, crops: int, size: int
 ) -> np.ndarray:
     """Views (V, T, C, size, size): all clips of the first crop, then of the second, ...
 
@@ -125,7 +126,7 @@ def cut_views(
     return transforms.make_test_views(frames, clips, data.segments, data.resize, size, crops, order)
 
 
-def get_clip_shape(data, size: int) -> tuple[int, int, int, int]:
+def get_clip_shape(data: Data, size: int) -> tuple[int, int, int, int]:
     """The shape of one clip: (T, C, size, size)."""
     channels = (3 if data.modality == "rgb" else 2) * data.frames_per_segment
     return data.segments, channels, size, size

@@ -1,11 +1,11 @@
 """Network, loss and train step of a golden case, for the parity tests and `compare_step.py`."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from mindspore import nn
 
+from tsm.config import Train
 from tsm.loss import CrossEntropy
 from tsm.lr_generator import build_parameter_groups
 from tsm.model import freeze_batch_norms
@@ -53,7 +53,7 @@ class TSMCase(golden.GoldenCase):
         net = self.build_model(training=True)
         optimizer = self.case["train"][part]["optimizer"]
         head_lr_mult = {**self.recipe, **self.case["train"]}["head_lr_mult"]
-        train = SimpleNamespace(weight_decay=optimizer["weight_decay"], head_lr_mult=head_lr_mult)
+        train = Train(weight_decay=optimizer["weight_decay"], head_lr_mult=head_lr_mult)
         weights = net.trainable_params()
         lr = np.full(golden.UPDATES, optimizer["lr"])
         groups = build_parameter_groups(weights, train, lr, flow=False)

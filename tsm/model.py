@@ -16,7 +16,6 @@ from mindspore import Tensor, nn, ops
 
 from tsm.mobilenet import MobileNetV2
 from tsm.resnet import DEPTHS, ResNet
-from tsm.shift import Shift
 from utils.nn.dropout import Dropout
 from utils.nn.layers import BatchNorm3d, Normalize, dense, freeze_norms
 from utils.nn.padding import PaddedNetwork
@@ -35,8 +34,7 @@ class TSM(PaddedNetwork):
     `shift_div` 0 is plain TSN. If `dropout` is 0 the classifier is part of the trunk
     (`base_model.fc`), as in the source; otherwise it is `new_fc`. `consensus`: `avg` averages the
     raw scores of the frames, or their probabilities if `before_softmax` is false; `identity`
-    returns (N, T, classes). `split_shifted`: the form of shifted convolutions for engines that run
-    ONNX (`convolve_shifted`); for evaluation. Raises ValueError for settings that conflict.
+    returns (N, T, classes). Raises ValueError for settings that conflict.
     """
 
     def __init__(
@@ -56,7 +54,6 @@ class TSM(PaddedNetwork):
         frames_per_segment: int = 1,
         first_width: int = 64,
         padding: str = "symmetric",
-        split_shifted: bool = False,
     ):
         super().__init__(padding)
         check_settings(arch, segments, shift_place, online, temporal_pool, non_local, first_width)
@@ -80,9 +77,6 @@ class TSM(PaddedNetwork):
         self.new_fc = dense(width, num_classes, 0.001) if dropout > 0 else None
         self.consensus = consensus
         self.before_softmax = before_softmax
-        for _, cell in self.cells_and_names():
-            if split_shifted and isinstance(cell, Shift):
-                cell.split_convolution()
 
     def construct(self, clip: Tensor) -> Tensor:
         n, t, c, h, w = clip.shape

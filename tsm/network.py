@@ -1,5 +1,7 @@
 """What the folder of TSM provides; utils/networks.py documents the methods."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,41 +30,34 @@ class TSMNetwork(Network[Config]):
     config = Config
     classifier = r"^(new_fc|base_model\.(fc|classifier))\."
 
-    def build_model(self, **settings: Any) -> "TSM":
+    def build_model(self, **settings: Any) -> TSM:
         from tsm.model import TSM
 
         return TSM(**settings)
 
-    def build_train_setup(
-        self, cfg: Config, rt: "Runtime", sampler: "TrainSampler"
-    ) -> "TrainSetup":
+    def build_train_setup(self, cfg: Config, rt: Runtime, sampler: TrainSampler) -> TrainSetup:
         from tsm.train import build
 
         return build(cfg, rt, sampler)
 
-    def list_annotation_files(self, cfg: Config) -> "list[AnnotationFile]":
+    def list_annotation_files(self, cfg: Config) -> list[AnnotationFile]:
         from tsm.dataset import get_annotation_file
 
         return [get_annotation_file(cfg, split) for split in ("train", "test")]
 
-    def read_records(self, cfg: Config, split: str) -> "list[Record]":
+    def read_records(self, cfg: Config, split: str) -> list[Record]:
         from tsm.dataset import read_records
 
         return read_records(cfg, split)
 
     def build_train_rows(
-        self,
-        cfg: Config,
-        records: "list[Record]",
-        sampler: "TrainSampler",
-        epochs: int,
-        start_step: int,
-    ) -> "TrainSource":
+        self, cfg: Config, records: list[Record], sampler: TrainSampler, epochs: int, skip: int
+    ) -> TrainSource:
         from tsm.dataset import TrainSource
 
-        return TrainSource(records, cfg, sampler, epochs, start_step)
+        return TrainSource(records, cfg, sampler, epochs, skip)
 
-    def build_eval_rows(self, cfg: Config, rt: "Runtime") -> "dict[int, EvalVideos]":
+    def build_eval_rows(self, cfg: Config, rt: Runtime) -> dict[int, EvalVideos]:
         from tsm.dataset import EvalVideos
 
         return {0: EvalVideos(self.read_records(cfg, "test"), cfg, rt)}
@@ -72,12 +67,12 @@ class TSMNetwork(Network[Config]):
 
         return get_clip_shape(cfg.data, cfg.data.crop)
 
-    def build_heads(self, cfg: Config) -> "list[TSMHead]":
+    def build_heads(self, cfg: Config) -> list[TSMHead]:
         from tsm.predict import TSMHead
 
         return [TSMHead(cfg)]
 
-    def open_frames(self, cfg: Config, path: str) -> "FrameSource":
+    def open_frames(self, cfg: Config, path: str) -> FrameSource:
         from tsm.predict import open_frames
 
         return open_frames(path, cfg.data)
@@ -87,7 +82,7 @@ class TSMNetwork(Network[Config]):
         cfg: Config,
         checkpoint_path: str,
         video: str,
-        head: "Head",
+        head: Head,
         top: int,
         fps: float,
         out: Path,
@@ -96,19 +91,21 @@ class TSMNetwork(Network[Config]):
 
         return run_stream(cfg, checkpoint_path, video, head, top, fps, out)
 
-    def describe_export(self, cfg: Config) -> "ExportSpec":
+    def describe_export(self, cfg: Config) -> ExportSpec:
         from tsm.dataset import get_clip_shape
+        from tsm.export import split_convolution
+        from tsm.shift import Shift
         from utils.export.export import ExportSpec
 
         shape = get_clip_shape(cfg.data, cfg.test_crop)
-        return ExportSpec(shape, "scores", onnx_arguments={"split_shifted": True})
+        return ExportSpec(shape, "scores", cells={Shift: split_convolution})
 
-    def get_parameter_names(self) -> "TSMNames":
+    def get_parameter_names(self) -> TSMNames:
         from tsm.convert import TSMNames
 
         return TSMNames()
 
-    def build_golden_case(self, case: dict[str, Any], depthwise_impl: str = "frames") -> "TSMCase":
+    def build_golden_case(self, case: dict[str, Any], depthwise_impl: str = "frames") -> TSMCase:
         from tsm.golden_case import TSMCase
 
         return TSMCase(case, depthwise_impl)

@@ -42,9 +42,7 @@ class OnlineTSM(nn.Cell):
         self.blocks = nn.CellList(blocks, auto_prefix=False)
         self.after = nn.CellList(after, auto_prefix=False)
         # In MobileNetV2 only some blocks have a shift.
-        self.shifted = tuple(
-            getattr(block, "shifted", True) and isinstance(block.conv1, Shift) for block in blocks
-        )
+        self.shifted = tuple(isinstance(block.conv1, Shift) for block in blocks)
 
     def construct(self, frame: Tensor, *buffers) -> tuple:
         x = self.net.normalize(frame.expand_dims(0))[0]

@@ -1,11 +1,10 @@
 """Inference-time views of one video: the same frames and crops as in evaluation."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from tsm.config import Data
+from tsm.config import Config, Data
 from tsm.dataset import cut_views, get_annotation_file, sample_frame_indices
 from utils.evaluate.predict import Head, Window
 from utils.video.decoders import FrameFolder, count_frames, open_video
@@ -18,7 +17,7 @@ CENTER_CROP = {1: 0, 3: 2, 5: 4, 10: 8}
 class TSMHead(Head):
     """The classes of TSM, with the views of `cfg.eval`."""
 
-    def __init__(self, cfg: Any):
+    def __init__(self, cfg: Config):
         self.cfg = cfg
         self.classes = cfg.model.num_classes
         self.builtin_names = cfg.data.labels

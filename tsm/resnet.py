@@ -3,7 +3,7 @@
 Axes: (N*T, C, H, W). Cells keep torchvision's names; a shifted convolution is `conv1.net`.
 """
 
-from typing import Callable
+from typing import Any, Callable
 
 from mindspore import Tensor, nn
 
@@ -74,7 +74,7 @@ def build_shortcut(cin: int, cout: int, stride: int):
     return nn.SequentialCell(conv2d(cin, cout, 1, stride), BatchNorm2d(cout))
 
 
-DEPTHS = {
+DEPTHS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "resnet18": (BasicBlock, (2, 2, 2, 2)),
     "resnet34": (BasicBlock, (3, 4, 6, 3)),
     "resnet50": (Bottleneck, (3, 4, 6, 3)),

@@ -4,9 +4,7 @@ Axes: the input is (N*T, C, H, W) for N clips of T segments. Clips do not exchan
 shift is `TemporalShift` of `utils/nn/kernels/plain.py`, or the same operator of another back end.
 """
 
-import numpy as np
 from mindspore import Tensor, nn, ops
-from mindspore.ops import constexpr
 
 from utils.nn import kernels
 
@@ -22,30 +20,6 @@ def shift_past(x: Tensor, segments: int, fold: int) -> Tensor:
     return ops.cat((from_previous, x[:, :, fold:]), axis=2).reshape(nt, c, h, w)
 
 
-@constexpr
-def mark_inside(nt: int, segments: int, fold: int) -> Tensor:
-    """(N*T, 2 fold, 1, 1): 0 if the shifted channel comes from outside the clip, else 1."""
-    inside = np.ones((nt // segments, segments, 2 * fold, 1, 1), np.float32)
-    inside[:, -1, :fold] = inside[:, 0, fold:] = 0
-    return Tensor(inside.reshape(nt, 2 * fold, 1, 1))
-
-
-def convolve_shifted(x: Tensor, conv: nn.Conv2d, segments: int, fold: int) -> Tensor:
-    """conv(shift(x)) for a 1x1 convolution, as the sum of two that copies only shifted channels.
-
-    The engines that run ONNX are faster with this than with a copy of the whole input.
-    """
-    zeros = ops.zeros_like(x[:1, :fold])
-    from_next = ops.cat((x[1:, :fold], zeros), axis=0)
-    from_previous = ops.cat((zeros, x[:-1, fold : 2 * fold]), axis=0)
-    inside = ops.cast(mark_inside(x.shape[0], segments, fold), x.dtype)
-    shifted = ops.cat((from_next, from_previous), axis=1) * inside
-    weight = ops.cast(conv.weight, x.dtype)
-    moving = weight[:, : 2 * fold]
-    staying = ops.cat((ops.zeros_like(moving), weight[:, 2 * fold :]), axis=1)
-    return conv.conv2d(x, staying) + conv.conv2d(shifted, moving)
-
-
 class Shift(nn.Cell):
     """Shifts channels, then applies `net`: a convolution (`blockres`) or a whole block (`block`).
 
@@ -57,21 +31,13 @@ class Shift(nn.Cell):
         self.net = net
         self.segments = segments
         self.online = online
-        self.splits = False
         convs = (cell for _, cell in net.cells_and_names() if isinstance(cell, nn.Conv2d))
         # Not read from x.shape: in a graph with a dynamic batch MindSpore 2.10 then computes wrong
         # numbers.
         self.fold = next(convs).in_channels // div
         self.shift = kernels.current().temporal_shift(segments, self.fold)
 
-    def split_convolution(self) -> None:
-        """Computes a shifted 1x1 convolution as in convolve_shifted from now on."""
-        is_pointwise = isinstance(self.net, nn.Conv2d) and self.net.kernel_size == (1, 1)
-        self.splits = is_pointwise and not self.online and self.fold > 0
-
     def construct(self, x: Tensor) -> Tensor:
-        if self.splits:
-            return convolve_shifted(x, self.net, self.segments, self.fold)
         if self.online:
             return self.net(shift_past(x, self.segments, self.fold))
         return self.net(self.shift(x))

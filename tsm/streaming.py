@@ -20,12 +20,13 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from mindspore import Tensor
 
 from tsm import sampling, transforms
+from tsm.config import Config
 from tsm.model import TSM
 from tsm.network import NETWORK
 from tsm.online import OnlineTSM
@@ -41,8 +42,8 @@ from utils.evaluate.predict import (
     softmax,
 )
 from utils.evaluate.predict_plots import draw_timeline
-from utils.export import inference
 from utils.files import open_replacement, report_write_errors
+from utils.inference.load import load_checkpoint
 from utils.messages import format_line
 from utils.video.decoders import open_camera
 
@@ -58,10 +59,10 @@ class Stream(NamedTuple):
     frames: Iterator[tuple[float, np.ndarray]]
 
 
-class Scorer:
+class FrameScorer:
     """Maps frames (H, W, C), one after the other, to probabilities (classes,)."""
 
-    def __init__(self, net: TSM, cfg: Any):
+    def __init__(self, net: TSM, cfg: Config):
         self.net = OnlineTSM(net).set_train(False)
         self.cfg = cfg
         self.buffers = self.net.initial_buffers(cfg.test_crop, cfg.test_crop)
@@ -78,7 +79,7 @@ class Scorer:
 
 
 def run_stream(
-    cfg: Any, checkpoint_path: str, video: str, head: Head, top: int, fps: float, out: Path
+    cfg: Config, checkpoint_path: str, video: str, head: Head, top: int, fps: float, out: Path
 ) -> dict:
     """Labels the frames of `video` until it ends, or until ctrl-C. Returns the summary.
 
@@ -90,8 +91,8 @@ def run_stream(
     stream = open_stream(video, cfg, fps)
     if Path(checkpoint_path).suffix in (".mindir", ".onnx"):
         raise ValueError(f"--stream needs a checkpoint, not {checkpoint_path}")
-    net = inference.load_checkpoint(NETWORK, cfg, checkpoint_path, "O0")
-    scorer = Scorer(net, cfg)
+    net = load_checkpoint(NETWORK, cfg, checkpoint_path, "O0")
+    scorer = FrameScorer(net, cfg)
     stop = threading.Event()
     results = ((seconds, scorer(frame)) for seconds, frame in stream.frames)
     table, picture = (out / f"{stream.name}_stream{suffix}" for suffix in (".csv", ".png"))
@@ -135,7 +136,7 @@ def write_rows(
     return count, total, last
 
 
-def check_settings(cfg: Any) -> None:
+def check_settings(cfg: Config) -> None:
     """Raises ValueError if the network cannot stream."""
     if not cfg.model.online:
         raise ValueError(
@@ -146,14 +147,14 @@ def check_settings(cfg: Any) -> None:
         raise ValueError("--stream: data.frames_per_segment must be 1")
 
 
-def compute_frame_rate(cfg: Any, source_fps: float) -> float:
+def compute_frame_rate(cfg: Config, source_fps: float) -> float:
     """Frames per second of a training clip of a video with `source_fps` frames per second."""
     if cfg.data.sampling == "dense":
         return source_fps / (sampling.WINDOW // cfg.data.segments)
     return cfg.data.segments / CLIP_SECONDS
 
 
-def open_stream(video: str, cfg: Any, fps: float) -> Stream:
+def open_stream(video: str, cfg: Config, fps: float) -> Stream:
     """Opens a video file, or a camera if `video` is a number, at `fps` frames per second.
 
     Raises ValueError if it cannot be opened.

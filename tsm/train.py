@@ -23,8 +23,9 @@ from tsm.model import TSM, freeze_batch_norms
 from tsm.network import NETWORK
 from utils import cli, runtime
 from utils.data.sampler import TrainSampler
-from utils.data.video_dataset import build_train_sampler
+from utils.data.videos import build_train_sampler
 from utils.evaluate.metrics import evaluate
+from utils.inference.scorer import CellScorer
 from utils.train import optimizers
 from utils.train.choose_kernels import with_training_kernels
 from utils.train.trainer import Trainer, TrainSetup, build_setup
@@ -64,7 +65,8 @@ def build_validation(cfg: Config, net, rt: runtime.Runtime):
         return None
     records = read_records(cfg, "test")  # a bad line ends the run before training starts
     classes = cfg.model.num_classes
-    return lambda: evaluate(net, EvalVideos(records, cfg, rt, "val").dataset(), classes, rt)
+    scorer = CellScorer(net)
+    return lambda: evaluate(scorer, EvalVideos(records, cfg, rt, "val").dataset(), classes, rt)
 
 
 if __name__ == "__main__":

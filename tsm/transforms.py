@@ -11,6 +11,7 @@ of 224 exceeds the border and is padded with black.
 
 import random
 from collections.abc import Sequence
+from typing import Union
 
 import cv2
 import numpy as np
@@ -56,7 +57,7 @@ def make_test_views(
     resize_to: int,
     crop: int,
     crops: int,
-    order: Sequence[int] = (),
+    order: Union[Sequence[int], np.ndarray] = (),
 ) -> np.ndarray:
     """Resizes every frame once, to short side `resize_to`, and crops every view of all clips.
 

@@ -8,20 +8,23 @@ The methods import what they need in their bodies, so a process that needs only 
 does not import MindSpore.
 """
 
+from __future__ import annotations
+
 import abc
 import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
 
-from utils.config import ROOT, load_config, read_yaml
+from utils.config import ROOT, ConfigT, VideoData, load_config, read_yaml
 
 if TYPE_CHECKING:
     from mindspore import nn
 
     from utils.data.annotation_file import AnnotationFile
+    from utils.data.rows import EvalRows, TrainRows
     from utils.data.sampler import TrainSampler
     from utils.evaluate.predict import Head
     from utils.export.export import ExportSpec
@@ -30,8 +33,6 @@ if TYPE_CHECKING:
     from utils.train.trainer import TrainSetup
     from utils.video.reader import FrameSource
     from utils.weights.parameter_names import ParameterNames
-
-ConfigT = TypeVar("ConfigT")
 
 
 class Network(abc.ABC, Generic[ConfigT]):
@@ -46,16 +47,14 @@ class Network(abc.ABC, Generic[ConfigT]):
     classifier: str
 
     @abc.abstractmethod
-    def build_model(self, **settings: Any) -> "nn.Cell":
+    def build_model(self, **settings: Any) -> nn.Cell:
         """The network; `settings` is `cfg.model_arguments()`. An unknown one is a TypeError."""
 
     @abc.abstractmethod
-    def build_train_setup(
-        self, cfg: ConfigT, rt: "Runtime", sampler: "TrainSampler"
-    ) -> "TrainSetup":
+    def build_train_setup(self, cfg: ConfigT, rt: Runtime, sampler: TrainSampler) -> TrainSetup:
         """Model, optimizer and train step."""
 
-    def list_annotation_files(self, cfg: ConfigT) -> "list[AnnotationFile]":
+    def list_annotation_files(self, cfg: ConfigT) -> list[AnnotationFile]:
         """The annotation files, training first; empty if the network reads images."""
         return []
 
@@ -63,20 +62,20 @@ class Network(abc.ABC, Generic[ConfigT]):
     def read_records(self, cfg: ConfigT, split: str) -> Any:
         """The checked samples of `split`: train or test. Raises ValueError for bad lines."""
 
-    def build_train_sampler(self, cfg: ConfigT, records: Any, rt: "Runtime") -> "TrainSampler":
+    def build_train_sampler(self, cfg: ConfigT, records: Any, rt: Runtime) -> TrainSampler:
         """The sampler: the sample of every position of the training run."""
-        from utils.data.video_dataset import build_train_sampler
+        from utils.data.videos import build_train_sampler
 
         return build_train_sampler(cfg, records, rt)
 
     @abc.abstractmethod
     def build_train_rows(
-        self, cfg: ConfigT, records: Any, sampler: "TrainSampler", epochs: int, start_step: int
-    ) -> Any:
-        """The training samples of this rank from `start_step` to the end of `epochs`."""
+        self, cfg: ConfigT, records: Any, sampler: TrainSampler, epochs: int, skip: int
+    ) -> TrainRows:
+        """The training samples of this rank in `epochs`, after the first `skip` batches."""
 
     @abc.abstractmethod
-    def build_eval_rows(self, cfg: ConfigT, rt: "Runtime") -> Mapping[int, Any]:
+    def build_eval_rows(self, cfg: ConfigT, rt: Runtime) -> Mapping[int, EvalRows]:
         """The test samples of this rank with all views: {index in `build_heads`: its samples}.
 
         Raises ValueError for bad lines of an annotation file.
@@ -95,22 +94,22 @@ class Network(abc.ABC, Generic[ConfigT]):
         return labels
 
     @abc.abstractmethod
-    def build_heads(self, cfg: ConfigT) -> "Sequence[Head]":
+    def build_heads(self, cfg: ConfigT) -> Sequence[Head]:
         """The classes of each data set of the network, with the views of its evaluation."""
 
-    def open_frames(self, cfg: ConfigT, path: str) -> "FrameSource":
+    def open_frames(self, cfg: ConfigT, path: str) -> FrameSource:
         """Opens a video, a folder of frames or an image as frames. Raises VideoError."""
         from utils.video.decoders import open_video
 
-        data: Any = cfg.data  # type: ignore[attr-defined]
-        return open_video(path, data.reader, data.max_pixels)
+        assert isinstance(cfg.data, VideoData)  # a network for images overrides this method
+        return open_video(path, cfg.data.reader, cfg.data.max_pixels)
 
     def run_stream(
         self,
         cfg: ConfigT,
         checkpoint_path: str,
         video: str,
-        head: "Head",
+        head: Head,
         top: int,
         fps: float,
         out: Path,
@@ -122,16 +121,14 @@ class Network(abc.ABC, Generic[ConfigT]):
         raise ValueError(f"--stream: {self.name} cannot read frame by frame; tsm can")
 
     @abc.abstractmethod
-    def describe_export(self, cfg: ConfigT) -> "ExportSpec":
-        """How the network is exported: shape of a clip, output, arguments for ONNX."""
+    def describe_export(self, cfg: ConfigT) -> ExportSpec:
+        """How the network is exported: shape of a clip, output, Cells to replace for ONNX."""
 
     @abc.abstractmethod
-    def get_parameter_names(self) -> "ParameterNames":
+    def get_parameter_names(self) -> ParameterNames:
         """The rules that map the parameter names of published checkpoints to ours."""
 
-    def build_golden_case(
-        self, case: dict[str, Any], depthwise_impl: str = "frames"
-    ) -> "GoldenCase":
+    def build_golden_case(self, case: dict[str, Any], depthwise_impl: str = "frames") -> GoldenCase:
         """Recomputes a case of tests/golden/*.json, which the original code computed.
 
         Raises ValueError if the network has no golden cases.
@@ -161,7 +158,9 @@ def find_network_of_yaml(path: Path) -> Network:
     return find_network(name)
 
 
-def load_for_script(config_class: type, path: Path, overrides: list[str], remedy: str) -> Any:
+def load_for_script(
+    config_class: type[ConfigT], path: Path, overrides: list[str], remedy: str
+) -> ConfigT:
     """`load_config` for a script that takes the yaml files of one network.
 
     If that fails and the yaml is in another network's folder, the ValueError names `remedy`, the

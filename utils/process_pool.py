@@ -219,7 +219,8 @@ def build_worker_functions(root: str) -> tuple[Callable, Callable]:
     def close_pools() -> None:
         import sys
 
-        pools = getattr(sys.modules.get("utils.process_pool"), "POOLS", {})
+        module = sys.modules.get("utils.process_pool")
+        pools = module.POOLS if module else {}
         while pools:
             pools.popitem()[1].shutdown(wait=False)
 

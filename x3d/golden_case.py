@@ -1,6 +1,5 @@
 """Network, loss and train step of a golden case, for the parity tests and `compare_step.py`."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,6 +8,7 @@ from mindspore import nn
 from utils.testing import golden
 from utils.train import optimizers
 from utils.train.train_step import TrainStep
+from x3d.config import Train
 from x3d.loss import CrossEntropy
 from x3d.lr_generator import build_parameter_groups
 from x3d.network import NETWORK
@@ -39,7 +39,7 @@ class X3DCase(golden.GoldenCase):
         """`part` is `step`."""
         net = self.build_model(training=True)
         optimizer = self.case["train"][part]["optimizer"]
-        train = SimpleNamespace(weight_decay=optimizer["weight_decay"])
+        train = Train(weight_decay=optimizer["weight_decay"])
         weights = net.trainable_params()
         lr = np.full(golden.UPDATES, optimizer["lr"])
         groups = build_parameter_groups(weights, train, lr)

@@ -1,5 +1,7 @@
 """What the folder of X3D provides; utils/networks.py documents the methods."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, Any
 
 from utils.networks import Network
@@ -25,41 +27,34 @@ class X3DNetwork(Network[Config]):
     config = Config
     classifier = r"^head\.projection\."
 
-    def build_model(self, **settings: Any) -> "X3D":
+    def build_model(self, **settings: Any) -> X3D:
         from x3d.model import X3D
 
         return X3D(**settings)
 
-    def build_train_setup(
-        self, cfg: Config, rt: "Runtime", sampler: "TrainSampler"
-    ) -> "TrainSetup":
+    def build_train_setup(self, cfg: Config, rt: Runtime, sampler: TrainSampler) -> TrainSetup:
         from x3d.train import build
 
         return build(cfg, rt, sampler)
 
-    def list_annotation_files(self, cfg: Config) -> "list[AnnotationFile]":
+    def list_annotation_files(self, cfg: Config) -> list[AnnotationFile]:
         from x3d.dataset import get_annotation_file
 
         return [get_annotation_file(cfg, split) for split in ("train", "test")]
 
-    def read_records(self, cfg: Config, split: str) -> "list[Record]":
+    def read_records(self, cfg: Config, split: str) -> list[Record]:
         from x3d.dataset import read_records
 
         return read_records(cfg, split)
 
     def build_train_rows(
-        self,
-        cfg: Config,
-        records: "list[Record]",
-        sampler: "TrainSampler",
-        epochs: int,
-        start_step: int,
-    ) -> "TrainSource":
+        self, cfg: Config, records: list[Record], sampler: TrainSampler, epochs: int, skip: int
+    ) -> TrainSource:
         from x3d.dataset import TrainSource
 
-        return TrainSource(records, cfg, sampler, epochs, start_step)
+        return TrainSource(records, cfg, sampler, epochs, skip)
 
-    def build_eval_rows(self, cfg: Config, rt: "Runtime") -> "dict[int, EvalVideos]":
+    def build_eval_rows(self, cfg: Config, rt: Runtime) -> dict[int, EvalVideos]:
         from x3d.dataset import EvalVideos
 
         return {0: EvalVideos(self.read_records(cfg, "test"), cfg, rt)}
@@ -69,27 +64,26 @@ class X3DNetwork(Network[Config]):
 
         return get_clip_shape(cfg.data, cfg.data.crop)
 
-    def build_heads(self, cfg: Config) -> "list[X3DHead]":
+    def build_heads(self, cfg: Config) -> list[X3DHead]:
         from x3d.predict import X3DHead
 
         return [X3DHead(cfg)]
 
-    def describe_export(self, cfg: Config) -> "ExportSpec":
+    def describe_export(self, cfg: Config) -> ExportSpec:
         from utils.export.export import ExportSpec
         from x3d.dataset import get_clip_shape
+        from x3d.export import MeanSE
+        from x3d.model import SE
 
-        arguments = cfg.model_arguments()
-        names = [name for name in ("depthwise_impl", "stem_impl") if arguments[name] != "dense"]
-        onnx_arguments = {"keep_time": True, **dict.fromkeys(names, "grouped")}
         shape = get_clip_shape(cfg.data, cfg.test_crop)
-        return ExportSpec(shape, "probabilities", onnx_arguments=onnx_arguments)
+        return ExportSpec(shape, "probabilities", cells={SE: MeanSE})
 
-    def get_parameter_names(self) -> "X3DNames":
+    def get_parameter_names(self) -> X3DNames:
         from x3d.convert import X3DNames
 
         return X3DNames()
 
-    def build_golden_case(self, case: dict[str, Any], depthwise_impl: str = "frames") -> "X3DCase":
+    def build_golden_case(self, case: dict[str, Any], depthwise_impl: str = "frames") -> X3DCase:
         from x3d.golden_case import X3DCase
 
         return X3DCase(case, depthwise_impl)

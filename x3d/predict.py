@@ -1,10 +1,9 @@
 """Inference-time views of one video: the same frames and crops as in evaluation."""
 
-from typing import Any
-
 import numpy as np
 
 from utils.evaluate.predict import Head, Window
+from x3d.config import Config
 from x3d.dataset import choose_test_frames, cut_views, get_annotation_file
 
 
@@ -13,7 +12,7 @@ class X3DHead(Head):
 
     raw_scores = False  # the network returns probabilities
 
-    def __init__(self, cfg: Any):
+    def __init__(self, cfg: Config):
         self.cfg = cfg
         self.classes = cfg.model.num_classes
         self.builtin_names = cfg.data.labels

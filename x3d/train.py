@@ -20,8 +20,9 @@ from mindspore import nn
 
 from utils import cli, runtime
 from utils.data.sampler import TrainSampler
-from utils.data.video_dataset import build_train_sampler
+from utils.data.videos import build_train_sampler
 from utils.evaluate.metrics import evaluate
+from utils.inference.scorer import CellScorer
 from utils.log import log
 from utils.nn.layers import freeze_norms
 from utils.train import optimizers
@@ -96,7 +97,8 @@ def build_validation(cfg: Config, net, rt: runtime.Runtime):
         return None
     records = read_records(cfg, "test")  # a bad line ends the run before training starts
     classes = cfg.model.num_classes
-    return lambda: evaluate(net, EvalVideos(records, cfg, rt, "val").dataset(), classes, rt)
+    scorer = CellScorer(net)
+    return lambda: evaluate(scorer, EvalVideos(records, cfg, rt, "val").dataset(), classes, rt)
 
 
 if __name__ == "__main__":

@@ -78,20 +78,20 @@ class Attention(nn.Module):
     def with_positions(self, scores: Tensor, q: Tensor, grid_q: tuple, grid_k: tuple) -> Tensor:
         """Scores (B, h, Nq, Nk) plus the products of each query with three tables of distances."""
         b = len(q)
-        first = int(self.plain)
-        inner = q[:, :, first:].reshape(b, self.heads, *grid_q, self.size)
+        start = int(self.plain)  # after the class token
+        inner = q[:, :, start:].reshape(b, self.heads, *grid_q, self.size)
         t, h, w = (
             lookup_positions(getattr(self, f"rel_pos_{axis}"), *sizes)
             for axis, *sizes in zip("thw", grid_q, grid_k)
         )
-        whole = scores[:, :, first:, first:].view(b, self.heads, *grid_q, *grid_k)
+        whole = scores[:, :, start:, start:].view(b, self.heads, *grid_q, *grid_k)
         whole = (
             whole
             + torch.einsum("bythwc,tkc->bythwk", inner, t)[..., :, None, None]
             + torch.einsum("bythwc,hkc->bythwk", inner, h)[..., None, :, None]
             + torch.einsum("bythwc,wkc->bythwk", inner, w)[..., None, None, :]
         )
-        scores[:, :, first:, first:] = whole.view(b, self.heads, prod(grid_q), prod(grid_k))
+        scores[:, :, start:, start:] = whole.view(b, self.heads, prod(grid_q), prod(grid_k))
         return scores
 
 

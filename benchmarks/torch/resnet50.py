@@ -51,10 +51,10 @@ class Block(nn.Module):
     def __init__(self, cin: int, width: int, cout: int, stride: int, same: bool):
         super().__init__()
         self.bottleneck = width < cout
-        first, second = ((1, 1), (3, stride)) if self.bottleneck else ((3, stride), (3, 1))
-        self.conv1 = conv(cin, width, *first, same)
+        reduce, convolve = ((1, 1), (3, stride)) if self.bottleneck else ((3, stride), (3, 1))
+        self.conv1 = conv(cin, width, *reduce, same)
         self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = conv(width, width, *second, same)
+        self.conv2 = conv(width, width, *convolve, same)
         self.bn2 = nn.BatchNorm2d(width)
         if self.bottleneck:
             self.conv3 = conv(width, cout, 1)

@@ -10,9 +10,9 @@ from mvit_multi import dataset
 from mvit_multi.config import DatasetSettings
 from scripts.data.synthetic.motion_videos import write_video
 from tests.numbered_videos import read_number, write_numbered_video
-from utils.data.packed import reader as packed
+from utils.data import records
 from utils.data.sampler import TrainSampler
-from utils.data.video_dataset import build_train_sampler
+from utils.data.videos import build_train_sampler
 from utils.runtime import Runtime
 
 SIDE = 48
@@ -67,13 +67,13 @@ def test_data_sets_form_one_list_and_replicas_repeat_it(root):
 
 def test_copies_use_one_decode_and_different_augmentations(root, monkeypatch):
     opened = []
-    open_record = packed.open_record
+    open_record = records.open_record
 
     def count_calls(record, reader):
         opened.append(record)
         return open_record(record, reader)
 
-    monkeypatch.setattr(packed, "open_record", count_calls)
+    monkeypatch.setattr(records, "open_record", count_calls)
     source = build_source(make_config(root, erase=1.0, rand_augment="rand-m7-n4-mstd0.5-inc1"))
     clips, targets = source[0]
     assert clips.shape == (2, 3, 5, SIDE, SIDE)

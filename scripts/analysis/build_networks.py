@@ -7,32 +7,33 @@ from typing import Any, Callable
 import numpy as np
 from mindspore import Tensor, nn
 
+from utils.config import NetworkConfig
 from utils.data.sampler import TrainSampler
-from utils.export import inference
+from utils.inference import load
 from utils.networks import find_network
 from utils.runtime import Runtime
 from utils.train.train_step import TrainStep
 
 
-def drop_pretrained(cfg: Any) -> Any:
+def drop_pretrained(cfg: NetworkConfig) -> NetworkConfig:
     """The same settings with fresh weights: speed and plans need no checkpoint."""
     return replace(cfg, train=replace(cfg.train, pretrained=None, new_head=False))
 
 
-def build_train_step(network: str, cfg: Any, rt: Runtime) -> TrainStep:
+def build_train_step(network: str, cfg: NetworkConfig, rt: Runtime) -> TrainStep:
     """The train step, for an epoch of a thousand steps."""
     samples = 1000 * cfg.data.batch * rt.size
     sampler = TrainSampler(samples, cfg.data.batch, rt.rank, rt.size, 0)
     return find_network(network).build_train_setup(cfg, rt, sampler).step.set_train()
 
 
-def build_eval_network(network: str, cfg: Any) -> nn.Cell:
+def build_eval_network(network: str, cfg: NetworkConfig) -> nn.Cell:
     """The network as eval.py runs it, with fresh weights."""
-    net = inference.build_network(find_network(network), cfg)
-    return inference.prepare_for_evaluation(net, cfg.run.amp_level)
+    net = load.build_network(find_network(network), cfg)
+    return load.prepare_for_evaluation(net, cfg.run.amp_level)
 
 
-def make_dummy_batch(network: str, cfg: Any, seed: int = 0) -> tuple[Tensor, Tensor]:
+def make_dummy_batch(network: str, cfg: NetworkConfig, seed: int = 0) -> tuple[Tensor, Tensor]:
     """(random clips uint8, target) of the shapes of a training batch."""
     videos = cfg.data.batch
     shape = (videos, *find_network(network).get_sample_shape(cfg))
@@ -41,7 +42,7 @@ def make_dummy_batch(network: str, cfg: Any, seed: int = 0) -> tuple[Tensor, Ten
     return Tensor(clips), Tensor(find_network(network).build_targets(cfg, labels))
 
 
-def build_cell(network: str, cfg: Any, rt: Runtime, mode: str) -> tuple[nn.Cell, tuple]:
+def build_cell(network: str, cfg: NetworkConfig, rt: Runtime, mode: str) -> tuple[nn.Cell, tuple]:
     """(train step or network in evaluation, its inputs for random clips); `mode`: train or eval."""
     clips, target = make_dummy_batch(network, cfg)
     if mode == "train":

@@ -34,6 +34,7 @@ import numpy as np
 
 from scripts.analysis import step_comparison
 from utils import cli, log, runtime
+from utils.config import NetworkConfig
 from utils.networks import Network
 from utils.nn import kernels
 from utils.testing.golden import load_case
@@ -41,7 +42,7 @@ from utils.testing.golden import load_case
 
 def main(
     network: Network,
-    cfg,
+    cfg: NetworkConfig,
     *,
     record: Optional[Path] = None,
     against: Optional[Path] = None,
@@ -89,29 +90,31 @@ def read_case(path: Path) -> dict:
         raise ValueError(f"--case: {path} is no golden case: {error}") from None
 
 
-def build_first_step(network: Network, cfg, rt: runtime.Runtime, path: Optional[Path]) -> tuple:
+def build_first_step(
+    network: Network, cfg: NetworkConfig, rt: runtime.Runtime, path: Optional[Path]
+) -> tuple:
     """(train step, clip, target): the yaml's network and the first batch of its data."""
     records = network.read_records(cfg, "train")
     sampler = network.build_train_sampler(cfg, records, rt)
     if path:
         cfg = replace(cfg, train=replace(cfg.train, pretrained=path))
     step = network.build_train_setup(cfg, rt, sampler).step
-    source = network.build_train_rows(cfg, records, sampler, epochs=1, start_step=0)
+    source = network.build_train_rows(cfg, records, sampler, epochs=1, skip=0)
     rows = source.dataset().create_tuple_iterator(num_epochs=1, output_numpy=True)
     return step, *next(iter(rows))
 
 
 def report(result: list[step_comparison.Difference], tolerance: float) -> None:
-    first = None
+    earliest = None
     largest = {}
     for item in result:
         is_beyond = not item.error <= tolerance
-        if is_beyond and not first:
-            first = {**item._asdict(), "error": round_error(item.error)}
+        if is_beyond and not earliest:
+            earliest = {**item._asdict(), "error": round_error(item.error)}
         largest[item.stage] = max(largest.get(item.stage, 0.0), item.error)
         print(f"{item.stage:10s} {item.error:10.3e} {'>' if is_beyond else ' '} {item.name}")
     largest = {stage: round_error(error) for stage, error in largest.items()}
-    print(json.dumps({"first": first, "largest": largest, "tolerance": tolerance}))
+    print(json.dumps({"first": earliest, "largest": largest, "tolerance": tolerance}))
 
 
 def round_error(error: float) -> Optional[float]:

@@ -20,7 +20,6 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
@@ -32,7 +31,7 @@ import numpy as np
 
 from utils import cli, runtime
 from utils.complexity import LayerCost, count_layers
-from utils.config import ROOT, Run, load_config
+from utils.config import ROOT, NetworkConfig, Run, load_config
 from utils.networks import Network, find_network_of_yaml
 
 COMPUTING = {  # kind of operator: its name in the last column
@@ -56,7 +55,7 @@ TEXTS = ("network", "clip", "layer", "kind", "% of multiply-adds")
 SUMS = ("macs", "parameters", "inputs", "outputs")  # of a layer, and over the layers of a kind
 
 
-def main(network: Network, cfg: Any, *, layers: bool = False) -> None:
+def main(network: Network, cfg: NetworkConfig, *, layers: bool = False) -> None:
     runtime.start(Run(device="CPU"))
     costs = count_costs(network, cfg)
     name = cfg.run.out.name
@@ -111,12 +110,12 @@ def group_yamls() -> list[list[Path]]:
     return [sorted(paths, key=lambda p: -common[classes[p]]) for paths in groups.values()]
 
 
-def use_cpu(cfg: Any) -> Any:
+def use_cpu(cfg: NetworkConfig) -> NetworkConfig:
     """The settings for a CPU, which has an implementation of every operator. Counts are equal."""
     return replace(cfg, run=replace(cfg.run, device="CPU"))
 
 
-def count_costs(network: Network, cfg: Any) -> list[LayerCost]:
+def count_costs(network: Network, cfg: NetworkConfig) -> list[LayerCost]:
     net = network.build_model(**use_cpu(cfg).model_arguments())
     return count_layers(net, network.get_input_shape(cfg))
 

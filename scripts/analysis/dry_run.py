@@ -18,7 +18,7 @@ status 0: the step ran; 1: the graph cannot be built or run, for the reason on s
 import json
 import sys
 from pathlib import Path
-from typing import Any, Literal, Optional
+from typing import Literal, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
@@ -29,6 +29,7 @@ prepare_process()
 from scripts.dry_run.reading import DryRun
 from scripts.dry_run.simulator import CHIPS, CORES, MODES, Machine, dry_run
 from utils import cli
+from utils.config import NetworkConfig
 from utils.networks import Network
 
 TABLE_NAMES = 16  # kernels by name in the table
@@ -36,7 +37,7 @@ TABLE_NAMES = 16  # kernels by name in the table
 
 def main(
     network: Network,
-    cfg: Any,
+    cfg: NetworkConfig,
     *,
     chip: Literal[tuple(CHIPS)],
     ranks: cli.PositiveInt = 1,

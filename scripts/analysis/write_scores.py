@@ -11,7 +11,6 @@ last line of stdout is one JSON object with the shapes.
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
@@ -22,13 +21,13 @@ prepare_process()
 import numpy as np
 
 from utils import cli, files, runtime
-from utils.config import Run
+from utils.config import NetworkConfig, Run
 from utils.networks import Network
 
 
 def main(
     network: Network,
-    cfg: Any,
+    cfg: NetworkConfig,
     *,
     checkpoint_path: Path,
     target: Path,
@@ -37,7 +36,7 @@ def main(
     runtime.start(Run(device="CPU"))
     from mindspore import Tensor
 
-    from utils.export.inference import load_checkpoint
+    from utils.inference.load import load_checkpoint
     from utils.testing.golden import compute_scores, generate_input
 
     net = load_checkpoint(network, cfg, str(checkpoint_path), level="O0")

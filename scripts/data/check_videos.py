@@ -49,6 +49,7 @@ from scripts.data.integrity import (
     table_row,
 )
 from utils import cli
+from utils.config import NetworkConfig
 from utils.data.annotation_file import AnnotationFile, choose_output_names, iterate_lines
 from utils.files import report_write_errors, write_text
 from utils.messages import print_line
@@ -69,7 +70,7 @@ class CheckedLine(NamedTuple):
 
 def main(
     network: Network,
-    cfg,
+    cfg: NetworkConfig,
     *,
     out: Path,
     keep_damaged: bool = False,
@@ -151,7 +152,9 @@ def scan_list(
             notes.flush()
             findings.update(dict.fromkeys(jobs[job], result))
     checked = [
-        CheckedLine(number, text, getattr(record, "path", text), findings[number])
+        CheckedLine(
+            number, text, text if isinstance(record, str) else record.path, findings[number]
+        )
         for number, text, record in lines
         if not part
     ]

@@ -179,8 +179,12 @@ def classify_error(path: Path, error: Exception) -> _BadVideo:
         return _BadVideo("wrong extension", error.args[-1])
     if path.suffix.lower() not in SUFFIXES:
         return _BadVideo("wrong extension", f"{path.suffix or 'no extension'}, and no video inside")
-    reason = error.args[-1] if isinstance(error, VideoError) else ""
-    return _BadVideo("broken", reason or getattr(error, "strerror", "") or error)
+    reason: object = error
+    if isinstance(error, VideoError):
+        reason = error.args[-1]
+    elif isinstance(error, (OSError, av.error.FFmpegError)):
+        reason = error.strerror or error
+    return _BadVideo("broken", reason)
 
 
 def read_all_frames(source: FrameSource) -> int:

@@ -40,6 +40,7 @@ import numpy as np
 from scripts.data.integrity import read_table
 from scripts.data.packing.encoder import build_encode_options
 from utils import cli
+from utils.config import NetworkConfig
 from utils.data.annotation_file import choose_output_names
 from utils.data.packed.reader import pack_folder
 from utils.networks import Network
@@ -48,7 +49,7 @@ from utils.process_pool import PROCESSES, Executor, PartOption, choose_workers
 
 def main(
     network: Network,
-    cfg,
+    cfg: NetworkConfig,
     *,
     out: Path,
     verify: bool = False,
@@ -74,7 +75,7 @@ def main(
     if verify:
         results = [verify_list(file, out, cfg.data.reader) for file in files]
     else:
-        options = build_encode_options(getattr(cfg.data, "modality", "rgb") == "flow", **encoding)
+        options = build_encode_options(cfg.data.is_flow, **encoding)
         plans = {}  # by folder: the train and the test list may be the same
         for file, name in zip(files, choose_output_names(files)):
             folder = pack_folder(out, file)

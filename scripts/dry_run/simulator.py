@@ -17,18 +17,22 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 from scripts.dry_run.reading import DryRun, read_run
 from scripts.dry_run.stub_libraries import SOURCES, build_stubs
-from utils.config import get_base_folder, to_yaml
-from utils.cost_model import Cluster
+from utils.config import Device, NetworkConfig, get_base_folder, to_yaml
 from utils.files import report_write_errors
 from utils.processes import die_with_parent
 from utils.signals import end_command, handle_signals
 
 # Chip -> device of MindSpore. The GPU is an A100 of 40 GB.
-CHIPS = {"ascend910b": "Ascend", "ascend910": "Ascend", "ascend910_93": "Ascend", "gpu": "GPU"}
+CHIPS: dict[str, Device] = {
+    "ascend910b": "Ascend",
+    "ascend910": "Ascend",
+    "ascend910_93": "Ascend",
+    "gpu": "GPU",
+}
 SOC_NAMES = {"ascend910b": "Ascend910B1", "ascend910": "Ascend910A", "ascend910_93": "Ascend910_93"}
 MODES = ("train", "eval")
 CORES = 24  # of the simulated host: what a rank has on a host of 192 cores with 8 devices
@@ -64,7 +68,7 @@ class Machine:
             )
 
     @property
-    def device(self) -> str:
+    def device(self) -> Device:
         return CHIPS[self.chip]
 
     def check_jit_level(self, jit_level: str) -> None:
@@ -79,7 +83,7 @@ class Machine:
 
 def dry_run(
     network: str,
-    cfg: Any,
+    cfg: NetworkConfig,
     machine: Machine,
     mode: str = MODES[0],
     keep: Optional[Path] = None,
@@ -128,12 +132,6 @@ def simulate(script: Sequence[str], machine: Machine, keep: Optional[Path] = Non
                 with report_write_errors(keep, "--keep"):
                     shutil.copytree(folder, keep, dirs_exist_ok=True)
     return result
-
-
-def choose_ranks(cluster: Optional[Cluster], ranks: int) -> int:
-    """`ranks` if they fill one node or whole nodes of the cluster, else that many nodes."""
-    per_node = cluster.devices_per_node if cluster else ranks
-    return ranks if ranks <= per_node or ranks % per_node == 0 else ranks * per_node
 
 
 def run_worker(script: Sequence[str], environment: dict[str, str], folder: Path) -> tuple[str, int]:

@@ -114,8 +114,8 @@ def find_script(name: str) -> str:
 def parse_number(name: str, text: str, lowest: int, highest: int = 10**6) -> int:
     if not text.isdecimal() or len(text) > 18 or not lowest <= int(text) <= highest:
         bounds = f"from {lowest} to {highest}" if highest < 10**6 else f"of at least {lowest}"
-        given = shorten(text, VALUE) or "nothing"
-        raise ValueError(f"{name} must be a whole number {bounds}, not {given}")
+        shown = shorten(text, VALUE) or "nothing"
+        raise ValueError(f"{name} must be a whole number {bounds}, not {shown}")
     return int(text)
 
 
@@ -141,7 +141,7 @@ def resolve_master(name: str) -> str:
     try:
         entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or "no name of a host"
+        reason = (isinstance(error, OSError) and error.strerror) or "no name of a host"
         raise ValueError(f"MASTER_ADDR={name}: {reason}") from None
     return str(min(entries, key=lambda entry: entry[0] != socket.AF_INET)[4][0])
 
@@ -175,13 +175,13 @@ def listen(address: str, port: int) -> socket.socket:
         raise ValueError(problem) from None
 
 
-def reserve_port(address: str, first: int = 0) -> socket.socket:
-    """A socket at the first free port from `first` on; at any free one for 0.
+def reserve_port(address: str, lowest: int = 0) -> socket.socket:
+    """A socket at the first free port from `lowest` on; at any free one for 0.
 
     While it is open no other program gets the port, but MindSpore's scheduler can listen there: it
     sets SO_REUSEADDR too. The socket itself never listens.
     """
-    for port in range(first, first + 100) if first else [0]:
+    for port in range(lowest, lowest + 100) if lowest else [0]:
         holder = socket.socket(find_family(address))
         try:
             # With SO_REUSEADDR, bind fails at the port of a listener only; so not for port 0.
@@ -191,7 +191,7 @@ def reserve_port(address: str, first: int = 0) -> socket.socket:
             return holder
         except OSError:
             holder.close()
-    raise ValueError(f"MASTER_PORT: no free port from {first} to {first + 99} at {address}")
+    raise ValueError(f"MASTER_PORT: no free port from {lowest} to {lowest + 99} at {address}")
 
 
 def check_devices(requested: int, arguments: Sequence[str], environ: Mapping[str, str]) -> None:

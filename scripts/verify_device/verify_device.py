@@ -6,7 +6,8 @@
 or, in an environment that is ready, python scripts/verify_device/verify_device.py with the same.
 
 Parts, in order: parity (golden cases in float32 and at O2), training (TSM learns), communication
-(AllReduce; the line run.cluster), resume (after kill -9). After a failed part the others still run.
+(AllReduce; the option --cluster of plan_allreduce.py), resume (after kill -9). After a failed part
+the others still run.
 
 Without a device it runs on the CPU with small sizes, as a rehearsal that proves nothing about a
 device. --timeout limits each process (3600 s; 900 s on a CPU).

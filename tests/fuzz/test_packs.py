@@ -16,7 +16,8 @@ from scripts.data.packing.shard_writer import note_path, read_note
 from tests.fuzz.damage import mutate
 from tests.numbered_videos import write_numbered_video
 from utils.data.annotation_file import AnnotationFile, Record
-from utils.data.packed.reader import INDEX, LIST, LOCATIONS_FILE, PackedVideo, read_records
+from utils.data.packed.reader import INDEX, LIST, LOCATIONS_FILE, PackedVideo
+from utils.data.records import read_records
 
 # Replacements for a value. "deep" is nested deeper than the parser of Python allows.
 NUMBERS = (True, -1, 0, 7, 2**70, 1.5, float("inf"))

@@ -20,7 +20,7 @@ from utils.video.decoders import MODULES, FrameFolder, open_video, resize
 from utils.video.reader import VideoError
 
 MEMORY = 500  # MB
-MANY = 300
+SLOW_COUNT = 300
 FEW = 32
 # decord cannot read the start of a transport stream; the scan of the ends does not use decord.
 INTACT = {("read", "good", "good"), ("refused", "broken", "good")}
@@ -76,7 +76,10 @@ def assert_outcomes(result: dict, count: int) -> None:
     ("reader", "count", "seconds"),
     [
         ("pyav", FEW, 120),
-        *(pytest.param(r, MANY, 900, marks=pytest.mark.slow) for r in ("pyav", "decord", "opencv")),
+        *(
+            pytest.param(r, SLOW_COUNT, 900, marks=pytest.mark.slow)
+            for r in ("pyav", "decord", "opencv")
+        ),
     ],
 )
 def test_damaged_videos_are_read_or_refused(tmp_path, seed, reader, count, seconds):
@@ -103,7 +106,7 @@ class ThreeColours(Head):
         return views[:, None].transpose(0, 1, 3, 4, 2)
 
 
-@pytest.mark.parametrize("count", [FEW // 2, pytest.param(MANY, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [FEW // 2, pytest.param(SLOW_COUNT, marks=pytest.mark.slow)])
 def test_damaged_videos_do_not_stop_a_prediction(tmp_path, seed, count):
     videos = tmp_path / "videos"
     out = tmp_path / "out"

@@ -31,7 +31,7 @@ class Record(NamedTuple):
     num_frames: Optional[int]
     label: int
     line: int
-    location: Any = None  # of a packed video: its `utils.data.packed.reader.Place`
+    location: Any = None  # of a packed video: its `utils.data.packed.reader.PackLocation`
 
 
 class AnnotationFile(NamedTuple):

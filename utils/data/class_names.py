@@ -6,9 +6,9 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
-from utils.config import ROOT
+from utils.config import ROOT, ClassSettings
 from utils.data.annotation_file import AnnotationFile
 from utils.files import read_text
 from utils.log import log
@@ -50,7 +50,7 @@ def read_class_names(path: Path, classes: int, description: str) -> list[str]:
     return names
 
 
-def warn_about_mirroring(file: AnnotationFile, data: Any) -> None:
+def warn_about_mirroring(file: AnnotationFile, data: ClassSettings) -> None:
     """Logs if class names contradict `data.flip` and `data.swap_labels`, or are too many or few."""
     names_file = file.path.with_name("labels.txt")
     try:

@@ -1,4 +1,4 @@
-"""Turns the rows of a source into a MindData set of batches; chooses workers and prefetch.
+"""Turns rows into a MindData set of batches; chooses workers and prefetch.
 
 The worker pool is our own (`utils.data.worker_pool`). MindData passes its batches on and holds two
 more. Workers of MindData would hold at least 8 batches and 17 rows each, whatever its prefetch
@@ -32,6 +32,8 @@ from utils.log import log
 if TYPE_CHECKING:
     import mindspore.dataset as ds
 
+    from utils.data.rows import Rows
+
 MAX_THREADS = 8  # by `auto` on a CPU; above it, workers are processes
 MAX_DEVICE_THREADS = 16  # by `auto` on Ascend and GPU
 # Batches, by `auto`
@@ -42,26 +44,25 @@ MINDDATA_BUFFERED = 2  # batches that MindData holds
 CGROUP = Path("/sys/fs/cgroup")  # limits of the container
 
 
-def build_batch_dataset(
-    source: Any, columns: Sequence[str], blank: Sequence, data, batch: int
-) -> "ds.GeneratorDataset":
-    """`PrefetchedBatches` of a source, with names for its columns.
+def build_batch_dataset(rows: "Rows", data: Any, batch: int) -> "ds.GeneratorDataset":
+    """`PrefetchedBatches` of rows, as a MindData set with the names of their columns.
 
     `data` holds the settings `workers`, `processes` and `prefetch`. Raises ValueError if the
     batches do not fit into memory, or if worker processes are requested on a device.
     """
     import mindspore.dataset as ds
 
+    blank = rows.blank()
     size = batch * sum(np.asarray(value).nbytes for value in blank)
     workers, processes = choose_workers(data.workers, data.processes, get_device())
-    total = max(1, len(source) // batch)
+    total = max(1, len(rows) // batch)
     prefetch = choose_prefetch(data.prefetch, size, MINDDATA_BUFFERED, total)
     note = f"; batches of {size / 1e6:.3g} MB, prefetched: {prefetch}"
     log_workers(data.workers, processes, note, workers)
     ds.config.set_prefetch_size(1)
     return ds.GeneratorDataset(
-        PrefetchedBatches(source, blank, batch, workers, processes, prefetch),
-        list(columns),
+        PrefetchedBatches(rows, blank, batch, workers, processes, prefetch),
+        list(rows.columns),
         shuffle=False,
         num_parallel_workers=1,
         python_multiprocessing=False,

@@ -6,18 +6,21 @@ Every video counts exactly once: padding and unreadable videos are not `valid` a
 import json
 import time
 from pathlib import Path
-from typing import Callable, Optional
+from typing import TYPE_CHECKING, Callable, Optional
 
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from utils.evaluate.scores import get_engine, video_scores
+from utils.evaluate.scores import video_scores
 from utils.files import write_text
 from utils.log import log
 from utils.progress import Progress
 from utils.runtime import Runtime
 from utils.signals import Stopped, received
+
+if TYPE_CHECKING:
+    from utils.inference.scorer import Scorer
 
 
 class Counts:
@@ -103,7 +106,7 @@ def sum_count(count: int, rt: Runtime) -> int:
 
 
 def evaluate(
-    net: nn.Cell,
+    scorer: "Scorer",
     data,
     num_classes: int,
     rt: Runtime,
@@ -117,11 +120,9 @@ def evaluate(
 
     Raises Stopped on all ranks if one of them received a signal; that one stops after its batch.
     """
-    net.set_train(False)
     counts = Counts(num_classes)
     start = time.monotonic()
-    is_compiled = get_engine(net) == "mindspore"
-    log.info("evaluating%s", "; the first batch compiles the graph ..." if is_compiled else " ...")
+    log.info("evaluating ...")
     batch_count = data.get_dataset_size()
     bar = Progress(batch_count, "evaluating", "batches", hidden=not rt.is_main_process)
     batches = data.create_tuple_iterator(num_epochs=1, output_numpy=True)
@@ -131,7 +132,7 @@ def evaluate(
             stopped = 1
             break
         if valid.any():
-            scores = video_scores(net, clips, clips_per_pass)[valid]
+            scores = video_scores(scorer, clips, clips_per_pass)[valid]
             counts.add(scores, label[valid])
             if collect:
                 collect(k * len(valid) + np.flatnonzero(valid), scores, label[valid])

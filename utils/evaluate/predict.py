@@ -15,17 +15,20 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, NamedTuple, Optional
+from typing import TYPE_CHECKING, Callable, NamedTuple, Optional
 
 import numpy as np
 
 from utils.data.class_names import find_class_names, read_class_names
-from utils.evaluate.scores import choose_clips_per_pass, get_device, video_scores
+from utils.evaluate.scores import choose_clips_per_pass, video_scores
 from utils.files import open_replacement, report_write_errors, write_text
 from utils.messages import escape_control, format_line
 from utils.process_pool import Part
 from utils.progress import Progress, track
 from utils.video.reader import FrameSource, VideoError
+
+if TYPE_CHECKING:
+    from utils.inference.scorer import Scorer
 
 Job = tuple[str, str]  # a video, and the name of its files
 PREDICTIONS = "predictions"  # the files of all videos, PREDICTIONS.csv and PREDICTIONS.jsonl
@@ -95,13 +98,13 @@ class Head(abc.ABC):
         """A name for each class, all empty if there are none."""
         return list(self.find_names()) or [""] * self.classes
 
-    def select_output(self, net: Any) -> Any:
-        """The network with the scores of these classes as its only output."""
-        return net
+    def select_output(self, scorer: "Scorer") -> "Scorer":
+        """The scorer of these classes only."""
+        return scorer
 
-    def predict_probs(self, net: Any, views: np.ndarray) -> np.ndarray:
+    def predict_probs(self, scorer: "Scorer", views: np.ndarray) -> np.ndarray:
         """Probabilities (classes,): the mean over views; of raw scores, the softmax of the mean."""
-        result = video_scores(self.select_output(net), views[None], self.clips_per_pass)
+        result = video_scores(self.select_output(scorer), views[None], self.clips_per_pass)
         scores = result[0].astype(np.float64)
         return softmax(scores) if self.raw_scores else scores
 
@@ -163,16 +166,15 @@ def split_into_windows(
 
 
 def run_windows(
-    net: Any, source: FrameSource, windows: Sequence[Window], heads: Sequence[Head]
+    scorer: "Scorer", source: FrameSource, windows: Sequence[Window], heads: Sequence[Head]
 ) -> Iterator[WindowResult]:
     """Predicts window after window. Only one window's frames are in memory; decoding goes forward.
 
     All heads have the same number of clips per pass, so that one graph is compiled.
     """
     numbers_of_views = [head.clips * head.crops for head in heads]
-    device = get_device(net)
     for head in heads:
-        head.clips_per_pass = choose_clips_per_pass(1, *numbers_of_views, device=device)
+        head.clips_per_pass = choose_clips_per_pass(1, *numbers_of_views, device=scorer.device)
     plans = [[head.frame_indices(window) for head in heads] for window in windows]
     needed = [
         window.start + np.unique(np.concatenate([indices.ravel() for indices in plan]))
@@ -185,7 +187,9 @@ def run_windows(
             chosen = np.searchsorted(numbers, window.start + unique)
             head_frames = frames if len(chosen) == len(frames) else frames[chosen]
             views.append(head.make_views(head_frames, positions.reshape(indices.shape)))
-        yield WindowResult(window, views, [h.predict_probs(net, v) for h, v in zip(heads, views)])
+        yield WindowResult(
+            window, views, [h.predict_probs(scorer, v) for h, v in zip(heads, views)]
+        )
 
 
 def read_forward(source: FrameSource, needed: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
@@ -253,7 +257,7 @@ class Predictor:
 
     def __init__(
         self,
-        net: Any,
+        scorer: "Scorer",
         heads: Sequence[Head],
         open_source: Callable[[str], FrameSource],
         folder: Path,
@@ -261,7 +265,7 @@ class Predictor:
         window: Optional[float] = None,
         step: Optional[float] = None,
     ):
-        self.net = net
+        self.scorer = scorer
         self.heads = heads
         self.open = open_source
         self.folder = folder
@@ -283,7 +287,7 @@ class Predictor:
             windows = split_into_windows(source, self.window, self.step)
             best = None
             by_window = []
-            results = run_windows(self.net, source, windows, self.heads)
+            results = run_windows(self.scorer, source, windows, self.heads)
             hidden = len(windows) == 1
             for result in track(results, name, len(windows), "windows", False, hidden):
                 by_window.append(result.probabilities)

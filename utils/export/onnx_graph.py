@@ -10,7 +10,7 @@ from typing import Any, Callable, Union
 
 import numpy as np
 
-from utils.export.mindir import Array, DynamicDim, Graph, Node, Tiled
+from utils.inference.mindir import Array, DynamicDim, Graph, Node, Tiled
 
 # Read by ONNX Runtime from 1.14 on
 OPSET = 18
@@ -204,6 +204,35 @@ def add_convolution(build, node, x, weight):
     )
 
 
+def add_reshape(build, node, x, _):
+    """Reshapes to the result's shape, in which -1 is the size that follows the batch.
+
+    A 1x1 convolution of (N, C, T*H, W) between two Reshapes, from and to (N, C, T, H, W), becomes
+    one of (N, C, T, H, W): engines would copy the data at both.
+    """
+    sizes = node.output.shape
+    conv = build.sources.get(x)
+    if conv is not None and conv.kind == "Conv2D" and is_pointwise(conv):
+        source, weight, *bias = build.producers[x].input
+        before = build.producers.get(source)
+        if before is not None and before.op_type == "Reshape":
+            clip = build.shapes[before.input[0]].shape
+            if len(clip) == 5 and clip[2:] == sizes[2:]:
+                reshaped = build.producers.get(weight)
+                weight = reshaped.input[0] if reshaped is not None else weight
+                shape = build.add_constant([sizes[1], clip[1], 1, 1, 1])
+                weight = build.add("Reshape", weight, shape)
+                return build.add("Conv", before.input[0], weight, *bias)
+    return build.add("Reshape", x, build.add_constant(sizes))
+
+
+def is_pointwise(conv: Node) -> bool:
+    """Whether it is 1x1, without groups and stride."""
+    settings = conv.settings
+    sizes = [*trailing_values(settings["kernel_size"], 2), *trailing_values(settings["stride"], 2)]
+    return settings["group"] == 1 and sizes == [1] * 4
+
+
 def trailing_values(values: Union[int, tuple], count: int) -> list[int]:
     """The last values; MindSpore writes one number for several equal ones."""
     return [values] * count if isinstance(values, int) else list(values[-count:])
@@ -368,10 +397,7 @@ TRANSLATORS: dict[str, Callable] = {
     "ReLU6": add_relu6,
     "ReduceMean": reduction("ReduceMean"),
     "ReduceSum": reduction("ReduceSum"),
-    # The result's shape, in which -1 is the size that follows the batch.
-    "Reshape": lambda build, node, x, _: build.add(
-        "Reshape", x, build.add_constant(node.output.shape)
-    ),
+    "Reshape": add_reshape,
     "SiLU": lambda build, node, x: build.add("Mul", x, build.add("Sigmoid", x)),
     "Slice": add_slice_by_size,
     "Softmax": lambda build, node, x, axes: build.add(

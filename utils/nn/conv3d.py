@@ -26,51 +26,23 @@ def init_kaiming_normal(shape: tuple[int, ...]) -> Tensor:
     return initializer(Normal(sigma=float(np.sqrt(2 / (shape[0] * np.prod(shape[2:]))))), shape)
 
 
-def merge_time_height(x: Tensor) -> Tensor:
-    """(N, C, T, H, W) to (N, C, T*H, W)."""
-    n, c, t, h, w = x.shape
-    return ops.reshape(x, (n, c, t * h, w))
-
-
-def split_time_height(x: Tensor, t: int) -> Tensor:
-    """(N, C, T*H, W) to (N, C, T, H, W)."""
-    n, c, th, w = x.shape
-    return ops.reshape(x, (n, c, t, th // t, w))
-
-
 class PointwiseConv3d(nn.Cell):
-    """A 1x1x1 convolution of clips, computed as a 2-D convolution.
+    """A 1x1x1 convolution of clips (N, C, T, H, W), computed as a 2-D convolution.
 
-    Input (N, C, T, H, W), or (N, C, T*H, W) (see merge_time_height) with the number of `frames` T,
-    which only a `stride` above 1 needs. The stride applies to height and width. Weight
-    (cout, cin, 1, 1, 1). On Ascend a 3-D convolution would take float16 only.
+    The stride applies to height and width. Weight (cout, cin, 1, 1, 1). On Ascend a 3-D convolution
+    would take float16 only.
     """
 
     def __init__(self, cin: int, cout: int, bias: bool = False, stride: int = 1):
         super().__init__()
-        self.shape = (cout, cin, 1, 1)
         self.stride = stride
         self.weight = Parameter(init_kaiming_normal((cout, cin, 1, 1, 1)), name="weight")
         self.bias = Parameter(initializer(Zero(), (cout,)), name="bias") if bias else None
-        self.add = ops.BiasAdd()
-        self.conv = kernels.current().conv2d(cout, (1, 1), stride=1, padding=0)
-        self.strided = kernels.current().conv2d(cout, (1, 1), stride=stride, padding=0)
+        self.conv = kernels.current().pointwise3d(cout, stride, bias)
 
-    def construct(self, x: Tensor, frames: int = 1) -> Tensor:
-        if x.ndim == 5:
-            t = x.shape[2]
-            return split_time_height(self.construct(merge_time_height(x), t), t)
-        if self.stride == 1:  # known when compiling, also if the batch is free
-            return self.convolve(x, 1)
-        if x.shape[2] // frames % self.stride == 0:  # the stride keeps the first row of every frame
-            return self.convolve(x, self.stride)
-        x = split_time_height(x, frames)[:, :, :, :: self.stride, :: self.stride]
-        return self.convolve(merge_time_height(x), 1)
-
-    def convolve(self, x: Tensor, stride: int) -> Tensor:
-        weight = ops.reshape(ops.cast(self.weight, x.dtype), self.shape)
-        x = (self.conv if stride == 1 else self.strided)(x, weight)
-        return x if self.bias is None else self.add(x, ops.cast(self.bias, x.dtype))
+    def construct(self, x: Tensor) -> Tensor:
+        bias = None if self.bias is None else ops.cast(self.bias, x.dtype)
+        return self.conv(x, ops.cast(self.weight, x.dtype), bias)
 
 
 class DepthwiseConv3d(nn.Cell):
@@ -86,6 +58,9 @@ class DepthwiseConv3d(nn.Cell):
         super().__init__()
         if impl not in FORMS:
             raise ValueError(f"impl must be one of {', '.join(FORMS)}, not {impl}")
+        self.channels = channels
+        self.kernel = kernel
+        self.stride = stride
         self.weight = Parameter(init_kaiming_normal((channels, 1, *kernel)), name="weight")
         self.conv = kernels.current().depthwise3d(channels, kernel, stride, impl)
 
@@ -104,6 +79,7 @@ class FrameConv(nn.Cell):
         self.weight = Parameter(init_kaiming_normal((cout, cin, 1, kernel, kernel)), name="weight")
         self.shape = (cout, cin, kernel, kernel)
         self.conv = kernels.current().conv2d(cout, (kernel, kernel), stride, kernel // 2)
+        self.stride = stride
 
     def construct(self, x: Tensor) -> Tensor:
         n, c, t, h, w = x.shape
@@ -125,8 +101,7 @@ class Conv3d(nn.Cell):
         self.weight = Parameter(init_kaiming_normal((cout, cin, *kernel)), name="weight")
         self.conv = kernels.current().conv3d(cout, kernel, stride)
 
-    def construct(self, x: Tensor, frames: int = 0) -> Tensor:
-        """`frames` is not used; PointwiseConv3d needs it."""
+    def construct(self, x: Tensor) -> Tensor:
         return self.conv(x, ops.cast(self.weight, x.dtype))
 
 

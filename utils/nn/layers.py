@@ -5,7 +5,7 @@ MindSpore changes the signatures, as it has announced, only this file must chang
 are those of `utils.nn.kernels` for the device.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
@@ -13,6 +13,7 @@ from mindspore import dtype as mstype
 from mindspore.common.initializer import HeNormal, Initializer, Normal, Uniform
 
 from utils.nn import kernels
+from utils.nn.kernels import plain
 
 
 def conv2d(
@@ -120,9 +121,11 @@ def freeze_norms(norms: Iterable[nn.BatchNorm2d]) -> None:
 class BatchNorm3d(BatchNorm2d):
     """Batch norm over (N, C, T, H, W); its parameters have no extra `bn2d` level in their names."""
 
-    def construct(self, x: Tensor) -> Tensor:
-        n, c, t, h, w = x.shape
-        return ops.reshape(super().construct(ops.reshape(x, (n, c, t * h, w))), (n, c, t, h, w))
+    def __init__(self, channels: int, gamma: str = "ones"):
+        super().__init__(channels, gamma)
+        self.bn_train = kernels.current().batch_norm3d()
+        infer = ops.BatchNorm(is_training=False, epsilon=plain.EPSILON)
+        self.bn_infer = plain.BatchNorm3d(infer)
 
 
 def has_kernel(cell: nn.Cell) -> bool:
@@ -176,7 +179,9 @@ class Normalize(nn.Cell):
         rank: number of axes of the input.
     """
 
-    def __init__(self, mean: tuple, std: tuple, channels: int, axis: int, rank: int):
+    def __init__(
+        self, mean: Sequence[float], std: Sequence[float], channels: int, axis: int, rank: int
+    ):
         super().__init__()
         is_scalar = len(set(mean)) == len(set(std)) == 1  # then no tensor is broadcast
         count = 1 if is_scalar else channels

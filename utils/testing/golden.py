@@ -4,6 +4,8 @@ A case stores no weights. Every array is a pure function of its PyTorch name and
 network under test gets the same checkpoint, bit for bit, as the implementation that was recorded.
 """
 
+from __future__ import annotations
+
 import abc
 import contextlib
 import hashlib
@@ -34,7 +36,7 @@ class GoldenCase(abc.ABC):
     their defaults. `depthwise_impl` is that of `Conv3d`, in a network that has the argument.
     """
 
-    network: "Network"
+    network: Network
     recipe: dict[str, Any] = {}
 
     def __init__(self, case: dict[str, Any], depthwise_impl: str = "frames"):
@@ -151,7 +153,7 @@ def read_expected_scores(case: dict) -> np.ndarray:
     return np.concatenate([np.array(part) for part in parts], axis=-1)
 
 
-def load_weights(net: nn.Cell, state: dict, network: "Network") -> None:
+def load_weights(net: nn.Cell, state: dict, network: Network) -> None:
     """Loads a PyTorch state dict into `net`, a model of `network`, through its converter."""
     set_weights(net, convert(state, get_shapes(net), network).arrays)
 

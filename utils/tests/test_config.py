@@ -98,6 +98,8 @@ def test_a_wrong_override_is_refused_by_name(yaml_file, override, words):
         ("rum: {}\ndata: {root: x}\n", "unknown section rum; nearest: run"),
         ("- a\n", "expected sections"),
         ("run: {device: CPU\n", "not a readable yaml"),
+        ("run: {all_reduce: auto}\n", "bad.yaml, .*plan_allreduce.py --cluster prints the line"),
+        ("run: {cluster: {tflops: 9}}\n", "a training no longer plans its AllReduce segments"),
     ],
 )
 def test_a_wrong_yaml_is_refused_by_name(tmp_path, text, words):
@@ -105,6 +107,13 @@ def test_a_wrong_yaml_is_refused_by_name(tmp_path, text, words):
     path.write_text(text)
     with pytest.raises(ValueError, match=words):
         load_config(Config, path)
+
+
+def test_the_config_of_an_older_run_loads(tmp_path):
+    """Its settings of the planner are null."""
+    path = tmp_path / "config.yaml"
+    path.write_text("run: {cluster: null, gradient_profile: null}\ndata: {root: x}\n")
+    assert load_config(Config, path).run.all_reduce == "none"
 
 
 def test_the_resolved_copy_loads_to_the_same_config(yaml_file, tmp_path):

@@ -344,6 +344,7 @@ def _load(reader: str) -> Any:
     else:
         os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # it is read at the first opening
         # OpenCV 4.11 and 4.14 have it at different places.
-        (getattr(library, "setLogLevel", None) or library.utils.logging.setLogLevel)(0)
+        logging = library if "setLogLevel" in vars(library) else library.utils.logging
+        logging.setLogLevel(0)
         library.setNumThreads(0)  # many workers decode at once, each on one core
     return library

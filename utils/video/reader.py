@@ -7,7 +7,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, Protocol, Union
 
 import numpy as np
 
@@ -84,15 +84,26 @@ def check_size(width: int, height: int, max_pixels: int) -> None:
         )
 
 
-def read_bytes(path: Path) -> bytes:
+def read_bytes(path: Union[str, Path]) -> bytes:
     """The bytes of an image file. OSError if it is no file or larger than MAX_FILE_BYTES."""
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a FIFO does not block
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO does not block
+    with open(handle, "rb", buffering=0) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise OSError("not a file")
         if status.st_size > MAX_FILE_BYTES:
             raise OSError(f"{status.st_size} bytes are too many for an image")
         return file.read()
+
+
+class Timeline(Protocol):
+    """A number of frames at a rate: a video, or a part of it."""
+
+    @property
+    def fps(self) -> float:
+        """Frames per second; 0 if unknown."""
+
+    def __len__(self) -> int: ...
 
 
 class FrameSource(abc.ABC):

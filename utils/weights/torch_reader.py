@@ -30,6 +30,7 @@ import re
 import reprlib
 import struct
 import zipfile
+from collections.abc import Sized
 from typing import BinaryIO, Optional, Union
 
 import numpy as np
@@ -398,7 +399,10 @@ def build_tensor(part, offset, shape, strides, grad=0, hooks=0, lazy=None, dtype
     `dtype` is a Name, by default the storage's; `offset` and `strides` count elements of it.
     """
     storage, start, count = part if isinstance(part, tuple) and len(part) == 3 else (None, 0, 0)
-    dtype = dtype[len("torch.") :] if isinstance(dtype, Name) else getattr(storage, "dtype", None)
+    if isinstance(dtype, Name):
+        dtype = dtype[len("torch.") :]
+    elif isinstance(storage, Storage):
+        dtype = storage.dtype
     valid = isinstance(storage, Storage) and dtype in DTYPES
     check(valid, "has a tensor without a storage or without a dtype")
     check(not lazy, "has a lazily negated tensor; save tensor.resolve_neg()")
@@ -538,7 +542,7 @@ class PickleReader(io.BytesIO):
     def spend(self, *values: object, depth: int = 0) -> None:
         """Counts the steps of copying `values`; None is one step."""
         for value in values:
-            length = len(value) if hasattr(value, "__len__") else 1
+            length = len(value) if isinstance(value, Sized) else 1
             self.steps_left -= length // 64 if isinstance(value, (str, bytes)) else length
         check(self.steps_left >= 0 and depth <= MAX_DEPTH, ENDLESS, MAX_STEPS)
 

@@ -8,8 +8,8 @@ import pytest
 from scripts.data.synthetic.motion_videos import write_video
 from tests.helpers import load_smoke_config
 from tests.numbered_videos import read_number, write_numbered_video
+from utils.data import records
 from utils.data.annotation_file import Record
-from utils.data.packed import reader as packed
 from utils.data.sampler import TrainSampler
 from utils.runtime import Runtime
 from x3d import dataset, sampling
@@ -44,8 +44,8 @@ def test_thirty_views_need_one_decode(evaluation, monkeypatch):
         opened.append(record)
         return video
 
-    open_record = packed.open_record
-    monkeypatch.setattr(packed, "open_record", count_calls)
+    open_record = records.open_record
+    monkeypatch.setattr(records, "open_record", count_calls)
     clips, label, valid = evaluation[0]
     assert (clips.shape, label, valid) == ((30, 3, 5, SIDE, SIDE), 4, True)
     assert len(opened) == len(requests) == 1

@@ -272,5 +272,5 @@ def original_bytes(record: Record) -> int:
     """Bytes of a video file; of a frame folder by its first frame: all would take hours."""
     if not os.path.isdir(record.path):
         return os.path.getsize(record.path) if os.path.isfile(record.path) else 0
-    first = next(os.scandir(record.path), None)
-    return first.stat().st_size * (record.num_frames or 1) if first else 0
+    frame = next(os.scandir(record.path), None)
+    return frame.stat().st_size * (record.num_frames or 1) if frame else 0

@@ -148,10 +148,10 @@ def write_video(
     """
     path = Path(path)
     frames = iter(frames)
-    first = next(frames, None)
-    if first is None:
+    first_frame = next(frames, None)
+    if first_frame is None:
         raise ValueError(f"{path}: a video needs at least one frame")
-    height, width = first.shape[:2]
+    height, width = first_frame.shape[:2]
     if width % 2 or height % 2:
         raise ValueError(f"{path}: sides must be even, not {width}x{height}")
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -165,7 +165,7 @@ def write_video(
             if codec == "libx264":  # its look-ahead differs from run to run
                 defaults["x264-params"] = DETERMINISTIC
             stream.codec_context.options = {**defaults, **(options or {})}
-            for frame in chain((first,), frames):
+            for frame in chain((first_frame,), frames):
                 container.mux(stream.encode(to_yuv420p(frame)))
             container.mux(stream.encode())
         part.replace(path)

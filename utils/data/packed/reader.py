@@ -22,10 +22,10 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
-from utils.data.annotation_file import AnnotationFile, Record, iterate_lines, read_annotations
+from utils.data.annotation_file import AnnotationFile, Record, iterate_lines
 from utils.data.packed.format import HEAD, KEY, NON_REFERENCE, add_checksum, decode_table
 from utils.files import compute_sha256
-from utils.video.decoders import open_video, read_jpeg
+from utils.video.decoders import read_jpeg
 from utils.video.reader import MAX_PIXELS, FrameSource, VideoError, check_size
 
 INDEX = "pack.json"
@@ -135,31 +135,15 @@ class PackedVideo(FrameSource):
         return self._error(f"its copy in {self._location.shard}: {reason}")
 
 
-def open_record(record, data) -> FrameSource:
-    """Opens a record's video, packed or not, by the settings `reader` and `max_pixels`."""
-    if record.location is not None:
-        return PackedVideo(record.path, record.location, data.max_pixels)
-    return open_video(record.path, data.reader, data.max_pixels)
-
-
-def read_records(file: AnnotationFile, packed: Optional[Path]) -> list[Record]:
-    """The records of a list; of a pack, if `packed` is its folder.
-
-    Checks every line, or that every shard exists. A pack does not need the original list; if that
-    exists, it must not have changed. Raises ValueError as `read_annotations` does, and for a pack
-    that is missing, incomplete, damaged or of another list.
-    """
-    records, left_out = read_packed(file, Path(packed)) if packed else read_annotations(file)
-    if left_out:
-        what = "too short, or unreadable when packed" if packed else "fewer than 3 frames"
-        log.info("%s: %d videos are left out: %s", file.path, left_out, what)
-    return records
-
-
 def read_packed(
     file: AnnotationFile, packed: Path, min_frames: int = 3
 ) -> tuple[list[Record], int]:
-    """The records of a pack, and the number of lines that are left out."""
+    """The records of a pack, and the number of lines that are left out.
+
+    Checks that every shard exists. A pack does not need the original list; if that exists, it must
+    not have changed. Raises ValueError for a pack that is missing, incomplete, damaged or of
+    another list.
+    """
     folder = pack_folder(packed, file)
     index = read_index(folder)
     if "places" not in index:
@@ -239,7 +223,9 @@ def read_locations(folder: Path, index: dict, lines: int) -> np.ndarray:
 
 def are_locations(locations: Any, shard_bytes: list[int], lines: int) -> bool:
     """Whether an array has LOCATION_DTYPE and all videos are inside shards of these sizes."""
-    if getattr(locations, "dtype", None) != LOCATION_DTYPE or locations.shape != (lines,):
+    if not isinstance(locations, np.ndarray):
+        return False
+    if locations.dtype != LOCATION_DTYPE or locations.shape != (lines,):
         return False
     good = locations[locations["shard"] != NOWHERE]
     if not ((good["shard"] >= 0) & (good["shard"] < len(shard_bytes))).all():

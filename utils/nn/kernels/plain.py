@@ -24,6 +24,55 @@ def list_layers(cell: nn.Cell) -> list[nn.Cell]:
     return [inner for inner in cell.cells() if not isinstance(inner, Operator)]
 
 
+def merge_time_height(x: Tensor) -> Tensor:
+    """(N, C, T, H, W) to (N, C, T*H, W)."""
+    n, c, t, h, w = x.shape
+    return ops.reshape(x, (n, c, t * h, w))
+
+
+def split_time_height(x: Tensor, t: int) -> Tensor:
+    """(N, C, T*H, W) to (N, C, T, H, W)."""
+    n, c, th, w = x.shape
+    return ops.reshape(x, (n, c, t, th // t, w))
+
+
+class PointwiseConv3d(Operator):
+    """A 1x1x1 convolution of clips, computed as 2-D convolutions: `conv` and, strided, `strided`.
+
+    Weight (cout, cin, 1, 1, 1), bias (cout,) or None.
+    """
+
+    def __init__(self, stride: int, conv: Callable, strided: Callable):
+        super().__init__()
+        self.stride = stride
+        self.conv = conv
+        self.strided = strided
+        self.add = ops.BiasAdd()
+
+    def construct(self, x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:
+        t = x.shape[2]
+        conv = self.strided
+        if x.shape[3] % self.stride:  # a stride over merged rows would not start at each first row
+            x = x[:, :, :, :: self.stride, :: self.stride]
+            conv = self.conv
+        x = conv(merge_time_height(x), ops.reshape(weight, weight.shape[:4]))
+        if bias is not None:
+            x = self.add(x, bias)
+        return split_time_height(x, t)
+
+
+class BatchNorm3d(Operator):
+    """A batch norm of clips, computed by a 2-D one."""
+
+    def __init__(self, norm: Callable):
+        super().__init__()
+        self.norm = norm
+
+    def construct(self, x, gamma, beta, mean, variance) -> tuple:
+        y = self.norm(merge_time_height(x), gamma, beta, mean, variance)[0]
+        return (ops.reshape(y, x.shape),)
+
+
 class MatMul(Operator):
     """Products of (..., m, k) and (..., k, n); with `transpose`, the second is (..., n, k)."""
 
@@ -392,6 +441,12 @@ class Plain:
         strides = (1, stride, stride)
         return ops.Conv3D(cout, kernel, pad_mode="pad", pad=pad, stride=strides, group=groups)
 
+    def pointwise3d(self, cout: int, stride: int, has_bias: bool) -> Callable:
+        """Called with (N, cin, T, H, W), weight, and bias or None; stride of height and width."""
+        conv = self.conv2d(cout, (1, 1), stride=1, padding=0)
+        strided = conv if stride == 1 else self.conv2d(cout, (1, 1), stride=stride, padding=0)
+        return PointwiseConv3d(stride, conv, strided)
+
     def depthwise3d(
         self, channels: int, kernel: tuple[int, int, int], stride: int, impl: str
     ) -> Callable:
@@ -408,6 +463,10 @@ class Plain:
         Returns a tuple that begins with the output.
         """
         return ops.BatchNorm(is_training=True, epsilon=EPSILON, momentum=BATCH_WEIGHT)
+
+    def batch_norm3d(self) -> Callable:
+        """The same of clips."""
+        return BatchNorm3d(self.batch_norm())
 
     def layer_norm(self, eps: float) -> Callable:
         return LayerNorm(eps)

@@ -21,9 +21,9 @@ from tests.numbered_videos import write_numbered_video
 from utils.cli import find_failure
 from utils.config import ROOT
 from utils.cpu_cores import LAUNCHER_CORES
-from utils.data import loader
+from utils.data import loader, worker_pool
+from utils.data.rows import TrainRows
 from utils.data.sampler import TrainSampler
-from utils.data.video_dataset import TrainVideos
 from utils.data.worker_pool import PrefetchedBatches, allocate_shared_rows
 from utils.video.decoders import MODULES, open_video
 
@@ -37,7 +37,7 @@ def make_settings(workers="auto", processes="auto", prefetch="auto", batch=4):
     return SimpleNamespace(workers=workers, processes=processes, prefetch=prefetch, batch=batch)
 
 
-class Clips(TrainVideos):
+class Clips(TrainRows):
     """Clips of random pixels; like real clips, they depend on the row's random generator."""
 
     def read_frames(self, record, rng):
@@ -46,15 +46,21 @@ class Clips(TrainVideos):
     def make_row(self, record, rng):
         return self.read_frames(record, rng), np.int32(record.label)
 
-    def make_blank_row(self):
+    def blank(self):
         return np.zeros((3, 2, 8, 8), np.uint8), np.int32(0)
 
 
 class Rows:
-    """A hundred rows that a function makes."""
+    """A hundred rows of `width` numbers that a function makes."""
 
-    def __init__(self, make):
+    columns = ("value",)
+
+    def __init__(self, make, width=1):
         self.make = make
+        self.width = width
+
+    def blank(self):
+        return (np.zeros(self.width),)
 
     def __len__(self):
         return 100
@@ -64,11 +70,9 @@ class Rows:
 
 
 def iterate_batches(make, width, *arguments, **options):
-    """An iterator over the batches of `Rows(make)`, each row of `width` numbers."""
+    """An iterator over the batches of `Rows(make, width)`."""
     data = make_settings(*arguments, **options)
-    batches = loader.build_batch_dataset(
-        Rows(make), ["value"], (np.zeros(width),), data, data.batch
-    )
+    batches = loader.build_batch_dataset(Rows(make, width), data, data.batch)
     return batches.create_tuple_iterator(num_epochs=1, output_numpy=True)
 
 
@@ -128,9 +132,12 @@ READ_MOST_SCRIPT = """
 import numpy as np, psutil
 from itertools import islice
 from types import SimpleNamespace
-from utils.data import loader
+from utils.data import loader, worker_pool
 
 class Rows:
+    columns = ("value",)
+    def blank(self):
+        return (np.zeros(2**20, np.uint8),)
     def __len__(self):
         return 200
     def __getitem__(self, index):
@@ -138,7 +145,7 @@ class Rows:
 
 data = SimpleNamespace(workers=2, processes=True, prefetch=4)
 loader.count_usable_cores = lambda: 2
-batches = loader.build_batch_dataset(Rows(), ["value"], (np.zeros(2**20, np.uint8),), data, 4)
+batches = loader.build_batch_dataset(Rows(), data, 4)
 iterator = batches.create_tuple_iterator(num_epochs=1, output_numpy=True)
 batch = next(iterator)
 print(*[child.pid for child in psutil.Process().children()], flush=True)
@@ -151,9 +158,12 @@ PARTLY_READ_SCRIPT = """
 import time
 import numpy as np
 from types import SimpleNamespace
-from utils.data import loader
+from utils.data import loader, worker_pool
 
 class Rows:
+    columns = ("value",)
+    def blank(self):
+        return (np.zeros(1),)
     def __len__(self):
         return 1000
     def __getitem__(self, index):
@@ -164,7 +174,7 @@ loader.count_usable_cores = lambda: 2
 iterators = []
 for processes in (True, False):
     data = SimpleNamespace(workers=2, processes=processes, prefetch=4)
-    batches = loader.build_batch_dataset(Rows(), ["value"], (np.zeros(1),), data, 2)
+    batches = loader.build_batch_dataset(Rows(), data, 2)
     iterators.append(batches.create_tuple_iterator(num_epochs=1, output_numpy=True))
     print(next(iterators[-1])[0].shape)
 """
@@ -226,6 +236,37 @@ class Numbers:
 
     def __getitem__(self, index):
         return (np.full(1, index),)
+
+
+class CountedRows(Numbers):
+    """Each row waits; `together` counts the rows during which another one was made."""
+
+    def __init__(self, count, seconds):
+        super().__init__(count)
+        self.seconds = seconds
+        self.active = 0
+        self.together = 0
+
+    def __getitem__(self, index):
+        self.active += 1
+        self.together += self.active > 1
+        time.sleep(self.seconds)  # another thread may run
+        self.active -= 1
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize(("seconds", "is_cheap"), [(0, True), (0.005, False)])
+def test_cheap_rows_are_made_by_one_thread_at_a_time(seconds, is_cheap, monkeypatch):
+    """A row that takes little processor time but waits is not cheap."""
+    if is_cheap:  # even if other programs take the processor
+        monkeypatch.setattr(worker_pool, "CHEAP_WAIT", 10)
+    rows = CountedRows(1600 if is_cheap else 400, seconds)
+    for batch, (numbers,) in enumerate(PrefetchedBatches(rows, (np.zeros(1),), 40, 4, False, 4)):
+        assert numbers[:, 0].tolist() == list(range(40 * batch, 40 * batch + 40))
+    if is_cheap:
+        assert rows.together < 400
+    else:
+        assert rows.together > 100
 
 
 @pytest.fixture
@@ -421,9 +462,7 @@ def test_workers_are_threads_on_an_accelerator(monkeypatch, log_messages, device
     monkeypatch.setattr(loader, "get_device", lambda: device)
 
     def choose(*data):
-        batches = loader.build_batch_dataset(
-            Rows(int), ["value"], (np.zeros(1),), make_settings(*data), 4
-        )
+        batches = loader.build_batch_dataset(Rows(int), make_settings(*data), 4)
         return batches.source.workers, batches.source.processes
 
     loader.log_workers.cache_clear()
@@ -443,9 +482,7 @@ def test_workers_are_processes_if_there_are_many(monkeypatch):
     monkeypatch.setattr(loader, "count_usable_cores", lambda: 24)
     for ranks, processes in ((3, False), (2, True)):
         monkeypatch.setattr(loader, "get_local_rank_size", lambda ranks=ranks: ranks)
-        batches = loader.build_batch_dataset(
-            Rows(int), ["value"], (np.zeros(1),), make_settings(), 4
-        ).source
+        batches = loader.build_batch_dataset(Rows(int), make_settings(), 4).source
         assert (batches.workers, batches.processes) == (24 // ranks, processes)
 
 

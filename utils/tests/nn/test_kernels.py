@@ -47,6 +47,7 @@ CASES = {
     "3x3 in groups": (conv2d(8, 8, 3, groups=8), (2, 8, 6, 6)),
     "3x3 with bias": (conv2d(4, 4, 3, bias=True), (2, 4, 6, 6)),
     "pointwise": (lambda: PointwiseConv3d(6, 4, bias=True), (2, 6, 3, 4, 5)),
+    "pointwise without bias": (lambda: PointwiseConv3d(6, 4), (2, 6, 3, 4, 5)),
     "pointwise stride 2": (lambda: PointwiseConv3d(6, 4, stride=2), (2, 6, 3, 4, 6)),
     "frames": (lambda: FrameConv(3, 8, 3, 2), (2, 3, 4, 9, 9)),
     "depthwise": (lambda: DepthwiseConv3d(5, (3, 3, 3), 1, "frames"), (2, 5, 4, 7, 18)),
@@ -85,7 +86,7 @@ ASCEND_CASES = {
     "attention": (attention(token=False, impl="taps"), (2, 2 * 4 * 4, 8)),
     "attention with a class token": (attention(token=True, impl="taps"), (2, 1 + 2 * 4 * 4, 8)),
     "taps": (lambda: DepthwiseConv3d(5, (3, 3, 3), 2, "taps"), (2, 5, 4, 7, 6)),
-    "squeeze and excitation": (lambda: SE(16), (2, 16, 12, 3)),
+    "squeeze and excitation": (lambda: SE(16), (2, 16, 4, 3, 3)),
 }
 
 

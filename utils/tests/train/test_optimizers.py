@@ -11,6 +11,7 @@ from utils.nn import kernels
 from utils.nn.kernels import ascend
 from utils.nn.kernels.ascend import Ascend
 from utils.nn.kernels.plain import Plain
+from utils.nn.loss import Loss
 from utils.runtime import Runtime
 from utils.train import optimizers
 from utils.train.optimizers import LARS
@@ -125,7 +126,7 @@ class Line(nn.Cell):
         return self.fc(x)
 
 
-class Squares(nn.Cell):
+class Squares(Loss):
     def construct(self, scores: Tensor, label: Tensor) -> Tensor:
         return (scores * scores).mean()
 

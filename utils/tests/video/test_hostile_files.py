@@ -16,7 +16,8 @@ from PIL import Image
 from scripts.data import integrity
 from scripts.data.integrity import VideoJob, examine
 from utils.config import ROOT
-from utils.data.unreadable_videos import UnreadableVideos
+from utils.data.annotation_file import Record
+from utils.data.unreadable import UnreadableFiles
 from utils.tests.video.test_decoders import BACK_ENDS, draw, encode, picture
 from utils.tests.video.test_odd_videos import pictures, write
 from utils.video import pyav_reader
@@ -221,7 +222,7 @@ def test_names_are_escaped_in_errors_and_in_the_log(tmp_path, log_messages):
     path.write_bytes(b"no video")
     with pytest.raises(VideoError) as caught:
         open_video(path)
-    UnreadableVideos([str(path)]).add(0, str(caught.value))
+    UnreadableFiles([Record(str(path), None, 0, 1)]).add(0, str(caught.value))
     for text in (str(caught.value), *log_messages):
         assert r"\x1b[2Jcaf\xe9\xe8\xfc\xdf\xff\x9b.mp4" in text
         assert text.isprintable()

@@ -45,6 +45,17 @@ class Pointwise(Operator):
         return self.kernel(weight, x)
 
 
+class PointwiseConv3d(Operator):
+    """A kernel that takes weights and inputs of any number of axes: a Reshape copies gradients."""
+
+    def __init__(self, kernel: ops.Custom):
+        super().__init__()
+        self.kernel = kernel
+
+    def construct(self, x: Tensor, weight: Tensor, bias: None) -> Tensor:
+        return self.kernel(weight, x)
+
+
 class MaxPool2d(nn.Cell):
     """A kernel of an input and its settings."""
 
@@ -213,6 +224,11 @@ class Cpu(Plain):
 
         return self.bind("pointwise", lambda w, x: (x[0], w[0], *x[2:]), copy_first, bprop)
 
+    def pointwise3d(self, cout: int, stride: int, has_bias: bool) -> Callable:
+        if stride > 1 or has_bias:
+            return super().pointwise3d(cout, stride, has_bias)
+        return PointwiseConv3d(self.bind_pointwise())
+
     def depthwise3d(
         self, channels: int, kernel: tuple[int, int, int], stride: int, impl: str
     ) -> Callable:
@@ -316,6 +332,9 @@ class Cpu(Plain):
             return x, x, x, x, x
 
         return BatchNorm(self.bind("batch_norm", compute_shape, infer_types, bprop))
+
+    def batch_norm3d(self) -> Callable:
+        return self.batch_norm()
 
     def layer_norm(self, eps: float) -> Callable:
         """The outputs are y, the mean and 1 / deviation over the last axis."""

@@ -3,6 +3,7 @@
 import logging
 import multiprocessing
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -12,14 +13,16 @@ log = logging.getLogger("zoo")
 REMEDIES = {"video": "leave them out by scripts/data/check_videos.py", "image": "remove them"}
 
 
-class UnreadableVideos:
-    """One flag (a byte) per record, in memory shared by worker processes and threads."""
+class UnreadableFiles:
+    """One flag (a byte) per record, in memory shared by worker processes and threads.
 
-    def __init__(self, names: Sequence[str], kind: str = "video"):
-        """`names` needs a length and the name at an index; `kind` is video or image."""
-        self.names = names
+    A record has the attribute `path`; `kind` is video or image.
+    """
+
+    def __init__(self, records: Sequence[Any], kind: str = "video"):
+        self.records = records
         self.kind = kind
-        self.flags = multiprocessing.Array("b", len(names))
+        self.flags = multiprocessing.Array("b", len(records))
 
     def add(self, index: int, reason: str) -> None:
         """Marks a file; logs the decoder's reason when it is marked for the first time."""
@@ -43,11 +46,11 @@ class UnreadableVideos:
     def describe_excess(self, limit: float) -> str:
         """An error message if more than the fraction `limit` is unreadable, else ""."""
         count = self.count
-        if count <= limit * len(self.names):
+        if count <= limit * len(self.records):
             return ""
-        example = self.names[int(np.argmax(self.view_flags()))]
+        example = self.records[int(np.argmax(self.view_flags()))].path
         return (
-            f"data.max_unreadable: {count} of {len(self.names)} {self.kind}s could not be read, "
+            f"data.max_unreadable: {count} of {len(self.records)} {self.kind}s could not be read, "
             f"more than {limit:.2%} (the first: {example}); {REMEDIES[self.kind]}, or raise "
             "the limit"
         )

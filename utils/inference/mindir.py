@@ -5,17 +5,20 @@ number, tuple or tensor. Every node has the shape of its result, with -1 for a f
 """
 
 import os
+from collections.abc import MutableMapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple, Optional
 
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
 from mindspore.train.mind_ir_pb2 import ModelProto
 
-from utils.export.exported_file import (
-    ExportedNetwork,
+from utils.inference.exported_file import (
+    FileScorer,
+    build_normalization,
     check_contents,
+    count_classes,
     shorten_error,
     warn_without_checksum,
 )
@@ -69,39 +72,40 @@ class Tiled(NamedTuple):
     axis: int
 
 
-class MindirNetwork(ExportedNetwork):
-    """The network in a MINDIR; clips and scores are Tensors."""
+class MindirScorer(FileScorer):
+    """The network in a MINDIR."""
 
-    def __init__(self, path: Path, graph: Graph, normalize: nn.Cell, counts: Any):
-        """`normalize` computes the clips that the network expects if they are not uint8."""
-        source = graph.inputs[0]
-        takes_floats = DTYPES.get(source.dtype) == "float32"
-        super().__init__(path, source.shape, counts, normalize if takes_floats else None)
+    def __init__(
+        self,
+        path: Path,
+        shape: tuple[int, ...],
+        classes: int,
+        normalize: Optional[Callable[[np.ndarray], np.ndarray]] = None,
+    ):
+        super().__init__(path, shape, classes, normalize)
+        self.device = ms.get_context("device_target")
         try:
             self.net = nn.GraphCell(ms.load(str(path)))
-        except Exception as error:  # noqa: BLE001 the framework raises several kinds
+        except Exception as error:  # noqa: BLE001 MindSpore raises several kinds
             raise ValueError(f"{path}: not a readable MINDIR: {shorten_error(error)}") from None
 
-    def repeat(self, clips: Tensor, count: int) -> Tensor:
-        return Tensor(super().repeat(clips.asnumpy(), count))
-
-    def compute(self, clips: Tensor) -> Tensor:
-        scores = self.net(clips)
-        scores.asnumpy()  # waits for the kernels, which may fail
-        return scores
+    def compute(self, clips: np.ndarray) -> np.ndarray:
+        return self.net(Tensor(clips)).asnumpy()
 
 
-def load_network(net: nn.Cell, cfg: Any, path: Path) -> MindirNetwork:
-    """The network of a MINDIR; `net` is that of the yaml, whose `normalize` is used.
+def load_mindir(path: Path, network: Any, cfg: Any) -> MindirScorer:
+    """The network of a MINDIR for the settings of a config file.
 
-    Raises ValueError for a damaged file, or one of another network, number of classes or batch. A
-    file without a checksum costs a warning.
+    Raises ValueError for a damaged file, or one of another network, number of classes or batch.
+    Logs a warning for a file without a checksum.
     """
     warn_without_checksum(path)
     graph = read_graph(path)
-    counts = cfg.model_arguments()["num_classes"]
-    check_contents(path, cfg, graph.info, graph.outputs[0].shape[-1], graph.inputs[0].shape[0])
-    return MindirNetwork(path, graph, net.normalize, counts)
+    source = graph.inputs[0]
+    check_contents(path, cfg, graph.info, graph.outputs[0].shape[-1], source.shape[0])
+    takes_floats = DTYPES.get(source.dtype) == "float32"
+    normalize = build_normalization(network, cfg) if takes_floats else None
+    return MindirScorer(path, source.shape, count_classes(cfg), normalize)
 
 
 def read_graph(path: Path) -> Graph:
@@ -136,13 +140,13 @@ def parse_graph(content: bytes) -> Graph:
 
 def read_info(model: ModelProto) -> dict[str, str]:
     entries = model.user_info
-    if hasattr(entries, "update"):
+    if isinstance(entries, MutableMapping):
         return dict(entries)
     return {entry.key: entry.value for entry in entries}  # a list in MindSpore 2.9
 
 
 def write_info(model: ModelProto, info: dict[str, str]) -> None:
-    if hasattr(model.user_info, "update"):
+    if isinstance(model.user_info, MutableMapping):
         model.user_info.update(info)
         return
     for key, text in info.items():

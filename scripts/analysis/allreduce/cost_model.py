@@ -21,7 +21,7 @@ TERA = 1e12
 
 @dataclass(frozen=True)
 class Cluster:
-    """`run.cluster`: the machines a run is planned for."""
+    """The machines a run is planned for: the option --cluster."""
 
     devices_per_node: int = 8
     bandwidth: float = 12.5  # GB/s of a node into the network, each direction
@@ -31,17 +31,17 @@ class Cluster:
     algorithm: Literal["hierarchical", "ring"] = "hierarchical"
     overlap: bool = True  # whether gradients are sent while others are computed
     tflops: float = 10.0  # of a device in training; a multiply-add counts as two
-    step_seconds: float = 0.0  # measured on one device at the yaml's batch; 0: from tflops
+    step_seconds: float = 0.0  # measured on one device at data.batch; 0: from tflops
     jitter: float = 0.0  # standard deviation of a device's step, as a share of it
 
     def __post_init__(self):
         for name in ("devices_per_node", "bandwidth", "local_bandwidth", "tflops"):
             if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"run.cluster.{name} must be above 0, not {getattr(self, name)}")
+                raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
         for name in ("latency", "local_latency", "step_seconds", "jitter"):
             value = getattr(self, name)
             if not 0 <= value < math.inf:
-                raise ValueError(f"run.cluster.{name} must not be negative, not {value}")
+                raise ValueError(f"{name} must not be negative, not {value}")
 
     def nodes(self, devices: int) -> int:
         """Raises ValueError if the devices are neither whole nodes nor a part of one node."""
@@ -50,7 +50,7 @@ class Cluster:
         if devices % self.devices_per_node:
             raise ValueError(
                 f"{devices} devices are not whole nodes of {self.devices_per_node} "
-                "(run.cluster.devices_per_node)"
+                "(--topology, or devices_per_node of --cluster)"
             )
         return devices // self.devices_per_node
 

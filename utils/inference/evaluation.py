@@ -1,16 +1,18 @@
-"""The steps that eval.py and export.py of several networks share."""
+"""The steps that eval.py of several networks share."""
 
-from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from utils import log, runtime
-from utils.data.video_dataset import EvalVideos
+from utils.data.rows import EvalRows
+from utils.data.videos import EvalVideos
 from utils.evaluate.metrics import evaluate, sum_count, write_result_file
 from utils.evaluate.report import Report, report_videos
-from utils.export import export, inference
+from utils.inference.load import load_scorer
 from utils.log import print_result
-from utils.networks import Network
 from utils.runtime import Runtime
+
+if TYPE_CHECKING:
+    from utils.networks import Network
 
 
 def start(cfg: Any) -> Runtime:
@@ -21,7 +23,7 @@ def start(cfg: Any) -> Runtime:
 
 
 def evaluate_videos(
-    network: Network, cfg: Any, rt: Runtime, videos: EvalVideos, checkpoint_path: str, report: str
+    network: "Network", cfg: Any, rt: Runtime, videos: EvalVideos, checkpoint_path: str, report: str
 ) -> int:
     """Evaluates a checkpoint on all views of the test videos; returns the exit status.
 
@@ -34,7 +36,7 @@ def evaluate_videos(
 
 
 def evaluate_samples(
-    network: Network, cfg: Any, samples: Any, checkpoint_path: str, pages: Report
+    network: "Network", cfg: Any, samples: EvalRows, checkpoint_path: str, pages: Report
 ) -> int:
     """Evaluates a checkpoint on the rows `samples`; returns the exit status.
 
@@ -43,10 +45,8 @@ def evaluate_samples(
     """
     rt = pages.rt
     head = network.build_heads(cfg)[0]
-    data = samples.dataset()
-    clips = data.get_dataset_size() * cfg.eval.batch * head.clips * head.crops
-    net = inference.load_network(network, cfg, checkpoint_path, clips=clips)
-    metrics = evaluate(net, data, cfg.model.num_classes, rt, pages.add)
+    scorer = load_scorer(network, cfg, checkpoint_path)
+    metrics = evaluate(scorer, samples.dataset(), cfg.model.num_classes, rt, pages.add)
     unreadable = sum_count(samples.unreadable.count, rt)
     result = {**metrics, "unreadable": unreadable, "views": f"{head.clips}x{head.crops}"}
     result["checkpoint"] = str(checkpoint_path)
@@ -54,14 +54,3 @@ def evaluate_samples(
     print_result(result, rt)
     pages.write(result)
     return 1 if unreadable and not cfg.eval.allow_unreadable else 0
-
-
-def export_network(
-    network: Network, cfg: Any, checkpoint_path: str, options: dict[str, Any]
-) -> None:
-    """Exports a checkpoint and prints the result; `options` are those of `check_options`."""
-    rt = start(cfg)
-    checked = export.check_options(cfg.eval.batch, **options)
-    load = partial(inference.load_checkpoint, network, cfg, checkpoint_path)
-    spec = network.describe_export(cfg)
-    print_result(export.export(load, spec, checked, network.name), rt)

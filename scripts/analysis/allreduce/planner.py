@@ -12,10 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from utils.cost_model import Cluster
-from utils.distributed.gradient_timing import Backward
-
-MOST_SEGMENTS = 8  # HCCL's limit
+from scripts.analysis.allreduce.cost_model import Cluster
+from scripts.analysis.allreduce.gradient_times import Backward
+from utils.distributed.gradient_fusion import (
+    MOST_SEGMENTS,
+    find_layer_indices,
+    is_contiguous,
+    segments_of,
+)
 
 
 @dataclass(frozen=True)
@@ -72,11 +76,6 @@ def predict(backward: Backward, cluster: Cluster, devices: int, ends: Sequence[i
     return Prediction(devices, tuple(segments), backward.step, waiting, exposed)
 
 
-def segments_of(ends: Sequence[int]) -> list[tuple[int, int]]:
-    """(first, last) index of the segments that end at `ends`, ascending."""
-    return list(zip([0, *(end + 1 for end in ends[:-1])], ends))
-
-
 def list_ready_seconds(backward: Backward, cluster: Cluster) -> np.ndarray:
     """When each gradient can be sent; without overlap only when the backward pass has ended."""
     return backward.ready if cluster.overlap else np.full_like(backward.ready, backward.end)
@@ -127,3 +126,19 @@ def layer_ends(names: Sequence[str]) -> list[int]:
     """The index of the last parameter of every layer: where its weights and biases end."""
     layers = [layer_of(name) for name in names]
     return [i for i in range(len(names)) if i + 1 == len(names) or layers[i] != layers[i + 1]]
+
+
+def layer_names(names: Sequence[str], ends: Sequence[int]) -> list[str]:
+    """The shortest names that `segment_ends` reads as `ends`, one for each but the last."""
+    return [layer_name(names, end) for end in ends[:-1]]
+
+
+def layer_name(names: Sequence[str], end: int) -> str:
+    parts = names[end].split(".")[:-1]
+    for length in range(1, len(parts) + 1):
+        for first in range(len(parts) - length + 1):
+            candidate = ".".join(parts[first : first + length])
+            inside = find_layer_indices(names, candidate)
+            if not candidate[0].isdigit() and is_contiguous(inside) and inside[-1] == end:
+                return candidate
+    return names[end]

@@ -14,13 +14,15 @@ import numpy as np
 
 from utils.config import Run
 from utils.data.loader import count_workers
-from utils.export.exported_file import (
-    ExportedNetwork,
+from utils.inference.exported_file import (
+    FileScorer,
+    build_normalization,
     check_contents,
+    count_classes,
     shorten_error,
     warn_without_checksum,
 )
-from utils.export.onnx_limits import check_model
+from utils.inference.onnx_limits import check_model
 from utils.runtime import uncapped_instruction_set
 
 ENGINES = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}  # the preferred one first
@@ -108,18 +110,18 @@ def open_onnxruntime(path: Path, shape: tuple[int, ...], threads: int) -> Sessio
 OPEN = {"openvino": open_openvino, "onnxruntime": open_onnxruntime}
 
 
-class OnnxNetwork(ExportedNetwork):
-    """The network in an ONNX file, computed by an engine; clips and scores are arrays."""
+class OnnxScorer(FileScorer):
+    """The network in an ONNX file, computed by an inference engine."""
 
     def __init__(
         self,
         path: Path,
         engine: str,
-        counts: Any,
+        classes: int,
         shape: tuple[int, ...],
         normalize: Optional[Session] = None,
     ):
-        super().__init__(path, shape, counts, normalize)
+        super().__init__(path, shape, classes, normalize)
         self.engine = engine
         self.sessions: dict[tuple, Session] = {}  # by the shape of the clips
 
@@ -133,11 +135,11 @@ class OnnxNetwork(ExportedNetwork):
         return self.sessions[shape]
 
 
-def load_onnx(path: Path, network: Any, cfg: Any) -> OnnxNetwork:
-    """The network of an ONNX file for the settings of a yaml.
+def load_onnx(path: Path, network: Any, cfg: Any) -> OnnxScorer:
+    """The network of an ONNX file for the settings of a config file.
 
     Raises ValueError for a damaged file, one of another network, number of classes or batch, or
-    if no engine can run it. A file without a checksum costs a warning.
+    if no engine can run it. Logs a warning for a file without a checksum.
     """
     warn_without_checksum(path)
     engine = choose_engine(cfg.run)
@@ -149,15 +151,7 @@ def load_onnx(path: Path, network: Any, cfg: Any) -> OnnxNetwork:
     shape, classes, info = read_description(path, cfg.eval.batch)
     check_contents(path, cfg, info, classes, batch=shape[0])
     normalize = build_normalization(network, cfg) if info["dtype"] == "float32" else None
-    return OnnxNetwork(path, engine, cfg.model_arguments()["num_classes"], shape, normalize)
-
-
-def build_normalization(network: Any, cfg: Any) -> Session:
-    """The function from uint8 clips to those that the network's first layer takes."""
-    from mindspore import Tensor
-
-    normalize = network.build_model(**cfg.model_arguments()).normalize
-    return lambda clips: normalize(Tensor(clips)).asnumpy()
+    return OnnxScorer(path, engine, count_classes(cfg), shape, normalize)
 
 
 def read_description(path: Path, batch: int = 1) -> tuple[tuple[int, ...], int, dict[str, str]]:

@@ -5,10 +5,11 @@ import itertools
 import numpy as np
 import pytest
 
+from scripts.analysis.allreduce.cost_model import Cluster, expected_maximum
+from scripts.analysis.allreduce.gradient_times import Backward, count_backward
+from scripts.analysis.allreduce.planner import layer_ends, layer_names, plan, predict
 from utils.complexity import LayerCost
-from utils.cost_model import Cluster, expected_maximum
-from utils.distributed.fusion_planner import MOST_SEGMENTS, layer_ends, plan, predict
-from utils.distributed.gradient_timing import Backward, count_backward, read_backward
+from utils.distributed.gradient_fusion import MOST_SEGMENTS, segment_ends
 
 
 def make_random_backward(seed: int, layers: int = 8) -> Backward:
@@ -132,22 +133,15 @@ def test_the_gradient_of_a_layer_called_twice_is_complete_at_its_first_call():
     np.testing.assert_allclose(result.ready, [3, 1 + 2 * 2 / 3])
 
 
-def test_a_profile_of_another_network_is_refused(tmp_path):
-    path = tmp_path / "profile.json"
-    path.write_text('{"ready_seconds": {"a.w": 1}, "forward_seconds": 1, "step_seconds": 2}')
-    assert read_backward(path, ["a.w"], [4]).step == 2
-    with pytest.raises(ValueError, match="b.w is in only one"):
-        read_backward(path, ["a.w", "b.w"], [4, 4])
-    for text in ("nothing", '{"ready_seconds": 5}', '{"ready_seconds": {"a.w": null}}'):
-        path.write_text(text)
-        with pytest.raises(ValueError, match="not a profile"):
-            read_backward(path, ["a.w"], [4])
-    path.write_text('{"ready_seconds": {"a.w": 1}, "forward_seconds": 1, "step_seconds": 0}')
-    with pytest.raises(ValueError, match="times that are no profile"):
-        read_backward(path, ["a.w"], [4])
-
-
 @pytest.mark.parametrize("name", ["bandwidth", "latency", "jitter"])
 def test_a_cluster_setting_that_is_no_number_is_refused(name):
-    with pytest.raises(ValueError, match=f"run.cluster.{name} must"):
+    with pytest.raises(ValueError, match=f"{name} must"):
         Cluster(**{name: float("nan")})
+
+
+def test_the_shortest_names_give_the_same_ends():
+    names = [f"base.layer{k}.{i}.{leaf}" for k in (1, 2) for i in (0, 1) for leaf in ("w", "b")]
+    names = ["table", "conv1.weight", *names, "fc.weight", "fc.bias"]
+    for ends in ([0, 11], [1, 3, 5, 9, 11], [1, 7, 11], [11]):
+        assert segment_ends(names, layer_names(names, ends)) == ends
+    assert layer_names(names, [0, 5, 7, 11]) == ["table", "layer1", "layer2.0"]

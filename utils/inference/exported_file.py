@@ -1,40 +1,40 @@
 """The network in an exported file, MINDIR or ONNX, and the checks of such files."""
 
+import abc
 from pathlib import Path
 from typing import Any, Callable, Optional
 
 import numpy as np
 
+from utils.inference.scorer import Scorer
 from utils.log import log
 from utils.messages import escape_control, format_error
 from utils.weights.model_checksum import check_checksum
 
 
-class ExportedNetwork:
-    """The network in a file, called by evaluation and prediction like one from a checkpoint.
+class FileScorer(Scorer):
+    """The network in a file.
 
     It takes uint8 clips (N, ...); for a file that expects normalised ones, `normalize` computes
-    them. It returns scores (N, ..., classes) or, if `counts` is a tuple, a tuple with the scores of
-    each head. `shape` is that of the clips in the file; its N is below 1 if it takes any number.
+    them. `shape` is that of the clips in the file; its N is below 1 if it takes any number.
+    `classes` are those of all heads.
     """
 
     def __init__(
-        self, path: Path, shape: tuple[int, ...], counts: Any, normalize: Optional[Callable]
+        self,
+        path: Path,
+        shape: tuple[int, ...],
+        classes: int,
+        normalize: Optional[Callable[[np.ndarray], np.ndarray]] = None,
     ):
         self.path = path
+        self.name = str(path)
         self.shape = shape
-        self.counts = counts
+        self.batch = max(shape[0], 0)
+        self.classes = classes
         self.normalize = normalize
 
-    @property
-    def fixed_batch(self) -> int:
-        """Clips of one call; 0 if the file takes any number."""
-        return max(self.shape[0], 0)
-
-    def set_train(self, mode: bool) -> None:
-        """A file is for evaluation only."""
-
-    def __call__(self, clips: Any) -> Any:
+    def __call__(self, clips: np.ndarray) -> np.ndarray:
         (batch, *expected), (count, *shape) = self.shape, clips.shape
         if shape != expected or 0 < batch < count:
             raise ValueError(
@@ -42,35 +42,40 @@ class ExportedNetwork:
                 f"{list(clips.shape)}; export it again with this yaml"
             )
         if batch > count:  # one video's view, in a file for several
-            clips = self.repeat(clips, batch)
-        scores = self.run(clips if self.normalize is None else self.normalize(clips))[:count]
-        if not isinstance(self.counts, tuple):
-            return scores
-        ends = np.cumsum(self.counts).tolist()
-        return tuple(scores[:, end - size : end] for size, end in zip(self.counts, ends))
+            clips = np.resize(clips, (batch, *shape))
+        return self.run(clips if self.normalize is None else self.normalize(clips))[:count]
 
-    def run(self, clips: Any) -> Any:
+    def run(self, clips: np.ndarray) -> np.ndarray:
         """The graph's scores; ValueError if it fails or the scores have another shape."""
         try:
             scores = self.compute(clips)
         except Exception as error:  # noqa: BLE001 the libraries raise several kinds
             raise ValueError(f"{self.path}: cannot run: {shorten_error(error)}") from None
         shape = scores.shape
-        if len(shape) < 2 or (shape[0], shape[-1]) != (len(clips), np.sum(self.counts)):
+        if len(shape) < 2 or (shape[0], shape[-1]) != (len(clips), self.classes):
             raise ValueError(f"{self.path} gives scores {list(shape)}; export it again")
         return scores
 
-    def repeat(self, clips: Any, count: int) -> Any:
-        """The clips, repeated to `count`."""
-        return np.resize(clips, (count, *clips.shape[1:]))
-
-    def compute(self, clips: Any) -> Any:
+    @abc.abstractmethod
+    def compute(self, clips: np.ndarray) -> np.ndarray:
         """The scores of as many clips as the file takes; any error of the library."""
-        raise NotImplementedError
+
+
+def count_classes(cfg: Any) -> int:
+    """The classes of all heads."""
+    return int(np.sum(cfg.model_arguments()["num_classes"]))
+
+
+def build_normalization(network: Any, cfg: Any) -> Callable[[np.ndarray], np.ndarray]:
+    """The function from uint8 clips to those that the network's first layer takes."""
+    from mindspore import Tensor
+
+    normalize = network.build_model(**cfg.model_arguments()).normalize
+    return lambda clips: normalize(Tensor(clips)).asnumpy()
 
 
 def warn_without_checksum(path: Path) -> None:
-    """Raises ValueError if the checksum of a file differs; a file without one costs a warning."""
+    """Logs a warning for a file without a checksum; raises ValueError if its checksum differs."""
     if path.is_file() and not check_checksum(path):
         log.warning("%s has no checksum, so damage to its numbers would not be noticed", path)
 
@@ -86,7 +91,7 @@ def check_contents(path: Path, cfg: Any, info: dict[str, str], classes: int, bat
     if exported and exported != network:
         name = escape_control(exported)[:80]
         raise ValueError(f"{path} holds a network of {name}, not of {network}")
-    expected = str(np.sum(cfg.model_arguments()["num_classes"]))
+    expected = str(count_classes(cfg))
     in_file = info.get("classes", str(classes))
     if in_file != expected:
         in_file = escape_control(in_file)[:20]

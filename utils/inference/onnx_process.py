@@ -1,6 +1,6 @@
-"""Runs an ONNX file by an engine in a process of its own.
+"""Runs an ONNX file by an inference engine in a separate process.
 
-    python -m utils.export.engine_process ENGINE FILE CLIPS SCORES
+    python -m utils.inference.onnx_process ENGINE FILE CLIPS SCORES
 
 A defect of an engine can end its process without a Python exception, on some processors only. At
 the export of a file it must end this process, not the run. CLIPS and SCORES are .npz files with the
@@ -16,7 +16,7 @@ import numpy as np
 
 from utils.config import ROOT
 from utils.data.loader import count_workers
-from utils.export.engine import ENGINES, OPEN
+from utils.inference.onnx import ENGINES, OPEN
 from utils.processes import describe_exit, die_with_parent
 
 
