@@ -57,13 +57,13 @@ from benchmarks.kernel_profile import profile_kernels
 from benchmarks.torch import baseline
 from scripts.analysis import build_networks
 from utils import cli, log, runtime
+from utils.complexity import count_multiply_adds
 from utils.config import NetworkConfig
 from utils.evaluate.scores import video_scores
 from utils.inference.load import load_scorer
 from utils.inference.onnx import choose_engine
 from utils.inference.scorer import CellScorer, Scorer
 from utils.networks import Network
-from utils.nn.complexity import count_multiply_adds
 from utils.processes import read_peak_memory
 from utils.weights import checkpoint
 

@@ -28,6 +28,7 @@ from utils.data.sampler import TrainSampler
 from utils.data.videos import build_train_sampler
 from utils.inference.scorer import CellScorer
 from utils.train import optimizers
+from utils.train.choose_kernels import with_training_kernels
 from utils.train.trainer import Trainer, TrainSetup, build_setup
 from utils.weights import checkpoint
 
@@ -42,6 +43,7 @@ def main(cfg: Config) -> None:
     trainer.fit(setup, train_set, evaluate=build_validation(cfg, setup.step.net, rt))
 
 
+@with_training_kernels
 def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup:
     train = cfg.train
     net = MViT(**cfg.model_arguments())

@@ -36,6 +36,7 @@ from utils.evaluate.metrics import evaluate
 from utils.inference.scorer import CellScorer
 from utils.nn.layers import freeze_norms
 from utils.train import optimizers
+from utils.train.choose_kernels import with_training_kernels
 from utils.train.trainer import Trainer, TrainSetup, build_setup
 from utils.weights import checkpoint
 
@@ -50,6 +51,7 @@ def main(cfg: Config) -> None:
     trainer.fit(setup, train_set, evaluate=build_validation(cfg, setup.step.net, rt))
 
 
+@with_training_kernels
 def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup:
     train = cfg.train
     net = build_network(**cfg.model_arguments())

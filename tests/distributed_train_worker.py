@@ -56,7 +56,7 @@ class FaultyStep(TrainStep):
         super().__init__(net, loss, optimizer, **options)
         self.backward = PoisonedBackward(net, loss, optimizer.parameters, self.scaler)
         self.backward.micro_step = self.micro_step
-        self.sync.check = FlaggedCheck("CPU")
+        self.sync.check = FlaggedCheck()
         self.sync.check.micro_step = self.micro_step
 
 

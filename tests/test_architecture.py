@@ -42,6 +42,7 @@ LAYERS = [
     {"distributed"},
     {"weights"},
     {"log"},
+    {"complexity"},
     {"runtime"},
     {"config", "plotting"},
     {"nn", "video", "signals", "processes", "process_pool", "files", "messages"}
@@ -191,7 +192,7 @@ def follow_imports(files: Iterable[Path], without: Optional[Path] = None) -> set
 def find_files(name: str) -> list[Path]:
     """Returns the file of a module, or of the module that has this name; none outside."""
     path = ROOT / name.replace(".", "/")
-    files = (path.with_suffix(".py"), path.parent.with_suffix(".py"))
+    files = (path.with_suffix(".py"), path / "__init__.py", path.parent.with_suffix(".py"))
     return [file for file in files if file.is_file()][:1]
 
 
@@ -211,6 +212,36 @@ def test_only_runtime_and_gradient_fusion_set_the_context(path):
         "complexity.py": {"set_context"},  # below runtime.py; it moves to the scripts
     }
     assert not calls & allowed["runtime.py"] - allowed.get(path.name, set())
+
+
+MODEL_FILES = [ROOT / "utils" / "nn" / name for name in ("layers.py", "conv3d.py", "dropout.py")]
+# Entry points and settings name the device; they build nothing themselves.
+NOT_MODELS = {"train.py", "eval.py", "evaluation.py", "export.py", "config.py", "predict.py"}
+NOT_MODELS |= {"network.py"}
+MODEL_FILES += [
+    path
+    for network in list_networks()
+    for path in sorted((ROOT / network).glob("*.py"))
+    if path.name not in NOT_MODELS
+]
+DEVICE_WORDS = {"cpu", "on_ascend", "ascend", "is_ascend", "device", "device_target", "get_context"}
+
+
+@pytest.mark.parametrize("path", MODEL_FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_layer_or_network_has_no_branch_on_devices_or_precision(path):
+    """`utils.nn.kernels` chooses its operators. A test for uint8 is about pixels, not precision."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        name = getattr(node, "id", "") or getattr(node, "attr", "") or getattr(node, "name", "")
+        assert str(name).lower() not in DEVICE_WORDS, f"line {node.lineno}: {name}"
+        if isinstance(node, ast.Compare):
+            text = ast.unparse(node)
+            assert ".dtype" not in text or "uint8" in text, f"line {node.lineno}: {text}"
+
+
+def test_no_module_of_a_network_names_a_back_end():
+    for path in MODEL_FILES:
+        for name in list_imports(path):
+            assert not name.startswith(("utils.nn.kernels.ascend", "utils.nn.kernels.cpu")), name
 
 
 FORMS_FOR_ENGINES = r"keep_time|split_shifted|onnx_|ONNX|(?i:openvino)|\bForm\("

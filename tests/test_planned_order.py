@@ -16,9 +16,9 @@ from scripts.dry_run import stub_libraries
 from scripts.dry_run.reading import read_run
 from scripts.dry_run.simulator import Machine, dry_run
 from tests.helpers import run_json
+from utils.complexity import LayerCost
 from utils.config import ROOT, load_config
 from utils.networks import find_network
-from utils.nn.complexity import LayerCost
 
 MISSING = stub_libraries.explain_missing()
 needs_dry_run = pytest.mark.skipif(bool(MISSING), reason=MISSING or "a dry run is possible")

@@ -1,27 +1,12 @@
 """The temporal shift: moves channels one frame along the time axis (arXiv:1811.08383).
 
-Axes: the input is (N*T, C, H, W) for N clips of T segments. Clips do not exchange channels.
+Axes: the input is (N*T, C, H, W) for N clips of T segments. Clips do not exchange channels. The
+shift is `TemporalShift` of `utils/nn/kernels/plain.py`, or the same operator of another back end.
 """
 
 from mindspore import Tensor, nn, ops
-from mindspore import dtype as mstype
 
-from utils.nn.cpu_kernels import operators as cpu
-
-
-def shift(x: Tensor, segments: int, fold: int) -> Tensor:
-    """Takes `fold` channels from the next frame and as many from the previous one.
-
-    The first `fold` channels come from the next frame. Outside the clip there are zeros.
-    """
-    if fold == 0:
-        return x
-    nt, c, h, w = x.shape
-    x = x.reshape(-1, segments, c, h, w)  # (N, T, C, H, W)
-    zeros = ops.zeros_like(x[:, :1, :fold])
-    from_next = ops.cat((x[:, 1:, :fold], zeros), axis=1)
-    from_previous = ops.cat((zeros, x[:, :-1, fold : 2 * fold]), axis=1)
-    return ops.cat((from_next, from_previous, x[:, :, 2 * fold :]), axis=2).reshape(nt, c, h, w)
+from utils.nn import kernels
 
 
 def shift_past(x: Tensor, segments: int, fold: int) -> Tensor:
@@ -50,14 +35,12 @@ class Shift(nn.Cell):
         # Not read from x.shape: in a graph with a dynamic batch MindSpore 2.10 then computes wrong
         # numbers.
         self.fold = next(convs).in_channels // div
-        self.cpu = None if online else cpu.build_shift(segments, self.fold)
+        self.shift = kernels.current().temporal_shift(segments, self.fold)
 
     def construct(self, x: Tensor) -> Tensor:
-        if self.cpu is not None and self.training and x.dtype == mstype.float32:
-            return self.net(self.cpu[0](x, self.cpu[1], self.cpu[2]))
         if self.online:
             return self.net(shift_past(x, self.segments, self.fold))
-        return self.net(shift(x, self.segments, self.fold))
+        return self.net(self.shift(x))
 
     def stream(self, x: Tensor, previous: Tensor) -> tuple:
         """Processes one frame (1, C, H, W); `previous` are the channels of the frame before it.

@@ -27,6 +27,7 @@ from utils.data.videos import build_train_sampler
 from utils.evaluate.metrics import evaluate
 from utils.inference.scorer import CellScorer
 from utils.train import optimizers
+from utils.train.choose_kernels import with_training_kernels
 from utils.train.trainer import Trainer, TrainSetup, build_setup
 from utils.weights import checkpoint
 
@@ -41,6 +42,7 @@ def main(cfg: Config) -> None:
     trainer.fit(setup, train_set, evaluate=build_validation(cfg, setup.step.net, rt))
 
 
+@with_training_kernels
 def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup:
     net = TSM(**cfg.model_arguments())
     train = cfg.train

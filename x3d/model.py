@@ -13,13 +13,12 @@ import math
 from collections import OrderedDict
 
 from mindspore import Tensor, nn, ops
-from mindspore import dtype as mstype
 from mindspore.common.initializer import initializer
-from mindspore.ops.auto_generate import MeanExt
 
+from utils.nn import kernels
 from utils.nn.conv3d import Conv3d, DepthwiseConv3d, FrameConv, PointwiseConv3d
 from utils.nn.dropout import Dropout
-from utils.nn.layers import BatchNorm3d, Normalize, ReLU, SiLU, dense, on_ascend
+from utils.nn.layers import BatchNorm3d, Normalize, ReLU, SiLU, dense
 
 MEAN = (0.45,) * 3
 STD = (0.225,) * 3
@@ -59,21 +58,11 @@ class SE(nn.Cell):
         self.fc1 = PointwiseConv3d(channels, squeezed, bias=True)
         self.fc2 = PointwiseConv3d(squeezed, channels, bias=True)
         self.relu = ReLU()
-        self.sum = ops.ReduceSum()
-        # Means are float32, because sums of large maps exceed 65504. Ascend has a kernel for it.
-        self.mean = MeanExt() if on_ascend() else None
+        self.channel_means = kernels.current().channel_means()
+        self.scale_channels = kernels.current().scale_channels()
 
     def construct(self, x: Tensor) -> Tensor:
-        if self.mean is not None:
-            mean = self.mean(x, (2, 3, 4), True, mstype.float32)
-            return x * self.compute_gate(ops.cast(mean, x.dtype))
-        n, c, t, h, w = x.shape
-        rows = ops.reshape(x, (n * c, t * h * w))  # sums along rows are ten times faster on a CPU
-        total = self.sum(ops.cast(rows, mstype.float32), 1)
-        mean = ops.reshape(ops.cast(total * (1 / (t * h * w)), x.dtype), (n, c, 1, 1, 1))
-        gate = ops.reshape(self.compute_gate(mean), (n * c, 1))
-        gate = ops.broadcast_to(gate, rows.shape)  # see utils.nn.layers.GELU
-        return ops.reshape(rows * gate, x.shape)
+        return self.scale_channels(x, self.compute_gate(self.channel_means(x)))
 
     def compute_gate(self, mean: Tensor) -> Tensor:
         return ops.sigmoid(self.fc2(self.relu(self.fc1(mean))))

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
+from utils.nn.kernels.plain import BATCH_WEIGHT
 from utils.nn.layers import BatchNorm2d
 from utils.runtime import eager_mode
 
-BATCH_WEIGHT = 0.1  # weight of a batch in running statistics of utils.nn.layers.BatchNorm2d
 COUNTED_CLIPS = 2  # clips in the eager pass that counts elements
 
 

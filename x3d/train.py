@@ -26,6 +26,7 @@ from utils.inference.scorer import CellScorer
 from utils.log import log
 from utils.nn.layers import freeze_norms
 from utils.train import optimizers
+from utils.train.choose_kernels import with_training_kernels
 from utils.train.trainer import Trainer, TrainSetup, build_setup
 from utils.weights import checkpoint
 from x3d.config import Config
@@ -55,6 +56,7 @@ def main(cfg: Config) -> None:
     trainer.fit(setup, train_set, evaluate=validation, before_saving=statistics)
 
 
+@with_training_kernels
 def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup:
     train = cfg.train
     net = X3D(**cfg.model_arguments())

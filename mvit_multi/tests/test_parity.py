@@ -23,6 +23,7 @@ from utils.tests.parity import (
     count_trained,
     make_clip,
     mark_slow_except,
+    use_cpu_kernels,
     without_values,
 )
 
@@ -76,15 +77,25 @@ def test_probabilities_of_every_form_of_the_pooling_equal_the_originals(depthwis
 TRAINED = [name for name, case in CASES.items() if "train" in case]
 
 
-@pytest.mark.parametrize("name", mark_slow_except(TRAINED, "plain"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRAINED)
 @in_separate_process
 def test_scores_loss_and_gradients_equal_the_reference(name):
+    assert_training(CASES[name])
+
+
+@in_separate_process
+def test_a_training_step_on_the_cpu_kernels_equals_the_reference():
+    with use_cpu_kernels():
+        assert_training(CASES["plain"])
+
+
+def assert_training(case: dict) -> None:
     """Tolerances: scores 1e-4, loss 1e-5; gradient norms 1e-4 relative, or 1e-6 absolute for noise.
 
     The variants include: four data sets of which one is absent, all clips of one data set with
     projections added to scores, and no projections.
     """
-    case = CASES[name]
     net = MViTCase(case).build_model(training=True)
     train = case["train"]
     inputs = make_clip(case), Tensor(MViTCase(case).build_target())

@@ -23,6 +23,7 @@ from utils.tests.parity import (
     count_trained,
     make_inputs,
     mark_slow_except,
+    use_cpu_kernels,
     without_values,
 )
 
@@ -46,12 +47,21 @@ TRAINED = [name for name, case in CASES.items() if "train" in case]
 @pytest.mark.parametrize("name", mark_slow_except(TRAINED, "resnet18"))
 @in_separate_process
 def test_training_loss_gradients_and_buffers_equal_torchvisions(name):
+    assert_training(CASES[name])
+
+
+@in_separate_process
+def test_a_training_step_on_the_cpu_kernels_equals_torchvisions():
+    with use_cpu_kernels():
+        assert_training(CASES["resnet18"])
+
+
+def assert_training(case: dict) -> None:
     """Tolerances: loss 1e-4, gradient norms 2 %, running statistics 1e-3.
 
     Each plus three times the error of PyTorch's float32 against float64: 0.25 % at 50 layers.
     """
-    case = CASES[name]
-    train = CASES[name]["train"]
+    train = case["train"]
     net = ResNetCase(case).build_model(training=True)
     (image, label) = make_inputs(case)
     value, scores, norms = compute_gradients(net, ResNetCase(case).build_loss(), image, label)

@@ -13,7 +13,6 @@ from utils.inference import load
 from utils.networks import find_network
 from utils.runtime import Runtime
 from utils.train.train_step import TrainStep
-from utils.train.trainer import enable_cpu_kernels
 
 
 def drop_pretrained(cfg: NetworkConfig) -> NetworkConfig:
@@ -23,7 +22,6 @@ def drop_pretrained(cfg: NetworkConfig) -> NetworkConfig:
 
 def build_train_step(network: str, cfg: NetworkConfig, rt: Runtime) -> TrainStep:
     """The train step, for an epoch of a thousand steps."""
-    enable_cpu_kernels(rt)
     samples = 1000 * cfg.data.batch * rt.size
     sampler = TrainSampler(samples, cfg.data.batch, rt.rank, rt.size, 0)
     return find_network(network).build_train_setup(cfg, rt, sampler).step.set_train()

@@ -36,6 +36,7 @@ from scripts.analysis import step_comparison
 from utils import cli, log, runtime
 from utils.config import NetworkConfig
 from utils.networks import Network
+from utils.nn import kernels
 from utils.testing.golden import load_case
 
 
@@ -61,7 +62,9 @@ def main(
     if case:
         golden = network.build_golden_case(read_case(case))
         step_comparison.change_recipe(golden, recipe)
-        return report(step_comparison.compare_with_case(golden), tolerance)
+        with kernels.use(kernels.select(cfg.run.device)):
+            differences = step_comparison.compare_with_case(golden)
+        return report(differences, tolerance)
     step, clip, target = build_first_step(network, cfg, rt, checkpoint_path)
     if record:
         arrays = step_comparison.record_step(step, clip, target)

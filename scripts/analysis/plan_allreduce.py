@@ -47,11 +47,11 @@ from scripts.analysis.allreduce.planner import (
 from scripts.analysis.build_networks import build_train_step, drop_pretrained
 from scripts.dry_run.simulator import CHIPS, Machine, dry_run
 from utils import cli, runtime
+from utils.complexity import count_layers
 from utils.config import build_dataclass
 from utils.distributed.gradient_fusion import segment_ends
 from utils.files import report_write_errors
 from utils.networks import Network
-from utils.nn.complexity import count_layers
 from utils.yaml_text import load_yaml
 
 RANKS = 8  # of a dry run; the order of gradients is the same for any number above 1

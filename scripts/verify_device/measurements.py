@@ -28,6 +28,7 @@ from scripts.analysis import build_networks
 from utils import runtime
 from utils.config import Run
 from utils.networks import find_network
+from utils.nn import kernels
 from utils.testing import golden
 from utils.testing.golden import relative_error
 from utils.train import amp
@@ -55,9 +56,17 @@ def measure_parity(request: dict[str, Any]) -> Iterator[dict[str, float]]:
     clip = Tensor(golden.generate_input(case["input_seed"], case["input_shape"]))
     impl = DEFAULT_IMPLS[request["device"]]
     source = find_network(request["network"]).build_golden_case(case, impl)
+    with kernels.use(kernels.select(request["device"])):
+        yield from measure_levels(request, source, clip)
+
+
+def measure_levels(
+    request: dict[str, Any], source: golden.GoldenCase, clip: Tensor
+) -> Iterator[dict[str, float]]:
+    """The errors of a golden case at each of its levels: see `measure_parity`."""
     for level in request["levels"]:
         net = amp.cast(source.build_model(), level).set_train(False)
-        expected = golden.read_expected_scores(case)
+        expected = golden.read_expected_scores(source.case)
         error = np.abs(golden.compute_scores(net, clip) - expected).max() / np.ptp(expected)
         result = {"level": level, "scores": float(error)}
         if level in request["gradients"]:

@@ -10,7 +10,8 @@ from mindspore import Tensor
 from tsm.golden_case import TSMCase
 from tsm.model import TSM
 from tsm.online import OnlineTSM
-from tsm.shift import shift, shift_past, temporal_max_pool
+from tsm.shift import shift_past, temporal_max_pool
+from utils.nn.kernels.plain import TemporalShift
 from utils.testing.golden import generate_input, load_case
 from utils.tests.parity import mark_slow_except, without_values
 from utils.train import amp
@@ -26,7 +27,7 @@ def test_the_shift_and_its_gradient_equal_the_originals(case):
     weight = Tensor(generate_input(case["grad_seed"], case["input_shape"]))
 
     def weighted(x):
-        y = shift(x, case["n_segment"], x.shape[1] // case["shift_div"])
+        y = TemporalShift(case["n_segment"], x.shape[1] // case["shift_div"])(x)
         return (y * weight).sum(), y
 
     (_, y), grad = ms.value_and_grad(weighted, has_aux=True)(x)
@@ -74,8 +75,9 @@ def test_streaming_buffers_have_the_published_shapes():
 
 def test_the_shift_does_not_mix_clips():
     x = np.random.RandomState(0).randn(8, 8, 1, 1).astype(np.float32)
-    both = shift(Tensor(x), 4, 1).asnumpy()
-    separate = [shift(Tensor(part), 4, 1).asnumpy() for part in (x[:4], x[4:])]
+    shift = TemporalShift(4, 1)
+    both = shift(Tensor(x)).asnumpy()
+    separate = [shift(Tensor(part)).asnumpy() for part in (x[:4], x[4:])]
     np.testing.assert_array_equal(both, np.concatenate(separate))
 
 

@@ -20,6 +20,7 @@ from utils.tests.parity import (
     compute_gradients,
     make_inputs,
     mark_slow_except,
+    use_cpu_kernels,
 )
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -52,12 +53,21 @@ TRAINED = {name: case for name, case in CASES.items() if "train" in case}
 @pytest.mark.parametrize("name", mark_slow_except(TRAINED, "resnet18_8f", "resnet18_8f_partial_bn"))
 @in_separate_process
 def test_training_loss_gradients_and_buffers_equal_the_reference(name):
+    assert_training(TRAINED[name])
+
+
+@in_separate_process
+def test_a_training_step_on_the_cpu_kernels_equals_the_reference():
+    with use_cpu_kernels():
+        assert_training(TRAINED["resnet18_8f"])
+
+
+def assert_training(case: dict) -> None:
     """Tolerances: loss 1e-4, running statistics 1e-3; gradient norms as follows.
 
     Four times the error of PyTorch's float32 against float64, plus 1e-3 for nine of ten, and
     2 % for those with a unit near its kink.
     """
-    case = TRAINED[name]
     net = TSMCase(case).build_model(training=True)
     train = case["train"]
     before = {name: p.asnumpy().copy() for name, p in net.parameters_dict().items()}

@@ -47,11 +47,17 @@ def load_scorer(
 
 
 def build_network(network: "Network", cfg: NetworkConfig) -> "nn.Cell":
-    """The network without recomputing, which only a backward pass needs: MindSpore would warn."""
+    """The network for inference on its device.
+
+    Without recomputing, which only a backward pass needs: MindSpore would warn.
+    """
+    from utils.nn import kernels
+
     arguments = cfg.model_arguments()
     if "recompute" in arguments:
         arguments["recompute"] = False
-    return network.build_model(**arguments)
+    with kernels.use(kernels.select(cfg.run.device)):
+        return network.build_model(**arguments)
 
 
 def load_checkpoint(

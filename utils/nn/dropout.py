@@ -7,7 +7,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from utils.nn.layers import on_ascend
+from utils.nn import kernels
 
 FACTORS = "dropout_factors"  # name of the parameter that all layers read; it is not a weight
 
@@ -61,12 +61,13 @@ class DropPath(Dropout):
 
     def __init__(self, p: float):
         super().__init__(p, 1)
+        self.multiply = kernels.current().multiply()
 
     def construct(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
         factors = self.read_factors((x.shape[0],) + (1,) * (x.ndim - 1), x.dtype)
-        return x * (factors if on_ascend() else ops.broadcast_to(factors, x.shape))  # see GELU
+        return self.multiply(x, factors)
 
 
 class DropoutFactors:

@@ -7,43 +7,14 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, amp, nn, ops
 from mindspore import dtype as mstype
-from mindspore.ops.auto_generate import LinalgVectorNorm, NPUClearFloatStatusV2, SplitWithSize
+from mindspore.ops.auto_generate import NPUClearFloatStatusV2, SplitWithSize
 
 from utils.distributed.gradient_fusion import segments_of
-from utils.nn.cpu_kernels import operators as cpu
+from utils.nn import kernels
+from utils.nn.kernels.plain import take_element
 from utils.runtime import Runtime
-from utils.train.optimizers import take_element
 
 PACKED = 128  # with 400, the sizes of a split alone exceed the compiler's call depth
-
-
-def choose_all_finite(device: str):
-    """MindSpore's check if it is one kernel or one a gradient, else the sum of all gradients.
-
-    On Ascend that depends on CANN: MindSpore's `AllFinite` kernel is built for some versions only,
-    and its substitute takes four kernels a gradient.
-    """
-    if device == "GPU" or (device == "Ascend" and amp._enable_all_finite()):
-        return amp.all_finite
-    return SumIsFinite()
-
-
-class SumIsFinite(nn.Cell):
-    """Whether all gradients are finite: their sum is finite only if all terms are."""
-
-    def __init__(self):
-        super().__init__(auto_prefix=False)
-        self.cpu = cpu.build_sum("total")
-        self.map = ops.HyperMap()
-
-    def construct(self, grads: tuple) -> Tensor:
-        return ops.isfinite(ops.addn(self.map(ops.partial(total, self.cpu), grads)))
-
-
-def total(kernel: Optional[ops.Custom], x: Tensor) -> Tensor:
-    if kernel is not None and x.dtype == mstype.float32:
-        return kernel(x)
-    return ops.ReduceSum()(x, ())
 
 
 class FiniteCheck(nn.Cell):
@@ -52,9 +23,9 @@ class FiniteCheck(nn.Cell):
     An overflow gives gradients that are infinite or not a number.
     """
 
-    def __init__(self, device: str):
+    def __init__(self):
         super().__init__(auto_prefix=False)
-        self.all_finite = choose_all_finite(device)
+        self.all_finite = kernels.current().all_finite()
 
     def clear(self, clip: Tensor) -> Tensor:
         return clip
@@ -105,7 +76,7 @@ class StatusFlagCheck(nn.Cell):
 
 def choose_finite_check(device: str) -> nn.Cell:
     has_status_flags = device == "Ascend" and amp._ascend_910a_target()
-    return StatusFlagCheck() if has_status_flags else FiniteCheck(device)
+    return StatusFlagCheck() if has_status_flags else FiniteCheck()
 
 
 def create_counter(name: str, dtype: Any = mstype.int32) -> Parameter:
@@ -224,31 +195,6 @@ def flatten(x: Tensor) -> Tensor:
 
 def reshape_like(x: Tensor, like: Tensor) -> Tensor:
     return ops.reshape(x, like.shape)
-
-
-class VectorNorm(nn.Cell):
-    """The L2 norm of a tuple of arrays, float32: one kernel an array on Ascend."""
-
-    def __init__(self, device: str):
-        super().__init__(auto_prefix=False)
-        self.norm = LinalgVectorNorm() if device == "Ascend" else None
-        self.cpu = cpu.build_sum("sum_of_squares")
-        self.map = ops.HyperMap()
-
-    def construct(self, arrays: tuple) -> Tensor:
-        if self.norm is None:
-            return ops.sqrt(ops.addn(self.map(ops.partial(sum_of_squares, self.cpu), arrays)))
-        norms = self.map(ops.partial(vector_norm, self.norm), arrays)
-        return vector_norm(self.norm, ops.stack(norms))
-
-
-def vector_norm(kernel, x: Tensor) -> Tensor:
-    return kernel(x, 2.0, None, False, mstype.float32)
-
-
-def sum_of_squares(kernel: Optional[ops.Custom], x: Tensor) -> Tensor:
-    x = x.astype(mstype.float32)
-    return ops.square(x).sum() if kernel is None else kernel(x)
 
 
 def clip_factor(norm: Tensor, factor: Union[float, Tensor], limit: float) -> Tensor:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import psutil
 from mindspore import nn
 
+from utils.complexity import LayerCost, count_layers
 from utils.data.loader import get_local_rank_size, read_free_memory
 from utils.log import log
-from utils.nn.complexity import LayerCost, count_layers
 
 GIGA = 1e9
 BYTES = 4  # of a number in float32

@@ -29,13 +29,13 @@ from mindspore import Tensor, amp, nn, ops
 from mindspore import dtype as mstype
 
 from utils.config import Recipe, Run
+from utils.nn import kernels
 from utils.nn.dropout import DropoutFactors
 from utils.nn.loss import Loss
 from utils.runtime import Runtime
 from utils.train.amp import loss_scaler
 from utils.train.gradients import (
     Packing,
-    VectorNorm,
     choose_finite_check,
     choose_reducer,
     clip_factor,
@@ -105,7 +105,7 @@ class GradientSync(nn.Cell):
         self.size = rt.size
         self.sum = ops.AllReduce() if rt.size > 1 else None
         self.clip_norm = clip_norm
-        self.norm = VectorNorm(rt.device)
+        self.norm = kernels.current().vector_norm()
         self.map = ops.HyperMap()
 
     def construct(

@@ -15,13 +15,12 @@ import numpy as np
 from mindspore import Tensor, nn
 from mindspore.train import Model
 
-from utils.config import NetworkConfig, Recipe, Run, get_base_folder
+from utils.config import NetworkConfig, Recipe, Run
 from utils.data.class_names import warn_about_mirroring
 from utils.data.sampler import TrainSampler
 from utils.distributed.gradient_fusion import Segments, split_all_reduce
 from utils.evaluate.metrics import check_same_step
 from utils.log import log, print_result, start_log
-from utils.nn.cpu_kernels import library
 from utils.nn.loss import Loss
 from utils.runtime import Runtime, release_memory
 from utils.signals import handle_signals
@@ -88,17 +87,6 @@ def describe_cpu_precision(run: Run) -> str:
     )
 
 
-def enable_cpu_kernels(rt: Runtime) -> None:
-    """Lets the Cells of a training on a CPU use this zoo's kernels, which it compiles once.
-
-    Logs one line if that is not possible; then the Cells use MindSpore's kernels.
-    """
-    if rt.device == "CPU":
-        reason = library.enable(get_base_folder() / ".cache" / "cpu_kernels", log.info)
-        if reason:
-            log.info("the training uses MindSpore's CPU kernels, not those of the zoo: %s", reason)
-
-
 class Trainer:
     """One training run of this process: the steps of `main` in a network's train.py, in order.
 
@@ -111,7 +99,6 @@ class Trainer:
         self.directory = RunDirectory(cfg, rt)
         self.sampler: Optional[TrainSampler] = None
         start_log(rt, self.directory.path)
-        enable_cpu_kernels(rt)
 
     def resume(self, sampler: TrainSampler) -> TrainSampler:
         """The sampler of this run: `sampler`, or if a run was stopped, the one that continues it.

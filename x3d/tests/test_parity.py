@@ -27,6 +27,7 @@ from utils.tests.parity import (
     make_clip,
     make_inputs,
     mark_slow_except,
+    use_cpu_kernels,
     without_values,
 )
 from x3d.golden_case import X3DCase
@@ -101,9 +102,16 @@ def assert_training(case: dict, bulk: float) -> None:
     assert_statistics(net, train["buffers"], 1e-5)
 
 
+@pytest.mark.slow
 @in_separate_process
 def test_training_loss_gradients_and_buffers_equal_the_originals():
     assert_training(SMALL, bulk=0.95)
+
+
+@in_separate_process
+def test_a_training_step_on_the_cpu_kernels_equals_the_originals():
+    with use_cpu_kernels():
+        assert_training(SMALL, bulk=0.95)
 
 
 @pytest.mark.parametrize("name", [name for name in VARIANTS if name != "pytorchvideo"])

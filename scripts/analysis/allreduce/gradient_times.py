@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scripts.analysis.allreduce.cost_model import TERA, Cluster
-from utils.nn.complexity import LayerCost
+from utils.complexity import LayerCost
 
 
 @dataclass(frozen=True)

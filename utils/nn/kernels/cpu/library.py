@@ -1,4 +1,4 @@
-"""Compiles the kernels of this folder for the CPU of this machine, once, and enables them.
+"""Compiles the kernels of this folder for the CPU of this machine, once.
 
 They need g++ and a processor that MindSpore's oneDNN has convolutions for. If that is missing or
 ZOO_CPU_KERNELS is 0, the networks use MindSpore's own kernels: the same numbers up to rounding.
@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import IO, Callable, Optional
+from typing import IO, Callable
 
 from utils.files import compute_sha256, lock_folder
 from utils.messages import SETTINGS_LINE, print_line, shorten
@@ -41,36 +41,20 @@ for name in sys.argv[3:]:
 OPTIONS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math")
 OPTIONS += ("-fopenmp", "-shared", "-fPIC")
 
-_enabled: list[Path] = []  # the library, if it is enabled
 
+def load(cache: Path, report: Callable[[str], object] = print_line) -> Path:
+    """The library of the kernels, compiled in `cache` if it is not there.
 
-def find_library() -> Optional[Path]:
-    """The enabled library; None: use MindSpore's kernels."""
-    return _enabled[0] if _enabled else None
-
-
-def disable() -> None:
-    """Cells that are built from now on use MindSpore's kernels."""
-    _enabled.clear()
-
-
-def enable(cache: Path, report: Callable[[str], object] = print_line) -> str:
-    """Cells that are built from now on use these kernels, compiled in `cache`.
-
-    Returns why this is not possible; empty if it is. `report` gets a line before a compilation.
+    Raises OSError with one line if it cannot be used here. `report` gets a line before a
+    compilation.
     """
-    disable()
     if os.environ.get(SWITCH) == "0":
-        return f"{SWITCH} is 0"
+        raise OSError(f"{SWITCH} is 0")
     if platform.machine() != "x86_64" or not shutil.which("g++"):
-        return "they need g++ and an x86-64 processor"
-    try:
-        library = find_or_compile(cache, report)
-        ctypes.CDLL(str(library))
-    except OSError as error:
-        return shorten(str(error), SETTINGS_LINE)
-    _enabled.append(library)
-    return ""
+        raise OSError("they need g++ and an x86-64 processor")
+    library = find_or_compile(cache, report)
+    ctypes.CDLL(str(library))
+    return library
 
 
 def find_or_compile(cache: Path, report: Callable[[str], object]) -> Path:
@@ -152,8 +136,8 @@ def run_compiler(target: Path) -> None:
                 raise TimeoutError(f"g++ has not ended after {COMPILE_SECONDS} s") from None
             raise
     if process.returncode:
-        lines = message.strip().splitlines()
-        raise OSError(lines[0] if lines else f"g++ {describe_exit(process.returncode)}")
+        lines = message.strip().splitlines() or [f"g++ {describe_exit(process.returncode)}"]
+        raise OSError(shorten(lines[0], SETTINGS_LINE))
 
 
 def check_functions(folder: Path) -> None:

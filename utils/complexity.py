@@ -7,18 +7,16 @@ is usual, norms, activations and additions have no multiply-adds. Evaluation is 
 only training calls come last, with their parameters.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Callable
 
-import mindspore as ms
 import numpy as np
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, nn
 
-from utils.nn.layers import GELU
+from utils.nn.kernels.plain import MatMul, Operator, list_layers
+from utils.nn.layers import GELU, SiLU, has_kernel
+from utils.runtime import eager_mode
 
-ACTIVATIONS = (nn.ReLU, nn.ReLU6, nn.SiLU, nn.GELU, nn.Sigmoid, nn.HSwish, nn.Softmax, GELU)
+ACTIVATIONS = (nn.ReLU, nn.ReLU6, nn.GELU, nn.Sigmoid, nn.HSwish, nn.Softmax, GELU, SiLU)
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 
 
@@ -46,17 +44,17 @@ def count_layers(net: nn.Cell, clip_shape: tuple) -> list[LayerCost]:
     where that Cell begins or, if it multiplies activations with each other, at its first product.
     """
     counter = LayerCounter(net)
-    cells = [cell for _, cell in net.cells_and_names()]
-    handles = [cell.register_forward_pre_hook(counter.enter) for cell in cells]
-    handles += [cell.register_forward_hook(counter.leave) for cell in cells]
+    handles = [cell.register_forward_pre_hook(counter.enter) for cell in counter.cells]
+    handles += [cell.register_forward_hook(counter.leave) for cell in counter.cells]
+    for _, cell in net.cells_and_names():
+        if isinstance(cell, MatMul):
+            handles.append(cell.register_forward_hook(counter.record_product))
     training = net.training
     net.set_train(False)
-    ms.set_context(mode=ms.PYNATIVE_MODE)
     try:
-        with watch_products(counter.record_product):
+        with eager_mode():
             net(Tensor(np.zeros((1, *clip_shape), np.float32)))
     finally:
-        ms.set_context(mode=ms.GRAPH_MODE)
         for handle in handles:
             handle.remove()
         net.set_train(training)
@@ -81,8 +79,9 @@ class LayerCounter:
     """Collects the layers of a network by hooks on all its Cells."""
 
     def __init__(self, net: nn.Cell):
-        self.names = {id(cell): name for name, cell in net.cells_and_names()}
-        self.cells = [cell for _, cell in net.cells_and_names()]
+        layers = [pair for pair in net.cells_and_names() if not isinstance(pair[1], Operator)]
+        self.names = {id(cell): name for name, cell in layers}
+        self.cells = [cell for _, cell in layers]
         self.calls: list[ActiveCall] = []  # nested, the innermost last
         self.layers: list[LayerCost] = []
         self.counted: set = set()  # ids of parameters that a layer has
@@ -90,8 +89,9 @@ class LayerCounter:
     def enter(self, cell: nn.Cell, _) -> None:
         self.calls.append(ActiveCall(cell, len(self.layers)))
 
-    def record_product(self, *shapes: tuple) -> None:
+    def record_product(self, _, inputs: tuple, output: Tensor) -> None:
         """Adds a product of activations to the innermost active call."""
+        shapes = tuple(tuple(array.shape) for array in (*inputs, output))
         call = self.calls[-1]
         if not call.products:
             call.position = len(self.layers)
@@ -102,7 +102,7 @@ class LayerCounter:
         read = list_tensors(inputs)
         written = list_tensors(output)
         own = self.claim_parameters(cell)
-        if has_kernel(cell) or (not call.products and not list(cell.cells())):
+        if has_kernel(cell) or (not call.products and not list_layers(cell)):
             is_identity = len(read) == 1 and written and written[0] is read[0]
             if own or not is_identity:
                 sizes = (count_elements(read), count_elements(written))
@@ -134,27 +134,6 @@ class LayerCounter:
         ]
 
 
-@contextmanager
-def watch_products(watch: Callable) -> Iterator[None]:
-    """Inside, calls `watch` with the shapes of every ops.BatchMatMul: both factors, the result.
-
-    It replaces `ops.BatchMatMul.__call__`, because the products are operators inside `construct`,
-    not Cells, so that no hook sees them.
-    """
-    original = ops.BatchMatMul.__call__
-
-    def call(self, x: Tensor, y: Tensor) -> Tensor:
-        result = original(self, x, y)
-        watch(tuple(x.shape), tuple(y.shape), tuple(result.shape))
-        return result
-
-    ops.BatchMatMul.__call__ = call
-    try:
-        yield
-    finally:
-        ops.BatchMatMul.__call__ = original
-
-
 def count_products(products: list[tuple]) -> tuple[int, int, int]:
     """(multiply-adds, elements read, elements written) of the products of one Cell.
 
@@ -171,12 +150,6 @@ def count_products(products: list[tuple]) -> tuple[int, int, int]:
 def count_product(x: tuple, _: tuple, result: tuple) -> int:
     """Multiply-adds of a matrix product, from the sizes alone: factors may be transposed."""
     return int(np.prod(result)) * (int(np.prod(x)) // int(np.prod(result[:-1])))
-
-
-def has_kernel(cell: nn.Cell) -> bool:
-    """Whether it is a convolution or dense layer, of MindSpore or of this zoo."""
-    weight = dict(cell.parameters_and_names(expand=False)).get("weight")
-    return isinstance(weight, ms.Parameter) and weight.ndim > 1
 
 
 def count_kernel_macs(cell: nn.Cell) -> int:

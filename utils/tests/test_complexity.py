@@ -8,9 +8,10 @@ import pytest
 from mindspore import Parameter, Tensor, nn, ops
 
 from mvit_multi.tests.formula import multiply_adds
+from utils.complexity import LayerCost, classify_kernel, count_layers
 from utils.config import ROOT, load_config
 from utils.networks import find_network, list_networks
-from utils.nn.complexity import LayerCost, classify_kernel, count_layers
+from utils.nn import kernels
 from utils.nn.conv3d import FORMS, Conv3d, DepthwiseConv3d
 from utils.nn.dropout import Dropout
 from utils.nn.layers import BatchNorm2d, conv2d, dense
@@ -69,11 +70,13 @@ class Blend(nn.Cell):
         self.scale = Parameter(Tensor(np.ones(3, np.float32)), name="scale")
         self.before = nn.ReLU()
         self.after = nn.ReLU()
+        self.score = kernels.current().matmul(transpose=True)
+        self.blend = kernels.current().matmul()
 
     def construct(self, x: Tensor) -> Tensor:
         x = self.before(x) * self.scale  # (1, N, 3)
         wide = ops.cat((x, x[:, :, :2]), -1)
-        return self.after(ops.bmm(ops.bmm(wide, wide.swapaxes(1, 2)), x))
+        return self.after(self.blend(self.score(wide, wide), x))
 
 
 def test_attention_counts_its_two_products_in_the_cell_that_computes_them():

@@ -1,9 +1,8 @@
-"""utils/nn/cpu_kernels: Cells with this zoo's kernels compute what MindSpore's kernels compute."""
+"""utils/nn/kernels: every back end computes what the plain operators compute."""
 
+import contextlib
 import os
-import re
 import shutil
-from contextlib import contextmanager
 from pathlib import Path
 
 import mindspore as ms
@@ -13,12 +12,18 @@ from mindspore import Tensor, nn, ops
 
 from mvit_multi.attention import Attention, BlockPlan, ChannelsFirstDense
 from tsm.shift import Shift
-from utils.config import ROOT
+from utils.config import ROOT, Run
 from utils.files import lock_folder
-from utils.nn import layers
+from utils.log import log
+from utils.nn import kernels, layers
 from utils.nn.conv3d import DepthwiseConv3d, FrameConv, PointwiseConv3d
-from utils.nn.cpu_kernels import library
-from utils.train.gradients import VectorNorm, choose_all_finite
+from utils.nn.kernels.ascend import Ascend
+from utils.nn.kernels.cpu import library
+from utils.nn.kernels.cpu.operators import Cpu
+from utils.nn.kernels.plain import Plain
+from utils.runtime import Runtime, eager_mode
+from utils.train.choose_kernels import choose_kernels, with_training_kernels
+from x3d.model import SE
 
 CACHE = ROOT / ".cache" / "cpu_kernels"
 
@@ -27,9 +32,9 @@ def conv2d(*arguments, **options):
     return lambda: layers.conv2d(*arguments, **options)
 
 
-def build_attention() -> Attention:
+def attention(token: bool, impl: str = "frames"):
     plan = BlockPlan(8, 16, 2, (2, 4, 4), (2, 4, 4), 2, 2)
-    return Attention(plan, 1e-6, relative=True, token=True, impl="frames")
+    return lambda: Attention(plan, 1e-6, relative=token, token=token, impl=impl)
 
 
 # A function that builds the Cell, the shape of its input.
@@ -53,13 +58,13 @@ CASES = {
     "batch norm of clips": (lambda: layers.BatchNorm3d(5), (3, 5, 2, 7, 4)),
     "layer norm": (lambda: layers.LayerNorm(40, 1e-6), (3, 65, 40)),
     "max pool": (lambda: layers.max_pool2d(3, 2), (2, 3, 9, 10)),
-    "max pool, even kernel": (lambda: layers.MaxPool2d(2, 2, "pad", 1), (2, 3, 8, 7)),
+    "max pool with a large window": (lambda: layers.max_pool2d(5, 2), (2, 3, 9, 7)),
     "relu": (layers.ReLU, (3, 5, 7)),
     "silu": (layers.SiLU, (3, 5, 7)),
     "gelu": (layers.GELU, (30, 50, 7)),
     "dense": (lambda: layers.torch_dense(6, 4), (2, 3, 6)),
     "dense, channels first": (lambda: ChannelsFirstDense(6, 4), (3, 5, 6)),
-    "attention": (build_attention, (2, 1 + 2 * 4 * 4, 8)),
+    "attention": (attention(token=True), (2, 1 + 2 * 4 * 4, 8)),
     "shift": (lambda: Shift(layers.conv2d(8, 8, 1), 4, 4), (8, 8, 3, 3)),
     "shifts of different numbers of channels": (
         lambda: nn.SequentialCell(
@@ -71,12 +76,28 @@ CASES = {
         lambda: nn.SequentialCell(layers.conv2d(4, 6, 3, 2), layers.conv2d(6, 4, 3)),
         (2, 4, 9, 9),
     ),
-    "online shift": (lambda: Shift(layers.conv2d(8, 8, 1), 4, 4, online=True), (8, 8, 3, 3)),
+}
+ASCEND_CASES = {
+    "max pool": CASES["max pool"],
+    "max pool with stride 1": (lambda: layers.max_pool2d(3, 1), (2, 3, 5, 5)),
+    "max pool with a large window": CASES["max pool with a large window"],
+    "dense": CASES["dense"],
+    "dense, channels first": CASES["dense, channels first"],
+    "attention": (attention(token=False, impl="taps"), (2, 2 * 4 * 4, 8)),
+    "attention with a class token": (attention(token=True, impl="taps"), (2, 1 + 2 * 4 * 4, 8)),
+    "taps": (lambda: DepthwiseConv3d(5, (3, 3, 3), 2, "taps"), (2, 5, 4, 7, 6)),
+    "squeeze and excitation": (lambda: SE(16), (2, 16, 4, 3, 3)),
 }
 
 
-class KernelIsUsedError(Exception):
-    """Raised by the operator that replaces the kernels."""
+class AscendOnCpu(Ascend):
+    """The operators for Ascend, without those that MindSpore has on Ascend only."""
+
+    batch_norm = Plain.batch_norm
+    layer_norm = Plain.layer_norm
+    gelu = Plain.gelu
+    channel_means = Plain.channel_means
+    shift_frames = staticmethod(Plain.shift_frames)
 
 
 def compute_gradients(cell: nn.Cell, x: Tensor, slopes: Tensor) -> tuple:
@@ -97,24 +118,12 @@ def compute_gradients(cell: nn.Cell, x: Tensor, slopes: Tensor) -> tuple:
     return y, x_gradient, *gradients
 
 
-@pytest.fixture
-def kernels():
-    """Enables the kernels; the Cells of other tests have MindSpore's."""
-    reason = library.enable(CACHE)
-    if reason:
-        pytest.skip(reason)
-    yield
-    library.disable()
-
-
-@contextmanager
-def without_graphs():
-    """Computes operator by operator; nothing is compiled."""
-    ms.set_context(mode=ms.PYNATIVE_MODE)
+@pytest.fixture(scope="module")
+def cpu() -> Cpu:
     try:
-        yield
-    finally:
-        ms.set_context(mode=ms.GRAPH_MODE)
+        return Cpu(library.load(CACHE))
+    except OSError as error:
+        pytest.skip(str(error))
 
 
 def randomize(cell: nn.Cell) -> None:
@@ -136,73 +145,113 @@ def run_training(cell: nn.Cell, shape: tuple) -> list[np.ndarray]:
     return [array.asnumpy() for array in arrays]
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_cell_with_cpu_kernels_computes_the_same(name, kernels):
-    build, shape = CASES[name]
-    cell = build()
-    library.disable()
-    with without_graphs():
+def assert_same_training(build, shape: tuple, back_end: Plain) -> None:
+    """Compares a compiled step of a Cell from this back end with an eager step of a plain one."""
+    with eager_mode():
         expected = run_training(build(), shape)
+    with kernels.use(back_end):
+        cell = build()
     for array, other in zip(run_training(cell, shape), expected):
         np.testing.assert_allclose(array, other, rtol=2e-5, atol=1e-5 * max(1, np.abs(other).max()))
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name != "3x3 with bias"])
-def test_training_uses_the_cpu_kernels_and_an_evaluation_does_not(name, kernels, monkeypatch):
-    def fail(*_):
-        raise KernelIsUsedError
+@pytest.mark.parametrize("name", CASES)
+def test_kernels_for_a_cpu_compute_the_same(name, cpu):
+    assert_same_training(*CASES[name], cpu)
 
+
+@pytest.mark.parametrize("name", ASCEND_CASES)
+def test_operators_for_ascend_compute_the_same(name):
+    assert_same_training(*ASCEND_CASES[name], AscendOnCpu())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_cell_uses_the_kernels_of_its_back_end(name, cpu, monkeypatch):
+    """In training and in an evaluation of the same network; a plain Cell never does."""
+    calls = []
+    monkeypatch.setattr(ops.Custom, "__call__", lambda self, *inputs: calls.append(self))
     build, shape = CASES[name]
-    cell = build()
     x = Tensor(np.ones(shape, np.float32))
-    monkeypatch.setattr(ops.Custom, "__call__", fail)
-    with without_graphs():
-        cell.set_train(False)(x)
-        with pytest.raises(KernelIsUsedError):
-            cell.set_train(True)(x)
+    with eager_mode():
+        for is_training in (True, False):
+            build().set_train(is_training)(x)
+            assert not calls
+            with kernels.use(cpu):
+                cell = build().set_train(is_training)
+            with contextlib.suppress(Exception):  # the kernel returns None
+                cell(x)
+            assert calls or (name.startswith("batch norm") and not is_training)
+            calls.clear()
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_sums_of_gradients_are_those_of_mindspore(kernels, dtype):
+def test_a_shift_of_frames_for_ascend_pads_on_the_right_side():
+    """ConstantPadND has a CPU kernel in graphs only."""
+    x = Tensor(np.arange(2 * 3 * 4, dtype=np.float32).reshape(1, 2, 3, 2, 2))
+    for by in (-2, -1, 0, 1, 2):
+        shifted = ms.jit(Ascend.shift_frames)(x, by).asnumpy()
+        np.testing.assert_array_equal(shifted, Plain.shift_frames(x, by).asnumpy())
+
+
+def test_norm_and_overflow_check_of_gradients_are_those_of_numpy(cpu):
     random = np.random.RandomState(0)
-    arrays = [random.standard_normal(shape).astype(dtype) for shape in [(300, 200), (7,)]]
-    norm = VectorNorm("CPU")(tuple(map(Tensor, arrays))).asnumpy()
+    arrays = [random.standard_normal(shape).astype(np.float32) for shape in [(300, 200), (7,)]]
     expected = np.sqrt(sum(np.square(x.astype(np.float64)).sum() for x in arrays))
-    np.testing.assert_allclose(norm, expected, rtol=1e-5)
-    is_finite = choose_all_finite("CPU")
-    assert is_finite(tuple(map(Tensor, arrays)))
-    arrays[0][7, 3] = np.nan
-    assert not is_finite(tuple(map(Tensor, arrays)))
+    gradients = tuple(map(Tensor, arrays))
+    damaged = (gradients[0], Tensor(np.array([1, np.nan, 2], np.float32)))
+    for back_end in (Plain(), cpu):
+        norm = back_end.vector_norm()(gradients).asnumpy()
+        np.testing.assert_allclose(norm, expected, rtol=1e-5)
+        is_finite = back_end.all_finite()
+        assert is_finite(gradients)
+        assert not is_finite(damaged)
 
 
-def test_gelu_is_exact_over_the_whole_range(kernels):
+def test_gelu_is_exact_over_the_whole_range(cpu):
     x = np.concatenate((np.linspace(-9, 9, 4001), [-1e4, 1e4, 0])).astype(np.float32)
-    cell = layers.GELU().set_train()
-    library.disable()
     y, slope, exact, exact_slope = (
         array.asnumpy()
-        for gelu in (cell, layers.GELU())
-        for array in compute_gradients(gelu, Tensor(x), Tensor(np.ones_like(x)))
+        for cell in build_with_each(layers.GELU, cpu)
+        for array in compute_gradients(cell, Tensor(x), Tensor(np.ones_like(x)))
     )
     np.testing.assert_allclose(y, exact, rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(slope, exact_slope, rtol=1e-6, atol=2e-6)
 
 
+def build_with_each(build, back_end: Plain) -> tuple[nn.Cell, nn.Cell]:
+    """(the Cell with the operators of `back_end`, the plain one)."""
+    with kernels.use(back_end):
+        cell = build()
+    return cell, build()
+
+
 @pytest.mark.parametrize("cell_class", [layers.SiLU, layers.GELU])
-def test_activations_of_huge_numbers_are_those_of_mindspore(cell_class, kernels):
+def test_activations_of_huge_numbers_are_those_of_mindspore(cell_class, cpu):
     """Below -87 the exponential of float32 is limited, and 1e38 times the rest was not 0."""
     x = Tensor(np.array([-np.inf, -1e38, -1e30, -100, 1e30, 1e38, np.inf, np.nan], np.float32))
-    cell = cell_class().set_train()
-    library.disable()
     own, expected = (
-        compute_gradients(one, x, Tensor(np.ones(8, np.float32))) for one in (cell, cell_class())
+        compute_gradients(cell, x, Tensor(np.ones(8, np.float32)))
+        for cell in build_with_each(cell_class, cpu)
     )
     for array, other in zip(own, expected):
         np.testing.assert_allclose(array.asnumpy(), other.asnumpy(), atol=1e-30)
 
 
+def test_a_build_in_float32_on_a_cpu_has_the_kernels(cpu):
+    @with_training_kernels
+    def build(cfg, rt, sampler):
+        return kernels.current()
+
+    class Config:
+        run = Run(device="CPU")
+
+    assert isinstance(build(Config, Runtime(device="CPU"), None), Cpu)
+    assert type(kernels.current()) is Plain
+    assert type(choose_kernels(Run(device="CPU", cpu_amp="O2"), "CPU")) is Plain
+    assert type(choose_kernels(Run(device="Ascend"), "Ascend")) is Ascend
+
+
 @pytest.fixture
-def fake_compiler(kernels, tmp_path, monkeypatch):
+def fake_compiler(cpu, tmp_path, monkeypatch):
     """A function that makes a shell script the compiler `g++`; "$target" is its output.
 
     It returns the file to which the script writes a line each time it runs. `$good` is the library.
@@ -210,8 +259,7 @@ def fake_compiler(kernels, tmp_path, monkeypatch):
     """
     folder = tmp_path / "bin"
     folder.mkdir()
-    good = library.find_library()
-    library.disable()
+    good = cpu.library
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     monkeypatch.setattr(library, "find_onednn", lambda: good)
 
@@ -222,8 +270,7 @@ def fake_compiler(kernels, tmp_path, monkeypatch):
         (folder / "g++").chmod(0o755)
         return runs
 
-    yield install
-    library.disable()
+    return install
 
 
 COPY = 'cp "$good" "$target"'
@@ -251,15 +298,16 @@ def test_a_damaged_cache_is_compiled_again(name, damage, fake_compiler, tmp_path
     runs = fake_compiler(COPY)
     lines = []
     cache = tmp_path / "cache"
-    assert [library.enable(cache, lines.append) for _ in range(2)] == ["", ""]
+    path = library.load(cache, lines.append)
+    assert library.load(cache, lines.append) == path
     assert runs.read_text().count("run") == len(lines) == 1
-    file = library.find_library().with_name(name)
+    file = path.with_name(name)
     if damage is flip_a_byte and name == library.CHECKSUMS:
         file.write_bytes(b"\xff")
     else:
         damage(file)
-    assert library.enable(cache, lines.append) == ""
-    assert library.is_sound(library.find_library().parent)
+    assert library.load(cache, lines.append) == path
+    assert library.is_sound(path.parent)
     assert runs.read_text().count("run") == len(lines) == 2
 
 
@@ -281,19 +329,18 @@ def test_what_a_bad_compiler_wrote_is_not_kept(
 ):
     fake_compiler(script)
     monkeypatch.setattr(library, "COMPILE_SECONDS", 2)
-    reason = library.enable(tmp_path / "cache", str)
-    assert re.search(message, reason)
-    assert len(reason.splitlines()) == 1
-    assert library.find_library() is None
+    with pytest.raises(OSError, match=message) as caught:
+        library.load(tmp_path / "cache", str)
+    assert len(str(caught.value).splitlines()) == 1
     fake_compiler(COPY)
-    assert library.enable(tmp_path / "cache", str) == ""
+    library.load(tmp_path / "cache", str)
 
 
 def test_a_killed_compilation_leaves_nothing_for_the_next_one(fake_compiler, tmp_path):
     cache = tmp_path / "cache"
     (cache / "tmpabc" / "kernels").mkdir(parents=True)
     fake_compiler(COPY)
-    assert library.enable(cache, str) == ""
+    library.load(cache, str)
     assert sorted(path.name for path in cache.iterdir()) == sorted(
         [".lock", library.compute_checksum()]
     )
@@ -302,27 +349,29 @@ def test_a_killed_compilation_leaves_nothing_for_the_next_one(fake_compiler, tmp
 def test_a_process_that_holds_the_lock_for_ever_stops_nobody(fake_compiler, tmp_path, monkeypatch):
     fake_compiler(COPY)
     monkeypatch.setattr(library, "COMPILE_SECONDS", 0.3)
-    with lock_folder(tmp_path):
-        assert "another process has locked" in library.enable(tmp_path, str)
-    assert library.enable(tmp_path, str) == ""
+    with lock_folder(tmp_path), pytest.raises(OSError, match="another process has locked"):
+        library.load(tmp_path, str)
+    library.load(tmp_path, str)
 
 
 def test_without_a_compiler_mindspores_kernels_are_used(monkeypatch, tmp_path):
+    lines = []
+    monkeypatch.setattr(log, "info", lambda line, *values: lines.append(line % values))
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert library.enable(tmp_path / "cache") == "they need g++ and an x86-64 processor"
-    assert library.find_library() is None
-    assert layers.ReLU().cpu is None
+    assert type(choose_kernels(Run(device="CPU"), "CPU")) is Plain
+    (line,) = lines
+    assert line.endswith("they need g++ and an x86-64 processor")
 
 
 def test_a_variable_disables_the_kernels(monkeypatch, tmp_path):
     monkeypatch.setenv(library.SWITCH, "0")
-    assert library.enable(tmp_path / "cache") == "ZOO_CPU_KERNELS is 0"
+    with pytest.raises(OSError, match="ZOO_CPU_KERNELS is 0"):
+        library.load(tmp_path / "cache")
     assert not (tmp_path / "cache").exists()
 
 
 def test_an_error_of_the_compiler_is_one_line(monkeypatch, tmp_path):
     monkeypatch.setattr(library, "OPTIONS", ("--no-such-option",))
-    reason = library.enable(tmp_path)
-    assert "no-such-option" in reason
-    assert "\n" not in reason
-    assert library.find_library() is None
+    with pytest.raises(OSError, match="no-such-option") as caught:
+        library.load(tmp_path)
+    assert "\n" not in str(caught.value)
