@@ -26,8 +26,8 @@ several data sets, the first one of eval.sets.
 
 `step` and `eval` evaluate with `run.engine`, a file of --checkpoint_path or else random weights.
 --out writes the result to a file; --against compares with the file of an earlier run, and prints
-now / before. --network is not needed if the yaml is in the network's folder. The last line of
-stdout is one JSON object.
+now / before. --network is not needed if the config file is in the network's folder. The last line
+of stdout is one JSON object.
 """
 
 import atexit
@@ -127,7 +127,7 @@ def measure_step(
     checkpoint_path: str,
     torch: Optional[dict] = None,
 ) -> dict:
-    """Training and evaluation steps on synthetic clips of the yaml's shape and batch.
+    """Training and evaluation steps on synthetic clips of the config file's shape and batch.
 
     `torch` is the environment of the same steps in PyTorch; None: only MindSpore.
     """

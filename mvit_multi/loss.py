@@ -7,8 +7,8 @@
 
 Source: JunweiLiang/MultiTrain, commit 16723114.
 
-Departures: with several devices, gradients are those of the loss of the whole batch. The source's
-are 1 / devices of that; `gradient_scale` reproduces them.
+Differences from the source: with several devices, gradients are those of the loss of the whole
+batch. The source's are 1 / devices of that; `gradient_scale` reproduces them.
 """
 
 from typing import Optional

@@ -6,9 +6,9 @@ expander, the embedding. Evaluation returns a tuple of the probabilities of all 
 the names of the sources.
 Sources: JunweiLiang/MultiTrain, commit 16723114; facebookresearch/SlowFast, commit 287ec007.
 
-Departures from the sources: uint8 clips are normalised in the network; poolings of one pixel, which
-have no effect, and options that no released recipe uses are left out; an evaluation returns the
-probabilities of all heads, not of one.
+Differences from the sources: uint8 clips are normalised in the network; poolings of one pixel,
+which have no effect, and options that no released recipe uses are left out; an evaluation returns
+the probabilities of all heads, not of one.
 """
 
 from collections.abc import Sequence

@@ -63,7 +63,7 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
 
 
 def build_training_loss(cfg: Config, rt: runtime.Runtime):
-    """Classification, projection and informative loss with the weights of the yaml."""
+    """Classification, projection and informative loss with the weights of the config file."""
     train = cfg.train
     informative = None
     if train.informative_weight:
@@ -87,7 +87,7 @@ def build_validation(cfg: Config, net, rt: runtime.Runtime):
     """A function that evaluates `net` during training; None if `run.eval_every` is 0."""
     if not cfg.run.eval_every:
         return None
-    videos = build_eval_videos(cfg, rt, "val")  # a bad line ends the run before training starts
+    videos = build_eval_videos(cfg, rt, "val")  # a bad line stops the run before training starts
     scorer = CellScorer(net)
     return lambda: evaluate_datasets(scorer, videos, rt)
 

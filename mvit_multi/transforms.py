@@ -2,9 +2,9 @@
 
 Input frames are uint8 (n, H, W, 3), clips are uint8 (3, T, crop, crop). The views of evaluation are
 in `utils/video/transforms.py`. Source: JunweiLiang/MultiTrain, commit 16723114.
-Departures: the source resizes normalised float32 frames; rounding to a level of 255 moves a pixel
-by at most half a level. Its noise in erased boxes is normal after normalisation; here the
-same noise is rounded and limited to the range of pixels, -2 to 2.44 deviations.
+Differences from the source: the source resizes normalised float32 frames; rounding to a level of
+255 moves a pixel by at most half a level. Its noise in erased boxes is normal after normalisation;
+here the same noise is rounded and limited to the range of pixels, -2 to 2.44 deviations.
 """
 
 from typing import Optional

@@ -45,5 +45,5 @@ class ResNetCase(golden.GoldenCase):
         return golden.build_train_step(net, self.build_loss(), opt)
 
     def cell_name(self, point: str) -> str:
-        """Empty for the average pool, which is no cell here."""
+        """Empty for the average pool, which is not a cell here."""
         return "" if point == "avgpool" else point

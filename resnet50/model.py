@@ -3,7 +3,7 @@
 Axes: (N, 3, H, W) in, raw scores (N, classes) out. Cells keep torchvision's names. Source:
 torchvision 0.29.2, `models/resnet.py`. SE-ResNet50 is in `se.py`.
 
-Departures from the source: uint8 images are normalised in the network; `first_width` other than
+Differences from the source: uint8 images are normalised in the network; `first_width` other than
 the published 64 scales all stages; `padding` other than `symmetric` is that of MindSpore's own
 networks (`utils/nn/padding.py`).
 """

@@ -15,7 +15,7 @@ CIFAR_NAMES = {"cifar10": "batches.meta.txt", "cifar100": "fine_label_names.txt"
 
 
 class ImageFile(FrameReader):
-    """An image as a video of one frame. Reading raises VideoError if the file is no image."""
+    """An image as a video of one frame. Reading raises VideoError if the file is not an image."""
 
     def __init__(self, path: str):
         super().__init__(Path(path), "PIL")

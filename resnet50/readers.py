@@ -140,7 +140,9 @@ class Cifar(Images):
         size = label_bytes + int(np.prod(CIFAR_SHAPE))
         for file in files:
             if file.stat().st_size % size:
-                raise ValueError(f"data.root: {file} is damaged: its size is no multiple of {size}")
+                raise ValueError(
+                    f"data.root: {file} is damaged: its size is not a multiple of {size}"
+                )
         data = np.concatenate([np.fromfile(file, np.uint8) for file in files]).reshape(-1, size)
         self.labels = data[:, label_bytes - 1].astype(np.int64)
         self.pixels = data[:, label_bytes:].reshape(-1, *CIFAR_SHAPE)

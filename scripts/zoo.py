@@ -4,8 +4,8 @@
     zoo check-env ARGUMENTS         is    python scripts/check_env.py ARGUMENTS
     zoo make-lists ARGUMENTS        is    python scripts/data/make_lists.py ARGUMENTS
 
-`zoo --help` lists all commands; `zoo COMMAND --help` shows the usage of one. The path of a yaml of
-the zoo starts at its network, `tsm/configs/tsm_smoke.yaml`; `data` and `out` are in the current
+`zoo --help` lists all commands; `zoo COMMAND --help` shows the usage of one. The path of a recipe
+of the zoo starts at its network, `tsm/configs/tsm_smoke.yaml`; `data` and `out` are in the current
 folder.
 """
 

@@ -78,7 +78,7 @@ def test_a_terminated_run_saves_and_resumes(tiny_args, tiny_ckpt, tmp_path):
     stopped = start_and_stop("tsm/train.py", arguments, tmp_path / "run", 4, signal.SIGTERM)
     assert stopped.returncode == 0, stopped.errors
     assert "Traceback" not in stopped.errors
-    assert "saved; the same command goes on from there" in stopped.errors
+    assert "saved; the same command resumes there" in stopped.errors
     run_json("tsm/train.py", *arguments, f"--run.out={tmp_path / 'run'}")
     assert_same_weights(tiny_ckpt, tmp_path / "run" / "epoch_002.ckpt")
 
@@ -88,7 +88,7 @@ def test_an_interrupted_run_saves_and_prints_a_message(tiny_args, tmp_path):
     arguments = [*tiny_args, "--run.save_steps=1", "--train.epochs=60"]
     stopped = start_and_stop("tsm/train.py", arguments, tmp_path / "run", 8, signal.SIGINT)
     assert stopped.returncode == 130, stopped.errors
-    assert "saved; the same command goes on from there" in stopped.errors.splitlines()[-1]
+    assert "saved; the same command resumes there" in stopped.errors.splitlines()[-1]
     assert "Traceback" not in stopped.errors
     assert read_step(tmp_path / "run") >= 8
 

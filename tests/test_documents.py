@@ -151,7 +151,7 @@ def write_missing_files(command: str, folder: Path) -> None:
 
 
 def save_random_weights(path: Path, yaml: Path, words: list[str]) -> None:
-    """Saves random weights of the network that the yaml and the command's settings describe."""
+    """Saves random weights of the network that the recipe and the command's settings describe."""
     network = yaml.parent.parent.name
     overrides = [word[2:] for word in words if re.match(r"--\w+\.\w+=", word)]
     cfg = load_config(find_network(network).config, yaml, overrides)

@@ -354,8 +354,8 @@ def test_a_graph_that_cannot_be_compiled_is_one_line_and_status_1(compiler):
     [
         ("", "required: --chip"),
         ("--chip=ascend910b1", "--chip: invalid choice: 'ascend910b1' (choose from"),
-        ("--chip=ascend910b --ranks=0", "--ranks: must be a whole number of at least 1, not 0"),
-        ("--chip=ascend910b --cores=few", "--cores: must be a whole number of at least 1, not few"),
+        ("--chip=ascend910b --ranks=0", "--ranks: must be an integer of at least 1, not 0"),
+        ("--chip=ascend910b --cores=few", "--cores: must be an integer of at least 1, not few"),
         ("--chip=ascend910b --mode=trian", "--mode: invalid choice: 'trian'"),
         ("--chip=ascend910b --cann=/none", "--cann: /none has no lib64/libascendcl.so"),
         ("--chip=ascend910b --run.jit_level=O3", "run.jit_level must be one of auto, O0, O1, O2"),

@@ -406,7 +406,7 @@ def test_a_prediction_by_a_cached_engine_does_not_import_mindspore(
     ("override", "words"),
     [
         ("eval.batch=3", "takes 2 clips at once and eval.batch is 3"),
-        ("model.num_classes=7", "has 5 classes, and the yaml has 7"),
+        ("model.num_classes=7", "has 5 classes, and the config file has 7"),
         ("run.engine=mindspore", "an ONNX file runs on a CPU by OpenVINO or ONNX Runtime"),
     ],
 )

@@ -78,7 +78,7 @@ TOY = {
 
 
 def load_toy_config(path: Path):
-    """Loads a yaml for the CPU with a small network, small images and few epochs."""
+    """Loads a config file for the CPU with a small network, small images and few epochs."""
     network = path.parents[1].name
     config = find_network(network).config
     overrides = ["run.device=CPU", "run.all_reduce=[]", "train.epochs=9"]

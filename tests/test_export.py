@@ -245,7 +245,7 @@ def test_a_mindir_of_several_heads_gives_the_scores_of_all_heads(tmp_path):
     ("override", "words"),
     [
         ("eval.batch=3", "takes 2 clips at once and eval.batch is 3"),
-        ("model.num_classes=7", "has 5 classes, and the yaml has 7"),
+        ("model.num_classes=7", "has 5 classes, and the config file has 7"),
     ],
 )
 def test_a_mindir_that_does_not_fit_the_yaml_is_refused(normalised, override, words):

@@ -42,7 +42,7 @@ def collect_outputs(nodes: list) -> list:
 def test_a_user_error_is_one_line_and_status_2():
     completed = run_script("scripts/launch.py", "2", FAKE_WORKER, environment={"NODES": "two"})
     assert completed.returncode == 2
-    assert completed.stderr.startswith("error: NODES must be a whole number")
+    assert completed.stderr.startswith("error: NODES must be an integer")
     assert len(completed.stderr.splitlines()) == 1
 
 

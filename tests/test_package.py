@@ -65,7 +65,7 @@ def test_the_package_requires_the_packages_of_requirements_txt(wheel):
 
 
 def test_an_installed_package_uses_the_current_folder(tmp_path, monkeypatch, capsys):
-    """Data and results are in the current folder; yamls are those of the package."""
+    """Data and results are in the current folder; config files are those of the package."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(config, "ROOT", tmp_path / NAME)
     yaml = Path("tsm/configs/tsm_smoke.yaml")

@@ -256,7 +256,7 @@ def test_a_recorded_step_is_compared_layer_by_layer(small, trained, tmp_path):
     assert fresh["largest"]["updates"] == 0.0, "updates are compared with the recorded weights"
     refused = run_script(*compare, "--against", small[1])
     assert refused.returncode == 2
-    assert "is no record" in refused.stderr.splitlines()[-1]
+    assert "is not a record" in refused.stderr.splitlines()[-1]
 
 
 @pytest.mark.slow

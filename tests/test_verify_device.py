@@ -45,8 +45,8 @@ def build_result(*lines: dict) -> ProcessResult:
     ("arguments", "reason"),
     [
         (["--only", "parity,resum"], "unknown part resum; nearest: resume"),
-        (["--devices", "none"], "--devices: must be a whole number of at least 1, not none"),
-        (["--timeout", "0"], "--timeout: must be a whole number of at least 1, not 0"),
+        (["--devices", "none"], "--devices: must be an integer of at least 1, not none"),
+        (["--timeout", "0"], "--timeout: must be an integer of at least 1, not 0"),
         (["--device", "TPU"], "invalid choice: 'TPU'"),
         (["--devices"], "--devices: expected one argument"),
         (["now"], "unexpected argument now"),

@@ -61,7 +61,7 @@ class TSMCase(golden.GoldenCase):
         return golden.build_train_step(net, self.build_loss(), opt, optimizer["clip_total_norm"])
 
     def cell_name(self, point: str) -> str:
-        """A shifted convolution is `conv1.net`; empty for the average pool, which is no cell."""
+        """A shifted convolution is `conv1.net`; empty for the average pool, which is not a cell."""
         if "avgpool" in point:
             return ""
         point = point.replace("conv1 (input after", "conv1.net (input after")

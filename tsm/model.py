@@ -4,7 +4,7 @@ Axes: N clips, T segments, C channels, H, W. The input is (N, T, C, H, W), the t
 (N*T, C, H, W), the output is (N, classes). C is 3 times the frames per segment for RGB, 2 times for
 flow. Cells keep the names of the source, mit-han-lab/temporal-shift-module, commit 1f6a834b.
 
-Departures from the source, which fails or computes wrong results in the first three cases:
+Differences from the source, which fails or computes wrong results in the first three cases:
 * MobileNetV2 can be built with its shift;
 * temporal pooling halves the number of segments in evaluation too;
 * non-local blocks need ResNet-50: on other trunks the source drops blocks of a stage;

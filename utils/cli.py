@@ -5,7 +5,7 @@
     if __name__ == "__main__":
         cli.run(main, Config, __doc__)  # --config_path Y --checkpoint_path C [--batch 1]
 
-The parameters of `main`, but for `network` and `cfg`, are the arguments of the command. A keyword-
+The parameters of `main`, except `network` and `cfg`, are the arguments of the command. A keyword-
 only one is an option, required if it has no default; another one is a positional argument, a list
 several of them. `bool` is a flag, `Literal` lists the choices, and `Annotated[type, convert]` names
 the function that converts the text.
@@ -66,7 +66,7 @@ def run(main: Callable, config_class: type, usage: str, *options_of: Callable) -
 def run_for_network(main: Callable, usage: str, *options_of: Callable) -> NoReturn:
     """Calls `main(network, cfg, **options)` of a script that serves every network, and exits.
 
-    The network is named by `--network`, or by the folder of the yaml.
+    The network is named by `--network`, or by the folder of the config file.
     """
 
     def work() -> Any:
@@ -120,7 +120,7 @@ class Parser(argparse.ArgumentParser):
 
     @shorten_errors()
     def parse(self, arguments: Sequence[str]) -> tuple[Path, list[str], dict[str, Any]]:
-        """(path of the yaml, settings as `section.key=value`, options by name).
+        """(path of the config file, settings as `section.key=value`, options by name).
 
         Without arguments, prints the usage and exits if one is required.
         """
@@ -180,16 +180,14 @@ def describe_type(hint: Any) -> dict[str, Any]:
 
 
 def integer_between(minimum: int, maximum: int = 10**18 - 1) -> Callable[[str], int]:
-    """A function for Annotated that converts a text to an integer, or raises ArgumentTypeError."""
+    """A function for Annotated: a string to an integer. It raises ArgumentTypeError."""
 
     def convert(text: str) -> int:
         if text.isdecimal() and len(text) <= 18 and minimum <= int(text) <= maximum:
             return int(text)
         is_open = maximum == 10**18 - 1
         bounds = f"of at least {minimum}" if is_open else f"from {minimum} to {maximum}"
-        raise argparse.ArgumentTypeError(
-            f"must be a whole number {bounds}, not {shorten(text, VALUE)}"
-        )
+        raise argparse.ArgumentTypeError(f"must be an integer {bounds}, not {shorten(text, VALUE)}")
 
     return convert
 
@@ -211,7 +209,7 @@ def main_guard(usage: str, work: Callable[[], Any], watch_signals: bool = True) 
     """Runs `work` and exits: an error becomes an exit status and one line on stderr.
 
     `--help` prints the usage instead. With `watch_signals`, ctrl-C and SIGTERM end the process even
-    while the framework is busy; without, Python's handlers are used.
+    while MindSpore is busy; without, Python's handlers are used.
     """
     fill_closed_streams()
     try:
@@ -259,7 +257,7 @@ def format_user_error(error: Exception) -> str:
 
 
 def exit_now(status: int, line: str) -> NoReturn:
-    """Ends at once, without waiting for threads of the framework and of the data pipeline."""
+    """Ends at once, without waiting for threads of MindSpore and of the data pipeline."""
     with contextlib.suppress(OSError), exit_on_broken_pipe():
         print(line, file=sys.stderr, flush=True)
     os._exit(status)

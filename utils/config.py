@@ -1,12 +1,12 @@
-"""Settings: a yaml file and command-line overrides become one checked, frozen dataclass.
+"""Settings: a config file and command-line overrides become one checked, frozen dataclass.
 
 The `Config` of a network has the sections `run`, `data`, `model`, `train`, `eval`, each a frozen
 dataclass. Those of `data`, `train` and `eval` derive from `ImageData` or `VideoData`, `Recipe` and
 `Evaluation`, which hold what the networks share. An unknown key, a missing key or a value of the
 wrong type is a ValueError that names the setting and, for an unknown one, the nearest real one.
 
-Paths: in a yaml they are relative to the checkout, on the command line to the current folder.
-Installed as a package there is no checkout, and both start at the current folder.
+Paths in a config file are relative to the checkout, those on the command line to the current
+folder. Installed as a package there is no checkout, and both start at the current folder.
 """
 
 import dataclasses
@@ -92,14 +92,14 @@ def convert_union(value: Any, kinds: tuple, name: str) -> Any:
     return convert_value(value, choices[0], name)
 
 
-WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+WORDS = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}
 
 
 def convert_scalar(value: Any, kind: type, name: str) -> Any:
     if kind is Path and isinstance(value, str) and value and "\0" not in value:
         return Path(value)
     if kind is float:
-        # YAML 1.1 reads 1e-4, without a dot, as a text; and nan and inf.
+        # YAML 1.1 reads 1e-4, without a dot, as a string; and nan and inf.
         try:
             number = float(value) if not isinstance(value, bool) else math.nan
         except (OverflowError, TypeError, ValueError):
@@ -109,7 +109,7 @@ def convert_scalar(value: Any, kind: type, name: str) -> Any:
     elif type(value) is kind:
         if not isinstance(value, int) or abs(value) < 2**63:
             return value
-        raise ValueError(f"{name} must be a whole number below 2^63, not {format_value(value)}")
+        raise ValueError(f"{name} must be an integer below 2^63, not {format_value(value)}")
     raise ValueError(f"{name} must be {WORDS.get(kind, 'a path')}, not {format_value(value)}")
 
 
@@ -156,7 +156,7 @@ class Run:
     profile: Optional[Path] = None  # a folder for the trace of a few steps
     tensorboard: bool = False  # also write the log's values for TensorBoard, into `out`
     resume: bool = True  # continue the run in `out`
-    out: Optional[Path] = None  # default: out/<name of the yaml>
+    out: Optional[Path] = None  # default: out/<name of the config file>
 
     @property
     def amp_level(self) -> Level:
@@ -352,7 +352,7 @@ def load_config(cls: type[ConfigT], path: Path, overrides: Sequence[str] = ()) -
         check_names(cls, values)
     except ValueError as error:
         network = cls.__module__.partition(".")[0]
-        raise ValueError(f"{path}, read as a yaml of {network}: {error}") from None
+        raise ValueError(f"{path}, read as a config file of {network}: {error}") from None
     resolve_paths(cls, values, get_base_folder())
     values.setdefault("run", {}).setdefault("out", str(get_base_folder() / "out" / Path(path).stem))
     for override in overrides:
@@ -383,14 +383,14 @@ def read_yaml(path: Path) -> dict:
     try:
         values = load_yaml_file(path)
     except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: not a readable yaml: {format_error(error)}") from None
+        raise ValueError(f"{path}: not a readable config file: {format_error(error)}") from None
     if not isinstance(values, dict) or not all(isinstance(v, dict) for v in values.values()):
         raise ValueError(f"{path}: expected sections with settings, as in run: {{device: CPU}}")
     return values
 
 
 def find_nearest_yaml(path: Path) -> str:
-    """Advice with the nearest yaml of the same folder, here or in this zoo; empty without one."""
+    """Advice with the nearest name of the same folder, here or in this zoo; empty without one."""
     for folder in (path, path.parent, ROOT / path, ROOT / path.parent):
         names = [file.name for file in folder.glob("*.yaml")] if os.path.isdir(folder) else []
         near = difflib.get_close_matches(path.name, names, 1, 0.0)
@@ -454,8 +454,8 @@ def check_swap_labels(data: ClassSettings, num_classes: int) -> None:
     wrong = [label for label in labels if not 0 <= label < num_classes]
     if wrong:
         raise ValueError(
-            f"data.swap_labels: {wrong[-1]} is no label of {num_classes} classes; give the pairs "
-            "whose names are of left and right, or none: "
+            f"data.swap_labels: {wrong[-1]} is not a label of {num_classes} classes; "
+            "give the pairs whose names are of left and right, or none: "
             "--data.swap_labels=[]"
         )
     if len(set(labels)) < len(labels):

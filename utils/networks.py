@@ -147,7 +147,7 @@ def find_network(name: str) -> Network:
 
 
 def find_network_of_yaml(path: Path) -> Network:
-    """The network of a yaml file `<network>/configs/<name>.yaml`."""
+    """The network of a config file `<network>/configs/<name>.yaml`."""
     read_yaml(path)
     name = path.resolve().parent.parent.name
     if name not in list_networks():
@@ -161,10 +161,10 @@ def find_network_of_yaml(path: Path) -> Network:
 def load_for_script(
     config_class: type[ConfigT], path: Path, overrides: list[str], remedy: str
 ) -> ConfigT:
-    """`load_config` for a script that takes the yaml files of one network.
+    """`load_config` for a script that takes the config files of one network.
 
-    If that fails and the yaml is in another network's folder, the ValueError names `remedy`, the
-    script or option for the yaml, with {} for that network.
+    If that fails and the config file is in another network's folder, the ValueError names `remedy`,
+    the script or option for the config file, with {} for that network.
     """
     try:
         return load_config(config_class, path, overrides)
@@ -172,5 +172,5 @@ def load_for_script(
         name = path.resolve().parent.parent.name
         if name not in list_networks() or name == config_class.__module__.partition(".")[0]:
             raise
-        owner = f"The yaml is in the folder of {name}"
+        owner = f"The config file is in the folder of {name}"
         raise ValueError(f"{error}. {owner}: use {remedy.format(name)}") from None

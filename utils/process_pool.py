@@ -123,7 +123,7 @@ def run_alone(work: Callable, job: Any) -> Any:
 
 
 def start_process_pool(workers: int) -> ProcessPoolExecutor:
-    """Starts new processes: a forked one would inherit the locks of the framework's threads."""
+    """Starts new processes: a forked one would inherit the locks of MindSpore's threads."""
     context = multiprocessing.get_context("spawn")
     return ProcessPoolExecutor(workers, context, exit_when_parent_dies, (os.getpid(),))
 

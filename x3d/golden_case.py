@@ -47,5 +47,5 @@ class X3DCase(golden.GoldenCase):
         return golden.build_train_step(net, self.build_loss(), opt)
 
     def cell_name(self, point: str) -> str:
-        """Empty for the pool, which is no cell here."""
+        """Empty for the pool, which is not a cell here."""
         return "" if point == "head.avg_pool" else point

@@ -5,7 +5,7 @@ returns probabilities (N, classes): the softmax of every position, averaged over
 Cells keep the names of PySlowFast.
 Source: facebookresearch/SlowFast, commit 287ec007.
 
-Departures from the source: uint8 clips are normalised in the network; drop-connect, which no
+Differences from the source: uint8 clips are normalised in the network; drop-connect, which no
 recipe of the source uses, is left out. `depthwise_impl: dense` is the network of the Ascend port.
 """
 

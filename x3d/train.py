@@ -95,7 +95,7 @@ def build_validation(cfg: Config, net, rt: runtime.Runtime):
     """A function that evaluates `net` during training; None if `run.eval_every` is 0."""
     if not cfg.run.eval_every:
         return None
-    records = read_records(cfg, "test")  # a bad line ends the run before training starts
+    records = read_records(cfg, "test")  # a bad line stops the run before training starts
     classes = cfg.model.num_classes
     scorer = CellScorer(net)
     return lambda: evaluate(scorer, EvalVideos(records, cfg, rt, "val").dataset(), classes, rt)

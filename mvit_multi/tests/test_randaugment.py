@@ -105,7 +105,7 @@ def test_pixels_of_the_operators_equal_pillows(name, kind):
 
 
 def test_two_pictures_are_mixed_to_pillows_levels_for_all_pairs_of_levels():
-    """Also for factors for which a difference of levels is just below a whole number."""
+    """Also for factors for which a difference of levels is just below an integer."""
     base = np.broadcast_to(np.arange(256, dtype=np.uint8)[:, None, None], (256, 256, 3)).copy()
     other = base.transpose(1, 0, 2).copy()
     out = np.empty_like(base)

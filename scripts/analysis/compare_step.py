@@ -6,12 +6,13 @@
         tsm/tests/golden/tsm_r50_8f_small.json
         [--recipe "head_lr_mult=1"] [--tolerance 1e-4] [--section.key=value ...]
 
---record takes one step: the first batch of the yaml's data, weights from the checkpoint or from the
-seed. It writes batch, weights, activations, loss, gradients and update. --against takes the same
-step again, for example on another device, with other settings, or after a change. It compares batch
-and weights, then takes both from the record, so that an error in them does not hide later ones.
---case compares with a golden case; yaml and settings then only choose network and device. --recipe
-replays the case with other settings, which `recipe` in the network's golden_case.py lists.
+--record takes one step: the first batch of the config file's data, weights from the checkpoint or
+from the seed. It writes batch, weights, activations, loss, gradients and update. --against takes
+the same step again, for example on another device, with other settings, or after a change. It
+compares batch and weights, then takes both from the record, so that an error in them does not hide
+later ones.
+--case compares with a golden case; recipe and settings then only choose network and device.
+--recipe replays the case with other settings, which `recipe` in the network's golden_case.py lists.
 
 Prints a line for each array: stage, name, relative error. The last line of stdout is one JSON
 object: first (stage, name and error of the first beyond the tolerance, or null), largest (by
@@ -87,13 +88,13 @@ def read_case(path: Path) -> dict:
     try:
         return load_case(path)
     except (OSError, ValueError) as error:
-        raise ValueError(f"--case: {path} is no golden case: {error}") from None
+        raise ValueError(f"--case: {path} is not a golden case: {error}") from None
 
 
 def build_first_step(
     network: Network, cfg: NetworkConfig, rt: runtime.Runtime, path: Optional[Path]
 ) -> tuple:
-    """(train step, clip, target): the yaml's network and the first batch of its data."""
+    """(train step, clip, target): the config file's network and the first batch of its data."""
     records = network.read_records(cfg, "train")
     sampler = network.build_train_sampler(cfg, records, rt)
     if path:

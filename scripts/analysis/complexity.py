@@ -4,9 +4,9 @@
     python scripts/analysis/complexity.py --config_path Y [--layers] [--section.key=value ...]
         [--network x3d]
 
-Without arguments prints a row for every network of the zoo's yaml files. Yaml files that differ in
-the number of classes only have one row, for the most common number. With a yaml prints its row,
-then one for every kind of operator, and with --layers one for every layer, in the order of the
+Without arguments prints a row for every network of the zoo's recipes. Recipes that differ in the
+number of classes only have one row, for the most common number. With a recipe prints its row, then
+one for every kind of operator, and with --layers one for every layer, in the order of the
 forward pass. The counts are of one run in evaluation, on the CPU, of a clip as in training. Bytes:
 of the input as uint8; of activations, the outputs of all layers, and of gradients, all trainable
 parameters, as float32. The columns `per ...` are multiply-adds for each of these bytes. The last
@@ -92,9 +92,9 @@ def print_all_networks() -> None:
 
 
 def group_yamls() -> list[list[Path]]:
-    """The yaml files of all networks, those of one model and shape of clip together.
+    """The config files of all networks, those of one model and shape of clip together.
 
-    The first of a group has the number of classes that most yaml files of its network have.
+    The first of a group has the number of classes that most config files of its network have.
     """
     groups = defaultdict(list)
     classes = {}

@@ -3,10 +3,10 @@
     python scripts/analysis/dry_run_recipes.py --out FILE.md [--chip ascend910b] [--ranks 8]
         [--only NAME,NAME]
 
-Runs one training step of each yaml of the zoo as scripts/analysis/dry_run.py does, at its full
+Runs one training step of each recipe of the zoo as scripts/analysis/dry_run.py does, at its full
 size: one to six minutes each, hours for all. After each recipe a JSON line is appended to
 FILE.jsonl and the table in FILE.md is written anew; the same command goes on where it stopped.
-Delete FILE.jsonl to start again. --only takes names of yamls. The last line of stdout is one JSON
+Delete FILE.jsonl to start again. --only takes names of recipes. The last line of stdout is one JSON
 object: recipes, failed. Exit status 1 if a step cannot be built or run.
 """
 

@@ -132,7 +132,7 @@ def order_gradients(network: str, cfg: Any, chip: str) -> dict[str, float]:
 
     A dry run sums every gradient in a separate AllReduce. The row of that AllReduce in MindSpore's
     execution order shows how much of the backward pass precedes it. Raises ValueError for a chip
-    that is no Ascend, for a step that does not compile, and if this machine cannot do a dry run.
+    that is not an Ascend, for a step that does not compile, and if this machine cannot dry-run.
     """
     if CHIPS[chip] != "Ascend":
         raise ValueError(f"--chip {chip}: a dry run shows the order of gradients on Ascend only")

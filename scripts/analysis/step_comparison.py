@@ -101,9 +101,9 @@ def load_record(path: Path) -> dict[str, np.ndarray]:
         with np.load(path) as file:
             record = {name: file[name] for name in file.files}
     except (OSError, ValueError, EOFError, TypeError, AttributeError, *DAMAGED_ZIP) as error:
-        raise ValueError(f"--against: {path} is no record: {str(error)[:200]}") from None
+        raise ValueError(f"--against: {path} is not a record: {str(error)[:200]}") from None
     if not {"data/clip", "data/target", "loss/loss"} <= set(record):
-        raise ValueError(f"--against: {path} is no record: it has no data or no loss")
+        raise ValueError(f"--against: {path} is not a record: it has no data or no loss")
     return record
 
 

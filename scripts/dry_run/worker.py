@@ -2,9 +2,10 @@
 
     python scripts/dry_run/worker.py REQUEST
 
-REQUEST is a JSON object: network, yaml (the text of its settings), mode (train or eval), ranks,
-separate_gradients. The yaml is written to the current folder. `scripts.dry_run.simulator` sets the
-environment and starts this process. The last line of stdout is a JSON object.
+REQUEST is a JSON object: network, yaml (the content of the config file), mode (train or eval),
+ranks, separate_gradients. The config file is written to the current folder.
+`scripts.dry_run.simulator` sets the environment and starts this process. The last line of stdout is
+a JSON object.
 """
 
 import json

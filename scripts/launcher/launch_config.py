@@ -115,7 +115,7 @@ def parse_number(name: str, text: str, lowest: int, highest: int = 10**6) -> int
     if not text.isdecimal() or len(text) > 18 or not lowest <= int(text) <= highest:
         bounds = f"from {lowest} to {highest}" if highest < 10**6 else f"of at least {lowest}"
         shown = shorten(text, VALUE) or "nothing"
-        raise ValueError(f"{name} must be a whole number {bounds}, not {shown}")
+        raise ValueError(f"{name} must be an integer {bounds}, not {shown}")
     return int(text)
 
 
@@ -236,7 +236,7 @@ def should_bind_cores(arguments: Sequence[str], environ: Mapping[str, str]) -> b
 
 
 def read_device(arguments: Sequence[str]) -> str:
-    """run.device of the command line or else of the yaml; empty if neither can be read."""
+    """run.device of the command line or else of the config file; empty if neither can be read."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--run.device", dest="device", nargs="?")
     parser.add_argument("--config_path", nargs="?")

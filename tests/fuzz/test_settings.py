@@ -1,4 +1,4 @@
-"""Random yaml files, overrides and command lines load or end in one short error message."""
+"""Random config files, overrides and command lines load or end in one short error message."""
 
 import math
 import os
@@ -65,7 +65,7 @@ def make_override_case(seed: int) -> tuple[str, bytes, str]:
 
 
 def try_settings(folder: Path, seeds: range, make_case: Callable[[int], tuple]) -> None:
-    """`make_case` returns the network, the content of a yaml and overrides, of a seed."""
+    """`make_case` returns the network, the content of a config file and overrides, of a seed."""
     loaded = 0
     path = folder / "random.yaml"
     for seed in seeds:

@@ -87,7 +87,7 @@ def check_same_step(step: int, rt: Runtime, folder: Path) -> None:
     mine = step % 4096  # sums stay exact
     if sum_count(mine, rt) != mine * rt.size:
         raise ValueError(
-            f"run.out: this rank goes on from step {step} of {folder}, others from another one; "
+            f"run.out: this rank resumes at step {step} of {folder}, others from another one; "
             "all ranks must see the same folder"
         )
 

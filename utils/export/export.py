@@ -85,7 +85,7 @@ def read_batch(text: str) -> int:
     """The number of clips; 0 for `free`."""
     if text != "free" and not (text.isdecimal() and len(text) <= 18 and int(text) > 0):
         raise argparse.ArgumentTypeError(
-            f"must be a whole number above 0, or free, not {shorten(text, VALUE)}"
+            f"must be an integer above 0, or free, not {shorten(text, VALUE)}"
         )
     return 0 if text == "free" else int(text)
 

@@ -42,8 +42,8 @@ class FileScorer(Scorer):
         (batch, *expected), (count, *shape) = self.shape, clips.shape
         if shape != expected or 0 < batch < count:
             raise ValueError(
-                f"{self.path} takes clips {list(self.shape)}, and the yaml's are "
-                f"{list(clips.shape)}; export it again with this yaml"
+                f"{self.path} takes clips {list(self.shape)}, and the config file's are "
+                f"{list(clips.shape)}; export it again with this config file"
             )
         if batch > count:  # one video's view, in a file for several
             clips = np.resize(clips, (batch, *shape))
@@ -89,7 +89,7 @@ def warn_without_checksum(path: Path) -> None:
 def check_contents(
     path: Path, cfg: NetworkConfig, info: dict[str, str], classes: int, batch: int
 ) -> None:
-    """Raises ValueError if a file does not fit the yaml.
+    """Raises ValueError if a file does not fit the config file.
 
     `info` is the file's metadata. `classes` is the last size of its output, used if the metadata do
     not name it. `batch` is 0 if the file takes any number of clips.
@@ -103,7 +103,7 @@ def check_contents(
     in_file = info.get("classes", str(classes))
     if in_file != expected:
         in_file = escape_control(in_file)[:20]
-        raise ValueError(f"{path} has {in_file} classes, and the yaml has {expected}")
+        raise ValueError(f"{path} has {in_file} classes, and the config file has {expected}")
     if batch > 0 and batch != cfg.eval.batch:
         raise ValueError(
             f"{path} takes {batch} clips at once and eval.batch is {cfg.eval.batch}: "

@@ -180,7 +180,7 @@ def parse_node(node: Any, primitive: Any) -> Node:
 
 
 def parse_value(attribute: Any) -> Any:
-    """A number, a text, an array or a tuple of such; None for an attribute that only orders."""
+    """A number, a string, an array or a tuple of such; None for an attribute that only orders."""
     kind = attribute.AttributeType.Name(attribute.type)
     if kind in ("TUPLE", "LIST"):
         return tuple(parse_value(item) for item in attribute.values)

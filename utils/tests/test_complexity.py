@@ -127,7 +127,7 @@ SMALL = {
 
 
 def build_and_count(folder: str, name: str, *overrides: str) -> tuple:
-    """(network, costs of its layers) of a yaml, with small sizes."""
+    """(network, costs of its layers) of a config file, with small sizes."""
     network = find_network(folder)
     path = ROOT / folder / "configs" / f"{name}.yaml"
     cfg = load_config(network.config, path, ["run.device=CPU", "run.all_reduce=[]", *overrides])

@@ -1,4 +1,4 @@
-"""The progress of a long command where stderr is no terminal, and on one."""
+"""The progress of a long command where stderr is not a terminal, and on one."""
 
 import io
 import sys

@@ -20,7 +20,7 @@ class SGD(nn.Optimizer):
     `groups` have `params`, `lr` (floats, one per update) and `weight_decay`. `parameters` lists all
     of them in the network's order, which the AllReduce splits count in.
 
-    The framework's own keeps a third array per parameter, and is compiled in twice the time: it
+    MindSpore's own keeps a third array per parameter, and is compiled in twice the time: it
     goes over all parameters four times, with a schedule for each where the groups' rates differ.
     """
 

@@ -205,5 +205,5 @@ def read_sampler_state(arrays: dict[str, np.ndarray], path: Path) -> SamplerStat
     """Removes from a resume file's arrays what `RunDirectory.save` adds. Raises ValueError."""
     counts = arrays.pop(SAMPLER, np.zeros(0)).tolist()
     if np.shape(counts) != (4,) or min(counts) < 1:
-        raise ValueError(f"{path} is no resume file of this zoo; choose another --run.out")
+        raise ValueError(f"{path} is not a resume file of this zoo; choose another --run.out")
     return SamplerState(*map(int, counts))

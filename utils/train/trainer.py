@@ -198,7 +198,7 @@ def log_start(train: Recipe, sampler: TrainSampler, segments: Segments, start_st
 
 
 def describe_device_counts(train: Recipe, sampler: TrainSampler) -> str:
-    """Samples an update and peak rate of the same yaml on other numbers of devices, in one line.
+    """Samples an update and peak rate of the same recipe on other numbers of devices, in one line.
 
     `here` stands before the number in use; numbers that the data cannot feed are left out.
     """

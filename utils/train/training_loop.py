@@ -233,7 +233,7 @@ class TrainingLoop(Callback):
             return
         how = f"stopped at step {self.position}, saved"
         if is_incomplete:
-            how += "; the same command goes on from there"
+            how += "; the same command resumes there"
         if self.unvalidated_epoch:
             how += f"; the validation of epoch {self.unvalidated_epoch} is left to eval.py"
         if self.stop_signal == signal.SIGINT:

@@ -85,7 +85,7 @@ def check_size(width: int, height: int, max_pixels: int) -> None:
 
 
 def read_bytes(path: Union[str, Path]) -> bytes:
-    """The bytes of an image file. OSError if it is no file or larger than MAX_FILE_BYTES."""
+    """The bytes of an image file. OSError if it is not a file or larger than MAX_FILE_BYTES."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO does not block
     with open(handle, "rb", buffering=0) as file:
         status = os.fstat(file.fileno())

@@ -31,7 +31,7 @@ SAMPLER = "sampler"
 # MindSpore's names of types; in lower case they are PyTorch's. bfloat16 becomes float32.
 TYPES = ("Bool", "Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64")
 TYPES += ("BFloat16", "Float16", "Float32", "Float64")
-TEXT = "str"  # the type of a text, which `append_dict` of `save_checkpoint` writes
+TEXT = "str"  # the type of a string, which `append_dict` of `save_checkpoint` writes
 CHECKSUM = b"crc_num"
 CHECKSUM_BYTES = 10
 MAX_ENTRIES = 100_000  # each takes some hundred bytes of memory; no network here has 2,000
@@ -55,7 +55,7 @@ class Content(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """An array, or a part of one: MindSpore splits those above 512 MB. Or a text."""
+    """An array, or a part of one: MindSpore splits those above 512 MB. Or a string."""
 
     name: str
     kind: str
@@ -66,7 +66,7 @@ class Entry(NamedTuple):
 def read(path: Path, only: Sequence[str] = ()) -> dict[str, np.ndarray]:
     """{name: array} of a checkpoint, or of the names in `only`. Texts are left out.
 
-    Raises ValueError if the file is no intact checkpoint. Logs a warning if the file has no
+    Raises ValueError if the file is not an intact checkpoint. Logs a warning if the file has no
     checksum, unless `only` is used.
     """
     arrays = (read_content if only else read_all)(path).arrays
@@ -86,7 +86,7 @@ def read_all(path: Path) -> Content:
 
 
 def read_content(path: Path) -> Content:
-    """Arrays and texts. Raises ValueError if the file is no intact checkpoint."""
+    """Arrays and texts. Raises ValueError if the file is not an intact checkpoint."""
     path = Path(path)
     check_kind(path)
     try:
@@ -98,7 +98,7 @@ def read_content(path: Path) -> Content:
 
 
 def check_kind(path: Path) -> None:
-    """Raises ValueError if a file's name or size shows that it is no checkpoint."""
+    """Raises ValueError if a file's name or size shows that it is not a checkpoint."""
     if not os.path.isfile(path):
         folder = path if os.path.isdir(path) else path.parent
         names = [file.name for file in list_epochs(folder)][-3:]
@@ -182,7 +182,7 @@ def read_entries(content: memoryview) -> Iterator[Entry]:
     """The arrays, parts of arrays and texts."""
     for count, (number, value) in enumerate(read_fields(content)):
         if number != 1 or isinstance(value, int):
-            raise DamagedFileError("it is no list of arrays")
+            raise DamagedFileError("it is not a list of arrays")
         if count == MAX_ENTRIES:
             raise DamagedFileError(f"it has more than {MAX_ENTRIES} entries")
         fields = collect_fields(read_fields(value), {1, 2}, "an entry")
@@ -205,10 +205,10 @@ def collect_fields(
     values = {}
     for number, value in fields:
         if number in values or number not in numbers or isinstance(value, int):
-            raise DamagedFileError(f"{name} is no array")
+            raise DamagedFileError(f"{name} is not an array")
         values[number] = value
     if len(values) < len(numbers):
-        raise DamagedFileError(f"{name} is no array")
+        raise DamagedFileError(f"{name} is not an array")
     return dict(sorted(values.items()))
 
 

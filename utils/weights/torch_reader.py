@@ -101,7 +101,7 @@ def check(holds: object, text: str, *values: object) -> None:
 
 
 def are_counts(*values: object) -> bool:
-    """Whether values out of a file are whole numbers from 0 to 2^63 - 1."""
+    """Whether values out of a file are integers from 0 to 2^63 - 1."""
     return all(type(value) is int and 0 <= value < 1 << 63 for value in values)
 
 
@@ -233,7 +233,7 @@ def read_legacy(file: BinaryIO, size: int) -> object:
     pickles = PickleReader(file.read(MAX_PICKLE), size)
     magic, protocol, system = (pickles.load_next() for _ in range(3))
     valid = magic == MAGIC and protocol == PROTOCOL and isinstance(system, dict)
-    check(valid, "is no PyTorch file of protocol {}", PROTOCOL)
+    check(valid, "is not a PyTorch file of protocol {}", PROTOCOL)
     check(system.get("little_endian", True), BIG_ENDIAN)
     tree = pickles.load_next()
     keys = pickles.load_next()
@@ -376,7 +376,7 @@ class Constant:
 
     def __setstate__(self, state: Union[tuple, Dict]) -> None:
         # A Parameter of PyTorch 0.3 has a state of 3, which is not needed.
-        check(self.value is None or len(state) != 5, "fills a numpy array which is no blank one")
+        check(self.value is None or len(state) != 5, "fills a numpy array which is not a blank one")
         self.value = state if self.value is None else self.value
 
 
@@ -560,7 +560,9 @@ class PickleReader(io.BytesIO):
         if isinstance(node, dict):
             return {key: self.resolve(value, depth + 1) for key, value in node.items()}
         check(not isinstance(node, Storage), "holds a bare storage; save the tensor")
-        check(isinstance(node, VALUES), "holds a {}, which is no plain value", type(node).__name__)
+        check(
+            isinstance(node, VALUES), "holds a {}, which is not a plain value", type(node).__name__
+        )
         return str(node) if isinstance(node, Name) else node
 
 

@@ -154,7 +154,7 @@ def test_pyav_decodes_only_the_necessary_frames(odd_videos):
         assert video._starts == [0, 8, 16, 24, 32]
         assert video._parts([9, 30, 31]) == [(8, [9]), (24, [30, 31])]
     with open_video(odd_videos["intra refresh"], "pyav") as video:
-        assert video._starts == [0], "a recovery point is no random-access point"
+        assert video._starts == [0], "a recovery point is not a random-access point"
 
 
 @pytest.mark.slow

@@ -215,7 +215,7 @@ def test_a_resume_file_without_a_sampler_is_refused(tmp_path):
         if counts is not None:
             arrays["sampler"] = Tensor(counts)
         save(folder.resume_file, arrays)
-        with pytest.raises(ValueError, match="resume.ckpt is no resume file of this zoo"):
+        with pytest.raises(ValueError, match="resume.ckpt is not a resume file of this zoo"):
             folder.resume(TrainSampler(100, 4, 0, 1, 0), 1)
     folder.lock.close()
 
