@@ -97,18 +97,27 @@ def main(
         fresh = build_networks.drop_pretrained(cfg)
         log.start_log(rt)
         if part:
-            print(json.dumps(graph_costs.measure_graph(network.name, fresh, rt, part)))
+            print(json.dumps(graph_costs.measure_graph(network.name, cfg=fresh, rt=rt, part=part)))
             return
         if kind == "eval":
             scorer = open_scorer(network, cfg, checkpoint_path)
-            result.update(measure_eval(network, cfg, rt, seconds, scorer))
+            result.update(measure_eval(network, cfg=cfg, rt=rt, seconds=seconds, scorer=scorer))
         elif kind == "step":
-            result.update(measure_step(network, fresh, rt, repeats, checkpoint_path, environment))
+            result.update(
+                measure_step(
+                    network,
+                    cfg=fresh,
+                    rt=rt,
+                    repeats=repeats,
+                    checkpoint_path=checkpoint_path,
+                    torch=environment,
+                )
+            )
         elif kind == "kernels":
             product = measure_matmul_gflops(repeats)
-            result.update(profile_kernels(network, fresh, rt, product))
+            result.update(profile_kernels(network, cfg=fresh, rt=rt, matmul_gflops=product))
         else:
-            result.update(measure_data(network, cfg, rt, seconds))
+            result.update(measure_data(network, cfg=cfg, rt=rt, seconds=seconds))
     result["machine"] = results.describe_machine(cfg.run.device)
     if before:
         result.update(against=str(against), ratios=results.compute_ratios(before, result))
@@ -138,17 +147,23 @@ def measure_step(
     batch = clip.size // int(np.prod(shape))  # several clips of a video count as several
     twins = []
     for layout in baseline.LAYOUTS if torch is not None else ():
-        twins.append(baseline.TorchTwin(network.name, cfg, (batch, *shape), layout, torch))
+        twins.append(
+            baseline.TorchTwin(
+                network.name, cfg=cfg, shape=(batch, *shape), layout=layout, environment=torch
+            )
+        )
     macs = count_multiply_adds(step.net, shape)
     log.log.info("compiling the training graph ...")
     compiled = measure_compile_seconds(step, *inputs)
-    train = baseline.measure_medians(lambda: step(*inputs).asnumpy(), repeats, twins, "train")
+    train = baseline.measure_medians(
+        lambda: step(*inputs).asnumpy(), repeats=repeats, twins=twins, work="train"
+    )
     peak_gb = read_peak_memory()
     scorer = open_scorer(network, cfg, checkpoint_path)
     evaluate = partial(scorer, clip.asnumpy().reshape(batch, *shape))
     log.log.info("compiling the evaluation graph ...")
     eval_compiled = build_networks.measure_median_seconds(evaluate, 1, warm_up=0)
-    evaluation = baseline.measure_medians(evaluate, repeats, twins, "evaluate")
+    evaluation = baseline.measure_medians(evaluate, repeats=repeats, twins=twins, work="evaluate")
     peak = measure_matmul_gflops(repeats)
     # A training step counts three forward passes: forward, and gradients of inputs and weights.
     rate = 2 * 3 * macs * batch / train[0] / 1e9
@@ -169,7 +184,9 @@ def measure_step(
         "train_share_of_matmul": round(rate / peak, 3),
     }
     if twins:
-        result.update(baseline.compare_with_twins(twins, batch, train, evaluation))
+        result.update(
+            baseline.compare_with_twins(twins, batch=batch, train=train, evaluation=evaluation)
+        )
     for twin in twins:
         twin.close()
     return result

@@ -24,7 +24,7 @@ def measure_graph(network: str, cfg: NetworkConfig, rt: Runtime, part: str) -> d
     `seconds` to compile it; `peak_gb`, the most memory of this process; `device_peak_gb`, of a
     device that has its own; `estimate_gb`, of a training on a CPU, the peak that train.py expects.
     """
-    cell, inputs = build_cell(network, cfg, rt, part.partition("_")[0])
+    cell, inputs = build_cell(network, cfg=cfg, rt=rt, mode=part.partition("_")[0])
     log.log.info("%s ...", part)
     result = {}
     if part == "train" and rt.device == "CPU":

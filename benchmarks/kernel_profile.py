@@ -50,7 +50,7 @@ def profile_kernels(
     """Runs a training step on synthetic clips; prints the table of its costliest operators."""
     if rt.device != "CPU":
         raise ValueError("kernels are profiled on a CPU only: --run.device=CPU")
-    step, inputs = build_cell(network.name, cfg, rt, "train")
+    step, inputs = build_cell(network.name, cfg=cfg, rt=rt, mode="train")
     step(*inputs).asnumpy()
     with tempfile.TemporaryDirectory() as name:
         profiler = StepProfiler(Path(name), rt)
@@ -63,7 +63,10 @@ def profile_kernels(
         costs = add_costs(read_times(traces), read_launches(traces))
     copy_rate = measure_copy_gbs()
     total = sum(cost.milliseconds for cost in costs)
-    rows = [describe_cost(cost, total, matmul_gflops, copy_rate) for cost in costs[:SHOWN]]
+    rows = [
+        describe_cost(cost, total=total, matmul_gflops=matmul_gflops, copy_rate=copy_rate)
+        for cost in costs[:SHOWN]
+    ]
     print(*format_costs(rows), sep="\n")
     return {
         "batch": cfg.data.batch,
@@ -104,7 +107,9 @@ def add_costs(costs: dict[str, Cost], launches: list[Launch]) -> list[Cost]:
         if operator in costs:
             sizes = [prod(shape) for shape in inputs]
             costs[operator].bytes += 4 * (sum(sizes) + max(sizes, default=0)) / RECORDED
-            costs[operator].flops += count_flops(operator, inputs, outputs, weights) / RECORDED
+            costs[operator].flops += (
+                count_flops(operator, inputs=inputs, outputs=outputs, weights=weights) / RECORDED
+            )
     return sorted(costs.values(), key=lambda cost: -cost.milliseconds)
 
 

@@ -81,8 +81,8 @@ def main(
     options = ["--data.workers=2", "--seconds", str(seconds)]
     rows = []
     for network, path, settings in list_cases(folder):
-        arguments = ["data", *list_arguments(network, settings, folder), *options]
-        result = run_script("benchmarks/benchmark.py", *arguments)
+        inputs = list_arguments(network, settings, folder)
+        result = run_script("benchmarks/benchmark.py", "data", *inputs, *options)
         rows.append({"network": network, "path": path, **result})
     for line in [*format_costs(rows), "", *format_needs(rows)]:
         print(line)

@@ -63,9 +63,9 @@ def main(*, torch: bool = False, repeats: cli.PositiveInt = 5, only: str = "") -
         check_choice(name, NETWORKS, "name of --only")
     for name in names:
         print(f"{name} ...", file=sys.stderr, flush=True)
-        arguments = ["--config_path", str(next(ROOT.glob(f"*/configs/{name}.yaml")))]
-        arguments += [*FIXED, *NETWORKS[name], f"--repeats={repeats}", *["--torch"] * torch]
-        rows.append(run_script("benchmarks/benchmark.py", "step", *arguments))
+        options = ["--config_path", str(next(ROOT.glob(f"*/configs/{name}.yaml")))]
+        options += [*FIXED, *NETWORKS[name], f"--repeats={repeats}", *["--torch"] * torch]
+        rows.append(run_script("benchmarks/benchmark.py", "step", *options))
     for line in format_rows(rows):
         print(line)
     print(json.dumps({"rows": rows}))

@@ -85,7 +85,10 @@ class Attention(nn.Cell):
         self.qkv = ChannelsFirstDense(plan.dim, 3 * plan.dim_out)
         self.proj = Dense(plan.dim_out, plan.dim_out, weight_init=Normal(STD))
         strides = (plan.stride_q, plan.stride_kv, plan.stride_kv)
-        pools = [DepthwiseConv3d(self.size, (3, 3, 3), stride, impl) for stride in strides]
+        pools = [
+            DepthwiseConv3d(self.size, kernel=(3, 3, 3), stride=stride, impl=impl)
+            for stride in strides
+        ]
         norms = [LayerNorm(self.size, eps) for _ in strides]
         self.pool_q, self.pool_k, self.pool_v = pools
         self.norm_q, self.norm_k, self.norm_v = norms

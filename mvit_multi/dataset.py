@@ -41,8 +41,8 @@ def get_annotation_file(cfg: Config, dataset_index: int, split: str) -> Annotati
     name = f"{settings.lists}/{split}.csv"
     return AnnotationFile(
         name,
-        (data.lists or data.root) / name,
-        data.root / settings.videos,
+        path=(data.lists or data.root) / name,
+        root=data.root / settings.videos,
         source=data.source,
         num_classes=settings.num_classes,
         image_tmpl=data.image_tmpl,
@@ -61,7 +61,13 @@ def read_dataset_records(cfg: Config, dataset_index: int, split: str) -> list[Sa
     """The samples of one split of one data set. Raises ValueError for bad lines."""
     file = get_annotation_file(cfg, dataset_index, split)
     return [
-        Sample(record.path, dataset_index, record.label, record.num_frames, record.location)
+        Sample(
+            record.path,
+            dataset_index=dataset_index,
+            label=record.label,
+            num_frames=record.num_frames,
+            location=record.location,
+        )
         for record in records.read_records(file, cfg.data.packed)
     ]
 
@@ -83,7 +89,7 @@ class TrainSource(videos.TrainVideos):
     def __init__(
         self, samples: list[Sample], cfg: Config, sampler: TrainSampler, epochs: int, skip: int
     ):
-        super().__init__(samples, cfg, sampler, epochs, skip)
+        super().__init__(samples, cfg=cfg, sampler=sampler, epochs=epochs, skip=skip)
         self.policy = parse_policy(self.data.rand_augment) if self.data.rand_augment else None
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
@@ -96,7 +102,14 @@ class TrainSource(videos.TrainVideos):
         """The mixing of the batch with this number; the same on all ranks."""
         data = self.data
         rng = np.random.RandomState([self.sampler.seed, 1, batch])
-        return draw_mix(rng, data.crop, data.mixup, data.cutmix, data.mix_switch, data.mix_prob)
+        return draw_mix(
+            rng,
+            size=data.crop,
+            mixup=data.mixup,
+            cutmix=data.cutmix,
+            switch=data.mix_switch,
+            prob=data.mix_prob,
+        )
 
     def list_flip_settings(self) -> list:
         sets = enumerate(self.data.sets)
@@ -110,7 +123,9 @@ class TrainSource(videos.TrainVideos):
                 return video.frames(sampling.sample_by_segments(data.frames, length, rng.uniform))
             span = compute_span(video, data)
             start = rng.uniform() * max(length - span, 0)
-            return video.frames(sampling.sample_by_time(start, span, data.frames, length))
+            return video.frames(
+                sampling.sample_by_time(start, span=span, frames=data.frames, length=length)
+            )
 
     def make_row(self, sample: Sample, rng: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
         data = self.data
@@ -156,14 +171,18 @@ class EvalVideos(videos.EvalVideos):
         if split == "val":
             self.clips = self.crops = 1
             samples = samples[:: cfg.eval.val_skip]
-        super().__init__(samples, cfg, rt, (self.clips * self.crops, *get_input_shape(cfg.data)))
+        super().__init__(
+            samples, cfg=cfg, rt=rt, shape=(self.clips * self.crops, *get_input_shape(cfg.data))
+        )
 
     def make_views(self, record: Sample, sample: int) -> np.ndarray:
         data = self.cfg.data
         with records.open_record(record, data) as video:
-            indices = choose_test_frames(video, data, self.settings, self.clips)
+            indices = choose_test_frames(video, data=data, settings=self.settings, clips=self.clips)
             frames, order = video.frames_once(indices)
-        return cut_test_views(frames, order, data, self.settings, self.crops)
+        return cut_test_views(
+            frames, order=order, data=data, settings=self.settings, crops=self.crops
+        )
 
 
 def choose_test_frames(
@@ -178,7 +197,7 @@ def choose_test_frames(
             continue
         span = compute_span(video, data)
         start = sampling.compute_view_start(clip, clips, max(length - span, 0))
-        indices.append(sampling.sample_by_time(start, span, data.frames, length))
+        indices.append(sampling.sample_by_time(start, span=span, frames=data.frames, length=length))
     return np.stack(indices)
 
 
@@ -189,11 +208,13 @@ def cut_test_views(
 
     `order` (clips, T) holds the index into `frames` of every frame of the clips.
     """
-    return cut_views(frames, order, settings.short_side, data.crop, crops)
+    return cut_views(frames, clips=order, side=settings.short_side, crop=data.crop, crops=crops)
 
 
 def compute_span(video: Timeline, data: Data) -> float:
-    return sampling.compute_clip_span(data.frames, data.stride, video.fps or data.fps, data.fps)
+    return sampling.compute_clip_span(
+        data.frames, stride=data.stride, fps=video.fps or data.fps, target_fps=data.fps
+    )
 
 
 def get_input_shape(data: Data) -> tuple[int, int, int, int]:

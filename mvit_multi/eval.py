@@ -39,9 +39,11 @@ def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
     for k, source in videos.items():
         folder = report and f"{report}/{source.settings.name}"
         annotations = get_annotation_file(cfg, k, "test")
-        pages[k] = report_videos(folder, source, annotations, heads[k], rt)
+        pages[k] = report_videos(folder, videos=source, file=annotations, head=heads[k], rt=rt)
     scorer = load_scorer(NETWORK, cfg, checkpoint_path)
-    result = evaluate_datasets(scorer, videos, rt, {k: page.add for k, page in pages.items()})
+    result = evaluate_datasets(
+        scorer, videos=videos, rt=rt, collect={k: page.add for k, page in pages.items()}
+    )
     unreadable = sum(metrics["unreadable"] for metrics in result["sets"].values())
     result.update(unreadable=unreadable, checkpoint=str(checkpoint_path))
     write_result_file(checkpoint_path, result, rt)

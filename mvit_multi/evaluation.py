@@ -20,7 +20,7 @@ def build_eval_videos(cfg: Config, rt: Runtime, split: str = "test") -> dict[int
     """
     names = (split == "test" and cfg.eval.sets) or [dataset.name for dataset in cfg.data.sets]
     chosen = [k for k, dataset in enumerate(cfg.data.sets) if dataset.name in names]
-    return {k: EvalVideos(cfg, rt, k, split) for k in chosen}
+    return {k: EvalVideos(cfg, rt=rt, dataset_index=k, split=split) for k in chosen}
 
 
 def evaluate_datasets(
@@ -43,7 +43,14 @@ def evaluate_datasets(
         head = HeadScorer(scorer, cfg.data.sets, k)
         classes = source.settings.num_classes
         add = collect[k] if collect else None
-        metrics: dict[str, Any] = evaluate(head, source.dataset(), classes, rt, add, size)
+        metrics: dict[str, Any] = evaluate(
+            head,
+            data=source.dataset(),
+            num_classes=classes,
+            rt=rt,
+            collect=add,
+            clips_per_pass=size,
+        )
         metrics["unreadable"] = sum_count(source.unreadable.count, rt)
         metrics["views"] = f"{source.clips}x{source.crops}"
         by_name[source.settings.name] = metrics

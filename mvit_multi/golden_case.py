@@ -58,7 +58,7 @@ class MViTCase(golden.GoldenCase):
             informative = VarianceCovarianceLoss(*weights, gather=None)
         return MultiLoss(
             arguments["num_classes"],
-            arguments["cross_projections"],
+            cross_projections=arguments["cross_projections"],
             smoothing=recipe["label_smoothing"],
             smoothing_classes=recipe["smoothing_classes"],
             projection_weight=config.get("MODEL.MULTI_PROJ_LOSS_WEIGHT", 1.0),
@@ -82,8 +82,12 @@ class MViTCase(golden.GoldenCase):
         weights = net.trainable_params()
         lr = np.full(golden.UPDATES, optimizer["lr"])
         groups = build_parameter_groups(weights, train, lr)
-        opt = optimizers.AdamW(weights, groups, optimizer["betas"], optimizer["eps"])
-        return golden.build_train_step(net, self.build_loss(), opt, optimizer["clip_grad_l2norm"])
+        opt = optimizers.AdamW(
+            weights, groups=groups, betas=optimizer["betas"], eps=optimizer["eps"]
+        )
+        return golden.build_train_step(
+            net, loss=self.build_loss(), optimizer=opt, clip_norm=optimizer["clip_grad_l2norm"]
+        )
 
     def cell_name(self, point: str) -> str:
         """Empty if the output here has the channels first, or if evaluation does not compute it."""

@@ -49,7 +49,17 @@ def plan_blocks(
         dim = dim * stride
         heads = heads * stride
         kv_stride = max(kv_stride // stride, 1)
-        plans.append(BlockPlan(dim_in, dim, heads, grid, table_grid, stride, kv_stride))
+        plans.append(
+            BlockPlan(
+                dim_in,
+                dim_out=dim,
+                heads=heads,
+                grid=grid,
+                table_grid=table_grid,
+                stride_q=stride,
+                stride_kv=kv_stride,
+            )
+        )
         grid = pool_grid(grid, stride)
         dim_in = dim
         t, h, w = table_grid
@@ -133,7 +143,13 @@ class Block(nn.Cell):
         dim = plan.dim
         cout = plan.dim_out
         self.norm1 = LayerNorm(dim, eps)
-        self.attn = Attention(plan, eps if on_normed else 1e-5, relative, token, depthwise_impl)
+        self.attn = Attention(
+            plan,
+            eps=eps if on_normed else 1e-5,
+            relative=relative,
+            token=token,
+            impl=depthwise_impl,
+        )
         self.drop1 = DropPath(drop_path)
         self.drop2 = DropPath(drop_path)
         self.norm2 = LayerNorm(cout, eps)
@@ -209,12 +225,20 @@ class MViT(nn.Cell):
     ):
         super().__init__()
         plain = variant == "pyslowfast"
-        plans = self.plans = plan_blocks(frames, crop, depth, dim, heads, stage_starts, kv_stride)
+        plans = self.plans = plan_blocks(
+            frames,
+            crop=crop,
+            depth=depth,
+            dim=dim,
+            heads=heads,
+            stage_starts=stage_starts,
+            kv_stride=kv_stride,
+        )
         rates = np.linspace(0, drop_path, depth)
         grid = plans[0].grid
         width = plans[-1].dim_out
         self.token = plain
-        self.normalize = Normalize(MEAN, STD_OF_PIXELS, 3, axis=1, rank=5)
+        self.normalize = Normalize(MEAN, std=STD_OF_PIXELS, channels=3, axis=1, rank=5)
         self.cls_token = build_embedding((1, 1, dim), "cls_token") if plain else None
         absolute = not (plain or relative)
         space = (1, grid[1] * grid[2], dim)
@@ -229,7 +253,13 @@ class MViT(nn.Cell):
         if single_head:
             self.head = SingleHead(width, num_classes[0], dropout)
         else:
-            self.head = MultiHead(width, datasets, num_classes, dropout, cross_projections)
+            self.head = MultiHead(
+                width,
+                names=datasets,
+                num_classes=num_classes,
+                dropout=dropout,
+                cross_projections=cross_projections,
+            )
         self.expander = Mlp(width, EXPANDER_WIDTH, width) if expander else None
         if plain:
             initialize_like_pyslowfast(self)

@@ -54,7 +54,7 @@ class MViTNetwork(Network[Config]):
     ) -> TrainSource:
         from mvit_multi.dataset import TrainSource
 
-        return TrainSource(records, cfg, sampler, epochs, skip)
+        return TrainSource(records, cfg=cfg, sampler=sampler, epochs=epochs, skip=skip)
 
     def build_eval_rows(self, cfg: Config, rt: Runtime) -> dict[int, EvalVideos]:
         from mvit_multi.evaluation import build_eval_videos
@@ -87,8 +87,8 @@ class MViTNetwork(Network[Config]):
 
         return ExportSpec(
             self.get_input_shape(cfg),
-            "probabilities",
-            {"columns": describe_columns(cfg.data.sets)},
+            output="probabilities",
+            info={"columns": describe_columns(cfg.data.sets)},
             wrap=ConcatHeads,
         )
 

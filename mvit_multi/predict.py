@@ -47,10 +47,12 @@ class DatasetHead(Head):
         self.crops = settings.crops
 
     def frame_indices(self, window: Window) -> np.ndarray:
-        return choose_test_frames(window, self.data, self.settings, self.clips)
+        return choose_test_frames(window, data=self.data, settings=self.settings, clips=self.clips)
 
     def make_views(self, frames: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        return cut_test_views(frames, positions, self.data, self.settings, self.crops)
+        return cut_test_views(
+            frames, order=positions, data=self.data, settings=self.settings, crops=self.crops
+        )
 
     def select_output(self, scorer: Scorer) -> HeadScorer:
         return HeadScorer(scorer, self.data.sets, self.dataset_index)

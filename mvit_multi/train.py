@@ -39,7 +39,9 @@ def main(cfg: Config) -> None:
     samples = read_records(cfg, "train")
     sampler = trainer.resume(build_train_sampler(cfg, samples, rt))
     setup = build(cfg, rt, sampler)  # model, optimizer, AllReduce fusion, train step
-    train_set = TrainSource(samples, cfg, sampler, cfg.train.epochs, trainer.start_step)
+    train_set = TrainSource(
+        samples, cfg=cfg, sampler=sampler, epochs=cfg.train.epochs, skip=trainer.start_step
+    )
     trainer.fit(setup, train_set, evaluate=build_validation(cfg, setup.step.net, rt))
 
 
@@ -48,18 +50,32 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
     train = cfg.train
     net = MViT(**cfg.model_arguments())
     if train.pretrained:
-        checkpoint.load(net, train.pretrained, train.new_head, NETWORK.classifier)
+        checkpoint.load(
+            net, path=train.pretrained, new_head=train.new_head, head=NETWORK.classifier
+        )
     global_batch = sampler.effective_batch_size(train.accumulation_steps)
     lr = get_lr(train, sampler.steps_per_epoch, global_batch)
     weights = net.trainable_params()
     groups = build_parameter_groups(weights, train, lr)
     if train.optimizer == "sgd":
-        opt = optimizers.SGD(weights, groups, train.momentum, train.nesterov)
+        opt = optimizers.SGD(
+            weights, groups=groups, momentum=train.momentum, nesterov=train.nesterov
+        )
     else:
-        opt = optimizers.AdamW(weights, groups, train.betas, train.eps)
+        opt = optimizers.AdamW(weights, groups=groups, betas=train.betas, eps=train.eps)
     clips = (cfg.data.batch * cfg.data.repeated_aug, *get_input_shape(cfg.data))
     mix = MixClips(net.normalize, cfg.data.mixes)
-    return build_setup(cfg, rt, sampler, net, build_training_loss(cfg, rt), opt, lr, clips, mix)
+    return build_setup(
+        cfg,
+        rt=rt,
+        sampler=sampler,
+        net=net,
+        loss=build_training_loss(cfg, rt),
+        optimizer=opt,
+        lr=lr,
+        clips=clips,
+        mix=mix,
+    )
 
 
 def build_training_loss(cfg: Config, rt: runtime.Runtime):
@@ -71,7 +87,7 @@ def build_training_loss(cfg: Config, rt: runtime.Runtime):
         informative = VarianceCovarianceLoss(train.std_weight, train.covariance_weight, gather)
     return MultiLoss(
         tuple(dataset.num_classes for dataset in cfg.data.sets),
-        cfg.crosses,
+        cross_projections=cfg.crosses,
         smoothing=train.smoothing,
         smoothing_classes=train.smoothing_classes,
         weights=train.set_weights,

@@ -38,16 +38,18 @@ def make_train_clip(
     height, width = frames.shape[1:3]
     operations = draw_operations(policy, rng) if policy else []
     if scales:
-        size, box = draw_scaled_crop(width, height, scales, crop, rng.uniform)
+        size, box = draw_scaled_crop(
+            width, height=height, scales=scales, crop=crop, draw=rng.uniform
+        )
         frames = apply_operations(frames, operations)
     else:
-        region = draw_crop_box(width, height, rng.uniform, area)
+        region = draw_crop_box(width, height=height, draw=rng.uniform, area=area)
         frames = apply_operations(frames, operations, region)
         size = (crop, crop)
         box = (0, 0, crop, crop)
     mirrored = flip and rng.uniform() < 0.5
-    clip = cut_clips(frames, size, [box], mirrored)[0]
-    box = draw_erase_box(crop, crop, erase, rng.uniform) if erase else None
+    clip = cut_clips(frames, size=size, boxes=[box], mirrored=mirrored)[0]
+    box = draw_erase_box(crop, height=crop, prob=erase, draw=rng.uniform) if erase else None
     if box is not None:
         x, y, w, h = box
         noise = rng.standard_normal((3, len(frames), h, w)) * STD + MEAN

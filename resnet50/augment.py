@@ -55,7 +55,7 @@ def augment(image: np.ndarray, data: Data, rng: np.random.RandomState) -> np.nda
     """A random operator of `data.policy` on an image, then random erasing with `data.erase`."""
     if data.policy == "trivial":
         image = apply_operator(image, *draw_operator(rng))
-    box = draw_erased_box(image.shape[1], image.shape[0], data.erase, rng)
+    box = draw_erased_box(image.shape[1], height=image.shape[0], probability=data.erase, rng=rng)
     if box is not None:
         x, y, width, height = box
         image = image.copy()

@@ -8,7 +8,7 @@ images and for the padding of the last batch.
 
 import functools
 from dataclasses import dataclass
-from typing import Union
+from typing import Any, Union
 
 import numpy as np
 
@@ -27,10 +27,15 @@ def read_records(cfg: Config, split: str) -> Images:
 
 
 def build_train_sampler(cfg: Config, records: Images, rt: Runtime) -> TrainSampler:
-    common = len(records), cfg.data.batch, rt.rank, rt.size, rt.seed
+    order: dict[str, Any] = {
+        "batch": cfg.data.batch,
+        "rank": rt.rank,
+        "size": rt.size,
+        "seed": rt.seed,
+    }
     if cfg.data.repeats == 1:
-        return TrainSampler(*common)
-    return RepeatingSampler(*common, copies=cfg.data.repeats)
+        return TrainSampler(len(records), **order)
+    return RepeatingSampler(len(records), **order, copies=cfg.data.repeats)
 
 
 @dataclass
@@ -65,7 +70,9 @@ class TrainSource(TrainRows):
         image, target = super().__getitem__(index)
         if self.data.mixes:
             step, row = divmod(self.start + int(index), self.sampler.batch)
-            target[1:] = draw_batch_mix(self.data, self.sampler.seed, step, self.sampler.rank)[row]
+            target[1:] = draw_batch_mix(
+                self.data, seed=self.sampler.seed, step=step, rank=self.sampler.rank
+            )[row]
         return image, target
 
     def read_frames(self, record: ImageRecord, rng: np.random.RandomState) -> np.ndarray:
@@ -105,7 +112,9 @@ class EvalImages(EvalRows):
     kind = "image"
 
     def __init__(self, records: Images, cfg: Config, rt: Runtime):
-        super().__init__(records, cfg, rt, (1, *get_clip_shape(cfg.data, cfg.test_crop)))
+        super().__init__(
+            records, cfg=cfg, rt=rt, shape=(1, *get_clip_shape(cfg.data, cfg.test_crop))
+        )
 
     def make_views(self, record: ImageRecord, sample: int) -> np.ndarray:
         return make_test_view(record.read(), self.cfg.data.resize, self.cfg.test_crop)[None]

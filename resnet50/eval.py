@@ -33,8 +33,10 @@ def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
     samples = Samples()
     if report:
         samples = Samples(images.list_names(), images.labels.tolist(), head.list_names())
-    pages = Report(report, rows.mine, samples, rt, softmax=True)
-    return evaluation.evaluate_samples(NETWORK, cfg, rows, checkpoint_path, pages)
+    pages = Report(report, mine=rows.mine, samples=samples, rt=rt, softmax=True)
+    return evaluation.evaluate_samples(
+        NETWORK, cfg=cfg, samples=rows, checkpoint_path=checkpoint_path, pages=pages
+    )
 
 
 if __name__ == "__main__":

@@ -23,8 +23,8 @@ def get_lr(train: Train, updates_per_epoch: int, global_batch: int) -> np.ndarra
     values = 1 if train.lr_changes == "epoch" else updates_per_epoch  # rates of one epoch
     total = epochs * values
     warm = round(train.warmup_epochs * values)
-    rising = compute_warmup(train.schedule, warm, train.warmup_lr, peak)
-    falling = compute_decay(train.schedule, total, warm, peak, train.end_lr)
+    rising = compute_warmup(train.schedule, warm=warm, start=train.warmup_lr, peak=peak)
+    falling = compute_decay(train.schedule, total=total, warm=warm, peak=peak, end=train.end_lr)
     curve = np.concatenate([rising, falling])
     return np.repeat(curve, updates_per_epoch // values)[: train.epochs * updates_per_epoch]
 

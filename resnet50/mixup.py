@@ -25,7 +25,7 @@ def draw_partners(count: int, data: Data, rng: np.random.RandomState) -> np.ndar
     probability.
     """
     partner = rng.permutation(count)
-    mix = draw_mix(rng, data.crop, data.mixup, data.cutmix, switch=0.5, prob=1.0)
+    mix = draw_mix(rng, size=data.crop, mixup=data.mixup, cutmix=data.cutmix, switch=0.5, prob=1.0)
     columns = [np.full(count, mix.lam), partner]
     if data.cutmix:
         columns += [np.full(count, edge) for edge in mix.box]

@@ -56,7 +56,7 @@ class ResNetNetwork(Network[Config]):
     ) -> TrainSource:
         from resnet50.dataset import TrainSource
 
-        return TrainSource(records, cfg, sampler, epochs, skip)
+        return TrainSource(records, cfg=cfg, sampler=sampler, epochs=epochs, skip=skip)
 
     def build_eval_rows(self, cfg: Config, rt: Runtime) -> dict[int, EvalImages]:
         from resnet50.dataset import EvalImages

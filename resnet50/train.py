@@ -47,7 +47,9 @@ def main(cfg: Config) -> None:
     images = read_records(cfg, "train")
     sampler = trainer.resume(build_train_sampler(cfg, images, rt))
     setup = build(cfg, rt, sampler)  # model, optimizer, AllReduce fusion, train step
-    train_set = TrainSource(images, cfg, sampler, cfg.train.epochs, trainer.start_step)
+    train_set = TrainSource(
+        images, cfg=cfg, sampler=sampler, epochs=cfg.train.epochs, skip=trainer.start_step
+    )
     trainer.fit(setup, train_set, evaluate=build_validation(cfg, setup.step.net, rt))
 
 
@@ -56,7 +58,9 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
     train = cfg.train
     net = build_network(**cfg.model_arguments())
     if train.pretrained:
-        checkpoint.load(net, train.pretrained, train.new_head, NETWORK.classifier)
+        checkpoint.load(
+            net, path=train.pretrained, new_head=train.new_head, head=NETWORK.classifier
+        )
     if train.batch_norm == "frozen":
         freeze_norms(cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d))
     mix = MixImages(net.normalize) if cfg.data.mixes else None
@@ -66,13 +70,21 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
     groups = build_parameter_groups(weights, train, lr)
     if train.optimizer == "lars":
         opt = optimizers.LARS(
-            weights, groups, train.momentum, train.trust_coefficient, train.epsilon
+            weights,
+            groups=groups,
+            momentum=train.momentum,
+            trust=train.trust_coefficient,
+            eps=train.epsilon,
         )
     else:
-        opt = optimizers.SGD(weights, groups, train.momentum, train.nesterov)
+        opt = optimizers.SGD(
+            weights, groups=groups, momentum=train.momentum, nesterov=train.nesterov
+        )
     clips = (cfg.data.batch, *get_clip_shape(cfg.data, cfg.data.crop))
     loss = SmoothedCrossEntropy(train.smoothing, train.smoothed)
-    return build_setup(cfg, rt, sampler, net, loss, opt, lr, clips, mix)
+    return build_setup(
+        cfg, rt=rt, sampler=sampler, net=net, loss=loss, optimizer=opt, lr=lr, clips=clips, mix=mix
+    )
 
 
 def build_validation(cfg: Config, net, rt: runtime.Runtime):
@@ -82,7 +94,9 @@ def build_validation(cfg: Config, net, rt: runtime.Runtime):
     images = read_records(cfg, "test")
     classes = cfg.model.num_classes
     scorer = CellScorer(net)
-    return lambda: evaluate(scorer, EvalImages(images, cfg, rt).dataset(), classes, rt)
+    return lambda: evaluate(
+        scorer, data=EvalImages(images, cfg, rt).dataset(), num_classes=classes, rt=rt
+    )
 
 
 if __name__ == "__main__":

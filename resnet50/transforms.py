@@ -35,7 +35,9 @@ def make_train_view(image: np.ndarray, data: Data, rng: np.random.RandomState) -
         y = rng.randint(image.shape[0] - PADDED_CROP + 1)
         width = height = PADDED_CROP
     else:
-        x, y, width, height = draw_crop_box(image.shape[1], image.shape[0], data.min_area, rng)
+        x, y, width, height = draw_crop_box(
+            image.shape[1], height=image.shape[0], min_area=data.min_area, rng=rng
+        )
     image = image[y : y + height, x : x + width]
     if (width, height) != (data.crop, data.crop):
         image = cv2.resize(image, (data.crop, data.crop), interpolation=cv2.INTER_LINEAR)
@@ -69,7 +71,7 @@ def draw_crop_box(width: int, height: int, min_area: float, rng: np.random.Rando
 def make_test_view(image: np.ndarray, resize: int, crop: int) -> np.ndarray:
     """The short side scaled to `resize`, then a centre crop."""
     height, width = image.shape[:2]
-    scaled_w, scaled_h, x, y = compute_center_crop(width, height, resize, crop)
+    scaled_w, scaled_h, x, y = compute_center_crop(width, height=height, resize=resize, crop=crop)
     if (scaled_w, scaled_h) != (width, height):
         resized = Image.fromarray(image).resize((scaled_w, scaled_h), Image.Resampling.BILINEAR)
         image = np.asarray(resized)

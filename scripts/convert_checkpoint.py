@@ -38,7 +38,7 @@ def main(
     shapes = {name: tuple(p.shape) for name, p in weights.items()}
     try:
         loaded = read_source(source)
-        converted = convert(loaded.arrays, shapes, network, new_head)
+        converted = convert(loaded.arrays, shapes=shapes, network=network, new_head=new_head)
         if weights.padding:
             check_padding(source, loaded.padding, weights.padding)
     except ValueError as error:

@@ -83,15 +83,33 @@ def main(
     log.start_log(Runtime())
     if stream:
         rt = runtime.start(cfg.run)
-        rest = (heads[0], top, fps or 0.0, folder)
-        log.print_result(network.run_stream(cfg, checkpoint_path, videos[0], *rest), rt)
+        summary = network.run_stream(
+            cfg,
+            checkpoint_path=checkpoint_path,
+            video=videos[0],
+            head=heads[0],
+            top=top,
+            fps=fps or 0.0,
+            out=folder,
+        )
+        log.print_result(summary, rt)
         return 0
-    rest = (checkpoint_path, labels, folder, top, window, step)
-    settings = PredictSettings(network.name, cfg, *rest)
+    settings = PredictSettings(
+        network.name,
+        cfg=cfg,
+        checkpoint_path=checkpoint_path,
+        labels=labels,
+        folder=folder,
+        top=top,
+        window=window,
+        step=step,
+    )
     run_jobs = partial(run_on_cluster, settings, executor)
     if executor == PROCESSES:
         run_jobs = settings.build_predictor().run_jobs
-    result = write_predictions(videos, folder, run_jobs, settings.compute_digest(), part)
+    result = write_predictions(
+        videos, folder=folder, run_jobs=run_jobs, settings=settings.compute_digest(), part=part
+    )
     log.print_result(result, Runtime())
     return 1 if result["failed"] else 0
 

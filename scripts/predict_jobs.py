@@ -34,9 +34,16 @@ class PredictSettings(NamedTuple):
         heads = network.build_heads(cfg)
         assign_class_names(heads, self.labels)
         start = functools.cache(lambda: runtime.start(cfg.run))
-        scorer = load_scorer(network, cfg, self.checkpoint_path, start)
-        rest = (self.folder, self.top, self.window, self.step)
-        return Predictor(scorer, heads, lambda path: network.open_frames(cfg, path), *rest)
+        scorer = load_scorer(network, cfg=cfg, path=self.checkpoint_path, start=start)
+        return Predictor(
+            scorer,
+            heads=heads,
+            open_source=lambda path: network.open_frames(cfg, path),
+            folder=self.folder,
+            top=self.top,
+            window=self.window,
+            step=self.step,
+        )
 
     def compute_digest(self) -> str:
         """Changes with every setting, and with the size or time of the files that they name."""
@@ -50,7 +57,9 @@ def run_on_cluster(
 ) -> Iterator[tuple[Job, dict]]:
     """`Predictor.run_jobs` by an executor of `run_all`; a crashed job is a broken video."""
     data = pickle.dumps(settings)
-    results = run_all(predict_video, [(data, job) for job in jobs], 1, executor)
+    results = run_all(
+        predict_video, jobs=[(data, job) for job in jobs], workers=1, executor=executor
+    )
     for (_, job), result in results:
         crashed = isinstance(result, CrashError)
         yield job, {"video": job[0], "error": f"{job[0]}: {result}"} if crashed else result

@@ -35,7 +35,7 @@ class Gradients(nn.Cell):
 def main(cfg: Config) -> None:
     rt = runtime.start(cfg.run)
     batch = cfg.data.batch
-    sampler = TrainSampler(100, batch, rt.rank, rt.size, 0)
+    sampler = TrainSampler(100, batch=batch, rank=rt.rank, size=rt.size, seed=0)
     step = NETWORK.build_train_setup(cfg, rt, sampler).step.set_train()
     shape = NETWORK.get_sample_shape(cfg)
     clips = np.random.RandomState(0).randint(0, 255, (batch * rt.size, *shape)).astype(np.uint8)

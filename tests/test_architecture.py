@@ -308,3 +308,52 @@ def test_independent_values_are_assigned_in_separate_statements(folder):
         for node in ast.walk(ast.parse(path.read_text())):
             where = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
             assert not is_pair_of_statements(node), f"{where} assigns several values at once"
+
+
+OWN = {*list_networks(), "utils", "scripts", "benchmarks"}
+LOGGER = "log"  # its arguments have no names
+TUPLES_OF_ARGUMENTS = {"arguments", "common", "rest"}
+
+
+@functools.cache
+def list_variadic_functions() -> set[str]:
+    """Returns the functions of this project that take any number of arguments without names."""
+    return {
+        node.name
+        for folder in OWN
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and node.args.vararg
+    }
+
+
+def list_own_functions(tree: ast.Module) -> set[str]:
+    """Returns the functions and classes of this project that a module defines or imports."""
+    own = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in OWN:
+            own |= {alias.asname or alias.name for alias in node.names}
+    return own - {LOGGER}
+
+
+def list_calls(tree: ast.Module) -> list[ast.Call]:
+    """Returns the calls of a module outside of `construct`, which MindSpore compiles."""
+    graphs = [node for node in ast.walk(tree) if getattr(node, "name", "") == "construct"]
+    inside = {id(node) for graph in graphs for node in ast.walk(graph)}
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return [call for call in calls if id(call) not in inside]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_call_with_more_than_three_arguments_names_them(path):
+    """All but the first, of functions and classes of this project; no tuple stands for them."""
+    tree = ast.parse(path.read_text())
+    own = list_own_functions(tree)
+    for call in list_calls(tree):
+        first, _, last = ast.unparse(call.func).rpartition(".")
+        tuples = {ast.unparse(a.value) for a in call.args if isinstance(a, ast.Starred)}
+        assert not tuples & TUPLES_OF_ARGUMENTS, call.lineno
+        if len(call.args) < 2 or len(call.args) + len(call.keywords) < 4 or tuples:
+            continue
+        is_variadic = last in {*list_variadic_functions(), "Convolution", "MaxPool2d"}
+        assert is_variadic or (first or last).split(".")[0] not in own, call.lineno

@@ -75,7 +75,7 @@ def write_without_packets(target: Path) -> None:
 def write_files_of_every_kind(folder: Path) -> dict[str, str]:
     """Writes files of every kind of a scan, good ones too; returns {file: kind}."""
     intact = folder / "good.mp4"
-    write_numbered_video(intact, FRAMES, 64, 64, 25)
+    write_numbered_video(intact, frames=FRAMES, width=64, height=64, rate=25)
     data = intact.read_bytes()
     (folder / os.fsdecode(b"caf\xe9.mp4")).write_bytes(data)
     (folder / "with space.mp4").write_bytes(data)
@@ -85,11 +85,13 @@ def write_files_of_every_kind(folder: Path) -> dict[str, str]:
     front = (folder / "front.mp4").read_bytes()
     (folder / "cut_front.mp4").write_bytes(front[: len(front) * 2 // 3])
     remux(intact, folder / "whole.mkv")
-    write_numbered_video(folder / "whole.avi", FRAMES, 64, 64, 25, codec="mpeg4")
+    write_numbered_video(
+        folder / "whole.avi", frames=FRAMES, width=64, height=64, rate=25, codec="mpeg4"
+    )
     for suffix in ("mkv", "avi"):
         whole = (folder / f"whole.{suffix}").read_bytes()
         (folder / f"cut.{suffix}").write_bytes(whole[: len(whole) // 2])
-    write(folder / "whole.ts", pictures(FRAMES), bf="2", g="12")
+    write(folder / "whole.ts", pictures=pictures(FRAMES), bf="2", g="12")
     noise = np.random.RandomState(0).bytes(20_000)
     (folder / "noise.mp4").write_bytes(noise)
     middle = front.index(b"mdat") + 8
@@ -245,7 +247,7 @@ def replace_bytes(path, old: bytes, new: bytes):
 @pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".avi", ".mov"])
 def test_metadata_that_is_not_utf8_is_ignored(tmp_path, suffix):
     title = "cafeZZZZZ"[: len(LATIN)]
-    path = encode(tmp_path / f"video{suffix}", pictures(4, 64), "mpeg4", title=title)
+    path = encode(tmp_path / f"video{suffix}", frames=pictures(4, 64), codec="mpeg4", title=title)
     replace_bytes(path, title.encode(), LATIN)
     for reader in BACK_ENDS:
         with open_video(path, reader) as source:
@@ -264,7 +266,9 @@ def test_an_unknown_codec_is_a_video_error(tmp_path):
 
 
 def test_an_avi_with_dropped_frames_is_intact(tmp_path):
-    path = write(tmp_path / "video.avi", pictures(4), "mpeg4", stamps=[0, 400, 800, 1560])
+    path = write(
+        tmp_path / "video.avi", pictures=pictures(4), codec="mpeg4", stamps=[0, 400, 800, 1560]
+    )
     with av.open(str(path)) as container:
         assert container.streams.video[0].frames > 4
     for depth in ("all", "ends"):
@@ -292,7 +296,7 @@ def test_frames_above_the_limit_are_refused_before_they_are_decoded(tmp_path, re
 def test_the_limit_counts_the_enlarged_test_view_of_a_narrow_video(tmp_path, size, read):
     width, height = size
     pixels = np.zeros((height, width, 3), np.uint8)
-    path = encode(tmp_path / "strip.avi", [pixels], "ffv1", pix_fmt="bgr0")
+    path = encode(tmp_path / "strip.avi", frames=[pixels], codec="ffv1", pix_fmt="bgr0")
     for reader in BACK_ENDS:
         if read:
             with open_video(path, reader) as source:
@@ -358,7 +362,13 @@ def repeat_fragment_sample(data: bytes, count: int) -> bytes:
 def test_an_mp4_with_millions_of_index_entries_is_refused(tmp_path, reader, change, count, entries):
     """FFmpeg would need minutes or hours, or fill the memory."""
     muxer = {"movflags": "frag_keyframe+empty_moov"} if "fragment" in change.__name__ else None
-    path = encode(tmp_path / "video.mp4", pictures(25, 64), "mpeg4", {"g": "100"}, muxer=muxer)
+    path = encode(
+        tmp_path / "video.mp4",
+        frames=pictures(25, 64),
+        codec="mpeg4",
+        options={"g": "100"},
+        muxer=muxer,
+    )
     with open_video(path, reader) as source:
         assert len(source) == 25
     path.write_bytes(change(path.read_bytes(), count))
@@ -428,7 +438,7 @@ def test_names_are_escaped_in_errors_and_in_the_log(tmp_path, log_messages):
     path.write_bytes(b"no video")
     with pytest.raises(VideoError) as caught:
         open_video(path)
-    UnreadableFiles([Record(str(path), None, 0, 1)]).add(0, str(caught.value))
+    UnreadableFiles([Record(str(path), num_frames=None, label=0, line=1)]).add(0, str(caught.value))
     for text in (str(caught.value), *log_messages):
         assert r"\x1b[2Jcaf\xe9\xe8\xfc\xdf\xff\x9b.mp4" in text
         assert text.isprintable()
@@ -444,7 +454,7 @@ def damage_video(path):
 
 @pytest.mark.parametrize("codec", ["libx264", "mpeg4"])
 def test_a_video_that_decodes_with_errors_is_damaged(tmp_path, codec):
-    path = write(tmp_path / "damaged.mp4", pictures(40, 160, 128), codec, g="10")
+    path = write(tmp_path / "damaged.mp4", pictures=pictures(40, 160, 128), codec=codec, g="10")
     assert examine(VideoJob(str(path))).kind == "good"
     with open_video(damage_video(path)) as source:
         assert len(source.frames(range(len(source)))) == 40
@@ -487,7 +497,9 @@ def write_videos(folder) -> list[bytes]:
     """Writes videos; returns the names of the refused ones (REFUSED), then of the readable ones."""
     data = draw(folder / "good.mp4", count=12).read_bytes()
     (folder / "codec.mp4").write_bytes(data.replace(b"avc1", b"zzz1"))
-    write_video(folder / "large.avi", [np.zeros((4160, 4160, 3), np.uint8)], 25, codec="mpeg4")
+    write_video(
+        folder / "large.avi", frames=[np.zeros((4160, 4160, 3), np.uint8)], rate=25, codec="mpeg4"
+    )
     (folder / "list.mp4").write_text("ffconcat version 1.0\nfile good.mp4\n")
     (folder / "live.m3u8").write_text(PLAYLIST)
     (folder / "\x1b[2J.mp4").write_bytes(data[:500])
@@ -543,8 +555,14 @@ def test_training_counts_frames_that_are_marked_as_damaged(name, log_messages, t
     network = find_network(name)
     settings = ["data.stride=1"] if name == "x3d" else []  # else every clip has the same frames
     cfg = load_smoke_config(name, "data.reader=pyav", "data.batch=1", *settings)
-    record = Sample(path, 0, 0) if name == "mvit_multi" else Record(path, None, 0, 1)
-    source = network.build_train_rows(cfg, [record], TrainSampler(1, 1, 0, 1, 0), 30, 0)
+    record = (
+        Sample(path, 0, 0)
+        if name == "mvit_multi"
+        else Record(path, num_frames=None, label=0, line=1)
+    )
+    source = network.build_train_rows(
+        cfg, [record], TrainSampler(1, batch=1, rank=0, size=1, seed=0), 30, 0
+    )
     for index in range(30):
         source[index]
     total, logged = source.damaged.counts

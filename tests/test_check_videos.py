@@ -20,7 +20,7 @@ COMMAND = "scripts/data/check_videos.py"
 @pytest.fixture(scope="module")
 def intact_video(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("videos") / "intact.mp4"
-    write_numbered_video(path, 40, 64, 64, 25)
+    write_numbered_video(path, frames=40, width=64, height=64, rate=25)
     return path
 
 

@@ -85,7 +85,7 @@ def build_config_option(network: str) -> str:
 def run_yaml(path: Path, chip: str, *overrides: str, ranks: int = 1, mode: str = "train") -> DryRun:
     network = find_network_of_yaml(path)
     cfg = load_config(network.config, path, overrides)
-    return dry_run(network.name, cfg, Machine(chip, ranks), mode)
+    return dry_run(network.name, cfg=cfg, machine=Machine(chip, ranks), mode=mode)
 
 
 def run_smoke(network: str, chip: str, kind: str, *overrides: str) -> DryRun:
@@ -198,7 +198,9 @@ def test_eager_kernels_are_not_part_of_the_step(tmp_path):
     rows = ["node_name,node_info", "Default/Conv2D-op0,@pynative_kernel_graph4:x"]
     rows.append("Default/MatMul-op0,@kernel_graph0:x")
     (tmp_path / "execute_order.csv").write_text("\n".join(rows))
-    result = read_run("ascend910b", tmp_path, '{"finished": true}', 0, 1.0)
+    result = read_run(
+        "ascend910b", folder=tmp_path, stdout='{"finished": true}', status=0, seconds=1.0
+    )
     assert [kernel.name for kernel in result.kernels] == ["MatMul"]
     assert (result.graphs, result.find_rows("Conv2D")) == (1, [])
 

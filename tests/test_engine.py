@@ -66,7 +66,7 @@ def test_scores_of_every_engine_equal_those_of_mindspore(network, files):
     classes = expected.shape[-1]
     for which in ENGINES:
         shape, *_ = onnx.read_description(file)
-        result = video_scores(OnnxScorer(file, which, classes, shape), views)
+        result = video_scores(OnnxScorer(file, engine=which, classes=classes, shape=shape), views)
         assert np.abs(result - expected).max() <= 1e-5 * np.ptp(expected)
 
 
@@ -140,9 +140,13 @@ class Opened:
 
         def build(level: str, rewrite=None):
             self.loads += 1
-            return load.load_checkpoint(TSM, cfg, str(self.checkpoint), level, rewrite)
+            return load.load_checkpoint(
+                TSM, cfg=cfg, path=str(self.checkpoint), level=level, rewrite=rewrite
+            )
 
-        return CachedScorer(TSM, cfg, self.checkpoint, choose_engine(cfg.run), build)
+        return CachedScorer(
+            TSM, cfg=cfg, path=self.checkpoint, engine=choose_engine(cfg.run), load=build
+        )
 
 
 @pytest.fixture
@@ -497,8 +501,8 @@ def build_hostile_models() -> dict:
     inner = helper.make_graph(
         [], "inner", [], [helper.make_tensor_value_info("a", 1, [4])], [make_array("a", ones, True)]
     )
-    hidden = make_node("Constant", "", "hidden", value=make_array("", ones, True))
-    branch = make_node("If", "flag", then_branch=inner, else_branch=inner)
+    hidden = make_node("Constant", inputs="", output="hidden", value=make_array("", ones, True))
+    branch = make_node("If", inputs="flag", then_branch=inner, else_branch=inner)
     sparse = helper.make_sparse_tensor(
         make_array("weight", ones), make_array("", np.arange(4)), [8]
     )
@@ -507,11 +511,13 @@ def build_hostile_models() -> dict:
     )
     with_function = build_model(relu)
     with_function.functions.append(function)
-    doubled = [make_node("Concat", f"x{k} x{k}", f"x{k + 1}", axis=1) for k in range(40)]
+    doubled = [
+        make_node("Concat", inputs=f"x{k} x{k}", output=f"x{k + 1}", axis=1) for k in range(40)
+    ]
     loop = make_node("Loop", "turns flag", body=inner)
     huge = [make_array("sizes", np.array([2**20, 2**20, 4]))]
     row = make_node("Gather", "input first", "row")
-    sizes = make_node("Cast", "row", "sizes", to=7)
+    sizes = make_node("Cast", inputs="row", output="sizes", to=7)
     stop = make_node("ReduceMean", "large", keepdims=0)
     return {
         "array": (

@@ -124,13 +124,15 @@ def select_one_yaml_per_graph() -> list:
 def build_toy_training(path: Path) -> TrainSetup:
     """Builds the training of a toy network with two updates an epoch."""
     network = find_network(path.parents[1].name)
-    return network.build_train_setup(load_toy_config(path), Runtime(), TrainSampler(4, 2, 0, 1, 0))
+    return network.build_train_setup(
+        load_toy_config(path), Runtime(), TrainSampler(4, batch=2, rank=0, size=1, seed=0)
+    )
 
 
 @pytest.mark.parametrize("path", YAMLS, ids=lambda p: p.stem)
 def test_a_yaml_builds_its_optimizer(path: Path):
     lr = build_toy_training(path).lr
-    assert len(lr) == 9 * TrainSampler(4, 2, 0, 1, 0).updates_per_epoch(
+    assert len(lr) == 9 * TrainSampler(4, batch=2, rank=0, size=1, seed=0).updates_per_epoch(
         load_toy_config(path).train.accumulation_steps
     )
     assert (lr >= 0).all()

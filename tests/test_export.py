@@ -84,7 +84,9 @@ def export_toy(toy: tuple, target, kind: str, **options) -> dict:
     export_options = export.check_options(2, format=kind, target=Path(target), **options)
     described = find_network(network).describe_export(load_smoke_config(network))
     spec = export.ExportSpec(clip, "scores", cells=described.cells)
-    return export.export(partial(build_toy, network, arguments), spec, export_options, network)
+    return export.export(
+        partial(build_toy, network, arguments), spec=spec, options=export_options, network=network
+    )
 
 
 def list_operators(path) -> set:
@@ -117,7 +119,10 @@ def assert_export(toy: tuple, folder, kind: str, **options) -> dict:
 
 @pytest.mark.parametrize("name", ["tsm", "resnet50", "mvit_multi", pytest.param("x3d", marks=SLOW)])
 def test_a_mindir_of_free_batch_size_gives_the_scores_of_the_network(name, tmp_path):
-    assert assert_export(TOYS[name], tmp_path, "mindir", batch=0)["relative_difference"] < 1e-6
+    assert (
+        assert_export(TOYS[name], folder=tmp_path, kind="mindir", batch=0)["relative_difference"]
+        < 1e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -157,7 +162,7 @@ def test_export_on_a_cpu_writes_the_mindir_for_ascend(network, setting, tmp_path
     ],
 )
 def test_an_onnx_file_of_free_batch_size_gives_the_scores_of_the_network(name, tmp_path):
-    result = assert_export({**TOYS, **MORE}[name], tmp_path, "onnx", batch=0)
+    result = assert_export({**TOYS, **MORE}[name], folder=tmp_path, kind="onnx", batch=0)
     assert result["opset"] == 18
     if name != "mvit_multi":  # max pools are 2-D, and biases are in their convolutions
         assert {"Unsqueeze", "Squeeze"}.isdisjoint(list_operators(tmp_path / "net.onnx"))
@@ -167,7 +172,7 @@ def test_an_onnx_file_of_free_batch_size_gives_the_scores_of_the_network(name, t
 
 @pytest.mark.slow
 def test_an_onnx_file_of_fixed_batch_size_takes_normalised_clips(tmp_path):
-    assert_export(TOYS["tsm"], tmp_path, "onnx", input="float32")
+    assert_export(TOYS["tsm"], folder=tmp_path, kind="onnx", input="float32")
     assert {"Shape", "Cast", "Expand"}.isdisjoint(list_operators(tmp_path / "net.onnx"))
 
 
@@ -175,7 +180,7 @@ def test_an_onnx_file_of_fixed_batch_size_takes_normalised_clips(tmp_path):
 def test_half_precision_halves_the_file(kind, tmp_path):
     toy = ("resnet50", {**TOYS["resnet50"][1], "first_width": 16}, (3, 64, 64))
     (tmp_path / "half").mkdir()
-    half = assert_export(toy, tmp_path / "half", kind, precision="fp16", batch=3)
+    half = assert_export(toy, folder=tmp_path / "half", kind=kind, precision="fp16", batch=3)
     assert half["bytes"] < 0.55 * export_toy(toy, tmp_path / "whole", kind)["bytes"]
     assert half["relative_difference"] > 1e-5
 
@@ -185,7 +190,9 @@ def test_half_precision_halves_the_file(kind, tmp_path):
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("name", [*TOYS, *MORE])
 def test_every_variant_can_be_exported(name, precision, kind, tmp_path):
-    result = assert_export({**TOYS, **MORE}[name], tmp_path, kind, batch=0, precision=precision)
+    result = assert_export(
+        {**TOYS, **MORE}[name], folder=tmp_path, kind=kind, batch=0, precision=precision
+    )
     print(json.dumps({"name": name, **result}))
 
 
@@ -197,7 +204,7 @@ def normalised(tmp_path_factory):
     """
     folder = tmp_path_factory.mktemp("normalised") / "größer als"
     folder.mkdir()
-    return Path(assert_export(TOYS["tsm"], folder, "mindir", input="float32")["file"])
+    return Path(assert_export(TOYS["tsm"], folder=folder, kind="mindir", input="float32")["file"])
 
 
 @pytest.fixture(scope="module")
@@ -307,7 +314,9 @@ def test_an_unwritable_target_is_reported_before_the_network_is_built(tmp_path):
     (tmp_path / "file").touch()
     export_options = export.check_options(2, format="mindir", target=tmp_path / "file/x")
     with pytest.raises(ValueError, match="--target: cannot write .*a file is in the way"):
-        export.export(None, export.ExportSpec((), "scores"), export_options, "")
+        export.export(
+            None, spec=export.ExportSpec((), "scores"), options=export_options, network=""
+        )
     (tmp_path / "net.mindir").mkdir()
     with pytest.raises(ValueError, match="net.mindir is a folder"):
         export.check_options(2, format="mindir", target=tmp_path / "net")
@@ -328,7 +337,7 @@ def test_an_exported_file_with_other_scores_is_not_written(tmp_path):
     export_options = export.check_options(2, **options)
     spec = export.ExportSpec(TOYS["resnet50"][2], "scores")
     with pytest.raises(RuntimeError, match="is not written: it would differ"):
-        export.export(build, spec, export_options, "resnet50")
+        export.export(build, spec=spec, options=export_options, network="resnet50")
     assert not list(tmp_path.iterdir())
 
 
@@ -356,11 +365,11 @@ def test_convolutions_of_clips_are_3d_in_an_onnx_file(tmp_path):
     """So engines do not copy the data: only weights are reshaped. Parameters keep their names."""
     onnx = pytest.importorskip("onnx")
     net = nn.SequentialCell(
-        FrameConv(3, 4, 3, 2),
+        FrameConv(3, cout=4, kernel=3, stride=2),
         PointwiseConv3d(4, 6, bias=True),
         nn.ReLU(),
         PointwiseConv3d(6, 4, stride=2),
-        DepthwiseConv3d(4, (3, 3, 3), 1, "frames"),
+        DepthwiseConv3d(4, kernel=(3, 3, 3), stride=1, impl="frames"),
     )
     names = [parameter.name for parameter in net.get_parameters()]
 
@@ -371,7 +380,7 @@ def test_convolutions_of_clips_are_3d_in_an_onnx_file(tmp_path):
 
     options = {"format": "onnx", "target": tmp_path / "net", "input": "float32", "batch": 0}
     spec = export.ExportSpec((3, 4, 10, 10), "maps")  # the stride of 2 is for maps of 5 x 5
-    export.export(build, spec, export.check_options(2, **options), "")
+    export.export(build, spec=spec, options=export.check_options(2, **options), network="")
     assert [parameter.name for parameter in net.get_parameters()] == names
     graph = onnx.load(tmp_path / "net.onnx").graph
     assert {node.op_type for node in graph.node} <= {"Conv", "Relu", "Reshape", "Identity"}
@@ -385,7 +394,12 @@ def test_an_operator_without_a_translation_is_named(tmp_path):
     options = {"format": "onnx", "target": tmp_path / "net", "input": "float32"}
     export_options = export.check_options(2, **options)
     with pytest.raises(ValueError, match="the operator Tanh has no translation to ONNX"):
-        export.export(lambda *_: net, export.ExportSpec((3,), "scores"), export_options, "")
+        export.export(
+            lambda *_: net,
+            spec=export.ExportSpec((3,), "scores"),
+            options=export_options,
+            network="",
+        )
     assert not list(tmp_path.iterdir())
 
 

@@ -34,7 +34,7 @@ def videos(tmp_path_factory) -> Path:
     (root / "lists").mkdir()
     (root / "clips").mkdir()
     for k, frames in enumerate((70, 90)):
-        write_numbered_video(root / f"clips/{k}.mp4", frames, 96, 64, RATE)
+        write_numbered_video(root / f"clips/{k}.mp4", frames=frames, width=96, height=64, rate=RATE)
     lines = [f"clips/{k}.mp4 {k}\n" for k in range(2)]
     (root / "broken.mp4").write_bytes((root / "clips/0.mp4").read_bytes()[:2000])
     (root / "labels.txt").write_text("".join(f"class {k}\n" for k in range(8)))
@@ -90,7 +90,7 @@ def test_clips_of_frames_equal_clips_of_the_video(network, suffix, videos, run_h
 
 @pytest.mark.parametrize("network", LISTS)
 def test_a_scan_and_a_prediction_read_folders_of_frames(network, videos, run_here, tmp_path):
-    extract(run_here, network, videos, tmp_path / "frames")
+    extract(run_here, network=network, videos=videos, out=tmp_path / "frames")
     settings = [*SETTINGS[network], f"data.root={tmp_path / 'frames'}", "data.source=frames"]
     folder = tmp_path / "frames/clips/1.mp4"
     cfg = load_smoke_config(network, *settings)
@@ -106,7 +106,7 @@ def test_a_scan_and_a_prediction_read_folders_of_frames(network, videos, run_her
 
 def test_the_frame_rate_of_folders_is_that_of_the_config_file(videos, run_here, tmp_path):
     """Without `data.folder_fps`, the frames of a folder count as frames at `data.fps`."""
-    extract(run_here, "x3d", videos, tmp_path)
+    extract(run_here, network="x3d", videos=videos, out=tmp_path)
     settings = [f"data.root={tmp_path}", "data.source=frames", "data.stride=4"]
     spans = []
     for rate in (0, RATE):

@@ -90,7 +90,7 @@ def convert_case(name: str, folder: Path, capsys, *settings: str, dtype: type = 
     """Writes the file of a case, converts it to `new.ckpt`, and returns what was reported."""
     write_original(name, folder / "original.ckpt", dtype)
     network, cfg = load_recipe(name, *settings)
-    main(network, cfg, source=folder / "original.ckpt", target=folder / "new.ckpt")
+    main(network, cfg=cfg, source=folder / "original.ckpt", target=folder / "new.ckpt")
     return json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
@@ -179,14 +179,14 @@ def test_weights_of_pytorch_are_refused_with_another_padding(tmp_path):
     with pytest.raises(ValueError, match="give --model.padding=symmetric instead of same"):
         main(
             network,
-            load_config(network.config, path, settings),
+            cfg=load_config(network.config, path, settings),
             source=source,
             target=tmp_path / "new.ckpt",
         )
 
 
 def test_float16_weights_become_float32(tmp_path, capsys):
-    convert_case("mindcv_resnet18", tmp_path, capsys, dtype=np.float16)
+    convert_case("mindcv_resnet18", folder=tmp_path, capsys=capsys, dtype=np.float16)
     arrays = read(tmp_path / "new.ckpt")
     source = generate_arrays("mindcv_resnet18")
     for ours, theirs in {
@@ -210,7 +210,7 @@ def test_tsm_starts_from_a_checkpoint_and_its_trunk_computes_the_originals_featu
     network = find_network("tsm")
     main(
         network,
-        cfg,
+        cfg=cfg,
         source=tmp_path / "original.ckpt",
         target=tmp_path / "new.ckpt",
         new_head=True,
@@ -218,7 +218,7 @@ def test_tsm_starts_from_a_checkpoint_and_its_trunk_computes_the_originals_featu
     report = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert report["missing"] == ["new_fc.weight", "new_fc.bias"]
     net = network.build_model(**cfg.model_arguments()).set_train(False)
-    load(net, tmp_path / "new.ckpt", new_head=True, head=network.classifier)
+    load(net, path=tmp_path / "new.ckpt", new_head=True, head=network.classifier)
     source = generate_arrays(name)
     head = "end_point" if name.startswith("models") else "classifier"
     classify = nn.Dense(*source[f"{head}.weight"].shape[::-1])
@@ -231,7 +231,7 @@ def test_scores_are_written_for_a_comparison_with_the_original(tmp_path, capsys)
     convert_case("models_resnet18", tmp_path, capsys)
     network, cfg = load_recipe("models_resnet18", "data.crop=64")
     write_scores.main(
-        network, cfg, checkpoint_path=tmp_path / "new.ckpt", target=tmp_path / "a.npz", count=3
+        network, cfg=cfg, checkpoint_path=tmp_path / "new.ckpt", target=tmp_path / "a.npz", count=3
     )
     report = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert report["clips"] == [3, 3, 64, 64]
@@ -253,7 +253,7 @@ def test_an_old_checkpoint_without_a_checksum_gets_one(name, tmp_path, capsys):
         [{"name": n, "data": p} for n, p in weights_of(net).items()], str(tmp_path / "old.ckpt")
     )
     assert not parse(tmp_path / "old.ckpt").has_checksum
-    main(network, cfg, source=tmp_path / "old.ckpt", target=tmp_path / "new.ckpt")
+    main(network, cfg=cfg, source=tmp_path / "old.ckpt", target=tmp_path / "new.ckpt")
     report = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert report["matched"] == len(get_shapes(net))
     assert not report["dropped"]
@@ -264,7 +264,7 @@ def test_an_old_checkpoint_without_a_checksum_gets_one(name, tmp_path, capsys):
 def test_averages_and_weights_of_a_training_say_how_the_network_pads(tmp_path):
     settings = ("model.padding=same", "train.ema_decay=0.9", f"run.out={tmp_path}")
     cfg = load_smoke_config("resnet50", *settings)
-    sampler = TrainSampler(4, 2, 0, 1, 0)
+    sampler = TrainSampler(4, batch=2, rank=0, size=1, seed=0)
     step = find_network("resnet50").build_train_setup(cfg, Runtime(), sampler).step
     save(tmp_path / "a.ckpt", weights_of(step.net))
     save(tmp_path / "a_ema.ckpt", step.ema_parameters())

@@ -101,7 +101,7 @@ def test_every_method_of_a_network_works(name, tmp_path):
     with network.open_frames(cfg, str(sample)) as frames:
         results["open_frames"] = frames.frames([0])
     scorer = CellScorer(build_eval_network(name, cfg))
-    measured = measure_eval(network, cfg, rt, 0, scorer)
+    measured = measure_eval(network, cfg=cfg, rt=rt, seconds=0, scorer=scorer)
     assert measured["videos"] == cfg.eval.batch
 
     names = results["get_parameter_names"] = network.get_parameter_names()

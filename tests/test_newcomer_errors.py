@@ -372,9 +372,12 @@ def test_a_yaml_in_the_folder_of_another_network_is_read_if_its_settings_fit(mon
     (tmp_path / "x3d" / "network.py").touch()
     shutil.copy(ROOT / "tsm" / "configs" / "tsm_smoke.yaml", file)
     monkeypatch.setattr(networks, "ROOT", tmp_path)
-    assert load_for_script(Config, file, ["train.epochs=3"], "{}").train.epochs == 3
+    assert (
+        load_for_script(Config, path=file, overrides=["train.epochs=3"], remedy="{}").train.epochs
+        == 3
+    )
     with pytest.raises(ValueError, match="is in the folder of x3d: use x3d/eval.py"):
-        load_for_script(Config, file, ["train.epochs=x"], "{}/eval.py")
+        load_for_script(Config, path=file, overrides=["train.epochs=x"], remedy="{}/eval.py")
 
 
 def test_a_pack_refuses_videos_of_another_quality(run_line, tmp_path):

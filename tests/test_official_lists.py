@@ -193,7 +193,11 @@ def test_official_annotations_are_converted_to_lists(dataset, tmp_path):
     (tmp_path / "list.txt").write_text("\n".join(train))
     source = "frames" if frames else "video"
     file = AnnotationFile(
-        "list.txt", tmp_path / "list.txt", tmp_path / "videos", source, len(names)
+        "list.txt",
+        path=tmp_path / "list.txt",
+        root=tmp_path / "videos",
+        source=source,
+        num_classes=len(names),
     )
     assert len(read_annotations(file, min_frames=1)[0]) == len(train)
 

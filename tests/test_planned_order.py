@@ -71,7 +71,7 @@ def simulate_plan(folder: Path) -> list[Segment]:
     overrides = ["run.amp=O2", f"run.all_reduce=[{', '.join(ends)}]"]
     cfg = load_config(find_network("tsm").config, CONFIG, overrides)
     kept = folder / "kept"
-    result = dry_run("tsm", cfg, Machine(CHIP, RANKS), keep=kept)
+    result = dry_run("tsm", cfg=cfg, machine=Machine(CHIP, RANKS), keep=kept)
     assert result.finished, result.reason
     table = next(kept.rglob("comm_execute_order.csv")).read_text().splitlines()
     rows = [row for row in csv.DictReader(table) if row["primitive"] == "AllReduce"]
@@ -128,7 +128,7 @@ def save_graph(folder: Path, gradients: dict[int, int]) -> None:
 def test_a_gradient_is_complete_before_its_all_reduce(tmp_path):
     save_graph(tmp_path, {0: 10, 1: 7, 2: 4})
     (tmp_path / "log.txt").write_text("")
-    result = read_run(CHIP, tmp_path, '{"finished": true}', 0, 1.0)
+    result = read_run(CHIP, folder=tmp_path, stdout='{"finished": true}', status=0, seconds=1.0)
     positions = result.locate_gradients(["a.w", "b.w", "c.w"])
     assert positions == pytest.approx({"a.w": 1.0, "b.w": 0.7, "c.w": 0.4})
     with pytest.raises(ValueError, match="no AllReduce of the gradient of d.w"):
@@ -138,8 +138,12 @@ def test_a_gradient_is_complete_before_its_all_reduce(tmp_path):
 def test_positions_of_a_dry_run_get_the_counted_times():
     names = ["a.w", "b.w"]
     sizes = [4, 4]
-    layers = [LayerCost(name, "dense", 1, 1, 1, 1) for name in "ab"]
-    counted = count_backward(names, sizes, layers, 1, Cluster(step_seconds=3.0))
+    layers = [
+        LayerCost(name, kind="dense", macs=1, inputs=1, outputs=1, parameters=1) for name in "ab"
+    ]
+    counted = count_backward(
+        names, sizes=sizes, layers=layers, batch=1, cluster=Cluster(step_seconds=3.0)
+    )
     result = time_positions({"a.w": 1.0, "b.w": 0.25}, counted, CHIP)
     np.testing.assert_allclose(result.ready, [3.0, 1.5])
     with pytest.raises(ValueError, match="--chip ascend910b: b.w is trained either"):

@@ -124,13 +124,15 @@ def test_an_evaluation_counts_every_image_once_on_one_rank_and_on_two(
     assert [folders[int(row["label"])] for row in rows] == [file.parent.name for file in files]
     root = pictures / "val"
     out = tmp_path / "predicted"
-    assert_predictions(small, trained, rows[:2], root, out, run_here)
+    assert_predictions(small, weights=trained, rows=rows[:2], root=root, out=out, run=run_here)
 
 
 @pytest.mark.slow
 def test_a_mindir_gives_the_results_of_its_checkpoint(small, pictures, trained, tmp_path):
     image = next((pictures / "val").glob("*/*.jpg"))
-    assert_mindir_matches("resnet50", small, trained, image, tmp_path)
+    assert_mindir_matches(
+        "resnet50", arguments=small, weights=trained, source=image, folder=tmp_path
+    )
 
 
 @pytest.mark.slow
@@ -146,7 +148,9 @@ def test_a_killed_run_resumes_to_the_same_bits(small, damaged, tmp_path):
     whole = tmp_path / "whole"
     killed = tmp_path / "killed"
     run_json("resnet50/train.py", *arguments, f"--run.out={whole}")
-    start_and_stop("resnet50/train.py", arguments, killed, 8, signal.SIGKILL)
+    start_and_stop(
+        "resnet50/train.py", arguments=arguments, out=killed, steps=8, number=signal.SIGKILL
+    )
     assert run_json("resnet50/train.py", *arguments, f"--run.out={killed}")["steps"] == 12
     assert_same_weights(whole / "resume.ckpt", killed / "resume.ckpt")
     assert_same_weights(whole / "epoch_002_ema.ckpt", killed / "epoch_002_ema.ckpt")

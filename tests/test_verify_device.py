@@ -34,11 +34,13 @@ from utils.config import ROOT
 
 SCRIPT = "scripts/verify_device/verify_device.py"
 PARTS = ["parity", "training", "communication", "resume"]
-CRASH = ProcessResult("crash", 1, (), "ended with status 1: error: no such device")
+CRASH = ProcessResult(
+    "crash", status=1, lines=(), reason="ended with status 1: error: no such device"
+)
 
 
 def build_result(*lines: dict) -> ProcessResult:
-    return ProcessResult("complete", 0, lines, "")
+    return ProcessResult("complete", status=0, lines=lines, reason="")
 
 
 @pytest.mark.parametrize(
@@ -125,9 +127,12 @@ def test_an_interruption_ends_all_processes_and_writes_a_report(number, tmp_path
 
 def test_a_report_shows_each_part_with_its_most_severe_verdict(tmp_path):
     findings = [Finding(OK, "good"), Finding(SLOW, "slow | slower", "do this"), Finding(OK, "x")]
-    parts = [PartResult("training", findings, {"a": 1.5}, 12.4), PartResult("parity", [], {}, 0.0)]
+    parts = [
+        PartResult("training", findings=findings, values={"a": 1.5}, seconds=12.4),
+        PartResult("parity", findings=[], values={}, seconds=0.0),
+    ]
     machine = {"device": "Ascend", "device names": ["910B3", "910B3"]}
-    report = Report(machine, "Measured on 2 x Ascend.", parts, ["resume"])
+    report = Report(machine, mode="Measured on 2 x Ascend.", parts=parts, missing=["resume"])
     write_report(report, tmp_path)
     text = (tmp_path / "report.md").read_text()
     assert "**Measured on 2 x Ascend.**" in text
@@ -207,7 +212,9 @@ def measure_parity(**changed: float) -> dict:
 
 
 def rate_parity(**changed: float) -> Finding:
-    return assess_parity("tsm", "c.json", "Ascend", build_result(measure_parity(**changed)))[0]
+    return assess_parity(
+        "tsm", case="c.json", device="Ascend", result=build_result(measure_parity(**changed))
+    )[0]
 
 
 def rate_training(losses: list[float], waiting: float = 0.0) -> Finding:
@@ -265,7 +272,7 @@ def test_a_verdict_follows_from_the_measured_values(rate, values, verdict, words
 
 def test_a_crash_is_a_failure_with_its_reason_and_log():
     for finding in (
-        assess_parity("tsm", "c.json", "CPU", CRASH)[0],
+        assess_parity("tsm", case="c.json", device="CPU", result=CRASH)[0],
         assess_training(CRASH, [{"loss": 2.0}, {"loss": 1.0}]),
         assess_communication("Ascend", CRASH),
         assess_resume("CPU", {}, CRASH),
@@ -276,8 +283,10 @@ def test_a_crash_is_a_failure_with_its_reason_and_log():
 
 
 def test_parity_fails_if_a_level_has_no_result():
-    crashed = ProcessResult("parity_tsm", -11, (measure_parity(),), "was killed by SIGSEGV")
-    ieee, float16 = assess_parity("tsm", "c.json", "Ascend", crashed)
+    crashed = ProcessResult(
+        "parity_tsm", status=-11, lines=(measure_parity(),), reason="was killed by SIGSEGV"
+    )
+    ieee, float16 = assess_parity("tsm", case="c.json", device="Ascend", result=crashed)
     assert (ieee.verdict, float16.verdict) == (OK, FAILED)
     assert float16.text == "tsm O2: was killed by SIGSEGV"
     assert "--case c.json --run.device=Ascend" in rate_parity(loss=0.1).advice

@@ -53,7 +53,9 @@ def test_reports_and_predictions_agree_with_an_evaluation(small, data_root, run_
     result = read_result(run_here("x3d/eval.py", *command))
     assert (result["videos"], result["views"], result["unreadable"]) == (8, "2x3", 0)
     rows = assert_report(tmp_path / "report", result)
-    assert_predictions(arguments, weights, rows[:2], data_root, tmp_path, run_here)
+    assert_predictions(
+        arguments, weights=weights, rows=rows[:2], root=data_root, out=tmp_path, run=run_here
+    )
 
 
 @pytest.mark.slow
@@ -78,7 +80,7 @@ def test_a_training_validates_after_every_epoch(trained):
 @pytest.mark.slow
 def test_a_mindir_gives_the_results_of_its_checkpoint(small, data_root, trained, tmp_path):
     video = data_root / "videos" / "test" / "grow_000.mp4"
-    assert_mindir_matches("x3d", small, trained, video, tmp_path)
+    assert_mindir_matches("x3d", arguments=small, weights=trained, source=video, folder=tmp_path)
 
 
 @pytest.mark.slow

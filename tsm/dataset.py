@@ -31,10 +31,10 @@ def get_annotation_file(cfg: Config, split: str) -> AnnotationFile:
     name = data.train_list if split == "train" else data.test_list
     return AnnotationFile(
         name,
-        data.root / name,
-        data.root,
-        data.source,
-        cfg.model.num_classes,
+        path=data.root / name,
+        root=data.root,
+        source=data.source,
+        num_classes=cfg.model.num_classes,
         image_tmpl=data.image_tmpl,
         flow=data.modality == "flow",
         max_pixels=data.max_pixels,
@@ -46,8 +46,15 @@ def sample_frame_indices(
 ) -> np.ndarray:
     """The frame indices that `split` samples, int64 (clips * T * L,). See `tsm/sampling.py`."""
     length = data.frames_per_segment
-    arguments = (len(video), data.segments, length, dense, clips, rng)
-    offsets = sampling.sample_segment_offsets(split, *arguments)
+    offsets = sampling.sample_segment_offsets(
+        split,
+        num_frames=len(video),
+        segments=data.segments,
+        new_length=length,
+        dense=dense,
+        clips=clips,
+        rng=rng,
+    )
     return sampling.expand_segments(offsets, len(video), length)
 
 
@@ -63,7 +70,9 @@ class TrainSource(videos.TrainVideos):
     def read_frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
         dense = self.data.sampling == "dense"
         with self.count_damaged(records.open_record(record, self.data)) as video:
-            indices = sample_frame_indices(video, self.data, "train", dense, rng=rng)
+            indices = sample_frame_indices(
+                video, data=self.data, split="train", dense=dense, rng=rng
+            )
             frames, order = video.frames_once(indices)
         return frames if len(frames) == len(order) else frames[order]
 
@@ -72,7 +81,12 @@ class TrainSource(videos.TrainVideos):
         frames = self.read_frames(record, rng)
         crop_rng = random.Random(int(rng.randint(2**31)))
         clip, flipped = transforms.make_train_clip(
-            frames, data.frames_per_segment, data.crop, data.scales, crop_rng, data.flip
+            frames,
+            new_length=data.frames_per_segment,
+            size=data.crop,
+            scales=data.scales,
+            rng=crop_rng,
+            flip=data.flip,
         )
         return clip, np.int32(swap_label(record.label, data.swap_labels if flipped else ()))
 
@@ -101,14 +115,23 @@ class EvalVideos(videos.EvalVideos):
             self.dense = cfg.data.sampling == "dense"
             self.size = cfg.data.crop
         shape = (self.clips * self.crops, *get_clip_shape(cfg.data, self.size))
-        super().__init__(records, cfg, rt, shape)
+        super().__init__(records, cfg=cfg, rt=rt, shape=shape)
 
     def make_views(self, record: Record, sample: int) -> np.ndarray:
         rng = sample_rng(self.cfg.run.seed, 0, sample)  # dense validation draws a random window
-        arguments = (self.cfg.data, self.split, self.dense, self.clips, rng)
         with records.open_record(record, self.cfg.data) as video:
-            frames, order = video.frames_once(sample_frame_indices(video, *arguments))
-        return cut_views(frames, order, self.cfg, self.clips, self.crops, self.size)
+            indices = sample_frame_indices(
+                video,
+                data=self.cfg.data,
+                split=self.split,
+                dense=self.dense,
+                clips=self.clips,
+                rng=rng,
+            )
+            frames, order = video.frames_once(indices)
+        return cut_views(
+            frames, order=order, cfg=self.cfg, clips=self.clips, crops=self.crops, size=self.size
+        )
 
 
 def cut_views(
@@ -119,7 +142,15 @@ def cut_views(
     `order` (clips * T * L,) holds the index into `frames` of every frame of the clips.
     """
     data = cfg.data
-    return transforms.make_test_views(frames, clips, data.segments, data.resize, size, crops, order)
+    return transforms.make_test_views(
+        frames,
+        clips=clips,
+        segments=data.segments,
+        resize_to=data.resize,
+        crop=size,
+        crops=crops,
+        order=order,
+    )
 
 
 def get_clip_shape(data: Data, size: int) -> tuple[int, int, int, int]:

@@ -30,7 +30,7 @@ from utils.export.export import check_options, export_network
 
 
 def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
-    export_network(NETWORK, cfg, checkpoint_path, options)
+    export_network(NETWORK, cfg=cfg, checkpoint_path=checkpoint_path, options=options)
 
 
 class SplitShift(nn.Cell):

@@ -56,9 +56,11 @@ class TSMCase(golden.GoldenCase):
         train = Train(weight_decay=optimizer["weight_decay"], head_lr_mult=head_lr_mult)
         weights = net.trainable_params()
         lr = np.full(golden.UPDATES, optimizer["lr"])
-        groups = build_parameter_groups(weights, train, lr, flow=False)
+        groups = build_parameter_groups(weights, train=train, lr=lr, flow=False)
         opt = optimizers.SGD(weights, groups, optimizer["momentum"])
-        return golden.build_train_step(net, self.build_loss(), opt, optimizer["clip_total_norm"])
+        return golden.build_train_step(
+            net, loss=self.build_loss(), optimizer=opt, clip_norm=optimizer["clip_total_norm"]
+        )
 
     def cell_name(self, point: str) -> str:
         """A shifted convolution is `conv1.net`; empty for the average pool, which is not a cell."""

@@ -56,17 +56,31 @@ class TSM(PaddedNetwork):
         padding: str = "symmetric",
     ):
         super().__init__(padding)
-        check_settings(arch, segments, shift_place, online, temporal_pool, non_local, first_width)
+        check_settings(
+            arch,
+            segments=segments,
+            shift_place=shift_place,
+            online=online,
+            temporal_pool=temporal_pool,
+            non_local=non_local,
+            first_width=first_width,
+        )
         if arch == "mobilenetv2" and padding != "symmetric":
             raise ValueError(f"model.padding {padding} is of ResNets; mobilenetv2 has none")
         if not before_softmax and consensus != "avg":
             raise ValueError("model.consensus must be avg if model.before_softmax is false")
         channels = (3 if modality == "rgb" else 2) * frames_per_segment
         mean, std = (RGB_MEAN, RGB_STD) if modality == "rgb" else (FLOW_MEAN, FLOW_STD)
-        self.normalize = Normalize(mean, std, channels, axis=2, rank=5)
+        self.normalize = Normalize(mean, std=std, channels=channels, axis=2, rank=5)
         trunk_classes = 0 if dropout > 0 else num_classes
         if arch == "mobilenetv2":
-            self.base_model = MobileNetV2(segments, shift_div, online, channels, trunk_classes)
+            self.base_model = MobileNetV2(
+                segments,
+                shift_div=shift_div,
+                online=online,
+                channels=channels,
+                num_classes=trunk_classes,
+            )
         else:
             shifts = (shift_div, shift_place, online, temporal_pool, non_local)
             sizes = (channels, trunk_classes, first_width)

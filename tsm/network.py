@@ -54,7 +54,7 @@ class TSMNetwork(Network[Config]):
     ) -> TrainSource:
         from tsm.dataset import TrainSource
 
-        return TrainSource(records, cfg, sampler, epochs, skip)
+        return TrainSource(records, cfg=cfg, sampler=sampler, epochs=epochs, skip=skip)
 
     def build_eval_rows(self, cfg: Config, rt: Runtime) -> dict[int, EvalVideos]:
         from tsm.dataset import EvalVideos
@@ -83,7 +83,9 @@ class TSMNetwork(Network[Config]):
     ) -> dict[str, Any]:
         from tsm.streaming import run_stream
 
-        return run_stream(cfg, checkpoint_path, video, head, top, fps, out)
+        return run_stream(
+            cfg, checkpoint_path=checkpoint_path, video=video, head=head, top=top, fps=fps, out=out
+        )
 
     def describe_export(self, cfg: Config) -> ExportSpec:
         from tsm.dataset import get_clip_shape

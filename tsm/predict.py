@@ -23,10 +23,19 @@ class TSMHead(Head):
         self.raw_scores = cfg.model.before_softmax
 
     def frame_indices(self, window: Window) -> np.ndarray:
-        return sample_frame_indices(window, self.cfg.data, "test", self.cfg.dense_test, self.clips)
+        return sample_frame_indices(
+            window, data=self.cfg.data, split="test", dense=self.cfg.dense_test, clips=self.clips
+        )
 
     def make_views(self, frames: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        return cut_views(frames, positions, self.cfg, self.clips, self.crops, self.cfg.test_crop)
+        return cut_views(
+            frames,
+            order=positions,
+            cfg=self.cfg,
+            clips=self.clips,
+            crops=self.crops,
+            size=self.cfg.test_crop,
+        )
 
     def preview_frames(self, views: np.ndarray) -> np.ndarray:
         """The first frame of each segment; for flow its x component in grey."""

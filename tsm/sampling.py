@@ -42,10 +42,10 @@ def sample_segment_offsets(
     if dense:
         return sample_train_dense(num_frames, segments, rng)
     if split == "train":
-        return sample_train_uniform(num_frames, segments, new_length, rng)
+        return sample_train_uniform(num_frames, segments=segments, new_length=new_length, rng=rng)
     if split == "val" and num_frames <= segments + new_length - 1:
         return np.zeros(segments, np.int64)
-    return sample_test_uniform(num_frames, segments, new_length, clips)
+    return sample_test_uniform(num_frames, segments=segments, new_length=new_length, clips=clips)
 
 
 def sample_train_uniform(

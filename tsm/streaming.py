@@ -71,7 +71,9 @@ class FrameScorer:
     def __call__(self, frame: np.ndarray) -> np.ndarray:
         data = self.cfg.data
         crop = self.cfg.test_crop
-        views = transforms.make_test_views(frame[None], 1, 1, data.resize, crop, 1)
+        views = transforms.make_test_views(
+            frame[None], clips=1, segments=1, resize_to=data.resize, crop=crop, crops=1
+        )
         scores, *self.buffers = self.net(Tensor(views[0]), *self.buffers)  # (1, C, h, w)
         self.recent_scores.append(scores.asnumpy()[0].astype(np.float64))
         mean = np.mean(self.recent_scores, axis=0)
@@ -91,18 +93,18 @@ def run_stream(
     stream = open_stream(video, cfg, fps)
     if Path(checkpoint_path).suffix in (".mindir", ".onnx"):
         raise ValueError(f"--stream needs a checkpoint, not {checkpoint_path}")
-    net = load_checkpoint(NETWORK, cfg, checkpoint_path, "O0")
+    net = load_checkpoint(NETWORK, cfg=cfg, path=checkpoint_path, level="O0")
     scorer = FrameScorer(net, cfg)
     stop = threading.Event()
     results = ((seconds, scorer(frame)) for seconds, frame in stream.frames)
     table, picture = (out / f"{stream.name}_stream{suffix}" for suffix in (".csv", ".png"))
     with report_write_errors(out, "--out"), signals.handle_signals(lambda _: stop.set()):
         out.mkdir(parents=True, exist_ok=True)
-        count, total, last = write_rows(table, head, results, stop, video)
+        count, total, last = write_rows(table, head=head, results=results, stop=stop, video=video)
     times, probabilities = (np.array(column) for column in zip(*last))
     spans = np.stack((times, times), axis=1)
     title = f"{format_line(video, TITLE_LENGTH)}, frame by frame"
-    draw_timeline(picture, title, spans, [("", head.names, probabilities)])
+    draw_timeline(picture, title=title, spans=spans, panels=[("", head.names, probabilities)])
     summary = {"video": video, "frames": count, "fps": round(stream.fps, 3)}
     summary["top"] = rank_classes(head, total / count, top)
     return {**summary, "interrupted": stop.is_set(), "csv": str(table), "picture": str(picture)}

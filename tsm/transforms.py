@@ -45,7 +45,12 @@ def make_train_clip(
     mirrored, for labels that name a direction.
     """
     rows, columns = frames.shape[1:3]
-    patch = resize(frames, size, size, draw_crop(columns, rows, size, scales, rng))
+    patch = resize(
+        frames,
+        width=size,
+        height=size,
+        box=draw_crop(columns, height=rows, size=size, scales=scales, rng=rng),
+    )
     mirrored = flip and rng.random() < 0.5
     return stack_frames(mirror_frames(patch) if mirrored else patch, new_length), mirrored
 
@@ -74,7 +79,7 @@ def make_test_views(
     frames = resize(frames, width, height)
     order = np.arange(len(frames)) if len(order) == 0 else np.asarray(order)
     (planes,) = cut_clips(frames, (width, height), [(0, 0, width, height)])  # (C, n, H, W)
-    boxes = list_view_boxes(width, height, crop, crops)
+    boxes = list_view_boxes(width, height=height, crop=crop, crops=crops)
     views = np.empty((len(boxes), len(order), len(planes), crop, crop), np.uint8)
     for view, ((x, y, _, _), mirrored) in zip(views, boxes):
         part = planes[:, :, y : y + crop, x : x + crop]
@@ -179,7 +184,7 @@ def draw_crop(
     width: int, height: int, size: int, scales: Sequence[float], rng: random.Random
 ) -> Box:
     """Draws a random crop: its size, then its position."""
-    crop = rng.choice(list_crop_sizes(width, height, size, scales))
+    crop = rng.choice(list_crop_sizes(width, height=height, size=size, scales=scales))
     return (*rng.choice(compute_crop_offsets(width, height, crop)), *crop)
 
 
@@ -197,6 +202,8 @@ def list_view_boxes(width: int, height: int, crop: int, crops: int) -> list[tupl
     mirror_modes = (False, True) if crops == 10 else (False,)
     return [
         ((x, y, crop, crop), mirrored)
-        for x, y in compute_crop_offsets(width, height, (crop, crop), positions)
+        for x, y in compute_crop_offsets(
+            width, height=height, crop=(crop, crop), positions=positions
+        )
         for mirrored in mirror_modes
     ]

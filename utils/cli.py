@@ -58,7 +58,10 @@ def run(main: Callable, config_class: type, usage: str, *options_of: Callable) -
         path = config.resolve_yaml(path)
         script = Path(sys.argv[0])
         remedy = f"zoo {script.stem} {{}}" if is_installed() else f"{{}}/{script.name}"
-        return main(networks.load_for_script(config_class, path, settings, remedy), **options)
+        return main(
+            networks.load_for_script(config_class, path=path, overrides=settings, remedy=remedy),
+            **options,
+        )
 
     main_guard(usage, work)
 
@@ -80,7 +83,9 @@ def run_for_network(main: Callable, usage: str, *options_of: Callable) -> NoRetu
         path = config.resolve_yaml(path)
         name = options.pop("network", None)
         network = records[name] if name else networks.find_network_of_yaml(path)
-        cfg = networks.load_for_script(network.config, path, settings, "--network={}")
+        cfg = networks.load_for_script(
+            network.config, path=path, overrides=settings, remedy="--network={}"
+        )
         return main(network, cfg, **options)
 
     main_guard(usage, work)

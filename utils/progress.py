@@ -76,7 +76,7 @@ def track(
     if total is None:
         assert isinstance(jobs, Sized)
         total = len(jobs)
-    progress = Progress(total, name, unit, leave, hidden)
+    progress = Progress(total, name=name, unit=unit, leave=leave, hidden=hidden)
     try:
         for job in jobs:
             yield job

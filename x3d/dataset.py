@@ -30,10 +30,10 @@ def get_annotation_file(cfg: Config, split: str) -> AnnotationFile:
     name = data.train_list if split == "train" else data.test_list
     return AnnotationFile(
         name,
-        data.root / name,
-        data.root,
-        data.source,
-        cfg.model.num_classes,
+        path=data.root / name,
+        root=data.root,
+        source=data.source,
+        num_classes=cfg.model.num_classes,
         image_tmpl=data.image_tmpl,
         max_pixels=data.max_pixels,
     )
@@ -42,9 +42,9 @@ def get_annotation_file(cfg: Config, split: str) -> AnnotationFile:
 def choose_clip_frames(video: Timeline, data: Data, relative_start: float) -> np.ndarray:
     """The frame indices (T,) of a clip. `relative_start`: 0 is the first start, 1 the last."""
     fps = video.fps or data.fps
-    span = sampling.compute_clip_span(data.frames, data.stride, fps, data.fps)
+    span = sampling.compute_clip_span(data.frames, stride=data.stride, fps=fps, target_fps=data.fps)
     start = sampling.compute_start(relative_start, len(video), span)
-    return sampling.spread_frame_indices(start, span, data.frames, len(video))
+    return sampling.spread_frame_indices(start, span=span, frames=data.frames, length=len(video))
 
 
 class TrainSource(videos.TrainVideos):
@@ -63,7 +63,9 @@ class TrainSource(videos.TrainVideos):
     def make_row(self, record: Record, rng: np.random.RandomState) -> tuple[np.ndarray, np.int32]:
         frames = self.read_frames(record, rng)
         data = self.data
-        clip, mirrored = transforms.make_train_clip(frames, data.scales, data.crop, data.flip, rng)
+        clip, mirrored = transforms.make_train_clip(
+            frames, scales=data.scales, crop=data.crop, flip=data.flip, rng=rng
+        )
         return clip, np.int32(swap_label(record.label, data.swap_labels if mirrored else ()))
 
     def blank(self) -> tuple[np.ndarray, np.int32]:
@@ -84,7 +86,9 @@ class EvalVideos(videos.EvalVideos):
         if split == "val":
             cfg = replace(cfg, eval=replace(cfg.eval, clips=1, crops=1, crop=0))
         views = cfg.eval.clips * cfg.eval.crops
-        super().__init__(records, cfg, rt, (views, *get_clip_shape(cfg.data, cfg.test_crop)))
+        super().__init__(
+            records, cfg=cfg, rt=rt, shape=(views, *get_clip_shape(cfg.data, cfg.test_crop))
+        )
 
     def make_views(self, record: Record, sample: int) -> np.ndarray:
         with records.open_record(record, self.cfg.data) as video:
@@ -107,7 +111,7 @@ def cut_test_views(frames: np.ndarray, order: np.ndarray, cfg: Config) -> np.nda
     `order` (K, T) holds the index into `frames` of every frame of the clips.
     """
     side = cfg.test_crop if cfg.eval.crops == 3 else cfg.data.scales[0]
-    return cut_views(frames, order, side, cfg.test_crop, cfg.eval.crops)
+    return cut_views(frames, clips=order, side=side, crop=cfg.test_crop, crops=cfg.eval.crops)
 
 
 def get_clip_shape(data: Data, size: int) -> tuple[int, int, int, int]:

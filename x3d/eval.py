@@ -27,7 +27,9 @@ from x3d.network import NETWORK
 def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
     rt = evaluation.start(cfg)
     videos = EvalVideos(read_records(cfg, "test"), cfg, rt)
-    return evaluation.evaluate_videos(NETWORK, cfg, rt, videos, checkpoint_path, report)
+    return evaluation.evaluate_videos(
+        NETWORK, cfg=cfg, rt=rt, videos=videos, checkpoint_path=checkpoint_path, report=report
+    )
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from x3d.network import NETWORK
 
 
 def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
-    export_network(NETWORK, cfg, checkpoint_path, options)
+    export_network(NETWORK, cfg=cfg, checkpoint_path=checkpoint_path, options=options)
 
 
 class MeanSE(nn.Cell):

@@ -43,7 +43,9 @@ class X3DCase(golden.GoldenCase):
         weights = net.trainable_params()
         lr = np.full(golden.UPDATES, optimizer["lr"])
         groups = build_parameter_groups(weights, train, lr)
-        opt = optimizers.SGD(weights, groups, optimizer["momentum"], optimizer["nesterov"])
+        opt = optimizers.SGD(
+            weights, groups=groups, momentum=optimizer["momentum"], nesterov=optimizer["nesterov"]
+        )
         return golden.build_train_step(net, self.build_loss(), opt)
 
     def cell_name(self, point: str) -> str:

@@ -45,7 +45,7 @@ def compute_stage_widths() -> list[int]:
     """Output channels of s2 to s5."""
     widths = [FIRST_WIDTH]
     for _ in range(3):
-        widths.append(round_width(widths[-1], 2.0, 1, 8))
+        widths.append(round_width(widths[-1], factor=2.0, minimum=1, divisor=8))
     return [round_width(width, WIDTH_FACTOR) for width in widths]
 
 
@@ -54,7 +54,7 @@ class SE(nn.Cell):
 
     def __init__(self, channels: int):
         super().__init__()
-        squeezed = round_width(channels, SQUEEZE, 8, 8)
+        squeezed = round_width(channels, factor=SQUEEZE, minimum=8, divisor=8)
         self.fc1 = PointwiseConv3d(channels, squeezed, bias=True)
         self.fc2 = PointwiseConv3d(squeezed, channels, bias=True)
         self.relu = ReLU()
@@ -77,7 +77,7 @@ class Branch(nn.Cell):
         super().__init__()
         self.a = PointwiseConv3d(cin, inner)
         self.a_bn = BatchNorm3d(inner)
-        self.b = build_depthwise_conv(inner, (3, 3, 3), stride, impl)
+        self.b = build_depthwise_conv(inner, kernel=(3, 3, 3), stride=stride, impl=impl)
         self.b_bn = BatchNorm3d(inner)
         self.se = SE(inner) if excite else None
         self.c = PointwiseConv3d(inner, cout)
@@ -106,7 +106,15 @@ class Block(nn.Cell):
             self.branch1 = PointwiseConv3d(cin, cout, stride=stride)
             self.branch1_bn = BatchNorm3d(cout)
         inner = int(BOTTLENECK * cout)
-        self.branch2 = Branch(cin, inner, cout, stride, excite, impl, recompute)
+        self.branch2 = Branch(
+            cin,
+            inner=inner,
+            cout=cout,
+            stride=stride,
+            excite=excite,
+            impl=impl,
+            recompute=recompute,
+        )
         self.relu = ReLU()
 
     def construct(self, x: Tensor) -> Tensor:
@@ -117,8 +125,8 @@ class Block(nn.Cell):
 def build_depthwise_conv(channels: int, kernel: tuple, stride: int, impl: str) -> nn.Cell:
     """A depthwise convolution; with `impl` dense the full convolution of the Ascend port."""
     if impl == "dense":
-        return Conv3d(channels, channels, kernel, stride)
-    return DepthwiseConv3d(channels, kernel, stride, impl)
+        return Conv3d(channels, cout=channels, kernel=kernel, stride=stride)
+    return DepthwiseConv3d(channels, kernel=kernel, stride=stride, impl=impl)
 
 
 class Stem(nn.Cell):
@@ -126,8 +134,8 @@ class Stem(nn.Cell):
 
     def __init__(self, width: int, impl: str):
         super().__init__()
-        self.conv_xy = FrameConv(3, width, 3, 2)
-        self.conv = build_depthwise_conv(width, (5, 1, 1), 1, impl)
+        self.conv_xy = FrameConv(3, cout=width, kernel=3, stride=2)
+        self.conv = build_depthwise_conv(width, kernel=(5, 1, 1), stride=1, impl=impl)
         self.bn = BatchNorm3d(width)
         self.relu = ReLU()
 
@@ -219,7 +227,7 @@ class X3D(nn.Cell):
         super().__init__()
         widths = compute_stage_widths()
         stem = round_width(FIRST_WIDTH, WIDTH_FACTOR)
-        self.normalize = Normalize(MEAN, STD, 3, axis=1, rank=5)
+        self.normalize = Normalize(MEAN, std=STD, channels=3, axis=1, rank=5)
         self.s1 = nn.SequentialCell(OrderedDict(pathway0_stem=Stem(stem, stem_impl)))
         before = [stem, *widths[:-1]]
         depths = [round_repeats(count, depth_factor) for count in BLOCKS]
@@ -228,7 +236,13 @@ class X3D(nn.Cell):
         )
         side = math.ceil(crop / 32)
         inner = int(BOTTLENECK * widths[-1])
-        self.head = Head(widths[-1], inner, num_classes, (frames, side, side), dropout)
+        self.head = Head(
+            widths[-1],
+            inner=inner,
+            num_classes=num_classes,
+            window=(frames, side, side),
+            dropout=dropout,
+        )
         for _, cell in self.cells_and_names():
             if isinstance(cell, Branch) and not zero_init:
                 cell.c_bn.gamma.set_data(initializer("ones", cell.c_bn.gamma.shape))

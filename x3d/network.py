@@ -52,7 +52,7 @@ class X3DNetwork(Network[Config]):
     ) -> TrainSource:
         from x3d.dataset import TrainSource
 
-        return TrainSource(records, cfg, sampler, epochs, skip)
+        return TrainSource(records, cfg=cfg, sampler=sampler, epochs=epochs, skip=skip)
 
     def build_eval_rows(self, cfg: Config, rt: Runtime) -> dict[int, EvalVideos]:
         from x3d.dataset import EvalVideos

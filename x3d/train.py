@@ -49,10 +49,12 @@ def main(cfg: Config) -> None:
     records = read_records(cfg, "train")
     sampler = trainer.resume(build_train_sampler(cfg, records, rt))
     setup = build(cfg, rt, sampler)  # model, optimizer, AllReduce fusion, train step
-    train_set = TrainSource(records, cfg, sampler, cfg.train.epochs, trainer.start_step)
+    train_set = TrainSource(
+        records, cfg=cfg, sampler=sampler, epochs=cfg.train.epochs, skip=trainer.start_step
+    )
     net = setup.step.net
     validation = build_validation(cfg, net, rt)
-    statistics = build_precise_batch_norm(cfg, net, records, sampler)
+    statistics = build_precise_batch_norm(cfg, net=net, records=records, sampler=sampler)
     trainer.fit(setup, train_set, evaluate=validation, before_saving=statistics)
 
 
@@ -61,16 +63,20 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
     train = cfg.train
     net = X3D(**cfg.model_arguments())
     if train.pretrained:
-        checkpoint.load(net, train.pretrained, train.new_head, NETWORK.classifier)
+        checkpoint.load(
+            net, path=train.pretrained, new_head=train.new_head, head=NETWORK.classifier
+        )
     if train.batch_norm == "frozen":
         freeze_norms(cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d))
     updates = sampler.updates_per_epoch(train.accumulation_steps)
     lr = get_lr(train, updates, sampler.effective_batch_size(train.accumulation_steps))
     weights = net.trainable_params()
     groups = build_parameter_groups(weights, train, lr)
-    opt = optimizers.SGD(weights, groups, train.momentum, train.nesterov)
+    opt = optimizers.SGD(weights, groups=groups, momentum=train.momentum, nesterov=train.nesterov)
     clips = (cfg.data.batch, *get_clip_shape(cfg.data, cfg.data.crop))
-    return build_setup(cfg, rt, sampler, net, CrossEntropy(), opt, lr, clips)
+    return build_setup(
+        cfg, rt=rt, sampler=sampler, net=net, loss=CrossEntropy(), optimizer=opt, lr=lr, clips=clips
+    )
 
 
 def build_precise_batch_norm(cfg: Config, net, records: list, sampler: TrainSampler):
@@ -82,7 +88,7 @@ def build_precise_batch_norm(cfg: Config, net, records: list, sampler: TrainSamp
     def update_statistics(position: int) -> None:
         epoch = position // sampler.steps_per_epoch
         skip = epoch * sampler.steps_per_epoch
-        source = TrainSource(records, cfg, sampler, epoch + 1, skip)
+        source = TrainSource(records, cfg=cfg, sampler=sampler, epochs=epoch + 1, skip=skip)
         batches = source.dataset().create_tuple_iterator(num_epochs=1, output_numpy=True)
         count = min(cfg.train.precise_bn, sampler.steps_per_epoch)
         log.info("precise batch norm over %d batches ...", count)
@@ -98,7 +104,12 @@ def build_validation(cfg: Config, net, rt: runtime.Runtime):
     records = read_records(cfg, "test")  # a bad line stops the run before training starts
     classes = cfg.model.num_classes
     scorer = CellScorer(net)
-    return lambda: evaluate(scorer, EvalVideos(records, cfg, rt, "val").dataset(), classes, rt)
+    return lambda: evaluate(
+        scorer,
+        data=EvalVideos(records, cfg=cfg, rt=rt, split="val").dataset(),
+        num_classes=classes,
+        rt=rt,
+    )
 
 
 if __name__ == "__main__":

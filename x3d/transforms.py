@@ -17,7 +17,7 @@ def make_train_clip(
     height, width = frames.shape[1:3]
     size, box, mirrored = draw_scale_crop_flip(width, height, *scales, crop, rng)
     mirrored = flip and mirrored
-    return cut_clips(frames, size, [box], mirrored)[0], mirrored
+    return cut_clips(frames, size=size, boxes=[box], mirrored=mirrored)[0], mirrored
 
 
 def draw_scale_crop_flip(

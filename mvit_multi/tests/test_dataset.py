@@ -35,7 +35,7 @@ def make_config(root: Path, *settings: str, first: str = "sampling: time") -> Co
 def root(tmp_path_factory) -> Path:
     """A numbered video with three labels in the first data set; another video in the second."""
     root = tmp_path_factory.mktemp("sets")
-    write_numbered_video(root / "n.mp4", LENGTH, SIDE, SIDE, 30)
+    write_numbered_video(root / "n.mp4", frames=LENGTH, width=SIDE, height=SIDE, rate=30)
     ramp = np.broadcast_to(np.linspace(0, 255, SIDE, dtype=np.uint8)[:, None], (SIDE, SIDE, 3))
     write_video(root / "ramp.mp4", [ramp] * LENGTH, 30)
     for name, lines in {"a": ["n.mp4 4", "n.mp4 1", "n.mp4 0"], "b": ["ramp.mp4 2"]}.items():
@@ -48,7 +48,11 @@ def root(tmp_path_factory) -> Path:
 def build_source(cfg, epochs: int = 20) -> dataset.TrainSource:
     samples = dataset.read_records(cfg, "train")
     return dataset.TrainSource(
-        samples, cfg, build_train_sampler(cfg, samples, Runtime()), epochs, 0
+        samples,
+        cfg=cfg,
+        sampler=build_train_sampler(cfg, samples, Runtime()),
+        epochs=epochs,
+        skip=0,
     )
 
 
@@ -118,8 +122,8 @@ def test_all_ranks_mix_a_batch_alike_and_batches_differ(root):
     samples = dataset.read_records(cfg, "train")
     mixes = []
     for rank in (0, 1):
-        sampler = TrainSampler(len(samples), 1, rank, 2, 0)
-        source = dataset.TrainSource(samples, cfg, sampler, 5, 0)
+        sampler = TrainSampler(len(samples), batch=1, rank=rank, size=2, seed=0)
+        source = dataset.TrainSource(samples, cfg=cfg, sampler=sampler, epochs=5, skip=0)
         mixes.append([source[i][1][0, 2:].tolist() for i in range(8)])
     assert mixes[0] == mixes[1]
     assert len({tuple(row) for row in mixes[0]}) == 8
@@ -129,7 +133,7 @@ def test_a_resumed_run_continues_with_the_same_mixes(root):
     cfg = make_config(root)
     samples = dataset.read_records(cfg, "train")
     sampler = build_train_sampler(cfg, samples, Runtime())
-    resumed = dataset.TrainSource(samples, cfg, sampler, 20, 3)
+    resumed = dataset.TrainSource(samples, cfg=cfg, sampler=sampler, epochs=20, skip=3)
     for index in range(4):
         for mine, other in zip(resumed[index], build_source(cfg)[index + 6]):
             np.testing.assert_array_equal(mine, other)
@@ -141,7 +145,9 @@ def test_evaluation_views_have_the_expected_frames(root):
     assert (clips.shape, label, valid) == ((6, 3, 5, SIDE, SIDE), 4, True)
     starts = [read_number(clips[view, :, 0].transpose(1, 2, 0)) for view in range(6)]
     assert starts == [0, 0, 0, 45, 45, 45]
-    assert len(dataset.EvalVideos(make_config(root), Runtime(), 0, "val")) == 2
+    assert (
+        len(dataset.EvalVideos(make_config(root), rt=Runtime(), dataset_index=0, split="val")) == 2
+    )
 
 
 def test_an_error_in_a_line_names_its_annotation_file(root, tmp_path):

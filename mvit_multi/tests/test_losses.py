@@ -109,7 +109,13 @@ class HeadsOnFeatures(nn.Cell):
     def __init__(self, case: dict):
         super().__init__()
         width = case["feature"]["shape"][1]
-        self.head = MultiHead(width, case["datasets"], case["classes"], 0.0, True)
+        self.head = MultiHead(
+            width,
+            names=case["datasets"],
+            num_classes=case["classes"],
+            dropout=0.0,
+            cross_projections=True,
+        )
         self.expander = Mlp(width, 4096, width)
 
     def construct(self, feature: Tensor) -> tuple:

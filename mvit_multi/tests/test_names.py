@@ -58,7 +58,9 @@ def test_pretrained_weights_are_used_except_those_of_the_head():
     """For the released networks these are 516 of 518 tensors; names do not depend on the size."""
     one = MViT(**TOY, **ONE)
     three = MViT(**TOY, **THREE)
-    converted = convert(generate_state_dict(one), get_shapes(three), NETWORK, new_head=True)
+    converted = convert(
+        generate_state_dict(one), shapes=get_shapes(three), network=NETWORK, new_head=True
+    )
     assert sorted(converted.dropped) == ["head.projection.bias", "head.projection.weight"]
     assert len(converted.arrays) == len(one.trainable_params()) - 2
     assert len(converted.missing) == 22  # 12 of heads, 6 projections, 4 of the expander
@@ -102,7 +104,7 @@ def test_torchvisions_weights_give_torchvisions_scores():
     case = load_case(GOLDEN / "torchvision_mvit_v2_small.json")
     net = MViTCase(case).build_model()
     expected = read_expected_scores(case)
-    assert_scores(net, case, expected, 1e-5 * np.ptp(expected))
+    assert_scores(net, case=case, expected=expected, limit=1e-5 * np.ptp(expected))
 
 
 @without_values
@@ -177,12 +179,14 @@ def test_drop_path_increases_linearly_and_dropout_follows_the_recipe():
     assert heads == [0.5] * 6  # between the layers of a head, and on its scores
 
 
-@pytest.mark.parametrize("mix", [Mix(0.7), make_cutmix(0.6, 2, 5, 6, 8)], ids=["mixup", "cutmix"])
+@pytest.mark.parametrize(
+    "mix", [Mix(0.7), make_cutmix(0.6, y=2, x=5, height=6, width=8)], ids=["mixup", "cutmix"]
+)
 def test_a_batch_is_mixed_with_its_reverse(mix):
     """Cutmix copies a box; for mixup the box is empty."""
     clip = np.random.RandomState(0).randint(0, 255, (2, 2, 3, 2, 6, 8)).astype(np.uint8)
     target = np.stack([np.stack([build_target_row(0, 0, *mix)] * 2)] * 2)
-    normalize = Normalize(MEAN, STD_OF_PIXELS, 3, axis=1, rank=5)
+    normalize = Normalize(MEAN, std=STD_OF_PIXELS, channels=3, axis=1, rank=5)
     result = MixClips(normalize, True)(Tensor(clip), Tensor(target)).asnumpy()
     x = (clip.reshape(4, 3, 2, 6, 8) / 255 - 0.45) / 0.225
     y0, y1, x0, x1 = mix.box

@@ -45,7 +45,7 @@ def test_probabilities_and_activations_equal_the_reference(name):
     """
     case = CASES[name]
     net = MViTCase(CASES[name]).build_model()
-    assert_scores(net, case, read_expected_scores(case), 1e-5)
+    assert_scores(net, case=case, expected=read_expected_scores(case), limit=1e-5)
     if name in SMALL:
         assert_activations_of_cells(net, case)
 
@@ -63,7 +63,9 @@ def assert_activations_of_cells(net: MViT, case: dict) -> None:
         x = x.swapaxes(1, 2) if isinstance(cells[point], ChannelsFirstDense) else x
         return x.reshape(taps[point]["shape"])
 
-    assert_activations(net, case, lambda point: point if point in compared else "", reorder)
+    assert_activations(
+        net, case=case, cell_name=lambda point: point if point in compared else "", reorder=reorder
+    )
 
 
 @pytest.mark.slow
@@ -71,7 +73,7 @@ def assert_activations_of_cells(net: MViT, case: dict) -> None:
 def test_probabilities_of_every_form_of_the_pooling_equal_the_originals(depthwise_impl):
     case = SMALL["relative"]
     net = MViTCase(case, depthwise_impl).build_model()
-    assert_scores(net, case, read_expected_scores(case), 1e-5)
+    assert_scores(net, case=case, expected=read_expected_scores(case), limit=1e-5)
 
 
 TRAINED = [name for name, case in CASES.items() if "train" in case]

@@ -62,8 +62,8 @@ def test_operators_are_drawn_alike():
 
 def test_erased_boxes_have_torchvisions_areas_and_aspects():
     rng = np.random.RandomState(0)
-    assert draw_erased_box(200, 100, 0.0, rng) is None
-    boxes = [draw_erased_box(200, 100, 0.5, rng) for _ in range(4000)]
+    assert draw_erased_box(200, height=100, probability=0.0, rng=rng) is None
+    boxes = [draw_erased_box(200, height=100, probability=0.5, rng=rng) for _ in range(4000)]
     erased = np.array([box for box in boxes if box is not None])
     assert len(erased) == pytest.approx(2000, abs=120)
     x, y, width, height = erased.T
@@ -92,7 +92,10 @@ def test_an_erased_box_has_the_mean_colour(image):
 def test_repeated_augmentation_equals_torchvisions_sampler():
     """Its rank r of R takes every R-th entry, from r on, of the permutation with copies."""
     for size in (1, 2, 4):
-        ranks = [RepeatingSampler(50, 3, rank, size, 7, copies=4) for rank in range(size)]
+        ranks = [
+            RepeatingSampler(50, batch=3, rank=rank, size=size, seed=7, copies=4)
+            for rank in range(size)
+        ]
         for epoch in (0, 1):
             drawn = np.random.RandomState([7, epoch]).permutation(50)
             whole = np.repeat(drawn, 4)[: ranks[0].samples_per_epoch]
@@ -151,7 +154,7 @@ def test_cutmix_replaces_a_box_and_mixes_losses_alike():
     expected = image.copy()
     expected[:, :, y0:y1, x0:x1] = image[partner][:, :, y0:y1, x0:x1]
     mean, std = (np.reshape(v, (3, 1, 1)) for v in (data.mean, data.std))
-    mix = MixImages(Normalize(data.mean, data.std, 3, axis=1, rank=4))
+    mix = MixImages(Normalize(data.mean, std=data.std, channels=3, axis=1, rank=4))
     mixed = mix(Tensor(image), Tensor(target)).asnumpy()
     np.testing.assert_allclose(mixed, (expected / 255 - mean) / std, atol=1e-5)
     loss = SmoothedCrossEntropy(0.1, "included")

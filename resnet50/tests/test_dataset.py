@@ -93,11 +93,13 @@ def build_train_source(
     cfg: Config, epochs: int = 2, rt: Runtime = ONE_RANK, skip: int = 0
 ) -> TrainSource:
     images = read_records(cfg, "train")
-    return TrainSource(images, cfg, build_train_sampler(cfg, images, rt), epochs, skip)
+    return TrainSource(
+        images, cfg=cfg, sampler=build_train_sampler(cfg, images, rt), epochs=epochs, skip=skip
+    )
 
 
 def read_batches(cfg: Config, rt: Runtime = ONE_RANK, epochs: int = 2, skip: int = 0) -> list:
-    return list_batches(build_train_source(cfg, epochs, rt, skip))
+    return list_batches(build_train_source(cfg, epochs=epochs, rt=rt, skip=skip))
 
 
 def list_batches(source: Union[TrainSource, EvalImages]) -> list:
@@ -293,7 +295,9 @@ def test_cifar_images_are_padded_cropped_and_flipped(cifar):
 def test_random_crops_are_distributed_like_torchvisions():
     """Areas are uniform, aspect ratios log-uniform, corners uniform."""
     rng = np.random.RandomState(0)
-    boxes = np.array([draw_crop_box(4000, 4000, 0.25, rng) for _ in range(4000)])
+    boxes = np.array(
+        [draw_crop_box(4000, height=4000, min_area=0.25, rng=rng) for _ in range(4000)]
+    )
     x, y, width, height = boxes.T
     assert (boxes >= 0).all()
     assert max((x + width).max(), (y + height).max()) <= 4000
@@ -305,8 +309,8 @@ def test_random_crops_are_distributed_like_torchvisions():
     corner = x[small] / (4000 - width[small])
     assert np.histogram(corner, 5, (0, 1))[0] == pytest.approx(len(area) / 5, rel=0.15)
     # No box of these aspect ratios has the whole area: a centre crop of 4:3, or 3:4.
-    assert draw_crop_box(1000, 300, 1.0, rng) == (300, 0, 400, 300)
-    assert draw_crop_box(300, 1000, 1.0, rng) == (0, 300, 300, 400)
+    assert draw_crop_box(1000, height=300, min_area=1.0, rng=rng) == (300, 0, 400, 300)
+    assert draw_crop_box(300, height=1000, min_area=1.0, rng=rng) == (0, 300, 300, 400)
 
 
 def test_random_crops_equal_minddatas_pixels():
@@ -314,7 +318,9 @@ def test_random_crops_equal_minddatas_pixels():
     image = np.asarray(draw_image(np.random.RandomState(1), 91, 70))
     cfg = make_config(Path())
     for seed in range(6):
-        x, y, width, height = draw_crop_box(91, 70, 0.08, np.random.RandomState(seed))
+        x, y, width, height = draw_crop_box(
+            91, height=70, min_area=0.08, rng=np.random.RandomState(seed)
+        )
         crop = ds.vision.Crop((y, x), (height, width))(image)
         view = ds.vision.Resize((32, 32), ds.vision.Inter.BILINEAR)(crop).transpose(2, 0, 1)
         result = make_train_view(image, cfg.data, np.random.RandomState(seed))
@@ -371,7 +377,7 @@ def test_a_damaged_image_is_replaced_counted_and_named_once(
 def test_an_error_in_a_mindrecord_without_names_has_the_image_number(
     folder, tmp_path, log_messages
 ):
-    save_damaged(tmp_path, folder, {2: 900}, column=False)
+    save_damaged(tmp_path, folder=folder, damaged={2: 900}, column=False)
     assert len(read_batches(make_config(tmp_path, *FORMS["mindrecord"], *RARE))) == 6
     (line,) = [line for line in log_messages if "unreadable image" in line]
     assert f"image 2 in {tmp_path / 'train.mindrecord'}" in line

@@ -23,7 +23,7 @@ def drop_pretrained(cfg: NetworkConfig) -> NetworkConfig:
 def build_train_step(network: str, cfg: NetworkConfig, rt: Runtime) -> TrainStep:
     """The train step, for an epoch of a thousand steps."""
     samples = 1000 * cfg.data.batch * rt.size
-    sampler = TrainSampler(samples, cfg.data.batch, rt.rank, rt.size, 0)
+    sampler = TrainSampler(samples, batch=cfg.data.batch, rank=rt.rank, size=rt.size, seed=0)
     return find_network(network).build_train_setup(cfg, rt, sampler).step.set_train()
 
 

@@ -66,7 +66,7 @@ def main(
         with kernels.use(kernels.select(cfg.run.device)):
             differences = step_comparison.compare_with_case(golden)
         return report(differences, tolerance)
-    step, clip, target = build_first_step(network, cfg, rt, checkpoint_path)
+    step, clip, target = build_first_step(network, cfg=cfg, rt=rt, path=checkpoint_path)
     if record:
         arrays = step_comparison.record_step(step, clip, target)
         step_comparison.save_record(record, arrays)

@@ -46,7 +46,13 @@ def main(
     cann: Optional[Path] = None,
     keep: Optional[Path] = None,
 ) -> int:
-    result = dry_run(network.name, cfg, Machine(chip, ranks, cores, cann), mode, keep)
+    result = dry_run(
+        network.name,
+        cfg=cfg,
+        machine=Machine(chip, ranks=ranks, cores=cores, cann=cann),
+        mode=mode,
+        keep=keep,
+    )
     name = cfg.run.out.name
     if result.finished:
         print(f"{name}: {mode} step for {chip}, rank 0 of {ranks}, {cores} cores\n")

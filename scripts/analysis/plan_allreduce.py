@@ -112,13 +112,16 @@ def main(
     backward = time_gradients(network, cfg, cluster)
     if chip:
         backward = time_positions(positions, backward, chip)
-    plans = {count: compare(backward, cluster, count, cfg.run.all_reduce) for count in devices}
+    plans = {
+        count: compare(backward, cluster=cluster, devices=count, own=cfg.run.all_reduce)
+        for count in devices
+    }
     size = backward.sizes.sum() / 1e6
     tensors = len(backward.names)
     print(f"{cfg.run.out.name}: a step of {1e3 * backward.step:.1f} ms on one device,")
     print(f"gradients of {size:.2f} MB in {tensors} tensors; {backward.source}\n")
     for count, predictions in plans.items():
-        print(format_plan(backward, cluster, count, predictions))
+        print(format_plan(backward, cluster=cluster, devices=count, predictions=predictions))
     write_table(folder, backward, plans)
     names = layer_names(backward.names, plans[max(plans)][BEST].ends)
     split = f"[{', '.join(names)}]" if names else "none"
@@ -137,7 +140,7 @@ def order_gradients(network: str, cfg: Any, chip: str) -> dict[str, float]:
     if CHIPS[chip] != "Ascend":
         raise ValueError(f"--chip {chip}: a dry run shows the order of gradients on Ascend only")
     cfg = replace(cfg, run=replace(cfg.run, all_reduce="none"))
-    result = dry_run(network, cfg, Machine(chip, RANKS), separate_gradients=True)
+    result = dry_run(network, cfg=cfg, machine=Machine(chip, RANKS), separate_gradients=True)
     if not result.finished:
         raise ValueError(f"--chip {chip}: the train step does not compile: {result.reason}")
     return result.locate_gradients(result.details["gradients"])
@@ -167,7 +170,7 @@ def time_gradients(network: Network, cfg, cluster: Cluster) -> Backward:
     sizes = [p.size * p.itemsize for p in step.optimizer.parameters]
     layers = count_layers(step.net, network.get_input_shape(cfg))
     clips = cfg.data.batch * cfg.data.clips_per_sample
-    return count_backward(names, sizes, layers, clips, cluster)
+    return count_backward(names, sizes=sizes, layers=layers, batch=clips, cluster=cluster)
 
 
 def compare(backward: Backward, cluster: Cluster, devices: int, own) -> dict[str, Prediction]:
@@ -175,7 +178,10 @@ def compare(backward: Backward, cluster: Cluster, devices: int, own) -> dict[str
     splits = {ONE: [len(backward.names) - 1], LAYERS: layer_ends(backward.names)}
     if not isinstance(own, str):
         splits[YAML] = segment_ends(backward.names, own)
-    others = {name: predict(backward, cluster, devices, ends) for name, ends in splits.items()}
+    others = {
+        name: predict(backward, cluster=cluster, devices=devices, ends=ends)
+        for name, ends in splits.items()
+    }
     return {BEST: planner.plan(backward, cluster, devices), **others}
 
 

@@ -91,7 +91,7 @@ def draw_runs(runs: dict[str, list[dict]]) -> Figure:
     labels = names if len(set(names)) == len(names) else list(runs)
     for axes, (title, name, unit) in zip(panels, PANELS):
         for number, (label, lines) in enumerate(zip(labels, runs.values())):
-            draw_run(axes, lines, name, unit, label, f"C{number}")
+            draw_run(axes, lines=lines, name=name, unit=unit, label=label, color=f"C{number}")
         axes.set_title(title, fontsize=10, loc="left")
         axes.grid(alpha=0.3)
         if name in FROM_ZERO:

@@ -39,7 +39,7 @@ def main(
     from utils.inference.load import load_checkpoint
     from utils.testing.golden import compute_scores, generate_input
 
-    net = load_checkpoint(network, cfg, str(checkpoint_path), level="O0")
+    net = load_checkpoint(network, cfg=cfg, path=str(checkpoint_path), level="O0")
     clips = generate_input(0, (count, *network.get_input_shape(cfg)))
     scores = compute_scores(net, Tensor(clips))
     target = target if target.suffix == ".npz" else target.with_name(f"{target.name}.npz")

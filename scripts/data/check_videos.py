@@ -93,7 +93,15 @@ def main(
     with report_write_errors(out, "--out"):
         for file, target in zip(files, targets):
             target.parent.mkdir(parents=True, exist_ok=True)
-            lines, count = scan_list(file, cfg.data.reader, frames, target, part, workers, executor)
+            lines, count = scan_list(
+                file,
+                reader=cfg.data.reader,
+                depth=frames,
+                target=target,
+                part=part,
+                workers=workers,
+                executor=executor,
+            )
             read += count
             if part:
                 continue
@@ -134,7 +142,7 @@ def scan_list(
         if isinstance(record, str):
             findings[number] = Finding("bad line", record)
             continue
-        jobs.setdefault(make_job(record, file, reader, depth), []).append(number)
+        jobs.setdefault(make_job(record, file=file, reader=reader, depth=depth), []).append(number)
     pending_jobs = []
     for job in part.select(jobs) if part else jobs:
         if (key := journal_key(job)) in earlier:
@@ -144,7 +152,7 @@ def scan_list(
     journal = target.with_name(f"{target.name}{JOURNAL}{f'.{part.file_name}' if part else ''}")
     with open(journal, "a", encoding="utf-8", errors="surrogateescape") as notes:
         notes.write("\n")  # ends a line that a kill has cut
-        results = run_all(examine, pending_jobs, workers, executor)
+        results = run_all(examine, jobs=pending_jobs, workers=workers, executor=executor)
         for job, result in track(results, file.path.name, len(pending_jobs)):
             if isinstance(result, CrashError):
                 result = Finding("broken", str(result))
@@ -153,7 +161,10 @@ def scan_list(
             findings.update(dict.fromkeys(jobs[job], result))
     checked = [
         CheckedLine(
-            number, text, text if isinstance(record, str) else record.path, findings[number]
+            number,
+            text=text,
+            path=text if isinstance(record, str) else record.path,
+            finding=findings[number],
         )
         for number, text, record in lines
         if not part

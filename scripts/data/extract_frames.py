@@ -74,7 +74,14 @@ def main(
             path = get_path_below(file.root, record.path)
             folder = out / get_path_below(data.root, file.root) / path
             video = make_job(record, file, data.reader)
-            job = FrameJob(video, str(folder), data.image_tmpl, fps, short_side, quality)
+            job = FrameJob(
+                video,
+                folder=str(folder),
+                image_tmpl=data.image_tmpl,
+                fps=fps,
+                short_side=short_side,
+                quality=quality,
+            )
             rows.append((file, path, record.label, job))
     jobs = dict.fromkeys(job for *_, job in rows)  # a video may be in several lists
     with report_write_errors(out, "--out"):

@@ -82,8 +82,16 @@ def main(
         for file, name in zip(files, choose_output_names(files)):
             folder = pack_folder(out, file)
             known_bad = read_bad_videos(bad, name)
-            plans[folder] = plan_packing(file, folder, options, shards, known_bad)
-        results = pack_lists(list(plans.values()), cfg.data.reader, workers, executor, part)
+            plans[folder] = plan_packing(
+                file, folder=folder, options=options, shards=shards, known_bad=known_bad
+            )
+        results = pack_lists(
+            list(plans.values()),
+            reader=cfg.data.reader,
+            workers=workers,
+            executor=executor,
+            part=part,
+        )
     values = np.concatenate([counts.pop("psnr", []) for counts in results])
     values = values[np.isfinite(values)]  # of equal frames it is infinite
     result = {key: sum(counts[key] for counts in results) for key in results[0]}

@@ -127,7 +127,13 @@ def simulate(script: Sequence[str], machine: Machine, keep: Optional[Path] = Non
         with handle_signals(stop):
             start = time.monotonic()
             stdout, status = run_worker(script, set_environment(machine, stubs, folder), folder)
-            result = read_run(machine.chip, folder, stdout, status, time.monotonic() - start)
+            result = read_run(
+                machine.chip,
+                folder=folder,
+                stdout=stdout,
+                status=status,
+                seconds=time.monotonic() - start,
+            )
             if keep:
                 with report_write_errors(keep, "--keep"):
                     shutil.copytree(folder, keep, dirs_exist_ok=True)
@@ -188,7 +194,7 @@ def set_environment(machine: Machine, stubs: Path, folder: Path) -> dict[str, st
         own["PATH"] = join_paths(stubs / "bin", kept.get("PATH"))
     else:
         own["ZOO_DRY_RUN_SOC"] = SOC_NAMES[machine.chip]
-        own.update(set_cann(machine.cann, stubs / "cann", folder, kept))
+        own.update(set_cann(machine.cann, stubs=stubs / "cann", folder=folder, kept=kept))
     if machine.ranks > 1:
         own.update(RANK_SIZE=str(machine.ranks), RANK_ID="0", DEVICE_ID="0")
     return {**kept, **own}

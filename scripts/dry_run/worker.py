@@ -44,7 +44,7 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     rt = runtime.start(cfg.run)
     if ranks > 1:
         rt = replace(rt, size=runtime.start_data_parallel()[1])
-    cell, inputs = build_networks.build_cell(network, cfg, rt, request["mode"])
+    cell, inputs = build_networks.build_cell(network, cfg=cfg, rt=rt, mode=request["mode"])
     details: dict[str, Any] = {}
     if request["separate_gradients"]:
         # One AllReduce for every gradient; HCCL takes no more than MOST_SEGMENTS.

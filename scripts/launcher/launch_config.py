@@ -91,7 +91,7 @@ def read_job(arguments: Sequence[str], environ: Mapping[str, str]) -> Job:
         nodes=nodes,
         node=node,
         master=resolve_master(environ["MASTER_ADDR"]) if nodes > 1 else "127.0.0.1",
-        port=parse_number("MASTER_PORT", port, 1, 65500) if port else 0,
+        port=parse_number("MASTER_PORT", text=port, lowest=1, highest=65500) if port else 0,
         restarts=parse_number("--restarts", restarts, 0),
         timeout=parse_number("MASTER_TIMEOUT", environ.get("MASTER_TIMEOUT", TIMEOUT), 1),
         table=table,
@@ -267,7 +267,9 @@ def read_mpi_environment(environ: Mapping[str, str], role: str) -> dict[str, str
     master = environ.get("MASTER_ADDR") or ("127.0.0.1" if is_one_host else "")
     if not master:
         raise ValueError("MASTER_ADDR is missing: mpirun -x MASTER_ADDR=(the host of rank 0) ...")
-    port = parse_number("MASTER_PORT", environ.get("MASTER_PORT") or PORT, 1, 65535)
+    port = parse_number(
+        "MASTER_PORT", text=environ.get("MASTER_PORT") or PORT, lowest=1, highest=65535
+    )
     refuse_device_id(environ, local_rank)
     own = {"MS_NODE_ID": rank, "DEVICE_ID": local_rank} if role == "MS_WORKER" else {}
     return {

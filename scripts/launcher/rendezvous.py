@@ -142,7 +142,9 @@ class Rendezvous:
 
     async def admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Node 0: checks the first message of a connection and reads it to its end."""
-        peer = Peer(reader, writer, writer.get_extra_info("peername")[0], self.token)
+        peer = Peer(
+            reader, writer=writer, name=writer.get_extra_info("peername")[0], token=self.token
+        )
         try:
             hello = await asyncio.wait_for(peer.receive(), HELLO_TIMEOUT)
             if "node" not in hello or self.joined.done():
@@ -179,7 +181,9 @@ class Rendezvous:
             try:
                 connecting = asyncio.open_connection(self.job.master, self.job.port, limit=MAX_LINE)
                 reader, writer = await asyncio.wait_for(connecting, HELLO_TIMEOUT)
-                peer = Peer(reader, writer, f"node 0 ({self.job.master})", self.token)
+                peer = Peer(
+                    reader, writer=writer, name=f"node 0 ({self.job.master})", token=self.token
+                )
                 peer.send({"node": self.job.node, **self.settings})
                 plan = await peer.receive()
             except (OSError, ValueError, asyncio.TimeoutError) as error:

@@ -73,15 +73,17 @@ class Pack(NamedTuple):
 def pack(tmp_path_factory) -> Pack:
     root = tmp_path_factory.mktemp("videos")
     for k in range(3):
-        write_numbered_video(root / f"{k}.mp4", FRAMES, 96, 64, 25)
+        write_numbered_video(root / f"{k}.mp4", frames=FRAMES, width=96, height=64, rate=25)
     (root / "list.txt").write_text("".join(f"{k}.mp4 {k}\n" for k in range(3)))
-    file = AnnotationFile("list.txt", root / "list.txt", root, "video", 3)
+    file = AnnotationFile(
+        "list.txt", path=root / "list.txt", root=root, source="video", num_classes=3
+    )
     folder = root / "packed"
-    plan = plan_packing(file, folder / "list.txt", OPTIONS, 2, {})
-    pack_lists([plan], "auto", 1, "processes")
+    plan = plan_packing(file, folder=folder / "list.txt", options=OPTIONS, shards=2, known_bad={})
+    pack_lists([plan], reader="auto", workers=1, executor="processes")
     records = read_records(file, folder)
     frames = [read_frames(record, list(range(FRAMES))) for record in records]
-    return Pack(file, folder, records, frames)
+    return Pack(file, folder=folder, records=records, frames=frames)
 
 
 def read_frames(record: Record, indices: list[int]) -> np.ndarray:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mindspore import Tensor
 
 from scripts.data.integrity import KINDS
 from tests.fuzz.damage import mutate
@@ -17,6 +16,7 @@ from tests.fuzz.files import encode_intact_jpeg, write_mutated_videos
 from tsm.transforms import resize
 from utils.config import ROOT
 from utils.evaluate.predict import Head, Predictor, write_predictions
+from utils.inference.scorer import Scorer
 from utils.video.decoders import open_video
 from utils.video.frame_folder import FrameFolder
 from utils.video.libraries import MODULES
@@ -92,9 +92,11 @@ def test_damaged_videos_are_read_or_refused(tmp_path, seed, reader, count, secon
     assert_outcomes(read_all(tmp_path, reader, seconds), count)
 
 
-def compute_mean_colours(views: Tensor) -> Tensor:
+class MeanColours(Scorer):
     """Replaces a network: views (V, 3, H, W) to scores (V, 3)."""
-    return Tensor(views.asnumpy().mean((2, 3), dtype=np.float32))
+
+    def __call__(self, clips: np.ndarray) -> np.ndarray:
+        return clips.mean((2, 3), dtype=np.float32)
 
 
 class ThreeColours(Head):
@@ -117,7 +119,9 @@ def test_damaged_videos_do_not_stop_a_prediction(tmp_path, seed, count):
     videos.mkdir()
     write_mutated_videos(videos, range(seed, seed + count))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    predictor = Predictor(compute_mean_colours, [ThreeColours()], open_video, out, 3)
+    predictor = Predictor(
+        MeanColours(), heads=[ThreeColours()], open_source=open_video, folder=out, top=3
+    )
     paths = [str(path) for path in sorted(videos.iterdir())]
     result = write_predictions(paths, out, predictor.run_jobs)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024

@@ -67,7 +67,7 @@ def test_streaming_scores_equal_the_recorded_frame_scores(name):
 
 @without_values
 def test_streaming_buffers_have_the_published_shapes():
-    online = OnlineTSM(TSM(27, 8, arch="mobilenetv2", online=True))
+    online = OnlineTSM(TSM(27, segments=8, arch="mobilenetv2", online=True))
     counts = {(3, 56): 1, (4, 28): 2, (8, 14): 3, (12, 14): 2, (20, 7): 2}
     expected = [(channels, side, side) for (channels, side), n in counts.items() for _ in range(n)]
     assert [shape[1:] for shape in online.buffer_shapes(224, 224)] == expected
@@ -113,11 +113,11 @@ def test_pixels_are_normalised_and_scores_are_float32_in_mixed_precision():
     mean = np.array([0.485, 0.456, 0.406], np.float32).reshape(3, 1, 1)
     std = np.array([0.229, 0.224, 0.225], np.float32).reshape(3, 1, 1)
     clip = Tensor(((pixels / np.float32(255) - mean) / std).astype(np.float32))
-    exact = TSM(3, 2, arch="resnet18", first_width=8).set_train(False)
+    exact = TSM(3, segments=2, arch="resnet18", first_width=8).set_train(False)
     expected = exact(clip).asnumpy()
     np.testing.assert_allclose(exact(Tensor(pixels)).asnumpy(), expected, atol=1e-6)
     for level in ("O1", "O2", "O3"):
-        net = TSM(3, 2, arch="resnet18", first_width=8).set_train(False)
+        net = TSM(3, segments=2, arch="resnet18", first_width=8).set_train(False)
         for mine, original in zip(net.get_parameters(), exact.get_parameters()):
             mine.set_data(original.value())
         half = amp.cast(net, level)

@@ -119,7 +119,7 @@ def is_of_head(name: str) -> bool:
 def test_conversion_uses_every_published_array_and_every_parameter(source, settings, new_head):
     state = make_empty_state(source)
     targets = get_shapes(TSM(segments=8, **settings))
-    converted = convert(state, targets, NETWORK, new_head)
+    converted = convert(state, shapes=targets, network=NETWORK, new_head=new_head)
     assert set(converted.arrays) | set(converted.missing) == set(targets)
     assert all(converted.arrays[name].shape == targets[name] for name in converted.arrays)
     assert converted.missing == list(filter(is_of_head, targets) if new_head else [])
@@ -182,7 +182,7 @@ def test_torchvisions_mobilenet_without_the_shift_has_torchvisions_features():
     case = load_case(GOLDEN / "torchvision_mobilenet_v2.json")
     net = TSM(**{**TSMCase(case).model_arguments(), "dropout": 0.5}).set_train(False)
     source = fill_state("torchvision_mobilenet_v2")
-    converted = convert(source, get_shapes(net), NETWORK, new_head=True)
+    converted = convert(source, shapes=get_shapes(net), network=NETWORK, new_head=True)
     values = {name: parameter.asnumpy() for name, parameter in weights_of(net).items()}
     set_weights(net, {**values, **converted.arrays})
     assert_activations(net, case, str)
@@ -197,10 +197,12 @@ def test_names_of_this_zoo_are_unchanged():
 
 @without_values
 def test_a_flow_network_starts_from_the_mean_over_rgb():
-    net = TSM(9, 8, arch="resnet18", modality="flow", frames_per_segment=5)
+    net = TSM(9, segments=8, arch="resnet18", modality="flow", frames_per_segment=5)
     targets = get_shapes(net)
     source = fill_state("torchvision_resnet18")
-    kernel = convert(source, targets, NETWORK, new_head=True).arrays["base_model.conv1.weight"]
+    kernel = convert(source, shapes=targets, network=NETWORK, new_head=True).arrays[
+        "base_model.conv1.weight"
+    ]
     assert kernel.shape == (64, 10, 7, 7)
     mean = source["conv1.weight"].mean(axis=1)
     for channel in range(10):

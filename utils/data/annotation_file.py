@@ -66,9 +66,9 @@ def read_annotations(file: AnnotationFile, min_frames: int = 3) -> tuple[list[Re
     short = 0
     bad = []
     hidden = len(lines) <= PROGRESS_LINES
-    for number, text in track(lines, "checking files", unit="lines", hidden=hidden):
+    for number, text in track(lines, name="checking files", unit="lines", hidden=hidden):
         try:
-            record = _parse(number, text, file, min_frames)
+            record = _parse(number, text=text, file=file, min_frames=min_frames)
             if record is None:
                 short += 1
             elif exists(record.path):
@@ -91,7 +91,11 @@ def iterate_lines(file: AnnotationFile) -> Iterator[tuple[int, str, Union[Record
     """(number, text, record or why it is bad) of every line; does not look for the videos."""
     for number, text in _read_lines(file.path):
         try:
-            yield number, text, _parse(number, text, file, min_frames=1) or "num_frames is 0"
+            yield (
+                number,
+                text,
+                _parse(number, text=text, file=file, min_frames=1) or "num_frames is 0",
+            )
         except ValueError as error:
             yield number, text, str(error)
 
@@ -138,7 +142,7 @@ def _parse(number: int, text: str, file: AnnotationFile, min_frames: int) -> Opt
         )
     path = str(file.root / fields[0])
     if len(fields) == 2:
-        return Record(path, None, label, number)
+        return Record(path, num_frames=None, label=label, line=number)
     num_frames = _parse_integer(fields[1])
     if file.source == "frames" and num_frames is not None and 0 <= num_frames < min_frames:
         return None
@@ -146,7 +150,7 @@ def _parse(number: int, text: str, file: AnnotationFile, min_frames: int) -> Opt
         raise ValueError(f"num_frames {format_value(fields[1])} is not a positive integer")
     if file.image_tmpl.count("{") == 3:  # one file for x of flow, one for y
         num_frames //= 2
-    return Record(path, num_frames, label, number)
+    return Record(path, num_frames=num_frames, label=label, line=number)
 
 
 def _parse_integer(text: str) -> Optional[int]:

@@ -57,12 +57,14 @@ def build_batch_dataset(rows: "Rows", data: ImageData, batch: int) -> "ds.Genera
     size = batch * sum(np.asarray(value).nbytes for value in blank)
     workers, processes = choose_workers(data.workers, data.processes, get_device())
     total = max(1, len(rows) // batch)
-    prefetch = choose_prefetch(data.prefetch, size, MINDDATA_BUFFERED, total)
+    prefetch = choose_prefetch(data.prefetch, size=size, buffered=MINDDATA_BUFFERED, total=total)
     note = f"; batches of {size / 1e6:.3g} MB, prefetched: {prefetch}"
-    log_workers(data.workers, workers, processes, note)
+    log_workers(data.workers, workers=workers, processes=processes, note=note)
     ds.config.set_prefetch_size(1)
     return ds.GeneratorDataset(
-        PrefetchedBatches(rows, blank, batch, workers, processes, prefetch),
+        PrefetchedBatches(
+            rows, blank=blank, batch=batch, workers=workers, processes=processes, prefetch=prefetch
+        ),
         list(rows.columns),
         shuffle=False,
         num_parallel_workers=1,

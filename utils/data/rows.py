@@ -88,7 +88,7 @@ class TrainRows(Rows):
         for candidate in self.draw_candidates(sample, epoch):
             if not self.unreadable.is_unreadable(candidate):
                 try:
-                    rng = sample_rng(self.sampler.seed, epoch, candidate, copy)
+                    rng = sample_rng(self.sampler.seed, epoch=epoch, sample=candidate, copy=copy)
                     return self.make_row(self.records[candidate], rng)
                 except VideoError as error:
                     self.unreadable.add(candidate, str(error))
@@ -181,7 +181,9 @@ class EvalRows(Rows):
         self.records = records
         self.cfg = cfg
         self.shape = shape
-        self.mine = shard_for_eval(len(records), cfg.eval.batch, rt.rank, rt.size, stored)
+        self.mine = shard_for_eval(
+            len(records), batch=cfg.eval.batch, rank=rt.rank, size=rt.size, stored=stored
+        )
         self.unreadable = UnreadableFiles(records, self.kind)
 
     def __len__(self) -> int:

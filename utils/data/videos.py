@@ -20,12 +20,18 @@ def build_train_sampler(cfg: NetworkConfig, records: Sequence[Any], rt: Runtime)
     That of packed videos assigns the shard files to the micro-batches of all ranks. Logs if several
     of them read the same shard file, and if an epoch leaves out more than 2 % of the samples.
     """
-    common = (len(records), cfg.data.batch, rt.rank, rt.size, rt.seed)
+    order: dict[str, Any] = {
+        "batch": cfg.data.batch,
+        "rank": rt.rank,
+        "size": rt.size,
+        "seed": rt.seed,
+    }
     if not isinstance(cfg.data, VideoData) or cfg.data.packed is None:
-        return TrainSampler(*common)
+        return TrainSampler(len(records), **order)
     parts = rt.size * cfg.train.accumulation_steps  # micro-batches of an update, over all ranks
     shards = group_by_shard(records)
-    sampler = PackedSampler(*common, group=cfg.data.batch * parts, shards=shards)
+    group = cfg.data.batch * parts
+    sampler = PackedSampler(len(records), **order, group=group, shards=shards)
     for count in {len(data_set) for data_set in shards}:
         if count % parts:
             log.info("data.packed: %d shards for %d parts: ranks share some of them", count, parts)
@@ -47,7 +53,7 @@ class TrainVideos(TrainRows):
         epochs: int,
         skip: int,
     ):
-        super().__init__(records, cfg, sampler, epochs, skip)
+        super().__init__(records, cfg=cfg, sampler=sampler, epochs=epochs, skip=skip)
         self.damaged = DamagedFrames()
 
     @contextlib.contextmanager
@@ -64,4 +70,4 @@ class EvalVideos(EvalRows):
     def __init__(
         self, records: Sequence[Any], cfg: NetworkConfig, rt: Runtime, shape: tuple[int, ...]
     ):
-        super().__init__(records, cfg, rt, shape, storage_order(records))
+        super().__init__(records, cfg=cfg, rt=rt, shape=shape, stored=storage_order(records))

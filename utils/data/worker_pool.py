@@ -87,7 +87,9 @@ class PrefetchedBatches:
             [allocate_shared_rows(self.batch, value) for value in self.blank]
             for _ in range(self.prefetch)
         ]
-        return WorkerPool(self.source, buffers, self.workers, self.processes)
+        return WorkerPool(
+            self.source, buffers=buffers, workers=self.workers, processes=self.processes
+        )
 
     def take_pool(self) -> "WorkerPool":
         """The workers of a new iteration: the processes that were forked, or new threads."""

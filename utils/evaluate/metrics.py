@@ -125,7 +125,7 @@ def evaluate(
     start = time.monotonic()
     log.info("evaluating ...")
     batch_count = data.get_dataset_size()
-    bar = Progress(batch_count, "evaluating", "batches", hidden=not rt.is_main_process)
+    bar = Progress(batch_count, name="evaluating", unit="batches", hidden=not rt.is_main_process)
     batches = data.create_tuple_iterator(num_epochs=1, output_numpy=True)
     stopped = 0
     for k, (clips, label, valid) in enumerate(batches):

@@ -287,9 +287,11 @@ class Predictor:
             windows = split_into_windows(source, self.window, self.step)
             best = None
             by_window = []
-            results = run_windows(self.scorer, source, windows, self.heads)
+            results = run_windows(self.scorer, source=source, windows=windows, heads=self.heads)
             hidden = len(windows) == 1
-            for result in track(results, name, len(windows), "windows", False, hidden):
+            for result in track(
+                results, name=name, total=len(windows), unit="windows", leave=False, hidden=hidden
+            ):
                 by_window.append(result.probabilities)
                 if best is None or result.confidence > best.confidence:
                     best = result
@@ -298,9 +300,9 @@ class Predictor:
         by_head = [np.stack(probs) for probs in zip(*by_window)]  # (windows, classes) each
         means = [probs.mean(axis=0) for probs in by_head]
         record.update(rank_all(self.heads, means, self.top))
-        record["picture"] = self.draw_preview(video, name, best, len(windows))
+        record["picture"] = self.draw_preview(video, name=name, result=best, windows=len(windows))
         if len(windows) > 1:
-            record.update(self.write_timeline(video, name, windows, by_head))
+            record.update(self.write_timeline(video, name=name, windows=windows, by_head=by_head))
         return record
 
     def draw_preview(self, video: str, name: str, result: WindowResult, windows: int) -> str:
@@ -315,7 +317,11 @@ class Predictor:
             frames = head.preview_frames(views)
             times = preview_times(head, result.window, frames.shape[:2])
             entries = rank_classes(head, probs, self.top)
-            rows.append(predict_plots.PreviewRow(describe_views(head), frames, entries, times))
+            rows.append(
+                predict_plots.PreviewRow(
+                    describe_views(head), frames=frames, entries=entries, times=times
+                )
+            )
         path = self.folder / f"{name}.png"
         predict_plots.draw_preview(path, title, rows)
         return str(path)
@@ -335,7 +341,7 @@ class Predictor:
             csv.writer(file).writerows([f"{value:.7g}" for value in row] for row in rows)
         panels = [(head.name, head.names, probs) for head, probs in zip(self.heads, by_head)]
         title = format_line(Path(video).name, TITLE_LENGTH)
-        predict_plots.draw_timeline(plot, title, np.array(spans), panels)
+        predict_plots.draw_timeline(plot, title=title, spans=np.array(spans), panels=panels)
         best = []
         for (start, end), *probs in zip(spans, *by_head):
             ranking = rank_all(self.heads, probs, 1)
@@ -394,7 +400,7 @@ def write_predictions(
         missing = [job for job in keys if job not in ready]
         hidden = sys.stdout.isatty()  # there, a table for every video shows the progress
         results = run_jobs(missing)
-        progress = Progress(len(missing), "predicting", "videos", hidden=hidden)
+        progress = Progress(len(missing), name="predicting", unit="videos", hidden=hidden)
         file = part and folder / PART_FILE.format(part.file_name)
         with (
             open(file, "a") if file else contextlib.nullcontext() as notes,

@@ -83,7 +83,9 @@ class Report:
             return
         samples = self.samples
         folder = self.folder
-        rows = gather_rows(self.numbers, np.concatenate(self.rows), len(samples.paths), self.rt)
+        rows = gather_rows(
+            self.numbers, rows=np.concatenate(self.rows), count=len(samples.paths), rt=self.rt
+        )
         if not self.rt.is_main_process:
             return
         predictions = compute_predictions(rows, samples.labels, self.softmax)
@@ -119,11 +121,11 @@ def report_videos(
 ) -> Report:
     """The report of an `EvalVideos` over the annotation file `file`; `head` has the class names."""
     if not folder:
-        return Report("", (), Samples(), rt)
+        return Report("", mine=(), samples=Samples(), rt=rt)
     paths = [record.path.removeprefix(f"{file.root}/") for record in videos.records]
     labels = [record.label for record in videos.records]
     samples = Samples(paths, labels, head.list_names())
-    return Report(folder, videos.mine, samples, rt, head.raw_scores)
+    return Report(folder, mine=videos.mine, samples=samples, rt=rt, softmax=head.raw_scores)
 
 
 def gather_rows(numbers: Sequence[int], rows: np.ndarray, count: int, rt: Runtime) -> np.ndarray:
@@ -159,7 +161,14 @@ def compute_predictions(
             probabilities /= probabilities.sum(1, keepdims=True)
     predicted = finite.argmax(1)
     confidence = np.take_along_axis(probabilities, predicted[:, None], 1)[:, 0]
-    return Predictions(readable, labels, predicted, ranks, probabilities, confidence)
+    return Predictions(
+        readable,
+        labels=labels,
+        predicted=predicted,
+        ranks=ranks,
+        probabilities=probabilities,
+        confidence=confidence,
+    )
 
 
 def list_scores(paths: Sequence[str], predictions: Predictions) -> Iterator[list]:

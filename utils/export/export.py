@@ -78,7 +78,7 @@ class ExportSpec:
         options = ExportOptions(
             kind="onnx", target=file, batch=0, dtype="uint8", precision="fp32", engine=engine
         )
-        export(load, self, options, name)
+        export(load, spec=self, options=options, network=name)
 
 
 def read_batch(text: str) -> int:
@@ -112,7 +112,9 @@ def check_options(
         raise ValueError(f"--target: {target} is a folder")
     batch = eval_batch if batch is None else batch
     engine = list_engines()[0] if format == "onnx" else ""
-    return ExportOptions(format, target, batch, input, precision, engine)
+    return ExportOptions(
+        format, target=target, batch=batch, dtype=input, precision=precision, engine=engine
+    )
 
 
 def export_network(
@@ -126,7 +128,7 @@ def export_network(
         checked = checked._replace(engine=choose_engine(cfg.run))
     build = partial(load_checkpoint, network, cfg, checkpoint_path)
     spec = network.describe_export(cfg)
-    log.print_result(export(build, spec, checked, network.name), rt)
+    log.print_result(export(build, spec=spec, options=checked, network=network.name), rt)
 
 
 def export(
@@ -228,7 +230,7 @@ def write_mindir(
     net: nn.Cell, spec: ExportSpec, options: ExportOptions, info: dict, file: Path
 ) -> None:
     clips = Tensor(shape=[options.batch or None, *spec.clip], dtype=getattr(ms, options.dtype))
-    save_mindir(net, clips, file, info)
+    save_mindir(net, clips=clips, file=file, info=info)
 
 
 def write_onnx(
@@ -239,7 +241,9 @@ def write_onnx(
     graphs = []
     for size in (options.batch,) if options.batch else TRACED_BATCHES:
         path = file.with_name(f"{size}.mindir")
-        save_mindir(net, Tensor(np.zeros((size, *spec.clip), options.dtype)), path, {})
+        save_mindir(
+            net, clips=Tensor(np.zeros((size, *spec.clip), options.dtype)), file=path, info={}
+        )
         graphs.append(mindir.read_graph(path))
     graph = graphs[0] if options.batch else mindir.with_dynamic_batch(*graphs)
     model = onnx_graph.translate(graph, (INPUT, spec.output), info)

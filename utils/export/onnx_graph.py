@@ -154,8 +154,8 @@ def translate_node(build: Builder, node: Node, arguments: list) -> Any:
     """
     if node.kind not in TRANSLATORS:
         raise ValueError(f"--format onnx: the operator {node.kind} has no translation to ONNX")
-    arguments = [build.add_array(a) if isinstance(a, ARRAYS) else a for a in arguments]
-    return TRANSLATORS[node.kind](build, node, *arguments)
+    operands = [build.add_array(a) if isinstance(a, ARRAYS) else a for a in arguments]
+    return TRANSLATORS[node.kind](build, node, *operands)
 
 
 ARRAYS = (np.ndarray, Tiled)
@@ -330,14 +330,14 @@ def add_strided_slice(build, node, x, begin, end, steps, from_start, to_end, *ma
     axes = range(len(begin))
     starts = [0 if from_start >> axis & 1 else begin[axis] for axis in axes]
     ends = [SLICE_END if to_end >> axis & 1 else end[axis] for axis in axes]
-    x = add_slice(build, x, starts, ends, steps)
+    x = add_slice(build, x=x, starts=starts, ends=ends, steps=steps)
     removed = [axis for axis in axes if shrink >> axis & 1]
     return build.add("Squeeze", x, build.add_constant(removed)) if removed else x
 
 
 def add_slice_by_size(build, node, x, begin, size):
     ends = [s if isinstance(s, DynamicDim) else b + s for b, s in zip(begin, size)]
-    return add_slice(build, x, begin, ends, [1] * len(ends))
+    return add_slice(build, x=x, starts=begin, ends=ends, steps=[1] * len(ends))
 
 
 def add_slice(build, x, starts, ends, steps) -> str:

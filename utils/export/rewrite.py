@@ -31,7 +31,7 @@ def replace_cells(net: nn.Cell, builders: Builders) -> None:
 
 def group_depthwise(cell: DepthwiseConv3d) -> nn.Cell:
     """One grouped 3-D kernel."""
-    grouped = DepthwiseConv3d(cell.channels, cell.kernel, cell.stride, impl="grouped")
+    grouped = DepthwiseConv3d(cell.channels, kernel=cell.kernel, stride=cell.stride, impl="grouped")
     grouped.weight = cell.weight
     return grouped
 
@@ -39,7 +39,7 @@ def group_depthwise(cell: DepthwiseConv3d) -> nn.Cell:
 def convolve_clip(cell: FrameConv) -> nn.Cell:
     """A 3-D convolution of the clip instead of a 2-D one of its frames."""
     cout, cin, _, height, width = cell.weight.shape
-    conv = Conv3d(cin, cout, (1, height, width), cell.stride)
+    conv = Conv3d(cin, cout=cout, kernel=(1, height, width), stride=cell.stride)
     conv.weight = cell.weight
     return conv
 
@@ -49,7 +49,7 @@ def stride_clip(cell: PointwiseConv3d) -> nn.Cell:
     if cell.stride == 1 or cell.bias is not None:
         return cell
     cout, cin, *kernel = cell.weight.shape
-    conv = Conv3d(cin, cout, tuple(kernel), cell.stride)
+    conv = Conv3d(cin, cout=cout, kernel=tuple(kernel), stride=cell.stride)
     conv.weight = cell.weight
     return conv
 

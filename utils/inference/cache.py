@@ -62,9 +62,9 @@ class CachedScorer(Scorer):
         if not list(self.folder.glob(f"{self.key}-*.onnx")):
             self.load("O0")  # a checkpoint that does not fit is an error before videos are read
 
-    def load_unchanged(self, load: Callable, *arguments: Any) -> Any:
+    def load_unchanged(self, load: Callable, level: str, rewrite: Optional[Callable] = None) -> Any:
         """The network; ValueError if its weights are not those of the key."""
-        net = load(*arguments)
+        net = load(level, rewrite)
         if compute_sha256(self.path) != self.digest:
             raise ValueError(f"{self.path} has changed while it was read; run the command again")
         return net
@@ -80,7 +80,9 @@ class CachedScorer(Scorer):
         clip = shape[1:]
         try:
             file = self.find(clip) or self.export_once(clip)
-            scorer = OnnxScorer(file, self.engine, count_classes(self.cfg), (0, *clip))
+            scorer = OnnxScorer(
+                file, engine=self.engine, classes=count_classes(self.cfg), shape=(0, *clip)
+            )
             scorer.open_session(shape)
         except (RuntimeError, ValueError) as error:
             if self.cfg.run.engine != "auto":

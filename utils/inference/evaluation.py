@@ -37,8 +37,10 @@ def evaluate_videos(
     """
     annotations = network.list_annotation_files(cfg)[1]
     head = network.build_heads(cfg)[0]
-    pages = report_videos(report, videos, annotations, head, rt)
-    return evaluate_samples(network, cfg, videos, checkpoint_path, pages)
+    pages = report_videos(report, videos=videos, file=annotations, head=head, rt=rt)
+    return evaluate_samples(
+        network, cfg=cfg, samples=videos, checkpoint_path=checkpoint_path, pages=pages
+    )
 
 
 def evaluate_samples(
@@ -52,7 +54,9 @@ def evaluate_samples(
     rt = pages.rt
     head = network.build_heads(cfg)[0]
     scorer = load_scorer(network, cfg, checkpoint_path)
-    metrics = evaluate(scorer, samples.dataset(), cfg.model.num_classes, rt, pages.add)
+    metrics = evaluate(
+        scorer, data=samples.dataset(), num_classes=cfg.model.num_classes, rt=rt, collect=pages.add
+    )
     unreadable = sum_count(samples.unreadable.count, rt)
     result = {**metrics, "unreadable": unreadable, "views": f"{head.clips}x{head.crops}"}
     result["checkpoint"] = str(checkpoint_path)

@@ -37,10 +37,10 @@ def load_scorer(
 
     def load(level: str, rewrite: Optional[Callable] = None) -> "nn.Cell":
         start()
-        return load_checkpoint(network, cfg, path, level, rewrite)
+        return load_checkpoint(network, cfg=cfg, path=path, level=level, rewrite=rewrite)
 
     if engine != "mindspore":
-        return CachedScorer(network, cfg, Path(path), engine, load)
+        return CachedScorer(network, cfg=cfg, path=Path(path), engine=engine, load=load)
     if cfg.run.engine == "auto" and cfg.run.device == "CPU":
         log.info("run.engine auto: MindSpore computes the network; openvino is not installed")
     return CellScorer(load(cfg.run.amp_level), str(path))

@@ -86,7 +86,7 @@ class MindirScorer(FileScorer):
         classes: int,
         normalize: Optional[Callable[[np.ndarray], np.ndarray]] = None,
     ):
-        super().__init__(path, shape, classes, normalize)
+        super().__init__(path, shape=shape, classes=classes, normalize=normalize)
         self.device = ms.get_context("device_target")
         try:
             self.net = nn.GraphCell(ms.load(str(path)))
@@ -106,10 +106,12 @@ def load_mindir(path: Path, network: "Network", cfg: NetworkConfig) -> MindirSco
     warn_without_checksum(path)
     graph = read_graph(path)
     source = graph.inputs[0]
-    check_contents(path, cfg, graph.info, graph.outputs[0].shape[-1], source.shape[0])
+    check_contents(
+        path, cfg=cfg, info=graph.info, classes=graph.outputs[0].shape[-1], batch=source.shape[0]
+    )
     takes_floats = DTYPES.get(source.dtype) == "float32"
     normalize = build_normalization(network, cfg) if takes_floats else None
-    return MindirScorer(path, source.shape, count_classes(cfg), normalize)
+    return MindirScorer(path, shape=source.shape, classes=count_classes(cfg), normalize=normalize)
 
 
 def read_graph(path: Path) -> Graph:
@@ -174,9 +176,9 @@ def parse_node(node: Any, primitive: Any) -> Node:
     name = node.output[0]
     output = Array(name, 0, ()) if tensor is None else parse_array(name, tensor)
     if primitive is None:
-        return Node(node.op_type, tuple(node.input), {}, output)
+        return Node(node.op_type, inputs=tuple(node.input), settings={}, output=output)
     settings = {attribute.name: parse_value(attribute) for attribute in primitive.attribute}
-    return Node(primitive.op_type, tuple(node.input), settings, output)
+    return Node(primitive.op_type, inputs=tuple(node.input), settings=settings, output=output)
 
 
 def parse_value(attribute: Any) -> Any:

@@ -124,7 +124,7 @@ class OnnxScorer(FileScorer):
         shape: tuple[int, ...],
         normalize: Optional[Session] = None,
     ):
-        super().__init__(path, shape, classes, normalize)
+        super().__init__(path, shape=shape, classes=classes, normalize=normalize)
         self.engine = engine
         self.sessions: dict[tuple, Session] = {}  # by the shape of the clips
 
@@ -152,9 +152,11 @@ def load_onnx(path: Path, network: "Network", cfg: NetworkConfig) -> OnnxScorer:
             f" and --run.engine=auto, or install one: pip install {next(iter(ENGINES))}"
         )
     shape, classes, info = read_description(path, cfg.eval.batch)
-    check_contents(path, cfg, info, classes, batch=shape[0])
+    check_contents(path, cfg=cfg, info=info, classes=classes, batch=shape[0])
     normalize = build_normalization(network, cfg) if info["dtype"] == "float32" else None
-    return OnnxScorer(path, engine, count_classes(cfg), shape, normalize)
+    return OnnxScorer(
+        path, engine=engine, classes=count_classes(cfg), shape=shape, normalize=normalize
+    )
 
 
 def read_description(path: Path, batch: int = 1) -> tuple[tuple[int, ...], int, dict[str, str]]:

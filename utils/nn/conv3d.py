@@ -62,7 +62,7 @@ class DepthwiseConv3d(nn.Cell):
         self.kernel = kernel
         self.stride = stride
         self.weight = Parameter(init_kaiming_normal((channels, 1, *kernel)), name="weight")
-        self.conv = kernels.current().depthwise3d(channels, kernel, stride, impl)
+        self.conv = kernels.current().depthwise3d(channels, kernel=kernel, stride=stride, impl=impl)
 
     def construct(self, x: Tensor) -> Tensor:
         return self.conv(x, ops.cast(self.weight, x.dtype))
@@ -78,7 +78,9 @@ class FrameConv(nn.Cell):
         super().__init__()
         self.weight = Parameter(init_kaiming_normal((cout, cin, 1, kernel, kernel)), name="weight")
         self.shape = (cout, cin, kernel, kernel)
-        self.conv = kernels.current().conv2d(cout, (kernel, kernel), stride, kernel // 2)
+        self.conv = kernels.current().conv2d(
+            cout, kernel=(kernel, kernel), stride=stride, padding=kernel // 2
+        )
         self.stride = stride
 
     def construct(self, x: Tensor) -> Tensor:

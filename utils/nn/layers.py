@@ -46,7 +46,9 @@ def conv2d(
         weight_init=HeNormal(mode=fan, nonlinearity="relu"),
         bias_init="zeros",
     )
-    conv.conv2d = kernels.current().conv2d(cout, (kernel, kernel), stride, padding, groups)
+    conv.conv2d = kernels.current().conv2d(
+        cout, kernel=(kernel, kernel), stride=stride, padding=padding, groups=groups
+    )
     return conv
 
 
@@ -159,12 +161,14 @@ class Dense(nn.Dense):
 
 def dense(cin: int, cout: int, std: float = 0.01) -> Dense:
     """A fully connected layer with bias; weights normal(0, std), bias 0."""
-    return Dense(cin, cout, Normal(sigma=std), "zeros")
+    return Dense(cin, cout=cout, weight_init=Normal(sigma=std), bias_init="zeros")
 
 
 def torch_dense(cin: int, cout: int) -> Dense:
     """A fully connected layer initialised as in PyTorch: all uniform in +-1/sqrt(cin)."""
-    return Dense(cin, cout, Uniform(scale=cin**-0.5), Uniform(scale=cin**-0.5))
+    return Dense(
+        cin, cout=cout, weight_init=Uniform(scale=cin**-0.5), bias_init=Uniform(scale=cin**-0.5)
+    )
 
 
 class Normalize(nn.Cell):

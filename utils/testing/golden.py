@@ -167,7 +167,15 @@ def build_train_step(
 ) -> TrainStep:
     """The train step of a case's recorded updates: float32, one micro-batch per update."""
     settings = Recipe(clip_norm=clip_norm)
-    step = TrainStep(net, loss, optimizer, Run(device="CPU"), settings, Runtime(), UPDATES)
+    step = TrainStep(
+        net,
+        loss=loss,
+        optimizer=optimizer,
+        run=Run(device="CPU"),
+        train=settings,
+        rt=Runtime(),
+        steps_per_epoch=UPDATES,
+    )
     return step.set_train()
 
 

@@ -26,7 +26,7 @@ class Small(nn.Cell):
         self.conv = conv2d(2, 5, 3)
         self.bn = BatchNorm2d(5)
         self.relu = nn.ReLU()
-        self.deep = conv2d(5, 5, 3, 2, groups=5)
+        self.deep = conv2d(5, cout=5, kernel=3, stride=2, groups=5)
         self.drop = Dropout(0.5, 5)
         self.fc = dense(5, 4)
         self.more = dense(4, 3)
@@ -43,14 +43,28 @@ def test_layers_come_in_the_order_of_calls_with_their_counts():
     maps = 5 * 36
     small = 5 * 9
     assert count_layers(Small().set_train(), (2, 6, 6)) == [
-        LayerCost("", "other", 0, 0, 0, 180),
-        LayerCost("conv", "spatial convolution", 36 * 5 * 2 * 9, 2 * 36, maps, 90),
-        LayerCost("bn", "batch norm", 0, maps, maps, 5),
-        LayerCost("relu", "activation", 0, maps, maps, 0),
-        LayerCost("deep", "depthwise convolution", small * 9, maps, small, 45),
-        LayerCost("relu", "activation", 0, small, small, 0),
-        LayerCost("fc", "dense", 20, 5, 4, 24),
-        LayerCost("more", "dense", 0, 0, 0, 15),
+        LayerCost("", kind="other", macs=0, inputs=0, outputs=0, parameters=180),
+        LayerCost(
+            "conv",
+            kind="spatial convolution",
+            macs=36 * 5 * 2 * 9,
+            inputs=2 * 36,
+            outputs=maps,
+            parameters=90,
+        ),
+        LayerCost("bn", kind="batch norm", macs=0, inputs=maps, outputs=maps, parameters=5),
+        LayerCost("relu", kind="activation", macs=0, inputs=maps, outputs=maps, parameters=0),
+        LayerCost(
+            "deep",
+            kind="depthwise convolution",
+            macs=small * 9,
+            inputs=maps,
+            outputs=small,
+            parameters=45,
+        ),
+        LayerCost("relu", kind="activation", macs=0, inputs=small, outputs=small, parameters=0),
+        LayerCost("fc", kind="dense", macs=20, inputs=5, outputs=4, parameters=24),
+        LayerCost("more", kind="dense", macs=0, inputs=0, outputs=0, parameters=15),
     ]
 
 
@@ -84,13 +98,22 @@ def test_attention_counts_its_two_products_in_the_cell_that_computes_them():
     read = 2 * 7 * 5 + 7 * 7 + 7 * 3
     written = 7 * 7 + 7 * 3
     assert [layer.name for layer in result] == ["before", "", "after"]
-    assert result[1] == LayerCost("", "attention", 2 * 7 * 7 * 3, read, written, 3)
+    assert result[1] == LayerCost(
+        "", kind="attention", macs=2 * 7 * 7 * 3, inputs=read, outputs=written, parameters=3
+    )
 
 
 @pytest.mark.parametrize("impl", FORMS)
 def test_every_form_of_a_depthwise_convolution_has_the_same_count(impl):
-    layer = count_layers(DepthwiseConv3d(4, (3, 3, 3), 2, impl), (4, 2, 6, 6))[0]
-    assert layer == LayerCost("", "depthwise convolution", 4 * 2 * 9 * 27, 288, 72, 108)
+    layer = count_layers(DepthwiseConv3d(4, kernel=(3, 3, 3), stride=2, impl=impl), (4, 2, 6, 6))[0]
+    assert layer == LayerCost(
+        "",
+        kind="depthwise convolution",
+        macs=4 * 2 * 9 * 27,
+        inputs=288,
+        outputs=72,
+        parameters=108,
+    )
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def read_listing(tmp_path):
     def call(content: bytes) -> list:
         path = tmp_path / "list.txt"
         path.write_bytes(content)
-        file = AnnotationFile("list.txt", path, tmp_path, "video", 10)
+        file = AnnotationFile("list.txt", path=path, root=tmp_path, source="video", num_classes=10)
         assert len(list(iterate_lines(file))) > 0
         return [record.path.rpartition("/")[2] for record in read_annotations(file)[0]]
 

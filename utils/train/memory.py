@@ -77,7 +77,7 @@ def check_step(net: nn.Cell, clips: tuple[int, ...], batch: int) -> float:
     """
     free = read_free_memory() / get_local_rank_size()
     cost = estimate_step(net, count_layers(net, clips[1:]))
-    check_fit(cost, clips[0], batch, free)
+    check_fit(cost, clips=clips[0], batch=batch, free=free)
     return cost.compile_seconds
 
 

@@ -174,7 +174,9 @@ class AdamW(nn.Optimizer):
         groups = [group for group in groups if group["params"]]
         self.moment1 = self._parameters.clone(prefix="moment1", init="zeros")
         self.moment2 = self._parameters.clone(prefix="moment2", init="zeros")
-        self.move = kernels.current().adamw(groups, self._parameters, betas, rates, factors)
+        self.move = kernels.current().adamw(
+            groups=groups, weights=self._parameters, betas=betas, rates=rates, factors=factors
+        )
 
     def construct(self, gradients: tuple) -> tuple:
         step = self.global_step

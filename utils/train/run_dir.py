@@ -147,9 +147,9 @@ class RunDirectory:
         """Writes the resume file: the state of the train step and of the sampler."""
         counts = SamplerState(
             sampler.global_batch_size,
-            sampler.effective_batch_size(step.accumulation_steps),
-            sampler.samples_per_epoch,
-            sampler.samples,
+            effective_batch_size=sampler.effective_batch_size(step.accumulation_steps),
+            samples_per_epoch=sampler.samples_per_epoch,
+            samples=sampler.samples,
         )
         array = Parameter(Tensor(np.array(counts, np.int32)), name=SAMPLER, requires_grad=False)
         state = step.state()

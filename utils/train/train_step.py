@@ -199,14 +199,14 @@ class TrainStep(nn.Cell):
         accumulates = train.accumulation_steps > 1
         self.scaler = loss_scaler(run.loss_scale, run.dynamic_loss_scale)
         self.loss_scale = self.scaler.scale_value if run.dynamic_loss_scale else run.loss_scale
-        self.backward = Backward(net, loss, weights, self.scaler)
+        self.backward = Backward(net, loss=loss, weights=weights, scaler=self.scaler)
         self.accumulator = Accumulator(weights) if accumulates else None
         self.check = choose_finite_check(rt.device)
         reducer = choose_reducer(weights, accumulates, rt) if rt.size > 1 else None
         is_variable = accumulates or run.dynamic_loss_scale or train.clip_norm > 0
         self.sync = GradientSync(
             weights,
-            reducer,
+            reducer=reducer,
             check=self.check,
             rt=rt,
             clip_norm=train.clip_norm,

@@ -60,14 +60,14 @@ def build_setup(
     fusion must be set before TrainStep is built, which reads it. Raises ValueError for a bad
     `run.all_reduce`.
     """
-    segments = split_all_reduce(net, optimizer, cfg.run, rt)
+    segments = split_all_reduce(net, optimizer=optimizer, run=cfg.run, rt=rt)
     if cfg.run.amp_level != cfg.run.amp:
         log.info("%s", describe_cpu_precision(cfg.run))
     net = amp.cast(net, cfg.run.amp_level)
     step = TrainStep(
         net,
-        loss,
-        optimizer,
+        loss=loss,
+        optimizer=optimizer,
         run=cfg.run,
         train=cfg.train,
         rt=rt,
@@ -75,7 +75,7 @@ def build_setup(
         mix=mix,
         samples=clips[0],
     )
-    return TrainSetup(step, lr, segments, clips)
+    return TrainSetup(step, lr=lr, segments=segments, clips=clips)
 
 
 def describe_cpu_precision(run: Run) -> str:
@@ -133,7 +133,7 @@ class Trainer:
         self.directory.restore(step)
         for file, settings in train_set.list_flip_settings():
             warn_about_mirroring(file, settings)
-        log_start(train, self.sampler, setup.segments, self.start_step)
+        log_start(train, sampler=self.sampler, segments=setup.segments, start_step=self.start_step)
         loop = TrainingLoop(
             run=self.cfg.run,
             rt=self.rt,
@@ -150,7 +150,9 @@ class Trainer:
         if batches is None:
             log.info("nothing left to train: %d epochs are done", train.epochs)
         else:
-            self.run_steps(setup, batches, loop, train_set.make_blank_batch(step.dropout))
+            self.run_steps(
+                setup, data=batches, loop=loop, blank=train_set.make_blank_batch(step.dropout)
+            )
         print_result(loop.result(), self.rt)
 
     def run_steps(
@@ -172,7 +174,7 @@ class Trainer:
             usual = 0.0
             if self.rt.device == "CPU":
                 usual = memory.check_step(step.net, setup.clips, self.cfg.data.batch)
-            loop.compile_seconds = compile_step(step, blank, self.rt, usual)
+            loop.compile_seconds = compile_step(step, batch=blank, rt=self.rt, usual=usual)
         with handle_signals(loop.request_stop):
             calls = batches // size if sink else 1
             Model(step).train(calls, data, [loop], dataset_sink_mode=sink, sink_size=size)

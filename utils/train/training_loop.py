@@ -49,7 +49,12 @@ class TrainingLoop(Callback):
 
     def __post_init__(self) -> None:
         per_epoch = self.step.steps_per_epoch
-        self.schedule = Schedule(self.run, self.epochs, per_epoch, self.step.accumulation_steps)
+        self.schedule = Schedule(
+            self.run,
+            epochs=self.epochs,
+            steps_per_epoch=per_epoch,
+            accumulation_steps=self.step.accumulation_steps,
+        )
         self.last_position = self.schedule.last_position
         self.meter = Meter(self.sampler.global_batch_size, per_epoch, self.last_position)
         self.start_position = int(self.step.micro_step.asnumpy())
@@ -80,8 +85,8 @@ class TrainingLoop(Callback):
         self.meter.restart()
         self.bar = Progress(
             self.last_position,
-            "training",
-            "steps",
+            name="training",
+            unit="steps",
             hidden=not self.rt.is_main_process,
             initial=self.position,
             prints_lines=False,

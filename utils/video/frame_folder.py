@@ -74,12 +74,19 @@ def open_folder(path: Union[str, Path], data: Any, num_frames: Optional[int] = N
     if num_frames is None:
         num_frames = count_frames(Path(path), template, data.is_flow)
     limit = data.max_pixels
-    return FrameFolder(path, num_frames, template, data.is_flow, limit, data.folder_fps)
+    return FrameFolder(
+        path,
+        num_frames=num_frames,
+        image_tmpl=template,
+        flow=data.is_flow,
+        max_pixels=limit,
+        fps=data.folder_fps,
+    )
 
 
 def count_frames(folder: Path, image_tmpl: str, flow: bool = False) -> int:
     """The number of frames of a folder, from 1 without a gap; VideoError if there is none."""
-    video = FrameFolder(folder, 0, image_tmpl, flow)
+    video = FrameFolder(folder, num_frames=0, image_tmpl=image_tmpl, flow=flow)
     count = next(k for k in itertools.count() if not video.has_frame(k))
     if not count:
         raise VideoError(folder, video.reader, f"it has no frame named {image_tmpl}")

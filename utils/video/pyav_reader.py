@@ -130,7 +130,9 @@ class ExactVideo(VideoFile):
         result: dict[int, np.ndarray] = {}
         try:
             for start, needed in self._parts(indices):
-                for frame in decode_part(context, self._packets, start, needed):
+                for frame in decode_part(
+                    context, packets=self._packets, start=start, needed=needed
+                ):
                     if frame.pts in numbers:
                         result[numbers[frame.pts]] = self._pixels(frame)
         except av.error.FFmpegError:

@@ -195,7 +195,9 @@ def read_entries(content: memoryview) -> Iterator[Entry]:
             if len(shape) > MAX_AXES or len(rest) > 2:
                 raise DamagedFileError(f"{escape_control(name)} has too many fields")
         kind, array = collect_fields(rest, {2, 3}, escape_control(name)).values()
-        yield Entry(name, read_text(kind), tuple(size for _, size in shape), array)
+        yield Entry(
+            name, kind=read_text(kind), shape=tuple(size for _, size in shape), content=array
+        )
 
 
 def collect_fields(

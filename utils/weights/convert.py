@@ -54,11 +54,11 @@ def read_source(path: Path) -> Source:
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
     if path.suffix != ".ckpt":
-        return Source(torch_reader.load_state(path), [], SYMMETRIC, 0)
+        return Source(torch_reader.load_state(path), dropped=[], padding=SYMMETRIC, changed_eps=0)
     content = checkpoint_file.read_all(path)
     arrays, dropped = drop_training_state(content.arrays)
     padding = find_padding(path, arrays, content.texts)
-    return Source(arrays, dropped, padding, unify_eps(arrays))
+    return Source(arrays, dropped=dropped, padding=padding, changed_eps=unify_eps(arrays))
 
 
 def convert(
@@ -79,7 +79,9 @@ def convert(
     names = {naming.canonical_name(name): name for name in shapes}
     norms = {key[: -len(".gamma")] for key in names if key.endswith(".gamma")}
     dropped_head = classifier if new_head else "$^"
-    arrays, dropped = rename_arrays(bare, naming, source_format, dropped_head, norms)
+    arrays, dropped = rename_arrays(
+        bare, naming=naming, source_format=source_format, dropped_head=dropped_head, norms=norms
+    )
     head = [name for name in shapes if new_head and re.search(classifier, name)]
     converted = {}
     missing = []
@@ -90,7 +92,7 @@ def convert(
         shape = tuple(shapes[name])
         default = naming.default_value(key, source_format)
         if key in arrays:
-            array = fit_array(key, arrays.pop(key), shape, naming)
+            array = fit_array(key, array=arrays.pop(key), shape=shape, naming=naming)
             converted[name] = array
             if array.shape != shape:
                 differing.append(f"{name} is {list(array.shape)} instead of {list(shape)}")

@@ -422,7 +422,16 @@ def build_tensor(part, offset, shape, strides, grad=0, hooks=0, lazy=None, dtype
 
 
 def build_tensor_v3(part, offset, shape, strides, grad, hooks, dtype, lazy=None) -> Constant:
-    return build_tensor(part, offset, shape, strides, grad, hooks, lazy, dtype)
+    return build_tensor(
+        part,
+        offset=offset,
+        shape=shape,
+        strides=strides,
+        grad=grad,
+        hooks=hooks,
+        lazy=lazy,
+        dtype=dtype,
+    )
 
 
 def build_subclass(function: Name, subclass: Name, args: tuple, state: object) -> Constant:
@@ -553,7 +562,7 @@ class PickleReader(io.BytesIO):
             if isinstance(node.value, tuple):
                 _, shape, dtype, fortran, data = node.value
                 self.spend(shape, data)
-                node.value = build_array(dtype, data, shape, fortran)
+                node.value = build_array(dtype, data=data, shape=shape, fortran=fortran)
             node = node.value
         if isinstance(node, (list, tuple)):
             return type(node)([self.resolve(value, depth + 1) for value in node])

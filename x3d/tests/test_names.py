@@ -76,7 +76,7 @@ def test_mindvideos_weights_give_mindvideos_probabilities():
     assert converted.missing == converted.dropped == []
     set_weights(net, converted.arrays)
     expected = read_expected_scores(case)
-    assert_scores(net, case, expected, 1e-5 * np.ptp(expected))
+    assert_scores(net, case=case, expected=expected, limit=1e-5 * np.ptp(expected))
     with pytest.raises(ValueError, match=r"branch2.b.weight is \[54, 54, 3, 3, 3\] instead of"):
         convert(source, get_shapes(X3D(**small)), NETWORK)
 
@@ -144,7 +144,7 @@ def test_all_forms_of_the_depthwise_convolution_are_equal(kernel, stride):
     x = Tensor(generate_input(1, (2, 6, 4, 9, 10)))
     results = []
     for form in FORMS:
-        cell = DepthwiseConv3d(6, kernel, stride, form)
+        cell = DepthwiseConv3d(6, kernel=kernel, stride=stride, impl=form)
         cell.weight.set_data(Tensor(generate_weight("w.weight", tuple(cell.weight.shape))))
         results.append(compute_value_and_gradients(cell, x))
     for reference, *others in zip(*results):

@@ -71,7 +71,7 @@ def test_activations_of_cells_equal_the_originals():
     def reorder(point: str, x: np.ndarray) -> np.ndarray:
         return x.reshape(taps[point]["shape"])  # time and height may be one axis
 
-    assert_activations(net, SMALL, X3DCase(SMALL).cell_name, reorder)
+    assert_activations(net, case=SMALL, cell_name=X3DCase(SMALL).cell_name, reorder=reorder)
     output = record_activations(net, ["head"], make_clip(large).asnumpy())["head"]
     expected = np.array(large["output"])
     assert output.shape == expected.shape
@@ -137,7 +137,10 @@ def test_five_nesterov_updates_equal_the_originals():
     """With plain momentum the second loss would differ by 0.025 of 5.6."""
     recorded = SMALL["train"]["step"]
     step = X3DCase(SMALL).build_train_step("step")
-    assert assert_updates(step, make_inputs(SMALL), recorded, "update_norm") > 8
+    assert (
+        assert_updates(step, inputs=make_inputs(SMALL), recorded=recorded, lengths="update_norm")
+        > 8
+    )
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ def select_indices(start: float, span: float, frames: int, length: int, ticks: i
     end_time = int((start + span - 1) * ticks)
     inside = [i for i in range(length) if start_time <= i * ticks <= end_time]
     kept = np.array([*inside, *([inside[-1] + 1] if inside[-1] + 1 < length else [])])
-    return kept[sampling.spread_frame_indices(0.0, span, frames, len(kept))]
+    return kept[sampling.spread_frame_indices(0.0, span=span, frames=frames, length=len(kept))]
 
 
 TEMPORAL = CASES["temporal"] + CASES["temporal_random"] + CASES["temporal_selective"]
@@ -38,7 +38,9 @@ def test_frames_of_a_clip_equal_the_originals(case):
     """Test clips, random training clips (`u`), and the reader that decodes a window (`ticks`)."""
     frames = case["num_frames"]
     length = case["video_frames"]
-    size = sampling.compute_clip_span(frames, case["sampling_rate"], case["fps"], 30.0)
+    size = sampling.compute_clip_span(
+        frames, stride=case["sampling_rate"], fps=case["fps"], target_fps=30.0
+    )
     relative_start = case["u"] if "u" in case else case["clip_idx"] / case["num_clips"]
     start = sampling.compute_start(relative_start, length, size)
     if "clip_size" in case:
@@ -62,10 +64,10 @@ def test_views_of_a_video_are_ordered_by_clip(case):
     frames = np.zeros((clips, 8, 24, 3), np.uint8)
     frames[..., 0] = np.arange(clips)[:, None, None]
     frames[..., 1] = np.arange(24)
-    result = views.cut_views(frames, np.arange(clips)[:, None], 8, 8, crops)
+    result = views.cut_views(frames, clips=np.arange(clips)[:, None], side=8, crop=8, crops=crops)
     assert len(result) == clips * crops
     clip = result[case["flat_index"] % len(result), :, 0]
-    x, *_ = views.view_box(24, 8, 8, case["spatial_idx"])
+    x, *_ = views.view_box(24, height=8, crop=8, location=case["spatial_idx"])
     assert (clip[0] == case["clip_idx"]).all()
     assert (clip[1] == np.arange(x, x + 8)).all()
 
@@ -126,7 +128,9 @@ def test_updates_of_the_optimizer_follow_the_formula():
         {"params": [weight], "lr": case["lr_per_step"], "weight_decay": decay}
         for weight, decay in zip(weights, case["weight_decay"])
     ]
-    opt = optimizers.SGD(weights, groups, case["momentum"], case["nesterov"])
+    opt = optimizers.SGD(
+        weights, groups=groups, momentum=case["momentum"], nesterov=case["nesterov"]
+    )
     for t, after in enumerate(case["after"]):
         seeds = [case["seed"] + 100 * (t + 1) + i for i in range(count)]
         opt(tuple(Tensor(generate_input(seed, (4,))) for seed in seeds))

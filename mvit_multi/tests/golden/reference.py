@@ -60,7 +60,9 @@ def compute_losses(case: dict, outputs: dict) -> dict:
 
 def compute_case(case: dict) -> dict:
     precisions = {"": torch.float64, "64": torch.float64}
-    computed = golden.compute_results(case, build, compute_losses, evaluate, precisions)
+    computed = golden.compute_results(
+        case, build=build, compute_losses=compute_losses, evaluate=evaluate, precisions=precisions
+    )
     if isinstance(case["eval"]["logits"], list):  # the original's single head has no name
         for key, value in computed["eval"].items():
             computed["eval"][key] = value.get("one", value)
@@ -70,7 +72,7 @@ def compute_case(case: dict) -> dict:
 if __name__ == "__main__":
     golden.update_cases(
         __doc__,
-        HERE,
-        compute_case,
-        ["mvit_multi_small", "mvit_multi_small_abspos", "mvit_v2_small"],
+        folder=HERE,
+        compute_case=compute_case,
+        originals=["mvit_multi_small", "mvit_multi_small_abspos", "mvit_v2_small"],
     )

@@ -55,7 +55,12 @@ def count_backward(
     fractions = {layer.name: part for layer, part in zip(reversed(layers), passed[::-1])}
     ready = [step / 3 + 2 * step / 3 * fractions[find_layer(name, fractions)] for name in names]
     return Backward(
-        tuple(names), np.array(sizes), np.array(ready), step / 3, step, "counted operations"
+        tuple(names),
+        sizes=np.array(sizes),
+        ready=np.array(ready),
+        forward=step / 3,
+        step=step,
+        source="counted operations",
     )
 
 

@@ -70,10 +70,12 @@ def predict(backward: Backward, cluster: Cluster, devices: int, ends: Sequence[i
         ready = float(complete[part].max())
         begin = max(free, ready)
         free = begin + float(cluster.all_reduce_seconds(size, devices))
-        segments.append(Segment(first, last, size, ready, begin, free))
+        segments.append(Segment(first, last=last, size=size, ready=ready, begin=begin, end=free))
     exposed = max(0.0, free - backward.end) if devices > 1 else 0.0
     waiting = backward.step * (cluster.slowdown(devices) - 1)
-    return Prediction(devices, tuple(segments), backward.step, waiting, exposed)
+    return Prediction(
+        devices, segments=tuple(segments), compute=backward.step, waiting=waiting, exposed=exposed
+    )
 
 
 def list_ready_seconds(backward: Backward, cluster: Cluster) -> np.ndarray:
@@ -114,7 +116,7 @@ def plan(
         i = cut[k, i]
         k = k - 1
         ends.append(layers[i - 1])
-    return predict(backward, cluster, devices, ends)
+    return predict(backward, cluster=cluster, devices=devices, ends=ends)
 
 
 def layer_of(name: str) -> str:

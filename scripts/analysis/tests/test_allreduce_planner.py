@@ -21,7 +21,9 @@ def make_random_backward(seed: int, layers: int = 8) -> Backward:
     sizes = rng.randint(1, 10**7, len(names))
     ready = 0.05 + 0.1 * np.sort(rng.rand(len(names)))[::-1]
     rng.shuffle(ready[: rng.randint(1, len(ready))])
-    return Backward(tuple(names), sizes, ready, 0.05, 0.16, "synthetic")
+    return Backward(
+        tuple(names), sizes=sizes, ready=ready, forward=0.05, step=0.16, source="synthetic"
+    )
 
 
 CLUSTERS = [
@@ -38,9 +40,12 @@ CLUSTERS = [
 def test_the_plan_is_the_fastest_of_all_splits(seed, cluster):
     backward = make_random_backward(seed)
     *inner, final = layer_ends(backward.names)
-    result = plan(backward, cluster, 64, most=5)
+    result = plan(backward, cluster=cluster, devices=64, most=5)
     best = min(
-        (predict(backward, cluster, 64, [*chosen, final]) for chosen in list_splits(inner, 4)),
+        (
+            predict(backward, cluster=cluster, devices=64, ends=[*chosen, final])
+            for chosen in list_splits(inner, 4)
+        ),
         key=lambda p: p.exposed,
     )
     assert result.exposed == pytest.approx(best.exposed, rel=1e-9, abs=1e-12)
@@ -92,7 +97,7 @@ def test_a_hierarchical_ring_crosses_the_network_once():
 
 
 def test_one_device_has_no_communication_cost():
-    result = predict(make_random_backward(2), Cluster(jitter=0.1), 1, [0, 3])
+    result = predict(make_random_backward(2), cluster=Cluster(jitter=0.1), devices=1, ends=[0, 3])
     assert result.exposed == result.waiting == 0
     assert result.efficiency == 1
 
@@ -109,7 +114,7 @@ def test_devices_must_fill_whole_nodes():
 
 
 def make_layer(name: str, macs: int) -> LayerCost:
-    return LayerCost(name, "dense", macs, 1, 1, 1)
+    return LayerCost(name, kind="dense", macs=macs, inputs=1, outputs=1, parameters=1)
 
 
 def test_gradients_are_complete_from_the_last_layer_to_the_first():
@@ -117,19 +122,31 @@ def test_gradients_are_complete_from_the_last_layer_to_the_first():
     layers = [make_layer("a", 100), make_layer("b.c", 200), make_layer("d", 100)]
     names = ["a.weight", "b.c.weight", "b.c.norm.gamma", "d.weight", "d.bias"]
     cluster = Cluster(step_seconds=1.2)
-    result = count_backward(names, [4] * 5, layers, 8, cluster)
+    result = count_backward(names, sizes=[4] * 5, layers=layers, batch=8, cluster=cluster)
     assert result.forward == pytest.approx(0.4)
     np.testing.assert_allclose(result.ready, [1.2, 1.0, 1.0, 0.6, 0.6])
 
 
 def test_the_tflops_give_the_time_of_a_step():
-    result = count_backward(["a.weight"], [4], [make_layer("a", 10**9)], 10, Cluster(tflops=6))
+    result = count_backward(
+        ["a.weight"],
+        sizes=[4],
+        layers=[make_layer("a", 10**9)],
+        batch=10,
+        cluster=Cluster(tflops=6),
+    )
     assert result.step == pytest.approx(3 * 2 * 1e9 * 10 / 6e12)
 
 
 def test_the_gradient_of_a_layer_called_twice_is_complete_at_its_first_call():
     layers = [make_layer("a", 100), make_layer("b", 100), make_layer("a", 100)]
-    result = count_backward(["a.weight", "b.weight"], [4, 4], layers, 1, Cluster(step_seconds=3))
+    result = count_backward(
+        ["a.weight", "b.weight"],
+        sizes=[4, 4],
+        layers=layers,
+        batch=1,
+        cluster=Cluster(step_seconds=3),
+    )
     np.testing.assert_allclose(result.ready, [3, 1 + 2 * 2 / 3])
 
 

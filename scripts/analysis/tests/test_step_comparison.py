@@ -52,7 +52,7 @@ def test_a_golden_case_may_have_another_smoothing():
 @pytest.mark.parametrize(("text", "factors"), [("", (5, 10)), ("head_lr_mult=1", (1, 2))])
 def test_a_golden_case_may_have_other_rates_for_its_head(text, factors, monkeypatch):
     """The original's classifier has 5 times the base rate, and 10 times for its bias."""
-    net = TSM(5, 2, arch="resnet18", first_width=8)
+    net = TSM(5, segments=2, arch="resnet18", first_width=8)
     monkeypatch.setattr(TSMCase, "build_model", lambda self, training: net)
     sgd = {"clip_total_norm": 0.0, "weight_decay": 0.0, "lr": 1.0, "momentum": 0.0}
     case = {"config": {"before_softmax": True}, "train": {"step": {"optimizer": sgd}}}

@@ -84,11 +84,18 @@ def encode(video: FrameReader, job: VideoJob, options: EncodeOptions) -> Encoded
     sizes = np.array([len(data) for data, *_ in packets])
     checksums = np.array([zlib.crc32(data) for data, *_ in packets])
     head = PacketTable(
-        height, width, len(video), video.fps, sizes, numbers, kinds, checksums
+        height,
+        width=width,
+        frames=len(video),
+        fps=video.fps,
+        sizes=sizes,
+        numbers=numbers,
+        kinds=kinds,
+        checksums=checksums,
     ).encode()
     payload = b"".join(data for data, *_ in packets)
-    psnr = compare_with_original(job, head, payload, probes)
-    return EncodedVideo(head, payload, len(video), psnr)
+    psnr = compare_with_original(job, head=head, payload=payload, originals=probes)
+    return EncodedVideo(head, payload=payload, frames=len(video), psnr=psnr)
 
 
 def probe_frames(length: int) -> list[int]:

@@ -88,7 +88,14 @@ def plan_packing(
     file: AnnotationFile, folder: Path, options: EncodeOptions, shards: int, known_bad: dict
 ) -> PackPlan:
     """Reads a list; the arguments are fields of PackPlan."""
-    return PackPlan(file, folder, options, shards, list(iterate_lines(file)), known_bad)
+    return PackPlan(
+        file,
+        folder=folder,
+        options=options,
+        shards=shards,
+        lines=list(iterate_lines(file)),
+        known_bad=known_bad,
+    )
 
 
 def choose_shard_count(videos: int) -> int:
@@ -119,7 +126,7 @@ def pack_lists(
         }
         for plan, own in zip(plans, shards)
     ]
-    pack_shards(plans, missing, reader, workers, executor)
+    pack_shards(plans, missing=missing, reader=reader, workers=workers, executor=executor)
     results = []
     for plan, own, written in zip(plans, shards, missing):
         packed = sum(map(len, written.values()))
@@ -208,7 +215,7 @@ def pack_shards(
     spools: dict[tuple, Spool] = {}
     originals = [[r for *_, r in plan.lines if isinstance(r, Record)] for plan in plans]
     pages = [choose_page_size(map(original_bytes, own)) for own in originals]
-    results = run_all(pack_video, jobs, workers, executor)
+    results = run_all(pack_video, jobs=jobs, workers=workers, executor=executor)
     for ((which, name, line), *_), result in track(results, "packing", len(jobs)):
         plan = plans[which]
         lines = missing[which][name]

@@ -71,7 +71,18 @@ class Spool:
             return
         offset = self.file.seek(0, os.SEEK_END)
         self.file.write(payload)
-        self.videos[line] = ShardRow(line, offset, len(head), size, result.crc, frames, psnr), head
+        self.videos[line] = (
+            ShardRow(
+                line,
+                offset=offset,
+                head=len(head),
+                size=size,
+                crc=result.crc,
+                frames=frames,
+                psnr=psnr,
+            ),
+            head,
+        )
 
     def write_shard(self, records: dict[int, Record]) -> None:
         """Writes the videos in the order of `records`, then the note that the shard is complete."""

@@ -29,7 +29,9 @@ def verify_list(file: AnnotationFile, packed: Path, reader: str) -> dict:
     index = read_index(pack_folder(packed, file))
     options = EncodeOptions(*(index[name] for name in EncodeOptions._fields))
     chosen = np.random.RandomState(0).permutation(len(records))[:COMPARED_VIDEOS]
-    results = [compare_with_copy(records[k], file, reader, options) for k in chosen]
+    results = [
+        compare_with_copy(records[k], file=file, reader=reader, options=options) for k in chosen
+    ]
     values = [value for value in results if value is not None]
     return {"videos": len(records), "compared": len(values), "psnr": np.array(values)}
 

@@ -70,7 +70,9 @@ def draw_clip(
     for frame, position in zip(clip, _positions(motion, rng, frames)):
         picture = ground
         for outline, color in parts:
-            picture = picture + _coverage(outline, position, width, height) * (color - picture)
+            picture = picture + _coverage(
+                outline, location=position, width=width, height=height
+            ) * (color - picture)
         frame[:] = np.rint(picture)
     return clip
 
@@ -292,7 +294,11 @@ def _write_one(root: Path, video: _Video) -> None:
     width, height = (2 * round(short * long / 2) for long in (max(aspect, 1), max(1 / aspect, 1)))
     rate = int(rng.choice(RATES))
     frames = round(rate * rng.uniform(*SECONDS))
-    write_video(root / video.path, draw_clip(video.motion, rng, width, height, frames), rate)
+    write_video(
+        root / video.path,
+        draw_clip(video.motion, rng=rng, width=width, height=height, frames=frames),
+        rate,
+    )
 
 
 def _read_recipe(root: Path) -> Optional[dict[str, int]]:

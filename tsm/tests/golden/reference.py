@@ -110,7 +110,9 @@ def compute_case(case: dict) -> dict:
         "parameters": sum(p.numel() for p in net.parameters()),
         "manifest_count": len(lines),
         "manifest_sorted_sha256": hashlib.sha256("\n".join(lines).encode()).hexdigest(),
-        **golden.compute_results(case, build, compute_losses, evaluate),
+        **golden.compute_results(
+            case, build=build, compute_losses=compute_losses, evaluate=evaluate
+        ),
     }
 
 
@@ -162,7 +164,10 @@ def build_checkpoint() -> dict:
 
 if __name__ == "__main__":
     if golden.update_cases(
-        __doc__, HERE, compute_case, ["tsm_r50_8f_small", TORCHVISION_MOBILENET]
+        __doc__,
+        folder=HERE,
+        compute_case=compute_case,
+        originals=["tsm_r50_8f_small", TORCHVISION_MOBILENET],
     ):
         for name, lines in list_names().items():
             data = gzip.compress(("\n".join(lines) + "\n").encode(), mtime=0)

@@ -73,4 +73,13 @@ def decode_table(data: bytes) -> PacketTable:
     numbers = np.frombuffer(data, "<u4", packets, HEAD.size + 4 * packets)
     kinds = np.frombuffer(data, "u1", packets, HEAD.size + 8 * packets)
     checksums = np.frombuffer(data, "<u4", packets, HEAD.size + 9 * packets)
-    return PacketTable(height, width, frames, fps, sizes, numbers, kinds, checksums)
+    return PacketTable(
+        height,
+        width=width,
+        frames=frames,
+        fps=fps,
+        sizes=sizes,
+        numbers=numbers,
+        kinds=kinds,
+        checksums=checksums,
+    )

@@ -146,7 +146,7 @@ def project_and_pool(
     k, v = ops.split(kv, width, 1)
     parts = ()
     for part, class_token in zip((q, k, v), class_tokens):
-        parts += (plain.convert_to_tokens(part, class_token, heads, size),)
+        parts += (plain.convert_to_tokens(part, class_token=class_token, heads=heads, size=size),)
     return parts
 
 
@@ -264,5 +264,5 @@ class Ascend(Plain):
     def vector_norm(self) -> Callable:
         return VectorNorm()
 
-    def adamw(self, *arguments: Any) -> Callable:
-        return AdamW(*arguments)
+    def adamw(self, **settings: Any) -> Callable:
+        return AdamW(**settings)

@@ -316,7 +316,11 @@ def project_and_pool(
         class_token = part[:, :, :1] if has_token else None
         part = part[:, :, 1:] if has_token else part
         maps = ops.reshape(part, (-1, part.shape[1] // heads, *grid))
-        parts += (convert_to_tokens(pools[i](maps), class_token, heads, maps.shape[1]),)
+        parts += (
+            convert_to_tokens(
+                pools[i](maps), class_token=class_token, heads=heads, size=maps.shape[1]
+            ),
+        )
     return parts
 
 
@@ -443,8 +447,10 @@ class Plain:
 
     def pointwise3d(self, cout: int, stride: int, has_bias: bool) -> Callable:
         """Called with (N, cin, T, H, W), weight, and bias or None; stride of height and width."""
-        conv = self.conv2d(cout, (1, 1), stride=1, padding=0)
-        strided = conv if stride == 1 else self.conv2d(cout, (1, 1), stride=stride, padding=0)
+        conv = self.conv2d(cout, kernel=(1, 1), stride=1, padding=0)
+        strided = (
+            conv if stride == 1 else self.conv2d(cout, kernel=(1, 1), stride=stride, padding=0)
+        )
         return PointwiseConv3d(stride, conv, strided)
 
     def depthwise3d(
@@ -452,7 +458,7 @@ class Plain:
     ) -> Callable:
         """Called with clips and the weight (C, 1, *kernel): see `conv3d.DepthwiseConv3d`."""
         if impl == "grouped":
-            return self.conv3d(channels, kernel, stride, channels)
+            return self.conv3d(channels, kernel=kernel, stride=stride, groups=channels)
         if impl == "taps":
             return DepthwiseTaps(stride, self.shift_frames, self.stack)
         return DepthwiseFrames(stride)
@@ -523,8 +529,8 @@ class Plain:
         """Called with a tuple of arrays."""
         return VectorNorm(self.square_sum())
 
-    def adamw(self, *arguments: Any) -> Callable:
-        return AdamW(*arguments)
+    def adamw(self, **settings: Any) -> Callable:
+        return AdamW(**settings)
 
 
 class Gpu(Plain):

@@ -192,7 +192,13 @@ def test_batches_are_the_same_for_any_workers(monkeypatch):
         make_settings(),
     ):
         records = [SimpleNamespace(path=f"{k}.mp4", label=k) for k in range(21)]
-        clips = Clips(records, NetworkConfig(Run(), data, None), TrainSampler(21, 4, 0, 1, 5), 3, 2)
+        clips = Clips(
+            records,
+            cfg=NetworkConfig(Run(), data, None),
+            sampler=TrainSampler(21, batch=4, rank=0, size=1, seed=5),
+            epochs=3,
+            skip=2,
+        )
         batches = clips.dataset()
         assert batches.get_dataset_size() == 13
         result.append(list(batches.create_tuple_iterator(num_epochs=1, output_numpy=True)))
@@ -263,7 +269,11 @@ def test_cheap_rows_are_made_by_one_thread_at_a_time(seconds, is_cheap, monkeypa
     if is_cheap:  # even if other programs take the processor
         monkeypatch.setattr(worker_pool, "CHEAP_WAIT", 10)
     rows = CountedRows(1600 if is_cheap else 400, seconds)
-    for batch, (numbers,) in enumerate(PrefetchedBatches(rows, (np.zeros(1),), 40, 4, False, 4)):
+    for batch, (numbers,) in enumerate(
+        PrefetchedBatches(
+            rows, blank=(np.zeros(1),), batch=40, workers=4, processes=False, prefetch=4
+        )
+    ):
         assert numbers[:, 0].tolist() == list(range(40 * batch, 40 * batch + 40))
     if is_cheap:
         assert rows.together < 400
@@ -286,7 +296,14 @@ def small_pipes(monkeypatch):
 
 def iterate_slowly(processes, rows, batch, prefetch):
     """Yields the values of all batches; waits after the first two, so that the pipes fill up."""
-    batches = PrefetchedBatches(Numbers(rows), (np.zeros(1),), batch, 2, processes, prefetch)
+    batches = PrefetchedBatches(
+        Numbers(rows),
+        blank=(np.zeros(1),),
+        batch=batch,
+        workers=2,
+        processes=processes,
+        prefetch=prefetch,
+    )
     for k, (values,) in enumerate(batches):
         yield values[:, 0]
         time.sleep(rows / 1e5 if k < 2 else 0)
@@ -307,7 +324,9 @@ def test_many_rows_may_be_in_flight(rows, batch, prefetch, small, processes, liv
     if small:
         request.getfixturevalue("small_pipes")
     with time_limit(30):
-        result = np.concatenate(list(iterate_slowly(processes, rows, batch, prefetch)))
+        result = np.concatenate(
+            list(iterate_slowly(processes, rows=rows, batch=batch, prefetch=prefetch))
+        )
     assert np.array_equal(result, np.arange(rows))
     assert wait_until(lambda: not live_workers()), live_workers()
 
@@ -320,7 +339,7 @@ def test_workers_end_if_their_rows_are_not_collected(
     """Both pipes are full when the pool is closed."""
     if small:
         request.getfixturevalue("small_pipes")
-    batches = iterate_slowly(processes, 4 * batch, batch, 2)
+    batches = iterate_slowly(processes, rows=4 * batch, batch=batch, prefetch=2)
     next(batches)
     time.sleep(0.5)
     with time_limit(10):
@@ -330,7 +349,9 @@ def test_workers_end_if_their_rows_are_not_collected(
 
 def test_processes_are_forked_when_the_batches_are_built(live_workers):
     """By this thread, before MindData's threads run, which may hold locks during a fork."""
-    batches = PrefetchedBatches(Numbers(4_000), (np.zeros(1),), 2_000, 2, True, 1)
+    batches = PrefetchedBatches(
+        Numbers(4_000), blank=(np.zeros(1),), batch=2_000, workers=2, processes=True, prefetch=1
+    )
     pids = {worker.pid for worker in live_workers()}
     assert len(pids) == 2
     iterator = iter(batches)
@@ -397,7 +418,7 @@ def test_one_worker_keeps_one_core_busy(processes):
 def test_a_worker_process_has_few_threads(tmp_path, reader, threads):
     """One makes rows, one watches the parent; with decord a third waits."""
     pytest.importorskip(MODULES[reader])
-    write_numbered_video(tmp_path / "video.mp4", 20, 320, 240, 25)
+    write_numbered_video(tmp_path / "video.mp4", frames=20, width=320, height=240, rate=25)
 
     def count(index):
         with open_video(tmp_path / "video.mp4", reader) as video:
@@ -430,8 +451,8 @@ def test_workers_are_limited_to_the_cores_of_a_rank(monkeypatch, log_messages):
     assert (loader.count_workers(5), loader.count_workers(64)) == (5, 8)
     monkeypatch.setattr(loader, "get_local_rank_size", lambda: 16)
     assert loader.count_workers("auto") == 1
-    loader.log_workers(64, loader.count_workers(64), False, "; more")
-    loader.log_workers(64, loader.count_workers(64), False, "; more")
+    loader.log_workers(64, workers=loader.count_workers(64), processes=False, note="; more")
+    loader.log_workers(64, workers=loader.count_workers(64), processes=False, note="; more")
     assert log_messages == [
         "data: worker threads: 8 (data.workers 64; cores: 8, ranks on this node: 16); more"
     ]
@@ -448,7 +469,9 @@ def test_a_bound_rank_does_not_divide_its_cores_again(tmp_path, monkeypatch, log
     monkeypatch.setenv(LAUNCHER_CORES, ",".join(map(str, range(192))))
     assert loader.count_workers("auto") == 24
     assert (loader.count_workers(5), loader.count_workers(64)) == (5, 24)
-    loader.log_workers("auto", loader.count_workers("auto"), False, "; of a bound rank")
+    loader.log_workers(
+        "auto", workers=loader.count_workers("auto"), processes=False, note="; of a bound rank"
+    )
     assert log_messages[0].startswith(
         "data: worker threads: 24 (data.workers auto; cores: 24, ranks on this node: 8, each bound"
     )
@@ -515,7 +538,7 @@ def test_prefetched_batches_fit_the_free_memory(tmp_path, monkeypatch):
     for size, expected in ((1, 8), (100, 8), (200, 3), (900, 2)):
         assert loader.choose_prefetch("auto", size, 2) == expected
     assert loader.choose_prefetch(30, 100, 2) == 30
-    assert loader.choose_prefetch("auto", 3000, 2, 1) == 1
+    assert loader.choose_prefetch("auto", size=3000, buffered=2, total=1) == 1
     for setting, size in (("auto", 1001), (39, 100)):
         with pytest.raises(ValueError, match=f"data.prefetch {setting}: .* batches of .* are free"):
             loader.choose_prefetch(setting, size, 2)

@@ -52,7 +52,7 @@ def build_two_layers() -> nn.Cell:
 
 def split(net: nn.Cell, rt: Runtime, weights=None, **run):
     opt = nn.SGD(weights or net.trainable_params(), 0.1)
-    return split_all_reduce(net, opt, Run(device="CPU", **run), rt)
+    return split_all_reduce(net, optimizer=opt, run=Run(device="CPU", **run), rt=rt)
 
 
 def test_segments_have_counts_of_tensors_and_bytes():

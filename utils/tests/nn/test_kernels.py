@@ -33,8 +33,10 @@ def conv2d(*arguments, **options):
 
 
 def attention(token: bool, impl: str = "frames"):
-    plan = BlockPlan(8, 16, 2, (2, 4, 4), (2, 4, 4), 2, 2)
-    return lambda: Attention(plan, 1e-6, relative=token, token=token, impl=impl)
+    plan = BlockPlan(
+        8, dim_out=16, heads=2, grid=(2, 4, 4), table_grid=(2, 4, 4), stride_q=2, stride_kv=2
+    )
+    return lambda: Attention(plan, eps=1e-6, relative=token, token=token, impl=impl)
 
 
 # A function that builds the Cell, the shape of its input.
@@ -49,11 +51,23 @@ CASES = {
     "pointwise": (lambda: PointwiseConv3d(6, 4, bias=True), (2, 6, 3, 4, 5)),
     "pointwise without bias": (lambda: PointwiseConv3d(6, 4), (2, 6, 3, 4, 5)),
     "pointwise stride 2": (lambda: PointwiseConv3d(6, 4, stride=2), (2, 6, 3, 4, 6)),
-    "frames": (lambda: FrameConv(3, 8, 3, 2), (2, 3, 4, 9, 9)),
-    "depthwise": (lambda: DepthwiseConv3d(5, (3, 3, 3), 1, "frames"), (2, 5, 4, 7, 18)),
-    "depthwise stride 2": (lambda: DepthwiseConv3d(5, (3, 3, 3), 2, "frames"), (2, 5, 4, 7, 18)),
-    "depthwise stride 8": (lambda: DepthwiseConv3d(5, (3, 3, 3), 8, "frames"), (1, 5, 2, 17, 33)),
-    "depthwise in time": (lambda: DepthwiseConv3d(5, (5, 1, 1), 1, "frames"), (2, 5, 4, 7, 18)),
+    "frames": (lambda: FrameConv(3, cout=8, kernel=3, stride=2), (2, 3, 4, 9, 9)),
+    "depthwise": (
+        lambda: DepthwiseConv3d(5, kernel=(3, 3, 3), stride=1, impl="frames"),
+        (2, 5, 4, 7, 18),
+    ),
+    "depthwise stride 2": (
+        lambda: DepthwiseConv3d(5, kernel=(3, 3, 3), stride=2, impl="frames"),
+        (2, 5, 4, 7, 18),
+    ),
+    "depthwise stride 8": (
+        lambda: DepthwiseConv3d(5, kernel=(3, 3, 3), stride=8, impl="frames"),
+        (1, 5, 2, 17, 33),
+    ),
+    "depthwise in time": (
+        lambda: DepthwiseConv3d(5, kernel=(5, 1, 1), stride=1, impl="frames"),
+        (2, 5, 4, 7, 18),
+    ),
     "batch norm": (lambda: layers.BatchNorm2d(5), (3, 5, 7, 4)),
     "batch norm of clips": (lambda: layers.BatchNorm3d(5), (3, 5, 2, 7, 4)),
     "layer norm": (lambda: layers.LayerNorm(40, 1e-6), (3, 65, 40)),
@@ -73,7 +87,9 @@ CASES = {
         (8, 8, 3, 3),
     ),
     "convolutions of different strides": (
-        lambda: nn.SequentialCell(layers.conv2d(4, 6, 3, 2), layers.conv2d(6, 4, 3)),
+        lambda: nn.SequentialCell(
+            layers.conv2d(4, cout=6, kernel=3, stride=2), layers.conv2d(6, 4, 3)
+        ),
         (2, 4, 9, 9),
     ),
 }
@@ -85,7 +101,7 @@ ASCEND_CASES = {
     "dense, channels first": CASES["dense, channels first"],
     "attention": (attention(token=False, impl="taps"), (2, 2 * 4 * 4, 8)),
     "attention with a class token": (attention(token=True, impl="taps"), (2, 1 + 2 * 4 * 4, 8)),
-    "taps": (lambda: DepthwiseConv3d(5, (3, 3, 3), 2, "taps"), (2, 5, 4, 7, 6)),
+    "taps": (lambda: DepthwiseConv3d(5, kernel=(3, 3, 3), stride=2, impl="taps"), (2, 5, 4, 7, 6)),
     "squeeze and excitation": (lambda: SE(16), (2, 16, 4, 3, 3)),
 }
 

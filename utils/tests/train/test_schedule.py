@@ -45,7 +45,9 @@ def test_nothing_is_missed_if_a_call_of_several_steps_ends_inside_of_an_update()
     run = Run(save_steps=2, save_every=9)
     schedule = Schedule(run, epochs=1, steps_per_epoch=12, accumulation_steps=2)
     assert list_due(schedule, "save", size=3) == [6, 12]
-    sparse = Schedule(Run(save_steps=8, save_every=9), 1, 12, accumulation_steps=4)
+    sparse = Schedule(
+        Run(save_steps=8, save_every=9), epochs=1, steps_per_epoch=12, accumulation_steps=4
+    )
     assert list_due(sparse, "save", size=6) == [12]
 
 

@@ -56,7 +56,16 @@ def build_step(
     )
     run = Run(device="CPU", **run)
     loss = loss or SquaredError()
-    step = TrainStep(net, loss, opt, run, train, Runtime(), steps_per_epoch, samples=4)
+    step = TrainStep(
+        net,
+        loss=loss,
+        optimizer=opt,
+        run=run,
+        train=train,
+        rt=Runtime(),
+        steps_per_epoch=steps_per_epoch,
+        samples=4,
+    )
     return step.set_train()
 
 

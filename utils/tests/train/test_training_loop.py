@@ -79,7 +79,7 @@ def make_loop(folder, position: int = 0, state=None, rows=None, rt=None, **run) 
         step=Step(position, **(state or {})),
         lr=[0.1] * 8,
         epochs=1,
-        sampler=TrainSampler(32, 4, rank=0, size=1, seed=0),
+        sampler=TrainSampler(32, batch=4, rank=0, size=1, seed=0),
         directory=Directory(folder),
         train_set=rows or Rows(),
     )
@@ -168,7 +168,7 @@ def test_a_state_that_is_not_finite_is_not_saved_and_fails_the_run(
     state = {name: Tensor(np.ones(3, np.float32)) for name in ("weight", "moment")}
     state[damaged] = Tensor(np.array([1, np.inf, 1], np.float32))
     position = 2 if end == "signal" else 7
-    loop = make_loop(tmp_path, position, state, save_steps=1)
+    loop = make_loop(tmp_path, position=position, state=state, save_steps=1)
     loop.on_train_begin(None)
     run_step(loop, Outputs(1, []))
     with pytest.raises(ValueError, match="ended with weights .* not finite; nothing was saved"):
@@ -182,8 +182,8 @@ def test_a_state_that_is_not_finite_is_not_saved_and_fails_the_run(
 @pytest.mark.parametrize("packed", ["null", "here"])
 def test_advice_names_packing_if_the_videos_are_not_packed(packed, tmp_path, log_messages):
     cfg = load_smoke_config("tsm", f"data.packed={packed}")
-    sampler = TrainSampler(32, 4, rank=0, size=1, seed=0)
-    loop = make_loop(tmp_path, rows=TrainSource([], cfg, sampler, epochs=1, skip=0))
+    sampler = TrainSampler(32, batch=4, rank=0, size=1, seed=0)
+    loop = make_loop(tmp_path, rows=TrainSource([], cfg=cfg, sampler=sampler, epochs=1, skip=0))
     loop.meter.lines = 1
     loop.meter.add(1, loop.meter.values)
     loop.meter.window.waited = 1e9

@@ -49,7 +49,9 @@ def read_bits(frames):
 
 def draw(path, codec="libx264", count=20, gop=12, b_frames=2, options=H264, size=(160, 120)):
     frames = [picture(number, *size) for number in range(count)]
-    return encode(path, frames, codec, options, gop_size=gop, max_b_frames=b_frames)
+    return encode(
+        path, frames=frames, codec=codec, options=options, gop_size=gop, max_b_frames=b_frames
+    )
 
 
 def encode(

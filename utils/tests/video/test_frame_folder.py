@@ -46,14 +46,14 @@ def test_flow_is_read_from_two_files(tmp_path, template):
         ]
         for i in (1, 2)
     ]
-    frames = FrameFolder(folder, 2, template, flow=True).frames([1, 0])
+    frames = FrameFolder(folder, num_frames=2, image_tmpl=template, flow=True).frames([1, 0])
     assert frames.shape == (2, 40, 70, 2)
     assert np.array_equal(frames, np.moveaxis(np.array(expected)[::-1], 1, 3))
 
 
 def test_flow_is_read_from_the_channels_of_one_file(tmp_path):
     expected = write_jpeg(tmp_path / "000001.jpg", picture(1, 70, 40))
-    frames = FrameFolder(tmp_path, 1, "{:06d}.jpg", flow=True).frames([0])
+    frames = FrameFolder(tmp_path, num_frames=1, image_tmpl="{:06d}.jpg", flow=True).frames([0])
     assert np.array_equal(frames[0], expected[..., :2])
 
 
@@ -85,12 +85,12 @@ def test_frames_of_two_sizes_are_refused(tmp_path):
 )
 def test_a_template_with_the_wrong_fields_is_refused(tmp_path, template, flow):
     with pytest.raises(ValueError, match=r"data\.image_tmpl"):
-        FrameFolder(tmp_path, 1, template, flow)
+        FrameFolder(tmp_path, num_frames=1, image_tmpl=template, flow=flow)
 
 
 def test_three_fields_need_a_number_as_folder(tmp_path):
     with pytest.raises(VideoError, match="number"):
-        FrameFolder(tmp_path / "abc", 1, "{:06d}-{}_{:05d}.jpg", flow=True)
+        FrameFolder(tmp_path / "abc", num_frames=1, image_tmpl="{:06d}-{}_{:05d}.jpg", flow=True)
 
 
 def make_png_bomb(width: int, height: int) -> bytes:

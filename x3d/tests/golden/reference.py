@@ -63,7 +63,9 @@ def compute_case(case: dict) -> dict:
     computed = {
         "names": hashlib.sha256(lines.encode()).hexdigest(),
         "parameters": sum(p.numel() for p in net.parameters()),
-        **golden.compute_results(case, build, compute_losses, evaluate),
+        **golden.compute_results(
+            case, build=build, compute_losses=compute_losses, evaluate=evaluate
+        ),
     }
     if "eval_large" in case:
         with torch.no_grad():
@@ -78,4 +80,4 @@ def compute_case(case: dict) -> dict:
 
 
 if __name__ == "__main__":
-    golden.update_cases(__doc__, HERE, compute_case, ["x3d_s_small"])
+    golden.update_cases(__doc__, folder=HERE, compute_case=compute_case, originals=["x3d_s_small"])

@@ -169,7 +169,7 @@ class Cpu(Plain):
         def bprop(x, out, dout):
             return (gradient(dout, out if uses_output else x),)
 
-        return self.bind(name, copy_first, copy_first, bprop)
+        return self.bind(name, shape=copy_first, dtype=copy_first, bprop=bprop)
 
     def relu(self) -> Callable:
         return self.bind_map("relu", uses_output=True)
@@ -207,7 +207,7 @@ class Cpu(Plain):
             dx = input_grad(dout, w, x, numbers)
             return dx, weight_grad(dout, x, w, numbers), ops.zeros_like(numbers)
 
-        operator = self.bind("convolution", compute_shape, copy_first, bprop)
+        operator = self.bind("convolution", shape=compute_shape, dtype=copy_first, bprop=bprop)
         return Convolution(operator, stride, stride, padding, padding, groups)
 
     def bind_pointwise(self) -> ops.Custom:
@@ -222,7 +222,9 @@ class Cpu(Plain):
         def bprop(w, x, out, dout):
             return weight_grad(dout, x, w), input_grad(w, dout)
 
-        return self.bind("pointwise", lambda w, x: (x[0], w[0], *x[2:]), copy_first, bprop)
+        return self.bind(
+            "pointwise", shape=lambda w, x: (x[0], w[0], *x[2:]), dtype=copy_first, bprop=bprop
+        )
 
     def pointwise3d(self, cout: int, stride: int, has_bias: bool) -> Callable:
         if stride > 1 or has_bias:
@@ -247,7 +249,9 @@ class Cpu(Plain):
             dx, dw = gradient(dout, x, w, settings)
             return dx, dw, ops.zeros_like(settings)
 
-        return Convolution(self.bind("depthwise", compute_shape, copy_first, bprop), stride)
+        return Convolution(
+            self.bind("depthwise", shape=compute_shape, dtype=copy_first, bprop=bprop), stride
+        )
 
     def bind_product(self, transpose: bool, shared: bool = False) -> ops.Custom:
         """Products of (N, m, k) and (N, k, n); with `transpose` the second factor is (N, n, k).
@@ -261,7 +265,7 @@ class Cpu(Plain):
             def compute_shape(a, b):
                 return 1 if is_sum else max(a[0], b[0]), a[rows], b[columns]
 
-            return self.bind(name, compute_shape, copy_first, bprop)
+            return self.bind(name, shape=compute_shape, dtype=copy_first, bprop=bprop)
 
         plain = bind("product", 1, 2, is_sum=shared)
         second = bind("product_second_transposed", 1, 1)
@@ -284,7 +288,7 @@ class Cpu(Plain):
         def bprop(x, b, out, dout):
             return dout, gradient(dout, b)
 
-        return self.bind(name, copy_first, copy_first, bprop)
+        return self.bind(name, shape=copy_first, dtype=copy_first, bprop=bprop)
 
     def matmul(self, transpose: bool = False) -> Callable:
         return Product(self.bind_product(transpose))
@@ -307,7 +311,7 @@ class Cpu(Plain):
         def bprop(x, settings, out, dout):
             return gradient(dout, x, settings), ops.zeros_like(settings)
 
-        operator = self.bind("max_pool", compute_shape, copy_first, bprop)
+        operator = self.bind("max_pool", shape=compute_shape, dtype=copy_first, bprop=bprop)
         return MaxPool2d(operator, kernel, stride, padding)
 
     def total(self) -> Callable:
@@ -331,7 +335,9 @@ class Cpu(Plain):
         def infer_types(x, *_):
             return x, x, x, x, x
 
-        return BatchNorm(self.bind("batch_norm", compute_shape, infer_types, bprop))
+        return BatchNorm(
+            self.bind("batch_norm", shape=compute_shape, dtype=infer_types, bprop=bprop)
+        )
 
     def batch_norm3d(self) -> Callable:
         return self.batch_norm()
@@ -350,7 +356,9 @@ class Cpu(Plain):
         def infer_types(x, *_):
             return x, x, x
 
-        return LayerNorm(self.bind("layer_norm", infer_shapes, infer_types, bprop), eps)
+        return LayerNorm(
+            self.bind("layer_norm", shape=infer_shapes, dtype=infer_types, bprop=bprop), eps
+        )
 
     def temporal_shift(self, segments: int, fold: int) -> Callable:
         gradient = self.bind("shift", copy_first, copy_first)
@@ -359,5 +367,5 @@ class Cpu(Plain):
             dx = gradient(dout, reverse, settings)
             return dx, ops.zeros_like(settings), ops.zeros_like(reverse)
 
-        operator = self.bind("shift", copy_first, copy_first, bprop)
+        operator = self.bind("shift", shape=copy_first, dtype=copy_first, bprop=bprop)
         return TemporalShift(operator, segments, fold)

@@ -33,7 +33,7 @@ OPTIONS = EncodeOptions(256, 12, 10)
 @pytest.fixture(scope="module")
 def source_video(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("original") / "numbers.mp4"
-    write_numbered_video(path, FRAMES, 96, 64, 25)
+    write_numbered_video(path, frames=FRAMES, width=96, height=64, rate=25)
     return path
 
 
@@ -49,7 +49,7 @@ def open_pack(result: EncodedVideo, folder: Path, max_pixels: int = MAX_PIXELS) 
     shard = folder / "shard"
     shard.write_bytes(b"x" * 7 + result.head + result.payload + b"y")
     size = len(result.head) + len(result.payload)
-    position = PackLocation(str(shard), 7, len(result.head), size, result.crc)
+    position = PackLocation(str(shard), offset=7, head=len(result.head), size=size, crc=result.crc)
     return PackedVideo("original", position, max_pixels)
 
 
@@ -111,7 +111,7 @@ def test_a_packed_copy_has_the_expected_size(size, short_side, expected, tmp_pat
 
 def test_pictures_above_the_limit_are_refused(tmp_path):
     """The header is checked first. If its size is too small, frames are refused before decoding."""
-    write_numbered_video(tmp_path / "a.mp4", 5, 320, 256, 25)
+    write_numbered_video(tmp_path / "a.mp4", frames=5, width=320, height=256, rate=25)
     whole = pack_copy(tmp_path / "a.mp4", OPTIONS)
     limit = 320 * 256
     assert open_pack(whole, tmp_path, max_pixels=limit).frames([4]).shape == (1, 256, 320, 3)
@@ -135,7 +135,7 @@ def test_an_impossible_header_is_refused(source_video, change, tmp_path):
 
 @pytest.mark.parametrize("frames", [1, 2, 3])
 def test_a_video_of_few_frames_is_packed(frames, tmp_path):
-    write_numbered_video(tmp_path / "a.mp4", frames, 96, 64, 25)
+    write_numbered_video(tmp_path / "a.mp4", frames=frames, width=96, height=64, rate=25)
     packed = open_pack(pack_copy(tmp_path / "a.mp4", OPTIONS), tmp_path)
     assert [read_number(frame) for frame in packed.in_order()] == list(range(frames))
 
@@ -150,7 +150,7 @@ def write_frame_folder(folder: Path, names: list[str], size=(47, 33)) -> None:
 
 def test_a_folder_of_frames_of_an_odd_size_is_packed(tmp_path):
     write_frame_folder(tmp_path / "rgb", [f"img_{k:05d}.jpg" for k in range(1, 6)])
-    video = pack_copy(tmp_path / "rgb", OPTIONS, num_frames=5, image_tmpl=TEMPLATE)
+    video = pack_copy(tmp_path / "rgb", options=OPTIONS, num_frames=5, image_tmpl=TEMPLATE)
     assert open_pack(video, tmp_path).frames([4]).shape == (1, 33, 47, 3)
     assert video.psnr > 25
 
@@ -162,7 +162,7 @@ def test_a_fork_does_not_wait_for_a_thread_that_converted_colours(tmp_path):
     free = threading.Event()
 
     def work() -> None:
-        result = pack_copy(tmp_path / "rgb", OPTIONS, num_frames=1, image_tmpl=TEMPLATE)
+        result = pack_copy(tmp_path / "rgb", options=OPTIONS, num_frames=1, image_tmpl=TEMPLATE)
         open_pack(result, tmp_path).frames([0])
         converted.set()
         free.wait()
@@ -227,7 +227,10 @@ def test_a_different_picture_has_a_low_psnr(source_video):
     result = pack_copy(source_video, OPTIONS)
     originals = {3: np.zeros((64, 96, 3), np.uint8)}
     job = VideoJob(str(source_video))
-    assert compare_with_original(job, result.head, result.payload, originals) < 15
+    assert (
+        compare_with_original(job, head=result.head, payload=result.payload, originals=originals)
+        < 15
+    )
 
 
 def test_shards_may_move_while_they_are_open(source_video, tmp_path):
