@@ -249,14 +249,14 @@ def measure_eval(
         done += int(valid.sum())
         if time.monotonic() - began > seconds:
             break
-    passed = time.monotonic() - began
+    elapsed = time.monotonic() - began
     return {
         "batch": cfg.eval.batch,
         "engine": scorer.engine,
         "views": int(clips.shape[1]),
         "videos": done,
-        "videos_per_second": round(done / passed, 2),
-        "waiting": round(1 - computed / passed, 3),
+        "videos_per_second": round(done / elapsed, 2),
+        "waiting": round(1 - computed / elapsed, 3),
     }
 
 

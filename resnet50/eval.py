@@ -33,7 +33,7 @@ def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
     samples = Samples()
     if report:
         samples = Samples(images.list_names(), images.labels.tolist(), head.list_names())
-    pages = Report(report, mine=rows.mine, samples=samples, rt=rt, softmax=True)
+    pages = Report(report, own_samples=rows.samples_of_rank, samples=samples, rt=rt, softmax=True)
     return evaluation.evaluate_samples(
         NETWORK, cfg=cfg, samples=rows, checkpoint_path=checkpoint_path, pages=pages
     )

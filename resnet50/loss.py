@@ -41,6 +41,6 @@ class SmoothedCrossEntropy(Loss):
         classes = log_p.shape[1]
         sum_of_losses = -log_p.sum(1)
         if self.excluded:
-            rest = self.smoothing / (classes - 1)  # of every other class
-            return (1 - self.smoothing - rest) * label_loss + rest * sum_of_losses
+            other_weight = self.smoothing / (classes - 1)  # of every other class
+            return (1 - self.smoothing - other_weight) * label_loss + other_weight * sum_of_losses
         return (1 - self.smoothing) * label_loss + self.smoothing / classes * sum_of_losses

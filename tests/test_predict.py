@@ -111,7 +111,7 @@ def test_a_prediction_gives_the_scores_of_an_evaluation(network, tiny_args, data
     for index in (0, 3):
         views, _, valid = rows[index]
         assert valid
-        record = result.predict(rows.records[rows.mine[index]].path, f"video{index}")
+        record = result.predict(rows.records[rows.samples_of_rank[index]].path, f"video{index}")
         scores = video_scores(result.scorer, views[None])[0]
         expected = softmax(scores) if is_tsm else scores
         assert np.ptp(expected) > 0.01

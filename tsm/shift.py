@@ -47,8 +47,8 @@ class Shift(nn.Cell):
 
         Returns the output, and the channels to pass in with the next frame.
         """
-        kept = x[:, : self.fold]
-        return self.net(ops.cat((previous, x[:, self.fold :]), axis=1)), kept
+        next_previous = x[:, : self.fold]
+        return self.net(ops.cat((previous, x[:, self.fold :]), axis=1)), next_previous
 
 
 class TemporalPool(nn.Cell):

@@ -75,11 +75,15 @@ def main(
     recorded = step_comparison.load_record(against)
     weights = step_comparison.copy_weights(step.net)
     own = {f"weights/{name}": value for name, value in weights.items()}
-    stored = {key: value for key, value in recorded.items() if key.startswith("weights/")}
-    if {key: v.shape for key, v in stored.items()} != {key: v.shape for key, v in own.items()}:
+    recorded_weights = {key: value for key, value in recorded.items() if key.startswith("weights/")}
+    if {key: v.shape for key, v in recorded_weights.items()} != {
+        key: v.shape for key, v in own.items()
+    }:
         raise ValueError("--against: the record is of another network, or of other classes")
     own.update({"data/clip": clip, "data/target": target})
-    step_comparison.set_weights(step.net, {name: stored[f"weights/{name}"] for name in weights})
+    step_comparison.set_weights(
+        step.net, {name: recorded_weights[f"weights/{name}"] for name in weights}
+    )
     arrays = step_comparison.record_step(step, recorded["data/clip"], recorded["data/target"])
     return report(step_comparison.compare_records({**arrays, **own}, recorded), tolerance)
 

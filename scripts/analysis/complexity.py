@@ -106,8 +106,8 @@ def group_yamls() -> list[list[Path]]:
         arguments = {k: v for k, v in sorted(arguments.items()) if k not in UNCOUNTED}
         clip = network.get_input_shape(cfg)
         groups[repr((network.name, clip, arguments))].append(path)
-    common = Counter(classes.values())
-    return [sorted(paths, key=lambda p: -common[classes[p]]) for paths in groups.values()]
+    class_counts = Counter(classes.values())
+    return [sorted(paths, key=lambda p: -class_counts[classes[p]]) for paths in groups.values()]
 
 
 def use_cpu(cfg: NetworkConfig) -> NetworkConfig:

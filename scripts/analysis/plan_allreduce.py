@@ -209,9 +209,9 @@ def format_plan(backward: Backward, cluster: Cluster, devices: int, predictions:
 def describe_segment(backward: Backward, segment: Segment) -> dict:
     """The columns of plan.csv that describe a segment."""
     return {
-        "first_layer": layer_of(backward.names[segment.first]),
+        "first_layer": layer_of(backward.names[segment.first_gradient]),
         "last_layer": layer_of(backward.names[segment.last]),
-        "tensors": segment.last - segment.first + 1,
+        "tensors": segment.last - segment.first_gradient + 1,
         "bytes": segment.size,
         **{f"{name}_ms": 1e3 * getattr(segment, name) for name in ("ready", "begin", "end")},
     }

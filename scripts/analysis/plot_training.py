@@ -61,14 +61,14 @@ def read_log(folder: Path) -> list[dict]:
     lines = [line for line in map(parse_line, path.read_text().splitlines()) if "epoch" in line]
     if not lines:
         raise ValueError(f"{path} has no line yet")
-    kept: list[dict] = []
+    latest_lines: list[dict] = []
     newest = 0
     for line in lines:
         if line.get("step", newest + 1) <= newest:  # a killed run repeats the steps after its save
-            kept = [old for old in kept if is_before(old, line)]
+            latest_lines = [old for old in latest_lines if is_before(old, line)]
         newest = line.get("step", newest)
-        kept.append(line)
-    return kept
+        latest_lines.append(line)
+    return latest_lines
 
 
 def is_before(old: dict, line: dict) -> bool:

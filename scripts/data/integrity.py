@@ -81,8 +81,8 @@ def read_table(path: Path) -> dict[str, Finding]:
     result = {}
     for row in path.read_text("utf-8", "surrogateescape").split("\n"):
         if row:
-            _, kind, rest = row.split("\t", 2)  # a bad line may contain tabs
-            video, _, reason = rest.rpartition("\t")
+            _, kind, path_and_reason = row.split("\t", 2)  # a bad line may contain tabs
+            video, _, reason = path_and_reason.rpartition("\t")
             result[video] = Finding(kind, reason)
     return result
 

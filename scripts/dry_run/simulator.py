@@ -174,7 +174,9 @@ def run_worker(script: Sequence[str], environment: dict[str, str], folder: Path)
 
 def set_environment(machine: Machine, stubs: Path, folder: Path) -> dict[str, str]:
     """The environment of the worker: stub libraries first, the chip, the ranks, the log."""
-    kept = {name: text for name, text in os.environ.items() if not name.startswith(DROPPED)}
+    inherited_variables = {
+        name: text for name, text in os.environ.items() if not name.startswith(DROPPED)
+    }
     own = {
         "MS_SIMULATION_LEVEL": "1",
         "GLOG_v": "2",
@@ -191,25 +193,32 @@ def set_environment(machine: Machine, stubs: Path, folder: Path) -> dict[str, st
     if machine.device == "GPU":
         own["CUDA_HOME"] = str(stubs)
         own["LD_LIBRARY_PATH"] = str(stubs / "lib64")
-        own["PATH"] = join_paths(stubs / "bin", kept.get("PATH"))
+        own["PATH"] = join_paths(stubs / "bin", inherited_variables.get("PATH"))
     else:
         own["ZOO_DRY_RUN_SOC"] = SOC_NAMES[machine.chip]
-        own.update(set_cann(machine.cann, stubs=stubs / "cann", folder=folder, kept=kept))
+        own.update(
+            set_cann(
+                machine.cann,
+                stubs=stubs / "cann",
+                folder=folder,
+                inherited_variables=inherited_variables,
+            )
+        )
     if machine.ranks > 1:
         own.update(RANK_SIZE=str(machine.ranks), RANK_ID="0", DEVICE_ID="0")
-    return {**kept, **own}
+    return {**inherited_variables, **own}
 
 
 def set_cann(
-    installed: Optional[Path], stubs: Path, folder: Path, kept: dict[str, str]
+    installed: Optional[Path], stubs: Path, folder: Path, inherited_variables: dict[str, str]
 ) -> dict[str, str]:
     """The variables of CANN: as its set_env.sh sets them, or for stub libraries.
 
     An installed CANN lacks the driver's libraries on a machine without an Ascend: its own
     substitutes follow it, then the stubs.
     """
-    libraries = kept.get("LD_LIBRARY_PATH")
-    modules = kept.get("PYTHONPATH")
+    libraries = inherited_variables.get("LD_LIBRARY_PATH")
+    modules = inherited_variables.get("PYTHONPATH")
     if installed is None:
         # The second need not exist: MindSpore looks only for its name.
         kernels = "/opp/built-in/op_impl/ai_core/tbe"

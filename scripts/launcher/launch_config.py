@@ -57,16 +57,16 @@ class Job:
 
 def read_job(arguments: Sequence[str], environ: Mapping[str, str]) -> Job:
     """From `[--restarts=N] DEVICES SCRIPT [arguments]` and the variables of the environment."""
-    rest = list(arguments)
+    words = list(arguments)
     restarts = "0"
-    if rest and rest[0].startswith("--restarts"):
-        _, equals, restarts = rest.pop(0).partition("=")
+    if words and words[0].startswith("--restarts"):
+        _, equals, restarts = words.pop(0).partition("=")
         if not equals:
-            restarts = rest.pop(0) if rest else ""
-    if len(rest) < 2:
+            restarts = words.pop(0) if words else ""
+    if len(words) < 2:
         raise ValueError("expected [--restarts=N] DEVICES SCRIPT [arguments]")
-    devices = parse_number("DEVICES", rest.pop(0), 1)
-    script = find_script(rest.pop(0))
+    devices = parse_number("DEVICES", words.pop(0), 1)
+    script = find_script(words.pop(0))
     environ = {name: value for name, value in environ.items() if value}
     table = None
     if "RANK_TABLE_FILE" in environ:
@@ -87,7 +87,7 @@ def read_job(arguments: Sequence[str], environ: Mapping[str, str]) -> Job:
     job = Job(
         devices=devices,
         script=script,
-        arguments=tuple(rest),
+        arguments=tuple(words),
         nodes=nodes,
         node=node,
         master=resolve_master(environ["MASTER_ADDR"]) if nodes > 1 else "127.0.0.1",

@@ -49,10 +49,10 @@ def decode_message(line: bytes, token: str) -> dict[str, Any]:
     """The message in a line; ValueError if it is malformed or has another token."""
     try:
         message = json.loads(line)
-        received = message.pop("token").encode(errors="surrogateescape")
+        token_bytes = message.pop("token").encode(errors="surrogateescape")
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
         raise ValueError(UNKNOWN_MESSAGE) from None
-    if not hmac.compare_digest(received, token.encode(errors="surrogateescape")):
+    if not hmac.compare_digest(token_bytes, token.encode(errors="surrogateescape")):
         raise ValueError(f"it does not know this job: {TOKEN_HINT}")
     if {name: type(value) for name, value in message.items()} not in SCHEMAS:
         raise ValueError(UNKNOWN_MESSAGE)

@@ -156,10 +156,10 @@ def choose_prefetch(
     else:
         fitting = MEMORY_FRACTION * free // size - buffered
         prefetch = int(min(MAX_PREFETCH, max(MIN_PREFETCH, fitting)))
-    held = min(prefetch + buffered, total)
-    if held * size > free:
+    batch_count = min(prefetch + buffered, total)
+    if batch_count * size > free:
         raise ValueError(
-            f"data.prefetch {setting}: {held} batches of {size / 1e6:.0f} MB are more "
+            f"data.prefetch {setting}: {batch_count} batches of {size / 1e6:.0f} MB are more "
             f"than the {free / 1e6:.0f} MB that are free for each rank of this node; "
             "lower it, or data.batch and eval.batch"
         )

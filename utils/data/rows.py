@@ -175,22 +175,26 @@ class EvalRows(Rows):
         cfg: NetworkConfig,
         rt: Runtime,
         shape: tuple[int, ...],
-        stored: Sequence[int] = (),
+        storage_order: Sequence[int] = (),
     ):
-        """`shape` is (V, ...), the shape of all V views; `stored`: see `shard_for_eval`."""
+        """`shape` is (V, ...), the shape of all V views; `storage_order`: see `shard_for_eval`."""
         self.records = records
         self.cfg = cfg
         self.shape = shape
-        self.mine = shard_for_eval(
-            len(records), batch=cfg.eval.batch, rank=rt.rank, size=rt.size, stored=stored
+        self.samples_of_rank = shard_for_eval(
+            len(records),
+            batch=cfg.eval.batch,
+            rank=rt.rank,
+            size=rt.size,
+            storage_order=storage_order,
         )
         self.unreadable = UnreadableFiles(records, self.kind)
 
     def __len__(self) -> int:
-        return len(self.mine)
+        return len(self.samples_of_rank)
 
     def __getitem__(self, index: int) -> Row:
-        sample = self.mine[int(index)]
+        sample = self.samples_of_rank[int(index)]
         if sample is not None:
             record = self.records[sample]
             try:

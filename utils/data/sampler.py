@@ -78,8 +78,8 @@ class TrainSampler:
 
     def epoch(self, epoch: int) -> np.ndarray:
         """The samples of this rank in one epoch: int (steps_per_epoch * batch,)."""
-        drawn = self.permutation(epoch)[: self.samples_per_epoch]
-        return drawn.reshape(-1, self.size, self.batch)[:, self.rank].reshape(-1)
+        permutation = self.permutation(epoch)[: self.samples_per_epoch]
+        return permutation.reshape(-1, self.size, self.batch)[:, self.rank].reshape(-1)
 
     def permutation(self, epoch: int) -> np.ndarray:
         if epoch not in self.cache:
@@ -109,16 +109,16 @@ def sample_rng(seed: int, epoch: int, sample: int, copy: int = 0) -> np.random.R
 
 
 def shard_for_eval(
-    samples: int, batch: int, rank: int, size: int, stored: Sequence[int] = ()
+    samples: int, batch: int, rank: int, size: int, storage_order: Sequence[int] = ()
 ) -> list[Optional[int]]:
     """The samples of one rank in an evaluation, padded with None to whole batches.
 
     Every sample belongs to exactly one rank, and all ranks have the same number of batches.
-    `stored` is the storage order of packed samples: a rank then reads one contiguous part of it.
+    `storage_order` is that of packed samples: a rank then reads one contiguous part of it.
     """
     longest = -(-samples // size)
     length = -(-longest // batch) * batch
     shard = list(range(rank, samples, size))
-    if len(stored):
-        shard = list(stored[samples * rank // size : samples * (rank + 1) // size])
+    if len(storage_order):
+        shard = list(storage_order[samples * rank // size : samples * (rank + 1) // size])
     return shard + [None] * (length - len(shard))

@@ -70,4 +70,4 @@ class EvalVideos(EvalRows):
     def __init__(
         self, records: Sequence[Any], cfg: NetworkConfig, rt: Runtime, shape: tuple[int, ...]
     ):
-        super().__init__(records, cfg=cfg, rt=rt, shape=shape, stored=storage_order(records))
+        super().__init__(records, cfg=cfg, rt=rt, shape=shape, storage_order=storage_order(records))

@@ -48,11 +48,11 @@ def segments_of(ends: Sequence[int]) -> list[tuple[int, int]]:
 
 def check_order(optimizer: Sequence[str], network: Sequence[str]) -> None:
     """ValueError if the parameters of the optimizer, which a split counts, are others."""
-    for i, (mine, theirs) in enumerate(zip(optimizer, network)):
-        if mine != theirs:
+    for i, (own_name, other_name) in enumerate(zip(optimizer, network)):
+        if own_name != other_name:
             raise ValueError(
-                f"run.all_reduce: parameter {i} is {mine} for the optimizer and {theirs} for the "
-                "network; a split would be of other gradients"
+                f"run.all_reduce: parameter {i} is {own_name} for the optimizer and {other_name} "
+                "for the network; a split would be of other gradients"
             )
     if len(optimizer) != len(network):
         raise ValueError(

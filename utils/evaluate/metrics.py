@@ -41,8 +41,8 @@ class Counts:
 
     def sum_ranks(self, rt: Runtime) -> None:
         if rt.size > 1:
-            mine = np.stack((self.videos, self.top1, self.top5))
-            self.videos, self.top1, self.top5 = sum_over_ranks(mine)
+            own_counts = np.stack((self.videos, self.top1, self.top5))
+            self.videos, self.top1, self.top5 = sum_over_ranks(own_counts)
 
     def accuracies(self) -> dict[str, float]:
         videos = max(self.videos.sum(), 1)
@@ -73,8 +73,10 @@ def broadcast_bn_statistics(net: nn.Cell, rt: Runtime) -> None:
     statistics = [p for p in net.get_parameters() if not p.requires_grad and "moving_" in p.name]
     if rt.size == 1 or not statistics:
         return
-    mine = np.concatenate([p.asnumpy().ravel() for p in statistics])
-    values = AllReduceSum()(Tensor(mine * np.float32(rt.is_main_process), mstype.float32)).asnumpy()
+    own_statistics = np.concatenate([p.asnumpy().ravel() for p in statistics])
+    values = AllReduceSum()(
+        Tensor(own_statistics * np.float32(rt.is_main_process), mstype.float32)
+    ).asnumpy()
     ends = np.cumsum([p.size for p in statistics])
     for parameter, part in zip(statistics, np.split(values, ends[:-1])):
         parameter.set_data(Tensor(part.reshape(parameter.shape), parameter.dtype))
@@ -84,8 +86,8 @@ def check_same_step(step: int, rt: Runtime, folder: Path) -> None:
     """Raises ValueError if ranks would continue from different steps: they read different files."""
     if rt.size == 1:
         return
-    mine = step % 4096  # sums stay exact
-    if sum_count(mine, rt) != mine * rt.size:
+    own_step = step % 4096  # sums stay exact
+    if sum_count(own_step, rt) != own_step * rt.size:
         raise ValueError(
             f"run.out: this rank resumes at step {step} of {folder}, others from another one; "
             "all ranks must see the same folder"

@@ -202,16 +202,18 @@ def read_forward(source: FrameReader, needed: Sequence[np.ndarray]) -> Iterator[
         yield source.frames(needed[0])
         return
     union = np.unique(np.concatenate(needed))
-    held = {}
+    frames_by_number = {}
     end = 0
     for numbers, following in zip(needed, [*needed[1:], np.array([np.inf])]):
         new_end = int(np.searchsorted(union, numbers[-1], "right"))
         if new_end > end:
-            fresh = union[end:new_end]
+            new_numbers = union[end:new_end]
             end = new_end
-            held.update(zip(fresh.tolist(), source.frames(fresh)))
-        yield np.stack([held[number] for number in numbers.tolist()])
-        held = {number: frame for number, frame in held.items() if number >= following[0]}
+            frames_by_number.update(zip(new_numbers.tolist(), source.frames(new_numbers)))
+        yield np.stack([frames_by_number[number] for number in numbers.tolist()])
+        frames_by_number = {
+            number: frame for number, frame in frames_by_number.items() if number >= following[0]
+        }
 
 
 def rank_classes(head: Head, probabilities: np.ndarray, top: int) -> list[dict]:

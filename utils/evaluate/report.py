@@ -52,13 +52,15 @@ class Predictions(NamedTuple):
 class Report:
     """Collects the scores of this rank and writes the report; does nothing without a `folder`."""
 
-    def __init__(self, folder: str, mine: Sequence, samples: Samples, rt: Runtime, softmax=False):
-        """`mine` are the numbers of this rank's samples; `softmax`: whether scores are raw.
+    def __init__(
+        self, folder: str, own_samples: Sequence, samples: Samples, rt: Runtime, softmax=False
+    ):
+        """`own_samples` are the numbers of this rank's samples; `softmax`: whether scores are raw.
 
         Raises ValueError if the folder cannot be written.
         """
         self.folder = Path(folder) if folder else None
-        self.mine = mine
+        self.own_samples = own_samples
         self.samples = samples
         self.softmax = softmax
         self.rt = rt
@@ -73,7 +75,7 @@ class Report:
     def add(self, rows: Sequence[int], scores: np.ndarray, labels: np.ndarray) -> None:
         """float32 scores (k, classes) and labels (k,) of some rows of this rank."""
         if self.folder:
-            self.numbers += [self.mine[row] for row in rows]
+            self.numbers += [self.own_samples[row] for row in rows]
             new = np.column_stack([scores, labels, np.ones(len(rows))])
             self.rows.append(new.astype(np.float32))
 
@@ -121,11 +123,13 @@ def report_videos(
 ) -> Report:
     """The report of an `EvalVideos` over the annotation file `file`; `head` has the class names."""
     if not folder:
-        return Report("", mine=(), samples=Samples(), rt=rt)
+        return Report("", own_samples=(), samples=Samples(), rt=rt)
     paths = [record.path.removeprefix(f"{file.root}/") for record in videos.records]
     labels = [record.label for record in videos.records]
     samples = Samples(paths, labels, head.list_names())
-    return Report(folder, mine=videos.mine, samples=samples, rt=rt, softmax=head.raw_scores)
+    return Report(
+        folder, own_samples=videos.samples_of_rank, samples=samples, rt=rt, softmax=head.raw_scores
+    )
 
 
 def gather_rows(numbers: Sequence[int], rows: np.ndarray, count: int, rt: Runtime) -> np.ndarray:

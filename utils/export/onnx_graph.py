@@ -130,12 +130,12 @@ def translate(graph: Graph, names: tuple[str, str], info: dict[str, str]) -> Any
 def select_nodes(nodes: list, output: str) -> list:
     """The nodes on which the output depends."""
     needed = {output}
-    kept = []
+    needed_nodes = []
     for node in reversed(nodes):
         if needed & set(node.output):
             needed.update(node.input)
-            kept.append(node)
-    return kept[::-1]
+            needed_nodes.append(node)
+    return needed_nodes[::-1]
 
 
 def describe_array(name: str, array: Array) -> Any:

@@ -168,10 +168,10 @@ def try_lock(file: IO) -> bool:
     return True
 
 
-def delete_old_files(folder: Path, kept: int = KEPT_FILES) -> None:
+def delete_old_files(folder: Path, count: int = KEPT_FILES) -> None:
     """Deletes all but the last used files, and what a killed export left."""
     for scratch in folder.glob(".*.onnx.tmp"):
         shutil.rmtree(scratch, ignore_errors=True)
     files = sorted(folder.glob("*.onnx"), key=lambda file: file.stat().st_mtime, reverse=True)
-    for file in files[kept:]:
+    for file in files[count:]:
         file.unlink(missing_ok=True)

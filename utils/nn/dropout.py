@@ -104,8 +104,8 @@ class DropoutFactors:
     def draw(self, position: int, copies: int = 1) -> np.ndarray:
         """float32 (copies, size) for the sample at a global position: counted over all ranks."""
         philox = np.random.Philox(key=[self.seed, position])
-        drawn = np.random.Generator(philox).random((copies, self.size), np.float32)
-        return np.where(drawn < self.rates, np.float32(0), self.scales)
+        uniform = np.random.Generator(philox).random((copies, self.size), np.float32)
+        return np.where(uniform < self.rates, np.float32(0), self.scales)
 
     def draw_samples(self, start: int, count: int) -> np.ndarray:
         """float32 (count, size) for `count` consecutive global positions."""

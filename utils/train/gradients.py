@@ -180,8 +180,8 @@ class SegmentReducer(nn.Cell):
         for chunks in self.segments:
             packed = ()
             totals = ()
-            for first, end, sizes in chunks:
-                packed += (self.concat(self.map(flatten, grads[first:end])),)
+            for start, end, sizes in chunks:
+                packed += (self.concat(self.map(flatten, grads[start:end])),)
                 totals += (sum(sizes),)
             packed = self.split(self.all_reduce(self.concat(packed)), totals, 0)
             for k, (_, _, sizes) in enumerate(chunks):

@@ -64,9 +64,9 @@ def count_copies(layer: LayerCost, recomputed: tuple[str, ...]) -> float:
 
 def estimate_peak(net: nn.Cell, clips: tuple[int, ...]) -> float:
     """The peak memory, in GB, of this process after a step on `clips`, a shape."""
-    held = psutil.Process().memory_info().rss
+    resident = psutil.Process().memory_info().rss
     cost = estimate_step(net, count_layers(net, clips[1:]))
-    return (held + cost.fixed + clips[0] * cost.clip) / GIGA
+    return (resident + cost.fixed + clips[0] * cost.clip) / GIGA
 
 
 def check_step(net: nn.Cell, clips: tuple[int, ...], batch: int) -> float:

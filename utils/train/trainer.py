@@ -204,9 +204,9 @@ def describe_device_counts(train: Recipe, sampler: TrainSampler) -> str:
 
     `here` stands before the number in use; numbers that the data cannot feed are left out.
     """
-    fed = [n for n in DEVICE_COUNTS if sampler.batch * n <= sampler.samples]
+    device_counts = [n for n in DEVICE_COUNTS if sampler.batch * n <= sampler.samples]
     parts = []
-    for n in sorted({sampler.size, *fed}):
+    for n in sorted({sampler.size, *device_counts}):
         effective = sampler.batch * n * train.accumulation_steps
         peak = lr_schedules.peak_lr(train.lr, train.base_batch, effective)
         parts.append(f"{'here ' if n == sampler.size else ''}{n}: {effective}, lr {peak:g}")

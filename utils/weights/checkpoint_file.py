@@ -188,13 +188,13 @@ def read_entries(content: memoryview) -> Iterator[Entry]:
         fields = collect_fields(read_fields(value), {1, 2}, "an entry")
         name = read_text(fields[1])
         shape = []
-        rest = []
+        fields_left = []
         for field in read_fields(fields[2]):
             is_size = field[0] == 1 and isinstance(field[1], int)
-            (shape if is_size else rest).append(field)
-            if len(shape) > MAX_AXES or len(rest) > 2:
+            (shape if is_size else fields_left).append(field)
+            if len(shape) > MAX_AXES or len(fields_left) > 2:
                 raise DamagedFileError(f"{escape_control(name)} has too many fields")
-        kind, array = collect_fields(rest, {2, 3}, escape_control(name)).values()
+        kind, array = collect_fields(fields_left, {2, 3}, escape_control(name)).values()
         yield Entry(
             name, kind=read_text(kind), shape=tuple(size for _, size in shape), content=array
         )

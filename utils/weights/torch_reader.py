@@ -306,14 +306,14 @@ class Storage:
 
     def get_array(self, dtype: str, start: int, count: int) -> np.ndarray:
         """`count` elements from `start`, as a flat array of `dtype`; `fill` reads its values."""
-        stored = get_itemsize(self.dtype)
+        itemsize = get_itemsize(self.dtype)
         size = get_itemsize(dtype)
-        check(start * stored % size == 0, "views storage {} at an odd byte", self.key)
+        check(start * itemsize % size == 0, "views storage {} at an odd byte", self.key)
         if dtype not in self.arrays:
             fits = len(self.arrays) < MAX_DTYPES
             check(fits, "views storage {} as more than {} dtypes", self.key, MAX_DTYPES)
             self.arrays[dtype] = np.empty(self.nbytes // size, DTYPES[dtype][1])
-        return self.arrays[dtype][start * stored // size : (start + count) * stored // size]
+        return self.arrays[dtype][start * itemsize // size : (start + count) * itemsize // size]
 
     def fill(self, stream: BinaryIO) -> None:
         """Reads the bytes, which are little-endian, from `stream` into the arrays."""

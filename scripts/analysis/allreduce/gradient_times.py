@@ -51,8 +51,8 @@ def count_backward(
     step = cluster.step_seconds or 3 * 2 * total * batch / (cluster.tflops * TERA)
     # The fraction of the backward pass that has passed when the gradients of a layer are complete.
     # The first call of a layer is the last in the backward pass, so it replaces later ones.
-    passed = macs[::-1].cumsum()[::-1] / total
-    fractions = {layer.name: part for layer, part in zip(reversed(layers), passed[::-1])}
+    elapsed_fractions = macs[::-1].cumsum()[::-1] / total
+    fractions = {layer.name: part for layer, part in zip(reversed(layers), elapsed_fractions[::-1])}
     ready = [step / 3 + 2 * step / 3 * fractions[find_layer(name, fractions)] for name in names]
     return Backward(
         tuple(names),

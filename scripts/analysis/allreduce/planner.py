@@ -24,9 +24,9 @@ from utils.distributed.gradient_fusion import (
 
 @dataclass(frozen=True)
 class Segment:
-    """Gradients `first`..`last`, inclusive; times in seconds from the start of the step."""
+    """Gradients `first_gradient` to `last`; times in seconds from the start of the step."""
 
-    first: int
+    first_gradient: int
     last: int
     size: int  # bytes
     ready: float

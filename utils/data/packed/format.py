@@ -53,9 +53,9 @@ class PacketTable(NamedTuple):
 
 def add_checksum(values: dict) -> dict:
     """The values of a JSON file of a pack, and their SHA-256 as `checksum`."""
-    rest = {name: value for name, value in values.items() if name != "checksum"}
-    text = json.dumps(rest, sort_keys=True).encode()
-    return {**rest, "checksum": hashlib.sha256(text).hexdigest()}
+    content = {name: value for name, value in values.items() if name != "checksum"}
+    text = json.dumps(content, sort_keys=True).encode()
+    return {**content, "checksum": hashlib.sha256(text).hexdigest()}
 
 
 def decode_table(data: bytes) -> PacketTable:

@@ -190,7 +190,7 @@ class AdamW(Operator):
         super().__init__()
         decayed = [group for group in groups if group["weight_decay"]]
         self.decayed = tuple(ParameterTuple(group["params"]) for group in decayed)
-        self.kept = tuple(
+        self.factors = tuple(
             Tensor(1 - rates * group["weight_decay"], mstype.float32) for group in decayed
         )
         self.betas = betas
@@ -202,21 +202,21 @@ class AdamW(Operator):
     def construct(self, gradients, weights, moment1, moment2, rate, epsilon, step) -> tuple:
         done = ()
         for i in range(len(self.decayed)):
-            kept = ops.reshape(ops.gather(self.kept[i], step, 0), ())
-            done += (self.map(ops.partial(shrink, self.product, kept), self.decayed[i]),)
+            factor = ops.reshape(ops.gather(self.factors[i], step, 0), ())
+            done += (self.map(ops.partial(shrink, self.product, factor), self.decayed[i]),)
         rate = ops.depend(rate, done)
         betas = (Tensor(self.betas[0], mstype.float32), Tensor(self.betas[1], mstype.float32))
         move = ops.partial(move_weight, self.adam, self.zero, rate, betas, epsilon)
         return self.map(move, gradients, weights, moment1, moment2)
 
 
-def shrink(product, kept: Tensor, weight: Tensor) -> Tensor:
-    return product(weight, kept)
+def shrink(product, factor: Tensor, weight: Tensor) -> Tensor:
+    return product(weight, factor)
 
 
-def move_weight(kernel, zero, rate, betas, epsilon, gradient, weight, first, second) -> tuple:
+def move_weight(kernel, zero, rate, betas, epsilon, gradient, weight, mean, variance) -> tuple:
     """Without the kernel's own bias correction: its powers of the betas are 0."""
-    return kernel(weight, first, second, zero, zero, rate, betas[0], betas[1], epsilon, gradient)
+    return kernel(weight, mean, variance, zero, zero, rate, betas[0], betas[1], epsilon, gradient)
 
 
 class Ascend(Plain):

@@ -404,8 +404,8 @@ def take_element(values: tuple, index: int) -> Tensor:
     return values[index]
 
 
-def move_weight(kernel, rate, betas, epsilon, gradient, weight, first, second, decay) -> tuple:
-    return kernel(weight, first, second, rate, betas[0], betas[1], epsilon, decay, gradient)
+def move_weight(kernel, rate, betas, epsilon, gradient, weight, mean, variance, decay) -> tuple:
+    return kernel(weight, mean, variance, rate, betas[0], betas[1], epsilon, decay, gradient)
 
 
 class Plain:

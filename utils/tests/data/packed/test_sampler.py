@@ -139,7 +139,9 @@ def test_each_rank_evaluates_a_contiguous_part():
     listed = make_records(("0", 50), ("1", 7), ("0", 10), ("1", 3), ("2", 0))
     stored = storage_order(listed)
     assert stored == [2, 0, 3, 1, 4]
-    parts = [shard_for_eval(5, batch=2, rank=rank, size=2, stored=stored) for rank in range(2)]
+    parts = [
+        shard_for_eval(5, batch=2, rank=rank, size=2, storage_order=stored) for rank in range(2)
+    ]
     assert parts == [[2, 0, None, None], [3, 1, 4, None]]
     assert storage_order([Record("v", num_frames=None, label=0, line=1)]) == []
 
