@@ -261,7 +261,7 @@ BANNED = {"room", "tape", "crew", "told", "foretell", "foretold", "share", "plac
 BANNED |= {"wanted", "given", "each", "many"}
 # They do not say what a value is. Tests may use them for a few lines.
 VAGUE = {"kept", "held", "mine", "drawn", "stored", "passed", "fed", "common", "rest"}
-KEYS = {"share", "found"}  # in files and results that commands have written for long
+KEYS = {"share", "found", "drawn"}  # in files and results that commands have written for long
 
 
 def list_names(path: Path) -> set[str]:

@@ -218,7 +218,7 @@ def draw_dataset(
 
     `classes` holds the motions of every class, in the order of the labels; others are in no list.
     `lists` holds the file names of the train and the test list. Returns the number of lines of each
-    list, and "drawing", the number of videos that this call has made. Raises ValueError for a count
+    list, and "drawn", the number of videos that this call has made. Raises ValueError for a count
     below 1, a negative seed, or a root with other videos.
     """
     root = Path(root)
@@ -248,7 +248,7 @@ def draw_dataset(
                 write_text(root / name, "".join(lines[split]))
         write_text(root / "labels.txt", "".join(f"{name}\n" for name in classes))
         write_text(root / RECIPE, json.dumps({**recipe, **counts}))
-    return {**{split: len(part) for split, part in lines.items()}, "drawing": len(missing)}
+    return {**{split: len(part) for split, part in lines.items()}, "drawn": len(missing)}
 
 
 def draw_sets(
@@ -270,7 +270,7 @@ def _start_dataset(root: Path, recipe: dict[str, int]) -> None:
         raise ValueError(f"{root} holds {', '.join(other)} of another origin; name a new folder")
     if existing is not None and not recipe.items() <= existing.items():
         raise ValueError(
-            f"{root} was drawing with {existing}, not {recipe}; delete it or name another"
+            f"{root} was drawn with {existing}, not {recipe}; delete it or name another"
         )
     for split in ("train", "test"):
         (root / "videos" / split).mkdir(parents=True, exist_ok=True)
@@ -282,7 +282,7 @@ def _write_videos(root: Path, videos: list[_Video]) -> None:
         return
     with start_process_pool(min(os.cpu_count() or 1, 16, len(videos))) as pool:
         jobs = pool.map(_write_one, [root] * len(videos), videos, chunksize=4)
-        for _ in track(jobs, "drawing", len(videos)):
+        for _ in track(jobs, "drawn", len(videos)):
             pass
 
 
