@@ -1,7 +1,11 @@
 """The temporal shift: moves channels one frame along the time axis (arXiv:1811.08383).
 
-Axes: the input is (N*T, C, H, W) for N clips of T segments. Clips do not exchange channels. The
-shift is `TemporalShift` of `utils/nn/kernels/plain.py`, or the same operator of another back end.
+Axes: the input is (N*T, C, H, W) for N clips of T segments. Clips do not exchange channels.
+
+The shift, for `fold` = C / div: channels [0, fold) of a frame come from the next frame, channels
+[fold, 2 fold) from the previous frame, the others stay. Outside the clip there are zeros. The
+formula is `TemporalShift` in `utils/nn/kernels/plain.py`. `kernels.current()` gives that operator,
+or the faster one of the device for which the network is built.
 """
 
 from mindspore import Tensor, nn, ops
@@ -10,7 +14,10 @@ from utils.nn import kernels
 
 
 def shift_past(x: Tensor, segments: int, fold: int) -> Tensor:
-    """The online form: takes `fold` channels from the previous frame, none from the next."""
+    """The shift of the online network: channels [0, fold) come from the previous frame.
+
+    Input and output (N*T, C, H, W); zeros before the first frame.
+    """
     if fold == 0:
         return x
     nt, c, h, w = x.shape
@@ -24,6 +31,7 @@ class Shift(nn.Cell):
     """Shifts channels, then applies `net`: a convolution (`blockres`) or a whole block (`block`).
 
     1/div of the channels come from each neighbouring frame; with `online` from the previous only.
+    The first convolution of `net` takes the input, so it has its number of channels.
     """
 
     def __init__(self, net: nn.Cell, segments: int, div: int, online: bool = False):
@@ -32,8 +40,8 @@ class Shift(nn.Cell):
         self.segments = segments
         self.online = online
         convs = (cell for _, cell in net.cells_and_names() if isinstance(cell, nn.Conv2d))
-        # Not read from x.shape: in a graph with a dynamic batch MindSpore 2.10 then computes wrong
-        # numbers.
+        # A constant: computed from x.shape, MindSpore 2.10 gives wrong numbers in a graph with a
+        # dynamic batch. (A reshape by x.shape is correct.)
         self.fold = next(convs).in_channels // div
         self.shift = kernels.current().temporal_shift(segments, self.fold)
 
@@ -43,16 +51,20 @@ class Shift(nn.Cell):
         return self.net(self.shift(x))
 
     def stream(self, x: Tensor, previous: Tensor) -> tuple:
-        """Processes one frame (1, C, H, W); `previous` are the channels of the frame before it.
+        """One frame of an online network: (1, C, H, W) -> the output of `net`, and a cache.
 
-        Returns the output, and the channels to pass in with the next frame.
+        `previous` (1, fold, H, W) is the cache of the frame before it, zeros for the first frame:
+        its channels [0, fold).
         """
-        next_previous = x[:, : self.fold]
-        return self.net(ops.cat((previous, x[:, self.fold :]), axis=1)), next_previous
+        cache = x[:, : self.fold]
+        return self.net(ops.cat((previous, x[:, self.fold :]), axis=1)), cache
 
 
 class TemporalPool(nn.Cell):
-    """Maximum over frames 2j-1, 2j, 2j+1, then `net`: halves the number of frames."""
+    """Halves the frames by the maximum over frames 2j-1, 2j, 2j+1, then applies `net`.
+
+    `segments` is the number of frames before, and even.
+    """
 
     def __init__(self, net: nn.Cell, segments: int):
         super().__init__()

@@ -6,6 +6,10 @@ explains how to add one.
 
 The methods import what they need in their bodies, so a process that needs only settings or videos
 does not import MindSpore.
+
+Words: records are the checked lines of an annotation file. Rows are the samples that one rank
+reads, in the order of the run or of the evaluation. A position counts the samples of a run, over
+its epochs. A head, here, is a data set's classes and the views of its evaluation.
 """
 
 from __future__ import annotations
@@ -36,10 +40,11 @@ if TYPE_CHECKING:
 
 
 class Network(abc.ABC, Generic[ConfigT]):
-    """A network of the zoo; `cfg` is a config of the class `config`.
+    """A network folder: how to build its model, data, training and export.
 
-    `classifier` is a regular expression: parameters whose names match stay newly initialised with
-    `new_head`, and get the learning rate of `head_lr_mult` if the network has that setting.
+    `cfg` is a config of the class `config`. `classifier` is a regular expression for the names of
+    the classifier's parameters: with the setting `train.new_head` they stay newly initialised, and
+    with `train.head_lr_mult` they get a separate learning rate.
     """
 
     name: str  # of the folder
@@ -48,7 +53,7 @@ class Network(abc.ABC, Generic[ConfigT]):
 
     @abc.abstractmethod
     def build_model(self, **settings: Any) -> nn.Cell:
-        """The network; `settings` is `cfg.model_arguments()`. An unknown one is a TypeError."""
+        """The model; `settings` is `cfg.model_arguments()`. An unknown one is a TypeError."""
 
     @abc.abstractmethod
     def build_train_setup(self, cfg: ConfigT, rt: Runtime, sampler: TrainSampler) -> TrainSetup:
@@ -63,7 +68,7 @@ class Network(abc.ABC, Generic[ConfigT]):
         """The checked samples of `split`: train or test. Raises ValueError for bad lines."""
 
     def build_train_sampler(self, cfg: ConfigT, records: Any, rt: Runtime) -> TrainSampler:
-        """The sampler: the sample of every position of the training run."""
+        """The sampler, which maps each position of the training run to a record."""
         from utils.data.videos import build_train_sampler
 
         return build_train_sampler(cfg, records, rt)
@@ -72,11 +77,14 @@ class Network(abc.ABC, Generic[ConfigT]):
     def build_train_rows(
         self, cfg: ConfigT, records: Any, sampler: TrainSampler, epochs: int, skip: int
     ) -> TrainRows:
-        """The training samples of this rank in `epochs`, after the first `skip` batches."""
+        """The training rows of this rank, for a run of `epochs` in all.
+
+        The first `skip` batches of the rank are done: the rows begin after them.
+        """
 
     @abc.abstractmethod
     def build_eval_rows(self, cfg: ConfigT, rt: Runtime) -> Mapping[int, EvalRows]:
-        """The test samples of this rank with all views: {index in `build_heads`: its samples}.
+        """The test rows of this rank with all views, by the index of their head in `build_heads`.
 
         Raises ValueError for bad lines of an annotation file.
         """
@@ -90,7 +98,7 @@ class Network(abc.ABC, Generic[ConfigT]):
         return self.get_input_shape(cfg)
 
     def build_targets(self, cfg: ConfigT, labels: np.ndarray) -> np.ndarray:
-        """The targets of a training batch with `labels` int32 (N,), not mixed."""
+        """The targets of a training batch with `labels` int32 (N,), before mixup or cutmix."""
         return labels
 
     @abc.abstractmethod
@@ -116,7 +124,8 @@ class Network(abc.ABC, Generic[ConfigT]):
     ) -> dict[str, Any]:
         """Labels a video or a camera frame by frame until it ends; returns the summary.
 
-        Writes its files into `out`. Raises ValueError if the network cannot stream.
+        Prints the `top` classes for each frame; `fps` frames a second are read, 0: as in training.
+        Writes its table and plot into `out`. Raises ValueError if the network cannot stream.
         """
         raise ValueError(f"--stream: {self.name} cannot read frame by frame; tsm can")
 
@@ -129,9 +138,9 @@ class Network(abc.ABC, Generic[ConfigT]):
         """The rules that map the parameter names of published checkpoints to ours."""
 
     def build_golden_case(self, case: dict[str, Any], depthwise_impl: str = "frames") -> GoldenCase:
-        """Recomputes a case of tests/golden/*.json, which the original code computed.
+        """Our side of a case of tests/golden/*.json: network, loss, inputs and train step.
 
-        Raises ValueError if the network has no golden cases.
+        The case holds the numbers of the published code. Raises ValueError if there are none.
         """
         raise ValueError(f"--case: {self.name} has no golden cases")
 
@@ -148,7 +157,7 @@ def find_network(name: str) -> Network:
 
 def find_network_of_yaml(path: Path) -> Network:
     """The network of a config file `<network>/configs/<name>.yaml`."""
-    read_yaml(path)
+    read_yaml(path)  # a file that cannot be read is the first error
     name = path.resolve().parent.parent.name
     if name not in list_networks():
         raise ValueError(
@@ -163,8 +172,8 @@ def load_for_script(
 ) -> ConfigT:
     """`load_config` for a script that takes the config files of one network.
 
-    If that fails and the config file is in another network's folder, the ValueError names `remedy`,
-    the script or option for the config file, with {} for that network.
+    If that fails and the file is in another network's folder, the error ends in `remedy`, what to
+    use instead. Its {} is replaced by the name of that network, as in `--network={}`.
     """
     try:
         return load_config(config_class, path, overrides)

@@ -6,7 +6,10 @@ Cells keep the names of PySlowFast.
 Source: facebookresearch/SlowFast, commit 287ec007.
 
 Differences from the source: uint8 clips are normalised in the network; drop-connect, which no
-recipe of the source uses, is left out. `depthwise_impl: dense` is the network of the Ascend port.
+recipe of the source uses, is left out. `depthwise_impl: dense` is another network, that of the
+PyTorch port for Ascend (README.md): full convolutions in the place of depthwise ones.
+
+A `stride` applies to height and width; time is never strided.
 """
 
 import math
@@ -20,18 +23,19 @@ from utils.nn.conv3d import Conv3d, DepthwiseConv3d, FrameConv, PointwiseConv3d
 from utils.nn.dropout import Dropout
 from utils.nn.layers import BatchNorm3d, Normalize, ReLU, SiLU, dense
 
-MEAN = (0.45,) * 3
+MEAN = (0.45,) * 3  # of pixels from 0 to 1
 STD = (0.225,) * 3
 WIDTH_FACTOR = 2.0
-BOTTLENECK = 2.25
-FIRST_WIDTH = 12
+STAGE_GROWTH = 2.0  # width of a stage / width of the stage before
+BOTTLENECK = 2.25  # inner width / output width of a block
+FIRST_WIDTH = 12  # of the stem and of s2, before the width factor
 HEAD_WIDTH = 2048
 BLOCKS = (1, 2, 5, 3)  # blocks of stages s2 to s5, before the depth factor
 SQUEEZE = 0.0625  # width of squeeze and excitation
 
 
 def round_width(width: float, factor: float, minimum: int = 1, divisor: int = 1) -> int:
-    """Rounds width * factor to a multiple of `divisor`, at most a tenth below it."""
+    """Rounds width * factor to a multiple of `divisor`: at least `minimum`, at most 10 % below."""
     exact = width * factor
     rounded = max(minimum, int(exact + divisor / 2) // divisor * divisor)
     return int(rounded + divisor if rounded < 0.9 * exact else rounded)
@@ -42,15 +46,18 @@ def round_repeats(count: int, factor: float) -> int:
 
 
 def compute_stage_widths() -> list[int]:
-    """Output channels of s2 to s5."""
+    """Output channels of s2 to s5: 24, 48, 96, 192."""
     widths = [FIRST_WIDTH]
     for _ in range(3):
-        widths.append(round_width(widths[-1], factor=2.0, minimum=1, divisor=8))
+        widths.append(round_width(widths[-1], factor=STAGE_GROWTH, minimum=1, divisor=8))
     return [round_width(width, WIDTH_FACTOR) for width in widths]
 
 
 class SE(nn.Cell):
-    """Squeeze and excitation: multiplies channels by gates computed from all channel means."""
+    """Squeeze and excitation: multiplies channels by gates computed from all channel means.
+
+    (N, C, T, H, W) to the same; means and gates are (N, C, 1, 1, 1).
+    """
 
     def __init__(self, channels: int):
         super().__init__()
@@ -69,7 +76,7 @@ class SE(nn.Cell):
 
 
 class Branch(nn.Cell):
-    """1x1x1, depthwise 3x3x3, [SE], Swish, 1x1x1."""
+    """1x1x1, ReLU, depthwise 3x3x3, [SE], Swish, 1x1x1; a batch norm after each convolution."""
 
     def __init__(
         self, cin: int, inner: int, cout: int, stride: int, excite: bool, impl: str, recompute: bool
@@ -83,8 +90,8 @@ class Branch(nn.Cell):
         self.c = PointwiseConv3d(inner, cout)
         self.c_bn = BatchNorm3d(cout, gamma="zeros")
         self.a_relu = ReLU()
-        self.b_relu = SiLU()
-        # Their activations are a third of a block's memory and cheap to recompute.
+        self.b_relu = SiLU()  # PySlowFast's name
+        # The activations of SE and Swish are a third of a block's memory and cheap to recompute.
         for cell in (self.se, self.b_relu):
             if cell is not None and recompute:
                 cell.recompute()
@@ -97,7 +104,7 @@ class Branch(nn.Cell):
 
 
 class Block(nn.Cell):
-    """A residual block."""
+    """A residual block: (N, cin, T, H, W) to (N, cout, T, H / stride, W / stride)."""
 
     def __init__(self, cin: int, cout: int, stride: int, excite: bool, impl: str, recompute: bool):
         super().__init__()
@@ -144,7 +151,11 @@ class Stem(nn.Cell):
 
 
 class Head(nn.Cell):
-    """Average-pools windows of the size of a training clip, stride 1; classifies every position."""
+    """Averages every window of the size of a training clip's map, and classifies each position.
+
+    A position is one window. A training clip has one; a larger clip of an evaluation has several,
+    and the result is the mean of their probabilities.
+    """
 
     def __init__(self, cin: int, inner: int, num_classes: int, window: tuple, dropout: float):
         """`window` is (frames, height, width) of a training clip's feature map."""
@@ -154,7 +165,7 @@ class Head(nn.Cell):
         self.conv_5_relu = ReLU()
         self.lin_5_relu = ReLU()
         self.lin_5 = PointwiseConv3d(inner, HEAD_WIDTH)
-        self.dropout = Dropout(dropout, HEAD_WIDTH)  # a training clip has one position
+        self.dropout = Dropout(dropout, size=HEAD_WIDTH)  # of the one position of a training clip
         self.projection = dense(HEAD_WIDTH, num_classes, std=0.01)
         self.window = window
 
@@ -165,14 +176,15 @@ class Head(nn.Cell):
         x = self.dropout(x.reshape(n, c, -1).transpose(0, 2, 1))  # (N, positions, C)
         scores = self.projection(x)  # (N, positions, classes)
         if self.training:
-            return scores.reshape(n, -1)
+            return scores.squeeze(1)
         return ops.softmax(scores, -1).mean(1)
 
 
 def average_windows(x: Tensor, window: tuple[int, int, int]) -> Tensor:
-    """Average pooling over windows (t, h, w), stride 1.
+    """Average pooling over windows (t, h, w), stride 1, one axis after the other.
 
-    Returns (N, C, T - t + 1, H - h + 1, W - w + 1).
+    Returns (N, C, T - t + 1, H - h + 1, W - w + 1). Slices and sums, because devices lack 3-D
+    average pools of free sizes.
     """
     if x.shape[2:] == window:
         n, c = x.shape[:2]
@@ -187,7 +199,10 @@ def average_windows(x: Tensor, window: tuple[int, int, int]) -> Tensor:
 
 
 def build_stage(cin: int, cout: int, depth: int, impl: str, recompute: bool) -> nn.SequentialCell:
-    """Blocks `pathway0_res0`, `pathway0_res1`, ...; every second has squeeze and excitation."""
+    """Blocks `pathway0_res0`, `pathway0_res1`, ...: those with even numbers have SE.
+
+    The first halves height and width.
+    """
     blocks = OrderedDict()
     for i in range(depth):
         blocks[f"pathway0_res{i}"] = Block(
@@ -232,9 +247,10 @@ class X3D(nn.Cell):
         before = [stem, *widths[:-1]]
         depths = [round_repeats(count, depth_factor) for count in BLOCKS]
         self.s2, self.s3, self.s4, self.s5 = (
-            build_stage(*sizes, depthwise_impl, recompute) for sizes in zip(before, widths, depths)
+            build_stage(cin, cout=cout, depth=depth, impl=depthwise_impl, recompute=recompute)
+            for cin, cout, depth in zip(before, widths, depths)
         )
-        side = math.ceil(crop / 32)
+        side = math.ceil(crop / 32)  # the stem and four stages halve it
         inner = int(BOTTLENECK * widths[-1])
         self.head = Head(
             widths[-1],
@@ -243,9 +259,10 @@ class X3D(nn.Cell):
             window=(frames, side, side),
             dropout=dropout,
         )
-        for _, cell in self.cells_and_names():
-            if isinstance(cell, Branch) and not zero_init:
-                cell.c_bn.gamma.set_data(initializer("ones", cell.c_bn.gamma.shape))
+        if not zero_init:
+            for _, cell in self.cells_and_names():
+                if isinstance(cell, Branch):
+                    cell.c_bn.gamma.set_data(initializer("ones", cell.c_bn.gamma.shape))
 
     def construct(self, clip: Tensor) -> Tensor:
         x = self.s1(self.normalize(clip))

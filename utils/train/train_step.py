@@ -9,17 +9,23 @@ follows `accumulation_steps` steps.
 * `Accumulator`: sums of the gradients of `accumulation_steps` micro-batches. The remaining
   micro-batches at the end of an epoch make a separate update, averaged over their number. The sums
   are local to a rank and are not saved. So the trainer saves and stops only between updates.
-* `GradientSync`: AllReduce, overflow check, and one multiplication that removes the loss scale,
-  turns sums over ranks and micro-batches into means, and limits the total L2 norm of these means,
-  before the optimizer adds weight decay. If nothing is clipped and the factor is a constant power
-  of two, `SGD` multiplies by it inside its kernels: in ResNet-50 on Ascend that saves 7 % of the
-  kernel launches of a step. The AllReduce overlaps the backward pass: MindSpore fuses
-  the AllReduces of a segment of weights (`run.all_reduce`), and a fused AllReduce starts as soon as
-  its gradients exist. With accumulation nothing overlaps: AllReduce runs once, after the last
-  micro-batch of an update.
-* Overflow check: an overflow flag is reduced over all ranks, so all ranks change their weights or
-  none does. Statistics of batch norms change in the forward pass, also if the update is skipped.
-* The host reads one small array per step: `utils.train.meter.OUTPUTS`.
+* `GradientSync`: sums the gradients over the ranks, checks them for overflow, and multiplies once
+  by 1 / (loss scale x ranks x micro-batches), times the clipping factor. Clipping limits the total
+  L2 norm of the means, before the optimizer adds weight decay.
+* The optimizer multiplies instead (`fold_scale`) if the factor is a constant power of two and
+  nothing is clipped. In ResNet-50 on Ascend that saves 7 % of the kernel launches of a step.
+* Overlap: MindSpore fuses the AllReduces of a bucket of weights (`run.all_reduce`: the names of the
+  layers at which buckets end). A fused AllReduce starts as soon as its gradients exist, during the
+  backward pass. With accumulation nothing overlaps: AllReduce runs once, after the last micro-batch
+  of an update.
+* Overflow check (`gradients.FiniteCheck`): `clear` runs before the forward pass, `record` after
+  each backward pass, the check itself once an update, then `reset`. Only a 910A needs the first
+  two: its arithmetic saturates and sets flags of the device. So ranks can disagree, and the result
+  is reduced too: all ranks change their weights or none does. Statistics of batch norms change in
+  the forward pass, also if the update is skipped.
+* Requests: a rank that got a signal, or met too many unreadable files, sets `stop` or `bad_data` to
+  1, and it stays set. A step returns their means over the ranks: above 0 if any rank has asked.
+* A step returns six numbers (`utils.train.meter.OUTPUTS`), the same on every rank.
 """
 
 from typing import Any, Optional, Union
@@ -48,7 +54,11 @@ from utils.weights.checkpoint import Weights, weights_of
 
 
 class Backward(nn.Cell):
-    """(clip, target) -> loss, scores, and the gradients of the loss times the loss scale."""
+    """(clip, target) -> loss, scores, and the gradients of the loss times the loss scale.
+
+    `auto_prefix=False`, here and below: parameters keep the names that they have in the network,
+    which are the names in checkpoints.
+    """
 
     def __init__(self, net: nn.Cell, loss: Loss, weights: ms.ParameterTuple, scaler: Any):
         super().__init__(auto_prefix=False)
@@ -85,8 +95,9 @@ class Accumulator(nn.Cell):
 class GradientSync(nn.Cell):
     """Scaled gradients of this rank -> mean gradients of all ranks, unscaled and clipped.
 
-    reduce -> pack -> finite? -> unscale and clip -> unpack. `clip_norm` 0: do not clip. If the
-    optimizer divides by the scale (`fold_scale`), the gradients are only reduced and checked.
+    reduce -> pack -> finite? -> unscale and clip -> unpack. `Packing` joins the many small
+    gradients into few arrays, for fewer kernels. `clip_norm` 0: do not clip. If
+    `optimizer_unscales` (`fold_scale`), the gradients are only reduced and checked.
     """
 
     def __init__(
@@ -96,14 +107,14 @@ class GradientSync(nn.Cell):
         check: nn.Cell,
         rt: Runtime,
         clip_norm: float,
-        is_folded: bool,
+        optimizer_unscales: bool,
     ):
         super().__init__(auto_prefix=False)
         self.reducer = reducer
-        self.pack = None if is_folded else Packing(weights)
+        self.pack = None if optimizer_unscales else Packing(weights)
         self.check = check
         self.size = rt.size
-        self.sum = ops.AllReduce() if rt.size > 1 else None
+        self.all_reduce = ops.AllReduce() if rt.size > 1 else None  # a sum
         self.clip_norm = clip_norm
         self.norm = kernels.current().vector_norm()
         self.map = ops.HyperMap()
@@ -122,26 +133,29 @@ class GradientSync(nn.Cell):
             grads = self.pack(grads)
         norm = self.norm(grads) if self.clip_norm > 0 else None
         finite = self.check(grads, norm)
-        if self.sum is not None:
+        if self.all_reduce is not None:
             means = self.average_over_ranks((*values, 1.0 - finite.astype(mstype.float32)))
             finite = means[-1] == 0
             values = means[:-1]
         if self.pack is None:
             return grads, finite, values
         factor = 1.0 / (scale * self.size)
-        if norm is not None:
+        if norm is not None:  # of the scaled sums; `clip_factor` takes that into account
             factor = clip_factor(norm, factor, self.clip_norm)
         return self.pack.unpack(self.map(ops.partial(multiply, factor), grads)), finite, values
 
     def average_over_ranks(self, values: tuple) -> tuple:
         """The means of scalars over the ranks, by one AllReduce."""
-        if self.sum is None:
+        if self.all_reduce is None:
             return values
-        return ops.unbind(self.sum(ops.stack(values)) / self.size)
+        return ops.unbind(self.all_reduce(ops.stack(values)) / self.size)
 
 
 class MovingAverage(nn.Cell):
-    """Moving averages of the network's weights and statistics; a call moves them by one update."""
+    """Moving averages of the network's weights and running statistics (EMA).
+
+    A call moves them by one update.
+    """
 
     def __init__(self, net: nn.Cell, decay: float):
         super().__init__(auto_prefix=False)
@@ -155,19 +169,21 @@ class MovingAverage(nn.Cell):
 
 
 class TrainStep(nn.Cell):
-    """(clip, target[, dropout factors]) -> float32 (6,), the values of OUTPUTS.
+    """(clip, target[, dropout factors]) -> float32 (6,): OUTPUTS.
 
-    `clip`: a batch as the network takes it, uint8; the axes are in each `model.py`. `target` is
-    what `loss` takes together with the scores: labels int32 (N,), or float32 (N, columns) whose
-    first column is the label; with mixup for example (N, 3): label, the other clip's label, weight.
-    `mix` (optional) computes the network's input from clip and target. A network with dropout also
-    takes the factors of `self.dropout`: float32 (N, K), or (B, copies, K) with repeated
-    augmentation: `copies` clips of each of B videos. K is the number of factors of a clip in all
-    dropout layers.
+    `clip`: a batch of clips as the network takes it, uint8; the axes are in each `model.py`.
+    `target` is what `loss` takes together with the scores: labels int32 (N,), or float32
+    (N, columns) whose first column is the label; the network's mixup.py explains the others. `mix`
+    (optional) computes the network's input from clips and target.
 
-    loss and top1 are means over all ranks; `overflows` counts the consecutive updates that were not
-    finite. Every returned value is the same on every rank. `train` has `accumulation_steps`,
-    `clip_norm` (0: do not clip) and `ema_decay` (0: no EMA).
+    Dropout: the host draws the factors, 0 or 1 / (1 - p), by the position of a sample in the run.
+    So a resumed run, and one on other devices, draws the same. A network with dropout takes them
+    as third input: float32 (N, K), or (B, copies, K) with repeated augmentation, where a batch has
+    `copies` clips of each of B videos. K counts the factors of a clip in all dropout layers.
+
+    The outputs: loss and top1, means over all ranks; the loss scale; `overflows`, the number of
+    consecutive updates that were not finite; `stop` and `bad_data`, the requests. `train` has
+    `accumulation_steps`, `clip_norm` (0: do not clip) and `ema_decay` (0: no EMA).
     """
 
     def __init__(
@@ -198,19 +214,22 @@ class TrainStep(nn.Cell):
         weights = optimizer.parameters
         accumulates = train.accumulation_steps > 1
         self.scaler = loss_scaler(run.loss_scale, run.dynamic_loss_scale)
+        # A Python number if it is static: then the compiler folds it into other constants.
         self.loss_scale = self.scaler.scale_value if run.dynamic_loss_scale else run.loss_scale
         self.backward = Backward(net, loss=loss, weights=weights, scaler=self.scaler)
         self.accumulator = Accumulator(weights) if accumulates else None
         self.check = choose_finite_check(rt.device)
         reducer = choose_reducer(weights, accumulates, rt) if rt.size > 1 else None
-        is_variable = accumulates or run.dynamic_loss_scale or train.clip_norm > 0
+        optimizer_unscales = False
+        if not (accumulates or run.dynamic_loss_scale or train.clip_norm > 0):
+            optimizer_unscales = fold_scale(optimizer, run.loss_scale * rt.size)
         self.sync = GradientSync(
             weights,
             reducer=reducer,
             check=self.check,
             rt=rt,
             clip_norm=train.clip_norm,
-            is_folded=not is_variable and fold_scale(optimizer, run.loss_scale * rt.size),
+            optimizer_unscales=optimizer_unscales,
         )
         self.optimizer = optimizer
         self.ema = MovingAverage(net, train.ema_decay) if train.ema_decay > 0 else None
@@ -223,20 +242,21 @@ class TrainStep(nn.Cell):
         loss, scores, grads = self.backward(clip, target)
         grads = self.check.record(grads)
         values = (loss, self.loss.top1(scores, target), self.stop, self.bad_data)
-        if self.accumulator is None:
+        if self.accumulator is None:  # one AllReduce serves the values and the overflow check
             values = self.update(grads, self.loss_scale, values)
         else:
             values = self.sync.average_over_ranks(values)
             self.accumulate(grads)
         ops.assign_add(self.micro_step, 1)
-        counts = self.scaler.scale_value, self.overflows.astype(mstype.float32)
-        return ops.stack((*values[:2], *counts, *values[2:]))
+        loss, top1, stop, bad_data = values
+        overflows = self.overflows.astype(mstype.float32)
+        return ops.stack((loss, top1, self.scaler.scale_value, overflows, stop, bad_data))
 
     def accumulate(self, grads: tuple) -> Tensor:
         """Adds a micro-batch; after the last one of an update or of the epoch, updates the weights.
 
-        Returns a value that nobody uses: in graph mode, MindSpore 2.10 runs a function that has an
-        `if` on a Tensor and returns nothing in Python.
+        It returns a value that nobody uses. MindSpore 2.10 does not compile a function that has an
+        `if` on a Tensor and returns nothing: Python runs it, in the middle of the graph.
         """
         self.accumulator(grads)
         position = self.micro_step % self.steps_per_epoch
@@ -271,13 +291,16 @@ class TrainStep(nn.Cell):
         ops.assign(self.dropout_factors, ops.reshape(factors, self.dropout_factors.shape))
 
     def make_dropout_factors(self, start: int = 0) -> tuple[Tensor, ...]:
-        """The step's third input for samples from position `start` on; empty without dropout."""
+        """The step's third input for samples from position `start` of the run on.
+
+        Empty without dropout.
+        """
         if self.dropout_factors is None:
             return ()
         return (Tensor(self.dropout.draw_samples(start, len(self.dropout_factors))),)
 
     def make_request(self, name: str) -> None:
-        """Makes one of REQUESTS: all ranks return it from the next step on."""
+        """Sets one of REQUESTS: from the next step on, all ranks return a value above 0."""
         getattr(self, name).set_data(Tensor(1.0, mstype.float32))
 
     def state(self) -> Weights:
@@ -290,11 +313,11 @@ class TrainStep(nn.Cell):
             own += self.ema.means
         if isinstance(self.scaler, amp.DynamicLossScaler):
             own += [self.scaler.scale_value, self.scaler.counter]
-        # Learning rates are not saved: they follow from the settings.
+        # Momenta and the step of the optimizer; learning rates follow from the settings.
         trained = {p.name for p in self.optimizer.parameters}
         others = [p for p in self.optimizer.get_parameters() if p.name not in trained]
         own += [p for p in others if not p.name.startswith("learning_rate")]
-        weights = weights_of(self.net)
+        weights = weights_of(self.net)  # `padding`: how its convolutions pad, if that can vary
         return Weights({**weights, **{p.name: p for p in own}}, weights.padding)
 
     def ema_parameters(self) -> Weights:
@@ -306,9 +329,9 @@ class TrainStep(nn.Cell):
 
 
 def fold_scale(optimizer: nn.Optimizer, scale: float) -> bool:
-    """Lets the optimizer divide gradients by `scale`; False if that is not exact or not supported.
+    """Makes the optimizer divide gradients by `scale` from now on; returns whether it does.
 
-    It is exact for powers of two.
+    It does not if that is not exact (for other numbers than powers of two) or not supported.
     """
     return scale == 1 or (isinstance(optimizer, SGD) and optimizer.fold_scale(scale))
 
