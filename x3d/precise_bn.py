@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
+from utils.nn import kernels
 from utils.nn.kernels.plain import BATCH_WEIGHT
 from utils.nn.layers import BatchNorm2d
 from utils.runtime import eager_mode
@@ -139,7 +140,7 @@ def record_input_shapes(net: nn.Cell, cells: dict[str, nn.Cell], clips: np.ndarr
     training = net.training
     net.set_train(False)
     try:
-        with eager_mode():
+        with eager_mode(), kernels.shapes_only():
             net(Tensor(clips))
     finally:
         net.set_train(training)

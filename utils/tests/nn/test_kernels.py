@@ -200,6 +200,29 @@ def test_every_cell_uses_the_kernels_of_its_back_end(name, cpu, monkeypatch):
             calls.clear()
 
 
+class AfterSlice(nn.Cell):
+    """A layer whose input is a view in eager mode."""
+
+    def __init__(self, layer: nn.Cell):
+        super().__init__()
+        self.layer = layer
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.layer(x[:, :, 1:])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_eager_run_has_the_shapes_of_the_plain_cells(name, cpu):
+    """It does not run the kernels: they would read whole arrays, not views, or crash."""
+    build, shape = CASES[name]
+    x = Tensor(np.ones((*shape[:2], shape[2] + 1, *shape[3:]), np.float32))
+    own, plain = (AfterSlice(cell).set_train(False) for cell in build_with_each(build, cpu))
+    with eager_mode(), kernels.shapes_only():
+        result = own(x)
+    with eager_mode():
+        assert result.shape == plain(x).shape
+
+
 def test_a_shift_of_frames_for_ascend_pads_on_the_right_side():
     """ConstantPadND has a CPU kernel in graphs only."""
     x = Tensor(np.arange(2 * 3 * 4, dtype=np.float32).reshape(1, 2, 3, 2, 2))
