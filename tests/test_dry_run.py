@@ -94,7 +94,7 @@ def run_smoke(network: str, chip: str, kind: str, *overrides: str) -> DryRun:
     if CHIPS[chip] == "GPU" or kind == "eval":
         mode = "eval" if kind == "eval" else "train"
         return run_yaml(find_yaml(network), chip, *overrides, mode=mode)
-    split = f"run.all_reduce={SPLIT[network]}"
+    split = f"run.all_reduce={SPLIT.get(network, [])}"
     return run_yaml(find_yaml(network), chip, split, *overrides, ranks=RANKS)
 
 

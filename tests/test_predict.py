@@ -554,7 +554,8 @@ def test_a_yaml_names_class_names_that_fit(network):
             if head.builtin_names:
                 assert len(find_class_names(None, head.builtin_names, head.classes)) == head.classes
                 count += 1
-    assert count
+    is_published = (ROOT / network / "tests" / "golden").is_dir()
+    assert count or not is_published
 
 
 def test_videos_of_equal_names_get_different_files():

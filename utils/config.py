@@ -371,9 +371,8 @@ def refuse_planning(run: dict) -> None:
     settings = [run.pop("cluster", None), run.pop("gradient_profile", None)]
     if settings != [None, None] or run.get("all_reduce") == "auto":
         raise ValueError(
-            "a training no longer plans its AllReduce segments: "
-            "scripts/analysis/plan_allreduce.py --cluster prints the line run.all_reduce to put "
-            "in place of auto, run.cluster and run.gradient_profile"
+            "run.all_reduce auto, run.cluster and run.gradient_profile: write the line that "
+            "scripts/analysis/plan_allreduce.py --cluster prints"
         )
 
 

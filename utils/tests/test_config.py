@@ -98,7 +98,7 @@ def test_a_wrong_override_is_refused_by_name(yaml_file, override, words):
         ("rum: {}\ndata: {root: x}\n", "unknown section rum; nearest: run"),
         ("- a\n", "expected sections"),
         ("run: {device: CPU\n", "not a readable config file"),
-        ("run: {all_reduce: auto}\n", "bad.yaml, .*plan_allreduce.py --cluster prints the line"),
+        ("run: {all_reduce: auto}\n", "run.all_reduce auto, .*plan_allreduce.py --cluster prints$"),
         ("run: {cluster: {tflops: 9}}\n", "a training no longer plans its AllReduce segments"),
     ],
 )

@@ -443,9 +443,9 @@ HOSTILE = [
     (array("f4", (5,), bytes(4)), "a numpy array (5,) of 4 bytes"),
     (call("numpy.core.multiarray.scalar", dtype("f4"), plain(bytes(8))), "of the wrong length"),
     (array("f4", (1,), bytes(4)) + b"(K\x01" + plain((1,)) + dtype("f4") + b"N" + plain("") + b"tb",
-     "no blank one"),
+     "not a blank one"),
     (tensor() + b"(K\x01" + plain((1,)) + dtype("f4") + plain(False) + plain(bytes(4)) + b"tb",
-     "no blank one"),
+     "not a blank one"),
     (b"]q\x00h\x00a", "contains itself"),
     (b"]" * 5000 + b"a" * 4999, "nests too deeply"),
     (DEEP, "nests too deeply"),
@@ -533,4 +533,4 @@ def test_storages_which_do_not_fit_their_legacy_pickle_are_refused(keys, tail, w
 @pytest.mark.parametrize("start", [(MAGIC, 1002, {}), ((MAGIC,), 1001, {}), (MAGIC, 1001, [])])
 def test_a_wrong_legacy_header_is_refused(start, tmp_path):
     (tmp_path / "a").write_bytes(b"".join(pickle.dumps(value, 2) for value in start))
-    assert "no PyTorch file of protocol 1001" in read_refusal(tmp_path / "a")
+    assert "not a PyTorch file of protocol 1001" in read_refusal(tmp_path / "a")
