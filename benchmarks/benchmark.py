@@ -21,12 +21,13 @@ host (framework and compiler included), and of a device that has its own; `train
 peak that train.py expects on a CPU. For both, each graph has a new process; --part NAME measures
 only one.
 `data`: clips/s and clips per CPU-second of the pipeline alone, compared with only decoding the same
-frames; it takes up to two times --seconds. `eval`: videos/s of an evaluation, data and network.
+frames; it takes up to two times --seconds. `eval`: videos/s of an evaluation, data and network; of
+several data sets, the first one of eval.sets.
 
 `step` and `eval` evaluate with `run.engine`, a file of --checkpoint_path or else random weights.
 --out writes the result to a file; --against compares with the file of an earlier run, and prints
-now / before. --network is not needed if the yaml is in the network's folder. The last line of
-stdout is one JSON object.
+now / before. --network is not needed if the config file is in the network's folder. The last line
+of stdout is one JSON object.
 """
 
 import atexit
@@ -38,7 +39,7 @@ import tempfile
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Optional
+from typing import Literal, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
@@ -56,13 +57,14 @@ from benchmarks.kernel_profile import profile_kernels
 from benchmarks.torch import baseline
 from scripts.analysis import build_networks
 from utils import cli, log, runtime
-from utils.evaluate.scores import get_engine, video_scores
-from utils.export import inference
-from utils.export.engine import choose_engine
+from utils.complexity import count_multiply_adds
+from utils.config import NetworkConfig
+from utils.evaluate.scores import video_scores
+from utils.inference.load import load_scorer
+from utils.inference.onnx import choose_engine
+from utils.inference.scorer import CellScorer, Scorer
 from utils.networks import Network
-from utils.nn.complexity import count_multiply_adds
 from utils.processes import read_peak_memory
-from utils.testing.golden import compute_scores
 from utils.weights import checkpoint
 
 GIGABYTES = ("peak_gb", "device_peak_gb", "estimate_gb")
@@ -70,7 +72,7 @@ GIGABYTES = ("peak_gb", "device_peak_gb", "estimate_gb")
 
 def main(
     network: Network,
-    cfg,
+    cfg: NetworkConfig,
     kind: Literal["step", "kernels", "compile", "memory", "data", "eval"],
     *,
     torch: bool = False,
@@ -95,18 +97,27 @@ def main(
         fresh = build_networks.drop_pretrained(cfg)
         log.start_log(rt)
         if part:
-            print(json.dumps(graph_costs.measure_graph(network.name, fresh, rt, part)))
+            print(json.dumps(graph_costs.measure_graph(network.name, cfg=fresh, rt=rt, part=part)))
             return
         if kind == "eval":
-            net = open_eval_network(network, cfg, checkpoint_path)
-            result.update(measure_eval(network, cfg, rt, seconds, net))
+            scorer = open_scorer(network, cfg, checkpoint_path)
+            result.update(measure_eval(network, cfg=cfg, rt=rt, seconds=seconds, scorer=scorer))
         elif kind == "step":
-            result.update(measure_step(network, fresh, rt, repeats, checkpoint_path, environment))
+            result.update(
+                measure_step(
+                    network,
+                    cfg=fresh,
+                    rt=rt,
+                    repeats=repeats,
+                    checkpoint_path=checkpoint_path,
+                    torch=environment,
+                )
+            )
         elif kind == "kernels":
             product = measure_matmul_gflops(repeats)
-            result.update(profile_kernels(network, fresh, rt, product))
+            result.update(profile_kernels(network, cfg=fresh, rt=rt, matmul_gflops=product))
         else:
-            result.update(measure_data(network, cfg, rt, seconds))
+            result.update(measure_data(network, cfg=cfg, rt=rt, seconds=seconds))
     result["machine"] = results.describe_machine(cfg.run.device)
     if before:
         result.update(against=str(against), ratios=results.compute_ratios(before, result))
@@ -119,38 +130,40 @@ def main(
 
 def measure_step(
     network: Network,
-    cfg,
+    cfg: NetworkConfig,
     rt: runtime.Runtime,
     repeats: int,
     checkpoint_path: str,
     torch: Optional[dict] = None,
 ) -> dict:
-    """Training and evaluation steps on synthetic clips of the yaml's shape and batch.
+    """Training and evaluation steps on synthetic clips of the config file's shape and batch.
 
     `torch` is the environment of the same steps in PyTorch; None: only MindSpore.
     """
     step = build_networks.build_train_step(network.name, cfg, rt)
-    shape = network.dataset.get_input_shape(cfg.data)
+    shape = network.get_input_shape(cfg)
     clip, label = build_networks.make_dummy_batch(network.name, cfg)
     inputs = (clip, label, *step.make_dropout_factors())
     batch = clip.size // int(np.prod(shape))  # several clips of a video count as several
     twins = []
     for layout in baseline.LAYOUTS if torch is not None else ():
-        twins.append(baseline.TorchTwin(network.name, cfg, (batch, *shape), layout, torch))
+        twins.append(
+            baseline.TorchTwin(
+                network.name, cfg=cfg, shape=(batch, *shape), layout=layout, environment=torch
+            )
+        )
     macs = count_multiply_adds(step.net, shape)
     log.log.info("compiling the training graph ...")
     compiled = measure_compile_seconds(step, *inputs)
-    train = baseline.measure_medians(lambda: step(*inputs).asnumpy(), repeats, twins, "train")
+    train = baseline.measure_medians(
+        lambda: step(*inputs).asnumpy(), repeats=repeats, twins=twins, work="train"
+    )
     peak_gb = read_peak_memory()
-    net = open_eval_network(network, cfg, checkpoint_path)
-    # As evaluation does: MindSpore gets a tensor, an engine an array.
-    clip = clip.reshape(batch, *shape)
-    evaluate = partial(compute_scores, net, clip)
-    if get_engine(net) != "mindspore":
-        evaluate = partial(net, clip.asnumpy())
+    scorer = open_scorer(network, cfg, checkpoint_path)
+    evaluate = partial(scorer, clip.asnumpy().reshape(batch, *shape))
     log.log.info("compiling the evaluation graph ...")
     eval_compiled = build_networks.measure_median_seconds(evaluate, 1, warm_up=0)
-    evaluation = baseline.measure_medians(evaluate, repeats, twins, "evaluate")
+    evaluation = baseline.measure_medians(evaluate, repeats=repeats, twins=twins, work="evaluate")
     peak = measure_matmul_gflops(repeats)
     # A training step counts three forward passes: forward, and gradients of inputs and weights.
     rate = 2 * 3 * macs * batch / train[0] / 1e9
@@ -158,7 +171,7 @@ def measure_step(
         "batch": batch,
         "clip": list(shape),
         "amp": cfg.run.amp_level,
-        "engine": get_engine(net),
+        "engine": scorer.engine,
         "train_clips_per_second": round(batch / train[0], 3),
         "eval_clips_per_second": round(batch / evaluation[0], 3),
         "compile_seconds": round(compiled, 1),
@@ -171,23 +184,25 @@ def measure_step(
         "train_share_of_matmul": round(rate / peak, 3),
     }
     if twins:
-        result.update(baseline.compare_with_twins(twins, batch, train, evaluation))
+        result.update(
+            baseline.compare_with_twins(twins, batch=batch, train=train, evaluation=evaluation)
+        )
     for twin in twins:
         twin.close()
     return result
 
 
-def open_eval_network(network: Network, cfg, checkpoint_path: str) -> Any:
+def open_scorer(network: Network, cfg: NetworkConfig, checkpoint_path: str) -> Scorer:
     """The network that `run.engine` computes, of a checkpoint or with random weights."""
     if checkpoint_path:
-        return inference.load_network(network, cfg, checkpoint_path)
+        return load_scorer(network, cfg, checkpoint_path)
     if choose_engine(cfg.run) == "mindspore":
-        return build_networks.build_eval_network(network.name, cfg)
+        return CellScorer(build_networks.build_eval_network(network.name, cfg))
     path = Path(tempfile.mkdtemp()) / "random.ckpt"
     atexit.register(shutil.rmtree, path.parent)
-    net = network.model.build_network(**cfg.model_arguments())
+    net = network.build_model(**cfg.model_arguments())
     checkpoint.save(path, checkpoint.weights_of(net))
-    return inference.load_network(network, cfg, str(path))
+    return load_scorer(network, cfg, str(path))
 
 
 def measure_parts(kind: str, batch: int) -> dict:
@@ -209,32 +224,39 @@ def measure_matmul_gflops(repeats: int, size: int = 2048) -> float:
     return 2 * size**3 / seconds / 1e9
 
 
-def measure_eval(network: Network, cfg, rt: runtime.Runtime, seconds: int, net: Any) -> dict:
-    """Whole evaluation, data and network, of the first videos; the first batch is not timed."""
-    data = network.dataset.build_eval_dataset(cfg, rt)
+def measure_eval(
+    network: Network, cfg: NetworkConfig, rt: runtime.Runtime, seconds: int, scorer: Scorer
+) -> dict:
+    """Whole evaluation, data and network, of the first videos; the first batch is not timed.
+
+    Of several data sets, the first one is evaluated.
+    """
+    index, rows = next(iter(network.build_eval_rows(cfg, rt).items()))
+    data = rows.dataset()
     if data.get_dataset_size() < 2:
         raise ValueError("eval.batch: all test videos fit into one batch, which is not timed")
+    scored = network.build_heads(cfg)[index].select_output(scorer)
     batches = iter(data.create_tuple_iterator(num_epochs=1, output_numpy=True))
     clips, _, _ = next(batches)
-    video_scores(net, clips)  # compiles
+    video_scores(scored, clips)  # compiles
     began = time.monotonic()
     computed = 0.0
     done = 0
     for clips, _, valid in batches:
         since = time.monotonic()
-        video_scores(net, clips)
+        video_scores(scored, clips)
         computed += time.monotonic() - since
         done += int(valid.sum())
         if time.monotonic() - began > seconds:
             break
-    passed = time.monotonic() - began
+    elapsed = time.monotonic() - began
     return {
         "batch": cfg.eval.batch,
-        "engine": get_engine(net),
+        "engine": scorer.engine,
         "views": int(clips.shape[1]),
         "videos": done,
-        "videos_per_second": round(done / passed, 2),
-        "waiting": round(1 - computed / passed, 3),
+        "videos_per_second": round(done / elapsed, 2),
+        "waiting": round(1 - computed / elapsed, 3),
     }
 
 

@@ -1,13 +1,13 @@
 """Seconds and memory to compile and run a graph. Each graph needs a fresh process."""
 
 import time
-from typing import Any
 
 import mindspore
 from mindspore import Tensor, nn
 
 from scripts.analysis.build_networks import build_cell
 from utils import log
+from utils.config import NetworkConfig
 from utils.networks import find_network
 from utils.processes import read_peak_memory
 from utils.runtime import Runtime, release_memory
@@ -18,17 +18,17 @@ PARTS = ("train_compile", "eval_compile", "train", "eval")
 STEPS = 2
 
 
-def measure_graph(network: str, cfg: Any, rt: Runtime, part: str) -> dict:
+def measure_graph(network: str, cfg: NetworkConfig, rt: Runtime, part: str) -> dict:
     """Compiles the training or the evaluation graph of a batch of random clips, and may run it.
 
     `seconds` to compile it; `peak_gb`, the most memory of this process; `device_peak_gb`, of a
     device that has its own; `estimate_gb`, of a training on a CPU, the peak that train.py expects.
     """
-    cell, inputs = build_cell(network, cfg, rt, part.partition("_")[0])
+    cell, inputs = build_cell(network, cfg=cfg, rt=rt, mode=part.partition("_")[0])
     log.log.info("%s ...", part)
     result = {}
     if part == "train" and rt.device == "CPU":
-        shape = find_network(network).dataset.get_input_shape(cfg.data)
+        shape = find_network(network).get_input_shape(cfg)
         clips = inputs[0].reshape(-1, *shape).shape
         result["estimate_gb"] = round(estimate_peak(cell.net, clips), 3)
     result["seconds"] = round(measure_compile_seconds(cell, *inputs), 2)

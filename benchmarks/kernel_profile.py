@@ -14,12 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from benchmarks import results
 from scripts.analysis.build_networks import build_cell, measure_median_seconds
+from utils.config import NetworkConfig
 from utils.data.loader import count_usable_cores
 from utils.networks import Network
 from utils.runtime import Runtime
@@ -44,11 +44,13 @@ class Cost:
     bytes: float = 0.0
 
 
-def profile_kernels(network: Network, cfg: Any, rt: Runtime, matmul_gflops: float) -> dict:
+def profile_kernels(
+    network: Network, cfg: NetworkConfig, rt: Runtime, matmul_gflops: float
+) -> dict:
     """Runs a training step on synthetic clips; prints the table of its costliest operators."""
     if rt.device != "CPU":
         raise ValueError("kernels are profiled on a CPU only: --run.device=CPU")
-    step, inputs = build_cell(network.name, cfg, rt, "train")
+    step, inputs = build_cell(network.name, cfg=cfg, rt=rt, mode="train")
     step(*inputs).asnumpy()
     with tempfile.TemporaryDirectory() as name:
         profiler = StepProfiler(Path(name), rt)
@@ -61,7 +63,10 @@ def profile_kernels(network: Network, cfg: Any, rt: Runtime, matmul_gflops: floa
         costs = add_costs(read_times(traces), read_launches(traces))
     copy_rate = measure_copy_gbs()
     total = sum(cost.milliseconds for cost in costs)
-    rows = [describe_cost(cost, total, matmul_gflops, copy_rate) for cost in costs[:SHOWN]]
+    rows = [
+        describe_cost(cost, total=total, matmul_gflops=matmul_gflops, copy_rate=copy_rate)
+        for cost in costs[:SHOWN]
+    ]
     print(*format_costs(rows), sep="\n")
     return {
         "batch": cfg.data.batch,
@@ -102,7 +107,9 @@ def add_costs(costs: dict[str, Cost], launches: list[Launch]) -> list[Cost]:
         if operator in costs:
             sizes = [prod(shape) for shape in inputs]
             costs[operator].bytes += 4 * (sum(sizes) + max(sizes, default=0)) / RECORDED
-            costs[operator].flops += count_flops(operator, inputs, outputs, weights) / RECORDED
+            costs[operator].flops += (
+                count_flops(operator, inputs=inputs, outputs=outputs, weights=weights) / RECORDED
+            )
     return sorted(costs.values(), key=lambda cost: -cost.milliseconds)
 
 

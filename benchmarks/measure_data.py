@@ -2,10 +2,10 @@
 
     python benchmarks/measure_data.py --videos DIR [--out out/data_path] [--seconds 10] [--clips 32]
 
-From the videos of DIR, repeated, it makes annotation files, frame folders, images and packs in
+From the videos of DIR, repeated, it makes annotation files, folders of frames, images and packs in
 --out. Then `benchmarks/benchmark.py data` runs once for each network and path, on the CPU, with two
 workers.
-Prints the tables. The last line of stdout is one JSON object: rows, packs.
+Prints the tables. The last line of stdout is one JSON object: rows, packed, extracted.
 """
 
 import json
@@ -24,11 +24,9 @@ import numpy as np
 
 from benchmarks.results import format_table, run_script
 from scripts.data.integrity import SUFFIXES
-from scripts.data.packing.encoder import DEFAULT_JPEG_QUALITY, to_jpeg
 from utils import cli
 from utils.config import ROOT
 from utils.files import report_write_errors, write_text
-from utils.video.decoders import open_video
 
 ROWS_OF_SET = "data.sets=[{name: clips, num_classes: 400}]"
 YAMLS = {
@@ -51,8 +49,8 @@ PATHS = {
     "original, decord": ["data.reader=decord"],
     "original, OpenCV": ["data.reader=opencv"],
     "original, PyAV": ["data.reader=pyav"],
-    "packed, video": ["data.packed={out}/video"],
-    "packed, jpeg": ["data.packed={out}/jpeg"],
+    "packed": ["data.packed={out}/packed"],
+    "folders of JPEG frames": ["data.root={out}/frames", "data.source=frames"],
 }
 WITHOUT_RAND_AUGMENT = ["data.rand_augment=", "data.repeated_aug=1"]  # of MViT
 # Clips a second that a device trains: TSM's on a V100 (49.9 hours on 6 for 100 epochs of 240,000
@@ -69,65 +67,60 @@ def main(
     clips: cli.PositiveInt = 32,
 ) -> None:
     if not videos.is_dir():
-        raise ValueError(f"--videos: {videos} is no folder")
+        raise ValueError(f"--videos: {videos} is not a folder")
     files = sorted(p for p in videos.resolve().iterdir() if p.suffix.lower() in SUFFIXES)
     if not files:
         raise ValueError(f"--videos: {videos} has no video")
     folder = out.resolve()
     with report_write_errors(folder, "--out"):
         folder.mkdir(parents=True, exist_ok=True)
-        prepare_data(files, folder, clips)
-    packs = {codec: pack_videos(folder, codec) for codec in ("video", "jpeg")}
+        write_lists(files, folder, clips)
+    packed = run_for_lists("pack_videos", folder, folder / "packed")
+    extracted = run_for_lists("extract_frames", folder, folder / "frames")
+    link_images(files, folder)
     options = ["--data.workers=2", "--seconds", str(seconds)]
     rows = []
     for network, path, settings in list_cases(folder):
-        arguments = ["data", *list_arguments(network, settings, folder), *options]
-        result = run_script("benchmarks/benchmark.py", *arguments)
+        inputs = list_arguments(network, settings, folder)
+        result = run_script("benchmarks/benchmark.py", "data", *inputs, *options)
         rows.append({"network": network, "path": path, **result})
     for line in [*format_costs(rows), "", *format_needs(rows)]:
         print(line)
-    print(json.dumps({"rows": rows, "packs": packs}))
+    print(json.dumps({"rows": rows, "packed": packed, "extracted": extracted}))
 
 
-def prepare_data(videos: list[Path], folder: Path, clips: int) -> None:
-    """Writes annotation files, frame folders and images; the videos repeat until `clips` clips."""
+def write_lists(videos: list[Path], folder: Path, clips: int) -> None:
+    """Writes annotation files; the videos repeat until `clips` clips."""
     lines = []
-    frames = []
     for k, path in enumerate(islice(cycle(videos), clips)):
-        name = f"clip_{k:03d}{path.suffix}"
+        name = name_clip(k, path)
         (folder / name).unlink(missing_ok=True)
         (folder / name).symlink_to(path)
         lines.append(f"{name} {k % 8}\n")
-        count = write_frames(path, folder / "frames" / path.stem)
-        frames.append(f"frames/{path.stem} {count} {k % 8}\n")
     for name in ("train.txt", "train.csv", "val.csv", "test.csv"):
         write_text(folder / name, "".join(lines))
-    write_text(folder / "frames.txt", "".join(frames))
+
+
+def name_clip(number: int, video: Path) -> str:
+    return f"clip_{number:03d}{video.suffix}"
+
+
+def link_images(videos: list[Path], folder: Path) -> None:
+    """Makes a class folder of images of the frames of each video."""
     for split in ("train", "val"):
         for k, path in enumerate(videos):
             target = folder / "images" / split / f"class_{k}"
             target.parent.mkdir(parents=True, exist_ok=True)
             target.unlink(missing_ok=True)
-            target.symlink_to(folder / "frames" / path.stem)
+            target.symlink_to(folder / "frames" / name_clip(k, path))
 
 
-def write_frames(video: Path, folder: Path) -> int:
-    """Writes all frames as JPEG files, if they are not there; returns their number."""
-    if folder.is_dir():
-        return len(list(folder.iterdir()))
-    folder.mkdir(parents=True)
-    with open_video(video) as source:
-        for number, frame in enumerate(source.in_order(), 1):
-            data = to_jpeg(frame[..., ::-1], DEFAULT_JPEG_QUALITY)
-            (folder / f"img_{number:05d}.jpg").write_bytes(data)
-        return len(source)
-
-
-def pack_videos(folder: Path, codec: str) -> dict:
-    """Packs the videos of TSM, and of MViT, whose annotation files X3D uses too; TSM's result."""
-    options = [f"--out={folder / codec}", f"--codec={codec}"]
+def run_for_lists(script: str, folder: Path, out: Path) -> dict:
+    """Runs a script for TSM, and for MViT, whose lists X3D uses too; returns TSM's result."""
     results = [
-        run_script("scripts/data/pack_videos.py", *list_arguments(network, [], folder), *options)
+        run_script(
+            f"scripts/data/{script}.py", *list_arguments(network, [], folder), f"--out={out}"
+        )
         for network in ("tsm", "mvit_multi")
     ]
     return results[0]
@@ -140,8 +133,6 @@ def list_cases(folder: Path) -> Iterator[tuple[str, str, list[str]]]:
             yield network, path, [setting.format(out=folder) for setting in settings]
     for path in ("original, decord", "original, PyAV"):
         yield "mvit_multi", f"{path}, without RandAugment", [*PATHS[path], *WITHOUT_RAND_AUGMENT]
-    frames = ["data.source=frames", "data.train_list=frames.txt", "data.test_list=frames.txt"]
-    yield "tsm", "folders of JPEG frames", frames
     yield "resnet50", "JPEG files", [f"data.root={folder / 'images'}"]
 
 

@@ -3,7 +3,7 @@
     python benchmarks/measure_networks.py [--torch] [--repeats 5] [--only NAME,NAME]
 
 Runs `benchmarks/benchmark.py step` once for each network, in float32; with --torch also in eager
-PyTorch, if that is installed. --only takes names of yamls. Prints the table. The last line of
+PyTorch, if that is installed. --only takes names of recipes. Prints the table. The last line of
 stdout is one JSON object: rows.
 """
 
@@ -23,7 +23,7 @@ from utils import cli
 from utils.config import ROOT
 from utils.messages import check_choice
 
-# Settings by yaml, besides FIXED: batches that a small machine holds.
+# Settings by recipe, besides FIXED: batches that a small machine holds.
 NETWORKS = {
     "tsm_r50_k400_8f": ["--data.batch=2"],
     "resnet50_r50_imagenet_torchvision": ["--data.batch=8"],
@@ -63,9 +63,9 @@ def main(*, torch: bool = False, repeats: cli.PositiveInt = 5, only: str = "") -
         check_choice(name, NETWORKS, "name of --only")
     for name in names:
         print(f"{name} ...", file=sys.stderr, flush=True)
-        arguments = ["--config_path", str(next(ROOT.glob(f"*/configs/{name}.yaml")))]
-        arguments += [*FIXED, *NETWORKS[name], f"--repeats={repeats}", *["--torch"] * torch]
-        rows.append(run_script("benchmarks/benchmark.py", "step", *arguments))
+        options = ["--config_path", str(next(ROOT.glob(f"*/configs/{name}.yaml")))]
+        options += [*FIXED, *NETWORKS[name], f"--repeats={repeats}", *["--torch"] * torch]
+        rows.append(run_script("benchmarks/benchmark.py", "step", *options))
     for line in format_rows(rows):
         print(line)
     print(json.dumps({"rows": rows}))

@@ -63,13 +63,13 @@ def print_result(result: dict, out: Optional[Path]) -> None:
 
 
 def read_result(path: Path, benchmark: str, config: str) -> dict:
-    """The earlier result in the last line of a file; ValueError if its kind or yaml is another."""
+    """The earlier result in the last line of a file; ValueError if kind or recipe differ."""
     try:
         result = json.loads(read_text(path, f"--against: {path}").strip().splitlines()[-1])
     except (IndexError, json.JSONDecodeError):
         result = None
     if not isinstance(result, dict) or not {"benchmark", "config"} <= set(result):
-        raise ValueError(f"--against: the last line of {path} is no result of a benchmark")
+        raise ValueError(f"--against: the last line of {path} is not a result of a benchmark")
     for name, expected in (("benchmark", benchmark), ("config", config)):
         if result[name] != expected:
             raise ValueError(f"--against: {path} has {name} {result[name]}, this run {expected}")

@@ -6,7 +6,7 @@ channels first, because the pooling convolutions read this order: a matrix produ
 order in the same time, and a transposition of the unpooled grid takes three times as long.
 """
 
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
@@ -14,9 +14,9 @@ from mindspore import dtype as mstype
 from mindspore.common.initializer import Normal, Uniform, Zero, initializer
 from scipy.linalg import block_diag
 
-from utils.nn.conv3d import DepthwiseConv3d, stack
-from utils.nn.cpu_kernels import operators as cpu
-from utils.nn.layers import Dense, LayerNorm, make_resize_matrix, on_ascend
+from utils.nn import kernels
+from utils.nn.conv3d import DepthwiseConv3d
+from utils.nn.layers import Dense, LayerNorm, make_resize_matrix
 
 Grid = tuple[int, int, int]
 # Initial deviation of all position embeddings and matrices. The sources truncate the normal
@@ -57,10 +57,7 @@ class ChannelsFirstDense(nn.Cell):
         super().__init__()
         self.weight = Parameter(initializer(Normal(STD), (cout, cin)), name="weight")
         self.bias = Parameter(initializer(Zero(), (cout,)), name="bias")
-        self.product = ops.BatchMatMul(transpose_b=True)
-        self.add = ops.BiasAdd()
-        self.cpu = cpu.build_product(transpose=True, shared=True)
-        self.cpu_bias = cpu.build_bias("add_channel_bias")
+        self.linear = kernels.current().channels_first_linear()
 
     def construct(self, x: Tensor, part: int = 0, parts: int = 1) -> Tensor:
         weight = ops.cast(self.weight, x.dtype)
@@ -69,10 +66,7 @@ class ChannelsFirstDense(nn.Cell):
             size = self.weight.shape[0] // parts
             weight = weight[part * size : (part + 1) * size]
             bias = bias[part * size : (part + 1) * size]
-        if self.cpu is not None and self.training and x.dtype == mstype.float32:
-            return self.cpu_bias(self.cpu(ops.expand_dims(weight, 0), x), bias)
-        weight = ops.broadcast_to(weight, (x.shape[0], *weight.shape))
-        return self.add(self.product(weight, x), bias)
+        return self.linear(x, weight, bias)
 
 
 class Attention(nn.Cell):
@@ -91,28 +85,29 @@ class Attention(nn.Cell):
         self.qkv = ChannelsFirstDense(plan.dim, 3 * plan.dim_out)
         self.proj = Dense(plan.dim_out, plan.dim_out, weight_init=Normal(STD))
         strides = (plan.stride_q, plan.stride_kv, plan.stride_kv)
-        pools = [DepthwiseConv3d(self.size, (3, 3, 3), stride, impl) for stride in strides]
+        pools = [
+            DepthwiseConv3d(self.size, kernel=(3, 3, 3), stride=stride, impl=impl)
+            for stride in strides
+        ]
         norms = [LayerNorm(self.size, eps) for _ in strides]
         self.pool_q, self.pool_k, self.pool_v = pools
         self.norm_q, self.norm_k, self.norm_v = norms
         for pool in pools:
             pool.weight.set_data(initializer(Uniform(27**-0.5), pool.weight.shape))
-        tokens = int(token) + int(np.prod(self.out_grid))
-        mask = (np.arange(tokens) >= int(token)).reshape(1, 1, tokens, 1)  # without class token
-        self.not_token = Tensor(mask.astype(np.float32))
         self.positions = RelativePositions(plan, token) if relative else None
         if relative:
             self.rel_pos_t, self.rel_pos_h, self.rel_pos_w = (
                 Parameter(initializer(Normal(STD), (length, self.size)), name=f"rel_pos_{axis}")
                 for axis, length in zip("thw", self.positions.lengths)
             )
-        self.score = ops.BatchMatMul(transpose_b=True)
-        self.blend = ops.BatchMatMul()
-        self.cpu_score = cpu.build_product(transpose=True)
-        self.cpu_blend = cpu.build_product()
+        self.project = kernels.current().project_and_pool
+        self.score = kernels.current().matmul(transpose=True)
+        self.blend = kernels.current().matmul()
+        self.clear_class_token = kernels.current().clear_class_token
 
     def construct(self, x: Tensor) -> Tensor:
-        q, k, v = self.project(x)
+        pools = (self.pool_q, self.pool_k, self.pool_v)
+        q, k, v = self.project(x, self.qkv, pools, self.heads, self.grid, self.token)
         # (B, h, N', d)
         q = self.norm_q(q)
         k = self.norm_k(k)
@@ -122,73 +117,13 @@ class Attention(nn.Cell):
             tables = (self.rel_pos_t, self.rel_pos_h, self.rel_pos_w)
             scaled, k = self.positions(scaled, q, k, tables)
         k = ops.cast(k, scaled.dtype)
-        if self.cpu_score is not None and self.training and x.dtype == mstype.float32:
-            scores = multiply(self.cpu_score, scaled, k)  # (B, h, Nq, Nk)
-            y = multiply(self.cpu_blend, ops.softmax(scores, -1), v)
-        else:
-            scores = self.score(scaled, k)
-            weights = ops.softmax(ops.cast(scores, mstype.float32), -1)
-            y = self.blend(ops.cast(weights, x.dtype), ops.cast(v, x.dtype))
-        y = y + ops.cast(self.get_residual(q), x.dtype)
+        weights = ops.softmax(ops.cast(self.score(scaled, k), mstype.float32), -1)
+        y = self.blend(ops.cast(weights, x.dtype), ops.cast(v, x.dtype))
+        residual = self.clear_class_token(q) if self.token else q  # the unscaled queries
+        y = y + ops.cast(residual, x.dtype)
         n = y.shape[2]
         y = ops.reshape(ops.transpose(y, (0, 2, 1, 3)), (-1, n, self.heads * self.size))
         return self.proj(y)
-
-    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Computes pooled queries, keys and values of tokens, each (B, h, N', d)."""
-        if on_ascend() and self.pool_k.impl == "taps":
-            return self.project_at_once(x)
-        parts = ()
-        for i, pool in enumerate((self.pool_q, self.pool_k, self.pool_v)):
-            part = self.qkv(x, i, 3)  # (B, h*d, N)
-            class_token = part[:, :, :1] if self.token else None
-            part = part[:, :, 1:] if self.token else part
-            pooled = pool(ops.reshape(part, (-1, self.size, *self.grid)))
-            parts += (self.to_tokens(pooled, class_token),)
-        return parts
-
-    def project_at_once(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """`project` with fewer kernels: one matrix product, one pooling for keys and values."""
-        # (B, 3*h*d, N)
-        wide = self.qkv(x)
-        width = self.heads * self.size
-        class_tokens = (None, None, None)
-        if self.token:
-            class_tokens = ops.split(wide[:, :, :1], width, 1)
-            wide = wide[:, :, 1:]
-        q, kv = ops.split(wide, (width, 2 * width), 1)
-        q = self.pool_q(ops.reshape(q, (-1, self.size, *self.grid)))
-        # All heads of the keys use the same kernels, so do all heads of the values.
-        kernels = stack((self.pool_k.weight, self.pool_v.weight), 0)  # (2, d, 1, 3, 3, 3)
-        kernels = ops.expand_dims(ops.cast(kernels, kv.dtype), 1)
-        shape = (2, self.heads, *kernels.shape[2:])
-        kernels = ops.reshape(ops.broadcast_to(kernels, shape), (2 * width, *shape[3:]))
-        kv = self.pool_k.convolve_taps(ops.reshape(kv, (-1, 2 * width, *self.grid)), kernels)
-        k, v = ops.split(kv, width, 1)
-        q_token, k_token, v_token = class_tokens
-        return self.to_tokens(q, q_token), self.to_tokens(k, k_token), self.to_tokens(v, v_token)
-
-    def to_tokens(self, x: Tensor, class_token: Optional[Tensor]) -> Tensor:
-        """Pooled maps (..., T, H, W) of all heads to tokens (B, h, N', d), class token first."""
-        x = ops.reshape(x, (-1, self.size, x.shape[2] * x.shape[3] * x.shape[4]))
-        if class_token is not None:
-            x = ops.cat((ops.reshape(class_token, (-1, self.size, 1)), x), 2)
-        x = ops.transpose(x, (0, 2, 1))
-        return ops.reshape(x, (-1, self.heads, x.shape[1], self.size))
-
-    def get_residual(self, q: Tensor) -> Tensor:
-        """The pooled queries, unscaled; zero for the class token."""
-        if not self.token:
-            return q
-        if on_ascend():
-            return q * ops.cast(self.not_token, q.dtype)
-        return ops.cat((ops.zeros_like(q[:, :, :1]), q[:, :, 1:]), 2)
-
-
-def multiply(product: ops.Custom, a: Tensor, b: Tensor) -> Tensor:
-    """A kernel's products of matrices (B, h, rows, columns)."""
-    y = product(ops.reshape(a, (-1, *a.shape[2:])), ops.reshape(b, (-1, *b.shape[2:])))
-    return ops.reshape(y, (*a.shape[:2], *y.shape[1:]))
 
 
 class RelativePositions(nn.Cell):
@@ -208,14 +143,10 @@ class RelativePositions(nn.Cell):
         self.lengths = compute_table_lengths(plan)
         rows = [compute_distance_rows(q, k, n) for q, k, n in zip(self.query, key, self.lengths)]
         self.sizes = [len(axis_rows) for axis_rows in rows]
-        # One product for all three axes. Mixed precision does not cast tensors in a tuple, so they
-        # stay float32. On Ascend they have the type of the tables: selecting rows does not round.
-        self.rows = (Tensor(block_diag(*rows).astype(np.float32)),)
-        self.half_rows = (Tensor(block_diag(*rows).astype(np.float16)),)
+        # One product for all three axes.
+        self.select_rows = kernels.current().select_rows(block_diag(*rows))
         self.key_positions = Tensor(build_key_indicators(key, token))
-        self.product = ops.BatchMatMul(transpose_b=True)
-        self.select = ops.MatMul()
-        self.cpu = cpu.build_product(transpose=True)
+        self.product = kernels.current().matmul(transpose=True)
 
     def construct(self, scaled: Tensor, q: Tensor, k: Tensor, tables: tuple) -> tuple:
         """Appends channels to the scaled queries and the keys.
@@ -224,12 +155,8 @@ class RelativePositions(nn.Cell):
         """
         inner = q[:, :, 1:] if self.token else q
         parts = ()
-        table = ops.cat(tables, 0)
-        if on_ascend() and table.dtype == mstype.float16:
-            rows = self.select(self.half_rows[0], table)
-        else:
-            rows = self.select(self.rows[0], ops.cast(table, mstype.float32))
-        rows = ops.split(ops.cast(rows, q.dtype), self.sizes, 0)
+        rows = ops.cast(self.select_rows(ops.cat(tables, 0)), q.dtype)
+        rows = ops.split(rows, self.sizes, 0)
         for axis in range(3):
             parts += (self.multiply_along_axis(inner, rows[axis], axis),)
         sums = ops.cat(parts, -1)
@@ -247,19 +174,15 @@ class RelativePositions(nn.Cell):
         b, h, n, d = q.shape
         count = self.query[axis]
         rows = ops.reshape(rows, (count, -1, d))
-        if axis == 0 and on_ascend():  # time comes first, so no transposition is needed
+        if axis == 0:  # time comes first, so no transposition is needed
             rows = ops.broadcast_to(rows, (b * h, *rows.shape))
             sums = self.product(ops.reshape(q, (b * h, count, -1, d)), rows)
             return ops.reshape(sums, (b, h, n, -1))
         # The axis becomes the first dimension, the batch of the matrix product; then back.
-        order = ((2, 0, 1, 3, 4, 5), (3, 0, 1, 2, 4, 5), (4, 0, 1, 2, 3, 5))[axis]
-        back = ((1, 2, 0, 3, 4, 5), (1, 2, 3, 0, 4, 5), (1, 2, 3, 4, 0, 5))[axis]
+        order = ((3, 0, 1, 2, 4, 5), (4, 0, 1, 2, 3, 5))[axis - 1]
+        back = ((1, 2, 3, 0, 4, 5), (1, 2, 3, 4, 0, 5))[axis - 1]
         q = ops.transpose(ops.reshape(q, (b, h, *self.query, d)), order)
-        q_rows = ops.reshape(q, (count, -1, d))
-        if self.cpu is not None and self.training and q.dtype == mstype.float32:
-            sums = self.cpu(q_rows, rows)  # (Q, ..., K)
-        else:
-            sums = self.product(q_rows, rows)
+        sums = self.product(ops.reshape(q, (count, -1, d)), rows)  # (Q, ..., K)
         sums = ops.transpose(ops.reshape(sums, (*q.shape[:5], -1)), back)
         return ops.reshape(sums, (b, h, n, -1))
 

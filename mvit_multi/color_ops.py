@@ -64,12 +64,14 @@ def make_contrast_lut(frames: np.ndarray, factor: float) -> np.ndarray:
     """Scales the difference of levels and the mean grey level of each frame by `factor`."""
     pixels = frames.shape[1] * frames.shape[2]
     means = [int(cv2.sumElems(to_grey(frame))[0] / pixels + 0.5) for frame in frames]
-    return blend_levels(np.float32(means)[:, None, None], LEVELS, factor)
+    return blend_levels(np.array(means, np.float32)[:, None, None], LEVELS, factor)
 
 
 def adjust_color(frame: np.ndarray, factor: float, out: np.ndarray) -> None:
     """Scales the difference of a frame and its grey image by `factor`; writes into `out`."""
-    blend_frames(cv2.cvtColor(to_grey(frame), cv2.COLOR_GRAY2RGB), frame, factor, out)
+    blend_frames(
+        cv2.cvtColor(to_grey(frame), cv2.COLOR_GRAY2RGB), frame=frame, factor=factor, out=out
+    )
 
 
 def adjust_sharpness(frame: np.ndarray, factor: float, out: np.ndarray) -> None:
@@ -80,7 +82,7 @@ def adjust_sharpness(frame: np.ndarray, factor: float, out: np.ndarray) -> None:
     smooth = cv2.filter2D(frame, -1, SMOOTHING)  # sums of thirteenths are never half a level
     smooth[[0, -1]] = frame[[0, -1]]
     smooth[:, [0, -1]] = frame[:, [0, -1]]
-    blend_frames(smooth, frame, factor, out)
+    blend_frames(smooth, frame=frame, factor=factor, out=out)
 
 
 def to_grey(frame: np.ndarray) -> np.ndarray:

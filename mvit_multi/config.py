@@ -3,9 +3,18 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, Optional, Union
+from typing import Literal, NamedTuple, Optional
 
-from utils.config import Run, check_fraction, check_positive, check_swap_labels
+from utils.config import (
+    ClassSettings,
+    Evaluation,
+    NetworkConfig,
+    Recipe,
+    VideoData,
+    check_fraction,
+    check_positive,
+    check_swap_labels,
+)
 
 
 class Policy(NamedTuple):
@@ -29,7 +38,15 @@ def parse_policy(text: str) -> Policy:
 
 
 @dataclass(frozen=True)
-class DatasetSettings:
+class DatasetClasses:
+    """The settings of one data set without a default."""
+
+    name: str
+    num_classes: int
+
+
+@dataclass(frozen=True)
+class DatasetSettings(ClassSettings, DatasetClasses):
     """One data set: its classes, its folders, and how its videos are sampled and tested.
 
     `videos` is a folder in `data.root`. `lists` is a folder in `data.lists` with the annotation
@@ -37,14 +54,9 @@ class DatasetSettings:
     `segments` one frame of each of equal segments.
     """
 
-    name: str
-    num_classes: int
     videos: str = "."
     lists: str = "."
-    labels: str = ""  # class names: utils/labels/<labels>.txt
     sampling: Literal["time", "segments"] = "time"
-    flip: bool = True
-    swap_labels: tuple[tuple[int, int], ...] = ()  # pairs of labels that a flip swaps
     clips: int = 1  # clips of a video in evaluation
     crops: Literal[1, 3] = 1
     short_side: int = 256  # of a frame in evaluation
@@ -60,19 +72,21 @@ class DatasetSettings:
 
 
 @dataclass(frozen=True)
-class Data:
-    """All data sets, and the settings that they have in common."""
+class DatasetList:
+    """The settings of several data sets without a default."""
 
     root: Path
     sets: tuple[DatasetSettings, ...]
+
+
+@dataclass(frozen=True)
+class Data(VideoData, DatasetList):
+    """All data sets, and the settings that they have in common."""
+
     lists: Optional[Path] = None  # default: root
-    packed: Optional[Path] = None  # folder of packed videos: scripts/data/pack_videos.py
-    reader: Literal["auto", "pyav", "decord", "opencv"] = "auto"
-    max_pixels: int = 4096 * 4096  # of a frame; a video with larger frames is unreadable
     frames: int = 32
     stride: int = 3  # distance of two frames of a clip, in frames of a video with rate `fps`
     fps: float = 30.0
-    crop: int = 224
     repeated_aug: int = 2  # repeated augmentation: clips of one decoded video
     dataset_repeats: int = 1  # how often an epoch contains each video
     rand_augment: str = "rand-m7-n4-mstd0.5-inc1"  # empty: off
@@ -85,14 +99,10 @@ class Data:
     mix_prob: float = 1.0
     mix_switch: float = 0.5  # probability of cutmix if both are on
     batch: int = 4  # videos per device
-    workers: Union[int, Literal["auto"]] = "auto"  # auto: this device's share of the CPU cores
-    processes: Union[bool, Literal["auto"]] = "auto"  # auto: true on a CPU with more than 8 workers
-    prefetch: Union[int, Literal["auto"]] = "auto"  # batches prepared in advance; auto: 2 to 8
-    max_unreadable: float = 0.01  # the run stops above this fraction of unreadable videos
 
     def __post_init__(self):
-        check_positive(self, "data", "frames", "stride", "fps", "crop", "repeated_aug", "batch")
-        check_positive(self, "data", "dataset_repeats", "workers", "prefetch", "max_pixels")
+        super().__post_init__()
+        check_positive(self, "data", "frames", "stride", "fps", "repeated_aug", "dataset_repeats")
         names = [dataset.name for dataset in self.sets]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"data.sets: one or more, each with a name of its own, not {names}")
@@ -110,9 +120,12 @@ class Data:
             )
         if self.rand_augment:
             parse_policy(self.rand_augment)
-        check_fraction(self, "data", "max_unreadable")
         if self.repeated_aug * self.batch < 2 and self.mixes:
             raise ValueError("data.mixup and cutmix need two clips a batch")
+
+    @property
+    def clips_per_sample(self) -> int:
+        return self.repeated_aug
 
     @property
     def mixes(self) -> bool:
@@ -148,24 +161,19 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Train:
-    """The recipe. Learning rates are for `base_batch` videos per update; the batch scales them."""
+class Train(Recipe):
+    """The recipe; `base_batch` counts videos, `momentum` and `nesterov` are settings of sgd."""
 
-    epochs: int = 50
     lr: float = 2e-4
-    base_batch: int = 0  # 0: use the rates as they are
     warmup_epochs: float = 10
     warmup_lr: float = 2e-6
     end_lr: float = 2e-6
     optimizer: Literal["adamw", "sgd"] = "adamw"
     betas: tuple[float, float] = (0.9, 0.999)  # of adamw
     eps: float = 1e-8  # of adamw
-    momentum: float = 0.9  # of sgd
-    nesterov: bool = True  # of sgd
+    nesterov: bool = True
     weight_decay: float = 0.05
-    clip_norm: float = 1.0  # 0: off
-    accumulation_steps: int = 1  # micro-batches per update
-    ema_decay: float = 0.0  # decay of the exponential moving average of weights; 0: off
+    clip_norm: float = 1.0
     smoothing: float = 0.1
     smoothing_classes: int = 0  # classes that smoothing spreads over; 0: those of each set
     set_weights: tuple[float, ...] = ()  # weights of the losses of the data sets; empty: all 1
@@ -175,30 +183,29 @@ class Train:
     std_weight: float = 25.0
     covariance_weight: float = 1.0
     gradient: Literal["true", "original"] = "true"  # original: the gradient divided by the devices
-    pretrained: Optional[Path] = None  # a converted checkpoint
-    new_head: bool = False  # fresh heads, projections and expander
 
     def __post_init__(self):
-        check_positive(self, "train", "epochs", "lr", "accumulation_steps", "eps")
-        check_fraction(self, "train", "ema_decay", "smoothing")
+        super().__post_init__()
+        check_positive(self, "train", "eps")
+        check_fraction(self, "train", "smoothing")
 
 
 @dataclass(frozen=True)
-class Eval:
+class Eval(Evaluation):
     """Which data sets are evaluated; the views are settings of each data set."""
 
     sets: tuple[str, ...] = ()  # names; empty: all
-    batch: int = 4  # videos per device
     val_skip: int = 5  # validation in training uses every `val_skip`-th line of val.csv
-    allow_unreadable: bool = False
 
     def __post_init__(self):
-        check_positive(self, "eval", "batch", "val_skip")
+        super().__post_init__()
+        check_positive(self, "eval", "val_skip")
 
 
 @dataclass(frozen=True)
-class Config:
-    run: Run
+class Config(NetworkConfig):
+    """The settings of a run."""
+
     data: Data
     model: Model = Model()
     train: Train = Train()

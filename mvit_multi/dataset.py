@@ -7,21 +7,20 @@ for unreadable videos and for the padding of the last batch. A video is decoded 
 clips or views.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
 from mvit_multi import sampling, transforms
-from mvit_multi.config import parse_policy
+from mvit_multi.config import Config, Data, DatasetSettings, parse_policy
 from mvit_multi.mixup import build_target_row
-from utils.data import video_dataset
+from utils.data import records, videos
 from utils.data.annotation_file import AnnotationFile, swap_label
-from utils.data.packed import reader
 from utils.data.sampler import TrainSampler
 from utils.nn.mixing import Mix, draw_mix
 from utils.runtime import Runtime
-from utils.video.decoders import FrameSource
-from utils.video.transforms import test_views
+from utils.video.reader import Timeline
+from utils.video.transforms import cut_views
 
 SPLITS = ("train", "val", "test")
 
@@ -32,45 +31,65 @@ class Sample(NamedTuple):
     path: str
     dataset_index: int
     label: int
-    location: Any = None  # of a packed list: the `utils.data.packed.reader.Place`
+    num_frames: Optional[int] = None  # of a folder of frames
+    location: Any = None  # of a packed list: the `utils.data.packed.reader.PackLocation`
 
 
-def get_annotation_file(cfg, dataset_index: int, split: str) -> AnnotationFile:
+def get_annotation_file(cfg: Config, dataset_index: int, split: str) -> AnnotationFile:
     data = cfg.data
     settings = cfg.data.sets[dataset_index]
     name = f"{settings.lists}/{split}.csv"
-    path = (data.lists or data.root) / name
-    arguments = (data.root / settings.videos, "video", settings.num_classes)
-    return AnnotationFile(name, path, *arguments, max_pixels=data.max_pixels)
+    return AnnotationFile(
+        name,
+        path=(data.lists or data.root) / name,
+        root=data.root / settings.videos,
+        source=data.source,
+        num_classes=settings.num_classes,
+        image_tmpl=data.image_tmpl,
+        max_pixels=data.max_pixels,
+    )
 
 
-def list_annotation_files(cfg) -> list[AnnotationFile]:
-    """All annotation files of the yaml that exist; if none does, all of them."""
+def list_annotation_files(cfg: Config) -> list[AnnotationFile]:
+    """All annotation files of the recipe that exist; if none does, all of them."""
     count = range(len(cfg.data.sets))
     files = [get_annotation_file(cfg, k, split) for k in count for split in SPLITS]
     return [file for file in files if file.path.is_file()] or files
 
 
-def read_dataset_records(cfg, dataset_index: int, split: str) -> list[Sample]:
+def read_dataset_records(cfg: Config, dataset_index: int, split: str) -> list[Sample]:
     """The samples of one split of one data set. Raises ValueError for bad lines."""
-    records = reader.read_records(get_annotation_file(cfg, dataset_index, split), cfg.data.packed)
-    return [Sample(record.path, dataset_index, record.label, record.location) for record in records]
+    file = get_annotation_file(cfg, dataset_index, split)
+    return [
+        Sample(
+            record.path,
+            dataset_index=dataset_index,
+            label=record.label,
+            num_frames=record.num_frames,
+            location=record.location,
+        )
+        for record in records.read_records(file, cfg.data.packed)
+    ]
 
 
-def read_records(cfg, split: str) -> list[Sample]:
+def read_records(cfg: Config, split: str) -> list[Sample]:
     """The samples of all data sets in order; in training repeated `data.dataset_repeats` times."""
     count = range(len(cfg.data.sets))
     samples = [sample for k in count for sample in read_dataset_records(cfg, k, split)]
     return samples * (cfg.data.dataset_repeats if split == "train" else 1)
 
 
-class TrainSource(video_dataset.TrainVideos):
+class TrainSource(videos.TrainVideos):
     """Several clips of one random sequence of frames of a video, each with its own augmentation."""
 
+    cfg: Config
+    data: Data
     columns = ("clip", "target")
 
-    def __init__(self, samples: list[Sample], cfg, sampler: TrainSampler, epochs: int, skip: int):
-        super().__init__(samples, cfg, sampler, epochs, skip)
+    def __init__(
+        self, samples: list[Sample], cfg: Config, sampler: TrainSampler, epochs: int, skip: int
+    ):
+        super().__init__(samples, cfg=cfg, sampler=sampler, epochs=epochs, skip=skip)
         self.policy = parse_policy(self.data.rand_augment) if self.data.rand_augment else None
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
@@ -83,7 +102,14 @@ class TrainSource(video_dataset.TrainVideos):
         """The mixing of the batch with this number; the same on all ranks."""
         data = self.data
         rng = np.random.RandomState([self.sampler.seed, 1, batch])
-        return draw_mix(rng, data.crop, data.mixup, data.cutmix, data.mix_switch, data.mix_prob)
+        return draw_mix(
+            rng,
+            size=data.crop,
+            mixup=data.mixup,
+            cutmix=data.cutmix,
+            switch=data.mix_switch,
+            prob=data.mix_prob,
+        )
 
     def list_flip_settings(self) -> list:
         sets = enumerate(self.data.sets)
@@ -91,13 +117,15 @@ class TrainSource(video_dataset.TrainVideos):
 
     def read_frames(self, sample: Sample, rng: np.random.RandomState) -> np.ndarray:
         data = self.data
-        with self.count_damaged(reader.open_record(sample, data)) as video:
+        with self.count_damaged(records.open_record(sample, data)) as video:
             length = len(video)
             if data.sets[sample.dataset_index].sampling == "segments":
                 return video.frames(sampling.sample_by_segments(data.frames, length, rng.uniform))
             span = compute_span(video, data)
             start = rng.uniform() * max(length - span, 0)
-            return video.frames(sampling.sample_by_time(start, span, data.frames, length))
+            return video.frames(
+                sampling.sample_by_time(start, span=span, frames=data.frames, length=length)
+            )
 
     def make_row(self, sample: Sample, rng: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
         data = self.data
@@ -105,7 +133,7 @@ class TrainSource(video_dataset.TrainVideos):
         frames = self.read_frames(sample, rng)
         clips = []
         targets = []
-        for _ in range(data.repeated_aug):
+        for _ in range(self.copies):
             clip, mirrored = transforms.make_train_clip(
                 frames,
                 crop=data.crop,
@@ -121,20 +149,21 @@ class TrainSource(video_dataset.TrainVideos):
             targets.append(build_target_row(sample.dataset_index, label, 1.0))
         return np.stack(clips), np.stack(targets)
 
-    def make_blank_row(self) -> tuple[np.ndarray, np.ndarray]:
-        copies = self.data.repeated_aug
-        clips = np.zeros((copies, *get_input_shape(self.data)), np.uint8)
-        return clips, np.stack([build_target_row(0, 0, 1.0)] * copies)
+    def blank(self) -> tuple[np.ndarray, np.ndarray]:
+        clips = np.zeros((self.copies, *get_input_shape(self.data)), np.uint8)
+        return clips, np.stack([build_target_row(0, 0, 1.0)] * self.copies)
 
 
-class EvalVideos(video_dataset.EvalVideos):
+class EvalVideos(videos.EvalVideos):
     """All views of each video of one data set.
 
     `split` is "test" (the views of the data set's settings) or "val" (every `eval.val_skip`-th
     video, one clip, one crop).
     """
 
-    def __init__(self, cfg, rt: Runtime, dataset_index: int, split: str = "test"):
+    cfg: Config
+
+    def __init__(self, cfg: Config, rt: Runtime, dataset_index: int, split: str = "test"):
         self.settings = cfg.data.sets[dataset_index]
         self.clips = self.settings.clips
         self.crops = self.settings.crops
@@ -142,17 +171,23 @@ class EvalVideos(video_dataset.EvalVideos):
         if split == "val":
             self.clips = self.crops = 1
             samples = samples[:: cfg.eval.val_skip]
-        super().__init__(samples, cfg, rt, (self.clips * self.crops, *get_input_shape(cfg.data)))
+        super().__init__(
+            samples, cfg=cfg, rt=rt, shape=(self.clips * self.crops, *get_input_shape(cfg.data))
+        )
 
-    def make_views(self, sample: Sample, number: int) -> np.ndarray:
+    def make_views(self, record: Sample, sample: int) -> np.ndarray:
         data = self.cfg.data
-        with reader.open_record(sample, data) as video:
-            indices = choose_test_frames(video, data, self.settings, self.clips)
+        with records.open_record(record, data) as video:
+            indices = choose_test_frames(video, data=data, settings=self.settings, clips=self.clips)
             frames, order = video.frames_once(indices)
-        return cut_views(frames, order, data, self.settings, self.crops)
+        return cut_test_views(
+            frames, order=order, data=data, settings=self.settings, crops=self.crops
+        )
 
 
-def choose_test_frames(video: FrameSource, data, settings, clips: int) -> np.ndarray:
+def choose_test_frames(
+    video: Timeline, data: Data, settings: DatasetSettings, clips: int
+) -> np.ndarray:
     """The frame indices (clips, T) of a test; `settings` are those of the data set."""
     length = len(video)
     indices = []
@@ -162,36 +197,26 @@ def choose_test_frames(video: FrameSource, data, settings, clips: int) -> np.nda
             continue
         span = compute_span(video, data)
         start = sampling.compute_view_start(clip, clips, max(length - span, 0))
-        indices.append(sampling.sample_by_time(start, span, data.frames, length))
+        indices.append(sampling.sample_by_time(start, span=span, frames=data.frames, length=length))
     return np.stack(indices)
 
 
-def cut_views(frames: np.ndarray, order: np.ndarray, data, settings, crops: int) -> np.ndarray:
+def cut_test_views(
+    frames: np.ndarray, order: np.ndarray, data: Data, settings: DatasetSettings, crops: int
+) -> np.ndarray:
     """Views uint8 (V, 3, T, crop, crop): the crops of the first clip, then of the second, ...
 
     `order` (clips, T) holds the index into `frames` of every frame of the clips.
     """
-    return test_views(frames, order, settings.short_side, data.crop, crops)
+    return cut_views(frames, clips=order, side=settings.short_side, crop=data.crop, crops=crops)
 
 
-def compute_span(video: FrameSource, data) -> float:
-    return sampling.compute_clip_span(data.frames, data.stride, video.fps or data.fps, data.fps)
+def compute_span(video: Timeline, data: Data) -> float:
+    return sampling.compute_clip_span(
+        data.frames, stride=data.stride, fps=video.fps or data.fps, target_fps=data.fps
+    )
 
 
-def get_input_shape(data) -> tuple[int, int, int, int]:
+def get_input_shape(data: Data) -> tuple[int, int, int, int]:
     """The shape of one clip as the network reads it: (3, T, crop, crop)."""
     return 3, data.frames, data.crop, data.crop
-
-
-def get_clip_shape(data, size: int) -> tuple[int, ...]:
-    """The shape of one sample of a training batch: (S, 3, T, size, size)."""
-    return data.repeated_aug, 3, data.frames, size, size
-
-
-def build_targets(cfg, labels: np.ndarray) -> np.ndarray:
-    """Targets float32 (B, S, 7) of clips of the first data set with labels (B,), not mixed."""
-    rows = [[build_target_row(0, int(label), 1.0)] * cfg.data.repeated_aug for label in labels]
-    return np.array(rows, np.float32)
-
-
-build_train_sampler = video_dataset.train_sampler

@@ -1,4 +1,4 @@
-"""Evaluates a checkpoint on every data set of the yaml, each with its own head and views.
+"""Evaluates a checkpoint on every data set of the config file, each with its own head and views.
 
     python mvit_multi/eval.py --config_path Y --checkpoint_path C [--report DIR]
         [--eval.sets=[kinetics] ...]
@@ -23,26 +23,27 @@ from mvit_multi.config import Config
 from mvit_multi.dataset import get_annotation_file
 from mvit_multi.evaluation import build_eval_videos, evaluate_datasets
 from mvit_multi.network import NETWORK
-from mvit_multi.predict import build_heads
-from utils import cli, commands
+from utils import cli
 from utils.evaluate.metrics import write_result_file
 from utils.evaluate.report import report_videos
-from utils.export import inference
+from utils.inference import evaluation
+from utils.inference.load import load_scorer
 from utils.log import print_result
 
 
 def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
-    rt = commands.start(cfg)
+    rt = evaluation.start(cfg)
     videos = build_eval_videos(cfg, rt)
-    heads = build_heads(cfg)
+    heads = NETWORK.build_heads(cfg)
     pages = {}
     for k, source in videos.items():
         folder = report and f"{report}/{source.settings.name}"
         annotations = get_annotation_file(cfg, k, "test")
-        pages[k] = report_videos(folder, source, annotations, heads[k], rt)
-    clips = sum(len(source) * source.clips * source.crops for source in videos.values())
-    net = inference.load_network(NETWORK, cfg, checkpoint_path, clips=clips)
-    result = evaluate_datasets(net, videos, rt, {k: page.add for k, page in pages.items()})
+        pages[k] = report_videos(folder, videos=source, file=annotations, head=heads[k], rt=rt)
+    scorer = load_scorer(NETWORK, cfg, checkpoint_path)
+    result = evaluate_datasets(
+        scorer, videos=videos, rt=rt, collect={k: page.add for k, page in pages.items()}
+    )
     unreadable = sum(metrics["unreadable"] for metrics in result["sets"].values())
     result.update(unreadable=unreadable, checkpoint=str(checkpoint_path))
     write_result_file(checkpoint_path, result, rt)

@@ -3,27 +3,28 @@
 from typing import Any, Callable, Optional
 
 import numpy as np
-from mindspore import nn
 
+from mvit_multi.config import Config
 from mvit_multi.dataset import EvalVideos
-from mvit_multi.predict import HeadSelector
+from mvit_multi.predict import HeadScorer
 from utils.evaluate.metrics import evaluate, sum_count
-from utils.evaluate.scores import choose_clips_per_pass, get_device
+from utils.evaluate.scores import choose_clips_per_pass
+from utils.inference.scorer import Scorer
 from utils.runtime import Runtime
 
 
-def build_eval_videos(cfg: Any, rt: Runtime, split: str = "test") -> dict[int, EvalVideos]:
+def build_eval_videos(cfg: Config, rt: Runtime, split: str = "test") -> dict[int, EvalVideos]:
     """{data set index: its videos}: the data sets of `eval.sets` in a test, all in validation.
 
     Reads the annotation files; raises ValueError for bad lines.
     """
     names = (split == "test" and cfg.eval.sets) or [dataset.name for dataset in cfg.data.sets]
     chosen = [k for k, dataset in enumerate(cfg.data.sets) if dataset.name in names]
-    return {k: EvalVideos(cfg, rt, k, split) for k in chosen}
+    return {k: EvalVideos(cfg, rt=rt, dataset_index=k, split=split) for k in chosen}
 
 
 def evaluate_datasets(
-    net: nn.Cell,
+    scorer: Scorer,
     videos: dict[int, EvalVideos],
     rt: Runtime,
     collect: Optional[dict[int, Callable]] = None,
@@ -36,11 +37,20 @@ def evaluate_datasets(
     by_name = {}
     sources = list(videos.values())
     views = [source.clips * source.crops for source in sources]
-    size = choose_clips_per_pass(sources[0].cfg.eval.batch, *views, device=get_device(net))
+    cfg = sources[0].cfg
+    size = choose_clips_per_pass(cfg.eval.batch, *views, device=scorer.device)
     for k, source in videos.items():
-        head = HeadSelector(net, k)
+        head = HeadScorer(scorer, cfg.data.sets, k)
         classes = source.settings.num_classes
-        metrics = evaluate(head, source.dataset(), classes, rt, collect and collect[k], size)
+        add = collect[k] if collect else None
+        metrics: dict[str, Any] = evaluate(
+            head,
+            data=source.dataset(),
+            num_classes=classes,
+            rt=rt,
+            collect=add,
+            clips_per_pass=size,
+        )
         metrics["unreadable"] = sum_count(source.unreadable.count, rt)
         metrics["views"] = f"{source.clips}x{source.crops}"
         by_name[source.settings.name] = metrics

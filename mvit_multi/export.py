@@ -19,22 +19,13 @@ from utils.runtime import prepare_process
 prepare_process()
 
 from mvit_multi.config import Config
-from mvit_multi.dataset import get_input_shape
-from mvit_multi.model import ConcatHeads
 from mvit_multi.network import NETWORK
-from utils import cli, commands
-from utils.export.export import ExportSpec, check_options, describe_columns
+from utils import cli
+from utils.export.export import check_options, export_network
 
 
 def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
-    commands.export_network(NETWORK, cfg, checkpoint_path, options)
-
-
-def describe_export(cfg: Config) -> ExportSpec:
-    shape = get_input_shape(cfg.data)
-    info = {"columns": describe_columns(cfg.data.sets)}
-    onnx_arguments = {"depthwise_impl": "grouped"}
-    return ExportSpec(shape, "probabilities", info, wrap=ConcatHeads, onnx_arguments=onnx_arguments)
+    export_network(NETWORK, cfg=cfg, checkpoint_path=checkpoint_path, options=options)
 
 
 if __name__ == "__main__":

@@ -1,97 +1,95 @@
 """Network, loss and train step of a golden case, for the parity tests and `compare_step.py`."""
 
 import re
-from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from mindspore import nn
 
-from mvit_multi import loss
+from mvit_multi.config import Train
+from mvit_multi.loss import MultiLoss, VarianceCovarianceLoss
 from mvit_multi.lr_generator import build_parameter_groups
 from mvit_multi.mixup import build_target_row
-from mvit_multi.model import MViT
 from mvit_multi.network import NETWORK
 from utils.testing import golden
 from utils.train import optimizers
-
-# Settings of case["train"] that `compare_step.py --recipe` may change.
-RECIPE = {"label_smoothing": 0.0, "smoothing_classes": 0}
+from utils.train.train_step import TrainStep
 
 
-def list_model_arguments(case: dict, depthwise_impl: str = "frames") -> dict:
-    config = case["config"]
-    plain = config["MVIT.CLS_EMBED_ON"]
-    single = not config.get("MODEL.USE_MULTI_HEAD", False)
-    names = ("one",) if single else tuple(config["MODEL.MULTI_DATASETS"])
-    classes = config["MODEL.NUM_CLASSES"]
-    return {
-        "datasets": names,
-        "num_classes": (classes,) if single else tuple(config["MODEL.MULTI_NUM_CLASSES"]),
-        "frames": config["DATA.NUM_FRAMES"],
-        "crop": config["DATA.TRAIN_CROP_SIZE"],
-        "depth": config["MVIT.DEPTH"],
-        "dim": config["MVIT.EMBED_DIM"],
-        "heads": config["MVIT.NUM_HEADS"],
-        "stage_starts": tuple(block for block, _ in config["MVIT.DIM_MUL"]),
-        "kv_stride": config["MVIT.POOL_KV_STRIDE_ADAPTIVE"][1],
-        "drop_path": 0.0,
-        "dropout": 0.0,
-        "variant": "pyslowfast" if plain else "multitrain",
-        "relative": config.get("MVIT.REL_POS_EMBED", plain),
-        "single_head": single,
-        "cross_projections": config.get("MODEL.MULTI_ADD_CROSS_PROJ", False),
-        "expander": config.get("MODEL.USE_INF_EXPANDER", False),
-        "depthwise_impl": depthwise_impl,
-    }
+class MViTCase(golden.GoldenCase):
+    """A case of MultiTrain's or PySlowFast's MViTv2."""
 
+    network = NETWORK
+    recipe = {"label_smoothing": 0.0, "smoothing_classes": 0}
 
-def build_network(case: dict, training: bool = False, depthwise_impl: str = "frames") -> MViT:
-    net = MViT(**list_model_arguments(case, depthwise_impl))
-    golden.load_weights(net, golden.build_state_dict(case, net), NETWORK)
-    return net.set_train(training)
+    def model_arguments(self) -> dict[str, Any]:
+        config = self.case["config"]
+        plain = config["MVIT.CLS_EMBED_ON"]
+        single = not config.get("MODEL.USE_MULTI_HEAD", False)
+        names = ("one",) if single else tuple(config["MODEL.MULTI_DATASETS"])
+        classes = config["MODEL.NUM_CLASSES"]
+        return {
+            "datasets": names,
+            "num_classes": (classes,) if single else tuple(config["MODEL.MULTI_NUM_CLASSES"]),
+            "frames": config["DATA.NUM_FRAMES"],
+            "crop": config["DATA.TRAIN_CROP_SIZE"],
+            "depth": config["MVIT.DEPTH"],
+            "dim": config["MVIT.EMBED_DIM"],
+            "heads": config["MVIT.NUM_HEADS"],
+            "stage_starts": tuple(block for block, _ in config["MVIT.DIM_MUL"]),
+            "kv_stride": config["MVIT.POOL_KV_STRIDE_ADAPTIVE"][1],
+            "drop_path": 0.0,
+            "dropout": 0.0,
+            "variant": "pyslowfast" if plain else "multitrain",
+            "relative": config.get("MVIT.REL_POS_EMBED", plain),
+            "single_head": single,
+            "cross_projections": config.get("MODEL.MULTI_ADD_CROSS_PROJ", False),
+            "expander": config.get("MODEL.USE_INF_EXPANDER", False),
+            "depthwise_impl": self.depthwise_impl,
+        }
 
+    def build_loss(self) -> nn.Cell:
+        config = self.case["config"]
+        arguments = self.model_arguments()
+        recipe = {**self.recipe, **self.case["train"]}
+        informative = None
+        if arguments["expander"]:
+            weights = config["MODEL.INF_STD_WEIGHT"], config["MODEL.INF_COVAR_WEIGHT"]
+            informative = VarianceCovarianceLoss(*weights, gather=None)
+        return MultiLoss(
+            arguments["num_classes"],
+            cross_projections=arguments["cross_projections"],
+            smoothing=recipe["label_smoothing"],
+            smoothing_classes=recipe["smoothing_classes"],
+            projection_weight=config.get("MODEL.MULTI_PROJ_LOSS_WEIGHT", 1.0),
+            add_to_scores=config.get("MODEL.MULTI_CROSS_PROJ_ADD_TO_PRED", False),
+            informative=informative,
+            informative_weight=config.get("MODEL.INF_LOSS_WEIGHT", 0.0),
+        )
 
-def build_loss(case: dict) -> nn.Cell:
-    config = case["config"]
-    arguments = list_model_arguments(case)
-    train = case["train"]
-    informative = None
-    if arguments["expander"]:
-        weights = config["MODEL.INF_STD_WEIGHT"], config["MODEL.INF_COVAR_WEIGHT"]
-        informative = loss.VarianceCovarianceLoss(*weights, gather=None)
-    return loss.build_loss(
-        arguments["num_classes"],
-        arguments["cross_projections"],
-        smoothing=train.get("label_smoothing", RECIPE["label_smoothing"]),
-        smoothing_classes=train.get("smoothing_classes", RECIPE["smoothing_classes"]),
-        projection_weight=config.get("MODEL.MULTI_PROJ_LOSS_WEIGHT", 1.0),
-        add_to_scores=config.get("MODEL.MULTI_CROSS_PROJ_ADD_TO_PRED", False),
-        informative=informative,
-        informative_weight=config.get("MODEL.INF_LOSS_WEIGHT", 0.0),
-    )
+    def build_target(self) -> np.ndarray:
+        """The target of a training batch: float32 (N, 7)."""
+        names = self.model_arguments()["datasets"]
+        lam = self.case["train"].get("mixup_lam", 1.0)
+        rows = [(names[0], row) if isinstance(row, int) else row for row in self.case["labels"]]
+        return np.array([build_target_row(names.index(n), label, lam) for n, label in rows])
 
+    def build_train_step(self, part: str) -> TrainStep:
+        """`part` is `step`."""
+        net = self.build_model(training=True)
+        optimizer = self.case["train"][part]["optimizer"]
+        train = Train(weight_decay=optimizer["weight_decay"])
+        weights = net.trainable_params()
+        lr = np.full(golden.UPDATES, optimizer["lr"])
+        groups = build_parameter_groups(weights, train, lr)
+        opt = optimizers.AdamW(
+            weights, groups=groups, betas=optimizer["betas"], eps=optimizer["eps"]
+        )
+        return golden.build_train_step(
+            net, loss=self.build_loss(), optimizer=opt, clip_norm=optimizer["clip_grad_l2norm"]
+        )
 
-def build_target(case: dict) -> np.ndarray:
-    """The target of a training batch: float32 (N, 7)."""
-    names = list_model_arguments(case)["datasets"]
-    lam = case["train"].get("mixup_lam", 1.0)
-    rows = [(names[0], row) if isinstance(row, int) else row for row in case["labels"]]
-    return np.array([build_target_row(names.index(n), label, lam) for n, label in rows])
-
-
-def build_train_step(case: dict, part: str) -> nn.Cell:
-    """The train step of the recorded updates; `part` is `step`."""
-    net = build_network(case, training=True)
-    recipe = case["train"][part]["optimizer"]
-    train = SimpleNamespace(weight_decay=recipe["weight_decay"])
-    weights = net.trainable_params()
-    lr = np.full(golden.UPDATES, recipe["lr"])
-    groups = build_parameter_groups(weights, train, lr)
-    opt = optimizers.AdamW(weights, groups, recipe["betas"], recipe["eps"])
-    return golden.build_train_step(net, build_loss(case), opt, recipe["clip_grad_l2norm"])
-
-
-def cell_name(point: str) -> str:
-    """Empty if the output here has the channels first, or if evaluation does not compute it."""
-    other_order = re.search(r"attn\.(qkv|pool_[qkv])$|^blocks\.\d+\.proj(_max_pool)?$", point)
-    return "" if other_order or point == "expander" else point
+    def cell_name(self, point: str) -> str:
+        """Empty if the output here has the channels first, or if evaluation does not compute it."""
+        other_order = re.search(r"attn\.(qkv|pool_[qkv])$|^blocks\.\d+\.proj(_max_pool)?$", point)
+        return "" if other_order or point == "expander" else point

@@ -17,7 +17,7 @@ EXPANDER_WIDTH = 4096
 
 def build_dense(cin: int, cout: int) -> Dense:
     """A fully connected layer with the initialisation of the sources."""
-    return Dense(cin, cout, weight_init=Normal(STD), bias_init="zeros")
+    return Dense(cin, cout=cout, weight_init=Normal(STD), bias_init="zeros")
 
 
 class Mlp(nn.Cell):
@@ -71,7 +71,7 @@ class MultiHead(nn.Cell):
         cross_projections: bool,
     ):
         super().__init__()
-        heads = [Mlp(cin, HEAD_WIDTH, count, dropout) for count in num_classes]
+        heads = [Mlp(cin, width=HEAD_WIDTH, cout=count, dropout=dropout) for count in num_classes]
         self.heads = nn.SequentialCell(OrderedDict(zip(names, heads)))
         self.pairs = tuple(list_projection_pairs(names)) if cross_projections else ()
         self.count = len(heads)

@@ -7,8 +7,8 @@
 
 Source: JunweiLiang/MultiTrain, commit 16723114.
 
-Departures: with several devices, gradients are those of the loss of the whole batch. The source's
-are 1 / devices of that; `gradient_scale` reproduces them.
+Differences from the source: with several devices, gradients are those of the loss of the whole
+batch. The source's are 1 / devices of that; `gradient_scale` reproduces them.
 """
 
 from typing import Optional
@@ -16,13 +16,15 @@ from typing import Optional
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
+from utils.nn.loss import Loss
+
 # Columns of a target (N, 7); then y0, y1, x0, x1 of a box
 DATASET = 0
 LABEL = 1
 LAM = 2
 
 
-class MultiLoss(nn.Cell):
+class MultiLoss(Loss):
     """Outputs of the network in training and targets (..., 7) to the loss, a float32 scalar.
 
     The outputs are the scores (N, C_k) of K heads, then the scores of the projections, target by
@@ -166,6 +168,3 @@ def to_float32(x: Tensor) -> Tensor:
 def soft_cross_entropy(scores: Tensor, target: Tensor) -> Tensor:
     """-sum(target * log_softmax(scores)) of every row, (N,); targets need not sum to 1."""
     return -(target * ops.log_softmax(scores, -1)).sum(1)
-
-
-build_loss = MultiLoss  # the name in every network folder

@@ -3,14 +3,13 @@
 Source: JunweiLiang/MultiTrain, commit 16723114 (`utils/lr_policy.py`, `models/optimizer.py`).
 """
 
-from typing import Any
-
 import numpy as np
 
+from mvit_multi.config import Train
 from utils.train import lr_schedules
 
 
-def get_lr(train: Any, steps_per_epoch: int, global_batch: int) -> np.ndarray:
+def get_lr(train: Train, steps_per_epoch: int, global_batch: int) -> np.ndarray:
     """The learning rate of every update of the run, float64.
 
     The source sets the rate at every micro-batch, so an update has the rate of its last one. `lr`,
@@ -24,7 +23,7 @@ def get_lr(train: Any, steps_per_epoch: int, global_batch: int) -> np.ndarray:
     return factor * compute_lr_at(epoch.reshape(-1), train)
 
 
-def compute_lr_at(epoch: np.ndarray, train: Any) -> np.ndarray:
+def compute_lr_at(epoch: np.ndarray, train: Train) -> np.ndarray:
     """The learning rate at fractional epochs: linear warm-up to the peak, then half a cosine."""
     warm = train.warmup_epochs
     span = max(train.epochs - warm, 1e-9)
@@ -36,7 +35,7 @@ def compute_lr_at(epoch: np.ndarray, train: Any) -> np.ndarray:
     return rates
 
 
-def build_parameter_groups(parameters: list, train: Any, lr: np.ndarray) -> list[dict]:
+def build_parameter_groups(parameters: list, train: Train, lr: np.ndarray) -> list[dict]:
     """Two groups: parameters of one dimension without weight decay, all others with it."""
     groups = []
     for flat in (False, True):

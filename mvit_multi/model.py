@@ -6,9 +6,9 @@ expander, the embedding. Evaluation returns a tuple of the probabilities of all 
 the names of the sources.
 Sources: JunweiLiang/MultiTrain, commit 16723114; facebookresearch/SlowFast, commit 287ec007.
 
-Departures from the sources: uint8 clips are normalised in the network; poolings of one pixel, which
-have no effect, and options that no released recipe uses are left out; an evaluation returns the
-probabilities of all heads, not of one.
+Differences from the sources: uint8 clips are normalised in the network; poolings of one pixel,
+which have no effect, and options that no released recipe uses are left out; an evaluation returns
+the probabilities of all heads, not of one.
 """
 
 from collections.abc import Sequence
@@ -49,7 +49,17 @@ def plan_blocks(
         dim = dim * stride
         heads = heads * stride
         kv_stride = max(kv_stride // stride, 1)
-        plans.append(BlockPlan(dim_in, dim, heads, grid, table_grid, stride, kv_stride))
+        plans.append(
+            BlockPlan(
+                dim_in,
+                dim_out=dim,
+                heads=heads,
+                grid=grid,
+                table_grid=table_grid,
+                stride_q=stride,
+                stride_kv=kv_stride,
+            )
+        )
         grid = pool_grid(grid, stride)
         dim_in = dim
         t, h, w = table_grid
@@ -60,7 +70,8 @@ def plan_blocks(
 def compute_patch_grid(frames: int, crop: int) -> Grid:
     """The grid (T, H, W) of the patches."""
     axes = zip((frames, crop, crop), PATCH_KERNEL, PATCH_STRIDE, PATCH_PADDING)
-    return tuple((size + 2 * pad - kernel) // stride + 1 for size, kernel, stride, pad in axes)
+    t, h, w = ((size + 2 * pad - kernel) // stride + 1 for size, kernel, stride, pad in axes)
+    return t, h, w
 
 
 class PatchEmbed(nn.Cell):
@@ -132,7 +143,13 @@ class Block(nn.Cell):
         dim = plan.dim
         cout = plan.dim_out
         self.norm1 = LayerNorm(dim, eps)
-        self.attn = Attention(plan, eps if on_normed else 1e-5, relative, token, depthwise_impl)
+        self.attn = Attention(
+            plan,
+            eps=eps if on_normed else 1e-5,
+            relative=relative,
+            token=token,
+            impl=depthwise_impl,
+        )
         self.drop1 = DropPath(drop_path)
         self.drop2 = DropPath(drop_path)
         self.norm2 = LayerNorm(cout, eps)
@@ -208,12 +225,20 @@ class MViT(nn.Cell):
     ):
         super().__init__()
         plain = variant == "pyslowfast"
-        plans = self.plans = plan_blocks(frames, crop, depth, dim, heads, stage_starts, kv_stride)
+        plans = self.plans = plan_blocks(
+            frames,
+            crop=crop,
+            depth=depth,
+            dim=dim,
+            heads=heads,
+            stage_starts=stage_starts,
+            kv_stride=kv_stride,
+        )
         rates = np.linspace(0, drop_path, depth)
         grid = plans[0].grid
         width = plans[-1].dim_out
         self.token = plain
-        self.normalize = Normalize(MEAN, STD_OF_PIXELS, 3, axis=1, rank=5)
+        self.normalize = Normalize(MEAN, std=STD_OF_PIXELS, channels=3, axis=1, rank=5)
         self.cls_token = build_embedding((1, 1, dim), "cls_token") if plain else None
         absolute = not (plain or relative)
         space = (1, grid[1] * grid[2], dim)
@@ -228,7 +253,13 @@ class MViT(nn.Cell):
         if single_head:
             self.head = SingleHead(width, num_classes[0], dropout)
         else:
-            self.head = MultiHead(width, datasets, num_classes, dropout, cross_projections)
+            self.head = MultiHead(
+                width,
+                names=datasets,
+                num_classes=num_classes,
+                dropout=dropout,
+                cross_projections=cross_projections,
+            )
         self.expander = Mlp(width, EXPANDER_WIDTH, width) if expander else None
         if plain:
             initialize_like_pyslowfast(self)
@@ -288,6 +319,3 @@ def initialize_like_pyslowfast(net: nn.Cell) -> None:
             parameter.set_data(initializer(Normal(STD), parameter.shape))
         elif leaf in ("bias", "beta"):
             parameter.set_data(initializer(Constant(STD), parameter.shape))
-
-
-build_network = MViT  # the name in the contract: utils/networks.py

@@ -1,27 +1,32 @@
 """Inference-time views of one video for each head: the same frames and crops as in evaluation."""
 
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from mvit_multi.dataset import choose_test_frames, cut_views, get_annotation_file
+from mvit_multi.config import Config, DatasetSettings
+from mvit_multi.dataset import choose_test_frames, cut_test_views, get_annotation_file
 from utils.evaluate.predict import Head, Window
-from utils.video.decoders import open_video
-from utils.video.reader import FrameSource
+from utils.inference.scorer import Scorer
 
 
-class HeadSelector:
-    """The network with the output of one head only; all heads share one compiled graph."""
+class HeadScorer(Scorer):
+    """The scores of one head; all heads share one compiled graph."""
 
-    def __init__(self, net: Any, dataset_index: int):
-        self.net = net
-        self.dataset_index = dataset_index
+    def __init__(self, scorer: Scorer, sets: Sequence[DatasetSettings], dataset_index: int):
+        begin = sum(dataset.num_classes for dataset in sets[:dataset_index])
+        self.columns = slice(begin, begin + sets[dataset_index].num_classes)
+        self.scorer = scorer
+        self.device = scorer.device
+        self.batch = scorer.batch
+        self.engine = scorer.engine
+        self.name = scorer.name
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.net, name)
+    def __call__(self, clips: np.ndarray) -> np.ndarray:
+        return self.scorer(clips)[..., self.columns]
 
-    def __call__(self, clip: Any) -> Any:
-        return self.net(clip)[self.dataset_index]
+    def run_passes(self, passes: Iterable[np.ndarray]) -> np.ndarray:
+        return self.scorer.run_passes(passes)[..., self.columns]
 
 
 class DatasetHead(Head):
@@ -29,7 +34,7 @@ class DatasetHead(Head):
 
     raw_scores = False
 
-    def __init__(self, cfg: Any, dataset_index: int):
+    def __init__(self, cfg: Config, dataset_index: int):
         settings = cfg.data.sets[dataset_index]
         self.data = cfg.data
         self.dataset_index = dataset_index
@@ -42,18 +47,12 @@ class DatasetHead(Head):
         self.crops = settings.crops
 
     def frame_indices(self, window: Window) -> np.ndarray:
-        return choose_test_frames(window, self.data, self.settings, self.clips)
+        return choose_test_frames(window, data=self.data, settings=self.settings, clips=self.clips)
 
     def make_views(self, frames: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        return cut_views(frames, positions, self.data, self.settings, self.crops)
+        return cut_test_views(
+            frames, order=positions, data=self.data, settings=self.settings, crops=self.crops
+        )
 
-    def predict_probs(self, net: Any, views: np.ndarray) -> np.ndarray:
-        return super().predict_probs(HeadSelector(net, self.dataset_index), views)
-
-
-def build_heads(cfg: Any) -> list[Head]:
-    return [DatasetHead(cfg, index) for index in range(len(cfg.data.sets))]
-
-
-def open_source(path: str, cfg: Any) -> FrameSource:
-    return open_video(path, cfg.data.reader, cfg.data.max_pixels)
+    def select_output(self, scorer: Scorer) -> HeadScorer:
+        return HeadScorer(scorer, self.data.sets, self.dataset_index)

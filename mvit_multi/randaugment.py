@@ -7,14 +7,14 @@ still computed from the full frame. Names, ranges and order of operators are tho
 pytorch-image-models, which the source uses.
 """
 
-from typing import NamedTuple, Optional
+from typing import Callable, NamedTuple, Optional
 
 import numpy as np
 
 from mvit_multi import color_ops, warp
 from mvit_multi.config import Policy
 from mvit_multi.warp import CropRegion, clip_to_frame
-from utils.video.decoders import Box
+from utils.video.transforms import Box
 
 MAX_MAGNITUDE = 10.0
 PROBABILITY = 0.5  # of each drawn operator
@@ -72,7 +72,7 @@ def apply_operations(
             lut = FRAME_LUTS[name](region.pixels, *values)
             region = region.cut(box)
         else:
-            region = apply_to_region(region, name, values, box)
+            region = apply_to_region(region, name=name, values=values, box=box)
     return color_ops.apply_lut(region.pixels, lut)
 
 
@@ -84,10 +84,12 @@ def compute_boxes(operations: list[Operation], box: Box, width: int, height: int
         if name in FRAME_LUTS:
             box = 0, 0, width, height
         elif name == "SharpnessIncreasing":
-            box = clip_to_frame(x - 1, y - 1, x + w + 1, y + h + 1, width, height)
+            box = clip_to_frame(
+                x - 1, top=y - 1, right=x + w + 1, bottom=y + h + 1, width=width, height=height
+            )
         elif name in WARP_MATRICES:
             matrix = WARP_MATRICES[name](width, height, *values)
-            box = warp.compute_source_box(matrix, box, width, height)
+            box = warp.compute_source_box(matrix, box=box, width=width, height=height)
         boxes.append(box)
     return boxes[::-1]
 
@@ -123,7 +125,7 @@ OPERATORS = {
     "TranslateYRel": lambda fraction, sign: sign * fraction * 0.45,
 }
 # Operators on levels, independent of the frames: values -> LUT.
-LEVEL_LUTS = {
+LEVEL_LUTS: dict[str, Callable[..., np.ndarray]] = {
     "Invert": lambda: 255 - color_ops.IDENTITY,
     "PosterizeIncreasing": color_ops.make_posterize_lut,
     "SolarizeIncreasing": color_ops.make_solarize_lut,
@@ -131,18 +133,18 @@ LEVEL_LUTS = {
     "BrightnessIncreasing": lambda factor: color_ops.blend_levels(0, color_ops.LEVELS, factor),
 }
 # Operators on levels that depend on statistics of the full frame: frames, values -> LUT.
-FRAME_LUTS = {
+FRAME_LUTS: dict[str, Callable[..., np.ndarray]] = {
     "AutoContrast": color_ops.make_auto_contrast_lut,
     "Equalize": color_ops.make_equalize_lut,
     "ContrastIncreasing": color_ops.make_contrast_lut,
 }
 # Operators on pixels and their neighbours: frame, values, out.
-FRAME_OPERATORS = {
+FRAME_OPERATORS: dict[str, Callable[..., None]] = {
     "ColorIncreasing": color_ops.adjust_color,
     "SharpnessIncreasing": color_ops.adjust_sharpness,
 }
 # Warps: width, height, values -> matrix from output to input positions, as in `warp`.
-WARP_MATRICES = {
+WARP_MATRICES: dict[str, Callable[..., warp.Matrix]] = {
     "Rotate": warp.make_rotation_matrix,
     "ShearX": lambda width, height, factor: (1, factor, 0, 0, 1, 0),
     "ShearY": lambda width, height, factor: (1, 0, 0, factor, 1, 0),

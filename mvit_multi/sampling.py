@@ -10,8 +10,7 @@ from typing import Callable, Optional
 
 import numpy as np
 
-from utils.video.decoders import Box
-from utils.video.transforms import scale_short_side
+from utils.video.transforms import Box, scale_short_side
 
 Draw = Callable[[], float]
 ASPECT = (0.75, 1.3333)  # width / height of a random crop

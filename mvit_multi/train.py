@@ -16,16 +16,19 @@ from utils.runtime import prepare_process
 prepare_process()
 
 from mvit_multi.config import Config
-from mvit_multi.dataset import TrainSource, build_train_sampler, get_input_shape, read_records
+from mvit_multi.dataset import TrainSource, get_input_shape, read_records
 from mvit_multi.evaluation import build_eval_videos, evaluate_datasets
-from mvit_multi.loss import GatherEmbeddings, VarianceCovarianceLoss, build_loss
+from mvit_multi.loss import GatherEmbeddings, MultiLoss, VarianceCovarianceLoss
 from mvit_multi.lr_generator import build_parameter_groups, get_lr
 from mvit_multi.mixup import MixClips
 from mvit_multi.model import MViT
 from mvit_multi.network import NETWORK
 from utils import cli, runtime
 from utils.data.sampler import TrainSampler
+from utils.data.videos import build_train_sampler
+from utils.inference.scorer import CellScorer
 from utils.train import optimizers
+from utils.train.choose_kernels import with_training_kernels
 from utils.train.trainer import Trainer, TrainSetup, build_setup
 from utils.weights import checkpoint
 
@@ -36,38 +39,55 @@ def main(cfg: Config) -> None:
     samples = read_records(cfg, "train")
     sampler = trainer.resume(build_train_sampler(cfg, samples, rt))
     setup = build(cfg, rt, sampler)  # model, optimizer, AllReduce fusion, train step
-    train_set = TrainSource(samples, cfg, sampler, cfg.train.epochs, trainer.start_step)
+    train_set = TrainSource(
+        samples, cfg=cfg, sampler=sampler, epochs=cfg.train.epochs, skip=trainer.start_step
+    )
     trainer.fit(setup, train_set, evaluate=build_validation(cfg, setup.step.net, rt))
 
 
+@with_training_kernels
 def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup:
     train = cfg.train
     net = MViT(**cfg.model_arguments())
     if train.pretrained:
-        checkpoint.load(net, train.pretrained, train.new_head, NETWORK.classifier)
+        checkpoint.load(
+            net, path=train.pretrained, new_head=train.new_head, head=NETWORK.classifier
+        )
     global_batch = sampler.effective_batch_size(train.accumulation_steps)
     lr = get_lr(train, sampler.steps_per_epoch, global_batch)
     weights = net.trainable_params()
     groups = build_parameter_groups(weights, train, lr)
     if train.optimizer == "sgd":
-        opt = optimizers.SGD(weights, groups, train.momentum, train.nesterov)
+        opt = optimizers.SGD(
+            weights, groups=groups, momentum=train.momentum, nesterov=train.nesterov
+        )
     else:
-        opt = optimizers.AdamW(weights, groups, train.betas, train.eps)
+        opt = optimizers.AdamW(weights, groups=groups, betas=train.betas, eps=train.eps)
     clips = (cfg.data.batch * cfg.data.repeated_aug, *get_input_shape(cfg.data))
     mix = MixClips(net.normalize, cfg.data.mixes)
-    return build_setup(cfg, rt, sampler, net, build_training_loss(cfg, rt), opt, lr, clips, mix)
+    return build_setup(
+        cfg,
+        rt=rt,
+        sampler=sampler,
+        net=net,
+        loss=build_training_loss(cfg, rt),
+        optimizer=opt,
+        lr=lr,
+        clips=clips,
+        mix=mix,
+    )
 
 
 def build_training_loss(cfg: Config, rt: runtime.Runtime):
-    """Classification, projection and informative loss with the weights of the yaml."""
+    """Classification, projection and informative loss with the weights of the config file."""
     train = cfg.train
     informative = None
     if train.informative_weight:
         gather = GatherEmbeddings(rt.rank, rt.size) if rt.size > 1 else None
         informative = VarianceCovarianceLoss(train.std_weight, train.covariance_weight, gather)
-    return build_loss(
+    return MultiLoss(
         tuple(dataset.num_classes for dataset in cfg.data.sets),
-        cfg.crosses,
+        cross_projections=cfg.crosses,
         smoothing=train.smoothing,
         smoothing_classes=train.smoothing_classes,
         weights=train.set_weights,
@@ -83,8 +103,9 @@ def build_validation(cfg: Config, net, rt: runtime.Runtime):
     """A function that evaluates `net` during training; None if `run.eval_every` is 0."""
     if not cfg.run.eval_every:
         return None
-    videos = build_eval_videos(cfg, rt, "val")  # a bad line ends the run before training starts
-    return lambda: evaluate_datasets(net, videos, rt)
+    videos = build_eval_videos(cfg, rt, "val")  # a bad line stops the run before training starts
+    scorer = CellScorer(net)
+    return lambda: evaluate_datasets(scorer, videos, rt)
 
 
 if __name__ == "__main__":

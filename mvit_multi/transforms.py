@@ -2,9 +2,9 @@
 
 Input frames are uint8 (n, H, W, 3), clips are uint8 (3, T, crop, crop). The views of evaluation are
 in `utils/video/transforms.py`. Source: JunweiLiang/MultiTrain, commit 16723114.
-Departures: the source resizes normalised float32 frames; rounding to a level of 255 moves a pixel
-by at most half a level. Its noise in erased boxes is normal after normalisation; here the
-same noise is rounded and limited to the range of pixels, -2 to 2.44 deviations.
+Differences from the source: the source resizes normalised float32 frames; rounding to a level of
+255 moves a pixel by at most half a level. Its noise in erased boxes is normal after normalisation;
+here the same noise is rounded and limited to the range of pixels, -2 to 2.44 deviations.
 """
 
 from typing import Optional
@@ -38,16 +38,18 @@ def make_train_clip(
     height, width = frames.shape[1:3]
     operations = draw_operations(policy, rng) if policy else []
     if scales:
-        size, box = draw_scaled_crop(width, height, scales, crop, rng.uniform)
+        size, box = draw_scaled_crop(
+            width, height=height, scales=scales, crop=crop, draw=rng.uniform
+        )
         frames = apply_operations(frames, operations)
     else:
-        region = draw_crop_box(width, height, rng.uniform, area)
+        region = draw_crop_box(width, height=height, draw=rng.uniform, area=area)
         frames = apply_operations(frames, operations, region)
         size = (crop, crop)
         box = (0, 0, crop, crop)
     mirrored = flip and rng.uniform() < 0.5
-    clip = cut_clips(frames, size, [box], mirrored)[0]
-    box = draw_erase_box(crop, crop, erase, rng.uniform) if erase else None
+    clip = cut_clips(frames, size=size, boxes=[box], mirrored=mirrored)[0]
+    box = draw_erase_box(crop, height=crop, prob=erase, draw=rng.uniform) if erase else None
     if box is not None:
         x, y, w, h = box
         noise = rng.standard_normal((3, len(frames), h, w)) * STD + MEAN

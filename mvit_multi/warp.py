@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 from scipy import sparse
 
-from utils.video.decoders import Box
+from utils.video.transforms import Box
 
 FILL = 128
 TILE = 64
@@ -84,12 +84,12 @@ def warp_region(region: CropRegion, matrix: Matrix, box: Box) -> np.ndarray:
     """
     a, b, c, d, e, f = matrix
     if (a, d, e, f) == (1, 0, 1, 0):
-        return shift_rows(region, b, c, box)
+        return shift_rows(region, slope=b, start=c, box=box)
     if (a, b, c, e) == (1, 0, 0, 1):
         x, y, w, h = box
         size = region.height, region.width
         flipped = CropRegion(transpose_frames(region.pixels), region.y, region.x, *size)
-        return transpose_frames(shift_rows(flipped, d, f, (y, x, h, w)))
+        return transpose_frames(shift_rows(flipped, slope=d, start=f, box=(y, x, h, w)))
     return warp_tiles(region, matrix, box)
 
 
@@ -148,7 +148,7 @@ def warp_tiles(region: CropRegion, matrix: Matrix, box: Box) -> np.ndarray:
         for left in range(0, w, TILE):
             part = out[:, top : top + TILE, left : left + TILE]
             tile = x + left, y + top, part.shape[2], part.shape[1]
-            fill_tile(part, region, matrix, tile)
+            fill_tile(part, region=region, matrix=matrix, tile=tile)
     return out
 
 
@@ -163,7 +163,9 @@ def fill_tile(out: np.ndarray, region: CropRegion, matrix: Matrix, tile: Box) ->
     valid = (across >= 0) & (across < region.width) & (down >= 0) & (down < region.height)
     if not valid.any():
         return
-    source = region.cut(compute_source_box(matrix, tile, region.width, region.height))
+    source = region.cut(
+        compute_source_box(matrix, box=tile, width=region.width, height=region.height)
+    )
     weights = build_weight_matrix(source, across[valid], down[valid])
     frames = swap_axes(source.pixels.reshape(len(out), -1, 3)).reshape(-1, len(out) * 3)
     levels = weights @ frames.astype(np.float32)

@@ -8,14 +8,13 @@ normalisation they are up to 0.01 instead of 0.
 """
 
 import math
-import zlib
 from typing import Optional
 
 import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
 
-from resnet50.images import BLANK
-from utils.video.decoders import Box
+from resnet50.config import Data
+from utils.video.transforms import Box
 
 BINS = 31  # strengths of an operator
 
@@ -52,32 +51,16 @@ MAGNITUDES = {
 }
 
 
-class Augment:
-    """A random operator of `data.policy` on an image, then random erasing with `data.erase`.
-
-    MindData calls it from several threads in any order. So the random numbers are a function of
-    the seed and the pixels, which the random crop has drawn: a resumed run repeats them. An image
-    of the colour BLANK is not changed.
-    """
-
-    def __init__(self, data, seed: int):
-        self.seed = seed
-        self.policy = data.policy
-        self.erase = data.erase
-        self.fill = np.round(np.multiply(data.mean, 255)).astype(np.uint8)
-
-    def __call__(self, image: np.ndarray) -> np.ndarray:
-        if (image[0, 0] == BLANK).all():
-            return image
-        rng = np.random.RandomState([self.seed, zlib.crc32(np.ascontiguousarray(image))])
-        if self.policy == "trivial":
-            image = apply_operator(image, *draw_operator(rng))
-        box = draw_erased_box(image.shape[1], image.shape[0], self.erase, rng)
-        if box is not None:
-            x, y, width, height = box
-            image = image.copy()
-            image[y : y + height, x : x + width] = self.fill
-        return image
+def augment(image: np.ndarray, data: Data, rng: np.random.RandomState) -> np.ndarray:
+    """A random operator of `data.policy` on an image, then random erasing with `data.erase`."""
+    if data.policy == "trivial":
+        image = apply_operator(image, *draw_operator(rng))
+    box = draw_erased_box(image.shape[1], height=image.shape[0], probability=data.erase, rng=rng)
+    if box is not None:
+        x, y, width, height = box
+        image = image.copy()
+        image[y : y + height, x : x + width] = np.round(np.multiply(data.mean, 255))
+    return image
 
 
 def draw_operator(rng: np.random.RandomState) -> tuple[str, float]:
@@ -102,7 +85,7 @@ def apply_operator(image: np.ndarray, name: str, magnitude: float) -> np.ndarray
     elif name == "Posterize":
         pil = ImageOps.posterize(pil, int(magnitude))
     elif name == "Solarize":
-        pil = ImageOps.solarize(pil, magnitude)
+        pil = ImageOps.solarize(pil, math.ceil(magnitude))  # levels below it stay
     elif name == "AutoContrast":
         pil = ImageOps.autocontrast(pil)
     elif name == "Equalize":

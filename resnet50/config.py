@@ -1,26 +1,32 @@
 """Settings of ResNet: types, defaults, checks."""
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Literal, Optional, Union
+from typing import Literal
 
-from utils.config import Run, check_fraction, check_not_negative, check_positive, check_warmup
+from utils.config import (
+    Evaluation,
+    ImageData,
+    NetworkConfig,
+    Recipe,
+    check_fraction,
+    check_not_negative,
+    check_positive,
+    check_warmup,
+)
 
 
 @dataclass(frozen=True)
-class Data:
+class Data(ImageData):
     """`train` and `test` are folders of class folders, or MindRecord files, relative to `root`.
 
     CIFAR needs neither: `root` holds the binary files.
     """
 
-    root: Path
     source: Literal["folder", "mindrecord", "cifar10", "cifar100"] = "folder"
     train: str = "train"
     test: str = "val"
     labels: str = ""  # names of the classes: utils/labels/<labels>.txt
     resize: int = 256  # short side in evaluation
-    crop: int = 224  # of training, and of evaluation unless eval.crop is above 0
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
     augment: Literal["crop", "pad_crop", "none"] = "crop"  # none: as in evaluation
@@ -31,13 +37,10 @@ class Data:
     cutmix: float = 0.0  # likewise; if both are on, half of the batches have mixup
     repeats: int = 1  # crops of an image in an epoch, which then has fewer images
     batch: int = 256  # images per device
-    workers: Union[int, Literal["auto"]] = "auto"  # auto: this device's share of the CPU cores
-    prefetch: Union[int, Literal["auto"]] = "auto"  # batches prepared in advance; auto: 2 to 8
-    max_unreadable: float = 0.01  # the run stops above this fraction of unreadable images
 
     def __post_init__(self):
-        check_positive(self, "data", "resize", "crop", "batch", "workers", "prefetch", "min_area")
-        check_positive(self, "data", "repeats")
+        super().__post_init__()
+        check_positive(self, "data", "resize", "min_area", "repeats")
         check_not_negative(self, "data", "mixup", "cutmix")
         if self.is_cifar and self.augment == "crop":
             raise ValueError("data.augment crop is for encoded images; CIFAR's is pad_crop")
@@ -47,7 +50,7 @@ class Data:
             raise ValueError("data.augment none: data.policy must be none and data.erase 0")
         if self.min_area > 1 or min(self.std) <= 0:
             raise ValueError("data.min_area must not be above 1, data.std must be above 0")
-        check_fraction(self, "data", "max_unreadable", "erase")
+        check_fraction(self, "data", "erase")
 
     @property
     def is_cifar(self) -> bool:
@@ -83,13 +86,13 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Train:
-    """The recipe. `lr` is for `base_batch` images per update and scales with the global batch."""
+class Train(Recipe):
+    """The recipe; `base_batch` counts images."""
 
     epochs: int = 90
     schedule_epochs: int = 0  # epochs of the learning-rate curve; 0: `epochs`
     lr: float = 0.256
-    base_batch: int = 256  # 0: use lr as it is
+    base_batch: int = 256
     schedule: Literal[
         "cosine",
         "torch_cosine",
@@ -101,49 +104,44 @@ class Train:
         "thirds",
     ] = "cosine"
     lr_changes: Literal["epoch", "update"] = "update"
-    warmup_epochs: float = 0
-    warmup_lr: float = 0.0
     end_lr: float = 0.0
     optimizer: Literal["sgd", "lars"] = "sgd"
     trust_coefficient: float = 0.001  # lars: length of a step of rate 1 over that of the weight
     epsilon: float = 0.0  # lars: added to the divisor
     momentum: float = 0.875
-    nesterov: bool = False
     weight_decay: float = 3.0517578125e-05
     decay: Literal["norms_and_biases", "norms", "named_bn", "everything"] = "norms_and_biases"
     smoothing: float = 0.1
     smoothed: Literal["excluded", "included"] = "included"  # is the label's class smoothed too
     batch_norm: Literal["trained", "frozen"] = "trained"
-    clip_norm: float = 0.0  # 0: off
-    accumulation_steps: int = 1  # micro-batches per update
-    ema_decay: float = 0.0  # decay of the exponential moving average of weights; 0: off
-    pretrained: Optional[Path] = None  # a converted checkpoint
-    new_head: bool = False  # the classifier starts fresh
 
     def __post_init__(self):
-        check_positive(self, "train", "epochs", "lr", "accumulation_steps", "trust_coefficient")
+        super().__post_init__()
+        check_positive(self, "train", "trust_coefficient")
         if self.optimizer == "lars" and (self.nesterov or self.epsilon < 0):
             raise ValueError("train.optimizer lars: nesterov must be false, epsilon not negative")
-        check_fraction(self, "train", "ema_decay", "smoothing")
+        check_fraction(self, "train", "smoothing")
         check_warmup(self)
         if 0 < self.schedule_epochs < self.epochs:
             raise ValueError("train.schedule_epochs must not be below train.epochs")
 
 
 @dataclass(frozen=True)
-class Eval:
+class Eval(Evaluation):
+    """The view of an image."""
+
     batch: int = 64  # images per device
     crop: int = 0  # 0: data.crop
-    allow_unreadable: bool = False
 
     def __post_init__(self):
-        check_positive(self, "eval", "batch")
+        super().__post_init__()
         check_not_negative(self, "eval", "crop")
 
 
 @dataclass(frozen=True)
-class Config:
-    run: Run
+class Config(NetworkConfig):
+    """The settings of a run."""
+
     data: Data
     model: Model
     train: Train = Train()

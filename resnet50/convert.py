@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable
 from typing import Optional
 
+from utils.weights.parameter_names import ParameterNames
+
 RULES = [
     (r"^module\.", ""),
     (r"^(end_point|classifier)\.", "fc."),
@@ -27,36 +29,27 @@ ZOO_SE = [
 ]
 
 
-def detect_format(names: Iterable[str]) -> str:
-    """The code base that wrote the file. Raises ValueError if it is unknown."""
-    names = {re.sub(r"^module\.", "", name) for name in names}
-    if any(name.startswith("layers.0.") for name in names):
-        return "nvidia"
-    if "conv1_0.weight" in names and "end_point.weight" in names:
-        return "zoo_se"
-    if {"conv1.weight", "conv1_0.weight"} & names and any("layer1.0." in n for n in names):
-        return "torchvision"
-    raise ValueError("the names are not a ResNet's")
+class ResNetNames(ParameterNames):
+    """Rules for ResNet."""
 
+    def detect_format(self, names: Iterable[str]) -> str:
+        names = {re.sub(r"^module\.", "", name) for name in names}
+        if any(name.startswith("layers.0.") for name in names):
+            return "nvidia"
+        if "conv1_0.weight" in names and "end_point.weight" in names:
+            return "zoo_se"
+        if {"conv1.weight", "conv1_0.weight"} & names and any("layer1.0." in n for n in names):
+            return "torchvision"
+        raise ValueError("the names are not a ResNet's")
 
-def canonical_name(name: str, source_format: str = "torchvision") -> Optional[str]:
-    """The canonical name, which is torchvision's."""
-    for pattern, ours in RULES:
-        name = re.sub(pattern, ours, name)
-    if source_format == "nvidia":
-        name = re.sub(r"^layers\.(\d)\.", lambda m: f"layer{int(m[1]) + 1}.", name)
-    for pattern, ours in ZOO_SE if source_format == "zoo_se" else ():
-        name, count = re.subn(pattern, ours, name)
-        if count:
-            break
-    return name
-
-
-def fit_shape(name: str, shape: tuple, target_shape: tuple) -> Optional[str]:
-    """None: an array of another shape cannot be used."""
-    return None
-
-
-def default_value(name: str, source_format: str) -> Optional[float]:
-    """None: the file must contain every weight."""
-    return None
+    def canonical_name(self, name: str, source_format: str = "torchvision") -> Optional[str]:
+        """The canonical name, which is torchvision's."""
+        for pattern, ours in RULES:
+            name = re.sub(pattern, ours, name)
+        if source_format == "nvidia":
+            name = re.sub(r"^layers\.(\d)\.", lambda m: f"layer{int(m[1]) + 1}.", name)
+        for pattern, ours in ZOO_SE if source_format == "zoo_se" else ():
+            name, count = re.subn(pattern, ours, name)
+            if count:
+                break
+        return name

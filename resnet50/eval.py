@@ -18,22 +18,25 @@ from utils.runtime import prepare_process
 prepare_process()
 
 from resnet50.config import Config
-from resnet50.dataset import EvalSource, read_records
+from resnet50.dataset import EvalImages, read_records
 from resnet50.network import NETWORK
-from resnet50.predict import build_heads
-from resnet50.readers import describe_samples
-from utils import cli, commands
+from utils import cli
 from utils.evaluate.report import Report, Samples
+from utils.inference import evaluation
 
 
 def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
-    rt = commands.start(cfg)
-    count = read_records(cfg, "test")
-    images = EvalSource(count, cfg, rt)
-    head = build_heads(cfg)[0]
-    samples = describe_samples(cfg.data, "test", count, head) if report else Samples()
-    pages = Report(report, images.mine, samples, rt, softmax=True)
-    return commands.evaluate_samples(NETWORK, cfg, images, images, checkpoint_path, pages)
+    rt = evaluation.start(cfg)
+    images = read_records(cfg, "test")
+    rows = EvalImages(images, cfg, rt)
+    (head,) = NETWORK.build_heads(cfg)
+    samples = Samples()
+    if report:
+        samples = Samples(images.list_names(), images.labels.tolist(), head.list_names())
+    pages = Report(report, own_samples=rows.samples_of_rank, samples=samples, rt=rt, softmax=True)
+    return evaluation.evaluate_samples(
+        NETWORK, cfg=cfg, samples=rows, checkpoint_path=checkpoint_path, pages=pages
+    )
 
 
 if __name__ == "__main__":

@@ -19,18 +19,13 @@ from utils.runtime import prepare_process
 prepare_process()
 
 from resnet50.config import Config
-from resnet50.dataset import get_clip_shape
 from resnet50.network import NETWORK
-from utils import cli, commands
-from utils.export.export import ExportSpec, check_options
+from utils import cli
+from utils.export.export import check_options, export_network
 
 
 def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
-    commands.export_network(NETWORK, cfg, checkpoint_path, options)
-
-
-def describe_export(cfg: Config) -> ExportSpec:
-    return ExportSpec(get_clip_shape(cfg.data, cfg.test_crop), "scores")
+    export_network(NETWORK, cfg=cfg, checkpoint_path=checkpoint_path, options=options)
 
 
 if __name__ == "__main__":

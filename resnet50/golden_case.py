@@ -1,49 +1,49 @@
 """Network, loss and train step of a golden case, for the parity tests and `compare_step.py`."""
 
-from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from mindspore import nn
 
-from resnet50 import loss, model
+from resnet50.config import Train
+from resnet50.loss import SmoothedCrossEntropy
 from resnet50.lr_generator import build_parameter_groups
 from resnet50.network import NETWORK
 from utils.testing import golden
 from utils.train import optimizers
+from utils.train.train_step import TrainStep
 
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
-# Settings of case["train"] that `compare_step.py --recipe` may change; by default the tutorial's.
-RECIPE = {"smoothing": 0.1, "smoothed": "excluded", "decay": "norms_and_biases"}
 
 
-def build_network(case: dict, training: bool = False) -> nn.Cell:
-    config = case["config"]
-    net = model.build_network(config["arch"], num_classes=config["num_classes"], mean=MEAN, std=STD)
-    golden.load_weights(net, golden.build_state_dict(case, net), NETWORK)
-    return net.set_train(training)
+class ResNetCase(golden.GoldenCase):
+    """A case of torchvision's ResNet; the default of `recipe` is that of MindSpore's tutorial."""
 
+    network = NETWORK
+    recipe = {"smoothing": 0.1, "smoothed": "excluded", "decay": "norms_and_biases"}
 
-def build_loss(case: dict) -> nn.Cell:
-    recipe = {**RECIPE, **case.get("train", {})}
-    return loss.build_loss(recipe["smoothing"], recipe["smoothed"])
+    def model_arguments(self) -> dict[str, Any]:
+        config = self.case["config"]
+        same = {"arch": config["arch"], "num_classes": config["num_classes"]}
+        return {**same, "mean": MEAN, "std": STD}
 
+    def build_loss(self) -> nn.Cell:
+        recipe = {**self.recipe, **self.case.get("train", {})}
+        return SmoothedCrossEntropy(recipe["smoothing"], recipe["smoothed"])
 
-def build_train_step(case: dict, part: str) -> nn.Cell:
-    """The train step of the recorded updates; `part` is `step` or `step_decay`."""
-    net = build_network(case, training=True)
-    recipe = case["train"][part]["optimizer"]
-    decay = {**RECIPE, **case["train"]}["decay"]
-    train = SimpleNamespace(weight_decay=recipe["weight_decay"], decay=decay)
-    weights = net.trainable_params()
-    lr = np.full(golden.UPDATES, recipe["lr"])
-    opt = optimizers.SGD(weights, build_parameter_groups(weights, train, lr), recipe["momentum"])
-    return golden.build_train_step(net, build_loss(case), opt)
+    def build_train_step(self, part: str) -> TrainStep:
+        """`part` is `step` or `step_decay`."""
+        net = self.build_model(training=True)
+        optimizer = self.case["train"][part]["optimizer"]
+        decay = {**self.recipe, **self.case["train"]}["decay"]
+        train = Train(weight_decay=optimizer["weight_decay"], decay=decay)
+        weights = net.trainable_params()
+        lr = np.full(golden.UPDATES, optimizer["lr"])
+        groups = build_parameter_groups(weights, train, lr)
+        opt = optimizers.SGD(weights, groups, optimizer["momentum"])
+        return golden.build_train_step(net, self.build_loss(), opt)
 
-
-def cell_name(point: str) -> str:
-    """Empty for the average pool, which is no cell here."""
-    return "" if point == "avgpool" else point
-
-
-build_target = golden.build_labels
+    def cell_name(self, point: str) -> str:
+        """Empty for the average pool, which is not a cell here."""
+        return "" if point == "avgpool" else point

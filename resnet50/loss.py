@@ -1,14 +1,16 @@
 """Cross entropy with label smoothing in float32, in both common definitions, also for mixup."""
 
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, ops
 from mindspore import dtype as mstype
 
+from utils.nn.loss import Loss
 
-class SmoothedCrossEntropy(nn.Cell):
+
+class SmoothedCrossEntropy(Loss):
     """Scores (N, K) and a target to the mean loss over the batch, a float32 scalar.
 
-    The target is a label int32 (N,), or, with mixup, float32 (N, 4): label, partner's label,
-    lambda, partner's row in the batch.
+    The target is a label int32 (N,), or, with mixup, float32 (N, 3): label, lambda, partner's row
+    in the batch (`mixup.py`).
 
     `others` chooses the smoothed target q, with smoothing s:
     * `excluded` (MindSpore's tutorial): 1 - s for the label, s / (K - 1) for every other class;
@@ -25,8 +27,8 @@ class SmoothedCrossEntropy(nn.Cell):
         if target.ndim == 1:
             return self.compute_rows(log_p, target).mean()
         label = target[:, 0]
-        partner_label = target[:, 1]
-        lam = target[:, 2]
+        lam = target[:, 1]
+        partner_label = ops.gather(label, target[:, 2].astype(mstype.int32), 0)
         mixed = lam * self.compute_rows(log_p, label.astype(mstype.int32))
         mixed = mixed + (1 - lam) * self.compute_rows(log_p, partner_label.astype(mstype.int32))
         return mixed.mean()
@@ -39,9 +41,6 @@ class SmoothedCrossEntropy(nn.Cell):
         classes = log_p.shape[1]
         sum_of_losses = -log_p.sum(1)
         if self.excluded:
-            rest = self.smoothing / (classes - 1)  # of every other class
-            return (1 - self.smoothing - rest) * label_loss + rest * sum_of_losses
+            other_weight = self.smoothing / (classes - 1)  # of every other class
+            return (1 - self.smoothing - other_weight) * label_loss + other_weight * sum_of_losses
         return (1 - self.smoothing) * label_loss + self.smoothing / classes * sum_of_losses
-
-
-build_loss = SmoothedCrossEntropy  # the name in every network folder

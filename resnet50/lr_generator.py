@@ -6,14 +6,14 @@ torchvision's reference training.
 """
 
 import re
-from typing import Any
 
 import numpy as np
 
+from resnet50.config import Train
 from utils.train import lr_schedules
 
 
-def get_lr(train: Any, updates_per_epoch: int, global_batch: int) -> np.ndarray:
+def get_lr(train: Train, updates_per_epoch: int, global_batch: int) -> np.ndarray:
     """The learning rate of every update of the run, float64 (epochs * updates_per_epoch,).
 
     If `schedule_epochs` is above 0, the curve has that many epochs; the run ends after `epochs`.
@@ -23,8 +23,8 @@ def get_lr(train: Any, updates_per_epoch: int, global_batch: int) -> np.ndarray:
     values = 1 if train.lr_changes == "epoch" else updates_per_epoch  # rates of one epoch
     total = epochs * values
     warm = round(train.warmup_epochs * values)
-    rising = compute_warmup(train.schedule, warm, train.warmup_lr, peak)
-    falling = compute_decay(train.schedule, total, warm, peak, train.end_lr)
+    rising = compute_warmup(train.schedule, warm=warm, start=train.warmup_lr, peak=peak)
+    falling = compute_decay(train.schedule, total=total, warm=warm, peak=peak, end=train.end_lr)
     curve = np.concatenate([rising, falling])
     return np.repeat(curve, updates_per_epoch // values)[: train.epochs * updates_per_epoch]
 
@@ -62,12 +62,12 @@ def compute_decay(schedule: str, total: int, warm: int, peak: float, end: float)
         return peak - (peak - end) * (i - warm) / length
     if schedule == "poly":
         return peak * (1 - (i - warm) / length) ** 2
-    milestones = {
+    milestones: dict[str, list[float]] = {
         "steps": [0.3 * total, 0.6 * total, 0.8 * total],
         "step": [0.2 * total, 0.5 * total, 0.7 * total],
         "thirds": [-(-total // 3), -(-2 * total // 3)],
-    }[schedule]
-    rates = peak * lr_schedules.steps(total, milestones)[warm:]
+    }
+    rates = peak * lr_schedules.steps(total, milestones[schedule])[warm:]
     if schedule == "step":
         rates[i >= 0.9 * total] = 0.00005
     return rates
@@ -89,7 +89,7 @@ def is_decayed(name: str, rule: str) -> bool:
     return rule == "everything" or not re.search("bn", name)
 
 
-def build_parameter_groups(parameters: list, train: Any, lr: np.ndarray) -> list[dict]:
+def build_parameter_groups(parameters: list, train: Train, lr: np.ndarray) -> list[dict]:
     """The optimizer's two groups: parameters with and without weight decay.
 
     `parameters` are the trainable ones in the network's order; `lr` is the result of `get_lr`.

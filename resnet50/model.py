@@ -3,13 +3,13 @@
 Axes: (N, 3, H, W) in, raw scores (N, classes) out. Cells keep torchvision's names. Source:
 torchvision 0.29.2, `models/resnet.py`. SE-ResNet50 is in `se.py`.
 
-Departures from the source: uint8 images are normalised in the network; `first_width` other than
+Differences from the source: uint8 images are normalised in the network; `first_width` other than
 the published 64 scales all stages; `padding` other than `symmetric` is that of MindSpore's own
 networks (`utils/nn/padding.py`).
 """
 
 from collections.abc import Sequence
-from typing import Union
+from typing import Any, Union
 
 from mindspore import Parameter, Tensor, nn
 from mindspore.common.initializer import Initializer, TruncatedNormal, XavierUniform, initializer
@@ -27,12 +27,12 @@ class BasicBlock(nn.Cell):
     def __init__(self, cin: int, width: int, stride: int, fan: str, last_gamma: str, same: bool):
         super().__init__()
         same = same and stride > 1
-        self.conv1 = conv2d(cin, width, 3, stride, fan=fan, same=same)
+        self.conv1 = conv2d(cin, cout=width, kernel=3, stride=stride, fan=fan, same=same)
         self.bn1 = BatchNorm2d(width)
-        self.conv2 = conv2d(width, width, 3, fan=fan)
+        self.conv2 = conv2d(width, cout=width, kernel=3, fan=fan)
         self.bn2 = BatchNorm2d(width, last_gamma)
         self.relu = ReLU()
-        self.downsample = shortcut(cin, width, stride, fan)
+        self.downsample = shortcut(cin, cout=width, stride=stride, fan=fan)
 
     def construct(self, x: Tensor) -> Tensor:
         y = self.relu(self.bn1(self.conv1(x)))
@@ -49,14 +49,14 @@ class Bottleneck(nn.Cell):
         super().__init__()
         cout = 4 * width
         same = same and stride > 1
-        self.conv1 = conv2d(cin, width, 1, fan=fan)
+        self.conv1 = conv2d(cin, cout=width, kernel=1, fan=fan)
         self.bn1 = BatchNorm2d(width)
-        self.conv2 = conv2d(width, width, 3, stride, fan=fan, same=same)
+        self.conv2 = conv2d(width, cout=width, kernel=3, stride=stride, fan=fan, same=same)
         self.bn2 = BatchNorm2d(width)
-        self.conv3 = conv2d(width, cout, 1, fan=fan)
+        self.conv3 = conv2d(width, cout=cout, kernel=1, fan=fan)
         self.bn3 = BatchNorm2d(cout, last_gamma)
         self.relu = ReLU()
-        self.downsample = shortcut(cin, cout, stride, fan)
+        self.downsample = shortcut(cin, cout=cout, stride=stride, fan=fan)
 
     def construct(self, x: Tensor) -> Tensor:
         y = self.relu(self.bn1(self.conv1(x)))
@@ -69,10 +69,12 @@ def shortcut(cin: int, cout: int, stride: int, fan: str):
     """A projection if the block changes the shape, else None."""
     if stride == 1 and cin == cout:
         return None
-    return nn.SequentialCell(conv2d(cin, cout, 1, stride, fan=fan), BatchNorm2d(cout))
+    return nn.SequentialCell(
+        conv2d(cin, cout=cout, kernel=1, stride=stride, fan=fan), BatchNorm2d(cout)
+    )
 
 
-DEPTHS = {
+DEPTHS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "resnet18": (BasicBlock, (2, 2, 2, 2)),
     "resnet34": (BasicBlock, (3, 4, 6, 3)),
     "resnet50": (Bottleneck, (3, 4, 6, 3)),
@@ -106,8 +108,10 @@ class ResNet(PaddedNetwork):
         self.last_gamma = "zeros" if zero_last else "ones"
         self.first_width = first_width
         self.cin = first_width
-        self.normalize = Normalize(mean, std, 3, axis=1, rank=4)
-        self.conv1 = conv2d(3, first_width, 7, 2, fan=fan, same=padding == "same")
+        self.normalize = Normalize(mean, std=std, channels=3, axis=1, rank=4)
+        self.conv1 = conv2d(
+            3, cout=first_width, kernel=7, stride=2, fan=fan, same=padding == "same"
+        )
         self.bn1 = BatchNorm2d(first_width)
         self.relu = ReLU()
         self.maxpool = max_pool2d(3, 2, same=padding != "symmetric")

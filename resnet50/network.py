@@ -1,6 +1,103 @@
-"""What the folder of ResNet provides: utils/networks.py documents each field."""
+"""What the folder of ResNet provides; utils/networks.py documents the methods."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from resnet50.config import Config
 from utils.networks import Network
 
-NETWORK = Network(name="resnet50", config=Config, classifier=r"^fc\.")
+if TYPE_CHECKING:
+    from mindspore import nn
+
+    from resnet50.convert import ResNetNames
+    from resnet50.dataset import EvalImages, TrainSource
+    from resnet50.golden_case import ResNetCase
+    from resnet50.predict import ImageHead
+    from resnet50.readers import Images
+    from utils.data.sampler import TrainSampler
+    from utils.export.export import ExportSpec
+    from utils.runtime import Runtime
+    from utils.train.trainer import TrainSetup
+    from utils.video.reader import FrameReader
+
+
+class ResNetNetwork(Network[Config]):
+    """ResNet on images."""
+
+    name = "resnet50"
+    config = Config
+    classifier = r"^fc\."
+
+    def build_model(self, **settings: Any) -> nn.Cell:
+        from resnet50.model import build_network
+
+        return build_network(**settings)
+
+    def build_train_setup(self, cfg: Config, rt: Runtime, sampler: TrainSampler) -> TrainSetup:
+        from resnet50.train import build
+
+        return build(cfg, rt, sampler)
+
+    def read_records(self, cfg: Config, split: str) -> Images:
+        from resnet50.dataset import read_records
+
+        return read_records(cfg, split)
+
+    def build_train_sampler(self, cfg: Config, records: Images, rt: Runtime) -> TrainSampler:
+        from resnet50.dataset import build_train_sampler
+
+        return build_train_sampler(cfg, records, rt)
+
+    def build_train_rows(
+        self, cfg: Config, records: Images, sampler: TrainSampler, epochs: int, skip: int
+    ) -> TrainSource:
+        from resnet50.dataset import TrainSource
+
+        return TrainSource(records, cfg=cfg, sampler=sampler, epochs=epochs, skip=skip)
+
+    def build_eval_rows(self, cfg: Config, rt: Runtime) -> dict[int, EvalImages]:
+        from resnet50.dataset import EvalImages
+
+        return {0: EvalImages(self.read_records(cfg, "test"), cfg, rt)}
+
+    def get_input_shape(self, cfg: Config) -> tuple[int, ...]:
+        from resnet50.dataset import get_clip_shape
+
+        return get_clip_shape(cfg.data, cfg.data.crop)
+
+    def build_targets(self, cfg: Config, labels: np.ndarray) -> np.ndarray:
+        from resnet50.dataset import build_targets
+
+        return build_targets(cfg, labels)
+
+    def build_heads(self, cfg: Config) -> list[ImageHead]:
+        from resnet50.predict import ImageHead
+
+        return [ImageHead(cfg)]
+
+    def open_frames(self, cfg: Config, path: str) -> FrameReader:
+        from resnet50.predict import ImageFile
+
+        return ImageFile(path)
+
+    def describe_export(self, cfg: Config) -> ExportSpec:
+        from resnet50.dataset import get_clip_shape
+        from utils.export.export import ExportSpec
+
+        return ExportSpec(get_clip_shape(cfg.data, cfg.test_crop), "scores")
+
+    def get_parameter_names(self) -> ResNetNames:
+        from resnet50.convert import ResNetNames
+
+        return ResNetNames()
+
+    def build_golden_case(self, case: dict[str, Any], depthwise_impl: str = "frames") -> ResNetCase:
+        from resnet50.golden_case import ResNetCase
+
+        return ResNetCase(case, depthwise_impl)
+
+
+NETWORK = ResNetNetwork()

@@ -2,36 +2,35 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from resnet50 import images
+from resnet50 import readers, transforms
+from resnet50.config import Config, Data
 from utils.evaluate.predict import Head, Window
-from utils.video.reader import FrameSource, read_bytes
+from utils.video.reader import FrameReader, read_bytes, reading
 
 # The files of class names beside CIFAR's binary files.
 CIFAR_NAMES = {"cifar10": "batches.meta.txt", "cifar100": "fine_label_names.txt"}
 
 
-class ImageFile(FrameSource):
-    """An image as a video of one frame. Reading raises VideoError if the file is no image."""
+class ImageFile(FrameReader):
+    """An image as a video of one frame. Reading raises VideoError if the file is not an image."""
 
-    def __init__(self, path: Path):
-        super().__init__(path, "PIL")
+    def __init__(self, path: str):
+        super().__init__(Path(path), "PIL")
         self._length = 1
 
     def _decode(self, indices: list[int]) -> Iterator[np.ndarray]:
-        try:
-            yield images.decode_image(np.frombuffer(read_bytes(self.path), np.uint8))
-        except (OSError, RuntimeError) as error:
-            raise self._error(error) from None
+        with reading(self.path, self.reader):
+            image = readers.decode_image(read_bytes(self.path))
+        yield image
 
 
 class ImageHead(Head):
     """The classes of ResNet; its view is that of evaluation."""
 
-    def __init__(self, cfg: Any):
+    def __init__(self, cfg: Config):
         self.data = cfg.data
         self.classes = cfg.model.num_classes
         self.crop = cfg.test_crop
@@ -45,26 +44,18 @@ class ImageHead(Head):
         return np.zeros(1, np.int64)
 
     def make_views(self, frames: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        return images.resize_and_crop_center(frames[0], self.data.resize, self.crop)[None]
+        return transforms.make_test_view(frames[0], self.data.resize, self.crop)[None]
 
     def preview_frames(self, views: np.ndarray) -> np.ndarray:
         return views[:, None].transpose(0, 1, 3, 4, 2)
 
 
-def list_folder_names(data: Any, classes: int) -> Sequence[str]:
+def list_folder_names(data: Data, classes: int) -> Sequence[str]:
     """The names of the sorted class folders, which are the classes; empty for further classes."""
     if data.source != "folder":
         return ()
-    for folder in (images.get_split_path(data, split) for split in ("train", "test")):
+    for folder in (readers.get_split_path(data, split) for split in ("train", "test")):
         if folder.is_dir():
-            names = [class_folder.name for class_folder in images.list_class_folders(folder)]
+            names = [class_folder.name for class_folder in readers.list_class_folders(folder)]
             return [*names, *[""] * (classes - len(names))]
     return ()
-
-
-def build_heads(cfg: Any) -> list[Head]:
-    return [ImageHead(cfg)]
-
-
-def open_source(path: str, cfg: Any) -> FrameSource:
-    return ImageFile(Path(path))

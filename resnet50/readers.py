@@ -1,174 +1,246 @@
-"""Readers of images: class folders, MindRecord files, CIFAR's binary files.
+"""Images of a split: class folders, MindRecord files, CIFAR's binary files; their decoder.
 
-A reader yields (image, label) of the requested samples in their order. The image is encoded bytes,
-or, for CIFAR, uint8 (32, 32, 3).
+`read_images` gives random access to the images and labels of a split. Names and labels are arrays:
+lists of a million Python objects would be copied into every worker process.
 """
 
+import abc
+import contextlib
 import functools
+import json
 import os
-from collections.abc import Iterator, Sequence
+import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Callable, NamedTuple, Union
 
-import mindspore.dataset as ds
 import numpy as np
 
-from resnet50.images import decode_image, get_split_path, list_class_folders
-from utils.evaluate.predict import Head
-from utils.evaluate.report import Samples
-from utils.video.reader import VideoError, read_bytes, reading
+from resnet50.config import Data
+from utils.data.packed.reader import open_shard
+from utils.video.jpeg import read_image, read_jpeg
+from utils.video.reader import read_bytes, reading
 
+SUFFIXES = (b".jpg", b".jpeg", b".png", b".bmp", b".JPG", b".JPEG", b".PNG", b".BMP")
+# Files of the splits, and bytes before the pixels of an image; the last one is the label.
 CIFAR = {
-    "cifar10": (ds.Cifar10Dataset, {"train": "data_batch_1.bin", "test": "test_batch.bin"}),
-    "cifar100": (ds.Cifar100Dataset, {"train": "train.bin", "test": "test.bin"}),
+    "cifar10": ({"train": "data_batch_?.bin", "test": "test_batch.bin"}, 1),
+    "cifar100": ({"train": "train.bin", "test": "test.bin"}, 2),
 }
-IMAGES = [".jpg", ".jpeg", ".png", ".bmp", ".JPG", ".JPEG", ".PNG", ".BMP"]
+CIFAR_SHAPE = (3, 32, 32)
 
 
-def open_reader(data, split: str, samples: Sequence[int], workers: int):
-    """A MindData dataset of the samples, with the columns image and label."""
-    options = {"sampler": ds.SubsetSampler(list(samples)), "num_parallel_workers": workers}
+class ImageRecord(NamedTuple):
+    """One image; `path` is its file, or says where it is; `load` gives the file's bytes."""
+
+    path: str
+    label: int
+    load: Callable[[], Union[bytes, np.ndarray]]
+
+    def read(self) -> np.ndarray:
+        """Pixels uint8 (H, W, 3). Raises VideoError if the image cannot be read."""
+        with reading(self.path, "PIL"):
+            return decode_image(self.load())
+
+
+class Images(Sequence[ImageRecord]):
+    """The images of a split. `names` are bytes, empty if the images have no names."""
+
+    names: np.ndarray
+    labels: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def list_names(self) -> list[str]:
+        """The names for a report; without names the numbers of the images."""
+        if not len(self.names):
+            return [str(index) for index in range(len(self))]
+        return [os.fsdecode(name) for name in self.names]
+
+    @abc.abstractmethod
+    def __getitem__(self, index: Any) -> Any:
+        """The ImageRecord of an image."""
+
+
+class ImageFolder(Images):
+    """Class folders; labels count the folders in the order of their names, names are files."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        folders = list_class_folders(path)
+        files = [list_image_names(folder) for folder in folders]
+        self.classes = len(folders)
+        self.labels = np.repeat(np.arange(len(folders)), [len(names) for names in files])
+        self.names = np.array(
+            [
+                os.path.join(os.fsencode(folder.name), name)
+                for folder, names in zip(folders, files)
+                for name in names
+            ],
+            np.bytes_,
+        )
+
+    def __getitem__(self, index: Any) -> Any:
+        path = os.path.join(self.path, os.fsdecode(self.names[index]))
+        return ImageRecord(path, int(self.labels[index]), functools.partial(read_bytes, path))
+
+
+class MindRecord(Images):
+    """A MindRecord with the columns `image` and `label`, and `file` for the names, if it is there.
+
+    MindData has no random access, so the images are read here. Each shard starts with a header in
+    JSON. Its index, an SQLite file, has a row for every image: the page and the offsets in it, and
+    by default the columns that are numbers or strings. A page starts at the file offset header_size
+    + page_size * page.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        with reading(path, "MindRecord"):
+            header = read_header(path)
+            self.shards = [str(path.parent / name) for name in header["shard_addresses"]]
+            columns = ["PAGE_ID_BLOB", "PAGE_OFFSET_BLOB", "PAGE_OFFSET_BLOB_END"]
+            indexed = [field["index_field"] for field in header["index_fields"]]
+            columns += ["label_0"] * ("label" in indexed)
+            columns += ["CAST(file_0 AS BLOB)"] * ("file" in indexed)
+            shards = [read_index(Path(shard), columns) for shard in self.shards]
+            page, start, end, *values = map(np.concatenate, zip(*shards))
+            self.shard = np.repeat(np.arange(len(shards)), [len(shard[0]) for shard in shards])
+            self.offset = header["header_size"] + header["page_size"] * page + start
+            self.size = end - start
+            self.labels = values.pop(0) if "label" in indexed else read_labels(path)
+            self.names = values.pop() if "file" in indexed else np.zeros(0)
+            # The position of the image among the columns of bytes.
+            self.column = header["schema"][0]["blob_fields"].index("image")
+            self.has_one_column = len(header["schema"][0]["blob_fields"]) == 1
+
+    def __getitem__(self, index: Any) -> Any:
+        name = os.fsdecode(self.names[index]) if len(self.names) else f"image {index}"
+        load = functools.partial(self.load, index)
+        return ImageRecord(f"{name} in {self.path}", int(self.labels[index]), load)
+
+    def load(self, index: int) -> bytes:
+        shard = open_shard(self.shards[self.shard[index]])
+        data = os.pread(shard.fileno(), int(self.size[index]), int(self.offset[index]))[8:]
+        if self.has_one_column:
+            return data
+        start = 0  # each column is preceded by its size
+        for _ in range(self.column):
+            start = start + 8 + int.from_bytes(data[start : start + 8], "big")
+        size = int.from_bytes(data[start : start + 8], "big")
+        return data[start + 8 : start + 8 + size]
+
+
+class Cifar(Images):
+    """CIFAR's binary files: for every image its label, then 32 x 32 pixels of each colour."""
+
+    def __init__(self, files: Sequence[Path], label_bytes: int):
+        self.path = files[0].parent
+        size = label_bytes + int(np.prod(CIFAR_SHAPE))
+        for file in files:
+            if file.stat().st_size % size:
+                raise ValueError(
+                    f"data.root: {file} is damaged: its size is not a multiple of {size}"
+                )
+        data = np.concatenate([np.fromfile(file, np.uint8) for file in files]).reshape(-1, size)
+        self.labels = data[:, label_bytes - 1].astype(np.int64)
+        self.pixels = data[:, label_bytes:].reshape(-1, *CIFAR_SHAPE)
+        self.names = np.zeros(0)
+
+    def __getitem__(self, index: Any) -> Any:
+        path = f"image {index} in {self.path}"
+        return ImageRecord(
+            path, int(self.labels[index]), lambda: self.pixels[index].transpose(1, 2, 0)
+        )
+
+
+def read_images(data: Data, split: str, num_classes: int) -> Images:
+    """The images of a split. Raises ValueError if there are none, or labels out of range."""
+    images = open_images(data, split, num_classes)
+    for label in (images.labels.min(), images.labels.max()):
+        if not 0 <= label < num_classes:
+            raise ValueError(
+                f"model.num_classes: there is a label {label}, not one from 0 to {num_classes - 1}"
+            )
+    return images
+
+
+def open_images(data: Data, split: str, num_classes: int) -> Images:
     if data.is_cifar:
-        rows = CIFAR[data.source][0](str(data.root), split, **options)
-        if data.source == "cifar100":
-            rows = rows.rename(["fine_label"], ["label"])
-        return rows.project(["image", "label"])
-    path = str(get_split_path(data, split))
-    if data.source == "mindrecord":
-        return ds.MindDataset(path, columns_list=["image", "label"], **options)
-    return ds.ImageFolderDataset(path, extensions=IMAGES, **options)
-
-
-def count_samples(data, split: str, num_classes: int) -> int:
-    """The number of images of a split. Raises ValueError if there are none, or too many classes."""
-    if data.is_cifar:
-        file = data.root / CIFAR[data.source][1][split]
-        if not file.is_file():
+        patterns, label_bytes = CIFAR[data.source]
+        files = sorted(data.root.glob(patterns[split]))
+        if not files:
+            file = data.root / patterns[split].replace("?", "1")
             raise ValueError(f"data.root: {file} does not exist; name a folder of {data.source}")
-        return CIFAR[data.source][0](str(data.root), split).get_dataset_size()
+        return Cifar(files, label_bytes)
     path = get_split_path(data, split)
     setting = f"data.{split}: {path}"
     if data.source == "mindrecord":
         if not path.is_file():
             raise ValueError(f"{setting} does not exist")
-        return ds.MindDataset(str(path), columns_list=["image", "label"]).get_dataset_size()
+        return MindRecord(path)
     if not path.is_dir():
         raise ValueError(f"{setting} is not a folder")
-    classes = len(list_class_folders(path))
-    if classes > num_classes:
-        raise ValueError(f"{setting} has {classes} classes, model.num_classes is {num_classes}")
-    try:
-        count = ds.ImageFolderDataset(str(path), extensions=IMAGES).get_dataset_size()
-    except RuntimeError:  # there is no folder in it, or no image
-        count = 0
-    if not count:
+    images = ImageFolder(path)
+    if images.classes > num_classes:
+        raise ValueError(
+            f"{setting} has {images.classes} classes, model.num_classes is {num_classes}"
+        )
+    if not len(images):
         raise ValueError(f"{setting} has no class folder with images")
-    return count
+    return images
 
 
-class Images:
-    """The names and pixels of single images of a split, by sample number.
+def decode_image(image: Union[bytes, np.ndarray]) -> np.ndarray:
+    """An encoded image to PIL's pixels uint8 (H, W, 3); a decoded one unchanged.
 
-    The files of class folders are counted at the first access. A list of all files is not kept: it
-    would take 100 MB for ImageNet. MindData's reader of folders would list them all for one image.
+    Raises ValueError if the bytes are no image, or one of more pixels than PIL reads.
     """
-
-    def __init__(self, data, split: str, count: int):
-        self.data = data
-        self.split = split
-        self.count = count
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, sample: int) -> str:
-        """The file; in a MindRecord the name in its column `file`, or the sample number."""
-        path = get_split_path(self.data, self.split)
-        if self.data.source == "folder":
-            return str(self.locate(sample)[0])
-        ((name,),) = read_columns(path, ["file"], [sample]) or [(f"image {sample}",)]
-        return f"{name} in {path}"
-
-    def read(self, sample: int) -> tuple[np.ndarray, int]:
-        """Pixels uint8 (H, W, 3) and the label. Raises VideoError if it cannot be decoded."""
-        if self.data.source == "folder":
-            path, label = self.locate(sample)
-            with reading(path, "PIL"):
-                image = np.frombuffer(read_bytes(path), np.uint8)
-        else:
-            rows = open_reader(self.data, self.split, [sample], 1)
-            ((image, label),) = rows.create_tuple_iterator(num_epochs=1, output_numpy=True)
-        try:
-            return decode_image(image), int(label)
-        except RuntimeError as error:
-            raise VideoError(self[sample], "PIL", error) from None
-
-    def locate(self, sample: int) -> tuple[Path, int]:
-        """The file in a class folder, and its label."""
-        folders, counts = self.folders
-        ends = np.cumsum(counts)
-        label = int(np.searchsorted(ends, sample, side="right"))
-        files = list_image_names(folders[label])
-        if len(files) != counts[label]:
-            raise ValueError(f"data.{self.split}: {folders[label]} has changed during the run")
-        return folders[label] / files[sample - ends[label]], label
-
-    def find_unopenable(self) -> Iterator[tuple[int, str]]:
-        """(sample, reason) of all files in class folders that cannot be opened.
-
-        MindData opens them itself, and one such file ends its pipeline: a dangling link, or a file
-        without read permission. This takes a system call per file.
-        """
-        if self.data.source != "folder":
-            return
-        files = (folder / name for folder in self.folders[0] for name in list_image_names(folder))
-        for sample, file in enumerate(files):
-            if not os.access(file, os.R_OK):
-                yield sample, str(VideoError(file, "MindData", "it cannot be opened"))
-
-    @functools.cached_property
-    def folders(self) -> tuple[list[Path], list[int]]:
-        """The class folders, and the number of images in each."""
-        folders = list_class_folders(get_split_path(self.data, self.split))
-        return folders, [len(list_image_names(folder)) for folder in folders]
-
-
-def describe_samples(data, split: str, count: int, head: Head) -> Samples:
-    """The names and labels of the `count` images of a split, for a report.
-
-    The name is the file's if it is stored, else the sample number. For CIFAR the labels are 0: the
-    evaluation, which reads every image, fills them in.
-    """
-    path = get_split_path(data, split)
-    paths = []
-    labels = []
-    if data.source == "folder":
-        for label, folder in enumerate(list_class_folders(path)):
-            files = list_image_names(folder)
-            paths += [f"{folder.name}/{file}" for file in files]
-            labels += [label] * len(files)
-    elif data.source == "mindrecord":
-        every = range(count)
-        rows = read_columns(path, ["label", "file"], every) or read_columns(path, ["label"], every)
-        labels = [label for label, *_ in rows]
-        paths = [file for _, *files in rows for file in files]
-    if len(paths) != count:
-        paths = [str(k) for k in range(count)]
-    if len(labels) != count:
-        labels = [0] * count
-    return Samples(paths, labels, head.list_names())
-
-
-def list_image_names(folder: Path) -> list[str]:
-    """The names of the images of a class folder, in MindData's order."""
-    return sorted(file.name for file in folder.iterdir() if file.name.endswith(tuple(IMAGES)))
-
-
-def read_columns(path: Path, names: list[str], samples: Sequence[int]) -> list[tuple]:
-    """Values of a MindRecord's columns; empty if a column is missing: some have no `file`."""
-    sampler = ds.SubsetSampler(list(samples))
+    if isinstance(image, np.ndarray):
+        return image
     try:
-        rows = ds.MindDataset(str(path), columns_list=names, sampler=sampler)
-        rows = rows.create_tuple_iterator(num_epochs=1, output_numpy=True)
-        return [tuple(value.item() for value in row) for row in rows]
-    except RuntimeError:
-        return []
+        pixels = read_jpeg(image, "RGB")
+        return read_image(image, "RGB") if pixels is None else pixels
+    except Exception as error:  # PIL raises errors of many classes for damaged files
+        raise ValueError(f"not a readable image: {error}") from None
+
+
+def get_split_path(data: Data, split: str) -> Path:
+    """The folder or MindRecord file of a split."""
+    return data.root / (data.train if split == "train" else data.test)
+
+
+def list_class_folders(path: Path) -> list[Path]:
+    """The class folders in the order of the labels."""
+    return sorted(folder for folder in path.iterdir() if folder.is_dir())
+
+
+def list_image_names(folder: Path) -> list[bytes]:
+    """The names of the images of a class folder, in MindData's order: that of their bytes."""
+    return sorted(name for name in os.listdir(os.fsencode(folder)) if name.endswith(SUFFIXES))
+
+
+def read_header(path: Path) -> dict:
+    """The header of a MindRecord file."""
+    with open(path, "rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        return json.loads(file.read(size))
+
+
+def read_index(shard: Path, columns: Sequence[str]) -> list[np.ndarray]:
+    """Columns of the index file of a MindRecord shard, in the order of its rows."""
+    # immutable: SQLite neither locks the file nor writes beside it.
+    address = f"{shard.resolve().as_uri()}.db?immutable=1"
+    with contextlib.closing(sqlite3.connect(address, uri=True)) as index:
+        queries = [f"SELECT {column} FROM INDEXES ORDER BY ROW_ID" for column in columns]
+        return [np.array([value for (value,) in index.execute(query)]) for query in queries]
+
+
+def read_labels(path: Path) -> np.ndarray:
+    """The labels of a MindRecord whose index leaves them out; slow, 20 s for a million."""
+    import mindspore.dataset as ds
+
+    rows: Any = ds.MindDataset(str(path), columns_list=["label"], shuffle=False)
+    batches = rows.batch(1000).create_tuple_iterator(num_epochs=1, output_numpy=True)
+    return np.concatenate([labels for (labels,) in batches])

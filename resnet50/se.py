@@ -42,18 +42,20 @@ class SEBottleneck(nn.Cell):
     def __init__(self, cin: int, width: int, halve: bool, excite: bool, fan: str):
         super().__init__()
         cout = 4 * width
-        self.conv1 = conv2d(cin, width, 1, fan=fan)
+        self.conv1 = conv2d(cin, cout=width, kernel=1, fan=fan)
         self.bn1 = BatchNorm2d(width)
-        self.conv2 = conv2d(width, width, 3, fan=fan)
+        self.conv2 = conv2d(width, cout=width, kernel=3, fan=fan)
         self.bn2 = BatchNorm2d(width)
-        self.conv3 = conv2d(width, cout, 1, fan=fan)
+        self.conv3 = conv2d(width, cout=cout, kernel=1, fan=fan)
         self.bn3 = BatchNorm2d(cout)
         self.pool = nn.MaxPool2d(kernel_size=2, stride=2, pad_mode="same") if halve else None
         self.se = SqueezeExcitation(cout) if excite else None
         self.relu = nn.ReLU()
         self.downsample = None
         if cin != cout:
-            self.downsample = nn.SequentialCell(conv2d(cin, cout, 1, fan=fan), BatchNorm2d(cout))
+            self.downsample = nn.SequentialCell(
+                conv2d(cin, cout=cout, kernel=1, fan=fan), BatchNorm2d(cout)
+            )
 
     def construct(self, x: Tensor) -> Tensor:
         y = self.relu(self.bn1(self.conv1(x)))
@@ -89,12 +91,12 @@ class SEResNet50(PaddedNetwork):
             )
         if padding != "same":
             raise ValueError(f"model.padding must be same for se_resnet50, not {padding}")
-        self.normalize = Normalize(mean, std, 3, axis=1, rank=4)
-        self.conv1_0 = conv2d(3, 32, 3, 2, fan=fan, same=True)
+        self.normalize = Normalize(mean, std=std, channels=3, axis=1, rank=4)
+        self.conv1_0 = conv2d(3, cout=32, kernel=3, stride=2, fan=fan, same=True)
         self.bn1_0 = BatchNorm2d(32)
-        self.conv1_1 = conv2d(32, 32, 3, fan=fan)
+        self.conv1_1 = conv2d(32, cout=32, kernel=3, fan=fan)
         self.bn1_1 = BatchNorm2d(32)
-        self.conv1_2 = conv2d(32, 64, 3, fan=fan)
+        self.conv1_2 = conv2d(32, cout=64, kernel=3, fan=fan)
         self.bn1_2 = BatchNorm2d(64)
         self.relu = nn.ReLU()
         self.maxpool = max_pool2d(3, 2, same=True)
@@ -113,7 +115,7 @@ class SEResNet50(PaddedNetwork):
         for i in range(depth):
             halve = i == 0 and index > 1
             excite = i == depth - 1 and index > 2
-            blocks.append(SEBottleneck(cin, width, halve, excite, fan))
+            blocks.append(SEBottleneck(cin, width=width, halve=halve, excite=excite, fan=fan))
             cin = 4 * width
         return nn.SequentialCell(blocks)
 

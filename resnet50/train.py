@@ -19,13 +19,13 @@ from mindspore import nn
 
 from resnet50.config import Config
 from resnet50.dataset import (
-    EvalSource,
+    EvalImages,
     TrainSource,
     build_train_sampler,
     get_clip_shape,
     read_records,
 )
-from resnet50.loss import build_loss
+from resnet50.loss import SmoothedCrossEntropy
 from resnet50.lr_generator import build_parameter_groups, get_lr
 from resnet50.mixup import MixImages
 from resnet50.model import build_network
@@ -33,8 +33,10 @@ from resnet50.network import NETWORK
 from utils import cli, runtime
 from utils.data.sampler import TrainSampler
 from utils.evaluate.metrics import evaluate
+from utils.inference.scorer import CellScorer
 from utils.nn.layers import freeze_norms
 from utils.train import optimizers
+from utils.train.choose_kernels import with_training_kernels
 from utils.train.trainer import Trainer, TrainSetup, build_setup
 from utils.weights import checkpoint
 
@@ -42,18 +44,23 @@ from utils.weights import checkpoint
 def main(cfg: Config) -> None:
     rt = runtime.start(cfg.run)  # graph mode, device, seed, rank
     trainer = Trainer(cfg, rt)  # run directory, log, resume point
-    samples = read_records(cfg, "train")
-    sampler = trainer.resume(build_train_sampler(cfg, samples, rt))
+    images = read_records(cfg, "train")
+    sampler = trainer.resume(build_train_sampler(cfg, images, rt))
     setup = build(cfg, rt, sampler)  # model, optimizer, AllReduce fusion, train step
-    train_set = TrainSource(samples, cfg, sampler, cfg.train.epochs, trainer.start_step)
+    train_set = TrainSource(
+        images, cfg=cfg, sampler=sampler, epochs=cfg.train.epochs, skip=trainer.start_step
+    )
     trainer.fit(setup, train_set, evaluate=build_validation(cfg, setup.step.net, rt))
 
 
+@with_training_kernels
 def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup:
     train = cfg.train
     net = build_network(**cfg.model_arguments())
     if train.pretrained:
-        checkpoint.load(net, train.pretrained, train.new_head, NETWORK.classifier)
+        checkpoint.load(
+            net, path=train.pretrained, new_head=train.new_head, head=NETWORK.classifier
+        )
     if train.batch_norm == "frozen":
         freeze_norms(cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d))
     mix = MixImages(net.normalize) if cfg.data.mixes else None
@@ -63,21 +70,33 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
     groups = build_parameter_groups(weights, train, lr)
     if train.optimizer == "lars":
         opt = optimizers.LARS(
-            weights, groups, train.momentum, train.trust_coefficient, train.epsilon
+            weights,
+            groups=groups,
+            momentum=train.momentum,
+            trust=train.trust_coefficient,
+            eps=train.epsilon,
         )
     else:
-        opt = optimizers.SGD(weights, groups, train.momentum, train.nesterov)
+        opt = optimizers.SGD(
+            weights, groups=groups, momentum=train.momentum, nesterov=train.nesterov
+        )
     clips = (cfg.data.batch, *get_clip_shape(cfg.data, cfg.data.crop))
-    loss = build_loss(train.smoothing, train.smoothed)
-    return build_setup(cfg, rt, sampler, net, loss, opt, lr, clips, mix)
+    loss = SmoothedCrossEntropy(train.smoothing, train.smoothed)
+    return build_setup(
+        cfg, rt=rt, sampler=sampler, net=net, loss=loss, optimizer=opt, lr=lr, clips=clips, mix=mix
+    )
 
 
 def build_validation(cfg: Config, net, rt: runtime.Runtime):
     """A function that evaluates `net` during training; None if `run.eval_every` is 0."""
     if not cfg.run.eval_every:
         return None
-    samples = read_records(cfg, "test")
-    return lambda: evaluate(net, EvalSource(samples, cfg, rt), cfg.model.num_classes, rt)
+    images = read_records(cfg, "test")
+    classes = cfg.model.num_classes
+    scorer = CellScorer(net)
+    return lambda: evaluate(
+        scorer, data=EvalImages(images, cfg, rt).dataset(), num_classes=classes, rt=rt
+    )
 
 
 if __name__ == "__main__":

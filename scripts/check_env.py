@@ -49,19 +49,26 @@ class Line(NamedTuple):
 def check_packages() -> Iterator[Line]:
     is_known = (3, 9) <= sys.version_info[:2] <= (3, 12)
     advice = "" if is_known else "MindSpore has wheels for 3.9 to 3.12"
-    yield Line("Python", platform.python_version(), advice, fatal=True)
+    yield Line("Python", result=platform.python_version(), advice=advice, fatal=True)
     release = "2.9." if sys.version_info < (3, 10) else "2.10."
     is_missing = not read_version("mindspore")
     advice = f"pip install 'mindspore=={release}*'"
-    yield check_package("MindSpore", ("mindspore",), advice, release, fatal=is_missing)
-    yield check_package("NumPy", ("numpy",), "pip install 'numpy>=1.26,<2', for MindSpore", "1.")
+    yield check_package(
+        "MindSpore", packages=("mindspore",), advice=advice, release=release, fatal=is_missing
+    )
+    yield check_package(
+        "NumPy",
+        packages=("numpy",),
+        advice="pip install 'numpy>=1.26,<2', for MindSpore",
+        release="1.",
+    )
     advice = "pip install av: decodes videos twice as fast as OpenCV"
-    yield check_package("PyAV", ("av",), advice, fatal=False)
+    yield check_package("PyAV", packages=("av",), advice=advice, fatal=False)
     names = ("opencv-python-headless", "opencv-python")
     yield check_package("OpenCV", names, "pip install 'opencv-python-headless>=4.11,<5'")
     missing = [name for name in REQUIRED if not read_version(name)]
     advice = f"pip install {' '.join(missing)}" if missing else ""
-    yield Line("packages", list_versions(REQUIRED), advice, fatal=True)
+    yield Line("packages", result=list_versions(REQUIRED), advice=advice, fatal=True)
     advice = "" if any(map(read_version, ENGINES)) else "pip install openvino: faster evaluation"
     yield Line("CPU engines", list_versions(ENGINES), advice)
     yield Line("optional", f"{list_versions(OPTIONAL)}: pip install '.[tensorboard,cluster]'")
@@ -72,7 +79,7 @@ def check_package(
 ) -> Line:
     version = read_version(*packages)
     fits = version and version.startswith(release)
-    return Line(name, version or "not installed", "" if fits else advice, fatal)
+    return Line(name, result=version or "not installed", advice="" if fits else advice, fatal=fatal)
 
 
 def read_version(*packages: str) -> str:

@@ -23,19 +23,22 @@ prepare_process()
 from mindspore import Parameter, Tensor
 
 from utils import cli, files
+from utils.config import NetworkConfig
 from utils.networks import Network
 from utils.weights import checkpoint
 from utils.weights.convert import convert, read_source
 from utils.weights.mindspore_checkpoint import check_padding, count_by_kind
 
 
-def main(network: Network, cfg, *, source: Path, target: Path, new_head: bool = False) -> None:
-    net = network.model.build_network(**cfg.model_arguments())
+def main(
+    network: Network, cfg: NetworkConfig, *, source: Path, target: Path, new_head: bool = False
+) -> None:
+    net = network.build_model(**cfg.model_arguments())
     weights = checkpoint.weights_of(net)
     shapes = {name: tuple(p.shape) for name, p in weights.items()}
     try:
         loaded = read_source(source)
-        converted = convert(loaded.arrays, shapes, network, new_head)
+        converted = convert(loaded.arrays, shapes=shapes, network=network, new_head=new_head)
         if weights.padding:
             check_padding(source, loaded.padding, weights.padding)
     except ValueError as error:

@@ -83,9 +83,9 @@ require_network() { # NAME: a folder with a train.py
     exit 2
 }
 
-require_count() { # NAME VALUE: a whole number above 0
+require_count() { # NAME VALUE: an integer above 0
     case "$2" in
-        '' | *[!0-9]* | 0* | ???????*) say "$1 must be a whole number above 0, not $2" && exit 2 ;;
+        '' | *[!0-9]* | 0* | ???????*) say "$1 must be an integer above 0, not $2" && exit 2 ;;
     esac
 }
 

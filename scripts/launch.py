@@ -141,7 +141,7 @@ class Launcher:
         return max(failures, key=lambda failure: failure.severity)  # the first of equal ones
 
     def describe_interruption(self) -> Failure:
-        """However the workers end after a signal, it is no failure of theirs."""
+        """However the workers end after a signal, it is not a failure of theirs."""
         how = "; ended at once" if len(self.signals) > 1 else ""
         return Failure(f"the job was interrupted{how}", 128 + self.signals[0], 4)
 

@@ -29,7 +29,7 @@ the number of frames per second. Docs: docs/predict.md.
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
@@ -40,6 +40,7 @@ prepare_process()
 from scripts.data.integrity import SUFFIXES
 from scripts.predict_jobs import PredictSettings, run_on_cluster
 from utils import cli, log, runtime
+from utils.config import NetworkConfig
 from utils.evaluate.predict import assign_class_names, list_videos, write_predictions
 from utils.networks import Network
 from utils.process_pool import PROCESSES, Executor, PartOption
@@ -50,7 +51,7 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
 
 def main(
     network: Network,
-    cfg: Any,
+    cfg: NetworkConfig,
     videos: list[str],
     *,
     checkpoint_path: str,
@@ -72,27 +73,43 @@ def main(
     if stream and (part or executor != PROCESSES):
         raise ValueError("--stream reads in this process: --part and --executor do not go with it")
     if not (stream and videos[0].isdecimal()):
-        reads_videos = bool(network.dataset.list_annotation_files(cfg))
+        reads_videos = bool(network.list_annotation_files(cfg))
         videos = list_videos(videos, SUFFIXES if reads_videos else IMAGE_SUFFIXES)
     if stream and len(videos) > 1:
         raise ValueError(f"--stream takes one VIDEO, and the folder has {len(videos)}")
-    heads = network.predict.build_heads(cfg)
+    heads = network.build_heads(cfg)
     assign_class_names(heads, labels)
     folder = out or Path(checkpoint_path).parent / "predictions"
     log.start_log(Runtime())
     if stream:
         rt = runtime.start(cfg.run)
-        if not network.streams:
-            raise ValueError(f"--stream: {network.name} cannot read frame by frame; tsm can")
-        rest = (heads[0], top, fps or 0.0, folder)
-        log.print_result(network.streaming.run_stream(cfg, checkpoint_path, videos[0], *rest), rt)
+        summary = network.run_stream(
+            cfg,
+            checkpoint_path=checkpoint_path,
+            video=videos[0],
+            head=heads[0],
+            top=top,
+            fps=fps or 0.0,
+            out=folder,
+        )
+        log.print_result(summary, rt)
         return 0
-    rest = (checkpoint_path, labels, folder, top, window, step)
-    settings = PredictSettings(network.name, cfg, *rest)
+    settings = PredictSettings(
+        network.name,
+        cfg=cfg,
+        checkpoint_path=checkpoint_path,
+        labels=labels,
+        folder=folder,
+        top=top,
+        window=window,
+        step=step,
+    )
     run_jobs = partial(run_on_cluster, settings, executor)
     if executor == PROCESSES:
         run_jobs = settings.build_predictor().run_jobs
-    result = write_predictions(videos, folder, run_jobs, settings.compute_digest(), part)
+    result = write_predictions(
+        videos, folder=folder, run_jobs=run_jobs, settings=settings.compute_digest(), part=part
+    )
     log.print_result(result, Runtime())
     return 1 if result["failed"] else 0
 

@@ -6,20 +6,21 @@ import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 from utils import runtime
+from utils.config import NetworkConfig
 from utils.evaluate.predict import Job, Predictor, assign_class_names
-from utils.export import inference
+from utils.inference.load import load_scorer
 from utils.networks import find_network
-from utils.process_pool import Crashed, run_all
+from utils.process_pool import CrashError, run_all
 
 
 class PredictSettings(NamedTuple):
     """The options of scripts/predict.py for the network `network` with the settings `cfg`."""
 
     network: str
-    cfg: Any
+    cfg: NetworkConfig
     checkpoint_path: str
     labels: str
     folder: Path
@@ -30,12 +31,19 @@ class PredictSettings(NamedTuple):
     def build_predictor(self) -> Predictor:
         network = find_network(self.network)
         cfg = self.cfg
-        heads = network.predict.build_heads(cfg)
+        heads = network.build_heads(cfg)
         assign_class_names(heads, self.labels)
         start = functools.cache(lambda: runtime.start(cfg.run))
-        net = inference.load_network(network, cfg, self.checkpoint_path, start)
-        rest = (self.folder, self.top, self.window, self.step)
-        return Predictor(net, heads, lambda path: network.predict.open_source(path, cfg), *rest)
+        scorer = load_scorer(network, cfg=cfg, path=self.checkpoint_path, start=start)
+        return Predictor(
+            scorer,
+            heads=heads,
+            open_source=lambda path: network.open_frames(cfg, path),
+            folder=self.folder,
+            top=self.top,
+            window=self.window,
+            step=self.step,
+        )
 
     def compute_digest(self) -> str:
         """Changes with every setting, and with the size or time of the files that they name."""
@@ -49,9 +57,11 @@ def run_on_cluster(
 ) -> Iterator[tuple[Job, dict]]:
     """`Predictor.run_jobs` by an executor of `run_all`; a crashed job is a broken video."""
     data = pickle.dumps(settings)
-    results = run_all(predict_video, [(data, job) for job in jobs], 1, executor)
+    results = run_all(
+        predict_video, jobs=[(data, job) for job in jobs], workers=1, executor=executor
+    )
     for (_, job), result in results:
-        crashed = isinstance(result, Crashed)
+        crashed = isinstance(result, CrashError)
         yield job, {"video": job[0], "error": f"{job[0]}: {result}"} if crashed else result
 
 

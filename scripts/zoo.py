@@ -4,8 +4,8 @@
     zoo check-env ARGUMENTS         is    python scripts/check_env.py ARGUMENTS
     zoo make-lists ARGUMENTS        is    python scripts/data/make_lists.py ARGUMENTS
 
-`zoo --help` lists all commands; `zoo COMMAND --help` shows the usage of one. The path of a yaml of
-the zoo starts at its network, `tsm/configs/tsm_smoke.yaml`; `data` and `out` are in the current
+`zoo --help` lists all commands; `zoo COMMAND --help` shows the usage of one. The path of a recipe
+of the zoo starts at its network, `tsm/configs/tsm_smoke.yaml`; `data` and `out` are in the current
 folder.
 """
 
@@ -25,7 +25,7 @@ NETWORK_SCRIPTS = {  # of every network folder
 FOLDERS = ("scripts", "scripts/data", "scripts/analysis", "benchmarks")
 NOT_COMMANDS = ("compare_versions", "data_speed", "graph_costs", "kernel_profile")
 NOT_COMMANDS += ("results", "worker", "zoo")
-NOT_COMMANDS += ("build_networks", "integrity", "plan_plots", "predict_jobs", "step_comparison")
+NOT_COMMANDS += ("build_networks", "integrity", "predict_jobs", "step_comparison")
 COMMANDS = {
     path.stem.replace("_", "-"): f"{folder}/{path.name}"
     for folder in FOLDERS
@@ -40,9 +40,9 @@ from utils.cli import exit_on_broken_pipe, show_usage
 
 def main() -> None:
     name = "".join(sys.argv[1:2])
-    rest = sys.argv[2:]
+    words = sys.argv[2:]
     if name in NETWORK_SCRIPTS:
-        script = find_network_script(name, rest)
+        script = find_network_script(name, words)
     elif name in COMMANDS:
         script = ROOT / COMMANDS[name]
     elif name in ("", "-h", "--help"):
@@ -53,7 +53,7 @@ def main() -> None:
         near = get_close_matches(name, [*NETWORK_SCRIPTS, *COMMANDS], n=1)
         advice = f"did you mean {near[0]}?" if near else "`zoo --help` lists the commands"
         stop(f"unknown command {name}; {advice}")
-    sys.argv = [str(script), *rest]
+    sys.argv = [str(script), *words]
     show_usage(ast.get_docstring(ast.parse(script.read_text())))
     with exit_on_broken_pipe():
         runpy.run_path(str(script), run_name="__main__")
@@ -68,17 +68,19 @@ def describe_commands() -> list[str]:
     return lines
 
 
-def find_network_script(name: str, rest: list[str]) -> Path:
-    """The script of the network that the first of `rest` names; removes that argument."""
+def find_network_script(name: str, words: list[str]) -> Path:
+    """The script of the network that the first of `words` names; removes that argument."""
     networks = sorted(file.parent.name for file in ROOT.glob("*/model.py"))
     choices = ", ".join(networks)
-    if rest[:1] in (["-h"], ["--help"]):
+    if words[:1] in (["-h"], ["--help"]):
         with exit_on_broken_pipe():
             print(f"usage: zoo {name} NETWORK [arguments]\n\nNETWORK is one of {choices}.")
         sys.exit(0)
-    if rest and rest[0] in networks:
-        return ROOT / rest.pop(0) / f"{name}.py"
-    return stop(f"zoo {name}: NETWORK must be one of {choices}{f', not {rest[0]}' if rest else ''}")
+    if words and words[0] in networks:
+        return ROOT / words.pop(0) / f"{name}.py"
+    return stop(
+        f"zoo {name}: NETWORK must be one of {choices}{f', not {words[0]}' if words else ''}"
+    )
 
 
 def stop(line: str) -> NoReturn:

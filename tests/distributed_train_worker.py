@@ -25,25 +25,41 @@ from tsm import train
 from tsm.config import Config
 from utils import cli
 from utils.train import trainer
-from utils.train.train_step import TrainStep
+from utils.train.gradients import FiniteCheck
+from utils.train.train_step import Backward, TrainStep
 
 NAMES = ("POISONED_STEP", "FLAGGED_STEP", "LAST_STEP")
 POISONED, FLAGGED, LAST = (int(os.environ.get(name, -1)) for name in NAMES)
 
 
-class FaultyStep(TrainStep):
-    """Makes the loss infinite in one step; in another, only the status flags show an overflow.
+class PoisonedBackward(Backward):
+    """Makes the loss infinite in one step."""
 
-    A status flag without an infinite gradient occurs on an Ascend 910A.
-    """
-
-    def scaled_loss(self, clip, target):
-        scaled, loss, scores = super().scaled_loss(clip, target)
+    def compute_scaled_loss(self, clip, target):
+        scaled, loss, scores = super().compute_scaled_loss(clip, target)
         poison = 1.0 + 1e38 * (self.micro_step == POISONED - 1)
         return scaled * poison * poison, loss, scores
 
-    def is_finite_here(self, grads, norm):
-        return ops.logical_and(super().is_finite_here(grads, norm), self.micro_step != FLAGGED - 1)
+
+class FlaggedCheck(FiniteCheck):
+    """Reports an overflow in one step, though its gradients are finite.
+
+    That occurs on an Ascend 910A.
+    """
+
+    def construct(self, grads, norm):
+        return ops.logical_and(super().construct(grads, norm), self.micro_step != FLAGGED - 1)
+
+
+class FaultyStep(TrainStep):
+    def __init__(self, net, loss, optimizer, **options):
+        super().__init__(net, loss, optimizer, **options)
+        self.backward = PoisonedBackward(
+            net, loss=loss, weights=optimizer.parameters, scaler=self.scaler
+        )
+        self.backward.micro_step = self.micro_step
+        self.sync.check = FlaggedCheck()
+        self.sync.check.micro_step = self.micro_step
 
 
 class StoppedLoop(trainer.TrainingLoop):

@@ -13,8 +13,8 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 import numpy as np
 from mindspore import Tensor, nn
 
-from mvit_multi import dataset, train
 from mvit_multi.config import Config
+from mvit_multi.network import NETWORK
 from utils import cli, runtime
 from utils.data.sampler import TrainSampler
 
@@ -27,24 +27,19 @@ class Gradients(nn.Cell):
         self.step = step
 
     def construct(self, clip: Tensor, target: Tensor) -> tuple:
-        _, grads = self.step.gradients(self.step.mix(clip, target), target)
-        grads = self.step.scaler.unscale(grads)
-        if self.step.reducer is None:
-            return grads
-        sums = self.step.reducer(grads)
-        means = ()
-        for total in sums:
-            means += (total / self.step.size,)
+        _, _, grads = self.step.backward(self.step.mix(clip, target), target)
+        means, _, _ = self.step.sync(grads, self.step.loss_scale, ())
         return means
 
 
 def main(cfg: Config) -> None:
     rt = runtime.start(cfg.run)
     batch = cfg.data.batch
-    step = train.build(cfg, rt, TrainSampler(100, batch, rt.rank, rt.size, 0)).step.set_train()
-    shape = dataset.get_clip_shape(cfg.data, cfg.data.crop)
+    sampler = TrainSampler(100, batch=batch, rank=rt.rank, size=rt.size, seed=0)
+    step = NETWORK.build_train_setup(cfg, rt, sampler).step.set_train()
+    shape = NETWORK.get_sample_shape(cfg)
     clips = np.random.RandomState(0).randint(0, 255, (batch * rt.size, *shape)).astype(np.uint8)
-    targets = dataset.build_targets(cfg, np.arange(batch * rt.size) % 4)
+    targets = NETWORK.build_targets(cfg, np.arange(batch * rt.size) % 4)
     local = slice(batch * rt.rank, batch * (rt.rank + 1))
     grads = Gradients(step)(Tensor(clips[local]), Tensor(targets[local]))
     names = [parameter.name for parameter in step.optimizer.parameters]

@@ -208,7 +208,8 @@ def assert_kills_change_no_weight(script: str, arguments, folder: Path) -> None:
     run_json(script, *arguments, f"--run.out={whole}")
     seed = random.SystemRandom().randrange(10**6)  # MindSpore seeds `random` at import
     print(f"seed {seed}")
-    print(f"steps saved at each kill: {run_with_kills(script, arguments, killed, 6, seed)}")
+    steps = run_with_kills(script, arguments=arguments, out=killed, times=6, seed=seed)
+    print(f"steps saved at each kill: {steps}")
     assert_same_weights(whole / "epoch_006.ckpt", killed / "epoch_006.ckpt")
     assert (whole / "epoch_006.ckpt").read_bytes() == (killed / "epoch_006.ckpt").read_bytes()
     assert not {path.name for path in killed.iterdir()} - {path.name for path in whole.iterdir()}
@@ -245,7 +246,7 @@ def assert_close_weights(expected, actual) -> None:
 
 def save_random_weights(cfg, path: Path, network: str) -> Path:
     """Saves a checkpoint of the network of `cfg` whose scores differ between classes."""
-    net = find_network(network).model.build_network(**cfg.model_arguments())
+    net = find_network(network).build_model(**cfg.model_arguments())
     load_weights(net, build_state_dict({}, net), find_network(network))
     checkpoint.save(path, checkpoint.weights_of(net))
     return path

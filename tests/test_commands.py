@@ -65,7 +65,7 @@ def test_a_killed_run_resumes_with_the_same_bits(tiny_args, tmp_path):
     whole = tmp_path / "whole"
     killed = tmp_path / "killed"
     run_json("tsm/train.py", *arguments, f"--run.out={whole}")
-    start_and_stop("tsm/train.py", arguments, killed, 5, signal.SIGKILL)
+    start_and_stop("tsm/train.py", arguments=arguments, out=killed, steps=5, number=signal.SIGKILL)
     result = run_json("tsm/train.py", *arguments, f"--run.out={killed}")
     assert result["steps"] == 12
     assert_same_weights(whole / "resume.ckpt", killed / "resume.ckpt")
@@ -75,10 +75,12 @@ def test_a_killed_run_resumes_with_the_same_bits(tiny_args, tmp_path):
 @pytest.mark.slow
 def test_a_terminated_run_saves_and_resumes(tiny_args, tiny_ckpt, tmp_path):
     arguments = [*tiny_args, "--run.save_steps=1"]
-    stopped = start_and_stop("tsm/train.py", arguments, tmp_path / "run", 4, signal.SIGTERM)
+    stopped = start_and_stop(
+        "tsm/train.py", arguments=arguments, out=tmp_path / "run", steps=4, number=signal.SIGTERM
+    )
     assert stopped.returncode == 0, stopped.errors
     assert "Traceback" not in stopped.errors
-    assert "saved; the same command goes on from there" in stopped.errors
+    assert "saved; the same command resumes there" in stopped.errors
     run_json("tsm/train.py", *arguments, f"--run.out={tmp_path / 'run'}")
     assert_same_weights(tiny_ckpt, tmp_path / "run" / "epoch_002.ckpt")
 
@@ -86,9 +88,11 @@ def test_a_terminated_run_saves_and_resumes(tiny_args, tiny_ckpt, tmp_path):
 @pytest.mark.slow
 def test_an_interrupted_run_saves_and_prints_a_message(tiny_args, tmp_path):
     arguments = [*tiny_args, "--run.save_steps=1", "--train.epochs=60"]
-    stopped = start_and_stop("tsm/train.py", arguments, tmp_path / "run", 8, signal.SIGINT)
+    stopped = start_and_stop(
+        "tsm/train.py", arguments=arguments, out=tmp_path / "run", steps=8, number=signal.SIGINT
+    )
     assert stopped.returncode == 130, stopped.errors
-    assert "saved; the same command goes on from there" in stopped.errors.splitlines()[-1]
+    assert "saved; the same command resumes there" in stopped.errors.splitlines()[-1]
     assert "Traceback" not in stopped.errors
     assert read_step(tmp_path / "run") >= 8
 
@@ -172,7 +176,7 @@ def test_an_evaluation_never_replaces_a_video(data_root, tiny_args, tiny_ckpt, t
     assert [row["predicted"] == "unreadable" for row in rows] == [True, *[False] * 7]
     assert "0 left" in rows[0]
     assert run_script("tsm/eval.py", *arguments, "--eval.allow_unreadable=true").returncode == 0
-    assert_predictions(tiny_args, tiny_ckpt, rows[1:3], root, tmp_path)
+    assert_predictions(tiny_args, weights=tiny_ckpt, rows=rows[1:3], root=root, out=tmp_path)
 
 
 def test_a_report_folder_is_checked_before_the_evaluation(tiny_args, tiny_ckpt):

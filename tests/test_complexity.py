@@ -32,10 +32,10 @@ PUBLISHED = {
     "resnet50_r101_imagenet_torchvision": Published(44_549_160, 7.801),
     "resnet50_r152_imagenet_torchvision": Published(60_192_808, 11.514),
     "resnet50_se50_imagenet_zoo": Published(28_203_593),
-    "tsm_r50_k400_8f": Published(24_327_632, 32.88, False, True),
-    "tsm_r50_k400_16f": Published(24_327_632, 65.75, False, True),
-    "tsm_r50_k400_8f_nl": Published(31_686_096, 61.30, False, True),
-    "tsm_r101_sthv2_8f": Published(42_856_686, 62.66, False, True),
+    "tsm_r50_k400_8f": Published(24_327_632, giga=32.88, classifier=False, norms=True),
+    "tsm_r50_k400_16f": Published(24_327_632, giga=65.75, classifier=False, norms=True),
+    "tsm_r50_k400_8f_nl": Published(31_686_096, giga=61.30, classifier=False, norms=True),
+    "tsm_r101_sthv2_8f": Published(42_856_686, giga=62.66, classifier=False, norms=True),
     "tsm_mobilenetv2_k400_8f": Published(2_736_272),
     "tsm_mobilenetv2_jester_online": Published(2_258_459),
     "x3d_xs_k400_4x12": Published(3_794_322, 0.604, False),
@@ -57,7 +57,7 @@ X3D_WITH_ALL = {
 OTHER_CLASSES = {
     "resnet50_r50_cifar10_zoo": Published(23_528_522),
     "resnet50_r50_imagenet_zoo": Published(25_559_081),
-    "tsm_r50_sthv2_8f": Published(23_864_558, 32.88, False, True),
+    "tsm_r50_sthv2_8f": Published(23_864_558, giga=32.88, classifier=False, norms=True),
     "tsm_r50_ucf101_8f": Published(23_714_981),
 }
 QUICK = ("resnet50_r18_imagenet_torchvision", "tsm_r50_k400_8f", "x3d_s_k400_13x6")

@@ -132,7 +132,7 @@ def test_the_suite_needs_no_decord(tmp_path):
     """It is optional. Every test file is collected without it, and the tests of videos pass."""
     (tmp_path / "decord.py").write_text("raise ModuleNotFoundError(name='decord')\n")
     environment = {**build_env(), "PYTHONPATH": str(tmp_path)}
-    for arguments in (["--collect-only"], ["utils/tests/video", "tests/test_hostile_videos.py"]):
+    for arguments in (["--collect-only"], ["utils/tests/video", "tests/test_bad_videos.py"]):
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
             cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900,

@@ -18,14 +18,17 @@ import pytest
 from mindspore import Parameter, Tensor
 
 from tests.helpers import read_result, run_json
-from tests.test_export import MVIT, TOYS, build_toy, export_toy, load_toy_config
+from tests.test_export import TOYS, build_toy, export_toy, load_toy_config
 from utils import runtime
 from utils.config import ROOT, Run
 from utils.evaluate.scores import video_scores
-from utils.export import engine, engine_cache, inference, onnx_graph, onnx_limits
-from utils.export.engine import ENGINES, OnnxNetwork, choose_engine, list_engines, load_onnx
-from utils.export.engine_cache import CachedNetwork
-from utils.export.engine_process import EngineError, run_in_process
+from utils.export import onnx_graph
+from utils.inference import cache as cache_module
+from utils.inference import load, onnx, onnx_limits
+from utils.inference.cache import CachedScorer
+from utils.inference.onnx import ENGINES, OnnxScorer, choose_engine, list_engines, load_onnx
+from utils.inference.onnx_process import EngineError, run_in_process
+from utils.inference.scorer import CellScorer
 from utils.networks import find_network
 from utils.weights import checkpoint
 from utils.weights.checkpoint_file import read
@@ -59,11 +62,11 @@ def test_scores_of_every_engine_equal_those_of_mindspore(network, files):
     net = build_toy(name, arguments, "O0")
     file = files(network, batch=0)
     views = make_clips(2, 3, *clip)
-    expected = video_scores(net, views)
+    expected = video_scores(CellScorer(net), views)
     classes = expected.shape[-1]
     for which in ENGINES:
-        shape, *_ = engine.read_description(file)
-        result = video_scores(OnnxNetwork(file, which, classes, shape), views)
+        shape, *_ = onnx.read_description(file)
+        result = video_scores(OnnxScorer(file, engine=which, classes=classes, shape=shape), views)
         assert np.abs(result - expected).max() <= 1e-5 * np.ptp(expected)
 
 
@@ -75,7 +78,7 @@ def test_openvino_computes_a_file_for_any_batch_by_the_layers_of_a_fixed_one(net
     layers = []
     for batch in (0, 2):
         model = core.read_model(str(files(network, batch=batch)))
-        engine.fix_shapes(model, (2, *TOYS[network][2]))
+        onnx.fix_shapes(model, (2, *TOYS[network][2]))
         compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
         nodes = compiled.get_runtime_model().get_ops()
         layers.append(Counter(node.get_rt_info()["layerType"].astype(str) for node in nodes))
@@ -86,23 +89,13 @@ def test_openvino_computes_a_file_for_any_batch_by_the_layers_of_a_fixed_one(net
 def test_an_onnx_file_of_normalised_pixels_gives_the_same_scores(files):
     """The file is for two clips at once, and the last pass is padded."""
     views = make_clips(1, 5, 4, 3, 32, 32)
-    expected = video_scores(build_toy(*TOYS["tsm"][:2], "O0"), views)
+    expected = video_scores(CellScorer(build_toy(*TOYS["tsm"][:2], "O0")), views)
     for name in ENGINES:
         cfg = load_toy_config(f"run.engine={name}")
         net = load_onnx(files("tsm", input="float32"), TSM, cfg)
         result = video_scores(net, views)
-        assert (net.engine, net.fixed_batch) == (name, 2)
+        assert (net.engine, net.batch) == (name, 2)
         assert np.abs(result - expected).max() <= 1e-5 * np.ptp(expected)
-
-
-def test_scores_of_several_heads_are_a_tuple(files):
-    file = files("mvit_multi", batch=0)
-    clips = make_clips(2, 3, 4, 32, 32)
-    expected = build_toy("mvit_multi", TOYS["mvit_multi"][1], "O0").net(Tensor(clips))
-    for name in ENGINES:
-        net = OnnxNetwork(file, name, MVIT["num_classes"], (0, 3, 4, 32, 32))
-        for part, other in zip(net(clips), expected):
-            np.testing.assert_allclose(part, other.asnumpy(), rtol=0, atol=1e-6)
 
 
 def test_the_engine_is_the_first_that_is_installed(monkeypatch):
@@ -113,24 +106,24 @@ def test_the_engine_is_the_first_that_is_installed(monkeypatch):
         assert choose_engine(replace(run, engine=name)) == name
     with pytest.raises(ValueError, match="openvino runs on a CPU only; set --run.device=CPU"):
         choose_engine(Run(device="Ascend", engine="openvino"))
-    monkeypatch.setattr(engine, "find_spec", lambda name: name == "onnxruntime" or None)
+    monkeypatch.setattr(onnx, "find_spec", lambda name: name == "onnxruntime" or None)
     assert choose_engine(run) == "onnxruntime"
     with pytest.raises(ValueError, match="openvino is not installed: pip install openvino"):
         choose_engine(replace(run, engine="openvino"))
-    monkeypatch.setattr(engine, "find_spec", lambda name: None)
+    monkeypatch.setattr(onnx, "find_spec", lambda name: None)
     assert choose_engine(run) == "mindspore"
 
 
 def test_openvino_is_preferred_on_x86_64_only(monkeypatch):
     for machine, engines in (("x86_64", [*ENGINES]), ("aarch64", ["onnxruntime"])):
-        monkeypatch.setattr(engine.platform, "machine", lambda name=machine: name)
+        monkeypatch.setattr(onnx.platform, "machine", lambda name=machine: name)
         assert list_engines() == engines
 
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch) -> Path:
     """The folder of exported checkpoints; empty."""
-    monkeypatch.setattr(engine_cache, "get_base_folder", lambda: tmp_path)
+    monkeypatch.setattr(cache_module, "get_base_folder", lambda: tmp_path)
     return tmp_path / ".cache" / "onnx"
 
 
@@ -141,16 +134,19 @@ class Opened:
         self.checkpoint = checkpoint
         self.loads = 0
 
-    def build(self, *settings: str, clips=None) -> CachedNetwork:
+    def build(self, *settings: str) -> CachedScorer:
         toy = ["model.num_classes=8", "model.first_width=8", "data.segments=2"]
         cfg = load_toy_config(*toy, "data.swap_labels=[[0,1]]", *settings)
-        engines = list_engines() if cfg.run.engine == "auto" else [cfg.run.engine]
 
-        def load(level: str, **changes: str):
+        def build(level: str, rewrite=None):
             self.loads += 1
-            return inference.load_checkpoint(TSM, cfg, str(self.checkpoint), level, **changes)
+            return load.load_checkpoint(
+                TSM, cfg=cfg, path=str(self.checkpoint), level=level, rewrite=rewrite
+            )
 
-        return CachedNetwork(TSM, cfg, self.checkpoint, engines, load, clips)
+        return CachedScorer(
+            TSM, cfg=cfg, path=self.checkpoint, engine=choose_engine(cfg.run), load=build
+        )
 
 
 @pytest.fixture
@@ -180,8 +176,8 @@ def test_a_checkpoint_is_exported_once_for_every_batch(opened, cache, log_messag
     with monkeypatch.context() as patch:
         (cache / ".lock").unlink()
         (cache / ".lock").mkdir()  # as root may write everywhere
-        patch.setattr(engine_cache.os, "utime", refuse_to_write)
-        patch.setattr(CachedNetwork, "export", refuse)
+        patch.setattr(cache_module.os, "utime", refuse_to_write)
+        patch.setattr(CachedScorer, "export", refuse)
         loads = opened.loads
         np.testing.assert_array_equal(opened.build()(clips), scores)
         assert opened.loads == loads, "the second run builds no network"
@@ -190,7 +186,7 @@ def test_a_checkpoint_is_exported_once_for_every_batch(opened, cache, log_messag
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
     np.testing.assert_array_equal(opened.build()(clips), scores)
-    assert engine_cache.is_sound(file)
+    assert cache_module.is_sound(file)
 
 
 def refuse_to_write(*_) -> None:
@@ -217,43 +213,28 @@ def save_other_weights(source: Path, target: Path) -> Path:
     return target
 
 
-def test_no_engine_computes_an_evaluation_that_is_shorter_than_the_export(
-    opened, cache, log_messages, monkeypatch
-):
-    clips = make_clips(2, 2, 3, 32, 32)
-    net = opened.build(clips=9)
-    expected = net.load("O0")(Tensor(clips)).asnumpy()
-    np.testing.assert_array_equal(net(clips), expected)
-    assert not cache.exists()
-    assert re.match(
-        "run.engine auto: MindSpore .* for 9 clips, .* would take longer", log_messages[-1]
-    )
-    assert opened.build(clips=10**9).export_pays((2, 3, 32, 32))
-    assert opened.build().export_pays((2, 3, 32, 32)), "a prediction"
-    named = opened.build("run.engine=openvino", clips=9)
-    monkeypatch.setattr(named, "export", refuse)
-    with pytest.raises(ValueError, match="Roll"):
-        named(clips)
-
-
 DYING = "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n"
 
 
 def test_an_engine_that_dies_at_the_export_does_not_end_the_run(
     opened, cache, log_messages, monkeypatch, tmp_path
 ):
-    """The next engine computes the network, also in the next run, which exports nothing."""
+    """MindSpore computes the network, unless run.engine names the engine."""
     (tmp_path / "openvino.py").write_text(DYING)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     clips = make_clips(1, 2, 3, 32, 32)
-    scores = opened.build()(clips)
+    net = opened.build()
+    expected = net.load("O0")(Tensor(clips)).asnumpy()
+    np.testing.assert_array_equal(net(clips), expected)
     assert any("its process was killed by SIGSEGV" in line for line in log_messages)
+    assert not list(cache.glob("*.onnx"))
+    words = "run.engine: OpenVINO cannot run .* was killed by SIGSEGV"
+    with pytest.raises(ValueError, match=words):
+        opened.build("run.engine=openvino")(clips)
+    named = opened.build("run.engine=onnxruntime")
+    assert np.abs(named(clips) - expected).max() <= 1e-5 * np.ptp(expected)
     (file,) = cache.glob("*.onnx")
     assert file.name.endswith("-onnxruntime.onnx")
-    monkeypatch.setattr(CachedNetwork, "export", refuse)
-    again = opened.build()
-    np.testing.assert_array_equal(again(clips), scores)
-    assert again.engine == "onnxruntime"
     with pytest.raises(EngineError, match="OpenVINO cannot run .* was killed by SIGSEGV"):
         run_in_process("openvino", shutil.copy(file, tmp_path / "net.onnx"), [clips])
 
@@ -279,29 +260,24 @@ def test_openvino_does_not_see_the_cap_of_the_instruction_set(monkeypatch):
     assert [os.environ[name] for name in runtime.CAPS] == ["AVX2", "AVX2"]
 
 
-def test_the_key_depends_on_weights_settings_and_code(tmp_path, monkeypatch):
+def test_the_key_depends_on_weights_settings_and_the_version(monkeypatch):
     cfg = load_toy_config()
-    keys = {engine_cache.compute_key("tsm", cfg, "weights")}
-    keys.add(engine_cache.compute_key("tsm", load_toy_config("model.arch=resnet50"), "weights"))
-    keys.add(engine_cache.compute_key("tsm", cfg, "other weights"))
-    (tmp_path / "tsm").mkdir()
-    shutil.copy(ROOT / "tsm" / "model.py", tmp_path / "tsm")
-    monkeypatch.setattr(engine_cache, "ROOT", tmp_path)
-    keys.add(engine_cache.compute_key("tsm", cfg, "weights"))
-    with open(tmp_path / "tsm" / "model.py", "a") as file:
-        file.write("# changed\n")
-    keys.add(engine_cache.compute_key("tsm", cfg, "weights"))
-    assert len(keys) == 5
-    assert engine_cache.compute_key("tsm", cfg, "weights") in keys
+    keys = {cache_module.compute_key("tsm", cfg, "weights")}
+    keys.add(cache_module.compute_key("tsm", load_toy_config("model.arch=resnet50"), "weights"))
+    keys.add(cache_module.compute_key("tsm", cfg, "other weights"))
+    assert cache_module.compute_key("tsm", load_toy_config(), "weights") in keys
+    monkeypatch.setattr(cache_module, "EXPORT_VERSION", 0)
+    keys.add(cache_module.compute_key("tsm", cfg, "weights"))
+    assert len(keys) == 4
 
 
 def test_mindspore_computes_a_network_that_cannot_be_exported(opened, monkeypatch, log_messages):
     clips = make_clips(1, 2, 3, 32, 32)
     net = opened.build()
     expected = net.load("O0")(Tensor(clips)).asnumpy()
-    monkeypatch.setattr(CachedNetwork, "export", refuse)
+    monkeypatch.setattr(CachedScorer, "export", refuse)
     np.testing.assert_array_equal(net(clips), expected)
-    assert "MindSpore computes the network: --format onnx: the operator Roll" in log_messages[-1]
+    assert "MindSpore computes the network: --format onnx: the operator Roll" in log_messages[-2]
     with pytest.raises(ValueError, match="run.engine: .*Roll"):
         opened.build("run.engine=openvino")(clips)
 
@@ -309,7 +285,7 @@ def test_mindspore_computes_a_network_that_cannot_be_exported(opened, monkeypatc
 def test_a_process_that_waits_for_an_export_says_so_and_gives_up(
     opened, cache, monkeypatch, log_messages
 ):
-    monkeypatch.setattr(engine_cache, "LONGEST_WAIT", 0.3)
+    monkeypatch.setattr(cache_module, "LONGEST_WAIT", 0.3)
     cache.mkdir(parents=True)
     with open(cache / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -329,7 +305,7 @@ def test_only_the_last_used_files_stay_in_the_cache(tmp_path):
     for k in range(5):
         (tmp_path / f"{k}.onnx").touch()
         subprocess.run(["touch", "-d", f"2020-01-0{k + 1}", tmp_path / f"{k}.onnx"], check=True)
-    engine_cache.delete_old_files(tmp_path, 2)
+    cache_module.delete_old_files(tmp_path, 2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["3.onnx", "4.onnx"]
 
 
@@ -391,7 +367,7 @@ def test_scores_that_are_not_finite_end_an_evaluation_and_a_prediction(
 
 
 def test_metrics_of_an_evaluation_are_the_same(tiny_args, tiny_ckpt, exported, run_here, tmp_path):
-    """For a checkpoint by every engine, for an exported file, and by auto in a short evaluation."""
+    """For a checkpoint by every engine and by auto, and for an exported file."""
     results = []
     command = [*tiny_args, "--checkpoint_path", tiny_ckpt]
     runs = [[*command, f"--run.engine={name}"] for name in ("mindspore", *ENGINES)]
@@ -434,13 +410,13 @@ def test_a_prediction_by_a_cached_engine_does_not_import_mindspore(
     ("override", "words"),
     [
         ("eval.batch=3", "takes 2 clips at once and eval.batch is 3"),
-        ("model.num_classes=7", "has 5 classes, and the yaml has 7"),
+        ("model.num_classes=7", "has 5 classes, and the config file has 7"),
         ("run.engine=mindspore", "an ONNX file runs on a CPU by OpenVINO or ONNX Runtime"),
     ],
 )
 def test_an_onnx_file_that_does_not_fit_the_yaml_is_refused(files, override, words):
     with pytest.raises(ValueError, match=words):
-        inference.load_network(TSM, load_toy_config(override), files("tsm"))
+        load.load_scorer(TSM, load_toy_config(override), files("tsm"))
 
 
 def test_an_onnx_file_of_another_network_or_shape_is_refused(files):
@@ -525,8 +501,8 @@ def build_hostile_models() -> dict:
     inner = helper.make_graph(
         [], "inner", [], [helper.make_tensor_value_info("a", 1, [4])], [make_array("a", ones, True)]
     )
-    hidden = make_node("Constant", "", "hidden", value=make_array("", ones, True))
-    branch = make_node("If", "flag", then_branch=inner, else_branch=inner)
+    hidden = make_node("Constant", inputs="", output="hidden", value=make_array("", ones, True))
+    branch = make_node("If", inputs="flag", then_branch=inner, else_branch=inner)
     sparse = helper.make_sparse_tensor(
         make_array("weight", ones), make_array("", np.arange(4)), [8]
     )
@@ -535,11 +511,13 @@ def build_hostile_models() -> dict:
     )
     with_function = build_model(relu)
     with_function.functions.append(function)
-    doubled = [make_node("Concat", f"x{k} x{k}", f"x{k + 1}", axis=1) for k in range(40)]
+    doubled = [
+        make_node("Concat", inputs=f"x{k} x{k}", output=f"x{k + 1}", axis=1) for k in range(40)
+    ]
     loop = make_node("Loop", "turns flag", body=inner)
     huge = [make_array("sizes", np.array([2**20, 2**20, 4]))]
     row = make_node("Gather", "input first", "row")
-    sizes = make_node("Cast", "row", "sizes", to=7)
+    sizes = make_node("Cast", inputs="row", output="sizes", to=7)
     stop = make_node("ReduceMean", "large", keepdims=0)
     return {
         "array": (
@@ -576,11 +554,11 @@ def test_an_onnx_file_beyond_the_limits_is_refused(tmp_path):
     for model, words in build_hostile_models().values():
         file.write_bytes(model.SerializeToString())
         with pytest.raises(ValueError, match=words):
-            engine.read_description(file)
+            onnx.read_description(file)
     file.write_bytes(build_model(make_node("Relu", "input")).SerializeToString())
-    assert engine.read_description(file)[0] == (0, 4)
+    assert onnx.read_description(file)[0] == (0, 4)
 
 
 def test_a_mindir_is_not_run_by_an_engine():
     with pytest.raises(ValueError, match="openvino cannot run net.mindir; export it to ONNX"):
-        inference.load_network(TSM, load_toy_config("run.engine=openvino"), "net.mindir")
+        load.load_scorer(TSM, load_toy_config("run.engine=openvino"), "net.mindir")

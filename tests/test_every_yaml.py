@@ -4,7 +4,9 @@ The sizes are toy sizes: images of 32 pixels, batches of two, four frames.
 """
 
 import re
+from dataclasses import fields, is_dataclass
 from pathlib import Path
+from typing import get_type_hints
 
 import numpy as np
 import pytest
@@ -34,7 +36,7 @@ def test_a_yaml_loads_and_its_head_names_the_command(path: Path):
     assert path.name in path.read_text().split("\nrun:")[0], "the head names the command"
     assert cfg.run.out == ROOT / "out" / path.stem
     with no_init_parameters():
-        net = find_network(network).model.build_network(**cfg.model_arguments())
+        net = find_network(network).build_model(**cfg.model_arguments())
     names = [p.name for p in net.trainable_params()]
     assert segment_ends(names, cfg.run.all_reduce)[-1] == len(names) - 1
 
@@ -43,6 +45,22 @@ def test_settings_that_may_change_on_resume_exist():
     existing = set().union(*(list_settings(find_network(n).config) for n in list_networks()))
     for section, keys in CHANGEABLE_ON_RESUME.items():
         assert {f"{section}.{key}" for key in keys} <= existing
+
+
+@pytest.mark.parametrize("network", list_networks())
+def test_a_network_repeats_no_setting_that_all_networks_share(network):
+    """It may change the default of one."""
+    for section in get_type_hints(find_network(network).config).values():
+        shared = {
+            field.name: field.default
+            for base in section.__bases__
+            if is_dataclass(base)
+            for field in fields(base)
+        }
+        own = {field.name: field.default for field in fields(section)}
+        repeated = {name for name in section.__annotations__ if name in shared}
+        same = {name for name in repeated if own[name] == shared[name]}
+        assert not same, f"{section.__qualname__} of {network} repeats {same}"
 
 
 TOY = {
@@ -60,7 +78,7 @@ TOY = {
 
 
 def load_toy_config(path: Path):
-    """Loads a yaml for the CPU with a small network, small images and few epochs."""
+    """Loads a config file for the CPU with a small network, small images and few epochs."""
     network = path.parents[1].name
     config = find_network(network).config
     overrides = ["run.device=CPU", "run.all_reduce=[]", "train.epochs=9"]
@@ -105,14 +123,16 @@ def select_one_yaml_per_graph() -> list:
 
 def build_toy_training(path: Path) -> TrainSetup:
     """Builds the training of a toy network with two updates an epoch."""
-    train = find_network(path.parents[1].name).train
-    return train.build(load_toy_config(path), Runtime(), TrainSampler(4, 2, 0, 1, 0))
+    network = find_network(path.parents[1].name)
+    return network.build_train_setup(
+        load_toy_config(path), Runtime(), TrainSampler(4, batch=2, rank=0, size=1, seed=0)
+    )
 
 
 @pytest.mark.parametrize("path", YAMLS, ids=lambda p: p.stem)
 def test_a_yaml_builds_its_optimizer(path: Path):
     lr = build_toy_training(path).lr
-    assert len(lr) == 9 * TrainSampler(4, 2, 0, 1, 0).updates_per_epoch(
+    assert len(lr) == 9 * TrainSampler(4, batch=2, rank=0, size=1, seed=0).updates_per_epoch(
         load_toy_config(path).train.accumulation_steps
     )
     assert (lr >= 0).all()
@@ -123,10 +143,10 @@ def train_one_step(path: Path) -> tuple:
     """Trains a toy network for one step; returns the outputs."""
     cfg = load_toy_config(path)
     step = build_toy_training(path).step
-    dataset = find_network(path.parents[1].name).dataset
-    shape = dataset.get_clip_shape(cfg.data, cfg.data.crop)
+    network = find_network(path.parents[1].name)
+    shape = network.get_sample_shape(cfg)
     clip = np.random.RandomState(0).randint(0, 255, (2, *shape)).astype(np.uint8)
-    target = dataset.build_targets(cfg, np.array([0, 1], np.int32))
+    target = network.build_targets(cfg, np.array([0, 1], np.int32))
     outputs = step.set_train()(Tensor(clip), Tensor(target), *step.make_dropout_factors())
     return tuple(output.asnumpy() for output in outputs)
 

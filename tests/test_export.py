@@ -20,8 +20,12 @@ from mindspore import Tensor, nn
 from mvit_multi.model import ConcatHeads
 from tests.helpers import load_smoke_config
 from utils.evaluate.scores import video_scores
-from utils.export import engine, export, inference, mindir
+from utils.export import export
+from utils.inference import load, mindir, onnx
+from utils.inference.mindir import load_mindir
+from utils.inference.scorer import CellScorer
 from utils.networks import find_network
+from utils.nn.conv3d import DepthwiseConv3d, FrameConv, PointwiseConv3d
 from utils.testing.golden import build_state_dict, load_weights
 from utils.weights.checkpoint_file import read
 from utils.weights.model_checksum import SIZE
@@ -61,14 +65,14 @@ MORE = {
 }
 
 
-def build_toy(network: str, arguments: dict, level: str, **changes: str) -> nn.Cell:
+def build_toy(network: str, arguments: dict, level: str, rewrite=None) -> nn.Cell:
     arguments = {name: value for name, value in arguments.items() if value is not None}
-    net = find_network(network).model.build_network(**{**arguments, **changes})
+    net = find_network(network).build_model(**arguments)
     state = build_state_dict({}, net)
     # Without this scale, the attention of a non-local block enlarges rounding errors.
     state.update({name: value / 8 for name, value in state.items() if ".nl.theta." in name})
     load_weights(net, state, find_network(network))
-    net = inference.prepare_for_evaluation(net, level)
+    net = load.prepare_for_evaluation(net, level, rewrite)
     return ConcatHeads(net) if network == "mvit_multi" else net
 
 
@@ -78,9 +82,11 @@ def export_toy(toy: tuple, target, kind: str, **options) -> dict:
         pytest.importorskip("onnxruntime")
     network, arguments, clip = toy
     export_options = export.check_options(2, format=kind, target=Path(target), **options)
-    changes = find_network(network).export.describe_export(load_smoke_config(network))
-    spec = export.ExportSpec(clip, "scores", onnx_arguments=changes.onnx_arguments)
-    return export.export(partial(build_toy, network, arguments), spec, export_options, network)
+    described = find_network(network).describe_export(load_smoke_config(network))
+    spec = export.ExportSpec(clip, "scores", cells=described.cells)
+    return export.export(
+        partial(build_toy, network, arguments), spec=spec, options=export_options, network=network
+    )
 
 
 def list_operators(path) -> set:
@@ -113,7 +119,10 @@ def assert_export(toy: tuple, folder, kind: str, **options) -> dict:
 
 @pytest.mark.parametrize("name", ["tsm", "resnet50", "mvit_multi", pytest.param("x3d", marks=SLOW)])
 def test_a_mindir_of_free_batch_size_gives_the_scores_of_the_network(name, tmp_path):
-    assert assert_export(TOYS[name], tmp_path, "mindir", batch=0)["relative_difference"] < 1e-6
+    assert (
+        assert_export(TOYS[name], folder=tmp_path, kind="mindir", batch=0)["relative_difference"]
+        < 1e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -153,7 +162,7 @@ def test_export_on_a_cpu_writes_the_mindir_for_ascend(network, setting, tmp_path
     ],
 )
 def test_an_onnx_file_of_free_batch_size_gives_the_scores_of_the_network(name, tmp_path):
-    result = assert_export({**TOYS, **MORE}[name], tmp_path, "onnx", batch=0)
+    result = assert_export({**TOYS, **MORE}[name], folder=tmp_path, kind="onnx", batch=0)
     assert result["opset"] == 18
     if name != "mvit_multi":  # max pools are 2-D, and biases are in their convolutions
         assert {"Unsqueeze", "Squeeze"}.isdisjoint(list_operators(tmp_path / "net.onnx"))
@@ -163,7 +172,7 @@ def test_an_onnx_file_of_free_batch_size_gives_the_scores_of_the_network(name, t
 
 @pytest.mark.slow
 def test_an_onnx_file_of_fixed_batch_size_takes_normalised_clips(tmp_path):
-    assert_export(TOYS["tsm"], tmp_path, "onnx", input="float32")
+    assert_export(TOYS["tsm"], folder=tmp_path, kind="onnx", input="float32")
     assert {"Shape", "Cast", "Expand"}.isdisjoint(list_operators(tmp_path / "net.onnx"))
 
 
@@ -171,7 +180,7 @@ def test_an_onnx_file_of_fixed_batch_size_takes_normalised_clips(tmp_path):
 def test_half_precision_halves_the_file(kind, tmp_path):
     toy = ("resnet50", {**TOYS["resnet50"][1], "first_width": 16}, (3, 64, 64))
     (tmp_path / "half").mkdir()
-    half = assert_export(toy, tmp_path / "half", kind, precision="fp16", batch=3)
+    half = assert_export(toy, folder=tmp_path / "half", kind=kind, precision="fp16", batch=3)
     assert half["bytes"] < 0.55 * export_toy(toy, tmp_path / "whole", kind)["bytes"]
     assert half["relative_difference"] > 1e-5
 
@@ -181,7 +190,9 @@ def test_half_precision_halves_the_file(kind, tmp_path):
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("name", [*TOYS, *MORE])
 def test_every_variant_can_be_exported(name, precision, kind, tmp_path):
-    result = assert_export({**TOYS, **MORE}[name], tmp_path, kind, batch=0, precision=precision)
+    result = assert_export(
+        {**TOYS, **MORE}[name], folder=tmp_path, kind=kind, batch=0, precision=precision
+    )
     print(json.dumps({"name": name, **result}))
 
 
@@ -193,7 +204,7 @@ def normalised(tmp_path_factory):
     """
     folder = tmp_path_factory.mktemp("normalised") / "größer als"
     folder.mkdir()
-    return Path(assert_export(TOYS["tsm"], folder, "mindir", input="float32")["file"])
+    return Path(assert_export(TOYS["tsm"], folder=folder, kind="mindir", input="float32")["file"])
 
 
 @pytest.fixture(scope="module")
@@ -208,47 +219,45 @@ def load_toy_config(*overrides: str):
 
 
 def test_a_mindir_takes_pixels_like_its_network(normalised, cell):
-    net = mindir.load_network(cell, load_toy_config(), normalised)
+    scorer = load_mindir(normalised, find_network("tsm"), load_toy_config())
     clips = np.random.RandomState(1).randint(0, 256, (2, 4, 3, 32, 32)).astype(np.uint8)
-    expected = cell(Tensor(clips)).asnumpy()
-    np.testing.assert_allclose(net(Tensor(clips)).asnumpy(), expected, rtol=0, atol=1e-5)
-    np.testing.assert_allclose(net(Tensor(clips[1:])).asnumpy(), expected[1:], rtol=0, atol=1e-5)
+    expected = CellScorer(cell)(clips)
+    np.testing.assert_allclose(scorer(clips), expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(scorer(clips[1:]), expected[1:], rtol=0, atol=1e-5)
     words = r"takes clips \[2, 4, 3, 32, 32\], .* \[3, 4, 3, 32, 32\]"
     with pytest.raises(ValueError, match=words):
-        net(Tensor(np.zeros((3, 4, 3, 32, 32), np.uint8)))
+        scorer(np.zeros((3, 4, 3, 32, 32), np.uint8))
 
 
 def test_the_views_of_a_video_fill_fixed_batches_of_a_mindir(normalised, cell):
     """A file for two clips runs three times for five views, for any eval.batch."""
-    net = mindir.load_network(cell, load_toy_config(), normalised)
+    scorer = load_mindir(normalised, find_network("tsm"), load_toy_config())
     views = np.random.RandomState(1).randint(0, 256, (1, 5, 4, 3, 32, 32)).astype(np.uint8)
-    expected = video_scores(cell, views)
+    expected = video_scores(CellScorer(cell), views)
     for size in (0, 5):
-        np.testing.assert_allclose(video_scores(net, views, size), expected, rtol=0, atol=1e-5)
-    assert net.fixed_batch == 2
+        np.testing.assert_allclose(video_scores(scorer, views, size), expected, rtol=0, atol=1e-5)
+    assert scorer.batch == 2
 
 
 @pytest.mark.slow
-def test_a_mindir_of_several_heads_gives_the_scores_of_each_head(tmp_path):
+def test_a_mindir_of_several_heads_gives_the_scores_of_all_heads(tmp_path):
     file = Path(export_toy(TOYS["mvit_multi"], tmp_path / "net", "mindir")["file"])
     net = build_toy("mvit_multi", TOYS["mvit_multi"][1], "O0").net
-    clips = Tensor(np.random.RandomState(1).randint(0, 256, (2, 3, 4, 32, 32)).astype(np.uint8))
-    result = mindir.MindirNetwork(file, mindir.read_graph(file), net.normalize, (5, 4))(clips)
-    assert [scores.shape for scores in result] == [(2, 5), (2, 4)]
-    for part, other in zip(result, net(clips)):
-        np.testing.assert_allclose(part.asnumpy(), other.asnumpy(), rtol=0, atol=1e-5)
+    clips = np.random.RandomState(1).randint(0, 256, (2, 3, 4, 32, 32)).astype(np.uint8)
+    result = mindir.MindirScorer(file, clips.shape, 9)(clips)
+    np.testing.assert_allclose(result, CellScorer(net)(clips), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(
     ("override", "words"),
     [
         ("eval.batch=3", "takes 2 clips at once and eval.batch is 3"),
-        ("model.num_classes=7", "has 5 classes, and the yaml has 7"),
+        ("model.num_classes=7", "has 5 classes, and the config file has 7"),
     ],
 )
 def test_a_mindir_that_does_not_fit_the_yaml_is_refused(normalised, override, words):
     with pytest.raises(ValueError, match=words):
-        mindir.load_network(nn.Cell(), load_toy_config(override), normalised)
+        load_mindir(normalised, find_network("tsm"), load_toy_config(override))
 
 
 def test_one_flipped_bit_in_a_mindir_is_refused(normalised, tmp_path, log_messages):
@@ -259,18 +268,17 @@ def test_one_flipped_bit_in_a_mindir_is_refused(normalised, tmp_path, log_messag
         damaged[position] ^= 1 << position % 8
         file.write_bytes(damaged)
         with pytest.raises(ValueError, match="net.mindir: its checksum differs from its content"):
-            mindir.load_network(nn.Cell(), load_toy_config(), file)
+            load_mindir(file, find_network("tsm"), load_toy_config())
     assert not log_messages
 
 
-def test_a_mindir_without_a_checksum_is_read_with_a_warning(
-    normalised, cell, tmp_path, log_messages
-):
+def test_a_mindir_without_a_checksum_is_read_with_a_warning(normalised, tmp_path, log_messages):
     (tmp_path / "old.mindir").write_bytes(normalised.read_bytes()[:-SIZE])
-    clips = Tensor(np.ones((2, 4, 3, 32, 32), np.uint8))
+    clips = np.ones((2, 4, 3, 32, 32), np.uint8)
+    network = find_network("tsm")
     files = (normalised, tmp_path / "old.mindir")
-    new, old = (mindir.load_network(cell, load_toy_config(), file)(clips) for file in files)
-    np.testing.assert_array_equal(new.asnumpy(), old.asnumpy())
+    new, old = (load_mindir(file, network, load_toy_config())(clips) for file in files)
+    np.testing.assert_array_equal(new, old)
     (line,) = log_messages
     assert "old.mindir has no checksum" in line
 
@@ -285,18 +293,18 @@ def test_a_mindir_that_is_damaged_or_of_another_network_is_refused(tmp_path):
     for content, words in ((b"", "no input"), (b"nonsense", "not a readable MINDIR")):
         file.write_bytes(content)
         with pytest.raises(ValueError, match=words):
-            mindir.load_network(nn.Cell(), load_toy_config(), file)
+            load_mindir(file, find_network("tsm"), load_toy_config())
     with pytest.raises(ValueError, match="no such file"):
-        mindir.load_network(nn.Cell(), load_toy_config(), tmp_path / "none.mindir")
+        load_mindir(tmp_path / "none.mindir", find_network("tsm"), load_toy_config())
     other = Path(export_toy(TOYS["resnet50"], tmp_path / "other", "mindir")["file"])
     with pytest.raises(ValueError, match="holds a network of resnet50, not of tsm"):
-        mindir.load_network(nn.Cell(), load_toy_config(), other)
+        load_mindir(other, find_network("tsm"), load_toy_config())
 
 
 @pytest.mark.parametrize("missing", [["onnx"], ["openvino", "onnxruntime"]])
 def test_an_onnx_export_without_a_needed_package_is_refused(missing, monkeypatch, tmp_path):
     """An engine is needed too: an export is compared with the network before it is written."""
-    for module in (export, engine):
+    for module in (export, onnx):
         monkeypatch.setattr(module, "find_spec", lambda name: name not in missing)
     with pytest.raises(ValueError, match="needs onnx, and openvino or onnxruntime: pip install"):
         export.check_options(2, format="onnx", target=tmp_path / "net")
@@ -306,7 +314,9 @@ def test_an_unwritable_target_is_reported_before_the_network_is_built(tmp_path):
     (tmp_path / "file").touch()
     export_options = export.check_options(2, format="mindir", target=tmp_path / "file/x")
     with pytest.raises(ValueError, match="--target: cannot write .*a file is in the way"):
-        export.export(None, export.ExportSpec((), "scores"), export_options, "")
+        export.export(
+            None, spec=export.ExportSpec((), "scores"), options=export_options, network=""
+        )
     (tmp_path / "net.mindir").mkdir()
     with pytest.raises(ValueError, match="net.mindir is a folder"):
         export.check_options(2, format="mindir", target=tmp_path / "net")
@@ -316,8 +326,8 @@ def test_an_exported_file_with_other_scores_is_not_written(tmp_path):
     """The network of the second call has other weights. A folder of a killed export exists."""
     (tmp_path / ".net.mindir.tmp").mkdir()
 
-    def load(level: str) -> nn.Cell:
-        net = build_toy(*TOYS["resnet50"][:2], level)
+    def build(level: str, rewrite=None) -> nn.Cell:
+        net = build_toy(*TOYS["resnet50"][:2], level, rewrite)
         if level == "O2":
             bias = list(net.get_parameters())[-1]
             bias.set_data(bias + Tensor([9, 0, 0, 0, 0], ms.float32))
@@ -327,7 +337,7 @@ def test_an_exported_file_with_other_scores_is_not_written(tmp_path):
     export_options = export.check_options(2, **options)
     spec = export.ExportSpec(TOYS["resnet50"][2], "scores")
     with pytest.raises(RuntimeError, match="is not written: it would differ"):
-        export.export(load, spec, export_options, "resnet50")
+        export.export(build, spec=spec, options=export_options, network="resnet50")
     assert not list(tmp_path.iterdir())
 
 
@@ -351,13 +361,45 @@ def test_an_exported_file_whose_scores_are_not_finite_is_not_written(
     assert not list(tmp_path.iterdir())
 
 
+def test_convolutions_of_clips_are_3d_in_an_onnx_file(tmp_path):
+    """So engines do not copy the data: only weights are reshaped. Parameters keep their names."""
+    onnx = pytest.importorskip("onnx")
+    net = nn.SequentialCell(
+        FrameConv(3, cout=4, kernel=3, stride=2),
+        PointwiseConv3d(4, 6, bias=True),
+        nn.ReLU(),
+        PointwiseConv3d(6, 4, stride=2),
+        DepthwiseConv3d(4, kernel=(3, 3, 3), stride=1, impl="frames"),
+    )
+    names = [parameter.name for parameter in net.get_parameters()]
+
+    def build(level: str, rewrite=None) -> nn.Cell:
+        if rewrite is not None:
+            rewrite(net)
+        return net
+
+    options = {"format": "onnx", "target": tmp_path / "net", "input": "float32", "batch": 0}
+    spec = export.ExportSpec((3, 4, 10, 10), "maps")  # the stride of 2 is for maps of 5 x 5
+    export.export(build, spec=spec, options=export.check_options(2, **options), network="")
+    assert [parameter.name for parameter in net.get_parameters()] == names
+    graph = onnx.load(tmp_path / "net.onnx").graph
+    assert {node.op_type for node in graph.node} <= {"Conv", "Relu", "Reshape", "Identity"}
+    weights = {array.name for array in graph.initializer}
+    assert all(node.input[0] in weights for node in graph.node if node.op_type == "Reshape")
+
+
 def test_an_operator_without_a_translation_is_named(tmp_path):
     pytest.importorskip("onnxruntime")
     net = nn.SequentialCell(nn.Dense(3, 3), nn.Tanh())
     options = {"format": "onnx", "target": tmp_path / "net", "input": "float32"}
     export_options = export.check_options(2, **options)
     with pytest.raises(ValueError, match="the operator Tanh has no translation to ONNX"):
-        export.export(lambda level: net, export.ExportSpec((3,), "scores"), export_options, "")
+        export.export(
+            lambda *_: net,
+            spec=export.ExportSpec((3,), "scores"),
+            options=export_options,
+            network="",
+        )
     assert not list(tmp_path.iterdir())
 
 

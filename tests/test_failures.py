@@ -230,7 +230,7 @@ def test_a_signal_stops_a_validation_at_the_next_batch(
     _, errors = process.communicate(timeout=60)
     assert process.returncode == status, errors
     assert "Traceback" not in errors
-    line = "stopped at step 6, saved; the same command goes on from there"
+    line = "stopped at step 6, saved; the same command resumes there"
     assert errors.splitlines()[-1].endswith(f"{line}; the validation of epoch 1 is left to eval.py")
     assert '"videos"' not in (tmp_path / "run" / "log.jsonl").read_text()
     process = start_script("tsm/train.py", *tiny_args, *long_validation)

@@ -167,8 +167,8 @@ def test_node_1_leaves_a_foreign_server_at_the_port_of_node_0(data):
 
 def test_different_tokens_are_named_on_both_nodes():
     port = int(pick_port())
-    node_0 = Opening(make_job(0, port, timeout=2, token="one"))
-    node_1 = Opening(make_job(1, port, timeout=2, token="another"))
+    node_0 = Opening(make_job(0, port=port, timeout=2, token="one"))
+    node_1 = Opening(make_job(1, port=port, timeout=2, token="another"))
     for node in (node_0, node_1):
         assert node.opened.wait(20)
         assert node.plan is None

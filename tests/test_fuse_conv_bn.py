@@ -16,7 +16,7 @@ from utils.testing.golden import compute_scores, generate_input, load_case, read
 )
 def test_fused_networks_give_the_golden_scores(network):
     case = load_case(sorted((ROOT / network / "tests" / "golden").glob("*_small.json"))[0])
-    net = fuse_conv_bn(find_network(network).golden_case.build_network(case))
+    net = fuse_conv_bn(find_network(network).build_golden_case(case).build_model())
     assert not [cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d)]
     clip = Tensor(generate_input(case["input_seed"], case["input_shape"]))
     result = compute_scores(net.set_train(False), clip)

@@ -23,7 +23,8 @@ def make_report(folder, raw, paths=PATHS, labels=LABELS):
     folder.mkdir()
     rows = np.column_stack([raw, labels, READABLE[: len(labels)]])
     samples = Samples(paths, labels, list("xyz"))
-    write_report(folder, samples, compute_predictions(rows, labels, softmax=True), result={})
+    predictions = compute_predictions(rows, labels, softmax=True)
+    write_report(folder, samples=samples, predictions=predictions, result={})
     return str(folder)
 
 

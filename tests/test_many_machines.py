@@ -14,7 +14,7 @@ from tests.dask_cluster import start_dask_cluster
 from tests.helpers import assert_one_line_error, read_result, run_json, run_script, start_script
 from tests.numbered_videos import write_numbered_video
 from tsm.config import Config
-from tsm.model import build_network
+from tsm.model import TSM
 from utils import runtime
 from utils.config import ROOT, load_config
 from utils.weights import checkpoint
@@ -36,7 +36,7 @@ def cluster(tmp_path_factory):
 def root(tmp_path_factory) -> Path:
     """Two lists of videos, of which some are damaged, missing, or listed twice."""
     folder = tmp_path_factory.mktemp("videos")
-    write_numbered_video(folder / "0.mp4", 60, 128, 128, 25)
+    write_numbered_video(folder / "0.mp4", frames=60, width=128, height=128, rate=25)
     for number in range(1, VIDEOS):
         os.link(folder / "0.mp4", folder / f"{number}.mp4")
     for number in (7, 30):
@@ -169,10 +169,8 @@ def predict_arguments(tiny_args, tmp_path_factory) -> list:
     folder = tmp_path_factory.mktemp("predict")
     cfg = load_config(Config, Path(tiny_args[1]), [word[2:] for word in tiny_args[2:]])
     runtime.start(cfg.run)
-    checkpoint.save(
-        folder / "net.ckpt", checkpoint.weights_of(build_network(**cfg.model_arguments()))
-    )
-    write_numbered_video(folder / "0.mp4", 60, 64, 64, 25)
+    checkpoint.save(folder / "net.ckpt", checkpoint.weights_of(TSM(**cfg.model_arguments())))
+    write_numbered_video(folder / "0.mp4", frames=60, width=64, height=64, rate=25)
     for number in range(1, VIDEOS):
         os.link(folder / "0.mp4", folder / f"{number}.mp4")
     os.unlink(folder / "5.mp4")

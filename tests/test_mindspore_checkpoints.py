@@ -90,7 +90,7 @@ def convert_case(name: str, folder: Path, capsys, *settings: str, dtype: type = 
     """Writes the file of a case, converts it to `new.ckpt`, and returns what was reported."""
     write_original(name, folder / "original.ckpt", dtype)
     network, cfg = load_recipe(name, *settings)
-    main(network, cfg, source=folder / "original.ckpt", target=folder / "new.ckpt")
+    main(network, cfg=cfg, source=folder / "original.ckpt", target=folder / "new.ckpt")
     return json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
@@ -131,13 +131,13 @@ def test_a_checkpoint_gives_the_scores_of_its_original_at_even_and_odd_sizes(
     assert set(report["dropped"]) == STATES[kind]
     assert report["changed_eps"] == CHANGED_EPS.get(name.removesuffix("_full"), 0)
     network, cfg = load_recipe(name)
-    net = network.model.build_network(**cfg.model_arguments()).set_train(False)
+    net = network.build_model(**cfg.model_arguments()).set_train(False)
     load(net, tmp_path / "new.ckpt")
     assert max(compare_scores(net, name)) < 1e-5
     if cfg.model.arch != "se_resnet50":
         others = {"symmetric", "same", "same_pool"} - {cfg.model.padding}
         other = load_recipe(name, f"model.padding={sorted(others)[0]}")[1]
-        net = network.model.build_network(**other.model_arguments())
+        net = network.build_model(**other.model_arguments())
         words = f"new.ckpt: .*give --model.padding={cfg.model.padding} instead of"
         with pytest.raises(ValueError, match=words):
             load(net, tmp_path / "new.ckpt")
@@ -148,7 +148,7 @@ def test_a_network_of_another_padding_gives_other_scores(name, tmp_path, capsys)
     """So the scores above depend on the padding."""
     convert_case(name, tmp_path, capsys)
     network, cfg = load_recipe(name, "model.padding=symmetric")
-    net = network.model.build_network(**cfg.model_arguments()).set_train(False)
+    net = network.build_model(**cfg.model_arguments()).set_train(False)
     for parameter_name, value in read(tmp_path / "new.ckpt").items():
         weights_of(net)[parameter_name].set_data(Tensor(value))
     assert compare_scores(net, name)[0] > 0.01
@@ -179,14 +179,14 @@ def test_weights_of_pytorch_are_refused_with_another_padding(tmp_path):
     with pytest.raises(ValueError, match="give --model.padding=symmetric instead of same"):
         main(
             network,
-            load_config(network.config, path, settings),
+            cfg=load_config(network.config, path, settings),
             source=source,
             target=tmp_path / "new.ckpt",
         )
 
 
 def test_float16_weights_become_float32(tmp_path, capsys):
-    convert_case("mindcv_resnet18", tmp_path, capsys, dtype=np.float16)
+    convert_case("mindcv_resnet18", folder=tmp_path, capsys=capsys, dtype=np.float16)
     arrays = read(tmp_path / "new.ckpt")
     source = generate_arrays("mindcv_resnet18")
     for ours, theirs in {
@@ -210,15 +210,15 @@ def test_tsm_starts_from_a_checkpoint_and_its_trunk_computes_the_originals_featu
     network = find_network("tsm")
     main(
         network,
-        cfg,
+        cfg=cfg,
         source=tmp_path / "original.ckpt",
         target=tmp_path / "new.ckpt",
         new_head=True,
     )
     report = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert report["missing"] == ["new_fc.weight", "new_fc.bias"]
-    net = network.model.build_network(**cfg.model_arguments()).set_train(False)
-    load(net, tmp_path / "new.ckpt", new_head=True, head=network.classifier)
+    net = network.build_model(**cfg.model_arguments()).set_train(False)
+    load(net, path=tmp_path / "new.ckpt", new_head=True, head=network.classifier)
     source = generate_arrays(name)
     head = "end_point" if name.startswith("models") else "classifier"
     classify = nn.Dense(*source[f"{head}.weight"].shape[::-1])
@@ -231,13 +231,13 @@ def test_scores_are_written_for_a_comparison_with_the_original(tmp_path, capsys)
     convert_case("models_resnet18", tmp_path, capsys)
     network, cfg = load_recipe("models_resnet18", "data.crop=64")
     write_scores.main(
-        network, cfg, checkpoint_path=tmp_path / "new.ckpt", target=tmp_path / "a.npz", count=3
+        network, cfg=cfg, checkpoint_path=tmp_path / "new.ckpt", target=tmp_path / "a.npz", count=3
     )
     report = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert report["clips"] == [3, 3, 64, 64]
     assert report["scores"] == [3, 7]
     written = np.load(tmp_path / "a.npz")
-    net = network.model.build_network(**cfg.model_arguments()).set_train(False)
+    net = network.build_model(**cfg.model_arguments()).set_train(False)
     load(net, tmp_path / "new.ckpt")
     with eager_mode():
         scores = net(Tensor(written["clips"])).asnumpy()
@@ -248,12 +248,12 @@ def test_scores_are_written_for_a_comparison_with_the_original(tmp_path, capsys)
 def test_an_old_checkpoint_without_a_checksum_gets_one(name, tmp_path, capsys):
     network = find_network(name)
     cfg = load_smoke_config(name)
-    net = network.model.build_network(**cfg.model_arguments())
+    net = network.build_model(**cfg.model_arguments())
     ms.save_checkpoint(
         [{"name": n, "data": p} for n, p in weights_of(net).items()], str(tmp_path / "old.ckpt")
     )
     assert not parse(tmp_path / "old.ckpt").has_checksum
-    main(network, cfg, source=tmp_path / "old.ckpt", target=tmp_path / "new.ckpt")
+    main(network, cfg=cfg, source=tmp_path / "old.ckpt", target=tmp_path / "new.ckpt")
     report = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert report["matched"] == len(get_shapes(net))
     assert not report["dropped"]
@@ -264,9 +264,8 @@ def test_an_old_checkpoint_without_a_checksum_gets_one(name, tmp_path, capsys):
 def test_averages_and_weights_of_a_training_say_how_the_network_pads(tmp_path):
     settings = ("model.padding=same", "train.ema_decay=0.9", f"run.out={tmp_path}")
     cfg = load_smoke_config("resnet50", *settings)
-    train = find_network("resnet50").train
-    sampler = TrainSampler(4, 2, 0, 1, 0)
-    step = train.build(cfg, Runtime(), sampler).step
+    sampler = TrainSampler(4, batch=2, rank=0, size=1, seed=0)
+    step = find_network("resnet50").build_train_setup(cfg, Runtime(), sampler).step
     save(tmp_path / "a.ckpt", weights_of(step.net))
     save(tmp_path / "a_ema.ckpt", step.ema_parameters())
     folder = RunDirectory(cfg, Runtime())
@@ -278,7 +277,7 @@ def test_averages_and_weights_of_a_training_say_how_the_network_pads(tmp_path):
 
 def test_an_unknown_padding_in_a_file_is_refused(tmp_path):
     cfg = load_smoke_config("resnet50")
-    net = find_network("resnet50").model.build_network(**cfg.model_arguments())
+    net = find_network("resnet50").build_model(**cfg.model_arguments())
     entries = [{"name": n, "data": p} for n, p in weights_of(net).items()]
     path = tmp_path / "a.ckpt"
     ms.save_checkpoint(entries, str(path), append_dict={"model.padding": "\x1b[31mzigzag"})

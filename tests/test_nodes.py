@@ -42,7 +42,7 @@ def collect_outputs(nodes: list) -> list:
 def test_a_user_error_is_one_line_and_status_2():
     completed = run_script("scripts/launch.py", "2", FAKE_WORKER, environment={"NODES": "two"})
     assert completed.returncode == 2
-    assert completed.stderr.startswith("error: NODES must be a whole number")
+    assert completed.stderr.startswith("error: NODES must be an integer")
     assert len(completed.stderr.splitlines()) == 1
 
 
@@ -77,7 +77,9 @@ def open_all(*jobs: Job) -> list:
 
 def test_nodes_agree_on_a_plan(caplog):
     port = int(pick_port())
-    plans = open_all(*(Job(2, "x", nodes=3, node=node, port=port, timeout=20) for node in range(3)))
+    plans = open_all(
+        *(Job(2, script="x", nodes=3, node=node, port=port, timeout=20) for node in range(3))
+    )
     assert plans[0] == plans[1] == plans[2]
     assert plans[0]["logs"] == "folder0"
     assert plans[0]["port"] > port
@@ -105,7 +107,7 @@ def test_a_node_behind_a_dead_network_is_named():
     port = int(pick_port())
 
     async def run() -> list:
-        jobs = [Job(1, "x", nodes=3, node=node, port=port, timeout=20) for node in range(3)]
+        jobs = [Job(1, script="x", nodes=3, node=node, port=port, timeout=20) for node in range(3)]
         nodes = [Rendezvous(job) for job in jobs]
         await asyncio.gather(*(node.open("logs") for node in nodes))
         nodes[0].peers[1].reader.set_exception(TimeoutError(110, "Connection timed out"))

@@ -193,7 +193,11 @@ def test_official_annotations_are_converted_to_lists(dataset, tmp_path):
     (tmp_path / "list.txt").write_text("\n".join(train))
     source = "frames" if frames else "video"
     file = AnnotationFile(
-        "list.txt", tmp_path / "list.txt", tmp_path / "videos", source, len(names)
+        "list.txt",
+        path=tmp_path / "list.txt",
+        root=tmp_path / "videos",
+        source=source,
+        num_classes=len(names),
     )
     assert len(read_annotations(file, min_frames=1)[0]) == len(train)
 
@@ -244,7 +248,7 @@ def test_make_lists_lists_existing_videos_and_counts_missing_ones(data_root, mak
             "train.json is not in the off",
         ),
         ("sthv1", ("something-something-v1-train.csv", ";", ","), "train.csv, line 1 is not in"),
-        ("jester", ("jester-v1-validation.csv", "Left", "Right"), "'Swiping Right' is no class"),
+        ("jester", ("jester-v1-validation.csv", "Left", "Right"), "'Swiping Right' is not a class"),
         ("moments", ("trainingSet.csv", "clapping/", "claping/"), "line 1 is not in the official"),
         ("ucf101", ("classInd.txt", "1 A", "3 A"), "do not count up from the first"),
         ("hmdb51", ("wave_test_split1.txt", ".avi 1", ".avi 7"), "line 1 is not in the official"),
@@ -273,7 +277,7 @@ def test_damaged_annotations_are_reported_in_one_line(dataset, damage, message, 
     ("more", "message"),
     [
         ([], "missing --annotations"),
-        (["--annotations", "nowhere"], "--annotations: nowhere is no folder"),
+        (["--annotations", "nowhere"], "--annotations: nowhere is not a folder"),
         (["--annotations", "{}", "--seed", "4"], "--test and --seed go without --dataset"),
         (["--annotations", "{}", "--out", "{}", "--names", "csv"], "is one of the annotations"),
     ],

@@ -1,6 +1,7 @@
 """`scripts/data/pack_videos.py`, and training and evaluation from its packs."""
 
 import json
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -9,7 +10,8 @@ import mindspore.dataset as ds
 import numpy as np
 import pytest
 
-from mvit_multi import dataset as mvit
+from mvit_multi.network import NETWORK as MVIT
+from scripts.data.packing.pack import LOCATIONS_FILE
 from scripts.data.packing.shard_writer import choose_page_size
 from scripts.data.synthetic.motion_videos import draw_sets
 from tests.helpers import (
@@ -21,10 +23,11 @@ from tests.helpers import (
     run_script,
     start_script,
 )
-from tsm import dataset as tsm
-from utils.data.packed.reader import LOCATIONS_FILE
+from tsm.network import NETWORK as TSM
+from utils.data.packed.format import add_checksum
+from utils.networks import Network
 from utils.runtime import Runtime
-from x3d import dataset as x3d
+from x3d.network import NETWORK as X3D
 
 SCRIPT = "scripts/data/pack_videos.py"
 
@@ -85,7 +88,7 @@ def test_an_interrupted_packing_continues_to_the_same_result(data_root, pack_her
     assert not (folder / "pack.json").exists(), "killed before its end"
     config = load_smoke_config("tsm", f"data.packed={tmp_path / 'cut'}")
     with pytest.raises(ValueError, match=r"data\.packed: .*train\.txt was not packed to its end"):
-        tsm.read_records(config, "train")
+        TSM.read_records(config, "train")
     resumed = read_result(pack_here(data_root, tmp_path / "cut", *options))
     assert 0 < resumed.pop("packed") < expected.pop("packed") == 32
     for key in ("videos", "bytes", "shards", "psnr"):
@@ -98,7 +101,7 @@ def test_an_interrupted_packing_continues_to_the_same_result(data_root, pack_her
 
 def test_damage_is_detected_named_and_repaired(data_root, pack_here, tmp_path):
     """A run refuses a truncated shard; --verify detects a changed byte."""
-    options = ["--codec", "jpeg", "--shards", "3"]
+    options = ["--shards", "3"]
     read_result(pack_here(data_root, tmp_path, *options))
     verified = read_result(pack_here(data_root, tmp_path, "--verify"))
     assert (verified["videos"], verified["compared"]) == (32, 24)
@@ -117,10 +120,29 @@ def test_damage_is_detected_named_and_repaired(data_root, pack_here, tmp_path):
     config = load_smoke_config("tsm", *settings)
     words = f"{shards[1]} has {len(data) - 100} of {len(data)} bytes"
     with pytest.raises(ValueError, match=words):
-        tsm.read_records(config, "train")
+        TSM.read_records(config, "train")
     repaired = read_result(pack_here(data_root, tmp_path, *options))
     assert repaired["packed"] == 8, "one shard of three"
-    assert len(tsm.read_records(config, "train")) == 24
+    assert len(TSM.read_records(config, "train")) == 24
+
+
+def test_a_pack_of_an_earlier_version_is_read_or_refused(pack, tmp_path):
+    """The file of locations had another name; JPEG files and no checksums are refused."""
+    folder = tmp_path / "train.txt"
+    shutil.copytree(pack / "train.txt", folder)
+    (folder / LOCATIONS_FILE).rename(folder / "places.npy")
+    index = json.loads((folder / "pack.json").read_text())
+    index["places"] = index.pop("locations")
+    config = load_smoke_config("tsm", f"data.packed={tmp_path}", f"data.root={tmp_path}")
+    (folder / "pack.json").write_text(json.dumps(add_checksum(index)))
+    assert len(TSM.read_records(config, "train")) == 24
+    (folder / "pack.json").write_text(json.dumps(add_checksum({**index, "codec": "jpeg"})))
+    with pytest.raises(ValueError, match=r"train.txt holds JPEG files.*extract_frames\.py and set"):
+        TSM.read_records(config, "train")
+    del index["checksum"], index["places"]
+    (folder / "pack.json").write_text(json.dumps(index))
+    with pytest.raises(ValueError, match=r"earlier version without checksums; .*pack_videos\.py"):
+        TSM.read_records(config, "train")
 
 
 def test_unreadable_videos_are_left_out(data_root, pack_here, run_here, tmp_path):
@@ -136,15 +158,15 @@ def test_unreadable_videos_are_left_out(data_root, pack_here, run_here, tmp_path
     read_result(run_here("scripts/data/check_videos.py", *scan, "--out", tmp_path / "scan"))
     (root / "cut.mp4").write_bytes(whole[:3000])
     out = tmp_path / "out"
-    result = read_result(pack_here(root, out, "--codec", "jpeg", "--bad", tmp_path / "scan"))
+    result = read_result(pack_here(root, out, "--bad", tmp_path / "scan"))
     assert (result["videos"], result["bad"], result["packed"]) == (16, 4, 18)
     rows = (out / "train.txt" / "bad.tsv").read_text().splitlines()
     assert [row.split("\t")[:2] for row in rows] == [["9", "truncated"], ["10", "missing"]]
     config = load_smoke_config("tsm", f"data.packed={out}", f"data.root={root}")
-    assert len(tsm.read_records(config, "train")) == 8
+    assert len(TSM.read_records(config, "train")) == 8
     (root / "train.txt").write_text((data_root / "test.txt").read_text())
     with pytest.raises(ValueError, match=r"is not the list that .* was packed from"):
-        tsm.read_records(config, "train")
+        TSM.read_records(config, "train")
 
 
 def test_training_and_evaluation_need_only_the_pack(pack, tiny_args, tiny_ckpt, run_here, tmp_path):
@@ -176,29 +198,28 @@ def test_two_workers_on_a_pack_equal_one_with_twice_the_batch(pack, tiny_args, p
     assert_close_weights(alone["checkpoint"], read_result(done)["checkpoint"])
 
 
-def read_rows(network, config, count: int = 4) -> dict[tuple, tuple]:
+def read_rows(network: Network, config, count: int = 4) -> dict[tuple, tuple]:
     """{(sample, epoch): row} of the first `count` samples of a run; 0 is a whole epoch."""
     records = network.read_records(config, "train")
     sampler = network.build_train_sampler(config, records, Runtime())
-    source = network.TrainSource(records, config, sampler, 1, 0)
+    source = network.build_train_rows(config, records, sampler, epochs=1, skip=0)
     return {sampler.sample_at(k): source[k] for k in range(count or sampler.samples_per_epoch)}
 
 
-@pytest.mark.parametrize("dataset", [tsm, x3d])
-def test_a_sample_has_the_same_crop_from_the_pack(dataset, pack, data_root, tmp_path):
+@pytest.mark.parametrize("network", [TSM, X3D], ids=["tsm", "x3d"])
+def test_a_sample_has_the_same_crop_from_the_pack(network, pack, data_root, tmp_path):
     """Frames, crop and flip depend on seed, epoch and sample only."""
-    name = dataset.__name__.partition(".")[0]
     lists = ["data.train_list=train.txt", "data.test_list=test.txt", f"data.root={data_root}"]
-    plain = load_smoke_config(name, *lists, "data.batch=4")
-    packed = load_smoke_config(name, *lists, "data.batch=4", f"data.packed={pack}")
-    expected = read_rows(dataset, plain, 0)
-    result = read_rows(dataset, packed)
+    plain = load_smoke_config(network.name, *lists, "data.batch=4")
+    packed = load_smoke_config(network.name, *lists, "data.batch=4", f"data.packed={pack}")
+    expected = read_rows(network, plain, 0)
+    result = read_rows(network, packed)
     for key, (clip, label) in result.items():
         assert label == expected[key][1]
         assert np.abs(clip.astype(int) - expected[key][0]).mean() < 3
     by_label = []
     for config in (plain, packed):
-        source = dataset.EvalVideos(dataset.read_records(config, "test"), config, Runtime())
+        source = network.build_eval_rows(config, Runtime())[0]
         rows = map(source.__getitem__, range(8))
         by_label.append({int(label): clips for clips, label, _ in rows})
     for label, clips in by_label[0].items():
@@ -213,8 +234,8 @@ def test_several_data_sets_are_packed_and_mixed(pack_here, tmp_path):
     settings += ["data.batch=2", "data.dataset_repeats=2", "data.rand_augment="]
     packed = load_smoke_config("mvit_multi", *settings)
     plain = load_smoke_config("mvit_multi", f"data.root={root}", *settings[2:])
-    expected = read_rows(mvit, plain, 0)
-    result = read_rows(mvit, packed)
+    expected = read_rows(MVIT, plain, 0)
+    result = read_rows(MVIT, packed)
     assert read_result(done)["bad"] == 0
     for key, (clip, target) in result.items():
         np.testing.assert_array_equal(target[:, :2], expected[key][1][:, :2])

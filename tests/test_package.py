@@ -48,7 +48,7 @@ def test_the_wheel_contains_code_and_yamls_in_one_package(wheel):
     expected = {path for path in files if "tests" not in path.parts}
     expected |= {*ROOT.glob("*/configs/*.yaml"), *ROOT.glob("utils/labels/*.txt")}
     expected |= {*ROOT.glob("scripts/dry_run/*.c"), *ROOT.glob("scripts/dry_run/*.cc")}
-    expected |= {*ROOT.glob("utils/nn/cpu_kernels/*.cc")}
+    expected |= {*ROOT.glob("utils/nn/kernels/cpu/*.cc")}
     inside = {name for name in names if ".dist-info/" not in name}
     assert inside == {f"{NAME}/{path.relative_to(ROOT)}" for path in expected}
 
@@ -65,7 +65,7 @@ def test_the_package_requires_the_packages_of_requirements_txt(wheel):
 
 
 def test_an_installed_package_uses_the_current_folder(tmp_path, monkeypatch, capsys):
-    """Data and results are in the current folder; yamls are those of the package."""
+    """Data and results are in the current folder; config files are those of the package."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(config, "ROOT", tmp_path / NAME)
     yaml = Path("tsm/configs/tsm_smoke.yaml")

@@ -11,19 +11,18 @@ import cv2
 import numpy as np
 import psutil
 import pytest
-from mindspore import Tensor
 from PIL import Image
 
 from mvit_multi.evaluation import build_eval_videos
-from mvit_multi.predict import HeadSelector
-from resnet50.dataset import build_eval_dataset
+from mvit_multi.predict import HeadScorer
+from resnet50.network import NETWORK as RESNET
 from scripts.data.synthetic.motion_videos import MOTIONS, draw_sets, write_video
 from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
 from scripts.predict import IMAGE_SUFFIXES, main
 from tests.helpers import load_smoke_config, save_random_weights
 from tests.numbered_videos import read_number, write_numbered_video
-from tsm import predict as prediction
 from tsm import streaming
+from tsm.network import NETWORK
 from tsm.transforms import make_test_views
 from utils import progress, signals
 from utils.config import ROOT, load_config
@@ -42,10 +41,12 @@ from utils.evaluate.predict import (
     write_table,
 )
 from utils.evaluate.scores import video_scores
-from utils.export import inference
+from utils.inference.load import load_scorer
+from utils.inference.scorer import Scorer
 from utils.networks import find_network, list_networks
 from utils.runtime import Runtime
-from utils.video.decoders import count_frames, open_video
+from utils.video.decoders import open_video
+from utils.video.frame_folder import count_frames
 from utils.video.reader import VideoError
 
 TINY = {
@@ -69,11 +70,13 @@ def load_small_config(network: str, root: Path, *more: str):
 
 def build_predictor(cfg, network: str, path: Path, out: Path, **settings) -> Predictor:
     record = find_network(network)
-    heads = record.predict.build_heads(cfg)
+    heads = record.build_heads(cfg)
     assign_class_names(heads, "")
-    net = inference.load_network(record, cfg, path)
+    scorer = load_scorer(record, cfg, path)
     top = max(head.classes for head in heads)
-    return Predictor(net, heads, lambda p: record.predict.open_source(p, cfg), out, top, **settings)
+    return Predictor(
+        scorer, heads, lambda path: record.open_frames(cfg, path), out, top, **settings
+    )
 
 
 def order_by_label(entries: list) -> list:
@@ -102,20 +105,19 @@ def test_a_prediction_gives_the_scores_of_an_evaluation(network, tiny_args, data
     """The views are the same, and videos of different lengths need one compilation."""
     is_tsm = network == "tsm"
     cfg = load_toy_config(tiny_args) if is_tsm else load_small_config("x3d", data_root)
-    dataset = find_network(network).dataset
-    rows = dataset.EvalVideos(dataset.read_records(cfg, "test"), cfg, Runtime())
+    rows = find_network(network).build_eval_rows(cfg, Runtime())[0]
     path = save_random_weights(cfg, tmp_path / "net.ckpt", network)
-    result = build_predictor(cfg, network, path, tmp_path)
+    result = build_predictor(cfg, network=network, path=path, out=tmp_path)
     for index in (0, 3):
         views, _, valid = rows[index]
         assert valid
-        record = result.predict(rows.records[rows.mine[index]].path, f"video{index}")
-        scores = video_scores(result.net, views[None])[0]
+        record = result.predict(rows.records[rows.samples_of_rank[index]].path, f"video{index}")
+        scores = video_scores(result.scorer, views[None])[0]
         expected = softmax(scores) if is_tsm else scores
         assert np.ptp(expected) > 0.01
         np.testing.assert_allclose(order_by_label(record["top"]), expected, atol=1e-6)
         assert [e["name"] for e in sorted(record["top"], key=lambda e: e["label"])] == [*MOTIONS]
-    assert len(result.net.compile_cache) == 1
+    assert len(result.scorer.net.compile_cache) == 1
     assert record["views"] == "2x3"
 
 
@@ -123,11 +125,13 @@ def test_a_prediction_gives_the_scores_of_an_evaluation_for_every_set(tmp_path):
     draw_sets(tmp_path, train_per_motion=1, test_per_motion=1, seed=1)
     cfg = load_small_config("mvit_multi", tmp_path)
     path = save_random_weights(cfg, tmp_path / "net.ckpt", "mvit_multi")
-    result = build_predictor(cfg, "mvit_multi", path, tmp_path, window=0.5)
-    whole = Predictor(result.net, result.heads, result.open, tmp_path, 8, window=0)
+    result = build_predictor(cfg, network="mvit_multi", path=path, out=tmp_path, window=0.5)
+    whole = Predictor(
+        result.scorer, heads=result.heads, open_source=result.open, folder=tmp_path, top=8, window=0
+    )
     for head, rows in build_eval_videos(cfg, Runtime()).items():
         record = whole.predict(rows.records[0].path, "video")
-        expected = video_scores(HeadSelector(result.net, head), rows[0][0][None])[0]
+        expected = video_scores(HeadScorer(result.scorer, cfg.data.sets, head), rows[0][0][None])[0]
         probabilities = order_by_label(record["sets"][rows.settings.name])
         np.testing.assert_allclose(probabilities, expected, atol=1e-6)
     assert np.ptp(expected) > 0.01
@@ -148,14 +152,14 @@ def test_a_prediction_of_an_image_gives_the_scores_of_an_evaluation(tmp_path):
             image.save(tmp_path / split / name / "0.jpg")
     cfg = load_small_config("resnet50", tmp_path, "eval.batch=1")
     path = save_random_weights(cfg, tmp_path / "net.ckpt", "resnet50")
-    result = build_predictor(cfg, "resnet50", path, tmp_path)
+    result = build_predictor(cfg, network="resnet50", path=path, out=tmp_path)
     names = sorted(PATTERNS[:4])
     assert list(result.heads[0].names) == names, "the names of the class folders"
-    dataset = build_eval_dataset(cfg, Runtime())
-    for views, label, _ in dataset.create_tuple_iterator(output_numpy=True):
+    rows = RESNET.build_eval_rows(cfg, Runtime())[0]
+    for views, label, _ in rows.dataset().create_tuple_iterator(output_numpy=True):
         name = names[int(label[0])]
         record = result.predict(str(tmp_path / "val" / name / "0.jpg"), name)
-        expected = softmax(video_scores(result.net, views)[0])
+        expected = softmax(video_scores(result.scorer, views)[0])
         np.testing.assert_allclose(order_by_label(record["top"]), expected, atol=1e-6)
     assert np.ptp(expected) > 0.02
     with pytest.raises(VideoError, match="not a readable image"):
@@ -252,6 +256,13 @@ def test_a_folder_of_images_stands_for_its_images(tmp_path):
     assert list_videos(frames, (".mp4",)) == frames
 
 
+class NoNetwork(Scorer):
+    """The heads of a test compute probabilities themselves."""
+
+    def __call__(self, clips: np.ndarray) -> np.ndarray:
+        raise AssertionError("no head asks for scores")
+
+
 class NumberReader(Head):
     """A head whose views are the numbers in every `step`-th frame of a numbered video."""
 
@@ -279,7 +290,7 @@ class NumberReader(Head):
 def test_a_window_gets_its_frames_and_holds_no_others(tmp_path, reader, step):
     """Each frame is decoded once and in order, also if windows or heads overlap."""
     path = tmp_path / "numbered.mp4"
-    write_numbered_video(path, 97, 64, 48, 8)
+    write_numbered_video(path, frames=97, width=64, height=48, rate=8)
     with open_video(path, reader) as source:
         calls = []
         frames = source.frames
@@ -289,7 +300,7 @@ def test_a_window_gets_its_frames_and_holds_no_others(tmp_path, reader, step):
         assert (windows[0].start, windows[-1].start) == (0, 97 - 32)
         assert [window.start for window in windows[:-1]] == [*range(0, 65, 8 * (step or 4))]
         heads = [NumberReader(4), NumberReader(6, 1)]
-        for result in run_windows(None, source, windows, heads):
+        for result in run_windows(NoNetwork(), source=source, windows=windows, heads=heads):
             for head, views in zip(heads, result.views):
                 expected = result.window.start + head.frame_indices(result.window)
                 np.testing.assert_array_equal(views, expected)
@@ -302,7 +313,7 @@ def test_videos_with_unusual_names_get_separate_files(tmp_path, capsys):
     """Names without UTF-8, of 255 bytes, with control characters, or equal when truncated."""
     long = "ü" * 125
     names = [b"caf\xe9.mp4", f"{long}a.mp4".encode(), f"{long}b.mp4".encode(), b"\x1b[2J$.mp4"]
-    write_numbered_video(tmp_path / "plain.mp4", 40, 64, 48, 8)
+    write_numbered_video(tmp_path / "plain.mp4", frames=40, width=64, height=48, rate=8)
     videos = [tmp_path / os.fsdecode(name) for name in names]
     for video in videos:
         shutil.copy(tmp_path / "plain.mp4", video)
@@ -310,7 +321,14 @@ def test_videos_with_unusual_names_get_separate_files(tmp_path, capsys):
     head.make_views = lambda frames, positions: frames[:3, None]
     head.preview_frames = lambda views: views.transpose(1, 0, 2, 3, 4)
     head.clips = 1
-    predictor = Predictor(None, [head], open_video, tmp_path / "out", 2, window=2.0)
+    predictor = Predictor(
+        NoNetwork(),
+        heads=[head],
+        open_source=open_video,
+        folder=tmp_path / "out",
+        top=2,
+        window=2.0,
+    )
     paths = [str(video) for video in videos]
     result = write_predictions(paths, predictor.folder, predictor.run_jobs)
     assert result["failed"] == 0
@@ -342,8 +360,8 @@ def test_control_characters_in_class_names_are_escaped(
 
 
 def test_long_videos_are_split_into_windows(tmp_path):
-    write_numbered_video(tmp_path / "long.mp4", 125, 64, 48, 4)
-    write_numbered_video(tmp_path / "short.mp4", 120, 64, 48, 4)
+    write_numbered_video(tmp_path / "long.mp4", frames=125, width=64, height=48, rate=4)
+    write_numbered_video(tmp_path / "short.mp4", frames=120, width=64, height=48, rate=4)
     with open_video(tmp_path / "long.mp4") as long, open_video(tmp_path / "short.mp4") as short:
         assert [window.start for window in split_into_windows(long, None, None)] == [0, 40, 80, 85]
         assert split_into_windows(long, 0.0, None) == [Window(0, 125, 4.0)]
@@ -364,7 +382,9 @@ def test_memory_does_not_grow_with_the_length_of_a_video(tmp_path):
     process = psutil.Process()
     sizes = []
     with open_video(tmp_path / "long.mp4") as source:
-        for result in run_windows(None, source, split_into_windows(source, None, None), [head]):
+        for result in run_windows(
+            NoNetwork(), source=source, windows=split_into_windows(source, None, None), heads=[head]
+        ):
             assert result.views[0].shape == (1, 240, 320, 3)
             sizes.append(process.memory_info().rss)
     assert len(sizes) == 42
@@ -388,9 +408,16 @@ def test_a_stream_equals_the_offline_network_frame_by_frame(
     assert last["frames"] == len(frames) == len(result) == len(messages)
     whole = [f"--data.segments={len(frames)}", "--model.consensus=identity"]
     cfg = load_toy_config(tiny_args, ["--model.online=true", *whole])
-    net = inference.load_network(find_network("tsm"), cfg, online_weights)
-    clip = make_test_views(frames, 1, len(frames), cfg.data.resize, cfg.test_crop, 1)
-    scores = net(Tensor(clip)).asnumpy()[0].astype(np.float64)  # (T, classes)
+    scorer = load_scorer(find_network("tsm"), cfg, online_weights)
+    clip = make_test_views(
+        frames,
+        clips=1,
+        segments=len(frames),
+        resize_to=cfg.data.resize,
+        crop=cfg.test_crop,
+        crops=1,
+    )
+    scores = scorer(clip)[0].astype(np.float64)  # (T, classes)
     for k, fraction in enumerate(result):
         expected = softmax(scores[max(k - 3, 0) : k + 1].mean(axis=0))
         np.testing.assert_allclose(fraction, expected, atol=1e-5)
@@ -432,14 +459,24 @@ def test_ctrl_c_ends_a_stream_and_keeps_its_results(
         cv2, "VideoCapture", lambda number: camera if number == 3 else VideoCapture("")
     )
     cfg = load_toy_config(tiny_args, ONLINE)
-    (head,) = prediction.build_heads(cfg)
-    result = streaming.run_stream(cfg, online_weights, "3", head, 5, 1000.0, tmp_path)
+    (head,) = NETWORK.build_heads(cfg)
+    result = streaming.run_stream(
+        cfg, checkpoint_path=online_weights, video="3", head=head, top=5, fps=1000.0, out=tmp_path
+    )
     assert (result["frames"], result["interrupted"], camera.released) == (6, True, True)
     lines = (tmp_path / "camera_3_stream.csv").read_text().splitlines()
     assert len(lines) == 1 + 6
     assert not list(tmp_path.glob("*.tmp"))
     with pytest.raises(ValueError, match="camera 4 cannot be opened"):
-        streaming.run_stream(cfg, online_weights, "4", head, 5, 1000.0, tmp_path)
+        streaming.run_stream(
+            cfg,
+            checkpoint_path=online_weights,
+            video="4",
+            head=head,
+            top=5,
+            fps=1000.0,
+            out=tmp_path,
+        )
     assert len(signals.handlers) == 1
 
 
@@ -466,8 +503,8 @@ def test_a_prediction_reads_a_folder_of_flow(tiny_args, tmp_path):
     cfg = load_toy_config(
         tiny_args, [*flow, "--data.image_tmpl=flow_{}_{:05d}.jpg", "--eval.crops=10"]
     )
-    (head,) = prediction.build_heads(cfg)
-    with prediction.open_source(str(tmp_path), cfg) as source:
+    (head,) = NETWORK.build_heads(cfg)
+    with NETWORK.open_frames(cfg, str(tmp_path)) as source:
         assert len(source) == 7
         (window,) = split_into_windows(source, None, None)
         views = head.make_views(*source.frames_once(head.frame_indices(window)))
@@ -481,7 +518,7 @@ def test_a_prediction_reads_a_folder_of_flow(tiny_args, tmp_path):
     with pytest.raises(VideoError, match="no frame named"):
         count_frames(tmp_path, "img_{:05d}.jpg")
     with pytest.raises(ValueError, match="folders of flow images"):
-        prediction.open_source(str(tmp_path / "flow_x_00001.jpg"), cfg)
+        NETWORK.open_frames(cfg, str(tmp_path / "flow_x_00001.jpg"))
 
 
 COUNTS = {
@@ -513,7 +550,7 @@ def test_a_yaml_names_class_names_that_fit(network):
     count = 0
     for path in (ROOT / network / "configs").glob("*.yaml"):
         cfg = load_config(find_network(network).config, path)
-        for head in find_network(network).predict.build_heads(cfg):
+        for head in find_network(network).build_heads(cfg):
             if head.builtin_names:
                 assert len(find_class_names(None, head.builtin_names, head.classes)) == head.classes
                 count += 1
@@ -527,4 +564,4 @@ def test_videos_of_equal_names_get_different_files():
 def test_a_stream_is_refused_for_a_network_without_streams(tmp_path):
     cfg = load_small_config("x3d", tmp_path)
     with pytest.raises(ValueError, match="x3d cannot read frame by frame"):
-        main(find_network("x3d"), cfg, checkpoint_path="none.ckpt", videos=["0"], stream=True)
+        main(find_network("x3d"), cfg=cfg, checkpoint_path="none.ckpt", videos=["0"], stream=True)

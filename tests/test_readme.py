@@ -1,4 +1,4 @@
-"""Commands and links of the documents name existing scripts, yaml files, settings and files.
+"""Commands and links of the documents name existing scripts, config files, settings and files.
 
 tests/test_documents.py runs the commands.
 """
@@ -30,7 +30,7 @@ def read_commands() -> list:
 
 @pytest.fixture(scope="module")
 def yamls(tmp_path_factory) -> dict:
-    """The yaml files that a document asks the user to write: {name: file}."""
+    """The config files that a document asks the user to write: {name: file}."""
     folder = tmp_path_factory.mktemp("yamls")
     result = {}
     for document in DOCUMENTS:
@@ -58,7 +58,14 @@ def test_every_readme_of_a_network_has_the_six_headings():
     for network in list_networks():
         text = (ROOT / network / "README.md").read_text()
         headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
-        assert headings == ["What", "Run", "Data", "Results", "Departures", "Notes"]
+        assert headings == [
+            "What",
+            "Run",
+            "Data",
+            "Results",
+            "Differences from the source",
+            "Notes",
+        ]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from resnet50.predict import build_heads
-from resnet50.readers import describe_samples, open_reader
+from resnet50.readers import read_images
 from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
 from tests.event_reader import read_curves
 from tests.helpers import (
@@ -97,12 +96,11 @@ def test_packed_images_are_those_of_the_folder(pictures, packed, run_here):
     assert "exists" in again.stderr
     settings = [f"data.root={pictures}", "data.augment=crop", *(word[2:] for word in packed)]
     cfg = load_smoke_config("resnet50", *settings)
-    rows = open_reader(cfg.data, "train", range(24), 1)
-    images = [image for image, _ in rows.create_tuple_iterator(num_epochs=1, output_numpy=True)]
-    files = describe_samples(cfg.data, "train", 24, build_heads(cfg)[0]).paths
+    images = read_images(cfg.data, "train", 4)
+    files = images.list_names()
     assert len(images) == len(set(files)) == 24
     for image, file in zip(images, files):
-        assert image.tobytes() == (pictures / "train" / file).read_bytes()
+        assert image.load() == (pictures / "train" / file).read_bytes()
 
 
 def test_an_evaluation_counts_every_image_once_on_one_rank_and_on_two(
@@ -126,13 +124,15 @@ def test_an_evaluation_counts_every_image_once_on_one_rank_and_on_two(
     assert [folders[int(row["label"])] for row in rows] == [file.parent.name for file in files]
     root = pictures / "val"
     out = tmp_path / "predicted"
-    assert_predictions(small, trained, rows[:2], root, out, run_here)
+    assert_predictions(small, weights=trained, rows=rows[:2], root=root, out=out, run=run_here)
 
 
 @pytest.mark.slow
 def test_a_mindir_gives_the_results_of_its_checkpoint(small, pictures, trained, tmp_path):
     image = next((pictures / "val").glob("*/*.jpg"))
-    assert_mindir_matches("resnet50", small, trained, image, tmp_path)
+    assert_mindir_matches(
+        "resnet50", arguments=small, weights=trained, source=image, folder=tmp_path
+    )
 
 
 @pytest.mark.slow
@@ -148,7 +148,9 @@ def test_a_killed_run_resumes_to_the_same_bits(small, damaged, tmp_path):
     whole = tmp_path / "whole"
     killed = tmp_path / "killed"
     run_json("resnet50/train.py", *arguments, f"--run.out={whole}")
-    start_and_stop("resnet50/train.py", arguments, killed, 8, signal.SIGKILL)
+    start_and_stop(
+        "resnet50/train.py", arguments=arguments, out=killed, steps=8, number=signal.SIGKILL
+    )
     assert run_json("resnet50/train.py", *arguments, f"--run.out={killed}")["steps"] == 12
     assert_same_weights(whole / "resume.ckpt", killed / "resume.ckpt")
     assert_same_weights(whole / "epoch_002_ema.ckpt", killed / "epoch_002_ema.ckpt")
@@ -258,7 +260,7 @@ def test_a_recorded_step_is_compared_layer_by_layer(small, trained, tmp_path):
     assert fresh["largest"]["updates"] == 0.0, "updates are compared with the recorded weights"
     refused = run_script(*compare, "--against", small[1])
     assert refused.returncode == 2
-    assert "is no record" in refused.stderr.splitlines()[-1]
+    assert "is not a record" in refused.stderr.splitlines()[-1]
 
 
 @pytest.mark.slow

@@ -53,10 +53,10 @@ def test_a_torch_network_gives_the_same_scores(path, tmp_path):
     torch_net = importlib.import_module(f"benchmarks.torch.{network}").build_network(**arguments)
     randomize_weights(torch, torch_net)
     torch.save(torch_net.state_dict(), tmp_path / "net.pth")
-    net = find_network(network).model.build_network(**arguments)
+    net = find_network(network).build_model(**arguments)
     load_weights(net, read_source(tmp_path / "net.pth").arrays, find_network(network))
     clip = make_dummy_batch(network, cfg)[0].asnumpy()
-    clip = clip.reshape(-1, *find_network(network).dataset.get_input_shape(cfg.data))
+    clip = clip.reshape(-1, *find_network(network).get_input_shape(cfg))
     with torch.no_grad():
         result = torch_net.eval()(torch.from_numpy(clip))
     result_parts = result if isinstance(result, list) else [result]
@@ -74,7 +74,7 @@ def test_channels_last_changes_the_layout_and_no_scores(network):
     net = importlib.import_module(f"benchmarks.torch.{network}").build_network(
         **cfg.model_arguments()
     )
-    shape = find_network(network).dataset.get_input_shape(cfg.data)
+    shape = find_network(network).get_input_shape(cfg)
     clips = torch.randint(0, 255, (2, *shape), dtype=torch.uint8)
     layouts = []
 
@@ -85,8 +85,8 @@ def test_channels_last_changes_the_layout_and_no_scores(network):
     with torch.no_grad():
         expected = net.eval()(clips)
         stored = parts.put_channels_last(net, clips)
-        first = next(m for m in net.modules() if isinstance(m, (torch.nn.Conv2d, torch.nn.Conv3d)))
-        first.register_forward_hook(record)
+        conv = next(m for m in net.modules() if isinstance(m, (torch.nn.Conv2d, torch.nn.Conv3d)))
+        conv.register_forward_hook(record)
         result = net(stored)
     assert torch.equal(stored, clips)
     assert layouts == [True]

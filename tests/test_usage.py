@@ -321,4 +321,4 @@ def test_an_invalid_number_of_devices_is_reported_in_one_line(devices):
     arguments = ["tsm", devices, "x.yaml"]
     done = run_script("scripts/run_distribute_train.sh", *arguments, environment=environment)
     assert done.returncode == 2
-    assert done.stderr == f"DEVICES must be a whole number above 0, not {devices}\n"
+    assert done.stderr == f"DEVICES must be an integer above 0, not {devices}\n"

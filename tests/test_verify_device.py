@@ -34,19 +34,21 @@ from utils.config import ROOT
 
 SCRIPT = "scripts/verify_device/verify_device.py"
 PARTS = ["parity", "training", "communication", "resume"]
-CRASH = ProcessResult("crash", 1, (), "ended with status 1: error: no such device")
+CRASH = ProcessResult(
+    "crash", status=1, lines=(), reason="ended with status 1: error: no such device"
+)
 
 
 def build_result(*lines: dict) -> ProcessResult:
-    return ProcessResult("complete", 0, lines, "")
+    return ProcessResult("complete", status=0, lines=lines, reason="")
 
 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
         (["--only", "parity,resum"], "unknown part resum; nearest: resume"),
-        (["--devices", "none"], "--devices: must be a whole number of at least 1, not none"),
-        (["--timeout", "0"], "--timeout: must be a whole number of at least 1, not 0"),
+        (["--devices", "none"], "--devices: must be an integer of at least 1, not none"),
+        (["--timeout", "0"], "--timeout: must be an integer of at least 1, not 0"),
         (["--device", "TPU"], "invalid choice: 'TPU'"),
         (["--devices"], "--devices: expected one argument"),
         (["now"], "unexpected argument now"),
@@ -125,9 +127,12 @@ def test_an_interruption_ends_all_processes_and_writes_a_report(number, tmp_path
 
 def test_a_report_shows_each_part_with_its_most_severe_verdict(tmp_path):
     findings = [Finding(OK, "good"), Finding(SLOW, "slow | slower", "do this"), Finding(OK, "x")]
-    parts = [PartResult("training", findings, {"a": 1.5}, 12.4), PartResult("parity", [], {}, 0.0)]
+    parts = [
+        PartResult("training", findings=findings, values={"a": 1.5}, seconds=12.4),
+        PartResult("parity", findings=[], values={}, seconds=0.0),
+    ]
     machine = {"device": "Ascend", "device names": ["910B3", "910B3"]}
-    report = Report(machine, "Measured on 2 x Ascend.", parts, ["resume"])
+    report = Report(machine, mode="Measured on 2 x Ascend.", parts=parts, missing=["resume"])
     write_report(report, tmp_path)
     text = (tmp_path / "report.md").read_text()
     assert "**Measured on 2 x Ascend.**" in text
@@ -198,20 +203,26 @@ def test_the_limits_of_float16_are_looser():
     assert all(LIMITS["O2"][name] > LIMITS["O0"][name] for name in LIMITS["O0"])
 
 
-PARITY = {"level": "O0", **{name: limit / 2 for name, limit in LIMITS["O0"].items()}}
 RESUMED = {"killed_at": 6, "steps": 24, "equal": True, "largest": 0.0}
 
 
+def measure_parity(**changed: float) -> dict:
+    """Values at half of their limits."""
+    return {"level": "O0", **{name: limit / 2 for name, limit in LIMITS["O0"].items()}, **changed}
+
+
 def rate_parity(**changed: float) -> Finding:
-    return assess_parity("tsm", "c.json", "Ascend", build_result({**PARITY, **changed}))[0]
+    return assess_parity(
+        "tsm", case="c.json", device="Ascend", result=build_result(measure_parity(**changed))
+    )[0]
 
 
-def rate_training(*losses: float, waiting: float = 0.0) -> Finding:
+def rate_training(losses: list[float], waiting: float = 0.0) -> Finding:
     row = {"step": 10, "clips_per_second": 50.0, "waiting": waiting}
     return assess_training(build_result({}), [{**row, "loss": loss} for loss in losses])
 
 
-def rate_resume(device: str, **changed) -> Finding:
+def rate_resume(device: str = "Ascend", **changed) -> Finding:
     return assess_resume(device, {**RESUMED, **changed}, build_result({}))
 
 
@@ -222,57 +233,60 @@ def probe_ring(latency: float, bandwidth: float, ranks: int = 8) -> dict:
     return {"ranks": ranks, "correct": True, "probes": list(zip(sizes, times))}
 
 
-def rate_ring(device: str, latency: float, bandwidth: float, **changed) -> Finding:
-    return assess_communication(device, build_result({**probe_ring(latency, bandwidth), **changed}))
+def rate_ring(
+    device: str = "Ascend", latency: float = 12.0, bandwidth: float = 25.0, correct: bool = True
+) -> Finding:
+    result = build_result({**probe_ring(latency, bandwidth), "correct": correct})
+    return assess_communication(device, result)
 
 
 @pytest.mark.parametrize(
-    ("finding", "verdict", "words"),
+    ("rate", "values", "verdict", "words"),
     [
-        (rate_parity(), OK, "tsm O0"),
-        (rate_parity(loss=0.1), FAILED, "loss 0.1 (limit 0.001)"),
-        (rate_parity(scores=float("nan")), FAILED, "scores nan"),
-        (rate_training(2.0, 1.9, 1.5), OK, "2 -> 1.5"),
-        (rate_training(2.0, 1.5, waiting=0.6), SLOW, "waiting for data 60%"),
-        (rate_training(2.0, 1.99, 2.1), FAILED, "does not fall"),
-        (rate_training(2.0, float("nan")), FAILED, "not finite"),
-        (rate_training(2.0), FAILED, "fewer than two losses"),
-        (rate_training(), FAILED, "fewer than two losses"),
-        (rate_ring("Ascend", 12.0, 25.0), OK, "12 us a message, 25 GB/s"),
-        (rate_ring("Ascend", 12.0, 1.0), SLOW, "1 GB/s"),
-        (rate_ring("GPU", 900.0, 25.0), SLOW, "900 us"),
-        (rate_ring("CPU", 900.0, 1.0), OK, "900 us"),
-        (rate_ring("Ascend", 12.0, 25.0, correct=False), FAILED, "wrong sums"),
-        (rate_resume("CPU"), OK, "bit for bit"),
-        (rate_resume("CPU", equal=False, largest=1e-7), FAILED, "1e-07 (limit 0)"),
-        (rate_resume("Ascend", equal=False, largest=1e-4), OK, "0.0001 (limit 0.01)"),
-        (rate_resume("Ascend", equal=False, largest=0.5), FAILED, "0.5 (limit 0.01)"),
-        (rate_resume("CPU", killed_at=24), FAILED, "too late"),
+        (rate_parity, {}, OK, "tsm O0"),
+        (rate_parity, {"loss": 0.1}, FAILED, "loss 0.1 (limit 0.001)"),
+        (rate_parity, {"scores": float("nan")}, FAILED, "scores nan"),
+        (rate_training, {"losses": [2.0, 1.9, 1.5]}, OK, "2 -> 1.5"),
+        (rate_training, {"losses": [2.0, 1.5], "waiting": 0.6}, SLOW, "waiting for data 60%"),
+        (rate_training, {"losses": [2.0, 1.99, 2.1]}, FAILED, "does not fall"),
+        (rate_training, {"losses": [2.0, float("nan")]}, FAILED, "not finite"),
+        (rate_training, {"losses": [2.0]}, FAILED, "fewer than two losses"),
+        (rate_training, {"losses": []}, FAILED, "fewer than two losses"),
+        (rate_ring, {"bandwidth": 25.0}, OK, "12 us a message, 25 GB/s"),
+        (rate_ring, {"bandwidth": 1.0}, SLOW, "1 GB/s"),
+        (rate_ring, {"device": "GPU", "latency": 900.0}, SLOW, "900 us"),
+        (rate_ring, {"device": "CPU", "latency": 900.0, "bandwidth": 1.0}, OK, "900 us"),
+        (rate_ring, {"correct": False}, FAILED, "wrong sums"),
+        (rate_resume, {"device": "CPU"}, OK, "bit for bit"),
+        (rate_resume, {"device": "CPU", "equal": False, "largest": 1e-7}, FAILED, "(limit 0)"),
+        (rate_resume, {"equal": False, "largest": 1e-4}, OK, "0.0001 (limit 0.01)"),
+        (rate_resume, {"equal": False, "largest": 0.5}, FAILED, "0.5 (limit 0.01)"),
+        (rate_resume, {"device": "CPU", "killed_at": 24}, FAILED, "too late"),
     ],
 )
-def test_a_verdict_follows_from_the_measured_values(finding, verdict, words):
+def test_a_verdict_follows_from_the_measured_values(rate, values, verdict, words):
+    finding = rate(**values)
     assert finding.verdict == verdict, finding
     assert words in finding.text
 
 
-@pytest.mark.parametrize(
-    "finding",
-    [
-        assess_parity("tsm", "c.json", "CPU", CRASH)[0],
+def test_a_crash_is_a_failure_with_its_reason_and_log():
+    for finding in (
+        assess_parity("tsm", case="c.json", device="CPU", result=CRASH)[0],
         assess_training(CRASH, [{"loss": 2.0}, {"loss": 1.0}]),
         assess_communication("Ascend", CRASH),
         assess_resume("CPU", {}, CRASH),
-    ],
-)
-def test_a_crash_is_a_failure_with_its_reason_and_log(finding):
-    assert finding.verdict == FAILED
-    assert CRASH.reason in finding.text
-    assert finding.advice == "the log is logs/crash.log"
+    ):
+        assert finding.verdict == FAILED
+        assert CRASH.reason in finding.text
+        assert finding.advice == "the log is logs/crash.log"
 
 
 def test_parity_fails_if_a_level_has_no_result():
-    crashed = ProcessResult("parity_tsm", -11, (PARITY,), "was killed by SIGSEGV")
-    ieee, float16 = assess_parity("tsm", "c.json", "Ascend", crashed)
+    crashed = ProcessResult(
+        "parity_tsm", status=-11, lines=(measure_parity(),), reason="was killed by SIGSEGV"
+    )
+    ieee, float16 = assess_parity("tsm", case="c.json", device="Ascend", result=crashed)
     assert (ieee.verdict, float16.verdict) == (OK, FAILED)
     assert float16.text == "tsm O2: was killed by SIGSEGV"
     assert "--case c.json --run.device=Ascend" in rate_parity(loss=0.1).advice
@@ -281,7 +295,7 @@ def test_parity_fails_if_a_level_has_no_result():
 def test_latency_and_bandwidth_are_fitted_to_the_times_of_a_ring():
     assert fit_ring(probe_ring(12.0, 25.0)["probes"], 8) == pytest.approx((12.0, 25.0))
     line = format_cluster(probe_ring(12.0, 25.0), "Ascend")
-    assert line == "cluster: {devices_per_node: 8, local_latency: 12.0, local_bandwidth: 25}"
+    assert line == "--cluster='{devices_per_node: 8, local_latency: 12.0, local_bandwidth: 25}'"
     assert "overlap: false" in format_cluster(probe_ring(12.0, 25.0), "CPU")
 
 
@@ -294,7 +308,7 @@ def test_a_complete_rehearsal_on_two_workers_of_the_cpu(tmp_path):
     verdicts = json.loads(done.stdout.splitlines()[-1])["verdicts"]
     assert verdicts == dict.fromkeys(PARTS, OK)
     assert "Rehearsal on a CPU, proves nothing about a device." in text
-    assert "`cluster: {devices_per_node: 2, " in text
+    assert "`--cluster='{devices_per_node: 2, " in text
     assert "bit for bit" in text
     assert str(tmp_path) not in text
     assert str(Path(ROOT)) not in (tmp_path / "report.json").read_text()

@@ -14,7 +14,7 @@ from utils.config import ROOT
 from utils.cpu_cores import LAUNCHER_CORES, list_affinity
 
 CPUSET = Path("/sys/fs/cgroup/cpuset/cpuset.cpus")  # msrun reads the cores from here
-# A worker without the framework: prints its cores and some environment variables.
+# A worker without MindSpore: prints its cores and some environment variables.
 PRINT_ENVIRONMENT = """
 import json, os, time
 from utils import cpu_cores
@@ -81,7 +81,7 @@ def test_ranks_on_ascend_are_bound_to_separate_cores(printer, tmp_path, binds):
         assert result["cores"] == list_affinity()
 
 
-# A worker without the framework whose process is killed while it works, or after that.
+# A worker without MindSpore whose process is killed while it works, or after that.
 CRASH = """
 import atexit, os, signal, sys, time
 from utils.cli import main_guard

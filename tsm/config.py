@@ -1,12 +1,13 @@
 """Settings of TSM: types, defaults, checks."""
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Literal, Optional, Union
+from typing import Literal
 
 from utils.config import (
-    Run,
-    check_fraction,
+    Evaluation,
+    NetworkConfig,
+    Recipe,
+    VideoSet,
     check_not_negative,
     check_positive,
     check_swap_labels,
@@ -15,37 +16,20 @@ from utils.config import (
 
 
 @dataclass(frozen=True)
-class Data:
-    """The data set. Annotation files, and the videos they name, are relative to `root`."""
+class Data(VideoSet):
+    """The data set and its clips."""
 
-    root: Path
-    train_list: str
-    test_list: str
-    labels: str = ""  # class names: utils/labels/<labels>.txt
-    packed: Optional[Path] = None  # folder of packed videos: scripts/data/pack_videos.py
-    source: Literal["video", "frames"] = "video"
-    image_tmpl: str = "img_{:05d}.jpg"  # if source is frames: the name of frame i, from 1
     modality: Literal["rgb", "flow"] = "rgb"
-    reader: Literal["auto", "pyav", "decord", "opencv"] = "auto"
-    max_pixels: int = 4096 * 4096  # of a frame; a video with larger frames is unreadable
     segments: int = 8
     frames_per_segment: int = 1
     sampling: Literal["uniform", "dense"] = "uniform"
     resize: int = 256  # short side of a frame in evaluation
-    crop: int = 224
     # Of the multi-scale crop: its edges as fractions of the short side.
     scales: tuple[float, ...] = (1, 0.875, 0.75, 0.66)
-    flip: bool = True
-    swap_labels: tuple[tuple[int, int], ...] = ()  # pairs of labels that a flip swaps
-    batch: int = 8  # clips per device
-    workers: Union[int, Literal["auto"]] = "auto"  # auto: this device's share of the CPU cores
-    processes: Union[bool, Literal["auto"]] = "auto"  # auto: true on a CPU with more than 8 workers
-    prefetch: Union[int, Literal["auto"]] = "auto"  # batches prepared in advance; auto: 2 to 8
-    max_unreadable: float = 0.01  # the run stops above this fraction of unreadable videos
 
     def __post_init__(self):
-        numbers = ("segments", "frames_per_segment", "resize", "crop", "batch", "workers")
-        check_positive(self, "data", *numbers, "prefetch", "max_pixels")
+        super().__post_init__()
+        check_positive(self, "data", "segments", "frames_per_segment", "resize")
         if self.modality == "flow" and self.source == "video":
             raise ValueError(
                 "data.modality flow needs data.source frames: flow is stored as images"
@@ -54,7 +38,10 @@ class Data:
             raise ValueError(
                 f"data.scales: {list(self.scales)} must be fractions of the frame, above 0 up to 1"
             )
-        check_fraction(self, "data", "max_unreadable")
+
+    @property
+    def is_flow(self) -> bool:
+        return self.modality == "flow"
 
 
 @dataclass(frozen=True)
@@ -83,36 +70,26 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Train:
-    """The recipe. `lr` is for `base_batch` clips per update; it scales with the batch size."""
+class Train(Recipe):
+    """The recipe; `base_batch` counts clips."""
 
-    epochs: int = 50
     lr: float = 0.02
-    base_batch: int = 128  # 0: use lr as it is
+    base_batch: int = 128
     schedule: Literal["step", "cosine"] = "step"
     milestones: tuple[int, ...] = (20, 40)
-    warmup_epochs: float = 0
-    warmup_lr: float = 0.0
     lr_changes: Literal["epoch", "update"] = "epoch"
-    momentum: float = 0.9
-    nesterov: bool = False
-    weight_decay: float = 1e-4
     head_lr_mult: float = 5.0  # of the classifier's weight; its bias has twice this
     batch_norm: Literal["trained", "partial", "frozen"] = "trained"
-    clip_norm: float = 20.0  # 0: off
-    accumulation_steps: int = 1  # micro-batches per update
-    ema_decay: float = 0.0  # decay of the exponential moving average of weights; 0: off
-    pretrained: Optional[Path] = None  # a converted checkpoint
-    new_head: bool = False  # the classifier starts fresh
+    clip_norm: float = 20.0
 
     def __post_init__(self):
-        check_positive(self, "train", "epochs", "lr", "accumulation_steps", "head_lr_mult")
-        check_fraction(self, "train", "ema_decay")
+        super().__post_init__()
+        check_positive(self, "train", "head_lr_mult")
         check_warmup(self)
 
 
 @dataclass(frozen=True)
-class Eval:
+class Eval(Evaluation):
     """Evaluation views: `clips` in time times `crops` in space.
 
     Uniform sampling offers 1 or 2 clips, dense sampling any number.
@@ -122,16 +99,16 @@ class Eval:
     clips: int = 1
     crops: Literal[1, 3, 5, 10] = 1
     crop: int = 0  # 0: data.crop; the full-resolution test uses data.resize
-    batch: int = 4  # videos per device
-    allow_unreadable: bool = False
 
     def __post_init__(self):
-        check_positive(self, "eval", "clips", "batch")
+        super().__post_init__()
+        check_positive(self, "eval", "clips")
 
 
 @dataclass(frozen=True)
-class Config:
-    run: Run
+class Config(NetworkConfig):
+    """The settings of a run."""
+
     data: Data
     model: Model
     train: Train = Train()

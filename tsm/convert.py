@@ -15,6 +15,8 @@ import re
 from collections.abc import Iterable
 from typing import Optional
 
+from utils.weights.parameter_names import ParameterNames
+
 MOBILE_BLOCK = r"^backbone\.layer(\d)\.(\d+)\.conv\.(\d)\.(conv|bn)\.(.*)$"
 # Index in `features` of the first block of each stage of mmaction2's MobileNetV2.
 MOBILE_STAGES = {1: 1, 2: 2, 3: 4, 4: 7, 5: 11, 6: 14, 7: 17}
@@ -51,49 +53,6 @@ MINDSPORE = [
 ]
 
 
-def detect_format(names: Iterable[str]) -> str:
-    """The code base that wrote the file: a `source_format` of `canonical_name`.
-
-    Raises ValueError if it is unknown.
-    """
-    names = {re.sub(r"^module\.", "", name) for name in names}
-    if any(re.match(MOBILE_BLOCK, name.replace(".net.", ".")) for name in names):
-        return "mmaction2_mobilenet"
-    if any(name.startswith("backbone.") for name in names):
-        return "mmaction2"
-    if any(name.startswith(("base_model.", "new_fc.")) for name in names):
-        return "tsm"
-    if any(re.match(TORCHVISION_UNIT, name) for name in names):
-        return "torchvision_mobilenet"
-    if any(name.startswith("features.") for name in names):
-        return "online"
-    if "conv1.weight" in names:
-        return "torchvision"
-    raise ValueError("the names are neither TSM's, mmaction2's nor torchvision's")
-
-
-def canonical_name(name: str, source_format: str = "tsm") -> Optional[str]:
-    """The canonical name; None for a weight that is dropped on purpose."""
-    name = re.sub(r"^module\.", "", name)
-    for pattern, replacement in MINDSPORE:
-        name = re.sub(pattern, replacement, name)
-    if source_format.startswith("torchvision"):
-        if name.startswith(("fc.", "classifier.")):
-            return None  # the classifier of ImageNet
-        if source_format.endswith("mobilenet"):
-            name = rename_from_torchvision_mobilenet(name)
-        name = "base_model." + name
-    elif source_format == "online" and name.startswith("features."):
-        name = "base_model." + name
-    elif source_format == "tsm":
-        name = re.sub(r"^layer(\d)\.", r"base_model.layer\1.", name)
-    elif source_format.startswith("mmaction2"):
-        rules = MMACTION2_MOBILE if source_format.endswith("mobilenet") else []
-        name = rename_from_mmaction2(name.replace(".net.", "."), rules + MMACTION2)
-    name = re.sub(r"^(new_fc|classifier|base_model\.(fc|classifier))\.", "new_fc.", name)
-    return name.replace(".net.", ".")
-
-
 def rename_from_torchvision_mobilenet(name: str) -> str:
     """The name in the original code, which counts all layers of a block in one list."""
     match = re.match(TORCHVISION_MOBILE, name)
@@ -120,17 +79,55 @@ def rename_from_mmaction2(name: str, rules: list) -> str:
     return name
 
 
-def fit_shape(name: str, shape: tuple, target_shape: tuple) -> Optional[str]:
-    """How an array of another shape can be used: `mean_channels` for a first convolution, or None.
+class TSMNames(ParameterNames):
+    """Rules for TSM."""
 
-    A flow network starts from RGB weights: every input channel gets the mean over RGB.
-    """
-    is_first = name in ("base_model.conv1.weight", "base_model.features.0.0.weight")
-    same = shape[:1] == target_shape[:1] and shape[2:] == target_shape[2:]
-    return "mean_channels" if is_first and same and shape[1] == 3 else None
+    def detect_format(self, names: Iterable[str]) -> str:
+        names = {re.sub(r"^module\.", "", name) for name in names}
+        if any(re.match(MOBILE_BLOCK, name.replace(".net.", ".")) for name in names):
+            return "mmaction2_mobilenet"
+        if any(name.startswith("backbone.") for name in names):
+            return "mmaction2"
+        if any(name.startswith(("base_model.", "new_fc.")) for name in names):
+            return "tsm"
+        if any(re.match(TORCHVISION_UNIT, name) for name in names):
+            return "torchvision_mobilenet"
+        if any(name.startswith("features.") for name in names):
+            return "online"
+        if "conv1.weight" in names:
+            return "torchvision"
+        raise ValueError("the names are neither TSM's, mmaction2's nor torchvision's")
 
+    def canonical_name(self, name: str, source_format: str = "tsm") -> Optional[str]:
+        name = re.sub(r"^module\.", "", name)
+        for pattern, replacement in MINDSPORE:
+            name = re.sub(pattern, replacement, name)
+        if source_format.startswith("torchvision"):
+            if name.startswith(("fc.", "classifier.")):
+                return None  # the classifier of ImageNet
+            if source_format.endswith("mobilenet"):
+                name = rename_from_torchvision_mobilenet(name)
+            name = "base_model." + name
+        elif source_format == "online" and name.startswith("features."):
+            name = "base_model." + name
+        elif source_format == "tsm":
+            name = re.sub(r"^layer(\d)\.", r"base_model.layer\1.", name)
+        elif source_format.startswith("mmaction2"):
+            rules = MMACTION2_MOBILE if source_format.endswith("mobilenet") else []
+            name = rename_from_mmaction2(name.replace(".net.", "."), rules + MMACTION2)
+        name = re.sub(r"^(new_fc|classifier|base_model\.(fc|classifier))\.", "new_fc.", name)
+        return name.replace(".net.", ".")
 
-def default_value(name: str, source_format: str) -> Optional[float]:
-    """The value of a weight that the file leaves out: mmaction2's non-local block has no bias."""
-    left_out = source_format.startswith("mmaction2") and name.endswith(".nl.W.0.bias")
-    return 0.0 if left_out else None
+    def fit_shape(self, name: str, shape: tuple, target_shape: tuple) -> Optional[str]:
+        """How to use an array of another shape: `mean_channels` for a first convolution, or None.
+
+        A flow network starts from RGB weights: every input channel gets the mean over RGB.
+        """
+        is_first = name in ("base_model.conv1.weight", "base_model.features.0.0.weight")
+        same = shape[:1] == target_shape[:1] and shape[2:] == target_shape[2:]
+        return "mean_channels" if is_first and same and shape[1] == 3 else None
+
+    def default_value(self, name: str, source_format: str) -> Optional[float]:
+        """mmaction2's non-local block has no bias."""
+        left_out = source_format.startswith("mmaction2") and name.endswith(".nl.W.0.bias")
+        return 0.0 if left_out else None

@@ -12,59 +12,67 @@ import random
 import numpy as np
 
 from tsm import sampling, transforms
-from utils.data import video_dataset
+from tsm.config import Config, Data
+from utils.data import records, videos
 from utils.data.annotation_file import AnnotationFile, Record, swap_label
-from utils.data.packed import reader
 from utils.data.sampler import sample_rng
 from utils.runtime import Runtime
-from utils.video.decoders import FrameFolder, FrameSource
-
-SPLITS = ("train", "test")
+from utils.video.reader import Timeline
 
 
-def read_records(cfg, split: str) -> list[Record]:
+def read_records(cfg: Config, split: str) -> list[Record]:
     """The records of the train or test annotation file. Raises ValueError for bad lines."""
-    return reader.read_records(list_annotation_files(cfg)[SPLITS.index(split)], cfg.data.packed)
+    return records.read_records(get_annotation_file(cfg, split), cfg.data.packed)
 
 
-def list_annotation_files(cfg) -> list[AnnotationFile]:
-    """The annotation files of the yaml: train, test."""
+def get_annotation_file(cfg: Config, split: str) -> AnnotationFile:
+    """The annotation file of the split: train or test."""
     data = cfg.data
-    classes = cfg.model.num_classes
-    flow = data.modality == "flow"
-    arguments = (data.root, data.source, classes, data.image_tmpl, flow, data.max_pixels)
-    names = (data.train_list, data.test_list)
-    return [AnnotationFile(name, data.root / name, *arguments) for name in names]
-
-
-def open_record(record: Record, data):
-    """Opens a record as frames: a video file, a frame folder or a packed video."""
-    if data.source == "frames" and record.location is None:
-        arguments = (data.image_tmpl, data.modality == "flow", data.max_pixels)
-        return FrameFolder(record.path, record.num_frames, *arguments)
-    return reader.open_record(record, data)
+    name = data.train_list if split == "train" else data.test_list
+    return AnnotationFile(
+        name,
+        path=data.root / name,
+        root=data.root,
+        source=data.source,
+        num_classes=cfg.model.num_classes,
+        image_tmpl=data.image_tmpl,
+        flow=data.modality == "flow",
+        max_pixels=data.max_pixels,
+    )
 
 
 def sample_frame_indices(
-    video: FrameSource, data, split: str, dense: bool, clips: int = 1, rng=None
+    video: Timeline, data: Data, split: str, dense: bool, clips: int = 1, rng=None
 ) -> np.ndarray:
     """The frame indices that `split` samples, int64 (clips * T * L,). See `tsm/sampling.py`."""
     length = data.frames_per_segment
-    arguments = (len(video), data.segments, length, dense, clips, rng)
-    offsets = sampling.sample_segment_offsets(split, *arguments)
+    offsets = sampling.sample_segment_offsets(
+        split,
+        num_frames=len(video),
+        segments=data.segments,
+        new_length=length,
+        dense=dense,
+        clips=clips,
+        rng=rng,
+    )
     return sampling.expand_segments(offsets, len(video), length)
 
 
-class TrainSource(video_dataset.TrainVideos):
+class TrainSource(videos.TrainVideos):
     """One random clip of a video."""
 
+    cfg: Config
+    data: Data
+
     def list_flip_settings(self) -> list:
-        return [(list_annotation_files(self.cfg)[0], self.data)]
+        return [(get_annotation_file(self.cfg, "train"), self.data)]
 
     def read_frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
         dense = self.data.sampling == "dense"
-        with self.count_damaged(open_record(record, self.data)) as video:
-            indices = sample_frame_indices(video, self.data, "train", dense, rng=rng)
+        with self.count_damaged(records.open_record(record, self.data)) as video:
+            indices = sample_frame_indices(
+                video, data=self.data, split="train", dense=dense, rng=rng
+            )
             frames, order = video.frames_once(indices)
         return frames if len(frames) == len(order) else frames[order]
 
@@ -73,22 +81,29 @@ class TrainSource(video_dataset.TrainVideos):
         frames = self.read_frames(record, rng)
         crop_rng = random.Random(int(rng.randint(2**31)))
         clip, flipped = transforms.make_train_clip(
-            frames, data.frames_per_segment, data.crop, data.scales, crop_rng, data.flip
+            frames,
+            new_length=data.frames_per_segment,
+            size=data.crop,
+            scales=data.scales,
+            rng=crop_rng,
+            flip=data.flip,
         )
         return clip, np.int32(swap_label(record.label, data.swap_labels if flipped else ()))
 
-    def make_blank_row(self) -> tuple[np.ndarray, np.int32]:
+    def blank(self) -> tuple[np.ndarray, np.int32]:
         return np.zeros(get_clip_shape(self.data, self.data.crop), np.uint8), np.int32(0)
 
 
-class EvalVideos(video_dataset.EvalVideos):
+class EvalVideos(videos.EvalVideos):
     """All views of each video.
 
     `split` is "test" (the views of `cfg.eval`) or "val" (the original's transform for validation
     during training: one clip, one crop).
     """
 
-    def __init__(self, records: list[Record], cfg, rt: Runtime, split: str = "test"):
+    cfg: Config
+
+    def __init__(self, records: list[Record], cfg: Config, rt: Runtime, split: str = "test"):
         self.split = split
         self.clips = cfg.eval.clips
         self.crops = cfg.eval.crops
@@ -100,43 +115,45 @@ class EvalVideos(video_dataset.EvalVideos):
             self.dense = cfg.data.sampling == "dense"
             self.size = cfg.data.crop
         shape = (self.clips * self.crops, *get_clip_shape(cfg.data, self.size))
-        super().__init__(records, cfg, rt, shape)
+        super().__init__(records, cfg=cfg, rt=rt, shape=shape)
 
     def make_views(self, record: Record, sample: int) -> np.ndarray:
         rng = sample_rng(self.cfg.run.seed, 0, sample)  # dense validation draws a random window
-        arguments = (self.cfg.data, self.split, self.dense, self.clips, rng)
-        with open_record(record, self.cfg.data) as video:
-            frames, order = video.frames_once(sample_frame_indices(video, *arguments))
-        return cut_views(frames, order, self.cfg, self.clips, self.crops, self.size)
+        with records.open_record(record, self.cfg.data) as video:
+            indices = sample_frame_indices(
+                video,
+                data=self.cfg.data,
+                split=self.split,
+                dense=self.dense,
+                clips=self.clips,
+                rng=rng,
+            )
+            frames, order = video.frames_once(indices)
+        return cut_views(
+            frames, order=order, cfg=self.cfg, clips=self.clips, crops=self.crops, size=self.size
+        )
 
 
 def cut_views(
-    frames: np.ndarray, order: np.ndarray, cfg, clips: int, crops: int, size: int
+    frames: np.ndarray, order: np.ndarray, cfg: Config, clips: int, crops: int, size: int
 ) -> np.ndarray:
     """Views (V, T, C, size, size): all clips of the first crop, then of the second, ...
 
     `order` (clips * T * L,) holds the index into `frames` of every frame of the clips.
     """
     data = cfg.data
-    return transforms.make_test_views(frames, clips, data.segments, data.resize, size, crops, order)
+    return transforms.make_test_views(
+        frames,
+        clips=clips,
+        segments=data.segments,
+        resize_to=data.resize,
+        crop=size,
+        crops=crops,
+        order=order,
+    )
 
 
-def get_clip_shape(data, size: int) -> tuple[int, int, int, int]:
+def get_clip_shape(data: Data, size: int) -> tuple[int, int, int, int]:
     """The shape of one clip: (T, C, size, size)."""
     channels = (3 if data.modality == "rgb" else 2) * data.frames_per_segment
     return data.segments, channels, size, size
-
-
-def build_eval_dataset(cfg, rt: Runtime):
-    return EvalVideos(read_records(cfg, "test"), cfg, rt).dataset()
-
-
-def get_input_shape(data) -> tuple[int, ...]:
-    return get_clip_shape(data, data.crop)
-
-
-def build_targets(cfg, labels: np.ndarray) -> np.ndarray:
-    return labels
-
-
-build_train_sampler = video_dataset.train_sampler

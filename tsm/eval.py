@@ -20,13 +20,16 @@ prepare_process()
 from tsm.config import Config
 from tsm.dataset import EvalVideos, read_records
 from tsm.network import NETWORK
-from utils import cli, commands
+from utils import cli
+from utils.inference import evaluation
 
 
 def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
-    rt = commands.start(cfg)
+    rt = evaluation.start(cfg)
     videos = EvalVideos(read_records(cfg, "test"), cfg, rt)
-    return commands.evaluate_videos(NETWORK, cfg, rt, videos, checkpoint_path, report)
+    return evaluation.evaluate_videos(
+        NETWORK, cfg=cfg, rt=rt, videos=videos, checkpoint_path=checkpoint_path, report=report
+    )
 
 
 if __name__ == "__main__":

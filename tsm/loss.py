@@ -1,10 +1,12 @@
 """The loss of TSM: mean cross entropy of the scores averaged over the frames, in float32."""
 
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, ops
 from mindspore import dtype as mstype
 
+from utils.nn.loss import Loss
 
-class CrossEntropy(nn.Cell):
+
+class CrossEntropy(Loss):
     """Scores (N, classes) and labels int32 (N,) to the mean loss, a float32 scalar.
 
     With `model.before_softmax` false the network returns probabilities.
@@ -19,6 +21,3 @@ class CrossEntropy(nn.Cell):
         if self.before_softmax:
             return ops.cross_entropy(scores, label)
         return ops.nll_loss(ops.log(scores), label)
-
-
-build_loss = CrossEntropy  # the name in every network folder

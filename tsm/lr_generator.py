@@ -5,10 +5,10 @@ schedule from arXiv:1910.00932; mmaction2's warm-up from its commit 4d6c9347.
 """
 
 import re
-from typing import Any
 
 import numpy as np
 
+from tsm.config import Train
 from tsm.network import NETWORK
 from utils.train import lr_schedules
 
@@ -26,7 +26,7 @@ GROUPS = {
 FLOW_FIRST_CONV = {"first_conv_weight": (5, 1), "first_conv_bias": (10, 0)}
 
 
-def get_lr(train: Any, updates_per_epoch: int, global_batch: int) -> np.ndarray:
+def get_lr(train: Train, updates_per_epoch: int, global_batch: int) -> np.ndarray:
     """The base learning rate of every update of the run, float64 (epochs * updates_per_epoch,).
 
     `lr_changes: epoch` follows the original: one rate per epoch. Its warm-up is mmaction2's: the
@@ -66,7 +66,9 @@ def find_group(name: str, first_conv: str, fast_head: bool) -> str:
     return f"normal_{leaf}"
 
 
-def build_parameter_groups(parameters: list, train: Any, lr: np.ndarray, flow: bool) -> list[dict]:
+def build_parameter_groups(
+    parameters: list, train: Train, lr: np.ndarray, flow: bool
+) -> list[dict]:
     """The optimizer's groups: parameters, learning rate of every update, weight decay.
 
     `parameters` are the trainable parameters in the order of the network; `lr` is the result of

@@ -32,7 +32,10 @@ class InvertedResidual(nn.Cell):
         if expansion > 1:
             expand = conv2d(cin, hidden, 1)
             layers += [wrap(expand) if self.shifted else expand, BatchNorm2d(hidden), nn.ReLU6()]
-        layers += [conv2d(hidden, hidden, 3, stride, groups=hidden), BatchNorm2d(hidden)]
+        layers += [
+            conv2d(hidden, cout=hidden, kernel=3, stride=stride, groups=hidden),
+            BatchNorm2d(hidden),
+        ]
         layers += [nn.ReLU6(), conv2d(hidden, cout, 1), BatchNorm2d(cout)]
         self.conv = nn.SequentialCell(layers)
 
@@ -60,15 +63,21 @@ class MobileNetV2(nn.Cell):
         super().__init__()
 
         def wrap(cell: nn.Cell) -> nn.Cell:
-            return Shift(cell, segments, shift_div, online) if shift_div else cell
+            return (
+                Shift(cell, segments=segments, div=shift_div, online=online) if shift_div else cell
+            )
 
-        stem = nn.SequentialCell(conv2d(channels, 32, 3, 2), BatchNorm2d(32), nn.ReLU6())
+        stem = nn.SequentialCell(
+            conv2d(channels, cout=32, kernel=3, stride=2), BatchNorm2d(32), nn.ReLU6()
+        )
         cells = [stem]
         cin = 32
         for expansion, cout, repeats, stride in SETTINGS:
             for i in range(repeats):
                 step = stride if i == 0 else 1
-                cells.append(InvertedResidual(cin, cout, step, expansion, wrap))
+                cells.append(
+                    InvertedResidual(cin, cout=cout, stride=step, expansion=expansion, wrap=wrap)
+                )
                 cin = cout
         cells.append(nn.SequentialCell(conv2d(cin, 1280, 1), BatchNorm2d(1280), nn.ReLU6()))
         # The original calls the trunk `features`. `width`: channels of its output.

@@ -4,7 +4,7 @@ Axes: N clips, T segments, C channels, H, W. The input is (N, T, C, H, W), the t
 (N*T, C, H, W), the output is (N, classes). C is 3 times the frames per segment for RGB, 2 times for
 flow. Cells keep the names of the source, mit-han-lab/temporal-shift-module, commit 1f6a834b.
 
-Departures from the source, which fails or computes wrong results in the first three cases:
+Differences from the source, which fails or computes wrong results in the first three cases:
 * MobileNetV2 can be built with its shift;
 * temporal pooling halves the number of segments in evaluation too;
 * non-local blocks need ResNet-50: on other trunks the source drops blocks of a stage;
@@ -16,7 +16,6 @@ from mindspore import Tensor, nn, ops
 
 from tsm.mobilenet import MobileNetV2
 from tsm.resnet import DEPTHS, ResNet
-from tsm.shift import Shift
 from utils.nn.dropout import Dropout
 from utils.nn.layers import BatchNorm3d, Normalize, dense, freeze_norms
 from utils.nn.padding import PaddedNetwork
@@ -35,8 +34,7 @@ class TSM(PaddedNetwork):
     `shift_div` 0 is plain TSN. If `dropout` is 0 the classifier is part of the trunk
     (`base_model.fc`), as in the source; otherwise it is `new_fc`. `consensus`: `avg` averages the
     raw scores of the frames, or their probabilities if `before_softmax` is false; `identity`
-    returns (N, T, classes). `split_shifted`: the form of shifted convolutions for engines that run
-    ONNX (`convolve_shifted`); for evaluation. Raises ValueError for settings that conflict.
+    returns (N, T, classes). Raises ValueError for settings that conflict.
     """
 
     def __init__(
@@ -56,20 +54,33 @@ class TSM(PaddedNetwork):
         frames_per_segment: int = 1,
         first_width: int = 64,
         padding: str = "symmetric",
-        split_shifted: bool = False,
     ):
         super().__init__(padding)
-        check_settings(arch, segments, shift_place, online, temporal_pool, non_local, first_width)
+        check_settings(
+            arch,
+            segments=segments,
+            shift_place=shift_place,
+            online=online,
+            temporal_pool=temporal_pool,
+            non_local=non_local,
+            first_width=first_width,
+        )
         if arch == "mobilenetv2" and padding != "symmetric":
             raise ValueError(f"model.padding {padding} is of ResNets; mobilenetv2 has none")
         if not before_softmax and consensus != "avg":
             raise ValueError("model.consensus must be avg if model.before_softmax is false")
         channels = (3 if modality == "rgb" else 2) * frames_per_segment
         mean, std = (RGB_MEAN, RGB_STD) if modality == "rgb" else (FLOW_MEAN, FLOW_STD)
-        self.normalize = Normalize(mean, std, channels, axis=2, rank=5)
+        self.normalize = Normalize(mean, std=std, channels=channels, axis=2, rank=5)
         trunk_classes = 0 if dropout > 0 else num_classes
         if arch == "mobilenetv2":
-            self.base_model = MobileNetV2(segments, shift_div, online, channels, trunk_classes)
+            self.base_model = MobileNetV2(
+                segments,
+                shift_div=shift_div,
+                online=online,
+                channels=channels,
+                num_classes=trunk_classes,
+            )
         else:
             shifts = (shift_div, shift_place, online, temporal_pool, non_local)
             sizes = (channels, trunk_classes, first_width)
@@ -80,9 +91,6 @@ class TSM(PaddedNetwork):
         self.new_fc = dense(width, num_classes, 0.001) if dropout > 0 else None
         self.consensus = consensus
         self.before_softmax = before_softmax
-        for _, cell in self.cells_and_names():
-            if split_shifted and isinstance(cell, Shift):
-                cell.split_convolution()
 
     def construct(self, clip: Tensor) -> Tensor:
         n, t, c, h, w = clip.shape
@@ -130,6 +138,3 @@ def freeze_batch_norms(net: nn.Cell, mode: str) -> None:
     norms = [cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d)]
     flat = [cell for cell in norms if not isinstance(cell, BatchNorm3d)]
     freeze_norms({"trained": [], "partial": flat[1:], "frozen": norms}[mode])
-
-
-build_network = TSM  # the name in the contract: utils/networks.py

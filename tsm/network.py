@@ -1,8 +1,110 @@
-"""The record of TSM's network folder; utils/networks.py documents each field."""
+"""What the folder of TSM provides; utils/networks.py documents the methods."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tsm.config import Config
 from utils.networks import Network
 
-NETWORK = Network(
-    name="tsm", config=Config, classifier=r"^(new_fc|base_model\.(fc|classifier))\.", streams=True
-)
+if TYPE_CHECKING:
+    from tsm.convert import TSMNames
+    from tsm.dataset import EvalVideos, TrainSource
+    from tsm.golden_case import TSMCase
+    from tsm.model import TSM
+    from tsm.predict import TSMHead
+    from utils.data.annotation_file import AnnotationFile, Record
+    from utils.data.sampler import TrainSampler
+    from utils.evaluate.predict import Head
+    from utils.export.export import ExportSpec
+    from utils.runtime import Runtime
+    from utils.train.trainer import TrainSetup
+
+
+class TSMNetwork(Network[Config]):
+    """TSM on one data set of videos or frame folders."""
+
+    name = "tsm"
+    config = Config
+    classifier = r"^(new_fc|base_model\.(fc|classifier))\."
+
+    def build_model(self, **settings: Any) -> TSM:
+        from tsm.model import TSM
+
+        return TSM(**settings)
+
+    def build_train_setup(self, cfg: Config, rt: Runtime, sampler: TrainSampler) -> TrainSetup:
+        from tsm.train import build
+
+        return build(cfg, rt, sampler)
+
+    def list_annotation_files(self, cfg: Config) -> list[AnnotationFile]:
+        from tsm.dataset import get_annotation_file
+
+        return [get_annotation_file(cfg, split) for split in ("train", "test")]
+
+    def read_records(self, cfg: Config, split: str) -> list[Record]:
+        from tsm.dataset import read_records
+
+        return read_records(cfg, split)
+
+    def build_train_rows(
+        self, cfg: Config, records: list[Record], sampler: TrainSampler, epochs: int, skip: int
+    ) -> TrainSource:
+        from tsm.dataset import TrainSource
+
+        return TrainSource(records, cfg=cfg, sampler=sampler, epochs=epochs, skip=skip)
+
+    def build_eval_rows(self, cfg: Config, rt: Runtime) -> dict[int, EvalVideos]:
+        from tsm.dataset import EvalVideos
+
+        return {0: EvalVideos(self.read_records(cfg, "test"), cfg, rt)}
+
+    def get_input_shape(self, cfg: Config) -> tuple[int, ...]:
+        from tsm.dataset import get_clip_shape
+
+        return get_clip_shape(cfg.data, cfg.data.crop)
+
+    def build_heads(self, cfg: Config) -> list[TSMHead]:
+        from tsm.predict import TSMHead
+
+        return [TSMHead(cfg)]
+
+    def run_stream(
+        self,
+        cfg: Config,
+        checkpoint_path: str,
+        video: str,
+        head: Head,
+        top: int,
+        fps: float,
+        out: Path,
+    ) -> dict[str, Any]:
+        from tsm.streaming import run_stream
+
+        return run_stream(
+            cfg, checkpoint_path=checkpoint_path, video=video, head=head, top=top, fps=fps, out=out
+        )
+
+    def describe_export(self, cfg: Config) -> ExportSpec:
+        from tsm.dataset import get_clip_shape
+        from tsm.export import split_convolution
+        from tsm.shift import Shift
+        from utils.export.export import ExportSpec
+
+        shape = get_clip_shape(cfg.data, cfg.test_crop)
+        return ExportSpec(shape, "scores", cells={Shift: split_convolution})
+
+    def get_parameter_names(self) -> TSMNames:
+        from tsm.convert import TSMNames
+
+        return TSMNames()
+
+    def build_golden_case(self, case: dict[str, Any], depthwise_impl: str = "frames") -> TSMCase:
+        from tsm.golden_case import TSMCase
+
+        return TSMCase(case, depthwise_impl)
+
+
+NETWORK = TSMNetwork()

@@ -6,6 +6,7 @@ Axes: (N, C, T, H, W). Names as in the original: `g.0`, `theta`, `phi.0`, `W.0`,
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
+from utils.nn import kernels
 from utils.nn.conv3d import PointwiseConv3d
 from utils.nn.layers import BatchNorm3d
 
@@ -25,6 +26,8 @@ class NonLocal(nn.Cell):
         )
         self.theta = PointwiseConv3d(channels, inter, bias=True)
         self.phi = nn.SequentialCell(PointwiseConv3d(channels, inter, bias=True), SpatialMaxPool())
+        self.score = kernels.current().matmul()
+        self.blend = kernels.current().matmul(transpose=True)
 
     def construct(self, x: Tensor) -> Tensor:
         n, _, t, h, w = x.shape
@@ -33,9 +36,9 @@ class NonLocal(nn.Cell):
         phi = flatten(self.phi(x))
         g = flatten(self.g(x))
         # (N, queries, keys) in float32: the products are not scaled and too large for float16.
-        f = ops.bmm(ops.cast(theta, mstype.float32), ops.cast(phi, mstype.float32))
+        f = self.score(ops.cast(theta, mstype.float32), ops.cast(phi, mstype.float32))
         f = ops.cast(ops.softmax(f, axis=-1), g.dtype)
-        y = ops.bmm(f, g.swapaxes(1, 2)).swapaxes(1, 2)
+        y = self.blend(f, g).swapaxes(1, 2)
         return x + self.W(y.reshape(n, -1, t, h, w))
 
 

@@ -42,13 +42,11 @@ class OnlineTSM(nn.Cell):
         self.blocks = nn.CellList(blocks, auto_prefix=False)
         self.after = nn.CellList(after, auto_prefix=False)
         # In MobileNetV2 only some blocks have a shift.
-        self.shifted = tuple(
-            getattr(block, "shifted", True) and isinstance(block.conv1, Shift) for block in blocks
-        )
+        self.shifted = tuple(isinstance(block.conv1, Shift) for block in blocks)
 
     def construct(self, frame: Tensor, *buffers) -> tuple:
         x = self.net.normalize(frame.expand_dims(0))[0]
-        kept = ()
+        new_state = ()
         index = 0
         for cell in self.before:
             x = cell(x)
@@ -56,7 +54,7 @@ class OnlineTSM(nn.Cell):
             if self.shifted[i]:
                 y, keep = block.conv1.stream(x, buffers[index])
                 x = block.forward_after_conv1(x, y)
-                kept = kept + (keep,)
+                new_state = new_state + (keep,)
                 index = index + 1
             else:
                 x = block(x)
@@ -65,7 +63,7 @@ class OnlineTSM(nn.Cell):
         x = x.mean((2, 3))
         if self.classifier is not None:
             x = self.classifier(x)
-        return (self.net.head(x),) + kept
+        return (self.net.head(x),) + new_state
 
     def initial_buffers(self, height: int, width: int) -> tuple:
         """Zeros, one array per shifted block, for frames of height x width."""

@@ -1,14 +1,10 @@
 """Inference-time views of one video: the same frames and crops as in evaluation."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 
-from tsm.dataset import cut_views, list_annotation_files, sample_frame_indices
+from tsm.config import Config
+from tsm.dataset import cut_views, get_annotation_file, sample_frame_indices
 from utils.evaluate.predict import Head, Window
-from utils.video.decoders import FrameFolder, count_frames, open_video
-from utils.video.reader import FrameSource
 
 # {number of crops: index of the center crop that is not mirrored}
 CENTER_CROP = {1: 0, 3: 2, 5: 4, 10: 8}
@@ -17,20 +13,29 @@ CENTER_CROP = {1: 0, 3: 2, 5: 4, 10: 8}
 class TSMHead(Head):
     """The classes of TSM, with the views of `cfg.eval`."""
 
-    def __init__(self, cfg: Any):
+    def __init__(self, cfg: Config):
         self.cfg = cfg
         self.classes = cfg.model.num_classes
         self.builtin_names = cfg.data.labels
-        self.names_file = list_annotation_files(cfg)[1].path.with_name("labels.txt")
+        self.names_file = get_annotation_file(cfg, "test").path.with_name("labels.txt")
         self.clips = cfg.eval.clips
         self.crops = cfg.eval.crops
         self.raw_scores = cfg.model.before_softmax
 
     def frame_indices(self, window: Window) -> np.ndarray:
-        return sample_frame_indices(window, self.cfg.data, "test", self.cfg.dense_test, self.clips)
+        return sample_frame_indices(
+            window, data=self.cfg.data, split="test", dense=self.cfg.dense_test, clips=self.clips
+        )
 
     def make_views(self, frames: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        return cut_views(frames, positions, self.cfg, self.clips, self.crops, self.cfg.test_crop)
+        return cut_views(
+            frames,
+            order=positions,
+            cfg=self.cfg,
+            clips=self.clips,
+            crops=self.crops,
+            size=self.cfg.test_crop,
+        )
 
     def preview_frames(self, views: np.ndarray) -> np.ndarray:
         """The first frame of each segment; for flow its x component in grey."""
@@ -38,18 +43,3 @@ class TSMHead(Head):
         channels = 3 if self.cfg.data.modality == "rgb" else 1
         center = views[start : start + self.clips, :, :channels].transpose(0, 1, 3, 4, 2)
         return center.repeat(4 - channels, axis=4)[..., :3]
-
-
-def build_heads(cfg: Any) -> list[Head]:
-    return [TSMHead(cfg)]
-
-
-def open_source(path: str, cfg: Any) -> FrameSource:
-    """Opens a video, or a folder of frames named by `data.image_tmpl`."""
-    data = cfg.data
-    if not Path(path).is_dir():
-        if data.modality == "flow":
-            raise ValueError(f"{path}: data.modality flow looks at folders of flow images")
-        return open_video(path, data.reader, data.max_pixels)
-    naming = (data.image_tmpl, data.modality == "flow")
-    return FrameFolder(path, count_frames(Path(path), *naming), *naming, data.max_pixels)

@@ -3,7 +3,7 @@
 Axes: (N*T, C, H, W). Cells keep torchvision's names; a shifted convolution is `conv1.net`.
 """
 
-from typing import Callable
+from typing import Any, Callable
 
 from mindspore import Tensor, nn
 
@@ -21,7 +21,7 @@ class BasicBlock(nn.Cell):
 
     def __init__(self, cin: int, width: int, stride: int, wrap: Wrap, same: bool):
         super().__init__()
-        conv1 = conv2d(cin, width, 3, stride, same=same and stride > 1)
+        conv1 = conv2d(cin, cout=width, kernel=3, stride=stride, same=same and stride > 1)
         self.conv1 = wrap(conv1)
         self.bn1 = BatchNorm2d(width)
         self.conv2 = conv2d(width, width, 3)
@@ -49,7 +49,7 @@ class Bottleneck(nn.Cell):
         cout = 4 * width
         self.conv1 = wrap(conv2d(cin, width, 1))
         self.bn1 = BatchNorm2d(width)
-        self.conv2 = conv2d(width, width, 3, stride, same=same and stride > 1)
+        self.conv2 = conv2d(width, cout=width, kernel=3, stride=stride, same=same and stride > 1)
         self.bn2 = BatchNorm2d(width)
         self.conv3 = conv2d(width, cout, 1)
         self.bn3 = BatchNorm2d(cout)
@@ -71,10 +71,10 @@ def build_shortcut(cin: int, cout: int, stride: int):
     """A projection if the block changes the shape, else None."""
     if stride == 1 and cin == cout:
         return None
-    return nn.SequentialCell(conv2d(cin, cout, 1, stride), BatchNorm2d(cout))
+    return nn.SequentialCell(conv2d(cin, cout=cout, kernel=1, stride=stride), BatchNorm2d(cout))
 
 
-DEPTHS = {
+DEPTHS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "resnet18": (BasicBlock, (2, 2, 2, 2)),
     "resnet34": (BasicBlock, (3, 4, 6, 3)),
     "resnet50": (Bottleneck, (3, 4, 6, 3)),
@@ -121,7 +121,7 @@ class ResNet(nn.Cell):
         self.cin = first_width
         pooled_segments = segments // 2 if temporal_pool else segments
         self.same = padding == "same"
-        self.conv1 = conv2d(channels, first_width, 7, 2, same=self.same)
+        self.conv1 = conv2d(channels, cout=first_width, kernel=7, stride=2, same=self.same)
         self.bn1 = BatchNorm2d(first_width)
         self.relu = ReLU()
         self.maxpool = max_pool2d(3, 2, same=padding != "symmetric")
@@ -140,7 +140,9 @@ class ResNet(nn.Cell):
         blocks = []
         for i in range(self.depths[index - 1]):
             stride = 2 if i == 0 and index > 1 else 1
-            blocks.append(self.build_block(index, i, width, stride, segments))
+            blocks.append(
+                self.build_block(index, i=i, width=width, stride=stride, segments=segments)
+            )
             self.cin = width * self.block.expansion
         return nn.SequentialCell(blocks)
 
@@ -148,7 +150,7 @@ class ResNet(nn.Cell):
         """Builds block `i` of a stage, with its shift and its non-local block."""
 
         def wrap(cell: nn.Cell) -> nn.Cell:
-            return Shift(cell, segments, self.shift_div, self.online)
+            return Shift(cell, segments=segments, div=self.shift_div, online=self.online)
 
         shifted = self.shift_div > 0 and i % self.shift_period == 0
         wrap_branch = wrap if shifted and self.shift_place == "blockres" else lambda cell: cell

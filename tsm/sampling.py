@@ -4,9 +4,10 @@ All indices count from 0; the source implementation adds 1, because its JPEG fil
 from 1. n is the number of frames of a video and T the number of segments. A segment reads L
 consecutive frames.
 
-Source: mit-han-lab/temporal-shift-module, commit 1f6a834b. Departures: a video shorter than L
-frames gives offset 0 for all segments, while the source asks for frames before the first or stops;
-dense test sampling takes any number of clips, not only 10.
+Source: mit-han-lab/temporal-shift-module, commit 1f6a834b.
+Differences from the source: a video shorter than L frames gives offset 0 for all segments, while
+the source asks for frames before the first or stops; dense test sampling takes any number of clips,
+not only 10.
 """
 
 from typing import Optional
@@ -41,10 +42,10 @@ def sample_segment_offsets(
     if dense:
         return sample_train_dense(num_frames, segments, rng)
     if split == "train":
-        return sample_train_uniform(num_frames, segments, new_length, rng)
+        return sample_train_uniform(num_frames, segments=segments, new_length=new_length, rng=rng)
     if split == "val" and num_frames <= segments + new_length - 1:
         return np.zeros(segments, np.int64)
-    return sample_test_uniform(num_frames, segments, new_length, clips)
+    return sample_test_uniform(num_frames, segments=segments, new_length=new_length, clips=clips)
 
 
 def sample_train_uniform(

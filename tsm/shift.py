@@ -1,33 +1,23 @@
 """The temporal shift: moves channels one frame along the time axis (arXiv:1811.08383).
 
 Axes: the input is (N*T, C, H, W) for N clips of T segments. Clips do not exchange channels.
+
+The shift, for `fold` = C / div: channels [0, fold) of a frame come from the next frame, channels
+[fold, 2 fold) from the previous frame, the others stay. Outside the clip there are zeros. The
+formula is `TemporalShift` in `utils/nn/kernels/plain.py`. `kernels.current()` gives that operator,
+or the faster one of the device for which the network is built.
 """
 
-import numpy as np
 from mindspore import Tensor, nn, ops
-from mindspore import dtype as mstype
-from mindspore.ops import constexpr
 
-from utils.nn.cpu_kernels import operators as cpu
-
-
-def shift(x: Tensor, segments: int, fold: int) -> Tensor:
-    """Takes `fold` channels from the next frame and as many from the previous one.
-
-    The first `fold` channels come from the next frame. Outside the clip there are zeros.
-    """
-    if fold == 0:
-        return x
-    nt, c, h, w = x.shape
-    x = x.reshape(-1, segments, c, h, w)  # (N, T, C, H, W)
-    zeros = ops.zeros_like(x[:, :1, :fold])
-    from_next = ops.cat((x[:, 1:, :fold], zeros), axis=1)
-    from_previous = ops.cat((zeros, x[:, :-1, fold : 2 * fold]), axis=1)
-    return ops.cat((from_next, from_previous, x[:, :, 2 * fold :]), axis=2).reshape(nt, c, h, w)
+from utils.nn import kernels
 
 
 def shift_past(x: Tensor, segments: int, fold: int) -> Tensor:
-    """The online form: takes `fold` channels from the previous frame, none from the next."""
+    """The shift of the online network: channels [0, fold) come from the previous frame.
+
+    Input and output (N*T, C, H, W); zeros before the first frame.
+    """
     if fold == 0:
         return x
     nt, c, h, w = x.shape
@@ -37,34 +27,11 @@ def shift_past(x: Tensor, segments: int, fold: int) -> Tensor:
     return ops.cat((from_previous, x[:, :, fold:]), axis=2).reshape(nt, c, h, w)
 
 
-@constexpr
-def mark_inside(nt: int, segments: int, fold: int) -> Tensor:
-    """(N*T, 2 fold, 1, 1): 0 if the shifted channel comes from outside the clip, else 1."""
-    inside = np.ones((nt // segments, segments, 2 * fold, 1, 1), np.float32)
-    inside[:, -1, :fold] = inside[:, 0, fold:] = 0
-    return Tensor(inside.reshape(nt, 2 * fold, 1, 1))
-
-
-def convolve_shifted(x: Tensor, conv: nn.Conv2d, segments: int, fold: int) -> Tensor:
-    """conv(shift(x)) for a 1x1 convolution, as the sum of two that copies only shifted channels.
-
-    The engines that run ONNX are faster with this than with a copy of the whole input.
-    """
-    zeros = ops.zeros_like(x[:1, :fold])
-    from_next = ops.cat((x[1:, :fold], zeros), axis=0)
-    from_previous = ops.cat((zeros, x[:-1, fold : 2 * fold]), axis=0)
-    inside = ops.cast(mark_inside(x.shape[0], segments, fold), x.dtype)
-    shifted = ops.cat((from_next, from_previous), axis=1) * inside
-    weight = ops.cast(conv.weight, x.dtype)
-    moving = weight[:, : 2 * fold]
-    staying = ops.cat((ops.zeros_like(moving), weight[:, 2 * fold :]), axis=1)
-    return conv.conv2d(x, staying) + conv.conv2d(shifted, moving)
-
-
 class Shift(nn.Cell):
     """Shifts channels, then applies `net`: a convolution (`blockres`) or a whole block (`block`).
 
     1/div of the channels come from each neighbouring frame; with `online` from the previous only.
+    The first convolution of `net` takes the input, so it has its number of channels.
     """
 
     def __init__(self, net: nn.Cell, segments: int, div: int, online: bool = False):
@@ -72,38 +39,32 @@ class Shift(nn.Cell):
         self.net = net
         self.segments = segments
         self.online = online
-        self.splits = False
         convs = (cell for _, cell in net.cells_and_names() if isinstance(cell, nn.Conv2d))
-        # Not read from x.shape: in a graph with a dynamic batch MindSpore 2.10 then computes wrong
-        # numbers.
+        # A constant: computed from x.shape, MindSpore 2.10 gives wrong numbers in a graph with a
+        # dynamic batch. (A reshape by x.shape is correct.)
         self.fold = next(convs).in_channels // div
-        self.cpu = None if online else cpu.build_shift(segments, self.fold)
-
-    def split_convolution(self) -> None:
-        """Computes a shifted 1x1 convolution as in convolve_shifted from now on."""
-        is_pointwise = isinstance(self.net, nn.Conv2d) and self.net.kernel_size == (1, 1)
-        self.splits = is_pointwise and not self.online and self.fold > 0
+        self.shift = kernels.current().temporal_shift(segments, self.fold)
 
     def construct(self, x: Tensor) -> Tensor:
-        if self.cpu is not None and self.training and x.dtype == mstype.float32:
-            return self.net(self.cpu[0](x, self.cpu[1], self.cpu[2]))
-        if self.splits:
-            return convolve_shifted(x, self.net, self.segments, self.fold)
         if self.online:
             return self.net(shift_past(x, self.segments, self.fold))
-        return self.net(shift(x, self.segments, self.fold))
+        return self.net(self.shift(x))
 
     def stream(self, x: Tensor, previous: Tensor) -> tuple:
-        """Processes one frame (1, C, H, W); `previous` are the channels of the frame before it.
+        """One frame of an online network: (1, C, H, W) -> the output of `net`, and a cache.
 
-        Returns the output, and the channels to pass in with the next frame.
+        `previous` (1, fold, H, W) is the cache of the frame before it, zeros for the first frame:
+        its channels [0, fold).
         """
-        kept = x[:, : self.fold]
-        return self.net(ops.cat((previous, x[:, self.fold :]), axis=1)), kept
+        cache = x[:, : self.fold]
+        return self.net(ops.cat((previous, x[:, self.fold :]), axis=1)), cache
 
 
 class TemporalPool(nn.Cell):
-    """Maximum over frames 2j-1, 2j, 2j+1, then `net`: halves the number of frames."""
+    """Halves the frames by the maximum over frames 2j-1, 2j, 2j+1, then applies `net`.
+
+    `segments` is the number of frames before, and even.
+    """
 
     def __init__(self, net: nn.Cell, segments: int):
         super().__init__()

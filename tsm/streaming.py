@@ -20,16 +20,17 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from mindspore import Tensor
 
 from tsm import sampling, transforms
+from tsm.camera import open_camera
+from tsm.config import Config
 from tsm.model import TSM
 from tsm.network import NETWORK
 from tsm.online import OnlineTSM
-from tsm.predict import open_source
 from utils import signals
 from utils.evaluate.predict import (
     DEFAULT_FPS,
@@ -41,10 +42,10 @@ from utils.evaluate.predict import (
     softmax,
 )
 from utils.evaluate.predict_plots import draw_timeline
-from utils.export import inference
 from utils.files import open_replacement, report_write_errors
+from utils.inference.load import load_checkpoint
 from utils.messages import format_line
-from utils.video.decoders import open_camera
+from utils.video.decoders import open_path
 
 CLIP_SECONDS = 3.0  # assumed length of a clip of uniform sampling
 MAX_PLOTTED_FRAMES = 10_000  # the picture shows the last ones
@@ -58,10 +59,10 @@ class Stream(NamedTuple):
     frames: Iterator[tuple[float, np.ndarray]]
 
 
-class Scorer:
+class FrameScorer:
     """Maps frames (H, W, C), one after the other, to probabilities (classes,)."""
 
-    def __init__(self, net: TSM, cfg: Any):
+    def __init__(self, net: TSM, cfg: Config):
         self.net = OnlineTSM(net).set_train(False)
         self.cfg = cfg
         self.buffers = self.net.initial_buffers(cfg.test_crop, cfg.test_crop)
@@ -70,7 +71,9 @@ class Scorer:
     def __call__(self, frame: np.ndarray) -> np.ndarray:
         data = self.cfg.data
         crop = self.cfg.test_crop
-        views = transforms.make_test_views(frame[None], 1, 1, data.resize, crop, 1)
+        views = transforms.make_test_views(
+            frame[None], clips=1, segments=1, resize_to=data.resize, crop=crop, crops=1
+        )
         scores, *self.buffers = self.net(Tensor(views[0]), *self.buffers)  # (1, C, h, w)
         self.recent_scores.append(scores.asnumpy()[0].astype(np.float64))
         mean = np.mean(self.recent_scores, axis=0)
@@ -78,7 +81,7 @@ class Scorer:
 
 
 def run_stream(
-    cfg: Any, checkpoint_path: str, video: str, head: Head, top: int, fps: float, out: Path
+    cfg: Config, checkpoint_path: str, video: str, head: Head, top: int, fps: float, out: Path
 ) -> dict:
     """Labels the frames of `video` until it ends, or until ctrl-C. Returns the summary.
 
@@ -90,18 +93,18 @@ def run_stream(
     stream = open_stream(video, cfg, fps)
     if Path(checkpoint_path).suffix in (".mindir", ".onnx"):
         raise ValueError(f"--stream needs a checkpoint, not {checkpoint_path}")
-    net = inference.load_checkpoint(NETWORK, cfg, checkpoint_path, "O0")
-    scorer = Scorer(net, cfg)
+    net = load_checkpoint(NETWORK, cfg=cfg, path=checkpoint_path, level="O0")
+    scorer = FrameScorer(net, cfg)
     stop = threading.Event()
     results = ((seconds, scorer(frame)) for seconds, frame in stream.frames)
     table, picture = (out / f"{stream.name}_stream{suffix}" for suffix in (".csv", ".png"))
     with report_write_errors(out, "--out"), signals.handle_signals(lambda _: stop.set()):
         out.mkdir(parents=True, exist_ok=True)
-        count, total, last = write_rows(table, head, results, stop, video)
+        count, total, last = write_rows(table, head=head, results=results, stop=stop, video=video)
     times, probabilities = (np.array(column) for column in zip(*last))
     spans = np.stack((times, times), axis=1)
     title = f"{format_line(video, TITLE_LENGTH)}, frame by frame"
-    draw_timeline(picture, title, spans, [("", head.names, probabilities)])
+    draw_timeline(picture, title=title, spans=spans, panels=[("", head.names, probabilities)])
     summary = {"video": video, "frames": count, "fps": round(stream.fps, 3)}
     summary["top"] = rank_classes(head, total / count, top)
     return {**summary, "interrupted": stop.is_set(), "csv": str(table), "picture": str(picture)}
@@ -135,7 +138,7 @@ def write_rows(
     return count, total, last
 
 
-def check_settings(cfg: Any) -> None:
+def check_settings(cfg: Config) -> None:
     """Raises ValueError if the network cannot stream."""
     if not cfg.model.online:
         raise ValueError(
@@ -146,14 +149,14 @@ def check_settings(cfg: Any) -> None:
         raise ValueError("--stream: data.frames_per_segment must be 1")
 
 
-def compute_frame_rate(cfg: Any, source_fps: float) -> float:
+def compute_frame_rate(cfg: Config, source_fps: float) -> float:
     """Frames per second of a training clip of a video with `source_fps` frames per second."""
     if cfg.data.sampling == "dense":
         return source_fps / (sampling.WINDOW // cfg.data.segments)
     return cfg.data.segments / CLIP_SECONDS
 
 
-def open_stream(video: str, cfg: Any, fps: float) -> Stream:
+def open_stream(video: str, cfg: Config, fps: float) -> Stream:
     """Opens a video file, or a camera if `video` is a number, at `fps` frames per second.
 
     Raises ValueError if it cannot be opened.
@@ -163,7 +166,7 @@ def open_stream(video: str, cfg: Any, fps: float) -> Stream:
         name = f"camera_{video}"
         timed = add_timestamps(frames)
     else:
-        source = open_source(video, cfg)
+        source = open_path(video, cfg.data)
         rate = source.fps
         frames = source.in_order()
         name = make_file_names([video])[0]

@@ -16,15 +16,18 @@ from utils.runtime import prepare_process
 prepare_process()
 
 from tsm.config import Config
-from tsm.dataset import EvalVideos, TrainSource, build_train_sampler, get_clip_shape, read_records
-from tsm.loss import build_loss
+from tsm.dataset import EvalVideos, TrainSource, get_clip_shape, read_records
+from tsm.loss import CrossEntropy
 from tsm.lr_generator import build_parameter_groups, get_lr
 from tsm.model import TSM, freeze_batch_norms
 from tsm.network import NETWORK
 from utils import cli, runtime
 from utils.data.sampler import TrainSampler
+from utils.data.videos import build_train_sampler
 from utils.evaluate.metrics import evaluate
+from utils.inference.scorer import CellScorer
 from utils.train import optimizers
+from utils.train.choose_kernels import with_training_kernels
 from utils.train.trainer import Trainer, TrainSetup, build_setup
 from utils.weights import checkpoint
 
@@ -35,33 +38,46 @@ def main(cfg: Config) -> None:
     records = read_records(cfg, "train")
     sampler = trainer.resume(build_train_sampler(cfg, records, rt))
     setup = build(cfg, rt, sampler)  # model, optimizer, AllReduce fusion, train step
-    train_set = TrainSource(records, cfg, sampler, cfg.train.epochs, trainer.start_step)
+    train_set = TrainSource(
+        records, cfg=cfg, sampler=sampler, epochs=cfg.train.epochs, skip=trainer.start_step
+    )
     trainer.fit(setup, train_set, evaluate=build_validation(cfg, setup.step.net, rt))
 
 
+@with_training_kernels
 def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup:
     net = TSM(**cfg.model_arguments())
     train = cfg.train
     if train.pretrained:
-        checkpoint.load(net, train.pretrained, train.new_head, NETWORK.classifier)
+        checkpoint.load(
+            net, path=train.pretrained, new_head=train.new_head, head=NETWORK.classifier
+        )
     freeze_batch_norms(net, train.batch_norm)
     updates = sampler.updates_per_epoch(train.accumulation_steps)
     lr = get_lr(train, updates, sampler.effective_batch_size(train.accumulation_steps))
     weights = net.trainable_params()
-    groups = build_parameter_groups(weights, train, lr, cfg.data.modality == "flow")
-    opt = optimizers.SGD(weights, groups, train.momentum, train.nesterov)
+    groups = build_parameter_groups(weights, train=train, lr=lr, flow=cfg.data.modality == "flow")
+    opt = optimizers.SGD(weights, groups=groups, momentum=train.momentum, nesterov=train.nesterov)
     clips = (cfg.data.batch, *get_clip_shape(cfg.data, cfg.data.crop))
-    loss = build_loss(cfg.model.before_softmax)
-    return build_setup(cfg, rt, sampler, net, loss, opt, lr, clips)
+    loss = CrossEntropy(cfg.model.before_softmax)
+    return build_setup(
+        cfg, rt=rt, sampler=sampler, net=net, loss=loss, optimizer=opt, lr=lr, clips=clips
+    )
 
 
 def build_validation(cfg: Config, net, rt: runtime.Runtime):
     """A function that evaluates `net` during training; None if `run.eval_every` is 0."""
     if not cfg.run.eval_every:
         return None
-    records = read_records(cfg, "test")  # a bad line ends the run before training starts
+    records = read_records(cfg, "test")  # a bad line stops the run before training starts
     classes = cfg.model.num_classes
-    return lambda: evaluate(net, EvalVideos(records, cfg, rt, "val").dataset(), classes, rt)
+    scorer = CellScorer(net)
+    return lambda: evaluate(
+        scorer,
+        data=EvalVideos(records, cfg=cfg, rt=rt, split="val").dataset(),
+        num_classes=classes,
+        rt=rt,
+    )
 
 
 if __name__ == "__main__":

@@ -11,12 +11,13 @@ of 224 exceeds the border and is padded with black.
 
 import random
 from collections.abc import Sequence
+from typing import Optional, Union
 
 import cv2
 import numpy as np
+from PIL import Image
 
-from utils.video.decoders import Box, center_crop_box, resize, short_side_size
-from utils.video.transforms import cut_clips
+from utils.video.transforms import Box, cut_clips
 
 MAX_DISTORT = 1  # largest difference of the indices of width and height in the list of scales
 CROPS = (1, 3, 5, 10)
@@ -44,7 +45,12 @@ def make_train_clip(
     mirrored, for labels that name a direction.
     """
     rows, columns = frames.shape[1:3]
-    patch = resize(frames, size, size, draw_crop(columns, rows, size, scales, rng))
+    patch = resize(
+        frames,
+        width=size,
+        height=size,
+        box=draw_crop(columns, height=rows, size=size, scales=scales, rng=rng),
+    )
     mirrored = flip and rng.random() < 0.5
     return stack_frames(mirror_frames(patch) if mirrored else patch, new_length), mirrored
 
@@ -56,7 +62,7 @@ def make_test_views(
     resize_to: int,
     crop: int,
     crops: int,
-    order: Sequence[int] = (),
+    order: Union[Sequence[int], np.ndarray] = (),
 ) -> np.ndarray:
     """Resizes every frame once, to short side `resize_to`, and crops every view of all clips.
 
@@ -73,7 +79,7 @@ def make_test_views(
     frames = resize(frames, width, height)
     order = np.arange(len(frames)) if len(order) == 0 else np.asarray(order)
     (planes,) = cut_clips(frames, (width, height), [(0, 0, width, height)])  # (C, n, H, W)
-    boxes = list_view_boxes(width, height, crop, crops)
+    boxes = list_view_boxes(width, height=height, crop=crop, crops=crops)
     views = np.empty((len(boxes), len(order), len(planes), crop, crop), np.uint8)
     for view, ((x, y, _, _), mirrored) in zip(views, boxes):
         part = planes[:, :, y : y + crop, x : x + crop]
@@ -99,6 +105,48 @@ def mirror_frames(frames: np.ndarray) -> np.ndarray:
     if frames.shape[3] == 2:
         frames = np.stack((255 - frames[..., 0], frames[..., 1]), axis=3)
     return frames
+
+
+def resize(frames: np.ndarray, width: int, height: int, box: Optional[Box] = None) -> np.ndarray:
+    """Crops and resizes as PIL does: bilinear, with antialiasing when shrinking.
+
+    Takes uint8 (n, H, W, 3 or 2) and a box to crop first. Raises ValueError if the box is empty or
+    not inside the frame. If the size does not change, the result is a view of `frames`.
+    """
+    if box is not None:
+        frames = _crop(frames, box)
+    if frames.shape[1:3] == (height, width):
+        return frames
+    out = np.empty((len(frames), height, width, frames.shape[3]), np.uint8)
+    # PIL would take two channels for grey and alpha, and multiply one by the other.
+    parts = (slice(None),) if frames.shape[3] == 3 else range(frames.shape[3])
+    for frame, target in zip(frames, out):
+        for part in parts:
+            image = Image.fromarray(np.ascontiguousarray(frame[:, :, part]))
+            target[:, :, part] = image.resize((width, height), Image.Resampling.BILINEAR)
+    return out
+
+
+def short_side_size(width: int, height: int, side: int) -> tuple[int, int]:
+    """(width, height) with the short side `side`; the long side is rounded down."""
+    short = min(width, height)
+    return side * width // short, side * height // short
+
+
+def center_crop_box(width: int, height: int, size: int) -> Box:
+    """The central square; half a pixel is rounded to even. ValueError if it is too large."""
+    if size > min(width, height):
+        raise ValueError(f"a crop of {size} does not fit into a frame of {width}x{height}")
+    return round((width - size) / 2), round((height - size) / 2), size, size
+
+
+def _crop(frames: np.ndarray, box: Box) -> np.ndarray:
+    x, y, width, height = box
+    rows, columns = frames.shape[1:3]
+    inside = x >= 0 and y >= 0 and x + width <= columns and y + height <= rows
+    if not inside or min(width, height) < 1:
+        raise ValueError(f"box {box} is not inside a frame of {columns}x{rows}")
+    return frames[:, y : y + height, x : x + width]
 
 
 def list_crop_sizes(
@@ -136,7 +184,7 @@ def draw_crop(
     width: int, height: int, size: int, scales: Sequence[float], rng: random.Random
 ) -> Box:
     """Draws a random crop: its size, then its position."""
-    crop = rng.choice(list_crop_sizes(width, height, size, scales))
+    crop = rng.choice(list_crop_sizes(width, height=height, size=size, scales=scales))
     return (*rng.choice(compute_crop_offsets(width, height, crop)), *crop)
 
 
@@ -154,6 +202,8 @@ def list_view_boxes(width: int, height: int, crop: int, crops: int) -> list[tupl
     mirror_modes = (False, True) if crops == 10 else (False,)
     return [
         ((x, y, crop, crop), mirrored)
-        for x, y in compute_crop_offsets(width, height, (crop, crop), positions)
+        for x, y in compute_crop_offsets(
+            width, height=height, crop=(crop, crop), positions=positions
+        )
         for mirrored in mirror_modes
     ]

@@ -5,7 +5,7 @@
     if __name__ == "__main__":
         cli.run(main, Config, __doc__)  # --config_path Y --checkpoint_path C [--batch 1]
 
-The parameters of `main`, but for `network` and `cfg`, are the arguments of the command. A keyword-
+The parameters of `main`, except `network` and `cfg`, are the arguments of the command. A keyword-
 only one is an option, required if it has no default; another one is a positional argument, a list
 several of them. `bool` is a flag, `Literal` lists the choices, and `Annotated[type, convert]` names
 the function that converts the text.
@@ -31,8 +31,8 @@ from typing import Annotated, Any, Callable, NoReturn
 from utils import signals
 from utils.messages import (
     VALUE,
-    Failed,
-    Interrupted,
+    MachineError,
+    RunInterruptedError,
     find_nearest,
     format_line,
     is_installed,
@@ -58,7 +58,10 @@ def run(main: Callable, config_class: type, usage: str, *options_of: Callable) -
         path = config.resolve_yaml(path)
         script = Path(sys.argv[0])
         remedy = f"zoo {script.stem} {{}}" if is_installed() else f"{{}}/{script.name}"
-        return main(networks.load_for_script(config_class, path, settings, remedy), **options)
+        return main(
+            networks.load_for_script(config_class, path=path, overrides=settings, remedy=remedy),
+            **options,
+        )
 
     main_guard(usage, work)
 
@@ -66,7 +69,7 @@ def run(main: Callable, config_class: type, usage: str, *options_of: Callable) -
 def run_for_network(main: Callable, usage: str, *options_of: Callable) -> NoReturn:
     """Calls `main(network, cfg, **options)` of a script that serves every network, and exits.
 
-    The network is named by `--network`, or by the folder of the yaml.
+    The network is named by `--network`, or by the folder of the config file.
     """
 
     def work() -> Any:
@@ -80,7 +83,9 @@ def run_for_network(main: Callable, usage: str, *options_of: Callable) -> NoRetu
         path = config.resolve_yaml(path)
         name = options.pop("network", None)
         network = records[name] if name else networks.find_network_of_yaml(path)
-        cfg = networks.load_for_script(network.config, path, settings, "--network={}")
+        cfg = networks.load_for_script(
+            network.config, path=path, overrides=settings, remedy="--network={}"
+        )
         return main(network, cfg, **options)
 
     main_guard(usage, work)
@@ -120,7 +125,7 @@ class Parser(argparse.ArgumentParser):
 
     @shorten_errors()
     def parse(self, arguments: Sequence[str]) -> tuple[Path, list[str], dict[str, Any]]:
-        """(path of the yaml, settings as `section.key=value`, options by name).
+        """(path of the config file, settings as `section.key=value`, options by name).
 
         Without arguments, prints the usage and exits if one is required.
         """
@@ -182,16 +187,14 @@ def describe_type(hint: Any) -> dict[str, Any]:
 
 
 def integer_between(minimum: int, maximum: int = 10**18 - 1) -> Callable[[str], int]:
-    """A function for Annotated that converts a text to an integer, or raises ArgumentTypeError."""
+    """A function for Annotated: a string to an integer. It raises ArgumentTypeError."""
 
     def convert(text: str) -> int:
         if text.isdecimal() and len(text) <= 18 and minimum <= int(text) <= maximum:
             return int(text)
         is_open = maximum == 10**18 - 1
         bounds = f"of at least {minimum}" if is_open else f"from {minimum} to {maximum}"
-        raise argparse.ArgumentTypeError(
-            f"must be a whole number {bounds}, not {shorten(text, VALUE)}"
-        )
+        raise argparse.ArgumentTypeError(f"must be an integer {bounds}, not {shorten(text, VALUE)}")
 
     return convert
 
@@ -213,7 +216,7 @@ def main_guard(usage: str, work: Callable[[], Any], watch_signals: bool = True) 
     """Runs `work` and exits: an error becomes an exit status and one line on stderr.
 
     `--help` prints the usage instead. With `watch_signals`, ctrl-C and SIGTERM end the process even
-    while the framework is busy; without, Python's handlers are used.
+    while MindSpore is busy; without, Python's handlers are used.
     """
     fill_closed_streams()
     try:
@@ -229,7 +232,7 @@ def main_guard(usage: str, work: Callable[[], Any], watch_signals: bool = True) 
         if "ZOO_TRACEBACK" in os.environ:
             raise
         exit_now(2, format_line(f"error: {format_user_error(error)}"))
-    except Interrupted as error:
+    except RunInterruptedError as error:
         exit_now(130, format_line(error))
     except KeyboardInterrupt:
         exit_now(128 + signal.SIGINT, "interrupted")
@@ -242,10 +245,10 @@ def main_guard(usage: str, work: Callable[[], Any], watch_signals: bool = True) 
 
 
 def find_failure(error: RuntimeError) -> str:
-    """The message of a Failed, also of one that MindData passes on; empty for other errors."""
-    if isinstance(error, Failed):
+    """The message of a MachineError, also of one that MindData passes on; else empty."""
+    if isinstance(error, MachineError):
         return str(error)
-    match = re.search(r"^(?:\w+\.)*Failed: (.*)", str(error), re.MULTILINE)
+    match = re.search(r"^(?:\w+\.)*MachineError: (.*)", str(error), re.MULTILINE)
     return match[1] if match else ""
 
 
@@ -261,7 +264,7 @@ def format_user_error(error: Exception) -> str:
 
 
 def exit_now(status: int, line: str) -> NoReturn:
-    """Ends at once, without waiting for threads of the framework and of the data pipeline."""
+    """Ends at once, without waiting for threads of MindSpore and of the data pipeline."""
     with contextlib.suppress(OSError), exit_on_broken_pipe():
         print(line, file=sys.stderr, flush=True)
     os._exit(status)

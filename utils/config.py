@@ -1,11 +1,12 @@
-"""Settings: a yaml file and command-line overrides become one checked, frozen dataclass.
+"""Settings: a config file and command-line overrides become one checked, frozen dataclass.
 
 The `Config` of a network has the sections `run`, `data`, `model`, `train`, `eval`, each a frozen
-dataclass. An unknown key, a missing key or a value of the wrong type is a ValueError that names the
-setting and, for an unknown one, the nearest real one.
+dataclass. Those of `data`, `train` and `eval` derive from `ImageData` or `VideoData`, `Recipe` and
+`Evaluation`, which hold what the networks share. An unknown key, a missing key or a value of the
+wrong type is a ValueError that names the setting and, for an unknown one, the nearest real one.
 
-Paths: in a yaml they are relative to the checkout, on the command line to the current folder.
-Installed as a package there is no checkout, and both start at the current folder.
+Paths in a config file are relative to the checkout, those on the command line to the current
+folder. Installed as a package there is no checkout, and both start at the current folder.
 """
 
 import dataclasses
@@ -16,11 +17,10 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Optional, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Optional, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
-from utils.cost_model import Cluster
 from utils.messages import check_choice, format_error, format_value, shorten_errors
 from utils.yaml_text import load_yaml, load_yaml_file
 
@@ -92,14 +92,14 @@ def convert_union(value: Any, kinds: tuple, name: str) -> Any:
     return convert_value(value, choices[0], name)
 
 
-WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+WORDS = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}
 
 
 def convert_scalar(value: Any, kind: type, name: str) -> Any:
     if kind is Path and isinstance(value, str) and value and "\0" not in value:
         return Path(value)
     if kind is float:
-        # YAML 1.1 reads 1e-4, without a dot, as a text; and nan and inf.
+        # YAML 1.1 reads 1e-4, without a dot, as a string; and nan and inf.
         try:
             number = float(value) if not isinstance(value, bool) else math.nan
         except (OverflowError, TypeError, ValueError):
@@ -109,19 +109,20 @@ def convert_scalar(value: Any, kind: type, name: str) -> Any:
     elif type(value) is kind:
         if not isinstance(value, int) or abs(value) < 2**63:
             return value
-        raise ValueError(f"{name} must be a whole number below 2^63, not {format_value(value)}")
+        raise ValueError(f"{name} must be an integer below 2^63, not {format_value(value)}")
     raise ValueError(f"{name} must be {WORDS.get(kind, 'a path')}, not {format_value(value)}")
 
 
 ROOT = Path(__file__).resolve().parents[1]  # of the code: a checkout, or an installed package
 Level = Literal["O0", "O1", "O2", "O3"]
+Device = Literal["Ascend", "GPU", "CPU"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
     """Settings that all networks share: device, precision, AllReduce segments, output."""
 
-    device: Literal["Ascend", "GPU", "CPU"] = "Ascend"
+    device: Device = "Ascend"
     device_memory: int = 32  # GB that a device needs for the recipe, by a dry run
     seed: int = 0
     amp: Level = "O0"
@@ -143,11 +144,9 @@ class Run:
     # (prebuilt); auto is MindSpore's choice.
     op_compile: Literal["auto", "online", "prebuilt"] = "auto"
     max_overflows: int = 20  # consecutive non-finite steps before the run stops
-    # Where AllReduce segments end: layer names, last indices, auto (planned) or none (one segment).
-    all_reduce: Union[Literal["auto", "none"], tuple[Union[int, str], ...]] = "none"
-    cluster: Optional[Cluster] = None  # the machines, for `auto`
-    # For `auto`: the output of profile_backward.py, or of plan_allreduce.py --chip.
-    gradient_profile: Optional[Path] = None
+    # Where AllReduce segments end: layer names, last indices, or none (one segment).
+    # scripts/analysis/plan_allreduce.py finds the best split.
+    all_reduce: Union[Literal["none"], tuple[Union[int, str], ...]] = "none"
     sink: bool = False  # feed the device many steps at a time; no effect on CPU
     log_every: int = 20  # steps
     save_every: int = 1  # epochs
@@ -157,7 +156,7 @@ class Run:
     profile: Optional[Path] = None  # a folder for the trace of a few steps
     tensorboard: bool = False  # also write the log's values for TensorBoard, into `out`
     resume: bool = True  # continue the run in `out`
-    out: Optional[Path] = None  # default: out/<name of the yaml>
+    out: Optional[Path] = None  # default: out/<name of the config file>
 
     @property
     def amp_level(self) -> Level:
@@ -170,11 +169,6 @@ class Run:
         check_positive(self, "run", "device_memory", "loss_scale", "max_overflows")
         check_positive(self, "run", "log_every", "save_every")
         check_not_negative(self, "run", "save_steps", "keep_checkpoints", "eval_every")
-        if self.all_reduce == "auto" and self.cluster is None:
-            raise ValueError(
-                "run.all_reduce auto needs run.cluster: "
-                "{devices_per_node: 8, bandwidth: 12.5, latency: 5, ...}"
-            )
 
 
 def check_positive(section: Any, name: str, *fields: str) -> None:
@@ -199,7 +193,131 @@ def check_fraction(section: Any, name: str, *fields: str) -> None:
             raise ValueError(f"{name}.{field} must lie in [0, 1), not {value}")
 
 
-def check_warmup(train: Any) -> None:
+@dataclasses.dataclass(frozen=True)
+class ImageData:
+    """What the section `data` of every network has."""
+
+    root: Path
+    crop: int = 224  # pixels, in training
+    batch: int = 8  # samples per device
+    workers: Union[int, Literal["auto"]] = "auto"  # auto: this device's share of the CPU cores
+    processes: Union[bool, Literal["auto"]] = "auto"  # auto: true on a CPU with more than 8 workers
+    prefetch: Union[int, Literal["auto"]] = "auto"  # batches prepared in advance; auto: 2 to 8
+    max_unreadable: float = 0.01  # the run stops above this fraction of unreadable samples
+
+    def __post_init__(self):
+        check_positive(self, "data", "crop", "batch", "workers", "prefetch")
+        check_fraction(self, "data", "max_unreadable")
+
+    @property
+    def clips_per_sample(self) -> int:
+        """Clips of a video in a training batch."""
+        return 1
+
+    @property
+    def mixes(self) -> bool:
+        """Whether mixup or cutmix is on."""
+        return False
+
+
+@dataclasses.dataclass(frozen=True)
+class VideoData(ImageData):
+    """What the section `data` of every network for videos has."""
+
+    packed: Optional[Path] = None  # folder of packed videos: scripts/data/pack_videos.py
+    source: Literal["video", "frames"] = "video"
+    image_tmpl: str = "img_{:05d}.jpg"  # if source is frames: the name of frame i, from 1
+    folder_fps: float = 0.0  # frames per second of a folder of frames; 0: unknown, as `fps`
+    reader: Literal["auto", "pyav", "decord", "opencv"] = "auto"
+    max_pixels: int = 4096 * 4096  # of a frame; a video with larger frames is unreadable
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_positive(self, "data", "max_pixels")
+        check_not_negative(self, "data", "folder_fps")
+
+    @property
+    def is_flow(self) -> bool:
+        """Whether the frames are optical flow, stored as images."""
+        return False
+
+
+@dataclasses.dataclass(frozen=True)
+class AnnotationLists:
+    """The settings of one data set without a default; a class with defaults lists it last."""
+
+    root: Path
+    train_list: str
+    test_list: str
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassSettings:
+    """The names of the classes of a data set, and what a horizontal flip does to them."""
+
+    labels: str = ""  # class names: utils/labels/<labels>.txt
+    flip: bool = True
+    swap_labels: tuple[tuple[int, int], ...] = ()  # pairs of labels that a flip swaps
+
+
+@dataclasses.dataclass(frozen=True)
+class VideoSet(ClassSettings, VideoData, AnnotationLists):
+    """The section `data` of a network for one data set of videos.
+
+    Annotation files, and the videos they name, are relative to `root`.
+    """
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """What the section `train` of every network has; each network has its own defaults."""
+
+    epochs: int = 50
+    lr: float = 0.1  # for `base_batch` samples per update; it scales with the batch
+    base_batch: int = 0  # 0: use the rates as they are
+    warmup_epochs: float = 0
+    warmup_lr: float = 0.0
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 1e-4
+    clip_norm: float = 0.0  # 0: off
+    accumulation_steps: int = 1  # micro-batches per update
+    ema_decay: float = 0.0  # decay of the exponential moving average of weights; 0: off
+    pretrained: Optional[Path] = None  # a converted checkpoint
+    new_head: bool = False  # the classifier starts newly initialised
+
+    def __post_init__(self):
+        check_positive(self, "train", "epochs", "lr", "accumulation_steps")
+        check_fraction(self, "train", "ema_decay")
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """What the section `eval` of every network has."""
+
+    batch: int = 4  # samples per device
+    allow_unreadable: bool = False
+
+    def __post_init__(self):
+        check_positive(self, "eval", "batch")
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkConfig:
+    """What the `Config` of every network has; each has its own classes of the sections."""
+
+    run: Run
+    data: ImageData
+    model: Any
+    train: Recipe = Recipe()
+    eval: Evaluation = Evaluation()
+
+    def model_arguments(self) -> dict[str, Any]:
+        """The arguments of the network's `build_model`."""
+        raise NotImplementedError
+
+
+def check_warmup(train: Recipe) -> None:
     if train.warmup_epochs >= train.epochs:
         raise ValueError(
             f"train.warmup_epochs must be below train.epochs {train.epochs}, "
@@ -222,22 +340,41 @@ def resolve_yaml(path: Path) -> Path:
     return own
 
 
+ConfigT = TypeVar("ConfigT", bound=NetworkConfig)
+
+
 @shorten_errors()
-def load_config(cls: type, path: Path, overrides: Sequence[str] = ()) -> Any:
+def load_config(cls: type[ConfigT], path: Path, overrides: Sequence[str] = ()) -> ConfigT:
     """Reads `path`, puts `section.key=value` strings on top and builds `cls`."""
     values = read_yaml(path)
     try:
+        refuse_planning(values.get("run", {}))
         check_names(cls, values)
     except ValueError as error:
         network = cls.__module__.partition(".")[0]
-        raise ValueError(f"{path}, read as a yaml of {network}: {error}") from None
+        raise ValueError(f"{path}, read as a config file of {network}: {error}") from None
     resolve_paths(cls, values, get_base_folder())
     values.setdefault("run", {}).setdefault("out", str(get_base_folder() / "out" / Path(path).stem))
     for override in overrides:
         apply_override(cls, values, override)
+    refuse_planning(values["run"])
     if any(override.startswith("run.amp=") for override in overrides):
         values["run"]["cpu_amp"] = values["run"]["amp"]
     return build_dataclass(cls, values, "")
+
+
+def refuse_planning(run: dict) -> None:
+    """Raises ValueError for settings of older versions, which planned AllReduce in a training.
+
+    Removes them if they are null, as in the config.yaml of an older run.
+    """
+    settings = [run.pop("cluster", None), run.pop("gradient_profile", None)]
+    if settings != [None, None] or run.get("all_reduce") == "auto":
+        raise ValueError(
+            "a training no longer plans its AllReduce segments: "
+            "scripts/analysis/plan_allreduce.py --cluster prints the line run.all_reduce to put "
+            "in place of auto, run.cluster and run.gradient_profile"
+        )
 
 
 def read_yaml(path: Path) -> dict:
@@ -246,14 +383,14 @@ def read_yaml(path: Path) -> dict:
     try:
         values = load_yaml_file(path)
     except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: not a readable yaml: {format_error(error)}") from None
+        raise ValueError(f"{path}: not a readable config file: {format_error(error)}") from None
     if not isinstance(values, dict) or not all(isinstance(v, dict) for v in values.values()):
         raise ValueError(f"{path}: expected sections with settings, as in run: {{device: CPU}}")
     return values
 
 
 def find_nearest_yaml(path: Path) -> str:
-    """Advice with the nearest yaml of the same folder, here or in this zoo; empty without one."""
+    """Advice with the nearest name of the same folder, here or in this zoo; empty without one."""
     for folder in (path, path.parent, ROOT / path, ROOT / path.parent):
         names = [file.name for file in folder.glob("*.yaml")] if os.path.isdir(folder) else []
         near = difflib.get_close_matches(path.name, names, 1, 0.0)
@@ -309,7 +446,7 @@ def to_yaml(config: Any) -> str:
     return yaml.safe_dump(to_dict(config), sort_keys=False, default_flow_style=None, width=100)
 
 
-def check_swap_labels(data: Any, num_classes: int) -> None:
+def check_swap_labels(data: ClassSettings, num_classes: int) -> None:
     """Raises ValueError if `data.swap_labels` has unknown or repeated labels, or no flips."""
     if data.swap_labels and not data.flip:
         raise ValueError("data.swap_labels has no effect while data.flip is false")
@@ -317,8 +454,8 @@ def check_swap_labels(data: Any, num_classes: int) -> None:
     wrong = [label for label in labels if not 0 <= label < num_classes]
     if wrong:
         raise ValueError(
-            f"data.swap_labels: {wrong[-1]} is no label of {num_classes} classes; give the pairs "
-            "whose names are of left and right, or none: "
+            f"data.swap_labels: {wrong[-1]} is not a label of {num_classes} classes; "
+            "give the pairs whose names are of left and right, or none: "
             "--data.swap_labels=[]"
         )
     if len(set(labels)) < len(labels):

@@ -106,11 +106,13 @@ def read_text(path: Path, name: str, errors: str = "strict") -> str:
     """The text of a file in UTF-8 or, with a byte order mark, UTF-16.
 
     `errors` is what `bytes.decode` does with bytes that are not UTF-8. Raises ValueError, which
-    names the file by `name` and the line, if the file cannot be read or is no text.
+    names the file by `name` and the line, if the file cannot be read or is not a string.
     """
     try:
         if not os.path.isfile(path):  # a pipe would block
-            raise ValueError(f"{name} {'is no file' if os.path.exists(path) else 'does not exist'}")
+            raise ValueError(
+                f"{name} {'is not a file' if os.path.exists(path) else 'does not exist'}"
+            )
         if os.path.getsize(path) > MAX_BYTES:
             raise ValueError(f"{name} is larger than {MAX_BYTES} bytes")
         data = Path(path).read_bytes()
@@ -124,5 +126,5 @@ def read_text(path: Path, name: str, errors: str = "strict") -> str:
         raise ValueError(f"{name}, line {line} is not UTF-8; save the file as UTF-8") from None
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
-        raise ValueError(f"{name} is no text file: line {line} has a zero byte")
+        raise ValueError(f"{name} is not a text file: line {line} has a zero byte")
     return text

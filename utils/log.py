@@ -1,4 +1,4 @@
-"""Logging: lines on stderr and in `run.log`, JSON lines in `log.jsonl`, progress bars."""
+"""Logging: lines on stderr and in `run.log`, JSON lines in `log.jsonl`."""
 
 import json
 import logging
@@ -49,12 +49,6 @@ class FileHandler(logging.FileHandler):
     def handleError(self, record: logging.LogRecord) -> None:
         log.removeHandler(self)
         log.warning("no more lines in %s: %s", self.baseFilename, sys.exc_info()[1])
-
-
-def make_progress_bar(total: int, unit: str, rt: Runtime, initial: int = 0) -> tqdm:
-    """A progress bar on rank 0; hidden if stderr is no terminal."""
-    hidden = None if rt.is_main_process else True  # None: tqdm checks if stderr is a terminal
-    return tqdm(total=total, initial=initial, unit=unit, disable=hidden, leave=False)
 
 
 def log_values(folder: Path, values: dict) -> None:

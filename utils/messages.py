@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 LINE = 1000  # characters of any message
-SETTINGS_LINE = 300  # of one about a yaml or the command line, whose values may be anything
+SETTINGS_LINE = 300  # of one about a config file or the command line, whose values may be anything
 VALUE = 80  # of a value quoted in a message
 LONGEST_NAME = 100  # characters of an unknown name that are compared with the real ones
 SIMILAR = 0.65  # of difflib: a less similar name is not suggested
@@ -23,11 +23,11 @@ SCRIPT = re.compile(r"(?<![\w/.-])(?:python )?(?:scripts|benchmarks)/(?:\w+/)*(\
 UNPRINTED = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
-class Interrupted(Exception):
+class RunInterruptedError(Exception):
     """Stopped by ctrl-C; the message names the saved step and how to continue."""
 
 
-class Failed(RuntimeError):
+class MachineError(RuntimeError):
     """A failure of the machine, not a user error and not a bug; the message is one line.
 
     MindData replaces an error in a data pipeline by a RuntimeError that contains only its text.
@@ -62,7 +62,7 @@ def format_value(value: Any) -> str:
     """The value as Python writes it, at most VALUE characters."""
     try:
         return shorten(repr(value), VALUE)
-    except ValueError:  # Python writes whole numbers of at most 4300 digits
+    except ValueError:  # Python writes integers of at most 4300 digits
         return "a number of thousands of digits"
 
 

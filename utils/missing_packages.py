@@ -19,8 +19,9 @@ def explain_error(
     kind: type[BaseException], error: BaseException, traceback: Optional[TracebackType]
 ) -> None:
     """A `sys.excepthook`: prints one line for a missing package and ends with exit status 2."""
-    name = (getattr(error, "name", "") or "").partition(".")[0]
-    if not issubclass(kind, ModuleNotFoundError) or name in ("", TOP_LEVEL) or find_spec(name):
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    name = (missing or "").partition(".")[0]
+    if name in ("", TOP_LEVEL) or find_spec(name):
         sys.__excepthook__(kind, error, traceback)
         return
     name = name if find_spec("mindspore") else "MindSpore"

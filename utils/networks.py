@@ -1,181 +1,148 @@
 """What a network folder provides, and how to find it.
 
-Each network folder has a `network.py` with one record `NETWORK`. Scripts, benchmarks and tests
-use a network through this record only. docs/adding_a_network.md explains how to add one.
+Each network folder has a `network.py`: a subclass of `Network`, and its instance `NETWORK`.
+Scripts, benchmarks and tests use a network through these methods only. docs/adding_a_network.md
+explains how to add one.
 
-The parts of a network are modules of its folder. A part is imported when it is first used, so a
-process that needs only settings or videos does not import MindSpore.
+The methods import what they need in their bodies, so a process that needs only settings or videos
+does not import MindSpore.
+
+Words: records are the checked lines of an annotation file. Rows are the samples that one rank
+reads, in the order of the run or of the evaluation. A position counts the samples of a run, over
+its epochs. A head, here, is a data set's classes and the views of its evaluation.
 """
 
+from __future__ import annotations
+
+import abc
 import importlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol
+from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
 
-from utils.config import ROOT, load_config, read_yaml
+from utils.config import ROOT, ConfigT, VideoData, load_config, read_yaml
 
 if TYPE_CHECKING:
     from mindspore import nn
 
     from utils.data.annotation_file import AnnotationFile
+    from utils.data.rows import EvalRows, TrainRows
     from utils.data.sampler import TrainSampler
     from utils.evaluate.predict import Head
     from utils.export.export import ExportSpec
     from utils.runtime import Runtime
-    from utils.train.train_step import TrainStep
+    from utils.testing.golden import GoldenCase
     from utils.train.trainer import TrainSetup
-    from utils.video.reader import FrameSource
+    from utils.video.reader import FrameReader
+    from utils.weights.parameter_names import ParameterNames
 
 
-class ModelPart(Protocol):
-    """`model.py`."""
+class Network(abc.ABC, Generic[ConfigT]):
+    """A network folder: how to build its model, data, training and export.
 
-    def build_network(self, **settings: Any) -> "nn.Cell":
-        """The network; `settings` is `cfg.model_arguments()`. An unknown one is a TypeError."""
+    `cfg` is a config of the class `config`. `classifier` is a regular expression for the names of
+    the classifier's parameters: with the setting `train.new_head` they stay newly initialised, and
+    with `train.head_lr_mult` they get a separate learning rate.
+    """
 
+    name: str  # of the folder
+    config: type[ConfigT]
+    classifier: str
 
-class TrainPart(Protocol):
-    """`train.py`."""
+    @abc.abstractmethod
+    def build_model(self, **settings: Any) -> nn.Cell:
+        """The model; `settings` is `cfg.model_arguments()`. An unknown one is a TypeError."""
 
-    def build(self, cfg: Any, rt: "Runtime", sampler: "TrainSampler") -> "TrainSetup":
+    @abc.abstractmethod
+    def build_train_setup(self, cfg: ConfigT, rt: Runtime, sampler: TrainSampler) -> TrainSetup:
         """Model, optimizer and train step."""
 
-
-class DatasetPart(Protocol):
-    """`dataset.py`. `records` is the result of `read_records`; it has a length."""
-
-    TrainSource: Callable[..., Any]  # (records, cfg, sampler, epochs, first step)
-
-    def read_records(self, cfg: Any, split: str) -> Any:
-        """The checked samples of a split. Raises ValueError for bad lines."""
-
-    def list_annotation_files(self, cfg: Any) -> "list[AnnotationFile]":
+    def list_annotation_files(self, cfg: ConfigT) -> list[AnnotationFile]:
         """The annotation files, training first; empty if the network reads images."""
+        return []
 
-    def build_train_sampler(self, cfg: Any, records: Any, rt: "Runtime") -> "TrainSampler":
-        """The sampler: the sample of every position of the training run."""
+    @abc.abstractmethod
+    def read_records(self, cfg: ConfigT, split: str) -> Any:
+        """The checked samples of `split`: train or test. Raises ValueError for bad lines."""
 
-    def build_eval_dataset(self, cfg: Any, rt: "Runtime") -> Any:
-        """The batches of an evaluation: (clips, labels, valid)."""
+    def build_train_sampler(self, cfg: ConfigT, records: Any, rt: Runtime) -> TrainSampler:
+        """The sampler, which maps each position of the training run to a record."""
+        from utils.data.videos import build_train_sampler
 
-    def get_clip_shape(self, data: Any, size: int) -> tuple[int, ...]:
-        """The shape of one sample of a training batch, with crops of `size` pixels."""
+        return build_train_sampler(cfg, records, rt)
 
-    def get_input_shape(self, data: Any) -> tuple[int, ...]:
-        """The shape of one clip as the network reads it."""
+    @abc.abstractmethod
+    def build_train_rows(
+        self, cfg: ConfigT, records: Any, sampler: TrainSampler, epochs: int, skip: int
+    ) -> TrainRows:
+        """The training rows of this rank, for a run of `epochs` in all.
 
-    def build_targets(self, cfg: Any, labels: np.ndarray) -> np.ndarray:
-        """The targets of a training batch with `labels` (N,)."""
+        The first `skip` batches of the rank are done: the rows begin after them.
+        """
 
+    @abc.abstractmethod
+    def build_eval_rows(self, cfg: ConfigT, rt: Runtime) -> Mapping[int, EvalRows]:
+        """The test rows of this rank with all views, by the index of their head in `build_heads`.
 
-class ConvertPart(Protocol):
-    """`convert.py`: parameter names of other code bases. Two names of one weight have the same
-    canonical name.
-    """
+        Raises ValueError for bad lines of an annotation file.
+        """
 
-    def detect_format(self, names: Iterable[str]) -> str:
-        """The code base that wrote the file. Raises ValueError if it is unknown."""
+    @abc.abstractmethod
+    def get_input_shape(self, cfg: ConfigT) -> tuple[int, ...]:
+        """The shape of one training clip as the network reads it."""
 
-    def canonical_name(self, name: str, source_format: str = ...) -> Optional[str]:
-        """The canonical name; None for a weight that is dropped on purpose."""
+    def get_sample_shape(self, cfg: ConfigT) -> tuple[int, ...]:
+        """The shape of one sample of a training batch: of one clip, or of several (S, ...)."""
+        return self.get_input_shape(cfg)
 
-    def fit_shape(self, name: str, shape: tuple, target_shape: tuple) -> Optional[str]:
-        """How an array of another shape can be used; None: it cannot."""
+    def build_targets(self, cfg: ConfigT, labels: np.ndarray) -> np.ndarray:
+        """The targets of a training batch with `labels` int32 (N,), before mixup or cutmix."""
+        return labels
 
-    def default_value(self, name: str, source_format: str) -> Optional[float]:
-        """The value of a weight that the file leaves out; None: the file must contain it."""
+    @abc.abstractmethod
+    def build_heads(self, cfg: ConfigT) -> Sequence[Head]:
+        """The classes of each data set of the network, with the views of its evaluation."""
 
+    def open_frames(self, cfg: ConfigT, path: str) -> FrameReader:
+        """Opens a video, a folder of frames or an image as frames. Raises VideoError."""
+        from utils.video.decoders import open_path
 
-class ExportPart(Protocol):
-    """`export.py`."""
+        assert isinstance(cfg.data, VideoData)  # a network for images overrides this method
+        return open_path(path, cfg.data)
 
-    def describe_export(self, cfg: Any) -> "ExportSpec":
-        """How the network is exported."""
+    def run_stream(
+        self,
+        cfg: ConfigT,
+        checkpoint_path: str,
+        video: str,
+        head: Head,
+        top: int,
+        fps: float,
+        out: Path,
+    ) -> dict[str, Any]:
+        """Labels a video or a camera frame by frame until it ends; returns the summary.
 
+        Prints the `top` classes for each frame; `fps` frames a second are read, 0: as in training.
+        Writes its table and plot into `out`. Raises ValueError if the network cannot stream.
+        """
+        raise ValueError(f"--stream: {self.name} cannot read frame by frame; tsm can")
 
-class PredictPart(Protocol):
-    """`predict.py`: views of one video at inference."""
+    @abc.abstractmethod
+    def describe_export(self, cfg: ConfigT) -> ExportSpec:
+        """How the network is exported: shape of a clip, output, Cells to replace for ONNX."""
 
-    def build_heads(self, cfg: Any) -> "Sequence[Head]":
-        """One for each label space of the network."""
+    @abc.abstractmethod
+    def get_parameter_names(self) -> ParameterNames:
+        """The rules that map the parameter names of published checkpoints to ours."""
 
-    def open_source(self, path: str, cfg: Any) -> "FrameSource":
-        """Opens a video (or image) as frames. Raises VideoError."""
+    def build_golden_case(self, case: dict[str, Any], depthwise_impl: str = "frames") -> GoldenCase:
+        """Our side of a case of tests/golden/*.json: network, loss, inputs and train step.
 
-
-class GoldenPart(Protocol):
-    """`golden_case.py`: recomputes the results of the original code (tests/golden/*.json)."""
-
-    RECIPE: dict[str, Any]  # settings that `compare_step.py --recipe` may change
-
-    def build_network(self, case: dict, training: bool = False) -> "nn.Cell":
-        """The network of a case with its weights."""
-
-    def build_loss(self, case: dict) -> "nn.Cell":
-        """The loss of a case."""
-
-    def build_train_step(self, case: dict, part: str) -> "TrainStep":
-        """The train step of a case."""
-
-    def build_target(self, case: dict) -> np.ndarray:
-        """The target of a training batch."""
-
-    def cell_name(self, point: str) -> str:
-        """The name of the cell here whose output the original recorded as `point`."""
-
-
-@dataclass(frozen=True)
-class Network:
-    """The record of a network folder.
-
-    `config` is the dataclass of its yaml files. `classifier` is a regular expression: parameters
-    whose names match stay fresh with `new_head`, and get the learning rate of `head_lr_mult` if the
-    network has that setting. `streams`: the folder has `streaming.py`, which labels a live video.
-    """
-
-    name: str
-    config: type
-    classifier: str
-    streams: bool = False
-
-    @property
-    def model(self) -> ModelPart:
-        return self.load_part("model")
-
-    @property
-    def train(self) -> TrainPart:
-        return self.load_part("train")
-
-    @property
-    def dataset(self) -> DatasetPart:
-        return self.load_part("dataset")
-
-    @property
-    def convert(self) -> ConvertPart:
-        return self.load_part("convert")
-
-    @property
-    def export(self) -> ExportPart:
-        return self.load_part("export")
-
-    @property
-    def predict(self) -> PredictPart:
-        return self.load_part("predict")
-
-    @property
-    def golden_case(self) -> GoldenPart:
-        return self.load_part("golden_case")
-
-    @property
-    def streaming(self) -> Any:
-        """`streaming.py`: `run_stream(cfg, checkpoint_path, video, head, top, fps, folder)`."""
-        return self.load_part("streaming")
-
-    def load_part(self, part: str) -> Any:
-        return importlib.import_module(f"{self.name}.{part}")
+        The case holds the numbers of the published code. Raises ValueError if there are none.
+        """
+        raise ValueError(f"--case: {self.name} has no golden cases")
 
 
 def list_networks() -> list[str]:
@@ -184,13 +151,13 @@ def list_networks() -> list[str]:
 
 
 def find_network(name: str) -> Network:
-    """The record of a network folder; the name must be one of `list_networks()`."""
+    """The network of a folder; the name must be one of `list_networks()`."""
     return importlib.import_module(f"{name}.network").NETWORK
 
 
 def find_network_of_yaml(path: Path) -> Network:
-    """The network of a yaml file `<network>/configs/<name>.yaml`."""
-    read_yaml(path)
+    """The network of a config file `<network>/configs/<name>.yaml`."""
+    read_yaml(path)  # a file that cannot be read is the first error
     name = path.resolve().parent.parent.name
     if name not in list_networks():
         raise ValueError(
@@ -200,11 +167,13 @@ def find_network_of_yaml(path: Path) -> Network:
     return find_network(name)
 
 
-def load_for_script(config_class: type, path: Path, overrides: list[str], remedy: str) -> Any:
-    """`load_config` for a script that takes the yaml files of one network.
+def load_for_script(
+    config_class: type[ConfigT], path: Path, overrides: list[str], remedy: str
+) -> ConfigT:
+    """`load_config` for a script that takes the config files of one network.
 
-    If that fails and the yaml is in another network's folder, the ValueError names `remedy`, the
-    script or option for the yaml, with {} for that network.
+    If that fails and the file is in another network's folder, the error ends in `remedy`, what to
+    use instead. Its {} is replaced by the name of that network, as in `--network={}`.
     """
     try:
         return load_config(config_class, path, overrides)
@@ -212,5 +181,5 @@ def load_for_script(config_class: type, path: Path, overrides: list[str], remedy
         name = path.resolve().parent.parent.name
         if name not in list_networks() or name == config_class.__module__.partition(".")[0]:
             raise
-        owner = f"The yaml is in the folder of {name}"
+        owner = f"The config file is in the folder of {name}"
         raise ValueError(f"{error}. {owner}: use {remedy.format(name)}") from None

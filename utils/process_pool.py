@@ -21,7 +21,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any, Callable, NamedTuple, Optional
 
-from utils.messages import Failed, print_line
+from utils.messages import MachineError, print_line
 from utils.processes import exit_when_parent_dies
 
 JOBS_IN_FLIGHT = 4  # per worker
@@ -74,14 +74,14 @@ PartOption = Annotated[Part, parse_part]
 Executor = Annotated[str, parse_executor]
 
 
-class Crashed(Exception):
+class CrashError(Exception):
     """The result of a job that crashed its worker process twice, the second time alone."""
 
 
 def run_all(
     work: Callable, jobs: Iterable, workers: int, executor: str = PROCESSES
 ) -> Iterator[tuple[Any, Any]]:
-    """Yields (job, result) in the order of completion; the result of a fatal job is a Crashed.
+    """Yields (job, result) in the order of completion; the result of a fatal job is a CrashError.
 
     `work` is a function of a module, with one argument. An error that it raises is raised here.
     `workers` is the number of processes on this host.
@@ -119,11 +119,11 @@ def run_alone(work: Callable, job: Any) -> Any:
         try:
             return pool.submit(work, job).result()
         except BrokenProcessPool:
-            return Crashed("it ended the process that decoded it")
+            return CrashError("it ended the process that decoded it")
 
 
 def start_process_pool(workers: int) -> ProcessPoolExecutor:
-    """Starts new processes: a forked one would inherit the locks of the framework's threads."""
+    """Starts new processes: a forked one would inherit the locks of MindSpore's threads."""
     context = multiprocessing.get_context("spawn")
     return ProcessPoolExecutor(workers, context, exit_when_parent_dies, (os.getpid(),))
 
@@ -176,10 +176,12 @@ def run_on_dask(work: Callable, jobs: Iterable, address: str) -> Iterator[tuple[
                         if not isinstance(result[1], KilledWorker):
                             raise result[1]
                         result = run_alone(run_pickled, pickle.dumps((folder, work, job)))
-                    yield job, result if isinstance(result, Crashed) else pickle.loads(result)
+                    yield job, result if isinstance(result, CrashError) else pickle.loads(result)
             client.run(close_pools, on_error="ignore")
         except (CancelledError, CommClosedError):
-            raise Failed(f"the Dask scheduler at {address} has ended; run this again") from None
+            raise MachineError(
+                f"the Dask scheduler at {address} has ended; run this again"
+            ) from None
 
 
 async def check_scheduler(address: str) -> None:
@@ -219,7 +221,8 @@ def build_worker_functions(root: str) -> tuple[Callable, Callable]:
     def close_pools() -> None:
         import sys
 
-        pools = getattr(sys.modules.get("utils.process_pool"), "POOLS", {})
+        module = sys.modules.get("utils.process_pool")
+        pools = module.POOLS if module else {}
         while pools:
             pools.popitem()[1].shutdown(wait=False)
 
@@ -227,7 +230,7 @@ def build_worker_functions(root: str) -> tuple[Callable, Callable]:
 
 
 def run_in_child(data: bytes) -> Any:
-    """Does a job in the child process of this thread; returns the pickled result, or a Crashed."""
+    """Does a job in this thread's child process; returns the pickled result, or a CrashError."""
     multiprocessing.current_process().daemon = False  # else a Dask worker may start no process
     thread = threading.get_ident()
     if thread not in POOLS:

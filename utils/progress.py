@@ -17,18 +17,33 @@ INTERVAL = 60.0  # seconds between two lines
 class Progress:
     """Counts the done of `total` jobs; `unit` is their plural. `hidden`: prints nothing.
 
-    The bar disappears at the end unless `leave`.
+    The bar disappears at the end unless `leave`. `initial` jobs were done before. Without
+    `prints_lines` there is a bar or nothing.
     """
 
     def __init__(
-        self, total: int, name: str, unit: str, leave: bool = False, hidden: bool = False
+        self,
+        total: int,
+        name: str,
+        unit: str,
+        leave: bool = False,
+        hidden: bool = False,
+        initial: int = 0,
+        prints_lines: bool = True,
     ) -> None:
         disable = True if hidden else None  # None: tqdm looks whether stderr is a terminal
-        self.bar = tqdm(total=total, desc=name, unit=f" {unit}", leave=leave, disable=disable)
+        self.bar = tqdm(
+            total=total,
+            desc=name,
+            unit=f" {unit}",
+            leave=leave,
+            disable=disable,
+            initial=initial,
+        )
         self.total = total
         self.name = name
         self.unit = unit
-        self.prints_lines = self.bar.disable and not hidden
+        self.prints_lines = prints_lines and self.bar.disable and not hidden
         self.done = 0
         self.start = self.printed = time.monotonic()
 
@@ -61,7 +76,7 @@ def track(
     if total is None:
         assert isinstance(jobs, Sized)
         total = len(jobs)
-    progress = Progress(total, name, unit, leave, hidden)
+    progress = Progress(total, name=name, unit=unit, leave=leave, hidden=hidden)
     try:
         for job in jobs:
             yield job

@@ -100,7 +100,7 @@ def start(run: "Run") -> Runtime:
             f"DEVICE_ID={device_id} on rank {rank}, whose device is "
             f"{ms.get_context('device_id')}: msrun sets DEVICE_ID, so leave it as it is"
         )
-    return Runtime(rank, size, run.device, run.seed)
+    return Runtime(rank, size=size, device=run.device, seed=run.seed)
 
 
 def check_own_folder() -> None:

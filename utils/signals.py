@@ -1,4 +1,4 @@
-"""Ctrl-C (SIGINT) and SIGTERM while the framework is busy.
+"""Ctrl-C (SIGINT) and SIGTERM while MindSpore is busy.
 
 Python calls its handlers only when the interpreter runs again. A graph that compiles, or a long
 kernel, can delay that for a minute. While a graph runs, MindSpore installs its own handlers, which
@@ -28,7 +28,7 @@ handlers: list[Callable[[int], None]] = [end_command]  # only the last one is ca
 received: list[int] = []  # signals that a handler was called with
 
 
-class Stopped(Exception):
+class StopRequestError(Exception):
     """A signal stopped the work; there is no result."""
 
 
@@ -44,7 +44,7 @@ def handle_signals(on_signal: Callable[[int], None]) -> Iterator[None]:
 
 
 def watch() -> None:
-    """Call this once, before the framework starts threads: they inherit the blocked signals."""
+    """Call this once, before MindSpore starts threads: they inherit the blocked signals."""
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     os.register_at_fork(after_in_child=unblock_signals)  # SIGTERM ends worker processes
     restart_blas_threads()
@@ -78,6 +78,6 @@ def wait_for_signals() -> None:
 
 
 def end_process(status: int, line: str) -> None:
-    """Ends the process at once, whatever the framework's threads are doing."""
+    """Ends the process at once, whatever MindSpore's threads are doing."""
     print(line, file=sys.stderr, flush=True)
     os._exit(status)

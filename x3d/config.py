@@ -1,44 +1,36 @@
 """Settings of X3D: types, defaults, checks."""
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Literal, Optional, Union
+from typing import Literal
 
-from utils.config import Run, check_fraction, check_positive, check_swap_labels
+from utils.config import (
+    Evaluation,
+    NetworkConfig,
+    Recipe,
+    VideoSet,
+    check_positive,
+    check_swap_labels,
+)
 
 
 @dataclass(frozen=True)
-class Data:
-    """The data set. Annotation files, and the videos they name, are relative to `root`."""
+class Data(VideoSet):
+    """The data set and its clips."""
 
-    root: Path
-    train_list: str
-    test_list: str
-    labels: str = ""  # class names: utils/labels/<labels>.txt
-    packed: Optional[Path] = None  # folder of packed videos: scripts/data/pack_videos.py
-    reader: Literal["auto", "pyav", "decord", "opencv"] = "auto"
-    max_pixels: int = 4096 * 4096  # of a frame; a video with larger frames is unreadable
     frames: int = 13
     stride: int = 6  # distance of two frames of a clip, in frames of a video with rate `fps`
     fps: float = 30.0
     scales: tuple[int, int] = (182, 228)  # range of the random short side in training
     crop: int = 160
-    flip: bool = True
-    swap_labels: tuple[tuple[int, int], ...] = ()  # pairs of labels that a flip swaps
     batch: int = 16  # clips per device
-    workers: Union[int, Literal["auto"]] = "auto"  # auto: this device's share of the CPU cores
-    processes: Union[bool, Literal["auto"]] = "auto"  # auto: true on a CPU with more than 8 workers
-    prefetch: Union[int, Literal["auto"]] = "auto"  # batches prepared in advance; auto: 2 to 8
-    max_unreadable: float = 0.01  # the run stops above this fraction of unreadable videos
 
     def __post_init__(self):
-        numbers = ("frames", "stride", "fps", "crop", "batch", "workers", "prefetch", "max_pixels")
-        check_positive(self, "data", *numbers)
+        super().__post_init__()
+        check_positive(self, "data", "frames", "stride", "fps")
         if not self.crop <= self.scales[0] <= self.scales[1]:
             raise ValueError(
                 f"data.scales: {list(self.scales)} must ascend from data.crop {self.crop} or more"
             )
-        check_fraction(self, "data", "max_unreadable")
 
 
 @dataclass(frozen=True)
@@ -61,48 +53,37 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Train:
-    """The recipe. Learning rates are for `base_batch` clips per update and scale with the batch."""
+class Train(Recipe):
+    """The recipe; `base_batch` counts clips."""
 
     epochs: int = 300
-    lr: float = 0.1
-    base_batch: int = 128  # 0: use the rates as they are
+    base_batch: int = 128
     warmup_epochs: float = 35
     warmup_lr: float = 0.01
     end_lr: float = 0.0
-    momentum: float = 0.9
     nesterov: bool = True
     weight_decay: float = 5e-5
     precise_bn: int = 200  # batches of precise batch norm before every evaluation and save; 0: off
-    clip_norm: float = 0.0  # 0: off
-    accumulation_steps: int = 1  # micro-batches per update
-    ema_decay: float = 0.0  # decay of the exponential moving average of weights; 0: off
     batch_norm: Literal["trained", "frozen"] = "trained"
-    pretrained: Optional[Path] = None  # a converted checkpoint
-    new_head: bool = False  # the classifier starts fresh
-
-    def __post_init__(self):
-        check_positive(self, "train", "epochs", "lr", "accumulation_steps")
-        check_fraction(self, "train", "ema_decay")
 
 
 @dataclass(frozen=True)
-class Eval:
+class Eval(Evaluation):
     """Evaluation views: `clips` in time times `crops` in space."""
 
     clips: int = 10
     crops: Literal[1, 3] = 1
     crop: int = 0  # 0: data.crop if crops is 1, data.scales[0] if it is 3
-    batch: int = 4  # videos per device
-    allow_unreadable: bool = False
 
     def __post_init__(self):
-        check_positive(self, "eval", "clips", "batch")
+        super().__post_init__()
+        check_positive(self, "eval", "clips")
 
 
 @dataclass(frozen=True)
-class Config:
-    run: Run
+class Config(NetworkConfig):
+    """The settings of a run."""
+
     data: Data
     model: Model
     train: Train = Train()

@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable
 from typing import Optional
 
+from utils.weights.parameter_names import ParameterNames
+
 # pytorchvideo swaps the two names of the stem: its conv_t is the spatial convolution.
 PYTORCHVIDEO = [
     (r"^model\.", ""),
@@ -52,42 +54,40 @@ FORMATS = {"pytorchvideo": (PYTORCHVIDEO, STAGE), "mindvideo": (MINDVIDEO, MINDV
 IDENTITY = {"gamma": (1 + 1e-5) ** 0.5, "beta": 0.0, "moving_mean": 0.0, "moving_variance": 1.0}
 
 
-def detect_format(names: Iterable[str]) -> str:
-    """The code base that wrote the file. Raises ValueError if it is unknown."""
-    names = set(names)
-    if any(re.match(r"(model\.)?blocks\.\d\.", name) for name in names):
-        return "pytorchvideo"
-    if any("pathway0_stem" in name for name in names):
-        return "slowfast"
-    if any(re.match(MINDVIDEO_STAGE, name) for name in names):
-        return "mindvideo"
-    if "conv1_xy_w" in names:
-        raise ValueError("a Caffe2 pickle; X3D was released as .pyth files of PyTorch only")
-    raise ValueError("the names are neither PySlowFast's, pytorchvideo's nor mindvideo's X3D")
+class X3DNames(ParameterNames):
+    """Rules for X3D."""
 
+    def detect_format(self, names: Iterable[str]) -> str:
+        names = set(names)
+        if any(re.match(r"(model\.)?blocks\.\d\.", name) for name in names):
+            return "pytorchvideo"
+        if any("pathway0_stem" in name for name in names):
+            return "slowfast"
+        if any(re.match(MINDVIDEO_STAGE, name) for name in names):
+            return "mindvideo"
+        if "conv1_xy_w" in names:
+            raise ValueError("a Caffe2 pickle; X3D was released as .pyth files of PyTorch only")
+        raise ValueError("the names are neither PySlowFast's, pytorchvideo's nor mindvideo's X3D")
 
-def canonical_name(name: str, source_format: str = "slowfast") -> Optional[str]:
-    rules, stage = FORMATS.get(source_format, ([(r"^module\.", "")], None))
-    for pattern, replacement in rules:
-        name = re.sub(pattern, replacement, name)
-    if stage is not None:
-        name = re.sub(stage, lambda m: f"s{int(m[1]) + 1}.pathway0_res{m[2]}.", name)
-    return name
+    def canonical_name(self, name: str, source_format: str = "slowfast") -> Optional[str]:
+        rules, stage = FORMATS.get(source_format, ([(r"^module\.", "")], None))
+        for pattern, replacement in rules:
+            name = re.sub(pattern, replacement, name)
+        if stage is not None:
+            name = re.sub(stage, lambda m: f"s{int(m[1]) + 1}.pathway0_res{m[2]}.", name)
+        return name
 
+    def fit_shape(self, name: str, shape: tuple, target_shape: tuple) -> Optional[str]:
+        """How an array of another shape can be used: `diagonal` or None.
 
-def fit_shape(name: str, shape: tuple, target_shape: tuple) -> Optional[str]:
-    """How an array of another shape can be used: `diagonal` or None.
+        A depthwise kernel (C, 1, t, h, w) becomes the diagonal of a dense kernel (C, C, t, h, w).
+        """
+        depthwise = len(shape) == 5 and shape[1] == 1
+        dense = depthwise and target_shape[1] == target_shape[0] == shape[0]
+        return "diagonal" if dense and shape[2:] == target_shape[2:] else None
 
-    A depthwise kernel (C, 1, t, h, w) becomes the diagonal of a dense kernel (C, C, t, h, w).
-    """
-    depthwise = len(shape) == 5 and shape[1] == 1
-    dense = depthwise and target_shape[1] == target_shape[0] == shape[0]
-    return "diagonal" if dense and shape[2:] == target_shape[2:] else None
-
-
-def default_value(name: str, source_format: str) -> Optional[float]:
-    """The value of a weight that the file leaves out; None: the file must contain it."""
-    module, _, leaf = name.rpartition(".")
-    if source_format == "pytorchvideo" and module == "s2.pathway0_res0.branch1_bn":
-        return IDENTITY[leaf]
-    return None
+    def default_value(self, name: str, source_format: str) -> Optional[float]:
+        module, _, leaf = name.rpartition(".")
+        if source_format == "pytorchvideo" and module == "s2.pathway0_res0.branch1_bn":
+            return IDENTITY[leaf]
+        return None

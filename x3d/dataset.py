@@ -10,112 +10,110 @@ from dataclasses import replace
 
 import numpy as np
 
-from utils.data import video_dataset
+from utils.data import records, videos
 from utils.data.annotation_file import AnnotationFile, Record, swap_label
-from utils.data.packed import reader
 from utils.runtime import Runtime
-from utils.video.decoders import FrameSource
-from utils.video.transforms import test_views
+from utils.video.reader import Timeline
+from utils.video.transforms import cut_views
 from x3d import sampling, transforms
+from x3d.config import Config, Data
 
-SPLITS = ("train", "test")
 
-
-def read_records(cfg, split: str) -> list[Record]:
+def read_records(cfg: Config, split: str) -> list[Record]:
     """The records of the train or test annotation file. Raises ValueError for bad lines."""
-    return reader.read_records(list_annotation_files(cfg)[SPLITS.index(split)], cfg.data.packed)
+    return records.read_records(get_annotation_file(cfg, split), cfg.data.packed)
 
 
-def list_annotation_files(cfg) -> list[AnnotationFile]:
-    """The annotation files of the yaml: train, test."""
-    root = cfg.data.root
-    arguments = (cfg.data.root, "video", cfg.model.num_classes)
-    names = (cfg.data.train_list, cfg.data.test_list)
-    limit = {"max_pixels": cfg.data.max_pixels}
-    return [AnnotationFile(name, root / name, *arguments, **limit) for name in names]
+def get_annotation_file(cfg: Config, split: str) -> AnnotationFile:
+    """The annotation file of the split: train or test."""
+    data = cfg.data
+    name = data.train_list if split == "train" else data.test_list
+    return AnnotationFile(
+        name,
+        path=data.root / name,
+        root=data.root,
+        source=data.source,
+        num_classes=cfg.model.num_classes,
+        image_tmpl=data.image_tmpl,
+        max_pixels=data.max_pixels,
+    )
 
 
-def choose_clip_frames(video: FrameSource, data, relative_start: float) -> np.ndarray:
+def choose_clip_frames(video: Timeline, data: Data, relative_start: float) -> np.ndarray:
     """The frame indices (T,) of a clip. `relative_start`: 0 is the first start, 1 the last."""
     fps = video.fps or data.fps
-    span = sampling.compute_clip_span(data.frames, data.stride, fps, data.fps)
+    span = sampling.compute_clip_span(data.frames, stride=data.stride, fps=fps, target_fps=data.fps)
     start = sampling.compute_start(relative_start, len(video), span)
-    return sampling.spread_frame_indices(start, span, data.frames, len(video))
+    return sampling.spread_frame_indices(start, span=span, frames=data.frames, length=len(video))
 
 
-class TrainSource(video_dataset.TrainVideos):
+class TrainSource(videos.TrainVideos):
     """One random clip of a video."""
 
+    cfg: Config
+    data: Data
+
     def list_flip_settings(self) -> list:
-        return [(list_annotation_files(self.cfg)[0], self.data)]
+        return [(get_annotation_file(self.cfg, "train"), self.data)]
 
     def read_frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
-        with self.count_damaged(reader.open_record(record, self.data)) as video:
+        with self.count_damaged(records.open_record(record, self.data)) as video:
             return video.frames(choose_clip_frames(video, self.data, rng.uniform()))
 
     def make_row(self, record: Record, rng: np.random.RandomState) -> tuple[np.ndarray, np.int32]:
         frames = self.read_frames(record, rng)
         data = self.data
-        clip, mirrored = transforms.make_train_clip(frames, data.scales, data.crop, data.flip, rng)
+        clip, mirrored = transforms.make_train_clip(
+            frames, scales=data.scales, crop=data.crop, flip=data.flip, rng=rng
+        )
         return clip, np.int32(swap_label(record.label, data.swap_labels if mirrored else ()))
 
-    def make_blank_row(self) -> tuple[np.ndarray, np.int32]:
+    def blank(self) -> tuple[np.ndarray, np.int32]:
         return np.zeros(get_clip_shape(self.data, self.data.crop), np.uint8), np.int32(0)
 
 
-class EvalVideos(video_dataset.EvalVideos):
+class EvalVideos(videos.EvalVideos):
     """All views of each video.
 
     `split` is "test" (the clips and crops of `cfg.eval`) or "val" (for validation during training:
     one clip from the middle, one centre crop).
     """
 
-    def __init__(self, records: list[Record], cfg, rt: Runtime, split: str = "test"):
+    cfg: Config
+
+    def __init__(self, records: list[Record], cfg: Config, rt: Runtime, split: str = "test"):
         self.split = split
         if split == "val":
             cfg = replace(cfg, eval=replace(cfg.eval, clips=1, crops=1, crop=0))
         views = cfg.eval.clips * cfg.eval.crops
-        super().__init__(records, cfg, rt, (views, *get_clip_shape(cfg.data, cfg.test_crop)))
+        super().__init__(
+            records, cfg=cfg, rt=rt, shape=(views, *get_clip_shape(cfg.data, cfg.test_crop))
+        )
 
     def make_views(self, record: Record, sample: int) -> np.ndarray:
-        with reader.open_record(record, self.cfg.data) as video:
+        with records.open_record(record, self.cfg.data) as video:
             if self.split == "val":
                 indices = choose_clip_frames(video, self.cfg.data, 0.5)[None]
             else:
                 indices = choose_test_frames(video, self.cfg)
-            return cut_views(*video.frames_once(indices), self.cfg)
+            return cut_test_views(*video.frames_once(indices), self.cfg)
 
 
-def choose_test_frames(video: FrameSource, cfg) -> np.ndarray:
+def choose_test_frames(video: Timeline, cfg: Config) -> np.ndarray:
     """The frame indices (K, T) of the K clips of a test."""
     starts = np.arange(cfg.eval.clips) / cfg.eval.clips
     return np.stack([choose_clip_frames(video, cfg.data, start) for start in starts])
 
 
-def cut_views(frames: np.ndarray, order: np.ndarray, cfg) -> np.ndarray:
+def cut_test_views(frames: np.ndarray, order: np.ndarray, cfg: Config) -> np.ndarray:
     """Views (V, 3, T, crop, crop): the crops of the first clip, then of the second, ...
 
     `order` (K, T) holds the index into `frames` of every frame of the clips.
     """
     side = cfg.test_crop if cfg.eval.crops == 3 else cfg.data.scales[0]
-    return test_views(frames, order, side, cfg.test_crop, cfg.eval.crops)
+    return cut_views(frames, clips=order, side=side, crop=cfg.test_crop, crops=cfg.eval.crops)
 
 
-def get_clip_shape(data, size: int) -> tuple[int, int, int, int]:
+def get_clip_shape(data: Data, size: int) -> tuple[int, int, int, int]:
     """The shape of one clip: (3, T, size, size)."""
     return 3, data.frames, size, size
-
-
-def build_eval_dataset(cfg, rt: Runtime):
-    return EvalVideos(read_records(cfg, "test"), cfg, rt).dataset()
-
-
-def get_input_shape(data) -> tuple[int, ...]:
-    return get_clip_shape(data, data.crop)
-
-
-def build_targets(cfg, labels: np.ndarray) -> np.ndarray:
-    return labels
-
-
-build_train_sampler = video_dataset.train_sampler

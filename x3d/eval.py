@@ -17,16 +17,19 @@ from utils.runtime import prepare_process
 
 prepare_process()
 
-from utils import cli, commands
+from utils import cli
+from utils.inference import evaluation
 from x3d.config import Config
 from x3d.dataset import EvalVideos, read_records
 from x3d.network import NETWORK
 
 
 def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
-    rt = commands.start(cfg)
+    rt = evaluation.start(cfg)
     videos = EvalVideos(read_records(cfg, "test"), cfg, rt)
-    return commands.evaluate_videos(NETWORK, cfg, rt, videos, checkpoint_path, report)
+    return evaluation.evaluate_videos(
+        NETWORK, cfg=cfg, rt=rt, videos=videos, checkpoint_path=checkpoint_path, report=report
+    )
 
 
 if __name__ == "__main__":

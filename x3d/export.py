@@ -18,23 +18,31 @@ from utils.runtime import prepare_process
 
 prepare_process()
 
-from utils import cli, commands
-from utils.export.export import ExportSpec, check_options
+from mindspore import Tensor, nn, ops
+from mindspore import dtype as mstype
+
+from utils import cli
+from utils.export.export import check_options, export_network
 from x3d.config import Config
-from x3d.dataset import get_clip_shape
+from x3d.model import SE
 from x3d.network import NETWORK
 
 
 def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
-    commands.export_network(NETWORK, cfg, checkpoint_path, options)
+    export_network(NETWORK, cfg=cfg, checkpoint_path=checkpoint_path, options=options)
 
 
-def describe_export(cfg: Config) -> ExportSpec:
-    arguments = cfg.model_arguments()
-    names = [name for name in ("depthwise_impl", "stem_impl") if arguments[name] != "dense"]
-    onnx_arguments = {"keep_time": True, **dict.fromkeys(names, "grouped")}
-    shape = get_clip_shape(cfg.data, cfg.test_crop)
-    return ExportSpec(shape, "probabilities", onnx_arguments=onnx_arguments)
+class MeanSE(nn.Cell):
+    """Squeeze and excitation without a Reshape, at which inference engines would copy the map."""
+
+    def __init__(self, se: SE):
+        super().__init__()
+        self.se = se
+        self.mean = ops.ReduceMean(keep_dims=True)
+
+    def construct(self, x: Tensor) -> Tensor:
+        mean = self.mean(ops.cast(x, mstype.float32), (2, 3, 4))
+        return x * self.se.compute_gate(ops.cast(mean, x.dtype))
 
 
 if __name__ == "__main__":

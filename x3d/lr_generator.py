@@ -3,14 +3,13 @@
 Source: facebookresearch/SlowFast, commit 287ec007 (`utils/lr_policy.py`, `models/optimizer.py`).
 """
 
-from typing import Any
-
 import numpy as np
 
 from utils.train import lr_schedules
+from x3d.config import Train
 
 
-def get_lr(train: Any, updates_per_epoch: int, global_batch: int) -> np.ndarray:
+def get_lr(train: Train, updates_per_epoch: int, global_batch: int) -> np.ndarray:
     """The learning rate of every update of the run, float64 (epochs * updates_per_epoch,).
 
     A cosine over the whole run. The warm-up rises linearly to the value of the cosine at the end of
@@ -21,7 +20,7 @@ def get_lr(train: Any, updates_per_epoch: int, global_batch: int) -> np.ndarray:
     return factor * compute_lr_at(epoch, train)
 
 
-def compute_lr_at(epoch: np.ndarray, train: Any) -> np.ndarray:
+def compute_lr_at(epoch: np.ndarray, train: Train) -> np.ndarray:
     """The learning rate at fractional epochs, before scaling with the batch."""
 
     def cosine(e: np.ndarray) -> np.ndarray:
@@ -31,12 +30,12 @@ def compute_lr_at(epoch: np.ndarray, train: Any) -> np.ndarray:
     rates = cosine(epoch)
     warm = train.warmup_epochs
     if warm:
-        ramp = train.warmup_lr + epoch * (cosine(np.float64(warm)) - train.warmup_lr) / warm
+        ramp = train.warmup_lr + epoch * (cosine(np.array(float(warm))) - train.warmup_lr) / warm
         rates = np.where(epoch < warm, ramp, rates)
     return rates
 
 
-def build_parameter_groups(parameters: list, train: Any, lr: np.ndarray) -> list[dict]:
+def build_parameter_groups(parameters: list, train: Train, lr: np.ndarray) -> list[dict]:
     """Two groups: batch norms without weight decay; all other parameters with it.
 
     As in the source, biases have weight decay too.

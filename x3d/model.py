@@ -1,50 +1,41 @@
 """X3D: a small 2-D network expanded along time, width and depth (arXiv:2004.04730).
 
-Axes: the input is (N, 3, T, H, W). Training returns raw scores (N, classes). Evaluation returns
-probabilities (N, classes): the softmax of every position, averaged over the positions. Cells keep
-the names of PySlowFast.
+Axes: clips and maps are (N, C, T, H, W). Training returns raw scores (N, classes). Evaluation
+returns probabilities (N, classes): the softmax of every position, averaged over the positions.
+Cells keep the names of PySlowFast.
 Source: facebookresearch/SlowFast, commit 287ec007.
 
-Departures from the source: uint8 clips are normalised in the network; drop-connect, which no
-recipe of the source uses, is left out. `depthwise_impl: dense` is the network of the Ascend port.
+Differences from the source: uint8 clips are normalised in the network; drop-connect, which no
+recipe of the source uses, is left out. `depthwise_impl: dense` is another network, that of the
+PyTorch port for Ascend (README.md): full convolutions in the place of depthwise ones.
 
-Between its depthwise convolutions the network merges time and height, (N, C, T*H, W): all other
-operators are 2-D, and no data is copied. With `keep_time` it merges nothing and all convolutions
-are 3-D: the form for engines that run ONNX, which copy the data when axes are merged.
+A `stride` applies to height and width; time is never strided.
 """
 
 import math
 from collections import OrderedDict
-from typing import NamedTuple
 
 from mindspore import Tensor, nn, ops
-from mindspore import dtype as mstype
 from mindspore.common.initializer import initializer
-from mindspore.ops.auto_generate import MeanExt
 
-from utils.nn.conv3d import (
-    Conv3d,
-    DepthwiseConv3d,
-    FrameConv,
-    PointwiseConv3d,
-    merge_time_height,
-    split_time_height,
-)
+from utils.nn import kernels
+from utils.nn.conv3d import Conv3d, DepthwiseConv3d, FrameConv, PointwiseConv3d
 from utils.nn.dropout import Dropout
-from utils.nn.layers import BatchNorm2d, Normalize, ReLU, SiLU, dense, on_ascend
+from utils.nn.layers import BatchNorm3d, Normalize, ReLU, SiLU, dense
 
-MEAN = (0.45,) * 3
+MEAN = (0.45,) * 3  # of pixels from 0 to 1
 STD = (0.225,) * 3
 WIDTH_FACTOR = 2.0
-BOTTLENECK = 2.25
-FIRST_WIDTH = 12
+STAGE_GROWTH = 2.0  # width of a stage / width of the stage before
+BOTTLENECK = 2.25  # inner width / output width of a block
+FIRST_WIDTH = 12  # of the stem and of s2, before the width factor
 HEAD_WIDTH = 2048
 BLOCKS = (1, 2, 5, 3)  # blocks of stages s2 to s5, before the depth factor
 SQUEEZE = 0.0625  # width of squeeze and excitation
 
 
 def round_width(width: float, factor: float, minimum: int = 1, divisor: int = 1) -> int:
-    """Rounds width * factor to a multiple of `divisor`, at most a tenth below it."""
+    """Rounds width * factor to a multiple of `divisor`: at least `minimum`, at most 10 % below."""
     exact = width * factor
     rounded = max(minimum, int(exact + divisor / 2) // divisor * divisor)
     return int(rounded + divisor if rounded < 0.9 * exact else rounded)
@@ -55,175 +46,145 @@ def round_repeats(count: int, factor: float) -> int:
 
 
 def compute_stage_widths() -> list[int]:
-    """Output channels of s2 to s5."""
+    """Output channels of s2 to s5: 24, 48, 96, 192."""
     widths = [FIRST_WIDTH]
     for _ in range(3):
-        widths.append(round_width(widths[-1], 2.0, 1, 8))
+        widths.append(round_width(widths[-1], factor=STAGE_GROWTH, minimum=1, divisor=8))
     return [round_width(width, WIDTH_FACTOR) for width in widths]
 
 
-class Form(NamedTuple):
-    """How blocks are computed: arguments of X3D."""
-
-    depthwise_impl: str
-    recompute: bool
-    keep_time: bool
-
-
 class SE(nn.Cell):
-    """Squeeze and excitation: multiplies channels by gates computed from all channel means."""
+    """Squeeze and excitation: multiplies channels by gates computed from all channel means.
+
+    (N, C, T, H, W) to the same; means and gates are (N, C, 1, 1, 1).
+    """
 
     def __init__(self, channels: int):
         super().__init__()
-        squeezed = round_width(channels, SQUEEZE, 8, 8)
+        squeezed = round_width(channels, factor=SQUEEZE, minimum=8, divisor=8)
         self.fc1 = PointwiseConv3d(channels, squeezed, bias=True)
         self.fc2 = PointwiseConv3d(squeezed, channels, bias=True)
         self.relu = ReLU()
-        self.sum = ops.ReduceSum()
-        # Means are float32, because sums of large maps exceed 65504. Ascend has a kernel for it.
-        self.mean = MeanExt() if on_ascend() else None
+        self.channel_means = kernels.current().channel_means()
+        self.scale_channels = kernels.current().scale_channels()
 
     def construct(self, x: Tensor) -> Tensor:
-        if x.ndim == 5:
-            mean = ops.ReduceMean(True)(ops.cast(x, mstype.float32), (2, 3, 4))
-            return x * self.compute_gate(ops.cast(mean, x.dtype))
-        if self.mean is not None:
-            mean = self.mean(x, (2, 3), True, mstype.float32)
-            return x * self.compute_gate(ops.cast(mean, x.dtype))
-        n, c, th, w = x.shape
-        rows = ops.reshape(x, (n * c, th * w))  # on a CPU sums along rows are ten times faster
-        total = self.sum(ops.cast(rows, mstype.float32), 1)
-        mean = ops.reshape(ops.cast(total * (1 / (th * w)), x.dtype), (n, c, 1, 1))
-        gate = ops.reshape(self.compute_gate(mean), (n * c, 1))
-        gate = ops.broadcast_to(gate, rows.shape)  # see utils.nn.layers.GELU
-        return ops.reshape(rows * gate, x.shape)
+        return self.scale_channels(x, self.compute_gate(self.channel_means(x)))
 
     def compute_gate(self, mean: Tensor) -> Tensor:
         return ops.sigmoid(self.fc2(self.relu(self.fc1(mean))))
 
 
 class Branch(nn.Cell):
-    """1x1x1, depthwise 3x3x3, [SE], Swish, 1x1x1; input and output are (N, C, T*H, W)."""
+    """1x1x1, ReLU, depthwise 3x3x3, [SE], Swish, 1x1x1; a batch norm after each convolution."""
 
-    def __init__(self, cin: int, inner: int, cout: int, stride: int, excite: bool, form: Form):
+    def __init__(
+        self, cin: int, inner: int, cout: int, stride: int, excite: bool, impl: str, recompute: bool
+    ):
         super().__init__()
-        self.keep_time = form.keep_time
-        self.a = build_pointwise_conv(cin, inner, 1, form)
-        self.a_bn = BatchNorm2d(inner)
-        self.b = build_depthwise_conv(inner, (3, 3, 3), stride, form.depthwise_impl)
-        self.b_bn = BatchNorm2d(inner)
+        self.a = PointwiseConv3d(cin, inner)
+        self.a_bn = BatchNorm3d(inner)
+        self.b = build_depthwise_conv(inner, kernel=(3, 3, 3), stride=stride, impl=impl)
+        self.b_bn = BatchNorm3d(inner)
         self.se = SE(inner) if excite else None
-        self.c = build_pointwise_conv(inner, cout, 1, form)
-        self.c_bn = BatchNorm2d(cout, gamma="zeros")
+        self.c = PointwiseConv3d(inner, cout)
+        self.c_bn = BatchNorm3d(cout, gamma="zeros")
         self.a_relu = ReLU()
-        self.b_relu = SiLU()
-        # Their activations are a third of a block's memory and cheap to recompute.
+        self.b_relu = SiLU()  # PySlowFast's name
+        # The activations of SE and Swish are a third of a block's memory and cheap to recompute.
         for cell in (self.se, self.b_relu):
-            if cell is not None and form.recompute:
+            if cell is not None and recompute:
                 cell.recompute()
 
-    def construct(self, x: Tensor, t: int) -> Tensor:
+    def construct(self, x: Tensor) -> Tensor:
         x = self.a_relu(self.a_bn(self.a(x)))
-        x = self.b(x if self.keep_time else split_time_height(x, t))
-        x = self.b_bn(x if self.keep_time else merge_time_height(x))
+        x = self.b_bn(self.b(x))
         x = self.b_relu(x if self.se is None else self.se(x))
         return self.c_bn(self.c(x))
 
 
 class Block(nn.Cell):
-    """A residual block; input and output are (N, C, T*H, W)."""
+    """A residual block: (N, cin, T, H, W) to (N, cout, T, H / stride, W / stride)."""
 
-    def __init__(self, cin: int, cout: int, stride: int, excite: bool, form: Form):
+    def __init__(self, cin: int, cout: int, stride: int, excite: bool, impl: str, recompute: bool):
         super().__init__()
         self.branch1 = self.branch1_bn = None
         if cin != cout or stride != 1:
-            self.branch1 = build_pointwise_conv(cin, cout, stride, form)
-            self.branch1_bn = BatchNorm2d(cout)
+            self.branch1 = PointwiseConv3d(cin, cout, stride=stride)
+            self.branch1_bn = BatchNorm3d(cout)
         inner = int(BOTTLENECK * cout)
-        self.branch2 = Branch(cin, inner, cout, stride, excite, form)
+        self.branch2 = Branch(
+            cin,
+            inner=inner,
+            cout=cout,
+            stride=stride,
+            excite=excite,
+            impl=impl,
+            recompute=recompute,
+        )
         self.relu = ReLU()
 
-    def construct(self, x: Tensor, t: int) -> Tensor:
-        shortcut = x
-        if self.branch1 is not None:
-            shortcut = self.branch1_bn(self.branch1(x, t))
-        return self.relu(shortcut + self.branch2(x, t))
-
-
-class Stage(nn.SequentialCell):
-    """Blocks, one after the other; input and output are (N, C, T*H, W)."""
-
-    def construct(self, x: Tensor, t: int) -> Tensor:
-        for block in self.cell_list:
-            x = block(x, t)
-        return x
-
-
-def build_pointwise_conv(cin: int, cout: int, stride: int, form: Form) -> nn.Cell:
-    """A 1x1x1 convolution, called with the clips and their number of frames."""
-    if form.keep_time:
-        return Conv3d(cin, cout, (1, 1, 1), stride)
-    return PointwiseConv3d(cin, cout, stride=stride)
+    def construct(self, x: Tensor) -> Tensor:
+        shortcut = x if self.branch1 is None else self.branch1_bn(self.branch1(x))
+        return self.relu(shortcut + self.branch2(x))
 
 
 def build_depthwise_conv(channels: int, kernel: tuple, stride: int, impl: str) -> nn.Cell:
     """A depthwise convolution; with `impl` dense the full convolution of the Ascend port."""
     if impl == "dense":
-        return Conv3d(channels, channels, kernel, stride)
-    return DepthwiseConv3d(channels, kernel, stride, impl)
+        return Conv3d(channels, cout=channels, kernel=kernel, stride=stride)
+    return DepthwiseConv3d(channels, kernel=kernel, stride=stride, impl=impl)
 
 
 class Stem(nn.Cell):
-    """A spatial 3x3, then a depthwise temporal 5x1x1; (N, 3, T, H, W) to (N, C, T*H, W)."""
+    """A spatial 3x3, then a depthwise temporal 5x1x1."""
 
-    def __init__(self, width: int, impl: str, keep_time: bool):
+    def __init__(self, width: int, impl: str):
         super().__init__()
-        self.keep_time = keep_time
-        self.conv_xy = Conv3d(3, width, (1, 3, 3), 2) if keep_time else FrameConv(3, width, 3, 2)
-        self.conv = build_depthwise_conv(width, (5, 1, 1), 1, impl)
-        self.bn = BatchNorm2d(width)
+        self.conv_xy = FrameConv(3, cout=width, kernel=3, stride=2)
+        self.conv = build_depthwise_conv(width, kernel=(5, 1, 1), stride=1, impl=impl)
+        self.bn = BatchNorm3d(width)
         self.relu = ReLU()
 
     def construct(self, x: Tensor) -> Tensor:
-        x = self.conv(self.conv_xy(x))
-        return self.relu(self.bn(x if self.keep_time else merge_time_height(x)))
+        return self.relu(self.bn(self.conv(self.conv_xy(x))))
 
 
 class Head(nn.Cell):
-    """Average-pools windows of the size of a training clip, stride 1; classifies every position."""
+    """Averages every window of the size of a training clip's map, and classifies each position.
 
-    def __init__(
-        self, cin: int, inner: int, num_classes: int, window: tuple, dropout: float, form: Form
-    ):
+    A position is one window. A training clip has one; a larger clip of an evaluation has several,
+    and the result is the mean of their probabilities.
+    """
+
+    def __init__(self, cin: int, inner: int, num_classes: int, window: tuple, dropout: float):
         """`window` is (frames, height, width) of a training clip's feature map."""
         super().__init__()
-        self.keep_time = form.keep_time
-        self.conv_5 = build_pointwise_conv(cin, inner, 1, form)
-        self.conv_5_bn = BatchNorm2d(inner)
+        self.conv_5 = PointwiseConv3d(cin, inner)
+        self.conv_5_bn = BatchNorm3d(inner)
         self.conv_5_relu = ReLU()
         self.lin_5_relu = ReLU()
         self.lin_5 = PointwiseConv3d(inner, HEAD_WIDTH)
-        self.dropout = Dropout(dropout, HEAD_WIDTH)  # a training clip has one position
+        self.dropout = Dropout(dropout, size=HEAD_WIDTH)  # of the one position of a training clip
         self.projection = dense(HEAD_WIDTH, num_classes, std=0.01)
         self.window = window
 
-    def construct(self, x: Tensor, t: int) -> Tensor:
+    def construct(self, x: Tensor) -> Tensor:
         x = self.conv_5_relu(self.conv_5_bn(self.conv_5(x)))
-        x = x if self.keep_time else split_time_height(x, t)
-        x = merge_time_height(average_windows(x, self.window))
-        x = self.lin_5_relu(self.lin_5(x))
+        x = self.lin_5_relu(self.lin_5(average_windows(x, self.window)))
         n, c = x.shape[:2]
         x = self.dropout(x.reshape(n, c, -1).transpose(0, 2, 1))  # (N, positions, C)
         scores = self.projection(x)  # (N, positions, classes)
         if self.training:
-            return scores.reshape(n, -1)
+            return scores.squeeze(1)
         return ops.softmax(scores, -1).mean(1)
 
 
 def average_windows(x: Tensor, window: tuple[int, int, int]) -> Tensor:
-    """Average pooling over windows (t, h, w), stride 1.
+    """Average pooling over windows (t, h, w), stride 1, one axis after the other.
 
-    Returns (N, C, T - t + 1, H - h + 1, W - w + 1).
+    Returns (N, C, T - t + 1, H - h + 1, W - w + 1). Slices and sums, because devices lack 3-D
+    average pools of free sizes.
     """
     if x.shape[2:] == window:
         n, c = x.shape[:2]
@@ -237,13 +198,22 @@ def average_windows(x: Tensor, window: tuple[int, int, int]) -> Tensor:
     return x
 
 
-def build_stage(cin: int, cout: int, depth: int, form: Form) -> Stage:
-    """Blocks `pathway0_res0`, `pathway0_res1`, ...; every second has squeeze and excitation."""
+def build_stage(cin: int, cout: int, depth: int, impl: str, recompute: bool) -> nn.SequentialCell:
+    """Blocks `pathway0_res0`, `pathway0_res1`, ...: those with even numbers have SE.
+
+    The first halves height and width.
+    """
     blocks = OrderedDict()
     for i in range(depth):
-        stride = 2 if i == 0 else 1
-        blocks[f"pathway0_res{i}"] = Block(cin if i == 0 else cout, cout, stride, i % 2 == 0, form)
-    return Stage(blocks)
+        blocks[f"pathway0_res{i}"] = Block(
+            cin=cin if i == 0 else cout,
+            cout=cout,
+            stride=2 if i == 0 else 1,
+            excite=i % 2 == 0,
+            impl=impl,
+            recompute=recompute,
+        )
+    return nn.SequentialCell(blocks)
 
 
 class X3D(nn.Cell):
@@ -255,7 +225,6 @@ class X3D(nn.Cell):
     `stem_impl` is the same for the stem. `zero_init`: the scale of the last norm of a block is
     initialised to zero, so the block starts as its shortcut. `recompute`: the backward pass
     recomputes squeeze and excitation and the Swish instead of storing their activations.
-    `keep_time`: the module documents it; for evaluation, after `fuse_conv_bn`.
     """
 
     def __init__(
@@ -269,32 +238,34 @@ class X3D(nn.Cell):
         stem_impl: str = "grouped",
         zero_init: bool = True,
         recompute: bool = True,
-        keep_time: bool = False,
     ):
         super().__init__()
         widths = compute_stage_widths()
         stem = round_width(FIRST_WIDTH, WIDTH_FACTOR)
-        self.normalize = Normalize(MEAN, STD, 3, axis=1, rank=5)
-        form = Form(depthwise_impl, recompute, keep_time)
-        stem_cell = Stem(stem, stem_impl, keep_time)
-        self.s1 = nn.SequentialCell(OrderedDict(pathway0_stem=stem_cell))
+        self.normalize = Normalize(MEAN, std=STD, channels=3, axis=1, rank=5)
+        self.s1 = nn.SequentialCell(OrderedDict(pathway0_stem=Stem(stem, stem_impl)))
         before = [stem, *widths[:-1]]
         depths = [round_repeats(count, depth_factor) for count in BLOCKS]
-        stages = [build_stage(*sizes, form) for sizes in zip(before, widths, depths)]
-        self.s2, self.s3, self.s4, self.s5 = stages
-        side = math.ceil(crop / 32)
+        self.s2, self.s3, self.s4, self.s5 = (
+            build_stage(cin, cout=cout, depth=depth, impl=depthwise_impl, recompute=recompute)
+            for cin, cout, depth in zip(before, widths, depths)
+        )
+        side = math.ceil(crop / 32)  # the stem and four stages halve it
         inner = int(BOTTLENECK * widths[-1])
-        self.head = Head(widths[-1], inner, num_classes, (frames, side, side), dropout, form)
-        for _, cell in self.cells_and_names():
-            if isinstance(cell, Branch) and not zero_init:
-                cell.c_bn.gamma.set_data(initializer("ones", cell.c_bn.gamma.shape))
+        self.head = Head(
+            widths[-1],
+            inner=inner,
+            num_classes=num_classes,
+            window=(frames, side, side),
+            dropout=dropout,
+        )
+        if not zero_init:
+            for _, cell in self.cells_and_names():
+                if isinstance(cell, Branch):
+                    cell.c_bn.gamma.set_data(initializer("ones", cell.c_bn.gamma.shape))
 
     def construct(self, clip: Tensor) -> Tensor:
         x = self.s1(self.normalize(clip))
-        t = clip.shape[2]
         for stage in (self.s2, self.s3, self.s4, self.s5):
-            x = stage(x, t)
-        return self.head(x, t)
-
-
-build_network = X3D  # the name in the contract: utils/networks.py
+            x = stage(x)
+        return self.head(x)

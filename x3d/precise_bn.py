@@ -12,13 +12,13 @@ Source: facebookresearch/fvcore, fvcore/nn/precise_bn.py.
 
 from collections.abc import Iterable, Sequence
 
-import mindspore as ms
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
+from utils.nn.kernels.plain import BATCH_WEIGHT
 from utils.nn.layers import BatchNorm2d
+from utils.runtime import eager_mode
 
-BATCH_WEIGHT = 0.1  # weight of a batch in running statistics of utils.nn.layers.BatchNorm2d
 COUNTED_CLIPS = 2  # clips in the eager pass that counts elements
 
 
@@ -138,11 +138,10 @@ def record_input_shapes(net: nn.Cell, cells: dict[str, nn.Cell], clips: np.ndarr
     handles = [cell.register_forward_pre_hook(hook_for(name)) for name, cell in cells.items()]
     training = net.training
     net.set_train(False)
-    ms.set_context(mode=ms.PYNATIVE_MODE)
     try:
-        net(Tensor(clips))
+        with eager_mode():
+            net(Tensor(clips))
     finally:
-        ms.set_context(mode=ms.GRAPH_MODE)
         net.set_train(training)
         for handle in handles:
             handle.remove()

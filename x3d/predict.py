@@ -1,13 +1,10 @@
 """Inference-time views of one video: the same frames and crops as in evaluation."""
 
-from typing import Any
-
 import numpy as np
 
 from utils.evaluate.predict import Head, Window
-from utils.video.decoders import open_video
-from utils.video.reader import FrameSource
-from x3d.dataset import choose_test_frames, cut_views, list_annotation_files
+from x3d.config import Config
+from x3d.dataset import choose_test_frames, cut_test_views, get_annotation_file
 
 
 class X3DHead(Head):
@@ -15,11 +12,11 @@ class X3DHead(Head):
 
     raw_scores = False  # the network returns probabilities
 
-    def __init__(self, cfg: Any):
+    def __init__(self, cfg: Config):
         self.cfg = cfg
         self.classes = cfg.model.num_classes
         self.builtin_names = cfg.data.labels
-        self.names_file = list_annotation_files(cfg)[1].path.with_name("labels.txt")
+        self.names_file = get_annotation_file(cfg, "test").path.with_name("labels.txt")
         self.clips = cfg.eval.clips
         self.crops = cfg.eval.crops
 
@@ -27,12 +24,4 @@ class X3DHead(Head):
         return choose_test_frames(window, self.cfg)
 
     def make_views(self, frames: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        return cut_views(frames, positions, self.cfg)
-
-
-def build_heads(cfg: Any) -> list[Head]:
-    return [X3DHead(cfg)]
-
-
-def open_source(path: str, cfg: Any) -> FrameSource:
-    return open_video(path, cfg.data.reader, cfg.data.max_pixels)
+        return cut_test_views(frames, positions, self.cfg)

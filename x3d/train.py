@@ -20,21 +20,23 @@ from mindspore import nn
 
 from utils import cli, runtime
 from utils.data.sampler import TrainSampler
+from utils.data.videos import build_train_sampler
 from utils.evaluate.metrics import evaluate
+from utils.inference.scorer import CellScorer
 from utils.log import log
 from utils.nn.layers import freeze_norms
 from utils.train import optimizers
+from utils.train.choose_kernels import with_training_kernels
 from utils.train.trainer import Trainer, TrainSetup, build_setup
 from utils.weights import checkpoint
 from x3d.config import Config
 from x3d.dataset import (
     EvalVideos,
     TrainSource,
-    build_train_sampler,
     get_clip_shape,
     read_records,
 )
-from x3d.loss import build_loss
+from x3d.loss import CrossEntropy
 from x3d.lr_generator import build_parameter_groups, get_lr
 from x3d.model import X3D
 from x3d.network import NETWORK
@@ -47,27 +49,34 @@ def main(cfg: Config) -> None:
     records = read_records(cfg, "train")
     sampler = trainer.resume(build_train_sampler(cfg, records, rt))
     setup = build(cfg, rt, sampler)  # model, optimizer, AllReduce fusion, train step
-    train_set = TrainSource(records, cfg, sampler, cfg.train.epochs, trainer.start_step)
+    train_set = TrainSource(
+        records, cfg=cfg, sampler=sampler, epochs=cfg.train.epochs, skip=trainer.start_step
+    )
     net = setup.step.net
     validation = build_validation(cfg, net, rt)
-    statistics = build_precise_batch_norm(cfg, net, records, sampler)
+    statistics = build_precise_batch_norm(cfg, net=net, records=records, sampler=sampler)
     trainer.fit(setup, train_set, evaluate=validation, before_saving=statistics)
 
 
+@with_training_kernels
 def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup:
     train = cfg.train
     net = X3D(**cfg.model_arguments())
     if train.pretrained:
-        checkpoint.load(net, train.pretrained, train.new_head, NETWORK.classifier)
+        checkpoint.load(
+            net, path=train.pretrained, new_head=train.new_head, head=NETWORK.classifier
+        )
     if train.batch_norm == "frozen":
         freeze_norms(cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d))
     updates = sampler.updates_per_epoch(train.accumulation_steps)
     lr = get_lr(train, updates, sampler.effective_batch_size(train.accumulation_steps))
     weights = net.trainable_params()
     groups = build_parameter_groups(weights, train, lr)
-    opt = optimizers.SGD(weights, groups, train.momentum, train.nesterov)
+    opt = optimizers.SGD(weights, groups=groups, momentum=train.momentum, nesterov=train.nesterov)
     clips = (cfg.data.batch, *get_clip_shape(cfg.data, cfg.data.crop))
-    return build_setup(cfg, rt, sampler, net, build_loss(), opt, lr, clips)
+    return build_setup(
+        cfg, rt=rt, sampler=sampler, net=net, loss=CrossEntropy(), optimizer=opt, lr=lr, clips=clips
+    )
 
 
 def build_precise_batch_norm(cfg: Config, net, records: list, sampler: TrainSampler):
@@ -79,7 +88,7 @@ def build_precise_batch_norm(cfg: Config, net, records: list, sampler: TrainSamp
     def update_statistics(position: int) -> None:
         epoch = position // sampler.steps_per_epoch
         skip = epoch * sampler.steps_per_epoch
-        source = TrainSource(records, cfg, sampler, epoch + 1, skip)
+        source = TrainSource(records, cfg=cfg, sampler=sampler, epochs=epoch + 1, skip=skip)
         batches = source.dataset().create_tuple_iterator(num_epochs=1, output_numpy=True)
         count = min(cfg.train.precise_bn, sampler.steps_per_epoch)
         log.info("precise batch norm over %d batches ...", count)
@@ -92,9 +101,15 @@ def build_validation(cfg: Config, net, rt: runtime.Runtime):
     """A function that evaluates `net` during training; None if `run.eval_every` is 0."""
     if not cfg.run.eval_every:
         return None
-    records = read_records(cfg, "test")  # a bad line ends the run before training starts
+    records = read_records(cfg, "test")  # a bad line stops the run before training starts
     classes = cfg.model.num_classes
-    return lambda: evaluate(net, EvalVideos(records, cfg, rt, "val").dataset(), classes, rt)
+    scorer = CellScorer(net)
+    return lambda: evaluate(
+        scorer,
+        data=EvalVideos(records, cfg=cfg, rt=rt, split="val").dataset(),
+        num_classes=classes,
+        rt=rt,
+    )
 
 
 if __name__ == "__main__":

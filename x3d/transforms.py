@@ -7,8 +7,7 @@ in `utils/video/transforms.py`. Source: facebookresearch/SlowFast, commit 287ec0
 
 import numpy as np
 
-from utils.video.decoders import Box
-from utils.video.transforms import cut_clips, scale_short_side
+from utils.video.transforms import Box, cut_clips, scale_short_side
 
 
 def make_train_clip(
@@ -18,7 +17,7 @@ def make_train_clip(
     height, width = frames.shape[1:3]
     size, box, mirrored = draw_scale_crop_flip(width, height, *scales, crop, rng)
     mirrored = flip and mirrored
-    return cut_clips(frames, size, [box], mirrored)[0], mirrored
+    return cut_clips(frames, size=size, boxes=[box], mirrored=mirrored)[0], mirrored
 
 
 def draw_scale_crop_flip(

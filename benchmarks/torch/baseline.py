@@ -14,7 +14,7 @@ from typing import Any, Callable
 import numpy as np
 
 from scripts.analysis.build_networks import measure_median_seconds
-from utils.config import ROOT
+from utils.config import ROOT, NetworkConfig, Run
 from utils.data.loader import count_usable_cores
 
 WORKER = ROOT / "benchmarks" / "torch" / "worker.py"
@@ -30,15 +30,19 @@ class TorchTwin:
     """
 
     def __init__(
-        self, network_name: str, cfg: Any, shape: tuple, layout: str, environment: Mapping[str, str]
+        self,
+        network_name: str,
+        cfg: NetworkConfig,
+        shape: tuple,
+        layout: str,
+        environment: Mapping[str, str],
     ):
-        mixes = getattr(cfg.data, "mixes", getattr(cfg.data, "mixup", 0))
         job = {
             "network_name": network_name,
             "network": cfg.model_arguments(),
             "train": vars(cfg.train),
             "shape": shape,
-            "fraction": 0.7 if mixes else 1.0,
+            "fraction": 0.7 if cfg.data.mixes else 1.0,
             "layout": layout,
             "threads": count_usable_cores(),
         }
@@ -75,7 +79,7 @@ class TorchTwin:
         self.process.wait()
 
 
-def check_torch(kind: str, run: Any) -> None:
+def check_torch(kind: str, run: Run) -> None:
     """ValueError if --torch cannot be compared fairly."""
     if kind != "step":
         raise ValueError(f"--torch goes with step, not with {kind}")

@@ -75,7 +75,11 @@ def compute_results(
         results["eval"].setdefault("taps", {name: summarize(x) for name, x in taps.items()})
         if "train" in case:
             net = build(case).to(dtype)
-            results["train"].update(add_suffix(train_once(net, clip, case, compute_losses), suffix))
+            results["train"].update(
+                add_suffix(
+                    train_once(net, clip=clip, case=case, compute_losses=compute_losses), suffix
+                )
+            )
     gradients = results["train"].get("grad_norm64", {})
     results["train"]["trainable_tensors"] = len(gradients)
     results["train"]["zero_grad"] = [
@@ -167,7 +171,9 @@ def list_differences(recorded, computed, key: str = "", floor: float = 0.0):
     if isinstance(recorded, dict):
         floor = max((1e-4 * v for v in recorded.values() if isinstance(v, float)), default=0.0)
         for name, value in recorded.items():
-            yield from list_differences(value, computed[name], f"{key}/{name}", floor)
+            yield from list_differences(
+                value, computed=computed[name], key=f"{key}/{name}", floor=floor
+            )
     elif isinstance(recorded, list) and recorded and isinstance(recorded[0], str):
         if sorted(recorded) != sorted(computed):  # names, in any order
             yield key, np.inf

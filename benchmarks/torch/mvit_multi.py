@@ -49,12 +49,12 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, grid: tuple) -> tuple:
         b, n, _ = x.shape
         q, k, v = self.qkv(x).reshape(b, n, 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
-        q, grid_q = self.pool(q, grid, self.pool_q, self.norm_q)
-        k, grid_k = self.pool(k, grid, self.pool_k, self.norm_k)
-        v, _ = self.pool(v, grid, self.pool_v, self.norm_v)
+        q, grid_q = self.pool(q, grid=grid, conv=self.pool_q, norm=self.norm_q)
+        k, grid_k = self.pool(k, grid=grid, conv=self.pool_k, norm=self.norm_k)
+        v, _ = self.pool(v, grid=grid, conv=self.pool_v, norm=self.norm_v)
         scores = (q * self.size**-0.5) @ k.transpose(2, 3)
         if self.relative:
-            scores = self.with_positions(scores, q, grid_q, grid_k)
+            scores = self.with_positions(scores, q=q, grid_q=grid_q, grid_k=grid_k)
         x = scores.softmax(-1) @ v
         if self.plain:
             x[:, :, 1:] += q[:, :, 1:]
@@ -78,20 +78,20 @@ class Attention(nn.Module):
     def with_positions(self, scores: Tensor, q: Tensor, grid_q: tuple, grid_k: tuple) -> Tensor:
         """Scores (B, h, Nq, Nk) plus the products of each query with three tables of distances."""
         b = len(q)
-        first = int(self.plain)
-        inner = q[:, :, first:].reshape(b, self.heads, *grid_q, self.size)
+        start = int(self.plain)  # after the class token
+        inner = q[:, :, start:].reshape(b, self.heads, *grid_q, self.size)
         t, h, w = (
             lookup_positions(getattr(self, f"rel_pos_{axis}"), *sizes)
             for axis, *sizes in zip("thw", grid_q, grid_k)
         )
-        whole = scores[:, :, first:, first:].view(b, self.heads, *grid_q, *grid_k)
+        whole = scores[:, :, start:, start:].view(b, self.heads, *grid_q, *grid_k)
         whole = (
             whole
             + torch.einsum("bythwc,tkc->bythwk", inner, t)[..., :, None, None]
             + torch.einsum("bythwc,hkc->bythwk", inner, h)[..., None, :, None]
             + torch.einsum("bythwc,wkc->bythwk", inner, w)[..., None, None, :]
         )
-        scores[:, :, first:, first:] = whole.view(b, self.heads, prod(grid_q), prod(grid_k))
+        scores[:, :, start:, start:] = whole.view(b, self.heads, prod(grid_q), prod(grid_k))
         return scores
 
 
@@ -165,7 +165,9 @@ class MultiHead(nn.Module):
     def __init__(self, width: int, names, classes, dropout: float, cross_projections: bool):
         super().__init__()
         count = dict(zip(names, classes))
-        self.heads = nn.ModuleDict({n: Mlp(width, 2048, count[n], dropout) for n in names})
+        self.heads = nn.ModuleDict(
+            {n: Mlp(width, width=2048, cout=count[n], dropout=dropout) for n in names}
+        )
         pairs = [(s, t) for t in names for s in names if cross_projections and s != t]
         self.cross_dataset_heads = nn.ModuleDict(
             {f"{s}_{t}": nn.Linear(count[s], count[t], bias=False) for s, t in pairs}
@@ -221,7 +223,7 @@ class MViT(nn.Module):
         plain = variant == "pyslowfast"
         self.datasets = tuple(datasets)
         self.plain = plain
-        self.normalize = Normalize((0.45,) * 3, (0.225,) * 3, 3, axes=3)
+        self.normalize = Normalize((0.45,) * 3, std=(0.225,) * 3, channels=3, axes=3)
         self.patch_embed = nn.Module()
         self.patch_embed.proj = nn.Conv3d(3, dim, (3, 7, 7), (2, 4, 4), (1, 3, 3))
         side = crop // 4
@@ -239,15 +241,29 @@ class MViT(nn.Module):
             dim = dim * stride
             heads = heads * stride
             kv_stride = max(kv_stride // stride, 1)
-            plan = Plan(before, dim, heads, frames // 2, side, stride, kv_stride)
-            blocks.append(Block(plan, rates[i], plain, not self.absolute))
+            plan = Plan(
+                before,
+                out=dim,
+                heads=heads,
+                frames=frames // 2,
+                side=side,
+                stride_q=stride,
+                stride_kv=kv_stride,
+            )
+            blocks.append(Block(plan, drop_path=rates[i], plain=plain, relative=not self.absolute))
             side //= stride
         self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         if single_head:
-            self.head = SingleHead(dim, datasets[0], num_classes[0], dropout)
+            self.head = SingleHead(dim, name=datasets[0], classes=num_classes[0], dropout=dropout)
         else:
-            self.head = MultiHead(dim, datasets, num_classes, dropout, cross_projections)
+            self.head = MultiHead(
+                dim,
+                names=datasets,
+                classes=num_classes,
+                dropout=dropout,
+                cross_projections=cross_projections,
+            )
         self.expander = Mlp(dim, 4096, dim) if expander else None
 
     def forward(self, clip: Tensor):

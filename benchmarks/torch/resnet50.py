@@ -22,7 +22,7 @@ loss_of = cross_entropy
 
 def conv(cin: int, cout: int, kernel: int, stride: int = 1, same: bool = False) -> nn.Conv2d:
     if same and stride > 1:
-        return SameConv2d(cin, cout, kernel, stride, bias=False)
+        return SameConv2d(cin, out_channels=cout, kernel_size=kernel, stride=stride, bias=False)
     return nn.Conv2d(cin, cout, kernel, stride, kernel // 2, bias=False)
 
 
@@ -37,12 +37,16 @@ def pad_as_same(x: Tensor, kernel: int, stride: int, value: float) -> Tensor:
 
 class SameConv2d(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(pad_as_same(x, self.kernel_size[0], self.stride[0], 0.0))
+        return super().forward(
+            pad_as_same(x, kernel=self.kernel_size[0], stride=self.stride[0], value=0.0)
+        )
 
 
 class SameMaxPool2d(nn.MaxPool2d):
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(pad_as_same(x, self.kernel_size, self.stride, float("-inf")))
+        return super().forward(
+            pad_as_same(x, kernel=self.kernel_size, stride=self.stride, value=float("-inf"))
+        )
 
 
 class Block(nn.Module):
@@ -51,10 +55,10 @@ class Block(nn.Module):
     def __init__(self, cin: int, width: int, cout: int, stride: int, same: bool):
         super().__init__()
         self.bottleneck = width < cout
-        first, second = ((1, 1), (3, stride)) if self.bottleneck else ((3, stride), (3, 1))
-        self.conv1 = conv(cin, width, *first, same)
+        reduce, convolve = ((1, 1), (3, stride)) if self.bottleneck else ((3, stride), (3, 1))
+        self.conv1 = conv(cin, width, *reduce, same)
         self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = conv(width, width, *second, same)
+        self.conv2 = conv(width, width, *convolve, same)
         self.bn2 = nn.BatchNorm2d(width)
         if self.bottleneck:
             self.conv3 = conv(width, cout, 1)
@@ -62,7 +66,9 @@ class Block(nn.Module):
         self.relu = nn.ReLU(inplace=True)
         self.downsample = None
         if stride > 1 or cin != cout:
-            self.downsample = nn.Sequential(conv(cin, cout, 1, stride), nn.BatchNorm2d(cout))
+            self.downsample = nn.Sequential(
+                conv(cin, cout=cout, kernel=1, stride=stride), nn.BatchNorm2d(cout)
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
@@ -89,7 +95,7 @@ class ResNet(nn.Module):
         super().__init__()
         expansion = 1 if arch in ("resnet18", "resnet34") else 4
         same = padding == "same"
-        self.conv1 = conv(channels, first_width, 7, 2, same)
+        self.conv1 = conv(channels, cout=first_width, kernel=7, stride=2, same=same)
         self.bn1 = nn.BatchNorm2d(first_width)
         self.relu = nn.ReLU(inplace=True)
         is_symmetric = padding == "symmetric"
@@ -100,7 +106,9 @@ class ResNet(nn.Module):
             blocks = []
             for i in range(depth):
                 stride = 2 if i == 0 and index else 1
-                blocks.append(Block(cin, width, expansion * width, stride, same))
+                blocks.append(
+                    Block(cin, width=width, cout=expansion * width, stride=stride, same=same)
+                )
                 cin = expansion * width
             setattr(self, f"layer{index + 1}", nn.Sequential(*blocks))
         self.avgpool = nn.AdaptiveAvgPool2d(1)
@@ -117,7 +125,7 @@ class Classifier(ResNet):
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], **trunk):
         super().__init__(**trunk)
-        self.normalize = Normalize(mean, std, 3, axes=2)
+        self.normalize = Normalize(mean, std=std, channels=3, axes=2)
 
     def forward(self, image: Tensor) -> Tensor:
         return super().forward(self.normalize(image))

@@ -92,7 +92,7 @@ class InvertedResidual(nn.Module):
         self.residual = stride == 1 and cin == cout
         inner = cin * expansion
         layers = conv_unit(cin, inner, 1) if expansion > 1 else []
-        layers += conv_unit(inner, inner, 3, stride, inner)
+        layers += conv_unit(inner, cout=inner, kernel=3, stride=stride, groups=inner)
         layers += conv_unit(inner, cout, 1)[:2]
         self.conv = nn.Sequential(*layers)
 
@@ -112,11 +112,13 @@ class MobileNetV2(nn.Module):
 
     def __init__(self, num_classes: int, channels: int):
         super().__init__()
-        cells = [nn.Sequential(*conv_unit(channels, 32, 3, 2))]
+        cells = [nn.Sequential(*conv_unit(channels, cout=32, kernel=3, stride=2))]
         cin = 32
         for expansion, cout, repeats, stride in self.STAGES:
             for i in range(repeats):
-                cells.append(InvertedResidual(cin, cout, 1 if i else stride, expansion))
+                cells.append(
+                    InvertedResidual(cin, cout=cout, stride=1 if i else stride, expansion=expansion)
+                )
                 cin = cout
         self.features = nn.Sequential(*cells, nn.Sequential(*conv_unit(cin, 1280, 1)))
         self.classifier = nn.Linear(1280, num_classes)
@@ -133,9 +135,9 @@ def shift_resnet(
     for layer, frames in zip((net.layer1, net.layer2, net.layer3, net.layer4), segments):
         for i, block in enumerate(layer):
             if location == "block":
-                layer[i] = Shift(block, frames, div, online)
+                layer[i] = Shift(block, segments=frames, div=div, online=online)
             elif i % every == 0:
-                block.conv1 = Shift(block.conv1, frames, div, online)
+                block.conv1 = Shift(block.conv1, segments=frames, div=div, online=online)
 
 
 class TSM(nn.Module):
@@ -165,18 +167,33 @@ class TSM(nn.Module):
         rgb = modality == "rgb"
         channels = (3 if rgb else 2) * frames_per_segment
         mean, std = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)) if rgb else ((0.5,), (0.226,))
-        self.normalize = Normalize(mean, std, channels, axes=2)
+        self.normalize = Normalize(mean, std=std, channels=channels, axes=2)
         self.segments = segments // 2 if temporal_pool else segments
         if arch == "mobilenetv2":
             self.base_model = MobileNetV2(num_classes, channels)
             for cell in self.base_model.features[1:-1] if shift_div else ():
                 if cell.residual and len(cell.conv) == 8:
-                    cell.conv[0] = Shift(cell.conv[0], segments, shift_div, online)
+                    cell.conv[0] = Shift(
+                        cell.conv[0], segments=segments, div=shift_div, online=online
+                    )
         else:
-            net = self.base_model = ResNet(arch, num_classes, first_width, channels, padding)
+            net = self.base_model = ResNet(
+                arch,
+                num_classes=num_classes,
+                first_width=first_width,
+                channels=channels,
+                padding=padding,
+            )
             frames = [segments, *[self.segments] * 3]
             if shift_div:
-                shift_resnet(net, arch, frames, shift_div, shift_place, online)
+                shift_resnet(
+                    net,
+                    arch=arch,
+                    segments=frames,
+                    div=shift_div,
+                    location=shift_place,
+                    online=online,
+                )
             if non_local:
                 for layer, positions in ((net.layer2, (0, 2)), (net.layer3, (0, 2, 4))):
                     for i in positions:

@@ -82,11 +82,11 @@ def build_optimizer(weights: list, train: dict) -> torch.optim.Optimizer:
     if name not in ("adamw", "sgd") or train["ema_decay"]:
         settings = "train.optimizer, train.ema_decay"
         raise ValueError(f"{settings}: the twins have SGD and AdamW, no averages")
-    rest = {"lr": 1e-4, "weight_decay": train["weight_decay"]}
+    options = {"lr": 1e-4, "weight_decay": train["weight_decay"]}
     if name == "adamw":
-        return torch.optim.AdamW(weights, betas=train["betas"], eps=train["eps"], **rest)
+        return torch.optim.AdamW(weights, betas=train["betas"], eps=train["eps"], **options)
     nesterov = train.get("nesterov", False)
-    return torch.optim.SGD(weights, momentum=train["momentum"], nesterov=nesterov, **rest)
+    return torch.optim.SGD(weights, momentum=train["momentum"], nesterov=nesterov, **options)
 
 
 def main() -> None:

@@ -36,7 +36,7 @@ class Branch(nn.Sequential):
         self.a = nn.Conv3d(cin, inner, 1, bias=False)
         self.a_bn = nn.BatchNorm3d(inner)
         self.a_relu = nn.ReLU(inplace=True)
-        self.b = depthwise_conv(inner, 3, (1, stride, stride), 1, dense)
+        self.b = depthwise_conv(inner, kernel=3, stride=(1, stride, stride), padding=1, dense=dense)
         self.b_bn = nn.BatchNorm3d(inner)
         self.se = SE(inner, squeezed) if squeezed else nn.Identity()
         self.b_relu = nn.SiLU()
@@ -57,7 +57,9 @@ class Block(nn.Module):
         if cin != cout or stride != 1:
             self.branch1 = nn.Conv3d(cin, cout, 1, (1, stride, stride), bias=False)
             self.branch1_bn = nn.BatchNorm3d(cout)
-        self.branch2 = Branch(cin, inner, cout, stride, squeezed, dense)
+        self.branch2 = Branch(
+            cin, inner=inner, cout=cout, stride=stride, squeezed=squeezed, dense=dense
+        )
         self.relu = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -69,7 +71,7 @@ class Stem(nn.Sequential):
     def __init__(self, dense: bool):
         super().__init__()
         self.conv_xy = nn.Conv3d(3, 24, (1, 3, 3), (1, 2, 2), (0, 1, 1), bias=False)
-        self.conv = depthwise_conv(24, (5, 1, 1), 1, (2, 0, 0), dense)
+        self.conv = depthwise_conv(24, kernel=(5, 1, 1), stride=1, padding=(2, 0, 0), dense=dense)
         self.bn = nn.BatchNorm3d(24)
         self.relu = nn.ReLU(inplace=True)
 
@@ -114,7 +116,7 @@ class X3D(nn.Module):
         recompute: bool = True,
     ):
         super().__init__()
-        self.normalize = Normalize((0.45,) * 3, (0.225,) * 3, 3, axes=3)
+        self.normalize = Normalize((0.45,) * 3, std=(0.225,) * 3, channels=3, axes=3)
         self.s1 = nn.Sequential()
         self.s1.add_module("pathway0_stem", Stem(stem_impl == "dense"))
         cin = 24
@@ -123,7 +125,14 @@ class X3D(nn.Module):
             for i in range(math.ceil(depth_factor * BLOCKS[k])):
                 squeezed = 0 if i % 2 else SQUEEZED[k]
                 stride = 1 if i else 2
-                block = Block(cin, INNER[k], cout, stride, squeezed, depthwise_impl == "dense")
+                block = Block(
+                    cin,
+                    inner=INNER[k],
+                    cout=cout,
+                    stride=stride,
+                    squeezed=squeezed,
+                    dense=depthwise_impl == "dense",
+                )
                 stage.add_module(f"pathway0_res{i}", block)
                 cin = cout
             setattr(self, f"s{k + 2}", stage)

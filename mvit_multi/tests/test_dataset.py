@@ -1,46 +1,41 @@
 """Training and evaluation rows of encoded videos."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from mvit_multi import dataset
-from mvit_multi.config import DatasetSettings
+from mvit_multi.config import Config
 from scripts.data.synthetic.motion_videos import write_video
+from tests.helpers import load_smoke_config
 from tests.numbered_videos import read_number, write_numbered_video
-from utils.data.packed import reader as packed
+from utils.data import records
 from utils.data.sampler import TrainSampler
+from utils.data.videos import build_train_sampler
 from utils.runtime import Runtime
 
 SIDE = 48
 LENGTH = 60
 
 
-def make_config(root: Path, **more) -> SimpleNamespace:
-    """Two data sets: one is sampled by time, one by segments; the second is never mirrored."""
+def make_config(root: Path, *settings: str, first: str = "sampling: time") -> Config:
+    """Two data sets, the first one with the settings `first`; the second is never mirrored."""
     sets = (
-        DatasetSettings("first", 5, lists="a", clips=2, crops=3, short_side=SIDE),
-        DatasetSettings("second", 3, lists="b", sampling="segments", flip=False, short_side=SIDE),
+        f"{{name: first, num_classes: 5, lists: a, clips: 2, crops: 3, {first}}}",
+        "{name: second, num_classes: 3, lists: b, sampling: segments, flip: false}",
     )
-    data = {
-        "root": root, "lists": None, "packed": None, "sets": sets, "reader": "auto", "frames": 5,
-        "stride": 3, "fps": 30.0, "crop": SIDE, "repeated_aug": 2, "dataset_repeats": 1,
-        "rand_augment": "", "scales": None,
-        "area": (1.0, 1.0), "erase": 0.0, "mixup": 0.8, "cutmix": 1.0, "mix_prob": 1.0,
-        "mix_switch": 0.5, "batch": 2, "max_pixels": 1 << 24,
-    }  # fmt: skip
-    return SimpleNamespace(
-        data=SimpleNamespace(**{**data, **more}), eval=SimpleNamespace(batch=1, val_skip=2)
-    )
+    both = ", ".join(sets).replace("}", f", short_side: {SIDE}}}")
+    values = ("frames=5", "stride=3", "repeated_aug=2", "area=[1,1]", "mixup=0.8", "cutmix=1")
+    data = [f"data.{value}" for value in (f"root={root}", f"sets=[{both}]", "batch=2", *values)]
+    return load_smoke_config("mvit_multi", *data, "eval.batch=1", "eval.val_skip=2", *settings)
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory) -> Path:
     """A numbered video with three labels in the first data set; another video in the second."""
     root = tmp_path_factory.mktemp("sets")
-    write_numbered_video(root / "n.mp4", LENGTH, SIDE, SIDE, 30)
+    write_numbered_video(root / "n.mp4", frames=LENGTH, width=SIDE, height=SIDE, rate=30)
     ramp = np.broadcast_to(np.linspace(0, 255, SIDE, dtype=np.uint8)[:, None], (SIDE, SIDE, 3))
     write_video(root / "ramp.mp4", [ramp] * LENGTH, 30)
     for name, lines in {"a": ["n.mp4 4", "n.mp4 1", "n.mp4 0"], "b": ["ramp.mp4 2"]}.items():
@@ -53,27 +48,33 @@ def root(tmp_path_factory) -> Path:
 def build_source(cfg, epochs: int = 20) -> dataset.TrainSource:
     samples = dataset.read_records(cfg, "train")
     return dataset.TrainSource(
-        samples, cfg, dataset.build_train_sampler(cfg, samples, Runtime()), epochs, 0
+        samples,
+        cfg=cfg,
+        sampler=build_train_sampler(cfg, samples, Runtime()),
+        epochs=epochs,
+        skip=0,
     )
 
 
 def test_data_sets_form_one_list_and_replicas_repeat_it(root):
     samples = dataset.read_records(make_config(root), "train")
     assert [(s.dataset_index, s.label) for s in samples] == [(0, 4), (0, 1), (0, 0), (1, 2)]
-    assert len(dataset.read_records(make_config(root, dataset_repeats=3), "train")) == 12
-    assert len(dataset.read_records(make_config(root, dataset_repeats=3), "test")) == 4
+    assert len(dataset.read_records(make_config(root, "data.dataset_repeats=3"), "train")) == 12
+    assert len(dataset.read_records(make_config(root, "data.dataset_repeats=3"), "test")) == 4
 
 
 def test_copies_use_one_decode_and_different_augmentations(root, monkeypatch):
     opened = []
-    open_record = packed.open_record
+    open_record = records.open_record
 
     def count_calls(record, reader):
         opened.append(record)
         return open_record(record, reader)
 
-    monkeypatch.setattr(packed, "open_record", count_calls)
-    source = build_source(make_config(root, erase=1.0, rand_augment="rand-m7-n4-mstd0.5-inc1"))
+    monkeypatch.setattr(records, "open_record", count_calls)
+    source = build_source(
+        make_config(root, "data.erase=1", "data.rand_augment=rand-m7-n4-mstd0.5-inc1")
+    )
     clips, targets = source[0]
     assert clips.shape == (2, 3, 5, SIDE, SIDE)
     assert clips.dtype == np.uint8
@@ -84,17 +85,25 @@ def test_copies_use_one_decode_and_different_augmentations(root, monkeypatch):
     np.testing.assert_array_equal(clips, again)
 
 
-def test_both_sampling_modes_give_the_expected_frames(root):
+@pytest.mark.parametrize("sampling", ["time", "segments"])
+def test_both_sampling_modes_give_the_expected_frames(root, sampling):
     """By time: 5 frames at a distance of 3, from any start; by segments: one of each fifth."""
-    source = build_source(make_config(root))
-    for index in range(12):
+    source = build_source(make_config(root, first=f"sampling: {sampling}, flip: false"))
+    drawn = []
+    for index in range(24):
         clips, targets = source[index]
         if targets[0, 0] == 0:
-            frames = clips[0].transpose(1, 2, 3, 0)
-            mirrored = frames[0, :, :8].mean() < frames[0, :, -8:].mean()
-            numbers = [read_number(f[:, ::-1] if mirrored else f) for f in frames]
-            assert np.diff(numbers).min() >= 2
-            assert numbers[-1] - numbers[0] in (13, 14)
+            drawn.append([read_number(frame) for frame in clips[0].transpose(1, 2, 3, 0)])
+    numbers = np.array(drawn)
+    assert len(numbers) > 12
+    assert len(np.unique(numbers[:, 0])) > 3, "the first frame is random"
+    if sampling == "time":
+        assert np.diff(numbers).min() >= 2
+        assert set(numbers[:, -1] - numbers[:, 0]) <= {13, 14}
+    else:
+        edges = np.array([0, 12, 24, 35, 47, 59])  # of five segments of 60 frames
+        assert ((edges[:-1] <= numbers) & (numbers <= edges[1:])).all()
+        assert len(np.unique(np.diff(numbers))) > 3, "the distances are random"
 
 
 def test_the_second_set_is_never_mirrored(root):
@@ -109,13 +118,12 @@ def test_the_second_set_is_never_mirrored(root):
 
 
 def test_all_ranks_mix_a_batch_alike_and_batches_differ(root):
-    cfg = make_config(root)
+    cfg = make_config(root, "data.batch=1")
     samples = dataset.read_records(cfg, "train")
     mixes = []
     for rank in (0, 1):
-        cfg.data.batch = 1
-        sampler = TrainSampler(len(samples), 1, rank, 2, 0)
-        source = dataset.TrainSource(samples, cfg, sampler, 5, 0)
+        sampler = TrainSampler(len(samples), batch=1, rank=rank, size=2, seed=0)
+        source = dataset.TrainSource(samples, cfg=cfg, sampler=sampler, epochs=5, skip=0)
         mixes.append([source[i][1][0, 2:].tolist() for i in range(8)])
     assert mixes[0] == mixes[1]
     assert len({tuple(row) for row in mixes[0]}) == 8
@@ -124,8 +132,8 @@ def test_all_ranks_mix_a_batch_alike_and_batches_differ(root):
 def test_a_resumed_run_continues_with_the_same_mixes(root):
     cfg = make_config(root)
     samples = dataset.read_records(cfg, "train")
-    sampler = dataset.build_train_sampler(cfg, samples, Runtime())
-    resumed = dataset.TrainSource(samples, cfg, sampler, 20, 3)
+    sampler = build_train_sampler(cfg, samples, Runtime())
+    resumed = dataset.TrainSource(samples, cfg=cfg, sampler=sampler, epochs=20, skip=3)
     for index in range(4):
         for mine, other in zip(resumed[index], build_source(cfg)[index + 6]):
             np.testing.assert_array_equal(mine, other)
@@ -137,10 +145,12 @@ def test_evaluation_views_have_the_expected_frames(root):
     assert (clips.shape, label, valid) == ((6, 3, 5, SIDE, SIDE), 4, True)
     starts = [read_number(clips[view, :, 0].transpose(1, 2, 0)) for view in range(6)]
     assert starts == [0, 0, 0, 45, 45, 45]
-    assert len(dataset.EvalVideos(make_config(root), Runtime(), 0, "val")) == 2
+    assert (
+        len(dataset.EvalVideos(make_config(root), rt=Runtime(), dataset_index=0, split="val")) == 2
+    )
 
 
 def test_an_error_in_a_line_names_its_annotation_file(root, tmp_path):
-    cfg = make_config(root, lists=tmp_path)
+    cfg = make_config(root, f"data.lists={tmp_path}")
     with pytest.raises(ValueError, match=r"a/train.csv"):
         dataset.read_records(cfg, "train")

@@ -8,7 +8,7 @@ import pytest
 from mindspore import Parameter, Tensor, nn
 
 from mvit_multi.heads import Mlp, MultiHead, list_projection_pairs
-from mvit_multi.loss import VarianceCovarianceLoss, build_loss
+from mvit_multi.loss import MultiLoss, VarianceCovarianceLoss
 from mvit_multi.mixup import build_target_row
 from utils.testing.golden import generate_input, generate_weight, load_case, map_torch_names
 
@@ -47,7 +47,7 @@ def test_the_informative_loss_accepts_a_float16_embedding():
 
 
 def make_loss(case: dict, **more) -> nn.Cell:
-    return build_loss(
+    return MultiLoss(
         tuple(case["classes"]),
         case.get("cross_projection", True),
         smoothing=case["label_smoothing"],
@@ -109,7 +109,13 @@ class HeadsOnFeatures(nn.Cell):
     def __init__(self, case: dict):
         super().__init__()
         width = case["feature"]["shape"][1]
-        self.head = MultiHead(width, case["datasets"], case["classes"], 0.0, True)
+        self.head = MultiHead(
+            width,
+            names=case["datasets"],
+            num_classes=case["classes"],
+            dropout=0.0,
+            cross_projections=True,
+        )
         self.expander = Mlp(width, 4096, width)
 
     def construct(self, feature: Tensor) -> tuple:

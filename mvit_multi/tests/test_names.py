@@ -5,7 +5,7 @@ import pytest
 from mindspore import Tensor
 
 from mvit_multi.config import Config
-from mvit_multi.golden_case import build_network, list_model_arguments
+from mvit_multi.golden_case import MViTCase
 from mvit_multi.mixup import MixClips, build_target_row
 from mvit_multi.model import MEAN, STD_OF_PIXELS, MViT
 from mvit_multi.network import NETWORK
@@ -58,7 +58,9 @@ def test_pretrained_weights_are_used_except_those_of_the_head():
     """For the released networks these are 516 of 518 tensors; names do not depend on the size."""
     one = MViT(**TOY, **ONE)
     three = MViT(**TOY, **THREE)
-    converted = convert(generate_state_dict(one), get_shapes(three), NETWORK, new_head=True)
+    converted = convert(
+        generate_state_dict(one), shapes=get_shapes(three), network=NETWORK, new_head=True
+    )
     assert sorted(converted.dropped) == ["head.projection.bias", "head.projection.weight"]
     assert len(converted.arrays) == len(one.trainable_params()) - 2
     assert len(converted.missing) == 22  # 12 of heads, 6 projections, 4 of the expander
@@ -100,9 +102,9 @@ def test_every_array_of_torchvisions_mvit_v2_s_is_used():
 def test_torchvisions_weights_give_torchvisions_scores():
     """The recorded scores are of torchvision's own network, with weights made from its names."""
     case = load_case(GOLDEN / "torchvision_mvit_v2_small.json")
-    net = build_network(case)
+    net = MViTCase(case).build_model()
     expected = read_expected_scores(case)
-    assert_scores(net, case, expected, 1e-5 * np.ptp(expected))
+    assert_scores(net, case=case, expected=expected, limit=1e-5 * np.ptp(expected))
 
 
 @without_values
@@ -110,7 +112,7 @@ def test_torchvisions_weights_need_the_settings_of_its_network():
     """Other settings of the network, and weights of version 1, are refused."""
     case = load_case(GOLDEN / "torchvision_mvit_v2_small.json")
     state = {name: np.zeros(shape, np.float32) for name, shape, _ in case["manifest"]}
-    arguments = list_model_arguments(case)
+    arguments = MViTCase(case).model_arguments()
     for change, message in (
         ({"variant": "multitrain"}, "unknown blocks.1.proj.bias.*other settings under model"),
         ({"single_head": False}, "unknown head.projection.bias"),
@@ -177,12 +179,14 @@ def test_drop_path_increases_linearly_and_dropout_follows_the_recipe():
     assert heads == [0.5] * 6  # between the layers of a head, and on its scores
 
 
-@pytest.mark.parametrize("mix", [Mix(0.7), make_cutmix(0.6, 2, 5, 6, 8)], ids=["mixup", "cutmix"])
+@pytest.mark.parametrize(
+    "mix", [Mix(0.7), make_cutmix(0.6, y=2, x=5, height=6, width=8)], ids=["mixup", "cutmix"]
+)
 def test_a_batch_is_mixed_with_its_reverse(mix):
     """Cutmix copies a box; for mixup the box is empty."""
     clip = np.random.RandomState(0).randint(0, 255, (2, 2, 3, 2, 6, 8)).astype(np.uint8)
     target = np.stack([np.stack([build_target_row(0, 0, *mix)] * 2)] * 2)
-    normalize = Normalize(MEAN, STD_OF_PIXELS, 3, axis=1, rank=5)
+    normalize = Normalize(MEAN, std=STD_OF_PIXELS, channels=3, axis=1, rank=5)
     result = MixClips(normalize, True)(Tensor(clip), Tensor(target)).asnumpy()
     x = (clip.reshape(4, 3, 2, 6, 8) / 255 - 0.45) / 0.225
     y0, y1, x0, x1 = mix.box

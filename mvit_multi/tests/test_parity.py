@@ -1,4 +1,8 @@
-"""MViTv2, several data sets and one, against the published originals."""
+"""MViTv2, several data sets and one, against the published originals.
+
+The originals computed `mvit_*.json`. The reference `golden/reference.py`, a separate implementation
+in PyTorch that reproduces the originals' cases, computed `variants.json`.
+"""
 
 from pathlib import Path
 
@@ -7,13 +11,7 @@ import pytest
 from mindspore import Tensor
 
 from mvit_multi.attention import ChannelsFirstDense
-from mvit_multi.golden_case import (
-    build_loss,
-    build_network,
-    build_target,
-    build_train_step,
-    list_model_arguments,
-)
+from mvit_multi.golden_case import MViTCase
 from mvit_multi.heads import list_projection_pairs
 from mvit_multi.model import MViT
 from tests.separate_process import in_separate_process
@@ -25,6 +23,7 @@ from utils.tests.parity import (
     count_trained,
     make_clip,
     mark_slow_except,
+    use_cpu_kernels,
     without_values,
 )
 
@@ -39,14 +38,14 @@ CASES = {**SMALL, "full size": FULL, **load_case(GOLDEN / "variants.json")}
 
 
 @pytest.mark.parametrize("name", mark_slow_except(CASES, "released", "plain"))
-def test_probabilities_and_activations_equal_the_originals(name):
+def test_probabilities_and_activations_equal_the_reference(name):
     """All probabilities within 1e-5; a missing part of the network changes them by 1e-3.
 
     The cases include plain MViTv2-S, the depth of B, one, two, three and four data sets.
     """
     case = CASES[name]
-    net = build_network(CASES[name])
-    assert_scores(net, case, read_expected_scores(case), 1e-5)
+    net = MViTCase(CASES[name]).build_model()
+    assert_scores(net, case=case, expected=read_expected_scores(case), limit=1e-5)
     if name in SMALL:
         assert_activations_of_cells(net, case)
 
@@ -64,33 +63,45 @@ def assert_activations_of_cells(net: MViT, case: dict) -> None:
         x = x.swapaxes(1, 2) if isinstance(cells[point], ChannelsFirstDense) else x
         return x.reshape(taps[point]["shape"])
 
-    assert_activations(net, case, lambda point: point if point in compared else "", reorder)
+    assert_activations(
+        net, case=case, cell_name=lambda point: point if point in compared else "", reorder=reorder
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("depthwise_impl", ["taps", "grouped"])
 def test_probabilities_of_every_form_of_the_pooling_equal_the_originals(depthwise_impl):
     case = SMALL["relative"]
-    net = build_network(case, depthwise_impl=depthwise_impl)
-    assert_scores(net, case, read_expected_scores(case), 1e-5)
+    net = MViTCase(case, depthwise_impl).build_model()
+    assert_scores(net, case=case, expected=read_expected_scores(case), limit=1e-5)
 
 
 TRAINED = [name for name, case in CASES.items() if "train" in case]
 
 
-@pytest.mark.parametrize("name", mark_slow_except(TRAINED, "plain"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRAINED)
 @in_separate_process
 def test_scores_loss_and_gradients_equal_the_reference(name):
+    assert_training(CASES[name])
+
+
+@in_separate_process
+def test_a_training_step_on_the_cpu_kernels_equals_the_reference():
+    with use_cpu_kernels():
+        assert_training(CASES["plain"])
+
+
+def assert_training(case: dict) -> None:
     """Tolerances: scores 1e-4, loss 1e-5; gradient norms 1e-4 relative, or 1e-6 absolute for noise.
 
     The variants include: four data sets of which one is absent, all clips of one data set with
     projections added to scores, and no projections.
     """
-    case = CASES[name]
-    net = build_network(case, training=True)
+    net = MViTCase(case).build_model(training=True)
     train = case["train"]
-    inputs = make_clip(case), Tensor(build_target(case))
-    value, outputs, norms = compute_gradients(net, build_loss(case), *inputs)
+    inputs = make_clip(case), Tensor(MViTCase(case).build_target())
+    value, outputs, norms = compute_gradients(net, MViTCase(case).build_loss(), *inputs)
     assert value == pytest.approx(train["loss"], rel=1e-5)
     logits = case["eval"]["logits"]
     heads = list(logits.values()) if isinstance(logits, dict) else [logits]
@@ -111,9 +122,9 @@ def test_scores_loss_and_gradients_equal_the_reference(name):
 def test_five_updates_of_adamw_equal_the_originals(name):
     """With gradient clipping at 1: the loss before each of five updates."""
     case = CASES[name]
-    step = build_train_step(case, "step")
+    step = MViTCase(case).build_train_step("step")
     recorded = case["train"]["step"]
-    inputs = make_clip(case), Tensor(build_target(case))
+    inputs = make_clip(case), Tensor(MViTCase(case).build_target())
     losses = [float(step(*inputs)[0].asnumpy()) for _ in range(5)]
     noise = np.abs(np.divide(recorded["losses"], recorded["losses64"]) - 1).max()
     np.testing.assert_allclose(losses, recorded["losses64"][:5], rtol=1e-5 + 3 * noise)
@@ -121,7 +132,7 @@ def test_five_updates_of_adamw_equal_the_originals(name):
 
 @without_values
 def test_names_and_shapes_equal_the_originals():
-    net = MViT(**list_model_arguments(FULL))
+    net = MViT(**MViTCase(FULL).model_arguments())
     names = map_torch_names(net)
     shapes = get_shapes(net)
     expected = {name: tuple(shape) for name, shape, _ in FULL["manifest"]}

@@ -105,13 +105,13 @@ def test_pixels_of_the_operators_equal_pillows(name, kind):
 
 
 def test_two_pictures_are_mixed_to_pillows_levels_for_all_pairs_of_levels():
-    """Also for factors for which a difference of levels is just below a whole number."""
+    """Also for factors for which a difference of levels is just below an integer."""
     base = np.broadcast_to(np.arange(256, dtype=np.uint8)[:, None, None], (256, 256, 3)).copy()
     other = base.transpose(1, 0, 2).copy()
     out = np.empty_like(base)
     factors = np.random.RandomState(0).uniform(0.1, 1.9, 40)
     for factor in (0.1, 0.37, 1.0, 1.57, 1.63, 1.9, *factors):
-        color_ops.blend_frames(base, other, factor, out)
+        color_ops.blend_frames(base, frame=other, factor=factor, out=out)
         expected = Image.blend(Image.fromarray(base), Image.fromarray(other), factor)
         np.testing.assert_array_equal(out, np.asarray(expected))
 
@@ -173,11 +173,17 @@ def test_a_training_clip_is_a_crop_of_augmented_frames():
     policy = parse_policy("rand-m7-n4-mstd0.5-inc1")
     for seed in range(10):
         clip, _ = transforms.make_train_clip(
-            frames, 32, (0.08, 1.0), policy, 0.0, False, np.random.RandomState(seed)
+            frames,
+            crop=32,
+            area=(0.08, 1.0),
+            policy=policy,
+            erase=0.0,
+            flip=False,
+            rng=np.random.RandomState(seed),
         )
         rng = np.random.RandomState(seed)
         augmented = ra.apply_operations(frames, ra.draw_operations(policy, rng))
-        x, y, w, h = draw_crop_box(83, 61, rng.uniform, (0.08, 1.0))
+        x, y, w, h = draw_crop_box(83, height=61, draw=rng.uniform, area=(0.08, 1.0))
         part = augmented[:, y : y + h, x : x + w]
         (expected,) = cut_clips(part, (32, 32), [(0, 0, 32, 32)])
         np.testing.assert_array_equal(clip, expected)
@@ -188,11 +194,18 @@ def test_with_scales_a_training_clip_is_a_square_of_scaled_augmented_frames():
     policy = parse_policy("rand-m7-n4-mstd0.5-inc1")
     for seed in range(10):
         clip, _ = transforms.make_train_clip(
-            frames, 32, (0.08, 1.0), policy, 0.0, False, np.random.RandomState(seed), (40, 50)
+            frames,
+            crop=32,
+            area=(0.08, 1.0),
+            policy=policy,
+            erase=0.0,
+            flip=False,
+            rng=np.random.RandomState(seed),
+            scales=(40, 50),
         )
         rng = np.random.RandomState(seed)
         augmented = ra.apply_operations(frames, ra.draw_operations(policy, rng))
-        size, box = draw_scaled_crop(83, 61, (40, 50), 32, rng.uniform)
+        size, box = draw_scaled_crop(83, height=61, scales=(40, 50), crop=32, draw=rng.uniform)
         (expected,) = cut_clips(augmented, size, [box])
         np.testing.assert_array_equal(clip, expected)
 

@@ -10,8 +10,8 @@ from mindspore import Tensor
 
 from mvit_multi import sampling
 from mvit_multi.config import Config
-from mvit_multi.golden_case import list_model_arguments
-from mvit_multi.loss import build_loss
+from mvit_multi.golden_case import MViTCase
+from mvit_multi.loss import MultiLoss
 from mvit_multi.lr_generator import build_parameter_groups, compute_lr_at, get_lr
 from mvit_multi.mixup import build_target_row
 from mvit_multi.model import MViT
@@ -42,14 +42,17 @@ def test_frames_of_a_timed_clip_equal_the_originals(case):
     frames = case["num_frames"]
     length = case["video_frames"]
     span = sampling.compute_clip_span(
-        frames, case["sampling_rate"], case["fps"], case["target_fps"]
+        frames, stride=case["sampling_rate"], fps=case["fps"], target_fps=case["target_fps"]
     )
     last_start = max(length - span, 0)
     if case["mode"] == "train":
         start = case["u"] * last_start
     else:
         start = sampling.compute_view_start(case["clip_index"], case["num_clips"], last_start)
-    assert sampling.sample_by_time(start, span, frames, length).tolist() == case["frames"]
+    assert (
+        sampling.sample_by_time(start, span=span, frames=frames, length=length).tolist()
+        == case["frames"]
+    )
 
 
 @pytest.mark.parametrize("case", CASES["temporal_segments"])
@@ -74,7 +77,9 @@ def test_frames_of_segments_equal_the_originals(case):
 )
 def test_a_scaled_crop_draws_the_short_side_uniformly_in_its_inverse(draws, size, box):
     """The last offset is never drawn: the upper bound of the source is exclusive."""
-    result = sampling.draw_scaled_crop(640, 480, (256, 320), 224, replay_draws(draws))
+    result = sampling.draw_scaled_crop(
+        640, height=480, scales=(256, 320), crop=224, draw=replay_draws(draws)
+    )
     assert result == (size, box)
 
 
@@ -87,7 +92,9 @@ def test_the_optimizer_of_a_recipe_is_adamw_or_sgd():
     settings = ("train.momentum=0.8", "train.nesterov=false", "train.weight_decay=0.1")
     for name, kind in (("sgd", optimizers.SGD), ("adamw", optimizers.AdamW)):
         cfg = load_smoke_config("mvit_multi", f"train.optimizer={name}", *settings)
-        optimizer = build(cfg, Runtime(), TrainSampler(4, 2, 0, 1, 0)).step.optimizer
+        optimizer = build(
+            cfg, Runtime(), TrainSampler(4, batch=2, rank=0, size=1, seed=0)
+        ).step.optimizer
         assert isinstance(optimizer, kind)
         if name == "sgd":
             assert (float(optimizer.momentum), optimizer.nesterov) == (pytest.approx(0.8), False)
@@ -106,7 +113,7 @@ def test_a_recipe_validates_as_often_as_its_source(path):
 
 
 def test_a_video_of_one_frame_repeats_it():
-    assert sampling.sample_by_time(0.0, 96.0, 8, 1).tolist() == [0] * 8
+    assert sampling.sample_by_time(0.0, span=96.0, frames=8, length=1).tolist() == [0] * 8
     assert sampling.sample_by_segments(8, 1).tolist() == [0] * 8
 
 
@@ -118,7 +125,7 @@ def test_sizes_and_boxes_of_views_equal_the_originals(case):
     size = transforms.scale_short_side(width, height, case["short_side"])
     assert list(size[::-1]) == case["resized"]
     for box in case["boxes"]:
-        result = transforms.test_box(*size, crop, box["spatial_index"])
+        result = transforms.view_box(*size, crop, box["spatial_index"])
         assert result == (box["left"], box["top"], crop, crop)
 
 
@@ -130,7 +137,9 @@ def test_the_order_of_views_equals_the_originals(case):
     frames = np.zeros((clips, 8, 24, 3), np.uint8)
     frames[..., 0] = np.arange(clips)[:, None, None]
     frames[..., 1] = np.arange(24)[None, None]
-    result = transforms.test_views(frames, np.arange(clips)[:, None], 8, 8, crops)
+    result = transforms.cut_views(
+        frames, clips=np.arange(clips)[:, None], side=8, crop=8, crops=crops
+    )
     assert len(result) == crops * clips
     for sample in case["samples"]:
         if sample["video"]:
@@ -143,7 +152,11 @@ def test_the_order_of_views_equals_the_originals(case):
 @pytest.mark.parametrize("case", CASES["random_resized_crop"])
 def test_a_random_crop_equals_the_originals(case):
     result = sampling.draw_crop_box(
-        case["width"], case["height"], replay_draws(case["draws"]), case["scale"], case["ratio"]
+        case["width"],
+        height=case["height"],
+        draw=replay_draws(case["draws"]),
+        area=case["scale"],
+        aspect=case["ratio"],
     )
     names = ("left", "top", "crop_width", "crop_height")
     assert result == tuple(case[name] for name in names)
@@ -167,13 +180,20 @@ def test_a_cutmix_box_equals_the_originals(case):
 
 def test_mixes_have_the_probabilities_of_the_settings():
     rng = np.random.RandomState(0)
-    mixes = [draw_mix(rng, 32, 0.8, 1.0, 0.5, 0.8) for _ in range(2000)]
+    mixes = [
+        draw_mix(rng, size=32, mixup=0.8, cutmix=1.0, switch=0.5, prob=0.8) for _ in range(2000)
+    ]
     none = [m.lam == 1 for m in mixes]
     boxes = [m.box != (0, 0, 0, 0) for m in mixes]
     assert np.mean(none) == pytest.approx(0.2, abs=0.04)
     assert np.mean(boxes) == pytest.approx(0.4, abs=0.04)
-    assert all(draw_mix(rng, 32, 0, 0, 0.5, 1.0).lam == 1 for _ in range(5))
-    assert all(draw_mix(rng, 32, 0, 1.0, 0, 1.0).box != (0,) * 4 for _ in range(3))
+    assert all(
+        draw_mix(rng, size=32, mixup=0, cutmix=0, switch=0.5, prob=1.0).lam == 1 for _ in range(5)
+    )
+    assert all(
+        draw_mix(rng, size=32, mixup=0, cutmix=1.0, switch=0, prob=1.0).box != (0,) * 4
+        for _ in range(3)
+    )
 
 
 @pytest.mark.parametrize("case", CASES["targets"])
@@ -184,8 +204,11 @@ def test_targets_equal_the_originals(case):
     classes = list(case["classes"].values()) if multi else [case["classes"]]
     rows = case["labels"] if multi else [("one", label) for label in case["labels"]]
     target = np.stack([build_target_row(names.index(n), label, case["lam"]) for n, label in rows])
-    loss = build_loss(
-        tuple(classes), False, smoothing=0.1, smoothing_classes=case.get("smoothing_classes", 0)
+    loss = MultiLoss(
+        tuple(classes),
+        cross_projections=False,
+        smoothing=0.1,
+        smoothing_classes=case.get("smoothing_classes", 0),
     )
     for k, name in enumerate(names):
         expected = case["target"][name] if multi else case["target"]
@@ -195,7 +218,7 @@ def test_targets_equal_the_originals(case):
 
 def test_targets_smoothed_over_one_data_set_sum_to_one():
     target = Tensor(np.stack([build_target_row(1, 3, 0.7), build_target_row(1, 0, 0.7)]))
-    result = build_loss((9, 5), False, smoothing=0.1).build_soft_targets(target, 1).asnumpy()
+    result = MultiLoss((9, 5), False, smoothing=0.1).build_soft_targets(target, 1).asnumpy()
     np.testing.assert_allclose(result.sum(1), 1, rtol=1e-6)
 
 
@@ -219,7 +242,7 @@ def test_an_update_has_the_rate_of_its_last_micro_batch():
 @without_values
 def test_decay_groups_equal_the_originals(name):
     """The original has a third group for projections, with decay and rate of the first group."""
-    net = MViT(**list_model_arguments(load_case(GOLDEN / f"{name}.json")))
+    net = MViT(**MViTCase(load_case(GOLDEN / f"{name}.json")).model_arguments())
     weights = net.trainable_params()
     names = map_torch_names(net)
     train = SimpleNamespace(weight_decay=0.05)

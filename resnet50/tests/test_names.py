@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from resnet50 import convert as names
+from resnet50.convert import ResNetNames
 from resnet50.model import build_network
 from resnet50.network import NETWORK
 from utils.testing.golden import get_shapes
@@ -85,4 +85,4 @@ def test_every_format_may_have_the_prefix_of_a_wrapper(rename):
 
 def test_names_of_another_network_are_refused():
     with pytest.raises(ValueError, match="not a ResNet's"):
-        names.detect_format(["blocks.0.weight"])
+        ResNetNames().detect_format(["blocks.0.weight"])

@@ -10,7 +10,7 @@ import pytest
 
 from resnet50 import loss as losses
 from resnet50 import model
-from resnet50.golden_case import MEAN, STD, build_loss, build_network, build_train_step, cell_name
+from resnet50.golden_case import MEAN, STD, ResNetCase
 from tests.separate_process import in_separate_process
 from utils.testing.golden import load_case
 from utils.tests.parity import (
@@ -23,6 +23,7 @@ from utils.tests.parity import (
     count_trained,
     make_inputs,
     mark_slow_except,
+    use_cpu_kernels,
     without_values,
 )
 
@@ -35,9 +36,9 @@ CASES = {"resnet50": SMALL, "full size": load_case(GOLDEN / "resnet50.json"), **
 @pytest.mark.parametrize("name", mark_slow_except(CASES, "resnet50", "resnet18"))
 def test_scores_and_activations_equal_torchvisions(name):
     case = CASES[name]
-    net = build_network(CASES[name])
+    net = ResNetCase(CASES[name]).build_model()
     assert_scores(net, case, case["eval"]["logits"])
-    assert_activations(net, case, cell_name)
+    assert_activations(net, case, ResNetCase(case).cell_name)
 
 
 TRAINED = [name for name, case in CASES.items() if "train" in case]
@@ -46,21 +47,30 @@ TRAINED = [name for name, case in CASES.items() if "train" in case]
 @pytest.mark.parametrize("name", mark_slow_except(TRAINED, "resnet18"))
 @in_separate_process
 def test_training_loss_gradients_and_buffers_equal_torchvisions(name):
+    assert_training(CASES[name])
+
+
+@in_separate_process
+def test_a_training_step_on_the_cpu_kernels_equals_torchvisions():
+    with use_cpu_kernels():
+        assert_training(CASES["resnet18"])
+
+
+def assert_training(case: dict) -> None:
     """Tolerances: loss 1e-4, gradient norms 2 %, running statistics 1e-3.
 
     Each plus three times the error of PyTorch's float32 against float64: 0.25 % at 50 layers.
     """
-    case = CASES[name]
-    train = CASES[name]["train"]
-    net = build_network(case, training=True)
+    train = case["train"]
+    net = ResNetCase(case).build_model(training=True)
     (image, label) = make_inputs(case)
-    value, scores, norms = compute_gradients(net, build_loss(case), image, label)
+    value, scores, norms = compute_gradients(net, ResNetCase(case).build_loss(), image, label)
     noise = 3 * abs(train["loss"] / train["loss64"] - 1)
     assert value == pytest.approx(train["loss64"], rel=1e-4 + noise)
     others = train["other_losses64"]
-    plain = float(losses.build_loss(0.0, "excluded")(scores, label).asnumpy())
+    plain = float(losses.SmoothedCrossEntropy(0.0, "excluded")(scores, label).asnumpy())
     assert plain == pytest.approx(others["cross_entropy"], rel=1e-4)
-    included = float(losses.build_loss(0.1, "included")(scores, label).asnumpy())
+    included = float(losses.SmoothedCrossEntropy(0.1, "included")(scores, label).asnumpy())
     name = "label_smoothing_0.1_uniform_over_all_K (PyTorch, NVIDIA)"
     assert included == pytest.approx(others[name], rel=1e-4)
     exact = train["grad_norm64"]
@@ -73,8 +83,11 @@ def test_training_loss_gradients_and_buffers_equal_torchvisions(name):
 @in_separate_process
 def test_five_updates_with_the_no_decay_groups_equal_torchvisions(part):
     recorded = SMALL["train"][part]
-    step = build_train_step(SMALL, part)
-    assert assert_updates(step, make_inputs(SMALL), recorded, "delta_norm") > 100
+    step = ResNetCase(SMALL).build_train_step(part)
+    assert (
+        assert_updates(step, inputs=make_inputs(SMALL), recorded=recorded, lengths="delta_norm")
+        > 100
+    )
 
 
 @without_values

@@ -8,7 +8,7 @@ import pytest
 from mindspore import Parameter, Tensor, nn
 
 from resnet50.config import Config, Data, Model, Train
-from resnet50.loss import build_loss
+from resnet50.loss import SmoothedCrossEntropy
 from resnet50.lr_generator import build_parameter_groups, get_lr, is_decayed
 from resnet50.mixup import MixImages, mix_targets
 from resnet50.model import build_network
@@ -72,7 +72,7 @@ def test_rates_with_warm_up_and_cosine_equal_the_originals(case):
 
 @pytest.mark.parametrize("case", CASES["nvidia_per_epoch"])
 def test_nvidias_rate_changes_once_per_epoch(case):
-    result = compute_rates("cosine", case, 3, lr_changes="epoch")
+    result = compute_rates("cosine", case=case, per_epoch=3, lr_changes="epoch")
     assert_points(result[::3], case["values"])
     assert (result[::3] == result[2::3]).all()
 
@@ -98,7 +98,9 @@ def test_rates_of_torchvisions_second_recipe_equal_its_schedulers():
 def test_a_curve_may_be_longer_than_the_run():
     case = {"lr_max": 0.3, "lr_end": 0.0, "total_epochs": 24}
     short, whole = (
-        compute_rates("cosine", {**case, "total_epochs": epochs}, 5, schedule_epochs=28)
+        compute_rates(
+            "cosine", case={**case, "total_epochs": epochs}, per_epoch=5, schedule_epochs=28
+        )
         for epochs in (24, 28)
     )
     assert len(short) == 24 * 5
@@ -126,7 +128,7 @@ def test_se_resnet50_trains_at_224_and_tests_at_256_as_in_the_zoo():
 def test_rates_of_the_lars_yaml_equal_mlperfs():
     """32,768 images an update on 128 devices: 39 updates an epoch, 2,267 in all."""
     cfg = load_config(Config, CONFIGS / "resnet50_r50_imagenet_lars.yaml")
-    order = TrainSampler(1_281_167, cfg.data.batch, 0, 128, 0)
+    order = TrainSampler(1_281_167, batch=cfg.data.batch, rank=0, size=128, seed=0)
     assert (order.effective_batch_size(1), order.steps_per_epoch) == (32_768, 39)
     lr = get_lr(cfg.train, 39, 32_768)
     assert len(lr) == pytest.approx(2267, abs=39)
@@ -143,7 +145,7 @@ def test_the_settings_choose_the_optimizer(name):
     small = ["model.first_width=2", "train.nesterov=false"]
     changes = [f"train.optimizer={name}", "train.trust_coefficient=0.02", "train.epsilon=0.5"]
     cfg = load_config(Config, path, [*small, *changes])
-    setup = build(cfg, Runtime(), TrainSampler(1000, 128, 0, 1, 0))
+    setup = build(cfg, Runtime(), TrainSampler(1000, batch=128, rank=0, size=1, seed=0))
     step = setup.step
     lr = setup.lr
     assert type(step.optimizer) is {"sgd": SGD, "lars": LARS}[name]
@@ -170,9 +172,9 @@ def test_both_label_smoothings_equal_the_originals(case):
     scores = Tensor(scores.astype(np.float32))
     label = Tensor(np.array(case["labels"], np.int32))
     for others, name in (("excluded", "over_K_minus_1"), ("included", "uniform_over_K")):
-        loss = build_loss(case["smoothing"], others)(scores, label)
+        loss = SmoothedCrossEntropy(case["smoothing"], others)(scores, label)
         assert float(loss.asnumpy()) == pytest.approx(case[name], rel=1e-5)
-    assert float(build_loss(0.0, "included")(scores, label).asnumpy()) == pytest.approx(
+    assert float(SmoothedCrossEntropy(0.0, "included")(scores, label).asnumpy()) == pytest.approx(
         case["cross_entropy"], rel=1e-5
     )
 
@@ -255,16 +257,16 @@ def test_mixup_mixes_images_and_losses_alike():
     label = np.array([2, 0, 1, 2], np.int32)
     scores = rng.standard_normal((4, 5)).astype("f4")
     target = mix_targets(label, Data(root=Path(), mixup=0.2), rng)
-    fraction = target[0, 2]
-    partner = target[:, 3].astype(int)
-    assert (target[:, 2] == fraction).all()
+    fraction = target[0, 1]
+    partner = target[:, 2].astype(int)
+    assert (target[:, 1] == fraction).all()
     assert sorted(partner) == [0, 1, 2, 3]
     image = rng.randint(0, 256, (4, 3, 2, 2)).astype(np.uint8)
-    normalize = Normalize(MEAN, STD, 3, axis=1, rank=4)
+    normalize = Normalize(MEAN, std=STD, channels=3, axis=1, rank=4)
     x = (image / 255 - np.reshape(MEAN, (3, 1, 1))) / np.reshape(STD, (3, 1, 1))
     mixed = MixImages(normalize)(Tensor(image), Tensor(target)).asnumpy()
     np.testing.assert_allclose(mixed, fraction * x + (1 - fraction) * x[partner], atol=1e-5)
-    loss = build_loss(0.1, "included")
+    loss = SmoothedCrossEntropy(0.1, "included")
 
     def value(expected_target: np.ndarray) -> float:
         return float(loss(Tensor(scores), Tensor(expected_target)).asnumpy())

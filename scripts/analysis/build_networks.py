@@ -7,50 +7,49 @@ from typing import Any, Callable
 import numpy as np
 from mindspore import Tensor, nn
 
+from utils.config import NetworkConfig
 from utils.data.sampler import TrainSampler
-from utils.export import inference
+from utils.inference import load
 from utils.networks import find_network
 from utils.runtime import Runtime
 from utils.train.train_step import TrainStep
-from utils.train.trainer import enable_cpu_kernels
 
 
-def drop_pretrained(cfg: Any) -> Any:
+def drop_pretrained(cfg: NetworkConfig) -> NetworkConfig:
     """The same settings with fresh weights: speed and plans need no checkpoint."""
     return replace(cfg, train=replace(cfg.train, pretrained=None, new_head=False))
 
 
-def build_train_step(network: str, cfg: Any, rt: Runtime) -> TrainStep:
+def build_train_step(network: str, cfg: NetworkConfig, rt: Runtime) -> TrainStep:
     """The train step, for an epoch of a thousand steps."""
-    enable_cpu_kernels(rt)
     samples = 1000 * cfg.data.batch * rt.size
-    sampler = TrainSampler(samples, cfg.data.batch, rt.rank, rt.size, 0)
-    return find_network(network).train.build(cfg, rt, sampler).step.set_train()
+    sampler = TrainSampler(samples, batch=cfg.data.batch, rank=rt.rank, size=rt.size, seed=0)
+    return find_network(network).build_train_setup(cfg, rt, sampler).step.set_train()
 
 
-def build_eval_network(network: str, cfg: Any) -> nn.Cell:
+def build_eval_network(network: str, cfg: NetworkConfig) -> nn.Cell:
     """The network as eval.py runs it, with fresh weights."""
-    net = inference.build_network(find_network(network), cfg)
-    return inference.prepare_for_evaluation(net, cfg.run.amp_level)
+    net = load.build_network(find_network(network), cfg)
+    return load.prepare_for_evaluation(net, cfg.run.amp_level)
 
 
-def make_dummy_batch(network: str, cfg: Any, seed: int = 0) -> tuple[Tensor, Tensor]:
+def make_dummy_batch(network: str, cfg: NetworkConfig, seed: int = 0) -> tuple[Tensor, Tensor]:
     """(random clips uint8, target) of the shapes of a training batch."""
-    dataset = find_network(network).dataset
     videos = cfg.data.batch
-    shape = (videos, *dataset.get_clip_shape(cfg.data, cfg.data.crop))
+    shape = (videos, *find_network(network).get_sample_shape(cfg))
     clips = np.random.RandomState(seed).randint(0, 255, shape).astype(np.uint8)
-    return Tensor(clips), Tensor(dataset.build_targets(cfg, np.zeros(videos, np.int32)))
+    labels = np.zeros(videos, np.int32)
+    return Tensor(clips), Tensor(find_network(network).build_targets(cfg, labels))
 
 
-def build_cell(network: str, cfg: Any, rt: Runtime, mode: str) -> tuple[nn.Cell, tuple]:
+def build_cell(network: str, cfg: NetworkConfig, rt: Runtime, mode: str) -> tuple[nn.Cell, tuple]:
     """(train step or network in evaluation, its inputs for random clips); `mode`: train or eval."""
     clips, target = make_dummy_batch(network, cfg)
     if mode == "train":
         step = build_train_step(network, cfg, rt)
         return step, (clips, target, *step.make_dropout_factors())
     # Each clip of a video is one row of the batch.
-    shape = find_network(network).dataset.get_input_shape(cfg.data)
+    shape = find_network(network).get_input_shape(cfg)
     return build_eval_network(network, cfg), (clips.reshape(-1, *shape),)
 
 

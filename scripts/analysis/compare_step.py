@@ -6,12 +6,13 @@
         tsm/tests/golden/tsm_r50_8f_small.json
         [--recipe "head_lr_mult=1"] [--tolerance 1e-4] [--section.key=value ...]
 
---record takes one step: the first batch of the yaml's data, weights from the checkpoint or from the
-seed. It writes batch, weights, activations, loss, gradients and update. --against takes the same
-step again, for example on another device, with other settings, or after a change. It compares batch
-and weights, then takes both from the record, so that an error in them does not hide later ones.
---case compares with a golden case; yaml and settings then only choose network and device. --recipe
-replays the case with other settings, which RECIPE of the network's golden_case.py lists.
+--record takes one step: the first batch of the config file's data, weights from the checkpoint or
+from the seed. It writes batch, weights, activations, loss, gradients and update. --against takes
+the same step again, for example on another device, with other settings, or after a change. It
+compares batch and weights, then takes both from the record, so that an error in them does not hide
+later ones.
+--case compares with a golden case; recipe and settings then only choose network and device.
+--recipe replays the case with other settings, which `recipe` in the network's golden_case.py lists.
 
 Prints a line for each array: stage, name, relative error. The last line of stdout is one JSON
 object: first (stage, name and error of the first beyond the tolerance, or null), largest (by
@@ -34,13 +35,15 @@ import numpy as np
 
 from scripts.analysis import step_comparison
 from utils import cli, log, runtime
+from utils.config import NetworkConfig
 from utils.networks import Network
+from utils.nn import kernels
 from utils.testing.golden import load_case
 
 
 def main(
     network: Network,
-    cfg,
+    cfg: NetworkConfig,
     *,
     record: Optional[Path] = None,
     against: Optional[Path] = None,
@@ -58,10 +61,12 @@ def main(
     rt = runtime.start(cfg.run)
     log.start_log(rt)
     if case:
-        golden = network.golden_case
-        changed = step_comparison.change_recipe(read_case(case), golden, recipe)
-        return report(step_comparison.compare_with_case(changed, golden), tolerance)
-    step, clip, target = build_first_step(network, cfg, rt, checkpoint_path)
+        golden = network.build_golden_case(read_case(case))
+        step_comparison.change_recipe(golden, recipe)
+        with kernels.use(kernels.select(cfg.run.device)):
+            differences = step_comparison.compare_with_case(golden)
+        return report(differences, tolerance)
+    step, clip, target = build_first_step(network, cfg=cfg, rt=rt, path=checkpoint_path)
     if record:
         arrays = step_comparison.record_step(step, clip, target)
         step_comparison.save_record(record, arrays)
@@ -70,11 +75,15 @@ def main(
     recorded = step_comparison.load_record(against)
     weights = step_comparison.copy_weights(step.net)
     own = {f"weights/{name}": value for name, value in weights.items()}
-    stored = {key: value for key, value in recorded.items() if key.startswith("weights/")}
-    if {key: v.shape for key, v in stored.items()} != {key: v.shape for key, v in own.items()}:
+    recorded_weights = {key: value for key, value in recorded.items() if key.startswith("weights/")}
+    if {key: v.shape for key, v in recorded_weights.items()} != {
+        key: v.shape for key, v in own.items()
+    }:
         raise ValueError("--against: the record is of another network, or of other classes")
     own.update({"data/clip": clip, "data/target": target})
-    step_comparison.set_weights(step.net, {name: stored[f"weights/{name}"] for name in weights})
+    step_comparison.set_weights(
+        step.net, {name: recorded_weights[f"weights/{name}"] for name in weights}
+    )
     arrays = step_comparison.record_step(step, recorded["data/clip"], recorded["data/target"])
     return report(step_comparison.compare_records({**arrays, **own}, recorded), tolerance)
 
@@ -83,33 +92,34 @@ def read_case(path: Path) -> dict:
     try:
         return load_case(path)
     except (OSError, ValueError) as error:
-        raise ValueError(f"--case: {path} is no golden case: {error}") from None
+        raise ValueError(f"--case: {path} is not a golden case: {error}") from None
 
 
-def build_first_step(network: Network, cfg, rt: runtime.Runtime, path: Optional[Path]) -> tuple:
-    """(train step, clip, target): the yaml's network and the first batch of its data."""
-    dataset = network.dataset
-    records = dataset.read_records(cfg, "train")
-    sampler = dataset.build_train_sampler(cfg, records, rt)
+def build_first_step(
+    network: Network, cfg: NetworkConfig, rt: runtime.Runtime, path: Optional[Path]
+) -> tuple:
+    """(train step, clip, target): the config file's network and the first batch of its data."""
+    records = network.read_records(cfg, "train")
+    sampler = network.build_train_sampler(cfg, records, rt)
     if path:
         cfg = replace(cfg, train=replace(cfg.train, pretrained=path))
-    step = network.train.build(cfg, rt, sampler).step
-    source = dataset.TrainSource(records, cfg, sampler, 1, 0)
+    step = network.build_train_setup(cfg, rt, sampler).step
+    source = network.build_train_rows(cfg, records, sampler, epochs=1, skip=0)
     rows = source.dataset().create_tuple_iterator(num_epochs=1, output_numpy=True)
     return step, *next(iter(rows))
 
 
 def report(result: list[step_comparison.Difference], tolerance: float) -> None:
-    first = None
+    earliest = None
     largest = {}
     for item in result:
         is_beyond = not item.error <= tolerance
-        if is_beyond and not first:
-            first = {**item._asdict(), "error": round_error(item.error)}
+        if is_beyond and not earliest:
+            earliest = {**item._asdict(), "error": round_error(item.error)}
         largest[item.stage] = max(largest.get(item.stage, 0.0), item.error)
         print(f"{item.stage:10s} {item.error:10.3e} {'>' if is_beyond else ' '} {item.name}")
     largest = {stage: round_error(error) for stage, error in largest.items()}
-    print(json.dumps({"first": first, "largest": largest, "tolerance": tolerance}))
+    print(json.dumps({"first": earliest, "largest": largest, "tolerance": tolerance}))
 
 
 def round_error(error: float) -> Optional[float]:

@@ -4,9 +4,9 @@
     python scripts/analysis/complexity.py --config_path Y [--layers] [--section.key=value ...]
         [--network x3d]
 
-Without arguments prints a row for every network of the zoo's yaml files. Yaml files that differ in
-the number of classes only have one row, for the most common number. With a yaml prints its row,
-then one for every kind of operator, and with --layers one for every layer, in the order of the
+Without arguments prints a row for every network of the zoo's recipes. Recipes that differ in the
+number of classes only have one row, for the most common number. With a recipe prints its row, then
+one for every kind of operator, and with --layers one for every layer, in the order of the
 forward pass. The counts are of one run in evaluation, on the CPU, of a clip as in training. Bytes:
 of the input as uint8; of activations, the outputs of all layers, and of gradients, all trainable
 parameters, as float32. The columns `per ...` are multiply-adds for each of these bytes. The last
@@ -20,7 +20,6 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
@@ -31,9 +30,9 @@ prepare_process()
 import numpy as np
 
 from utils import cli, runtime
-from utils.config import ROOT, Run, load_config
+from utils.complexity import LayerCost, count_layers
+from utils.config import ROOT, NetworkConfig, Run, load_config
 from utils.networks import Network, find_network_of_yaml
-from utils.nn.complexity import LayerCost, count_layers
 
 COMPUTING = {  # kind of operator: its name in the last column
     "1x1 convolution": "1x1",
@@ -56,11 +55,11 @@ TEXTS = ("network", "clip", "layer", "kind", "% of multiply-adds")
 SUMS = ("macs", "parameters", "inputs", "outputs")  # of a layer, and over the layers of a kind
 
 
-def main(network: Network, cfg: Any, *, layers: bool = False) -> None:
+def main(network: Network, cfg: NetworkConfig, *, layers: bool = False) -> None:
     runtime.start(Run(device="CPU"))
     costs = count_costs(network, cfg)
     name = cfg.run.out.name
-    row = summarize(network.dataset.get_input_shape(cfg.data), costs)
+    row = summarize(network.get_input_shape(cfg), costs)
     result = {"network": name, **row}
     print_table(COLUMNS, [[name, *format_row(row)]])
     lines = [[kind, *(f"{n:,}" for n in sums.values())] for kind, sums in row["kinds"].items()]
@@ -84,7 +83,7 @@ def print_all_networks() -> None:
         start = time.monotonic()
         network = find_network_of_yaml(paths[0])
         cfg = load_config(network.config, paths[0])
-        row = summarize(network.dataset.get_input_shape(cfg.data), count_costs(network, cfg))
+        row = summarize(network.get_input_shape(cfg), count_costs(network, cfg))
         print_line([paths[0].stem, *format_row(row)], COLUMNS, widths)
         seconds = round(time.monotonic() - start, 1)
         names = [path.stem for path in paths]
@@ -93,9 +92,9 @@ def print_all_networks() -> None:
 
 
 def group_yamls() -> list[list[Path]]:
-    """The yaml files of all networks, those of one model and shape of clip together.
+    """The config files of all networks, those of one model and shape of clip together.
 
-    The first of a group has the number of classes that most yaml files of its network have.
+    The first of a group has the number of classes that most config files of its network have.
     """
     groups = defaultdict(list)
     classes = {}
@@ -105,20 +104,20 @@ def group_yamls() -> list[list[Path]]:
         arguments = cfg.model_arguments()
         classes[path] = (network.name, arguments["num_classes"])
         arguments = {k: v for k, v in sorted(arguments.items()) if k not in UNCOUNTED}
-        clip = network.dataset.get_input_shape(cfg.data)
+        clip = network.get_input_shape(cfg)
         groups[repr((network.name, clip, arguments))].append(path)
-    common = Counter(classes.values())
-    return [sorted(paths, key=lambda p: -common[classes[p]]) for paths in groups.values()]
+    class_counts = Counter(classes.values())
+    return [sorted(paths, key=lambda p: -class_counts[classes[p]]) for paths in groups.values()]
 
 
-def use_cpu(cfg: Any) -> Any:
+def use_cpu(cfg: NetworkConfig) -> NetworkConfig:
     """The settings for a CPU, which has an implementation of every operator. Counts are equal."""
     return replace(cfg, run=replace(cfg.run, device="CPU"))
 
 
-def count_costs(network: Network, cfg: Any) -> list[LayerCost]:
-    net = network.model.build_network(**use_cpu(cfg).model_arguments())
-    return count_layers(net, network.dataset.get_input_shape(cfg.data))
+def count_costs(network: Network, cfg: NetworkConfig) -> list[LayerCost]:
+    net = network.build_model(**use_cpu(cfg).model_arguments())
+    return count_layers(net, network.get_input_shape(cfg))
 
 
 def summarize(clip: tuple[int, ...], layers: Sequence[LayerCost]) -> dict:

@@ -18,7 +18,7 @@ status 0: the step ran; 1: the graph cannot be built or run, for the reason on s
 import json
 import sys
 from pathlib import Path
-from typing import Any, Literal, Optional
+from typing import Literal, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
@@ -29,6 +29,7 @@ prepare_process()
 from scripts.dry_run.reading import DryRun
 from scripts.dry_run.simulator import CHIPS, CORES, MODES, Machine, dry_run
 from utils import cli
+from utils.config import NetworkConfig
 from utils.networks import Network
 
 TABLE_NAMES = 16  # kernels by name in the table
@@ -36,7 +37,7 @@ TABLE_NAMES = 16  # kernels by name in the table
 
 def main(
     network: Network,
-    cfg: Any,
+    cfg: NetworkConfig,
     *,
     chip: Literal[tuple(CHIPS)],
     ranks: cli.PositiveInt = 1,
@@ -45,7 +46,13 @@ def main(
     cann: Optional[Path] = None,
     keep: Optional[Path] = None,
 ) -> int:
-    result = dry_run(network.name, cfg, Machine(chip, ranks, cores, cann), mode, keep)
+    result = dry_run(
+        network.name,
+        cfg=cfg,
+        machine=Machine(chip, ranks=ranks, cores=cores, cann=cann),
+        mode=mode,
+        keep=keep,
+    )
     name = cfg.run.out.name
     if result.finished:
         print(f"{name}: {mode} step for {chip}, rank 0 of {ranks}, {cores} cores\n")

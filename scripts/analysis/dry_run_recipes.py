@@ -3,10 +3,10 @@
     python scripts/analysis/dry_run_recipes.py --out FILE.md [--chip ascend910b] [--ranks 8]
         [--only NAME,NAME]
 
-Runs one training step of each yaml of the zoo as scripts/analysis/dry_run.py does, at its full
+Runs one training step of each recipe of the zoo as scripts/analysis/dry_run.py does, at its full
 size: one to six minutes each, hours for all. After each recipe a JSON line is appended to
 FILE.jsonl and the table in FILE.md is written anew; the same command goes on where it stopped.
-Delete FILE.jsonl to start again. --only takes names of yamls. The last line of stdout is one JSON
+Delete FILE.jsonl to start again. --only takes names of recipes. The last line of stdout is one JSON
 object: recipes, failed. Exit status 1 if a step cannot be built or run.
 """
 
@@ -21,7 +21,7 @@ from utils.runtime import prepare_process
 
 prepare_process()
 
-from scripts.dry_run.simulator import CHIPS, Machine, choose_ranks, dry_run
+from scripts.dry_run.simulator import CHIPS, Machine, dry_run
 from utils import cli
 from utils.config import ROOT, load_config
 from utils.files import report_write_errors, write_text
@@ -69,8 +69,8 @@ def run_recipe(path: Path, chip: str, ranks: int) -> dict[str, Any]:
     """The row of a recipe: the summary of its dry run, and the other columns of the table."""
     network = find_network_of_yaml(path)
     cfg = load_config(network.config, path)
-    result = dry_run(network.name, cfg, Machine(chip, choose_ranks(cfg.run.cluster, ranks)))
-    clips = cfg.data.batch * getattr(cfg.data, "repeated_aug", 1)
+    result = dry_run(network.name, cfg, Machine(chip, ranks))
+    clips = cfg.data.batch * cfg.data.clips_per_sample
     row = {"recipe": path.stem, "ranks": ranks, "amp": cfg.run.amp, "clips": clips}
     return {**row, "device_memory_gb": cfg.run.device_memory, **result.summary()}
 

@@ -73,7 +73,7 @@ def main(
     if report:
         with report_write_errors(report, "--report"):
             report.mkdir(parents=True, exist_ok=True)
-        write_report(report, samples, predictions, result=result)
+        write_report(report, samples=samples, predictions=predictions, result=result)
     print_result(result, Runtime())
 
 

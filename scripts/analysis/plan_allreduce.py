@@ -1,20 +1,18 @@
 """Finds the split of gradients into AllReduce segments, and predicts how a training scales.
 
     python scripts/analysis/plan_allreduce.py --config_path Y --devices 8,64,512,1536
-        [--bandwidth GB/s] [--latency us] [--topology NODESxDEVICES]
-        [--profile FILE | --chip ascend910b] [--out FOLDER] [--network tsm]
+        [--bandwidth GB/s] [--latency us] [--topology NODESxDEVICES] [--cluster SETTINGS]
+        [--chip ascend910b] [--out FOLDER] [--network tsm]
         [--section.key=value ...]
 
-The machines are those of the yaml's `run.cluster`, or its defaults. --bandwidth and --latency are
-those between nodes, --topology sets the devices of a node. --run.cluster='{local_bandwidth: 50,
-tflops: 8, ...}' describes other machines. FILE (scripts/analysis/profile_backward.py) has the times
-at which gradients are complete; without it they are counted from the network's operations. With
---chip, a dry run shows the order in which that Ascend completes them; only the times are counted.
-The order is saved as gradients.json in FOLDER, for --profile and run.gradient_profile.
+--bandwidth and --latency are those between nodes, --topology sets the devices of a node.
+--cluster='{local_bandwidth: 50, tflops: 8, ...}' describes the machines further; docs/scaling.md
+lists its settings. The times at which gradients are complete are counted from the network's
+operations. With --chip, a dry run shows the order in which that Ascend completes them.
 
-For every number of devices, prints the best split next to one segment, the yaml's own split and one
-segment a layer. Writes plan.csv, timeline.png and scaling.png into FOLDER, and prints the yaml line
-to paste. docs/measured/scaling.md explains the model. The last line of stdout is one JSON object.
+For every number of devices, prints the best split next to one segment, the config file's own split
+and one segment a layer, and the line for the config file. Writes plan.csv into FOLDER.
+docs/measured/scaling.md explains the model. The last line of stdout is one JSON object.
 """
 
 import argparse
@@ -35,17 +33,26 @@ prepare_process()
 
 import numpy as np
 
-from scripts.analysis import plan_plots
+from scripts.analysis.allreduce import planner
+from scripts.analysis.allreduce.cost_model import Cluster
+from scripts.analysis.allreduce.gradient_times import Backward, count_backward
+from scripts.analysis.allreduce.planner import (
+    Prediction,
+    Segment,
+    layer_ends,
+    layer_names,
+    layer_of,
+    predict,
+)
 from scripts.analysis.build_networks import build_train_step, drop_pretrained
 from scripts.dry_run.simulator import CHIPS, Machine, dry_run
 from utils import cli, runtime
-from utils.cost_model import Cluster
-from utils.distributed import fusion_planner
-from utils.distributed.fusion_planner import Prediction, Segment, layer_ends, layer_of, predict
-from utils.distributed.gradient_fusion import backward_of, layer_names, segment_ends
-from utils.distributed.gradient_timing import Backward, write_backward
+from utils.complexity import count_layers
+from utils.config import build_dataclass
+from utils.distributed.gradient_fusion import segment_ends
 from utils.files import report_write_errors
 from utils.networks import Network
+from utils.yaml_text import load_yaml
 
 RANKS = 8  # of a dry run; the order of gradients is the same for any number above 1
 BEST = "best"
@@ -69,6 +76,17 @@ def read_counts(text: str) -> list[int]:
     return sorted({int(word) for word in words})
 
 
+def read_cluster(text: str) -> Cluster:
+    """The machines from settings as YAML: {tflops: 8, ...}."""
+    try:
+        values = load_yaml(text)
+        if not isinstance(values, dict):
+            raise ValueError("expected settings, as in {tflops: 8, latency: 5}")
+        return build_dataclass(Cluster, values, "")
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def main(
     network: Network,
     cfg,
@@ -77,42 +95,34 @@ def main(
     bandwidth: Optional[float] = None,
     latency: Optional[float] = None,
     topology: Optional[Annotated[tuple[int, int], read_topology]] = None,
-    profile: Optional[Path] = None,
+    cluster: Optional[Annotated[Cluster, read_cluster]] = None,
     chip: Optional[Literal[tuple(CHIPS)]] = None,
     out: Optional[Path] = None,
 ) -> None:
     nodes, per_node = topology or (max(devices), None)
     changes = {"bandwidth": bandwidth, "latency": latency, "devices_per_node": per_node}
     changes = {name: value for name, value in changes.items() if value is not None}
-    cluster = replace(cfg.run.cluster or Cluster(), **changes)
+    cluster = replace(cluster or Cluster(), **changes)
     for count in devices:
         if cluster.nodes(count) > nodes:
             shape = "x".join(map(str, topology))
             raise ValueError(f"--devices: {count} devices are more than --topology {shape} has")
     folder = out or cfg.run.out / "plan"
-    if chip and profile:
-        raise ValueError(
-            "--chip and --profile exclude each other: each sets when gradients are ready"
-        )
+    positions = order_gradients(network.name, cfg, chip) if chip else {}
+    backward = time_gradients(network, cfg, cluster)
     if chip:
-        with report_write_errors(folder, "--out"):  # before the dry run, which takes a minute
-            folder.mkdir(parents=True, exist_ok=True)
-        positions = order_gradients(network.name, cfg, chip)
-        counted = time_gradients(network, cfg, cluster, None)
-        backward = time_positions(positions, counted, chip)
-        path = folder / "gradients.json"
-        with report_write_errors(path, "--out"):
-            write_backward(path, backward, cfg.data.batch, chip)
-    else:
-        backward = time_gradients(network, cfg, cluster, profile or cfg.run.gradient_profile)
-    plans = {count: compare(backward, cluster, count, cfg.run.all_reduce) for count in devices}
+        backward = time_positions(positions, backward, chip)
+    plans = {
+        count: compare(backward, cluster=cluster, devices=count, own=cfg.run.all_reduce)
+        for count in devices
+    }
     size = backward.sizes.sum() / 1e6
     tensors = len(backward.names)
     print(f"{cfg.run.out.name}: a step of {1e3 * backward.step:.1f} ms on one device,")
     print(f"gradients of {size:.2f} MB in {tensors} tensors; {backward.source}\n")
     for count, predictions in plans.items():
-        print(format_plan(backward, cluster, count, predictions))
-    write_files(folder, backward, plans)
+        print(format_plan(backward, cluster=cluster, devices=count, predictions=predictions))
+    write_table(folder, backward, plans)
     names = layer_names(backward.names, plans[max(plans)][BEST].ends)
     split = f"[{', '.join(names)}]" if names else "none"
     line = f"run: {{all_reduce: {split}}}"
@@ -125,15 +135,12 @@ def order_gradients(network: str, cfg: Any, chip: str) -> dict[str, float]:
 
     A dry run sums every gradient in a separate AllReduce. The row of that AllReduce in MindSpore's
     execution order shows how much of the backward pass precedes it. Raises ValueError for a chip
-    that is no Ascend, for a step that does not compile, and if this machine cannot do a dry run.
+    that is not an Ascend, for a step that does not compile, and if this machine cannot dry-run.
     """
     if CHIPS[chip] != "Ascend":
-        raise ValueError(
-            f"--chip {chip}: a dry run shows the order of gradients on Ascend only; "
-            "scripts/analysis/profile_backward.py measures it on a device"
-        )
-    cfg = replace(cfg, run=replace(cfg.run, all_reduce="none", gradient_profile=None))
-    result = dry_run(network, cfg, Machine(chip, RANKS), separate_gradients=True)
+        raise ValueError(f"--chip {chip}: a dry run shows the order of gradients on Ascend only")
+    cfg = replace(cfg, run=replace(cfg.run, all_reduce="none"))
+    result = dry_run(network, cfg=cfg, machine=Machine(chip, RANKS), separate_gradients=True)
     if not result.finished:
         raise ValueError(f"--chip {chip}: the train step does not compile: {result.reason}")
     return result.locate_gradients(result.details["gradients"])
@@ -154,17 +161,16 @@ def time_positions(positions: Mapping[str, float], counted: Backward, chip: str)
     return replace(counted, ready=np.minimum(ready, counted.step), source=source)
 
 
-def time_gradients(network: Network, cfg, cluster: Cluster, profile: Optional[Path]) -> Backward:
-    """When each gradient is complete on one device: from a file, or counted from operations."""
-    run = replace(cfg.run, device="CPU", amp="O0", cpu_amp="O0", cluster=cluster)
-    run = replace(run, all_reduce="none")
-    cfg = drop_pretrained(replace(cfg, run=replace(run, gradient_profile=profile)))
+def time_gradients(network: Network, cfg, cluster: Cluster) -> Backward:
+    """When each gradient is complete on one device, counted from operations."""
+    run = replace(cfg.run, device="CPU", amp="O0", cpu_amp="O0", all_reduce="none")
+    cfg = drop_pretrained(replace(cfg, run=run))
     step = build_train_step(network.name, cfg, runtime.start(cfg.run))
     names = [p.name for p in step.optimizer.parameters]
     sizes = [p.size * p.itemsize for p in step.optimizer.parameters]
-    clips = cfg.data.batch * getattr(cfg.data, "repeated_aug", 1)
-    shape = (clips, *network.dataset.get_input_shape(cfg.data))
-    return backward_of(step.net, names, sizes, cfg.run, shape)
+    layers = count_layers(step.net, network.get_input_shape(cfg))
+    clips = cfg.data.batch * cfg.data.clips_per_sample
+    return count_backward(names, sizes=sizes, layers=layers, batch=clips, cluster=cluster)
 
 
 def compare(backward: Backward, cluster: Cluster, devices: int, own) -> dict[str, Prediction]:
@@ -172,8 +178,11 @@ def compare(backward: Backward, cluster: Cluster, devices: int, own) -> dict[str
     splits = {ONE: [len(backward.names) - 1], LAYERS: layer_ends(backward.names)}
     if not isinstance(own, str):
         splits[YAML] = segment_ends(backward.names, own)
-    others = {name: predict(backward, cluster, devices, ends) for name, ends in splits.items()}
-    return {BEST: fusion_planner.plan(backward, cluster, devices), **others}
+    others = {
+        name: predict(backward, cluster=cluster, devices=devices, ends=ends)
+        for name, ends in splits.items()
+    }
+    return {BEST: planner.plan(backward, cluster, devices), **others}
 
 
 def format_plan(backward: Backward, cluster: Cluster, devices: int, predictions: dict) -> str:
@@ -200,16 +209,16 @@ def format_plan(backward: Backward, cluster: Cluster, devices: int, predictions:
 def describe_segment(backward: Backward, segment: Segment) -> dict:
     """The columns of plan.csv that describe a segment."""
     return {
-        "first_layer": layer_of(backward.names[segment.first]),
+        "first_layer": layer_of(backward.names[segment.first_gradient]),
         "last_layer": layer_of(backward.names[segment.last]),
-        "tensors": segment.last - segment.first + 1,
+        "tensors": segment.last - segment.first_gradient + 1,
         "bytes": segment.size,
         **{f"{name}_ms": 1e3 * getattr(segment, name) for name in ("ready", "begin", "end")},
     }
 
 
-def write_files(folder: Path, backward: Backward, plans: dict) -> None:
-    """Writes plan.csv, with a row for every segment of every split, and the plots."""
+def write_table(folder: Path, backward: Backward, plans: dict) -> None:
+    """Writes plan.csv, with a row for every segment of every split."""
     rows = [
         {
             **{"devices": count, "split": name, "segment": i},
@@ -224,16 +233,10 @@ def write_files(folder: Path, backward: Backward, plans: dict) -> None:
     rows = [{k: round(v, 4) if k.endswith("_ms") else v for k, v in row.items()} for row in rows]
     with report_write_errors(folder, "--out"):
         folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / "plan.csv", "w", newline="") as file:
-            writer = csv.DictWriter(file, rows[0])
-            writer.writeheader()
-            writer.writerows(rows)
-    # The plot leaves out the split with one segment a layer: a hundred bars cannot be read.
-    largest = plans[max(plans)]
-    bars = {name: prediction for name, prediction in largest.items() if name != LAYERS}
-    plan_plots.draw_timeline(folder / "timeline.png", backward, bars)
-    curves = {name: [predictions[name] for predictions in plans.values()] for name in largest}
-    plan_plots.draw_scaling(folder / "scaling.png", curves)
+    with report_write_errors(folder, "--out"), open(folder / "plan.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def summarize(plans: dict) -> dict:

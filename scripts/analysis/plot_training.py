@@ -61,14 +61,14 @@ def read_log(folder: Path) -> list[dict]:
     lines = [line for line in map(parse_line, path.read_text().splitlines()) if "epoch" in line]
     if not lines:
         raise ValueError(f"{path} has no line yet")
-    kept: list[dict] = []
+    latest_lines: list[dict] = []
     newest = 0
     for line in lines:
         if line.get("step", newest + 1) <= newest:  # a killed run repeats the steps after its save
-            kept = [old for old in kept if is_before(old, line)]
+            latest_lines = [old for old in latest_lines if is_before(old, line)]
         newest = line.get("step", newest)
-        kept.append(line)
-    return kept
+        latest_lines.append(line)
+    return latest_lines
 
 
 def is_before(old: dict, line: dict) -> bool:
@@ -91,7 +91,7 @@ def draw_runs(runs: dict[str, list[dict]]) -> Figure:
     labels = names if len(set(names)) == len(names) else list(runs)
     for axes, (title, name, unit) in zip(panels, PANELS):
         for number, (label, lines) in enumerate(zip(labels, runs.values())):
-            draw_run(axes, lines, name, unit, label, f"C{number}")
+            draw_run(axes, lines=lines, name=name, unit=unit, label=label, color=f"C{number}")
         axes.set_title(title, fontsize=10, loc="left")
         axes.grid(alpha=0.3)
         if name in FROM_ZERO:

@@ -10,7 +10,6 @@ import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
 
@@ -18,6 +17,7 @@ from utils.config import convert_scalar
 from utils.files import report_write_errors
 from utils.testing.golden import (
     UPDATES,
+    GoldenCase,
     compute_scores,
     generate_input,
     map_torch_names,
@@ -59,7 +59,7 @@ def record_step(step: TrainStep, clip: np.ndarray, target: np.ndarray) -> dict[s
     for name, value in record_activations(step.net, cells, network_input.asnumpy()).items():
         record[f"forward/{strip_wrappers(name)}"] = subsample(value)
     set_weights(step.net, before)  # batch norm statistics have changed
-    (_, loss, _), grads = ms.jit(step.gradients)(network_input, inputs[1])
+    loss, _, grads = step.backward(network_input, inputs[1])
     record["loss/loss"] = np.array([float(loss.asnumpy())])
     for parameter, grad in zip(step.optimizer.parameters, step.scaler.unscale(grads)):
         record[f"gradients/{parameter.name}"] = subsample(grad.asnumpy())
@@ -101,9 +101,9 @@ def load_record(path: Path) -> dict[str, np.ndarray]:
         with np.load(path) as file:
             record = {name: file[name] for name in file.files}
     except (OSError, ValueError, EOFError, TypeError, AttributeError, *DAMAGED_ZIP) as error:
-        raise ValueError(f"--against: {path} is no record: {str(error)[:200]}") from None
+        raise ValueError(f"--against: {path} is not a record: {str(error)[:200]}") from None
     if not {"data/clip", "data/target", "loss/loss"} <= set(record):
-        raise ValueError(f"--against: {path} is no record: it has no data or no loss")
+        raise ValueError(f"--against: {path} is not a record: it has no data or no loss")
     return record
 
 
@@ -114,33 +114,34 @@ def compare_records(record: dict, recorded: dict) -> list[Difference]:
     return [Difference(s, n, relative_error(record[key], recorded[key])) for s, n, key in names]
 
 
-def change_recipe(case: dict, golden: Any, text: str) -> dict:
-    """The golden case with other settings: "NAME=VALUE NAME=VALUE", names of `golden.RECIPE`.
+def change_recipe(golden: GoldenCase, text: str) -> None:
+    """Sets other settings in a case: "NAME=VALUE NAME=VALUE", names of `golden.recipe`.
 
     Raises ValueError for another name, or a value of another type.
     """
     changes: dict = {}
     for pair in text.split():
         name, _, value = pair.partition("=")
-        if name not in golden.RECIPE:
-            names = ", ".join(golden.RECIPE) or "nothing"
+        if name not in golden.recipe:
+            names = ", ".join(golden.recipe) or "nothing"
             raise ValueError(f"--recipe: {name!r} cannot be changed in this network; {names} can")
         try:
             parsed = json.loads(value)
         except ValueError:
             parsed = value
-        changes[name] = convert_scalar(parsed, type(golden.RECIPE[name]), f"--recipe: {name}")
-    return {**case, "train": {**case["train"], **changes}} if "train" in case else case
+        changes[name] = convert_scalar(parsed, type(golden.recipe[name]), f"--recipe: {name}")
+    if "train" in golden.case:
+        golden.case = {**golden.case, "train": {**golden.case["train"], **changes}}
 
 
-def compare_with_case(case: dict, golden: Any) -> list[Difference]:
+def compare_with_case(golden: GoldenCase) -> list[Difference]:
     """The errors against a golden case: activations and scores in evaluation, then training.
 
-    `golden` is the module `golden_case` of the network. Training: loss, norms of gradients, loss
-    before each update, norms of updates.
+    Training: loss, norms of gradients, loss before each update, norms of updates.
     """
+    case = golden.case
     clip = generate_input(case["input_seed"], case["input_shape"])
-    net = golden.build_network(case)
+    net = golden.build_model()
     taps = {golden.cell_name(point): tap for point, tap in case["eval"]["taps"].items()}
     activations = record_activations(net, [point for point in taps if point], clip)
     result = [
@@ -155,12 +156,12 @@ def compare_with_case(case: dict, golden: Any) -> list[Difference]:
     if "train" not in case:
         return result
     train = case["train"]
-    step = golden.build_train_step(case, "step")
-    inputs = Tensor(clip), Tensor(golden.build_target(case))
+    step = golden.build_train_step("step")
+    inputs = Tensor(clip), Tensor(golden.build_target())
     names = map_torch_names(step.net)
     weights = step.optimizer.parameters
     before = copy_weights(step.net)
-    (_, loss, _), grads = ms.jit(step.gradients)(*inputs)
+    loss, _, grads = step.backward(*inputs)
     exact = train.get("grad_norm64", train["grad_norm"])
     recorded = train["step"]
     add("loss", "loss", loss.asnumpy(), train.get("loss64", train["loss"]))

@@ -11,7 +11,6 @@ last line of stdout is one JSON object with the shapes.
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
@@ -22,13 +21,13 @@ prepare_process()
 import numpy as np
 
 from utils import cli, files, runtime
-from utils.config import Run
+from utils.config import NetworkConfig, Run
 from utils.networks import Network
 
 
 def main(
     network: Network,
-    cfg: Any,
+    cfg: NetworkConfig,
     *,
     checkpoint_path: Path,
     target: Path,
@@ -37,11 +36,11 @@ def main(
     runtime.start(Run(device="CPU"))
     from mindspore import Tensor
 
-    from utils.export.inference import load_checkpoint
+    from utils.inference.load import load_checkpoint
     from utils.testing.golden import compute_scores, generate_input
 
-    net = load_checkpoint(network, cfg, str(checkpoint_path), level="O0")
-    clips = generate_input(0, (count, *network.dataset.get_input_shape(cfg.data)))
+    net = load_checkpoint(network, cfg=cfg, path=str(checkpoint_path), level="O0")
+    clips = generate_input(0, (count, *network.get_input_shape(cfg)))
     scores = compute_scores(net, Tensor(clips))
     target = target if target.suffix == ".npz" else target.with_name(f"{target.name}.npz")
     with files.report_write_errors(target, "--target"):

@@ -4,9 +4,9 @@
         [--frames all|ends] [--workers N] [--keep_damaged] [--network x3d]
         [--executor processes|dask:ADDRESS] [--part I/N]
 
-`all` decodes every frame with the reader of the yaml. `ends` decodes the first, one in the middle
+`all` decodes every frame with `data.reader`. `ends` decodes the first, one in the middle
 and the last ones: it is several times as fast, and does not find damage elsewhere. For every list
-the command writes into DIR: a list of its good lines under the same name, for the yaml; and
+the command writes into DIR: a list of its good lines under the same name, for the config file; and
 `NAME.bad.tsv`: line number, kind, path, reason. Lists with the same name keep the folders in which
 they differ, and `labels.txt` is copied. An interrupted scan, even a killed one, continues when the
 command is run again; it reads a file again if the file has changed. The last line of stdout is one
@@ -49,15 +49,16 @@ from scripts.data.integrity import (
     table_row,
 )
 from utils import cli
+from utils.config import NetworkConfig
 from utils.data.annotation_file import AnnotationFile, choose_output_names, iterate_lines
 from utils.files import report_write_errors, write_text
 from utils.messages import print_line
 from utils.networks import Network
-from utils.process_pool import PROCESSES, Crashed, Executor, PartOption, choose_workers, run_all
+from utils.process_pool import PROCESSES, CrashError, Executor, PartOption, choose_workers, run_all
 from utils.progress import track
 
 MAX_SHOWN = 5  # bad videos named on stderr
-JOURNAL = ".scan.jsonl"  # its end; that of a part has the number of the part behind
+JOURNAL = ".scan.jsonl"  # ending of its name; the number of a part follows
 
 
 class CheckedLine(NamedTuple):
@@ -69,7 +70,7 @@ class CheckedLine(NamedTuple):
 
 def main(
     network: Network,
-    cfg,
+    cfg: NetworkConfig,
     *,
     out: Path,
     keep_damaged: bool = False,
@@ -80,7 +81,7 @@ def main(
 ) -> None:
     workers = choose_workers(workers, executor)
     start = time.monotonic()
-    files = network.dataset.list_annotation_files(cfg)
+    files = network.list_annotation_files(cfg)
     if not files:
         raise ValueError(f"{network.name} has no lists of videos; there is nothing to scan")
     targets = [out / name for name in choose_output_names(files)]
@@ -92,7 +93,15 @@ def main(
     with report_write_errors(out, "--out"):
         for file, target in zip(files, targets):
             target.parent.mkdir(parents=True, exist_ok=True)
-            lines, count = scan_list(file, cfg.data.reader, frames, target, part, workers, executor)
+            lines, count = scan_list(
+                file,
+                reader=cfg.data.reader,
+                depth=frames,
+                target=target,
+                part=part,
+                workers=workers,
+                executor=executor,
+            )
             read += count
             if part:
                 continue
@@ -133,29 +142,34 @@ def scan_list(
         if isinstance(record, str):
             findings[number] = Finding("bad line", record)
             continue
-        jobs.setdefault(make_job(record, file, reader, depth), []).append(number)
-    unread = []
+        jobs.setdefault(make_job(record, file=file, reader=reader, depth=depth), []).append(number)
+    pending_jobs = []
     for job in part.select(jobs) if part else jobs:
         if (key := journal_key(job)) in earlier:
             findings.update(dict.fromkeys(jobs[job], earlier[key]))
         else:
-            unread.append(job)
+            pending_jobs.append(job)
     journal = target.with_name(f"{target.name}{JOURNAL}{f'.{part.file_name}' if part else ''}")
     with open(journal, "a", encoding="utf-8", errors="surrogateescape") as notes:
         notes.write("\n")  # ends a line that a kill has cut
-        results = run_all(examine, unread, workers, executor)
-        for job, result in track(results, file.path.name, len(unread)):
-            if isinstance(result, Crashed):
+        results = run_all(examine, jobs=pending_jobs, workers=workers, executor=executor)
+        for job, result in track(results, file.path.name, len(pending_jobs)):
+            if isinstance(result, CrashError):
                 result = Finding("broken", str(result))
             notes.write(json.dumps([journal_key(job), result]) + "\n")
             notes.flush()
             findings.update(dict.fromkeys(jobs[job], result))
     checked = [
-        CheckedLine(number, text, getattr(record, "path", text), findings[number])
+        CheckedLine(
+            number,
+            text=text,
+            path=text if isinstance(record, str) else record.path,
+            finding=findings[number],
+        )
         for number, text, record in lines
         if not part
     ]
-    return checked, len(unread)
+    return checked, len(pending_jobs)
 
 
 def journal_key(job: VideoJob) -> str:
@@ -182,13 +196,13 @@ def read_journals(target: Path) -> dict[str, Finding]:
     return findings
 
 
-def write_results(target: Path, lines: list[CheckedLine], kept: set[str]) -> None:
-    """Writes the list of `kept` kinds and the table of bad lines; prints the first left out."""
-    write_text(target, "".join(f"{line.text}\n" for line in lines if line.finding.kind in kept))
+def write_results(target: Path, lines: list[CheckedLine], kinds: set[str]) -> None:
+    """Writes the list of these kinds and the table of bad lines; prints the first left out."""
+    write_text(target, "".join(f"{line.text}\n" for line in lines if line.finding.kind in kinds))
     bad = [line for line in lines if line.finding.kind != GOOD]
     rows = (table_row(line.number, line.finding, line.path) for line in bad)
     write_text(target.with_name(f"{target.name}.bad.tsv"), "".join(f"{row}\n" for row in rows))
-    left_out = [line for line in bad if line.finding.kind not in kept]
+    left_out = [line for line in bad if line.finding.kind not in kinds]
     for line in left_out[:MAX_SHOWN]:
         print_line(f"left out: {line.path}: {line.finding.kind}, {line.finding.reason}")
     if left_out:

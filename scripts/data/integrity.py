@@ -11,17 +11,18 @@ from typing import Any, NamedTuple, Optional
 import av
 from av.container import InputContainer
 
-from utils.video.decoders import FrameFolder, open_video
+from utils.video.decoders import open_video
+from utils.video.frame_folder import FrameFolder
 from utils.video.mp4_boxes import check_header, find_truncation
 from utils.video.pyav_reader import open_container
-from utils.video.reader import MAX_PIXELS, FrameSource, VideoError, WrongContent, check_size
+from utils.video.reader import MAX_PIXELS, FrameReader, VideoError, WrongContentError, check_size
 
 GOOD = "good"
 DAMAGED = "damaged"
 KINDS = (
     "missing",  # no such file or folder
     "empty",  # a file of no bytes
-    "wrong extension",  # an image, a text, ...; or an extension that is not of a video
+    "wrong extension",  # an image, text, ...; or an extension that is not of a video
     "audio only",
     "no frames",  # a video format without any frame
     "truncated",  # ends before the end that its header declares
@@ -50,7 +51,7 @@ class VideoJob(NamedTuple):
     flow: bool = False
     max_pixels: int = MAX_PIXELS
 
-    def open(self) -> FrameSource:
+    def open(self) -> FrameReader:
         if self.num_frames:
             folder = self.num_frames, self.image_tmpl, self.flow, self.max_pixels
             return FrameFolder(self.path, *folder)
@@ -80,13 +81,13 @@ def read_table(path: Path) -> dict[str, Finding]:
     result = {}
     for row in path.read_text("utf-8", "surrogateescape").split("\n"):
         if row:
-            _, kind, rest = row.split("\t", 2)  # a bad line may contain tabs
-            video, _, reason = rest.rpartition("\t")
+            _, kind, path_and_reason = row.split("\t", 2)  # a bad line may contain tabs
+            video, _, reason = path_and_reason.rpartition("\t")
             result[video] = Finding(kind, reason)
     return result
 
 
-class _BadVideo(Exception):
+class BadVideoError(Exception):
     """Ends the checks of a video; becomes a Finding."""
 
     def __init__(self, kind: str, reason: object):
@@ -97,25 +98,25 @@ def examine(job: VideoJob) -> Finding:
     """Reads a video, or a folder of frames, as a run does; returns what is wrong with it."""
     try:
         return Finding(GOOD, "", check_folder(job) if job.num_frames else check_file(job))
-    except _BadVideo as bad:
+    except BadVideoError as bad:
         return Finding(*bad.args)
     except Exception as error:  # one file must not end the scan of all others
-        return Finding(*_BadVideo("broken", f"{type(error).__name__}: {error}").args)
+        return Finding(*BadVideoError("broken", f"{type(error).__name__}: {error}").args)
 
 
 def check_file(job: VideoJob) -> int:
-    """The number of frames of a good video file; raises _BadVideo for a bad one."""
+    """The number of frames of a good video file; raises BadVideoError for a bad one."""
     path = Path(job.path)
     if not path.is_file():
-        raise _BadVideo("missing", "no such file")
+        raise BadVideoError("missing", "no such file")
     if not path.stat().st_size:
-        raise _BadVideo("empty", "0 bytes")
+        raise BadVideoError("empty", "0 bytes")
     try:
         check_header(path, job.reader)
         with open_container(path, job.max_pixels) as container:
             if path.suffix.lower() not in SUFFIXES:
                 content = f"{path.suffix or 'no extension'}, the content is {container.format.name}"
-                raise _BadVideo("wrong extension", content)
+                raise BadVideoError("wrong extension", content)
             check_streams(container, job.max_pixels)
             check_length(path, container)
         if job.depth == "ends":
@@ -131,10 +132,10 @@ def check_streams(container: InputContainer, max_pixels: int) -> None:
     if stream is None:
         if container.streams.audio:
             audio = f"{len(container.streams.audio)} audio streams, no video"
-            raise _BadVideo("audio only", audio)
-        raise _BadVideo("no frames", "no video stream")
+            raise BadVideoError("audio only", audio)
+        raise BadVideoError("no frames", "no video stream")
     if stream.codec_context is None:
-        raise _BadVideo("broken", "this FFmpeg has no decoder for its codec")
+        raise BadVideoError("broken", "this FFmpeg has no decoder for its codec")
     check_size(stream.codec_context.width, stream.codec_context.height, max_pixels)
 
 
@@ -158,43 +159,49 @@ def check_length(path: Path, container: InputContainer) -> None:
             end = max(end, float((packet.pts + (packet.duration or 0)) * packet.time_base))
     truncation = find_truncation(path)
     if truncation:
-        raise _BadVideo("truncated", truncation)
+        raise BadVideoError("truncated", truncation)
     if not packets:
-        raise _BadVideo("no frames", "the video stream is empty")
+        raise BadVideoError("no frames", "the video stream is empty")
     # An AVI counts frames that were dropped in recording; FFmpeg gives no packets for them.
     if stream.frames > packets and container.format.name != "avi":
-        raise _BadVideo("truncated", f"{packets} of {stream.frames} frames are there")
+        raise BadVideoError("truncated", f"{packets} of {stream.frames} frames are there")
     start = (container.start_time or 0) / av.time_base
     duration = (container.duration or 0) / av.time_base
     if duration - (end - start) > max(DURATION_TOLERANCE, 0.05 * duration):
-        raise _BadVideo("truncated", f"{end - start:.1f} of {duration:.1f} seconds are there")
+        raise BadVideoError("truncated", f"{end - start:.1f} of {duration:.1f} seconds are there")
 
 
-def classify_error(path: Path, error: Exception) -> _BadVideo:
+def classify_error(path: Path, error: Exception) -> BadVideoError:
     """Truncated if the file's own sizes show it; else a wrong kind of file; else broken."""
     truncation = find_truncation(path)
     if truncation:
-        return _BadVideo("truncated", truncation)
-    if isinstance(error, WrongContent):
-        return _BadVideo("wrong extension", error.args[-1])
+        return BadVideoError("truncated", truncation)
+    if isinstance(error, WrongContentError):
+        return BadVideoError("wrong extension", error.args[-1])
     if path.suffix.lower() not in SUFFIXES:
-        return _BadVideo("wrong extension", f"{path.suffix or 'no extension'}, and no video inside")
-    reason = error.args[-1] if isinstance(error, VideoError) else ""
-    return _BadVideo("broken", reason or getattr(error, "strerror", "") or error)
+        return BadVideoError(
+            "wrong extension", f"{path.suffix or 'no extension'}, and no video inside"
+        )
+    reason: object = error
+    if isinstance(error, VideoError):
+        reason = error.args[-1]
+    elif isinstance(error, (OSError, av.error.FFmpegError)):
+        reason = error.strerror or error
+    return BadVideoError("broken", reason)
 
 
-def read_all_frames(source: FrameSource) -> int:
+def read_all_frames(video: FrameReader) -> int:
     """Decodes every frame with the reader of the run; returns their number."""
-    shapes = {frame.shape for frame in source.in_order()}
+    shapes = {frame.shape for frame in video.in_order()}
     if len(shapes) > 1:
-        raise VideoError(source.path, source.reader, f"frames of several sizes: {sorted(shapes)}")
-    check_damaged(source.damaged, len(source))
-    return len(source)
+        raise VideoError(video.path, video.reader, f"frames of several sizes: {sorted(shapes)}")
+    check_damaged(video.damaged, len(video))
+    return len(video)
 
 
 def check_damaged(damaged: int, frames: int) -> None:
     if damaged:
-        raise _BadVideo(DAMAGED, f"the decoder marks {damaged} of {frames} frames as damaged")
+        raise BadVideoError(DAMAGED, f"the decoder marks {damaged} of {frames} frames as damaged")
 
 
 def decode_ends(job: VideoJob) -> int:
@@ -211,7 +218,7 @@ def decode_ends(job: VideoJob) -> int:
             count = None if fraction == 1.0 else 1
             marks += islice(read_damage_marks(container, stream, stamp), count)
             if len(marks) == before:
-                raise _BadVideo("broken", f"no frame can be decoded at {fraction:.0%}")
+                raise BadVideoError("broken", f"no frame can be decoded at {fraction:.0%}")
         check_damaged(sum(marks), len(marks))
         return stream.frames
 
@@ -245,19 +252,19 @@ def seek_key_frame(container: InputContainer, stream, stamp: int) -> Iterator[av
 
 
 def check_folder(job: VideoJob) -> int:
-    """The number of frames of a good folder of images; raises _BadVideo for a bad one."""
+    """The number of frames of a good folder of images; raises BadVideoError for a bad one."""
     path = Path(job.path)
     if not path.is_dir():
-        raise _BadVideo("missing", "no such folder")
-    source = job.open()
+        raise BadVideoError("missing", "no such folder")
+    video = job.open()
     if not any(path.iterdir()) and "/" not in job.image_tmpl:
-        raise _BadVideo("no frames", "an empty folder")
+        raise BadVideoError("no frames", "an empty folder")
     try:
         if job.depth == "ends":
-            source.frames({0, job.num_frames // 2, job.num_frames - 1})
+            video.frames({0, job.num_frames // 2, job.num_frames - 1})
         else:
-            read_all_frames(source)
+            read_all_frames(video)
     except VideoError as error:
         missing = not Path(error.args[0]).exists()
-        raise _BadVideo("truncated" if missing else "broken", error.args[-1]) from None
+        raise BadVideoError("truncated" if missing else "broken", error.args[-1]) from None
     return job.num_frames

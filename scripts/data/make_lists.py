@@ -62,10 +62,10 @@ def main(
         raise ValueError(f"--{' and --'.join(refused)} go {word} --dataset")
     root = videos.resolve()
     if not root.is_dir():
-        raise ValueError(f"--videos: {root} is no folder")
+        raise ValueError(f"--videos: {root} is not a folder")
     lists = ("train.txt", "val.txt" if dataset else "test.txt") if names == "txt" else CSV_NAMES
     if dataset:
-        counts, files = list_public_data_set(root, out, lists, dataset, **options)
+        counts, files = list_public_data_set(root, out=out, lists=lists, dataset=dataset, **options)
     else:
         counts, files = list_class_folders(root, lists, **options)
     with report_write_errors(out, "--out"):

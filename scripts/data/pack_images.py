@@ -4,8 +4,8 @@
         --target data/imagenet.mindrecord [--shards 1]
 
 Labels count the class folders in the order of their names. With several shards the files are
-TARGET0, TARGET1, ...; a yaml names the first. The command never overwrites a target. The last line
-of stdout is one JSON object: target, shards, classes, images.
+TARGET0, TARGET1, ...; `data.train` names the first. The command never overwrites a target. The last
+line of stdout is one JSON object: target, shards, classes, images.
 """
 
 import json

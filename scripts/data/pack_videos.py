@@ -1,17 +1,17 @@
 """Packs the videos of a network's lists into MindRecord shards, for faster reading.
 
     python scripts/data/pack_videos.py --config_path Y --out DIR [--section.key=value ...]
-        [--codec video|jpeg] [--short_side 256] [--gop 12] [--quality Q] [--shards N]
-        [--bad DIR] [--workers N] [--executor processes|dask:ADDRESS] [--part I/N] [--network x3d]
+        [--short_side 256] [--gop 12] [--quality 18] [--shards N] [--bad DIR] [--workers N]
+        [--executor processes|dask:ADDRESS] [--part I/N] [--network x3d]
     python scripts/data/pack_videos.py --config_path Y --out DIR --verify [--section.key=value ...]
 
-Then write `packed: DIR` under `data` in the yaml. `video`: H.264 with a key frame every `gop`
-pictures; `jpeg`: one file for each frame, read faster still, with three to six times the bytes.
-Videos with a short side above `short_side` are downscaled; 0 keeps all sizes. `quality`: of JPEG, 1
-to 100 (90), or the constant rate factor of H.264, 0 to 51, lower is better (18). Lines are assigned
-to shards at random; the number of devices should divide the number of shards. Videos that cannot be
+Then write `packed: DIR` under `data` in the config file. A pack is H.264 with a key frame every
+`gop` pictures. Videos with a short side above `short_side` are downscaled; 0 keeps all sizes.
+`quality` is the constant rate factor of H.264, 0 to 51, lower is better. Lines are assigned to
+shards at random; the number of devices should divide the number of shards. Videos that cannot be
 read are left out and listed in `bad.tsv`. With `--bad DIR`, the command does not try the videos
-that `check_videos.py --out DIR` found bad.
+that `check_videos.py --out DIR` found bad. Images are not packed: folders of frames are read faster
+(`scripts/data/extract_frames.py`).
 
 An interrupted packing, even a killed one, continues when the command is run again, shard by shard.
 `--executor dask:ADDRESS` encodes on a Dask cluster. `--part I/N` writes part I of N of the shards,
@@ -40,6 +40,7 @@ import numpy as np
 from scripts.data.integrity import read_table
 from scripts.data.packing.encoder import build_encode_options
 from utils import cli
+from utils.config import NetworkConfig
 from utils.data.annotation_file import choose_output_names
 from utils.data.packed.reader import pack_folder
 from utils.networks import Network
@@ -48,7 +49,7 @@ from utils.process_pool import PROCESSES, Executor, PartOption, choose_workers
 
 def main(
     network: Network,
-    cfg,
+    cfg: NetworkConfig,
     *,
     out: Path,
     verify: bool = False,
@@ -65,7 +66,7 @@ def main(
 
     workers = choose_workers(workers, executor)
     start = time.monotonic()
-    files = network.dataset.list_annotation_files(cfg)
+    files = network.list_annotation_files(cfg)
     if not files:
         advice = "scripts/data/pack_images.py packs images"
         raise ValueError(f"{network.name} has no lists of videos; {advice}")
@@ -74,15 +75,25 @@ def main(
     if verify:
         results = [verify_list(file, out, cfg.data.reader) for file in files]
     else:
-        options = build_encode_options(getattr(cfg.data, "modality", "rgb") == "flow", **encoding)
+        options = build_encode_options(**encoding)
+        if cfg.data.is_flow:
+            raise ValueError("data.modality flow: packs hold videos; flow is read from its folders")
         plans = {}  # by folder: the train and the test list may be the same
         for file, name in zip(files, choose_output_names(files)):
             folder = pack_folder(out, file)
             known_bad = read_bad_videos(bad, name)
-            plans[folder] = plan_packing(file, folder, options, shards, known_bad)
-        results = pack_lists(list(plans.values()), cfg.data.reader, workers, executor, part)
+            plans[folder] = plan_packing(
+                file, folder=folder, options=options, shards=shards, known_bad=known_bad
+            )
+        results = pack_lists(
+            list(plans.values()),
+            reader=cfg.data.reader,
+            workers=workers,
+            executor=executor,
+            part=part,
+        )
     values = np.concatenate([counts.pop("psnr", []) for counts in results])
-    values = values[np.isfinite(values)]  # JPEG files that are kept have an infinite PSNR
+    values = values[np.isfinite(values)]  # of equal frames it is infinite
     result = {key: sum(counts[key] for counts in results) for key in results[0]}
     if len(values):
         psnr = {"median": float(np.median(values)), "lowest": float(values.min())}

@@ -30,9 +30,14 @@ def main(*, out: Path, train: int = 40, test: int = 10, seed: int = 0, sets: boo
     start = time.time()
     with report_write_errors(out, "--out"):
         if sets:
-            counts = {"sets": draw_sets(out, train, test, seed)}
+            counts = {
+                "sets": draw_sets(out, train_per_motion=train, test_per_motion=test, seed=seed)
+            }
         else:
-            counts = {"classes": len(MOTIONS), **draw_dataset(out, train, test, seed)}
+            counts = {
+                "classes": len(MOTIONS),
+                **draw_dataset(out, train_per_motion=train, test_per_motion=test, seed=seed),
+            }
     result = {"root": str(out), **counts}
     print(json.dumps({**result, "seconds": round(time.time() - start, 1)}))
 

@@ -31,8 +31,7 @@ PEAK = re.compile(r"Actual peak memory usage \(with fragments\): (\d+)M")
 ALL_REDUCE = re.compile(
     r" = AllReduce\([^\n]*\bindex: I64\((\d+)\)[^#]*# Fullname with scope: \(([^)\n]+)\)"
 )
-# A line of the worker in the log. The kernels before it are eager ones: the planner of
-# `run.all_reduce: auto` counts operations in an eager run.
+# A line of the worker in the log. The kernels before it are eager ones.
 STEP_BEGINS = "dry run: the step begins"
 EAGER_GRAPH = "@pynative_kernel_graph"
 VERSION_CHECK = "_check_version.py"  # complains about parts of CANN that a dry run does not need

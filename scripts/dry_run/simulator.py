@@ -17,18 +17,22 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 from scripts.dry_run.reading import DryRun, read_run
 from scripts.dry_run.stub_libraries import SOURCES, build_stubs
-from utils.config import get_base_folder, to_yaml
-from utils.cost_model import Cluster
+from utils.config import Device, NetworkConfig, get_base_folder, to_yaml
 from utils.files import report_write_errors
 from utils.processes import die_with_parent
 from utils.signals import end_command, handle_signals
 
 # Chip -> device of MindSpore. The GPU is an A100 of 40 GB.
-CHIPS = {"ascend910b": "Ascend", "ascend910": "Ascend", "ascend910_93": "Ascend", "gpu": "GPU"}
+CHIPS: dict[str, Device] = {
+    "ascend910b": "Ascend",
+    "ascend910": "Ascend",
+    "ascend910_93": "Ascend",
+    "gpu": "GPU",
+}
 SOC_NAMES = {"ascend910b": "Ascend910B1", "ascend910": "Ascend910A", "ascend910_93": "Ascend910_93"}
 MODES = ("train", "eval")
 CORES = 24  # of the simulated host: what a rank has on a host of 192 cores with 8 devices
@@ -64,7 +68,7 @@ class Machine:
             )
 
     @property
-    def device(self) -> str:
+    def device(self) -> Device:
         return CHIPS[self.chip]
 
     def check_jit_level(self, jit_level: str) -> None:
@@ -79,7 +83,7 @@ class Machine:
 
 def dry_run(
     network: str,
-    cfg: Any,
+    cfg: NetworkConfig,
     machine: Machine,
     mode: str = MODES[0],
     keep: Optional[Path] = None,
@@ -123,17 +127,17 @@ def simulate(script: Sequence[str], machine: Machine, keep: Optional[Path] = Non
         with handle_signals(stop):
             start = time.monotonic()
             stdout, status = run_worker(script, set_environment(machine, stubs, folder), folder)
-            result = read_run(machine.chip, folder, stdout, status, time.monotonic() - start)
+            result = read_run(
+                machine.chip,
+                folder=folder,
+                stdout=stdout,
+                status=status,
+                seconds=time.monotonic() - start,
+            )
             if keep:
                 with report_write_errors(keep, "--keep"):
                     shutil.copytree(folder, keep, dirs_exist_ok=True)
     return result
-
-
-def choose_ranks(cluster: Optional[Cluster], ranks: int) -> int:
-    """`ranks` if they fill one node or whole nodes of the cluster, else that many nodes."""
-    per_node = cluster.devices_per_node if cluster else ranks
-    return ranks if ranks <= per_node or ranks % per_node == 0 else ranks * per_node
 
 
 def run_worker(script: Sequence[str], environment: dict[str, str], folder: Path) -> tuple[str, int]:
@@ -170,7 +174,9 @@ def run_worker(script: Sequence[str], environment: dict[str, str], folder: Path)
 
 def set_environment(machine: Machine, stubs: Path, folder: Path) -> dict[str, str]:
     """The environment of the worker: stub libraries first, the chip, the ranks, the log."""
-    kept = {name: text for name, text in os.environ.items() if not name.startswith(DROPPED)}
+    inherited_variables = {
+        name: text for name, text in os.environ.items() if not name.startswith(DROPPED)
+    }
     own = {
         "MS_SIMULATION_LEVEL": "1",
         "GLOG_v": "2",
@@ -187,25 +193,32 @@ def set_environment(machine: Machine, stubs: Path, folder: Path) -> dict[str, st
     if machine.device == "GPU":
         own["CUDA_HOME"] = str(stubs)
         own["LD_LIBRARY_PATH"] = str(stubs / "lib64")
-        own["PATH"] = join_paths(stubs / "bin", kept.get("PATH"))
+        own["PATH"] = join_paths(stubs / "bin", inherited_variables.get("PATH"))
     else:
         own["ZOO_DRY_RUN_SOC"] = SOC_NAMES[machine.chip]
-        own.update(set_cann(machine.cann, stubs / "cann", folder, kept))
+        own.update(
+            set_cann(
+                machine.cann,
+                stubs=stubs / "cann",
+                folder=folder,
+                inherited_variables=inherited_variables,
+            )
+        )
     if machine.ranks > 1:
         own.update(RANK_SIZE=str(machine.ranks), RANK_ID="0", DEVICE_ID="0")
-    return {**kept, **own}
+    return {**inherited_variables, **own}
 
 
 def set_cann(
-    installed: Optional[Path], stubs: Path, folder: Path, kept: dict[str, str]
+    installed: Optional[Path], stubs: Path, folder: Path, inherited_variables: dict[str, str]
 ) -> dict[str, str]:
     """The variables of CANN: as its set_env.sh sets them, or for stub libraries.
 
     An installed CANN lacks the driver's libraries on a machine without an Ascend: its own
     substitutes follow it, then the stubs.
     """
-    libraries = kept.get("LD_LIBRARY_PATH")
-    modules = kept.get("PYTHONPATH")
+    libraries = inherited_variables.get("LD_LIBRARY_PATH")
+    modules = inherited_variables.get("PYTHONPATH")
     if installed is None:
         # The second need not exist: MindSpore looks only for its name.
         kernels = "/opp/built-in/op_impl/ai_core/tbe"

@@ -133,7 +133,11 @@ def build_cann(folder: Path) -> None:
     needed = set(re.findall(r"NEEDED.*\[(.*\.so)\]", headers))
     needed -= {path.name for path in plugins.parent.rglob("*.so*")}
     build_libraries(
-        folder, lib / "libascendcl.so", SOURCES / "ascend_stubs.cc", stubs, needed | CANN_NAMES
+        folder,
+        base=lib / "libascendcl.so",
+        source=SOURCES / "ascend_stubs.cc",
+        stubs=stubs,
+        names=needed | CANN_NAMES,
     )
 
 
@@ -149,7 +153,13 @@ def build_cuda(folder: Path) -> None:
     store = "*object = malloc(256); return 0;"
     names = list_undefined(libraries, CUDA_SYMBOL)
     stubs = {name: store if "Create" in name else "return 0;" for name in names}
-    build_libraries(folder, lib / "libcuda.so.1", SOURCES / "cuda_stubs.c", stubs, CUDA_NAMES)
+    build_libraries(
+        folder,
+        base=lib / "libcuda.so.1",
+        source=SOURCES / "cuda_stubs.c",
+        stubs=stubs,
+        names=CUDA_NAMES,
+    )
     (lib / f"libcudart.so.{CUDA}.55").symlink_to("libcudart.so.11.0")
     (folder / "version.json").write_text('{"cuda": {"version": "11.6.55"}}\n')
     compiler = tools / "nvcc"

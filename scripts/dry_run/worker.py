@@ -2,9 +2,10 @@
 
     python scripts/dry_run/worker.py REQUEST
 
-REQUEST is a JSON object: network, yaml (the text of its settings), mode (train or eval), ranks,
-separate_gradients. The yaml is written to the current folder. `scripts.dry_run.simulator` sets the
-environment and starts this process. The last line of stdout is a JSON object.
+REQUEST is a JSON object: network, yaml (the content of the config file), mode (train or eval),
+ranks, separate_gradients. The config file is written to the current folder.
+`scripts.dry_run.simulator` sets the environment and starts this process. The last line of stdout is
+a JSON object.
 """
 
 import json
@@ -21,6 +22,7 @@ from utils.runtime import prepare_process
 prepare_process()
 
 import mindspore as ms
+from mindspore import nn
 
 from scripts.analysis import build_networks
 from scripts.dry_run.reading import STEP_BEGINS
@@ -42,11 +44,13 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     rt = runtime.start(cfg.run)
     if ranks > 1:
         rt = replace(rt, size=runtime.start_data_parallel()[1])
-    cell, inputs = build_networks.build_cell(network, cfg, rt, request["mode"])
+    cell, inputs = build_networks.build_cell(network, cfg=cfg, rt=rt, mode=request["mode"])
     details: dict[str, Any] = {}
     if request["separate_gradients"]:
+        # One AllReduce for every gradient; HCCL takes no more than MOST_SEGMENTS.
         weights = cell.optimizer.parameters
-        cell.reducer = gradient_fusion.reduce_separately(weights)
+        gradient_fusion.set_segment_ends(range(len(weights)))
+        cell.sync.reducer = nn.DistributedGradReducer(weights, mean=False)
         details["gradients"] = [p.name for p in weights]
     print(STEP_BEGINS, file=sys.stderr, flush=True)
     outputs = cell(*inputs)

@@ -57,16 +57,16 @@ class Job:
 
 def read_job(arguments: Sequence[str], environ: Mapping[str, str]) -> Job:
     """From `[--restarts=N] DEVICES SCRIPT [arguments]` and the variables of the environment."""
-    rest = list(arguments)
+    words = list(arguments)
     restarts = "0"
-    if rest and rest[0].startswith("--restarts"):
-        _, equals, restarts = rest.pop(0).partition("=")
+    if words and words[0].startswith("--restarts"):
+        _, equals, restarts = words.pop(0).partition("=")
         if not equals:
-            restarts = rest.pop(0) if rest else ""
-    if len(rest) < 2:
+            restarts = words.pop(0) if words else ""
+    if len(words) < 2:
         raise ValueError("expected [--restarts=N] DEVICES SCRIPT [arguments]")
-    devices = parse_number("DEVICES", rest.pop(0), 1)
-    script = find_script(rest.pop(0))
+    devices = parse_number("DEVICES", words.pop(0), 1)
+    script = find_script(words.pop(0))
     environ = {name: value for name, value in environ.items() if value}
     table = None
     if "RANK_TABLE_FILE" in environ:
@@ -87,11 +87,11 @@ def read_job(arguments: Sequence[str], environ: Mapping[str, str]) -> Job:
     job = Job(
         devices=devices,
         script=script,
-        arguments=tuple(rest),
+        arguments=tuple(words),
         nodes=nodes,
         node=node,
         master=resolve_master(environ["MASTER_ADDR"]) if nodes > 1 else "127.0.0.1",
-        port=parse_number("MASTER_PORT", port, 1, 65500) if port else 0,
+        port=parse_number("MASTER_PORT", text=port, lowest=1, highest=65500) if port else 0,
         restarts=parse_number("--restarts", restarts, 0),
         timeout=parse_number("MASTER_TIMEOUT", environ.get("MASTER_TIMEOUT", TIMEOUT), 1),
         table=table,
@@ -114,8 +114,8 @@ def find_script(name: str) -> str:
 def parse_number(name: str, text: str, lowest: int, highest: int = 10**6) -> int:
     if not text.isdecimal() or len(text) > 18 or not lowest <= int(text) <= highest:
         bounds = f"from {lowest} to {highest}" if highest < 10**6 else f"of at least {lowest}"
-        given = shorten(text, VALUE) or "nothing"
-        raise ValueError(f"{name} must be a whole number {bounds}, not {given}")
+        shown = shorten(text, VALUE) or "nothing"
+        raise ValueError(f"{name} must be an integer {bounds}, not {shown}")
     return int(text)
 
 
@@ -141,7 +141,7 @@ def resolve_master(name: str) -> str:
     try:
         entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or "no name of a host"
+        reason = (isinstance(error, OSError) and error.strerror) or "no name of a host"
         raise ValueError(f"MASTER_ADDR={name}: {reason}") from None
     return str(min(entries, key=lambda entry: entry[0] != socket.AF_INET)[4][0])
 
@@ -175,13 +175,13 @@ def listen(address: str, port: int) -> socket.socket:
         raise ValueError(problem) from None
 
 
-def reserve_port(address: str, first: int = 0) -> socket.socket:
-    """A socket at the first free port from `first` on; at any free one for 0.
+def reserve_port(address: str, lowest: int = 0) -> socket.socket:
+    """A socket at the first free port from `lowest` on; at any free one for 0.
 
     While it is open no other program gets the port, but MindSpore's scheduler can listen there: it
     sets SO_REUSEADDR too. The socket itself never listens.
     """
-    for port in range(first, first + 100) if first else [0]:
+    for port in range(lowest, lowest + 100) if lowest else [0]:
         holder = socket.socket(find_family(address))
         try:
             # With SO_REUSEADDR, bind fails at the port of a listener only; so not for port 0.
@@ -191,7 +191,7 @@ def reserve_port(address: str, first: int = 0) -> socket.socket:
             return holder
         except OSError:
             holder.close()
-    raise ValueError(f"MASTER_PORT: no free port from {first} to {first + 99} at {address}")
+    raise ValueError(f"MASTER_PORT: no free port from {lowest} to {lowest + 99} at {address}")
 
 
 def check_devices(requested: int, arguments: Sequence[str], environ: Mapping[str, str]) -> None:
@@ -236,7 +236,7 @@ def should_bind_cores(arguments: Sequence[str], environ: Mapping[str, str]) -> b
 
 
 def read_device(arguments: Sequence[str]) -> str:
-    """run.device of the command line or else of the yaml; empty if neither can be read."""
+    """run.device of the command line or else of the config file; empty if neither can be read."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--run.device", dest="device", nargs="?")
     parser.add_argument("--config_path", nargs="?")
@@ -267,7 +267,9 @@ def read_mpi_environment(environ: Mapping[str, str], role: str) -> dict[str, str
     master = environ.get("MASTER_ADDR") or ("127.0.0.1" if is_one_host else "")
     if not master:
         raise ValueError("MASTER_ADDR is missing: mpirun -x MASTER_ADDR=(the host of rank 0) ...")
-    port = parse_number("MASTER_PORT", environ.get("MASTER_PORT") or PORT, 1, 65535)
+    port = parse_number(
+        "MASTER_PORT", text=environ.get("MASTER_PORT") or PORT, lowest=1, highest=65535
+    )
     refuse_device_id(environ, local_rank)
     own = {"MS_NODE_ID": rank, "DEVICE_ID": local_rank} if role == "MS_WORKER" else {}
     return {

@@ -49,10 +49,10 @@ def decode_message(line: bytes, token: str) -> dict[str, Any]:
     """The message in a line; ValueError if it is malformed or has another token."""
     try:
         message = json.loads(line)
-        received = message.pop("token").encode(errors="surrogateescape")
+        token_bytes = message.pop("token").encode(errors="surrogateescape")
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
         raise ValueError(UNKNOWN_MESSAGE) from None
-    if not hmac.compare_digest(received, token.encode(errors="surrogateescape")):
+    if not hmac.compare_digest(token_bytes, token.encode(errors="surrogateescape")):
         raise ValueError(f"it does not know this job: {TOKEN_HINT}")
     if {name: type(value) for name, value in message.items()} not in SCHEMAS:
         raise ValueError(UNKNOWN_MESSAGE)
@@ -142,7 +142,9 @@ class Rendezvous:
 
     async def admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Node 0: checks the first message of a connection and reads it to its end."""
-        peer = Peer(reader, writer, writer.get_extra_info("peername")[0], self.token)
+        peer = Peer(
+            reader, writer=writer, name=writer.get_extra_info("peername")[0], token=self.token
+        )
         try:
             hello = await asyncio.wait_for(peer.receive(), HELLO_TIMEOUT)
             if "node" not in hello or self.joined.done():
@@ -179,7 +181,9 @@ class Rendezvous:
             try:
                 connecting = asyncio.open_connection(self.job.master, self.job.port, limit=MAX_LINE)
                 reader, writer = await asyncio.wait_for(connecting, HELLO_TIMEOUT)
-                peer = Peer(reader, writer, f"node 0 ({self.job.master})", self.token)
+                peer = Peer(
+                    reader, writer=writer, name=f"node 0 ({self.job.master})", token=self.token
+                )
                 peer.send({"node": self.job.node, **self.settings})
                 plan = await peer.receive()
             except (OSError, ValueError, asyncio.TimeoutError) as error:

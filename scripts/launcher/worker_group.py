@@ -45,8 +45,8 @@ class WorkerGroup:
     def __init__(self, job: Job, port: int, logs: Path):
         self.job = job
         self.logs = logs
-        first = job.node * job.devices
-        self.workers = [f"worker_{rank}" for rank in range(first, first + job.devices)]
+        lowest = job.node * job.devices
+        self.workers = [f"worker_{rank}" for rank in range(lowest, lowest + job.devices)]
         self.statuses: dict[str, int] = {}  # name -> exit status, negative for a signal
         self.signalled: set[str] = set()  # names of the processes that got SIGTERM
         self.tail = LogTail(logs / f"{self.workers[0]}.log")

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
+from scripts.analysis.allreduce.cost_model import GIGA, MICRO
 from scripts.verify_device.machine import Plan
 from scripts.verify_device.processes import ProcessResult
 from scripts.verify_device.report import FAILED, OK, SKIPPED, SLOW, Finding
-from utils.cost_model import GIGA, MICRO
 
 ELEMENTS = [2**k for k in (10, 14, 18, 20, 22, 24)]  # float32, up to 64 MB
 TOY_ELEMENTS = [2**k for k in (10, 16, 18, 20)]
@@ -34,8 +34,8 @@ def fit_ring(probes: Sequence, ranks: int) -> tuple[float, float]:
     """(microseconds a message, GB/s) of a ring, fitted to probes: pairs of bytes and seconds.
 
     Minimizes the squares of the relative errors. A ring of P ranks sends 2 (P - 1) messages of
-    n / P bytes, as in `utils.cost_model`. The bandwidth is infinite if the times do not
-    grow with the size.
+    n / P bytes, as in `scripts.analysis.allreduce.cost_model`. The bandwidth is infinite if the
+    times do not grow with the size.
     """
     sizes, times = (np.array(column, float) for column in zip(*probes))
     messages = 2 * (ranks - 1)
@@ -45,12 +45,12 @@ def fit_ring(probes: Sequence, ranks: int) -> tuple[float, float]:
 
 
 def format_cluster(result: dict[str, Any], device: str) -> str:
-    """The line for section `run` of a yaml; it describes one host, without the network."""
+    """The option of scripts/analysis/plan_allreduce.py for this host, without the network."""
     latency, bandwidth = fit_ring(result["probes"], result["ranks"])
     overlap = ", overlap: false" if device == "CPU" else ""
     return (
-        f"cluster: {{devices_per_node: {result['ranks']}, local_latency: {latency:.1f}, "
-        f"local_bandwidth: {min(bandwidth, 1e4):.4g}{overlap}}}"
+        f"--cluster='{{devices_per_node: {result['ranks']}, local_latency: {latency:.1f}, "
+        f"local_bandwidth: {min(bandwidth, 1e4):.4g}{overlap}}}'"
     )
 
 
@@ -63,8 +63,8 @@ def assess_communication(device: str, result: ProcessResult) -> Finding:
         return Finding(FAILED, "AllReduce returns wrong sums", "check the collective library")
     latency, bandwidth = fit_ring(values["probes"], values["ranks"])
     text = (
-        f"{values['ranks']} devices: {latency:.0f} us a message, {bandwidth:.3g} GB/s; for section "
-        f"run of a yaml: `{format_cluster(values, device)}`"
+        f"{values['ranks']} devices: {latency:.0f} us a message, {bandwidth:.3g} GB/s; for "
+        f"scripts/analysis/plan_allreduce.py: `{format_cluster(values, device)}`"
     )
     if device != "CPU" and (bandwidth < MIN_BANDWIDTH or latency > MAX_LATENCY):
         tool = "npu-smi info -t topo" if device == "Ascend" else "nvidia-smi topo -m"

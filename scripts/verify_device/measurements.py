@@ -7,7 +7,6 @@ prints every result as a line with a JSON object, so a task that fails later lea
 ones. Several ranks run under scripts/launch.py, which reads `--run.device`.
 """
 
-import inspect
 import json
 import os
 import sys
@@ -29,6 +28,7 @@ from scripts.analysis import build_networks
 from utils import runtime
 from utils.config import Run
 from utils.networks import find_network
+from utils.nn import kernels
 from utils.testing import golden
 from utils.testing.golden import relative_error
 from utils.train import amp
@@ -50,28 +50,34 @@ def measure_parity(request: dict[str, Any]) -> Iterator[dict[str, float]]:
     their norms.
     """
     runtime.start(Run(device=request["device"], tf32=False))
-    source = find_network(request["network"]).golden_case
     case = golden.load_case(Path(request["case"]))
     if request["name"]:  # a file of several cases
         case = next(item for item in case if item["name"] == request["name"])
     clip = Tensor(golden.generate_input(case["input_seed"], case["input_shape"]))
-    options: dict[str, Any] = {}
-    if "depthwise_impl" in inspect.signature(source.build_network).parameters:
-        options = {"depthwise_impl": DEFAULT_IMPLS[request["device"]]}
+    impl = DEFAULT_IMPLS[request["device"]]
+    source = find_network(request["network"]).build_golden_case(case, impl)
+    with kernels.use(kernels.select(request["device"])):
+        yield from measure_levels(request, source, clip)
+
+
+def measure_levels(
+    request: dict[str, Any], source: golden.GoldenCase, clip: Tensor
+) -> Iterator[dict[str, float]]:
+    """The errors of a golden case at each of its levels: see `measure_parity`."""
     for level in request["levels"]:
-        net = amp.cast(source.build_network(case, **options), level).set_train(False)
-        expected = golden.read_expected_scores(case)
+        net = amp.cast(source.build_model(), level).set_train(False)
+        expected = golden.read_expected_scores(source.case)
         error = np.abs(golden.compute_scores(net, clip) - expected).max() / np.ptp(expected)
         result = {"level": level, "scores": float(error)}
         if level in request["gradients"]:
-            result.update(measure_gradients(source, case, clip, level, options))
+            result.update(measure_gradients(source, clip, level))
         yield result
 
 
-def measure_gradients(source, case: dict, clip: Tensor, level: str, options: dict) -> dict:
+def measure_gradients(source: golden.GoldenCase, clip: Tensor, level: str) -> dict:
     """{"loss", "gradients"}: relative errors of the first training step of a golden case."""
-    net = amp.cast(source.build_network(case, training=True, **options), level).set_train(True)
-    loss = source.build_loss(case)
+    net = amp.cast(source.build_model(training=True), level).set_train(True)
+    loss = source.build_loss()
     scale = LOSS_SCALE if level != "O0" else 1.0
     weights = ms.ParameterTuple(net.trainable_params())
 
@@ -79,10 +85,10 @@ def measure_gradients(source, case: dict, clip: Tensor, level: str, options: dic
         value = loss(net(x), y)
         return value * scale, value
 
-    label = Tensor(source.build_target(case))
+    label = Tensor(source.build_target())
     step = ms.jit(ms.value_and_grad(forward, None, weights, has_aux=True))
     (_, value), gradients = step(clip, label)
-    train = case["train"]
+    train = source.case["train"]
     names = golden.map_torch_names(net)
     errors = []
     exact = train.get("grad_norm64", train["grad_norm"])

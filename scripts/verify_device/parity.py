@@ -53,7 +53,9 @@ def verify_parity(plan: Plan) -> tuple[list[Finding], dict]:
             gradients=["O0"] if quick else list(LIMITS),
         )
         values[network] = list(result.lines)
-        findings += assess_parity(network, f"{network}/tests/golden/{file}", plan.device, result)
+        findings += assess_parity(
+            network, case=f"{network}/tests/golden/{file}", device=plan.device, result=result
+        )
     return findings, values
 
 

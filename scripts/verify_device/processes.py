@@ -70,7 +70,7 @@ class Runner:
                 reason = f"not finished after {self.limit:g} s"
         if status and not reason:
             reason = read_reason(status, errors)
-        return ProcessResult(name, status, read_json_lines(output), reason)
+        return ProcessResult(name, status=status, lines=read_json_lines(output), reason=reason)
 
     @contextlib.contextmanager
     def start_process(

@@ -123,5 +123,7 @@ def list_private_names() -> dict[str, str]:
     names = {user: "USER", os.path.basename(os.path.expanduser("~")): "USER"}
     host = socket.gethostname()
     names.update({host: "HOST", host.partition(".")[0]: "HOST"})
-    common = ("root", "user", "localhost")  # words that identify nobody
-    return {n: new for n, new in names.items() if len(n) >= SHORTEST_NAME and n not in common}
+    anonymous_words = ("root", "user", "localhost")  # words that identify nobody
+    return {
+        n: new for n, new in names.items() if len(n) >= SHORTEST_NAME and n not in anonymous_words
+    }

@@ -41,8 +41,12 @@ def verify_resume(plan: Plan) -> tuple[list[Finding], dict]:
     for result in (resumed, whole):
         if result.status:
             return [result.build_failure()], {}
-    first, second = (result.last["checkpoint"] for result in (whole, resumed))
-    result = plan.measure("resume_difference", "difference", first=first, second=second)
+    result = plan.measure(
+        "resume_difference",
+        "difference",
+        first=whole.last["checkpoint"],
+        second=resumed.last["checkpoint"],
+    )
     values = {"killed_at": killed_at, "steps": resumed.last["steps"], **result.last}
     return [assess_resume(plan.device, values, result)], values
 

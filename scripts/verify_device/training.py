@@ -30,7 +30,7 @@ def verify_training(plan: Plan) -> tuple[list[Finding], dict]:
 
 
 def build_command(plan: Plan, settings: Sequence[str]) -> list[str]:
-    """The training script and its arguments: the smoke yaml with `section.key=value` on top."""
+    """The training script and its arguments: the smoke recipe with `section.key=value` on top."""
     config = ROOT / "tsm" / "configs" / "tsm_smoke.yaml"
     overrides = [f"run.device={plan.device}", f"run.amp={plan.level}"]
     overrides.append(f"data.root={plan.work / 'videos'}")

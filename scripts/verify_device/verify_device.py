@@ -6,7 +6,8 @@
 or, in an environment that is ready, python scripts/verify_device/verify_device.py with the same.
 
 Parts, in order: parity (golden cases in float32 and at O2), training (TSM learns), communication
-(AllReduce; the line run.cluster), resume (after kill -9). After a failed part the others still run.
+(AllReduce; the option --cluster of plan_allreduce.py), resume (after kill -9). After a failed part
+the others still run.
 
 Without a device it runs on the CPU with small sizes, as a rehearsal that proves nothing about a
 device. --timeout limits each process (3600 s; 900 s on a CPU).
@@ -93,7 +94,7 @@ def make_plan(
         shutil.rmtree(out / "work", ignore_errors=True)
         (out / "work").mkdir(parents=True)
     runner = Runner(out / "logs", timeout or LIMITS[device])
-    return Plan(device, count, out / "work", runner)
+    return Plan(device, devices=count, work=out / "work", runner=runner)
 
 
 def run_parts(plan: Plan, names: list[str], out: Path) -> tuple[Report, int]:
@@ -103,7 +104,9 @@ def run_parts(plan: Plan, names: list[str], out: Path) -> tuple[Report, int]:
     status = 0
 
     def write() -> Report:
-        report = Report(machine, plan.describe(), completed, names[len(completed) :])
+        report = Report(
+            machine, mode=plan.describe(), parts=completed, missing=names[len(completed) :]
+        )
         with report_write_errors(out, "--out"):
             write_report(report, out)
         return report
@@ -131,7 +134,9 @@ def run_part(plan: Plan, name: str) -> PartResult:
         text = f"{type(error).__name__}: {error}"
         findings = [Finding(FAILED, text, "report this as an issue")]
         values = {}
-    return PartResult(name, findings, values, round(time.monotonic() - start, 1))
+    return PartResult(
+        name, findings=findings, values=values, seconds=round(time.monotonic() - start, 1)
+    )
 
 
 def print_progress(line: str) -> None:

@@ -1,7 +1,7 @@
-"""Random yaml files, overrides and command lines, each a function of a seed.
+"""Random config files, overrides and command lines, each a function of a seed.
 
-A yaml is a recipe with random letters or lines changed, or random words of the syntax, or a recipe
-with the value of one setting replaced. A fifth of them has an unusual encoding.
+A config file is a recipe with random letters or lines changed, or random words of the syntax, or
+a recipe with the value of one setting replaced. A fifth of them has an unusual encoding.
 """
 
 import random
@@ -44,7 +44,7 @@ OPTIONS = [
 
 
 def make_yaml(seed: int) -> tuple[str, bytes]:
-    """(network, content of the yaml)."""
+    """(network, content of the config file)."""
     draw = random.Random(seed)
     network = draw.choice(sorted(YAMLS))
     text = draw.choice(YAMLS[network]).read_text()

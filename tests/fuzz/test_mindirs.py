@@ -9,7 +9,7 @@ import pytest
 from tests.fuzz.damage import mutate
 from tests.helpers import run_script
 from tests.test_export import TSM, export_toy
-from utils.export import mindir
+from utils.inference import mindir
 
 TRIES = 130
 
@@ -18,7 +18,9 @@ TRIES = 130
 def intact(tmp_path_factory) -> Path:
     """A TSM of width 2 for batches of two normalised clips."""
     toy = ("tsm", {**TSM, "first_width": 2}, (4, 3, 32, 32))
-    file = export_toy(toy, tmp_path_factory.mktemp("intact") / "net", "mindir", input="float32")
+    file = export_toy(
+        toy, target=tmp_path_factory.mktemp("intact") / "net", kind="mindir", input="float32"
+    )
     return Path(file["file"])
 
 

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from scripts.data.packing.encoder import EncodeOptions
-from scripts.data.packing.pack import pack_lists, plan_packing, read_settings
+from scripts.data.packing.pack import LOCATIONS_FILE, pack_lists, plan_packing, read_settings
 from scripts.data.packing.shard_writer import note_path, read_note
 from tests.fuzz.damage import mutate
 from tests.numbered_videos import write_numbered_video
 from utils.data.annotation_file import AnnotationFile, Record
-from utils.data.packed.reader import INDEX, LIST, LOCATIONS_FILE, PackedVideo, read_records
+from utils.data.packed.reader import INDEX, LIST, PackedVideo
+from utils.data.records import read_records
 
 # Replacements for a value. "deep" is nested deeper than the parser of Python allows.
 NUMBERS = (True, -1, 0, 7, 2**70, 1.5, float("inf"))
@@ -55,7 +56,7 @@ def change_json(content: bytes, seed: int) -> bytes:
 
 
 FRAMES = 30
-OPTIONS = {"video": EncodeOptions("video", 256, 6, 18), "jpeg": EncodeOptions("jpeg", 256, 1, 80)}
+OPTIONS = EncodeOptions(256, 6, 18)
 FILES = {INDEX: (mutate, change_json), LOCATIONS_FILE: (mutate,), LIST: (mutate,)}
 
 
@@ -68,19 +69,21 @@ class Pack(NamedTuple):
     frames: list[np.ndarray]  # uint8 (FRAMES, H, W, 3) of each record
 
 
-@pytest.fixture(scope="module", params=["video", "jpeg"])
-def pack(request, tmp_path_factory) -> Pack:
-    root = tmp_path_factory.mktemp(request.param)
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory) -> Pack:
+    root = tmp_path_factory.mktemp("videos")
     for k in range(3):
-        write_numbered_video(root / f"{k}.mp4", FRAMES, 96, 64, 25)
+        write_numbered_video(root / f"{k}.mp4", frames=FRAMES, width=96, height=64, rate=25)
     (root / "list.txt").write_text("".join(f"{k}.mp4 {k}\n" for k in range(3)))
-    file = AnnotationFile("list.txt", root / "list.txt", root, "video", 3)
+    file = AnnotationFile(
+        "list.txt", path=root / "list.txt", root=root, source="video", num_classes=3
+    )
     folder = root / "packed"
-    plan = plan_packing(file, folder / "list.txt", OPTIONS[request.param], 2, {})
-    pack_lists([plan], "auto", 1, "processes")
+    plan = plan_packing(file, folder=folder / "list.txt", options=OPTIONS, shards=2, known_bad={})
+    pack_lists([plan], reader="auto", workers=1, executor="processes")
     records = read_records(file, folder)
     frames = [read_frames(record, list(range(FRAMES))) for record in records]
-    return Pack(file, folder, records, frames)
+    return Pack(file, folder=folder, records=records, frames=frames)
 
 
 def read_frames(record: Record, indices: list[int]) -> np.ndarray:
@@ -146,7 +149,6 @@ def test_a_flipped_bit_in_a_shard_never_gives_other_frames(pack, seed, count):
     assert 0 < refused["packets"] < count, "damage in packets that are not read changes nothing"
 
 
-@pytest.mark.parametrize("pack", ["video"], indirect=True)
 @pytest.mark.parametrize("count", [60, pytest.param(1500, marks=pytest.mark.slow)])
 def test_a_damaged_index_is_refused_with_its_name(pack, seed, count):
     """Opens the list with one damaged file, `count` times for each kind of damage."""
@@ -167,7 +169,6 @@ def test_a_damaged_index_is_refused_with_its_name(pack, seed, count):
         assert refused >= 0.9 * count * len(changes)
 
 
-@pytest.mark.parametrize("pack", ["video"], indirect=True)
 @pytest.mark.parametrize("name", FILES)
 def test_a_missing_file_of_a_pack_is_named(pack, name, tmp_path):
     path = pack.folder / "list.txt" / name
@@ -179,28 +180,6 @@ def test_a_missing_file_of_a_pack_is_named(pack, name, tmp_path):
         (tmp_path / "away").rename(path)
 
 
-@pytest.mark.parametrize("pack", ["video"], indirect=True)
-@pytest.mark.parametrize("name", FILES)
-def test_a_pack_without_checksums_is_read_or_refused(pack, name, seed, log_messages):
-    """Of a pack of an earlier version only the values can be checked."""
-    index = pack.folder / "list.txt" / INDEX
-    result = json.loads(index.read_bytes())
-    del result["places"], result["checksum"]
-    with replace_content(index, json.dumps(result).encode()):
-        assert read_records(pack.file, pack.folder) == pack.records
-        assert [line for line in log_messages if "was packed without checksums" in line]
-        path = pack.folder / "list.txt" / name
-        content = path.read_bytes()
-        for change in FILES[name]:
-            for number in range(seed, seed + 60):
-                with replace_content(path, change(content, number)):
-                    records, line = catch_value_error(read_records, pack.file, pack.folder)
-                assert records or str(pack.file.root) in line
-                for record in records or ():
-                    catch_value_error(read_frames, record, [3])
-
-
-@pytest.mark.parametrize("pack", ["video"], indirect=True)
 def test_damaged_notes_of_a_packing_are_rewritten_or_named(pack, seed):
     shard = Path(pack.records[0].location.shard)
     settings = pack.folder / "list.txt" / "settings.json"

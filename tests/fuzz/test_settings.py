@@ -1,4 +1,4 @@
-"""Random yaml files, overrides and command lines load or end in one short error message."""
+"""Random config files, overrides and command lines load or end in one short error message."""
 
 import math
 import os
@@ -27,7 +27,7 @@ SCRIPTS = [
 ]
 VARIABLES = ["NODES", "NODE_RANK", "MASTER_PORT", "MASTER_TIMEOUT", "MASTER_ADDR", "ZOO_JOB_TOKEN"]
 VARIABLES += ["RANK_TABLE_FILE", "ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"]
-MANY = pytest.param(1000, 600, marks=pytest.mark.slow)
+SLOW = pytest.param(1000, 600, marks=pytest.mark.slow)
 
 
 def list_numbers(values) -> list:
@@ -65,7 +65,7 @@ def make_override_case(seed: int) -> tuple[str, bytes, str]:
 
 
 def try_settings(folder: Path, seeds: range, make_case: Callable[[int], tuple]) -> None:
-    """`make_case` returns the network, the content of a yaml and overrides, of a seed."""
+    """`make_case` returns the network, the content of a config file and overrides, of a seed."""
     loaded = 0
     path = folder / "random.yaml"
     for seed in seeds:
@@ -144,13 +144,13 @@ def try_jobs(seeds: range) -> None:
             raise AssertionError(f"seed {seed}: {rest} {environ}"[:2000]) from error
 
 
-@pytest.mark.parametrize(("start", "count"), [(0, 150), MANY])
+@pytest.mark.parametrize(("start", "count"), [(0, 150), SLOW])
 def test_random_settings_load_or_are_refused(tmp_path, seed, start, count):
     for make_case in (settings.make_yaml, make_override_case):
         try_settings(tmp_path, range(seed + start, seed + start + count), make_case)
 
 
-@pytest.mark.parametrize(("start", "count"), [(0, 150), MANY])
+@pytest.mark.parametrize(("start", "count"), [(0, 150), SLOW])
 def test_random_command_lines_end_in_one_line(run_until_work, tmp_path, seed, start, count):
     try_command_lines(run_until_work, tmp_path, range(seed + start, seed + start + count))
     try_jobs(range(seed + start, seed + start + (5 * count if start else 100)))

@@ -9,18 +9,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mindspore import Tensor
 
 from scripts.data.integrity import KINDS
 from tests.fuzz.damage import mutate
 from tests.fuzz.files import encode_intact_jpeg, write_mutated_videos
+from tsm.transforms import resize
 from utils.config import ROOT
 from utils.evaluate.predict import Head, Predictor, write_predictions
-from utils.video.decoders import MODULES, FrameFolder, open_video, resize
+from utils.inference.scorer import Scorer
+from utils.video.decoders import open_video
+from utils.video.frame_folder import FrameFolder
+from utils.video.libraries import MODULES
 from utils.video.reader import VideoError
 
 MEMORY = 500  # MB
-MANY = 300
+SLOW_COUNT = 300
 FEW = 32
 # decord cannot read the start of a transport stream; the scan of the ends does not use decord.
 INTACT = {("read", "good", "good"), ("refused", "broken", "good")}
@@ -29,7 +32,8 @@ READ = """
 import json, re, sys
 from pathlib import Path
 from scripts.data.integrity import VideoJob, examine
-from utils.video.decoders import VideoError, open_video
+from utils.video.decoders import open_video
+from utils.video.reader import VideoError
 outcomes = {}
 for path in sorted(Path(sys.argv[1]).iterdir()):
     print(path, flush=True)
@@ -76,7 +80,10 @@ def assert_outcomes(result: dict, count: int) -> None:
     ("reader", "count", "seconds"),
     [
         ("pyav", FEW, 120),
-        *(pytest.param(r, MANY, 900, marks=pytest.mark.slow) for r in ("pyav", "decord", "opencv")),
+        *(
+            pytest.param(r, SLOW_COUNT, 900, marks=pytest.mark.slow)
+            for r in ("pyav", "decord", "opencv")
+        ),
     ],
 )
 def test_damaged_videos_are_read_or_refused(tmp_path, seed, reader, count, seconds):
@@ -85,9 +92,11 @@ def test_damaged_videos_are_read_or_refused(tmp_path, seed, reader, count, secon
     assert_outcomes(read_all(tmp_path, reader, seconds), count)
 
 
-def compute_mean_colours(views: Tensor) -> Tensor:
+class MeanColours(Scorer):
     """Replaces a network: views (V, 3, H, W) to scores (V, 3)."""
-    return Tensor(views.asnumpy().mean((2, 3), dtype=np.float32))
+
+    def __call__(self, clips: np.ndarray) -> np.ndarray:
+        return clips.mean((2, 3), dtype=np.float32)
 
 
 class ThreeColours(Head):
@@ -103,14 +112,16 @@ class ThreeColours(Head):
         return views[:, None].transpose(0, 1, 3, 4, 2)
 
 
-@pytest.mark.parametrize("count", [FEW // 2, pytest.param(MANY, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [FEW // 2, pytest.param(SLOW_COUNT, marks=pytest.mark.slow)])
 def test_damaged_videos_do_not_stop_a_prediction(tmp_path, seed, count):
     videos = tmp_path / "videos"
     out = tmp_path / "out"
     videos.mkdir()
     write_mutated_videos(videos, range(seed, seed + count))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    predictor = Predictor(compute_mean_colours, [ThreeColours()], open_video, out, 3)
+    predictor = Predictor(
+        MeanColours(), heads=[ThreeColours()], open_source=open_video, folder=out, top=3
+    )
     paths = [str(path) for path in sorted(videos.iterdir())]
     result = write_predictions(paths, out, predictor.run_jobs)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from tsm.golden_case import build_network
+from tsm.golden_case import TSMCase
 from tsm.model import TSM
 from tsm.online import OnlineTSM
-from tsm.shift import shift, shift_past, temporal_max_pool
+from tsm.shift import shift_past, temporal_max_pool
+from utils.nn.kernels.plain import TemporalShift
 from utils.testing.golden import generate_input, load_case
 from utils.tests.parity import mark_slow_except, without_values
 from utils.train import amp
@@ -26,7 +27,7 @@ def test_the_shift_and_its_gradient_equal_the_originals(case):
     weight = Tensor(generate_input(case["grad_seed"], case["input_shape"]))
 
     def weighted(x):
-        y = shift(x, case["n_segment"], x.shape[1] // case["shift_div"])
+        y = TemporalShift(case["n_segment"], x.shape[1] // case["shift_div"])(x)
         return (y * weight).sum(), y
 
     (_, y), grad = ms.value_and_grad(weighted, has_aux=True)(x)
@@ -56,7 +57,7 @@ def test_streaming_scores_equal_the_recorded_frame_scores(name):
     """One frame at a time, with buffers, against the recorded frame scores."""
     case = VARIANTS[name]
     clips = generate_input(case["input_seed"], case["input_shape"])  # (N, T, 3, H, W)
-    online = OnlineTSM(build_network(case)).set_train(False)
+    online = OnlineTSM(TSMCase(case).build_model()).set_train(False)
     for clip, expected in zip(clips, np.array(case["eval"]["frame_scores64"])):
         buffers = online.initial_buffers(*clip.shape[-2:])
         for frame, scores in zip(clip, expected):
@@ -66,7 +67,7 @@ def test_streaming_scores_equal_the_recorded_frame_scores(name):
 
 @without_values
 def test_streaming_buffers_have_the_published_shapes():
-    online = OnlineTSM(TSM(27, 8, arch="mobilenetv2", online=True))
+    online = OnlineTSM(TSM(27, segments=8, arch="mobilenetv2", online=True))
     counts = {(3, 56): 1, (4, 28): 2, (8, 14): 3, (12, 14): 2, (20, 7): 2}
     expected = [(channels, side, side) for (channels, side), n in counts.items() for _ in range(n)]
     assert [shape[1:] for shape in online.buffer_shapes(224, 224)] == expected
@@ -74,8 +75,9 @@ def test_streaming_buffers_have_the_published_shapes():
 
 def test_the_shift_does_not_mix_clips():
     x = np.random.RandomState(0).randn(8, 8, 1, 1).astype(np.float32)
-    both = shift(Tensor(x), 4, 1).asnumpy()
-    separate = [shift(Tensor(part), 4, 1).asnumpy() for part in (x[:4], x[4:])]
+    shift = TemporalShift(4, 1)
+    both = shift(Tensor(x)).asnumpy()
+    separate = [shift(Tensor(part)).asnumpy() for part in (x[:4], x[4:])]
     np.testing.assert_array_equal(both, np.concatenate(separate))
 
 
@@ -111,11 +113,11 @@ def test_pixels_are_normalised_and_scores_are_float32_in_mixed_precision():
     mean = np.array([0.485, 0.456, 0.406], np.float32).reshape(3, 1, 1)
     std = np.array([0.229, 0.224, 0.225], np.float32).reshape(3, 1, 1)
     clip = Tensor(((pixels / np.float32(255) - mean) / std).astype(np.float32))
-    exact = TSM(3, 2, arch="resnet18", first_width=8).set_train(False)
+    exact = TSM(3, segments=2, arch="resnet18", first_width=8).set_train(False)
     expected = exact(clip).asnumpy()
     np.testing.assert_allclose(exact(Tensor(pixels)).asnumpy(), expected, atol=1e-6)
     for level in ("O1", "O2", "O3"):
-        net = TSM(3, 2, arch="resnet18", first_width=8).set_train(False)
+        net = TSM(3, segments=2, arch="resnet18", first_width=8).set_train(False)
         for mine, original in zip(net.get_parameters(), exact.get_parameters()):
             mine.set_data(original.value())
         half = amp.cast(net, level)

@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tsm.convert import canonical_name, detect_format
-from tsm.golden_case import list_model_arguments
+from tsm.golden_case import TSMCase
 from tsm.model import TSM
 from tsm.network import NETWORK
 from utils.testing.golden import (
@@ -27,6 +26,7 @@ from utils.weights.checkpoint import weights_of
 from utils.weights.convert import convert, detect_prefix_and_format
 
 GOLDEN = Path(__file__).parent / "golden"
+NAMES = NETWORK.get_parameter_names()
 
 # (settings, classes): parameters, trainable tensors, state-dict entries; reference section 1.8.
 SIZES = [
@@ -119,7 +119,7 @@ def is_of_head(name: str) -> bool:
 def test_conversion_uses_every_published_array_and_every_parameter(source, settings, new_head):
     state = make_empty_state(source)
     targets = get_shapes(TSM(segments=8, **settings))
-    converted = convert(state, targets, NETWORK, new_head)
+    converted = convert(state, shapes=targets, network=NETWORK, new_head=new_head)
     assert set(converted.arrays) | set(converted.missing) == set(targets)
     assert all(converted.arrays[name].shape == targets[name] for name in converted.arrays)
     assert converted.missing == list(filter(is_of_head, targets) if new_head else [])
@@ -143,21 +143,21 @@ FORMATS = {
 @pytest.mark.parametrize(("source", "source_format"), FORMATS.items())
 def test_every_format_is_detected_also_behind_the_prefix_of_a_wrapper(source, source_format):
     names = [name.removeprefix("module.") for name in load_manifest(source)]
-    assert detect_format(load_manifest(source)) == source_format
+    assert NAMES.detect_format(load_manifest(source)) == source_format
     for prefix in ("", "module.", "model.", "module.model.", "backbone."):
-        detected = detect_prefix_and_format([prefix + name for name in names], NETWORK.convert)
+        detected = detect_prefix_and_format([prefix + name for name in names], NAMES)
         assert detected == (prefix, source_format)
 
 
 def test_names_of_another_network_are_refused():
     with pytest.raises(ValueError, match="neither TSM's"):
-        detect_format(["encoder.weight"])
+        NAMES.detect_format(["encoder.weight"])
 
 
 def test_a_backbone_without_a_head_is_detected_as_mmaction2():
     names = [name for name in load_manifest("mmaction2_tsm_r50") if name.startswith("backbone.")]
     for prefix in ("", "module."):
-        detected = detect_prefix_and_format([prefix + name for name in names], NETWORK.convert)
+        detected = detect_prefix_and_format([prefix + name for name in names], NAMES)
         assert detected == (prefix, "mmaction2")
 
 
@@ -180,9 +180,9 @@ def test_conversion_gives_every_array_the_right_name():
 def test_torchvisions_mobilenet_without_the_shift_has_torchvisions_features():
     """`torchvision_mobilenet_v2.json` was computed by torchvision's mobilenet_v2."""
     case = load_case(GOLDEN / "torchvision_mobilenet_v2.json")
-    net = TSM(**list_model_arguments(case, dropout=0.5)).set_train(False)
+    net = TSM(**{**TSMCase(case).model_arguments(), "dropout": 0.5}).set_train(False)
     source = fill_state("torchvision_mobilenet_v2")
-    converted = convert(source, get_shapes(net), NETWORK, new_head=True)
+    converted = convert(source, shapes=get_shapes(net), network=NETWORK, new_head=True)
     values = {name: parameter.asnumpy() for name, parameter in weights_of(net).items()}
     set_weights(net, {**values, **converted.arrays})
     assert_activations(net, case, str)
@@ -197,10 +197,12 @@ def test_names_of_this_zoo_are_unchanged():
 
 @without_values
 def test_a_flow_network_starts_from_the_mean_over_rgb():
-    net = TSM(9, 8, arch="resnet18", modality="flow", frames_per_segment=5)
+    net = TSM(9, segments=8, arch="resnet18", modality="flow", frames_per_segment=5)
     targets = get_shapes(net)
     source = fill_state("torchvision_resnet18")
-    kernel = convert(source, targets, NETWORK, new_head=True).arrays["base_model.conv1.weight"]
+    kernel = convert(source, shapes=targets, network=NETWORK, new_head=True).arrays[
+        "base_model.conv1.weight"
+    ]
     assert kernel.shape == (64, 10, 7, 7)
     mean = source["conv1.weight"].mean(axis=1)
     for channel in range(10):
@@ -232,7 +234,9 @@ def test_weights_that_do_not_fit_are_refused_by_name(name, shape, message):
 
 
 def test_both_names_of_the_mobilenet_classifier_mean_one_weight():
-    assert canonical_name("module.base_model.classifier.weight") == canonical_name("new_fc.weight")
+    assert NAMES.canonical_name("module.base_model.classifier.weight") == NAMES.canonical_name(
+        "new_fc.weight"
+    )
 
 
 @pytest.mark.parametrize(
@@ -245,5 +249,7 @@ def test_both_names_of_the_mobilenet_classifier_mean_one_weight():
     ],
 )
 def test_mmaction2s_names_of_mobilenet_are_converted(theirs, ours):
-    assert detect_format([theirs, "backbone.layer2.1.conv.1.bn.bias"]) == "mmaction2_mobilenet"
-    assert canonical_name(theirs, "mmaction2_mobilenet") == ours
+    assert (
+        NAMES.detect_format([theirs, "backbone.layer2.1.conv.1.bn.bias"]) == "mmaction2_mobilenet"
+    )
+    assert NAMES.canonical_name(theirs, "mmaction2_mobilenet") == ours

@@ -1,7 +1,7 @@
 """TSM against the published original, number by number (tolerances: see each test).
 
-The original computed `tsm_r50_8f*.json`. `golden/reference.py`, a separate implementation in
-PyTorch that reproduces the original's cases, computed `variants.json`.
+The original computed `tsm_r50_8f*.json`. The reference `golden/reference.py`, a separate
+implementation in PyTorch that reproduces the original's cases, computed `variants.json`.
 """
 
 from pathlib import Path
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.separate_process import in_separate_process
-from tsm.golden_case import build_loss, build_network, build_train_step, cell_name
+from tsm.golden_case import TSMCase
 from utils.testing.golden import load_case, map_torch_names, relative_error
 from utils.tests.parity import (
     assert_activations,
@@ -20,6 +20,7 @@ from utils.tests.parity import (
     compute_gradients,
     make_inputs,
     mark_slow_except,
+    use_cpu_kernels,
 )
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -36,14 +37,16 @@ QUICK = ("resnet50_8f", "resnet50_8f_block", "resnet50_8f_nl", "resnet50_8f_tpoo
 
 
 @pytest.mark.parametrize("name", mark_slow_except(CASES, *QUICK, "mobilenetv2_8f"))
-def test_scores_and_activations_equal_the_originals(name):
+def test_scores_and_activations_equal_the_reference(name):
     case = CASES[name]
-    net = build_network(CASES[name])
+    net = TSMCase(CASES[name]).build_model()
     expected = np.array(case["eval"]["logits64"])
     tolerance = 1e-5 if "mobilenet" in name else 1e-4
-    assert_scores(net, case, expected, tolerance * max(1, np.abs(expected).max()))
+    assert_scores(
+        net, case=case, expected=expected, limit=tolerance * max(1, np.abs(expected).max())
+    )
     if name in ("resnet50_8f", "resnet50_8f_tpool", "mobilenetv2_8f"):
-        assert_activations(net, case, cell_name)
+        assert_activations(net, case, TSMCase(case).cell_name)
 
 
 TRAINED = {name: case for name, case in CASES.items() if "train" in case}
@@ -51,17 +54,26 @@ TRAINED = {name: case for name, case in CASES.items() if "train" in case}
 
 @pytest.mark.parametrize("name", mark_slow_except(TRAINED, "resnet18_8f", "resnet18_8f_partial_bn"))
 @in_separate_process
-def test_training_loss_gradients_and_buffers_equal_the_originals(name):
+def test_training_loss_gradients_and_buffers_equal_the_reference(name):
+    assert_training(TRAINED[name])
+
+
+@in_separate_process
+def test_a_training_step_on_the_cpu_kernels_equals_the_reference():
+    with use_cpu_kernels():
+        assert_training(TRAINED["resnet18_8f"])
+
+
+def assert_training(case: dict) -> None:
     """Tolerances: loss 1e-4, running statistics 1e-3; gradient norms as follows.
 
-    Four times the error of the original's float32 against float64, plus 1e-3 for nine of ten, and
+    Four times the error of PyTorch's float32 against float64, plus 1e-3 for nine of ten, and
     2 % for those with a unit near its kink.
     """
-    case = TRAINED[name]
-    net = build_network(case, training=True)
+    net = TSMCase(case).build_model(training=True)
     train = case["train"]
     before = {name: p.asnumpy().copy() for name, p in net.parameters_dict().items()}
-    value, _, norms = compute_gradients(net, build_loss(case), *make_inputs(case))
+    value, _, norms = compute_gradients(net, TSMCase(case).build_loss(), *make_inputs(case))
     assert abs(value - train["loss64"]) < 1e-4 * max(1, train["loss64"])
     assert len(norms) == train.get("trainable_tensors", len(norms))
     largest = max(train["grad_norm64"].values())
@@ -86,6 +98,9 @@ def test_training_loss_gradients_and_buffers_equal_the_originals(name):
 @in_separate_process
 def test_five_updates_with_the_recipe_equal_the_originals(part):
     recorded = SMALL["train"][part]
-    step = build_train_step(SMALL, part)
-    assert assert_updates(step, make_inputs(SMALL), recorded, "delta_norm") > 100
+    step = TSMCase(SMALL).build_train_step(part)
+    assert (
+        assert_updates(step, inputs=make_inputs(SMALL), recorded=recorded, lengths="delta_norm")
+        > 100
+    )
     assert {"new_fc.weight", "new_fc.bias"} <= set(recorded["delta_norm"])

@@ -67,7 +67,7 @@ SUMMIT = load_config(Config, SUMMIT_PATH)
 
 def compute_summit_rates(devices: int) -> tuple:
     """(learning rates of the run, updates per epoch) of the Summit yaml on `devices` devices."""
-    sampler = TrainSampler(240_000, SUMMIT.data.batch, 0, devices, 0)
+    sampler = TrainSampler(240_000, batch=SUMMIT.data.batch, rank=0, size=devices, seed=0)
     lr = get_lr(SUMMIT.train, sampler.updates_per_epoch(1), sampler.effective_batch_size(1))
     return lr, sampler.steps_per_epoch
 
@@ -100,7 +100,9 @@ def test_the_summit_yamls_rates_equal_the_recorded_ones():
 @without_values
 def test_the_summit_yaml_decays_only_convolutions_and_the_classifiers_weight():
     net = TSM(**SUMMIT.model_arguments())
-    groups = build_parameter_groups(net.trainable_params(), SUMMIT.train, np.ones(1), flow=False)
+    groups = build_parameter_groups(
+        net.trainable_params(), train=SUMMIT.train, lr=np.ones(1), flow=False
+    )
     for group in groups:
         for parameter in group["params"]:
             assert group["weight_decay"] == (1e-4 if parameter.ndim > 1 else 0), parameter.name
@@ -158,7 +160,10 @@ def test_parameter_groups_equal_the_originals(name):
     net = TSM(400, 8)
     freeze_batch_norms(net, "partial" if case["partial_bn"] else "trained")
     groups = build_parameter_groups(
-        net.trainable_params(), make_recipe(head_lr_mult=head_lr_mult), np.ones(1), flow=False
+        net.trainable_params(),
+        train=make_recipe(head_lr_mult=head_lr_mult),
+        lr=np.ones(1),
+        flow=False,
     )
     original_names = map_torch_names(net)
     for group, expected in zip(groups, case["groups"]):
@@ -173,8 +178,10 @@ def test_parameter_groups_equal_the_originals(name):
 
 @without_values
 def test_flow_has_a_higher_rate_for_its_first_convolution():
-    net = TSM(3, 8, arch="resnet18", modality="flow", frames_per_segment=5)
-    groups = build_parameter_groups(net.trainable_params(), make_recipe(), np.ones(1), flow=True)
+    net = TSM(3, segments=8, arch="resnet18", modality="flow", frames_per_segment=5)
+    groups = build_parameter_groups(
+        net.trainable_params(), train=make_recipe(), lr=np.ones(1), flow=True
+    )
     assert groups[0]["lr"][0] == FLOW_FIRST_CONV["first_conv_weight"][0] == 5
     assert GROUPS["first_conv_weight"] == (1, 1)
 

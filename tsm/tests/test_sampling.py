@@ -20,15 +20,27 @@ def sample_case(case):
     rng = np.random.RandomState(case.get("numpy_seed"))
     split, _, mode = case["mode"].partition("_")
     clips = {"test_dense": 10, "test_twice": 2}.get(case["mode"], 1)
-    return sample_segment_offsets(split, n, t, length, mode == "dense", clips, rng)
+    return sample_segment_offsets(
+        split,
+        num_frames=n,
+        segments=t,
+        new_length=length,
+        dense=mode == "dense",
+        clips=clips,
+        rng=rng,
+    )
 
 
 def sample_uniform(n, t, length):
     """Offsets of the uniform samplers that use no random numbers, by name."""
     return {
-        "val": sample_segment_offsets("val", n, t, length, False),
-        "test": sample_segment_offsets("test", n, t, length),
-        "twice": sample_segment_offsets("test", n, t, length, False, 2),
+        "val": sample_segment_offsets(
+            "val", num_frames=n, segments=t, new_length=length, dense=False
+        ),
+        "test": sample_segment_offsets("test", num_frames=n, segments=t, new_length=length),
+        "twice": sample_segment_offsets(
+            "test", num_frames=n, segments=t, new_length=length, dense=False, clips=2
+        ),
     }
 
 
@@ -59,7 +71,9 @@ def test_offsets_lie_in_the_video_and_ascend(t, length):
     rng = np.random.RandomState(0)
     for n in LENGTHS:
         clips = sample_uniform(n, t, length)
-        clips["train"] = sample_segment_offsets("train", n, t, length, False, rng=rng)
+        clips["train"] = sample_segment_offsets(
+            "train", num_frames=n, segments=t, new_length=length, dense=False, rng=rng
+        )
         for name, offsets in clips.items():
             assert offsets.dtype == np.int64
             assert offsets.shape == (2 * t if name == "twice" else t,)
@@ -73,9 +87,15 @@ def test_dense_offsets_are_evenly_spaced_around_the_video(t):
     rng = np.random.RandomState(0)
     for n in LENGTHS:
         for offsets in (
-            sample_segment_offsets("train", n, t, 1, True, rng=rng),
-            sample_segment_offsets("val", n, t, 1, True, rng=rng),
-            *sample_segment_offsets("test", n, t, 1, True, 3).reshape(3, t),
+            sample_segment_offsets(
+                "train", num_frames=n, segments=t, new_length=1, dense=True, rng=rng
+            ),
+            sample_segment_offsets(
+                "val", num_frames=n, segments=t, new_length=1, dense=True, rng=rng
+            ),
+            *sample_segment_offsets(
+                "test", num_frames=n, segments=t, new_length=1, dense=True, clips=3
+            ).reshape(3, t),
         ):
             assert offsets.shape == (t,)
             assert ((offsets >= 0) & (offsets < n)).all()
@@ -88,7 +108,9 @@ def test_training_samples_each_interval_uniformly():
     rng = np.random.RandomState(0)
     counts = np.zeros((8, 6), int)
     for _ in range(6000):
-        offsets = sample_segment_offsets("train", 50, 8, 1, False, rng=rng)
+        offsets = sample_segment_offsets(
+            "train", num_frames=50, segments=8, new_length=1, dense=False, rng=rng
+        )
         counts[np.arange(8), offsets - 6 * np.arange(8)] += 1
     assert counts.min() > 850
     assert counts.max() < 1150
@@ -96,7 +118,12 @@ def test_training_samples_each_interval_uniformly():
 
 def test_training_samples_every_start_of_a_short_video():
     rng = np.random.RandomState(0)
-    draws = [sample_segment_offsets("train", 10, 8, 5, False, rng=rng) for _ in range(500)]
+    draws = [
+        sample_segment_offsets(
+            "train", num_frames=10, segments=8, new_length=5, dense=False, rng=rng
+        )
+        for _ in range(500)
+    ]
     samples = {tuple(offsets) for offsets in draws}
     assert {start for offsets in samples for start in offsets} == set(range(6))
     assert len(samples) > 100
@@ -104,7 +131,12 @@ def test_training_samples_every_start_of_a_short_video():
 
 def test_dense_training_never_uses_the_last_start():
     rng = np.random.RandomState(0)
-    draws = [sample_segment_offsets("train", 70, 8, 1, True, rng=rng) for _ in range(500)]
+    draws = [
+        sample_segment_offsets(
+            "train", num_frames=70, segments=8, new_length=1, dense=True, rng=rng
+        )
+        for _ in range(500)
+    ]
     assert {offsets[0] for offsets in draws} == set(range(6))
 
 
@@ -122,14 +154,18 @@ def test_a_video_shorter_than_a_segment_starts_at_frame_0(n):
     for t in (1, 2, 8):
         for offsets in (
             *sample_uniform(n, t, 5).values(),
-            sample_segment_offsets("train", n, t, 5, False, rng=rng),
+            sample_segment_offsets(
+                "train", num_frames=n, segments=t, new_length=5, dense=False, rng=rng
+            ),
         ):
             assert not offsets.any()
 
 
 @pytest.mark.parametrize("clips", [1, 2, 7, 10])
 def test_dense_clips_cover_the_first_to_the_last_start(clips):
-    starts = sample_segment_offsets("test", 300, 8, 1, True, clips).reshape(clips, 8)[:, 0]
+    starts = sample_segment_offsets(
+        "test", num_frames=300, segments=8, new_length=1, dense=True, clips=clips
+    ).reshape(clips, 8)[:, 0]
     assert starts[0] == 0
     if clips > 1:
         assert starts[-1] == 300 - 64
@@ -139,7 +175,7 @@ def test_dense_clips_cover_the_first_to_the_last_start(clips):
 def test_frames_read_stop_at_the_last_frame():
     for n in (1, 4, 30):
         for length in (1, 2, 5):
-            offsets = sample_segment_offsets("test", n, 8, 1)
+            offsets = sample_segment_offsets("test", num_frames=n, segments=8, new_length=1)
             read = expand_segments(offsets, n, length).reshape(8, length)
             assert (read[:, 0] == offsets).all()
             assert read.max() < n
@@ -151,10 +187,17 @@ def test_frames_read_stop_at_the_last_frame():
 def test_a_video_without_frames_is_refused(dense):
     for split in ("train", "val", "test"):
         with pytest.raises(ValueError, match="0 frames"):
-            sample_segment_offsets(split, 0, 8, 1, dense, rng=np.random.RandomState(0))
+            sample_segment_offsets(
+                split,
+                num_frames=0,
+                segments=8,
+                new_length=1,
+                dense=dense,
+                rng=np.random.RandomState(0),
+            )
 
 
 @pytest.mark.parametrize("clips", [0, 3, -1])
 def test_uniform_testing_refuses_other_numbers_of_clips_than_1_and_2(clips):
     with pytest.raises(ValueError, match=r"eval\.clips"):
-        sample_segment_offsets("test", 100, 8, 1, clips=clips)
+        sample_segment_offsets("test", num_frames=100, segments=8, new_length=1, clips=clips)

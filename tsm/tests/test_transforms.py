@@ -13,7 +13,6 @@ from tests.numbered_videos import write_numbered_video
 from tsm import dataset, transforms
 from utils.data.annotation_file import Record
 from utils.runtime import Runtime
-from utils.video.decoders import center_crop_box, short_side_size
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "tsm_data.json").read_text())
 SCALES = (1, 0.875, 0.75, 0.66)
@@ -38,7 +37,9 @@ def test_crop_offsets_equal_the_originals(case):
         transforms.CROP_POSITIONS if case["more_fix_crop"] else transforms.CROP_POSITIONS[:5]
     )
     crop = case["crop_w"], case["crop_h"]
-    offsets = transforms.compute_crop_offsets(case["image_w"], case["image_h"], crop, positions)
+    offsets = transforms.compute_crop_offsets(
+        case["image_w"], height=case["image_h"], crop=crop, positions=positions
+    )
     assert [list(offset) for offset in offsets] == case["offsets_x_y"]
 
 
@@ -82,14 +83,16 @@ def test_three_boxes_equal_the_originals(case):
 @pytest.mark.parametrize("case", GOLDEN["over_sample"])
 def test_five_and_ten_boxes_equal_the_originals(case):
     crops = 10 if case["flip"] else 5
-    boxes = transforms.list_view_boxes(case["image_w"], case["image_h"], case["crop"], crops)
+    boxes = transforms.list_view_boxes(
+        case["image_w"], height=case["image_h"], crop=case["crop"], crops=crops
+    )
     assert list_views(case, boxes) == case["result"]
 
 
 @pytest.mark.parametrize("group", GOLDEN["group_scale"])
 def test_scaled_sizes_equal_the_originals(group):
     for case in group["cases"]:
-        size = short_side_size(case["image_w"], case["image_h"], group["short_side"])
+        size = transforms.short_side_size(case["image_w"], case["image_h"], group["short_side"])
         assert size == (case["scaled_w"], case["scaled_h"])
 
 
@@ -97,15 +100,19 @@ def test_scaled_sizes_equal_the_originals(group):
 def test_the_centre_crop_equals_the_originals(group):
     for case in group["cases"]:
         expected = case["x"], case["y"], group["crop"], group["crop"]
-        assert center_crop_box(case["image_w"], case["image_h"], group["crop"]) == expected
-        views = transforms.list_view_boxes(case["image_w"], case["image_h"], group["crop"], 1)
+        arguments = case["image_w"], case["image_h"], group["crop"]
+        assert transforms.center_crop_box(*arguments) == expected
+        views = transforms.list_view_boxes(*arguments, 1)
         assert views == [(expected, False)]
 
 
 def test_every_training_crop_lies_in_the_frame():
     rng = random.Random(0)
     for width, height in ((340, 256), (256, 340), (222, 223), (224, 224), (226, 400), (30, 20)):
-        boxes = {transforms.draw_crop(width, height, 224, SCALES, rng) for _ in range(400)}
+        boxes = {
+            transforms.draw_crop(width, height=height, size=224, scales=SCALES, rng=rng)
+            for _ in range(400)
+        }
         assert len(boxes) > 20
         for x, y, w, h in boxes:
             assert min(x, y) >= 0
@@ -117,15 +124,15 @@ def test_every_training_crop_lies_in_the_frame():
 @pytest.mark.parametrize(("channels", "length"), [(3, 1), (2, 5), (3, 2)])
 @pytest.mark.parametrize("flip", [False, True])
 def test_a_training_clip_is_one_crop_of_all_frames(channels, length, flip):
-    frames = make_noise(4 * length, 50, 70, channels)
+    frames = make_noise(4 * length, height=50, width=70, channels=channels)
     clip, flipped = transforms.make_train_clip(
-        frames, length, 32, SCALES, FixedRandom(5, flip), True
+        frames, new_length=length, size=32, scales=SCALES, rng=FixedRandom(5, flip), flip=True
     )
     assert flipped is flip
     assert clip.shape == (4, length * channels, 32, 32)
     assert clip.dtype == np.uint8
     assert clip.flags.c_contiguous
-    box = transforms.draw_crop(70, 50, 32, SCALES, random.Random(5))
+    box = transforms.draw_crop(70, height=50, size=32, scales=SCALES, rng=random.Random(5))
     for t in range(4):
         for k in range(length):
             expected = resize_with_pil(frames[t * length + k], (32, 32), box)
@@ -154,7 +161,12 @@ def test_half_of_the_clips_are_flipped_if_flipping_is_on():
     rng = random.Random(0)
     frames = make_noise(1, 8, 8)
     for flip, least, greatest in ((True, 450, 550), (False, 0, 0)):
-        clips = [transforms.make_train_clip(frames, 1, 8, (1,), rng, flip) for _ in range(1000)]
+        clips = [
+            transforms.make_train_clip(
+                frames, new_length=1, size=8, scales=(1,), rng=rng, flip=flip
+            )
+            for _ in range(1000)
+        ]
         assert least <= sum(flipped for _, flipped in clips) <= greatest
         for clip, flipped in clips:
             assert np.array_equal(clip[0], frames[0, :, :: -1 if flipped else 1].transpose(2, 0, 1))
@@ -163,16 +175,23 @@ def test_half_of_the_clips_are_flipped_if_flipping_is_on():
 @pytest.mark.parametrize("size", [(1, 40), (40, 1)])
 def test_a_crop_of_a_frame_of_one_pixel_is_that_pixel(size):
     clip, _ = transforms.make_train_clip(
-        make_noise(1, *size), 1, 32, (0.66,), random.Random(0), False
+        make_noise(1, *size),
+        new_length=1,
+        size=32,
+        scales=(0.66,),
+        rng=random.Random(0),
+        flip=False,
     )
     assert np.unique(clip[:, 0]).size == 1
 
 
 def test_a_frame_smaller_than_the_crop_is_enlarged():
     frames = make_noise(2, 20, 30)
-    clip, _ = transforms.make_train_clip(frames, 1, 224, (1,), random.Random(0), False)
+    clip, _ = transforms.make_train_clip(
+        frames, new_length=1, size=224, scales=(1,), rng=random.Random(0), flip=False
+    )
     assert clip.shape == (2, 3, 224, 224)
-    views = transforms.make_test_views(frames, 1, 2, 32, 28, 3)
+    views = transforms.make_test_views(frames, clips=1, segments=2, resize_to=32, crop=28, crops=3)
     assert views.shape == (3, 2, 3, 28, 28)
 
 
@@ -181,14 +200,18 @@ def test_a_frame_smaller_than_the_crop_is_enlarged():
 def test_views_are_ordered_by_crop_then_by_clip(crops, channels, length):
     clips = 2
     segments = 3
-    frames = make_noise(clips * segments * length, 40, 61, channels)
-    views = transforms.make_test_views(frames, clips, segments, 32, 28, crops)
+    frames = make_noise(clips * segments * length, height=40, width=61, channels=channels)
+    views = transforms.make_test_views(
+        frames, clips=clips, segments=segments, resize_to=32, crop=28, crops=crops
+    )
     assert views.shape == (crops * clips, segments, length * channels, 28, 28)
     assert views.flags.c_contiguous
-    width, height = short_side_size(61, 40, 32)
+    width, height = transforms.short_side_size(61, 40, 32)
     small = [resize_with_pil(frame, (width, height)) for frame in frames]
     view = 0
-    for (x, y, w, h), flipped in transforms.list_view_boxes(width, height, 28, crops):
+    for (x, y, w, h), flipped in transforms.list_view_boxes(
+        width, height=height, crop=28, crops=crops
+    ):
         for clip in range(clips):
             for t in range(segments):
                 for k in range(length):
@@ -204,18 +227,22 @@ def test_views_are_ordered_by_crop_then_by_clip(crops, channels, length):
 def test_a_frame_that_several_clips_use_may_be_passed_once(crops):
     frames = make_noise(5, 40, 61)
     order = [0, 2, 4, 1, 2, 4]
-    once = transforms.make_test_views(frames, 2, 3, 32, 28, crops, order)
-    repeated = transforms.make_test_views(frames[order], 2, 3, 32, 28, crops)
+    once = transforms.make_test_views(
+        frames, clips=2, segments=3, resize_to=32, crop=28, crops=crops, order=order
+    )
+    repeated = transforms.make_test_views(
+        frames[order], clips=2, segments=3, resize_to=32, crop=28, crops=crops
+    )
     assert np.array_equal(once, repeated)
 
 
 def test_a_validation_in_training_takes_one_centre_crop_of_the_size_in_training(tmp_path):
-    write_numbered_video(tmp_path / "a.mp4", 40, 96, 64, 30)
-    record = Record(str(tmp_path / "a.mp4"), None, 4, 1)
+    write_numbered_video(tmp_path / "a.mp4", frames=40, width=96, height=64, rate=30)
+    record = Record(str(tmp_path / "a.mp4"), num_frames=None, label=4, line=1)
     sizes = ("data.resize=64", "data.crop=48")
     cfg = load_smoke_config("tsm", *sizes, "eval.clips=2", "eval.crops=3", "eval.crop=64")
     one_view = load_smoke_config("tsm", *sizes, "eval.clips=1", "eval.crops=1")
-    clips, _, _ = dataset.EvalVideos([record], cfg, Runtime(), "val")[0]
+    clips, _, _ = dataset.EvalVideos([record], cfg=cfg, rt=Runtime(), split="val")[0]
     expected, _, _ = dataset.EvalVideos([record], one_view, Runtime())[0]
     assert clips.shape == (1, 8, 3, 48, 48)
     np.testing.assert_array_equal(clips, expected)
@@ -223,7 +250,7 @@ def test_a_validation_in_training_takes_one_centre_crop_of_the_size_in_training(
 
 def test_a_frame_of_the_right_size_is_not_resized():
     frames = make_noise(2, 32, 50)
-    views = transforms.make_test_views(frames, 1, 2, 32, 32, 3)
+    views = transforms.make_test_views(frames, clips=1, segments=2, resize_to=32, crop=32, crops=3)
     for view, x in zip(views, (0, 16, 8)):
         expected = frames[:, :, x : x + 32].transpose(0, 3, 1, 2)
         assert np.array_equal(view, expected)
@@ -231,19 +258,68 @@ def test_a_frame_of_the_right_size_is_not_resized():
 
 def test_a_crop_above_the_short_side_is_refused():
     with pytest.raises(ValueError, match=r"crop of 33 is larger than data\.resize 32"):
-        transforms.make_test_views(make_noise(2, 40, 61), 1, 2, 32, 33, 1)
+        transforms.make_test_views(
+            make_noise(2, 40, 61), clips=1, segments=2, resize_to=32, crop=33, crops=1
+        )
 
 
 @pytest.mark.parametrize("crops", [0, 2, 4, 6])
 def test_an_unsupported_number_of_crops_is_refused(crops):
     with pytest.raises(ValueError, match=r"eval\.crops"):
-        transforms.list_view_boxes(340, 256, 224, crops)
+        transforms.list_view_boxes(340, height=256, crop=224, crops=crops)
 
 
 def test_a_mirrored_flow_has_inverted_x():
-    frames = make_noise(2, 4, 6, 2)
+    frames = make_noise(2, height=4, width=6, channels=2)
     once = transforms.mirror_frames(frames)
-    np.testing.assert_array_equal(frames, make_noise(2, 4, 6, 2), "the input is unchanged")
+    np.testing.assert_array_equal(
+        frames, make_noise(2, height=4, width=6, channels=2), "the input is unchanged"
+    )
     assert np.array_equal(once[..., 0], 255 - frames[:, :, ::-1, 0])
     assert np.array_equal(once[..., 1], frames[:, :, ::-1, 1])
     assert np.array_equal(transforms.mirror_frames(once), frames)
+
+
+@pytest.mark.parametrize("size", [(224, 224), (50, 31), (90, 13)])
+@pytest.mark.parametrize("box", [None, (3, 5, 40, 21), (0, 0, 70, 40)])
+def test_resize_equals_crop_and_resize_of_pil(size, box):
+    frames = np.random.RandomState(0).randint(256, size=(2, 40, 70, 3), dtype=np.uint8)
+    result = transforms.resize(frames, *size, box)
+    for frame, out in zip(frames, result):
+        image = Image.fromarray(frame)
+        if box:
+            x, y, width, height = box
+            image = image.crop((x, y, x + width, y + height))
+        assert np.array_equal(out, np.asarray(image.resize(size, Image.Resampling.BILINEAR)))
+
+
+def test_flow_channels_are_resized_one_by_one():
+    frames = np.random.RandomState(0).randint(256, size=(2, 40, 70, 2), dtype=np.uint8)
+    result = transforms.resize(frames, width=24, height=20, box=(1, 2, 60, 30))
+    for channel in range(2):
+        grey = np.repeat(frames[..., channel, None], 3, axis=3)
+        assert np.array_equal(
+            result[..., channel],
+            transforms.resize(grey, width=24, height=20, box=(1, 2, 60, 30))[..., 0],
+        )
+
+
+def test_resize_to_the_same_size_makes_no_copy():
+    frames = np.zeros((2, 40, 70, 3), np.uint8)
+    assert np.shares_memory(transforms.resize(frames, 70, 40), frames)
+    assert np.shares_memory(
+        transforms.resize(frames, width=20, height=10, box=(5, 5, 20, 10)), frames
+    )
+
+
+@pytest.mark.parametrize("box", [(-1, 0, 5, 5), (0, 36, 5, 5), (66, 0, 5, 5), (0, 0, 0, 5)])
+def test_a_box_outside_the_frame_is_refused(box):
+    with pytest.raises(ValueError, match="70x40"):
+        transforms.resize(np.zeros((1, 40, 70, 3), np.uint8), width=8, height=8, box=box)
+
+
+def test_a_centre_crop_must_fit_into_the_frame():
+    assert transforms.center_crop_box(224, 230, 224) == (0, 3, 224, 224)
+    assert transforms.center_crop_box(225, 227, 224) == (0, 2, 224, 224)
+    with pytest.raises(ValueError, match="223x300"):
+        transforms.center_crop_box(223, 300, 224)

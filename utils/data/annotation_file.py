@@ -1,7 +1,7 @@
 """Annotation files: text files with one video per line, fields separated by single spaces.
 
 Source "video": `path label` or `path num_frames label`.
-Source "frames", a folder of JPEG frames: `path num_frames label`.
+Source "frames", a folder of images: `path num_frames label`.
 
 Fields are counted from the right, so a path may contain spaces. For source "video" an integer
 before the label is read as num_frames.
@@ -31,13 +31,13 @@ class Record(NamedTuple):
     num_frames: Optional[int]
     label: int
     line: int
-    location: Any = None  # of a packed video: its `utils.data.packed.reader.Place`
+    location: Any = None  # of a packed video: its `utils.data.packed.reader.PackLocation`
 
 
 class AnnotationFile(NamedTuple):
     """An annotation file and the settings needed to read it."""
 
-    name: str  # in the yaml
+    name: str  # in the config file
     path: Path
     root: Path  # folder of the videos; paths in the file start there
     source: str  # "video" or "frames"
@@ -66,9 +66,9 @@ def read_annotations(file: AnnotationFile, min_frames: int = 3) -> tuple[list[Re
     short = 0
     bad = []
     hidden = len(lines) <= PROGRESS_LINES
-    for number, text in track(lines, "checking files", unit="lines", hidden=hidden):
+    for number, text in track(lines, name="checking files", unit="lines", hidden=hidden):
         try:
-            record = _parse(number, text, file, min_frames)
+            record = _parse(number, text=text, file=file, min_frames=min_frames)
             if record is None:
                 short += 1
             elif exists(record.path):
@@ -79,7 +79,7 @@ def read_annotations(file: AnnotationFile, min_frames: int = 3) -> tuple[list[Re
             bad.append(f"line {number}: {error}")
     if bad:
         more = f"; and {len(bad) - MAX_SHOWN} more" if len(bad) > MAX_SHOWN else ""
-        root = "" if file.root.is_dir() else f", and data.root {file.root} is no folder"
+        root = "" if file.root.is_dir() else f", and data.root {file.root} is not a folder"
         shown = "; ".join(bad[:MAX_SHOWN])
         raise ValueError(f"{file.path}, bad lines ({len(bad)}{root}): {shown}{more}")
     if not records:
@@ -91,7 +91,11 @@ def iterate_lines(file: AnnotationFile) -> Iterator[tuple[int, str, Union[Record
     """(number, text, record or why it is bad) of every line; does not look for the videos."""
     for number, text in _read_lines(file.path):
         try:
-            yield number, text, _parse(number, text, file, min_frames=1) or "num_frames is 0"
+            yield (
+                number,
+                text,
+                _parse(number, text=text, file=file, min_frames=1) or "num_frames is 0",
+            )
         except ValueError as error:
             yield number, text, str(error)
 
@@ -108,7 +112,7 @@ def choose_output_names(files: list[AnnotationFile]) -> list[Path]:
 def _read_lines(path: Path) -> list[tuple[int, str]]:
     check_encodable(str(path), f"the path of the annotation file {path}")
     if not os.path.isfile(path):
-        what = "is no file" if os.path.exists(path) else "does not exist"
+        what = "is not a file" if os.path.exists(path) else "does not exist"
         raise ValueError(
             f"annotation file {path} {what}: data.root or the list's name is wrong (a relative one "
             "is looked for below data.root), or make one: scripts/data/make_lists.py"
@@ -138,7 +142,7 @@ def _parse(number: int, text: str, file: AnnotationFile, min_frames: int) -> Opt
         )
     path = str(file.root / fields[0])
     if len(fields) == 2:
-        return Record(path, None, label, number)
+        return Record(path, num_frames=None, label=label, line=number)
     num_frames = _parse_integer(fields[1])
     if file.source == "frames" and num_frames is not None and 0 <= num_frames < min_frames:
         return None
@@ -146,7 +150,7 @@ def _parse(number: int, text: str, file: AnnotationFile, min_frames: int) -> Opt
         raise ValueError(f"num_frames {format_value(fields[1])} is not a positive integer")
     if file.image_tmpl.count("{") == 3:  # one file for x of flow, one for y
         num_frames //= 2
-    return Record(path, num_frames, label, number)
+    return Record(path, num_frames=num_frames, label=label, line=number)
 
 
 def _parse_integer(text: str) -> Optional[int]:

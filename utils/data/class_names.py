@@ -1,14 +1,14 @@
 """Class names: text files with one name per line, in the order of the labels.
 
-`utils/labels` holds built-in names of public data sets, for `labels: NAME` in a yaml.
+`utils/labels` holds built-in names of public data sets, for `labels: NAME` in a config file.
 """
 
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
-from utils.config import ROOT
+from utils.config import ROOT, ClassSettings
 from utils.data.annotation_file import AnnotationFile
 from utils.files import read_text
 from utils.log import log
@@ -24,10 +24,10 @@ def find_class_names(names_file: Optional[Path], builtin: str, classes: int) -> 
     """The class names of a data set, in the order of the labels.
 
     They are in `names_file`, the `labels.txt` beside the annotation files, if it exists. Otherwise
-    `builtin`, the yaml's `labels`, names built-in ones, or is empty. Returns an empty list if there
-    are no names, or if the built-in ones are not `classes` names: then the network has other
-    classes than the yaml's data set. Raises ValueError if `names_file` does not hold `classes`
-    names.
+    `builtin`, the setting `labels`, names built-in ones, or is empty. Returns an empty list if
+    there are no names, or if the built-in ones are not `classes` names: then the network has other
+    classes than the data set of the recipe. Raises ValueError if `names_file` does not hold
+    `classes` names.
     """
     if names_file is not None and names_file.is_file():
         return read_class_names(names_file, classes, f"{names_file}")
@@ -50,7 +50,7 @@ def read_class_names(path: Path, classes: int, description: str) -> list[str]:
     return names
 
 
-def warn_about_mirroring(file: AnnotationFile, data: Any) -> None:
+def warn_about_mirroring(file: AnnotationFile, data: ClassSettings) -> None:
     """Logs if class names contradict `data.flip` and `data.swap_labels`, or are too many or few."""
     names_file = file.path.with_name("labels.txt")
     try:

@@ -1,4 +1,4 @@
-"""Turns the rows of a source into a MindData set of batches; chooses workers and prefetch.
+"""Turns rows into a MindData set of batches; chooses workers and prefetch.
 
 The worker pool is our own (`utils.data.worker_pool`). MindData passes its batches on and holds two
 more. Workers of MindData would hold at least 8 batches and 17 rows each, whatever its prefetch
@@ -20,17 +20,20 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Union
 
 import numpy as np
 import psutil
 
+from utils.config import ImageData
 from utils.cpu_cores import is_bound
 from utils.data.worker_pool import PrefetchedBatches
 from utils.log import log
 
 if TYPE_CHECKING:
     import mindspore.dataset as ds
+
+    from utils.data.rows import Rows
 
 MAX_THREADS = 8  # by `auto` on a CPU; above it, workers are processes
 MAX_DEVICE_THREADS = 16  # by `auto` on Ascend and GPU
@@ -42,26 +45,27 @@ MINDDATA_BUFFERED = 2  # batches that MindData holds
 CGROUP = Path("/sys/fs/cgroup")  # limits of the container
 
 
-def build_batch_dataset(
-    source: Any, columns: Sequence[str], blank: Sequence, data, batch: int
-) -> "ds.GeneratorDataset":
-    """`PrefetchedBatches` of a source, with names for its columns.
+def build_batch_dataset(rows: "Rows", data: ImageData, batch: int) -> "ds.GeneratorDataset":
+    """`PrefetchedBatches` of rows, as a MindData set with the names of their columns.
 
     `data` holds the settings `workers`, `processes` and `prefetch`. Raises ValueError if the
     batches do not fit into memory, or if worker processes are requested on a device.
     """
     import mindspore.dataset as ds
 
+    blank = rows.blank()
     size = batch * sum(np.asarray(value).nbytes for value in blank)
     workers, processes = choose_workers(data.workers, data.processes, get_device())
-    total = max(1, len(source) // batch)
-    prefetch = choose_prefetch(data.prefetch, size, MINDDATA_BUFFERED, total)
+    total = max(1, len(rows) // batch)
+    prefetch = choose_prefetch(data.prefetch, size=size, buffered=MINDDATA_BUFFERED, total=total)
     note = f"; batches of {size / 1e6:.3g} MB, prefetched: {prefetch}"
-    log_workers(data.workers, processes, note, workers)
+    log_workers(data.workers, workers=workers, processes=processes, note=note)
     ds.config.set_prefetch_size(1)
     return ds.GeneratorDataset(
-        PrefetchedBatches(source, blank, batch, workers, processes, prefetch),
-        list(columns),
+        PrefetchedBatches(
+            rows, blank=blank, batch=batch, workers=workers, processes=processes, prefetch=prefetch
+        ),
+        list(rows.columns),
         shuffle=False,
         num_parallel_workers=1,
         python_multiprocessing=False,
@@ -103,17 +107,15 @@ def choose_workers(
 
 
 @functools.cache
-def log_workers(
-    setting: Union[int, str], processes: bool = False, note: str = "", workers: int = 0
-) -> None:
+def log_workers(setting: Union[int, str], workers: int, processes: bool, note: str) -> None:
     """Logs the number of workers and its reason, once per run and not at every evaluation.
 
-    `setting` is `data.workers`; `workers` is the number if it differs from `count_workers`.
+    `setting` is `data.workers`.
     """
     log.info(
         "data: worker %s: %d (data.workers %s; cores: %d, ranks on this node: %d%s)%s",
         "processes" if processes else "threads",
-        workers or count_workers(setting),
+        workers,
         setting,
         count_usable_cores(),
         get_local_rank_size(),
@@ -154,10 +156,10 @@ def choose_prefetch(
     else:
         fitting = MEMORY_FRACTION * free // size - buffered
         prefetch = int(min(MAX_PREFETCH, max(MIN_PREFETCH, fitting)))
-    held = min(prefetch + buffered, total)
-    if held * size > free:
+    batch_count = min(prefetch + buffered, total)
+    if batch_count * size > free:
         raise ValueError(
-            f"data.prefetch {setting}: {held} batches of {size / 1e6:.0f} MB are more "
+            f"data.prefetch {setting}: {batch_count} batches of {size / 1e6:.0f} MB are more "
             f"than the {free / 1e6:.0f} MB that are free for each rank of this node; "
             "lower it, or data.batch and eval.batch"
         )

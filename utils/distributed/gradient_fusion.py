@@ -1,8 +1,9 @@
 """Gradient fusion: splits the gradients into segments with one AllReduce each.
 
-`run.all_reduce` gives layer names, last indices, `auto` (planned for `run.cluster`) or `none` (one
-segment). Indices count parameters in the order of the network, which the optimizers keep. The
-backward pass completes the last segment first, so it is sent while the others are computed.
+`run.all_reduce` gives layer names, last indices, or `none` (one segment).
+scripts/analysis/plan_allreduce.py finds the best split. Indices count parameters in the order of
+the network, which the optimizers keep. The backward pass completes the last segment first, so it is
+sent while the others are computed.
 """
 
 from collections.abc import Sequence
@@ -12,62 +13,46 @@ import mindspore as ms
 from mindspore import nn
 
 from utils.config import Run
-from utils.distributed.fusion_planner import MOST_SEGMENTS, plan, segments_of
-from utils.distributed.gradient_timing import Backward, count_backward, read_backward
-from utils.nn.complexity import count_layers
 from utils.runtime import Runtime
+
+MOST_SEGMENTS = 8  # HCCL's limit
 
 Segments = list[tuple[int, int, int]]  # last index, tensors, bytes
 
 
-def split_all_reduce(
-    net: nn.Cell, optimizer: nn.Optimizer, run: Run, rt: Runtime, clips: tuple[int, ...]
-) -> Segments:
+def split_all_reduce(net: nn.Cell, optimizer: nn.Optimizer, run: Run, rt: Runtime) -> Segments:
     """Sets the ends of the segments in MindSpore; call it before the train step is built.
 
-    `clips` is the shape of a batch of clips as the network takes them. Raises ValueError for an
-    unknown layer, an index out of range, too many segments, or an optimizer whose order of
-    parameters differs from the network's.
+    Raises ValueError for an unknown layer, an index out of range, too many segments, or an
+    optimizer whose order of parameters differs from the network's.
     """
     names = [p.name for p in optimizer.parameters]
     check_order(names, [p.name for p in net.trainable_params()])
     sizes = [p.size * p.itemsize for p in optimizer.parameters]
-    if run.all_reduce == "auto" and rt.size > 1:
-        ends = plan(backward_of(net, names, sizes, run, clips), run.cluster, rt.size).ends
-    else:
-        ends = segment_ends(names, run.all_reduce)
+    ends = segment_ends(names, run.all_reduce)
     if rt.size > 1:
-        ms.set_auto_parallel_context(all_reduce_fusion_config=ends)
+        set_segment_ends(ends)
     segments = segments_of(ends)
     return [(last, last - first + 1, sum(sizes[first : last + 1])) for first, last in segments]
 
 
-def reduce_separately(weights: ms.ParameterTuple) -> nn.Cell:
-    """A reducer with one AllReduce for every gradient, in place of the train step's own.
-
-    For dry runs: HCCL takes no more than MOST_SEGMENTS. Call it before the step is compiled.
-    """
-    ms.set_auto_parallel_context(all_reduce_fusion_config=list(range(len(weights))))
-    return nn.DistributedGradReducer(weights, mean=False)
+def set_segment_ends(ends: Sequence[int]) -> None:
+    """Sets the last index of every segment in MindSpore; a step that is compiled later has them."""
+    ms.set_auto_parallel_context(all_reduce_fusion_config=list(ends))
 
 
-def backward_of(
-    net: nn.Cell, names: Sequence[str], sizes: Sequence[int], run: Run, clips: tuple[int, ...]
-) -> Backward:
-    """When gradients are complete: from a measured profile, or else from counted operations."""
-    if run.gradient_profile:
-        return read_backward(run.gradient_profile, names, sizes)
-    batch, *clip = clips
-    return count_backward(names, sizes, count_layers(net, tuple(clip)), batch, run.cluster)
+def segments_of(ends: Sequence[int]) -> list[tuple[int, int]]:
+    """(first, last) index of the segments that end at `ends`, ascending."""
+    return list(zip([0, *(end + 1 for end in ends[:-1])], ends))
 
 
 def check_order(optimizer: Sequence[str], network: Sequence[str]) -> None:
     """ValueError if the parameters of the optimizer, which a split counts, are others."""
-    for i, (mine, theirs) in enumerate(zip(optimizer, network)):
-        if mine != theirs:
+    for i, (own_name, other_name) in enumerate(zip(optimizer, network)):
+        if own_name != other_name:
             raise ValueError(
-                f"run.all_reduce: parameter {i} is {mine} for the optimizer and {theirs} for the "
-                "network; a split would be of other gradients"
+                f"run.all_reduce: parameter {i} is {own_name} for the optimizer and {other_name} "
+                "for the network; a split would be of other gradients"
             )
     if len(optimizer) != len(network):
         raise ValueError(
@@ -77,10 +62,7 @@ def check_order(optimizer: Sequence[str], network: Sequence[str]) -> None:
 
 
 def segment_ends(names: Sequence[str], split: Union[str, Sequence[Union[int, str]]]) -> list[int]:
-    """Last index of every segment, ascending; the last is always len(names) - 1.
-
-    `auto`, which only several devices need, is one segment here, like `none`.
-    """
+    """Last index of every segment, ascending; the last is always len(names) - 1."""
     entries = [] if isinstance(split, str) else split
     ends = [layer_end(names, entry) if isinstance(entry, str) else entry for entry in entries]
     for end in ends:
@@ -117,19 +99,3 @@ def find_layer_indices(names: Sequence[str], layer: str) -> list[int]:
 
 def is_contiguous(indices: list[int]) -> bool:
     return indices[-1] - indices[0] == len(indices) - 1
-
-
-def layer_names(names: Sequence[str], ends: Sequence[int]) -> list[str]:
-    """The shortest names that `segment_ends` reads as `ends`, one for each but the last."""
-    return [layer_name(names, end) for end in ends[:-1]]
-
-
-def layer_name(names: Sequence[str], end: int) -> str:
-    parts = names[end].split(".")[:-1]
-    for length in range(1, len(parts) + 1):
-        for first in range(len(parts) - length + 1):
-            candidate = ".".join(parts[first : first + length])
-            inside = find_layer_indices(names, candidate)
-            if not candidate[0].isdigit() and is_contiguous(inside) and inside[-1] == end:
-                return candidate
-    return names[end]

@@ -6,18 +6,21 @@ Every video counts exactly once: padding and unreadable videos are not `valid` a
 import json
 import time
 from pathlib import Path
-from typing import Callable, Optional
+from typing import TYPE_CHECKING, Callable, Optional
 
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from utils.evaluate.scores import get_engine, video_scores
+from utils.evaluate.scores import video_scores
 from utils.files import write_text
 from utils.log import log
 from utils.progress import Progress
 from utils.runtime import Runtime
-from utils.signals import Stopped, received
+from utils.signals import StopRequestError, received
+
+if TYPE_CHECKING:
+    from utils.inference.scorer import Scorer
 
 
 class Counts:
@@ -38,8 +41,8 @@ class Counts:
 
     def sum_ranks(self, rt: Runtime) -> None:
         if rt.size > 1:
-            mine = np.stack((self.videos, self.top1, self.top5))
-            self.videos, self.top1, self.top5 = sum_over_ranks(mine)
+            own_counts = np.stack((self.videos, self.top1, self.top5))
+            self.videos, self.top1, self.top5 = sum_over_ranks(own_counts)
 
     def accuracies(self) -> dict[str, float]:
         videos = max(self.videos.sum(), 1)
@@ -70,8 +73,10 @@ def broadcast_bn_statistics(net: nn.Cell, rt: Runtime) -> None:
     statistics = [p for p in net.get_parameters() if not p.requires_grad and "moving_" in p.name]
     if rt.size == 1 or not statistics:
         return
-    mine = np.concatenate([p.asnumpy().ravel() for p in statistics])
-    values = AllReduceSum()(Tensor(mine * np.float32(rt.is_main_process), mstype.float32)).asnumpy()
+    own_statistics = np.concatenate([p.asnumpy().ravel() for p in statistics])
+    values = AllReduceSum()(
+        Tensor(own_statistics * np.float32(rt.is_main_process), mstype.float32)
+    ).asnumpy()
     ends = np.cumsum([p.size for p in statistics])
     for parameter, part in zip(statistics, np.split(values, ends[:-1])):
         parameter.set_data(Tensor(part.reshape(parameter.shape), parameter.dtype))
@@ -81,10 +86,10 @@ def check_same_step(step: int, rt: Runtime, folder: Path) -> None:
     """Raises ValueError if ranks would continue from different steps: they read different files."""
     if rt.size == 1:
         return
-    mine = step % 4096  # sums stay exact
-    if sum_count(mine, rt) != mine * rt.size:
+    own_step = step % 4096  # sums stay exact
+    if sum_count(own_step, rt) != own_step * rt.size:
         raise ValueError(
-            f"run.out: this rank goes on from step {step} of {folder}, others from another one; "
+            f"run.out: this rank resumes at step {step} of {folder}, others from another one; "
             "all ranks must see the same folder"
         )
 
@@ -103,7 +108,7 @@ def sum_count(count: int, rt: Runtime) -> int:
 
 
 def evaluate(
-    net: nn.Cell,
+    scorer: "Scorer",
     data,
     num_classes: int,
     rt: Runtime,
@@ -115,15 +120,14 @@ def evaluate(
     Scores are averaged over the V views of a video. `collect(rows, scores, labels)` receives those
     of every batch; `rows` count the videos of this rank. `clips_per_pass`: as in `video_scores`.
 
-    Raises Stopped on all ranks if one of them received a signal; that one stops after its batch.
+    Raises StopRequestError on all ranks if one of them received a signal; that one stops after its
+    batch.
     """
-    net.set_train(False)
     counts = Counts(num_classes)
     start = time.monotonic()
-    is_compiled = get_engine(net) == "mindspore"
-    log.info("evaluating%s", "; the first batch compiles the graph ..." if is_compiled else " ...")
+    log.info("evaluating ...")
     batch_count = data.get_dataset_size()
-    bar = Progress(batch_count, "evaluating", "batches", hidden=not rt.is_main_process)
+    bar = Progress(batch_count, name="evaluating", unit="batches", hidden=not rt.is_main_process)
     batches = data.create_tuple_iterator(num_epochs=1, output_numpy=True)
     stopped = 0
     for k, (clips, label, valid) in enumerate(batches):
@@ -131,14 +135,14 @@ def evaluate(
             stopped = 1
             break
         if valid.any():
-            scores = video_scores(net, clips, clips_per_pass)[valid]
+            scores = video_scores(scorer, clips, clips_per_pass)[valid]
             counts.add(scores, label[valid])
             if collect:
                 collect(k * len(valid) + np.flatnonzero(valid), scores, label[valid])
         bar.update()
     bar.close()
     if sum_count(stopped, rt):
-        raise Stopped("a signal came before the evaluation was done")
+        raise StopRequestError("a signal came before the evaluation was done")
     counts.sum_ranks(rt)
     return {**counts.accuracies(), "seconds": round(time.monotonic() - start, 2)}
 

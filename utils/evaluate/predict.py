@@ -1,7 +1,7 @@
 """Video inference: windows of a video, views, probabilities, records, tables and files.
 
-A network's `predict.py` has `open_source(path, cfg)`, and `build_heads(cfg)` with a `Head` for each
-data set of the network. Frames and views are those of the network's evaluation.
+A network's `predict.py` defines a `Head` for each data set of the network. Frames and views are
+those of the network's evaluation.
 """
 
 import abc
@@ -15,17 +15,20 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, NamedTuple, Optional
+from typing import TYPE_CHECKING, Callable, NamedTuple, Optional
 
 import numpy as np
 
 from utils.data.class_names import find_class_names, read_class_names
-from utils.evaluate.scores import choose_clips_per_pass, get_device, video_scores
+from utils.evaluate.scores import choose_clips_per_pass, video_scores
 from utils.files import open_replacement, report_write_errors, write_text
 from utils.messages import escape_control, format_line
 from utils.process_pool import Part
 from utils.progress import Progress, track
-from utils.video.reader import FrameSource, VideoError
+from utils.video.reader import FrameReader, VideoError
+
+if TYPE_CHECKING:
+    from utils.inference.scorer import Scorer
 
 Job = tuple[str, str]  # a video, and the name of its files
 PREDICTIONS = "predictions"  # the files of all videos, PREDICTIONS.csv and PREDICTIONS.jsonl
@@ -95,9 +98,14 @@ class Head(abc.ABC):
         """A name for each class, all empty if there are none."""
         return list(self.find_names()) or [""] * self.classes
 
-    def predict_probs(self, net: Any, views: np.ndarray) -> np.ndarray:
+    def select_output(self, scorer: "Scorer") -> "Scorer":
+        """The scorer of these classes only."""
+        return scorer
+
+    def predict_probs(self, scorer: "Scorer", views: np.ndarray) -> np.ndarray:
         """Probabilities (classes,): the mean over views; of raw scores, the softmax of the mean."""
-        scores = video_scores(net, views[None], self.clips_per_pass)[0].astype(np.float64)
+        result = video_scores(self.select_output(scorer), views[None], self.clips_per_pass)
+        scores = result[0].astype(np.float64)
         return softmax(scores) if self.raw_scores else scores
 
 
@@ -137,7 +145,7 @@ def assign_class_names(heads: Sequence[Head], labels: str) -> None:
 
 
 def split_into_windows(
-    source: FrameSource, seconds: Optional[float], step: Optional[float]
+    source: FrameReader, seconds: Optional[float], step: Optional[float]
 ) -> list[Window]:
     """The windows of a video, all of one length; the last one ends with the video.
 
@@ -158,16 +166,15 @@ def split_into_windows(
 
 
 def run_windows(
-    net: Any, source: FrameSource, windows: Sequence[Window], heads: Sequence[Head]
+    scorer: "Scorer", source: FrameReader, windows: Sequence[Window], heads: Sequence[Head]
 ) -> Iterator[WindowResult]:
     """Predicts window after window. Only one window's frames are in memory; decoding goes forward.
 
     All heads have the same number of clips per pass, so that one graph is compiled.
     """
     numbers_of_views = [head.clips * head.crops for head in heads]
-    device = get_device(net)
     for head in heads:
-        head.clips_per_pass = choose_clips_per_pass(1, *numbers_of_views, device=device)
+        head.clips_per_pass = choose_clips_per_pass(1, *numbers_of_views, device=scorer.device)
     plans = [[head.frame_indices(window) for head in heads] for window in windows]
     needed = [
         window.start + np.unique(np.concatenate([indices.ravel() for indices in plan]))
@@ -180,10 +187,12 @@ def run_windows(
             chosen = np.searchsorted(numbers, window.start + unique)
             head_frames = frames if len(chosen) == len(frames) else frames[chosen]
             views.append(head.make_views(head_frames, positions.reshape(indices.shape)))
-        yield WindowResult(window, views, [h.predict_probs(net, v) for h, v in zip(heads, views)])
+        yield WindowResult(
+            window, views, [h.predict_probs(scorer, v) for h, v in zip(heads, views)]
+        )
 
 
-def read_forward(source: FrameSource, needed: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
+def read_forward(source: FrameReader, needed: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
     """The frames (n, H, W, C) of each of the ascending lists `needed`.
 
     Frames that a later list needs too are kept: some readers start the video again to return an
@@ -193,16 +202,18 @@ def read_forward(source: FrameSource, needed: Sequence[np.ndarray]) -> Iterator[
         yield source.frames(needed[0])
         return
     union = np.unique(np.concatenate(needed))
-    held = {}
+    frames_by_number = {}
     end = 0
     for numbers, following in zip(needed, [*needed[1:], np.array([np.inf])]):
         new_end = int(np.searchsorted(union, numbers[-1], "right"))
         if new_end > end:
-            fresh = union[end:new_end]
+            new_numbers = union[end:new_end]
             end = new_end
-            held.update(zip(fresh.tolist(), source.frames(fresh)))
-        yield np.stack([held[number] for number in numbers.tolist()])
-        held = {number: frame for number, frame in held.items() if number >= following[0]}
+            frames_by_number.update(zip(new_numbers.tolist(), source.frames(new_numbers)))
+        yield np.stack([frames_by_number[number] for number in numbers.tolist()])
+        frames_by_number = {
+            number: frame for number, frame in frames_by_number.items() if number >= following[0]
+        }
 
 
 def rank_classes(head: Head, probabilities: np.ndarray, top: int) -> list[dict]:
@@ -248,15 +259,15 @@ class Predictor:
 
     def __init__(
         self,
-        net: Any,
+        scorer: "Scorer",
         heads: Sequence[Head],
-        open_source: Callable[[str], FrameSource],
+        open_source: Callable[[str], FrameReader],
         folder: Path,
         top: int,
         window: Optional[float] = None,
         step: Optional[float] = None,
     ):
-        self.net = net
+        self.scorer = scorer
         self.heads = heads
         self.open = open_source
         self.folder = folder
@@ -278,9 +289,11 @@ class Predictor:
             windows = split_into_windows(source, self.window, self.step)
             best = None
             by_window = []
-            results = run_windows(self.net, source, windows, self.heads)
+            results = run_windows(self.scorer, source=source, windows=windows, heads=self.heads)
             hidden = len(windows) == 1
-            for result in track(results, name, len(windows), "windows", False, hidden):
+            for result in track(
+                results, name=name, total=len(windows), unit="windows", leave=False, hidden=hidden
+            ):
                 by_window.append(result.probabilities)
                 if best is None or result.confidence > best.confidence:
                     best = result
@@ -289,9 +302,9 @@ class Predictor:
         by_head = [np.stack(probs) for probs in zip(*by_window)]  # (windows, classes) each
         means = [probs.mean(axis=0) for probs in by_head]
         record.update(rank_all(self.heads, means, self.top))
-        record["picture"] = self.draw_preview(video, name, best, len(windows))
+        record["picture"] = self.draw_preview(video, name=name, result=best, windows=len(windows))
         if len(windows) > 1:
-            record.update(self.write_timeline(video, name, windows, by_head))
+            record.update(self.write_timeline(video, name=name, windows=windows, by_head=by_head))
         return record
 
     def draw_preview(self, video: str, name: str, result: WindowResult, windows: int) -> str:
@@ -306,7 +319,11 @@ class Predictor:
             frames = head.preview_frames(views)
             times = preview_times(head, result.window, frames.shape[:2])
             entries = rank_classes(head, probs, self.top)
-            rows.append(predict_plots.PreviewRow(describe_views(head), frames, entries, times))
+            rows.append(
+                predict_plots.PreviewRow(
+                    describe_views(head), frames=frames, entries=entries, times=times
+                )
+            )
         path = self.folder / f"{name}.png"
         predict_plots.draw_preview(path, title, rows)
         return str(path)
@@ -326,7 +343,7 @@ class Predictor:
             csv.writer(file).writerows([f"{value:.7g}" for value in row] for row in rows)
         panels = [(head.name, head.names, probs) for head, probs in zip(self.heads, by_head)]
         title = format_line(Path(video).name, TITLE_LENGTH)
-        predict_plots.draw_timeline(plot, title, np.array(spans), panels)
+        predict_plots.draw_timeline(plot, title=title, spans=np.array(spans), panels=panels)
         best = []
         for (start, end), *probs in zip(spans, *by_head):
             ranking = rank_all(self.heads, probs, 1)
@@ -385,7 +402,7 @@ def write_predictions(
         missing = [job for job in keys if job not in ready]
         hidden = sys.stdout.isatty()  # there, a table for every video shows the progress
         results = run_jobs(missing)
-        progress = Progress(len(missing), "predicting", "videos", hidden=hidden)
+        progress = Progress(len(missing), name="predicting", unit="videos", hidden=hidden)
         file = part and folder / PART_FILE.format(part.file_name)
         with (
             open(file, "a") if file else contextlib.nullcontext() as notes,

@@ -72,7 +72,7 @@ def draw_preview(path: Path, title: str, rows: Sequence[PreviewRow]) -> None:
 
 
 def resize_to_fit(frames: np.ndarray) -> np.ndarray:
-    """Frames (clips, T, H, W, 3), enlarged by a whole number or reduced to the width of a line."""
+    """Frames (clips, T, H, W, 3), enlarged by an integer or reduced to the width of a line."""
     clips, count, height, width, _ = frames.shape
     side = min(FRAME_WIDTH, LINE_WIDTH // min(count, LINE_FRAMES))
     if side >= width:

@@ -53,13 +53,15 @@ class Predictions(NamedTuple):
 class Report:
     """Collects the scores of this rank and writes the report; does nothing without a `folder`."""
 
-    def __init__(self, folder: str, mine: Sequence, samples: Samples, rt: Runtime, softmax=False):
-        """`mine` are the numbers of this rank's samples; `softmax`: whether scores are raw.
+    def __init__(
+        self, folder: str, own_samples: Sequence, samples: Samples, rt: Runtime, softmax=False
+    ):
+        """`own_samples` are the numbers of this rank's samples; `softmax`: whether scores are raw.
 
         Raises ValueError if the folder cannot be written.
         """
         self.folder = Path(folder) if folder else None
-        self.mine = mine
+        self.own_samples = own_samples
         self.samples = samples
         self.softmax = softmax
         self.rt = rt
@@ -74,7 +76,7 @@ class Report:
     def add(self, rows: Sequence[int], scores: np.ndarray, labels: np.ndarray) -> None:
         """float32 scores (k, classes) and labels (k,) of some rows of this rank."""
         if self.folder:
-            self.numbers += [self.mine[row] for row in rows]
+            self.numbers += [self.own_samples[row] for row in rows]
             new = np.column_stack([scores, labels, np.ones(len(rows))])
             self.rows.append(new.astype(np.float32))
 
@@ -82,11 +84,13 @@ class Report:
         """Writes all files, on rank 0; `result` is the last line of stdout. All ranks call it."""
         if not self.folder:
             return
-        rows = np.concatenate(self.rows)
-        rows = gather_rows(self.numbers, rows, len(self.samples.paths), self.rt)
+        samples = self.samples
+        rows = gather_rows(
+            self.numbers, rows=np.concatenate(self.rows), count=len(samples.paths), rt=self.rt
+        )
         if self.rt.is_main_process:
-            predictions = compute_predictions(rows, self.samples.labels, self.softmax)
-            write_report(self.folder, self.samples, predictions, result=result)
+            predictions = compute_predictions(rows, samples.labels, self.softmax)
+            write_report(self.folder, samples=samples, predictions=predictions, result=result)
 
 
 def write_report(folder: Path, samples: Samples, predictions: Predictions, result: dict) -> None:
@@ -123,11 +127,13 @@ def report_videos(
 ) -> Report:
     """The report of an `EvalVideos` over the annotation file `file`; `head` has the class names."""
     if not folder:
-        return Report("", (), Samples(), rt)
+        return Report("", own_samples=(), samples=Samples(), rt=rt)
     paths = [record.path.removeprefix(f"{file.root}/") for record in videos.records]
     labels = [record.label for record in videos.records]
     samples = Samples(paths, labels, head.list_names())
-    return Report(folder, videos.mine, samples, rt, head.raw_scores)
+    return Report(
+        folder, own_samples=videos.samples_of_rank, samples=samples, rt=rt, softmax=head.raw_scores
+    )
 
 
 def gather_rows(numbers: Sequence[int], rows: np.ndarray, count: int, rt: Runtime) -> np.ndarray:
@@ -163,7 +169,14 @@ def compute_predictions(
             probabilities /= probabilities.sum(1, keepdims=True)
     predicted = finite.argmax(1)
     confidence = np.take_along_axis(probabilities, predicted[:, None], 1)[:, 0]
-    return Predictions(readable, labels, predicted, ranks, probabilities, confidence)
+    return Predictions(
+        readable,
+        labels=labels,
+        predicted=predicted,
+        ranks=ranks,
+        probabilities=probabilities,
+        confidence=confidence,
+    )
 
 
 def list_scores(paths: Sequence[str], predictions: Predictions) -> Iterator[list]:

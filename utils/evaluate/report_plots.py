@@ -105,10 +105,10 @@ def draw_calibration(path: Path, table: np.ndarray, error: Optional[float]) -> N
     bars = {"align": "edge", "width": 1 / len(table), "edgecolor": "white"}
     gap = np.abs(confidence - accuracy)
     low = np.minimum(confidence, accuracy)
-    drawn = [*axes.bar(nonempty["from"], accuracy, color=BLUE, **bars)]
+    bars_of_bins = [*axes.bar(nonempty["from"], accuracy, color=BLUE, **bars)]
     colors = np.where(confidence > accuracy, ORANGE, GREEN)
-    drawn += axes.bar(nonempty["from"], gap, bottom=low, color=colors, **bars)
-    for bar, row in zip(drawn, [*nonempty, *nonempty]):
+    bars_of_bins += axes.bar(nonempty["from"], gap, bottom=low, color=colors, **bars)
+    for bar, row in zip(bars_of_bins, [*nonempty, *nonempty]):
         bar.set_alpha(FADED if row["videos"] < FEW_VIDEOS else 1)
     box = {"facecolor": "white", "edgecolor": "none", "pad": 0.4}  # numbers lie on the dashed line
     for row, top in zip(nonempty, np.maximum(confidence, accuracy) + 0.012):

@@ -6,25 +6,32 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Callable, Literal, NamedTuple, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Callable, Literal, NamedTuple, Optional
 
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
 
-from utils.export import mindir, onnx_graph
-from utils.export.engine import ENGINES, list_engines
-from utils.export.engine_process import EngineError, run_in_process
+from utils import log, runtime
+from utils.config import NetworkConfig
+from utils.export import onnx_graph
+from utils.export.rewrite import FOR_ONNX, Builders, replace_cells
 from utils.files import report_write_errors, set_default_mode
-from utils.log import log
+from utils.inference import mindir
+from utils.inference.load import load_checkpoint
+from utils.inference.onnx import ENGINES, choose_engine, list_engines
+from utils.inference.onnx_process import run_in_process
 from utils.messages import VALUE, shorten
-from utils.runtime import eager_mode
 from utils.train import amp
 from utils.weights.model_checksum import append_checksum
+
+if TYPE_CHECKING:
+    from utils.networks import Network
 
 # As a fraction of the spread of the scores. A float16 has eleven bits; a rounding errs by up to
 # 5e-4 of the number, and the roundings of fifty layers in a row add up to a few times that.
@@ -37,7 +44,7 @@ TRACED_BATCHES = 2, 3  # from which the graph with a free batch is made
 class ExportOptions(NamedTuple):
     """The checked options of export.py; batch 0 is a free one, `dtype` that of the clips.
 
-    The first of `engines` that can runs an ONNX file for the comparison.
+    `engine` runs an ONNX file for the comparison.
     """
 
     kind: str
@@ -45,29 +52,40 @@ class ExportOptions(NamedTuple):
     batch: int
     dtype: str
     precision: str
-    engines: Sequence[str] = ()
+    engine: str = ""
 
 
 @dataclass(frozen=True)
 class ExportSpec:
-    """How a network is exported: what `describe_export` of its export.py returns.
+    """How a network is exported: what `describe_export` of a `Network` returns.
 
     `clip` is the shape of a clip, `output` the name of the file's output, `info` further metadata.
-    `wrap` returns the Cell to export. `onnx_arguments` replace arguments of the network for ONNX.
+    `wrap` returns the Cell to export. `cells` are replaced in an ONNX file, as in `replace_cells`.
     """
 
     clip: tuple[int, ...]
     output: str
     info: dict[str, str] = field(default_factory=dict)
     wrap: Callable[[nn.Cell], nn.Cell] = lambda net: net  # noqa: E731
-    onnx_arguments: dict[str, Any] = field(default_factory=dict)
+    cells: Builders = field(default_factory=dict)
+
+    def rewrite(self, net: nn.Cell) -> None:
+        """Gives a network the form for an ONNX file."""
+        replace_cells(net, {**FOR_ONNX, **self.cells})
+
+    def write_onnx(self, load: Callable[..., nn.Cell], file: Path, engine: str, name: str) -> None:
+        """Exports the network called `name` for any batch of uint8 clips; raises as `export`."""
+        options = ExportOptions(
+            kind="onnx", target=file, batch=0, dtype="uint8", precision="fp32", engine=engine
+        )
+        export(load, spec=self, options=options, network=name)
 
 
 def read_batch(text: str) -> int:
     """The number of clips; 0 for `free`."""
     if text != "free" and not (text.isdecimal() and len(text) <= 18 and int(text) > 0):
         raise argparse.ArgumentTypeError(
-            f"must be a whole number above 0, or free, not {shorten(text, VALUE)}"
+            f"must be an integer above 0, or free, not {shorten(text, VALUE)}"
         )
     return 0 if text == "free" else int(text)
 
@@ -93,7 +111,24 @@ def check_options(
     if target.is_dir():
         raise ValueError(f"--target: {target} is a folder")
     batch = eval_batch if batch is None else batch
-    return ExportOptions(format, target, batch, input, precision, list_engines())
+    engine = list_engines()[0] if format == "onnx" else ""
+    return ExportOptions(
+        format, target=target, batch=batch, dtype=input, precision=precision, engine=engine
+    )
+
+
+def export_network(
+    network: "Network", cfg: NetworkConfig, checkpoint_path: str, options: dict[str, Any]
+) -> None:
+    """Exports a checkpoint and prints the result; `options` are those of `check_options`."""
+    rt = runtime.start(cfg.run)
+    log.start_log(rt)
+    checked = check_options(cfg.eval.batch, **options)
+    if checked.kind == "onnx" and cfg.run.engine in ENGINES:
+        checked = checked._replace(engine=choose_engine(cfg.run))
+    build = partial(load_checkpoint, network, cfg, checkpoint_path)
+    spec = network.describe_export(cfg)
+    log.print_result(export(build, spec=spec, options=checked, network=network.name), rt)
 
 
 def export(
@@ -101,22 +136,22 @@ def export(
 ) -> dict:
     """Writes the network called `network`; returns the values of stdout's last line.
 
-    `load(level, **changes)` builds it at an amp level, with changed arguments. Raises ValueError if
-    the file cannot be written or the network's scores are not finite, and RuntimeError if the
-    scores of the reloaded file differ from those of the float32 network.
+    `load(level, rewrite)` builds it at an amp level, after `rewrite` has replaced Cells. Raises
+    ValueError if the file cannot be written or the network's scores are not finite, and
+    RuntimeError if the scores of the reloaded file differ from those of the float32 network.
     """
-    kind, target, batch, dtype, precision, engines = options
+    kind, target, batch, dtype, precision, engine = options
     with make_scratch_folder(target) as folder:
         net = spec.wrap(load(LEVEL["fp32"])).set_train(False)
         batches = (batch,) if batch else (2, 1)
         clips = [make_random_clips((size, *spec.clip), dtype) for size in batches]
-        with eager_mode():
+        with runtime.eager_mode():
             expected = net(Tensor(clips[0])).asnumpy()
         if not np.isfinite(expected).all():
             raise ValueError("the network's scores of random pixels are NaN or infinite")
-        changes = spec.onnx_arguments if kind == "onnx" else {}
-        if changes or precision != "fp32":
-            net = spec.wrap(load(LEVEL[precision], **changes)).set_train(False)
+        if kind == "onnx" or precision != "fp32":
+            rewrite = spec.rewrite if kind == "onnx" else None
+            net = spec.wrap(load(LEVEL[precision], rewrite)).set_train(False)
         if precision == "fp16":
             amp.store_half(net)
         file = folder / target.name
@@ -124,7 +159,8 @@ def export(
         FORMATS[kind](net, spec, options, info, file)
         append_checksum(file)
         set_default_mode(file)
-        scores = run_onnx(file, clips, engines) if kind == "onnx" else run_mindir(file, clips)
+        is_onnx = kind == "onnx"
+        scores = run_in_process(engine, file, clips) if is_onnx else run_mindir(file, clips)
         pairs = zip(scores, clips)
         difference = float(np.max([max_difference(s, expected[: len(x)]) for s, x in pairs]))
         relative = difference / max(np.ptp(expected), float(np.finfo(np.float32).tiny))
@@ -194,7 +230,7 @@ def write_mindir(
     net: nn.Cell, spec: ExportSpec, options: ExportOptions, info: dict, file: Path
 ) -> None:
     clips = Tensor(shape=[options.batch or None, *spec.clip], dtype=getattr(ms, options.dtype))
-    save_mindir(net, clips, file, info)
+    save_mindir(net, clips=clips, file=file, info=info)
 
 
 def write_onnx(
@@ -205,7 +241,9 @@ def write_onnx(
     graphs = []
     for size in (options.batch,) if options.batch else TRACED_BATCHES:
         path = file.with_name(f"{size}.mindir")
-        save_mindir(net, Tensor(np.zeros((size, *spec.clip), options.dtype)), path, {})
+        save_mindir(
+            net, clips=Tensor(np.zeros((size, *spec.clip), options.dtype)), file=path, info={}
+        )
         graphs.append(mindir.read_graph(path))
     graph = graphs[0] if options.batch else mindir.with_dynamic_batch(*graphs)
     model = onnx_graph.translate(graph, (INPUT, spec.output), info)
@@ -216,18 +254,6 @@ def write_onnx(
 def run_mindir(file: Path, batches: Iterable[np.ndarray]) -> list[np.ndarray]:
     net = nn.GraphCell(ms.load(str(file)))
     return [net(Tensor(clips)).asnumpy() for clips in batches]
-
-
-def run_onnx(file: Path, batches: Sequence[np.ndarray], engines: Sequence[str]) -> list[np.ndarray]:
-    """The scores by the first of `engines` that can run the file; EngineError if none can."""
-    for engine, other in zip(engines, [*engines[1:], ""]):
-        try:
-            return run_in_process(engine, file, batches)
-        except EngineError as error:
-            if not other:
-                raise
-            log.warning("%s; %s runs it", error, ENGINES[other])
-    raise ValueError("no engine is installed")
 
 
 FORMATS = {"mindir": write_mindir, "onnx": write_onnx}

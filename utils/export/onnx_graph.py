@@ -10,7 +10,7 @@ from typing import Any, Callable, Union
 
 import numpy as np
 
-from utils.export.mindir import Array, DynamicDim, Graph, Node, Tiled
+from utils.inference.mindir import Array, DynamicDim, Graph, Node, Tiled
 
 # Read by ONNX Runtime from 1.14 on
 OPSET = 18
@@ -130,12 +130,12 @@ def translate(graph: Graph, names: tuple[str, str], info: dict[str, str]) -> Any
 def select_nodes(nodes: list, output: str) -> list:
     """The nodes on which the output depends."""
     needed = {output}
-    kept = []
+    needed_nodes = []
     for node in reversed(nodes):
         if needed & set(node.output):
             needed.update(node.input)
-            kept.append(node)
-    return kept[::-1]
+            needed_nodes.append(node)
+    return needed_nodes[::-1]
 
 
 def describe_array(name: str, array: Array) -> Any:
@@ -154,8 +154,8 @@ def translate_node(build: Builder, node: Node, arguments: list) -> Any:
     """
     if node.kind not in TRANSLATORS:
         raise ValueError(f"--format onnx: the operator {node.kind} has no translation to ONNX")
-    arguments = [build.add_array(a) if isinstance(a, ARRAYS) else a for a in arguments]
-    return TRANSLATORS[node.kind](build, node, *arguments)
+    operands = [build.add_array(a) if isinstance(a, ARRAYS) else a for a in arguments]
+    return TRANSLATORS[node.kind](build, node, *operands)
 
 
 ARRAYS = (np.ndarray, Tiled)
@@ -202,6 +202,35 @@ def add_convolution(build, node, x, weight):
         group=settings.get("group", settings.get("groups")),
         **padding,
     )
+
+
+def add_reshape(build, node, x, _):
+    """Reshapes to the result's shape, in which -1 is the size that follows the batch.
+
+    A 1x1 convolution of (N, C, T*H, W) between two Reshapes, from and to (N, C, T, H, W), becomes
+    one of (N, C, T, H, W): engines would copy the data at both.
+    """
+    sizes = node.output.shape
+    conv = build.sources.get(x)
+    if conv is not None and conv.kind == "Conv2D" and is_pointwise(conv):
+        source, weight, *bias = build.producers[x].input
+        before = build.producers.get(source)
+        if before is not None and before.op_type == "Reshape":
+            clip = build.shapes[before.input[0]].shape
+            if len(clip) == 5 and clip[2:] == sizes[2:]:
+                reshaped = build.producers.get(weight)
+                weight = reshaped.input[0] if reshaped is not None else weight
+                shape = build.add_constant([sizes[1], clip[1], 1, 1, 1])
+                weight = build.add("Reshape", weight, shape)
+                return build.add("Conv", before.input[0], weight, *bias)
+    return build.add("Reshape", x, build.add_constant(sizes))
+
+
+def is_pointwise(conv: Node) -> bool:
+    """Whether it is 1x1, without groups and stride."""
+    settings = conv.settings
+    sizes = [*trailing_values(settings["kernel_size"], 2), *trailing_values(settings["stride"], 2)]
+    return settings["group"] == 1 and sizes == [1] * 4
 
 
 def trailing_values(values: Union[int, tuple], count: int) -> list[int]:
@@ -301,14 +330,14 @@ def add_strided_slice(build, node, x, begin, end, steps, from_start, to_end, *ma
     axes = range(len(begin))
     starts = [0 if from_start >> axis & 1 else begin[axis] for axis in axes]
     ends = [SLICE_END if to_end >> axis & 1 else end[axis] for axis in axes]
-    x = add_slice(build, x, starts, ends, steps)
+    x = add_slice(build, x=x, starts=starts, ends=ends, steps=steps)
     removed = [axis for axis in axes if shrink >> axis & 1]
     return build.add("Squeeze", x, build.add_constant(removed)) if removed else x
 
 
 def add_slice_by_size(build, node, x, begin, size):
     ends = [s if isinstance(s, DynamicDim) else b + s for b, s in zip(begin, size)]
-    return add_slice(build, x, begin, ends, [1] * len(ends))
+    return add_slice(build, x=x, starts=begin, ends=ends, steps=[1] * len(ends))
 
 
 def add_slice(build, x, starts, ends, steps) -> str:
@@ -368,10 +397,7 @@ TRANSLATORS: dict[str, Callable] = {
     "ReLU6": add_relu6,
     "ReduceMean": reduction("ReduceMean"),
     "ReduceSum": reduction("ReduceSum"),
-    # The result's shape, in which -1 is the size that follows the batch.
-    "Reshape": lambda build, node, x, _: build.add(
-        "Reshape", x, build.add_constant(node.output.shape)
-    ),
+    "Reshape": add_reshape,
     "SiLU": lambda build, node, x: build.add("Mul", x, build.add("Sigmoid", x)),
     "Slice": add_slice_by_size,
     "Softmax": lambda build, node, x, axes: build.add(

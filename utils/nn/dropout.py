@@ -7,7 +7,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from utils.nn.layers import on_ascend
+from utils.nn import kernels
 
 FACTORS = "dropout_factors"  # name of the parameter that all layers read; it is not a weight
 
@@ -61,12 +61,13 @@ class DropPath(Dropout):
 
     def __init__(self, p: float):
         super().__init__(p, 1)
+        self.multiply = kernels.current().multiply()
 
     def construct(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
         factors = self.read_factors((x.shape[0],) + (1,) * (x.ndim - 1), x.dtype)
-        return x * (factors if on_ascend() else ops.broadcast_to(factors, x.shape))  # see GELU
+        return self.multiply(x, factors)
 
 
 class DropoutFactors:
@@ -103,8 +104,8 @@ class DropoutFactors:
     def draw(self, position: int, copies: int = 1) -> np.ndarray:
         """float32 (copies, size) for the sample at a global position: counted over all ranks."""
         philox = np.random.Philox(key=[self.seed, position])
-        drawn = np.random.Generator(philox).random((copies, self.size), np.float32)
-        return np.where(drawn < self.rates, np.float32(0), self.scales)
+        uniform = np.random.Generator(philox).random((copies, self.size), np.float32)
+        return np.where(uniform < self.rates, np.float32(0), self.scales)
 
     def draw_samples(self, start: int, count: int) -> np.ndarray:
         """float32 (count, size) for `count` consecutive global positions."""

@@ -9,7 +9,8 @@ from typing import Optional
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from utils.nn.complexity import has_kernel
+from utils.nn.kernels.plain import list_layers
+from utils.nn.layers import has_kernel
 
 
 class ChannelBias(nn.Cell):
@@ -53,7 +54,7 @@ def fuse_pair(conv: nn.Cell, norm: nn.BatchNorm2d) -> nn.Cell:
     scale, shift = compute_affine(norm)
     kernels = scale.reshape(-1, *[1] * (conv.weight.ndim - 1))
     conv.weight.set_data(Tensor((conv.weight.asnumpy() * kernels).astype(np.float32)))
-    bias = getattr(conv, "bias", None)
+    bias = dict(conv.parameters_and_names(expand=False)).get("bias")
     if bias is None:
         return ChannelBias(shift)
     bias.set_data(Tensor((bias.asnumpy() * scale + shift).astype(np.float32)))
@@ -62,7 +63,7 @@ def fuse_pair(conv: nn.Cell, norm: nn.BatchNorm2d) -> nn.Cell:
 
 def find_convolution(cell: Optional[nn.Cell]) -> Optional[nn.Cell]:
     """The cell, or the only cell inside it, if that is a convolution; else None."""
-    inner = list(cell.name_cells().values()) if cell is not None else []
+    inner = list_layers(cell) if cell is not None else []
     if len(inner) == 1 and not has_kernel(cell):
         cell = inner[0]
     return cell if cell is not None and has_kernel(cell) else None

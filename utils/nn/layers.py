@@ -1,31 +1,19 @@
 """Layers with PyTorch's semantics and defaults; every argument of MindSpore is passed by name.
 
 MindSpore's defaults differ: padding `same`, no bias, momentum as the weight of the old value. If
-MindSpore changes the signatures, as it has announced, only this file must change.
-
-In training in float32 on a CPU, the kernels of `utils.nn.cpu_kernels` replace MindSpore's if they
-are enabled when a Cell is built.
+MindSpore changes the signatures, as it has announced, only this file must change. The operators
+are those of `utils.nn.kernels` for the device.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-import mindspore as ms
 import numpy as np
-from mindspore import Tensor, nn, ops
+from mindspore import Parameter, Tensor, nn, ops
 from mindspore import dtype as mstype
 from mindspore.common.initializer import HeNormal, Initializer, Normal, Uniform
-from mindspore.ops import constexpr
-from mindspore.ops.auto_generate import BatchNormExt, ConstantPadND, GeluExt, LayerNormExt
 
-from utils.nn.cpu_kernels import operators as cpu
-
-LOWEST_HALF = -65504.0
-
-
-@constexpr
-def on_ascend() -> bool:
-    """Whether networks are built for an Ascend; can be called inside `construct`."""
-    return ms.get_context("device_target") == "Ascend"
+from utils.nn import kernels
+from utils.nn.kernels import plain
 
 
 def conv2d(
@@ -44,66 +32,54 @@ def conv2d(
     with cin instead of cout if `fan` is `fan_in`. `same` pads as MindSpore's `same`: with stride 2
     and an even size, one less before than after.
     """
-    return Conv2d(
+    padding = None if same else (kernel - 1) // 2
+    conv = nn.Conv2d(
         in_channels=cin,
         out_channels=cout,
         kernel_size=kernel,
         stride=stride,
         pad_mode="same" if same else "pad",
-        padding=0 if same else (kernel - 1) // 2,
+        padding=padding or 0,
         dilation=1,
         group=groups,
         has_bias=bias,
         weight_init=HeNormal(mode=fan, nonlinearity="relu"),
         bias_init="zeros",
     )
-
-
-class Conv2d(nn.Conv2d):
-    """MindSpore's, with a kernel for training on a CPU."""
-
-    def __init__(self, **options):
-        super().__init__(**options)
-        self.cpu = self.pointwise = None
-        if options["pad_mode"] == "pad" and not options["has_bias"]:
-            stride = options["stride"]
-            padding = options["padding"]
-            self.cpu = cpu.build_convolution((stride,) * 2, (padding,) * 2, options["group"])
-            if options["kernel_size"] == stride == options["group"] == 1:
-                self.pointwise = cpu.build_pointwise()
-
-    def construct(self, x: Tensor) -> Tensor:
-        if self.cpu is None or not self.training or x.dtype != mstype.float32:
-            return super().construct(x)
-        if self.pointwise is not None:
-            return self.pointwise(self.weight, x)
-        return self.cpu[0](x, self.weight, self.cpu[1])
+    conv.conv2d = kernels.current().conv2d(
+        cout, kernel=(kernel, kernel), stride=stride, padding=padding, groups=groups
+    )
+    return conv
 
 
 class ReLU(nn.ReLU):
-    """MindSpore's, with a kernel for training on a CPU."""
+    """max(x, 0)."""
 
     def __init__(self):
         super().__init__()
-        self.cpu = cpu.build_map("relu", uses_output=True)
-
-    def construct(self, x: Tensor) -> Tensor:
-        if self.cpu is not None and self.training and x.dtype == mstype.float32:
-            return self.cpu(x)
-        return super().construct(x)
+        self.relu = kernels.current().relu()
 
 
-class SiLU(nn.SiLU):
-    """MindSpore's, with a kernel for training on a CPU."""
+class SiLU(nn.Cell):
+    """x * sigmoid(x)."""
 
     def __init__(self):
         super().__init__()
-        self.cpu = cpu.build_map("silu")
+        self.silu = kernels.current().silu()
 
     def construct(self, x: Tensor) -> Tensor:
-        if self.cpu is not None and self.training and x.dtype == mstype.float32:
-            return self.cpu(x)
-        return super().construct(x)
+        return self.silu(x)
+
+
+class GELU(nn.Cell):
+    """The exact GELU, x * Phi(x)."""
+
+    def __init__(self):
+        super().__init__()
+        self.gelu = kernels.current().gelu()
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.gelu(x)
 
 
 class BatchNorm2d(nn.BatchNorm2d):
@@ -118,24 +94,12 @@ class BatchNorm2d(nn.BatchNorm2d):
         super().__init__(
             num_features=channels, eps=1e-5, momentum=0.9, affine=True, gamma_init=gamma
         )
-
-        # One kernel forward and one backward; on Ascend ops.BatchNorm has two of each.
-        self.fused = BatchNormExt() if on_ascend() else None
-        self.cpu = cpu.build_batch_norm()
+        self.bn_train = kernels.current().batch_norm()
 
     def construct(self, x: Tensor) -> Tensor:
         batch = self.training if self.use_batch_statistics is None else self.use_batch_statistics
-        weights = (self.gamma, self.beta, self.moving_mean, self.moving_variance)
-        if batch and self.fused is not None:
-            return self.fused(x, *weights, True, 0.1, 1e-5)[0]  # training, momentum, eps
-        if batch and self.cpu is not None and x.dtype == mstype.float32:
-            # Not unpacked: MindSpore would print two warnings for the outputs that nothing reads.
-            outputs = self.cpu(x, *weights)
-            ops.assign(self.moving_mean, outputs[3])
-            ops.assign(self.moving_variance, outputs[4])
-            return outputs[0]
         norm = self.bn_train if batch else self.bn_infer
-        return norm(x, *weights)[0]
+        return norm(x, self.gamma, self.beta, self.moving_mean, self.moving_variance)[0]
 
 
 class LayerNorm(nn.LayerNorm):
@@ -143,15 +107,10 @@ class LayerNorm(nn.LayerNorm):
 
     def __init__(self, channels: int, eps: float):
         super().__init__((channels,), epsilon=eps)
-        self.fused = LayerNormExt() if on_ascend() else None  # takes float16 with float32 weights
-        self.cpu = cpu.build_layer_norm(eps)
+        self.layer_norm = kernels.current().layer_norm(eps)
 
     def construct(self, x: Tensor) -> Tensor:
-        if self.fused is not None:
-            return self.fused(x, self.normalized_shape, self.gamma, self.beta, self.epsilon)[0]
-        if self.cpu is not None and self.training and x.dtype == mstype.float32:
-            return self.cpu[0](x, self.gamma, self.beta, self.cpu[1])[0]
-        return ops.cast(super().construct(ops.cast(x, self.gamma.dtype)), x.dtype)
+        return self.layer_norm(x, self.gamma, self.beta)
 
 
 def freeze_norms(norms: Iterable[nn.BatchNorm2d]) -> None:
@@ -164,59 +123,24 @@ def freeze_norms(norms: Iterable[nn.BatchNorm2d]) -> None:
 class BatchNorm3d(BatchNorm2d):
     """Batch norm over (N, C, T, H, W); its parameters have no extra `bn2d` level in their names."""
 
-    def construct(self, x: Tensor) -> Tensor:
-        n, c, t, h, w = x.shape
-        return ops.reshape(super().construct(ops.reshape(x, (n, c, t * h, w))), (n, c, t, h, w))
+    def __init__(self, channels: int, gamma: str = "ones"):
+        super().__init__(channels, gamma)
+        self.bn_train = kernels.current().batch_norm3d()
+        infer = ops.BatchNorm(is_training=False, epsilon=plain.EPSILON)
+        self.bn_infer = plain.BatchNorm3d(infer)
+
+
+def has_kernel(cell: nn.Cell) -> bool:
+    """Whether it is a convolution or dense layer, of MindSpore or of this zoo."""
+    weight = dict(cell.parameters_and_names(expand=False)).get("weight")
+    return isinstance(weight, Parameter) and weight.ndim > 1
 
 
 def max_pool2d(kernel: int, stride: int, same: bool = False) -> nn.Cell:
     """Max pool, padded by (kernel - 1) / 2 with minus infinity; `same` as in conv2d."""
-    if not same and on_ascend():
-        return PaddedMaxPool2d(kernel, stride)
-    mode, padding = ("same", 0) if same else ("pad", (kernel - 1) // 2)
-    return MaxPool2d(kernel, stride, mode, padding)
-
-
-class MaxPool2d(nn.MaxPool2d):
-    """MindSpore's, with a kernel for training on a CPU."""
-
-    def __init__(self, kernel_size: int, stride: int, pad_mode: str, padding: int):
-        super().__init__(kernel_size, stride, pad_mode=pad_mode, padding=padding)
-        is_padded = pad_mode == "pad"
-        self.cpu = cpu.build_max_pool(kernel_size, stride, padding) if is_padded else None
-
-    def construct(self, x: Tensor) -> Tensor:
-        if self.cpu is not None and self.training and x.dtype == mstype.float32:
-            return self.cpu[0](x, self.cpu[1])
-        return super().construct(x)
-
-
-class PaddedMaxPool2d(nn.Cell):
-    """Max pool as two kernels of the AI core: pad with the lowest float16, then pool.
-
-    On Ascend, MindSpore's own padded max pool runs on the AI CPU, forward and backward.
-    """
-
-    def __init__(self, kernel: int, stride: int):
-        super().__init__()
-        self.half = (kernel - 1) // 2
-        self.pool = nn.MaxPool2d(kernel_size=kernel, stride=stride, pad_mode="valid")
-
-    def construct(self, x: Tensor) -> Tensor:
-        lowest = ops.cast(Tensor(LOWEST_HALF, mstype.float32), x.dtype)
-        return self.pool(ops.PadV3()(x, (self.half,) * 4, lowest))
-
-
-def shift_frames(x: Tensor, by: int) -> Tensor:
-    """Shifts (N, C, T, H, W) along T: frame i of the result is frame i + by, or zero outside."""
-    if by == 0:
-        return x
-    if on_ascend():  # one kernel that crops and pads
-        return ConstantPadND()(x, (0, 0, 0, 0, -by, by), 0.0)
-    zeros = ops.zeros((*x.shape[:2], abs(by), *x.shape[3:]), x.dtype)
-    if by > 0:
-        return ops.cat((x[:, :, by:], zeros), axis=2)
-    return ops.cat((zeros, x[:, :, :by]), axis=2)
+    if same:
+        return nn.MaxPool2d(kernel_size=kernel, stride=stride, pad_mode="same")
+    return kernels.current().max_pool(kernel, stride)
 
 
 class Dense(nn.Dense):
@@ -229,52 +153,22 @@ class Dense(nn.Dense):
     def __init__(self, cin: int, cout: int, weight_init: Initializer, bias_init=None):
         init = {"weight_init": weight_init, "bias_init": bias_init}
         super().__init__(in_channels=cin, out_channels=cout, has_bias=True, **init)
-        self.fused = ops.Dense() if on_ascend() else None  # product and bias in one kernel
-        self.cpu = cpu.build_product(transpose=True)
-        self.cpu_bias = cpu.build_bias("add_bias")
+        self.linear = kernels.current().linear()
 
     def construct(self, x: Tensor) -> Tensor:
-        if self.fused is not None:
-            return self.fused(x, ops.cast(self.weight, x.dtype), ops.cast(self.bias, x.dtype))
-        if self.cpu is not None and self.training and x.dtype == mstype.float32:
-            weight = ops.expand_dims(self.weight, 0)
-            y = self.cpu(ops.reshape(x, (1, -1, self.in_channels)), weight)
-            y = self.cpu_bias(y, self.bias)
-        else:
-            y = self.matmul(ops.reshape(x, (-1, self.in_channels)), self.weight)
-            y = self.bias_add(y, self.bias)
-        return ops.reshape(y, (*x.shape[:-1], self.out_channels))
+        return self.linear(x, ops.cast(self.weight, x.dtype), ops.cast(self.bias, x.dtype))
 
 
 def dense(cin: int, cout: int, std: float = 0.01) -> Dense:
     """A fully connected layer with bias; weights normal(0, std), bias 0."""
-    return Dense(cin, cout, Normal(sigma=std), "zeros")
+    return Dense(cin, cout=cout, weight_init=Normal(sigma=std), bias_init="zeros")
 
 
 def torch_dense(cin: int, cout: int) -> Dense:
     """A fully connected layer initialised as in PyTorch: all uniform in +-1/sqrt(cin)."""
-    return Dense(cin, cout, Uniform(scale=cin**-0.5), Uniform(scale=cin**-0.5))
-
-
-class GELU(nn.Cell):
-    """The exact GELU, x * Phi(x).
-
-    MindSpore's own divides by a number. On a CPU, a kernel that broadcasts keeps an index of 16
-    bytes for every element of its output as long as the graph lives. Multiplication by a number
-    does not. If large maps must be broadcast, `ops.broadcast_to` is called first.
-    """
-
-    def __init__(self):
-        super().__init__()
-        self.fused = GeluExt() if on_ascend() else None  # one kernel, exact by default
-        self.cpu = cpu.build_map("gelu")
-
-    def construct(self, x: Tensor) -> Tensor:
-        if self.fused is not None:
-            return self.fused(x, "none")
-        if self.cpu is not None and self.training and x.dtype == mstype.float32:
-            return self.cpu(x)
-        return x * 0.5 * (1.0 + ops.erf(x * 0.5**0.5))
+    return Dense(
+        cin, cout=cout, weight_init=Uniform(scale=cin**-0.5), bias_init=Uniform(scale=cin**-0.5)
+    )
 
 
 class Normalize(nn.Cell):
@@ -289,7 +183,9 @@ class Normalize(nn.Cell):
         rank: number of axes of the input.
     """
 
-    def __init__(self, mean: tuple, std: tuple, channels: int, axis: int, rank: int):
+    def __init__(
+        self, mean: Sequence[float], std: Sequence[float], channels: int, axis: int, rank: int
+    ):
         super().__init__()
         is_scalar = len(set(mean)) == len(set(std)) == 1  # then no tensor is broadcast
         count = 1 if is_scalar else channels

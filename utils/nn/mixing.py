@@ -29,7 +29,7 @@ def draw_mix(
     if cutmix and (not mixup or rng.uniform() < switch):
         lam = float(rng.beta(cutmix, cutmix))
         y, x = (int(v) for v in rng.randint(0, size, 2))
-        return make_cutmix(lam, y, x, size, size)
+        return make_cutmix(lam, y=y, x=x, height=size, width=size)
     return Mix(float(rng.beta(mixup, mixup)))
 
 

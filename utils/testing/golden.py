@@ -4,23 +4,69 @@ A case stores no weights. Every array is a pure function of its PyTorch name and
 network under test gets the same checkpoint, bit for bit, as the implementation that was recorded.
 """
 
+from __future__ import annotations
+
+import abc
 import contextlib
 import hashlib
 import json
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mindspore import Tensor, nn
 
-from utils.config import Run
+from utils.config import Recipe, Run
 from utils.runtime import Runtime, eager_mode
 from utils.train.train_step import TrainStep
 from utils.weights.checkpoint import weights_of
 from utils.weights.convert import NORM, convert
 
+if TYPE_CHECKING:
+    from utils.networks import Network
+
 UPDATES = 5  # of a golden case
+
+
+class GoldenCase(abc.ABC):
+    """Recomputes what the original code recorded in a case of tests/golden/*.json.
+
+    `recipe` holds the settings of case["train"] that `compare_step.py --recipe` may change, with
+    their defaults. `depthwise_impl` is that of `Conv3d`, in a network that has the argument.
+    """
+
+    network: Network
+    recipe: dict[str, Any] = {}
+
+    def __init__(self, case: dict[str, Any], depthwise_impl: str = "frames"):
+        self.case = case
+        self.depthwise_impl = depthwise_impl
+
+    @abc.abstractmethod
+    def model_arguments(self) -> dict[str, Any]:
+        """The arguments of the network's `build_model`."""
+
+    def build_model(self, training: bool = False) -> nn.Cell:
+        """The network with its weights."""
+        net = self.network.build_model(**self.model_arguments())
+        load_weights(net, build_state_dict(self.case, net), self.network)
+        return net.set_train(training)
+
+    @abc.abstractmethod
+    def build_loss(self) -> nn.Cell:
+        """The loss."""
+
+    @abc.abstractmethod
+    def build_train_step(self, part: str) -> TrainStep:
+        """The train step of the updates that case["train"][part] records."""
+
+    def build_target(self) -> np.ndarray:
+        """The target of a training batch: labels int32 (N,)."""
+        return np.array(self.case["labels"], np.int32)
+
+    def cell_name(self, point: str) -> str:
+        """The cell here whose output the original recorded as `point`; empty if there is none."""
+        return point
 
 
 def generate_weight(name: str, shape: tuple) -> np.ndarray:
@@ -106,8 +152,8 @@ def read_expected_scores(case: dict) -> np.ndarray:
     return np.concatenate([np.array(part) for part in parts], axis=-1)
 
 
-def load_weights(net: nn.Cell, state: dict, network: Any) -> None:
-    """Loads a PyTorch state dict into `net`, through the converter of `network`, its record."""
+def load_weights(net: nn.Cell, state: dict, network: Network) -> None:
+    """Loads a PyTorch state dict into `net`, a model of `network`, through its converter."""
     set_weights(net, convert(state, get_shapes(net), network).arrays)
 
 
@@ -120,14 +166,17 @@ def build_train_step(
     net: nn.Cell, loss: nn.Cell, optimizer: nn.Cell, clip_norm: float = 0.0
 ) -> TrainStep:
     """The train step of a case's recorded updates: float32, one micro-batch per update."""
-    settings = SimpleNamespace(accumulation_steps=1, clip_norm=clip_norm, ema_decay=0.0)
-    step = TrainStep(net, loss, optimizer, Run(device="CPU"), settings, Runtime(), UPDATES)
+    settings = Recipe(clip_norm=clip_norm)
+    step = TrainStep(
+        net,
+        loss=loss,
+        optimizer=optimizer,
+        run=Run(device="CPU"),
+        train=settings,
+        rt=Runtime(),
+        steps_per_epoch=UPDATES,
+    )
     return step.set_train()
-
-
-def build_labels(case: dict) -> np.ndarray:
-    """The labels of a case, int32 (N,)."""
-    return np.array(case["labels"], np.int32)
 
 
 def map_torch_names(net: nn.Cell) -> dict[str, str]:

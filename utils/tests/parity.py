@@ -2,6 +2,7 @@
 
 import gzip
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Callable, Optional
@@ -12,8 +13,10 @@ import pytest
 from mindspore import Tensor, nn
 from mindspore.nn.utils import no_init_parameters
 
+from utils.config import Run
+from utils.nn import kernels
+from utils.nn.kernels.cpu.operators import Cpu
 from utils.testing.golden import (
-    build_labels,
     compute_scores,
     generate_input,
     get_shapes,
@@ -21,11 +24,20 @@ from utils.testing.golden import (
     record_activations,
     relative_error,
 )
+from utils.train.choose_kernels import choose_kernels
 from utils.train.train_step import TrainStep
 from utils.weights.convert import convert
 
 # Decorates a test that only needs names and shapes: the networks that it builds draw no weights.
 without_values = no_init_parameters()
+
+
+def use_cpu_kernels() -> AbstractContextManager:
+    """Networks that are built inside have the operators of a training in float32 on a CPU."""
+    back_end = choose_kernels(Run(device="CPU"), "CPU")
+    if not isinstance(back_end, Cpu):
+        pytest.skip("the CPU kernels cannot be compiled here")
+    return kernels.use(back_end)
 
 
 def mark_slow_except(names: Iterable, *quick: Any) -> list:
@@ -40,7 +52,7 @@ def make_clip(case: dict) -> Tensor:
 
 def make_inputs(case: dict) -> tuple[Tensor, Tensor]:
     """The clips or images of a case, and their labels int32 (N,)."""
-    return make_clip(case), Tensor(build_labels(case))
+    return make_clip(case), Tensor(np.array(case["labels"], np.int32))
 
 
 def make_cosine_recipe(case: dict, **changes: Any) -> SimpleNamespace:

@@ -68,16 +68,16 @@ def test_yaml_paths_start_at_the_checkout_and_command_line_paths_at_the_current_
     [
         ("data.bach=3", "unknown setting data.bach; nearest: batch"),
         ("dato.batch=3", "unknown section dato; nearest: data"),
-        ("data.batch=many", "data.batch must be a whole number, not 'many'"),
-        ("data.batch=1.5", "data.batch must be a whole number"),
+        ("data.batch=many", "data.batch must be an integer, not 'many'"),
+        ("data.batch=1.5", "data.batch must be an integer"),
         ("data.flip=1", "data.flip must be true or false"),
         ("data.kind=c", "data.kind must be one of a, b"),
         ("data.scales=1", "data.scales must be a list"),
         ("data.scales=[x]", r"data.scales\[0\] must be a number"),
         ("data.pairs=[[1]]", r"data.pairs\[0\] must have 2 entries"),
-        ("data.mixed=[1.5]", r"data.mixed\[0\] must be a whole number or a text"),
-        ("data.workers=many", "data.workers must be a whole number or auto, not 'many'"),
-        ("data.workers=true", "data.workers must be a whole number or auto, not True"),
+        ("data.mixed=[1.5]", r"data.mixed\[0\] must be an integer or a string"),
+        ("data.workers=many", "data.workers must be an integer or auto, not 'many'"),
+        ("data.workers=true", "data.workers must be an integer or auto, not True"),
         ("data.extra=", "data.extra is empty; null is none"),
         ("data.workers=-1", "data.workers must be above 0, not -1"),
         ("data.processes=1", "data.processes must be true or false or auto, not 1"),
@@ -97,7 +97,9 @@ def test_a_wrong_override_is_refused_by_name(yaml_file, override, words):
         ("run: {}\ndata: {root: x, butch: 1}\n", "unknown setting data.butch; nearest: batch"),
         ("rum: {}\ndata: {root: x}\n", "unknown section rum; nearest: run"),
         ("- a\n", "expected sections"),
-        ("run: {device: CPU\n", "not a readable yaml"),
+        ("run: {device: CPU\n", "not a readable config file"),
+        ("run: {all_reduce: auto}\n", "bad.yaml, .*plan_allreduce.py --cluster prints the line"),
+        ("run: {cluster: {tflops: 9}}\n", "a training no longer plans its AllReduce segments"),
     ],
 )
 def test_a_wrong_yaml_is_refused_by_name(tmp_path, text, words):
@@ -105,6 +107,13 @@ def test_a_wrong_yaml_is_refused_by_name(tmp_path, text, words):
     path.write_text(text)
     with pytest.raises(ValueError, match=words):
         load_config(Config, path)
+
+
+def test_the_config_of_an_older_run_loads(tmp_path):
+    """Its settings of the planner are null."""
+    path = tmp_path / "config.yaml"
+    path.write_text("run: {cluster: null, gradient_profile: null}\ndata: {root: x}\n")
+    assert load_config(Config, path).run.all_reduce == "none"
 
 
 def test_the_resolved_copy_loads_to_the_same_config(yaml_file, tmp_path):

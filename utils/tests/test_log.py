@@ -15,7 +15,7 @@ def make_recipe(lr: float, base_batch: int, accumulation_steps: int = 1) -> Simp
 
 
 def make_sampler(samples: int, batch: int, size: int) -> TrainSampler:
-    return TrainSampler(samples, batch, rank=0, size=size, seed=0)
+    return TrainSampler(samples, batch=batch, rank=0, size=size, seed=0)
 
 
 def test_the_table_scales_batch_and_rate_and_marks_the_number_in_use():
@@ -46,7 +46,12 @@ def test_the_table_includes_accumulation_an_uncommon_number_and_small_data(base_
     [(128, "lr 0.02 for 128 samples -> 0.04 for 256"), (0, "lr 0.02 for any batch")],
 )
 def test_a_run_logs_its_batch_and_rate(log_messages, base_batch, words):
-    log_start(make_recipe(0.02, base_batch), make_sampler(10_000, 16, 16), [(9, 10, 4_000_000)], 0)
+    log_start(
+        make_recipe(0.02, base_batch),
+        sampler=make_sampler(10_000, 16, 16),
+        segments=[(9, 10, 4_000_000)],
+        start_step=0,
+    )
     text = "\n".join(log_messages)
     assert "16 a device x 16 devices x 1 accumulated = 256 an update" in text
     assert words in text

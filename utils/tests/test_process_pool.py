@@ -13,9 +13,9 @@ import pytest
 
 from tests.dask_cluster import start_dask_cluster
 from utils import process_pool
-from utils.messages import Failed
+from utils.messages import MachineError
 from utils.process_pool import (
-    Crashed,
+    CrashError,
     Part,
     build_worker_functions,
     parse_executor,
@@ -42,12 +42,14 @@ def cluster(dask_folder):
 def test_dask_gives_the_results_of_processes_though_jobs_crash_and_a_worker_is_killed(cluster):
     expected = dict(run_all(crash_or_square, range(60), 2))
     results = {}
-    for job, result in run_all(crash_or_square, range(60), 2, cluster.executor):
+    for job, result in run_all(
+        crash_or_square, jobs=range(60), workers=2, executor=cluster.executor
+    ):
         assert job not in results
         results[job] = result
         if len(results) == 15:
             cluster.kill_worker()
-    assert {job for job in results if isinstance(results[job], Crashed)} == {FATAL}
+    assert {job for job in results if isinstance(results[job], CrashError)} == {FATAL}
     assert {job: str(result) for job, result in results.items()} == {
         job: str(result) for job, result in expected.items()
     }
@@ -68,14 +70,18 @@ def count_processes(nanny: int) -> int:
 
 def test_an_error_of_a_job_is_raised_here(cluster):
     with pytest.raises(ValueError, match="three is refused"):
-        dict(run_all(refuse_three, range(9), 2, cluster.executor))
-    assert dict(run_all(refuse_three, range(3), 2, cluster.executor)) == {0: 0, 1: 1, 2: 2}
+        dict(run_all(refuse_three, jobs=range(9), workers=2, executor=cluster.executor))
+    assert dict(run_all(refuse_three, jobs=range(3), workers=2, executor=cluster.executor)) == {
+        0: 0,
+        1: 1,
+        2: 2,
+    }
 
 
 def test_a_job_that_kills_dask_workers_ends_at_last(cluster, dask_folder):
     """Dask gives it up after some workers; then it runs alone on this host."""
     jobs = [(number, os.getpid()) for number in range(8)]
-    results = dict(run_all(kill_dask_worker, jobs, 2, cluster.executor))
+    results = dict(run_all(kill_dask_worker, jobs=jobs, workers=2, executor=cluster.executor))
     assert results == {job: job[0] for job in jobs}
     assert "marked as failed because 2 workers died" in (dask_folder / "dask.log").read_text()
 
@@ -84,10 +90,10 @@ def test_a_missing_package_or_scheduler_is_a_user_error(monkeypatch):
     pytest.importorskip("distributed")
     monkeypatch.setattr(process_pool, "CONNECT_TIMEOUT", 1)
     with pytest.raises(ValueError, match="--executor: no Dask scheduler at nowhere:1"):
-        dict(run_all(refuse_three, range(2), 2, "dask:nowhere:1"))
+        dict(run_all(refuse_three, jobs=range(2), workers=2, executor="dask:nowhere:1"))
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(ValueError, match=r"--executor dask needs .*pip install '\.\[cluster\]'"):
-        dict(run_all(refuse_three, range(2), 2, "dask:nowhere:1"))
+        dict(run_all(refuse_three, jobs=range(2), workers=2, executor="dask:nowhere:1"))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +108,7 @@ def test_a_scheduler_that_is_silent_or_needs_certificates_is_a_user_error(
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"{scheme}://127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(ValueError, match=f"no Dask scheduler at {address}: {reason}"):
-            dict(run_all(refuse_three, range(2), 2, f"dask:{address}"))
+            dict(run_all(refuse_three, jobs=range(2), workers=2, executor=f"dask:{address}"))
 
 
 def test_a_node_whose_zoo_is_not_mounted_is_named(tmp_path):
@@ -140,13 +146,15 @@ class RecordingHandler(logging.Handler):
 
 
 def test_the_end_of_the_scheduler_is_one_line(cluster):
-    results = run_all(crash_or_square, range(100, 2000), 2, cluster.executor)
+    results = run_all(crash_or_square, jobs=range(100, 2000), workers=2, executor=cluster.executor)
     records = []
     next(results)
     for name in ("distributed.client", "tornado.application"):
         logging.getLogger(name).addHandler(RecordingHandler(records))
     cluster.scheduler.kill()
-    with pytest.raises(Failed, match=r"the Dask scheduler at tcp:.* has ended; run this again"):
+    with pytest.raises(
+        MachineError, match=r"the Dask scheduler at tcp:.* has ended; run this again"
+    ):
         dict(results)
     assert records == []
     for nanny in cluster.nannies:  # without a scheduler it would take long to end

@@ -1,4 +1,4 @@
-"""The progress of a long command where stderr is no terminal, and on one."""
+"""The progress of a long command where stderr is not a terminal, and on one."""
 
 import io
 import sys
@@ -36,7 +36,7 @@ def test_a_file_gets_a_line_every_minute(clock, capsys):
 
 
 def test_a_short_or_hidden_command_prints_nothing(clock, capsys):
-    work(track(iter("ab"), "packing", 2, "files"), clock, 25)
+    work(track(iter("ab"), name="packing", total=2, unit="files"), clock, 25)
     work(track(range(10), "packing", hidden=True), clock, 70)
     assert capsys.readouterr() == ("", "")
 

@@ -27,7 +27,7 @@ GOOD = {
 LONG = b"x" * 10_000_000
 BAD = {  # (contents, words of the message)
     "Latin-1": (b"a\ncaf\xe9\nb\n", "line 2 is not UTF-8; save the file as UTF-8"),
-    "zero bytes": (b"a\nb\nc\0\n", "is no text file: line 3 has a zero byte"),
+    "zero bytes": (b"a\nb\nc\0\n", "is not a text file: line 3 has a zero byte"),
     "UTF-16 without a mark": (TEXT.encode("utf-16-le"), "line 1 "),
     "half a letter of UTF-16": (TEXT.encode("utf-16")[:-1], " is not UTF-8"),
     "bytes of all kinds": (bytes(range(255, -1, -1)), "line 1 is not UTF-8"),
@@ -56,7 +56,9 @@ def test_a_path_without_a_text_file_is_refused_at_once(kind, tmp_path):
     (tmp_path / "folder").mkdir()
     with open(tmp_path / "huge", "wb") as file:
         file.truncate(2**40)
-    with pytest.raises(ValueError, match="^the file (is no file|does not exist|is larger than 1)"):
+    with pytest.raises(
+        ValueError, match="^the file (is not a file|does not exist|is larger than 1)"
+    ):
         read_text(tmp_path / kind, "the file")
 
 
@@ -69,7 +71,7 @@ def read_listing(tmp_path):
     def call(content: bytes) -> list:
         path = tmp_path / "list.txt"
         path.write_bytes(content)
-        file = AnnotationFile("list.txt", path, tmp_path, "video", 10)
+        file = AnnotationFile("list.txt", path=path, root=tmp_path, source="video", num_classes=10)
         assert len(list(iterate_lines(file))) > 0
         return [record.path.rpartition("/")[2] for record in read_annotations(file)[0]]
 
@@ -88,7 +90,7 @@ def test_an_annotation_file_is_read_in_every_detectable_encoding(kind, read_list
     ("content", "words"),
     [
         (b"caf\xe9.mp4 1\nna\xefve.mp4 1\n", "line 2: "),
-        ("café.mp4 1\n".encode("utf-16-le"), "is no text file: line 1 has a zero byte"),
+        ("café.mp4 1\n".encode("utf-16-le"), "is not a text file: line 1 has a zero byte"),
         (b"", "is empty"),
         ("café.mp4 1\nx".encode() + LONG + b" 1\n", "line 2: "),
         ("café.mp4 1\ncafé.mp4 ".encode() + b"1" * 10_000_000, "line 2: label '1111"),
@@ -152,7 +154,7 @@ def test_hostile_public_annotations_are_refused_in_one_line(dataset, kind, tmp_p
     except ValueError as error:
         message = format_line(error)
         assert message.startswith("--annotations: ")
-        assert str(tmp_path) in message or " is no class of " in message
+        assert str(tmp_path) in message or " is not a class of " in message
         return
     assert kind == "nothing" or dataset == "kinetics"  # a csv without its columns is left out
 

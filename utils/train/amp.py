@@ -48,9 +48,9 @@ def store_half(net: nn.Cell) -> None:
         if isinstance(cell, Normalize):
             cell.to_float(mstype.float32)
     norms = (cell for _, cell in net.cells_and_names() if isinstance(cell, nn.LayerNorm))
-    kept = {parameter.name for cell in norms for parameter in cell.get_parameters()}
+    float32_names = {parameter.name for cell in norms for parameter in cell.get_parameters()}
     for parameter in net.get_parameters():
-        if parameter.dtype == mstype.float32 and parameter.name not in kept:
+        if parameter.dtype == mstype.float32 and parameter.name not in float32_names:
             parameter.set_dtype(mstype.float16)
 
 

@@ -1,63 +1,86 @@
-"""Gradients of all weights at once: packing, overflow check, norm and clipping factor."""
+"""Gradients of all weights at once: packing, overflow check, AllReduce, norm, clipping factor."""
 
 from collections.abc import Sequence
-from typing import Optional
+from typing import Any, Optional, Union
 
+import mindspore as ms
 import numpy as np
-from mindspore import Tensor, amp, nn, ops
+from mindspore import Parameter, Tensor, amp, nn, ops
 from mindspore import dtype as mstype
-from mindspore.ops.auto_generate import LinalgVectorNorm, NPUClearFloatStatusV2, SplitWithSize
+from mindspore.ops.auto_generate import NPUClearFloatStatusV2, SplitWithSize
 
-from utils.distributed.fusion_planner import segments_of
-from utils.nn.cpu_kernels import operators as cpu
-from utils.train.optimizers import take_element
+from utils.distributed.gradient_fusion import segments_of
+from utils.nn import kernels
+from utils.nn.kernels.plain import take_element
+from utils.runtime import Runtime
 
 PACKED = 128  # with 400, the sizes of a split alone exceed the compiler's call depth
 
 
-def choose_all_finite(device: str):
-    """MindSpore's check if it is one kernel or one a gradient, else the sum of all gradients.
+class FiniteCheck(nn.Cell):
+    """Whether the gradients of an update are finite, by themselves or by their norm if it is known.
 
-    On Ascend that depends on CANN: MindSpore's `AllFinite` kernel is built for some versions only,
-    and its substitute takes four kernels a gradient.
+    An overflow gives gradients that are infinite or not a number.
     """
-    if device == "GPU" or (device == "Ascend" and amp._enable_all_finite()):
-        return amp.all_finite
-    return SumIsFinite()
-
-
-class SumIsFinite(nn.Cell):
-    """Whether all gradients are finite: their sum is finite only if all terms are."""
 
     def __init__(self):
         super().__init__(auto_prefix=False)
-        self.cpu = cpu.build_sum("total")
-        self.map = ops.HyperMap()
+        self.all_finite = kernels.current().all_finite()
 
-    def construct(self, grads: tuple) -> Tensor:
-        return ops.isfinite(ops.addn(self.map(ops.partial(total, self.cpu), grads)))
+    def clear(self, clip: Tensor) -> Tensor:
+        return clip
 
+    def record(self, grads: tuple) -> tuple:
+        return grads
 
-def total(kernel: Optional[ops.Custom], x: Tensor) -> Tensor:
-    if kernel is not None and x.dtype == mstype.float32:
-        return kernel(x)
-    return ops.ReduceSum()(x, ())
+    def construct(self, grads: tuple, norm: Optional[Tensor]) -> Tensor:
+        return self.all_finite(grads) if norm is None else ops.isfinite(norm)
 
-
-def has_status_flags(device: str) -> bool:
-    """Whether this is an Ascend 910A, whose arithmetic saturates and sets flags at an overflow."""
-    return device == "Ascend" and bool(amp._ascend_910a_target())
+    def reset(self) -> None:
+        pass
 
 
-class OverflowStatus(nn.Cell):
-    """The overflow flags of an Ascend 910A: of all kernels since they were last cleared."""
+class StatusFlagCheck(nn.Cell):
+    """The same on an Ascend 910A, whose arithmetic saturates and sets flags at an overflow.
 
-    def clear(self) -> Tensor:
+    The flags are those of all kernels of this rank's device since they were cleared.
+    """
+
+    def __init__(self):
+        super().__init__(auto_prefix=False)
+        self.overflow_count = create_counter("overflow_count")  # micro-batches of this update
+
+    def clear(self, clip: Tensor) -> Tensor:
+        """The clip, after the flags are cleared; an evaluation may have set them."""
+        return ops.depend(clip, self.clear_flags())
+
+    def record(self, grads: tuple) -> tuple:
+        """Counts a micro-batch that has set flags; its gradients do not wait for that."""
+        overflow = 1 - self.are_flags_clear(grads).astype(mstype.int32)
+        ops.assign_add(self.overflow_count, overflow)
+        return grads
+
+    def construct(self, grads: tuple, norm: Optional[Tensor]) -> Tensor:
+        return self.overflow_count == 0
+
+    def reset(self) -> None:
+        ops.assign(self.overflow_count, 0)
+
+    def clear_flags(self) -> Tensor:
         return NPUClearFloatStatusV2()(Tensor(np.zeros(8, np.int32)))
 
-    def is_clear(self, after: tuple) -> Tensor:
+    def are_flags_clear(self, after: tuple) -> Tensor:
         """Whether no kernel before those of `after` overflowed; clears the flags."""
         return amp.all_finite(after)
+
+
+def choose_finite_check(device: str) -> nn.Cell:
+    has_status_flags = device == "Ascend" and amp._ascend_910a_target()
+    return StatusFlagCheck() if has_status_flags else FiniteCheck()
+
+
+def create_counter(name: str, dtype: Any = mstype.int32) -> Parameter:
+    return Parameter(Tensor(0, dtype), name=name, requires_grad=False)
 
 
 class Packing(nn.Cell):
@@ -66,9 +89,9 @@ class Packing(nn.Cell):
     Half of the weights or more are biases and scales of norms: one kernel serves all of an array.
     """
 
-    def __init__(self, weights: tuple, active: bool):
+    def __init__(self, weights: tuple):
         super().__init__(auto_prefix=False)
-        small = [i for i, weight in enumerate(weights) if weight.ndim == 1] if active else []
+        small = [i for i, weight in enumerate(weights) if weight.ndim == 1]
         self.groups = tuple(tuple(small[k : k + PACKED]) for k in range(0, len(small), PACKED))
         self.sizes = tuple(tuple(weights[i].size for i in group) for group in self.groups)
         self.large = tuple(i for i in range(len(weights)) if i not in small)
@@ -100,6 +123,38 @@ class Packing(nn.Cell):
         return self.map(ops.partial(take_element, grads), self.positions)
 
 
+def choose_reducer(weights: tuple, accumulates: bool, rt: Runtime) -> nn.Cell:
+    """The Cell that sums gradients over the ranks, in the segments that `split_all_reduce` has set.
+
+    MindSpore's own reducer runs an AllReduce for each gradient, and the compiler fuses those of a
+    segment. It does not fuse inside an `if`, which accumulation needs. So SegmentReducer joins the
+    gradients of a segment itself.
+    """
+    if accumulates:
+        # The index of the last weight of each segment; without segments, one for all weights.
+        ends = ms.get_auto_parallel_context("all_reduce_fusion_config")
+        return SegmentReducer(weights, ends or [len(weights) - 1])
+    reducer = nn.DistributedGradReducer(weights, mean=False)
+    return CopyingReducer(reducer) if rt.device == "CPU" else reducer
+
+
+class CopyingReducer(nn.Cell):
+    """Sums copies of the gradients, for ranks on CPUs.
+
+    A CPU kernel of MindSpore 2.10 that writes its gradient into a fused AllReduce fails with
+    "Memory isn't enough". The product with a Parameter is a copy that the compiler keeps.
+    """
+
+    def __init__(self, reducer: nn.Cell):
+        super().__init__(auto_prefix=False)
+        self.reducer = reducer
+        self.one = Parameter(Tensor(1.0, mstype.float32), name="one", requires_grad=False)
+        self.map = ops.HyperMap()
+
+    def construct(self, grads: tuple) -> tuple:
+        return self.reducer(self.map(ops.partial(multiply, self.one), grads))
+
+
 class SegmentReducer(nn.Cell):
     """Sums gradients over the ranks by one AllReduce for each segment.
 
@@ -125,8 +180,8 @@ class SegmentReducer(nn.Cell):
         for chunks in self.segments:
             packed = ()
             totals = ()
-            for first, end, sizes in chunks:
-                packed += (self.concat(self.map(flatten, grads[first:end])),)
+            for start, end, sizes in chunks:
+                packed += (self.concat(self.map(flatten, grads[start:end])),)
                 totals += (sum(sizes),)
             packed = self.split(self.all_reduce(self.concat(packed)), totals, 0)
             for k, (_, _, sizes) in enumerate(chunks):
@@ -142,37 +197,14 @@ def reshape_like(x: Tensor, like: Tensor) -> Tensor:
     return ops.reshape(x, like.shape)
 
 
-class VectorNorm(nn.Cell):
-    """The L2 norm of a tuple of arrays, float32: one kernel an array on Ascend."""
-
-    def __init__(self, device: str):
-        super().__init__(auto_prefix=False)
-        self.norm = LinalgVectorNorm() if device == "Ascend" else None
-        self.cpu = cpu.build_sum("sum_of_squares")
-        self.map = ops.HyperMap()
-
-    def construct(self, arrays: tuple) -> Tensor:
-        if self.norm is None:
-            return ops.sqrt(ops.addn(self.map(ops.partial(sum_of_squares, self.cpu), arrays)))
-        norms = self.map(ops.partial(vector_norm, self.norm), arrays)
-        return vector_norm(self.norm, ops.stack(norms))
-
-
-def vector_norm(kernel, x: Tensor) -> Tensor:
-    return kernel(x, 2.0, None, False, mstype.float32)
-
-
-def sum_of_squares(kernel: Optional[ops.Custom], x: Tensor) -> Tensor:
-    x = x.astype(mstype.float32)
-    return ops.square(x).sum() if kernel is None else kernel(x)
-
-
-def clip_factor(norm: Tensor, factor: Optional[Tensor], limit: float) -> Tensor:
+def clip_factor(norm: Tensor, factor: Union[float, Tensor], limit: float) -> Tensor:
     """What limits the total norm, PyTorch's rule: factor * min(1, limit / (norm * factor + 1e-6)).
 
     `norm` is of the gradients before `factor` is applied to them.
     """
     one = Tensor(1.0, mstype.float32)
-    if factor is None:
-        return ops.minimum(one, limit / (norm + 1e-6))
     return factor * ops.minimum(one, limit / (norm * factor + 1e-6))
+
+
+def multiply(factor: Union[float, Tensor], x: Tensor) -> Tensor:
+    return x * factor

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 
-def steps(count: int, milestones: Sequence[int], factor: float = 0.1) -> np.ndarray:
+def steps(count: int, milestones: Sequence[float], factor: float = 0.1) -> np.ndarray:
     """`factor` to the power of the milestones reached, for i = 0 .. count - 1."""
     reached = (np.arange(count)[:, None] >= np.asarray(milestones, int)[None, :]).sum(axis=1)
     return np.power(float(factor), reached)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import psutil
 from mindspore import nn
 
+from utils.complexity import LayerCost, count_layers
 from utils.data.loader import get_local_rank_size, read_free_memory
 from utils.log import log
-from utils.nn.complexity import LayerCost, count_layers
 
 GIGA = 1e9
 BYTES = 4  # of a number in float32
@@ -64,9 +64,9 @@ def count_copies(layer: LayerCost, recomputed: tuple[str, ...]) -> float:
 
 def estimate_peak(net: nn.Cell, clips: tuple[int, ...]) -> float:
     """The peak memory, in GB, of this process after a step on `clips`, a shape."""
-    held = psutil.Process().memory_info().rss
+    resident = psutil.Process().memory_info().rss
     cost = estimate_step(net, count_layers(net, clips[1:]))
-    return (held + cost.fixed + clips[0] * cost.clip) / GIGA
+    return (resident + cost.fixed + clips[0] * cost.clip) / GIGA
 
 
 def check_step(net: nn.Cell, clips: tuple[int, ...], batch: int) -> float:
@@ -77,7 +77,7 @@ def check_step(net: nn.Cell, clips: tuple[int, ...], batch: int) -> float:
     """
     free = read_free_memory() / get_local_rank_size()
     cost = estimate_step(net, count_layers(net, clips[1:]))
-    check_fit(cost, clips[0], batch, free)
+    check_fit(cost, clips=clips[0], batch=batch, free=free)
     return cost.compile_seconds
 
 

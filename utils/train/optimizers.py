@@ -3,12 +3,12 @@
 import math
 
 import numpy as np
-from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+from mindspore import Parameter, Tensor, nn, ops
 from mindspore import dtype as mstype
 from mindspore.common.initializer import Zero, initializer
-from mindspore.ops.auto_generate import InplaceMul
 
-from utils.nn.layers import on_ascend
+from utils.nn import kernels
+from utils.nn.kernels.plain import take_element
 
 
 class SGD(nn.Optimizer):
@@ -20,7 +20,7 @@ class SGD(nn.Optimizer):
     `groups` have `params`, `lr` (floats, one per update) and `weight_decay`. `parameters` lists all
     of them in the network's order, which the AllReduce splits count in.
 
-    The framework's own keeps a third array per parameter, and is compiled in twice the time: it
+    MindSpore's own keeps a third array per parameter, and is compiled in twice the time: it
     goes over all parameters four times, with a schedule for each where the groups' rates differ.
     """
 
@@ -79,8 +79,8 @@ class SGD(nn.Optimizer):
         of_groups = ()
         for k in range(len(self.decays)):
             of_groups += (ops.reshape(rates[k], ()),)
-        each = self.hyper_map(ops.partial(take_element, of_groups), self.positions)
-        return self.hyper_map(ops.partial(update, self.momentum), each, *arrays)
+        rates_by_weight = self.hyper_map(ops.partial(take_element, of_groups), self.positions)
+        return self.hyper_map(ops.partial(update, self.momentum), rates_by_weight, *arrays)
 
 
 class LARS(nn.Optimizer):
@@ -171,75 +171,21 @@ class AdamW(nn.Optimizer):
         factors = corrected / (1 - betas[0] ** updates)
         self.rates = Tensor(rates * factors, mstype.float32)
         self.epsilons = Tensor(eps * corrected, mstype.float32)
-        # The kernel multiplies the decay by its rate: rate * factor * (decay / factor).
         groups = [group for group in groups if group["params"]]
-        decays = [group["weight_decay"] / factors for group in groups]
-        self.decays = tuple(Tensor(decay, mstype.float32) for decay in decays)
-        group_of = {id(p): k for k, group in enumerate(groups) for p in group["params"]}
-        self.positions = tuple(group_of[id(parameter)] for parameter in self._parameters)
         self.moment1 = self._parameters.clone(prefix="moment1", init="zeros")
         self.moment2 = self._parameters.clone(prefix="moment2", init="zeros")
-        self.betas = betas
-        self.kernel = ops.AdamWeightDecay()
-        # On Ascend that kernel comes with two more, which subtract constants; Adam and a product in
-        # place come with none.
-        self.in_place = InplaceMul() if on_ascend() else None
-        self.zero = Tensor(0.0, mstype.float32)
-        self.adam = ops.Adam()
-        decayed = [group for group in groups if group["weight_decay"]]
-        self.decayed = tuple(ParameterTuple(group["params"]) for group in decayed)
-        self.kept = tuple(
-            Tensor(1 - rates * group["weight_decay"], mstype.float32) for group in decayed
+        self.move = kernels.current().adamw(
+            groups=groups, weights=self._parameters, betas=betas, rates=rates, factors=factors
         )
 
     def construct(self, gradients: tuple) -> tuple:
         step = self.global_step
         rate = ops.reshape(ops.gather(self.rates, step, 0), ())
         epsilon = ops.reshape(ops.gather(self.epsilons, step, 0), ())
-        if self.in_place is not None:
-            return self.update_in_place(gradients, rate, epsilon)
-        of_groups = ()
-        for decay in self.decays:
-            of_groups += (ops.reshape(ops.gather(decay, step, 0), ()),)
-        decays = self.hyper_map(ops.partial(take_element, of_groups), self.positions)
-        move = ops.partial(adam, self.kernel, rate, self.betas, epsilon)
-        arrays = (gradients, self._parameters, self.moment1, self.moment2, decays)
-        moved = self.hyper_map(move, *arrays)
+        arrays = (gradients, self._parameters, self.moment1, self.moment2)
+        moved = self.move(*arrays, rate, epsilon, step)
         ops.assign_add(self.global_step, self.global_step_increase_tensor)
         return moved
-
-    def update_in_place(self, gradients: tuple, rate: Tensor, epsilon: Tensor) -> tuple:
-        """The same update with the weights decayed before Adam's kernel moves them."""
-        done = ()
-        for i in range(len(self.decayed)):
-            kept = ops.reshape(ops.gather(self.kept[i], self.global_step, 0), ())
-            done += (self.hyper_map(ops.partial(shrink, self.in_place, kept), self.decayed[i]),)
-        rate = ops.depend(rate, done)
-        betas = (Tensor(self.betas[0], mstype.float32), Tensor(self.betas[1], mstype.float32))
-        move = ops.partial(adam_without_decay, self.adam, self.zero, rate, betas, epsilon)
-        moved = self.hyper_map(move, gradients, self._parameters, self.moment1, self.moment2)
-        ops.assign_add(self.global_step, self.global_step_increase_tensor)
-        return moved
-
-
-def shrink(product, kept: Tensor, weight: Tensor) -> Tensor:
-    return product(weight, kept)
-
-
-def adam_without_decay(
-    kernel, zero, rate, betas, epsilon, gradient, weight, first, second
-) -> tuple:
-    """The kernel's own bias correction is switched off: its powers of the betas are 0."""
-    return kernel(weight, first, second, zero, zero, rate, betas[0], betas[1], epsilon, gradient)
-
-
-def adam(kernel, rate, betas, epsilon, gradient, weight, first, second, decay) -> tuple:
-    """The kernel has no bias correction: `rate` and `epsilon` contain it."""
-    return kernel(weight, first, second, rate, betas[0], betas[1], epsilon, decay, gradient)
-
-
-def take_element(values: tuple, index: int) -> Tensor:
-    return values[index]
 
 
 def update(momentum: Tensor, rate: Tensor, gradient: Tensor, weight, buffer, met, kernel):

@@ -26,8 +26,7 @@ from utils.weights.checkpoint_file import RESUME, SAMPLER, list_epochs, read
 CHANGEABLE_ON_RESUME = {
     "run": {
         "device", "log_every", "save_every", "save_steps", "keep_checkpoints", "eval_every",
-        "resume", "out", "all_reduce", "cluster", "gradient_profile", "profile", "tensorboard",
-        "engine",
+        "resume", "out", "all_reduce", "profile", "tensorboard", "engine",
     },
     # Batch and accumulation may change with the number of devices: `RunDirectory.resume`.
     "data": {
@@ -148,14 +147,33 @@ class RunDirectory:
         """Writes the resume file: the state of the train step and of the sampler."""
         counts = SamplerState(
             sampler.global_batch_size,
-            sampler.effective_batch_size(step.accumulation_steps),
-            sampler.samples_per_epoch,
-            sampler.samples,
+            effective_batch_size=sampler.effective_batch_size(step.accumulation_steps),
+            samples_per_epoch=sampler.samples_per_epoch,
+            samples=sampler.samples,
         )
         array = Parameter(Tensor(np.array(counts, np.int32)), name=SAMPLER, requires_grad=False)
         state = step.state()
         state[SAMPLER] = array
         checkpoint.save(self.resume_file, state)
+
+    def save_epoch(self, step: TrainStep, epoch: int) -> None:
+        """Writes the weights of an epoch, and beside them the averaged ones."""
+        name = f"epoch_{epoch:03d}"
+        checkpoint.save(self.path / f"{name}.ckpt", checkpoint.weights_of(step.net))
+        if step.ema is not None:
+            checkpoint.save(self.path / f"{name}_ema.ckpt", step.ema_parameters())
+
+    def write_state(self, position: dict) -> None:
+        """Writes state.json, for people and other tools; nothing here reads it."""
+        state = {
+            **position,
+            "seed": self.rt.seed,
+            "devices": self.rt.size,
+            "checkpoint": self.find_newest(),
+            "version": 1,
+        }
+        with report_write_errors(self.path):
+            write_text(self.path / "state.json", json.dumps(state, indent=1) + "\n")
 
     @property
     def resume_file(self) -> Path:
@@ -187,11 +205,5 @@ def read_sampler_state(arrays: dict[str, np.ndarray], path: Path) -> SamplerStat
     """Removes from a resume file's arrays what `RunDirectory.save` adds. Raises ValueError."""
     counts = arrays.pop(SAMPLER, np.zeros(0)).tolist()
     if np.shape(counts) != (4,) or min(counts) < 1:
-        raise ValueError(f"{path} is no resume file of this zoo; choose another --run.out")
+        raise ValueError(f"{path} is not a resume file of this zoo; choose another --run.out")
     return SamplerState(*map(int, counts))
-
-
-def write_state(folder: Path, state: dict) -> None:
-    """Writes state.json, for people and other tools; nothing here reads it."""
-    with report_write_errors(folder):
-        write_text(folder / "state.json", json.dumps(state, indent=1) + "\n")

@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Optional, Union
 
-from utils.video.reader import VideoError, WrongContent, reading
+from utils.video.reader import VideoError, WrongContentError, reading
 
 PARENTS = {"moov", "edts", "mdia", "minf", "stbl", "moof", "traf"}
 COUNT_OFFSETS = {"stsz": 8, "stz2": 8, "elst": 4, "trun": 4}  # of the number of entries in a box
 ENTRIES_PER_BYTE = 2  # a sample has at least a byte of data; edits may repeat some samples
 MIN_LIMIT = 2**16  # entries that any file may declare
 # The first bytes of playlists; ID3 is a tag that may precede one. decord and OpenCV would open the
-# files that a playlist names, and wait for those of a live one.
+# files that a playlist names, and wait for the files of a live one.
 PLAYLISTS = (b"#EXTM3U", b"ffconcat", b"ID3")
 CHARACTERS = set(string.ascii_letters + string.digits + " ")
 
@@ -33,10 +33,10 @@ class Mp4Box(NamedTuple):
 
 
 def check_header(path: Union[str, Path], reader: str) -> None:
-    """Raises WrongContent for a playlist, VideoError for an MP4 too small for its index."""
+    """Raises WrongContentError for a playlist, VideoError for an MP4 too small for its index."""
     with reading(path, reader), open(path, "rb") as file:
         if file.read(max(map(len, PLAYLISTS))).startswith(PLAYLISTS):
-            raise WrongContent(path, reader, "its content is a playlist or a song")
+            raise WrongContentError(path, reader, "its content is a playlist or a song")
         size = os.fstat(file.fileno()).st_size
         entries = count_entries(file, size)
     if entries > max(MIN_LIMIT, ENTRIES_PER_BYTE * size):
@@ -44,7 +44,7 @@ def check_header(path: Union[str, Path], reader: str) -> None:
 
 
 def count_entries(file: BinaryIO, size: int) -> int:
-    """Samples times edits of all tracks, and the samples of all fragments; 0 if it is no MP4."""
+    """Samples times edits of all tracks, and samples of all fragments; 0 if it is not an MP4."""
     entries = 0
     for box in find_boxes(file, Mp4Box("", 0, size), {"trak", "trun"}):
         if box.kind == "trun":
@@ -74,7 +74,7 @@ def find_boxes(file: BinaryIO, parent: Mp4Box, kinds: set[str]) -> Iterator[Mp4B
 
 
 def read_boxes(file: BinaryIO, start: int, end: int) -> Iterator[Mp4Box]:
-    """The boxes of the bytes [start, end), up to the first bytes that are no box."""
+    """The boxes of the bytes [start, end), up to the first bytes that are not a box."""
     while start < end:
         file.seek(start)
         box = parse_box(file.read(16), start, end)
@@ -85,7 +85,7 @@ def read_boxes(file: BinaryIO, start: int, end: int) -> Iterator[Mp4Box]:
 
 
 def parse_box(head: bytes, start: int, end: int) -> Optional[Mp4Box]:
-    """The box at `start` by its first 16 bytes; None if they are no box."""
+    """The box at `start` by its first 16 bytes; None if they are not a box."""
     if len(head) < 8:
         return None
     size, kind = struct.unpack(">I4s", head[:8])

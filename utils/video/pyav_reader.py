@@ -24,7 +24,7 @@ from utils.video.reader import (
     MAX_PIXELS,
     NO_VIDEO,
     VideoFile,
-    WrongContent,
+    WrongContentError,
     check_size,
     plain_path,
     reading,
@@ -32,7 +32,7 @@ from utils.video.reader import (
 
 # FFmpeg's formats of a single file, with audio formats, so that these can be reported as audio.
 # Playlists (hls, concat, dash) are not among them: they name other files, and opening one may wait
-# for these for ever. Nor are images and texts.
+# for these for ever. Nor are images and text files.
 FORMATS = (
     "asf,av1,avi,dirac,dv,flic,flv,gif,gxf,h261,h263,h264,hevc,ivf,m4v,matroska,mjpeg,mov,mpeg,"
     "mpegts,mpegvideo,mxf,nut,obu,ogg,rm,swf,vc1,vvc,wtv,yuv4mpegpipe,"
@@ -130,7 +130,9 @@ class ExactVideo(VideoFile):
         result: dict[int, np.ndarray] = {}
         try:
             for start, needed in self._parts(indices):
-                for frame in decode_part(context, self._packets, start, needed):
+                for frame in decode_part(
+                    context, packets=self._packets, start=start, needed=needed
+                ):
                     if frame.pts in numbers:
                         result[numbers[frame.pts]] = self._pixels(frame)
         except av.error.FFmpegError:
@@ -179,7 +181,7 @@ class ExactVideo(VideoFile):
 def open_container(path: Path, max_pixels: int = MAX_PIXELS) -> InputContainer:
     """Opens a video file with FFmpeg.
 
-    Raises WrongContent if the file is no video or a playlist, otherwise FFmpeg's own errors.
+    Raises WrongContentError if the file is a playlist or not a video, else FFmpeg's errors.
     """
     options = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}
     options["max_pixels"] = str(max_pixels)  # FFmpeg may decode to find the size
@@ -187,7 +189,7 @@ def open_container(path: Path, max_pixels: int = MAX_PIXELS) -> InputContainer:
         with plain_path(path) as plain:
             return av.open(plain, metadata_errors="replace", options=options)
     except av.error.ArgumentError:  # FFmpeg's error for a format that is not allowed
-        raise WrongContent(path, "pyav", "its content is no video in one file") from None
+        raise WrongContentError(path, "pyav", "its content is not one video in one file") from None
 
 
 def decode_part(context, packets: list, start: int, needed: list[int]) -> Iterator[av.VideoFrame]:

@@ -7,7 +7,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, Protocol, Union
 
 import numpy as np
 
@@ -31,8 +31,8 @@ class VideoError(ValueError):
         return escape_control(f"cannot read {path} with {reader}: {reason}")
 
 
-class WrongContent(VideoError):
-    """A file that is an image, a text, or a playlist of other files."""
+class WrongContentError(VideoError):
+    """An image, a text file, or a playlist of other files."""
 
 
 @contextlib.contextmanager
@@ -84,9 +84,10 @@ def check_size(width: int, height: int, max_pixels: int) -> None:
         )
 
 
-def read_bytes(path: Path) -> bytes:
-    """The bytes of an image file. OSError if it is no file or larger than MAX_FILE_BYTES."""
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a FIFO does not block
+def read_bytes(path: Union[str, Path]) -> bytes:
+    """The bytes of an image file. OSError if it is not a file or larger than MAX_FILE_BYTES."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO does not block
+    with open(handle, "rb", buffering=0) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise OSError("not a file")
@@ -95,7 +96,17 @@ def read_bytes(path: Path) -> bytes:
         return file.read()
 
 
-class FrameSource(abc.ABC):
+class Timeline(Protocol):
+    """A number of frames at a rate: a video, or a part of it."""
+
+    @property
+    def fps(self) -> float:
+        """Frames per second; 0 if unknown."""
+
+    def __len__(self) -> int: ...
+
+
+class FrameReader(abc.ABC):
     """Frames of one video, numbered in presentation order; a context manager that closes it."""
 
     def __init__(self, path: Path, reader: str):
@@ -116,7 +127,7 @@ class FrameSource(abc.ABC):
     def close(self) -> None:
         self._handle = None
 
-    def __enter__(self) -> "FrameSource":
+    def __enter__(self) -> "FrameReader":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -157,7 +168,7 @@ class FrameSource(abc.ABC):
         return VideoError(self.path, self.reader, reason)
 
 
-class VideoFile(FrameSource):
+class VideoFile(FrameReader):
     """A video decoded in order; an earlier frame restarts decoding from the beginning."""
 
     def __init__(self, path: Path, reader: str, max_pixels: int = MAX_PIXELS):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import cv2
 import numpy as np
 
-from utils.video.decoders import Box
+Box = tuple[int, int, int, int]  # x, y, width, height in pixels
 
 
 def scale_short_side(width: int, height: int, side: int) -> tuple[int, int]:
@@ -24,7 +24,7 @@ def scale_short_side(width: int, height: int, side: int) -> tuple[int, int]:
     return int(math.floor(float(width) / height * side)), side
 
 
-def test_box(width: int, height: int, crop: int, location: int) -> Box:
+def view_box(width: int, height: int, crop: int, location: int) -> Box:
     """Location 0, 1, 2 along the longer side: left (top), centre, right (bottom)."""
     y = math.ceil((height - crop) / 2)
     x = math.ceil((width - crop) / 2)
@@ -59,7 +59,7 @@ def cut_clips(
     return clips
 
 
-def test_views(
+def cut_views(
     frames: np.ndarray, clips: np.ndarray, side: int, crop: int, crops: int
 ) -> np.ndarray:
     """All views of a video: uint8 (clips * crops, 3, T, crop, crop), crop after crop of a clip.
@@ -70,7 +70,7 @@ def test_views(
     height, width = frames.shape[1:3]
     size = scale_short_side(width, height, side)
     (whole,) = cut_clips(frames, size, [(0, 0, *size)])
-    boxes = [test_box(*size, crop, position) for position in ((0, 1, 2) if crops == 3 else (1,))]
+    boxes = [view_box(*size, crop, position) for position in ((0, 1, 2) if crops == 3 else (1,))]
     views = np.empty((len(clips), len(boxes), 3, clips.shape[1], crop, crop), np.uint8)
     for k, b, t in np.ndindex(len(clips), len(boxes), clips.shape[1]):
         x, y, _, _ = boxes[b]

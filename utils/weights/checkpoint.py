@@ -82,7 +82,7 @@ def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> li
         arrays = {name: value for name, value in arrays.items() if name in weights}
     elif len(arrays) < len(content.arrays):
         notes = [escape_control(name) for name in content.arrays if name not in arrays]
-        log.info("%s: left out what is no weight: %s", path, join_names(notes, 3))
+        log.info("%s: left out what is not a weight: %s", path, join_names(notes, 3))
     fresh = [name for name in weights if new_head and re.search(head, name)]
     if new_head:
         arrays = {name: value for name, value in arrays.items() if not re.search(head, name)}

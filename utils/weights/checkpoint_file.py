@@ -31,7 +31,7 @@ SAMPLER = "sampler"
 # MindSpore's names of types; in lower case they are PyTorch's. bfloat16 becomes float32.
 TYPES = ("Bool", "Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64")
 TYPES += ("BFloat16", "Float16", "Float32", "Float64")
-TEXT = "str"  # the type of a text, which `append_dict` of `save_checkpoint` writes
+TEXT = "str"  # the type of a string, which `append_dict` of `save_checkpoint` writes
 CHECKSUM = b"crc_num"
 CHECKSUM_BYTES = 10
 MAX_ENTRIES = 100_000  # each takes some hundred bytes of memory; no network here has 2,000
@@ -42,7 +42,7 @@ VARINT = 0
 BYTES = 2
 
 
-class DamagedFile(ValueError):
+class DamagedFileError(ValueError):
     """The content is damaged or no checkpoint; `read` adds the file's name."""
 
 
@@ -55,7 +55,7 @@ class Content(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """An array, or a part of one: MindSpore splits those above 512 MB. Or a text."""
+    """An array, or a part of one: MindSpore splits those above 512 MB. Or a string."""
 
     name: str
     kind: str
@@ -66,7 +66,7 @@ class Entry(NamedTuple):
 def read(path: Path, only: Sequence[str] = ()) -> dict[str, np.ndarray]:
     """{name: array} of a checkpoint, or of the names in `only`. Texts are left out.
 
-    Raises ValueError if the file is no intact checkpoint. Logs a warning if the file has no
+    Raises ValueError if the file is not an intact checkpoint. Logs a warning if the file has no
     checksum, unless `only` is used.
     """
     arrays = (read_content if only else read_all)(path).arrays
@@ -86,19 +86,19 @@ def read_all(path: Path) -> Content:
 
 
 def read_content(path: Path) -> Content:
-    """Arrays and texts. Raises ValueError if the file is no intact checkpoint."""
+    """Arrays and texts. Raises ValueError if the file is not an intact checkpoint."""
     path = Path(path)
     check_kind(path)
     try:
         return parse(path)
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except DamagedFile as error:
+    except DamagedFileError as error:
         raise ValueError(f"{path}: not a readable checkpoint ({error}); {advise(path)}") from None
 
 
 def check_kind(path: Path) -> None:
-    """Raises ValueError if a file's name or size shows that it is no checkpoint."""
+    """Raises ValueError if a file's name or size shows that it is not a checkpoint."""
     if not os.path.isfile(path):
         folder = path if os.path.isdir(path) else path.parent
         names = [file.name for file in list_epochs(folder)][-3:]
@@ -148,14 +148,14 @@ def advise(path: Path) -> str:
 def is_intact(path: Path) -> bool:
     try:
         return bool(parse(path).arrays)
-    except (OSError, DamagedFile):
+    except (OSError, DamagedFileError):
         return False
 
 
 def parse(path: Path) -> Content:
     """All arrays and texts of a file by name.
 
-    Raises DamagedFile, or OSError if the file cannot be read.
+    Raises DamagedFileError, or OSError if the file cannot be read.
     """
     data = memoryview(path.read_bytes())
     content = data
@@ -164,12 +164,12 @@ def parse(path: Path) -> Content:
     if has_checksum:
         content = data[: -len(checksum)]
         if zlib.crc32(content) != int.from_bytes(checksum[len(CHECKSUM) :], "big"):
-            raise DamagedFile("its checksum differs from its content")
+            raise DamagedFileError("its checksum differs from its content")
     arrays: dict[str, np.ndarray] = {}
     texts: dict[str, bytes] = {}
     for name, group in groupby(read_entries(content), key=lambda entry: entry.name):
         if name in arrays or name in texts:
-            raise DamagedFile(f"{escape_control(name)} is there twice")
+            raise DamagedFileError(f"{escape_control(name)} is there twice")
         parts = list(group)
         if all(part.kind == TEXT for part in parts):
             texts[name] = b"".join(part.content for part in parts)
@@ -182,20 +182,22 @@ def read_entries(content: memoryview) -> Iterator[Entry]:
     """The arrays, parts of arrays and texts."""
     for count, (number, value) in enumerate(read_fields(content)):
         if number != 1 or isinstance(value, int):
-            raise DamagedFile("it is no list of arrays")
+            raise DamagedFileError("it is not a list of arrays")
         if count == MAX_ENTRIES:
-            raise DamagedFile(f"it has more than {MAX_ENTRIES} entries")
+            raise DamagedFileError(f"it has more than {MAX_ENTRIES} entries")
         fields = collect_fields(read_fields(value), {1, 2}, "an entry")
         name = read_text(fields[1])
         shape = []
-        rest = []
+        fields_left = []
         for field in read_fields(fields[2]):
             is_size = field[0] == 1 and isinstance(field[1], int)
-            (shape if is_size else rest).append(field)
-            if len(shape) > MAX_AXES or len(rest) > 2:
-                raise DamagedFile(f"{escape_control(name)} has too many fields")
-        kind, array = collect_fields(rest, {2, 3}, escape_control(name)).values()
-        yield Entry(name, read_text(kind), tuple(size for _, size in shape), array)
+            (shape if is_size else fields_left).append(field)
+            if len(shape) > MAX_AXES or len(fields_left) > 2:
+                raise DamagedFileError(f"{escape_control(name)} has too many fields")
+        kind, array = collect_fields(fields_left, {2, 3}, escape_control(name)).values()
+        yield Entry(
+            name, kind=read_text(kind), shape=tuple(size for _, size in shape), content=array
+        )
 
 
 def collect_fields(
@@ -205,27 +207,27 @@ def collect_fields(
     values = {}
     for number, value in fields:
         if number in values or number not in numbers or isinstance(value, int):
-            raise DamagedFile(f"{name} is no array")
+            raise DamagedFileError(f"{name} is not an array")
         values[number] = value
     if len(values) < len(numbers):
-        raise DamagedFile(f"{name} is no array")
+        raise DamagedFileError(f"{name} is not an array")
     return dict(sorted(values.items()))
 
 
 def join_parts(parts: list[Entry]) -> np.ndarray:
-    """The array of one name. Raises DamagedFile if its sizes and content do not agree."""
+    """The array of one name. Raises DamagedFileError if its sizes and content do not agree."""
     name, kind, shape, _ = parts[0]
     name = escape_control(name)
     if kind not in TYPES:
-        raise DamagedFile(f"{name} is of the type {escape_control(kind)[:20]}")
+        raise DamagedFileError(f"{name} is of the type {escape_control(kind)[:20]}")
     if any((part.kind, part.shape) != (kind, shape) for part in parts):
-        raise DamagedFile(f"the parts of {name} differ in type or sizes")
+        raise DamagedFileError(f"the parts of {name} differ in type or sizes")
     if shape == (0,):
         shape = ()  # as older MindSpore writes a number
     size = sum(len(part.content) for part in parts)
     if not size or math.prod(shape) * get_itemsize(kind.lower()) != size:
         sizes = escape_control(str(list(shape)))[:80]
-        raise DamagedFile(f"{name} has {size} bytes for the sizes {sizes} of {kind}")
+        raise DamagedFileError(f"{name} has {size} bytes for the sizes {sizes} of {kind}")
     content = bytearray().join(part.content for part in parts)
     raw, _, widen = DTYPES[kind.lower()]
     return widen(np.frombuffer(content, np.dtype(raw).newbyteorder("<"))).reshape(shape)
@@ -233,11 +235,11 @@ def join_parts(parts: list[Entry]) -> np.ndarray:
 
 def read_text(data: memoryview) -> str:
     if len(data) > MAX_NAME:
-        raise DamagedFile(f"it has a name of {len(data)} bytes")
+        raise DamagedFileError(f"it has a name of {len(data)} bytes")
     try:
         return bytes(data).decode()
     except UnicodeDecodeError:
-        raise DamagedFile("it has a name that is not UTF-8") from None
+        raise DamagedFileError("it has a name that is not UTF-8") from None
 
 
 def read_fields(data: memoryview) -> Iterator[tuple[int, Union[int, memoryview]]]:
@@ -251,7 +253,7 @@ def read_fields(data: memoryview) -> Iterator[tuple[int, Union[int, memoryview]]
             value = data[position : position + value]
             position += size
         if key & 7 not in (VARINT, BYTES) or position > len(data):
-            raise DamagedFile("it is cut off or damaged")
+            raise DamagedFileError("it is cut off or damaged")
         yield key >> 3, value
 
 
@@ -266,4 +268,4 @@ def read_varint(data: memoryview, position: int) -> tuple[int, int]:
         number |= (byte & 127) << shift
         if byte < 128:
             return number, position
-    raise DamagedFile("it is cut off or damaged")
+    raise DamagedFileError("it is cut off or damaged")

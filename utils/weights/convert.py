@@ -17,9 +17,10 @@ from utils.nn.padding import SYMMETRIC
 from utils.weights import checkpoint_file, torch_reader
 from utils.weights.checkpoint import join_reports
 from utils.weights.mindspore_checkpoint import drop_training_state, find_padding, unify_eps
+from utils.weights.parameter_names import ParameterNames
 
 if TYPE_CHECKING:
-    from utils.networks import ConvertPart, Network
+    from utils.networks import Network
 
 NORM = {
     "weight": "gamma",
@@ -53,11 +54,11 @@ def read_source(path: Path) -> Source:
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
     if path.suffix != ".ckpt":
-        return Source(torch_reader.load_state(path), [], SYMMETRIC, 0)
+        return Source(torch_reader.load_state(path), dropped=[], padding=SYMMETRIC, changed_eps=0)
     content = checkpoint_file.read_all(path)
     arrays, dropped = drop_training_state(content.arrays)
     padding = find_padding(path, arrays, content.texts)
-    return Source(arrays, dropped, padding, unify_eps(arrays))
+    return Source(arrays, dropped=dropped, padding=padding, changed_eps=unify_eps(arrays))
 
 
 def convert(
@@ -71,14 +72,16 @@ def convert(
     With `new_head` the classifier of `network` is dropped on both sides. Raises ValueError if
     another name is missing on either side, twice in `source`, or has another shape.
     """
-    naming = network.convert
+    naming = network.get_parameter_names()
     classifier = network.classifier
     prefix, source_format = detect_prefix_and_format(source, naming)
     bare = {name[len(prefix) :]: array for name, array in source.items()}
     names = {naming.canonical_name(name): name for name in shapes}
     norms = {key[: -len(".gamma")] for key in names if key.endswith(".gamma")}
     dropped_head = classifier if new_head else "$^"
-    arrays, dropped = rename_arrays(bare, naming, source_format, dropped_head, norms)
+    arrays, dropped = rename_arrays(
+        bare, naming=naming, source_format=source_format, dropped_head=dropped_head, norms=norms
+    )
     head = [name for name in shapes if new_head and re.search(classifier, name)]
     converted = {}
     missing = []
@@ -89,7 +92,7 @@ def convert(
         shape = tuple(shapes[name])
         default = naming.default_value(key, source_format)
         if key in arrays:
-            array = fit_array(key, arrays.pop(key), shape, naming)
+            array = fit_array(key, array=arrays.pop(key), shape=shape, naming=naming)
             converted[name] = array
             if array.shape != shape:
                 differing.append(f"{name} is {list(array.shape)} instead of {list(shape)}")
@@ -107,7 +110,7 @@ def convert(
     return Converted(converted, [prefix + name for name in dropped], head)
 
 
-def detect_prefix_and_format(source: Iterable[str], naming: "ConvertPart") -> tuple[str, str]:
+def detect_prefix_and_format(source: Iterable[str], naming: ParameterNames) -> tuple[str, str]:
     """(prefix of all names, format of the rest of the names).
 
     A wrapper's prefix may be part of a format, so the shortest names of a known format are used.
@@ -129,7 +132,7 @@ def detect_prefix_and_format(source: Iterable[str], naming: "ConvertPart") -> tu
 
 
 def rename_arrays(
-    source: dict, naming: "ConvertPart", source_format: str, dropped_head: str, norms: set
+    source: dict, naming: ParameterNames, source_format: str, dropped_head: str, norms: set
 ) -> tuple:
     """The arrays of a source under canonical names, and the source's names that are dropped.
 
@@ -154,7 +157,7 @@ def rename_arrays(
     return arrays, dropped
 
 
-def fit_array(key: str, array: np.ndarray, shape: tuple, naming: "ConvertPart") -> np.ndarray:
+def fit_array(key: str, array: np.ndarray, shape: tuple, naming: ParameterNames) -> np.ndarray:
     """The array as float32 of `shape`; unchanged if the network has no rule for its shape."""
     rule = naming.fit_shape(key, array.shape, shape) if array.shape != shape else None
     if rule == "mean_channels":

@@ -35,7 +35,7 @@ COUNTERS = re.compile(
 
 
 def drop_training_state(arrays: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[str]]:
-    """The weights of a file, and the names of what is no weight.
+    """The weights of a file, and the names of what is not a weight.
 
     These are numbers without axes, counters by their names, and copies of weights: PREFIX.NAME of
     the shape of NAME, as `moments.conv1.weight` (momentum) and `ema.conv1.weight` (average).

@@ -30,6 +30,7 @@ import re
 import reprlib
 import struct
 import zipfile
+from collections.abc import Sized
 from typing import BinaryIO, Optional, Union
 
 import numpy as np
@@ -100,7 +101,7 @@ def check(holds: object, text: str, *values: object) -> None:
 
 
 def are_counts(*values: object) -> bool:
-    """Whether values out of a file are whole numbers from 0 to 2^63 - 1."""
+    """Whether values out of a file are integers from 0 to 2^63 - 1."""
     return all(type(value) is int and 0 <= value < 1 << 63 for value in values)
 
 
@@ -232,7 +233,7 @@ def read_legacy(file: BinaryIO, size: int) -> object:
     pickles = PickleReader(file.read(MAX_PICKLE), size)
     magic, protocol, system = (pickles.load_next() for _ in range(3))
     valid = magic == MAGIC and protocol == PROTOCOL and isinstance(system, dict)
-    check(valid, "is no PyTorch file of protocol {}", PROTOCOL)
+    check(valid, "is not a PyTorch file of protocol {}", PROTOCOL)
     check(system.get("little_endian", True), BIG_ENDIAN)
     tree = pickles.load_next()
     keys = pickles.load_next()
@@ -305,14 +306,14 @@ class Storage:
 
     def get_array(self, dtype: str, start: int, count: int) -> np.ndarray:
         """`count` elements from `start`, as a flat array of `dtype`; `fill` reads its values."""
-        stored = get_itemsize(self.dtype)
+        itemsize = get_itemsize(self.dtype)
         size = get_itemsize(dtype)
-        check(start * stored % size == 0, "views storage {} at an odd byte", self.key)
+        check(start * itemsize % size == 0, "views storage {} at an odd byte", self.key)
         if dtype not in self.arrays:
             fits = len(self.arrays) < MAX_DTYPES
             check(fits, "views storage {} as more than {} dtypes", self.key, MAX_DTYPES)
             self.arrays[dtype] = np.empty(self.nbytes // size, DTYPES[dtype][1])
-        return self.arrays[dtype][start * stored // size : (start + count) * stored // size]
+        return self.arrays[dtype][start * itemsize // size : (start + count) * itemsize // size]
 
     def fill(self, stream: BinaryIO) -> None:
         """Reads the bytes, which are little-endian, from `stream` into the arrays."""
@@ -375,7 +376,7 @@ class Constant:
 
     def __setstate__(self, state: Union[tuple, Dict]) -> None:
         # A Parameter of PyTorch 0.3 has a state of 3, which is not needed.
-        check(self.value is None or len(state) != 5, "fills a numpy array which is no blank one")
+        check(self.value is None or len(state) != 5, "fills a numpy array which is not a blank one")
         self.value = state if self.value is None else self.value
 
 
@@ -398,7 +399,10 @@ def build_tensor(part, offset, shape, strides, grad=0, hooks=0, lazy=None, dtype
     `dtype` is a Name, by default the storage's; `offset` and `strides` count elements of it.
     """
     storage, start, count = part if isinstance(part, tuple) and len(part) == 3 else (None, 0, 0)
-    dtype = dtype[len("torch.") :] if isinstance(dtype, Name) else getattr(storage, "dtype", None)
+    if isinstance(dtype, Name):
+        dtype = dtype[len("torch.") :]
+    elif isinstance(storage, Storage):
+        dtype = storage.dtype
     valid = isinstance(storage, Storage) and dtype in DTYPES
     check(valid, "has a tensor without a storage or without a dtype")
     check(not lazy, "has a lazily negated tensor; save tensor.resolve_neg()")
@@ -418,7 +422,16 @@ def build_tensor(part, offset, shape, strides, grad=0, hooks=0, lazy=None, dtype
 
 
 def build_tensor_v3(part, offset, shape, strides, grad, hooks, dtype, lazy=None) -> Constant:
-    return build_tensor(part, offset, shape, strides, grad, hooks, lazy, dtype)
+    return build_tensor(
+        part,
+        offset=offset,
+        shape=shape,
+        strides=strides,
+        grad=grad,
+        hooks=hooks,
+        lazy=lazy,
+        dtype=dtype,
+    )
 
 
 def build_subclass(function: Name, subclass: Name, args: tuple, state: object) -> Constant:
@@ -538,7 +551,7 @@ class PickleReader(io.BytesIO):
     def spend(self, *values: object, depth: int = 0) -> None:
         """Counts the steps of copying `values`; None is one step."""
         for value in values:
-            length = len(value) if hasattr(value, "__len__") else 1
+            length = len(value) if isinstance(value, Sized) else 1
             self.steps_left -= length // 64 if isinstance(value, (str, bytes)) else length
         check(self.steps_left >= 0 and depth <= MAX_DEPTH, ENDLESS, MAX_STEPS)
 
@@ -549,14 +562,16 @@ class PickleReader(io.BytesIO):
             if isinstance(node.value, tuple):
                 _, shape, dtype, fortran, data = node.value
                 self.spend(shape, data)
-                node.value = build_array(dtype, data, shape, fortran)
+                node.value = build_array(dtype, data=data, shape=shape, fortran=fortran)
             node = node.value
         if isinstance(node, (list, tuple)):
             return type(node)([self.resolve(value, depth + 1) for value in node])
         if isinstance(node, dict):
             return {key: self.resolve(value, depth + 1) for key, value in node.items()}
         check(not isinstance(node, Storage), "holds a bare storage; save the tensor")
-        check(isinstance(node, VALUES), "holds a {}, which is no plain value", type(node).__name__)
+        check(
+            isinstance(node, VALUES), "holds a {}, which is not a plain value", type(node).__name__
+        )
         return str(node) if isinstance(node, Name) else node
 
 

@@ -21,7 +21,7 @@ from utils.testing.golden import (
 )
 from utils.tests.parity import assert_prefixes, assert_scores, count_trained, without_values
 from utils.weights.convert import NORM, convert
-from x3d import convert as names
+from x3d.convert import X3DNames
 from x3d.model import X3D
 from x3d.network import NETWORK
 from x3d.tests.pytorchvideo import rename_to_pytorchvideo
@@ -76,7 +76,7 @@ def test_mindvideos_weights_give_mindvideos_probabilities():
     assert converted.missing == converted.dropped == []
     set_weights(net, converted.arrays)
     expected = read_expected_scores(case)
-    assert_scores(net, case, expected, 1e-5 * np.ptp(expected))
+    assert_scores(net, case=case, expected=expected, limit=1e-5 * np.ptp(expected))
     with pytest.raises(ValueError, match=r"branch2.b.weight is \[54, 54, 3, 3, 3\] instead of"):
         convert(source, get_shapes(X3D(**small)), NETWORK)
 
@@ -108,7 +108,7 @@ def test_initial_weights_follow_the_original(zero_init):
 
 def test_caffe2_pickles_are_refused():
     with pytest.raises(ValueError, match="Caffe2"):
-        names.detect_format(["conv1_xy_w", "pred_w"])
+        X3DNames().detect_format(["conv1_xy_w", "pred_w"])
 
 
 @pytest.mark.slow
@@ -144,7 +144,7 @@ def test_all_forms_of_the_depthwise_convolution_are_equal(kernel, stride):
     x = Tensor(generate_input(1, (2, 6, 4, 9, 10)))
     results = []
     for form in FORMS:
-        cell = DepthwiseConv3d(6, kernel, stride, form)
+        cell = DepthwiseConv3d(6, kernel=kernel, stride=stride, impl=form)
         cell.weight.set_data(Tensor(generate_weight("w.weight", tuple(cell.weight.shape))))
         results.append(compute_value_and_gradients(cell, x))
     for reference, *others in zip(*results):

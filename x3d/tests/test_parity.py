@@ -1,4 +1,8 @@
-"""X3D against the published original, number by number (tolerances: see each test)."""
+"""X3D against the published original, number by number (tolerances: see each test).
+
+The original computed `x3d_s*.json`. The reference `golden/reference.py`, a separate implementation
+in PyTorch that reproduces the original's cases, computed `variants.json`.
+"""
 
 import hashlib
 from pathlib import Path
@@ -23,15 +27,10 @@ from utils.tests.parity import (
     make_clip,
     make_inputs,
     mark_slow_except,
+    use_cpu_kernels,
     without_values,
 )
-from x3d.golden_case import (
-    build_loss,
-    build_network,
-    build_train_step,
-    cell_name,
-    list_model_arguments,
-)
+from x3d.golden_case import X3DCase
 from x3d.model import X3D
 from x3d.precise_bn import PreciseBatchNorms
 
@@ -43,36 +42,36 @@ CASES = {"small": SMALL, "full size": FULL, **VARIANTS}
 
 
 @pytest.mark.parametrize("name", mark_slow_except(CASES, "small"))
-def test_probabilities_equal_the_originals(name):
+def test_probabilities_equal_the_reference(name):
     """XS, S, M, L, both dense networks, and a file with pytorchvideo's names and missing norm."""
-    assert_scores(build_network(CASES[name]), CASES[name], CASES[name]["eval"]["output"])
+    assert_scores(X3DCase(CASES[name]).build_model(), CASES[name], CASES[name]["eval"]["output"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if "eval_large" in case])
-def test_probabilities_of_a_clip_larger_than_in_training_equal_the_originals(name):
+def test_probabilities_of_a_clip_larger_than_in_training_equal_the_reference(name):
     """The window keeps its size; the softmax of every position comes before the mean."""
     large = CASES[name]["eval_large"]
-    assert_scores(build_network(CASES[name]), large, large["output"])
+    assert_scores(X3DCase(CASES[name]).build_model(), large, large["output"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("depthwise_impl", ["grouped", "taps"])
 def test_probabilities_of_other_forms_of_the_convolution_equal_the_originals(depthwise_impl):
-    net = build_network(SMALL, depthwise_impl=depthwise_impl)
+    net = X3DCase(SMALL, depthwise_impl).build_model()
     assert_scores(net, SMALL, SMALL["eval"]["output"])
 
 
 def test_activations_of_cells_equal_the_originals():
     """And the probabilities of a larger clip, here without compiling."""
-    net = build_network(SMALL)
+    net = X3DCase(SMALL).build_model()
     taps = SMALL["eval"]["taps"]
     large = SMALL["eval_large"]
 
     def reorder(point: str, x: np.ndarray) -> np.ndarray:
         return x.reshape(taps[point]["shape"])  # time and height may be one axis
 
-    assert_activations(net, SMALL, cell_name, reorder)
+    assert_activations(net, case=SMALL, cell_name=X3DCase(SMALL).cell_name, reorder=reorder)
     output = record_activations(net, ["head"], make_clip(large).asnumpy())["head"]
     expected = np.array(large["output"])
     assert output.shape == expected.shape
@@ -90,9 +89,9 @@ def assert_training(case: dict, bulk: float) -> None:
     If a unit is so close to zero that rounding switches its ReLU, the gradients before it change by
     a percent. SE has so few hidden units that this is visible.
     """
-    net = build_network(case, training=True)
+    net = X3DCase(case).build_model(training=True)
     train = case["train"]
-    value, _, norms = compute_gradients(net, build_loss(case), *make_inputs(case))
+    value, _, norms = compute_gradients(net, X3DCase(case).build_loss(), *make_inputs(case))
     assert value == pytest.approx(train["loss64"], rel=1e-5)
     exact = train.get("grad_norm64", train["grad_norm"])
     errors = compute_relative_errors(norms, exact)
@@ -103,16 +102,23 @@ def assert_training(case: dict, bulk: float) -> None:
     assert_statistics(net, train["buffers"], 1e-5)
 
 
+@pytest.mark.slow
 @in_separate_process
 def test_training_loss_gradients_and_buffers_equal_the_originals():
     assert_training(SMALL, bulk=0.95)
+
+
+@in_separate_process
+def test_a_training_step_on_the_cpu_kernels_equals_the_originals():
+    with use_cpu_kernels():
+        assert_training(SMALL, bulk=0.95)
 
 
 @pytest.mark.parametrize("name", [name for name in VARIANTS if name != "pytorchvideo"])
 @without_values
 def test_names_and_sizes_of_every_variant_equal_the_reference(name):
     case = VARIANTS[name]
-    net = X3D(**list_model_arguments(VARIANTS[name]))
+    net = X3D(**X3DCase(VARIANTS[name]).model_arguments())
     names = map_torch_names(net)
     lines = [f"{names[p.name]} {list(p.shape)}" for p in net.trainable_params()]
     assert hashlib.sha256("\n".join(lines).encode()).hexdigest() == case["names"]
@@ -130,13 +136,16 @@ def test_training_of_every_variant_equals_the_reference(name):
 def test_five_nesterov_updates_equal_the_originals():
     """With plain momentum the second loss would differ by 0.025 of 5.6."""
     recorded = SMALL["train"]["step"]
-    step = build_train_step(SMALL, "step")
-    assert assert_updates(step, make_inputs(SMALL), recorded, "update_norm") > 8
+    step = X3DCase(SMALL).build_train_step("step")
+    assert (
+        assert_updates(step, inputs=make_inputs(SMALL), recorded=recorded, lengths="update_norm")
+        > 8
+    )
 
 
 @pytest.mark.slow
 def test_precise_batch_norm_equals_the_original():
     case = SMALL["precise_bn"]
-    net = build_network(SMALL)
+    net = X3DCase(SMALL).build_model()
     PreciseBatchNorms(net).update(map(generate_input, case["input_seeds"], case["input_shapes"]))
     assert_statistics(net, case["buffers"], 1e-4)

@@ -14,7 +14,7 @@ CONFIGS = sorted((ROOT / "x3d" / "configs").glob("*_k400_*.yaml"))
 
 
 def make_network() -> nn.Cell:
-    return nn.SequentialCell(BatchNorm2d(3), conv2d(3, 4, 3, stride=2), BatchNorm2d(4))
+    return nn.SequentialCell(BatchNorm2d(3), conv2d(3, cout=4, kernel=3, stride=2), BatchNorm2d(4))
 
 
 def make_batches(*shapes: tuple) -> list[np.ndarray]:

@@ -27,7 +27,7 @@ def select_indices(start: float, span: float, frames: int, length: int, ticks: i
     end_time = int((start + span - 1) * ticks)
     inside = [i for i in range(length) if start_time <= i * ticks <= end_time]
     kept = np.array([*inside, *([inside[-1] + 1] if inside[-1] + 1 < length else [])])
-    return kept[sampling.spread_frame_indices(0.0, span, frames, len(kept))]
+    return kept[sampling.spread_frame_indices(0.0, span=span, frames=frames, length=len(kept))]
 
 
 TEMPORAL = CASES["temporal"] + CASES["temporal_random"] + CASES["temporal_selective"]
@@ -38,7 +38,9 @@ def test_frames_of_a_clip_equal_the_originals(case):
     """Test clips, random training clips (`u`), and the reader that decodes a window (`ticks`)."""
     frames = case["num_frames"]
     length = case["video_frames"]
-    size = sampling.compute_clip_span(frames, case["sampling_rate"], case["fps"], 30.0)
+    size = sampling.compute_clip_span(
+        frames, stride=case["sampling_rate"], fps=case["fps"], target_fps=30.0
+    )
     relative_start = case["u"] if "u" in case else case["clip_idx"] / case["num_clips"]
     start = sampling.compute_start(relative_start, length, size)
     if "clip_size" in case:
@@ -51,24 +53,30 @@ def test_frames_of_a_clip_equal_the_originals(case):
     assert indices.tolist() == case["indices"]
 
 
-def test_views_of_a_video_are_ordered_by_clip():
-    """Here all views of a video are one row: view j is clip j // crops, crop j % crops.
+@pytest.mark.parametrize("case", CASES["test_index"])
+def test_views_of_a_video_are_ordered_by_clip(case):
+    """A view of the original has the clip and the crop of the same view here.
 
-    A single crop is the center crop, number 1.
+    The frame of clip k has the red value k; its green value is the column, so the crops differ.
     """
-    for case in CASES["test_index"]:
-        views = case["num_clips"] * case["num_crops"]
-        video, view = divmod(case["flat_index"], views)
-        clip, crop = divmod(view, case["num_crops"])
-        result = (video, clip, crop if case["num_crops"] > 1 else 1)
-        assert result == (case["video"], case["clip_idx"], case["spatial_idx"])
+    clips = case["num_clips"]
+    crops = case["num_crops"]
+    frames = np.zeros((clips, 8, 24, 3), np.uint8)
+    frames[..., 0] = np.arange(clips)[:, None, None]
+    frames[..., 1] = np.arange(24)
+    result = views.cut_views(frames, clips=np.arange(clips)[:, None], side=8, crop=8, crops=crops)
+    assert len(result) == clips * crops
+    clip = result[case["flat_index"] % len(result), :, 0]
+    x, *_ = views.view_box(24, height=8, crop=8, location=case["spatial_idx"])
+    assert (clip[0] == case["clip_idx"]).all()
+    assert (clip[1] == np.arange(x, x + 8)).all()
 
 
 @pytest.mark.parametrize("case", CASES["uniform_crop"])
 def test_evaluation_crops_equal_the_originals(case):
     size = views.scale_short_side(case["width"], case["height"], case["scale"])
     assert list(size[::-1]) == case["resized"]
-    box = views.test_box(*size, case["crop"], case["spatial_idx"])
+    box = views.view_box(*size, case["crop"], case["spatial_idx"])
     assert box[:2] == (case["x0"], case["y0"])
 
 
@@ -87,7 +95,7 @@ def test_pixels_equal_the_originals(case):
     draw = generate_input(case["input_seed"], case["input_shape_thwc"])
     frames = np.clip(np.rint(draw * 50 + 128), 0, 255).astype(np.uint8)
     size = views.scale_short_side(frames.shape[2], frames.shape[1], case["scale"])
-    box = views.test_box(*size, case["crop"], case["spatial_idx"])
+    box = views.view_box(*size, case["crop"], case["spatial_idx"])
     (clip,) = views.cut_clips(frames, size, [box])
     levels = (np.array(case["output"]) * 0.225 + 0.45) * 255
     assert np.abs(clip - levels).max() < 0.501
@@ -120,7 +128,9 @@ def test_updates_of_the_optimizer_follow_the_formula():
         {"params": [weight], "lr": case["lr_per_step"], "weight_decay": decay}
         for weight, decay in zip(weights, case["weight_decay"])
     ]
-    opt = optimizers.SGD(weights, groups, case["momentum"], case["nesterov"])
+    opt = optimizers.SGD(
+        weights, groups=groups, momentum=case["momentum"], nesterov=case["nesterov"]
+    )
     for t, after in enumerate(case["after"]):
         seeds = [case["seed"] + 100 * (t + 1) + i for i in range(count)]
         opt(tuple(Tensor(generate_input(seed, (4,))) for seed in seeds))

@@ -23,11 +23,11 @@ sys.path[0] = str(HERE.parents[2])
 
 from benchmarks.torch import golden
 from benchmarks.torch.mvit_multi import MViT, loss_of
-from mvit_multi.golden_case import list_model_arguments
+from mvit_multi.golden_case import MViTCase
 
 
 def build(case: dict) -> MViT:
-    return golden.fill_weights(MViT(**list_model_arguments(case)))
+    return golden.fill_weights(MViT(**MViTCase(case).model_arguments()))
 
 
 def evaluate(net: MViT, clip: torch.Tensor) -> dict:
@@ -50,7 +50,7 @@ def compute_losses(case: dict, outputs: dict) -> dict:
         "std_weight": config.get("MODEL.INF_STD_WEIGHT"),
         "covariance_weight": config.get("MODEL.INF_COVAR_WEIGHT"),
     }
-    names = list_model_arguments(case)["datasets"]
+    names = MViTCase(case).model_arguments()["datasets"]
     rows = [(names[0], row) if isinstance(row, int) else row for row in case["labels"]]
     datasets, labels = zip(*((names.index(name), label) for name, label in rows))
     fraction = train.get("mixup_lam", 1.0)
@@ -60,7 +60,9 @@ def compute_losses(case: dict, outputs: dict) -> dict:
 
 def compute_case(case: dict) -> dict:
     precisions = {"": torch.float64, "64": torch.float64}
-    computed = golden.compute_results(case, build, compute_losses, evaluate, precisions)
+    computed = golden.compute_results(
+        case, build=build, compute_losses=compute_losses, evaluate=evaluate, precisions=precisions
+    )
     if isinstance(case["eval"]["logits"], list):  # the original's single head has no name
         for key, value in computed["eval"].items():
             computed["eval"][key] = value.get("one", value)
@@ -70,7 +72,7 @@ def compute_case(case: dict) -> dict:
 if __name__ == "__main__":
     golden.update_cases(
         __doc__,
-        HERE,
-        compute_case,
-        ["mvit_multi_small", "mvit_multi_small_abspos", "mvit_v2_small"],
+        folder=HERE,
+        compute_case=compute_case,
+        originals=["mvit_multi_small", "mvit_multi_small_abspos", "mvit_v2_small"],
     )

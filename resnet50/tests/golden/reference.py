@@ -58,6 +58,8 @@ def compute_case(case: dict) -> dict:
 
 
 if __name__ == "__main__":
-    if golden.update_cases(__doc__, HERE, compute_case, ["resnet50_small"]):
+    if golden.update_cases(
+        __doc__, folder=HERE, compute_case=compute_case, originals=["resnet50_small"]
+    ):
         narrow = golden.fill_weights(ResNet("resnet18", 10, first_width=2))
         torch.save(narrow.state_dict(), HERE / "resnet18_w2.pth")

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from resnet50 import golden_case as resnet50
-from resnet50.loss import build_loss
+from resnet50.golden_case import ResNetCase
+from resnet50.loss import SmoothedCrossEntropy
 from scripts.analysis.step_comparison import change_recipe, load_record, save_record
-from tsm import golden_case as tsm
+from tsm.golden_case import TSMCase
 from tsm.model import TSM
 
 CASE = {"train": {"loss64": 1.0}}
@@ -30,7 +30,9 @@ def test_what_is_no_record_is_refused_in_one_line(tmp_path):
     others = array.getvalue(), archive.getvalue()
     for content in (data[:-40], data[: len(data) // 2], b"PK", flipped, b"", b"text", *others):
         bad.write_bytes(content)
-        with pytest.raises(ValueError, match=r"^--against: .*bad.npz is no record: .*$") as caught:
+        with pytest.raises(
+            ValueError, match=r"^--against: .*bad.npz is not a record: .*$"
+        ) as caught:
             load_record(bad)
         assert "\n" not in str(caught.value)
 
@@ -38,22 +40,25 @@ def test_what_is_no_record_is_refused_in_one_line(tmp_path):
 def test_a_golden_case_may_have_another_smoothing():
     scores = Tensor(np.float32([[1, 2, 4], [0, 1, 0]]))
     label = Tensor(np.int32([2, 0]))
-    changed = change_recipe(CASE, resnet50, "smoothing=0.3 smoothed=included")
-    result = float(resnet50.build_loss(changed)(scores, label).asnumpy())
-    assert result == float(build_loss(0.3, "included")(scores, label).asnumpy())
-    full = float(resnet50.build_loss(CASE)(scores, label).asnumpy())
-    assert full == float(build_loss(0.1, "excluded")(scores, label).asnumpy())
+    changed = ResNetCase(CASE)
+    change_recipe(changed, "smoothing=0.3 smoothed=included")
+    result = float(changed.build_loss()(scores, label).asnumpy())
+    assert result == float(SmoothedCrossEntropy(0.3, "included")(scores, label).asnumpy())
+    full = float(ResNetCase(CASE).build_loss()(scores, label).asnumpy())
+    assert full == float(SmoothedCrossEntropy(0.1, "excluded")(scores, label).asnumpy())
     assert CASE == {"train": {"loss64": 1.0}}
 
 
 @pytest.mark.parametrize(("text", "factors"), [("", (5, 10)), ("head_lr_mult=1", (1, 2))])
 def test_a_golden_case_may_have_other_rates_for_its_head(text, factors, monkeypatch):
     """The original's classifier has 5 times the base rate, and 10 times for its bias."""
-    net = TSM(5, 2, arch="resnet18", first_width=8)
-    monkeypatch.setattr(tsm, "build_network", lambda case, training: net)
+    net = TSM(5, segments=2, arch="resnet18", first_width=8)
+    monkeypatch.setattr(TSMCase, "build_model", lambda self, training: net)
     sgd = {"clip_total_norm": 0.0, "weight_decay": 0.0, "lr": 1.0, "momentum": 0.0}
     case = {"config": {"before_softmax": True}, "train": {"step": {"optimizer": sgd}}}
-    optimizer = tsm.build_train_step(change_recipe(case, tsm, text), "step").optimizer
+    golden = TSMCase(case)
+    change_recipe(golden, text)
+    optimizer = golden.build_train_step("step").optimizer
     names = [parameter.name for parameter in optimizer.parameters]
     rates = optimizer.rates.asnumpy()[:, 0][list(optimizer.positions)]
     result = dict(zip(names, rates))
@@ -71,4 +76,4 @@ def test_a_golden_case_may_have_other_rates_for_its_head(text, factors, monkeypa
 )
 def test_an_unknown_recipe_is_refused(text, words):
     with pytest.raises(ValueError, match=words.replace("(", r"\(")):
-        change_recipe(CASE, tsm, text)
+        change_recipe(TSMCase(CASE), text)

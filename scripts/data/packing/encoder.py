@@ -1,4 +1,4 @@
-"""Encodes videos for packs: H.264 with short groups of pictures, or JPEG files, at a small size.
+"""Encodes videos for packs: H.264 with short groups of pictures, at a small size.
 
 No MindSpore here: worker processes start fast and stay small.
 """
@@ -6,7 +6,7 @@ No MindSpore here: worker processes start fast and stay small.
 import zlib
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import Any, Literal, NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 import av
 import cv2
@@ -15,14 +15,12 @@ from av.video.reformatter import VideoReformatter
 
 from scripts.data.integrity import DAMAGED, GOOD, Finding, VideoJob, examine
 from utils.data.packed.format import KEY, NON_REFERENCE, REFERENCE, PacketTable
-from utils.data.packed.reader import PackedVideo, PackLocation
+from utils.data.packed.reader import USE_FOLDERS, PackedVideo, PackLocation
 from utils.video.pyav_reader import convert_format
-from utils.video.reader import FrameSource, VideoError, reading
+from utils.video.reader import FrameReader, VideoError, reading
 from utils.video.transforms import scale_short_side
 
-DEFAULT_JPEG_QUALITY = 90
-# Lowest, highest, default.
-QUALITIES = {"video": (0, 51, 18), "jpeg": (1, 100, DEFAULT_JPEG_QUALITY)}
+MAX_QUALITY = 51  # of x264's constant rate factor
 # x264 settings with which the same frames give the same bytes every time.
 DETERMINISTIC = "rc-lookahead=0:mbtree=0:lookahead-threads=1:cpu-independent=1"
 SLICE_TYPES = (1, 5)  # H.264 NAL units: a slice of a picture, and of an IDR picture
@@ -31,31 +29,23 @@ SLICE_TYPES = (1, 5)  # H.264 NAL units: a slice of a picture, and of an IDR pic
 class EncodeOptions(NamedTuple):
     """How videos are encoded."""
 
-    codec: str  # one of `format.CODECS`
     short_side: int  # pixels; larger videos are downscaled to it; 0: all keep their size
-    gop: int  # H.264: pictures from one key frame to the next
-    quality: int  # H.264: constant rate factor, 0 to 51, lower is better; JPEG: 1 to 100
+    gop: int  # pictures from one key frame to the next
+    quality: int  # constant rate factor, 0 to 51, lower is better
 
 
 def build_encode_options(
-    flow: bool,
-    *,
-    codec: Literal["video", "jpeg"] = "video",
-    short_side: int = 256,
-    gop: int = 12,
-    quality: Optional[int] = None,
+    *, codec: str = "video", short_side: int = 256, gop: int = 12, quality: int = 18
 ) -> EncodeOptions:
-    """EncodeOptions from the command line; `flow`: the videos are optical flow."""
-    if codec == "video" and flow:
-        raise ValueError("--codec video: optical flow is no video; take --codec jpeg")
-    lowest, highest, default = QUALITIES[codec]
-    quality = default if quality is None else quality
-    if not lowest <= quality <= highest:
-        raise ValueError(f"--quality of {codec} is {lowest} to {highest}, not {quality}")
+    """EncodeOptions from the command line."""
+    if codec != "video":
+        raise ValueError(f"--codec {codec}: packs are H.264 only; for images, {USE_FOLDERS}")
+    if not 0 <= quality <= MAX_QUALITY:
+        raise ValueError(f"--quality is 0 to {MAX_QUALITY}, not {quality}")
     for name, value, least in (("short_side", short_side, 0), ("gop", gop, 1)):
         if value < least:
             raise ValueError(f"--{name} must be at least {least}, not {value}")
-    return EncodeOptions(codec, short_side, gop if codec == "video" else 1, quality)
+    return EncodeOptions(short_side, gop, quality)
 
 
 class EncodedVideo(NamedTuple):
@@ -78,29 +68,34 @@ def pack_video(task: tuple[Any, VideoJob, EncodeOptions]) -> Union[EncodedVideo,
         finding = examine(job)
         if finding.kind not in (GOOD, DAMAGED):
             return finding
-        with job.open() as source, reading(job.path, source.reader):
-            return encode(source, job, options)
+        with job.open() as video, reading(job.path, video.reader):
+            return encode(video, job, options)
     except VideoError as error:
         return Finding("broken", error.args[-1])
 
 
-def encode(source: FrameSource, job: VideoJob, options: EncodeOptions) -> EncodedVideo:
+def encode(video: FrameReader, job: VideoJob, options: EncodeOptions) -> EncodedVideo:
     """Encodes all frames, then decodes three of them and compares their pixels."""
     probes: dict[int, np.ndarray] = {}
-    frames = prepare_frames(source, options, probes)
-    if options.codec == "video":
-        packets = list(encode_h264(frames, options))
-    else:
-        packets = list(encode_jpegs(frames, options, source, job))
+    frames = prepare_frames(video, options, probes)
+    packets = list(encode_h264(frames, options))
     height, width = probes[0].shape[:2]
     numbers, kinds = (np.array(column) for column in zip(*(packet[1:] for packet in packets)))
     sizes = np.array([len(data) for data, *_ in packets])
     checksums = np.array([zlib.crc32(data) for data, *_ in packets])
-    video = options.codec, height, width, len(source), source.fps
-    head = PacketTable(*video, sizes, numbers, kinds, checksums).encode()
+    head = PacketTable(
+        height,
+        width=width,
+        frames=len(video),
+        fps=video.fps,
+        sizes=sizes,
+        numbers=numbers,
+        kinds=kinds,
+        checksums=checksums,
+    ).encode()
     payload = b"".join(data for data, *_ in packets)
-    psnr = compare_with_original(job, head, payload, probes)
-    return EncodedVideo(head, payload, len(source), psnr)
+    psnr = compare_with_original(job, head=head, payload=payload, originals=probes)
+    return EncodedVideo(head, payload=payload, frames=len(video), psnr=psnr)
 
 
 def probe_frames(length: int) -> list[int]:
@@ -109,28 +104,28 @@ def probe_frames(length: int) -> list[int]:
 
 
 def prepare_frames(
-    source: FrameSource, options: EncodeOptions, probes: dict[int, np.ndarray]
+    video: FrameReader, options: EncodeOptions, probes: dict[int, np.ndarray]
 ) -> Iterator[np.ndarray]:
     """All frames, downscaled, `probe_frames` also in `probes`; VideoError for several sizes."""
     shape = None
-    probed = probe_frames(len(source))
-    for number, frame in enumerate(source.in_order()):
+    probed = probe_frames(len(video))
+    for number, frame in enumerate(video.in_order()):
         shape = shape or frame.shape
         if frame.shape != shape:
-            raise VideoError(source.path, source.reader, f"frames {shape} and {frame.shape}")
-        frame = downscale(frame, options)
+            raise VideoError(video.path, video.reader, f"frames {shape} and {frame.shape}")
+        frame = downscale(frame, options.short_side)
         if number in probed:
             probes[number] = frame
         yield frame
 
 
-def downscale(frame: np.ndarray, options: EncodeOptions) -> np.ndarray:
-    """A frame with `options.short_side`, if it is larger; sides are even for H.264."""
+def downscale(frame: np.ndarray, short_side: int, even: bool = True) -> np.ndarray:
+    """A frame with this short side, if it is larger; 0 keeps its size. H.264 needs even sides."""
     height, width = frame.shape[:2]
-    if not options.short_side or min(width, height) <= options.short_side:
+    if not short_side or min(width, height) <= short_side:
         return frame
-    size = scale_short_side(width, height, options.short_side)
-    if options.codec == "video":
+    size = scale_short_side(width, height, short_side)
+    if even:
         size = [side + side % 2 for side in size]
     return cv2.resize(frame, size, interpolation=cv2.INTER_AREA)
 
@@ -201,43 +196,10 @@ def is_reference(data: bytes) -> bool:
     return bool(data[position] & 0x60)
 
 
-def encode_jpegs(
-    frames: Iterator[np.ndarray], options: EncodeOptions, source: FrameSource, job: VideoJob
-) -> Iterator[tuple[bytes, int, int]]:
-    """(JPEG file, frame number, kind); the original files are kept if their size does not change.
-
-    A frame of optical flow becomes two grey files, x and y.
-    """
-    for number, frame in enumerate(frames):
-        original = find_original_jpeg(source, job, number, frame)
-        planes = [frame[..., 0], frame[..., 1]] if frame.shape[2] == 2 else [frame[..., ::-1]]
-        for pixels in planes:
-            yield original or to_jpeg(pixels, options.quality), number, KEY
-
-
-def find_original_jpeg(
-    source: FrameSource, job: VideoJob, number: int, frame: np.ndarray
-) -> Optional[bytes]:
-    """The JPEG file of a frame; None if there is none or the frame has another size."""
-    if not job.num_frames or job.flow:
-        return None
-    data = (source.path / job.image_tmpl.format(number + 1)).read_bytes()
-    if data[:2] != b"\xff\xd8":
-        return None
-    pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_IGNORE_ORIENTATION | 1)
-    return data if pixels is not None and pixels.shape == frame.shape else None
-
-
-def to_jpeg(pixels: np.ndarray, quality: int) -> bytes:
-    """Encodes (H, W, 3) BGR or (H, W) grey."""
-    options = [cv2.IMWRITE_JPEG_QUALITY, quality]
-    return cv2.imencode(".jpg", np.ascontiguousarray(pixels), options)[1].tobytes()
-
-
 def compare_with_original(
     job: VideoJob, head: bytes, payload: bytes, originals: dict[int, np.ndarray]
 ) -> float:
-    """The PSNR in dB of a packed video's frames, by those of `originals`."""
+    """The PSNR in dB of frames of a packed video, compared with `originals`."""
     numbers = sorted(originals)
     with PackedVideo(job.path, MemoryLocation(head, payload), job.max_pixels) as copy:
         return compute_psnr(copy.frames(numbers), np.stack([originals[k] for k in numbers]))

@@ -4,9 +4,9 @@ The folder of a list holds:
     shard-*.mindrecord: the shards, each with MindRecord's index (`.db`) and a note of its rows
         (`.json`);
     settings.json: the settings with which the packing was started;
-    list.txt: a copy of the list; places.npy: a row for each of its lines; bad.tsv: the videos that
-        are left out; pack.json: the index. These four are written when all shards are complete,
-        pack.json last. Readers need it.
+    list.txt: a copy of the list; locations.npy: a row for each of its lines; bad.tsv: the videos
+        that are left out; pack.json: the index. These four are written when all shards are
+        complete, pack.json last. Readers need it.
 """
 
 import hashlib
@@ -30,13 +30,14 @@ from scripts.data.packing.shard_writer import (
 )
 from utils.data.annotation_file import AnnotationFile, Record, iterate_lines
 from utils.data.packed.format import add_checksum
-from utils.data.packed.reader import INDEX, LIST, LOCATION_DTYPE, LOCATIONS_FILE, NOWHERE
+from utils.data.packed.reader import INDEX, LIST, LOCATION_DTYPE, NOWHERE
 from utils.files import compute_sha256, lock_folder, report_write_errors, write_text
-from utils.process_pool import Crashed, Part, run_all
+from utils.process_pool import CrashError, Part, run_all
 from utils.progress import track
 
 BAD = "bad.tsv"
 LIST_SETTINGS = ("root", "source", "num_classes", "image_tmpl", "flow")  # how lines are read
+LOCATIONS_FILE = "locations.npy"
 MAX_SHARD_VIDEOS = 500  # about
 MIN_SHARD_VIDEOS = 8
 SHARD_MULTIPLE = 48  # large lists have a multiple of 48 shards: many numbers of ranks divide it
@@ -86,8 +87,15 @@ class PackPlan(NamedTuple):
 def plan_packing(
     file: AnnotationFile, folder: Path, options: EncodeOptions, shards: int, known_bad: dict
 ) -> PackPlan:
-    """Reads a list; the arguments are those of PackPlan."""
-    return PackPlan(file, folder, options, shards, list(iterate_lines(file)), known_bad)
+    """Reads a list; the arguments are fields of PackPlan."""
+    return PackPlan(
+        file,
+        folder=folder,
+        options=options,
+        shards=shards,
+        lines=list(iterate_lines(file)),
+        known_bad=known_bad,
+    )
 
 
 def choose_shard_count(videos: int) -> int:
@@ -102,7 +110,7 @@ def pack_lists(
 ) -> list[dict]:
     """Packs all shards that are not complete; returns the counts of each list.
 
-    `packed` counts the videos of this run, the other counts are those of the whole pack. With
+    `packed` counts the videos of this run, the other counts are of the whole pack. With
     `part`, packs only its shards, and the counts are `shards` and `packed` of this run.
     """
     locks = []  # held until the end, so that no other process writes into these folders
@@ -118,7 +126,7 @@ def pack_lists(
         }
         for plan, own in zip(plans, shards)
     ]
-    pack_shards(plans, missing, reader, workers, executor)
+    pack_shards(plans, missing=missing, reader=reader, workers=workers, executor=executor)
     results = []
     for plan, own, written in zip(plans, shards, missing):
         packed = sum(map(len, written.values()))
@@ -146,7 +154,7 @@ def start_packing(plan: PackPlan, part: Optional[Part]) -> list[IO]:
     Parts may lock it together. Raises ValueError if the folder is locked or was started with other
     settings.
     """
-    settings = {**plan.options._asdict(), "shards": plan.shards}
+    settings = {"codec": "video", **plan.options._asdict(), "shards": plan.shards}
     settings["list"] = compute_sha256(plan.file.path)
     settings.update({name: str(getattr(plan.file, name)) for name in LIST_SETTINGS})
     bad = repr(sorted(plan.known_bad)).encode("utf-8", "replace")
@@ -207,14 +215,14 @@ def pack_shards(
     spools: dict[tuple, Spool] = {}
     originals = [[r for *_, r in plan.lines if isinstance(r, Record)] for plan in plans]
     pages = [choose_page_size(map(original_bytes, own)) for own in originals]
-    results = run_all(pack_video, jobs, workers, executor)
+    results = run_all(pack_video, jobs=jobs, workers=workers, executor=executor)
     for ((which, name, line), *_), result in track(results, "packing", len(jobs)):
         plan = plans[which]
         lines = missing[which][name]
         with report_write_errors(plan.folder, "--out"):
             spool = spools.get((which, name)) or Spool(plan.folder, name, pages[which])
             spools[which, name] = spool
-            crashed = isinstance(result, Crashed)
+            crashed = isinstance(result, CrashError)
             spool.add(line, Finding("broken", str(result)) if crashed else result)
             if len(spool) == len(lines):
                 records = {line: plan.record(line) for line in lines}
@@ -236,9 +244,9 @@ def finish_packing(plan: PackPlan, names: list[str]) -> dict:
             locations[line] = (shard, *row)
     write_text(folder / BAD, "".join(f"{row}\n" for row in list_bad_rows(plan, bad)))
     is_packed = locations["shard"] != NOWHERE
-    lost = [k for k in np.flatnonzero(~is_packed) if k not in bad]
+    missing_lines = [k for k in np.flatnonzero(~is_packed) if k not in bad]
     list_sha256 = read_settings(folder / "settings.json")["list"]
-    if lost or compute_sha256(plan.file.path) != list_sha256:
+    if missing_lines or compute_sha256(plan.file.path) != list_sha256:
         raise ValueError(f"{plan.file.path} has changed while it was packed; remove {folder}")
     good = locations[is_packed]
     if not len(good):
@@ -248,8 +256,8 @@ def finish_packing(plan: PackPlan, names: list[str]) -> dict:
     for temporary, name in ((f"{LIST}.tmp", LIST), (f"tmp.{LOCATIONS_FILE}", LOCATIONS_FILE)):
         sync_file(folder / temporary)
         os.replace(folder / temporary, folder / name)
-    index = {**plan.options._asdict(), "list": list_sha256, "shards": shards}
-    index["places"] = compute_sha256(folder / LOCATIONS_FILE)
+    index = {"codec": "video", **plan.options._asdict(), "list": list_sha256, "shards": shards}
+    index["locations"] = compute_sha256(folder / LOCATIONS_FILE)
     write_text(folder / INDEX, json.dumps(add_checksum(index)))
     return {
         "videos": len(good),
@@ -272,5 +280,5 @@ def original_bytes(record: Record) -> int:
     """Bytes of a video file; of a frame folder by its first frame: all would take hours."""
     if not os.path.isdir(record.path):
         return os.path.getsize(record.path) if os.path.isfile(record.path) else 0
-    first = next(os.scandir(record.path), None)
-    return first.stat().st_size * (record.num_frames or 1) if first else 0
+    frame = next(os.scandir(record.path), None)
+    return frame.stat().st_size * (record.num_frames or 1) if frame else 0

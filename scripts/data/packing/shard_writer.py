@@ -49,7 +49,7 @@ class Spool:
         self.folder = folder
         self.name = name
         self.page = page
-        # By line: a row whose offset is that of the payload in the temporary file; the head.
+        # By line: a row with the offset of the payload in the temporary file; the header.
         self.videos: dict[int, tuple[ShardRow, bytes]] = {}
         self.bad: dict[int, Finding] = {}
         (folder / UNFINISHED).mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,18 @@ class Spool:
             return
         offset = self.file.seek(0, os.SEEK_END)
         self.file.write(payload)
-        self.videos[line] = ShardRow(line, offset, len(head), size, result.crc, frames, psnr), head
+        self.videos[line] = (
+            ShardRow(
+                line,
+                offset=offset,
+                head=len(head),
+                size=size,
+                crc=result.crc,
+                frames=frames,
+                psnr=psnr,
+            ),
+            head,
+        )
 
     def write_shard(self, records: dict[int, Record]) -> None:
         """Writes the videos in the order of `records`, then the note that the shard is complete."""
@@ -151,7 +162,7 @@ def read_note(shard: Path) -> Optional[dict]:
     """The note of a complete shard; None if the shard must be written again."""
     try:
         note = json.loads(note_path(shard).read_bytes())
-        valid = set(note) == {"bytes", "rows", "bad"} or add_checksum(note) == note
+        valid = add_checksum(note) == note
         return note if valid and shard.stat().st_size == note["bytes"] else None
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None

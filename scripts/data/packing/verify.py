@@ -29,7 +29,9 @@ def verify_list(file: AnnotationFile, packed: Path, reader: str) -> dict:
     index = read_index(pack_folder(packed, file))
     options = EncodeOptions(*(index[name] for name in EncodeOptions._fields))
     chosen = np.random.RandomState(0).permutation(len(records))[:COMPARED_VIDEOS]
-    results = [compare_with_copy(records[k], file, reader, options) for k in chosen]
+    results = [
+        compare_with_copy(records[k], file=file, reader=reader, options=options) for k in chosen
+    ]
     values = [value for value in results if value is not None]
     return {"videos": len(records), "compared": len(values), "psnr": np.array(values)}
 
@@ -42,11 +44,11 @@ def compare_with_copy(
         return None
     job = make_job(record, file, reader)
     location = record.location
-    with PackedVideo(record.path, location, job.max_pixels) as copy, job.open() as source:
-        if len(copy) != len(source):
-            raise ValueError(f"{record.path}: {len(source)} frames, its copy has {len(copy)}")
-        numbers = probe_frames(len(source))
-        frames = [downscale(frame, options) for frame in source.frames(numbers)]
+    with PackedVideo(record.path, location, job.max_pixels) as copy, job.open() as video:
+        if len(copy) != len(video):
+            raise ValueError(f"{record.path}: {len(video)} frames, its copy has {len(copy)}")
+        numbers = probe_frames(len(video))
+        frames = [downscale(frame, options.short_side) for frame in video.frames(numbers)]
         value = compute_psnr(copy.frames(numbers), np.stack(frames))
     if value < LOWEST_PSNR:
         raise ValueError(f"{record.path}: its copy in {location.shard} shows something else")

@@ -44,7 +44,7 @@ def scan_class_folders(folder: Path) -> ClassFolders:
         raise ValueError(f"--videos: {odd!r} has a line break in its name; rename it")
     folders = {name: {Path(v).parts[1:-1][:1] for v in videos} for name, videos in classes.items()}
     nested = [name for name, inner in folders.items() if len(inner) > 1 and () not in inner]
-    return ClassFolders(classes, others, find_twins(folder, classes), nested)
+    return ClassFolders(classes, others=others, twins=find_twins(folder, classes), nested=nested)
 
 
 def find_twins(folder: Path, classes: dict[str, list[str]]) -> list[list[str]]:

@@ -63,7 +63,7 @@ def read_sthv2(folder: Path, split: int) -> Annotations:
         with annotation_errors(file):
             rows = read_json(file)
             result.append({str(r["id"]): labels[r["template"].translate(brackets)] for r in rows})
-    return Annotations(order_names(labels, files[0]), result[0], result[1], files)
+    return Annotations(order_names(labels, files[0]), train=result[0], val=result[1], files=files)
 
 
 def read_json(file: Path) -> Any:
@@ -80,7 +80,7 @@ def read_sthv1(folder: Path, split: int) -> Annotations:
     files = [find_one(folder, f"*{name}.csv") for name in ("labels", "train", "validation")]
     names = sorted(line for line in read_lines(files[0]) if line)
     train, val = (read_rows(file, parse) for file in files[1:])
-    return convert_names_to_labels(train, val, files, names)
+    return convert_names_to_labels(train, val=val, files=files, names=names)
 
 
 def read_moments(folder: Path, split: int) -> Annotations:
@@ -94,7 +94,7 @@ def read_moments(folder: Path, split: int) -> Annotations:
         return strip_extension(row[0]), labels[row[0].rpartition("/")[0]]
 
     train, val = (read_rows(file, parse, csv.reader) for file in files[1:])
-    return Annotations(order_names(labels, files[0]), train, val, files)
+    return Annotations(order_names(labels, files[0]), train=train, val=val, files=files)
 
 
 def read_ucf101(folder: Path, split: int) -> Annotations:
@@ -109,7 +109,7 @@ def read_ucf101(folder: Path, split: int) -> Annotations:
         return strip_extension(line.split()[0]), labels[line.split("/")[0]]
 
     train, val = (read_rows(file, parse) for file in files[1:])
-    return Annotations(order_names(labels, files[0]), train, val, files)
+    return Annotations(order_names(labels, files[0]), train=train, val=val, files=files)
 
 
 def read_hmdb51(folder: Path, split: int) -> Annotations:
@@ -126,7 +126,7 @@ def read_hmdb51(folder: Path, split: int) -> Annotations:
                 if line:
                     video, part = line.split()
                     result[part][strip_extension(f"{name}/{video}")] = label
-    return Annotations(names, result["1"], result["2"], files)
+    return Annotations(names, train=result["1"], val=result["2"], files=files)
 
 
 def read_diving48(folder: Path, split: int) -> Annotations:
@@ -141,7 +141,7 @@ def read_diving48(folder: Path, split: int) -> Annotations:
             if not all(0 <= label < len(names) for label in rows.values()):
                 raise ValueError
             parts.append(rows)
-    return Annotations(names, parts[0], parts[1], files)
+    return Annotations(names, train=parts[0], val=parts[1], files=files)
 
 
 def read_activitynet(folder: Path, split: int) -> Annotations:
@@ -179,7 +179,7 @@ def read_public_annotations(dataset: str, folder: Path, split: int) -> Annotatio
     Raises ValueError with the file and line if a file is missing or not as distributed.
     """
     if not folder.is_dir():
-        raise ValueError(f"--annotations: {folder} is no folder")
+        raise ValueError(f"--annotations: {folder} is not a folder")
     result = READERS[dataset](folder, split)
     odd = next((name for name in result.names if not name.isprintable()), None)
     if odd is not None:
@@ -226,7 +226,7 @@ def match_videos(annotations: Annotations, root: Path, frames: bool) -> VideoLis
         raise ValueError(f"--videos: {format_value(odd)} has a line break in its name; rename it")
     others = sorted(path for key, paths in files.items() if key not in keys for path in paths)
     doubles = sorted(path for key in keys for path in files.get(key, ())[1:])
-    return VideoLists(train, val, missing, others, doubles)
+    return VideoLists(train, val=val, missing=missing, others=others, doubles=doubles)
 
 
 def find_videos(root: Path, with_folder: bool) -> dict[str, list[str]]:
@@ -269,11 +269,11 @@ def convert_names_to_labels(
     labels = {name: label for label, name in enumerate(names)}
     odd = next((n for n in (*train.values(), *val.values()) if n not in labels), None)
     if odd is not None:
-        raise ValueError(f"--annotations: {odd!r} is no class of {files[0]}")
+        raise ValueError(f"--annotations: {odd!r} is not a class of {files[0]}")
     train_labels, val_labels = (
         {key: labels[name] for key, name in part.items()} for part in (train, val)
     )
-    return Annotations(names, train_labels, val_labels, files)
+    return Annotations(names, train=train_labels, val=val_labels, files=files)
 
 
 def order_names(labels: dict[str, int], file: Path) -> list[str]:

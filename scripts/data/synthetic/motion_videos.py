@@ -70,7 +70,9 @@ def draw_clip(
     for frame, position in zip(clip, _positions(motion, rng, frames)):
         picture = ground
         for outline, color in parts:
-            picture = picture + _coverage(outline, position, width, height) * (color - picture)
+            picture = picture + _coverage(
+                outline, location=position, width=width, height=height
+            ) * (color - picture)
         frame[:] = np.rint(picture)
     return clip
 
@@ -148,10 +150,10 @@ def write_video(
     """
     path = Path(path)
     frames = iter(frames)
-    first = next(frames, None)
-    if first is None:
+    first_frame = next(frames, None)
+    if first_frame is None:
         raise ValueError(f"{path}: a video needs at least one frame")
-    height, width = first.shape[:2]
+    height, width = first_frame.shape[:2]
     if width % 2 or height % 2:
         raise ValueError(f"{path}: sides must be even, not {width}x{height}")
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -165,7 +167,7 @@ def write_video(
             if codec == "libx264":  # its look-ahead differs from run to run
                 defaults["x264-params"] = DETERMINISTIC
             stream.codec_context.options = {**defaults, **(options or {})}
-            for frame in chain((first,), frames):
+            for frame in chain((first_frame,), frames):
                 container.mux(stream.encode(to_yuv420p(frame)))
             container.mux(stream.encode())
         part.replace(path)
@@ -280,7 +282,7 @@ def _write_videos(root: Path, videos: list[_Video]) -> None:
         return
     with start_process_pool(min(os.cpu_count() or 1, 16, len(videos))) as pool:
         jobs = pool.map(_write_one, [root] * len(videos), videos, chunksize=4)
-        for _ in track(jobs, "drawing", len(videos)):
+        for _ in track(jobs, "drawn", len(videos)):
             pass
 
 
@@ -292,7 +294,11 @@ def _write_one(root: Path, video: _Video) -> None:
     width, height = (2 * round(short * long / 2) for long in (max(aspect, 1), max(1 / aspect, 1)))
     rate = int(rng.choice(RATES))
     frames = round(rate * rng.uniform(*SECONDS))
-    write_video(root / video.path, draw_clip(video.motion, rng, width, height, frames), rate)
+    write_video(
+        root / video.path,
+        draw_clip(video.motion, rng=rng, width=width, height=height, frames=frames),
+        rate,
+    )
 
 
 def _read_recipe(root: Path) -> Optional[dict[str, int]]:

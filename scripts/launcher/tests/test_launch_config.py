@@ -27,19 +27,19 @@ ADDRESS = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9000"}
 @pytest.mark.parametrize(
     ("variables", "words"),
     [
-        ({"NODES": "two"}, "NODES must be a whole number"),
-        ({"NODES": "0"}, "NODES must be a whole number"),
+        ({"NODES": "two"}, "NODES must be an integer"),
+        ({"NODES": "0"}, "NODES must be an integer"),
         ({"NODES": "2", "MASTER_ADDR": "127.0.0.1"}, "NODE_RANK is missing"),
         ({**NODE_0, "NODE_RANK": "2"}, "NODE_RANK must be below NODES=2, not 2"),
-        ({**NODE_0, "NODE_RANK": "-1"}, "NODE_RANK must be a whole number"),
+        ({**NODE_0, "NODE_RANK": "-1"}, "NODE_RANK must be an integer"),
         ({"NODE_RANK": "1"}, "NODE_RANK must be below NODES=1, not 1"),
         ({"NODES": "2", "NODE_RANK": "0"}, "MASTER_ADDR is missing: with NODES=2"),
         ({"NODES": "2", "NODE_RANK": "1"}, "MASTER_ADDR is missing: with NODES=2"),
         ({**NODE_0, "MASTER_ADDR": "no.such.host.invalid"}, "MASTER_ADDR=no.such.host.invalid: "),
         ({**NODE_0, "MASTER_ADDR": "192.0.2.1"}, "192.0.2.1 is no address of this host"),
-        ({**NODE_0, "MASTER_PORT": "http"}, "MASTER_PORT must be a whole number"),
-        ({"MASTER_PORT": "99999"}, "MASTER_PORT must be a whole number from 1 to 65500"),
-        ({"MASTER_TIMEOUT": "soon"}, "MASTER_TIMEOUT must be a whole number"),
+        ({**NODE_0, "MASTER_PORT": "http"}, "MASTER_PORT must be an integer"),
+        ({"MASTER_PORT": "99999"}, "MASTER_PORT must be an integer from 1 to 65500"),
+        ({"MASTER_TIMEOUT": "soon"}, "MASTER_TIMEOUT must be an integer"),
         (
             {"DEVICE_ID": "3"},
             "DEVICE_ID=3 is for a run on one device: .* choose devices by ASCEND_RT_",
@@ -60,10 +60,10 @@ def test_a_wrong_variable_is_refused_by_name(variables, words):
     [
         ([], "expected"),
         (["2"], "expected"),
-        (["two", "tsm/train.py"], "DEVICES must be a whole number"),
-        (["0", "tsm/train.py"], "DEVICES must be a whole number"),
-        (["--restarts=x", "2", "tsm/train.py"], "--restarts must be a whole number"),
-        (["--restarts", "-1", "2", "tsm/train.py"], "--restarts must be a whole number"),
+        (["two", "tsm/train.py"], "DEVICES must be an integer"),
+        (["0", "tsm/train.py"], "DEVICES must be an integer"),
+        (["--restarts=x", "2", "tsm/train.py"], "--restarts must be an integer"),
+        (["--restarts", "-1", "2", "tsm/train.py"], "--restarts must be an integer"),
     ],
 )
 def test_a_wrong_argument_is_refused_by_name(arguments, words):
@@ -206,7 +206,7 @@ def test_variables_of_open_mpi_and_slurm_are_read():
     environ = read_mpi_environment({**slurm, "SLURM_NTASKS_PER_NODE": "2"}, "MS_SCHED")
     names = ("MS_ROLE", "MS_WORKER_NUM", "MS_SCHED_HOST", "MS_SCHED_PORT")
     assert [environ[name] for name in names] == ["MS_SCHED", "2", "127.0.0.1", "8118"]
-    assert not {"MS_NODE_ID", "DEVICE_ID"} & environ.keys(), "the scheduler is no worker"
+    assert not {"MS_NODE_ID", "DEVICE_ID"} & environ.keys(), "the scheduler is not a worker"
     with pytest.raises(ValueError, match="OMPI_COMM_WORLD_RANK is missing"):
         read_mpi_environment({}, "MS_WORKER")
 

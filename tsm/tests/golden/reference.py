@@ -47,7 +47,7 @@ from benchmarks.torch import golden
 from benchmarks.torch.parts import freeze_norms
 from benchmarks.torch.resnet50 import DEPTHS, ResNet
 from benchmarks.torch.tsm import TSM, MobileNetV2
-from tsm.golden_case import list_model_arguments
+from tsm.golden_case import TSMCase
 
 # Parts of names in mmaction2, which has no bias in a non-local block's `W.0`.
 MMACTION_NON_LOCAL = {
@@ -70,7 +70,7 @@ TORCHVISION_LAYERS_OF_FIRST = ("0.0", "0.1", "1", "2")
 
 
 def build(case: dict) -> TSM:
-    net = TSM(**list_model_arguments(case, case["config"]["dropout"]))
+    net = TSM(**TSMCase(case).model_arguments())
     freeze_norms(net, "partial" if case["config"].get("partial_bn") else "trained")
     rename = rename_to_torchvision if case["network"] == TORCHVISION_MOBILENET else str
     return golden.fill_weights(net, rename, case.get("scale", {}))
@@ -110,7 +110,9 @@ def compute_case(case: dict) -> dict:
         "parameters": sum(p.numel() for p in net.parameters()),
         "manifest_count": len(lines),
         "manifest_sorted_sha256": hashlib.sha256("\n".join(lines).encode()).hexdigest(),
-        **golden.compute_results(case, build, compute_losses, evaluate),
+        **golden.compute_results(
+            case, build=build, compute_losses=compute_losses, evaluate=evaluate
+        ),
     }
 
 
@@ -162,7 +164,10 @@ def build_checkpoint() -> dict:
 
 if __name__ == "__main__":
     if golden.update_cases(
-        __doc__, HERE, compute_case, ["tsm_r50_8f_small", TORCHVISION_MOBILENET]
+        __doc__,
+        folder=HERE,
+        compute_case=compute_case,
+        originals=["tsm_r50_8f_small", TORCHVISION_MOBILENET],
     ):
         for name, lines in list_names().items():
             data = gzip.compress(("\n".join(lines) + "\n").encode(), mtime=0)

@@ -1,13 +1,13 @@
-"""Reads packed lists, which `scripts/data/pack_videos.py` writes (`data.packed: DIR` in a yaml).
+"""Reads packed lists, which `scripts/data/pack_videos.py` writes (setting `data.packed`: DIR).
 
-DIR has a folder for every list: MindRecord shards, and the list with a row of `places.npy` for each
-of its lines. A row gives the location of a video. The reader reads the video's table first, and
-then only the packets that the requested frames need. MindData can also read the shards
+DIR has a folder for every list: MindRecord shards, and the list with a row of `locations.npy` for
+each of its lines. A row gives the location of a video. The reader reads the video's table first,
+and then only the packets that the requested frames need. MindData can also read the shards
 (`ds.MindDataset`).
 
-All data have checksums. Those of the index and of the files that it names are compared when a list
-is opened, those of a video's head and table when the video is opened, and those of packets when
-they are read. Packs that were written before there were checksums still open, with a warning.
+All data have checksums. The reader compares the checksums of the index and of the files that it
+names when it opens a list, of a video's header and table when it opens the video, and of packets
+when it reads them.
 """
 
 import contextlib
@@ -22,15 +22,13 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
-from utils.data.annotation_file import AnnotationFile, Record, iterate_lines, read_annotations
+from utils.data.annotation_file import AnnotationFile, Record, iterate_lines
 from utils.data.packed.format import HEAD, KEY, NON_REFERENCE, add_checksum, decode_table
 from utils.files import compute_sha256
-from utils.video.decoders import open_video, read_jpeg
-from utils.video.reader import MAX_PIXELS, FrameSource, VideoError, check_size
+from utils.video.reader import MAX_PIXELS, FrameReader, VideoError, check_size
 
 INDEX = "pack.json"
 LIST = "list.txt"
-LOCATIONS_FILE = "places.npy"
 log = logging.getLogger("zoo")
 MAX_OPEN_SHARDS = 256  # files that a process keeps open
 LOCATION_DTYPE = np.dtype(
@@ -38,8 +36,7 @@ LOCATION_DTYPE = np.dtype(
     + [("frames", "<u4"), ("psnr", "<f4")]
 )
 NOWHERE = -1  # shard of a line that could not be packed
-# Of an index without checksums.
-OLD_KEYS = {"codec", "short_side", "gop", "quality", "list", "shards"}
+USE_FOLDERS = "run scripts/data/extract_frames.py and set data.source to frames"
 REPAIR = "copy it again, or run scripts/data/pack_videos.py"
 
 
@@ -67,7 +64,7 @@ def open_shard(shard: str):
     return open(shard, "rb", buffering=0)
 
 
-class PackedVideo(FrameSource):
+class PackedVideo(FrameReader):
     """Frames of a packed video; `path` is the original file."""
 
     def __init__(self, path: str, location: PackLocation, max_pixels: int = MAX_PIXELS):
@@ -87,25 +84,11 @@ class PackedVideo(FrameSource):
 
     def _decode(self, indices: list[int]) -> Iterator[np.ndarray]:
         try:
-            if self._table.codec == "jpeg":
-                yield from self._images(indices)
-            else:
-                from utils.video.pyav_reader import decode_h264  # which needs PyAV
+            from utils.video.pyav_reader import decode_h264  # which needs PyAV
 
-                yield from decode_h264(self._needed(set(indices)), indices, self._max_pixels)
+            yield from decode_h264(self._needed(set(indices)), indices, self._max_pixels)
         except (OSError, ValueError) as error:
             raise error if isinstance(error, VideoError) else self._damaged(error) from None
-
-    def _images(self, indices: list[int]) -> Iterator[np.ndarray]:
-        """Frames of one RGB file (H, W, 3), or of two grey files for flow (H, W, 2)."""
-        files = len(self._table.sizes) // self._table.frames
-        for k in indices:
-            packets = self._packets(files * k, files * (k + 1))
-            mode = "RGB" if files == 1 else "L"
-            parts = [read_jpeg(data, mode, self._max_pixels) for data in packets]
-            if any(part is None for part in parts):
-                raise self._damaged(f"frame {k} is no JPEG file")
-            yield parts[0] if files == 1 else np.stack(parts, axis=2)
 
     def _needed(self, frames: set[int]) -> Iterator[tuple[int, bytes]]:
         """(frame number, packet) of every group of pictures, up to its last requested frame."""
@@ -135,39 +118,17 @@ class PackedVideo(FrameSource):
         return self._error(f"its copy in {self._location.shard}: {reason}")
 
 
-def open_record(record, data) -> FrameSource:
-    """Opens a record's video, packed or not, by the settings `reader` and `max_pixels`."""
-    if record.location is not None:
-        return PackedVideo(record.path, record.location, data.max_pixels)
-    return open_video(record.path, data.reader, data.max_pixels)
-
-
-def read_records(file: AnnotationFile, packed: Optional[Path]) -> list[Record]:
-    """The records of a list; of a pack, if `packed` is its folder.
-
-    Checks every line, or that every shard exists. A pack does not need the original list; if that
-    exists, it must not have changed. Raises ValueError as `read_annotations` does, and for a pack
-    that is missing, incomplete, damaged or of another list.
-    """
-    records, left_out = read_packed(file, Path(packed)) if packed else read_annotations(file)
-    if left_out:
-        what = "too short, or unreadable when packed" if packed else "fewer than 3 frames"
-        log.info("%s: %d videos are left out: %s", file.path, left_out, what)
-    return records
-
-
 def read_packed(
     file: AnnotationFile, packed: Path, min_frames: int = 3
 ) -> tuple[list[Record], int]:
-    """The records of a pack, and the number of lines that are left out."""
+    """The records of a pack, and the number of lines that are left out.
+
+    Checks that every shard exists. A pack does not need the original list; if that exists, it must
+    not have changed. Raises ValueError for a pack that is missing, incomplete, damaged or of
+    another list.
+    """
     folder = pack_folder(packed, file)
     index = read_index(folder)
-    if "places" not in index:
-        log.warning(
-            "data.packed: %s was packed without checksums: damage in it may stay unseen; "
-            "scripts/data/pack_videos.py --verify looks for it",
-            folder,
-        )
     if file.path.is_file() and compute_sha256(file.path) != index["list"]:
         raise ValueError(f"data.packed: {file.path} is not the list that {folder} was packed from")
     shards = check_shards(folder, index)
@@ -193,7 +154,7 @@ def read_packed(
 
 
 def pack_folder(packed: Path, file: AnnotationFile) -> Path:
-    """The folder of a list's pack: below `packed`, the name of the list in the yaml."""
+    """The folder of a list's pack: below `packed`, the name of the list in the config file."""
     parts = [part for part in Path(file.name).parts if part not in ("/", "..")]
     return Path(packed).joinpath(*parts)
 
@@ -209,15 +170,16 @@ def read_index(folder: Path) -> dict:
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         valid = False
     if not valid:
-        raise ValueError(f"data.packed: {folder / INDEX} is damaged; {REPAIR}")
+        reason = "is damaged, or of an earlier version without checksums"
+        raise ValueError(f"data.packed: {folder / INDEX} {reason}; {REPAIR}")
+    if index.get("codec") == "jpeg":
+        raise ValueError(f"data.packed: {folder} holds JPEG files, not H.264: {USE_FOLDERS}")
     return index
 
 
 def is_index(index: object) -> bool:
-    """Whether an index has its checksum (`add_checksum`), or is one from before checksums."""
-    if not isinstance(index, dict):
-        return False
-    if set(index) != OLD_KEYS and add_checksum(index) != index:
+    """Whether an index has its checksum (`add_checksum`)."""
+    if not isinstance(index, dict) or add_checksum(index) != index:
         return False
     return isinstance(index["list"], str) and all(
         isinstance(name, str) and name == os.path.basename(name) and type(size) is int
@@ -227,10 +189,11 @@ def is_index(index: object) -> bool:
 
 def read_locations(folder: Path, index: dict, lines: int) -> np.ndarray:
     """LOCATION_DTYPE (lines,), a row for each line of the list; ValueError if it is damaged."""
-    path = folder / LOCATIONS_FILE
+    name = "locations" if "locations" in index else "places"  # the name in old packs
+    path = folder / f"{name}.npy"
     locations = None
     with contextlib.suppress(Exception):  # NumPy's parser of a damaged header raises many kinds
-        if index.get("places") in (None, compute_sha256(path)):
+        if index[name] == compute_sha256(path):
             locations = np.load(path)
     if not are_locations(locations, [size for _, size in index["shards"]], lines):
         raise ValueError(f"data.packed: {path} is damaged; {REPAIR}")
@@ -239,7 +202,9 @@ def read_locations(folder: Path, index: dict, lines: int) -> np.ndarray:
 
 def are_locations(locations: Any, shard_bytes: list[int], lines: int) -> bool:
     """Whether an array has LOCATION_DTYPE and all videos are inside shards of these sizes."""
-    if getattr(locations, "dtype", None) != LOCATION_DTYPE or locations.shape != (lines,):
+    if not isinstance(locations, np.ndarray):
+        return False
+    if locations.dtype != LOCATION_DTYPE or locations.shape != (lines,):
         return False
     good = locations[locations["shard"] != NOWHERE]
     if not ((good["shard"] >= 0) & (good["shard"] < len(shard_bytes))).all():

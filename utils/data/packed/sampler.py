@@ -41,7 +41,7 @@ class PackedSampler(TrainSampler):
 
     @staticmethod
     def smallest(shards: Sequence[np.ndarray]) -> int:
-        """Samples that an epoch takes of every shard: those of the smallest one."""
+        """Samples that an epoch takes of every shard: as many as the smallest one has."""
         return min(map(len, shards))
 
     def draw(self, epoch: int) -> np.ndarray:

@@ -24,7 +24,15 @@ def read_list(tmp_path):
         path = tmp_path / "list.txt"
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
         return read_annotations(
-            AnnotationFile(path.name, path, tmp_path, source, 10, image_tmpl), min_frames
+            AnnotationFile(
+                path.name,
+                path=path,
+                root=tmp_path,
+                source=source,
+                num_classes=10,
+                image_tmpl=image_tmpl,
+            ),
+            min_frames,
         )
 
     return call
@@ -64,20 +72,22 @@ def test_video_lines_have_two_fields_or_three(read_list, touch_files, tmp_path):
     )
     assert short == 0
     assert records == [
-        Record(str(tmp_path / "a.mp4"), None, 0, 1),
-        Record(str(tmp_path / "deep/b.mp4"), 250, 9, 2),
-        Record(str(tmp_path / "c d.mp4"), None, 3, 3),
-        Record(str(tmp_path / "c d.mp4"), 12, 4, 4),
-        Record(str(tmp_path / "e 7 f.mp4"), None, 5, 5),
-        Record(str(tmp_path / "a.mp4"), 2, 5, 6),  # a short video is kept
-        Record(str(tmp_path / "a.mp4"), None, 1, 7),  # an absolute path is unchanged
+        Record(str(tmp_path / "a.mp4"), num_frames=None, label=0, line=1),
+        Record(str(tmp_path / "deep/b.mp4"), num_frames=250, label=9, line=2),
+        Record(str(tmp_path / "c d.mp4"), num_frames=None, label=3, line=3),
+        Record(str(tmp_path / "c d.mp4"), num_frames=12, label=4, line=4),
+        Record(str(tmp_path / "e 7 f.mp4"), num_frames=None, label=5, line=5),
+        Record(str(tmp_path / "a.mp4"), num_frames=2, label=5, line=6),  # a short video is kept
+        Record(
+            str(tmp_path / "a.mp4"), num_frames=None, label=1, line=7
+        ),  # an absolute path is unchanged
     ]
 
 
 def test_frame_folders_may_have_spaces(read_list, tmp_path):
     (tmp_path / "playing 2 drums").mkdir()
     records, _ = read_list("playing 2 drums 30 1", "frames")
-    assert records == [Record(str(tmp_path / "playing 2 drums"), 30, 1, 1)]
+    assert records == [Record(str(tmp_path / "playing 2 drums"), num_frames=30, label=1, line=1)]
 
 
 def test_blank_lines_are_skipped_but_counted(read_list, touch_files):
@@ -135,7 +145,15 @@ def test_the_first_five_bad_lines_are_named(read_list, count, end):
 
 def test_a_missing_list_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"none\.txt does not exist"):
-        read_annotations(AnnotationFile("none.txt", tmp_path / "none.txt", tmp_path, "video", 10))
+        read_annotations(
+            AnnotationFile(
+                "none.txt",
+                path=tmp_path / "none.txt",
+                root=tmp_path,
+                source="video",
+                num_classes=10,
+            )
+        )
 
 
 @pytest.mark.parametrize(
@@ -152,6 +170,21 @@ def test_a_list_without_usable_videos_and_an_unknown_source_are_refused(
 ):
     with pytest.raises(ValueError, match=words):
         read_list(text, source)
+
+
+def test_a_missing_root_is_named_once(tmp_path):
+    (tmp_path / "list.txt").write_text("a 1\nb 2\n")
+    file = AnnotationFile(
+        "list.txt",
+        path=tmp_path / "list.txt",
+        root=tmp_path / "none",
+        source="video",
+        num_classes=10,
+    )
+    with pytest.raises(
+        ValueError, match=r"bad lines \(2, and data.root .*none is not a folder\): line"
+    ):
+        read_annotations(file)
 
 
 def test_a_name_that_is_not_utf8_is_read(read_list, tmp_path):

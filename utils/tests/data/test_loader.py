@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import cv2
@@ -19,13 +20,14 @@ import pytest
 
 from tests.numbered_videos import write_numbered_video
 from utils.cli import find_failure
-from utils.config import ROOT
+from utils.config import ROOT, ImageData, NetworkConfig, Run
 from utils.cpu_cores import LAUNCHER_CORES
-from utils.data import loader
+from utils.data import loader, worker_pool
+from utils.data.rows import TrainRows
 from utils.data.sampler import TrainSampler
-from utils.data.video_dataset import TrainVideos
 from utils.data.worker_pool import PrefetchedBatches, allocate_shared_rows
-from utils.video.decoders import MODULES, open_video
+from utils.video.decoders import open_video
+from utils.video.libraries import MODULES
 
 F_SETPIPE_SZ = 1031  # fcntl has it from Python 3.10 on
 
@@ -34,10 +36,10 @@ KINDS = pytest.mark.parametrize("processes", [True, False], ids=["processes", "t
 
 
 def make_settings(workers="auto", processes="auto", prefetch="auto", batch=4):
-    return SimpleNamespace(workers=workers, processes=processes, prefetch=prefetch, batch=batch)
+    return ImageData(Path(), batch=batch, workers=workers, processes=processes, prefetch=prefetch)
 
 
-class Clips(TrainVideos):
+class Clips(TrainRows):
     """Clips of random pixels; like real clips, they depend on the row's random generator."""
 
     def read_frames(self, record, rng):
@@ -46,15 +48,21 @@ class Clips(TrainVideos):
     def make_row(self, record, rng):
         return self.read_frames(record, rng), np.int32(record.label)
 
-    def make_blank_row(self):
+    def blank(self):
         return np.zeros((3, 2, 8, 8), np.uint8), np.int32(0)
 
 
 class Rows:
-    """A hundred rows that a function makes."""
+    """A hundred rows of `width` numbers that a function makes."""
 
-    def __init__(self, make):
+    columns = ("value",)
+
+    def __init__(self, make, width=1):
         self.make = make
+        self.width = width
+
+    def blank(self):
+        return (np.zeros(self.width),)
 
     def __len__(self):
         return 100
@@ -64,11 +72,9 @@ class Rows:
 
 
 def iterate_batches(make, width, *arguments, **options):
-    """An iterator over the batches of `Rows(make)`, each row of `width` numbers."""
+    """An iterator over the batches of `Rows(make, width)`."""
     data = make_settings(*arguments, **options)
-    batches = loader.build_batch_dataset(
-        Rows(make), ["value"], (np.zeros(width),), data, data.batch
-    )
+    batches = loader.build_batch_dataset(Rows(make, width), data, data.batch)
     return batches.create_tuple_iterator(num_epochs=1, output_numpy=True)
 
 
@@ -128,9 +134,12 @@ READ_MOST_SCRIPT = """
 import numpy as np, psutil
 from itertools import islice
 from types import SimpleNamespace
-from utils.data import loader
+from utils.data import loader, worker_pool
 
 class Rows:
+    columns = ("value",)
+    def blank(self):
+        return (np.zeros(2**20, np.uint8),)
     def __len__(self):
         return 200
     def __getitem__(self, index):
@@ -138,7 +147,7 @@ class Rows:
 
 data = SimpleNamespace(workers=2, processes=True, prefetch=4)
 loader.count_usable_cores = lambda: 2
-batches = loader.build_batch_dataset(Rows(), ["value"], (np.zeros(2**20, np.uint8),), data, 4)
+batches = loader.build_batch_dataset(Rows(), data, 4)
 iterator = batches.create_tuple_iterator(num_epochs=1, output_numpy=True)
 batch = next(iterator)
 print(*[child.pid for child in psutil.Process().children()], flush=True)
@@ -151,9 +160,12 @@ PARTLY_READ_SCRIPT = """
 import time
 import numpy as np
 from types import SimpleNamespace
-from utils.data import loader
+from utils.data import loader, worker_pool
 
 class Rows:
+    columns = ("value",)
+    def blank(self):
+        return (np.zeros(1),)
     def __len__(self):
         return 1000
     def __getitem__(self, index):
@@ -164,7 +176,7 @@ loader.count_usable_cores = lambda: 2
 iterators = []
 for processes in (True, False):
     data = SimpleNamespace(workers=2, processes=processes, prefetch=4)
-    batches = loader.build_batch_dataset(Rows(), ["value"], (np.zeros(1),), data, 2)
+    batches = loader.build_batch_dataset(Rows(), data, 2)
     iterators.append(batches.create_tuple_iterator(num_epochs=1, output_numpy=True))
     print(next(iterators[-1])[0].shape)
 """
@@ -180,7 +192,13 @@ def test_batches_are_the_same_for_any_workers(monkeypatch):
         make_settings(),
     ):
         records = [SimpleNamespace(path=f"{k}.mp4", label=k) for k in range(21)]
-        clips = Clips(records, SimpleNamespace(data=data), TrainSampler(21, 4, 0, 1, 5), 3, 2)
+        clips = Clips(
+            records,
+            cfg=NetworkConfig(Run(), data, None),
+            sampler=TrainSampler(21, batch=4, rank=0, size=1, seed=5),
+            epochs=3,
+            skip=2,
+        )
         batches = clips.dataset()
         assert batches.get_dataset_size() == 13
         result.append(list(batches.create_tuple_iterator(num_epochs=1, output_numpy=True)))
@@ -228,6 +246,41 @@ class Numbers:
         return (np.full(1, index),)
 
 
+class CountedRows(Numbers):
+    """Each row waits; `together` counts the rows during which another one was made."""
+
+    def __init__(self, count, seconds):
+        super().__init__(count)
+        self.seconds = seconds
+        self.active = 0
+        self.together = 0
+
+    def __getitem__(self, index):
+        self.active += 1
+        self.together += self.active > 1
+        time.sleep(self.seconds)  # another thread may run
+        self.active -= 1
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize(("seconds", "is_cheap"), [(0, True), (0.005, False)])
+def test_cheap_rows_are_made_by_one_thread_at_a_time(seconds, is_cheap, monkeypatch):
+    """A row that takes little processor time but waits is not cheap."""
+    if is_cheap:  # even if other programs take the processor
+        monkeypatch.setattr(worker_pool, "CHEAP_WAIT", 10)
+    rows = CountedRows(1600 if is_cheap else 400, seconds)
+    for batch, (numbers,) in enumerate(
+        PrefetchedBatches(
+            rows, blank=(np.zeros(1),), batch=40, workers=4, processes=False, prefetch=4
+        )
+    ):
+        assert numbers[:, 0].tolist() == list(range(40 * batch, 40 * batch + 40))
+    if is_cheap:
+        assert rows.together < 400
+    else:
+        assert rows.together > 100
+
+
 @pytest.fixture
 def small_pipes(monkeypatch):
     """Pipes of one page: the system's default for a user with many pipes."""
@@ -243,7 +296,14 @@ def small_pipes(monkeypatch):
 
 def iterate_slowly(processes, rows, batch, prefetch):
     """Yields the values of all batches; waits after the first two, so that the pipes fill up."""
-    batches = PrefetchedBatches(Numbers(rows), (np.zeros(1),), batch, 2, processes, prefetch)
+    batches = PrefetchedBatches(
+        Numbers(rows),
+        blank=(np.zeros(1),),
+        batch=batch,
+        workers=2,
+        processes=processes,
+        prefetch=prefetch,
+    )
     for k, (values,) in enumerate(batches):
         yield values[:, 0]
         time.sleep(rows / 1e5 if k < 2 else 0)
@@ -264,7 +324,9 @@ def test_many_rows_may_be_in_flight(rows, batch, prefetch, small, processes, liv
     if small:
         request.getfixturevalue("small_pipes")
     with time_limit(30):
-        result = np.concatenate(list(iterate_slowly(processes, rows, batch, prefetch)))
+        result = np.concatenate(
+            list(iterate_slowly(processes, rows=rows, batch=batch, prefetch=prefetch))
+        )
     assert np.array_equal(result, np.arange(rows))
     assert wait_until(lambda: not live_workers()), live_workers()
 
@@ -277,7 +339,7 @@ def test_workers_end_if_their_rows_are_not_collected(
     """Both pipes are full when the pool is closed."""
     if small:
         request.getfixturevalue("small_pipes")
-    batches = iterate_slowly(processes, 4 * batch, batch, 2)
+    batches = iterate_slowly(processes, rows=4 * batch, batch=batch, prefetch=2)
     next(batches)
     time.sleep(0.5)
     with time_limit(10):
@@ -287,7 +349,9 @@ def test_workers_end_if_their_rows_are_not_collected(
 
 def test_processes_are_forked_when_the_batches_are_built(live_workers):
     """By this thread, before MindData's threads run, which may hold locks during a fork."""
-    batches = PrefetchedBatches(Numbers(4_000), (np.zeros(1),), 2_000, 2, True, 1)
+    batches = PrefetchedBatches(
+        Numbers(4_000), blank=(np.zeros(1),), batch=2_000, workers=2, processes=True, prefetch=1
+    )
     pids = {worker.pid for worker in live_workers()}
     assert len(pids) == 2
     iterator = iter(batches)
@@ -354,7 +418,7 @@ def test_one_worker_keeps_one_core_busy(processes):
 def test_a_worker_process_has_few_threads(tmp_path, reader, threads):
     """One makes rows, one watches the parent; with decord a third waits."""
     pytest.importorskip(MODULES[reader])
-    write_numbered_video(tmp_path / "video.mp4", 20, 320, 240, 25)
+    write_numbered_video(tmp_path / "video.mp4", frames=20, width=320, height=240, rate=25)
 
     def count(index):
         with open_video(tmp_path / "video.mp4", reader) as video:
@@ -387,8 +451,8 @@ def test_workers_are_limited_to_the_cores_of_a_rank(monkeypatch, log_messages):
     assert (loader.count_workers(5), loader.count_workers(64)) == (5, 8)
     monkeypatch.setattr(loader, "get_local_rank_size", lambda: 16)
     assert loader.count_workers("auto") == 1
-    loader.log_workers(64, False, "; more")
-    loader.log_workers(64, False, "; more")
+    loader.log_workers(64, workers=loader.count_workers(64), processes=False, note="; more")
+    loader.log_workers(64, workers=loader.count_workers(64), processes=False, note="; more")
     assert log_messages == [
         "data: worker threads: 8 (data.workers 64; cores: 8, ranks on this node: 16); more"
     ]
@@ -405,7 +469,9 @@ def test_a_bound_rank_does_not_divide_its_cores_again(tmp_path, monkeypatch, log
     monkeypatch.setenv(LAUNCHER_CORES, ",".join(map(str, range(192))))
     assert loader.count_workers("auto") == 24
     assert (loader.count_workers(5), loader.count_workers(64)) == (5, 24)
-    loader.log_workers("auto", note="; of a bound rank")
+    loader.log_workers(
+        "auto", workers=loader.count_workers("auto"), processes=False, note="; of a bound rank"
+    )
     assert log_messages[0].startswith(
         "data: worker threads: 24 (data.workers auto; cores: 24, ranks on this node: 8, each bound"
     )
@@ -421,9 +487,7 @@ def test_workers_are_threads_on_an_accelerator(monkeypatch, log_messages, device
     monkeypatch.setattr(loader, "get_device", lambda: device)
 
     def choose(*data):
-        batches = loader.build_batch_dataset(
-            Rows(int), ["value"], (np.zeros(1),), make_settings(*data), 4
-        )
+        batches = loader.build_batch_dataset(Rows(int), make_settings(*data), 4)
         return batches.source.workers, batches.source.processes
 
     loader.log_workers.cache_clear()
@@ -443,9 +507,7 @@ def test_workers_are_processes_if_there_are_many(monkeypatch):
     monkeypatch.setattr(loader, "count_usable_cores", lambda: 24)
     for ranks, processes in ((3, False), (2, True)):
         monkeypatch.setattr(loader, "get_local_rank_size", lambda ranks=ranks: ranks)
-        batches = loader.build_batch_dataset(
-            Rows(int), ["value"], (np.zeros(1),), make_settings(), 4
-        ).source
+        batches = loader.build_batch_dataset(Rows(int), make_settings(), 4).source
         assert (batches.workers, batches.processes) == (24 // ranks, processes)
 
 
@@ -476,7 +538,7 @@ def test_prefetched_batches_fit_the_free_memory(tmp_path, monkeypatch):
     for size, expected in ((1, 8), (100, 8), (200, 3), (900, 2)):
         assert loader.choose_prefetch("auto", size, 2) == expected
     assert loader.choose_prefetch(30, 100, 2) == 30
-    assert loader.choose_prefetch("auto", 3000, 2, 1) == 1
+    assert loader.choose_prefetch("auto", size=3000, buffered=2, total=1) == 1
     for setting, size in (("auto", 1001), (39, 100)):
         with pytest.raises(ValueError, match=f"data.prefetch {setting}: .* batches of .* are free"):
             loader.choose_prefetch(setting, size, 2)

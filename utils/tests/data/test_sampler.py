@@ -7,13 +7,13 @@ from utils.data.sampler import TrainSampler, sample_rng, shard_for_eval
 
 
 def list_samples(samples, batch, rank, size, epochs=2, seed=3):
-    order = TrainSampler(samples, batch, rank, size, seed)
+    order = TrainSampler(samples, batch=batch, rank=rank, size=size, seed=seed)
     return [order.sample_at(i) for i in range(epochs * order.steps_per_epoch * batch)]
 
 
 def test_two_ranks_read_the_global_batches_of_one_rank():
-    whole = [s for s, _ in list_samples(24, 4, 0, 1)]
-    halves = [[s for s, _ in list_samples(24, 2, rank, 2)] for rank in range(2)]
+    whole = [s for s, _ in list_samples(24, batch=4, rank=0, size=1)]
+    halves = [[s for s, _ in list_samples(24, batch=2, rank=rank, size=2)] for rank in range(2)]
     for step in range(12):
         expected = set(whole[4 * step : 4 * step + 4])
         assert expected == {s for half in halves for s in half[2 * step : 2 * step + 2]}
@@ -23,8 +23,11 @@ def test_two_ranks_read_the_global_batches_of_one_rank():
 @pytest.mark.parametrize("steps", [0, 1, 5, 12, 17])
 def test_a_run_resumed_with_other_ranks_repeats_no_sample(batch, size, steps):
     """Two epochs of 101 samples: `steps` steps of 8 on 2 ranks x 4, the rest on other ranks."""
-    before = [list_samples(101, 4, rank, 2)[: 4 * steps] for rank in range(2)]
-    orders = [TrainSampler(101, batch, rank, size, 3, epoch_samples=96) for rank in range(size)]
+    before = [list_samples(101, batch=4, rank=rank, size=2)[: 4 * steps] for rank in range(2)]
+    orders = [
+        TrainSampler(101, batch=batch, rank=rank, size=size, seed=3, epoch_samples=96)
+        for rank in range(size)
+    ]
     start = 8 * steps // size
     stop = 2 * 96 // size
     after = [[order.sample_at(i) for i in range(start, stop)] for order in orders]
@@ -36,28 +39,31 @@ def test_a_run_resumed_with_other_ranks_repeats_no_sample(batch, size, steps):
 
 
 def test_each_epoch_and_seed_has_its_own_order():
-    samples = [s for s, _ in list_samples(16, 4, 0, 1)]
+    samples = [s for s, _ in list_samples(16, batch=4, rank=0, size=1)]
     assert sorted(samples[:16]) == sorted(samples[16:]) == list(range(16))
     assert samples[:16] != samples[16:]
-    assert samples != [s for s, _ in list_samples(16, 4, 0, 1, seed=4)]
+    assert samples != [s for s, _ in list_samples(16, batch=4, rank=0, size=1, seed=4)]
 
 
 def test_samples_left_out_of_an_epoch_appear_in_other_epochs():
-    samples_read = {s for s, _ in list_samples(10, 4, 0, 1, epochs=30)}
+    samples_read = {s for s, _ in list_samples(10, batch=4, rank=0, size=1, epochs=30)}
     assert samples_read == set(range(10))
 
 
 def test_positions_may_be_read_in_any_order():
-    order = TrainSampler(16, 4, 0, 1, 0)
+    order = TrainSampler(16, batch=4, rank=0, size=1, seed=0)
     late = order.sample_at(40)
     early = order.sample_at(2)
-    fresh = [TrainSampler(16, 4, 0, 1, 0).sample_at(position) for position in (2, 40)]
+    fresh = [
+        TrainSampler(16, batch=4, rank=0, size=1, seed=0).sample_at(position)
+        for position in (2, 40)
+    ]
     assert [early, late] == fresh
 
 
 def test_too_few_samples_are_an_error():
     with pytest.raises(ValueError, match="data.batch: 5 samples do not fill one batch of 3"):
-        TrainSampler(5, 3, 0, 2, 0)
+        TrainSampler(5, batch=3, rank=0, size=2, seed=0)
 
 
 def test_random_numbers_depend_on_seed_epoch_and_sample():
@@ -70,15 +76,17 @@ def test_random_numbers_depend_on_seed_epoch_and_sample():
 @pytest.mark.parametrize("samples", [1, 7, 8, 9])
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_an_evaluation_counts_every_sample_once(samples, size):
-    parts = [shard_for_eval(samples, 2, rank, size) for rank in range(size)]
+    parts = [shard_for_eval(samples, batch=2, rank=rank, size=size) for rank in range(size)]
     assert len({len(part) for part in parts}) == 1
     assert all(len(part) % 2 == 0 for part in parts)
     assert sorted(s for part in parts for s in part if s is not None) == list(np.arange(samples))
 
 
 def test_global_positions_are_the_same_for_any_number_of_ranks():
-    whole = [TrainSampler(40, 4, 0, 1, 0).global_position(k) for k in range(24)]
-    halves = [TrainSampler(40, 2, rank, 2, 0) for rank in (0, 1)]
+    whole = [
+        TrainSampler(40, batch=4, rank=0, size=1, seed=0).global_position(k) for k in range(24)
+    ]
+    halves = [TrainSampler(40, batch=2, rank=rank, size=2, seed=0) for rank in (0, 1)]
     for step in range(6):
         positions = [half.global_position(2 * step + k) for half in halves for k in range(2)]
         assert positions == whole[4 * step : 4 * step + 4] == list(range(4 * step, 4 * step + 4))

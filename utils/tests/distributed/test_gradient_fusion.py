@@ -5,8 +5,7 @@ import pytest
 from mindspore import nn
 
 from utils.config import Run
-from utils.cost_model import Cluster
-from utils.distributed.gradient_fusion import layer_names, segment_ends, split_all_reduce
+from utils.distributed.gradient_fusion import segment_ends, split_all_reduce
 from utils.runtime import Runtime
 
 NAMES = ["base.conv1.weight", "base.layer1.0.weight", "base.layer1.0.gamma", "base.layer2.0.weight"]
@@ -53,7 +52,7 @@ def build_two_layers() -> nn.Cell:
 
 def split(net: nn.Cell, rt: Runtime, weights=None, **run):
     opt = nn.SGD(weights or net.trainable_params(), 0.1)
-    return split_all_reduce(net, opt, Run(device="CPU", **run), rt, (1, 3))
+    return split_all_reduce(net, optimizer=opt, run=Run(device="CPU", **run), rt=rt)
 
 
 def test_segments_have_counts_of_tensors_and_bytes():
@@ -61,19 +60,8 @@ def test_segments_have_counts_of_tensors_and_bytes():
     assert split(build_two_layers(), Runtime()) == [(3, 4, 104)]
 
 
-def test_auto_gives_one_segment_on_one_device_and_needs_a_cluster():
-    assert split(build_two_layers(), Runtime(), all_reduce="auto", cluster=Cluster()) == [
-        (3, 4, 104)
-    ]
-    with pytest.raises(ValueError, match=r"run.all_reduce auto needs run.cluster"):
-        Run(all_reduce="auto")
-
-
-def test_auto_uses_the_split_of_the_planner(context_values):
-    """The network is so slow that the first layer hides the second layer's AllReduce."""
-    cluster = Cluster(devices_per_node=1, latency=0, bandwidth=1e-6, tflops=1e-11)
-    result = split(build_two_layers(), Runtime(0, 2), all_reduce="auto", cluster=cluster)
-    assert result == [(1, 2, 64), (3, 2, 40)]
+def test_several_devices_set_the_ends_in_mindspore(context_values):
+    assert split(build_two_layers(), Runtime(0, 2), all_reduce=("0",)) == [(1, 2, 64), (3, 2, 40)]
     assert context_values == [[1, 3]]
 
 
@@ -101,11 +89,3 @@ def test_an_ambiguous_layer_name_is_an_error():
     with pytest.raises(ValueError, match="0.conv1 names several layers, from layer1.0.conv1 to"):
         segment_ends(names, ["0.conv1"])
     assert segment_ends(names, ["conv1"]) == [0, 3], "a full path matches one layer only"
-
-
-def test_the_shortest_names_give_the_same_ends():
-    names = [f"base.layer{k}.{i}.{leaf}" for k in (1, 2) for i in (0, 1) for leaf in ("w", "b")]
-    names = ["table", "conv1.weight", *names, "fc.weight", "fc.bias"]
-    for ends in ([0, 11], [1, 3, 5, 9, 11], [1, 7, 11], [11]):
-        assert segment_ends(names, layer_names(names, ends)) == ends
-    assert layer_names(names, [0, 5, 7, 11]) == ["table", "layer1", "layer2.0"]

@@ -8,11 +8,11 @@ from mindspore import Tensor, nn, ops
 
 from utils.config import ROOT
 from utils.evaluate import metrics
-from utils.evaluate import scores as scores_module
 from utils.evaluate.metrics import Counts, evaluate
 from utils.evaluate.scores import CLIPS_PER_PASS, choose_clips_per_pass, video_scores
+from utils.inference.scorer import CellScorer
 from utils.runtime import Runtime
-from utils.signals import Stopped
+from utils.signals import StopRequestError
 from utils.testing.golden import generate_input, load_case
 
 CASES = load_case(ROOT / "tsm" / "tests" / "golden" / "tsm_data.json")["test_aggregation"]
@@ -29,7 +29,8 @@ class ScoresAsClips(nn.Cell):
 def test_views_are_averaged_as_raw_scores(case):
     scores = generate_input(case["input_seed"], case["logits_shape"])
     views = scores.reshape(case["batch"], case["num_crop"], -1)
-    np.testing.assert_allclose(video_scores(ScoresAsClips(), views), case["mean_logits"], rtol=1e-5)
+    result = video_scores(CellScorer(ScoresAsClips()), views)
+    np.testing.assert_allclose(result, case["mean_logits"], rtol=1e-5)
 
 
 class RecordingNet(nn.Cell):
@@ -62,7 +63,7 @@ def test_scores_do_not_depend_on_the_clips_in_a_pass(size):
     clips = make_clips(3, 5)
     expected = [net(Tensor(video)).asnumpy().mean(0) for video in clips]
     net.shapes.clear()
-    result = video_scores(net, clips, size)
+    result = video_scores(CellScorer(net), clips, size)
     np.testing.assert_allclose(result, expected, rtol=1e-5)
     assert net.shapes == [(size, 3, 8, 8)] * -(-15 // size)
 
@@ -74,11 +75,12 @@ def test_all_passes_start_before_the_only_read(device, passes, monkeypatch):
     clips = make_clips(2, 30)
     read = Tensor.asnumpy
     events = []
-    video_scores(net, clips)  # the compiler reads constants
-    monkeypatch.setattr(scores_module, "get_device", lambda net: device)
+    scorer = CellScorer(net)
+    video_scores(scorer, clips)  # the compiler reads constants
+    scorer.device = device
     monkeypatch.setattr(net, "shapes", events)
     monkeypatch.setattr(Tensor, "asnumpy", lambda x: events.append("read") or read(x))
-    video_scores(net, clips)
+    video_scores(scorer, clips)
     assert events == [(60 // passes, 3, 8, 8)] * passes + ["read"]
 
 
@@ -97,14 +99,31 @@ def test_an_accelerator_evaluates_views_in_equal_passes():
 
 
 def test_a_fixed_batch_is_the_number_of_clips_in_a_pass():
-    """An exported network has a fixed batch, also as one of several heads."""
-    from mvit_multi.predict import HeadSelector
+    """An exported network has a fixed batch."""
+    net = RecordingNet()
+    scorer = CellScorer(net)
+    scorer.batch = 3
+    video_scores(scorer, make_clips(1, 5), 5)
+    assert net.shapes == [(3, 3, 8, 8)] * 2
 
-    clips = make_clips(1, 5)
-    for net in (RecordingNet(), RecordingNet(heads=2)):
-        net.fixed_batch = 3
-        video_scores(HeadSelector(net, 1) if net.heads else net, clips, 5)
-        assert net.shapes == [(3, 3, 8, 8)] * 2
+
+def test_a_head_has_its_columns_of_the_scores():
+    """In passes of the fixed batch of an exported network."""
+    from mvit_multi.predict import HeadScorer
+
+    sets = [SimpleNamespace(num_classes=count) for count in (2, 4)]
+    net = RecordingNet(heads=2)
+    scorer = CellScorer(net)
+    scorer.batch = 3
+    clips = make_clips(1, 3)
+    whole = scorer(clips[0])
+    assert whole.shape == (3, 6)
+    for index, columns in enumerate((slice(0, 2), slice(2, 6))):
+        head = HeadScorer(scorer, sets, index)
+        np.testing.assert_array_equal(head(clips[0]), whole[:, columns])
+        mean = whole[:, columns].mean(axis=0)
+        np.testing.assert_allclose(video_scores(head, clips, 5)[0], mean, rtol=1e-5)
+    assert set(net.shapes) == {(3, 3, 8, 8)}
 
 
 class Batches:
@@ -128,7 +147,7 @@ class Batches:
 def test_an_evaluation_uses_the_setting_clips_per_pass():
     net = RecordingNet()
     batches = Batches(1, views=3, valid=(True, False))
-    result = evaluate(net, batches, 6, Runtime(), clips_per_pass=6)
+    result = evaluate(CellScorer(net), data=batches, num_classes=6, rt=Runtime(), clips_per_pass=6)
     assert (result["videos"], net.shapes) == (1, [(6, 3, 8, 8)])
 
 
@@ -141,8 +160,9 @@ def received(monkeypatch):
 
 def test_a_signal_stops_an_evaluation_after_the_current_batch(received):
     net = RecordingNet()
-    with pytest.raises(Stopped):
-        evaluate(net, Batches(3, before=lambda k: k == 1 and received.append(15)), 6, Runtime())
+    batches = Batches(3, before=lambda k: k == 1 and received.append(15))
+    with pytest.raises(StopRequestError):
+        evaluate(CellScorer(net), data=batches, num_classes=6, rt=Runtime())
     assert len(net.shapes) == 1
 
 
@@ -153,22 +173,24 @@ def test_a_signal_in_the_last_batch_does_not_stop_an_evaluation(received):
                 received.append(15)
             return super().__call__(clips)
 
-    assert evaluate(Late(), Batches(3), 6, Runtime())["videos"] == 6
+    assert evaluate(CellScorer(Late()), data=Batches(3), num_classes=6, rt=Runtime())["videos"] == 6
 
 
 def test_all_ranks_stop_an_evaluation_if_one_stops(received, monkeypatch):
     """The sum over ranks shows that another rank received a signal."""
     monkeypatch.setattr(metrics, "sum_over_ranks", lambda values: values + 1)
-    with pytest.raises(Stopped):
-        evaluate(RecordingNet(), Batches(3), 6, Runtime(size=2))
+    with pytest.raises(StopRequestError):
+        evaluate(CellScorer(RecordingNet()), data=Batches(3), num_classes=6, rt=Runtime(size=2))
 
 
-def test_data_sets_with_different_views_use_one_shape(monkeypatch):
+def test_data_sets_with_different_views_use_one_shape():
     from mvit_multi.evaluation import evaluate_datasets
+
+    sets = [SimpleNamespace(num_classes=count) for count in (2, 4)]
 
     def source(name: str, views: int, classes: int) -> SimpleNamespace:
         return SimpleNamespace(
-            cfg=SimpleNamespace(eval=SimpleNamespace(batch=2)),
+            cfg=SimpleNamespace(eval=SimpleNamespace(batch=2), data=SimpleNamespace(sets=sets)),
             settings=SimpleNamespace(name=name, num_classes=classes),
             clips=views,
             crops=1,
@@ -176,9 +198,10 @@ def test_data_sets_with_different_views_use_one_shape(monkeypatch):
             dataset=lambda: Batches(1, views),
         )
 
-    monkeypatch.setattr("mvit_multi.evaluation.get_device", lambda net: "Ascend")
     net = RecordingNet(heads=2)
-    result = evaluate_datasets(net, {0: source("a", 5, 2), 1: source("b", 3, 4)}, Runtime())
+    scorer = CellScorer(net)
+    scorer.device = "Ascend"
+    result = evaluate_datasets(scorer, {0: source("a", 5, 2), 1: source("b", 3, 4)}, Runtime())
     assert result["videos"] == 4
     assert net.shapes == [(6, 3, 8, 8)] * 3, "10 clips in two passes, 6 in one"
 

@@ -28,7 +28,9 @@ ENTRIES = [{"label": k, "name": f"a ${k}", "probability": 0.5 - 0.1 * k} for k i
 def test_frames_are_enlarged_pixel_by_pixel(tmp_path, side, factor):
     frames = np.random.RandomState(0).randint(0, 256, (2, 8, side, side, 3)).astype(np.uint8)
     times = np.arange(16).reshape(2, 8) / 4
-    draw_preview(tmp_path / "a.png", "a$b$ $", [PreviewRow("", frames, ENTRIES, times)])
+    draw_preview(
+        tmp_path / "a.png", "a$b$ $", [PreviewRow("", frames=frames, entries=ENTRIES, times=times)]
+    )
     result = np.asarray(Image.open(tmp_path / "a.png").convert("RGB"))
     left = MARGIN + (factor * side + GAP)  # of the second frame
     drawn_pixels = result[2 * TEXT_HEIGHT :, left:][: factor * side, : factor * side]
@@ -74,7 +76,12 @@ def figures(monkeypatch):
 
 def test_one_window_covers_its_start_to_its_end(tmp_path, figures):
     fractions = np.array([[1.0, 0.0]])
-    draw_timeline(tmp_path / "a.png", "a", np.array([[2.0, 12.0]]), [("", ["x", "y"], fractions)])
+    draw_timeline(
+        tmp_path / "a.png",
+        title="a",
+        spans=np.array([[2.0, 12.0]]),
+        panels=[("", ["x", "y"], fractions)],
+    )
     (axes,) = figures[0].axes
     pieces = [lines.get_segments()[0].tolist() for lines in axes.collections]
     assert pieces == [[[2, 100], [12, 100]], [[2, 0], [12, 0]]]

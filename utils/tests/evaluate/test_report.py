@@ -22,7 +22,7 @@ def read_rows(path) -> list[dict]:
 
 def write_report(folder, scores=SCORES, softmax=True, mine=(2, 0, 1, None)) -> dict:
     """The report of three videos, read in another order than the list's, one unreadable."""
-    page = Report(str(folder), mine, SAMPLES, Runtime(), softmax)
+    page = Report(str(folder), own_samples=mine, samples=SAMPLES, rt=Runtime(), softmax=softmax)
     order = [k for k in mine if k is not None]
     page.add([0, 1], scores[order[:2]], LABELS[order[:2]])
     page.add([2], scores[order[2:]], LABELS[order[2:]])
@@ -90,7 +90,7 @@ def test_scores_that_are_not_finite_give_a_report(tmp_path, value):
 
 
 def test_no_readable_video_gives_a_report(tmp_path):
-    page = Report(str(tmp_path), [0, 1, 2, 3], SAMPLES, Runtime())
+    page = Report(str(tmp_path), own_samples=[0, 1, 2, 3], samples=SAMPLES, rt=Runtime())
     page.write({"videos": 0})
     result = json.loads((tmp_path / "report.json").read_text())
     assert (result["nll"], result["worst_classes"]) == (None, [])
@@ -122,13 +122,15 @@ def test_blocks_of_all_ranks_have_one_shape_and_add_up(monkeypatch):
             return type(block)(block.asnumpy() + next(blocks))
 
     monkeypatch.setattr(report, "AllReduceSum", Add)
-    result = report.gather_rows([4, 0, 2], np.full((3, 3), 5, np.float32), 5, Runtime(0, 2))
+    result = report.gather_rows(
+        [4, 0, 2], rows=np.full((3, 3), 5, np.float32), count=5, rt=Runtime(0, 2)
+    )
     assert result[:, 0].tolist() == [5, 7, 5, 7, 5]
     assert shapes == [(2, 3)] * 3
 
 
 def test_no_scores_are_kept_without_a_folder(tmp_path):
-    page = Report("", (), Samples(), Runtime())
+    page = Report("", own_samples=(), samples=Samples(), rt=Runtime())
     page.add([0], SCORES[:1], LABELS[:1])
     page.write({})
     assert page.numbers == []
@@ -138,8 +140,10 @@ def test_no_scores_are_kept_without_a_folder(tmp_path):
 def test_a_folder_that_cannot_be_written_is_reported_at_the_start(tmp_path, location):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match=r"^--report: cannot write .*file"):
-        Report(str(tmp_path / location), [], SAMPLES, Runtime())
-    Report(str(tmp_path / location), [], SAMPLES, Runtime(1, 2))  # another rank does not write
+        Report(str(tmp_path / location), own_samples=[], samples=SAMPLES, rt=Runtime())
+    Report(
+        str(tmp_path / location), own_samples=[], samples=SAMPLES, rt=Runtime(1, 2)
+    )  # another rank does not write
 
 
 def test_a_full_disk_leaves_the_old_table(tmp_path):

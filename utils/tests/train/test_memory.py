@@ -21,7 +21,7 @@ COST = StepCost(fixed=1e9, clip=0.5e9, compile_seconds=20.0)
 def test_the_memory_of_a_step_is_logged_with_the_batch_that_fits(
     clips, batch, free, line, log_messages
 ):
-    check_fit(COST, clips, batch, free)
+    check_fit(COST, clips=clips, batch=batch, free=free)
     assert len(log_messages) == 1
     assert line in log_messages[0]
 

@@ -7,6 +7,11 @@ import pytest
 from mindspore import Parameter, Tensor, nn, ops
 
 from utils.config import Run
+from utils.nn import kernels
+from utils.nn.kernels import ascend
+from utils.nn.kernels.ascend import Ascend
+from utils.nn.kernels.plain import Plain
+from utils.nn.loss import Loss
 from utils.runtime import Runtime
 from utils.train import optimizers
 from utils.train.optimizers import LARS
@@ -33,7 +38,7 @@ def build_lars(start: dict, spared_decay: float = 0.0, eps: float = EPS) -> LARS
         {"params": adapted, "lr": RATES, "weight_decay": DECAY, "adapted": True},
         {"params": spared, "lr": 3 * RATES, "weight_decay": spared_decay, "adapted": False},
     ]
-    return LARS(parameters, groups, MOMENTUM, TRUST, eps)
+    return LARS(parameters, groups=groups, momentum=MOMENTUM, trust=TRUST, eps=eps)
 
 
 def compute_step(weight, buffer, gradient, rate, decay, adapted, eps=EPS) -> tuple:
@@ -104,7 +109,7 @@ def test_a_layers_step_does_not_depend_on_the_size_of_its_gradient():
     group = {"params": weights, "lr": RATES, "weight_decay": 0.0, "adapted": True}
     gradient = make_gradients(0)["fc.weight"]
     gradients = [Tensor((gradient * size).astype(np.float32)) for size in sizes]
-    LARS(weights, [group], MOMENTUM, TRUST)(tuple(gradients))
+    LARS(weights, groups=[group], momentum=MOMENTUM, trust=TRUST)(tuple(gradients))
     for weight in weights:
         moved = np.linalg.norm(weight.asnumpy() - start)
         assert moved == pytest.approx(RATES[0] * TRUST * np.linalg.norm(start), 1e-4)
@@ -121,7 +126,7 @@ class Line(nn.Cell):
         return self.fc(x)
 
 
-class Squares(nn.Cell):
+class Squares(Loss):
     def construct(self, scores: Tensor, label: Tensor) -> Tensor:
         return (scores * scores).mean()
 
@@ -135,8 +140,16 @@ def build_train_step(**settings) -> TrainStep:
     ]
     train = SimpleNamespace(accumulation_steps=1, clip_norm=0.0, ema_decay=0.0)
     config = Run(device="CPU", **settings)
-    optimizer = LARS(weights, groups, MOMENTUM, TRUST)
-    return TrainStep(net, Squares(), optimizer, config, train, Runtime(), 5).set_train()
+    optimizer = LARS(weights, groups=groups, momentum=MOMENTUM, trust=TRUST)
+    return TrainStep(
+        net,
+        loss=Squares(),
+        optimizer=optimizer,
+        run=config,
+        train=train,
+        rt=Runtime(),
+        steps_per_epoch=5,
+    ).set_train()
 
 
 def feed(step: TrainStep, *batches: np.ndarray) -> list:
@@ -199,7 +212,9 @@ def test_a_loss_scale_is_folded_into_sgd_without_a_rounding_error():
 def test_a_loss_scale_is_not_folded_if_that_would_round(scale, nesterov):
     weight = Parameter(Tensor(np.zeros(2, np.float32)), name="w")
     group = {"params": [weight], "lr": [0.1], "weight_decay": 1e-3}
-    assert not optimizers.SGD([weight], [group], 0.9, nesterov).fold_scale(scale)
+    assert not optimizers.SGD([weight], groups=[group], momentum=0.9, nesterov=nesterov).fold_scale(
+        scale
+    )
 
 
 class ProductInPlace(nn.Cell):
@@ -209,9 +224,10 @@ class ProductInPlace(nn.Cell):
         return ops.assign(weight, weight * factor)
 
 
-def test_adamw_for_ascend_equals_the_usual_adamw():
+def test_adamw_for_ascend_equals_the_usual_adamw(monkeypatch):
+    monkeypatch.setattr(ascend, "InplaceMul", ProductInPlace)
     ends = []
-    for in_place in (None, ProductInPlace()):
+    for back_end in (Plain(), Ascend()):
         rng = np.random.RandomState(0)
         weights = [
             Parameter(Tensor(rng.randn(4, 3).astype(np.float32)), name=f"w{i}") for i in (0, 1)
@@ -221,8 +237,8 @@ def test_adamw_for_ascend_equals_the_usual_adamw():
             {"params": [weight], "lr": rates, "weight_decay": decay}
             for weight, decay in zip(weights, (0.05, 0.0))
         ]
-        opt = optimizers.AdamW(weights, groups)
-        opt.in_place = in_place
+        with kernels.use(back_end):
+            opt = optimizers.AdamW(weights, groups)
         for _ in rates:
             opt(tuple(Tensor(rng.randn(4, 3).astype(np.float32)) for _ in weights))
         ends.append([weight.asnumpy() for weight in weights])

@@ -9,8 +9,9 @@ import pytest
 from av.video.reformatter import VideoReformatter
 
 from utils.tests.video.test_decoders import BACK_ENDS, copy_packets, encode, picture
-from utils.video.decoders import VideoError, open_video
+from utils.video.decoders import open_video
 from utils.video.pyav_reader import to_array
+from utils.video.reader import VideoError
 
 
 def write(path, pictures, codec="libx264", pix_fmt="yuv420p", stamps=None, **options):
@@ -20,7 +21,14 @@ def write(path, pictures, codec="libx264", pix_fmt="yuv420p", stamps=None, **opt
         frame.pts = 40 * k if stamps is None else stamps[k]
         frame.time_base = Fraction(1, 1000)
     options = {"crf": "20", **options}
-    return encode(path, frames, codec, options, pix_fmt, time_base=Fraction(1, 1000))
+    return encode(
+        path,
+        frames=frames,
+        codec=codec,
+        options=options,
+        pix_fmt=pix_fmt,
+        time_base=Fraction(1, 1000),
+    )
 
 
 def pictures(count=40, width=96, height=64):
@@ -41,7 +49,7 @@ def write_ten_hours(folder):
 def write_fragmented(folder):
     """Fragments without an index of frames, as live streams are stored."""
     muxer = {"movflags": "frag_keyframe+empty_moov"}
-    return encode(folder / "fragments.mp4", pictures(), muxer=muxer, gop_size=10)
+    return encode(folder / "fragments.mp4", frames=pictures(), muxer=muxer, gop_size=10)
 
 
 def write_avi_without_index(folder):
@@ -79,15 +87,15 @@ ODD_VIDEOS = {
     "interlaced": lambda f: write(
         f / "fields.mp4", pictures(20, 96, 64), **{"x264-params": "tff=1:bframes=2"}
     ),
-    "no B-frames": lambda f: write(f / "plain.mp4", pictures(), bf="0", g="8"),
+    "no B-frames": lambda f: write(f / "plain.mp4", pictures=pictures(), bf="0", g="8"),
     "pyramid": lambda f: write(
         f / "tree.mp4", pictures(), **{"x264-params": "b-pyramid=2:bframes=5"}
     ),
     "hevc": lambda f: write(
         f / "hevc.mp4", pictures(), "libx265", **{"x265-params": "log-level=0"}
     ),
-    "vp9": lambda f: write(f / "vp9.webm", pictures(), "libvpx-vp9", g="10"),
-    "vp8": lambda f: write(f / "vp8.webm", pictures(), "libvpx", g="10"),
+    "vp9": lambda f: write(f / "vp9.webm", pictures=pictures(), codec="libvpx-vp9", g="10"),
+    "vp8": lambda f: write(f / "vp8.webm", pictures=pictures(), codec="libvpx", g="10"),
     "spaces and letters": lambda f: write(f / "ein Bär – 熊 (1).mp4", pictures(20)),
     "ten bits": lambda f: write(f / "ten.mp4", pictures(20), pix_fmt="yuv420p10le"),
 }
@@ -153,7 +161,7 @@ def test_pyav_decodes_only_the_necessary_frames(odd_videos):
         assert video._starts == [0, 8, 16, 24, 32]
         assert video._parts([9, 30, 31]) == [(8, [9]), (24, [30, 31])]
     with open_video(odd_videos["intra refresh"], "pyav") as video:
-        assert video._starts == [0], "a recovery point is no random-access point"
+        assert video._starts == [0], "a recovery point is not a random-access point"
 
 
 @pytest.mark.slow

@@ -82,7 +82,7 @@ def test_a_new_head_keeps_its_initial_weights(tmp_path):
     net = build_network(2)
     save(tmp_path / "a.ckpt", weights_of(source))
     fresh = net[1].weight.asnumpy().copy()
-    assert load(net, tmp_path / "a.ckpt", new_head=True, head=r"1\.") == ["1.weight", "1.bias"]
+    assert load(net, path=tmp_path / "a.ckpt", new_head=True, head=r"1\.") == ["1.weight", "1.bias"]
     np.testing.assert_array_equal(net[1].weight.asnumpy(), fresh)
     np.testing.assert_array_equal(net[0].weight.asnumpy(), source[0].weight.asnumpy())
 
@@ -215,8 +215,8 @@ def test_a_resume_file_without_a_sampler_is_refused(tmp_path):
         if counts is not None:
             arrays["sampler"] = Tensor(counts)
         save(folder.resume_file, arrays)
-        with pytest.raises(ValueError, match="resume.ckpt is no resume file of this zoo"):
-            folder.resume(TrainSampler(100, 4, 0, 1, 0), 1)
+        with pytest.raises(ValueError, match="resume.ckpt is not a resume file of this zoo"):
+            folder.resume(TrainSampler(100, batch=4, rank=0, size=1, seed=0), 1)
     folder.lock.close()
 
 
@@ -237,7 +237,7 @@ def test_a_folder_that_cannot_be_created_is_reported(tmp_path):
 def test_a_run_resumes_only_with_equal_settings(tmp_path):
     cfg = make_config(tmp_path)
     folder = RunDirectory(cfg, Runtime())
-    folder.resume(TrainSampler(100, 4, 0, 1, 0), 1)
+    folder.resume(TrainSampler(100, batch=4, rank=0, size=1, seed=0), 1)
     folder.lock.close()
     save(folder.resume_file, weights_of(build_network()))
     RunDirectory(replace(cfg, data=Data(workers=7)), Runtime()).lock.close()
@@ -250,7 +250,7 @@ def test_a_run_resumes_only_with_equal_settings(tmp_path):
 def test_a_run_of_an_older_version_resumes_with_the_defaults_of_newer_settings(tmp_path):
     cfg = make_config(tmp_path)
     folder = RunDirectory(cfg, Runtime())
-    folder.resume(TrainSampler(100, 4, 0, 1, 0), 1)
+    folder.resume(TrainSampler(100, batch=4, rank=0, size=1, seed=0), 1)
     folder.lock.close()
     save(folder.resume_file, weights_of(build_network()))
     settings = read_yaml(tmp_path / "config.yaml")
@@ -264,20 +264,22 @@ def test_a_run_of_an_older_version_resumes_with_the_defaults_of_newer_settings(t
 def test_a_run_resumes_on_other_ranks_if_the_effective_batch_size_stays(tmp_path):
     """2 devices x 4, 100 samples: 12 steps of 8, 96 samples an epoch; 5 steps are done."""
     folder = RunDirectory(make_config(tmp_path), Runtime())
-    folder.save(Step(5), TrainSampler(100, 4, 0, 2, 0))
-    assert folder.resume(TrainSampler(100, 8, 0, 1, 0), 1).samples_per_epoch == 96
-    one = folder.resume(TrainSampler(100, 4, 0, 1, 0), 2)
+    folder.save(Step(5), TrainSampler(100, batch=4, rank=0, size=2, seed=0))
+    assert (
+        folder.resume(TrainSampler(100, batch=8, rank=0, size=1, seed=0), 1).samples_per_epoch == 96
+    )
+    one = folder.resume(TrainSampler(100, batch=4, rank=0, size=1, seed=0), 2)
     step = Step(0)
     assert (one.steps_per_epoch, folder.start_step) == (24, 10)
     folder.restore(step)
     assert int(step.micro_step.asnumpy()) == 10
     with pytest.raises(ValueError, match="8 samples an update, and 4 a device x 3 devices x 1"):
-        folder.resume(TrainSampler(100, 4, 0, 3, 0), 1)
+        folder.resume(TrainSampler(100, batch=4, rank=0, size=3, seed=0), 1)
     with pytest.raises(ValueError, match="over 100 samples, and the list now has 103"):
-        folder.resume(TrainSampler(103, 4, 0, 2, 0), 1)
-    folder.save(Accumulating(5), TrainSampler(100, 4, 0, 1, 0))
+        folder.resume(TrainSampler(103, batch=4, rank=0, size=2, seed=0), 1)
+    folder.save(Accumulating(5), TrainSampler(100, batch=4, rank=0, size=1, seed=0))
     with pytest.raises(ValueError, match="100 samples an epoch, which are no whole steps of 8"):
-        folder.resume(TrainSampler(100, 8, 0, 1, 0), 1)
+        folder.resume(TrainSampler(100, batch=8, rank=0, size=1, seed=0), 1)
     folder.lock.close()
 
 

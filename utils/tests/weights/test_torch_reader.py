@@ -527,7 +527,7 @@ def test_compressed_repeated_and_oversized_records_are_refused(tmp_path):
     ],
 )
 def test_storages_which_do_not_fit_their_legacy_pickle_are_refused(keys, tail, words, tmp_path):
-    assert words in read_refusal(write_legacy(tmp_path / "a", tensor(), tail, keys))
+    assert words in read_refusal(write_legacy(tmp_path / "a", body=tensor(), tail=tail, keys=keys))
 
 
 @pytest.mark.parametrize("start", [(MAGIC, 1002, {}), ((MAGIC,), 1001, {}), (MAGIC, 1001, [])])

@@ -29,12 +29,12 @@ sys.path[0] = str(HERE.parents[2])
 
 from benchmarks.torch import golden
 from benchmarks.torch.x3d import X3D
-from x3d.golden_case import list_model_arguments
+from x3d.golden_case import X3DCase
 from x3d.tests.pytorchvideo import rename_to_pytorchvideo
 
 
 def build_empty(case: dict) -> X3D:
-    net = X3D(**list_model_arguments(case, "grouped"))
+    net = X3D(**X3DCase(case, "grouped").model_arguments())
     if not case["config"].get("norm_always", True):
         net.s2.pathway0_res0.branch1_bn = nn.Identity()
     return net
@@ -63,7 +63,9 @@ def compute_case(case: dict) -> dict:
     computed = {
         "names": hashlib.sha256(lines.encode()).hexdigest(),
         "parameters": sum(p.numel() for p in net.parameters()),
-        **golden.compute_results(case, build, compute_losses, evaluate),
+        **golden.compute_results(
+            case, build=build, compute_losses=compute_losses, evaluate=evaluate
+        ),
     }
     if "eval_large" in case:
         with torch.no_grad():
@@ -78,4 +80,4 @@ def compute_case(case: dict) -> dict:
 
 
 if __name__ == "__main__":
-    golden.update_cases(__doc__, HERE, compute_case, ["x3d_s_small"])
+    golden.update_cases(__doc__, folder=HERE, compute_case=compute_case, originals=["x3d_s_small"])

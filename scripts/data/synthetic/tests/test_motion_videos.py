@@ -22,7 +22,9 @@ OPPOSITES = list(zip(MOTIONS[::2], MOTIONS[1::2]))
 
 
 def draw_motion(motion: str, seed: int, frames: int = 9, side: int = 48) -> np.ndarray:
-    return draw_clip(motion, np.random.default_rng(seed), side, side, frames)
+    return draw_clip(
+        motion, rng=np.random.default_rng(seed), width=side, height=side, frames=frames
+    )
 
 
 def read_with_opencv(path: Path) -> np.ndarray:
@@ -45,7 +47,11 @@ READERS = (read_with_opencv, read_with_decord)
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("drawn")
-    assert draw_dataset(root, 3, 1, seed=5) == {"train": 24, "test": 8, "drawn": 32}
+    assert draw_dataset(root, train_per_motion=3, test_per_motion=1, seed=5) == {
+        "train": 24,
+        "test": 8,
+        "drawn": 32,
+    }
     return root
 
 
@@ -117,7 +123,10 @@ def shape_steps(clip: np.ndarray) -> np.ndarray:
 
 def test_translations_and_growth_have_the_named_direction():
     for seed in range(10):
-        medians = {m: np.median(shape_steps(draw_motion(m, seed, 8, 96)), axis=0) for m in MOTIONS}
+        medians = {
+            m: np.median(shape_steps(draw_motion(m, seed=seed, frames=8, side=96)), axis=0)
+            for m in MOTIONS
+        }
         for axis, pair in enumerate((("left", "right"), ("up", "down"))):
             for motion, sign in zip(pair, (-1, 1)):
                 assert 0.4 < 7 * sign * medians[motion][axis] < 1.0, (motion, seed)
@@ -130,15 +139,23 @@ def test_the_clockwise_motion_turns_clockwise():
     angles = motion_videos._positions("clockwise", np.random.default_rng(0), 8)[:, 3]
     assert np.all(np.diff(angles) % 1 < 0.2)
     handle = np.array(((0.5, -0.1), (0.9, -0.1), (0.9, 0.1), (0.5, 0.1)))
-    y, x, _ = np.nonzero(motion_videos._coverage(handle, np.array((0.5, 0.5, 1.0, 0.25)), 64, 64))
+    y, x, _ = np.nonzero(
+        motion_videos._coverage(
+            handle, location=np.array((0.5, 0.5, 1.0, 0.25)), width=64, height=64
+        )
+    )
     assert y.min() > 40, "a quarter of a turn takes it from the right to the bottom"
     assert abs(x.mean() - 32) < 2
 
 
 def test_a_shape_leaving_on_one_side_returns_on_the_other():
     square = 0.5 * np.array(((-1, -1), (1, -1), (1, 1), (-1, 1)))
-    whole = motion_videos._coverage(square, np.array((0.5, 0.5, 0.5, 0.0)), 64, 48)
-    wrapped = motion_videos._coverage(square, np.array((0.0, 0.0, 0.5, 0.0)), 64, 48)
+    whole = motion_videos._coverage(
+        square, location=np.array((0.5, 0.5, 0.5, 0.0)), width=64, height=48
+    )
+    wrapped = motion_videos._coverage(
+        square, location=np.array((0.0, 0.0, 0.5, 0.0)), width=64, height=48
+    )
     np.testing.assert_array_equal(np.roll(wrapped, (24, 32), axis=(0, 1)), whole)
 
 
@@ -153,7 +170,7 @@ def test_synthetic_motion_is_deterministic_and_unknown_motions_are_refused():
 @pytest.mark.parametrize(("width", "height"), [(64, 48), (130, 174), (320, 240)])
 def test_numbered_frames_are_read_in_order(tmp_path, read, width, height):
     path = tmp_path / "numbers.mp4"
-    write_numbered_video(path, 70, width, height, 15, gop=16)
+    write_numbered_video(path, frames=70, width=width, height=height, rate=15, gop=16)
     frames = read(path)
     assert frames.shape == (70, height, width, 3)
     assert [read_number(frame) for frame in frames] == list(range(70))
@@ -164,18 +181,20 @@ def test_numbered_frames_are_read_in_order(tmp_path, read, width, height):
 
 def test_a_mixture_of_two_numbered_frames_has_no_number(tmp_path):
     path = tmp_path / "numbers.mp4"
-    write_numbered_video(path, 8, 64, 64, 25)
+    write_numbered_video(path, frames=8, width=64, height=64, rate=25)
     frames = read_with_opencv(path).astype(np.float32)
     for frame in ((frames[3] + frames[4]) / 2, np.full((64, 64, 3), 90, np.uint8)):
         with pytest.raises(ValueError, match="no single number"):
             read_number(frame)
     with pytest.raises(ValueError, match="1023"):
-        write_numbered_video(path, 1025, 64, 64, 25)
+        write_numbered_video(path, frames=1025, width=64, height=64, rate=25)
 
 
 def test_files_are_h264_with_b_frames_and_requested_key_frames(tmp_path):
     path = tmp_path / "clip.mp4"
-    motion_videos.write_video(path, draw_motion("left", 0, 40, 64), 29.97, gop=12)
+    motion_videos.write_video(
+        path, frames=draw_motion("left", seed=0, frames=40, side=64), rate=29.97, gop=12
+    )
     with av.open(str(path)) as container:
         stream = container.streams.video[0]
         assert (stream.codec_context.name, stream.codec_context.pix_fmt) == ("h264", "yuv420p")
@@ -256,7 +275,7 @@ def snapshot(root: Path) -> dict[str, tuple[int, bytes]]:
 def test_a_second_call_writes_nothing(dataset, monkeypatch):
     monkeypatch.setattr(motion_videos, "start_process_pool", None)
     before = snapshot(dataset)
-    assert draw_dataset(dataset, 3, 1, seed=5)["drawn"] == 0
+    assert draw_dataset(dataset, train_per_motion=3, test_per_motion=1, seed=5)["drawn"] == 0
     assert snapshot(dataset) == before
 
 
@@ -266,7 +285,7 @@ def test_an_incomplete_set_is_completed_to_the_same_bytes(dataset):
     for name in lost:
         (dataset / name).unlink()
     (dataset / "recipe.json").write_text(json.dumps({"edition": 1, "seed": 5}))
-    assert draw_dataset(dataset, 3, 1, seed=5)["drawn"] == 2
+    assert draw_dataset(dataset, train_per_motion=3, test_per_motion=1, seed=5)["drawn"] == 2
     after = snapshot(dataset)
     assert after.keys() == before.keys()
     assert all(after[name][1] == before[name][1] for name in before)
@@ -276,15 +295,15 @@ def test_an_incomplete_set_is_completed_to_the_same_bytes(dataset):
 
 def test_a_smaller_set_is_a_shorter_list(dataset):
     full = read_list(dataset, "train")
-    assert draw_dataset(dataset, 2, 1, seed=5)["drawn"] == 0
+    assert draw_dataset(dataset, train_per_motion=2, test_per_motion=1, seed=5)["drawn"] == 0
     assert read_list(dataset, "train") == full[:16]
-    assert draw_dataset(dataset, 3, 1, seed=5)["drawn"] == 0
+    assert draw_dataset(dataset, train_per_motion=3, test_per_motion=1, seed=5)["drawn"] == 0
     assert read_list(dataset, "train") == full
 
 
 def test_folders_with_other_videos_are_not_changed(dataset, tmp_path):
     with pytest.raises(ValueError, match="drawn with.*'seed': 5"):
-        draw_dataset(dataset, 3, 1, seed=6)
+        draw_dataset(dataset, train_per_motion=3, test_per_motion=1, seed=6)
     (tmp_path / "videos").mkdir()
     with pytest.raises(ValueError, match="another origin"):
         draw_dataset(tmp_path, 1, 1)
@@ -307,7 +326,7 @@ def test_the_command_runs_in_any_folder_and_prints_json(tmp_path):
 
 def test_the_same_pixels_give_the_same_file(tmp_path):
     """The encoder's look-ahead once differed between the first file of a process and the next."""
-    clip = draw_clip("left", np.random.default_rng(3), 96, 96, 40)
+    clip = draw_clip("left", rng=np.random.default_rng(3), width=96, height=96, frames=40)
     for name in ("first.mp4", "second.mp4"):
         write_video(tmp_path / name, clip, 25)
     assert (tmp_path / "first.mp4").read_bytes() == (tmp_path / "second.mp4").read_bytes()

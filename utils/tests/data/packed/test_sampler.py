@@ -20,7 +20,9 @@ def make_shards(samples: int, shards: int, offset: int = 0) -> list[np.ndarray]:
 def make_sampler(lists, batch=4, rank=0, size=1, accumulation_steps=1, seed=3) -> PackedSampler:
     samples = sum(len(shard) for shards in lists for shard in shards)
     group = batch * size * accumulation_steps
-    return PackedSampler(samples, batch, rank, size, seed, group=group, shards=lists)
+    return PackedSampler(
+        samples, batch=batch, rank=rank, size=size, seed=seed, group=group, shards=lists
+    )
 
 
 def test_no_sample_repeats_in_an_epoch_and_all_appear_over_epochs():
@@ -43,7 +45,12 @@ def test_no_sample_repeats_in_an_epoch_and_all_appear_over_epochs():
 def test_updates_have_the_same_samples_for_any_ranks(batch, size, accumulation_steps):
     lists = [make_shards(200, 8), make_shards(50, 4, offset=200)]
     expected = make_sampler(lists, batch=8).permutation(2).reshape(-1, 8)
-    ranks = [make_sampler(lists, batch, rank, size, accumulation_steps) for rank in range(size)]
+    ranks = [
+        make_sampler(
+            lists, batch=batch, rank=rank, size=size, accumulation_steps=accumulation_steps
+        )
+        for rank in range(size)
+    ]
     result = np.stack([r.epoch(2).reshape(-1, accumulation_steps, batch) for r in ranks], axis=2)
     np.testing.assert_array_equal(result.reshape(len(expected), 8), expected)
 
@@ -52,7 +59,10 @@ def test_updates_have_the_same_samples_for_any_ranks(batch, size, accumulation_s
 def test_ranks_read_disjoint_shards(size, accumulation_steps):
     shards = make_shards(1000, 8)
     shard_of = {int(sample): k for k, shard in enumerate(shards) for sample in shard}
-    ranks = [make_sampler([shards], 5, rank, size, accumulation_steps) for rank in range(size)]
+    ranks = [
+        make_sampler([shards], batch=5, rank=rank, size=size, accumulation_steps=accumulation_steps)
+        for rank in range(size)
+    ]
     read = [{shard_of[int(sample)] for sample in sampler.epoch(1)} for sampler in ranks]
     assert all(a.isdisjoint(b) for a, b in combinations(read, 2))
     assert set.union(*read) == set(range(8))
@@ -83,7 +93,7 @@ def test_the_shuffle_is_about_as_good_as_a_full_permutation():
 
         return len(pairs(0) & pairs(1))
 
-    expected = count_repeats(TrainSampler(6400, 16, 0, 1, 3))
+    expected = count_repeats(TrainSampler(6400, batch=16, rank=0, size=1, seed=3))
     assert expected > 90
     for shards, times in ((4, 3), (16, 1.5), (32, 1.5)):
         assert count_repeats(make_sampler([make_shards(6400, shards)], batch=16)) < times * expected
@@ -105,7 +115,14 @@ def test_too_few_packed_samples_are_an_error():
 
 def make_records(*positions: tuple[str, int]) -> list[Record]:
     return [
-        Record("v", None, 0, 1, PackLocation(shard, offset, 1, 1, 0)) for shard, offset in positions
+        Record(
+            "v",
+            num_frames=None,
+            label=0,
+            line=1,
+            location=PackLocation(shard, offset=offset, head=1, size=1, crc=0),
+        )
+        for shard, offset in positions
     ]
 
 
@@ -122,9 +139,11 @@ def test_each_rank_evaluates_a_contiguous_part():
     listed = make_records(("0", 50), ("1", 7), ("0", 10), ("1", 3), ("2", 0))
     stored = storage_order(listed)
     assert stored == [2, 0, 3, 1, 4]
-    parts = [shard_for_eval(5, 2, rank, 2, stored) for rank in range(2)]
+    parts = [
+        shard_for_eval(5, batch=2, rank=rank, size=2, storage_order=stored) for rank in range(2)
+    ]
     assert parts == [[2, 0, None, None], [3, 1, 4, None]]
-    assert storage_order([Record("v", None, 0, 1)]) == []
+    assert storage_order([Record("v", num_frames=None, label=0, line=1)]) == []
 
 
 def test_a_list_smaller_than_an_update_is_sampled():

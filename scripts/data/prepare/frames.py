@@ -1,0 +1,79 @@
+"""Writes the frames of a video into a folder of images.
+
+No MindSpore here: worker processes start fast and stay small.
+"""
+
+import os
+import shutil
+from pathlib import Path
+from typing import NamedTuple, Union
+
+import cv2
+import numpy as np
+
+from scripts.data.integrity import VideoJob
+from scripts.data.packing.encoder import downscale
+from utils.video.frame_folder import count_frames
+from utils.video.reader import VideoError
+
+SUFFIXES = (".jpg", ".jpeg", ".png")
+
+
+class FrameJob(NamedTuple):
+    """A video, and the folder for its frames."""
+
+    video: VideoJob
+    folder: str
+    image_tmpl: str
+    fps: float  # 0: all frames of the video
+    short_side: int  # pixels; larger frames are downscaled to it; 0: all keep their size
+    quality: int  # of JPEG, 1 to 100
+
+
+def extract_frames(job: FrameJob) -> Union[int, VideoError]:
+    """Returns the number of frames in the folder, or why the video cannot be read.
+
+    A complete folder is not written again. An incomplete one ends in `.tmp`. OSError if a file
+    cannot be written.
+    """
+    folder = Path(job.folder)
+    temporary = Path(f"{folder}.tmp")
+    try:
+        if not folder.is_dir():
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir(parents=True)
+            write_frames(job, temporary)
+            os.replace(temporary, folder)
+        return count_frames(folder, job.image_tmpl)
+    except VideoError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        return error
+
+
+def write_frames(job: FrameJob, folder: Path) -> None:
+    written = 0
+    with job.video.open() as video:
+        copies = count_copies(len(video), video.fps, job.fps)
+        for frame, count in zip(video.in_order(), copies):
+            if count == 0:
+                continue
+            pixels = downscale(frame, job.short_side, even=False)
+            data = encode_image(pixels, Path(job.image_tmpl).suffix, job.quality)
+            for _ in range(count):
+                written += 1
+                (folder / job.image_tmpl.format(written)).write_bytes(data)
+
+
+def count_copies(length: int, video_fps: float, fps: float) -> np.ndarray:
+    """int64 (length,): how often each frame of a video is shown at a rate of `fps`."""
+    if not fps or not video_fps:
+        return np.ones(length, np.int64)
+    frames = max(round(length * fps / video_fps), 1)
+    shown = (np.arange(frames) * video_fps / fps).astype(np.int64)
+    return np.bincount(np.minimum(shown, length - 1), minlength=length)
+
+
+def encode_image(pixels: np.ndarray, suffix: str, quality: int) -> bytes:
+    """The bytes of an image file of RGB pixels (H, W, 3); `quality` is that of JPEG."""
+    options = [] if suffix == ".png" else [cv2.IMWRITE_JPEG_QUALITY, quality]
+    return cv2.imencode(suffix, np.ascontiguousarray(pixels[..., ::-1]), options)[1].tobytes()

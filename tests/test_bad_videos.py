@@ -1,0 +1,574 @@
+"""Bad videos: each is refused by name, or read, in a short time and with little memory.
+
+Damaged, hostile and unusual files, for every reader, the scan, training and evaluation. Random
+damage is in tests/fuzz.
+"""
+
+import os
+import pickle
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import time
+import wave
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from PIL import Image
+
+from mvit_multi.dataset import Sample
+from scripts.data import integrity
+from scripts.data.integrity import VideoJob, examine
+from scripts.data.synthetic.motion_videos import write_video
+from tests.helpers import load_smoke_config, read_result, run_script
+from tests.numbered_videos import write_numbered_video
+from utils.config import ROOT
+from utils.data.annotation_file import Record
+from utils.data.sampler import TrainSampler
+from utils.data.unreadable import UnreadableFiles
+from utils.networks import find_network
+from utils.tests.video.test_decoders import (
+    BACK_ENDS,
+    copy_packets,
+    draw,
+    encode,
+    picture,
+    read_alike,
+    read_bits,
+)
+from utils.tests.video.test_odd_videos import pictures, write
+from utils.video import pyav_reader
+from utils.video.decoders import open_video
+from utils.video.pyav_reader import ExactVideo
+from utils.video.reader import VideoError, WrongContentError
+
+FRAMES = 40
+PLAYLIST = "#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXT-X-MEDIA-SEQUENCE:0\n#EXTINF:9,\nnone.ts\n"
+LATIN = b"caf\xe9\xe8\xfc\xdf\xff"  # no UTF-8
+REFUSED = ["codec.mp4", "large.avi", "list.mp4", "live.m3u8", r"\x1b[2J.mp4"]
+
+
+def remux(source: Path, target: Path, **options) -> None:
+    """Copies the packets to another container."""
+    with av.open(str(source)) as old, av.open(str(target), "w", options=options) as new:
+        stream = new.add_stream_from_template(old.streams.video[0])
+        for packet in old.demux(old.streams.video[0]):
+            if packet.dts is not None:
+                packet.stream = stream
+                new.mux(packet)
+
+
+def write_without_packets(target: Path) -> None:
+    """Writes a container whose video stream is empty."""
+    with av.open(str(target), "w") as new:
+        stream = new.add_stream("mjpeg", rate=25)
+        stream.width = 64
+        stream.height = 64
+        stream.pix_fmt = "yuvj420p"
+        new.start_encoding()
+
+
+def write_files_of_every_kind(folder: Path) -> dict[str, str]:
+    """Writes files of every kind of a scan, good ones too; returns {file: kind}."""
+    intact = folder / "good.mp4"
+    write_numbered_video(intact, frames=FRAMES, width=64, height=64, rate=25)
+    data = intact.read_bytes()
+    (folder / os.fsdecode(b"caf\xe9.mp4")).write_bytes(data)
+    (folder / "with space.mp4").write_bytes(data)
+    (folder / "empty.mp4").write_bytes(b"")
+    (folder / "cut.mp4").write_bytes(data[: len(data) // 2])
+    remux(intact, folder / "front.mp4", movflags="faststart")
+    front = (folder / "front.mp4").read_bytes()
+    (folder / "cut_front.mp4").write_bytes(front[: len(front) * 2 // 3])
+    remux(intact, folder / "whole.mkv")
+    write_numbered_video(
+        folder / "whole.avi", frames=FRAMES, width=64, height=64, rate=25, codec="mpeg4"
+    )
+    for suffix in ("mkv", "avi"):
+        whole = (folder / f"whole.{suffix}").read_bytes()
+        (folder / f"cut.{suffix}").write_bytes(whole[: len(whole) // 2])
+    write(folder / "whole.ts", pictures=pictures(FRAMES), bf="2", g="12")
+    noise = np.random.RandomState(0).bytes(20_000)
+    (folder / "noise.mp4").write_bytes(noise)
+    middle = front.index(b"mdat") + 8
+    spoilt = front[: middle + 400] + noise[: len(front) - middle - 400]
+    (folder / "spoilt.mp4").write_bytes(spoilt)
+    (folder / "text.mp4").write_text("no video\n")
+    with wave.open(str(folder / "sound.mp4"), "wb") as song:
+        song.setparams((1, 2, 8000, 8000, "NONE", ""))
+        song.writeframes(noise[:16000])
+    with av.open(str(folder / "song.mp4"), "w") as new:
+        stream = new.add_stream("aac", rate=8000, layout="mono")
+        frame = av.AudioFrame.from_ndarray(np.zeros((1, 8000), np.float32), "fltp", "mono")
+        frame.sample_rate = 8000
+        for packet in [*stream.encode(frame), *stream.encode(None)]:
+            new.mux(packet)
+    write_without_packets(folder / "nothing.avi")
+    Image.new("RGB", (64, 64)).save(folder / "picture.png")
+    (folder / "picture.mp4").write_bytes((folder / "picture.png").read_bytes())
+    (folder / "notes.txt").write_text("not a video\n" * 99)
+    (folder / "video.txt").write_bytes(data)
+    kinds = {
+        "good": [
+            "good.mp4",
+            os.fsdecode(b"caf\xe9.mp4"),
+            "with space.mp4",
+            "front.mp4",
+            "whole.mkv",
+            "whole.avi",
+            "whole.ts",
+        ],
+        "empty": ["empty.mp4"],
+        "truncated": ["cut.mp4", "cut_front.mp4", "cut.mkv", "cut.avi"],
+        "broken": ["noise.mp4", "spoilt.mp4", "text.mp4"],
+        "audio only": ["song.mp4", "sound.mp4"],
+        "no frames": ["nothing.avi"],
+        "wrong extension": ["picture.mp4", "notes.txt", "video.txt"],
+        "missing": ["nowhere.mp4"],
+    }
+    return {name: kind for kind, names in kinds.items() for name in names}
+
+
+@pytest.fixture(scope="module")
+def bad_files(tmp_path_factory) -> tuple[Path, dict]:
+    folder = tmp_path_factory.mktemp("bad")
+    return folder, write_files_of_every_kind(folder)
+
+
+@pytest.mark.parametrize("reader", BACK_ENDS)
+def test_a_file_without_video_is_refused_by_its_name_in_one_line(bad_files, reader):
+    folder, kinds = bad_files
+    # The beginning of cut files is read; FFmpeg draws text as a video if its name ends in .txt.
+    readable = {"spoilt.mp4", "video.txt", "notes.txt", "cut_front.mp4", "cut.mkv"}
+    for name in [name for name in kinds if kinds[name] != "good" and name not in readable]:
+        with pytest.raises(VideoError) as caught:
+            open_video(folder / name, reader)
+        message = str(caught.value)
+        assert str(folder / name) in message
+        assert reader in message
+        assert "\n" not in message
+
+
+@pytest.mark.parametrize("reader", ["auto", "opencv"])
+def test_every_kind_of_damage_is_recognized(bad_files, reader):
+    folder, kinds = bad_files
+    result = {name: examine(VideoJob(str(folder / name), reader)) for name in kinds}
+    assert {name: finding.kind for name, finding in result.items()} == kinds
+    assert result["good.mp4"].frames == FRAMES
+    assert all(finding.reason for finding in result.values() if finding.kind != "good")
+
+
+def test_a_check_of_both_ends_misses_only_damage_in_the_middle(bad_files):
+    folder, kinds = bad_files
+    result = {name: examine(VideoJob(str(folder / name), depth="ends")).kind for name in kinds}
+    assert {name for name in kinds if result[name] != kinds[name]} <= {"spoilt.mp4"}
+
+
+@pytest.mark.parametrize("reader", BACK_ENDS)
+def test_a_damaged_video_is_an_error_and_repeats_no_frames(tmp_path, reader):
+    path = draw(tmp_path / "video.mp4", count=40)
+    # Without its key frame, nothing before frame 12 can be decoded.
+    cut = copy_packets(path, tmp_path / "cut.mp4", lambda k, packet: k > 2)
+    with open_video(cut, reader) as source:
+        length = len(source)
+        assert length == (35 if reader == "pyav" else 37)  # two packets are marked as not shown
+        assert read_bits(source.frames(range(28))) == list(range(12, 40))
+        with pytest.raises(VideoError, match="frame 28"):
+            source.frames(range(length))
+        assert read_bits(source.frames([0])) == [12]
+
+
+@pytest.mark.parametrize("reader", BACK_ENDS)
+def test_damage_in_the_middle_is_a_video_error(tmp_path, reader):
+    path = draw(tmp_path / "video.mp4", count=90, gop=250)
+    data = bytearray(path.read_bytes())
+    start = data.index(b"mdat") + 1500
+    for position in np.random.RandomState(0).randint(start, start + 4000, 60):
+        data[position] ^= 255
+    path.write_bytes(data)
+    with open_video(path, reader) as source, pytest.raises(VideoError):
+        source.frames([len(source) - 1])
+
+
+def test_a_truncated_video_ends_at_the_end_of_the_file(tmp_path):
+    data = draw(tmp_path / "whole.mkv", count=60).read_bytes()
+    path = tmp_path / "cut.mkv"
+    path.write_bytes(data[: len(data) * 6 // 10])
+    assert 10 < len(read_alike(path)) < 60
+
+
+def test_a_video_error_survives_pickling():
+    error = VideoError("a/b.mp4", "decord", "two\n  lines")
+    copy = pickle.loads(pickle.dumps(error))
+    assert isinstance(copy, ValueError)
+    assert str(copy) == str(error) == "cannot read a/b.mp4 with decord: two lines"
+
+
+def test_ffmpeg_prints_nothing(bad_files, tmp_path):
+    data = draw(tmp_path / "whole.mp4", count=60).read_bytes()
+    (tmp_path / "damaged.mp4").write_bytes(data[:3000] + bytes(1500) + data[4500:])
+    code = (
+        "import cv2, sys\n"
+        "from utils.video.decoders import open_video\n"
+        "from utils.video.reader import VideoError\n"
+        "for path in sys.argv[1:]:\n"
+        f"    for reader in {BACK_ENDS[1:]}:\n"
+        "        try:\n"
+        "            source = open_video(path, reader)\n"
+        "            source.frames(range(len(source)))\n"
+        "        except VideoError:\n"
+        "            pass\n"
+    )
+    folder, _ = bad_files
+    paths = [str(tmp_path / "damaged.mp4"), str(folder / "cut.mp4"), str(folder / "song.mp4")]
+    run = subprocess.run(
+        [sys.executable, "-c", code, *paths],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    # decord itself writes one line for a file that does not open; no option turns it off.
+    lines = [line for line in run.stderr.splitlines() if "ERROR opening" not in line]
+    assert lines == []
+
+
+def replace_bytes(path, old: bytes, new: bytes):
+    data = path.read_bytes()
+    assert old in data
+    path.write_bytes(data.replace(old, new))
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".avi", ".mov"])
+def test_metadata_that_is_not_utf8_is_ignored(tmp_path, suffix):
+    title = "cafeZZZZZ"[: len(LATIN)]
+    path = encode(tmp_path / f"video{suffix}", frames=pictures(4, 64), codec="mpeg4", title=title)
+    replace_bytes(path, title.encode(), LATIN)
+    for reader in BACK_ENDS:
+        with open_video(path, reader) as source:
+            assert source.frames([0, 3]).shape == (2, 64, 64, 3)
+    for depth in ("all", "ends"):
+        assert examine(VideoJob(str(path), depth=depth)).kind == "good"
+
+
+def test_an_unknown_codec_is_a_video_error(tmp_path):
+    path = replace_bytes(draw(tmp_path / "video.mp4", count=4), b"avc1", b"zzz1")
+    with pytest.raises(VideoError, match="video.mp4 with pyav: this FFmpeg has no decoder"):
+        open_video(path)
+    for depth in ("all", "ends"):
+        finding = examine(VideoJob(str(path), depth=depth))
+        assert finding == ("broken", "this FFmpeg has no decoder for its codec", 0)
+
+
+def test_an_avi_with_dropped_frames_is_intact(tmp_path):
+    path = write(
+        tmp_path / "video.avi", pictures=pictures(4), codec="mpeg4", stamps=[0, 400, 800, 1560]
+    )
+    with av.open(str(path)) as container:
+        assert container.streams.video[0].frames > 4
+    for depth in ("all", "ends"):
+        assert examine(VideoJob(str(path), depth=depth)).kind == "good"
+    with open_video(path) as source:
+        assert len(source.frames(range(len(source)))) == 4
+
+
+@pytest.mark.parametrize("reader", BACK_ENDS)
+def test_frames_above_the_limit_are_refused_before_they_are_decoded(tmp_path, reader):
+    frame = av.VideoFrame(5120, 3840, "yuv420p")
+    for plane in frame.planes:
+        plane.update(bytes(plane.buffer_size))
+    path = encode(tmp_path / "large.mp4", [frame], options={"preset": "ultrafast"})
+    with pytest.raises(VideoError, match="5120x3840 has more than 16777216 pixels.*max_pixels"):
+        open_video(path, reader)
+    for depth in ("all", "ends"):
+        finding = examine(VideoJob(str(path), reader, depth))
+        assert (finding.kind, "data.max_pixels" in finding.reason) == ("broken", True)
+    with open_video(path, reader, 5120 * 3840) as source:
+        assert source.frames([0]).shape == (1, 3840, 5120, 3)
+
+
+@pytest.mark.parametrize(("size", "read"), [((4096, 16), True), ((4096, 8), False), ((1, 1), True)])
+def test_the_limit_counts_the_enlarged_test_view_of_a_narrow_video(tmp_path, size, read):
+    width, height = size
+    pixels = np.zeros((height, width, 3), np.uint8)
+    path = encode(tmp_path / "strip.avi", frames=[pixels], codec="ffv1", pix_fmt="bgr0")
+    for reader in BACK_ENDS:
+        if read:
+            with open_video(path, reader) as source:
+                assert source.frames([0]).shape == (1, height, width, 3)
+        else:
+            with pytest.raises(VideoError, match="short side enlarged to 256, has more than"):
+                open_video(path, reader)
+
+
+def test_a_video_whose_frames_become_larger_is_refused(tmp_path):
+    """The container gives only the size of its first frames."""
+    small, large = (
+        draw(tmp_path / f"{side}.ts", count=4, gop=2, size=(side, side)) for side in (256, 512)
+    )
+    path = tmp_path / "both.ts"
+    path.write_bytes(small.read_bytes() + large.read_bytes())
+    with open_video(path) as source:
+        assert {frame.shape for frame in source.in_order()} == {(256, 256, 3), (512, 512, 3)}
+    with open_video(path, max_pixels=256 * 256) as source, pytest.raises(VideoError):
+        list(source.in_order())
+
+
+def replace_box(data: bytes, kind: bytes, content: bytes) -> bytes:
+    """An MP4 with other content in the only box of a kind, and the sizes of its parents."""
+    start = data.index(kind) - 4
+    (size,) = struct.unpack_from(">I", data, start)
+    box = struct.pack(">I4s", 8 + len(content), kind) + content
+    changed = bytearray(data[:start] + box + data[start + size :])
+    for parent in (b"moov", b"trak", b"edts", b"mdia", b"minf", b"stbl", b"moof", b"traf"):
+        outer = data.find(parent) - 4
+        (length,) = struct.unpack_from(">I", data, max(outer, 0))
+        if 0 <= outer < start < outer + length:
+            struct.pack_into(">I", changed, outer, length + len(changed) - len(data))
+    return bytes(changed)
+
+
+def repeat_edit(data: bytes, count: int) -> bytes:
+    """`count` edits, each of which shows all 25 frames."""
+    edit = struct.pack(">IIHH", 1000, 0, 1, 0)
+    return replace_box(data, b"elst", struct.pack(">II", 0, count) + count * edit)
+
+
+def repeat_sample(data: bytes, count: int) -> bytes:
+    """`count` samples of one byte in one chunk."""
+    data = replace_box(data, b"stsz", struct.pack(">III", 0, 1, count))
+    return replace_box(data, b"stsc", struct.pack(">IIIII", 0, 1, 1, count, 1))
+
+
+def repeat_fragment_sample(data: bytes, count: int) -> bytes:
+    """A fragment of `count` samples with default sizes."""
+    return replace_box(data, b"trun", struct.pack(">II", 0, count))
+
+
+@pytest.mark.parametrize("reader", BACK_ENDS)
+@pytest.mark.parametrize(
+    ("change", "count", "entries"),
+    [
+        (repeat_edit, 10**6, 25 * 10**6),
+        (repeat_sample, 2**31 - 1, 2**31 - 1),
+        (repeat_fragment_sample, 2**31 - 1, 2**31 - 1),
+    ],
+)
+def test_an_mp4_with_millions_of_index_entries_is_refused(tmp_path, reader, change, count, entries):
+    """FFmpeg would need minutes or hours, or fill the memory."""
+    muxer = {"movflags": "frag_keyframe+empty_moov"} if "fragment" in change.__name__ else None
+    path = encode(
+        tmp_path / "video.mp4",
+        frames=pictures(25, 64),
+        codec="mpeg4",
+        options={"g": "100"},
+        muxer=muxer,
+    )
+    with open_video(path, reader) as source:
+        assert len(source) == 25
+    path.write_bytes(change(path.read_bytes(), count))
+    start = time.monotonic()
+    with pytest.raises(VideoError, match=f"video.mp4 .*: its index has {entries} entries for"):
+        open_video(path, reader)
+    finding = examine(VideoJob(str(path), reader))
+    assert (finding.kind, "its index has" in finding.reason) == ("broken", True)
+    assert time.monotonic() - start < 10
+
+
+def test_packets_of_a_long_file_are_not_kept(tmp_path, monkeypatch):
+    """Without stored packets, frames are decoded in order and the pixels are equal."""
+    path = write(tmp_path / "video.mp4", pictures(25), bf="0")
+    with open_video(path, "pyav") as source:
+        expected = source.frames([3, 20])
+    monkeypatch.setattr(pyav_reader, "MAX_KEPT_PACKETS", 20)
+    with open_video(path, "pyav") as source:
+        assert source._packets == []
+        np.testing.assert_array_equal(source.frames([3, 20]), expected)
+
+
+@pytest.mark.parametrize("reader", BACK_ENDS)
+@pytest.mark.parametrize("name", ["live.mp4", "live.m3u8", "tagged.m3u8", "list.mp4", "list.txt"])
+def test_playlists_are_refused_at_once(tmp_path, reader, name):
+    draw(tmp_path / "neighbour.mp4", count=4)
+    tag = b"ID3\3\0\0\0\0\0\0" if name == "tagged.m3u8" else b""
+    text = "ffconcat version 1.0\nfile neighbour.mp4\n" if "list" in name else PLAYLIST
+    (tmp_path / name).write_bytes(tag + text.encode())
+    path = str(tmp_path / name)
+    code = f"from utils.video.decoders import open_video; open_video({path!r}, {reader!r})"
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=20)
+    assert "WrongContentError: cannot read" in result.stderr
+    assert examine(VideoJob(str(tmp_path / name), reader)).kind == "wrong extension"
+
+
+def test_a_playlist_is_also_refused_by_its_format(tmp_path):
+    """Even if its beginning is not that of a playlist."""
+    (tmp_path / "list.mp4").write_text("ffconcat version 1.0\nfile neighbour.mp4\n")
+    with pytest.raises(WrongContentError, match="not one video in one file"):
+        ExactVideo(tmp_path / "list.mp4")
+
+
+@pytest.mark.parametrize("reader", BACK_ENDS)
+def test_a_name_is_a_file_and_never_an_address(tmp_path, monkeypatch, reader):
+    monkeypatch.chdir(tmp_path)
+    path = draw(tmp_path / "good.mp4", count=4)
+    for name in ("concat:good.mp4|good.mp4", "12:30.mp4", "-i.mp4", "a%03d.mp4"):
+        os.link(path, name)
+        with open_video(name, reader) as source:
+            assert len(source) == 4
+
+
+@pytest.mark.parametrize("name", [LATIN + b".mp4", b"n" * 251 + b".mp4", b"\x1b[31m\n.mp4"])
+def test_odd_names_are_read_and_scanned(tmp_path, name):
+    path = tmp_path / os.fsdecode(name)
+    draw(tmp_path / "good.mp4", count=4).rename(path)
+    for reader in BACK_ENDS:
+        with open_video(path, reader) as source:
+            assert source.frames([3]).shape[0] == 1
+    assert examine(VideoJob(str(path))).kind == "good"
+
+
+def test_names_are_escaped_in_errors_and_in_the_log(tmp_path, log_messages):
+    path = tmp_path / os.fsdecode(b"\x1b[2J" + LATIN + b"\xc2\x9b.mp4")
+    path.write_bytes(b"no video")
+    with pytest.raises(VideoError) as caught:
+        open_video(path)
+    UnreadableFiles([Record(str(path), num_frames=None, label=0, line=1)]).add(0, str(caught.value))
+    for text in (str(caught.value), *log_messages):
+        assert r"\x1b[2Jcaf\xe9\xe8\xfc\xdf\xff\x9b.mp4" in text
+        assert text.isprintable()
+
+
+def damage_video(path):
+    """Changes bytes of the pictures, so that they decode with errors."""
+    data = bytearray(path.read_bytes())
+    data[(data.index(b"mdat") + len(data)) // 2] ^= 0x5A
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize("codec", ["libx264", "mpeg4"])
+def test_a_video_that_decodes_with_errors_is_damaged(tmp_path, codec):
+    path = write(tmp_path / "damaged.mp4", pictures=pictures(40, 160, 128), codec=codec, g="10")
+    assert examine(VideoJob(str(path))).kind == "good"
+    with open_video(damage_video(path)) as source:
+        assert len(source.frames(range(len(source)))) == 40
+        assert 0 < source.damaged < 40
+    finding = examine(VideoJob(str(path)))
+    assert finding.kind == "damaged"
+    assert re.fullmatch(r"the decoder marks \d+ of 40 frames as damaged", finding.reason)
+
+
+def test_an_unexpected_error_of_a_scan_is_the_finding_broken(tmp_path, monkeypatch):
+    def fail(*_):
+        raise ZeroDivisionError("of a library")
+
+    monkeypatch.setattr(integrity, "check_length", fail)
+    finding = examine(VideoJob(str(draw(tmp_path / "a.mp4", count=4))))
+    assert finding == ("broken", "ZeroDivisionError: of a library", 0)
+
+
+def test_a_scan_refuses_a_folder_a_pipe_and_a_device(tmp_path):
+    (tmp_path / "folder.mp4").mkdir()
+    os.mkfifo(tmp_path / "pipe.mp4")
+    (tmp_path / "device.mp4").symlink_to("/dev/zero")
+    for path in tmp_path.iterdir():
+        assert examine(VideoJob(str(path))).kind == "missing"
+        with pytest.raises(VideoError, match="no such file"):
+            open_video(path)
+
+
+def test_a_growing_file_is_read_up_to_its_first_length(tmp_path):
+    data = draw(tmp_path / "whole.mkv", count=60).read_bytes()
+    path = tmp_path / "growing.mkv"
+    path.write_bytes(data[: len(data) // 2])
+    with open_video(path) as source:
+        with open(path, "ab") as file:
+            file.write(data[len(data) // 2 :])
+        assert np.ptp(source.frames([0, len(source) - 1])) > 0
+
+
+def write_videos(folder) -> list[bytes]:
+    """Writes videos; returns the names of the refused ones (REFUSED), then of the readable ones."""
+    data = draw(folder / "good.mp4", count=12).read_bytes()
+    (folder / "codec.mp4").write_bytes(data.replace(b"avc1", b"zzz1"))
+    write_video(
+        folder / "large.avi", frames=[np.zeros((4160, 4160, 3), np.uint8)], rate=25, codec="mpeg4"
+    )
+    (folder / "list.mp4").write_text("ffconcat version 1.0\nfile good.mp4\n")
+    (folder / "live.m3u8").write_text(PLAYLIST)
+    (folder / "\x1b[2J.mp4").write_bytes(data[:500])
+    with av.open(str(folder / "title.mp4"), "w") as container:
+        container.metadata["title"] = "cafeZ"
+        stream = container.add_stream("mpeg4", rate=25)
+        stream.width = stream.height = 64
+        for k in range(12):
+            frame = av.VideoFrame.from_ndarray(picture(k, 64, 64), format="rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    whole = (folder / "title.mp4").read_bytes()
+    (folder / "title.mp4").write_bytes(whole.replace(b"cafeZ", b"caf\xe9\xff"))
+    read = [b"title.mp4", b"caf\xe9.mp4", b"n" * 251 + b".mp4"]
+    for name in read[1:]:
+        (folder / os.fsdecode(name)).write_bytes(data)
+    return [*(name.replace(r"\x1b", "\x1b").encode() for name in REFUSED), *read]
+
+
+@pytest.fixture(scope="module")
+def hostile(data_root, tmp_path_factory):
+    """A copy of the synthetic videos; each list also has five bad and three unusual videos."""
+    root = tmp_path_factory.mktemp("hostile") / "root"
+    shutil.copytree(data_root, root)
+    lines = b"".join(name + b" 0\n" for name in write_videos(root))
+    for name in ("train.txt", "test.txt"):
+        (root / name).write_bytes((root / name).read_bytes() + lines)
+    return root
+
+
+def test_training_and_evaluation_skip_unreadable_videos(tiny_args, hostile, run_here, tmp_path):
+    arguments = [*tiny_args, f"--data.root={hostile}"]
+    allow = "--eval.allow_unreadable=true"
+    more = [f"--run.out={tmp_path / 'run'}", "--data.max_unreadable=0.5", allow]
+    done = run_script("tsm/train.py", *arguments, *more)
+    checkpoint = read_result(done)["checkpoint"]
+    assert done.stderr.count("unreadable video: ") >= len(REFUSED)
+    for text in (done.stderr, (tmp_path / "run" / "run.log").read_text()):
+        assert "\x1b[2J" not in text
+        assert all(f"{name} with pyav: " in text for name in REFUSED)
+        assert "title.mp4" not in text
+        assert "caf" not in text
+    report = tmp_path / "report"
+    more = ["--checkpoint_path", checkpoint, allow, f"--report={report}"]
+    result = read_result(run_here("tsm/eval.py", *arguments, *more))
+    assert result["unreadable"] == len(REFUSED)
+    assert b"caf\xe9.mp4" in (report / "scores.csv").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["tsm", "x3d", "mvit_multi"])
+def test_training_counts_frames_that_are_marked_as_damaged(name, log_messages, tmp_path):
+    path = str(damage_video(write(tmp_path / "damaged.mp4", pictures(40, 160, 128), g="10")))
+    network = find_network(name)
+    settings = ["data.stride=1"] if name == "x3d" else []  # else every clip has the same frames
+    cfg = load_smoke_config(name, "data.reader=pyav", "data.batch=1", *settings)
+    record = (
+        Sample(path, 0, 0)
+        if name == "mvit_multi"
+        else Record(path, num_frames=None, label=0, line=1)
+    )
+    source = network.build_train_rows(
+        cfg, [record], TrainSampler(1, batch=1, rank=0, size=1, seed=0), 30, 0
+    )
+    for index in range(30):
+        source[index]
+    total, logged = source.damaged.counts
+    assert total >= logged > 0
+    pattern = rf"(\d+) damaged frames read so far, the newest in {path}: "
+    numbers = [int(match[1]) for line in log_messages if (match := re.match(pattern, line))]
+    assert len(numbers) > 1
+    assert numbers[-1] == logged
+    assert all(later >= 2 * earlier for earlier, later in zip(numbers, numbers[1:]))

@@ -1,0 +1,167 @@
+"""Folders of frames in place of videos: extraction, and the same clips for every network."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scripts.data.prepare.frames import count_copies
+from tests.helpers import find_smoke_yaml, load_smoke_config, read_result
+from tests.numbered_videos import read_number, write_numbered_video
+from utils.data import records
+from utils.data.videos import build_train_sampler
+from utils.networks import find_network
+from utils.runtime import Runtime
+from utils.video.frame_folder import FrameFolder
+from x3d import dataset as x3d
+
+SCRIPT = "scripts/data/extract_frames.py"
+RATE = 20  # of the videos; recipes ask for clips at 30
+LISTS = {"tsm": ("train.txt", "test.txt"), "x3d": ("train.txt", "test.txt")}
+LISTS["mvit_multi"] = ("lists/train.csv", "lists/test.csv")
+LISTED = ["data.train_list=train.txt", "data.test_list=test.txt"]
+SET = "{name: one, num_classes: 8, videos: ., lists: lists, clips: 2, crops: 3, short_side: 48}"
+SETTINGS = {
+    "tsm": LISTED,
+    "x3d": [*LISTED, f"data.folder_fps={RATE}"],
+    "mvit_multi": [f"data.sets=[{SET}]", f"data.folder_fps={RATE}"],
+}
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("videos")
+    (root / "lists").mkdir()
+    (root / "clips").mkdir()
+    for k, frames in enumerate((70, 90)):
+        write_numbered_video(root / f"clips/{k}.mp4", frames=frames, width=96, height=64, rate=RATE)
+    lines = [f"clips/{k}.mp4 {k}\n" for k in range(2)]
+    (root / "broken.mp4").write_bytes((root / "clips/0.mp4").read_bytes()[:2000])
+    (root / "labels.txt").write_text("".join(f"class {k}\n" for k in range(8)))
+    for name in {name for names in LISTS.values() for name in names}:
+        (root / name).write_text("".join([*lines, "broken.mp4 3\n"]))
+    return root
+
+
+def extract(run_here, network: str, videos: Path, out: Path, *more) -> dict:
+    settings = [f"--{setting}" for setting in (f"data.root={videos}", *SETTINGS[network])]
+    yaml = find_smoke_yaml(network)
+    return read_result(run_here(SCRIPT, "--config_path", yaml, "--out", out, *settings, *more))
+
+
+def read_rows(network: str, *settings: str) -> list[np.ndarray]:
+    """The clips of four training rows, then of all evaluation rows."""
+    net = find_network(network)
+    cfg = load_smoke_config(network, *SETTINGS[network], "data.batch=2", *settings)
+    records = net.read_records(cfg, "train")
+    training = net.build_train_rows(
+        cfg, records, build_train_sampler(cfg, records, Runtime()), 2, 0
+    )
+    evaluation = net.build_eval_rows(cfg, Runtime())[0]
+    rows = [training[k] for k in range(4)] + [evaluation[k] for k in range(2)]
+    assert not training.unreadable.count
+    return [row[0] for row in rows]
+
+
+@pytest.mark.parametrize("suffix", ["png", "jpg"])
+@pytest.mark.parametrize("network", LISTS)
+def test_clips_of_frames_equal_clips_of_the_video(network, suffix, videos, run_here, tmp_path):
+    """All pixels of lossless images are equal; those of a JPEG file differ by a few levels."""
+    template = f"data.image_tmpl=img_{{:05d}}.{suffix}"
+    options = ["--short_side", "0", "--quality", "95", f"--{template}"]
+    result = extract(run_here, network, videos, tmp_path, *options)
+    assert (result["videos"], result["bad"], result["frames"]) == (4, 2, 160)
+    for name in LISTS[network]:
+        lines = (tmp_path / name).read_text().splitlines()
+        assert lines == ["clips/0.mp4 70 0", "clips/1.mp4 90 1"]
+    good = (videos / LISTS[network][0]).read_text().splitlines()[:2]
+    plain = tmp_path / "plain"
+    for name in LISTS[network]:
+        (plain / name).parent.mkdir(parents=True, exist_ok=True)
+        (plain / name).write_text("\n".join(good) + "\n")
+    (plain / "clips").symlink_to(videos / "clips")
+    expected = read_rows(network, f"data.root={plain}")
+    clips = read_rows(network, f"data.root={tmp_path}", "data.source=frames", template)
+    for clip, other in zip(clips, expected):
+        difference = np.abs(clip.astype(int) - other)
+        assert difference.max() <= (0 if suffix == "png" else 40)
+        assert difference.mean() <= 2
+
+
+@pytest.mark.parametrize("network", LISTS)
+def test_a_scan_and_a_prediction_read_folders_of_frames(network, videos, run_here, tmp_path):
+    extract(run_here, network=network, videos=videos, out=tmp_path / "frames")
+    settings = [*SETTINGS[network], f"data.root={tmp_path / 'frames'}", "data.source=frames"]
+    folder = tmp_path / "frames/clips/1.mp4"
+    cfg = load_smoke_config(network, *settings)
+    with find_network(network).open_frames(cfg, str(folder)) as source:
+        assert read_number(source.frames([89])[0]) == 89
+        assert source.fps == (0 if network == "tsm" else RATE)
+    (folder / "img_00046.jpg").unlink()
+    arguments = ["--config_path", find_smoke_yaml(network), "--out", tmp_path / "good"]
+    scan = "scripts/data/check_videos.py"
+    result = read_result(run_here(scan, *arguments, *(f"--{setting}" for setting in settings)))
+    assert (result["good"], result["kinds"]) == (2, {"truncated": 2})
+
+
+def test_the_frame_rate_of_folders_is_that_of_the_config_file(videos, run_here, tmp_path):
+    """Without `data.folder_fps`, the frames of a folder count as frames at `data.fps`."""
+    extract(run_here, network="x3d", videos=videos, out=tmp_path)
+    settings = [f"data.root={tmp_path}", "data.source=frames", "data.stride=4"]
+    spans = []
+    for rate in (0, RATE):
+        cfg = load_smoke_config("x3d", *LISTED, *settings, f"data.folder_fps={rate}")
+        with records.open_record(x3d.read_records(cfg, "train")[0], cfg.data) as video:
+            indices = x3d.choose_clip_frames(video, cfg.data, 0.0)
+        spans.append(indices[-1] - indices[0])
+    assert spans == [13 * 4 - 1, int(13 * 4 * RATE / 30 - 1)]
+
+
+def test_an_extraction_continues_and_writes_one_frame_rate(videos, run_here, tmp_path):
+    """At 30 frames per second every second frame of 20 is written twice."""
+    result = extract(run_here, "tsm", videos, tmp_path, "--fps", "30", "--short_side", "32")
+    assert result["frames"] == 105 + 135
+    assert (tmp_path / "labels.txt").read_text() == (videos / "labels.txt").read_text()
+    frames = FrameFolder(tmp_path / "clips/0.mp4", 105, "img_{:05d}.jpg").frames(range(105))
+    assert frames.shape == (105, 32, 48, 3)
+    assert [read_number(frame) for frame in frames] == [k * 2 // 3 for k in range(105)]
+    path = tmp_path / "clips/0.mp4/img_00001.jpg"
+    before = path.stat().st_mtime_ns
+    (tmp_path / "clips/1.mp4").rename(tmp_path / "clips/1.mp4.tmp")
+    (tmp_path / "clips/1.mp4.tmp/img_00099.jpg").unlink()
+    again = extract(run_here, "tsm", videos, tmp_path, "--fps", "30", "--short_side", "32")
+    assert again["frames"] == result["frames"]
+    assert path.stat().st_mtime_ns == before
+    assert not (tmp_path / "clips/1.mp4.tmp").exists()
+
+
+def test_frames_are_repeated_or_dropped_for_another_rate():
+    assert count_copies(6, 20, 0).tolist() == count_copies(6, 0, 30).tolist() == [1] * 6
+    assert count_copies(6, 20, 30).tolist() == [2, 1, 2, 1, 2, 1]
+    assert count_copies(6, 30, 10).tolist() == [1, 0, 0, 1, 0, 0]
+    assert count_copies(1, 30, 10).tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--data.source=frames"], "data.source: the lists name folders of frames already"),
+        (["--data.image_tmpl={:05d}.gif"], "data.image_tmpl: {:05d}.gif must end in .jpg, .jpeg,"),
+        (["--quality", "101"], "from 1 to 100, not 101"),
+    ],
+)
+def test_impossible_options_are_refused(options, words, videos, run_here, tmp_path):
+    arguments = ["--config_path", find_smoke_yaml("tsm"), "--out", tmp_path / "new", *options]
+    lists = [f"--{setting}" for setting in (f"data.root={videos}", *LISTED)]
+    done = run_here(SCRIPT, *arguments, *lists)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words in done.stderr
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_folder_of_the_lists_is_refused(videos, run_here):
+    yaml = find_smoke_yaml("tsm")
+    lists = [f"--{setting}" for setting in (f"data.root={videos}", *LISTED)]
+    done = run_here(SCRIPT, "--config_path", yaml, "--out", videos, *lists)
+    assert done.returncode == 2
+    assert f"--out {videos} is the folder of {videos / 'train.txt'}" in done.stderr

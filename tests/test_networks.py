@@ -1,0 +1,134 @@
+"""Every network folder provides every method of `Network`, at toy size."""
+
+import inspect
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mindspore import nn
+from PIL import Image
+
+from benchmarks.benchmark import measure_eval
+from scripts.analysis.build_networks import build_eval_network
+from scripts.data.synthetic.motion_videos import draw_dataset, draw_sets
+from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
+from tests.helpers import load_smoke_config, save_random_weights
+from utils.config import ROOT
+from utils.evaluate.predict import Head
+from utils.export.export import ExportSpec
+from utils.inference.scorer import CellScorer
+from utils.networks import Network, find_network, list_networks
+from utils.runtime import Runtime
+from utils.testing.golden import GoldenCase, load_case
+from utils.train.train_step import TrainStep
+from utils.weights.parameter_names import ParameterNames
+
+VIDEOS = ["data.frames=4", "data.crop=32", "data.batch=2", "eval.batch=2"]
+TOY = {
+    "tsm": ["model.first_width=8", "model.online=true", "data.segments=2", *VIDEOS[1:]],
+    "x3d": ["data.scales=[32,36]", *VIDEOS],
+    "mvit_multi": ["data.repeated_aug=2", "model.depth=2", "model.stage_starts=[1]", *VIDEOS],
+    "resnet50": ["data.source=folder", "data.augment=crop", "model.num_classes=4"]
+    + ["data.batch=2", "eval.batch=2", "data.workers=1"],
+}
+CASES = sorted(ROOT.glob("*/tests/golden/*_small.json"), reverse=True)
+SMALL_CASES = {path.parents[2].name: path for path in CASES}
+
+
+def draw_samples(network: str, root: Path) -> Path:
+    """Draws a toy data set of the network into `root`; returns one sample."""
+    if network == "mvit_multi":
+        draw_sets(root, train_per_motion=1, test_per_motion=1, seed=1)
+    elif network != "resnet50":
+        draw_dataset(root, train_per_motion=1, test_per_motion=1, seed=1)
+    else:
+        for split in ("train", "val"):
+            for name in PATTERNS[:4]:
+                (root / split / name).mkdir(parents=True)
+                image = Image.fromarray(draw_image(name, np.random.RandomState(0)))
+                image.save(root / split / name / "0.jpg")
+    return next(path for path in sorted(root.rglob("*.*")) if path.suffix in (".mp4", ".jpg"))
+
+
+def list_methods() -> set[str]:
+    return {name for name, _ in inspect.getmembers(Network, inspect.isfunction) if name[0] != "_"}
+
+
+def check_golden_case(case: GoldenCase) -> None:
+    assert isinstance(case.build_loss(), nn.Cell)
+    assert isinstance(case.build_train_step("step"), TrainStep)
+    assert len(case.build_target()) == case.case["input_shape"][0]
+    assert case.cell_name("head") == "head"
+
+
+@pytest.mark.parametrize("name", list_networks())
+def test_every_method_of_a_network_works(name, tmp_path):
+    """A method that this test does not call fails it."""
+    network = find_network(name)
+    sample = draw_samples(name, tmp_path / "data")
+    cfg = load_smoke_config(name, f"data.root={tmp_path / 'data'}", *TOY[name])
+    rt = Runtime()
+    results = {}
+
+    records = results["read_records"] = network.read_records(cfg, "train")
+    sampler = results["build_train_sampler"] = network.build_train_sampler(cfg, records, rt)
+    rows = results["build_train_rows"] = network.build_train_rows(cfg, records, sampler, 1, 0)
+    shape = results["get_sample_shape"] = network.get_sample_shape(cfg)
+    labels = np.zeros(cfg.data.batch, np.int32)
+    target = results["build_targets"] = network.build_targets(cfg, labels)
+    blank_clips, blank_target = rows.make_blank_batch()
+    assert blank_clips.shape == (cfg.data.batch, *shape)
+    assert (blank_target.shape, blank_target.dtype) == (target.shape, target.dtype)
+    files = results["list_annotation_files"] = network.list_annotation_files(cfg)
+    assert bool(files) == (name != "resnet50")
+
+    step = network.build_train_setup(cfg, rt, sampler).step
+    results["build_train_setup"] = step
+    assert isinstance(step, TrainStep)
+    net = results["build_model"] = network.build_model(**cfg.model_arguments())
+    with pytest.raises(TypeError):
+        network.build_model(**cfg.model_arguments(), unknown=1)
+    clip = results["get_input_shape"] = network.get_input_shape(cfg)
+    assert clip == shape[-len(clip) :]
+    spec = results["describe_export"] = network.describe_export(cfg)
+    assert isinstance(spec, ExportSpec)
+    assert spec.clip == clip
+
+    heads = results["build_heads"] = network.build_heads(cfg)
+    assert all(isinstance(head, Head) for head in heads)
+    eval_rows = results["build_eval_rows"] = network.build_eval_rows(cfg, rt)
+    assert list(eval_rows) == list(range(len(heads)))
+    with network.open_frames(cfg, str(sample)) as frames:
+        results["open_frames"] = frames.frames([0])
+    scorer = CellScorer(build_eval_network(name, cfg))
+    measured = measure_eval(network, cfg=cfg, rt=rt, seconds=0, scorer=scorer)
+    assert measured["videos"] == cfg.eval.batch
+
+    names = results["get_parameter_names"] = network.get_parameter_names()
+    assert isinstance(names, ParameterNames)
+    own = [parameter.name for parameter in net.get_parameters()]
+    source_format = names.detect_format(own)
+    canonical = [names.canonical_name(weight, source_format) for weight in own]
+    assert len(set(canonical)) == len(own)
+    assert names.fit_shape(own[0], (1, 2, 3), (4,)) is None
+    assert names.default_value("other", source_format) is None
+
+    if name in SMALL_CASES:
+        check_golden_case(network.build_golden_case(load_case(SMALL_CASES[name])))
+    else:
+        with pytest.raises(ValueError, match=f"{name} has no golden cases"):
+            network.build_golden_case({})
+    results["build_golden_case"] = True
+
+    weights = save_random_weights(cfg, tmp_path / "net.ckpt", name)
+    stream = (cfg, str(weights), str(sample), heads[0], 1, 1000.0, tmp_path)
+    if name == "tsm":
+        heads[0].names = heads[0].find_names()
+        results["run_stream"] = network.run_stream(*stream)
+        assert results["run_stream"]["frames"] > 1
+    else:
+        with pytest.raises(ValueError, match="cannot read frame by frame; tsm can") as error:
+            network.run_stream(*stream)
+        results["run_stream"] = error.value
+    assert set(results) == list_methods()
+    assert all(value is not None for value in results.values())

@@ -1,0 +1,207 @@
+"""Complexity of a network for one clip: multiply-adds, activations and parameters of each layer.
+
+Layers are listed in the order of the forward pass. The count describes the network, not the kernel
+that runs it: a convolution is counted by the size of its weight, whatever form computes it;
+attention by its two matrix products, without the extra channels that carry relative positions. As
+is usual, norms, activations and additions have no multiply-adds. Evaluation is counted; Cells that
+only training calls come last, with their parameters.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from mindspore import Tensor, nn
+
+from utils.nn.kernels.plain import MatMul, Operator, list_layers
+from utils.nn.layers import GELU, SiLU, has_kernel
+from utils.runtime import eager_mode
+
+ACTIVATIONS = (nn.ReLU, nn.ReLU6, nn.GELU, nn.Sigmoid, nn.HSwish, nn.Softmax, GELU, SiLU)
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """The cost of one call of a Cell.
+
+    If a Cell is called several times, its first call holds the parameters: in the backward pass
+    that call comes last, and only then its gradients are complete.
+    """
+
+    name: str  # as in net.cells_and_names(); empty for the network itself
+    kind: str
+    macs: int  # multiply-adds
+    inputs: int  # elements of activations read
+    outputs: int  # elements written
+    parameters: int  # trainable elements of the Cell itself, not of Cells inside
+
+
+def count_layers(net: nn.Cell, clip_shape: tuple) -> list[LayerCost]:
+    """Runs the network once, eagerly, on a float32 clip of zeros; lists every Cell that computes.
+
+    A Cell that returns its input, such as dropout, is left out. Every trainable parameter belongs
+    to exactly one layer. Parameters of a Cell that contains other Cells are listed at the point
+    where that Cell begins or, if it multiplies activations with each other, at its first product.
+    """
+    counter = LayerCounter(net)
+    handles = [cell.register_forward_pre_hook(counter.enter) for cell in counter.cells]
+    handles += [cell.register_forward_hook(counter.leave) for cell in counter.cells]
+    for _, cell in net.cells_and_names():
+        if isinstance(cell, MatMul):
+            handles.append(cell.register_forward_hook(counter.record_product))
+    training = net.training
+    net.set_train(False)
+    try:
+        with eager_mode():
+            net(Tensor(np.zeros((1, *clip_shape), np.float32)))
+    finally:
+        for handle in handles:
+            handle.remove()
+        net.set_train(training)
+    return counter.layers + counter.list_uncalled()
+
+
+def count_multiply_adds(net: nn.Cell, clip_shape: tuple) -> int:
+    """Multiply-adds of one evaluation of a float32 clip, counted in an eager run."""
+    return sum(layer.macs for layer in count_layers(net, clip_shape))
+
+
+@dataclass
+class ActiveCall:
+    """A call of a Cell that has not returned yet."""
+
+    cell: nn.Cell
+    position: int  # of its layer in the list: where it began, or had its first product
+    products: list[tuple] = field(default_factory=list)  # (shape of x, of y, of x @ y)
+
+
+class LayerCounter:
+    """Collects the layers of a network by hooks on all its Cells."""
+
+    def __init__(self, net: nn.Cell):
+        layers = [pair for pair in net.cells_and_names() if not isinstance(pair[1], Operator)]
+        self.names = {id(cell): name for name, cell in layers}
+        self.cells = [cell for _, cell in layers]
+        self.calls: list[ActiveCall] = []  # nested, the innermost last
+        self.layers: list[LayerCost] = []
+        self.counted: set = set()  # ids of parameters that a layer has
+
+    def enter(self, cell: nn.Cell, _) -> None:
+        self.calls.append(ActiveCall(cell, len(self.layers)))
+
+    def record_product(self, _, inputs: tuple, output: Tensor) -> None:
+        """Adds a product of activations to the innermost active call."""
+        shapes = tuple(tuple(array.shape) for array in (*inputs, output))
+        call = self.calls[-1]
+        if not call.products:
+            call.position = len(self.layers)
+        call.products.append(shapes)
+
+    def leave(self, cell: nn.Cell, inputs: tuple, output) -> None:
+        call = self.calls.pop()
+        read = list_tensors(inputs)
+        written = list_tensors(output)
+        own = self.claim_parameters(cell)
+        if has_kernel(cell) or (not call.products and not list_layers(cell)):
+            is_identity = len(read) == 1 and written and written[0] is read[0]
+            if own or not is_identity:
+                sizes = (count_elements(read), count_elements(written))
+                macs = count_kernel_macs(cell) * sizes[1]
+                self.add(len(self.layers), cell, classify_cell(cell, read), macs, *sizes, own)
+        elif call.products:
+            counts = count_products(call.products)
+            self.add(call.position, cell, "attention", *counts, own)
+        elif own:
+            self.add(call.position, cell, "other", 0, 0, 0, own)
+
+    def add(self, position: int, cell: nn.Cell, kind: str, *counts: int) -> None:
+        """Inserts a layer; `counts` are its `macs`, `inputs`, `outputs` and `parameters`."""
+        self.layers.insert(position, LayerCost(self.names[id(cell)], kind, *counts))
+
+    def claim_parameters(self, cell: nn.Cell) -> int:
+        """Trainable elements of the Cell itself that no earlier call has counted."""
+        own = [p for p in cell.trainable_params(recurse=False) if id(p) not in self.counted]
+        self.counted |= {id(p) for p in own}
+        return sum(p.size for p in own)
+
+    def list_uncalled(self) -> list[LayerCost]:
+        """Cells with parameters that an evaluation does not call; training calls them last."""
+        uncalled = [(cell, self.claim_parameters(cell)) for cell in self.cells]
+        return [
+            LayerCost(
+                self.names[id(cell)],
+                kind=classify_cell(cell, []),
+                macs=0,
+                inputs=0,
+                outputs=0,
+                parameters=own,
+            )
+            for cell, own in uncalled
+            if own
+        ]
+
+
+def count_products(products: list[tuple]) -> tuple[int, int, int]:
+    """(multiply-adds, elements read, elements written) of the products of one Cell.
+
+    Two products are an attention: scores (query x key), then scores x values. Both have the same
+    number of multiply-adds, so the second is counted twice: the channels of the first also carry
+    the relative positions, which have a Cell of their own.
+    """
+    macs = [count_product(*shapes) for shapes in products]
+    read = sum(int(np.prod(x) + np.prod(y)) for x, y, _ in products)
+    written = sum(int(np.prod(result)) for _, _, result in products)
+    return 2 * macs[1] if len(macs) == 2 else sum(macs), read, written
+
+
+def count_product(x: tuple, _: tuple, result: tuple) -> int:
+    """Multiply-adds of a matrix product, from the sizes alone: factors may be transposed."""
+    return int(np.prod(result)) * (int(np.prod(x)) // int(np.prod(result[:-1])))
+
+
+def count_kernel_macs(cell: nn.Cell) -> int:
+    """Multiply-adds for one element of the output; 0 without a kernel."""
+    return int(np.prod(cell.weight.shape[1:])) if has_kernel(cell) else 0
+
+
+def classify_cell(cell: nn.Cell, inputs: list[Tensor]) -> str:
+    """The kind of operator.
+
+    `inputs` distinguish a depthwise convolution from one with a single input channel.
+    """
+    if has_kernel(cell):
+        channels = inputs[0].shape[1] if inputs else cell.weight.shape[0]
+        return classify_kernel(tuple(cell.weight.shape), channels)
+    if isinstance(cell, BATCH_NORMS):
+        return "batch norm"
+    if isinstance(cell, nn.LayerNorm):
+        return "layer norm"
+    if isinstance(cell, ACTIVATIONS):
+        return "activation"
+    return "pooling" if "Pool" in type(cell).__name__ else "other"
+
+
+def classify_kernel(weight: tuple, channels: int) -> str:
+    """The kind of a layer with this weight shape, (cout, cin / groups, [[kt,] kh, kw])."""
+    if len(weight) == 2:
+        return "dense"
+    if weight[1] == 1 < channels:
+        return "depthwise convolution"
+    time = weight[2:-2]
+    space = weight[-2:]
+    if max(time, default=1) == 1:
+        return "1x1 convolution" if space == (1, 1) else "spatial convolution"
+    return "temporal convolution" if space == (1, 1) else "3-D convolution"
+
+
+def list_tensors(values) -> list[Tensor]:
+    """The tensors among arguments or results."""
+    if isinstance(values, Tensor):
+        return [values]
+    if isinstance(values, (tuple, list)):
+        return [tensor for value in values for tensor in list_tensors(value)]
+    return []
+
+
+def count_elements(values: list[Tensor]) -> int:
+    return sum(value.size for value in values)

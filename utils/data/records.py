@@ -1,0 +1,35 @@
+"""Records of a list of videos: reads the list, packed or not, and opens the video of a record."""
+
+import logging
+from pathlib import Path
+from typing import Any, Optional
+
+from utils.config import VideoData
+from utils.data.annotation_file import AnnotationFile, Record, read_annotations
+from utils.data.packed.reader import PackedVideo, read_packed
+from utils.video.decoders import open_video
+from utils.video.frame_folder import open_folder
+from utils.video.reader import FrameReader
+
+log = logging.getLogger("zoo")
+
+
+def read_records(file: AnnotationFile, packed: Optional[Path]) -> list[Record]:
+    """The records of a list; of a pack, if `packed` is its folder.
+
+    Raises ValueError as `read_annotations` or `read_packed` does.
+    """
+    records, left_out = read_packed(file, Path(packed)) if packed else read_annotations(file)
+    if left_out:
+        what = "too short, or unreadable when packed" if packed else "fewer than 3 frames"
+        log.info("%s: %d videos are left out: %s", file.path, left_out, what)
+    return records
+
+
+def open_record(record: Any, data: VideoData) -> FrameReader:
+    """Opens the video of a record: packed, a folder of frames, or a file."""
+    if record.location is not None:
+        return PackedVideo(record.path, record.location, data.max_pixels)
+    if data.source == "frames":
+        return open_folder(record.path, data, record.num_frames)
+    return open_video(record.path, data.reader, data.max_pixels)

@@ -1,0 +1,219 @@
+"""Rows: random access to the samples of one rank, videos or images, in training and evaluation.
+
+`rows[k]` is one sample. Worker threads or processes make the rows, and the loader makes batches of
+them. Subclasses in the dataset.py of each network define what a row is: which frames, which crops,
+which axes. A training row depends on seed, epoch and sample only. So it is the same for any number
+of workers, and a resumed run continues exactly.
+"""
+
+import abc
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Optional
+
+import numpy as np
+
+from utils.config import ClassSettings, NetworkConfig
+from utils.data.annotation_file import AnnotationFile
+from utils.data.loader import build_batch_dataset
+from utils.data.sampler import TrainSampler, sample_rng, shard_for_eval
+from utils.data.unreadable import UnreadableFiles
+from utils.runtime import Runtime
+from utils.video.reader import VideoError
+
+if TYPE_CHECKING:
+    import mindspore.dataset as ds
+
+    from utils.nn.dropout import DropoutFactors
+
+MAX_TRIES = 100  # files tried for one row, the one of the sample sequence included
+Row = tuple[Any, ...]  # arrays and scalars of NumPy
+
+
+class Rows(abc.ABC):
+    """A sequence of rows; a row has one value for each of `columns`."""
+
+    columns: tuple[str, ...]
+    unreadable: UnreadableFiles
+
+    @abc.abstractmethod
+    def __len__(self) -> int: ...
+
+    @abc.abstractmethod
+    def __getitem__(self, index: int) -> Row: ...
+
+    @abc.abstractmethod
+    def blank(self) -> Row:
+        """A row of the shapes and types of all rows, in place of a file that cannot be read."""
+
+
+class TrainRows(Rows):
+    """Training rows of one rank, for all remaining epochs of the run.
+
+    A resumed run has trained the first `skip` batches already; index 0 is the row after them. An
+    unreadable file is replaced by another one, chosen at random. Once a file is known to be
+    unreadable, it is not read again.
+
+    Args:
+        records: one object with the attributes `path` and `label` for each sample.
+        cfg: the network's Config.
+    """
+
+    columns = ("clip", "label")
+    kind = "video"  # or "image", in messages
+
+    def __init__(
+        self,
+        records: Sequence[Any],
+        cfg: NetworkConfig,
+        sampler: TrainSampler,
+        epochs: int,
+        skip: int,
+    ):
+        self.records = records
+        self.cfg = cfg
+        self.data = cfg.data
+        self.copies = cfg.data.clips_per_sample
+        self.sampler = sampler
+        self.start = skip * sampler.batch  # position of index 0 in this rank's sequence
+        self.length = epochs * sampler.steps_per_epoch * sampler.batch - self.start
+        self.unreadable = UnreadableFiles(records, self.kind)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Row:
+        position = self.start + int(index)
+        sample, epoch = self.sampler.sample_at(position)
+        copy = self.sampler.copy_at(position)
+        for candidate in self.draw_candidates(sample, epoch):
+            if not self.unreadable.is_unreadable(candidate):
+                try:
+                    rng = sample_rng(self.sampler.seed, epoch=epoch, sample=candidate, copy=copy)
+                    return self.make_row(self.records[candidate], rng)
+                except VideoError as error:
+                    self.unreadable.add(candidate, str(error))
+        return self.blank()  # with so many unreadable files, `find_fault` stops the run
+
+    def draw_candidates(self, sample: int, epoch: int) -> Iterator[int]:
+        """The sample, then the samples that replace it while they cannot be read either."""
+        yield sample
+        # A separate generator, so that the replacement does not depend on what was read before.
+        rng = np.random.RandomState([self.sampler.seed, epoch, sample, 1])
+        for _ in range(MAX_TRIES - 1):
+            yield rng.randint(len(self.records))
+
+    def find_fault(self) -> str:
+        """Why the trainer must stop the run (too many unreadable files), or an empty string."""
+        return self.unreadable.describe_excess(self.data.max_unreadable)
+
+    def list_flip_settings(self) -> list[tuple[AnnotationFile, ClassSettings]]:
+        """Annotation files of the training, each with its `flip` and `swap_labels` settings.
+
+        The trainer logs advice if their class names have a left and a right. A network that mirrors
+        clips overrides this.
+        """
+        return []
+
+    def dataset(self, dropout: "Optional[DropoutFactors]" = None) -> "Optional[ds.Dataset]":
+        """The remaining batches of the run, with the columns of `append_dropout`, or None."""
+        if len(self) == 0:
+            return None
+        return build_batch_dataset(self.append_dropout(dropout), self.data, self.data.batch)
+
+    def make_blank_batch(self, dropout: "Optional[DropoutFactors]" = None) -> list[np.ndarray]:
+        """Zeros in the shapes and types of a batch of `dataset(dropout)`, to compile for."""
+        blank = map(np.asarray, self.append_dropout(dropout).blank())
+        return [np.zeros((self.data.batch, *value.shape), value.dtype) for value in blank]
+
+    def append_dropout(self, dropout: "Optional[DropoutFactors]") -> Rows:
+        """These rows, for a network with dropout with its factors as last column."""
+        return RowsWithDropout(self, dropout) if dropout is not None and dropout.size else self
+
+    @abc.abstractmethod
+    def read_frames(self, record: Any, rng: np.random.RandomState) -> np.ndarray:
+        """The decoded frames of a record. `make_row` uses `rng` only after it."""
+
+    @abc.abstractmethod
+    def make_row(self, record: Any, rng: np.random.RandomState) -> Row:
+        """One training row: a value for each of `columns`. Raises VideoError."""
+
+
+class RowsWithDropout(Rows):
+    """Training rows, each followed by its dropout factors: float32 (copies, K)."""
+
+    def __init__(self, rows: TrainRows, dropout: "DropoutFactors"):
+        self.rows = rows
+        self.dropout = dropout
+        self.columns = (*rows.columns, "dropout")
+        self.unreadable = rows.unreadable
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Row:
+        position = self.rows.sampler.global_position(self.rows.start + int(index))
+        return (*self.rows[index], self.dropout.draw(position, self.rows.copies))
+
+    def blank(self) -> Row:
+        # 1: nothing is dropped.
+        factors = np.ones((self.rows.copies, self.dropout.size), np.float32)
+        return (*self.rows.blank(), factors)
+
+
+class EvalRows(Rows):
+    """Evaluation rows of one rank: (clips, label, valid), all views of one video or image.
+
+    `valid` is False for rows that pad the last batch and for unreadable files.
+    """
+
+    columns = ("clips", "label", "valid")
+    kind = "video"  # or "image", in messages
+
+    def __init__(
+        self,
+        records: Sequence[Any],
+        cfg: NetworkConfig,
+        rt: Runtime,
+        shape: tuple[int, ...],
+        storage_order: Sequence[int] = (),
+    ):
+        """`shape` is (V, ...), the shape of all V views; `storage_order`: see `shard_for_eval`."""
+        self.records = records
+        self.cfg = cfg
+        self.shape = shape
+        self.samples_of_rank = shard_for_eval(
+            len(records),
+            batch=cfg.eval.batch,
+            rank=rt.rank,
+            size=rt.size,
+            storage_order=storage_order,
+        )
+        self.unreadable = UnreadableFiles(records, self.kind)
+
+    def __len__(self) -> int:
+        return len(self.samples_of_rank)
+
+    def __getitem__(self, index: int) -> Row:
+        sample = self.samples_of_rank[int(index)]
+        if sample is not None:
+            record = self.records[sample]
+            try:
+                views = self.make_views(record, sample)
+                if views.shape != self.shape:  # the scores would change, and nobody notice
+                    reason = f"views {views.shape} instead of {self.shape}"
+                    raise AssertionError(f"{record.path}: {reason}")
+                return views, np.int32(record.label), np.bool_(True)
+            except VideoError as error:
+                self.unreadable.add(sample, str(error))
+        return self.blank()
+
+    def blank(self) -> Row:
+        return np.zeros(self.shape, np.uint8), np.int32(0), np.bool_(False)
+
+    def dataset(self) -> "ds.Dataset":
+        """All rows in batches; the last batch is padded."""
+        return build_batch_dataset(self, self.cfg.data, self.cfg.eval.batch)
+
+    @abc.abstractmethod
+    def make_views(self, record: Any, sample: int) -> np.ndarray:
+        """uint8 clips of `self.shape`, from one decode of the file. Raises VideoError."""

@@ -1,0 +1,83 @@
+"""Files that could not be read, and damaged frames: counted over all workers of a rank."""
+
+import logging
+import multiprocessing
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from utils.video.reader import FrameReader
+
+log = logging.getLogger("zoo")
+REMEDIES = {"video": "leave them out by scripts/data/check_videos.py", "image": "remove them"}
+
+
+class UnreadableFiles:
+    """One flag (a byte) per record, in memory shared by worker processes and threads.
+
+    A record has the attribute `path`; `kind` is video or image.
+    """
+
+    def __init__(self, records: Sequence[Any], kind: str = "video"):
+        self.records = records
+        self.kind = kind
+        self.flags = multiprocessing.Array("b", len(records))
+
+    def add(self, index: int, reason: str) -> None:
+        """Marks a file; logs the decoder's reason when it is marked for the first time."""
+        with self.flags.get_lock():
+            was_marked = self.flags[index]
+            self.flags[index] = 1
+        if not was_marked:
+            log.warning("unreadable %s: %s", self.kind, reason)
+
+    def is_unreadable(self, index: int) -> bool:
+        return bool(self.flags[index])
+
+    @property
+    def count(self) -> int:
+        return int(np.count_nonzero(self.view_flags()))
+
+    def view_flags(self) -> np.ndarray:
+        """The flags without a copy: every training step counts them, a million for ImageNet."""
+        return np.frombuffer(memoryview(self.flags.get_obj()), np.bool_)
+
+    def describe_excess(self, limit: float) -> str:
+        """An error message if more than the fraction `limit` is unreadable, else ""."""
+        count = self.count
+        if count <= limit * len(self.records):
+            return ""
+        example = self.records[int(np.argmax(self.view_flags()))].path
+        return (
+            f"data.max_unreadable: {count} of {len(self.records)} {self.kind}s could not be read, "
+            f"more than {limit:.2%} (the first: {example}); {REMEDIES[self.kind]}, or raise "
+            "the limit"
+        )
+
+
+class DamagedFrames:
+    """The number of frames read so far that the decoder marks as damaged.
+
+    `FrameReader.damaged` says which readers mark them.
+    """
+
+    def __init__(self):
+        self.counts = multiprocessing.Array("q", 2)  # read so far; in the newest line of the log
+
+    def add(self, source: FrameReader) -> None:
+        """Logs the first damaged frames, and their number each time that it has doubled."""
+        if not source.damaged:
+            return
+        with self.counts.get_lock():
+            self.counts[0] += source.damaged
+            total, logged = self.counts
+            if total < 2 * logged:
+                return
+            self.counts[1] = total
+        log.warning(
+            "%d damaged frames read so far, the newest in %s: the decoder guesses their pixels; "
+            "scripts/data/check_videos.py finds such videos",
+            total,
+            source.path,
+        )

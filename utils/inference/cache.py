@@ -1,0 +1,177 @@
+"""Checkpoints run by OpenVINO or ONNX Runtime: exported once, into a cache.
+
+The cache is `.cache/onnx` of the checkout. A file takes any number of clips. Its name is a checksum
+of the weights, the settings of the network and EXPORT_VERSION, then the shape of a clip, then the
+inference engine that has run it.
+"""
+
+import contextlib
+import fcntl
+import functools
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Callable, Optional
+
+import numpy as np
+
+from utils.config import NetworkConfig, get_base_folder
+from utils.files import compute_sha256, report_write_errors
+from utils.inference.exported_file import count_classes
+from utils.inference.onnx import ENGINES, OnnxScorer
+from utils.inference.scorer import CellScorer, Scorer
+from utils.log import log
+from utils.weights.model_checksum import check_checksum
+
+if TYPE_CHECKING:
+    from utils.networks import Network
+
+# Raise it with every change of a network or of the export that changes what is in a file.
+EXPORT_VERSION = 1
+KEPT_FILES = 8  # in the cache, the last used ones
+LONGEST_WAIT = 600  # seconds for the export of another process
+
+
+class CachedScorer(Scorer):
+    """The network of a checkpoint, computed by `engine` in float32.
+
+    The first call opens the file in the cache, or exports it. If that fails and `run.engine` is
+    auto, MindSpore computes the network, in float32.
+
+    `load(level, rewrite)` builds the network of the checkpoint: `utils.inference.load`. Raises
+    ValueError for a checkpoint that does not fit, or that changes while it is read.
+    """
+
+    def __init__(
+        self, network: "Network", cfg: NetworkConfig, path: Path, engine: str, load: Callable
+    ):
+        self.network = network
+        self.cfg = cfg
+        self.path = path
+        self.name = str(path)
+        self.engine = engine
+        self.load = functools.cache(functools.partial(self.load_unchanged, load))
+        self.folder = get_base_folder() / ".cache" / "onnx"
+        self.scorers: dict[tuple, Scorer] = {}  # by the shape of a clip
+        self.digest = compute_sha256(path) if os.path.isfile(path) else ""
+        self.key = compute_key(network.name, cfg, self.digest)
+        if not list(self.folder.glob(f"{self.key}-*.onnx")):
+            self.load("O0")  # a checkpoint that does not fit is an error before videos are read
+
+    def load_unchanged(self, load: Callable, level: str, rewrite: Optional[Callable] = None) -> Any:
+        """The network; ValueError if its weights are not those of the key."""
+        net = load(level, rewrite)
+        if compute_sha256(self.path) != self.digest:
+            raise ValueError(f"{self.path} has changed while it was read; run the command again")
+        return net
+
+    def __call__(self, clips: np.ndarray) -> np.ndarray:
+        shape = clips.shape[1:]
+        if shape not in self.scorers:
+            self.scorers[shape] = self.open(clips.shape)
+        return self.scorers[shape](clips)
+
+    def open(self, shape: tuple[int, ...]) -> Scorer:
+        """The scorer for clips like the first ones, of this shape."""
+        clip = shape[1:]
+        try:
+            file = self.find(clip) or self.export_once(clip)
+            scorer = OnnxScorer(
+                file, engine=self.engine, classes=count_classes(self.cfg), shape=(0, *clip)
+            )
+            scorer.open_session(shape)
+        except (RuntimeError, ValueError) as error:
+            if self.cfg.run.engine != "auto":
+                raise ValueError(f"run.engine: {error}") from None
+            log.warning("run.engine auto: MindSpore computes the network: %s", error)
+            return CellScorer(self.load("O0"), self.name)
+        log.info("%s computes the network, in float32", ENGINES[self.engine])
+        return scorer
+
+    def name_file(self, clip: tuple[int, ...]) -> Path:
+        return self.folder / f"{self.key}-{'x'.join(map(str, clip))}-{self.engine}.onnx"
+
+    def find(self, clip: tuple[int, ...]) -> Optional[Path]:
+        """The sound file for clips of this shape; None if there is none."""
+        file = self.name_file(clip)
+        if not is_sound(file):
+            return None
+        with contextlib.suppress(OSError):  # the cache may be read-only
+            os.utime(file)
+        return file
+
+    def export_once(self, clip: tuple[int, ...]) -> Path:
+        """The file that this process, or another one that was faster, exports."""
+        with report_write_errors(self.folder, "the cache of exported networks"):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with hold_lock(self.folder):  # of several ranks, one exports
+                file = self.find(clip)
+                if not file:
+                    file = self.name_file(clip)
+                    log.info("exporting the network for %s, once ...", ENGINES[self.engine])
+                    self.export(clip, file)
+                    self.load.cache_clear()  # its memory
+                    delete_old_files(self.folder)  # under the lock: no other export is running
+        return file
+
+    def export(self, clip: tuple[int, ...], file: Path) -> None:
+        spec = replace(self.network.describe_export(self.cfg), clip=clip)
+        spec.write_onnx(self.load, file, self.engine, self.network.name)
+
+
+def compute_key(network: str, cfg: NetworkConfig, weights: str) -> str:
+    """A checksum of all that decides the exported network, except the shape of its clips.
+
+    `weights` is the checksum of the checkpoint.
+    """
+    settings = sorted(cfg.model_arguments().items())
+    content = repr((EXPORT_VERSION, network, weights, settings))
+    return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+
+
+def is_sound(file: Path) -> bool:
+    """Whether the file exists with the right checksum."""
+    try:
+        return check_checksum(file)
+    except ValueError:
+        return False
+
+
+@contextlib.contextmanager
+def hold_lock(folder: Path) -> Iterator[None]:
+    """Waits for the lock of the cache; ValueError if another process keeps it too long."""
+    with open(folder / ".lock", "w") as lock:
+        start = time.monotonic()
+        is_waiting = False
+        while not try_lock(lock):
+            if not is_waiting:
+                log.info("waiting for another process, which exports a network ...")
+            is_waiting = True
+            if time.monotonic() - start > LONGEST_WAIT:
+                raise ValueError(
+                    f"another process has held {lock.name} for {LONGEST_WAIT} s; end that process"
+                )
+            time.sleep(0.1)
+        yield
+
+
+def try_lock(file: IO) -> bool:
+    """Locks an open file, until it is closed; False if another process has locked it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def delete_old_files(folder: Path, count: int = KEPT_FILES) -> None:
+    """Deletes all but the last used files, and what a killed export left."""
+    for scratch in folder.glob(".*.onnx.tmp"):
+        shutil.rmtree(scratch, ignore_errors=True)
+    files = sorted(folder.glob("*.onnx"), key=lambda file: file.stat().st_mtime, reverse=True)
+    for file in files[count:]:
+        file.unlink(missing_ok=True)

@@ -1,0 +1,117 @@
+"""The network in an exported file, MINDIR or ONNX, and the checks of such files."""
+
+import abc
+from pathlib import Path
+from typing import TYPE_CHECKING, Callable, Optional
+
+import numpy as np
+
+from utils.config import NetworkConfig
+from utils.inference.scorer import Scorer
+from utils.log import log
+from utils.messages import escape_control, format_error
+from utils.weights.model_checksum import check_checksum
+
+if TYPE_CHECKING:
+    from utils.networks import Network
+
+
+class FileScorer(Scorer):
+    """The network in a file.
+
+    It takes uint8 clips (N, ...); for a file that expects normalised ones, `normalize` computes
+    them. `shape` is that of the clips in the file; its N is below 1 if it takes any number.
+    `classes` are those of all heads.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        shape: tuple[int, ...],
+        classes: int,
+        normalize: Optional[Callable[[np.ndarray], np.ndarray]] = None,
+    ):
+        self.path = path
+        self.name = str(path)
+        self.shape = shape
+        self.batch = max(shape[0], 0)
+        self.classes = classes
+        self.normalize = normalize
+
+    def __call__(self, clips: np.ndarray) -> np.ndarray:
+        (batch, *expected), (count, *shape) = self.shape, clips.shape
+        if shape != expected or 0 < batch < count:
+            raise ValueError(
+                f"{self.path} takes clips {list(self.shape)}, and the config file's are "
+                f"{list(clips.shape)}; export it again with this config file"
+            )
+        if batch > count:  # one video's view, in a file for several
+            clips = np.resize(clips, (batch, *shape))
+        return self.run(clips if self.normalize is None else self.normalize(clips))[:count]
+
+    def run(self, clips: np.ndarray) -> np.ndarray:
+        """The graph's scores; ValueError if it fails or the scores have another shape."""
+        try:
+            scores = self.compute(clips)
+        except Exception as error:  # noqa: BLE001 the libraries raise several kinds
+            raise ValueError(f"{self.path}: cannot run: {shorten_error(error)}") from None
+        shape = scores.shape
+        if len(shape) < 2 or (shape[0], shape[-1]) != (len(clips), self.classes):
+            raise ValueError(f"{self.path} gives scores {list(shape)}; export it again")
+        return scores
+
+    @abc.abstractmethod
+    def compute(self, clips: np.ndarray) -> np.ndarray:
+        """The scores of as many clips as the file takes; any error of the library."""
+
+
+def count_classes(cfg: NetworkConfig) -> int:
+    """The classes of all heads."""
+    return int(np.sum(cfg.model_arguments()["num_classes"]))
+
+
+def build_normalization(
+    network: "Network", cfg: NetworkConfig
+) -> Callable[[np.ndarray], np.ndarray]:
+    """The function from uint8 clips to those that the network's first layer takes."""
+    from mindspore import Tensor
+
+    normalize = network.build_model(**cfg.model_arguments()).normalize
+    return lambda clips: normalize(Tensor(clips)).asnumpy()
+
+
+def warn_without_checksum(path: Path) -> None:
+    """Logs a warning for a file without a checksum; raises ValueError if its checksum differs."""
+    if path.is_file() and not check_checksum(path):
+        log.warning("%s has no checksum, so damage to its numbers would not be noticed", path)
+
+
+def check_contents(
+    path: Path, cfg: NetworkConfig, info: dict[str, str], classes: int, batch: int
+) -> None:
+    """Raises ValueError if a file does not fit the config file.
+
+    `info` is the file's metadata. `classes` is the last size of its output, used if the metadata do
+    not name it. `batch` is 0 if the file takes any number of clips.
+    """
+    network = type(cfg).__module__.partition(".")[0]
+    exported = info.get("network")
+    if exported and exported != network:
+        name = escape_control(exported)[:80]
+        raise ValueError(f"{path} holds a network of {name}, not of {network}")
+    expected = str(count_classes(cfg))
+    in_file = info.get("classes", str(classes))
+    if in_file != expected:
+        in_file = escape_control(in_file)[:20]
+        raise ValueError(f"{path} has {in_file} classes, and the config file has {expected}")
+    if batch > 0 and batch != cfg.eval.batch:
+        raise ValueError(
+            f"{path} takes {batch} clips at once and eval.batch is {cfg.eval.batch}: "
+            f"set --eval.batch={batch} or export with --batch free"
+        )
+
+
+def shorten_error(error: Exception) -> str:
+    """The first 120 characters of a library's error about an untrusted file, printable."""
+    kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+    return escape_control(kind + format_error(error))[:120]

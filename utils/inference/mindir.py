@@ -1,0 +1,247 @@
+"""MINDIR files: their graph read as protobuf, and the network in a file run like a checkpoint's.
+
+MindSpore writes one node per operator, named `REF::<primitive>`, and one node named `Constant` per
+number, tuple or tensor. Every node has the shape of its result, with -1 for a free axis.
+"""
+
+import os
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn
+from mindspore.train.mind_ir_pb2 import ModelProto
+
+from utils.config import NetworkConfig
+from utils.inference.exported_file import (
+    FileScorer,
+    build_normalization,
+    check_contents,
+    count_classes,
+    shorten_error,
+    warn_without_checksum,
+)
+
+if TYPE_CHECKING:
+    from utils.networks import Network
+
+# The numbers of protobuf's types, the same in ONNX.
+DTYPES = {1: "float32", 2: "uint8", 6: "int32", 7: "int64", 9: "bool", 10: "float16"}
+
+
+class Array(NamedTuple):
+    """An input, an output or the result of a node; a free axis is -1."""
+
+    name: str
+    dtype: int
+    shape: tuple[int, ...]
+
+
+class Node(NamedTuple):
+    """An operator: settings by name; `output` is its only output, or the first of several.
+
+    `kind` is the primitive's name; a call of another graph (a branch, a loop) has a kind of its
+    own.
+    """
+
+    kind: str
+    inputs: tuple[str, ...]
+    settings: dict[str, Any]
+    output: Array
+
+
+class Graph(NamedTuple):
+    """Names in it are unique; `weights` and `constants` are the arrays and values by name."""
+
+    inputs: list[Array]
+    outputs: list[Array]
+    weights: dict[str, np.ndarray]
+    constants: dict[str, Any]
+    nodes: list[Node]
+    info: dict[str, str]
+
+
+class DynamicDim(NamedTuple):
+    """A size that is `times` the batch."""
+
+    times: int
+
+
+class Tiled(NamedTuple):
+    """An array that repeats `part` along an axis, once for every sample."""
+
+    part: np.ndarray
+    axis: int
+
+
+class MindirScorer(FileScorer):
+    """The network in a MINDIR."""
+
+    def __init__(
+        self,
+        path: Path,
+        shape: tuple[int, ...],
+        classes: int,
+        normalize: Optional[Callable[[np.ndarray], np.ndarray]] = None,
+    ):
+        super().__init__(path, shape=shape, classes=classes, normalize=normalize)
+        self.device = ms.get_context("device_target")
+        try:
+            self.net = nn.GraphCell(ms.load(str(path)))
+        except Exception as error:  # noqa: BLE001 MindSpore raises several kinds
+            raise ValueError(f"{path}: not a readable MINDIR: {shorten_error(error)}") from None
+
+    def compute(self, clips: np.ndarray) -> np.ndarray:
+        return self.net(Tensor(clips)).asnumpy()
+
+
+def load_mindir(path: Path, network: "Network", cfg: NetworkConfig) -> MindirScorer:
+    """The network of a MINDIR for the settings of a config file.
+
+    Raises ValueError for a damaged file, or one of another network, number of classes or batch.
+    Logs a warning for a file without a checksum.
+    """
+    warn_without_checksum(path)
+    graph = read_graph(path)
+    source = graph.inputs[0]
+    check_contents(
+        path, cfg=cfg, info=graph.info, classes=graph.outputs[0].shape[-1], batch=source.shape[0]
+    )
+    takes_floats = DTYPES.get(source.dtype) == "float32"
+    normalize = build_normalization(network, cfg) if takes_floats else None
+    return MindirScorer(path, shape=source.shape, classes=count_classes(cfg), normalize=normalize)
+
+
+def read_graph(path: Path) -> Graph:
+    """Raises ValueError if the file is missing or no MINDIR."""
+    if not os.path.isfile(path):
+        raise ValueError(f"{path}: no such file")
+    try:
+        return parse_graph(path.read_bytes())
+    except Exception as error:  # noqa: BLE001 protobuf's own, and those of a damaged file
+        raise ValueError(f"{path}: not a readable MINDIR: {shorten_error(error)}") from None
+
+
+def parse_graph(content: bytes) -> Graph:
+    model = ModelProto()
+    model.ParseFromString(content)
+    graph = model.graph
+    ends = [*graph.input, *graph.output]
+    if not graph.input or not graph.output or not all(item.tensor[0].dims for item in ends):
+        raise ValueError("it has no input or no output")
+    primitives = {f"REF::{primitive.name}": primitive for primitive in model.primitives}
+    constants = [node for node in graph.node if node.op_type == "Constant"]
+    operators = [node for node in graph.node if node.op_type != "Constant"]
+    return Graph(
+        inputs=[parse_array(item.name, item.tensor[0]) for item in graph.input],
+        outputs=[parse_array(item.name, item.tensor[0]) for item in graph.output],
+        weights={tensor.name: parse_tensor(tensor) for tensor in graph.parameter},
+        constants={node.output[0]: parse_value(node.attribute[0]) for node in constants},
+        nodes=[parse_node(node, primitives.get(node.op_type)) for node in operators],
+        info=read_info(model),
+    )
+
+
+def read_info(model: ModelProto) -> dict[str, str]:
+    entries = model.user_info
+    if isinstance(entries, MutableMapping):
+        return dict(entries)
+    return {entry.key: entry.value for entry in entries}  # a list in MindSpore 2.9
+
+
+def write_info(model: ModelProto, info: dict[str, str]) -> None:
+    if isinstance(model.user_info, MutableMapping):
+        model.user_info.update(info)
+        return
+    for key, text in info.items():
+        model.user_info.add(key=key, value=text)
+
+
+def parse_array(name: str, tensor: Any) -> Array:
+    return Array(name, tensor.data_type, tuple(tensor.dims))
+
+
+def parse_tensor(tensor: Any) -> np.ndarray:
+    values = np.frombuffer(tensor.raw_data, DTYPES[tensor.data_type])
+    return values.reshape(tuple(tensor.dims))
+
+
+def parse_node(node: Any, primitive: Any) -> Node:
+    shapes = {attribute.name: attribute for attribute in node.attribute}.get("shape")
+    while shapes is not None and shapes.values:  # of several outputs, the first
+        shapes = shapes.values[0]
+    tensor = shapes.tensors[0] if shapes is not None and shapes.tensors else None
+    name = node.output[0]
+    output = Array(name, 0, ()) if tensor is None else parse_array(name, tensor)
+    if primitive is None:
+        return Node(node.op_type, inputs=tuple(node.input), settings={}, output=output)
+    settings = {attribute.name: parse_value(attribute) for attribute in primitive.attribute}
+    return Node(primitive.op_type, inputs=tuple(node.input), settings=settings, output=output)
+
+
+def parse_value(attribute: Any) -> Any:
+    """A number, a string, an array or a tuple of such; None for an attribute that only orders."""
+    kind = attribute.AttributeType.Name(attribute.type)
+    if kind in ("TUPLE", "LIST"):
+        return tuple(parse_value(item) for item in attribute.values)
+    if kind == "TENSORS":
+        return parse_tensor(attribute.tensors[0])
+    if kind == "STRING":
+        return attribute.strings[0] if attribute.strings else attribute.s.decode()
+    if kind == "FLOAT":
+        return attribute.floats[0] if attribute.floats else attribute.f
+    if kind in ("BOOL", "INT32", "INT64"):
+        number = attribute.ints[0] if attribute.ints else attribute.i
+        return bool(number) if kind == "BOOL" else number
+    return None
+
+
+def with_dynamic_batch(small: Graph, large: Graph) -> Graph:
+    """A graph with a free batch, from the same network's graphs with two batches.
+
+    Only sizes and the repetitions of arrays may differ between the two: they follow the batch.
+    Raises ValueError for any other difference.
+    """
+    batches = small.inputs[0].shape[0], large.inputs[0].shape[0]
+    pairs = list(zip(small.nodes, large.nodes))
+    same = len(small.nodes) == len(large.nodes) and len(small.constants) == len(large.constants)
+    if not same or any((a.kind, a.settings) != (b.kind, b.settings) for a, b in pairs):
+        raise ValueError("--batch free: the network has another graph with another batch")
+    constants = zip(small.constants.items(), large.constants.values())
+    return small._replace(
+        inputs=[free_axes(a, b) for a, b in zip(small.inputs, large.inputs)],
+        outputs=[free_axes(a, b) for a, b in zip(small.outputs, large.outputs)],
+        constants={name: generalize_constant(a, b, batches) for (name, a), b in constants},
+        nodes=[a._replace(output=free_axes(a.output, b.output)) for a, b in pairs],
+    )
+
+
+def free_axes(a: Array, b: Array) -> Array:
+    """`a` with -1 for the sizes that differ from those of `b`."""
+    return a._replace(shape=tuple(x if x == y else -1 for x, y in zip(a.shape, b.shape)))
+
+
+def generalize_constant(a: Any, b: Any, batches: tuple[int, int]) -> Any:
+    """The constant for any batch that is `a` with the first of `batches` and `b` with the second.
+
+    A number becomes a DynamicDim and an array a Tiled if they follow the batch.
+    """
+    small, large = batches
+    if isinstance(a, tuple) and len(a) == len(b):
+        return tuple(generalize_constant(x, y, batches) for x, y in zip(a, b))
+    if isinstance(a, np.ndarray) and a.shape != b.shape:
+        axis = [x == y for x, y in zip(a.shape, b.shape)].index(False)
+        part = a.take(range(a.shape[axis] // small), axis)
+        tiled = (np.concatenate([part] * count, axis) for count in batches)
+        if all(np.array_equal(x, y) for x, y in zip(tiled, (a, b))):
+            return Tiled(part, axis)
+    elif isinstance(a, np.ndarray):
+        if np.array_equal(a, b):
+            return a
+    elif a == b:
+        return a
+    elif isinstance(a, int) and a % small == 0 and a * large == b * small:
+        return DynamicDim(a // small)
+    raise ValueError("--batch free: a number in the network changes with the batch")

@@ -1,0 +1,182 @@
+"""OpenVINO and ONNX Runtime on a CPU: choose one, and run an ONNX file with it.
+
+MindSpore is imported only for a file that takes normalised clips.
+"""
+
+import os
+import platform
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, Optional
+
+import numpy as np
+
+from utils.config import NetworkConfig, Run
+from utils.data.loader import count_workers
+from utils.inference.exported_file import (
+    FileScorer,
+    build_normalization,
+    check_contents,
+    count_classes,
+    shorten_error,
+    warn_without_checksum,
+)
+from utils.inference.onnx_limits import check_model
+from utils.runtime import uncapped_instruction_set
+
+if TYPE_CHECKING:
+    from utils.networks import Network
+
+ENGINES = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}  # the preferred one first
+Session = Callable[[np.ndarray], np.ndarray]  # clips to scores
+
+
+def choose_engine(run: Run) -> str:
+    """The engine for `run.engine`: openvino, onnxruntime or mindspore; for auto the preferred one.
+
+    Raises ValueError for one that is not installed, or that cannot use `run.device`.
+    """
+    if run.engine in ENGINES and run.device != "CPU":
+        raise ValueError(
+            f"run.engine: {run.engine} runs on a CPU only; set --run.device=CPU, or "
+            "--run.engine=mindspore"
+        )
+    if run.engine in ENGINES and not find_spec(run.engine):
+        raise ValueError(f"run.engine: {run.engine} is not installed: pip install {run.engine}")
+    if run.engine != "auto":
+        return run.engine
+    return next(iter(list_engines()), "mindspore") if run.device == "CPU" else "mindspore"
+
+
+def list_engines() -> list[str]:
+    """The engines that `auto` may use, the preferred one first: those that are installed.
+
+    OpenVINO is among them on x86-64 only.
+    """
+    installed = [name for name in ENGINES if find_spec(name)]
+    is_x86 = platform.machine() == "x86_64"
+    return [name for name in installed if name != "openvino" or is_x86]
+
+
+def open_openvino(path: Path, shape: tuple[int, ...], threads: int) -> Session:
+    """A session for clips of one shape."""
+    # OpenVINO imports this package to report its use over the network, and works without it.
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+    # Some processors would compute in bfloat16.
+    settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": str(threads)}
+    # A thread that is bound to a core would wait there for the threads that decode videos.
+    settings.update(PERFORMANCE_HINT="LATENCY", ENABLE_CPU_PINNING="NO")
+    with uncapped_instruction_set():
+        import openvino
+
+        core = openvino.Core()
+        model = core.read_model(str(path))
+        fix_shapes(model, shape)
+        request = core.compile_model(model, "CPU", settings).create_infer_request()
+        request.infer([np.zeros(shape, np.uint8)])
+    return lambda clips: np.array(request.infer([clips])[0])
+
+
+def fix_shapes(model: Any, shape: tuple[int, ...]) -> None:
+    """Makes an OpenVINO model one for clips of one shape, as fast as a file for this batch.
+
+    A -1 among the sizes of a Reshape would cost X3D a copy of the data at every block.
+    """
+    from openvino import opset8
+
+    model.reshape(list(shape))
+    for node in model.get_ordered_ops():
+        if node.get_type_name() == "Reshape" and node.get_output_partial_shape(0).is_static:
+            sizes = opset8.constant(np.array([*node.get_output_shape(0)], np.int64))
+            node.set_argument(1, sizes.output(0))
+    model.validate_nodes_and_infer_types()
+
+
+def open_onnxruntime(path: Path, shape: tuple[int, ...], threads: int) -> Session:
+    """A session for clips of one shape."""
+    import onnxruntime
+
+    onnxruntime.disable_telemetry_events()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3  # errors
+    options.add_free_dimension_override_by_name("batch", shape[0])
+    # Threads that wait would use the cores on which videos are decoded.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    providers = ["CPUExecutionProvider"]
+    session = onnxruntime.InferenceSession(str(path), options, providers=providers)
+    (source,) = session.get_inputs()
+    return lambda clips: session.run(None, {source.name: clips})[0]
+
+
+OPEN = {"openvino": open_openvino, "onnxruntime": open_onnxruntime}
+
+
+class OnnxScorer(FileScorer):
+    """The network in an ONNX file, computed by an inference engine."""
+
+    def __init__(
+        self,
+        path: Path,
+        engine: str,
+        classes: int,
+        shape: tuple[int, ...],
+        normalize: Optional[Session] = None,
+    ):
+        super().__init__(path, shape=shape, classes=classes, normalize=normalize)
+        self.engine = engine
+        self.sessions: dict[tuple, Session] = {}  # by the shape of the clips
+
+    def compute(self, clips: np.ndarray) -> np.ndarray:
+        return self.open_session(clips.shape)(clips)
+
+    def open_session(self, shape: tuple[int, ...]) -> Session:
+        """The session for clips of this shape. The engines raise errors of several kinds."""
+        if shape not in self.sessions:
+            self.sessions[shape] = OPEN[self.engine](self.path, shape, count_workers("auto"))
+        return self.sessions[shape]
+
+
+def load_onnx(path: Path, network: "Network", cfg: NetworkConfig) -> OnnxScorer:
+    """The network of an ONNX file for the settings of a config file.
+
+    Raises ValueError for a damaged file, one of another network, number of classes or batch, or
+    if no engine can run it. Logs a warning for a file without a checksum.
+    """
+    warn_without_checksum(path)
+    engine = choose_engine(cfg.run)
+    if engine == "mindspore":
+        raise ValueError(
+            f"{path}: an ONNX file runs on a CPU by OpenVINO or ONNX Runtime; set --run.device=CPU"
+            f" and --run.engine=auto, or install one: pip install {next(iter(ENGINES))}"
+        )
+    shape, classes, info = read_description(path, cfg.eval.batch)
+    check_contents(path, cfg=cfg, info=info, classes=classes, batch=shape[0])
+    normalize = build_normalization(network, cfg) if info["dtype"] == "float32" else None
+    return OnnxScorer(
+        path, engine=engine, classes=count_classes(cfg), shape=shape, normalize=normalize
+    )
+
+
+def read_description(path: Path, batch: int = 1) -> tuple[tuple[int, ...], int, dict[str, str]]:
+    """(shape of the input, classes, metadata) of an ONNX file; a free batch is 0.
+
+    The metadata include `dtype`, that of the input. Raises ValueError if the file is missing, no
+    ONNX, or beyond the limits of `check_model`; `batch` stands for a free one there.
+    """
+    if not os.path.isfile(path):
+        raise ValueError(f"{path}: no such file")
+    import onnx
+
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+        check_model(model, batch)
+        (source,), (result,) = model.graph.input, model.graph.output
+        shape = tuple(d.dim_value for d in source.type.tensor_type.shape.dim)
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(source.type.tensor_type.elem_type)
+        info = {entry.key: entry.value for entry in model.metadata_props}
+        classes = result.type.tensor_type.shape.dim[-1].dim_value
+    except Exception as error:  # noqa: BLE001 protobuf's and the checker's own
+        raise ValueError(f"{path}: not a readable ONNX file: {shorten_error(error)}") from None
+    return shape, classes, {**info, "dtype": dtype.name}

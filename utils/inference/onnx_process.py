@@ -1,0 +1,56 @@
+"""Runs an ONNX file by an inference engine in a separate process.
+
+    python -m utils.inference.onnx_process ENGINE FILE CLIPS SCORES
+
+A defect of an engine can end its process without a Python exception, on some processors only. At
+the export of a file it must end this process, not the run. CLIPS and SCORES are .npz files with the
+same names of arrays.
+"""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from utils.config import ROOT
+from utils.data.loader import count_workers
+from utils.inference.onnx import ENGINES, OPEN
+from utils.processes import describe_exit, die_with_parent
+
+
+class EngineError(RuntimeError):
+    """An engine cannot run a file."""
+
+
+def run_in_process(engine: str, file: Path, batches: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The scores of each batch of clips, by an ONNX file. Writes scratch files beside it.
+
+    Raises EngineError if the process fails.
+    """
+    clips, scores = (file.with_name(f"{name}.npz").absolute() for name in ("clips", "scores"))
+    np.savez(clips, *batches)
+    command = [sys.executable, "-m", __name__, engine, file.absolute(), clips, scores]
+    done = subprocess.run(
+        [*map(str, command)], cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        errors="replace",
+    )  # fmt: skip
+    if done.returncode:
+        reason = describe_exit(done.returncode, done.stderr.splitlines())
+        raise EngineError(f"{ENGINES[engine]} cannot run the exported file: its process {reason}")
+    with np.load(scores) as arrays:
+        return [arrays[name] for name in arrays.files]
+
+
+def main(engine: str, file: str, clips: str, scores: str) -> None:
+    die_with_parent()
+    results = []
+    with np.load(clips) as arrays:
+        for batch in (arrays[name] for name in arrays.files):
+            results.append(OPEN[engine](Path(file), batch.shape, count_workers("auto"))(batch))
+    np.savez(scores, *results)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,40 @@
+"""The operators of the networks in three back ends, one of which is chosen per network.
+
+    with kernels.use(kernels.select("Ascend")):
+        net = TSM(...)
+
+Layers take their operators from `current()` when they are built, and hold no branch on devices.
+`plain.Plain` defines what the operators compute; the other back ends replace some of them.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from utils.nn.kernels.ascend import Ascend
+from utils.nn.kernels.plain import Gpu, Plain
+
+DEVICES = {"Ascend": Ascend, "GPU": Gpu, "CPU": Plain}
+PLAIN = Plain()
+
+_current: ContextVar[Plain] = ContextVar("kernels", default=PLAIN)
+
+
+def select(device: str) -> Plain:
+    """The operators for a device. A training on a CPU may use `cpu.operators.Cpu` instead."""
+    return DEVICES[device]()
+
+
+def current() -> Plain:
+    """The operators of the network that is being built; outside of `use`, the plain ones."""
+    return _current.get()
+
+
+@contextmanager
+def use(kernels: Plain) -> Iterator[None]:
+    """Layers that are built inside have the operators of `kernels`."""
+    token = _current.set(kernels)
+    try:
+        yield
+    finally:
+        _current.reset(token)

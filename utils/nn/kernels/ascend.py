@@ -1,0 +1,268 @@
+"""The operators of the networks for Ascend: fewer kernels, and none on the AI CPU.
+
+The dry runs of `scripts/dry_run` count the kernels. Those marked with Ext are of CANN's aclnn.
+"""
+
+from typing import Any, Callable
+
+import numpy as np
+from mindspore import ParameterTuple, Tensor, amp, nn, ops
+from mindspore import dtype as mstype
+from mindspore.ops import constexpr
+from mindspore.ops.auto_generate import (
+    BatchNormExt,
+    ConstantPadND,
+    GeluExt,
+    InplaceMul,
+    LayerNormExt,
+    LinalgVectorNorm,
+    MeanExt,
+)
+
+from utils.nn.kernels import plain
+from utils.nn.kernels.plain import BATCH_WEIGHT, EPSILON, Operator, Plain
+
+LOWEST_HALF = -65504.0
+
+
+class Gelu(Operator):
+    """One kernel, exact."""
+
+    def __init__(self):
+        super().__init__()
+        self.gelu = GeluExt()
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.gelu(x, "none")
+
+
+class BatchNorm(Operator):
+    """One kernel forward and one backward; ops.BatchNorm has two of each."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = BatchNormExt()
+
+    def construct(self, x, gamma, beta, mean, variance) -> tuple:
+        return self.norm(x, gamma, beta, mean, variance, True, BATCH_WEIGHT, EPSILON)
+
+
+class LayerNorm(Operator):
+    """Takes float16 with float32 weights."""
+
+    def __init__(self, eps: float):
+        super().__init__()
+        self.eps = eps
+        self.norm = LayerNormExt()
+
+    def construct(self, x: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
+        return self.norm(x, gamma.shape, gamma, beta, self.eps)[0]
+
+
+class PaddedMaxPool2d(nn.Cell):
+    """Max pool as two kernels of the AI core: pad with the lowest float16, then pool.
+
+    MindSpore's own padded max pool runs on the AI CPU, forward and backward.
+    """
+
+    def __init__(self, kernel: int, stride: int):
+        super().__init__()
+        self.half = (kernel - 1) // 2
+        self.pool = nn.MaxPool2d(kernel_size=kernel, stride=stride, pad_mode="valid")
+
+    def construct(self, x: Tensor) -> Tensor:
+        lowest = ops.cast(Tensor(LOWEST_HALF, mstype.float32), x.dtype)
+        return self.pool(ops.PadV3()(x, (self.half,) * 4, lowest))
+
+
+class Multiply(Operator):
+    """One kernel, which broadcasts."""
+
+    def construct(self, x: Tensor, factors: Tensor) -> Tensor:
+        return x * factors
+
+
+class ChannelMeans(Operator):
+    """One kernel, which sums in float32."""
+
+    def __init__(self):
+        super().__init__()
+        self.mean = MeanExt()
+
+    def construct(self, x: Tensor) -> Tensor:
+        axes = (2, 3) if x.ndim == 4 else (2, 3, 4)
+        return ops.cast(self.mean(x, axes, True, mstype.float32), x.dtype)
+
+
+class SelectRows(Operator):
+    """In the type of the table: the selection of rows does not round."""
+
+    def __init__(self, matrix: np.ndarray):
+        super().__init__()
+        self.matrix = (Tensor(matrix.astype(np.float32)),)  # amp does not cast a tensor in a tuple
+        self.half = (Tensor(matrix.astype(np.float16)),)
+        self.product = ops.MatMul()
+
+    def construct(self, table: Tensor) -> Tensor:
+        if table.dtype == mstype.float16:
+            return self.product(self.half[0], table)
+        return self.product(self.matrix[0], ops.cast(table, mstype.float32))
+
+
+def shift_frames(x: Tensor, by: int) -> Tensor:
+    """One kernel that crops and pads."""
+    return x if by == 0 else ConstantPadND()(x, (0, 0, 0, 0, -by, by), 0.0)
+
+
+def stack(arrays: tuple, axis: int) -> Tensor:
+    """In float16 Stack is fewer kernels than Concat.
+
+    For a 910A with several ranks, MindSpore 2.10 finds no kernel of a float32 Stack (dry run).
+    """
+    if arrays[0].dtype == mstype.float32:
+        return plain.stack(arrays, axis)
+    return ops.stack(arrays, axis)
+
+
+def project_and_pool(
+    x: Tensor, qkv: nn.Cell, pools: tuple, heads: int, grid: tuple, has_token: bool
+) -> tuple:
+    """One matrix product, and one pooling for keys and values."""
+    wide = qkv(x, 0, 1)  # (B, 3*h*d, N)
+    width = wide.shape[1] // 3
+    size = width // heads
+    class_tokens = (None, None, None)
+    if has_token:
+        class_tokens = ops.split(wide[:, :, :1], width, 1)
+        wide = wide[:, :, 1:]
+    q, kv = ops.split(wide, (width, 2 * width), 1)
+    q = pools[0](ops.reshape(q, (-1, size, *grid)))
+    # All heads of the keys use the same kernels, so do all heads of the values.
+    kernels = stack((pools[1].weight, pools[2].weight), 0)  # (2, d, 1, 3, 3, 3)
+    kernels = ops.expand_dims(ops.cast(kernels, kv.dtype), 1)
+    shape = (2, heads, *kernels.shape[2:])
+    kernels = ops.reshape(ops.broadcast_to(kernels, shape), (2 * width, *shape[3:]))
+    kv = pools[1].conv(ops.reshape(kv, (-1, 2 * width, *grid)), kernels)
+    k, v = ops.split(kv, width, 1)
+    parts = ()
+    for part, class_token in zip((q, k, v), class_tokens):
+        parts += (plain.convert_to_tokens(part, class_token=class_token, heads=heads, size=size),)
+    return parts
+
+
+@constexpr
+def mark_others(count: int) -> Tensor:
+    """(1, 1, count, 1): 0 for the first token, 1 for the others."""
+    return Tensor((np.arange(count) > 0).astype(np.float32).reshape(1, 1, count, 1))
+
+
+def clear_class_token(x: Tensor) -> Tensor:
+    """One kernel."""
+    return x * ops.cast(mark_others(x.shape[2]), x.dtype)
+
+
+class VectorNorm(Operator):
+    """One kernel an array."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = LinalgVectorNorm()
+        self.map = ops.HyperMap()
+
+    def construct(self, arrays: tuple) -> Tensor:
+        norms = self.map(ops.partial(compute_norm, self.norm), arrays)
+        return compute_norm(self.norm, ops.stack(norms))
+
+
+def compute_norm(kernel, x: Tensor) -> Tensor:
+    return kernel(x, 2.0, None, False, mstype.float32)
+
+
+class AdamW(Operator):
+    """Decays the weights in place, then moves them by Adam's kernel.
+
+    AdamWeightDecay comes with two more kernels, which subtract constants; these come with none.
+    """
+
+    def __init__(
+        self, groups: list[dict], weights: tuple, betas: tuple, rates: np.ndarray, factors
+    ):
+        super().__init__()
+        decayed = [group for group in groups if group["weight_decay"]]
+        self.decayed = tuple(ParameterTuple(group["params"]) for group in decayed)
+        self.factors = tuple(
+            Tensor(1 - rates * group["weight_decay"], mstype.float32) for group in decayed
+        )
+        self.betas = betas
+        self.product = InplaceMul()
+        self.adam = ops.Adam()
+        self.zero = Tensor(0.0, mstype.float32)
+        self.map = ops.HyperMap()
+
+    def construct(self, gradients, weights, moment1, moment2, rate, epsilon, step) -> tuple:
+        done = ()
+        for i in range(len(self.decayed)):
+            factor = ops.reshape(ops.gather(self.factors[i], step, 0), ())
+            done += (self.map(ops.partial(shrink, self.product, factor), self.decayed[i]),)
+        rate = ops.depend(rate, done)
+        betas = (Tensor(self.betas[0], mstype.float32), Tensor(self.betas[1], mstype.float32))
+        move = ops.partial(move_weight, self.adam, self.zero, rate, betas, epsilon)
+        return self.map(move, gradients, weights, moment1, moment2)
+
+
+def shrink(product, factor: Tensor, weight: Tensor) -> Tensor:
+    return product(weight, factor)
+
+
+def move_weight(kernel, zero, rate, betas, epsilon, gradient, weight, mean, variance) -> tuple:
+    """Without the kernel's own bias correction: its powers of the betas are 0."""
+    return kernel(weight, mean, variance, zero, zero, rate, betas[0], betas[1], epsilon, gradient)
+
+
+class Ascend(Plain):
+    """The operators of an Ascend."""
+
+    shift_frames = staticmethod(shift_frames)
+    stack = staticmethod(stack)
+    project_and_pool = staticmethod(project_and_pool)
+    clear_class_token = staticmethod(clear_class_token)
+
+    def batch_norm(self) -> Callable:
+        return BatchNorm()
+
+    def layer_norm(self, eps: float) -> Callable:
+        return LayerNorm(eps)
+
+    def linear(self) -> Callable:
+        return ops.Dense()  # product and bias in one kernel
+
+    def gelu(self) -> Callable:
+        return Gelu()
+
+    def max_pool(self, kernel: int, stride: int) -> nn.Cell:
+        return PaddedMaxPool2d(kernel, stride)
+
+    def multiply(self) -> Callable:
+        return Multiply()
+
+    def scale_channels(self) -> Callable:
+        return Multiply()
+
+    def channel_means(self) -> Callable:
+        return ChannelMeans()
+
+    def select_rows(self, matrix: np.ndarray) -> Callable:
+        return SelectRows(matrix)
+
+    def all_finite(self) -> Callable:
+        """MindSpore's check if it is one kernel, which depends on CANN; else it is four an array.
+
+        AllFinite is built for some versions of CANN only.
+        """
+        return amp.all_finite if amp._enable_all_finite() else super().all_finite()
+
+    def vector_norm(self) -> Callable:
+        return VectorNorm()
+
+    def adamw(self, **settings: Any) -> Callable:
+        return AdamW(**settings)

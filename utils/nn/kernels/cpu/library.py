@@ -1,0 +1,182 @@
+"""Compiles the kernels of this folder for the CPU of this machine, once.
+
+They need g++ and a processor that MindSpore's oneDNN has convolutions for. If that is missing or
+ZOO_CPU_KERNELS is 0, the networks use MindSpore's own kernels: the same numbers up to rounding.
+"""
+
+import ctypes
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import IO, Callable
+
+from utils.files import compute_sha256, lock_folder
+from utils.messages import SETTINGS_LINE, print_line, shorten
+from utils.processes import describe_exit
+
+SOURCES = Path(__file__).resolve().parent
+SWITCH = "ZOO_CPU_KERNELS"
+LIBRARY = "libkernels.so"
+ONEDNN = "libdnnl.so"
+CHECKSUMS = "checksums.json"
+COMPILE_SECONDS = 600  # of g++ at most; it takes 10 to 35 on two cores
+CHECK = """
+import ctypes, sys
+ctypes.CDLL(sys.argv[1])
+library = ctypes.CDLL(sys.argv[2])
+for name in sys.argv[3:]:
+    getattr(library, name)
+"""
+OPTIONS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math")
+OPTIONS += ("-fopenmp", "-shared", "-fPIC")
+
+
+def load(cache: Path, report: Callable[[str], object] = print_line) -> Path:
+    """The library of the kernels, compiled in `cache` if it is not there.
+
+    Raises OSError with one line if it cannot be used here. `report` gets a line before a
+    compilation.
+    """
+    if os.environ.get(SWITCH) == "0":
+        raise OSError(f"{SWITCH} is 0")
+    if platform.machine() != "x86_64" or not shutil.which("g++"):
+        raise OSError("they need g++ and an x86-64 processor")
+    library = find_or_compile(cache, report)
+    ctypes.CDLL(str(library))
+    return library
+
+
+def find_or_compile(cache: Path, report: Callable[[str], object]) -> Path:
+    """The library in a folder whose name has a checksum of all that it depends on.
+
+    A folder that is incomplete or damaged is compiled again. Raises OSError.
+    """
+    folder = cache / compute_checksum()
+    if not is_sound(folder):
+        cache.mkdir(parents=True, exist_ok=True)
+        with wait_for_lock(cache):
+            if not is_sound(folder):  # else another process has compiled it
+                for scratch in cache.glob("tmp*"):  # of a compilation that was killed
+                    shutil.rmtree(scratch, ignore_errors=True)
+                report("compiling the zoo's CPU kernels, once; this takes about half a minute ...")
+                compile_into(folder)
+    return folder / LIBRARY
+
+
+def wait_for_lock(cache: Path) -> IO:
+    """A lock of the cache; it lasts until it is closed. Raises OSError if it is never free."""
+    end = time.monotonic() + COMPILE_SECONDS
+    while True:
+        lock = lock_folder(cache)
+        if lock is not None:
+            return lock
+        if time.monotonic() > end:
+            raise TimeoutError(f"another process has locked {cache} for {COMPILE_SECONDS} s")
+        time.sleep(0.2)
+
+
+def is_sound(folder: Path) -> bool:
+    """Whether both files are there, with the content that they had when they were compiled."""
+    try:
+        return json.loads((folder / CHECKSUMS).read_text()) == compute_file_checksums(folder)
+    except (OSError, ValueError):
+        return False
+
+
+def compute_file_checksums(folder: Path) -> dict[str, str]:
+    return {name: compute_sha256(folder / name) for name in (LIBRARY, ONEDNN)}
+
+
+def compile_into(folder: Path) -> None:
+    """Compiles and checks the library beside `folder`, and replaces the folder by the result.
+
+    After a power cut the folder is whole or not there. Raises OSError.
+    """
+    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+        building = Path(temporary) / "kernels"
+        building.mkdir()
+        run_compiler(building / LIBRARY)
+        shutil.copy(find_onednn(), building / ONEDNN)
+        check_functions(building)
+        (building / CHECKSUMS).write_text(json.dumps(compute_file_checksums(building)))
+        for path in (*building.iterdir(), building):
+            flush_to_disk(path)
+        if folder.exists():
+            folder.rename(Path(temporary) / "damaged")
+        building.rename(folder)
+
+
+def run_compiler(target: Path) -> None:
+    """Compiles the sources to a library. Raises OSError with the first line of an error."""
+    command = ["g++", *OPTIONS, *map(str, sorted(SOURCES.glob("*.cc"))), "-ldl", "-o", str(target)]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        try:
+            _, message = process.communicate(timeout=COMPILE_SECONDS)
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)  # g++ and the processes that it has started
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise TimeoutError(f"g++ has not ended after {COMPILE_SECONDS} s") from None
+            raise
+    if process.returncode:
+        lines = message.strip().splitlines() or [f"g++ {describe_exit(process.returncode)}"]
+        raise OSError(shorten(lines[0], SETTINGS_LINE))
+
+
+def check_functions(folder: Path) -> None:
+    """Loads both libraries, and looks up all kernels. Raises OSError.
+
+    Another process does this: a damaged library would end this one.
+    """
+    text = "\n".join(path.read_text() for path in sorted(SOURCES.glob("*.cc")))
+    names = re.findall(r'^(?:KERNEL\(|extern "C" int )(\w+)', text, re.MULTILINE)
+    arguments = [str(folder / ONEDNN), str(folder / LIBRARY), *names]
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", CHECK, *arguments],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode:
+        how = describe_exit(done.returncode, done.stderr.splitlines())
+        raise OSError(f"the compiled kernels cannot be loaded: the check {how}")
+
+
+def flush_to_disk(path: Path) -> None:
+    """Waits until a file or the entries of a folder are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def find_onednn() -> Path:
+    return Path(importlib.util.find_spec("mindspore").origin).parent / "lib" / "libdnnl.so.3"
+
+
+def compute_checksum() -> str:
+    """Of the sources, MindSpore's version and the processor's instructions."""
+    text = [importlib.metadata.version("mindspore"), " ".join(OPTIONS)]
+    text += [path.read_text() for path in sorted(SOURCES.glob("*.cc"))]
+    flags = re.search(r"^flags\s*:.*$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    text.append(flags[0] if flags else "")
+    return hashlib.sha256("\n".join(text).encode()).hexdigest()[:16]

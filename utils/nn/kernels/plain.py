@@ -1,0 +1,540 @@
+"""The operators of the networks, computed by MindSpore on any device: the definition of each.
+
+A method of `Plain` returns a primitive, a function or a Cell without weights, which a layer calls
+in `construct`. The other back ends are subclasses: they replace operators, and keep signatures.
+"""
+
+from typing import Any, Callable, Optional
+
+import numpy as np
+from mindspore import Tensor, amp, nn, ops
+from mindspore import dtype as mstype
+from mindspore.ops import constexpr
+
+EPSILON = 1e-5  # of batch norms
+BATCH_WEIGHT = 0.1  # of a batch in the running statistics of batch norms
+
+
+class Operator(nn.Cell):
+    """A Cell without weights: a part of the layer that holds it."""
+
+
+def list_layers(cell: nn.Cell) -> list[nn.Cell]:
+    """The Cells inside that are not operators."""
+    return [inner for inner in cell.cells() if not isinstance(inner, Operator)]
+
+
+def merge_time_height(x: Tensor) -> Tensor:
+    """(N, C, T, H, W) to (N, C, T*H, W)."""
+    n, c, t, h, w = x.shape
+    return ops.reshape(x, (n, c, t * h, w))
+
+
+def split_time_height(x: Tensor, t: int) -> Tensor:
+    """(N, C, T*H, W) to (N, C, T, H, W)."""
+    n, c, th, w = x.shape
+    return ops.reshape(x, (n, c, t, th // t, w))
+
+
+class PointwiseConv3d(Operator):
+    """A 1x1x1 convolution of clips, computed as 2-D convolutions: `conv` and, strided, `strided`.
+
+    Weight (cout, cin, 1, 1, 1), bias (cout,) or None.
+    """
+
+    def __init__(self, stride: int, conv: Callable, strided: Callable):
+        super().__init__()
+        self.stride = stride
+        self.conv = conv
+        self.strided = strided
+        self.add = ops.BiasAdd()
+
+    def construct(self, x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:
+        t = x.shape[2]
+        conv = self.strided
+        if x.shape[3] % self.stride:  # a stride over merged rows would not start at each first row
+            x = x[:, :, :, :: self.stride, :: self.stride]
+            conv = self.conv
+        x = conv(merge_time_height(x), ops.reshape(weight, weight.shape[:4]))
+        if bias is not None:
+            x = self.add(x, bias)
+        return split_time_height(x, t)
+
+
+class BatchNorm3d(Operator):
+    """A batch norm of clips, computed by a 2-D one."""
+
+    def __init__(self, norm: Callable):
+        super().__init__()
+        self.norm = norm
+
+    def construct(self, x, gamma, beta, mean, variance) -> tuple:
+        y = self.norm(merge_time_height(x), gamma, beta, mean, variance)[0]
+        return (ops.reshape(y, x.shape),)
+
+
+class MatMul(Operator):
+    """Products of (..., m, k) and (..., k, n); with `transpose`, the second is (..., n, k)."""
+
+    def __init__(self, transpose: bool):
+        super().__init__()
+        self.product = ops.BatchMatMul(transpose_b=transpose)
+
+    def construct(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.product(x, y)
+
+
+class Linear(Operator):
+    """(..., cin) to (..., cout); weight (cout, cin), bias (cout,)."""
+
+    def __init__(self):
+        super().__init__()
+        self.product = ops.MatMul(transpose_b=True)
+        self.add = ops.BiasAdd()
+
+    def construct(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        y = self.product(ops.reshape(x, (-1, weight.shape[1])), weight)
+        return ops.reshape(self.add(y, bias), (*x.shape[:-1], weight.shape[0]))
+
+
+class ChannelsFirstLinear(Operator):
+    """(B, N, cin) to (B, cout, N); weight (cout, cin), bias (cout,)."""
+
+    def __init__(self):
+        super().__init__()
+        self.product = ops.BatchMatMul(transpose_b=True)
+        self.add = ops.BiasAdd()
+
+    def construct(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        weight = ops.broadcast_to(weight, (x.shape[0], *weight.shape))
+        return self.add(self.product(weight, x), bias)
+
+
+class LayerNorm(Operator):
+    """Over the last axis, computed in the type of `gamma`; the output has the input's type."""
+
+    def __init__(self, eps: float):
+        super().__init__()
+        self.norm = ops.LayerNorm(begin_norm_axis=-1, begin_params_axis=-1, epsilon=eps)
+
+    def construct(self, x: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
+        return ops.cast(self.norm(ops.cast(x, gamma.dtype), gamma, beta)[0], x.dtype)
+
+
+class GELU(Operator):
+    """x * Phi(x).
+
+    MindSpore's own divides by a number. On a CPU, a kernel that broadcasts keeps an index of 16
+    bytes for every element of its output as long as the graph lives. Multiplication by a number
+    does not. If large maps must be broadcast, `ops.broadcast_to` is called first.
+    """
+
+    def construct(self, x: Tensor) -> Tensor:
+        return x * 0.5 * (1.0 + ops.erf(x * 0.5**0.5))
+
+
+class Multiply(Operator):
+    """x * factors, which are broadcast to x (see GELU)."""
+
+    def construct(self, x: Tensor, factors: Tensor) -> Tensor:
+        return x * ops.broadcast_to(factors, x.shape)
+
+
+class ScaleChannels(Operator):
+    """(N, C, ...) times factors (N, C, 1, ...), which are broadcast along rows."""
+
+    def construct(self, x: Tensor, factors: Tensor) -> Tensor:
+        n, c = x.shape[:2]
+        rows = ops.reshape(x, (n * c, -1))
+        factors = ops.broadcast_to(ops.reshape(factors, (n * c, 1)), rows.shape)
+        return ops.reshape(rows * factors, x.shape)
+
+
+class ChannelMeans(Operator):
+    """The means (N, C, 1, ...) of (N, C, ...). The sums are float32: large ones exceed 65504.
+
+    On a CPU sums along rows are ten times faster than sums along several axes.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.sum = ops.ReduceSum()
+
+    def construct(self, x: Tensor) -> Tensor:
+        n, c = x.shape[:2]
+        rows = ops.reshape(x, (n * c, -1))
+        means = self.sum(ops.cast(rows, mstype.float32), 1) * (1 / rows.shape[1])
+        return ops.reshape(ops.cast(means, x.dtype), (n, c, *[1] * (x.ndim - 2)))
+
+
+class SelectRows(Operator):
+    """matrix @ table, in float32: rows of a table (length, d), or mixtures of two rows."""
+
+    def __init__(self, matrix: np.ndarray):
+        super().__init__()
+        self.matrix = (Tensor(matrix.astype(np.float32)),)  # amp does not cast a tensor in a tuple
+        self.product = ops.MatMul()
+
+    def construct(self, table: Tensor) -> Tensor:
+        return self.product(self.matrix[0], ops.cast(table, mstype.float32))
+
+
+class TemporalShift(Operator):
+    """Moves channels of (N*T, C, H, W), T segments, one frame along the time axis.
+
+    The first `fold` channels come from the next frame, as many from the previous one. Outside the
+    clip there are zeros.
+    """
+
+    def __init__(self, segments: int, fold: int):
+        super().__init__()
+        self.segments = segments
+        self.fold = fold
+
+    def construct(self, x: Tensor) -> Tensor:
+        fold = self.fold
+        if fold == 0:
+            return x
+        nt, c, h, w = x.shape
+        x = x.reshape(-1, self.segments, c, h, w)  # (N, T, C, H, W)
+        zeros = ops.zeros_like(x[:, :1, :fold])
+        from_next = ops.cat((x[:, 1:, :fold], zeros), axis=1)
+        from_previous = ops.cat((zeros, x[:, :-1, fold : 2 * fold]), axis=1)
+        x = ops.cat((from_next, from_previous, x[:, :, 2 * fold :]), axis=2)
+        return x.reshape(nt, c, h, w)
+
+
+def shift_frames(x: Tensor, by: int) -> Tensor:
+    """Shifts (N, C, T, H, W) along T: frame i of the result is frame i + by, or zero outside."""
+    if by == 0:
+        return x
+    zeros = ops.zeros((*x.shape[:2], abs(by), *x.shape[3:]), x.dtype)
+    if by > 0:
+        return ops.cat((x[:, :, by:], zeros), axis=2)
+    return ops.cat((zeros, x[:, :, :by]), axis=2)
+
+
+def stack(arrays: tuple, axis: int) -> Tensor:
+    """Arrays of one shape along a new axis."""
+    shape = arrays[0].shape
+    parts = ()
+    for array in arrays:
+        parts += (ops.reshape(array, (*shape[:axis], 1, *shape[axis:])),)
+    return ops.Concat(axis)(parts)
+
+
+def convolve_channels(x: Tensor, weight: Tensor, stride: int, groups: int) -> Tensor:
+    """A 2-D convolution in groups, with padding (k - 1) / 2."""
+    _, _, kh, kw = weight.shape
+    conv = ops.Conv2D(
+        out_channel=weight.shape[0],
+        kernel_size=(kh, kw),
+        pad_mode="pad",
+        pad=(kh // 2, kh // 2, kw // 2, kw // 2),
+        stride=stride,
+        group=groups,
+    )
+    return conv(x, weight)
+
+
+class DepthwiseTaps(Operator):
+    """Implementation `taps` of a depthwise 3-D convolution: see `utils/nn/conv3d.py`.
+
+    The shifted copies of the clip are separate channels, (N, C*kt*T, H, W); the taps are then
+    summed.
+    """
+
+    def __init__(self, stride: int, shift_frames: Callable, stack: Callable):
+        super().__init__()
+        self.stride = stride
+        self.shift_frames = shift_frames
+        self.stack = stack
+
+    def construct(self, x: Tensor, weight: Tensor) -> Tensor:
+        n, c, t, h, w = x.shape
+        _, _, kt, kh, kw = weight.shape
+        taps = [tap for tap in range(kt) if -t < tap - kt // 2 < t]
+        copies = ()
+        for tap in taps:  # output frame i reads input frame i + tap - kt // 2
+            copies += (self.shift_frames(x, tap - kt // 2),)
+        k = len(taps)
+        if k < kt:  # the kernel is longer than two clips
+            weight = weight[:, :, taps[0] : taps[-1] + 1]
+        weight = ops.broadcast_to(ops.reshape(weight, (c, k, 1, kh, kw)), (c, k, t, kh, kw))
+        copies = self.stack(copies, 2)
+        if kh == 1 and kw == 1 and self.stride == 1:
+            y = copies * ops.reshape(weight, (1, c, k, t, 1, 1))
+        else:
+            channels = c * k * t
+            weight = ops.reshape(weight, (channels, 1, kh, kw))
+            x = ops.reshape(copies, (n, channels, h, w))
+            y = convolve_channels(x, weight, self.stride, channels)
+        return ops.reshape(y, (n, c, k, t, *y.shape[-2:])).sum(2)
+
+
+class DepthwiseFrames(Operator):
+    """Implementation `frames` of a depthwise 3-D convolution: see `utils/nn/conv3d.py`.
+
+    Output frame o of a channel multiplies input frame i with the kernel's tap i - o + kt // 2.
+    """
+
+    def __init__(self, stride: int):
+        super().__init__()
+        self.stride = stride
+        self.spread = ops.BatchMatMul()
+
+    def construct(self, x: Tensor, weight: Tensor) -> Tensor:
+        n, c, t, h, w = x.shape
+        _, _, kt, kh, kw = weight.shape
+        bands = ops.cast(make_tap_bands(c, t, kt), weight.dtype)
+        weight = self.spread(bands, ops.reshape(weight, (c, kt, kh * kw)))  # (C, T*T, kh*kw)
+        weight = ops.reshape(weight, (c * t, t, kh, kw))
+        x = convolve_channels(ops.reshape(x, (n, c * t, h, w)), weight, self.stride, c)
+        return ops.reshape(x, (x.shape[0], c, t, *x.shape[2:]))
+
+
+@constexpr
+def make_tap_bands(c: int, t: int, kt: int) -> Tensor:
+    """(C, T*T, kt): 1 if output frame o reads input frame i through this tap, i - o + kt // 2."""
+    frame = np.arange(t)
+    tap = frame[None, :] - frame[:, None] + kt // 2  # (o, i)
+    bands = (tap[..., None] == np.arange(kt)).reshape(t * t, kt)
+    return Tensor(np.broadcast_to(bands, (c, *bands.shape)).astype(np.float32))
+
+
+def project_and_pool(
+    x: Tensor, qkv: nn.Cell, pools: tuple, heads: int, grid: tuple, has_token: bool
+) -> tuple:
+    """Pooled queries, keys and values (B, h, N', d) of tokens (B, N, C).
+
+    `qkv(x, i, 3)` projects to the queries (i = 0), keys or values (B, h*d, N) of all heads; `pools`
+    are the poolings of their maps (B*h, d, *grid). A class token, the first one, is not pooled.
+    """
+    parts = ()
+    for i in range(3):
+        part = qkv(x, i, 3)
+        class_token = part[:, :, :1] if has_token else None
+        part = part[:, :, 1:] if has_token else part
+        maps = ops.reshape(part, (-1, part.shape[1] // heads, *grid))
+        parts += (
+            convert_to_tokens(
+                pools[i](maps), class_token=class_token, heads=heads, size=maps.shape[1]
+            ),
+        )
+    return parts
+
+
+def convert_to_tokens(x: Tensor, class_token: Optional[Tensor], heads: int, size: int) -> Tensor:
+    """Pooled maps (..., T, H, W) of all heads to tokens (B, h, N', d), class token first."""
+    x = ops.reshape(x, (-1, size, x.shape[2] * x.shape[3] * x.shape[4]))
+    if class_token is not None:
+        x = ops.cat((ops.reshape(class_token, (-1, size, 1)), x), 2)
+    x = ops.transpose(x, (0, 2, 1))
+    return ops.reshape(x, (-1, heads, x.shape[1], size))
+
+
+def clear_class_token(x: Tensor) -> Tensor:
+    """Tokens (B, h, N, d) with zeros for the first token."""
+    return ops.cat((ops.zeros_like(x[:, :, :1]), x[:, :, 1:]), 2)
+
+
+def compute_total(x: Tensor) -> Tensor:
+    return ops.ReduceSum()(x, ())
+
+
+def compute_square_sum(x: Tensor) -> Tensor:
+    return ops.square(x.astype(mstype.float32)).sum()
+
+
+class SumIsFinite(Operator):
+    """Whether all arrays of a tuple are finite: their sum is finite only if all terms are."""
+
+    def __init__(self, total: Callable):
+        super().__init__()
+        self.total = total
+        self.map = ops.HyperMap()
+
+    def construct(self, arrays: tuple) -> Tensor:
+        return ops.isfinite(ops.addn(self.map(self.total, arrays)))
+
+
+class VectorNorm(Operator):
+    """The L2 norm of a tuple of arrays, float32."""
+
+    def __init__(self, square_sum: Callable):
+        super().__init__()
+        self.square_sum = square_sum
+        self.map = ops.HyperMap()
+
+    def construct(self, arrays: tuple) -> Tensor:
+        return ops.sqrt(ops.addn(self.map(self.square_sum, arrays)))
+
+
+class AdamW(Operator):
+    """Moves weights as AdamW, and writes both moments.
+
+    `groups` are those of `utils.train.optimizers.AdamW`. `rates` (updates,) are the rates that
+    decay the weights, `factors` (updates,) the corrections of the bias, which `rate` and `epsilon`
+    of an update contain.
+    """
+
+    def __init__(
+        self, groups: list[dict], weights: tuple, betas: tuple, rates: np.ndarray, factors
+    ):
+        super().__init__()
+        # The kernel multiplies the decay by its rate: rate * factor * (decay / factor).
+        decays = [group["weight_decay"] / factors for group in groups]
+        self.decays = tuple(Tensor(decay, mstype.float32) for decay in decays)
+        group_of = {id(p): k for k, group in enumerate(groups) for p in group["params"]}
+        self.positions = tuple(group_of[id(weight)] for weight in weights)
+        self.betas = betas
+        self.kernel = ops.AdamWeightDecay()
+        self.map = ops.HyperMap()
+
+    def construct(self, gradients, weights, moment1, moment2, rate, epsilon, step) -> tuple:
+        of_groups = ()
+        for decay in self.decays:
+            of_groups += (ops.reshape(ops.gather(decay, step, 0), ()),)
+        decays = self.map(ops.partial(take_element, of_groups), self.positions)
+        move = ops.partial(move_weight, self.kernel, rate, self.betas, epsilon)
+        return self.map(move, gradients, weights, moment1, moment2, decays)
+
+
+def take_element(values: tuple, index: int) -> Tensor:
+    return values[index]
+
+
+def move_weight(kernel, rate, betas, epsilon, gradient, weight, mean, variance, decay) -> tuple:
+    return kernel(weight, mean, variance, rate, betas[0], betas[1], epsilon, decay, gradient)
+
+
+class Plain:
+    """MindSpore's operators."""
+
+    shift_frames = staticmethod(shift_frames)
+    stack = staticmethod(stack)
+    project_and_pool = staticmethod(project_and_pool)
+    clear_class_token = staticmethod(clear_class_token)
+
+    def conv2d(
+        self,
+        cout: int,
+        kernel: tuple[int, int],
+        stride: int,
+        padding: Optional[int],
+        groups: int = 1,
+    ) -> Callable:
+        """Called with (N, cin, H, W) and the weight (cout, cin / groups, *kernel).
+
+        `padding` is that of every side; None pads as MindSpore's `same`.
+        """
+        return ops.Conv2D(
+            out_channel=cout,
+            kernel_size=kernel,
+            pad_mode="same" if padding is None else "pad",
+            pad=padding or 0,
+            stride=stride,
+            group=groups,
+        )
+
+    def conv3d(
+        self, cout: int, kernel: tuple[int, int, int], stride: int, groups: int = 1
+    ) -> Callable:
+        """Called with clips and weight; padding (k - 1) / 2; stride of height and width."""
+        pad = tuple(k // 2 for k in kernel for _ in range(2))
+        strides = (1, stride, stride)
+        return ops.Conv3D(cout, kernel, pad_mode="pad", pad=pad, stride=strides, group=groups)
+
+    def pointwise3d(self, cout: int, stride: int, has_bias: bool) -> Callable:
+        """Called with (N, cin, T, H, W), weight, and bias or None; stride of height and width."""
+        conv = self.conv2d(cout, kernel=(1, 1), stride=1, padding=0)
+        strided = (
+            conv if stride == 1 else self.conv2d(cout, kernel=(1, 1), stride=stride, padding=0)
+        )
+        return PointwiseConv3d(stride, conv, strided)
+
+    def depthwise3d(
+        self, channels: int, kernel: tuple[int, int, int], stride: int, impl: str
+    ) -> Callable:
+        """Called with clips and the weight (C, 1, *kernel): see `conv3d.DepthwiseConv3d`."""
+        if impl == "grouped":
+            return self.conv3d(channels, kernel=kernel, stride=stride, groups=channels)
+        if impl == "taps":
+            return DepthwiseTaps(stride, self.shift_frames, self.stack)
+        return DepthwiseFrames(stride)
+
+    def batch_norm(self) -> Callable:
+        """Called in training with x, gamma, beta, running mean and variance, which it updates.
+
+        Returns a tuple that begins with the output.
+        """
+        return ops.BatchNorm(is_training=True, epsilon=EPSILON, momentum=BATCH_WEIGHT)
+
+    def batch_norm3d(self) -> Callable:
+        """The same of clips."""
+        return BatchNorm3d(self.batch_norm())
+
+    def layer_norm(self, eps: float) -> Callable:
+        return LayerNorm(eps)
+
+    def linear(self) -> Callable:
+        return Linear()
+
+    def channels_first_linear(self) -> Callable:
+        return ChannelsFirstLinear()
+
+    def matmul(self, transpose: bool = False) -> Callable:
+        return MatMul(transpose)
+
+    def relu(self) -> Callable:
+        return ops.ReLU()
+
+    def silu(self) -> Callable:
+        return ops.silu
+
+    def gelu(self) -> Callable:
+        return GELU()
+
+    def max_pool(self, kernel: int, stride: int) -> nn.Cell:
+        """A max pool of (N, C, H, W), padded by (kernel - 1) / 2 with minus infinity."""
+        return nn.MaxPool2d(kernel, stride, pad_mode="pad", padding=(kernel - 1) // 2)
+
+    def temporal_shift(self, segments: int, fold: int) -> Callable:
+        return TemporalShift(segments, fold)
+
+    def multiply(self) -> Callable:
+        return Multiply()
+
+    def scale_channels(self) -> Callable:
+        return ScaleChannels()
+
+    def channel_means(self) -> Callable:
+        return ChannelMeans()
+
+    def select_rows(self, matrix: np.ndarray) -> Callable:
+        return SelectRows(matrix)
+
+    def total(self) -> Callable:
+        """The sum of an array, for the check of overflow."""
+        return compute_total
+
+    def square_sum(self) -> Callable:
+        return compute_square_sum
+
+    def all_finite(self) -> Callable:
+        """Called with a tuple of gradients."""
+        return SumIsFinite(self.total())
+
+    def vector_norm(self) -> Callable:
+        """Called with a tuple of arrays."""
+        return VectorNorm(self.square_sum())
+
+    def adamw(self, **settings: Any) -> Callable:
+        return AdamW(**settings)
+
+
+class Gpu(Plain):
+    """MindSpore's operators on a GPU, which has a kernel that checks for overflow."""
+
+    def all_finite(self) -> Callable:
+        return amp.all_finite

@@ -1,0 +1,393 @@
+"""utils/nn/kernels: every back end computes what the plain operators compute."""
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor, nn, ops
+
+from mvit_multi.attention import Attention, BlockPlan, ChannelsFirstDense
+from tsm.shift import Shift
+from utils.config import ROOT, Run
+from utils.files import lock_folder
+from utils.log import log
+from utils.nn import kernels, layers
+from utils.nn.conv3d import DepthwiseConv3d, FrameConv, PointwiseConv3d
+from utils.nn.kernels.ascend import Ascend
+from utils.nn.kernels.cpu import library
+from utils.nn.kernels.cpu.operators import Cpu
+from utils.nn.kernels.plain import Plain
+from utils.runtime import Runtime, eager_mode
+from utils.train.choose_kernels import choose_kernels, with_training_kernels
+from x3d.model import SE
+
+CACHE = ROOT / ".cache" / "cpu_kernels"
+
+
+def conv2d(*arguments, **options):
+    return lambda: layers.conv2d(*arguments, **options)
+
+
+def attention(token: bool, impl: str = "frames"):
+    plan = BlockPlan(
+        8, dim_out=16, heads=2, grid=(2, 4, 4), table_grid=(2, 4, 4), stride_q=2, stride_kv=2
+    )
+    return lambda: Attention(plan, eps=1e-6, relative=token, token=token, impl=impl)
+
+
+# A function that builds the Cell, the shape of its input.
+CASES = {
+    "3x3": (conv2d(5, 7, 3), (2, 5, 9, 10)),
+    "3x3 stride 2": (conv2d(16, 32, 3, 2), (2, 16, 9, 10)),
+    "7x7 stride 2": (conv2d(3, 16, 7, 2), (2, 3, 20, 20)),
+    "1x1": (conv2d(5, 7, 1), (3, 5, 6, 4)),
+    "1x1 stride 2": (conv2d(5, 7, 1, 2), (3, 5, 6, 4)),
+    "3x3 in groups": (conv2d(8, 8, 3, groups=8), (2, 8, 6, 6)),
+    "3x3 with bias": (conv2d(4, 4, 3, bias=True), (2, 4, 6, 6)),
+    "pointwise": (lambda: PointwiseConv3d(6, 4, bias=True), (2, 6, 3, 4, 5)),
+    "pointwise without bias": (lambda: PointwiseConv3d(6, 4), (2, 6, 3, 4, 5)),
+    "pointwise stride 2": (lambda: PointwiseConv3d(6, 4, stride=2), (2, 6, 3, 4, 6)),
+    "frames": (lambda: FrameConv(3, cout=8, kernel=3, stride=2), (2, 3, 4, 9, 9)),
+    "depthwise": (
+        lambda: DepthwiseConv3d(5, kernel=(3, 3, 3), stride=1, impl="frames"),
+        (2, 5, 4, 7, 18),
+    ),
+    "depthwise stride 2": (
+        lambda: DepthwiseConv3d(5, kernel=(3, 3, 3), stride=2, impl="frames"),
+        (2, 5, 4, 7, 18),
+    ),
+    "depthwise stride 8": (
+        lambda: DepthwiseConv3d(5, kernel=(3, 3, 3), stride=8, impl="frames"),
+        (1, 5, 2, 17, 33),
+    ),
+    "depthwise in time": (
+        lambda: DepthwiseConv3d(5, kernel=(5, 1, 1), stride=1, impl="frames"),
+        (2, 5, 4, 7, 18),
+    ),
+    "batch norm": (lambda: layers.BatchNorm2d(5), (3, 5, 7, 4)),
+    "batch norm of clips": (lambda: layers.BatchNorm3d(5), (3, 5, 2, 7, 4)),
+    "layer norm": (lambda: layers.LayerNorm(40, 1e-6), (3, 65, 40)),
+    "max pool": (lambda: layers.max_pool2d(3, 2), (2, 3, 9, 10)),
+    "max pool with a large window": (lambda: layers.max_pool2d(5, 2), (2, 3, 9, 7)),
+    "relu": (layers.ReLU, (3, 5, 7)),
+    "silu": (layers.SiLU, (3, 5, 7)),
+    "gelu": (layers.GELU, (30, 50, 7)),
+    "dense": (lambda: layers.torch_dense(6, 4), (2, 3, 6)),
+    "dense, channels first": (lambda: ChannelsFirstDense(6, 4), (3, 5, 6)),
+    "attention": (attention(token=True), (2, 1 + 2 * 4 * 4, 8)),
+    "shift": (lambda: Shift(layers.conv2d(8, 8, 1), 4, 4), (8, 8, 3, 3)),
+    "shifts of different numbers of channels": (
+        lambda: nn.SequentialCell(
+            Shift(layers.conv2d(8, 16, 1), 4, 4), Shift(layers.conv2d(16, 16, 1), 2, 2)
+        ),
+        (8, 8, 3, 3),
+    ),
+    "convolutions of different strides": (
+        lambda: nn.SequentialCell(
+            layers.conv2d(4, cout=6, kernel=3, stride=2), layers.conv2d(6, 4, 3)
+        ),
+        (2, 4, 9, 9),
+    ),
+}
+ASCEND_CASES = {
+    "max pool": CASES["max pool"],
+    "max pool with stride 1": (lambda: layers.max_pool2d(3, 1), (2, 3, 5, 5)),
+    "max pool with a large window": CASES["max pool with a large window"],
+    "dense": CASES["dense"],
+    "dense, channels first": CASES["dense, channels first"],
+    "attention": (attention(token=False, impl="taps"), (2, 2 * 4 * 4, 8)),
+    "attention with a class token": (attention(token=True, impl="taps"), (2, 1 + 2 * 4 * 4, 8)),
+    "taps": (lambda: DepthwiseConv3d(5, kernel=(3, 3, 3), stride=2, impl="taps"), (2, 5, 4, 7, 6)),
+    "squeeze and excitation": (lambda: SE(16), (2, 16, 4, 3, 3)),
+}
+
+
+class AscendOnCpu(Ascend):
+    """The operators for Ascend, without those that MindSpore has on Ascend only."""
+
+    batch_norm = Plain.batch_norm
+    layer_norm = Plain.layer_norm
+    gelu = Plain.gelu
+    channel_means = Plain.channel_means
+    shift_frames = staticmethod(Plain.shift_frames)
+
+
+def compute_gradients(cell: nn.Cell, x: Tensor, slopes: Tensor) -> tuple:
+    """The output, and the gradients of input and weights for the gradients `slopes` of the output.
+
+    Only the beginning of `slopes` is used, as many numbers as the output has.
+    """
+    weights = ms.ParameterTuple(cell.trainable_params())
+
+    def forward(x):
+        y = cell(x)
+        return (y * slopes[: y.size].reshape(y.shape)).sum(), y
+
+    compute = ms.value_and_grad(forward, 0, weights, has_aux=True)
+    if ms.get_context("mode") == ms.GRAPH_MODE:
+        compute = ms.jit(compute)
+    (_, y), (x_gradient, gradients) = compute(x)
+    return y, x_gradient, *gradients
+
+
+@pytest.fixture(scope="module")
+def cpu() -> Cpu:
+    try:
+        return Cpu(library.load(CACHE))
+    except OSError as error:
+        pytest.skip(str(error))
+
+
+def randomize(cell: nn.Cell) -> None:
+    random = np.random.RandomState(1)
+    for weight in cell.get_parameters():
+        values = random.uniform(0.5, 1.5, weight.shape) * random.choice([-1, 1], weight.shape)
+        values = np.abs(values) if "variance" in weight.name else values
+        weight.set_data(Tensor(values.astype(np.float32)))
+
+
+def run_training(cell: nn.Cell, shape: tuple) -> list[np.ndarray]:
+    """Output, gradients and parameters after a training step of a random input."""
+    cell.set_train()
+    randomize(cell)
+    random = np.random.RandomState(2)
+    x = Tensor((3 * random.standard_normal(shape)).astype(np.float32))
+    slopes = Tensor(random.standard_normal(12_000).astype(np.float32))
+    arrays = (*compute_gradients(cell, x, slopes), *cell.get_parameters())
+    return [array.asnumpy() for array in arrays]
+
+
+def assert_same_training(build, shape: tuple, back_end: Plain) -> None:
+    """Compares a compiled step of a Cell from this back end with an eager step of a plain one."""
+    with eager_mode():
+        expected = run_training(build(), shape)
+    with kernels.use(back_end):
+        cell = build()
+    for array, other in zip(run_training(cell, shape), expected):
+        np.testing.assert_allclose(array, other, rtol=2e-5, atol=1e-5 * max(1, np.abs(other).max()))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_kernels_for_a_cpu_compute_the_same(name, cpu):
+    assert_same_training(*CASES[name], cpu)
+
+
+@pytest.mark.parametrize("name", ASCEND_CASES)
+def test_operators_for_ascend_compute_the_same(name):
+    assert_same_training(*ASCEND_CASES[name], AscendOnCpu())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_cell_uses_the_kernels_of_its_back_end(name, cpu, monkeypatch):
+    """In training and in an evaluation of the same network; a plain Cell never does."""
+    calls = []
+    monkeypatch.setattr(ops.Custom, "__call__", lambda self, *inputs: calls.append(self))
+    build, shape = CASES[name]
+    x = Tensor(np.ones(shape, np.float32))
+    with eager_mode():
+        for is_training in (True, False):
+            build().set_train(is_training)(x)
+            assert not calls
+            with kernels.use(cpu):
+                cell = build().set_train(is_training)
+            with contextlib.suppress(Exception):  # the kernel returns None
+                cell(x)
+            assert calls or (name.startswith("batch norm") and not is_training)
+            calls.clear()
+
+
+def test_a_shift_of_frames_for_ascend_pads_on_the_right_side():
+    """ConstantPadND has a CPU kernel in graphs only."""
+    x = Tensor(np.arange(2 * 3 * 4, dtype=np.float32).reshape(1, 2, 3, 2, 2))
+    for by in (-2, -1, 0, 1, 2):
+        shifted = ms.jit(Ascend.shift_frames)(x, by).asnumpy()
+        np.testing.assert_array_equal(shifted, Plain.shift_frames(x, by).asnumpy())
+
+
+def test_norm_and_overflow_check_of_gradients_are_those_of_numpy(cpu):
+    random = np.random.RandomState(0)
+    arrays = [random.standard_normal(shape).astype(np.float32) for shape in [(300, 200), (7,)]]
+    expected = np.sqrt(sum(np.square(x.astype(np.float64)).sum() for x in arrays))
+    gradients = tuple(map(Tensor, arrays))
+    damaged = (gradients[0], Tensor(np.array([1, np.nan, 2], np.float32)))
+    for back_end in (Plain(), cpu):
+        norm = back_end.vector_norm()(gradients).asnumpy()
+        np.testing.assert_allclose(norm, expected, rtol=1e-5)
+        is_finite = back_end.all_finite()
+        assert is_finite(gradients)
+        assert not is_finite(damaged)
+
+
+def test_gelu_is_exact_over_the_whole_range(cpu):
+    x = np.concatenate((np.linspace(-9, 9, 4001), [-1e4, 1e4, 0])).astype(np.float32)
+    y, slope, exact, exact_slope = (
+        array.asnumpy()
+        for cell in build_with_each(layers.GELU, cpu)
+        for array in compute_gradients(cell, Tensor(x), Tensor(np.ones_like(x)))
+    )
+    np.testing.assert_allclose(y, exact, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(slope, exact_slope, rtol=1e-6, atol=2e-6)
+
+
+def build_with_each(build, back_end: Plain) -> tuple[nn.Cell, nn.Cell]:
+    """(the Cell with the operators of `back_end`, the plain one)."""
+    with kernels.use(back_end):
+        cell = build()
+    return cell, build()
+
+
+@pytest.mark.parametrize("cell_class", [layers.SiLU, layers.GELU])
+def test_activations_of_huge_numbers_are_those_of_mindspore(cell_class, cpu):
+    """Below -87 the exponential of float32 is limited, and 1e38 times the rest was not 0."""
+    x = Tensor(np.array([-np.inf, -1e38, -1e30, -100, 1e30, 1e38, np.inf, np.nan], np.float32))
+    own, expected = (
+        compute_gradients(cell, x, Tensor(np.ones(8, np.float32)))
+        for cell in build_with_each(cell_class, cpu)
+    )
+    for array, other in zip(own, expected):
+        np.testing.assert_allclose(array.asnumpy(), other.asnumpy(), atol=1e-30)
+
+
+def test_a_build_in_float32_on_a_cpu_has_the_kernels(cpu):
+    @with_training_kernels
+    def build(cfg, rt, sampler):
+        return kernels.current()
+
+    class Config:
+        run = Run(device="CPU")
+
+    assert isinstance(build(Config, Runtime(device="CPU"), None), Cpu)
+    assert type(kernels.current()) is Plain
+    assert type(choose_kernels(Run(device="CPU", cpu_amp="O2"), "CPU")) is Plain
+    assert type(choose_kernels(Run(device="Ascend"), "Ascend")) is Ascend
+
+
+@pytest.fixture
+def fake_compiler(cpu, tmp_path, monkeypatch):
+    """A function that makes a shell script the compiler `g++`; "$target" is its output.
+
+    It returns the file to which the script writes a line each time it runs. `$good` is the library.
+    MindSpore's large library is replaced by that of the kernels.
+    """
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    good = cpu.library
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setattr(library, "find_onednn", lambda: good)
+
+    def install(script: str) -> Path:
+        runs = tmp_path / "runs"
+        head = f'#!/bin/bash\ntarget="${{@: -1}}"\ngood="{good}"\necho run >> "{runs}"\n'
+        (folder / "g++").write_bytes(head.encode() + script.encode("latin-1") + b"\n")
+        (folder / "g++").chmod(0o755)
+        return runs
+
+    return install
+
+
+COPY = 'cp "$good" "$target"'
+
+
+def cut(file: Path) -> None:
+    os.truncate(file, 60_000)
+
+
+def flip_a_byte(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[50_000] ^= 1
+    file.write_bytes(content)
+
+
+def replace_by_a_file(file: Path) -> None:
+    shutil.rmtree(file.parent)
+    file.parent.write_text("in the way")
+
+
+@pytest.mark.parametrize("name", [library.LIBRARY, library.ONEDNN, library.CHECKSUMS])
+@pytest.mark.parametrize("damage", [cut, flip_a_byte, Path.unlink, replace_by_a_file])
+def test_a_damaged_cache_is_compiled_again(name, damage, fake_compiler, tmp_path):
+    """The bytes of a library that is cut are a bus error when they are first used."""
+    runs = fake_compiler(COPY)
+    lines = []
+    cache = tmp_path / "cache"
+    path = library.load(cache, lines.append)
+    assert library.load(cache, lines.append) == path
+    assert runs.read_text().count("run") == len(lines) == 1
+    file = path.with_name(name)
+    if damage is flip_a_byte and name == library.CHECKSUMS:
+        file.write_bytes(b"\xff")
+    else:
+        damage(file)
+    assert library.load(cache, lines.append) == path
+    assert library.is_sound(path.parent)
+    assert runs.read_text().count("run") == len(lines) == 2
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("true", "cannot be loaded.*No such file"),
+        (': > "$target"', "cannot be loaded"),
+        ('head -c 60000 "$good" > "$target"', "cannot be loaded"),
+        ("/usr/bin/g++ -shared -o $target -x c++ /dev/null", "undefined symbol: product"),
+        ("echo 'd\xe9sol\xe9' >&2; exit 1", "d.sol"),
+        ("kill -9 $$", "g\\+\\+ was killed by SIGKILL"),
+        ("head -c 3000000 /dev/zero | tr '\\0' x >&2; exit 1", "^x{100,280} ... x{50,100}$"),
+        ("sleep 300 & sleep 300", "g\\+\\+ has not ended after 2 s"),
+    ],
+)
+def test_what_a_bad_compiler_wrote_is_not_kept(
+    script, message, fake_compiler, tmp_path, monkeypatch
+):
+    fake_compiler(script)
+    monkeypatch.setattr(library, "COMPILE_SECONDS", 2)
+    with pytest.raises(OSError, match=message) as caught:
+        library.load(tmp_path / "cache", str)
+    assert len(str(caught.value).splitlines()) == 1
+    fake_compiler(COPY)
+    library.load(tmp_path / "cache", str)
+
+
+def test_a_killed_compilation_leaves_nothing_for_the_next_one(fake_compiler, tmp_path):
+    cache = tmp_path / "cache"
+    (cache / "tmpabc" / "kernels").mkdir(parents=True)
+    fake_compiler(COPY)
+    library.load(cache, str)
+    assert sorted(path.name for path in cache.iterdir()) == sorted(
+        [".lock", library.compute_checksum()]
+    )
+
+
+def test_a_process_that_holds_the_lock_for_ever_stops_nobody(fake_compiler, tmp_path, monkeypatch):
+    fake_compiler(COPY)
+    monkeypatch.setattr(library, "COMPILE_SECONDS", 0.3)
+    with lock_folder(tmp_path), pytest.raises(OSError, match="another process has locked"):
+        library.load(tmp_path, str)
+    library.load(tmp_path, str)
+
+
+def test_without_a_compiler_mindspores_kernels_are_used(monkeypatch, tmp_path):
+    lines = []
+    monkeypatch.setattr(log, "info", lambda line, *values: lines.append(line % values))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert type(choose_kernels(Run(device="CPU"), "CPU")) is Plain
+    (line,) = lines
+    assert line.endswith("they need g++ and an x86-64 processor")
+
+
+def test_a_variable_disables_the_kernels(monkeypatch, tmp_path):
+    monkeypatch.setenv(library.SWITCH, "0")
+    with pytest.raises(OSError, match="ZOO_CPU_KERNELS is 0"):
+        library.load(tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_an_error_of_the_compiler_is_one_line(monkeypatch, tmp_path):
+    monkeypatch.setattr(library, "OPTIONS", ("--no-such-option",))
+    with pytest.raises(OSError, match="no-such-option") as caught:
+        library.load(tmp_path)
+    assert "\n" not in str(caught.value)

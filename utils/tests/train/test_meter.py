@@ -1,0 +1,63 @@
+"""Means and times between two log lines, with a clock that the test moves."""
+
+import pytest
+
+from utils.train import meter
+from utils.train.meter import OUTPUTS, Meter
+
+
+@pytest.fixture
+def clock(monkeypatch) -> list:
+    times = [100.0]
+    monkeypatch.setattr(meter.time, "monotonic", lambda: times[0])
+    return times
+
+
+def run_step(target: Meter, clock: list, waiting: float, computing: float, loss: float) -> None:
+    clock[0] += waiting
+    target.begin_step()
+    clock[0] += computing
+    target.add(1, {**dict.fromkeys(OUTPUTS, 0.0), "loss": loss, "top1": 0.5, "loss_scale": 8.0})
+    target.end_step()
+
+
+def test_a_line_has_the_means_and_times_of_its_window(clock):
+    target = Meter(clips=16, steps_per_epoch=10, last_position=20)
+    run_step(target, clock=clock, waiting=1.0, computing=3.0, loss=2.0)
+    run_step(target, clock=clock, waiting=0.0, computing=4.0, loss=4.0)
+    assert target.describe_first_step(2)["seconds_left"] == 18 * 8
+    line = target.close_window(2, lr=0.1)
+    assert line == {
+        "epoch": 0.2,
+        "step": 2,
+        "loss": 3.0,
+        "top1": 0.5,
+        "lr": 0.1,
+        "loss_scale": 8.0,
+        "overflows": 0,
+        "clips_per_second": 4.0,
+        "waiting": 0.125,
+        "seconds_left": 72,
+    }
+    run_step(target, clock=clock, waiting=0.0, computing=2.0, loss=1.0)
+    assert target.close_window(3, lr=0.1)["loss"] == 1.0
+    assert target.seconds == 10.0
+
+
+def test_the_time_of_an_evaluation_is_in_no_line(clock):
+    target = Meter(clips=1, steps_per_epoch=10, last_position=10)
+    clock[0] += 1000
+    target.restart()
+    run_step(target, clock=clock, waiting=0.0, computing=2.0, loss=1.0)
+    assert target.close_window(1, lr=0.1)["clips_per_second"] == 0.5
+
+
+def test_much_waiting_is_found_once_and_not_in_the_first_line(clock):
+    """The first window fills the pipeline."""
+    target = Meter(clips=1, steps_per_epoch=10, last_position=10)
+    fractions = []
+    for position, waiting in enumerate((9.0, 0.5, 4.0, 5.0), 1):
+        run_step(target, clock=clock, waiting=waiting, computing=10.0 - waiting, loss=1.0)
+        target.close_window(position, lr=0.1)
+        fractions.append(target.find_waiting())
+    assert fractions == [0.0, 0.0, 0.4, 0.0]

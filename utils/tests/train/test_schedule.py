@@ -1,0 +1,69 @@
+"""When a run logs, saves and evaluates: positions against settings, without MindSpore."""
+
+import pytest
+
+from utils.config import Run
+from utils.train.schedule import Due, Schedule, choose_sink_size
+
+
+def list_due(schedule: Schedule, what: str, size: int = 1) -> list[int]:
+    """The positions at which `what` is due in a run of calls of `size` steps."""
+    positions = range(size, schedule.last_position + 1, size)
+    return [now for now in positions if getattr(schedule.due(now - size, now), what)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "what", "positions"),
+    [
+        ({"log_every": 5}, "log", [5, 10, 15, 20, 21]),  # the last position always
+        ({"save_every": 2}, "save_epoch", [14, 21]),
+        ({"save_every": 2}, "save", [14, 21]),
+        ({"save_steps": 6, "save_every": 9}, "save", [6, 12, 18, 21]),
+        ({"save_steps": 6, "save_every": 9}, "save_epoch", [21]),
+        ({"eval_every": 0}, "evaluate", []),
+        ({"eval_every": 2}, "evaluate", [14, 21]),
+    ],
+)
+def test_positions_follow_the_settings(settings, what, positions):
+    """Three epochs of seven steps."""
+    schedule = Schedule(Run(**settings), epochs=3, steps_per_epoch=7)
+    assert list_due(schedule, what) == positions
+
+
+def test_saving_waits_for_the_end_of_an_update_and_logging_does_not():
+    """Seven steps by two: updates end at 2, 4, 6 and 7."""
+    run = Run(save_steps=3, log_every=3)
+    schedule = Schedule(run, epochs=2, steps_per_epoch=7, accumulation_steps=2)
+    between = [p for p in range(15) if schedule.is_between_updates(p)]
+    assert between == [0, 2, 4, 6, 7, 9, 11, 13, 14]
+    assert list_due(schedule, "save") == [4, 6, 7, 9, 13, 14]
+    assert list_due(schedule, "log") == [3, 6, 9, 12, 14]
+
+
+def test_nothing_is_missed_if_a_call_of_several_steps_ends_inside_of_an_update():
+    """Calls of three steps, updates of two: the call to 3 cannot save what is due at 2."""
+    run = Run(save_steps=2, save_every=9)
+    schedule = Schedule(run, epochs=1, steps_per_epoch=12, accumulation_steps=2)
+    assert list_due(schedule, "save", size=3) == [6, 12]
+    sparse = Schedule(
+        Run(save_steps=8, save_every=9), epochs=1, steps_per_epoch=12, accumulation_steps=4
+    )
+    assert list_due(sparse, "save", size=6) == [12]
+
+
+def test_a_resumed_run_repeats_nothing():
+    schedule = Schedule(Run(log_every=4, save_steps=4), epochs=2, steps_per_epoch=8)
+    assert schedule.due(4, 5) == Due()
+    assert schedule.due(7, 8) == Due(log=True, save=True, save_epoch=True)
+
+
+def test_the_last_step_belongs_to_its_update():
+    """Seven steps by three: updates of 3, 3 and 1 steps."""
+    schedule = Schedule(Run(), epochs=2, steps_per_epoch=7, accumulation_steps=3)
+    updates = [schedule.last_update(position) for position in range(1, 15)]
+    assert updates == [0, 0, 0, 1, 1, 1, 2, 3, 3, 3, 4, 4, 4, 5]
+
+
+@pytest.mark.parametrize(("batches", "size"), [(100, 20), (50, 10), (7, 7), (97, 1), (19, 19)])
+def test_a_sink_size_divides_the_number_of_batches(batches, size):
+    assert choose_sink_size(batches, 20) == size

@@ -1,0 +1,208 @@
+"""The training loop between steps, without a network: reads of values, saving, failures, advice."""
+
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import yaml
+from mindspore import Tensor
+from mindspore import dtype as mstype
+
+from scripts.analysis.build_networks import build_train_step
+from tests.helpers import find_smoke_yaml, load_smoke_config
+from tsm.dataset import TrainSource
+from utils.config import Run, load_config
+from utils.data.sampler import TrainSampler
+from utils.networks import find_network
+from utils.runtime import Runtime
+from utils.train.amp import Float32Output
+from utils.train.train_step import create_counter
+from utils.train.training_loop import TrainingLoop
+from utils.yaml_text import load_yaml_file
+
+
+class Step:
+    """What the loop uses of a train step: 8 steps an epoch, and a state."""
+
+    steps_per_epoch = 8
+    accumulation_steps = 1
+
+    def __init__(self, position: int = 0, **state):
+        self.micro_step = create_counter("micro_step")
+        self.micro_step.set_data(Tensor(position, mstype.int32))
+        self.arrays = state
+        self.requests = []
+
+    def state(self):
+        return self.arrays
+
+    def make_request(self, name: str) -> None:
+        self.requests.append(name)
+
+
+class Directory:
+    """A run directory that only counts."""
+
+    def __init__(self, path):
+        self.path = path
+        self.resume_file = path / "resume.ckpt"
+        self.saved = []
+
+    def save(self, step, sampler) -> None:
+        self.saved.append("state")
+
+    def save_epoch(self, step, epoch: int) -> None:
+        self.saved.append(epoch)
+
+    def write_state(self, position: dict) -> None:
+        pass
+
+    def delete_old_epochs(self, keep: int) -> None:
+        pass
+
+
+class Rows:
+    """Training rows of which too many are unreadable if `fault` is not empty."""
+
+    fault = ""
+
+    def find_fault(self) -> str:
+        return self.fault
+
+
+def make_loop(folder, position: int = 0, state=None, rows=None, rt=None, **run) -> TrainingLoop:
+    """A training loop of one epoch."""
+    return TrainingLoop(
+        run=Run(device="CPU", **run),
+        rt=rt or Runtime(),
+        step=Step(position, **(state or {})),
+        lr=[0.1] * 8,
+        epochs=1,
+        sampler=TrainSampler(32, batch=4, rank=0, size=1, seed=0),
+        directory=Directory(folder),
+        train_set=rows or Rows(),
+    )
+
+
+class Outputs:
+    """The values of a step on the device; reading them waits for the step."""
+
+    def __init__(self, number: int, reads: list, overflows: int = 0, bad_data: int = 0):
+        self.number = number
+        self.reads = reads
+        self.values = [float(number), 0.5, 1.0, overflows, 0.0, bad_data]
+
+    def asnumpy(self):
+        self.reads.append(self.number)
+        return np.array(self.values, np.float32)
+
+
+def run_step(loop: TrainingLoop, outputs: Outputs) -> None:
+    context = SimpleNamespace(net_outputs=outputs)
+    call = SimpleNamespace(original_args=lambda: context, request_stop=lambda: None)
+    loop.on_train_step_begin(call)
+    loop.on_train_step_end(call)
+
+
+@pytest.mark.parametrize("log_every", [100, 3])
+def test_the_values_of_a_step_are_read_once_and_a_step_late(log_every, tmp_path, log_messages):
+    """They are read at once only if the step is the first, logged, saved or the last."""
+    loop = make_loop(tmp_path, log_every=log_every, save_every=1)
+    loop.on_train_begin(None)
+    reads = []
+    after = []
+    for number in range(1, 9):
+        run_step(loop, Outputs(number, reads))
+        after.append(len(reads))
+    assert reads == list(range(1, 9))
+    expected = [k if k % log_every == 0 or k in (1, 8) else k - 1 for k in range(1, 9)]
+    assert after == expected
+    lines = [line for line in log_messages if line.startswith("first step  loss 1 ")]
+    assert len(lines) == 1
+    assert re.search(r"  clips_per_second \S+  left \d+:\d\d:\d\d$", lines[0])
+    assert loop.meter.line["step"] == 8
+    assert loop.directory.saved == [1, "state"]
+
+
+def test_too_many_overflows_fail_the_run_and_save_nothing(tmp_path, log_messages):
+    loop = make_loop(tmp_path, max_overflows=2, save_steps=1)
+    loop.on_train_begin(None)
+    run_step(loop, Outputs(1, [], overflows=1))
+    with pytest.raises(ValueError, match=r"^train.lr: 2 updates in a row .*; nothing was saved"):
+        run_step(loop, Outputs(2, [], overflows=2))
+    assert loop.directory.saved == ["state"]
+
+
+def test_too_many_unreadable_files_fail_a_run(tmp_path, log_messages):
+    rows = Rows()
+    loop = make_loop(tmp_path, rows=rows)
+    loop.on_train_begin(None)
+    rows.fault = "data.max_unreadable: 9 videos"
+    with pytest.raises(ValueError, match="9 videos"):
+        run_step(loop, Outputs(1, []))
+
+
+@pytest.mark.parametrize("fault", ["data.max_unreadable: 9 videos", ""])
+def test_unreadable_files_of_one_rank_fail_all_ranks_at_the_same_step(
+    fault, tmp_path, log_messages
+):
+    """When the values of step 2 are read, each rank knows; the step before asked for it."""
+    rows = Rows()
+    rows.fault = fault
+    loop = make_loop(tmp_path, rows=rows, rt=Runtime(0, 2))
+    loop.on_train_begin(None)
+    run_step(loop, Outputs(1, []))
+    run_step(loop, Outputs(2, [], bad_data=1))
+    assert set(loop.step.requests) == ({"bad_data"} if fault else set())
+    with pytest.raises(ValueError, match=fault or "another rank has too many unreadable files"):
+        run_step(loop, Outputs(3, [], bad_data=1))
+
+
+@pytest.mark.parametrize("damaged", ["weight", "moment"])
+@pytest.mark.parametrize("end", ["last step", "signal"])
+def test_a_state_that_is_not_finite_is_not_saved_and_fails_the_run(
+    damaged, end, log_messages, tmp_path
+):
+    """The run fails even if no update has overflowed before: the last update can cause it."""
+    state = {name: Tensor(np.ones(3, np.float32)) for name in ("weight", "moment")}
+    state[damaged] = Tensor(np.array([1, np.inf, 1], np.float32))
+    position = 2 if end == "signal" else 7
+    loop = make_loop(tmp_path, position=position, state=state, save_steps=1)
+    loop.on_train_begin(None)
+    run_step(loop, Outputs(1, []))
+    with pytest.raises(ValueError, match="ended with weights .* not finite; nothing was saved"):
+        loop.finish()
+    (tmp_path / "resume.ckpt").touch()
+    assert loop.describe_saved() == "the last checkpoint is intact"
+    assert loop.directory.saved == []
+    assert f"step {position + 1} is not saved: its state is not finite" in log_messages
+
+
+@pytest.mark.parametrize("packed", ["null", "here"])
+def test_advice_names_packing_if_the_videos_are_not_packed(packed, tmp_path, log_messages):
+    cfg = load_smoke_config("tsm", f"data.packed={packed}")
+    sampler = TrainSampler(32, batch=4, rank=0, size=1, seed=0)
+    loop = make_loop(tmp_path, rows=TrainSource([], cfg=cfg, sampler=sampler, epochs=1, skip=0))
+    loop.meter.lines = 1
+    loop.meter.add(1, loop.meter.values)
+    loop.meter.window.waited = 1e9
+    loop.log_line()
+    advice = [line for line in log_messages if "raise data.workers" in line]
+    assert len(advice) == 1
+    assert ("scripts/data/pack_videos.py" in advice[0]) == (packed == "null")
+
+
+@pytest.mark.parametrize("level", ["O0", "O2"])
+def test_a_float16_recipe_trains_in_float32_on_a_cpu(level, tmp_path, log_messages):
+    path = tmp_path / "half.yaml"
+    values = load_yaml_file(find_smoke_yaml("resnet50"))
+    values["run"].update(amp="O2", loss_scale=1024.0)
+    path.write_text(yaml.safe_dump(values))
+    overrides = ["run.amp=O2"] if level == "O2" else []
+    cfg = load_config(find_network("resnet50").config, path, overrides)
+    step = build_train_step("resnet50", cfg, Runtime())
+    assert isinstance(step.net, Float32Output) == (level == "O2")
+    lines = [line for line in log_messages if "training in float32" in line]
+    assert len(lines) == (level == "O0")
+    assert all("--run.amp=O2 on the command line" in line for line in lines)

@@ -1,0 +1,152 @@
+"""Folders of images: frame numbers, pixels, flow, and bad images, which are refused by name."""
+
+import os
+import struct
+import time
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from scripts.data.integrity import VideoJob, examine
+from utils.tests.video.test_decoders import picture
+from utils.video.frame_folder import FrameFolder
+from utils.video.jpeg import jpeg_size, read_jpeg
+from utils.video.reader import VideoError
+
+
+def write_jpeg(path, pixels):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path, quality=90)
+    return np.asarray(Image.open(path).convert("RGB" if pixels.ndim == 3 else "L"))
+
+
+def test_a_folder_counts_its_files_from_one(tmp_path):
+    expected = [write_jpeg(tmp_path / f"img_{i:05d}.jpg", picture(i, 70, 40)) for i in range(1, 6)]
+    with FrameFolder(tmp_path, 5, "img_{:05d}.jpg") as source:
+        assert len(source) == 5
+        assert np.array_equal(source.frames([4, 0, 0, 2]), np.stack(expected)[[4, 0, 0, 2]])
+
+
+def test_grey_frames_of_a_colour_folder_become_rgb(tmp_path):
+    grey = write_jpeg(tmp_path / "000001.jpg", picture(1, 70, 40)[..., 0])
+    frames = FrameFolder(tmp_path, 1, "{:06d}.jpg").frames([0])
+    assert np.array_equal(frames, np.repeat(grey[None, ..., None], 3, axis=3))
+
+
+@pytest.mark.parametrize("template", ["flow_{}_{:05d}.jpg", "{:06d}-{}_{:05d}.jpg"])
+def test_flow_is_read_from_two_files(tmp_path, template):
+    folder = tmp_path / "123"
+    fields = (123,) if template.startswith("{:06d}") else ()
+    expected = [
+        [
+            write_jpeg(folder / template.format(*fields, axis, i), picture(i, 70, 40)[..., k])
+            for k, axis in enumerate("xy")
+        ]
+        for i in (1, 2)
+    ]
+    frames = FrameFolder(folder, num_frames=2, image_tmpl=template, flow=True).frames([1, 0])
+    assert frames.shape == (2, 40, 70, 2)
+    assert np.array_equal(frames, np.moveaxis(np.array(expected)[::-1], 1, 3))
+
+
+def test_flow_is_read_from_the_channels_of_one_file(tmp_path):
+    expected = write_jpeg(tmp_path / "000001.jpg", picture(1, 70, 40))
+    frames = FrameFolder(tmp_path, num_frames=1, image_tmpl="{:06d}.jpg", flow=True).frames([0])
+    assert np.array_equal(frames[0], expected[..., :2])
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "cut", "text"])
+def test_an_unreadable_frame_is_refused_by_name(tmp_path, damage):
+    for i in (1, 2, 3):
+        write_jpeg(tmp_path / f"{i:05d}.jpg", picture(i, 70, 40))
+    bad = tmp_path / "00002.jpg"
+    data = bad.read_bytes()
+    bad.unlink()
+    if damage != "missing":
+        bad.write_bytes({"empty": b"", "cut": data[:400], "text": b"no picture"}[damage])
+    source = FrameFolder(tmp_path, 3, "{:05d}.jpg")
+    assert source.frames([0, 2]).shape == (2, 40, 70, 3)
+    with pytest.raises(VideoError, match=str(bad)):
+        source.frames([0, 1])
+
+
+def test_frames_of_two_sizes_are_refused(tmp_path):
+    write_jpeg(tmp_path / "00001.jpg", picture(1, 70, 40))
+    write_jpeg(tmp_path / "00002.jpg", picture(2, 70, 8))
+    with pytest.raises(VideoError, match="frame 1 is"):
+        FrameFolder(tmp_path, 2, "{:05d}.jpg").frames([0, 1])
+
+
+@pytest.mark.parametrize(
+    ("template", "flow"),
+    [("img.jpg", False), ("{}_{}.jpg", False), ("img.jpg", True), ("{}{}{}{}", True)],
+)
+def test_a_template_with_the_wrong_fields_is_refused(tmp_path, template, flow):
+    with pytest.raises(ValueError, match=r"data\.image_tmpl"):
+        FrameFolder(tmp_path, num_frames=1, image_tmpl=template, flow=flow)
+
+
+def test_three_fields_need_a_number_as_folder(tmp_path):
+    with pytest.raises(VideoError, match="number"):
+        FrameFolder(tmp_path / "abc", num_frames=1, image_tmpl="{:06d}-{}_{:05d}.jpg", flow=True)
+
+
+def make_png_bomb(width: int, height: int) -> bytes:
+    """A PNG of one colour."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
+
+    head = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
+    rows = zlib.compress(bytes(1000))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+def make_jpeg_bomb(tmp_path, side: int, **options) -> bytes:
+    """A JPEG file of 16 x 16 with the size `side` x `side` in its header."""
+    Image.fromarray(picture(1, 16, 16)).save(tmp_path / "small.jpg", **options)
+    data = bytearray((tmp_path / "small.jpg").read_bytes())
+    position = data.index(b"\xff\xc2" if options.get("progressive") else b"\xff\xc0") + 5
+    data[position : position + 4] = struct.pack(">HH", side, side)
+    return bytes(data)
+
+
+@pytest.mark.parametrize("side", [5000, 30_000, 65_500])
+@pytest.mark.parametrize("kind", ["png", "jpeg", "progressive"])
+def test_images_above_the_limit_are_a_video_error(tmp_path, side, kind):
+    data = make_png_bomb(side, side)
+    if kind != "png":
+        data = make_jpeg_bomb(tmp_path, side, progressive=kind == "progressive")
+    (tmp_path / "00001.jpg").write_bytes(data)
+    start = time.monotonic()
+    with pytest.raises(VideoError, match=f"{tmp_path}/00001.jpg with PIL.*pixels"):
+        FrameFolder(tmp_path, 1, "{:05d}.jpg").frames([0])
+    assert examine(VideoJob(str(tmp_path), num_frames=1, image_tmpl="{:05d}.jpg")).kind == "broken"
+    assert time.monotonic() - start < 1
+
+
+@pytest.mark.parametrize("form", ["baseline", "progressive", "grey", "exif", "cmyk"])
+def test_the_size_in_a_jpeg_header_equals_that_of_the_decoder(tmp_path, form):
+    image = Image.fromarray(picture(1, 70, 40))
+    image = image.convert({"grey": "L", "cmyk": "CMYK"}.get(form, "RGB"))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    exif[0x010E] = "\xff\xc0 a comment"
+    options = {"exif": exif} if form == "exif" else {}
+    image.save(tmp_path / "a.jpg", progressive=form == "progressive", **options)
+    data = (tmp_path / "a.jpg").read_bytes()
+    assert jpeg_size(data) == (70, 40)
+    with pytest.raises(ValueError, match="70x40"):
+        read_jpeg(data, "RGB", 70 * 256 * 256 // 40 - 1)
+    for end in range(len(data)):
+        assert jpeg_size(data[:end]) in (None, (70, 40))
+
+
+def test_a_pipe_among_frames_does_not_block(tmp_path):
+    os.mkfifo(tmp_path / "00001.jpg")
+    with pytest.raises(VideoError, match="not a file"):
+        FrameFolder(tmp_path, 1, "{:05d}.jpg").frames([0])

@@ -1,0 +1,102 @@
+"""The values of a training: means and times between two log lines, and the line itself."""
+
+import time
+from typing import Any
+
+# The values that a step returns. The last two are requests to stop, by a signal or because too many
+# videos are unreadable: above 0 from the step on in which any rank has made them.
+OUTPUTS = ("loss", "top1", "loss_scale", "overflows", "stop", "bad_data")
+REQUESTS = OUTPUTS[-2:]
+MUCH_WAITING = 0.1  # fraction of the time
+
+
+class Window:
+    """Sums between two log lines, and the time since the first of them."""
+
+    def __init__(self) -> None:
+        self.start = time.monotonic()
+        self.steps = 0
+        self.waited = 0.0
+        self.loss = 0.0
+        self.top1 = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return max(time.monotonic() - self.start, 1e-9)
+
+
+class Meter:
+    """Collects the values of steps; `clips` are those of all ranks in a step."""
+
+    def __init__(self, clips: int, steps_per_epoch: int, last_position: int):
+        self.clips = clips
+        self.steps_per_epoch = steps_per_epoch
+        self.last_position = last_position
+        self.seconds = 0.0  # of all windows that have a log line
+        self.values = dict.fromkeys(OUTPUTS, 0.0)  # of the newest step
+        self.most_overflows = 0  # consecutive updates that were not finite
+        self.line: dict[str, Any] = {}  # the newest log line
+        self.lines = 0
+        self.has_advised = False
+        self.restart()
+
+    def restart(self) -> None:
+        """Begins a window: at the start, after a log line, after an evaluation."""
+        self.window = Window()
+        self.step_end = self.window.start
+
+    def begin_step(self) -> None:
+        """A call of the train step begins; the time since the last one was spent waiting."""
+        self.window.waited += time.monotonic() - self.step_end
+
+    def end_step(self) -> None:
+        self.step_end = time.monotonic()
+
+    def add(self, steps: int, values: dict[str, float]) -> None:
+        """`values` of the last of `steps` steps stand for all of them."""
+        self.values = values
+        self.most_overflows = max(self.most_overflows, int(values["overflows"]))
+        self.window.steps += steps
+        self.window.loss += steps * values["loss"]
+        self.window.top1 += steps * values["top1"]
+
+    def close_window(self, position: int, lr: float) -> dict[str, Any]:
+        """The log line at a position; a new window begins with it."""
+        window = self.window
+        seconds = window.seconds
+        self.seconds += seconds
+        self.lines += 1
+        self.line = {
+            "epoch": round(position / self.steps_per_epoch, 3),
+            "step": position,
+            "loss": round(window.loss / window.steps, 6),
+            "top1": round(window.top1 / window.steps, 4),
+            "lr": lr,
+            "loss_scale": self.values["loss_scale"],
+            "overflows": int(self.values["overflows"]),
+            "clips_per_second": round(self.clips * window.steps / seconds, 2),
+            "waiting": round(window.waited / seconds, 3),
+            "seconds_left": round((self.last_position - position) * seconds / window.steps),
+        }
+        self.restart()
+        return self.line
+
+    def describe_first_step(self, position: int) -> dict[str, Any]:
+        """For people only: on a CPU the first window may take many minutes."""
+        seconds = self.window.seconds
+        return {
+            "loss": self.values["loss"],
+            "clips_per_second": self.clips / seconds,
+            "seconds_left": round((self.last_position - position) * seconds),
+        }
+
+    def find_waiting(self) -> float:
+        """The fraction of the newest line's time that steps waited for data, if it is much.
+
+        Else 0, also if it was found before. The first window does not count: it fills the pipeline.
+        """
+        waiting = self.line["waiting"]
+        if self.lines < 2 or self.has_advised or waiting <= MUCH_WAITING:
+            return 0.0
+        self.has_advised = True
+        return waiting

@@ -1,0 +1,260 @@
+"""The callback between the steps: logs, saves and evaluates as `Schedule` says, and stops.
+
+The host reads the values of a step (one small array) when the next one is launched, so a device
+never waits for the host. It reads them at once only if this step is logged, saved or evaluated.
+"""
+
+import signal
+from dataclasses import dataclass
+from typing import Any, Callable, Optional
+
+import numpy as np
+from mindspore.train import Callback
+
+from utils.config import Run, VideoData
+from utils.data.rows import TrainRows
+from utils.data.sampler import TrainSampler
+from utils.evaluate.metrics import broadcast_bn_statistics
+from utils.log import format_values, log, log_values
+from utils.messages import RunInterruptedError
+from utils.progress import Progress
+from utils.runtime import Runtime
+from utils.signals import StopRequestError
+from utils.train import tensorboard
+from utils.train.meter import OUTPUTS, Meter
+from utils.train.profiler import StepProfiler
+from utils.train.run_dir import RunDirectory
+from utils.train.schedule import Due, Schedule
+from utils.train.train_step import TrainStep
+
+
+@dataclass(eq=False)
+class TrainingLoop(Callback):
+    """Logs, saves, evaluates and stops between steps. All ranks decide alike, on the same values.
+
+    Positions count steps since the start of the run. `lr` has a rate for every update. `train_set`,
+    `evaluate` and `before_saving` are those of `Trainer.fit`. Raises ValueError if the run fails.
+    """
+
+    run: Run
+    rt: Runtime
+    step: TrainStep
+    lr: np.ndarray
+    epochs: int
+    sampler: TrainSampler
+    directory: RunDirectory
+    train_set: TrainRows
+    evaluate: Optional[Callable[[], dict]] = None
+    before_saving: Optional[Callable[[int], None]] = None
+
+    def __post_init__(self) -> None:
+        per_epoch = self.step.steps_per_epoch
+        self.schedule = Schedule(
+            self.run,
+            epochs=self.epochs,
+            steps_per_epoch=per_epoch,
+            accumulation_steps=self.step.accumulation_steps,
+        )
+        self.last_position = self.schedule.last_position
+        self.meter = Meter(self.sampler.global_batch_size, per_epoch, self.last_position)
+        self.start_position = int(self.step.micro_step.asnumpy())
+        self.position = self.start_position
+        self.steps_per_call = 1  # several if the device is fed many steps at a time
+        self.pending_outputs: Any = None  # of the newest call, until they are read
+        self.profiling = StepProfiler(self.run.profile, self.rt)
+        self.bar: Any = None
+        self.events: Any = None  # the writer for TensorBoard
+        self.stop_signal = 0  # the signal that asked to stop
+        self.unvalidated_epoch = 0  # whose evaluation a signal has stopped
+        self.is_finite = True  # the state that was to be saved last
+        self.compile_seconds = 0.0
+
+    def __exit__(self, *error: Any) -> None:
+        """Closes the bar and the files of TensorBoard; `Model.train` calls it at its end."""
+        if self.bar:
+            self.bar.close()
+        if self.events:
+            self.events.close()
+
+    def request_stop(self, number: int) -> None:
+        self.stop_signal = number
+        log.info("stopping after this step, or this batch of a validation ...")
+        self.step.make_request("stop")
+
+    def on_train_begin(self, run_context) -> None:
+        self.meter.restart()
+        self.bar = Progress(
+            self.last_position,
+            name="training",
+            unit="steps",
+            hidden=not self.rt.is_main_process,
+            initial=self.position,
+            prints_lines=False,
+        )
+        self.profiling.start()
+        if self.run.tensorboard and self.rt.is_main_process:
+            folder = self.directory.path / "tensorboard"
+            self.events = tensorboard.open_writer(folder, self.start_position)
+
+    def on_train_step_begin(self, run_context) -> None:
+        self.meter.begin_step()
+
+    def on_train_step_end(self, run_context) -> None:
+        self.profiling.step()
+        before = self.position
+        self.position += self.steps_per_call
+        due = self.schedule.due(before, self.position)
+        is_first = before == self.start_position and self.rt.device == "CPU"
+        self.read_outputs()  # of the call before
+        self.pending_outputs = run_context.original_args().net_outputs
+        if is_first or due.log or due.save or due.evaluate:
+            self.read_outputs()
+        self.bar.update(self.steps_per_call)
+        if due.log:
+            self.log_line()
+        elif is_first:
+            values = self.meter.describe_first_step(self.position)
+            log.info("first step  %s", format_values(values))
+        self.check_overflows()
+        self.check_data()
+        if self.schedule.is_between_updates(self.position):
+            self.save_and_evaluate(due)
+            if self.meter.values["stop"] or self.unvalidated_epoch:
+                run_context.request_stop()
+        self.meter.end_step()
+
+    def on_train_end(self, run_context) -> None:
+        fractions = self.profiling.stop()
+        if fractions:
+            self.write_values({"traced_steps": list(self.profiling.steps), **fractions})
+
+    def read_outputs(self) -> None:
+        """Waits for the newest call and reads its values, unless they are read already."""
+        if self.pending_outputs is not None:
+            values = map(float, self.pending_outputs.asnumpy())
+            self.meter.add(self.steps_per_call, dict(zip(OUTPUTS, values)))
+            self.pending_outputs = None
+
+    def check_overflows(self) -> None:
+        """Raises ValueError on all ranks after too many updates that were not finite."""
+        overflows = self.meter.most_overflows
+        if overflows >= self.run.max_overflows:
+            raise ValueError(
+                f"train.lr: {overflows} updates in a row were not finite, loss "
+                f"{self.meter.values['loss']} (run.max_overflows); {self.describe_saved()}; "
+                "lower the rate or the scale"
+            )
+
+    def check_data(self) -> None:
+        """Raises ValueError if a rank has too many unreadable files, as soon as all ranks know."""
+        fault = self.train_set.find_fault()
+        if fault:
+            self.step.make_request("bad_data")
+        if self.meter.values["bad_data"] or (fault and self.rt.size == 1):
+            other = "data.max_unreadable: another rank has too many unreadable files"
+            raise ValueError(fault or other)
+
+    def describe_saved(self) -> str:
+        saved = self.directory.resume_file.exists()
+        return "the last checkpoint is intact" if saved else "nothing was saved"
+
+    def save_and_evaluate(self, due: Due) -> None:
+        if self.before_saving and (due.save_epoch or due.evaluate):
+            self.before_saving(self.position)
+            self.step.set_train()
+        if due.save:
+            self.save(due.save_epoch)
+        if due.evaluate and self.evaluate:
+            self.validate(self.position // self.step.steps_per_epoch)
+
+    def save(self, save_epoch: bool = False) -> None:
+        """Writes the resume file, and the weights of an epoch; both only if all is finite."""
+        if not self.rt.is_main_process:
+            return
+        # Weights, statistics and the optimizer's state: those of this rank.
+        state = self.step.state()
+        self.is_finite = all(np.isfinite(value.asnumpy()).all() for value in state.values())
+        if not self.is_finite:
+            log.warning("step %d is not saved: its state is not finite", self.position)
+            return
+        epoch, step_in_epoch = divmod(self.position, self.step.steps_per_epoch)
+        if save_epoch:
+            self.directory.save_epoch(self.step, epoch)
+        self.directory.save(self.step, self.sampler)
+        position = {"epoch": epoch, "step_in_epoch": step_in_epoch, "step": self.position}
+        self.directory.write_state({**position, "epochs": self.epochs})
+        self.directory.delete_old_epochs(self.run.keep_checkpoints)
+
+    def validate(self, epoch: int) -> None:
+        broadcast_bn_statistics(self.step.net, self.rt)
+        try:
+            metrics = self.evaluate()
+        except StopRequestError:
+            self.unvalidated_epoch = epoch
+            return
+        self.step.set_train()
+        self.write_values({"epoch": epoch, **metrics})
+        self.meter.restart()
+
+    def log_line(self) -> None:
+        """Logs the values since the last line; once, advice if steps wait for data."""
+        rate = float(self.lr[self.schedule.last_update(self.position)])
+        self.write_values(self.meter.close_window(self.position, rate))
+        waiting = self.meter.find_waiting()
+        if waiting:
+            rows = self.train_set
+            can_pack = isinstance(rows.data, VideoData) and rows.data.packed is None
+            log.info(
+                "steps wait %.0f %% of the time for data: raise data.workers if cores are idle%s; "
+                "benchmarks/benchmark.py data measures the cost of a clip",
+                100 * waiting,
+                ", or pack the videos with scripts/data/pack_videos.py" if can_pack else "",
+            )
+
+    def write_values(self, values: dict) -> None:
+        if self.rt.is_main_process:
+            log_values(self.directory.path, values)
+        if self.events:
+            for tag, value in tensorboard.select_scalars(values).items():
+                self.events.add_scalar(tag, value, self.position)
+
+    def finish(self) -> None:
+        """Saves at the step at which a signal stopped the run.
+
+        Raises ValueError if the last state cannot be saved, RunInterruptedError after ctrl-C.
+        """
+        self.read_outputs()
+        self.check_overflows()
+        is_incomplete = self.position < self.last_position
+        is_stopped = is_incomplete or self.unvalidated_epoch > 0
+        if is_stopped:
+            self.save()
+        if not self.is_finite:
+            raise ValueError(
+                "train.lr: the run ended with weights or statistics that are not finite; "
+                f"{self.describe_saved()}; lower the rate or the loss scale"
+            )
+        if not is_stopped:
+            return
+        how = f"stopped at step {self.position}, saved"
+        if is_incomplete:
+            how += "; the same command resumes there"
+        if self.unvalidated_epoch:
+            how += f"; the validation of epoch {self.unvalidated_epoch} is left to eval.py"
+        if self.stop_signal == signal.SIGINT:
+            raise RunInterruptedError(f"interrupted: {how}")
+        log.info("SIGTERM: %s", how)
+
+    def result(self) -> dict:
+        newest = self.directory.find_newest()
+        clips = (self.position - self.start_position) * self.sampler.global_batch_size
+        seconds = self.meter.seconds
+        return {
+            "checkpoint": str(self.directory.path / newest) if newest else None,
+            "epochs": round(self.position / self.step.steps_per_epoch, 3),
+            "steps": self.position,
+            "loss": self.meter.line.get("loss"),
+            "top1": self.meter.line.get("top1"),
+            "clips_per_second": round(clips / seconds, 2) if seconds else None,
+            "compile_seconds": round(self.compile_seconds, 1),
+        }

@@ -1,0 +1,93 @@
+"""Folders of images, one for each frame of a video, or of its optical flow."""
+
+import functools
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from string import Formatter
+from typing import Any, Optional, Union
+
+import numpy as np
+
+from utils.video.jpeg import read_image, read_jpeg
+from utils.video.reader import MAX_PIXELS, FrameReader, VideoError, read_bytes, reading
+
+
+class FrameFolder(FrameReader):
+    """A folder of images numbered from 1; index 0 is file 1. Pixels equal PIL's.
+
+    `image_tmpl` is the template of file names. RGB: one field, the number. Optical flow, which is
+    read as (n, H, W, 2) for x and y: two fields (x or y, number); three (the folder's name as an
+    integer, x or y, number); or one (number) with x and y in the first two colour channels. Raises
+    ValueError for another template.
+    """
+
+    def __init__(
+        self,
+        path: Union[str, Path],
+        num_frames: int,
+        image_tmpl: str,
+        flow: bool = False,
+        max_pixels: int = MAX_PIXELS,
+        fps: float = 0.0,
+    ):
+        super().__init__(Path(path), "PIL")
+        self.fps = fps
+        self._length = num_frames
+        self._template = image_tmpl
+        self._max_pixels = max_pixels
+        self._fields = sum(field == "" for _, field, _, _ in Formatter().parse(image_tmpl))
+        if self._fields not in ((1, 2, 3) if flow else (1,)):
+            raise ValueError(f"data.image_tmpl {image_tmpl!r} has {self._fields} fields {{}}")
+        if self._fields == 3 and not self.path.name.isdecimal():
+            raise self._error(f"data.image_tmpl {image_tmpl!r} needs a number as folder name")
+        self._folder = (int(self.path.name),) if self._fields == 3 else ()
+        self._read = self._flow if flow else functools.partial(self._image, "RGB")
+
+    def has_frame(self, index: int) -> bool:
+        """Whether the file of a frame exists; for flow, the file of x."""
+        fields = (*self._folder, "x", index + 1) if self._fields > 1 else (index + 1,)
+        return (self.path / self._template.format(*fields)).is_file()
+
+    def _decode(self, indices: list[int]) -> Iterator[np.ndarray]:
+        return (self._read(index + 1) for index in indices)
+
+    def _flow(self, number: int) -> np.ndarray:
+        if self._fields == 1:
+            return self._image("RGB", number)[:, :, :2]
+        x, y = (self._image("L", *self._folder, axis, number) for axis in "xy")
+        if x.shape != y.shape:
+            raise self._error(f"flow frame {number}: x is {x.shape}, y {y.shape}")
+        return np.stack((x, y), axis=2)
+
+    def _image(self, mode: str, *fields: object) -> np.ndarray:
+        path = self.path / self._template.format(*fields)
+        with reading(path, self.reader):
+            data = read_bytes(path)
+            pixels = read_jpeg(data, mode, self._max_pixels)
+            return read_image(data, mode, self._max_pixels) if pixels is None else pixels
+
+
+def open_folder(path: Union[str, Path], data: Any, num_frames: Optional[int] = None) -> FrameFolder:
+    """Opens a folder of frames with the settings `data` of a network, by default all its frames."""
+    template = data.image_tmpl
+    if num_frames is None:
+        num_frames = count_frames(Path(path), template, data.is_flow)
+    limit = data.max_pixels
+    return FrameFolder(
+        path,
+        num_frames=num_frames,
+        image_tmpl=template,
+        flow=data.is_flow,
+        max_pixels=limit,
+        fps=data.folder_fps,
+    )
+
+
+def count_frames(folder: Path, image_tmpl: str, flow: bool = False) -> int:
+    """The number of frames of a folder, from 1 without a gap; VideoError if there is none."""
+    video = FrameFolder(folder, num_frames=0, image_tmpl=image_tmpl, flow=flow)
+    count = next(k for k in itertools.count() if not video.has_frame(k))
+    if not count:
+        raise VideoError(folder, video.reader, f"it has no frame named {image_tmpl}")
+    return count

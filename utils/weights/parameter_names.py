@@ -1,0 +1,28 @@
+"""Rules that map the parameter names of other code bases to a network's names."""
+
+import abc
+from collections.abc import Iterable
+from typing import Optional
+
+
+class ParameterNames(abc.ABC):
+    """The rules of one network. Two names mean the same weight if their canonical name is equal."""
+
+    @abc.abstractmethod
+    def detect_format(self, names: Iterable[str]) -> str:
+        """The code base that wrote the file: a `source_format` of the other methods.
+
+        Raises ValueError if it is unknown.
+        """
+
+    @abc.abstractmethod
+    def canonical_name(self, name: str, source_format: str = "own") -> Optional[str]:
+        """The canonical name; None for a weight that is dropped on purpose."""
+
+    def fit_shape(self, name: str, shape: tuple, target_shape: tuple) -> Optional[str]:
+        """How an array of another shape can be used: a rule of `convert.fit_array`, or None."""
+        return None
+
+    def default_value(self, name: str, source_format: str) -> Optional[float]:
+        """The value of a weight that the file leaves out; None: the file must contain it."""
+        return None
