@@ -181,7 +181,9 @@ def describe_type(hint: Any) -> dict[str, Any]:
     if kind is typing.Literal:
         metavar = "|".join(map(str, arguments))  # the name of a positional argument in errors
         return {"type": type(arguments[0]), "choices": arguments, "metavar": metavar}
-    return {"type": arguments[0], "nargs": "+"} if kind is list else {"type": hint}
+    if kind is list:
+        return {**describe_type(arguments[0]), "nargs": "+"}
+    return {"type": hint}
 
 
 def integer_between(minimum: int, maximum: int = 10**18 - 1) -> Callable[[str], int]:

@@ -23,6 +23,7 @@ from utils.runtime import Runtime
 BLOCK = 1024  # samples of one AllReduce
 WORST_CLASSES = 10  # in report.json
 PAIRS = 100  # in confused_pairs.csv
+SCORE_COLUMNS = ("path", "label", "predicted", "correct", "probability")  # before the classes
 MIN_PROBABILITY = float(np.finfo(np.float32).tiny)  # a smaller one counts as this
 
 
@@ -84,38 +85,41 @@ class Report:
         if not self.folder:
             return
         samples = self.samples
-        folder = self.folder
         rows = gather_rows(
             self.numbers, rows=np.concatenate(self.rows), count=len(samples.paths), rt=self.rt
         )
-        if not self.rt.is_main_process:
-            return
-        predictions = compute_predictions(rows, samples.labels, self.softmax)
-        names = [f"{k} {name}".strip() for k, name in enumerate(samples.classes)]
-        counts = count_confusion(predictions)
-        readable = predictions.readable
-        bins = compute_bins(predictions.confidence[readable], predictions.ranks[readable] == 0)
-        classes = list_classes(predictions, samples.classes)
-        header = ["path", "label", "predicted", "correct", "probability", *names]
-        write_csv(folder / "scores.csv", header, list_scores(samples.paths, predictions))
-        matrix = ([name, *row] for name, row in zip(names, counts.tolist()))
-        write_csv(folder / "confusion.csv", ["true", *names], matrix)
-        write_csv(folder / "classes.csv", list(classes[0]), (row.values() for row in classes))
-        write_csv(folder / "confused_pairs.csv", PAIR_COLUMNS, list_pairs(counts, samples.classes))
-        write_csv(folder / "calibration.csv", bins.dtype.names, list_bins(bins))
-        losses = compute_losses(predictions, bins)
-        with_videos = [row for row in classes if row["videos"]]
-        worst = sorted(with_videos, key=lambda row: row["top1"])[:WORST_CLASSES]
-        with report_write_errors(folder, "--report"):
-            report = {**result, **losses, "worst_classes": worst}
-            write_text(folder / "report.json", json.dumps(report, indent=1) + "\n")
+        if self.rt.is_main_process:
+            predictions = compute_predictions(rows, samples.labels, self.softmax)
+            write_report(self.folder, samples=samples, predictions=predictions, result=result)
 
-        from utils.evaluate import report_plots  # matplotlib is imported only for a report
 
-        report_plots.draw_confusion(folder / "confusion.png", counts, names)
-        accuracies = [(names[row["class"]], row["top1"]) for row in with_videos]
-        report_plots.draw_class_accuracy(folder / "classes.png", accuracies)
-        report_plots.draw_calibration(folder / "calibration.png", bins, losses["ece"])
+def write_report(folder: Path, samples: Samples, predictions: Predictions, result: dict) -> None:
+    """Writes all files of a report. Raises ValueError if the folder cannot be written."""
+    names = [f"{k} {name}".strip() for k, name in enumerate(samples.classes)]
+    counts = count_confusion(predictions)
+    readable = predictions.readable
+    bins = compute_bins(predictions.confidence[readable], predictions.ranks[readable] == 0)
+    classes = list_classes(predictions, samples.classes, counts)
+    header = [*SCORE_COLUMNS, *names]
+    write_csv(folder / "scores.csv", header, list_scores(samples.paths, predictions))
+    matrix = ([name, *row] for name, row in zip(names, counts.tolist()))
+    write_csv(folder / "confusion.csv", ["true", *names], matrix)
+    write_csv(folder / "classes.csv", list(classes[0]), (row.values() for row in classes))
+    write_csv(folder / "confused_pairs.csv", PAIR_COLUMNS, list_pairs(counts, samples.classes))
+    write_csv(folder / "calibration.csv", bins.dtype.names, list_bins(bins))
+    losses = compute_losses(predictions, bins)
+    with_videos = [row for row in classes if row["videos"]]
+    worst = sorted(with_videos, key=lambda row: row["top1"])[:WORST_CLASSES]
+    with report_write_errors(folder, "--report"):
+        report = {**result, **losses, "worst_classes": worst}
+        write_text(folder / "report.json", json.dumps(report, indent=1) + "\n")
+
+    from utils.evaluate import report_plots  # matplotlib is imported only for a report
+
+    report_plots.draw_confusion(folder / "confusion.png", counts, names)
+    accuracies = [(names[row["class"]], row["top1"]) for row in with_videos]
+    report_plots.draw_class_accuracy(folder / "classes.png", accuracies)
+    report_plots.draw_calibration(folder / "calibration.png", bins, losses["ece"])
 
 
 def report_videos(
@@ -193,16 +197,34 @@ def count_confusion(predictions: Predictions) -> np.ndarray:
     return counts
 
 
-def list_classes(predictions: Predictions, names: Sequence[str]) -> list[dict]:
-    """A row for every class; accuracies are None if it has no video."""
+def list_classes(predictions: Predictions, names: Sequence[str], counts: np.ndarray) -> list[dict]:
+    """A row for every class; `counts` is the result of `count_confusion`.
+
+    Accuracies are None for a class without a video, and so are precision, recall and F1 if their
+    denominator is zero. Recall equals top-1: both are the fraction of the class's videos.
+    """
     rows = []
+    predicted = counts.sum(0)
     for label, name in enumerate(names):
         ranks = predictions.ranks[predictions.readable & (predictions.labels == label)]
-        row = {"class": label, "name": name, "videos": len(ranks)}
-        for k in (1, 5):
-            row[f"top{k}"] = round(float((ranks < k).mean()), 6) if len(ranks) else None
-        rows.append(row)
+        hits = counts[label, label]
+        rows.append(
+            {
+                "class": label,
+                "name": name,
+                "videos": len(ranks),
+                "top1": divide((ranks < 1).sum(), len(ranks)),
+                "top5": divide((ranks < 5).sum(), len(ranks)),
+                "precision": divide(hits, predicted[label]),
+                "recall": divide(hits, len(ranks)),
+                "f1": divide(2 * hits, predicted[label] + len(ranks)),
+            }
+        )
     return rows
+
+
+def divide(count: int, total: int) -> Optional[float]:
+    return round(float(count / total), 6) if total else None
 
 
 PAIR_COLUMNS = ["true", "predicted", "count", "share", "true_name", "predicted_name"]

@@ -59,6 +59,8 @@ def test_the_class_and_confusion_tables_have_the_expected_counts(tmp_path):
         ("1.0", "1.0"), ("0.0", "1.0"), ("0.0", "0.0"),
     ]  # fmt: skip
     assert classes[1]["top1"] == ""
+    scores = [[row[name] for name in ("precision", "recall", "f1")] for row in classes[:3]]
+    assert scores == [["0.5", "1.0", "0.666667"], ["0.0", "", "0.0"], ["", "0.0", "0.0"]]
     matrix = [
         list(map(int, list(row.values())[1:])) for row in read_rows(tmp_path / "confusion.csv")
     ]

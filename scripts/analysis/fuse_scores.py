@@ -1,0 +1,138 @@
+"""Averages the scores of several evaluations of one list, for example of RGB and flow networks.
+
+    python scripts/analysis/fuse_scores.py REPORT REPORT [...] [--weights 1 1.5]
+        [--average logarithms] [--report DIR]
+
+A REPORT is the folder that `eval.py --report` wrote. `--average probabilities` takes the weighted
+mean of the probabilities; `logarithms`, the default, that of their logarithms. The logarithm of a
+probability is the raw score minus a constant of the video: for networks whose reports are a softmax
+of raw scores (tsm, resnet50) the prediction is that of averaged raw scores, as in the original TSM.
+A video that is unreadable in one report is unreadable in the result.
+
+The last line of stdout is one JSON object: top1, top5, mean_class_accuracy, videos, unreadable,
+average, weights, and the top-1 of each report. `--report` writes the files of docs/evaluation.md.
+"""
+
+import csv
+import sys
+from pathlib import Path
+from typing import Literal, Optional
+
+sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+from utils.runtime import prepare_process
+
+prepare_process()
+
+import numpy as np
+
+from utils import cli
+from utils.evaluate.metrics import Counts
+from utils.evaluate.report import (
+    MIN_PROBABILITY,
+    SCORE_COLUMNS,
+    Samples,
+    compute_predictions,
+    write_report,
+)
+from utils.files import report_write_errors
+from utils.log import print_result
+from utils.runtime import Runtime
+
+UNREADABLE = "unreadable"
+
+
+def main(
+    reports: list[Path],
+    *,
+    weights: Optional[list[cli.NonNegativeFloat]] = None,
+    average: Literal["logarithms", "probabilities"] = "logarithms",
+    report: Optional[Path] = None,
+) -> None:
+    if len(reports) < 2:
+        raise ValueError("REPORT: name at least two folders of eval.py --report")
+    factors = np.asarray(weights or [1.0] * len(reports))
+    if len(factors) != len(reports) or not factors.sum():
+        raise ValueError(f"--weights: give {len(reports)} numbers, one of them above 0")
+    read = [read_scores(folder / "scores.csv") for folder in reports]
+    samples = read[0][0]
+    for folder, (other, _) in zip(reports[1:], read[1:]):
+        difference = find_difference(samples, other)
+        if difference:
+            raise ValueError(f"{folder} and {reports[0]} are not of one list: {difference}")
+    tables = [rows for _, rows in read]
+    fused = fuse(tables, factors / factors.sum(), average)
+    predictions = compute_predictions(fused, samples.labels, softmax=average == "logarithms")
+    result = {
+        **count_hits(fused),
+        "unreadable": int((~predictions.readable).sum()),
+        "average": average,
+        "weights": factors.tolist(),
+        "reports": {str(folder): count_hits(rows)["top1"] for folder, rows in zip(reports, tables)},
+    }
+    if report:
+        with report_write_errors(report, "--report"):
+            report.mkdir(parents=True, exist_ok=True)
+        write_report(report, samples=samples, predictions=predictions, result=result)
+    print_result(result, Runtime())
+
+
+def read_scores(path: Path) -> tuple[Samples, np.ndarray]:
+    """The samples of a `scores.csv`, and its rows (n, classes + 2) as `compute_predictions` reads.
+
+    Raises ValueError if it is not such a file.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist: name a folder that eval.py --report wrote")
+    with open(path, newline="", encoding="utf-8", errors="surrogateescape") as file:
+        header, *lines = csv.reader(file) or [[]]
+    width = len(SCORE_COLUMNS)
+    try:
+        if tuple(header[:width]) != SCORE_COLUMNS or not lines:
+            raise ValueError("no table of scores")
+        classes = [name.partition(" ")[2] for name in header[width:]]
+        samples = Samples([line[0] for line in lines], [int(line[1]) for line in lines], classes)
+        rows = np.zeros((len(lines), len(classes) + 2))
+        for row, line in zip(rows, lines):
+            if line[2] != UNREADABLE:
+                row[:] = [*map(float, line[width:]), int(line[1]), 1]
+    except (IndexError, ValueError):
+        raise ValueError(f"{path} is not a scores.csv that eval.py --report wrote") from None
+    return samples, rows
+
+
+def find_difference(samples: Samples, other: Samples) -> str:
+    """The first difference of two lists in words; an empty string if they are equal."""
+    if len(samples.classes) != len(other.classes):
+        return f"{len(other.classes)} classes instead of {len(samples.classes)}"
+    for k, (path, other_path) in enumerate(zip(samples.paths, other.paths)):
+        if path != other_path:
+            return f"video {k + 1} is {other_path} instead of {path}"
+        if samples.labels[k] != other.labels[k]:
+            return f"{path} has label {other.labels[k]} instead of {samples.labels[k]}"
+    if len(samples.paths) != len(other.paths):
+        return f"{len(other.paths)} videos instead of {len(samples.paths)}"
+    return ""
+
+
+def fuse(tables: list[np.ndarray], weights: np.ndarray, average: str) -> np.ndarray:
+    """The weighted mean of scores; the other columns are those of rows readable in all tables."""
+    fused = tables[0].copy()
+    scores = np.stack([table[:, :-2] for table in tables])
+    if average == "logarithms":
+        scores = np.log(np.maximum(scores, MIN_PROBABILITY))
+    fused[:, :-2] = np.tensordot(weights, scores, axes=1)
+    fused[:, -1] = np.min([table[:, -1] for table in tables], axis=0)
+    return fused
+
+
+def count_hits(rows: np.ndarray) -> dict[str, float]:
+    """The accuracies of the readable rows."""
+    readable = rows[rows[:, -1] > 0]
+    counts = Counts(rows.shape[1] - 2)
+    counts.add(readable[:, :-2], readable[:, -2].astype(np.int64))
+    return counts.accuracies()
+
+
+if __name__ == "__main__":
+    cli.run_command(main, __doc__)

@@ -1,0 +1,108 @@
+"""Averages of the scores of several evaluations: equal to averaged raw scores; different lists."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scripts.analysis import fuse_scores
+from tests.helpers import assert_one_line_error
+from utils.evaluate.report import Samples, compute_predictions, write_report
+
+PATHS = ["a.mp4", "b c.mp4", "d.mp4", "bad.mp4"]
+LABELS = [0, 2, 1, 1]
+READABLE = [1, 1, 1, 0]
+
+RAW = np.random.RandomState(0).randn(2, 4, 3) * 2
+
+
+def make_report(folder, raw, paths=PATHS, labels=LABELS):
+    """Writes the report of an evaluation with these raw scores."""
+    folder.mkdir()
+    rows = np.column_stack([raw, labels, READABLE[: len(labels)]])
+    samples = Samples(paths, labels, list("xyz"))
+    predictions = compute_predictions(rows, labels, softmax=True)
+    write_report(folder, samples=samples, predictions=predictions, result={})
+    return str(folder)
+
+
+@pytest.fixture
+def reports(tmp_path):
+    return [make_report(tmp_path / f"report_{k}", raw) for k, raw in enumerate(RAW)]
+
+
+def run(run_here, *arguments):
+    return run_here("scripts/analysis/fuse_scores.py", *arguments)
+
+
+def test_the_logarithms_give_the_averages_of_raw_scores(reports, run_here, tmp_path):
+    out = tmp_path / "fused"
+    done = run(run_here, *reports, "--weights", "1", "1.5", "--report", str(out))
+    result = json.loads(done.stdout.splitlines()[-1])
+    fused = (RAW[0] + 1.5 * RAW[1]) / 2.5
+    correct = fused[:3].argmax(1) == LABELS[:3]
+    assert result["top1"] == pytest.approx(correct.mean(), abs=1e-6)
+    assert (result["videos"], result["unreadable"]) == (3, 1)
+    assert (result["average"], result["weights"]) == ("logarithms", [1, 1.5])
+    single = [(raw[:3].argmax(1) == LABELS[:3]).mean() for raw in RAW]
+    assert list(result["reports"].values()) == pytest.approx(single, abs=1e-6)
+    with open(out / "scores.csv", newline="") as file:
+        rows = list(csv.reader(file))[1:]
+    expected = np.exp(fused) / np.exp(fused).sum(1, keepdims=True)
+    written = np.array([row[5:] for row in rows[:3]], float)
+    np.testing.assert_allclose(written, expected[:3], rtol=1e-6)
+    assert rows[3][2] == "unreadable"
+
+
+def test_the_probabilities_are_averaged(reports):
+    samples, first = fuse_scores.read_scores(find_scores(reports[0]))
+    _, second = fuse_scores.read_scores(find_scores(reports[1]))
+    assert samples.paths == PATHS
+    fused = fuse_scores.fuse([first, second], np.array([0.25, 0.75]), "probabilities")
+    np.testing.assert_allclose(fused[:, :3], 0.25 * first[:, :3] + 0.75 * second[:, :3])
+    np.testing.assert_array_equal(fused[:, 3:], first[:, 3:])
+
+
+def find_scores(folder: str) -> Path:
+    return Path(folder) / "scores.csv"
+
+
+@pytest.mark.parametrize(
+    ("paths", "labels", "words"),
+    [
+        (["a.mp4", "e.mp4", "d.mp4", "bad.mp4"], LABELS, "video 2 is e.mp4 instead of b c.mp4"),
+        (PATHS, [0, 1, 1, 1], "b c.mp4 has label 1 instead of 2"),
+        (PATHS[:3], LABELS[:3], "3 videos instead of 4"),
+    ],
+)
+def test_the_first_difference_of_two_lists_is_named(
+    paths, labels, words, reports, run_here, tmp_path
+):
+    other = make_report(tmp_path / "other", RAW[1][: len(paths)], paths, labels)
+    done = run(run_here, reports[0], other)
+    assert_one_line_error(done, f"are not of one list: {words}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "REPORT: name at least two folders"),
+        (["{0}", "--weights", "1", "1", "1"], "--weights: give 2 numbers"),
+        (["{0}", "--weights", "0", "0"], "--weights: give 2 numbers, one of them above 0"),
+        (["{0}", "--weights", "1", "-1"], "--weights"),
+        (["nowhere"], "nowhere/scores.csv does not exist"),
+        (["{0}", "--average", "mean"], "--average"),
+    ],
+)
+def test_wrong_arguments_are_one_line(arguments, words, reports, run_here):
+    arguments = [argument.format(reports[1]) for argument in arguments]
+    assert_one_line_error(run(run_here, reports[0], *arguments), words)
+
+
+def test_a_foreign_table_is_refused(reports, run_here):
+    find_scores(reports[1]).write_text("path,label\na.mp4,0\n")
+    assert_one_line_error(
+        run(run_here, *reports), "is not a scores.csv that eval.py --report wrote"
+    )
