@@ -99,7 +99,10 @@ def test_a_wrong_override_is_refused_by_name(yaml_file, override, words):
         ("- a\n", "expected sections"),
         ("run: {device: CPU\n", "not a readable config file"),
         ("run: {all_reduce: auto}\n", "run.all_reduce auto, .*plan_allreduce.py --cluster prints$"),
-        ("run: {cluster: {tflops: 9}}\n", "run.all_reduce auto, run.cluster and run.gradient_profile: write the line"),
+        (
+            "run: {cluster: {tflops: 9}}\n",
+            "run.all_reduce auto, run.cluster and run.gradient_profile: write the line",
+        ),
     ],
 )
 def test_a_wrong_yaml_is_refused_by_name(tmp_path, text, words):
