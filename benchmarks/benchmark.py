@@ -94,10 +94,16 @@ def main(
     else:
         environment = dict(os.environ) if torch else None  # of before MindSpore's settings
         rt = runtime.start(cfg.run)
-        fresh = build_networks.drop_pretrained(cfg)
+        without_pretrained = build_networks.drop_pretrained(cfg)
         log.start_log(rt)
         if part:
-            print(json.dumps(graph_costs.measure_graph(network.name, cfg=fresh, rt=rt, part=part)))
+            print(
+                json.dumps(
+                    graph_costs.measure_graph(
+                        network.name, cfg=without_pretrained, rt=rt, part=part
+                    )
+                )
+            )
             return
         if kind == "eval":
             scorer = open_scorer(network, cfg, checkpoint_path)
@@ -106,7 +112,7 @@ def main(
             result.update(
                 measure_step(
                     network,
-                    cfg=fresh,
+                    cfg=without_pretrained,
                     rt=rt,
                     repeats=repeats,
                     checkpoint_path=checkpoint_path,
@@ -115,7 +121,9 @@ def main(
             )
         elif kind == "kernels":
             product = measure_matmul_gflops(repeats)
-            result.update(profile_kernels(network, cfg=fresh, rt=rt, matmul_gflops=product))
+            result.update(
+                profile_kernels(network, cfg=without_pretrained, rt=rt, matmul_gflops=product)
+            )
         else:
             result.update(measure_data(network, cfg=cfg, rt=rt, seconds=seconds))
     result["machine"] = results.describe_machine(cfg.run.device)

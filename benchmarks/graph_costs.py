@@ -1,4 +1,4 @@
-"""Seconds and memory to compile and run a graph. Each graph needs a fresh process."""
+"""Seconds and memory to compile and run a graph. Each graph needs a new process."""
 
 import time
 

@@ -219,7 +219,7 @@ ERRORS = [
     ([*CONVERT, "--source", "tsm.pth.tar"], "instead of [16, 3, 7, 7]"),
     ([*CONVERT, "--source", "tsm.pth.tar", "--model.first_width=2"],
      "base_model.fc.weight is [7, 16] instead of [8, 16]",
-     "--new_head leaves the classifier fresh"),
+     "--new_head leaves the classifier newly initialised"),
     ([*CONVERT, "--source", "tsm.pth.tar", "--model.first_width=2", "--new_head",
       "--target", "/proc/none/t"],
      "--target: cannot write /proc/none/t.ckpt"),

@@ -16,7 +16,7 @@ from utils.train.train_step import TrainStep
 
 
 def drop_pretrained(cfg: NetworkConfig) -> NetworkConfig:
-    """The same settings with fresh weights: speed and plans need no checkpoint."""
+    """The same settings with random weights: speed and plans need no checkpoint."""
     return replace(cfg, train=replace(cfg.train, pretrained=None, new_head=False))
 
 
@@ -28,7 +28,7 @@ def build_train_step(network: str, cfg: NetworkConfig, rt: Runtime) -> TrainStep
 
 
 def build_eval_network(network: str, cfg: NetworkConfig) -> nn.Cell:
-    """The network as eval.py runs it, with fresh weights."""
+    """The network as eval.py runs it, with random weights."""
     net = load.build_network(find_network(network), cfg)
     return load.prepare_for_evaluation(net, cfg.run.amp_level)
 

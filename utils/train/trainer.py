@@ -196,7 +196,7 @@ def log_start(train: Recipe, sampler: TrainSampler, segments: Segments, start_st
     parts = [f"{tensors} tensors {size / 1e6:.2f} MB" for _, tensors, size in segments]
     log.info("gradients are reduced in %d segments: %s", len(parts), " | ".join(parts))
     if start_step:
-        log.info("going on from step %d", start_step)
+        log.info("resuming at step %d", start_step)
 
 
 def describe_device_counts(train: Recipe, sampler: TrainSampler) -> str:

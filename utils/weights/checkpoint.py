@@ -83,10 +83,12 @@ def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> li
     elif len(arrays) < len(content.arrays):
         notes = [escape_control(name) for name in content.arrays if name not in arrays]
         log.info("%s: left out what is not a weight: %s", path, join_names(notes, 3))
-    fresh = [name for name in weights if new_head and re.search(head, name)]
+    initial_names = [name for name in weights if new_head and re.search(head, name)]
     if new_head:
         arrays = {name: value for name, value in arrays.items() if not re.search(head, name)}
-    report = report_differences(arrays, {n: p for n, p in weights.items() if n not in fresh})
+    report = report_differences(
+        arrays, {n: p for n, p in weights.items() if n not in initial_names}
+    )
     if report:
         advice = "; is it of another network, or of other settings under model?"
         has_other_head = any(re.search(head or "$^", name) and name in report for name in weights)
@@ -103,7 +105,7 @@ def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> li
         )
     for name, value in arrays.items():
         weights[name].set_data(Tensor(value, weights[name].dtype))
-    return fresh
+    return initial_names
 
 
 def report_differences(arrays: dict[str, np.ndarray], weights: dict[str, Parameter]) -> str:

@@ -36,7 +36,7 @@ class Converted(NamedTuple):
 
     arrays: dict[str, np.ndarray]
     dropped: list[str]  # names of the source that are dropped on purpose
-    missing: list[str]  # our names that stay fresh
+    missing: list[str]  # our names that stay newly initialised
 
 
 class Source(NamedTuple):
@@ -105,7 +105,7 @@ def convert(
         advice = "; is it of another network, or of other settings under model?"
         if any(name in report for name in shapes if re.search(classifier, name)):
             advice = "; model.num_classes must be its own"
-            advice += ", or --new_head leaves the classifier fresh"
+            advice += ", or --new_head leaves the classifier newly initialised"
         raise ValueError(f"the file does not fit this network: {report}{advice}")
     return Converted(converted, [prefix + name for name in dropped], head)
 
