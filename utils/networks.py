@@ -57,7 +57,7 @@ class Network(abc.ABC, Generic[ConfigT]):
 
     @abc.abstractmethod
     def build_train_setup(self, cfg: ConfigT, rt: Runtime, sampler: TrainSampler) -> TrainSetup:
-        """Model, optimizer and train step."""
+        """Model, optimizer and train step; `sampler` gives the number of steps in an epoch."""
 
     def list_annotation_files(self, cfg: ConfigT) -> list[AnnotationFile]:
         """The annotation files, training first; empty if the network reads images."""
@@ -84,14 +84,19 @@ class Network(abc.ABC, Generic[ConfigT]):
 
     @abc.abstractmethod
     def build_eval_rows(self, cfg: ConfigT, rt: Runtime) -> Mapping[int, EvalRows]:
-        """The test rows of this rank with all views, by the index of their head in `build_heads`.
+        """{index of a head in `build_heads`: its test rows on this rank}.
+
+        A row is a video with all its views. Heads that `cfg.eval` does not evaluate are missing.
 
         Raises ValueError for bad lines of an annotation file.
         """
 
     @abc.abstractmethod
     def get_input_shape(self, cfg: ConfigT) -> tuple[int, ...]:
-        """The shape of one training clip as the network reads it."""
+        """The shape of one training clip as the network reads it, without the batch: (C, T, H, W).
+
+        TSM: (T, C, H, W); images: (C, H, W).
+        """
 
     def get_sample_shape(self, cfg: ConfigT) -> tuple[int, ...]:
         """The shape of one sample of a training batch: of one clip, or of several (S, ...)."""
@@ -140,7 +145,8 @@ class Network(abc.ABC, Generic[ConfigT]):
     def build_golden_case(self, case: dict[str, Any], depthwise_impl: str = "frames") -> GoldenCase:
         """Our side of a case of tests/golden/*.json: network, loss, inputs and train step.
 
-        The case holds the numbers of the published code. Raises ValueError if there are none.
+        The case holds the numbers of the published code. `depthwise_impl` replaces that of the
+        model; `frames` is the fastest on a CPU. Raises ValueError if the network has no cases.
         """
         raise ValueError(f"--case: {self.name} has no golden cases")
 

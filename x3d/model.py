@@ -31,7 +31,7 @@ BOTTLENECK = 2.25  # inner width / output width of a block
 FIRST_WIDTH = 12  # of the stem and of s2, before the width factor
 HEAD_WIDTH = 2048
 BLOCKS = (1, 2, 5, 3)  # blocks of stages s2 to s5, before the depth factor
-SQUEEZE = 0.0625  # width of squeeze and excitation
+SQUEEZE = 0.0625  # squeezed width / channels, in squeeze and excitation
 
 
 def round_width(width: float, factor: float, minimum: int = 1, divisor: int = 1) -> int:
@@ -165,7 +165,8 @@ class Head(nn.Cell):
         self.conv_5_relu = ReLU()
         self.lin_5_relu = ReLU()
         self.lin_5 = PointwiseConv3d(inner, HEAD_WIDTH)
-        self.dropout = Dropout(dropout, size=HEAD_WIDTH)  # of the one position of a training clip
+        # Only training drops, and a training clip has one position.
+        self.dropout = Dropout(dropout, size=HEAD_WIDTH)
         self.projection = dense(HEAD_WIDTH, num_classes, std=0.01)
         self.window = window
 
@@ -220,9 +221,10 @@ class X3D(nn.Cell):
     """Clips (N, 3, T, H, W), uint8 or normalised float32; the module documents the outputs.
 
     `frames` and `crop` are those of training: they fix the window of the head. Clips of evaluation
-    may have more frames and larger crops. `depthwise_impl` is the form of the depthwise
-    convolutions: one of `utils.nn.conv3d.FORMS`, or `dense`: no groups, which is another network.
-    `stem_impl` is the same for the stem. `zero_init`: the scale of the last norm of a block is
+    may have more frames and larger crops. `depthwise_impl` is the implementation of the depthwise
+    convolutions. Those of `utils.nn.conv3d.FORMS` compute the same with the same weights, at
+    different speeds; `dense` has no groups, which is another network. `stem_impl` is the same for
+    the stem. `zero_init`: the scale of the last norm of a block is
     initialised to zero, so the block starts as its shortcut. `recompute`: the backward pass
     recomputes squeeze and excitation and the Swish instead of storing their activations.
     """

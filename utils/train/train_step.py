@@ -18,11 +18,13 @@ follows `accumulation_steps` steps.
   layers at which buckets end). A fused AllReduce starts as soon as its gradients exist, during the
   backward pass. With accumulation nothing overlaps: AllReduce runs once, after the last micro-batch
   of an update.
-* Overflow check (`gradients.FiniteCheck`): `clear` runs before the forward pass, `record` after
-  each backward pass, the check itself once an update, then `reset`. Only a 910A needs the first
-  two: its arithmetic saturates and sets flags of the device. So ranks can disagree, and the result
-  is reduced too: all ranks change their weights or none does. Statistics of batch norms change in
-  the forward pass, also if the update is skipped.
+* Overflow check (`gradients.FiniteCheck`): usually an infinity or NaN of one rank reaches all ranks
+  by the AllReduce, and the check reads the sums, or only their norm if it is known. A 910A
+  saturates instead, and sets flags of its own rank. There `clear` clears the flags before the
+  forward pass, `record` counts micro-batches that have set some, and `reset` ends the update; both
+  return their argument, which orders them in the graph. The result is reduced over the ranks: all
+  change their weights or none does. Statistics of batch norms change in the forward pass, also if
+  the update is skipped.
 * Requests: a rank that got a signal, or met too many unreadable files, sets `stop` or `bad_data` to
   1, and it stays set. A step returns their means over the ranks: above 0 if any rank has asked.
 * A step returns six numbers (`utils.train.meter.OUTPUTS`), the same on every rank.
@@ -171,15 +173,17 @@ class MovingAverage(nn.Cell):
 class TrainStep(nn.Cell):
     """(clip, target[, dropout factors]) -> float32 (6,): OUTPUTS.
 
-    `clip`: a batch of clips as the network takes it, uint8; the axes are in each `model.py`.
+    `clip`: a batch of clips as the network takes it, uint8; the axes are in each `model.py`. (With
+    repeated augmentation rows have several clips, which `mix` joins with the batch.)
     `target` is what `loss` takes together with the scores: labels int32 (N,), or float32
     (N, columns) whose first column is the label; the network's mixup.py explains the others. `mix`
     (optional) computes the network's input from clips and target.
 
-    Dropout: the host draws the factors, 0 or 1 / (1 - p), by the position of a sample in the run.
-    So a resumed run, and one on other devices, draws the same. A network with dropout takes them
-    as third input: float32 (N, K), or (B, copies, K) with repeated augmentation, where a batch has
-    `copies` clips of each of B videos. K counts the factors of a clip in all dropout layers.
+    Dropout: the host draws the factors, 0 or 1 / (1 - p), by the position of a row in the run and
+    the number of the clip in it (`utils.data.rows`). So a resumed run, and one on other devices,
+    draws the same. A network with dropout takes them as third input: float32 (N, K), or
+    (B, copies, K) with repeated augmentation, where a batch has `copies` clips of each of B videos.
+    K counts the factors of a clip in all dropout layers.
 
     The outputs: loss and top1, means over all ranks; the loss scale; `overflows`, the number of
     consecutive updates that were not finite; `stop` and `bad_data`, the requests. `train` has
@@ -198,7 +202,7 @@ class TrainStep(nn.Cell):
         mix: Optional[nn.Cell] = None,
         samples: int = 0,
     ):
-        """`samples`: clips in a batch of this rank, copies included; only dropout needs it."""
+        """`samples`: clips in a batch of this rank, N; only dropout needs it."""
         super().__init__(auto_prefix=False)
         self.net = net
         self.loss = loss
@@ -259,16 +263,19 @@ class TrainStep(nn.Cell):
         `if` on a Tensor and returns nothing: Python runs it, in the middle of the graph.
         """
         self.accumulator(grads)
-        position = self.micro_step % self.steps_per_epoch
-        count = position % self.accumulation_steps + 1
-        if count == self.accumulation_steps or position + 1 == self.steps_per_epoch:
+        step_in_epoch = self.micro_step % self.steps_per_epoch
+        count = step_in_epoch % self.accumulation_steps + 1
+        if count == self.accumulation_steps or step_in_epoch + 1 == self.steps_per_epoch:
             scale = self.loss_scale * count.astype(mstype.float32)
             self.update(self.accumulator.sums, scale, ())
             self.accumulator.reset()
         return count
 
     def update(self, grads: tuple, scale: Union[float, Tensor], values: tuple) -> tuple:
-        """One update with gradients that are multiplied by `scale`; the means of `values`."""
+        """One update; returns the means of `values`.
+
+        `grads` contain the factor `scale`, which is divided out here.
+        """
         grads, finite, values = self.sync(grads, scale, values)
         self.update_weights(grads, finite)
         self.check.reset()
@@ -291,9 +298,9 @@ class TrainStep(nn.Cell):
         ops.assign(self.dropout_factors, ops.reshape(factors, self.dropout_factors.shape))
 
     def make_dropout_factors(self, start: int = 0) -> tuple[Tensor, ...]:
-        """The step's third input for samples from position `start` of the run on.
+        """The step's third input for N clips from position `start` of the run on, one a position.
 
-        Empty without dropout.
+        For benchmarks and tests; in a training the rows bring them. Empty without dropout.
         """
         if self.dropout_factors is None:
             return ()
@@ -317,7 +324,8 @@ class TrainStep(nn.Cell):
         trained = {p.name for p in self.optimizer.parameters}
         others = [p for p in self.optimizer.get_parameters() if p.name not in trained]
         own += [p for p in others if not p.name.startswith("learning_rate")]
-        weights = weights_of(self.net)  # `padding`: how its convolutions pad, if that can vary
+        # `padding`: a ResNet pads as PyTorch or as MindSpore; weights fit one, so files say which.
+        weights = weights_of(self.net)
         return Weights({**weights, **{p.name: p for p in own}}, weights.padding)
 
     def ema_parameters(self) -> Weights:
@@ -329,9 +337,9 @@ class TrainStep(nn.Cell):
 
 
 def fold_scale(optimizer: nn.Optimizer, scale: float) -> bool:
-    """Makes the optimizer divide gradients by `scale` from now on; returns whether it does.
+    """Makes the optimizer divide gradients by `scale`; True if nobody else needs to divide.
 
-    It does not if that is not exact (for other numbers than powers of two) or not supported.
+    False if that is not exact (for other numbers than powers of two) or not supported.
     """
     return scale == 1 or (isinstance(optimizer, SGD) and optimizer.fold_scale(scale))
 
