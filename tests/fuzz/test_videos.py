@@ -129,7 +129,9 @@ def test_damaged_videos_do_not_stop_a_prediction(tmp_path, seed, count):
     records = result["predictions"]
     assert len(records) == len(list(videos.iterdir()))
     assert 0 < result["failed"] == sum("error" in record for record in records)
-    assert len(list(out.glob("*.png"))) == len(records) - result["failed"]
+    # Damage can make a video so long that it is divided into windows, which have a timeline too.
+    pictures = [path for path in out.glob("*.png") if not path.stem.endswith("_timeline")]
+    assert len(pictures) == len(records) - result["failed"]
 
 
 def test_damaged_jpeg_frames_are_read_or_refused(tmp_path, seed):
