@@ -97,13 +97,10 @@ def main(
         without_pretrained = build_networks.drop_pretrained(cfg)
         log.start_log(rt)
         if part:
-            print(
-                json.dumps(
-                    graph_costs.measure_graph(
-                        network.name, cfg=without_pretrained, rt=rt, part=part
-                    )
-                )
+            costs = graph_costs.measure_graph(
+                network.name, cfg=without_pretrained, rt=rt, part=part
             )
+            print(json.dumps(costs))
             return
         if kind == "eval":
             scorer = open_scorer(network, cfg, checkpoint_path)

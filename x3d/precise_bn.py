@@ -40,11 +40,13 @@ class StatisticsSums(nn.Cell):
         super().__init__(auto_prefix=False)
         self.moving_means = ParameterTuple(norm.moving_mean for norm in norms)
         self.moving_variances = ParameterTuple(norm.moving_variance for norm in norms)
-        self.zeros = tuple(make_zeros(norm.num_features) for norm in norms)
+        self.zeros = tuple(kernels.make_zeros(norm.num_features) for norm in norms)
         channels = sum(norm.num_features for norm in norms)
-        self.mean = Parameter(make_zeros(channels), name="precise_mean", requires_grad=False)
+        self.mean = Parameter(
+            kernels.make_zeros(channels), name="precise_mean", requires_grad=False
+        )
         self.variance = Parameter(
-            make_zeros(channels), name="precise_variance", requires_grad=False
+            kernels.make_zeros(channels), name="precise_variance", requires_grad=False
         )
         self.map = ops.HyperMap()
 
@@ -61,7 +63,7 @@ class StatisticsSums(nn.Cell):
     def reset(self) -> None:
         """Sets the sums and the running statistics to zero."""
         for parameter in (self.mean, self.variance, *self.moving_means, *self.moving_variances):
-            parameter.set_data(make_zeros(parameter.size))
+            parameter.set_data(kernels.make_zeros(parameter.size))
 
 
 class PreciseBatchNorms:
@@ -147,7 +149,3 @@ def record_input_shapes(net: nn.Cell, cells: dict[str, nn.Cell], clips: np.ndarr
         for handle in handles:
             handle.remove()
     return shapes
-
-
-def make_zeros(size: int) -> Tensor:
-    return Tensor(np.zeros(size, np.float32))

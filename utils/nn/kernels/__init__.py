@@ -63,5 +63,5 @@ def shapes_only() -> Iterator[None]:
         yield
 
 
-def make_zeros(shape: tuple) -> Tensor:
+def make_zeros(shape: Union[int, tuple]) -> Tensor:
     return Tensor(np.zeros(shape, np.float32))
