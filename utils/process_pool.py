@@ -157,10 +157,10 @@ def run_on_dask(work: Callable, jobs: Iterable, address: str) -> Iterator[tuple[
     with client:
         completed = as_completed(loop=client.loop, with_results=True, raise_errors=False)
         try:
-            if not client.nthreads():
+            if not count_threads(client):
                 print_line(f"waiting for the first worker of the Dask scheduler at {address}")
             while True:
-                threads = sum(client.nthreads().values()) or 1
+                threads = max(1, count_threads(client))
                 more = list(islice(jobs, max(0, threads * JOBS_IN_FLIGHT - len(running))))
                 tasks = [pickle.dumps((folder, work, job)) for job in more]
                 futures = client.map(run_job, tasks, pure=False)
@@ -182,6 +182,16 @@ def run_on_dask(work: Callable, jobs: Iterable, address: str) -> Iterator[tuple[
             raise MachineError(
                 f"the Dask scheduler at {address} has ended; run this again"
             ) from None
+
+
+def count_threads(client: Any) -> int:
+    """The threads of all workers of a Dask cluster; raises CommClosedError without a scheduler."""
+    from distributed.comm import CommClosedError
+
+    try:
+        return sum(client.nthreads().values())
+    except OSError as error:  # it ended before the client noticed: a new connection is refused
+        raise CommClosedError(str(error)) from error
 
 
 async def check_scheduler(address: str) -> None:

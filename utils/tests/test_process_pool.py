@@ -18,6 +18,7 @@ from utils.process_pool import (
     CrashError,
     Part,
     build_worker_functions,
+    count_threads,
     parse_executor,
     parse_part,
     run_all,
@@ -143,6 +144,17 @@ class RecordingHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.records.append(record.getMessage())
+
+
+def test_a_scheduler_that_refuses_connections_has_ended():
+    comm = pytest.importorskip("distributed.comm")
+
+    class RefusedClient:
+        def nthreads(self) -> dict:
+            raise OSError("Timed out trying to connect to tcp://127.0.0.1:1 after 20 s")
+
+    with pytest.raises(comm.CommClosedError, match="Timed out"):
+        count_threads(RefusedClient())
 
 
 def test_the_end_of_the_scheduler_is_one_line(cluster):
