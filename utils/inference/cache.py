@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from utils.networks import Network
 
 # Raise it with every change of a network or of the export that changes what is in a file.
-EXPORT_VERSION = 1
+EXPORT_VERSION = 2
 KEPT_FILES = 8  # in the cache, the last used ones
 LONGEST_WAIT = 600  # seconds for the export of another process
 
@@ -70,10 +70,17 @@ class CachedScorer(Scorer):
         return net
 
     def __call__(self, clips: np.ndarray) -> np.ndarray:
+        return self.get_scorer(clips)(clips)
+
+    def features(self, clips: np.ndarray) -> np.ndarray:
+        return self.get_scorer(clips).features(clips)
+
+    def get_scorer(self, clips: np.ndarray) -> Scorer:
+        """The scorer for clips of this shape, opened once."""
         shape = clips.shape[1:]
         if shape not in self.scorers:
             self.scorers[shape] = self.open(clips.shape)
-        return self.scorers[shape](clips)
+        return self.scorers[shape]
 
     def open(self, shape: tuple[int, ...]) -> Scorer:
         """The scorer for clips like the first ones, of this shape."""
