@@ -48,6 +48,14 @@ from scripts.data.integrity import (
     make_job,
     table_row,
 )
+from scripts.executors.process_pool import (
+    PROCESSES,
+    CrashError,
+    Executor,
+    PartOption,
+    choose_workers,
+    run_all,
+)
 from utils import cli
 from utils.config import NetworkConfig
 from utils.data.annotation_file import (
@@ -59,7 +67,6 @@ from utils.data.annotation_file import (
 from utils.files import report_write_errors, write_text
 from utils.messages import print_line
 from utils.networks import Network
-from utils.process_pool import PROCESSES, CrashError, Executor, PartOption, choose_workers, run_all
 from utils.progress import track
 
 MAX_SHOWN = 5  # bad videos named on stderr
