@@ -12,15 +12,15 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, TypeVar
 
 import numpy as np
 
 from utils.data.class_names import find_class_names, read_class_names
-from utils.evaluate.scores import choose_clips_per_pass, video_scores
+from utils.evaluate.scores import choose_clips_per_pass, video_scores, view_features
 from utils.files import open_replacement, report_write_errors, write_text
 from utils.messages import escape_control, format_line
 from utils.process_pool import Part
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from utils.inference.scorer import Scorer
 
 Job = tuple[str, str]  # a video, and the name of its files
+JobT = TypeVar("JobT")
+RunJobs = Callable[[list[JobT]], Iterator[tuple[JobT, dict]]]
 PREDICTIONS = "predictions"  # the files of all videos, PREDICTIONS.csv and PREDICTIONS.jsonl
-PART_FILE = f"{PREDICTIONS}.part-{{}}.jsonl"
 DEFAULT_FPS = 30.0  # of a video without a frame rate
 # Seconds: a longer video is divided into windows
 LONG_VIDEO = 30.0
@@ -90,6 +91,10 @@ class Head(abc.ABC):
         """
         return views[self.crops // 2 :: self.crops].transpose(0, 2, 3, 4, 1)
 
+    def group_by_clip(self, values: np.ndarray) -> np.ndarray:
+        """Values (V, ...), one for each view, as (clips, crops, ...)."""
+        return values.reshape(self.clips, self.crops, *values.shape[1:])
+
     def find_names(self) -> Sequence[str]:
         """Class names without a file from the user; empty if there are none."""
         return find_class_names(self.names_file, self.builtin_names, self.classes)
@@ -107,6 +112,38 @@ class Head(abc.ABC):
         result = video_scores(self.select_output(scorer), views[None], self.clips_per_pass)
         scores = result[0].astype(np.float64)
         return softmax(scores) if self.raw_scores else scores
+
+
+def compute_features(
+    scorer: "Scorer",
+    source: FrameReader,
+    head: Head,
+    per: str,
+    window: Optional[float] = None,
+    step: Optional[float] = None,
+) -> tuple[list[tuple[float, float]], np.ndarray]:
+    """(start and end in seconds, features float32 (N, C)) of the N rows of a video.
+
+    `per` is video: a row, the mean over all views; clip: a row for each temporal clip, the mean
+    over its crops; or window: a row for each of `split_into_windows`, the mean over its views.
+    Raises VideoError for a video that cannot be read.
+    """
+    windows = [Window(0, len(source), source.fps)]
+    if per == "window":
+        windows = split_into_windows(source, window, step)
+    spans = []
+    rows = []
+    for part, (views,) in read_windows(scorer, source=source, windows=windows, heads=[head]):
+        features = view_features(scorer, views, head.clips_per_pass).astype(np.float64)
+        if per == "clip":
+            rows += [*head.group_by_clip(features).mean(axis=1)]
+            indices = part.start + head.frame_indices(part).reshape(head.clips, -1)
+            fps = part.fps or DEFAULT_FPS
+            spans += [(int(clip.min()) / fps, int(clip.max() + 1) / fps) for clip in indices]
+        else:
+            rows.append(features.mean(axis=0))
+            spans.append(part.span)
+    return spans, np.array(rows, np.float32)
 
 
 class WindowResult(NamedTuple):
@@ -168,9 +205,20 @@ def split_into_windows(
 def run_windows(
     scorer: "Scorer", source: FrameReader, windows: Sequence[Window], heads: Sequence[Head]
 ) -> Iterator[WindowResult]:
-    """Predicts window after window. Only one window's frames are in memory; decoding goes forward.
+    """Predicts window after window, as `read_windows` reads them."""
+    for window, views in read_windows(scorer, source=source, windows=windows, heads=heads):
+        yield WindowResult(
+            window, views, [h.predict_probs(scorer, v) for h, v in zip(heads, views)]
+        )
 
-    All heads have the same number of clips per pass, so that one graph is compiled.
+
+def read_windows(
+    scorer: "Scorer", source: FrameReader, windows: Sequence[Window], heads: Sequence[Head]
+) -> Iterator[tuple[Window, list[np.ndarray]]]:
+    """Each window with the views (V, ...) of each head.
+
+    Only one window's frames are in memory; decoding goes forward. All heads get the same number of
+    clips per pass, so that one graph is compiled.
     """
     numbers_of_views = [head.clips * head.crops for head in heads]
     for head in heads:
@@ -187,9 +235,7 @@ def run_windows(
             chosen = np.searchsorted(numbers, window.start + unique)
             head_frames = frames if len(chosen) == len(frames) else frames[chosen]
             views.append(head.make_views(head_frames, positions.reshape(indices.shape)))
-        yield WindowResult(
-            window, views, [h.predict_probs(scorer, v) for h, v in zip(heads, views)]
-        )
+        yield window, views
 
 
 def read_forward(source: FrameReader, needed: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
@@ -379,7 +425,7 @@ def list_videos(names: Sequence[str], suffixes: Sequence[str]) -> list[str]:
 def write_predictions(
     videos: list[str],
     folder: Path,
-    run_jobs: Callable[[list[Job]], Iterator[tuple[Job, dict]]],
+    run_jobs: RunJobs[Job],
     settings: str = "",
     part: Optional[Part] = None,
 ) -> dict:
@@ -396,34 +442,17 @@ def write_predictions(
     with report_write_errors(folder, "--out"):
         folder.mkdir(parents=True, exist_ok=True)
         jobs = list(zip(videos, make_file_names(videos)))
-        keys = {job: job_key(settings, job) for job in (part.select(jobs) if part else jobs)}
-        earlier = read_part_files(folder)
-        ready = {job: earlier[key] for job, key in keys.items() if key in earlier}
-        missing = [job for job in keys if job not in ready]
+        keys = {job: job_key(settings, *job) for job in (part.select(jobs) if part else jobs)}
+        part_files = PartFiles(folder, PREDICTIONS, part)
         hidden = sys.stdout.isatty()  # there, a table for every video shows the progress
-        results = run_jobs(missing)
-        progress = Progress(len(missing), name="predicting", unit="videos", hidden=hidden)
-        file = part and folder / PART_FILE.format(part.file_name)
-        with (
-            open(file, "a") if file else contextlib.nullcontext() as notes,
-            contextlib.closing(progress),
-        ):
-            if notes:
-                notes.write("\n")  # ends a line that a kill has cut
-            for job in keys:
-                while job not in ready:
-                    other, ready[other] = next(results)
-                    progress.update()
-                    if notes:
-                        notes.write(f"{json.dumps([keys[other], ready[other]])}\n")
-                        notes.flush()
-                records.append(ready.pop(job))
-                if "error" not in records[-1]:
-                    print(format_table(records[-1]), flush=True)
-                    continue
-                errors.append(records[-1]["error"])
-                if len(videos) > 1:
-                    print(f"error: {errors[-1]}", file=sys.stderr)
+        for _, record in part_files.complete(keys, run_jobs, name="predicting", hidden=hidden):
+            records.append(record)
+            if "error" not in record:
+                print(format_table(record), flush=True)
+                continue
+            errors.append(record["error"])
+            if len(videos) > 1:
+                print(f"error: {errors[-1]}", file=sys.stderr)
         end = {"failed": len(errors), "out": str(folder)}
         end["seconds"] = round(time.monotonic() - start, 2)
         if part:
@@ -433,8 +462,7 @@ def write_predictions(
         lines = "".join(f"{json.dumps(record)}\n" for record in records)
         write_text(folder / f"{PREDICTIONS}.jsonl", lines)
         write_table(folder / f"{PREDICTIONS}.csv", records)
-        for file in folder.glob(PART_FILE.format("*")):
-            file.unlink()
+        part_files.delete()
     return {"predictions": records, **end}
 
 
@@ -460,20 +488,79 @@ def write_table(path: Path, records: Sequence[dict]) -> None:
             writer.writerow(row)
 
 
-def job_key(settings: str, job: Job) -> str:
+def job_key(settings: str, video: str, *job: Any) -> str:
     """The settings, the job, and size and time of the video: a record is valid for one key."""
-    stat = os.stat(job[0])
-    return json.dumps([settings, *job, stat.st_size, stat.st_mtime_ns])
+    stat = os.stat(video)
+    return json.dumps([settings, video, *job, stat.st_size, stat.st_mtime_ns])
 
 
-def read_part_files(folder: Path) -> dict[str, dict]:
-    """{key: record}; skips a line that a kill has cut."""
-    records = {}
-    for path in sorted(folder.glob(PART_FILE.format("*"))):
-        for line in path.read_text().splitlines():
-            with contextlib.suppress(ValueError):
-                key, records[key] = json.loads(line)
-    return records
+class PartFiles:
+    """The files in `folder` with the records of finished jobs: one file for each part of a command.
+
+    A line is the key of a job and its record. `part` is that of this process; without it, no file
+    is written.
+    """
+
+    def __init__(self, folder: Path, name: str, part: Optional[Part]):
+        self.folder = folder
+        self.pattern = f"{name}.part-{{}}.jsonl"
+        self.part = part
+
+    def complete(
+        self, keys: Mapping[JobT, str], run_jobs: RunJobs, name: str, hidden: bool = False
+    ) -> Iterator[tuple[JobT, dict]]:
+        """(job, record) in the order of `keys`, {job: its key}.
+
+        `run_jobs` yields (job, record) in any order, for the jobs whose keys no file has. `name` is
+        that of the progress bar.
+        """
+        lines = self.find_lines()
+        missing = [job for job, key in keys.items() if key not in lines]
+        results = run_jobs(missing)
+        ready: dict[JobT, dict] = {}
+        progress = Progress(len(missing), name=name, unit="videos", hidden=hidden)
+        file = self.part and self.folder / self.pattern.format(self.part.file_name)
+        notes = None
+        with contextlib.ExitStack() as stack:
+            stack.callback(progress.close)
+            for job, key in keys.items():
+                if key in lines:
+                    yield job, read_record(*lines[key])
+                    continue
+                while job not in ready:
+                    other, ready[other] = next(results)
+                    progress.update()
+                    if file and notes is None:
+                        notes = stack.enter_context(open(file, "a"))
+                        notes.write("\n")  # ends a line that a kill has cut
+                    if notes:
+                        notes.write(f"{json.dumps([keys[other], ready[other]])}\n")
+                        notes.flush()
+                yield job, ready.pop(job)
+
+    def find_lines(self) -> dict[str, tuple[Path, int]]:
+        """{key: (file, position of its line)}; skips a line that a kill has cut."""
+        lines = {}
+        for path in sorted(self.folder.glob(self.pattern.format("*"))):
+            position = 0
+            with open(path, "rb") as file:
+                for line in file:
+                    with contextlib.suppress(ValueError):
+                        key, _ = json.loads(line)
+                        lines[key] = (path, position)
+                    position += len(line)
+        return lines
+
+    def delete(self) -> None:
+        for file in self.folder.glob(self.pattern.format("*")):
+            file.unlink()
+
+
+def read_record(file: Path, position: int) -> dict:
+    """The record in the line of a part's file."""
+    with open(file, "rb") as lines:
+        lines.seek(position)
+        return json.loads(lines.readline())[1]
 
 
 def make_file_names(videos: list[str]) -> list[str]:
