@@ -30,19 +30,13 @@ from utils.runtime import prepare_process
 prepare_process()
 
 from scripts.data.integrity import SUFFIXES
-from scripts.feature_jobs import (
-    FeatureSettings,
-    choose_head,
-    find_list,
-    list_items,
-    read_items,
-    write_features,
-)
+from scripts.executors.process_pool import PROCESSES, Executor, PartOption
+from scripts.features.files import choose_head, find_list, list_items, read_items, write_features
+from scripts.features.jobs import FeatureSettings
 from scripts.predict import IMAGE_SUFFIXES
 from utils import cli, log
 from utils.config import NetworkConfig
 from utils.networks import Network
-from utils.process_pool import PROCESSES, Executor, PartOption
 from utils.runtime import Runtime
 
 

@@ -18,7 +18,8 @@ from PIL import Image
 
 from scripts.data.synthetic.motion_videos import draw_sets
 from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
-from scripts.feature_jobs import (
+from scripts.executors.process_pool import Part
+from scripts.features.files import (
     Item,
     choose_head,
     find_list,
@@ -44,7 +45,6 @@ from utils.inference.load import load_checkpoint
 from utils.inference.onnx import OnnxScorer
 from utils.inference.scorer import CellScorer
 from utils.networks import find_network
-from utils.process_pool import Part
 from utils.runtime import Runtime, eager_mode
 from utils.testing.golden import load_case, record_activations
 from utils.tests.parity import make_clip

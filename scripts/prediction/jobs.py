@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Protocol
 
-from utils import runtime
+from scripts.executors.part_files import JobT
+from scripts.executors.process_pool import CrashError, run_all
+from scripts.prediction.records import Predictor
+from utils.api import build_model
 from utils.config import NetworkConfig
-from utils.evaluate.predict import JobT, Predictor, assign_class_names
-from utils.inference.load import load_scorer
 from utils.networks import find_network
-from utils.process_pool import CrashError, run_all
 
 
 class JobRunner(Protocol):
@@ -46,20 +46,14 @@ class PredictSettings(NamedTuple):
     step: Optional[float]
 
     def build_runner(self) -> Predictor:
-        network = find_network(self.network)
-        cfg = self.cfg
-        heads = network.build_heads(cfg)
-        assign_class_names(heads, self.labels)
-        start = functools.cache(lambda: runtime.start(cfg.run))
-        scorer = load_scorer(network, cfg=cfg, path=self.checkpoint_path, start=start)
+        model = build_model(
+            find_network(self.network),
+            cfg=self.cfg,
+            checkpoint=self.checkpoint_path,
+            labels=self.labels,
+        )
         return Predictor(
-            scorer,
-            heads=heads,
-            open_source=lambda path: network.open_frames(cfg, path),
-            folder=self.folder,
-            top=self.top,
-            window=self.window,
-            step=self.step,
+            model, folder=self.folder, top=self.top, window=self.window, step=self.step
         )
 
     def compute_digest(self) -> str:

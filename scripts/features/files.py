@@ -1,10 +1,8 @@
-"""Features of videos: the list of videos, the jobs, and the files that they are written to."""
+"""The source of features and the files that they are written to."""
 
 import base64
 import contextlib
 import csv
-import functools
-import hashlib
 import os
 import sys
 import time
@@ -14,23 +12,20 @@ from typing import IO, NamedTuple, Optional
 
 import numpy as np
 
-from scripts.predict_jobs import run_on_cluster
-from utils import runtime
+from scripts.executors.part_files import PartFiles, RunJobs, job_key
+from scripts.executors.process_pool import Part
+from scripts.features.jobs import DTYPE
+from scripts.prediction.files import list_videos
 from utils.config import NetworkConfig, VideoData
 from utils.data.annotation_file import AnnotationFile, Record
-from utils.data.records import open_record, read_records
-from utils.evaluate.predict import Head, PartFiles, RunJobs, compute_features, job_key, list_videos
+from utils.data.records import read_records
+from utils.evaluate.predict import Head
 from utils.files import lock_folder, open_replacement, report_write_errors
-from utils.inference.load import load_scorer
-from utils.inference.scorer import Scorer
-from utils.networks import Network, find_network
-from utils.process_pool import PROCESSES, Part
-from utils.video.reader import FrameReader, VideoError
+from utils.networks import Network
 
 LISTS = (".txt", ".csv")  # of annotation files
 FEATURES = "features"
 PART_LOCK = ".lock-{}"
-DTYPE = "<f4"  # float32
 COLUMNS = ("path", "start", "end", "label")
 
 
@@ -40,81 +35,6 @@ class Item(NamedTuple):
     record: Record
     path: str
     label: str
-
-
-class FeatureSettings(NamedTuple):
-    """The options of scripts/extract_features.py for the network `network` with settings `cfg`.
-
-    `head` is the index of the head whose views are used. `listed`: the videos are lines of a list.
-    """
-
-    network: str
-    cfg: NetworkConfig
-    checkpoint_path: str
-    head: int
-    listed: bool
-    per: str
-    window: Optional[float]
-    step: Optional[float]
-
-    def build_runner(self) -> "FeatureExtractor":
-        network = find_network(self.network)
-        start = functools.cache(lambda: runtime.start(self.cfg.run))
-        scorer = load_scorer(network, cfg=self.cfg, path=self.checkpoint_path, start=start)
-        return FeatureExtractor(self, scorer=scorer, network=network)
-
-    def compute_digest(self) -> str:
-        """Changes with every setting, and with the size or time of the checkpoint."""
-        stat = os.stat(self.checkpoint_path)
-        content = repr((self, stat.st_size, stat.st_mtime_ns))
-        return hashlib.sha256(content.encode()).hexdigest()
-
-    def run_jobs(self, executor: str, jobs: list[Record]) -> Iterator[tuple[Record, dict]]:
-        """Loads the network for the first job: if all records exist, there is none."""
-        if executor != PROCESSES:
-            return run_on_cluster(self, executor, jobs)
-        return self.build_runner().run_jobs(jobs) if jobs else iter(())
-
-
-class FeatureExtractor:
-    """Computes the rows of videos with one network."""
-
-    def __init__(self, settings: FeatureSettings, scorer: Scorer, network: Network):
-        self.settings = settings
-        self.scorer = scorer
-        self.network = network
-        self.head: Head = network.build_heads(settings.cfg)[settings.head]
-
-    def run_jobs(self, jobs: list[Record]) -> Iterator[tuple[Record, dict]]:
-        """The record of each job: `times`, `width`, `features`; or `video` and `error`."""
-        for job in jobs:
-            try:
-                yield job, self.extract(job)
-            except VideoError as error:
-                yield job, {"video": job.path, "error": str(error)}
-
-    def extract(self, job: Record) -> dict:
-        settings = self.settings
-        with self.open(job) as source:
-            spans, features = compute_features(
-                self.scorer,
-                source=source,
-                head=self.head,
-                per=settings.per,
-                window=settings.window,
-                step=settings.step,
-            )
-            is_image = len(source) == 1 and not source.fps
-        times = [["", ""] if is_image else [f"{time:.3f}" for time in span] for span in spans]
-        data = base64.b64encode(features.astype(DTYPE).tobytes()).decode()
-        return {"times": times, "width": features.shape[1], "features": data}
-
-    def open(self, job: Record) -> FrameReader:
-        cfg = self.settings.cfg
-        if self.settings.listed:
-            assert isinstance(cfg.data, VideoData)
-            return open_record(job, cfg.data)
-        return self.network.open_frames(cfg, job.path)
 
 
 def find_list(network: Network, cfg: NetworkConfig, sources: Sequence[str]) -> Optional[Path]:
