@@ -10,10 +10,9 @@ import time
 from functools import partial
 from pathlib import Path
 
-import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor
+from mindspore import Tensor, nn
 from PIL import Image
 
 from scripts.data.synthetic.motion_videos import draw_sets
@@ -172,29 +171,36 @@ def test_a_file_without_features_says_how_to_get_them(tmp_path):
         scorer.features(clips)
 
 
-def test_features_that_differ_are_not_written(tmp_path):
-    """Here those of the network in half precision: its last scale is another one."""
+class Linear(nn.Cell):
+    """Scores of features that are the clip."""
 
-    def build(level: str, rewrite=None):
-        net = build_toy(*TOYS["tsm"][:2], level, rewrite)
-        if level == "O2":
-            weights = dict(net.parameters_and_names())
-            weight = weights["base_model.layer4.1.conv2.bias"]
-            weight.set_data(weight + Tensor(9, ms.float32))
-            classifier = weights["new_fc.weight"]
-            classifier.set_data(classifier * 0)
-        return net
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Dense(3, 2)
 
-    options = export.check_options(
-        2,
-        format="mindir",
-        target=tmp_path / "net",
-        precision="fp16",
-        outputs="scores,features",
-    )
-    spec = export.ExportSpec(TOYS["tsm"][2], "scores")
-    with pytest.raises(RuntimeError, match="is not written: it would differ"):
-        export.export(build, spec=spec, options=options, network="tsm")
+    def construct(self, clip, with_features=False):
+        return (self.fc(clip), clip) if with_features else self.fc(clip)
+
+
+def test_features_that_differ_are_not_written(tmp_path, monkeypatch):
+    """The scores of the file are right; its features are wrong for the second batch."""
+    options = {"format": "mindir", "batch": 0, "input": "float32", "outputs": "scores,features"}
+    checked = export.check_options(2, target=tmp_path / "net", **options)
+    spec = export.ExportSpec((3,), "scores")
+    net = Linear()
+    run_mindir = export.run_mindir
+    write = partial(export.export, lambda level: net, spec=spec, options=checked, network="tsm")
+    result = write()
+    assert [output["shape"] for output in result["outputs"]] == [[None, 2], [None, 3]]
+    (tmp_path / "net.mindir").unlink()
+
+    def run(file, batches):
+        first, (scores, features) = run_mindir(file, batches)
+        return [first, [scores, features + np.float32(1)]]
+
+    monkeypatch.setattr(export, "run_mindir", run)
+    with pytest.raises(RuntimeError, match="differ from the network by .* spread of its features"):
+        write()
     assert not list(tmp_path.iterdir())
 
 
@@ -568,3 +574,14 @@ def videos_of_one(data_root, tmp_path_factory) -> Path:
     for number in range(40):
         shutil.copy(video, folder / f"{number}.mp4")
     return folder
+
+
+def test_the_example_of_the_document_prints_the_neighbours(items, tmp_path, monkeypatch, capsys):
+    code = (ROOT / "docs" / "features.md").read_text().partition("```python\n")[2].split("```")[0]
+    monkeypatch.chdir(tmp_path)
+    write_features(items, folder=Path("out/features"), run_jobs=CountedJobs(), settings="a")
+    capsys.readouterr()
+    exec(code, {})
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert {line.split()[0] for line in lines} <= {item.path for item in items}

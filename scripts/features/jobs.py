@@ -3,8 +3,10 @@
 import base64
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Optional
+
+import numpy as np
 
 from scripts.executors.process_pool import PROCESSES
 from scripts.prediction.jobs import run_on_cluster
@@ -12,8 +14,15 @@ from utils import runtime
 from utils.api import Model, build_model
 from utils.config import NetworkConfig, VideoData
 from utils.data.annotation_file import Record
+from utils.data.loader import count_workers
 from utils.data.records import open_record
-from utils.evaluate.predict import compute_features
+from utils.evaluate.predict import (
+    Window,
+    compute_features,
+    read_ahead,
+    read_windows,
+    split_into_windows,
+)
 from utils.networks import find_network
 from utils.video.reader import FrameReader, VideoError
 
@@ -53,36 +62,29 @@ class FeatureSettings(NamedTuple):
 
 
 class FeatureExtractor:
-    """Computes the rows of videos with one network."""
+    """Computes the rows of videos with one network, and decodes the next videos meanwhile."""
 
     def __init__(self, settings: FeatureSettings, model: Model):
         self.settings = settings
         self.model = model
+        self.head = model.heads[settings.head]
 
     def run_jobs(self, jobs: list[Record]) -> Iterator[tuple[Record, dict]]:
         """The record of each job: `times`, `width`, `features`; or `video` and `error`."""
-        for job in jobs:
+        workers = count_workers(self.settings.cfg.data.workers)
+        for job, parts in read_ahead(self.read, jobs, workers):
             try:
-                yield job, self.extract(job)
+                yield job, self.compute(parts)
             except VideoError as error:
                 yield job, {"video": job.path, "error": str(error)}
 
-    @runtime.guest()
-    def extract(self, job: Record) -> dict:
+    def read(self, job: Record) -> Iterator[tuple[Window, list[np.ndarray]]]:
+        """The windows of a video with their views."""
         settings = self.settings
         with self.open(job) as source:
-            spans, features = compute_features(
-                self.model.scorer,
-                source=source,
-                head=self.model.heads[settings.head],
-                per=settings.per,
-                window=settings.window,
-                step=settings.step,
-            )
-            is_image = len(source) == 1 and not source.fps
-        times = [["", ""] if is_image else [f"{time:.3f}" for time in span] for span in spans]
-        data = base64.b64encode(features.astype(DTYPE).tobytes()).decode()
-        return {"times": times, "width": features.shape[1], "features": data}
+            seconds = settings.window if settings.per == "window" else 0.0
+            windows = split_into_windows(source, seconds, settings.step)
+            yield from read_windows(source, windows, [self.head])
 
     def open(self, job: Record) -> FrameReader:
         data = self.settings.cfg.data
@@ -90,3 +92,22 @@ class FeatureExtractor:
             return self.model.open(job.path)
         assert isinstance(data, VideoData)
         return open_record(job, data)
+
+    @runtime.guest()
+    def compute(self, parts: Iterable[tuple[Window, list[np.ndarray]]]) -> dict:
+        times = []
+        rows = []
+        for window, (views,) in parts:
+            spans, features = compute_features(
+                self.model.scorer,
+                head=self.head,
+                window=window,
+                views=views,
+                per=self.settings.per,
+            )
+            rows.append(features)
+            is_image = window.length == 1 and not window.fps
+            times += [["", ""] if is_image else [f"{time:.3f}" for time in span] for span in spans]
+        values = np.concatenate(rows).astype(DTYPE)
+        data = base64.b64encode(values.tobytes()).decode()
+        return {"times": times, "width": values.shape[1], "features": data}

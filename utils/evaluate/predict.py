@@ -5,10 +5,13 @@ those of the network's evaluation.
 """
 
 import abc
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import TYPE_CHECKING, Callable, NamedTuple, Optional, TypeVar
 
 import numpy as np
 
@@ -20,6 +23,8 @@ from utils.video.reader import FrameReader
 if TYPE_CHECKING:
     from utils.inference.scorer import Scorer
 
+Item = TypeVar("Item")
+Part = TypeVar("Part")
 PREDICTIONS = "predictions"  # the files of all videos, PREDICTIONS.csv and PREDICTIONS.jsonl
 DEFAULT_FPS = 30.0  # of a video without a frame rate
 # Seconds: a longer video is divided into windows
@@ -187,36 +192,54 @@ def read_windows(
         yield window, views
 
 
-def compute_features(
-    scorer: "Scorer",
-    source: FrameReader,
-    head: Head,
-    per: str,
-    window: Optional[float] = None,
-    step: Optional[float] = None,
-) -> tuple[list[tuple[float, float]], np.ndarray]:
-    """(start and end in seconds, features float32 (N, C)) of the N rows of a video.
+def read_ahead(
+    read: Callable[[Item], Iterator[Part]], items: Iterable[Item], workers: int
+) -> Iterator[tuple[Item, Iterator[Part]]]:
+    """Each item, in order, with the parts of `read(item)`; an error is raised at its part.
 
-    `per` is video: a row, the mean over all views; clip: a row for each temporal clip, the mean
-    over its crops; or window: a row for each of `split_into_windows`, the mean over its views.
-    Raises VideoError for a video that cannot be read.
+    `workers` threads read the first parts of the next items, and the next part of this one.
     """
-    windows = [Window(0, len(source), source.fps)]
-    if per == "window":
-        windows = split_into_windows(source, window, step)
-    spans = []
-    rows = []
-    for part, (views,) in read_windows(source, windows, [head]):
-        features = view_features(scorer, views, head.clips_per_pass).astype(np.float64)
-        if per == "clip":
-            rows += [*head.group_by_clip(features).mean(axis=1)]
-            indices = part.start + head.frame_indices(part).reshape(head.clips, -1)
-            fps = part.fps or DEFAULT_FPS
-            spans += [(int(clip.min()) / fps, int(clip.max() + 1) / fps) for clip in indices]
-        else:
-            rows.append(features.mean(axis=0))
-            spans.append(part.span)
-    return spans, np.array(rows, np.float32)
+    items = iter(items)
+    with ThreadPoolExecutor(workers) as pool:
+
+        def start(item: Item) -> tuple[Item, Iterator[Part], Future]:
+            parts = read(item)
+            return item, parts, pool.submit(next, parts, None)
+
+        def follow(parts: Iterator[Part], part: Future) -> Iterator[Part]:
+            while part.result() is not None:
+                value = part.result()
+                part = pool.submit(next, parts, None)
+                yield value
+
+        started = deque(map(start, islice(items, workers)))
+        try:
+            while started:
+                item, parts, part = started.popleft()
+                started.extend(map(start, islice(items, 1)))
+                yield item, follow(parts, part)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+Span = tuple[float, float]  # start and end in seconds
+
+
+def compute_features(
+    scorer: "Scorer", head: Head, window: Window, views: np.ndarray, per: str
+) -> tuple[list[Span], np.ndarray]:
+    """The spans and features float32 (N, C) of the rows of a window.
+
+    `per` clip: a row for each temporal clip, the mean over its crops; else one, the mean over all
+    views.
+    """
+    features = view_features(scorer, views, head.clips_per_pass).astype(np.float64)
+    if per != "clip":
+        return [window.span], features.mean(axis=0, keepdims=True).astype(np.float32)
+    indices = window.start + head.frame_indices(window).reshape(head.clips, -1)
+    fps = window.fps or DEFAULT_FPS
+    spans = [(int(clip.min()) / fps, int(clip.max() + 1) / fps) for clip in indices]
+    return spans, head.group_by_clip(features).mean(axis=1).astype(np.float32)
 
 
 def read_forward(source: FrameReader, needed: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
