@@ -19,7 +19,7 @@ from utils.data.annotation_file import AnnotationFile, swap_label
 from utils.data.sampler import TrainSampler
 from utils.nn.mixing import Mix, draw_mix
 from utils.runtime import Runtime
-from utils.video.reader import Timeline
+from utils.video.reader import Segment, Timeline
 from utils.video.transforms import cut_views
 
 SPLITS = ("train", "val", "test")
@@ -33,6 +33,7 @@ class Sample(NamedTuple):
     label: int
     num_frames: Optional[int] = None  # of a folder of frames
     location: Any = None  # of a packed list: the `utils.data.packed.reader.PackLocation`
+    segment: Optional[Segment] = None  # the part of the video, or else the whole
 
 
 def get_annotation_file(cfg: Config, dataset_index: int, split: str) -> AnnotationFile:
@@ -46,6 +47,7 @@ def get_annotation_file(cfg: Config, dataset_index: int, split: str) -> Annotati
         source=data.source,
         num_classes=settings.num_classes,
         image_tmpl=data.image_tmpl,
+        folder_fps=data.folder_fps,
         max_pixels=data.max_pixels,
     )
 
@@ -67,6 +69,7 @@ def read_dataset_records(cfg: Config, dataset_index: int, split: str) -> list[Sa
             label=record.label,
             num_frames=record.num_frames,
             location=record.location,
+            segment=record.segment,
         )
         for record in records.read_records(file, cfg.data.packed)
     ]
@@ -117,7 +120,7 @@ class TrainSource(videos.TrainVideos):
 
     def read_frames(self, sample: Sample, rng: np.random.RandomState) -> np.ndarray:
         data = self.data
-        with self.count_damaged(records.open_record(sample, data)) as video:
+        with self.open_video(sample) as video:
             length = len(video)
             if data.sets[sample.dataset_index].sampling == "segments":
                 return video.frames(sampling.sample_by_segments(data.frames, length, rng.uniform))
@@ -177,7 +180,7 @@ class EvalVideos(videos.EvalVideos):
 
     def make_views(self, record: Sample, sample: int) -> np.ndarray:
         data = self.cfg.data
-        with records.open_record(record, data) as video:
+        with self.open_video(record) as video:
             indices = choose_test_frames(video, data=data, settings=self.settings, clips=self.clips)
             frames, order = video.frames_once(indices)
         return cut_test_views(

@@ -565,7 +565,7 @@ def test_training_counts_frames_that_are_marked_as_damaged(name, log_messages, t
     )
     for index in range(30):
         source[index]
-    total, logged = source.damaged.counts
+    total, logged = source.warnings.damaged.counts
     assert total >= logged > 0
     pattern = rf"(\d+) damaged frames read so far, the newest in {path}: "
     numbers = [int(match[1]) for line in log_messages if (match := re.match(pattern, line))]

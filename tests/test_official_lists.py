@@ -234,6 +234,27 @@ def test_make_lists_lists_existing_videos_and_counts_missing_ones(data_root, mak
     assert result["lists"] == [str(lists / name) for name in ("train.csv", "test.csv", "val.csv")]
 
 
+def test_segments_of_uncut_kinetics_videos(make_lists, tmp_path):
+    """Two segments of one video; another version of the csv has a further column."""
+    videos = {"-0A2-mhWuYk.mp4": "-", "sub/0347ZoDXyP0.mkv": "-", "gone_000001_000011.mp4": "-"}
+    write_files(tmp_path / "videos", {**videos, "-0A2-mhWuYk.webm": "-"})
+    more = "label,youtube_id,time_start,time_end,split,is_cc\nabseiling,-0A2-mhWuYk,29.5,39,val,0\n"
+    write_files(tmp_path / "annotations", {"train.csv": KINETICS, "val.csv": more})
+    done = make_lists(tmp_path, "--annotations", tmp_path / "annotations", "--uncut")
+    expected = {"classes": 2, "train": 2, "val": 1, "missing": 1, "others": 1, "doubles": 1}
+    assert read_result(done).items() >= expected.items()
+    lists = tmp_path / "lists"
+    train = ["-0A2-mhWuYk.mp4 19 29 1", "sub/0347ZoDXyP0.mkv 95 105 0"]
+    assert (lists / "train.txt").read_text().splitlines() == train
+    assert (lists / "val.txt").read_text() == "-0A2-mhWuYk.mp4 29.5 39 0\n"
+    assert (lists / "missing.txt").read_text() == "train gone_000001_000011 0\n"
+    assert (lists / "unlisted.txt").read_text() == "gone_000001_000011.mp4\n"
+    write_files(tmp_path / "other", CASES["sthv2"][0])
+    arguments = ["--dataset", "sthv2", "--annotations", tmp_path / "other", "--uncut"]
+    refused = make_lists(tmp_path, *arguments)
+    assert_one_line_error(refused, "--uncut goes with kinetics: sthv2 has no annotated segments")
+
+
 @pytest.mark.parametrize(
     ("dataset", "damage", "message"),
     [

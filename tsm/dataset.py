@@ -37,6 +37,7 @@ def get_annotation_file(cfg: Config, split: str) -> AnnotationFile:
         num_classes=cfg.model.num_classes,
         image_tmpl=data.image_tmpl,
         flow=data.modality == "flow",
+        folder_fps=data.folder_fps,
         max_pixels=data.max_pixels,
     )
 
@@ -69,7 +70,7 @@ class TrainSource(videos.TrainVideos):
 
     def read_frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
         dense = self.data.sampling == "dense"
-        with self.count_damaged(records.open_record(record, self.data)) as video:
+        with self.open_video(record) as video:
             indices = sample_frame_indices(
                 video, data=self.data, split="train", dense=dense, rng=rng
             )
@@ -119,7 +120,7 @@ class EvalVideos(videos.EvalVideos):
 
     def make_views(self, record: Record, sample: int) -> np.ndarray:
         rng = sample_rng(self.cfg.run.seed, 0, sample)  # dense validation draws a random window
-        with records.open_record(record, self.cfg.data) as video:
+        with self.open_video(record) as video:
             indices = sample_frame_indices(
                 video,
                 data=self.cfg.data,

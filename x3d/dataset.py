@@ -35,6 +35,7 @@ def get_annotation_file(cfg: Config, split: str) -> AnnotationFile:
         source=data.source,
         num_classes=cfg.model.num_classes,
         image_tmpl=data.image_tmpl,
+        folder_fps=data.folder_fps,
         max_pixels=data.max_pixels,
     )
 
@@ -57,7 +58,7 @@ class TrainSource(videos.TrainVideos):
         return [(get_annotation_file(self.cfg, "train"), self.data)]
 
     def read_frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
-        with self.count_damaged(records.open_record(record, self.data)) as video:
+        with self.open_video(record) as video:
             return video.frames(choose_clip_frames(video, self.data, rng.uniform()))
 
     def make_row(self, record: Record, rng: np.random.RandomState) -> tuple[np.ndarray, np.int32]:
@@ -91,7 +92,7 @@ class EvalVideos(videos.EvalVideos):
         )
 
     def make_views(self, record: Record, sample: int) -> np.ndarray:
-        with records.open_record(record, self.cfg.data) as video:
+        with self.open_video(record) as video:
             if self.split == "val":
                 indices = choose_clip_frames(video, self.cfg.data, 0.5)[None]
             else:

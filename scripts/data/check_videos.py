@@ -58,7 +58,12 @@ from scripts.executors.process_pool import (
 )
 from utils import cli
 from utils.config import NetworkConfig
-from utils.data.annotation_file import AnnotationFile, choose_output_names, iterate_lines
+from utils.data.annotation_file import (
+    AnnotationFile,
+    choose_output_names,
+    iterate_lines,
+    name_record,
+)
 from utils.files import report_write_errors, write_text
 from utils.messages import print_line
 from utils.networks import Network
@@ -170,7 +175,7 @@ def scan_list(
         CheckedLine(
             number,
             text=text,
-            path=text if isinstance(record, str) else record.path,
+            path=text if isinstance(record, str) else name_record(record),
             finding=findings[number],
         )
         for number, text, record in lines

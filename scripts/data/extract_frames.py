@@ -13,6 +13,8 @@ By default all frames are written. X3D and MViT sample by time: they need the fr
 folders as `data.folder_fps`. If the videos have several rates, `--fps` writes all of them at one
 rate, which repeats or drops frames.
 
+A segment of a video gets a folder `VIDEO_START_END`, which the new lists name as a whole video.
+
 Videos that cannot be read are left out of the lists. The command continues where it was
 interrupted: it does not write a complete folder again. The last line of stdout is one JSON object:
 out, videos, bad, frames, lists, seconds.
@@ -71,7 +73,8 @@ def main(
         if file.path.resolve() == pack_folder(out, file).resolve():
             raise ValueError(f"--out {out} is the folder of {file.path}, which would be replaced")
         for record in read_annotations(file, min_frames=0)[0]:
-            path = get_path_below(file.root, record.path)
+            segment = str(record.segment).split() if record.segment else []
+            path = get_path_below(file.root, "_".join([record.path, *segment]))
             folder = out / get_path_below(data.root, file.root) / path
             video = make_job(record, file, data.reader)
             job = FrameJob(

@@ -15,7 +15,15 @@ from utils.video.decoders import open_video
 from utils.video.frame_folder import FrameFolder
 from utils.video.mp4_boxes import check_header, find_truncation
 from utils.video.pyav_reader import open_container
-from utils.video.reader import MAX_PIXELS, FrameReader, VideoError, WrongContentError, check_size
+from utils.video.reader import (
+    MAX_PIXELS,
+    EmptySegmentError,
+    FrameReader,
+    Segment,
+    VideoError,
+    WrongContentError,
+    check_size,
+)
 
 GOOD = "good"
 DAMAGED = "damaged"
@@ -24,7 +32,7 @@ KINDS = (
     "empty",  # a file of no bytes
     "wrong extension",  # an image, text, ...; or an extension that is not of a video
     "audio only",
-    "no frames",  # a video format without any frame
+    "no frames",  # a video format without any frame, or a segment after the end
     "truncated",  # ends before the end that its header declares
     "broken",  # cannot be decoded, or is larger than data.max_pixels
     DAMAGED,  # can be decoded, and FFmpeg marks some of the frames as damaged
@@ -46,23 +54,35 @@ class VideoJob(NamedTuple):
     path: str
     reader: str = "auto"
     depth: str = "all"  # or "ends": the first frame, one in the middle, the last ones
-    num_frames: int = 0  # of a folder of images; 0: a video file
-    image_tmpl: str = ""
+    num_frames: int = 0  # of a folder of images
+    image_tmpl: str = ""  # of a folder of images; "": a video file
     flow: bool = False
     max_pixels: int = MAX_PIXELS
+    fps: float = 0.0  # of a folder of images
+    segment: Optional[Segment] = None
 
     def open(self) -> FrameReader:
-        if self.num_frames:
-            folder = self.num_frames, self.image_tmpl, self.flow, self.max_pixels
-            return FrameFolder(self.path, *folder)
-        return open_video(self.path, self.reader, self.max_pixels)
+        if not self.image_tmpl:
+            return open_video(self.path, self.reader, self.max_pixels, self.segment)
+        folder = self.num_frames, self.image_tmpl, self.flow, self.max_pixels, self.fps
+        folder = FrameFolder(self.path, *folder)
+        return folder if self.segment is None else folder.cut(self.segment)
 
 
 def make_job(record: Any, file: Any, reader: str, depth: str = "ends") -> VideoJob:
     """The job of a `Record` of an `AnnotationFile` (`utils.data.annotation_file`)."""
-    frames = record.num_frames if file.source == "frames" else 0
-    settings = frames, file.image_tmpl, file.flow, file.max_pixels
-    return VideoJob(record.path, reader, depth, *settings)
+    is_folder = file.source == "frames"
+    return VideoJob(
+        record.path,
+        reader=reader,
+        depth=depth,
+        num_frames=(record.num_frames or 0) if is_folder else 0,
+        image_tmpl=file.image_tmpl if is_folder else "",
+        flow=file.flow,
+        max_pixels=file.max_pixels,
+        fps=file.folder_fps,
+        segment=record.segment,
+    )
 
 
 class Finding(NamedTuple):
@@ -97,7 +117,7 @@ class BadVideoError(Exception):
 def examine(job: VideoJob) -> Finding:
     """Reads a video, or a folder of frames, as a run does; returns what is wrong with it."""
     try:
-        return Finding(GOOD, "", check_folder(job) if job.num_frames else check_file(job))
+        return Finding(GOOD, "", check_folder(job) if job.image_tmpl else check_file(job))
     except BadVideoError as bad:
         return Finding(*bad.args)
     except Exception as error:  # one file must not end the scan of all others
@@ -118,11 +138,12 @@ def check_file(job: VideoJob) -> int:
                 content = f"{path.suffix or 'no extension'}, the content is {container.format.name}"
                 raise BadVideoError("wrong extension", content)
             check_streams(container, job.max_pixels)
-            check_length(path, container)
-        if job.depth == "ends":
+            if job.segment is None:
+                check_length(path, container)
+        if job.segment is None and job.depth == "ends":
             return decode_ends(job)
         with job.open() as video:
-            return read_all_frames(video)
+            return read_frames(video, job.depth)
     except (av.error.FFmpegError, OSError, ValueError) as error:  # also VideoError
         raise classify_error(path, error) from None
 
@@ -176,6 +197,8 @@ def classify_error(path: Path, error: Exception) -> BadVideoError:
     truncation = find_truncation(path)
     if truncation:
         return BadVideoError("truncated", truncation)
+    if isinstance(error, EmptySegmentError):
+        return BadVideoError("no frames", error.args[-1])
     if isinstance(error, WrongContentError):
         return BadVideoError("wrong extension", error.args[-1])
     if path.suffix.lower() not in SUFFIXES:
@@ -190,8 +213,12 @@ def classify_error(path: Path, error: Exception) -> BadVideoError:
     return BadVideoError("broken", reason)
 
 
-def read_all_frames(video: FrameReader) -> int:
-    """Decodes every frame with the reader of the run; returns their number."""
+def read_frames(video: FrameReader, depth: str) -> int:
+    """Decodes every frame, or the ends, with the reader of the run; returns their number."""
+    if depth == "ends":
+        video.frames({0, len(video) // 2, len(video) - 1})
+        check_damaged(video.damaged, len(video))
+        return len(video)
     shapes = {frame.shape for frame in video.in_order()}
     if len(shapes) > 1:
         raise VideoError(video.path, video.reader, f"frames of several sizes: {sorted(shapes)}")
@@ -256,15 +283,12 @@ def check_folder(job: VideoJob) -> int:
     path = Path(job.path)
     if not path.is_dir():
         raise BadVideoError("missing", "no such folder")
-    video = job.open()
     if not any(path.iterdir()) and "/" not in job.image_tmpl:
         raise BadVideoError("no frames", "an empty folder")
     try:
-        if job.depth == "ends":
-            video.frames({0, job.num_frames // 2, job.num_frames - 1})
-        else:
-            read_all_frames(video)
+        return read_frames(job.open(), job.depth)
+    except EmptySegmentError as error:
+        raise BadVideoError("no frames", error.args[-1]) from None
     except VideoError as error:
         missing = not Path(error.args[0]).exists()
         raise BadVideoError("truncated" if missing else "broken", error.args[-1]) from None
-    return job.num_frames

@@ -1,7 +1,7 @@
 """Makes the lists of a data set: from the annotations of a public one, or from class folders.
 
     python scripts/data/make_lists.py --dataset NAME --annotations DIR --videos ROOT --out LISTS
-                                 [--names txt|csv] [--split 1|2|3]
+                                 [--names txt|csv] [--split 1|2|3] [--uncut]
     python scripts/data/make_lists.py --videos DIR --out LISTS [--names txt|csv] [--test 0.2]
         [--seed 0]
 
@@ -10,6 +10,9 @@ activitynet, ucf101, hmdb51; the last two have three splits. DIR holds their ann
 distributed. The command looks for the videos in all folders below ROOT. It writes LISTS/train.txt
 and val.txt or, with `--names csv`, train.csv, val.csv and a copy of val.csv as test.csv;
 missing.txt: annotated videos that do not exist; unlisted.txt: videos without an annotation.
+
+`--uncut`, for kinetics: the videos are whole ones with the names YOUTUBEID.*, and the lists have
+their segments, lines `path start end label` (docs/segments.md).
 
 Without NAME: DIR/CLASS/VIDEO gives train.txt and test.txt (or the same csv); `--test` is the
 fraction of every class in the test list; the only video of a class is for training. Of equal files
@@ -45,7 +48,7 @@ from utils.messages import join_names, print_line
 
 CSV_NAMES = ("train.csv", "test.csv", "val.csv")
 MAX_SHOWN = 5  # files without the extension of a video that are named
-PUBLIC_OPTIONS = ("annotations", "split")
+PUBLIC_OPTIONS = ("annotations", "split", "uncut")
 FOLDER_OPTIONS = ("test", "seed")
 
 
@@ -84,12 +87,15 @@ def list_public_data_set(
     *,
     annotations: Optional[Path] = None,
     split: Literal[1, 2, 3] = 1,
+    uncut: bool = False,
 ) -> tuple[dict, dict]:
     """The counts for the last line of stdout, and {file: lines}."""
     if not annotations:
         raise ValueError("missing --annotations: the folder of the official annotation files")
     official = read_public_annotations(dataset, annotations, split)
-    result = match_videos(official, root, dataset in FRAMES)
+    if uncut and not official.segments:
+        raise ValueError(f"--uncut goes with kinetics: {dataset} has no annotated segments")
+    result = match_videos(official, root, frames=dataset in FRAMES, uncut=uncut)
     files = {name: result.train if "train" in name else result.val for name in lists}
     files["labels.txt"] = official.names
     files.update({"missing.txt": result.missing, "unlisted.txt": result.others})

@@ -81,7 +81,8 @@ def choose_head(path: Optional[Path], heads: Sequence[Head]) -> int:
 def make_key(settings: str, record: Record) -> str:
     """A key as `job_key` makes it; of a packed video, with size and time of its shard."""
     path = record.location.shard if record.location else record.path
-    return job_key(settings, path, record.path, record.num_frames, record.location)
+    values = (record.path, record.num_frames, record.location, record.segment)
+    return job_key(settings, path, *values)
 
 
 class FeatureFiles:

@@ -74,7 +74,7 @@ class FeatureExtractor:
         workers = count_workers(self.settings.cfg.data.workers)
         for job, parts in read_ahead(self.read, jobs, workers):
             try:
-                yield job, self.compute(parts)
+                yield job, self.compute(parts, job.segment.start if job.segment else 0.0)
             except VideoError as error:
                 yield job, {"video": job.path, "error": str(error)}
 
@@ -94,7 +94,8 @@ class FeatureExtractor:
         return open_record(job, data)
 
     @runtime.guest()
-    def compute(self, parts: Iterable[tuple[Window, list[np.ndarray]]]) -> dict:
+    def compute(self, parts: Iterable[tuple[Window, list[np.ndarray]]], start: float) -> dict:
+        """The record of a video, or of a segment that starts at `start` seconds."""
         times = []
         rows = []
         for window, (views,) in parts:
@@ -107,7 +108,8 @@ class FeatureExtractor:
             )
             rows.append(features)
             is_image = window.length == 1 and not window.fps
-            times += [["", ""] if is_image else [f"{time:.3f}" for time in span] for span in spans]
+            texts = [[f"{start + time:.3f}" for time in span] for span in spans]
+            times += [["", ""]] if is_image else texts
         values = np.concatenate(rows).astype(DTYPE)
         data = base64.b64encode(values.tobytes()).decode()
         return {"times": times, "width": values.shape[1], "features": data}

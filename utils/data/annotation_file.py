@@ -2,11 +2,15 @@
 
 Source "video": `path label` or `path num_frames label`.
 Source "frames", a folder of images: `path num_frames label`.
+Both: `path start end label` or `path,start,end,label`, the segment of a video in seconds. All lines
+of a file have one form; the first line decides.
 
 Fields are counted from the right, so a path may contain spaces. For source "video" an integer
 before the label is read as num_frames.
 """
 
+import csv
+import math
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -16,9 +20,11 @@ from typing import Any, NamedTuple, Optional, Union
 from utils.files import check_encodable, read_text
 from utils.messages import format_value, shorten
 from utils.progress import track
-from utils.video.reader import MAX_PIXELS
+from utils.video.reader import MAX_PIXELS, Segment
 
 FIELDS = {"video": "path label", "frames": "path num_frames label"}
+SEGMENTS = "path start end label"
+CSV_SEGMENTS = "path,start,end,label"  # also a first line that names the columns
 PROGRESS_LINES = 10_000  # a longer file shows a progress bar while its videos are looked up
 MAX_SHOWN = 5  # bad lines named in an error
 MAX_PATH = 150  # characters of a path in an error
@@ -32,6 +38,7 @@ class Record(NamedTuple):
     label: int
     line: int
     location: Any = None  # of a packed video: its `utils.data.packed.reader.PackLocation`
+    segment: Optional[Segment] = None  # the part of the video, or else the whole
 
 
 class AnnotationFile(NamedTuple):
@@ -44,6 +51,7 @@ class AnnotationFile(NamedTuple):
     num_classes: int  # labels are 0 to num_classes - 1
     image_tmpl: str = ""  # for source "frames", the template of the file names of frames
     flow: bool = False  # for source "frames", whether they are optical flow
+    folder_fps: float = 0.0  # for source "frames", frames per second; 0: unknown
     max_pixels: int = MAX_PIXELS  # larger frames are not read
 
 
@@ -61,14 +69,15 @@ def read_annotations(file: AnnotationFile, min_frames: int = 3) -> tuple[list[Re
     if file.source not in FIELDS:
         raise ValueError(f"data.source is {file.source!r}; choose one of {', '.join(FIELDS)}")
     exists = os.path.isdir if file.source == "frames" else os.path.isfile
-    lines = _read_lines(file.path)
+    lines, form = _read_lines(file)
     records = []
     short = 0
     bad = []
     hidden = len(lines) <= PROGRESS_LINES
     for number, text in track(lines, name="checking files", unit="lines", hidden=hidden):
         try:
-            record = _parse(number, text=text, file=file, min_frames=min_frames)
+            _check_form(text, form, file)
+            record = _parse(number, text=text, file=file, form=form, min_frames=min_frames)
             if record is None:
                 short += 1
             elif exists(record.path):
@@ -87,17 +96,27 @@ def read_annotations(file: AnnotationFile, min_frames: int = 3) -> tuple[list[Re
     return records, short
 
 
-def iterate_lines(file: AnnotationFile) -> Iterator[tuple[int, str, Union[Record, str]]]:
-    """(number, text, record or why it is bad) of every line; does not look for the videos."""
-    for number, text in _read_lines(file.path):
+def iterate_lines(
+    file: AnnotationFile, whole: bool = False
+) -> Iterator[tuple[int, str, Union[Record, str]]]:
+    """(number, text, record or why it is bad) of every line; does not look for the videos.
+
+    `whole`: the list is known to have whole videos, which may not exist any more.
+    """
+    lines, form = _read_lines(file, whole)
+    for number, text in lines:
         try:
-            yield (
-                number,
-                text,
-                _parse(number, text=text, file=file, min_frames=1) or "num_frames is 0",
-            )
+            if not whole:
+                _check_form(text, form, file)
+            record = _parse(number, text=text, file=file, form=form, min_frames=1)
+            yield number, text, record or "num_frames is 0"
         except ValueError as error:
             yield number, text, str(error)
+
+
+def name_record(record: Any) -> str:
+    """The path, and of a segment its start and end: the identity of a sample."""
+    return record.path if record.segment is None else f"{record.path} {record.segment}"
 
 
 def choose_output_names(files: list[AnnotationFile]) -> list[Path]:
@@ -109,7 +128,9 @@ def choose_output_names(files: list[AnnotationFile]) -> list[Path]:
     return [path.relative_to(top) for path in paths]
 
 
-def _read_lines(path: Path) -> list[tuple[int, str]]:
+def _read_lines(file: AnnotationFile, whole: bool = False) -> tuple[list[tuple[int, str]], str]:
+    """(number, text) of the lines with text, and the form of the first one (`_find_form`)."""
+    path = file.path
     check_encodable(str(path), f"the path of the annotation file {path}")
     if not os.path.isfile(path):
         what = "is not a file" if os.path.exists(path) else "does not exist"
@@ -121,16 +142,63 @@ def _read_lines(path: Path) -> list[tuple[int, str]]:
     text = read_text(path, f"annotation file {path}", "surrogateescape")
     check_encodable(text, f"annotation file {path}")
     lines = [(n, line.strip()) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
+    if lines and lines[0][1] == CSV_SEGMENTS:
+        lines = lines[1:]
     if not lines:
         raise ValueError(f"annotation file {path} is empty")
-    return lines
+    form = FIELDS[file.source] if whole else _find_form(lines[0][1], file)
+    if form != FIELDS[file.source] and file.source == "frames" and not file.folder_fps:
+        raise ValueError(
+            f"data.folder_fps: set the frame rate of the folders; {path} lists segments in seconds"
+        )
+    return lines, form
 
 
-def _parse(number: int, text: str, file: AnnotationFile, min_frames: int) -> Optional[Record]:
+def _find_form(text: str, file: AnnotationFile) -> str:
+    """The form of a line: SEGMENTS, CSV_SEGMENTS or, for every other text, that of whole videos.
+
+    `my clip 7 30 2` is a whole video if there is one with the name `my clip 7`.
+    """
+    for form in (CSV_SEGMENTS, SEGMENTS):
+        whole = text.rsplit(" ", 2)[0]
+        if _is_segment(text, form) and not os.path.exists(file.root / whole):
+            return form
+    return FIELDS[file.source]
+
+
+def _check_form(text: str, form: str, file: AnnotationFile) -> None:
+    """Raises ValueError if a line has not the form of the first one."""
+    same = form == _find_form(text, file) if form in FIELDS.values() else _is_segment(text, form)
+    if not same:
+        raise ValueError(
+            f"{format_value(text)} is not `{form}`, the form of the first line: a list has "
+            "segments or whole videos, not both"
+        )
+
+
+def _is_segment(text: str, form: str) -> bool:
+    fields = _split(text, form)
+    return len(fields) == 4 and None not in map(_parse_number, fields[1:3])
+
+
+def _split(text: str, form: str) -> list[str]:
+    """The fields of a line with a segment; of another line, any number of texts."""
+    if form == SEGMENTS:
+        return text.rsplit(" ", 3)
+    try:
+        return [field.strip() for field in next(csv.reader([text], skipinitialspace=True))]
+    except csv.Error:
+        return []
+
+
+def _parse(
+    number: int, text: str, file: AnnotationFile, form: str, min_frames: int
+) -> Optional[Record]:
     """The record of a line; None if it has too few frames, ValueError if it is bad."""
-    fields = text.rsplit(" ", 2)
-    form = FIELDS[file.source]
-    if file.source == "video" and (len(fields) < 3 or _parse_integer(fields[1]) is None):
+    is_whole = form in FIELDS.values()
+    fields = text.rsplit(" ", 2) if is_whole else _split(text, form)
+    has_count = len(fields) > 2 and _parse_integer(fields[1]) is not None
+    if is_whole and file.source == "video" and not has_count:
         fields = text.rsplit(" ", 1)
     if len(fields) < len(form.split()):
         raise ValueError(f"{format_value(text)} is not `{form}`, separated by single spaces")
@@ -141,6 +209,9 @@ def _parse(number: int, text: str, file: AnnotationFile, min_frames: int) -> Opt
             f"num_classes is {file.num_classes}"
         )
     path = str(file.root / fields[0])
+    if not is_whole:
+        segment = _parse_segment(fields[1], fields[2])
+        return Record(path, num_frames=None, label=label, line=number, segment=segment)
     if len(fields) == 2:
         return Record(path, num_frames=None, label=label, line=number)
     num_frames = _parse_integer(fields[1])
@@ -151,6 +222,23 @@ def _parse(number: int, text: str, file: AnnotationFile, min_frames: int) -> Opt
     if file.image_tmpl.count("{") == 3:  # one file for x of flow, one for y
         num_frames //= 2
     return Record(path, num_frames=num_frames, label=label, line=number)
+
+
+def _parse_segment(start: str, end: str) -> Segment:
+    segment = Segment(float(start), float(end))
+    if not 0 <= segment.start < segment.end < math.inf:
+        raise ValueError(
+            f"the segment from {format_value(start)} to {format_value(end)} is not one: start must "
+            "be at least 0 and below end, both in seconds"
+        )
+    return segment
+
+
+def _parse_number(text: str) -> Optional[float]:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def _parse_integer(text: str) -> Optional[int]:

@@ -27,9 +27,9 @@ def read_records(file: AnnotationFile, packed: Optional[Path]) -> list[Record]:
 
 
 def open_record(record: Any, data: VideoData) -> FrameReader:
-    """Opens the video of a record: packed, a folder of frames, or a file."""
+    """Opens the video of a record, or its segment: packed, a folder of frames, or a file."""
     if record.location is not None:
         return PackedVideo(record.path, record.location, data.max_pixels)
     if data.source == "frames":
-        return open_folder(record.path, data, record.num_frames)
-    return open_video(record.path, data.reader, data.max_pixels)
+        return open_folder(record.path, data, record.num_frames, record.segment)
+    return open_video(record.path, data.reader, data.max_pixels, record.segment)

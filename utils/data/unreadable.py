@@ -10,6 +10,14 @@ import numpy as np
 from utils.video.reader import FrameReader
 
 log = logging.getLogger("zoo")
+DAMAGED_FRAMES = (
+    "%d damaged frames read so far, the newest in %s: the decoder guesses their pixels; "
+    "scripts/data/check_videos.py finds such videos"
+)
+SHORTENED_SEGMENTS = (
+    "%d segments read so far end after their video, the newest in %s: only their existing frames "
+    "are used"
+)
 REMEDIES = {"video": "leave them out by scripts/data/check_videos.py", "image": "remove them"}
 
 
@@ -56,28 +64,37 @@ class UnreadableFiles:
         )
 
 
-class DamagedFrames:
-    """The number of frames read so far that the decoder marks as damaged.
+class EventCount:
+    """A number over all workers of a rank, logged when it is no longer 0 and when it has doubled.
 
-    `FrameReader.damaged` says which readers mark them.
+    `message` has a %d for the number and a %s for the path of the newest video.
     """
 
-    def __init__(self):
-        self.counts = multiprocessing.Array("q", 2)  # read so far; in the newest line of the log
+    def __init__(self, message: str):
+        self.message = message
+        # So far; in the newest line of the log
+        self.counts: Any = multiprocessing.Array("q", 2)
 
-    def add(self, source: FrameReader) -> None:
-        """Logs the first damaged frames, and their number each time that it has doubled."""
-        if not source.damaged:
+    def add(self, number: int, path: object) -> None:
+        if not number:
             return
         with self.counts.get_lock():
-            self.counts[0] += source.damaged
+            self.counts[0] += number
             total, logged = self.counts
             if total < 2 * logged:
                 return
             self.counts[1] = total
-        log.warning(
-            "%d damaged frames read so far, the newest in %s: the decoder guesses their pixels; "
-            "scripts/data/check_videos.py finds such videos",
-            total,
-            source.path,
-        )
+        log.warning(self.message, total, path)
+
+
+class VideoWarnings:
+    """Damaged frames, and segments that end after their video, of all videos that are read."""
+
+    def __init__(self):
+        self.damaged = EventCount(DAMAGED_FRAMES)
+        self.shortened = EventCount(SHORTENED_SEGMENTS)
+
+    def add(self, source: FrameReader) -> None:
+        """Counts those of a video that has been read. `FrameReader.damaged` says who marks them."""
+        self.damaged.add(source.damaged, source.path)
+        self.shortened.add(source.shortened, source.path)

@@ -5,10 +5,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from utils.config import NetworkConfig, VideoData
+from utils.data import records
 from utils.data.packed.sampler import PackedSampler, group_by_shard, storage_order
-from utils.data.rows import EvalRows, TrainRows
+from utils.data.rows import EvalRows, Rows, TrainRows
 from utils.data.sampler import TrainSampler
-from utils.data.unreadable import DamagedFrames
+from utils.data.unreadable import VideoWarnings
 from utils.log import log
 from utils.runtime import Runtime
 from utils.video.reader import FrameReader
@@ -42,8 +43,25 @@ def build_train_sampler(cfg: NetworkConfig, records: Sequence[Any], rt: Runtime)
     return sampler
 
 
-class TrainVideos(TrainRows):
-    """Training rows of videos; counts the frames that the decoder marks as damaged."""
+class VideoRows(Rows):
+    """Rows that open videos; counts what the log warns of, over all workers."""
+
+    cfg: NetworkConfig
+
+    def __init__(self):
+        self.warnings = VideoWarnings()
+
+    @contextlib.contextmanager
+    def open_video(self, record: Any) -> Iterator[FrameReader]:
+        """Opens the video of a record, and closes it at the end."""
+        data: Any = self.cfg.data  # of a network for videos
+        with records.open_record(record, data) as video:
+            yield video
+            self.warnings.add(video)
+
+
+class TrainVideos(VideoRows, TrainRows):
+    """Training rows of videos."""
 
     def __init__(
         self,
@@ -53,21 +71,16 @@ class TrainVideos(TrainRows):
         epochs: int,
         skip: int,
     ):
-        super().__init__(records, cfg=cfg, sampler=sampler, epochs=epochs, skip=skip)
-        self.damaged = DamagedFrames()
-
-    @contextlib.contextmanager
-    def count_damaged(self, source: FrameReader) -> Iterator[FrameReader]:
-        """Closes the source at the end, and counts its damaged frames."""
-        with source as video:
-            yield video
-            self.damaged.add(video)
+        VideoRows.__init__(self)
+        TrainRows.__init__(self, records, cfg=cfg, sampler=sampler, epochs=epochs, skip=skip)
 
 
-class EvalVideos(EvalRows):
+class EvalVideos(VideoRows, EvalRows):
     """Evaluation rows of videos; a rank reads one contiguous part of packed videos."""
 
     def __init__(
         self, records: Sequence[Any], cfg: NetworkConfig, rt: Runtime, shape: tuple[int, ...]
     ):
-        super().__init__(records, cfg=cfg, rt=rt, shape=shape, storage_order=storage_order(records))
+        VideoRows.__init__(self)
+        order = storage_order(records)
+        EvalRows.__init__(self, records, cfg=cfg, rt=rt, shape=shape, storage_order=order)

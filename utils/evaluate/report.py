@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 from mindspore import Tensor
 
-from utils.data.annotation_file import AnnotationFile
+from utils.data.annotation_file import AnnotationFile, name_record
 from utils.evaluate.metrics import AllReduceSum
 from utils.evaluate.predict import Head
 from utils.files import open_replacement, report_write_errors, write_text
@@ -128,7 +128,7 @@ def report_videos(
     """The report of an `EvalVideos` over the annotation file `file`; `head` has the class names."""
     if not folder:
         return Report("", own_samples=(), samples=Samples(), rt=rt)
-    paths = [record.path.removeprefix(f"{file.root}/") for record in videos.records]
+    paths = [name_record(record).removeprefix(f"{file.root}/") for record in videos.records]
     labels = [record.label for record in videos.records]
     samples = Samples(paths, labels, head.list_names())
     return Report(

@@ -16,6 +16,7 @@ apart, on a synthetic chart), is 2 levels off in a few pixels of MPEG-4, does no
 stops if frames are hours apart; FFmpeg 7 (PyAV 15, Python 3.9) misreads such files.
 """
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -30,6 +31,8 @@ from utils.video.reader import (
     MAX_PIXELS,
     NO_VIDEO,
     FrameReader,
+    Segment,
+    SegmentReader,
     VideoError,
     VideoFile,
     check_size,
@@ -113,9 +116,16 @@ def _open_capture(path: Path, *settings: int) -> Any:
 
 
 def open_video(
-    path: Union[str, Path], reader: str = "auto", max_pixels: int = MAX_PIXELS
+    path: Union[str, Path],
+    reader: str = "auto",
+    max_pixels: int = MAX_PIXELS,
+    segment: Optional[Segment] = None,
 ) -> FrameReader:
     """Opens a video with "pyav", "decord", "opencv", or "auto": the first that is installed.
+
+    With `segment`, the frames are those of this part of the video. PyAV finds them by time stamps
+    and reads only this part, if the file has time stamps (`pyav_reader.CONTAINERS`). Else they
+    follow from the frame rate, and decoding starts at the first frame of the video.
 
     Raises VideoError if the file is missing, empty, damaged, no video, a playlist, or has frames of
     more than `max_pixels` pixels; ValueError if the reader is unknown or not installed.
@@ -134,11 +144,18 @@ def open_video(
         raise VideoError(path, reader, "no such file, or an empty one")
     check_header(path, reader)
     load_library("opencv")  # limits OpenCV to one thread, also if it only resizes
+    video: FrameReader
     if reader == "pyav":
-        from utils.video.pyav_reader import ExactVideo  # needs PyAV
+        from utils.video.pyav_reader import ExactSegment, ExactVideo, NoTimeStampsError  # need PyAV
 
-        return ExactVideo(Path(path), max_pixels)
-    return (_DecordVideo if reader == "decord" else _OpenCVVideo)(Path(path), reader, max_pixels)
+        with contextlib.suppress(NoTimeStampsError):
+            if segment is not None:
+                return ExactSegment(Path(path), max_pixels, segment)
+        video = ExactVideo(Path(path), max_pixels)
+    else:
+        back_end = _DecordVideo if reader == "decord" else _OpenCVVideo
+        video = back_end(Path(path), reader, max_pixels)
+    return video if segment is None else SegmentReader(video, segment)
 
 
 def open_path(path: str, data: Any) -> FrameReader:

@@ -10,7 +10,15 @@ from typing import Any, Optional, Union
 import numpy as np
 
 from utils.video.jpeg import read_image, read_jpeg
-from utils.video.reader import MAX_PIXELS, FrameReader, VideoError, read_bytes, reading
+from utils.video.reader import (
+    MAX_PIXELS,
+    FrameReader,
+    Segment,
+    SegmentReader,
+    VideoError,
+    read_bytes,
+    reading,
+)
 
 
 class FrameFolder(FrameReader):
@@ -44,6 +52,12 @@ class FrameFolder(FrameReader):
         self._folder = (int(self.path.name),) if self._fields == 3 else ()
         self._read = self._flow if flow else functools.partial(self._image, "RGB")
 
+    def cut(self, segment: Segment) -> SegmentReader:
+        """The frames of a segment. Looks for their files only, up to the first that is missing."""
+        frames = segment.find_frames(self.fps)
+        self._length = next((k for k in frames if not self.has_frame(k)), frames.stop)
+        return SegmentReader(self, segment)
+
     def has_frame(self, index: int) -> bool:
         """Whether the file of a frame exists; for flow, the file of x."""
         fields = (*self._folder, "x", index + 1) if self._fields > 1 else (index + 1,)
@@ -68,20 +82,26 @@ class FrameFolder(FrameReader):
             return read_image(data, mode, self._max_pixels) if pixels is None else pixels
 
 
-def open_folder(path: Union[str, Path], data: Any, num_frames: Optional[int] = None) -> FrameFolder:
+def open_folder(
+    path: Union[str, Path],
+    data: Any,
+    num_frames: Optional[int] = None,
+    segment: Optional[Segment] = None,
+) -> FrameReader:
     """Opens a folder of frames with the settings `data` of a network, by default all its frames."""
     template = data.image_tmpl
-    if num_frames is None:
+    if num_frames is None and segment is None:
         num_frames = count_frames(Path(path), template, data.is_flow)
     limit = data.max_pixels
-    return FrameFolder(
+    folder = FrameFolder(
         path,
-        num_frames=num_frames,
+        num_frames=num_frames or 0,
         image_tmpl=template,
         flow=data.is_flow,
         max_pixels=limit,
         fps=data.folder_fps,
     )
+    return folder if segment is None else folder.cut(segment)
 
 
 def count_frames(folder: Path, image_tmpl: str, flow: bool = False) -> int:

@@ -8,8 +8,11 @@ skipped, and only requested frames are converted to RGB.
 
 If a file has no reliable time stamps (`is_indexed`), or if a frame does not arrive as predicted,
 all frames are decoded in order instead.
+
+Of a segment, only the packets from the last random-access point before its start are read.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Optional
@@ -20,12 +23,17 @@ from av.container import InputContainer
 from av.video.reformatter import VideoReformatter
 
 from utils.video.reader import (
+    HALF_MILLISECOND,
     MAX_FILE_BYTES,
     MAX_PIXELS,
     NO_VIDEO,
+    EmptySegmentError,
+    Segment,
+    VideoError,
     VideoFile,
     WrongContentError,
     check_size,
+    describe_empty,
     plain_path,
     reading,
 )
@@ -72,7 +80,7 @@ class ExactVideo(VideoFile):
             # Also for frames after a change of size.
             context.options = {"max_pixels": str(self._max_pixels)}
             if self._length:
-                self._frames = self._handle.decode(stream)
+                self._frames = self._decode_all(stream)
                 return self._length
             self._to_rgb = VideoReformatter()
             return self._read_index(stream)
@@ -92,28 +100,40 @@ class ExactVideo(VideoFile):
                 count += not packet.is_discard  # an edit list hides such a frame
                 packets += [packet] if keep else []
                 keep = keep and len(packets) < MAX_KEPT_PACKETS
-        self._packets = packets if keep and self.is_indexed(stream, packets) else []
-        if self._packets:
-            stamps = np.array([packet.pts for packet in packets])
-            self._packet_of_frame = np.argsort(stamps)  # frame -> packet, in decoding order
-            self._starts = [i for i, p in enumerate(packets) if is_random_access_point(stream, p)]
+        self._packets = []
+        if keep and self.is_indexed(stream, packets) and packets[0] is min(packets, key=get_stamp):
+            self._keep_packets(stream, packets)
         if not count:
             raise self._error("it has no video frames")
         return count
 
+    def _keep_packets(self, stream, packets: list) -> np.ndarray:
+        """Makes the index of the packets; returns their time stamps, sorted."""
+        self._packets = packets
+        stamps = np.array([packet.pts for packet in packets])
+        self._packet_of_frame = np.argsort(stamps)  # frame -> packet, in decoding order
+        self._starts = [i for i, p in enumerate(packets) if is_random_access_point(stream, p)]
+        return stamps[self._packet_of_frame]
+
     def is_indexed(self, stream, packets: list) -> bool:
         """Whether every packet is one picture and time stamps give the presentation order."""
-        names = set(self._handle.format.name.split(","))
         stamps = [packet.pts for packet in packets]
         return (
-            bool(names & CONTAINERS)
-            and stream.codec_context.name in CODECS
+            self.has_time_stamps(stream)
             and None not in stamps
             and len(set(stamps)) == len(stamps)
             and not any(packet.is_discard or packet.is_corrupt for packet in packets)
-            and packets[0].pts == min(stamps)
             and is_random_access_point(stream, packets[0])
         )
+
+    def has_time_stamps(self, stream) -> bool:
+        """Whether time stamps are reliable in files of this format and codec."""
+        names = set(self._handle.format.name.split(","))
+        return bool(names & CONTAINERS) and stream.codec_context.name in CODECS
+
+    def _decode_all(self, stream) -> Iterator[av.VideoFrame]:
+        """All frames in order; decoding has not begun."""
+        return self._handle.decode(stream)
 
     def _decode(self, indices: list[int]) -> Iterator[np.ndarray]:
         with reading(self.path, self.reader):
@@ -176,6 +196,86 @@ class ExactVideo(VideoFile):
     def __del__(self):
         """PyAV's objects refer to each other: without this, the file stays open for long."""
         self.close()
+
+
+class NoTimeStampsError(VideoError):
+    """A video file whose time stamps do not tell which packets a segment needs."""
+
+
+class ExactSegment(ExactVideo):
+    """The frames of a segment of a video file, by their time stamps.
+
+    Raises NoTimeStampsError if the file has to be decoded in order, and VideoError if no frame
+    lies in the segment.
+    """
+
+    def __init__(self, path: Path, max_pixels: int, segment: Segment):
+        self._segment = segment
+        super().__init__(path, max_pixels)
+
+    def _read_index(self, stream) -> int:
+        self.fps = float(stream.average_rate or 0)
+        start = stream.start_time
+        if not self.has_time_stamps(stream) or start is None:
+            raise self._no_time_stamps()
+        second = 1 / stream.time_base
+        self._limits = [start + math.ceil((t - HALF_MILLISECOND) * second) for t in self._segment]
+        self._limits[0] = max(self._limits[0], start)
+        # A key frame up to a millisecond later is the first frame of the segment.
+        self._latest_start = self._limits[0] + int(2 * HALF_MILLISECOND * second)
+        packets, is_last = self._read_part(stream)
+        if not self.is_indexed(stream, packets):
+            raise self._no_time_stamps()
+        stamps = self._keep_packets(stream, packets)
+        frames = slice(*np.searchsorted(stamps, self._limits))
+        self._packet_of_frame = self._packet_of_frame[frames]
+        length = 1 / self.fps if self.fps else 0.0  # of a frame, in seconds
+        end = float((stamps[-1] - start) / second) + length if is_last else math.inf
+        self.shortened = self._segment.end > end + length
+        if not len(self._packet_of_frame):
+            reason = describe_empty(self._segment, end)
+            raise EmptySegmentError(self.path, self.reader, reason)
+        return len(self._packet_of_frame)
+
+    def _read_part(self, stream) -> tuple[list, bool]:
+        """The packets that the segment needs, and whether the last is the last of the video."""
+        back = 0  # time units
+        while True:
+            self._seek_stamp = max(self._latest_start - back, stream.start_time)
+            self._handle.seek(self._seek_stamp, stream=stream)
+            packets = []
+            size = 0
+            for packet in self._handle.demux(stream):
+                if packet.dts is not None and packet.dts >= self._limits[1]:
+                    return packets, False
+                if not packets and not self._can_start(stream, packet):
+                    break
+                packets += [packet] if packet.size else []
+                size += packet.size
+                if size > MAX_FILE_BYTES or len(packets) == MAX_KEPT_PACKETS:
+                    raise self._no_time_stamps()
+            if packets:
+                return packets, True
+            if self._seek_stamp == stream.start_time:
+                raise self._no_time_stamps()
+            back = 2 * back or math.ceil(1 / stream.time_base)
+
+    def _can_start(self, stream, packet: av.Packet) -> bool:
+        """Whether all frames of the segment can be decoded from this packet on."""
+        is_before = packet.pts is not None and packet.pts <= self._latest_start
+        return is_before and is_random_access_point(stream, packet)
+
+    def _decode_all(self, stream) -> Iterator[av.VideoFrame]:
+        self._handle.seek(self._seek_stamp, stream=stream)
+        low, high = self._limits
+        return (f for f in self._handle.decode(stream) if f.pts is not None and low <= f.pts < high)
+
+    def _no_time_stamps(self) -> NoTimeStampsError:
+        return NoTimeStampsError(self.path, self.reader, "its time stamps are not reliable")
+
+
+def get_stamp(packet: av.Packet) -> int:
+    return packet.pts
 
 
 def open_container(path: Path, max_pixels: int = MAX_PIXELS) -> InputContainer:

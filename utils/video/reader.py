@@ -2,12 +2,13 @@
 
 import abc
 import contextlib
+import math
 import operator
 import os
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Optional, Protocol, Union
+from typing import Any, NamedTuple, Optional, Protocol, Union
 
 import numpy as np
 
@@ -17,6 +18,7 @@ MAX_FILE_BYTES = 2**28  # of a video whose packets are kept in memory, and of an
 MAX_PIXELS = 4096 * 4096  # of a frame, unless data.max_pixels is set
 SHORT_SIDE = 256  # pixels
 NO_VIDEO = "it does not open: cut short, or not a video"
+HALF_MILLISECOND = 0.0005  # Matroska rounds time stamps to milliseconds
 
 
 class VideoError(ValueError):
@@ -33,6 +35,10 @@ class VideoError(ValueError):
 
 class WrongContentError(VideoError):
     """An image, a text file, or a playlist of other files."""
+
+
+class EmptySegmentError(VideoError):
+    """A segment of a video in which no frame lies."""
 
 
 @contextlib.contextmanager
@@ -96,6 +102,24 @@ def read_bytes(path: Union[str, Path]) -> bytes:
         return file.read()
 
 
+class Segment(NamedTuple):
+    """A part of a video: the frames with `start` <= t < `end`, in seconds from its first frame.
+
+    Times are compared to the millisecond, so that 0.0333 is the second frame at 30 per second.
+    """
+
+    start: float
+    end: float
+
+    def find_frames(self, fps: float) -> range:
+        """The numbers of its frames at a constant rate, whether the video has them or not."""
+        first, end = (math.ceil((time - HALF_MILLISECOND) * fps) for time in self)
+        return range(max(first, 0), end)
+
+    def __str__(self) -> str:
+        return f"{self.start:.15g} {self.end:.15g}"
+
+
 class Timeline(Protocol):
     """A number of frames at a rate: a video, or a part of it."""
 
@@ -116,6 +140,7 @@ class FrameReader(abc.ABC):
         self._length = 0
         self.fps = 0.0  # frames per second; 0 if unknown
         self.damaged = 0  # frames read so far that the decoder marks as damaged; PyAV only
+        self.shortened = False  # whether it is a segment that ends after its video
 
     @abc.abstractmethod
     def _decode(self, indices: list[int]) -> Iterator[np.ndarray]:
@@ -199,3 +224,41 @@ class VideoFile(FrameReader):
                     pixels = self._read(keep=self._next == index)
                     self._next += 1
             yield pixels
+
+
+class SegmentReader(FrameReader):
+    """The frames of a segment, by the frame rate of the video: frame k is shown at k / fps.
+
+    Raises VideoError if the video has no frame in the segment, or no frame rate.
+    """
+
+    def __init__(self, video: FrameReader, segment: Segment):
+        super().__init__(video.path, video.reader)
+        self._handle = video
+        self.fps = video.fps
+        if not self.fps:
+            raise self._error("it has no frame rate, so its segments are unknown")
+        frames = segment.find_frames(self.fps)
+        self._numbers = frames[: max(len(video) - frames.start, 0)]
+        self._length = len(self._numbers)
+        self.shortened = self._length + 1 < len(frames)  # times in lists are rounded
+        if not self._numbers:
+            reason = describe_empty(segment, len(video) / self.fps)
+            raise EmptySegmentError(self.path, self.reader, reason)
+
+    def _decode(self, indices: list[int]) -> Iterator[np.ndarray]:
+        yield from self._handle._decode([self._numbers[index] for index in indices])
+        self.damaged = self._handle.damaged
+
+    def close(self) -> None:
+        if self._handle is not None:
+            self._handle.close()
+        super().close()
+
+
+def describe_empty(segment: Segment, seconds: float) -> str:
+    """Why a segment of a video of `seconds` has no frames."""
+    start, end = str(segment).split()
+    is_after = segment.start > seconds - 2 * HALF_MILLISECOND
+    reason = f"the video ends at {seconds:.3f}" if is_after else "it is shorter than a frame"
+    return f"its segment from {start} to {end} seconds has no frame: {reason}"

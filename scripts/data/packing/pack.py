@@ -29,14 +29,15 @@ from scripts.data.packing.shard_writer import (
     sync_file,
 )
 from scripts.executors.process_pool import CrashError, Part, run_all
-from utils.data.annotation_file import AnnotationFile, Record, iterate_lines
+from utils.data.annotation_file import AnnotationFile, Record, iterate_lines, name_record
 from utils.data.packed.format import add_checksum
 from utils.data.packed.reader import INDEX, LIST, LOCATION_DTYPE, NOWHERE
 from utils.files import compute_sha256, lock_folder, report_write_errors, write_text
 from utils.progress import track
 
 BAD = "bad.tsv"
-LIST_SETTINGS = ("root", "source", "num_classes", "image_tmpl", "flow")  # how lines are read
+# How lines are read
+LIST_SETTINGS = ("root", "source", "num_classes", "image_tmpl", "flow", "folder_fps")
 LOCATIONS_FILE = "locations.npy"
 MAX_SHARD_VIDEOS = 500  # about
 MIN_SHARD_VIDEOS = 8
@@ -73,8 +74,8 @@ class PackPlan(NamedTuple):
         for k, (*_, record) in enumerate(self.lines):
             if isinstance(record, str):
                 result[k] = Finding("bad line", record)
-            elif record.path in self.known_bad:
-                result[k] = self.known_bad[record.path]
+            elif name_record(record) in self.known_bad:
+                result[k] = self.known_bad[name_record(record)]
         return result
 
     def record(self, line: int) -> Record:
@@ -257,6 +258,8 @@ def finish_packing(plan: PackPlan, names: list[str]) -> dict:
         sync_file(folder / temporary)
         os.replace(folder / temporary, folder / name)
     index = {"codec": "video", **plan.options._asdict(), "list": list_sha256, "shards": shards}
+    records = [plan.record(k) for k in np.flatnonzero(is_packed)]
+    index["segments"] = records[0].segment is not None
     index["locations"] = compute_sha256(folder / LOCATIONS_FILE)
     write_text(folder / INDEX, json.dumps(add_checksum(index)))
     return {
@@ -264,7 +267,8 @@ def finish_packing(plan: PackPlan, names: list[str]) -> dict:
         "bad": len(bad),
         "shards": len(shards),
         "bytes": int(good["size"].sum(dtype=np.int64)),
-        "original_bytes": sum(original_bytes(plan.record(k)) for k in np.flatnonzero(is_packed)),
+        # Segments of one video count it once.
+        "original_bytes": sum(map(original_bytes, {r.path: r for r in records}.values())),
         "psnr": good["psnr"],
     }
 
@@ -273,7 +277,8 @@ def list_bad_rows(plan: PackPlan, bad: dict[int, Finding]) -> Iterator[str]:
     """The rows of bad.tsv, in the format of `scripts/data/check_videos.py`."""
     for line in sorted(bad):
         number, text, record = plan.lines[line]
-        yield table_row(number, bad[line], record.path if isinstance(record, Record) else text)
+        name = name_record(record) if isinstance(record, Record) else text
+        yield table_row(number, bad[line], name)
 
 
 def original_bytes(record: Record) -> int:

@@ -12,7 +12,7 @@ from mindspore.mindrecord import FileWriter
 
 from scripts.data.integrity import Finding
 from scripts.data.packing.encoder import EncodedVideo
-from utils.data.annotation_file import Record
+from utils.data.annotation_file import Record, name_record
 from utils.data.packed.format import add_checksum
 from utils.files import set_default_mode, write_text
 
@@ -114,7 +114,7 @@ class Spool:
             row, head = self.videos[line]
             self.file.seek(row.offset)
             data = head + self.file.read(row.size - row.head)
-            name = os.fsencode(record.path).decode(errors="replace")
+            name = os.fsencode(name_record(record)).decode(errors="replace")
             values = {"path": name, "label": record.label, "frames": row.frames, "video": data}
             writer.write_raw_data([values])
         writer.commit()

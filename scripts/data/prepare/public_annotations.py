@@ -11,14 +11,16 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Callable, NamedTuple, Optional
 
 from scripts.data.integrity import SUFFIXES
 from utils.files import read_text
 from utils.messages import format_value
+from utils.video.reader import Segment
 
 KINETICS_SPLITS = {"train": "train", "val": "val", "validate": "val"}
 KINETICS_COLUMNS = {"label", "youtube_id", "time_start", "time_end", "split"}
@@ -26,30 +28,37 @@ FRAME = re.compile(r"(?:.*\D)?([0-9]+)\.jpe?g", re.IGNORECASE)
 
 
 class Annotations(NamedTuple):
-    """`train`, `val`: {key: label}; `files`: the annotation files."""
+    """`train`, `val`: {key: label}; `files`: the annotation files.
+
+    `segments`: {key: (key of the uncut video, start and end in seconds)}, if they are annotated.
+    """
 
     names: list[str]
     train: dict[str, int]
     val: dict[str, int]
     files: list[Path]
+    segments: Mapping[str, tuple[str, Segment]] = MappingProxyType({})
 
 
 def read_kinetics(folder: Path, split: int) -> Annotations:
     """CSV files with the columns label, youtube_id, time_start, time_end, split; sorted classes."""
     result: dict[str, dict[str, str]] = {"train": {}, "val": {}}
+    segments: dict[str, tuple[str, Segment]] = {}
     files = [file for file in sorted(folder.glob("*.csv")) if read_header(file) >= KINETICS_COLUMNS]
     for file in files:
         for number, row in iterate_csv(file, csv.DictReader):
             if row["split"] == "test":  # some releases have no labels for it
                 continue
             with annotation_errors(file, number):
-                span = int(float(row["time_start"])), int(float(row["time_end"]))
-                key = f"{row['youtube_id']}_{span[0]:06d}_{span[1]:06d}"
+                span = Segment(float(row["time_start"]), float(row["time_end"]))
+                key = f"{row['youtube_id']}_{int(span.start):06d}_{int(span.end):06d}"
+                segments[key] = (row["youtube_id"], span)
                 result[KINETICS_SPLITS[row["split"]]][key] = require_value(row["label"])
     if not files:
         columns = ", ".join(sorted(KINETICS_COLUMNS))
         raise ValueError(f"--annotations: {folder} has no csv with {columns}")
-    return convert_names_to_labels(result["train"], result["val"], files)
+    annotations = convert_names_to_labels(result["train"], result["val"], files)
+    return annotations._replace(segments=segments)
 
 
 def read_sthv2(folder: Path, split: int) -> Annotations:
@@ -199,12 +208,20 @@ class VideoLists(NamedTuple):
     doubles: list[str]  # paths of further files of a listed video
 
 
-def match_videos(annotations: Annotations, root: Path, frames: bool) -> VideoLists:
+def match_videos(
+    annotations: Annotations, root: Path, frames: bool, uncut: bool = False
+) -> VideoLists:
     """Looks for the annotated videos (or, with `frames`, folders of JPEG frames) below `root`.
 
+    With `uncut`, it looks for the uncut videos, and the lines have start and end of the segments.
     Raises ValueError if `root` has none of them.
     """
-    keys = {**annotations.train, **annotations.val}
+    names = {key: key for key in (*annotations.train, *annotations.val)}
+    times = dict.fromkeys(names, "")
+    if uncut:
+        names = {key: annotations.segments[key][0] for key in names}
+        times = {key: f"{annotations.segments[key][1]} " for key in names}
+    keys = dict.fromkeys(names.values())
     with_folder = any("/" in key for key in keys)
     files = find_frame_folders(root) if frames else find_videos(root, with_folder)
     train = []
@@ -212,8 +229,8 @@ def match_videos(annotations: Annotations, root: Path, frames: bool) -> VideoLis
     missing = []
     for name, part, lines in (("train", annotations.train, train), ("val", annotations.val, val)):
         for key, label in part.items():
-            if key in files:
-                lines.append(f"{files[key][0]} {label}")
+            if names[key] in files:
+                lines.append(f"{files[names[key]][0]} {times[key]}{label}")
             else:
                 missing.append(f"{name} {key} {label}")
     if not train and not val:

@@ -134,7 +134,8 @@ def read_packed(
     shards = check_shards(folder, index)
     if not (folder / LIST).is_file() or compute_sha256(folder / LIST) != index["list"]:
         raise ValueError(f"data.packed: {folder / LIST} is damaged; {REPAIR}")
-    lines = list(iterate_lines(file._replace(path=folder / LIST)))
+    copy = file._replace(path=folder / LIST)
+    lines = list(iterate_lines(copy, whole=not index.get("segments")))  # old packs have no segments
     records = []
     left_out = 0
     for row, (number, _, record) in zip(read_locations(folder, index, len(lines)), lines):
@@ -142,7 +143,7 @@ def read_packed(
             left_out += 1
         elif isinstance(record, str):
             raise ValueError(f"{folder / LIST}, line {number}: {record}")
-        elif file.source == "frames" and record.num_frames < min_frames:
+        elif file.source == "frames" and row["frames"] < min_frames:
             left_out += 1
         else:
             values = (int(row[name]) for name in PackLocation._fields[1:])

@@ -11,7 +11,7 @@ import pytest
 
 from utils.config import ROOT
 from utils.data import annotation_file
-from utils.data.annotation_file import AnnotationFile, Record, read_annotations
+from utils.data.annotation_file import AnnotationFile, Record, name_record, read_annotations
 
 GOLDEN = json.loads((ROOT / "tsm" / "tests" / "golden" / "tsm_data.json").read_text())
 
@@ -20,7 +20,7 @@ GOLDEN = json.loads((ROOT / "tsm" / "tests" / "golden" / "tsm_data.json").read_t
 def read_list(tmp_path):
     """read_list(text, source): writes the list and reads it, below tmp_path, with 10 classes."""
 
-    def call(text, source="video", image_tmpl="", min_frames=3):
+    def call(text, source="video", image_tmpl="", min_frames=3, folder_fps=0.0):
         path = tmp_path / "list.txt"
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
         return read_annotations(
@@ -31,6 +31,7 @@ def read_list(tmp_path):
                 source=source,
                 num_classes=10,
                 image_tmpl=image_tmpl,
+                folder_fps=folder_fps,
             ),
             min_frames,
         )
@@ -88,6 +89,71 @@ def test_frame_folders_may_have_spaces(read_list, tmp_path):
     (tmp_path / "playing 2 drums").mkdir()
     records, _ = read_list("playing 2 drums 30 1", "frames")
     assert records == [Record(str(tmp_path / "playing 2 drums"), num_frames=30, label=1, line=1)]
+
+
+def test_segments_have_start_and_end_in_seconds(read_list, touch_files, tmp_path):
+    touch_files("a.mp4", "c d.mp4", "e, f.mp4")
+    spaces = "a.mp4 0 10 3\nc d.mp4 1.5 2.25 4\na.mp4 10 12.0625 5\n"
+    segments = [("a.mp4", 0, 10, 3), ("c d.mp4", 1.5, 2.25, 4), ("a.mp4", 10, 12.0625, 5)]
+    commas = 'path,start,end,label\na.mp4,0,10.0,3\nc d.mp4, 1.5, 2.25, 4\n"e, f.mp4",1,2,5\n'
+    for text, last in ((spaces, segments[2]), (commas, ("e, f.mp4", 1, 2, 5))):
+        records, _ = read_list(text)
+        assert [(r.path, *r.segment, r.label) for r in records] == [
+            (str(tmp_path / name), *more) for name, *more in (*segments[:2], last)
+        ]
+        assert records[1].line == records[0].line + 1
+        assert name_record(records[1]) == f"{tmp_path / 'c d.mp4'} 1.5 2.25"
+    names = {name_record(record) for record in read_list(spaces)[0]}
+    assert len(names) == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("a.mp4 10 10 1", "'10' to '10' is not one: start must be at least 0 and below end"),
+        ("a.mp4 10 9.5 1", "'10' to '9.5' is not one"),
+        ("a.mp4 -1 9 1", "'-1' to '9' is not one"),
+        ("a.mp4 nan 9 1", "'nan' to '9' is not one"),
+        ("a.mp4 0 inf 1", "'0' to 'inf' is not one"),
+        ("a.mp4 0 1 10", "label '10'"),
+        ("b.mp4 0 1 1", "b.mp4' does not exist"),
+        ("a.mp4 1", "'a.mp4 1' is not `path start end label`, the form of the first line: a list"),
+        ("a.mp4 250 1", "is not `path start end label`, the form of the first line"),
+        ("a.mp4,1,2,1", "is not `path start end label`, the form of the first line"),
+    ],
+)
+def test_a_bad_segment_is_refused_with_its_reason(read_list, touch_files, line, reason):
+    touch_files("a.mp4")
+    with pytest.raises(ValueError) as caught:
+        read_list(f"a.mp4 0 2 1\n\n{line}\na.mp4 0 2 1\n")
+    message = str(caught.value)
+    assert "list.txt, bad lines (1): line 3: " in message
+    assert reason in message
+
+
+def test_a_segment_in_a_list_of_whole_videos_is_refused(read_list, touch_files):
+    touch_files("a.mp4")
+    for line in ("a.mp4 0 2 1", "a.mp4,0,2,1"):
+        with pytest.raises(ValueError, match="line 3: '.*' is not `path label`, the form of the"):
+            read_list(f"a.mp4 1\na.mp4 30 1\n{line}\n")
+
+
+def test_a_folder_whose_name_ends_in_a_number_is_a_whole_video(read_list, tmp_path):
+    for name in ("clip 1", "clip 30"):
+        (tmp_path / name).mkdir()
+    records, _ = read_list("clip 1 40 2\nclip 30 20 3", "frames")
+    assert [(Path(r.path).name, r.num_frames, r.label) for r in records] == [
+        ("clip 1", 40, 2),
+        ("clip 30", 20, 3),
+    ]
+
+
+def test_segments_of_folders_need_their_frame_rate(read_list, tmp_path):
+    (tmp_path / "clip").mkdir()
+    with pytest.raises(ValueError, match=r"^data\.folder_fps: set the frame rate of the folders"):
+        read_list("clip 1 2.5 2", "frames")
+    (record,), _ = read_list("clip 1 2.5 2", "frames", folder_fps=10.0)
+    assert (record.segment, record.num_frames) == ((1, 2.5), None)
 
 
 def test_blank_lines_are_skipped_but_counted(read_list, touch_files):
