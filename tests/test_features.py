@@ -485,9 +485,42 @@ def test_wrong_options_are_one_line(arguments, weights, data_root, run_here, tmp
         (["--per=window", "--step=0"], "--step must be above 0 seconds"),
         (["--per=frame"], "--per"),
         (["--data.root=/none"], "bad lines"),
+        (["--checkpoint_path=/none.ckpt"], "--checkpoint_path: /none.ckpt: no such file"),
     ):
         assert_one_line_error(run_here(EXTRACT, *command, *more), words)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["onnx", "mindir"])
+def test_an_exported_file_gives_the_rows_of_its_checkpoint(
+    kind, arguments, tiny_args, data_root, run_here, tmp_path
+):
+    """It is evaluated and predicts as before; a file without features is one line."""
+    network = [*tiny_args, "--run.engine=auto", "--eval.batch=1"]
+    files = {}
+    for outputs in ("scores,features", "scores"):
+        target = tmp_path / f"{outputs}.{kind}"
+        options = ["--format", kind, "--target", target, f"--outputs={outputs}"]
+        done = run_here("tsm/export.py", *arguments, "--eval.batch=1", *options)
+        files[outputs] = ["--checkpoint_path", read_result(done)["file"]]
+    source = data_root / "test.txt"
+    values = {}
+    for name, command in (("checkpoint", arguments), ("file", files["scores,features"])):
+        out = tmp_path / name
+        words = command if name == "checkpoint" else [*network, *command]
+        read_result(run_here(EXTRACT, *words, source, f"--out={out}"))
+        values[name] = np.load(out / "features.npy")
+    error = np.abs(values["file"] - values["checkpoint"]).max()
+    assert error <= 1e-5 * np.ptp(values["checkpoint"])
+    metrics = [
+        read_result(run_here("tsm/eval.py", *network, *file))["top1"] for file in files.values()
+    ]
+    assert metrics[0] == metrics[1]
+    done = run_here(EXTRACT, *network, *files["scores"], source, f"--out={tmp_path / 'none'}")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "export it again with --outputs scores,features" in done.stderr.splitlines()[-1]
+    assert [path.name for path in (tmp_path / "none").iterdir()] == [".lock"]
 
 
 def save_toy(network: str, root: Path, folder: Path) -> list:

@@ -26,6 +26,7 @@ from utils.networks import Network
 LISTS = (".txt", ".csv")  # of annotation files
 FEATURES = "features"
 PART_LOCK = ".lock-{}"
+HEADER_BYTES = 128  # of any shape with up to 20 digits: NumPy pads to a multiple of 64
 COLUMNS = ("path", "start", "end", "label")
 
 
@@ -103,10 +104,11 @@ class FeatureFiles:
         self.shape = (self.shape[0] + len(record["times"]), record["width"])
 
     def write_header(self) -> None:
-        """Writes the header; it has the same length for any number of rows."""
+        """Writes the header, again when the number of rows is known."""
         self.array.seek(0)
         header = {"descr": DTYPE, "fortran_order": False, "shape": self.shape}
         np.lib.format.write_array_header_1_0(self.array, header)
+        assert self.array.tell() == HEADER_BYTES
 
 
 @contextlib.contextmanager
@@ -176,7 +178,7 @@ def write_features(
             opened = contextlib.nullcontext() if part else open_feature_files(folder)
             errors = []
             with opened as files:
-                for item, (_, record) in zip(chosen, records):
+                for (_, record), item in zip(records, chosen):
                     if "error" in record:
                         errors.append(record["error"])
                         print(f"error: {errors[-1]}", file=sys.stderr)

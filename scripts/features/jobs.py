@@ -49,16 +49,23 @@ class FeatureSettings(NamedTuple):
         return FeatureExtractor(self, build_model(network, self.cfg, self.checkpoint_path))
 
     def compute_digest(self) -> str:
-        """Changes with every setting, and with the size or time of the checkpoint."""
+        """Changes with every setting, and with the size or time of the checkpoint.
+
+        Raises ValueError if it does not exist.
+        """
+        if not os.path.isfile(self.checkpoint_path):
+            raise ValueError(f"--checkpoint_path: {self.checkpoint_path}: no such file")
         stat = os.stat(self.checkpoint_path)
         content = repr((self, stat.st_size, stat.st_mtime_ns))
         return hashlib.sha256(content.encode()).hexdigest()
 
     def run_jobs(self, executor: str, jobs: list[Record]) -> Iterator[tuple[Record, dict]]:
         """Yields (job, record) in any order. Loads no network if there is no job."""
+        if not jobs:
+            return iter(())
         if executor != PROCESSES:
             return run_on_cluster(self, executor, jobs)
-        return self.build_runner().run_jobs(jobs) if jobs else iter(())
+        return self.build_runner().run_jobs(jobs)
 
 
 class FeatureExtractor:
