@@ -109,8 +109,10 @@ def assert_export(toy: tuple, folder, kind: str, **options) -> dict:
     assert result["input"]["dtype"] == options.get("input", "uint8")
     batch = options.get("batch", 2) or None
     assert result["input"]["shape"] == [batch, *toy[2]]
-    (scores,) = result["outputs"]
+    scores, *features = result["outputs"]
     assert (scores["name"], scores["dtype"]) == ("scores", "float32")
+    names = ["features"] if "outputs" in options else []
+    assert [output["name"] for output in features] == names
     assert scores["shape"][0] == batch
     assert scores["shape"][-1] in (5, 9)
     assert not [name for name in list_operators(file) if "BatchNorm" in name]
@@ -191,7 +193,12 @@ def test_half_precision_halves_the_file(kind, tmp_path):
 @pytest.mark.parametrize("name", [*TOYS, *MORE])
 def test_every_variant_can_be_exported(name, precision, kind, tmp_path):
     result = assert_export(
-        {**TOYS, **MORE}[name], folder=tmp_path, kind=kind, batch=0, precision=precision
+        {**TOYS, **MORE}[name],
+        folder=tmp_path,
+        kind=kind,
+        batch=0,
+        precision=precision,
+        outputs="scores,features",
     )
     print(json.dumps({"name": name, **result}))
 

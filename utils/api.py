@@ -12,10 +12,7 @@ import functools
 import json
 import math
 import os
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
@@ -200,41 +197,20 @@ class Model:
         `workers` threads decode the next videos, at most one window of each, while the network
         computes.
         """
+        from utils.evaluate.predict import read_ahead
         from utils.video.reader import VideoError
 
         check_positive_integer(top, "top")
         check_positive_integer(workers, "workers")
         if isinstance(paths, (str, Path)):
             raise ValueError("predict_many takes several paths; predict takes one")
-        paths = iter(paths)
-        with ThreadPoolExecutor(workers) as pool:
-
-            def start(path: AnyPath) -> tuple[AnyPath, Iterator, Future]:
-                parts = self.read(path, window)
-                return path, parts, pool.submit(next, parts, None)
-
-            started = deque(map(start, islice(paths, workers)))
+        for path, parts in read_ahead(lambda path: self.read(path, window), paths, workers):
             try:
-                while started:
-                    path, parts, part = started.popleft()
-                    started.extend(map(start, islice(paths, 1)))
-                    try:
-                        results = list(self.score_ahead(pool, parts, part))
-                    except VideoError as error:
-                        yield path, error
-                    else:
-                        yield path, self.rank(results, top)
-            finally:
-                pool.shutdown(cancel_futures=True)
-
-    def score_ahead(
-        self, pool: ThreadPoolExecutor, parts: Iterator, part: Future
-    ) -> Iterator[list[np.ndarray]]:
-        """The probabilities of `part` and of `parts`, which the pool decodes one ahead."""
-        while part.result() is not None:
-            window, views = part.result()
-            part = pool.submit(next, parts, None)
-            yield self.score_window(window, views).probabilities
+                results = [self.score_window(*part).probabilities for part in parts]
+            except VideoError as error:
+                yield path, error
+            else:
+                yield path, self.rank(results, top)
 
     @shorten_errors(LINE)
     @runtime.guest()
