@@ -227,7 +227,7 @@ class TrainingLoop(Callback):
         rate = float(self.lr[self.schedule.last_update(self.position)])
         self.write_values(self.meter.close_window(self.position, rate))
         if self.meter.learns_nothing(self.position, self.chance_loss):
-            log.warning(
+            log.info(
                 "the loss has stayed above %.3g, that of equal scores for all classes: train.lr may"
                 " be too high, labels wrong, or train.pretrained of another kind",
                 self.chance_loss,
