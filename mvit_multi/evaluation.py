@@ -50,13 +50,14 @@ def evaluate_datasets(
             rt=rt,
             collect=add,
             clips_per_pass=size,
+            raw_scores=False,
         )
         metrics["unreadable"] = sum_count(source.unreadable.count, rt)
-        metrics["views"] = f"{source.clips}x{source.crops}"
+        metrics["views"] = source.views
         by_name[source.settings.name] = metrics
     means = {
         key: round(float(np.mean([metrics[key] for metrics in by_name.values()])), 6)
-        for key in ("top1", "top5", "mean_class_accuracy")
+        for key in ("top1", "top5", "mean_class_accuracy", "loss")
     }
     sums = {key: sum(metrics[key] for metrics in by_name.values()) for key in ("videos", "seconds")}
     return {**means, **sums, "sets": by_name}

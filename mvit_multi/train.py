@@ -3,7 +3,8 @@
     python mvit_multi/train.py --config_path mvit_multi/configs/mvit_multi_smoke.yaml [--train.lr=1]
 
 The last line of stdout is one JSON object: checkpoint, epochs, steps, loss, top1,
-clips_per_second (here videos, with data.repeated_aug clips each), compile_seconds.
+validation_loss, validation_top1, best_epoch (null without validations), clips_per_second
+(here videos, with data.repeated_aug clips each), compile_seconds.
 """
 
 import sys
@@ -29,6 +30,8 @@ from utils.data.videos import build_train_sampler
 from utils.inference.scorer import CellScorer
 from utils.train import optimizers
 from utils.train.choose_kernels import with_training_kernels
+from utils.train.class_weights import ClassWeights, compute_class_weights
+from utils.train.freeze import freeze
 from utils.train.trainer import Trainer, TrainSetup, build_setup
 from utils.weights import checkpoint
 
@@ -53,10 +56,11 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
         checkpoint.load(
             net, path=train.pretrained, new_head=train.new_head, head=NETWORK.classifier
         )
+    freeze(net, train.freeze, NETWORK.classifier)
     global_batch = sampler.effective_batch_size(train.accumulation_steps)
     lr = get_lr(train, sampler.steps_per_epoch, global_batch)
     weights = net.trainable_params()
-    groups = build_parameter_groups(weights, train, lr)
+    groups = build_parameter_groups(weights, train=train, lr=lr, depth=cfg.model.depth)
     if train.optimizer == "sgd":
         opt = optimizers.SGD(
             weights, groups=groups, momentum=train.momentum, nesterov=train.nesterov
@@ -70,7 +74,7 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
         rt=rt,
         sampler=sampler,
         net=net,
-        loss=build_training_loss(cfg, rt),
+        loss=build_training_loss(cfg, rt, compute_class_weights(cfg, sampler)),
         optimizer=opt,
         lr=lr,
         clips=clips,
@@ -78,7 +82,7 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
     )
 
 
-def build_training_loss(cfg: Config, rt: runtime.Runtime):
+def build_training_loss(cfg: Config, rt: runtime.Runtime, class_weights: tuple[ClassWeights, ...]):
     """Classification, projection and informative loss with the weights of the config file."""
     train = cfg.train
     informative = None
@@ -96,6 +100,7 @@ def build_training_loss(cfg: Config, rt: runtime.Runtime):
         informative=informative,
         informative_weight=train.informative_weight,
         gradient_scale=1 / rt.size if train.gradient == "original" else 1.0,
+        class_weights=class_weights,
     )
 
 

@@ -292,6 +292,7 @@ def assert_report(folder: Path, result: dict) -> list[dict]:
         assert report[name] == pytest.approx(value, abs=1e-6), name
     true = np.maximum(fractions[np.arange(len(readable)), labels], np.finfo(np.float32).tiny)
     assert report["nll"] == pytest.approx(-np.log(true).mean(), abs=1e-5)
+    assert result["loss"] == pytest.approx(report["nll"], abs=1e-5)
     assert {path.name for path in folder.iterdir()} == REPORT
     return rows
 
@@ -342,6 +343,26 @@ def assert_mindir_matches(
 
 REPORT = {"scores.csv", "confusion.csv", "classes.csv", "confused_pairs.csv", "calibration.csv"}
 REPORT |= {"confusion.png", "classes.png", "calibration.png", "report.json"}
+
+
+def assert_fine_tuning(network: str, arguments, out: Path) -> dict:
+    """Trains a classifier with the settings of docs/fine_tuning.md; returns the result."""
+    more = ["--train.freeze=backbone", "--train.class_weights=balanced", "--train.ema_decay=0.5"]
+    more += ["--run.eval_every=1", "--run.keep_best=top1", f"--run.out={out}"]
+    done = run_script(f"{network}/train.py", *arguments, *more)
+    result = read_result(done)
+    assert "train.freeze backbone: " in done.stderr
+    assert "train.class_weights balanced: " in done.stderr
+    assert result["best_epoch"] >= 1
+    assert result["validation_loss"] > 0
+    values = json.loads((out / "best.json").read_text())["validation"]
+    assert (values["weights"], values["epoch"]) == ("averaged", result["best_epoch"])
+    last = read_weights(result["checkpoint"])
+    best = read_weights(out / "best.ckpt")
+    changed = {name for name, value in best.items() if not np.array_equal(value, last[name])}
+    assert changed
+    assert all(re.search(find_network(network).classifier, name) for name in changed)
+    return result
 
 
 def list_processes(launcher: subprocess.Popen) -> dict:

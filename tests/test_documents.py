@@ -46,6 +46,7 @@ SMALL = [
     (("train", "eval", "predict"), "tsm_mine", f"{TSM} --data.batch=2"),
     (("train",), "tsm_mine.yaml", "--run.save_every=25"),
     (("train",), "tsm_mine_small", "--train.epochs=6"),
+    (("train",), "out/tuned", "--train.epochs=2"),
     (("train", "eval"), "x3d_smoke", f"{TINY_X3D} --data.batch=4 --train.precise_bn=1"),
     (("run_eval", "export"), "x3d_s_k400", f"{SYNTHETIC} {TINY_X3D} --run.device=CPU"),
     (("run_eval", "export"), "x3d_s_k400", "--model.depth_factor=0.4 --eval.clips=1"),

@@ -194,6 +194,7 @@ def test_data_sets_with_different_views_use_one_shape():
             settings=SimpleNamespace(name=name, num_classes=classes),
             clips=views,
             crops=1,
+            views=f"{views}x1",
             unreadable=SimpleNamespace(count=0),
             dataset=lambda: Batches(1, views),
         )
@@ -220,3 +221,18 @@ def test_top_k_is_counted_per_class():
 
 def test_an_empty_evaluation_is_no_error():
     assert Counts(3).accuracies()["videos"] == 0
+
+
+def test_the_loss_is_the_mean_cross_entropy_of_raw_scores_or_probabilities():
+    scores = np.random.RandomState(0).randn(4, 3).astype(np.float32)
+    labels = np.array([0, 2, 1, 1])
+    probabilities = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    expected = -np.log(probabilities[np.arange(4), labels]).mean()
+    for raw_scores, values in ((True, scores + 50), (False, probabilities)):
+        counts = Counts(3, raw_scores)
+        counts.add(values[:1], labels[:1])
+        counts.add(values[1:], labels[1:])
+        assert counts.accuracies()["loss"] == pytest.approx(expected, abs=1e-5)
+    counts.add(np.array([[1.0, 0.0, 0.0]]), np.array([1]))
+    assert np.isfinite(counts.accuracies()["loss"])
+    assert Counts(3).accuracies()["loss"] == 0.0
