@@ -1,5 +1,6 @@
 """Settings of the multi-dataset MViTv2: types, defaults, checks."""
 
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -183,11 +184,15 @@ class Train(Recipe):
     std_weight: float = 25.0
     covariance_weight: float = 1.0
     gradient: Literal["true", "original"] = "true"  # original: the gradient divided by the devices
+    # Block i of D, from 0, learns at layer_decay^(D - i) times the rate; 1: all at the same.
+    layer_decay: float = 1.0
 
     def __post_init__(self):
         super().__post_init__()
         check_positive(self, "train", "eps")
         check_fraction(self, "train", "smoothing")
+        if not 0 < self.layer_decay <= 1:
+            raise ValueError(f"train.layer_decay must lie in (0, 1], not {self.layer_decay}")
 
 
 @dataclass(frozen=True)
@@ -212,6 +217,7 @@ class Config(NetworkConfig):
     eval: Eval = Eval()
 
     def __post_init__(self):
+        super().__post_init__()
         names = [dataset.name for dataset in self.data.sets]
         model = self.model
         train = self.train
@@ -224,6 +230,20 @@ class Config(NetworkConfig):
         for name in self.eval.sets:
             if name not in names:
                 raise ValueError(f"eval.sets: {name} is none of {', '.join(names)}")
+
+    @property
+    def class_counts(self) -> tuple[int, ...]:
+        return tuple(dataset.num_classes for dataset in self.data.sets)
+
+    @property
+    def chance_loss(self) -> float:
+        """At most: the data set with the largest loss, and the variance term of 1."""
+        train = self.train
+        weights = train.set_weights or (1.0,) * len(self.data.sets)
+        loss = max(weight * math.log(k) for weight, k in zip(weights, self.class_counts))
+        if self.crosses and not train.add_to_scores:
+            loss *= 1 + train.projection_weight
+        return loss + train.informative_weight * train.std_weight
 
     @property
     def crosses(self) -> bool:

@@ -60,6 +60,7 @@ def list_annotation_files(cfg: Config) -> list[AnnotationFile]:
 def read_dataset_records(cfg: Config, dataset_index: int, split: str) -> list[Sample]:
     """The samples of one split of one data set. Raises ValueError for bad lines."""
     file = get_annotation_file(cfg, dataset_index, split)
+    listed = records.read_split(cfg.data, file=file, split=split, seed=cfg.run.seed)
     return [
         Sample(
             record.path,
@@ -68,7 +69,7 @@ def read_dataset_records(cfg: Config, dataset_index: int, split: str) -> list[Sa
             num_frames=record.num_frames,
             location=record.location,
         )
-        for record in records.read_records(file, cfg.data.packed)
+        for record in listed
     ]
 
 

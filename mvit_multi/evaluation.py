@@ -52,12 +52,13 @@ def evaluate_datasets(
             rt=rt,
             collect=add,
             clips_per_pass=size,
+            raw_scores=False,
         )
         metrics["unreadable"] = sum_count(source.unreadable.count, rt)
-        metrics["views"] = f"{source.clips}x{source.crops}"
+        metrics["views"] = source.views
         by_name[source.settings.name] = metrics
     means: dict[str, Optional[float]] = {}
-    for key in ("top1", "top5", "mean_class_accuracy"):
+    for key in ("top1", "top5", "mean_class_accuracy", "loss"):
         values = [metrics[key] for metrics in by_name.values() if metrics[key] is not None]
         means[key] = round(float(np.mean(values)), 6) if values else None
     sums = {key: sum(metrics[key] for metrics in by_name.values()) for key in ("videos", "seconds")}

@@ -81,7 +81,8 @@ class MViTCase(golden.GoldenCase):
         train = Train(weight_decay=optimizer["weight_decay"])
         weights = net.trainable_params()
         lr = np.full(golden.UPDATES, optimizer["lr"])
-        groups = build_parameter_groups(weights, train, lr)
+        depth = len(net.plans)
+        groups = build_parameter_groups(weights, train=train, lr=lr, depth=depth)
         opt = optimizers.AdamW(
             weights, groups=groups, betas=optimizer["betas"], eps=optimizer["eps"]
         )

@@ -11,12 +11,13 @@ Differences from the source: with several devices, gradients are those of the lo
 batch. The source's are 1 / devices of that; `gradient_scale` reproduces them.
 """
 
+from collections.abc import Sequence
 from typing import Optional
 
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from utils.nn.loss import Loss
+from utils.nn.loss import Loss, build_class_weights
 
 # Columns of a target (N, 7); then y0, y1, x0, x1 of a box
 DATASET = 0
@@ -30,6 +31,10 @@ class MultiLoss(Loss):
     The outputs are the scores (N, C_k) of K heads, then the scores of the projections, target by
     target, then the embedding (N, D). A target holds data set index, label, and the weight lambda
     of the clip in its mixture; the rest of the mixture is clip N - 1 - i.
+
+    `class_weights` has the `train.class_weights` of each data set, all of them empty or none. They
+    multiply the entries of a target, and the loss is divided by the mean weight of the labels; a
+    label of another data set, in a mixture, counts as the clip's own.
 
     `smoothing_classes` is the number of classes that smoothing spreads over (0: those of each data
     set). `add_to_scores`: one cross entropy of a head's scores plus the projections to it, instead
@@ -49,8 +54,11 @@ class MultiLoss(Loss):
         informative: Optional[nn.Cell] = None,
         informative_weight: float = 0.1,
         gradient_scale: float = 1.0,
+        class_weights: Sequence[Sequence[float]] = ((),),
     ):
         super().__init__()
+        self.class_weights = tuple(map(build_class_weights, class_weights))
+        self.is_weighted = len(class_weights[0]) > 0
         self.num_classes = num_classes
         self.count = len(num_classes)
         self.others = self.count - 1 if cross_projections else 0
@@ -77,6 +85,8 @@ class MultiLoss(Loss):
         total = 0.0
         for k in range(self.count):
             soft = self.build_soft_targets(target, k)
+            if self.is_weighted:
+                soft = soft * self.class_weights[k]
             is_own = (target[:, DATASET] == k).astype(mstype.float32)
             scores = to_float32(outputs[k])
             start = self.count + k * self.others
@@ -91,7 +101,19 @@ class MultiLoss(Loss):
                     weight = self.projection_weight / self.others
                     rows = rows + weight * soft_cross_entropy(other, soft)
             total = total + self.weights[k] * (is_own * rows).mean()
-        return total
+        return total / self.compute_mean_weight(target) if self.is_weighted else total
+
+    def compute_mean_weight(self, target: Tensor) -> Tensor:
+        """The mean over the clips of the class weight of their labels, mixed as these."""
+        dataset = target[:, DATASET]
+        own = ops.zeros_like(dataset)
+        for k in range(self.count):
+            # A label of another data set is cut off, and not used.
+            label = ops.minimum(target[:, LABEL], self.num_classes[k] - 1).astype(mstype.int32)
+            weight = ops.gather(self.class_weights[k], label, 0)
+            own = own + (dataset == k).astype(mstype.float32) * weight
+        partner = ops.where(dataset == ops.flip(dataset, (0,)), ops.flip(own, (0,)), own)
+        return (target[:, LAM] * own + (1 - target[:, LAM]) * partner).mean()
 
     def build_soft_targets(self, target: Tensor, k: int) -> Tensor:
         """Targets (N, C_k) of data set k, smoothed and mixed; clips of other sets have no label."""

@@ -1,6 +1,7 @@
 """Learning rates and weight-decay groups of the multi-dataset MViTv2.
 
-Source: JunweiLiang/MultiTrain, commit 16723114 (`utils/lr_policy.py`, `models/optimizer.py`).
+Source: JunweiLiang/MultiTrain, commit 16723114 (`utils/lr_policy.py`, `models/optimizer.py`); the
+layers of `layer_decay` from facebookresearch/SlowFast, commit 287ec007 (`models/optimizer.py`).
 """
 
 import numpy as np
@@ -35,11 +36,31 @@ def compute_lr_at(epoch: np.ndarray, train: Train) -> np.ndarray:
     return rates
 
 
-def build_parameter_groups(parameters: list, train: Train, lr: np.ndarray) -> list[dict]:
-    """Two groups: parameters of one dimension without weight decay, all others with it."""
-    groups = []
-    for flat in (False, True):
-        members = [p for p in parameters if (p.ndim == 1) == flat]
-        decay = 0.0 if flat else train.weight_decay
-        groups.append({"params": members, "lr": lr, "weight_decay": decay})
-    return groups
+def build_parameter_groups(
+    parameters: list, train: Train, lr: np.ndarray, depth: int
+) -> list[dict]:
+    """The groups of each layer: parameters of one dimension without weight decay, others with it.
+
+    A layer of `depth` blocks learns at `layer_decay` to the power of its distance from the
+    classifier. If that is 1, all layers are one.
+    """
+    members: dict[tuple[int, bool], list] = {}
+    for parameter in parameters:
+        distance = depth + 1 - find_layer(parameter.name, depth) if train.layer_decay < 1 else 0
+        members.setdefault((distance, parameter.ndim == 1), []).append(parameter)
+    return [
+        {
+            "params": params,
+            "lr": lr * train.layer_decay**distance,
+            "weight_decay": 0.0 if flat else train.weight_decay,
+        }
+        for (distance, flat), params in sorted(members.items())
+    ]
+
+
+def find_layer(name: str, depth: int) -> int:
+    """The number of a parameter's layer: 0 before the blocks, then the blocks, then the rest."""
+    part, _, rest = name.partition(".")
+    if part == "blocks":
+        return int(rest.partition(".")[0]) + 1
+    return 0 if part.startswith(("cls_token", "pos_embed", "patch_embed")) else depth + 1

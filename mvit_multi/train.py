@@ -29,6 +29,8 @@ from utils.data.videos import build_train_sampler
 from utils.inference.scorer import CellScorer
 from utils.train import optimizers
 from utils.train.choose_kernels import with_training_kernels
+from utils.train.class_weights import ClassWeights, compute_class_weights
+from utils.train.freeze import freeze
 from utils.train.trainer import Trainer, TrainSetup, build_setup
 from utils.weights import checkpoint
 
@@ -53,10 +55,11 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
         checkpoint.load(
             net, path=train.pretrained, new_head=train.new_head, head=NETWORK.classifier
         )
+    freeze(net, train.freeze, NETWORK.classifier)
     global_batch = sampler.effective_batch_size(train.accumulation_steps)
     lr = get_lr(train, sampler.steps_per_epoch, global_batch)
     weights = net.trainable_params()
-    groups = build_parameter_groups(weights, train, lr)
+    groups = build_parameter_groups(weights, train=train, lr=lr, depth=cfg.model.depth)
     if train.optimizer == "sgd":
         opt = optimizers.SGD(
             weights, groups=groups, momentum=train.momentum, nesterov=train.nesterov
@@ -70,7 +73,7 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
         rt=rt,
         sampler=sampler,
         net=net,
-        loss=build_training_loss(cfg, rt),
+        loss=build_training_loss(cfg, rt, compute_class_weights(cfg, sampler)),
         optimizer=opt,
         lr=lr,
         clips=clips,
@@ -78,7 +81,7 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
     )
 
 
-def build_training_loss(cfg: Config, rt: runtime.Runtime):
+def build_training_loss(cfg: Config, rt: runtime.Runtime, class_weights: tuple[ClassWeights, ...]):
     """Classification, projection and informative loss with the weights of the config file."""
     train = cfg.train
     informative = None
@@ -96,6 +99,7 @@ def build_training_loss(cfg: Config, rt: runtime.Runtime):
         informative=informative,
         informative_weight=train.informative_weight,
         gradient_scale=1 / rt.size if train.gradient == "original" else 1.0,
+        class_weights=class_weights,
     )
 
 

@@ -17,7 +17,7 @@ from utils.config import (
 
 @dataclass(frozen=True)
 class Data(ImageData):
-    """`train` and `test` are folders of class folders, or MindRecord files, relative to `root`.
+    """`train`, `test`, `val` are folders of class folders, or MindRecord files, relative to `root`.
 
     CIFAR needs neither: `root` holds the binary files.
     """
@@ -25,6 +25,7 @@ class Data(ImageData):
     source: Literal["folder", "mindrecord", "cifar10", "cifar100"] = "folder"
     train: str = "train"
     test: str = "val"
+    val: str = ""  # for the validations of a training; empty: `test`
     labels: str = ""  # names of the classes: utils/labels/<labels>.txt
     resize: int = 256  # short side in evaluation
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
@@ -44,6 +45,8 @@ class Data(ImageData):
         check_not_negative(self, "data", "mixup", "cutmix")
         if self.is_cifar and self.augment == "crop":
             raise ValueError("data.augment crop is for encoded images; CIFAR's is pad_crop")
+        if self.is_cifar and self.val:
+            raise ValueError(f"data.val {self.val}: CIFAR has only images for training and tests")
         if not self.is_cifar and self.augment == "pad_crop":
             raise ValueError("data.augment pad_crop is for CIFAR's images of 32 pixels")
         if self.augment == "none" and self.changes_pixels:
@@ -148,6 +151,7 @@ class Config(NetworkConfig):
     eval: Eval = Eval()
 
     def __post_init__(self):
+        super().__post_init__()
         crops = {"eval.crop" if self.eval.crop else "data.crop": self.test_crop}
         if self.data.augment == "none":
             crops["data.crop"] = self.data.crop

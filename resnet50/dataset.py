@@ -14,16 +14,28 @@ import numpy as np
 
 from resnet50.config import Config, Data
 from resnet50.mixup import draw_partners, mix_targets
-from resnet50.readers import ImageRecord, Images, read_images
+from resnet50.readers import ChosenImages, ImageRecord, Images, read_images
 from resnet50.transforms import make_test_view, make_train_view
+from utils.data.classes import log_balance, take_fraction
 from utils.data.rows import EvalRows, TrainRows
 from utils.data.sampler import TrainSampler
 from utils.runtime import Runtime
 
 
 def read_records(cfg: Config, split: str) -> Images:
-    """The images of a split. Raises ValueError if there are none, or labels out of range."""
-    return read_images(cfg.data, split, cfg.model.num_classes)
+    """The images of a split, in training `data.fraction` of them.
+
+    Raises ValueError if there are none, or labels out of range.
+    """
+    images = read_images(cfg.data, split, cfg.model.num_classes)
+    if split != "train" or cfg.data.fraction == 1:
+        return images
+    return ChosenImages(images, take_fraction(list_classes(images), cfg.data, cfg.run.seed))
+
+
+def list_classes(images: Images) -> np.ndarray:
+    """The classes of all images as `utils.data.classes` has them; all are of data set 0."""
+    return np.stack([np.zeros(len(images), np.int64), images.labels], 1)
 
 
 def build_train_sampler(cfg: Config, records: Images, rt: Runtime) -> TrainSampler:
@@ -32,7 +44,12 @@ def build_train_sampler(cfg: Config, records: Images, rt: Runtime) -> TrainSampl
         "rank": rt.rank,
         "size": rt.size,
         "seed": rt.seed,
+        "balance": cfg.data.balance,
     }
+    if cfg.data.balance != "none" or cfg.train.class_weights == "balanced":
+        order["classes"] = list_classes(records)
+    if cfg.data.balance != "none":
+        log_balance(order["classes"], cfg.data.balance)
     if cfg.data.repeats == 1:
         return TrainSampler(len(records), **order)
     return RepeatingSampler(len(records), **order, copies=cfg.data.repeats)
@@ -54,6 +71,8 @@ class RepeatingSampler(TrainSampler):
         return repeated.reshape(-1, self.batch, self.size).transpose(0, 2, 1).reshape(-1)
 
     def copy_at(self, position: int) -> int:
+        if self.balance != "none":  # an epoch may repeat an image more often
+            return super().copy_at(position)
         taken = position % (self.steps_per_epoch * self.batch)  # by this rank in this epoch
         return (taken * self.size + self.rank) % self.copies
 

@@ -1,9 +1,12 @@
 """Cross entropy with label smoothing in float32, in both common definitions, also for mixup."""
 
+from collections.abc import Sequence
+from typing import Union
+
 from mindspore import Tensor, ops
 from mindspore import dtype as mstype
 
-from utils.nn.loss import Loss
+from utils.nn.loss import Loss, build_class_weights
 
 
 class SmoothedCrossEntropy(Loss):
@@ -15,23 +18,41 @@ class SmoothedCrossEntropy(Loss):
     `others` chooses the smoothed target q, with smoothing s:
     * `excluded` (MindSpore's tutorial): 1 - s for the label, s / (K - 1) for every other class;
     * `included` (PyTorch, NVIDIA): 1 - s + s / K for the label, s / K for every other class.
+
+    With `train.class_weights` w the loss of a row is -sum_k w_k q_k log p_k, and the sum over the
+    rows is divided by that of the weights of their labels, of mixed ones by their mean.
     """
 
-    def __init__(self, smoothing: float = 0.0, others: str = "excluded"):
+    def __init__(
+        self, smoothing: float = 0.0, others: str = "excluded", class_weights: Sequence[float] = ()
+    ):
         super().__init__()
         self.smoothing = smoothing
         self.excluded = others == "excluded"
+        self.class_weights = build_class_weights(class_weights)
 
     def construct(self, scores: Tensor, target: Tensor) -> Tensor:
         log_p = ops.log_softmax(scores.astype(mstype.float32), -1)
+        if self.class_weights is not None:
+            log_p = log_p * self.class_weights
         if target.ndim == 1:
-            return self.compute_rows(log_p, target).mean()
-        label = target[:, 0]
+            return self.take_mean(self.compute_rows(log_p, target), target, target, 1.0)
+        label = target[:, 0].astype(mstype.int32)
         lam = target[:, 1]
         partner_label = ops.gather(label, target[:, 2].astype(mstype.int32), 0)
-        mixed = lam * self.compute_rows(log_p, label.astype(mstype.int32))
-        mixed = mixed + (1 - lam) * self.compute_rows(log_p, partner_label.astype(mstype.int32))
-        return mixed.mean()
+        mixed = lam * self.compute_rows(log_p, label)
+        mixed = mixed + (1 - lam) * self.compute_rows(log_p, partner_label)
+        return self.take_mean(mixed, label, partner_label, lam)
+
+    def take_mean(
+        self, rows: Tensor, label: Tensor, partner_label: Tensor, lam: Union[float, Tensor]
+    ) -> Tensor:
+        """The mean of the rows' losses (N,), with class weights divided by those of the labels."""
+        if self.class_weights is None:
+            return rows.mean()
+        weights = lam * ops.gather(self.class_weights, label, 0)
+        weights = weights + (1 - lam) * ops.gather(self.class_weights, partner_label, 0)
+        return rows.sum() / weights.sum()
 
     def compute_rows(self, log_p: Tensor, label: Tensor) -> Tensor:
         """-sum_k q_k log p_k of every row, (N,)."""

@@ -155,6 +155,19 @@ class Cifar(Images):
         )
 
 
+class ChosenImages(Images):
+    """Some images of a split."""
+
+    def __init__(self, images: Images, chosen: np.ndarray):
+        self.images = images
+        self.chosen = chosen
+        self.names = images.names[chosen] if len(images.names) else images.names
+        self.labels = images.labels[chosen]
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.images[self.chosen[index]]
+
+
 def read_images(data: Data, split: str, num_classes: int) -> Images:
     """The images of a split. Raises ValueError if there are none, or labels out of range."""
     images = open_images(data, split, num_classes)
@@ -169,9 +182,10 @@ def read_images(data: Data, split: str, num_classes: int) -> Images:
 def open_images(data: Data, split: str, num_classes: int) -> Images:
     if data.is_cifar:
         patterns, label_bytes = CIFAR[data.source]
-        files = sorted(data.root.glob(patterns[split]))
+        pattern = patterns["train" if split == "train" else "test"]
+        files = sorted(data.root.glob(pattern))
         if not files:
-            file = data.root / patterns[split].replace("?", "1")
+            file = data.root / pattern.replace("?", "1")
             raise ValueError(f"data.root: {file} does not exist; name a folder of {data.source}")
         return Cifar(files, label_bytes)
     path = get_split_path(data, split)
@@ -208,7 +222,8 @@ def decode_image(image: Union[bytes, np.ndarray]) -> np.ndarray:
 
 def get_split_path(data: Data, split: str) -> Path:
     """The folder or MindRecord file of a split."""
-    return data.root / (data.train if split == "train" else data.test)
+    names = {"train": data.train, "test": data.test, "val": data.val or data.test}
+    return data.root / names[split]
 
 
 def list_class_folders(path: Path) -> list[Path]:

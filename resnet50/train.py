@@ -32,11 +32,13 @@ from resnet50.model import build_network
 from resnet50.network import NETWORK
 from utils import cli, runtime
 from utils.data.sampler import TrainSampler
-from utils.evaluate.metrics import evaluate
+from utils.evaluate.metrics import evaluate_rows
 from utils.inference.scorer import CellScorer
 from utils.nn.layers import freeze_norms
 from utils.train import optimizers
 from utils.train.choose_kernels import with_training_kernels
+from utils.train.class_weights import compute_class_weights
+from utils.train.freeze import freeze
 from utils.train.trainer import Trainer, TrainSetup, build_setup
 from utils.weights import checkpoint
 
@@ -63,6 +65,7 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
         )
     if train.batch_norm == "frozen":
         freeze_norms(cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d))
+    freeze(net, train.freeze, NETWORK.classifier)
     mix = MixImages(net.normalize) if cfg.data.mixes else None
     updates = sampler.updates_per_epoch(train.accumulation_steps)
     lr = get_lr(train, updates, sampler.effective_batch_size(train.accumulation_steps))
@@ -81,7 +84,8 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
             weights, groups=groups, momentum=train.momentum, nesterov=train.nesterov
         )
     clips = (cfg.data.batch, *get_clip_shape(cfg.data, cfg.data.crop))
-    loss = SmoothedCrossEntropy(train.smoothing, train.smoothed)
+    (class_weights,) = compute_class_weights(cfg, sampler)
+    loss = SmoothedCrossEntropy(train.smoothing, train.smoothed, class_weights)
     return build_setup(
         cfg, rt=rt, sampler=sampler, net=net, loss=loss, optimizer=opt, lr=lr, clips=clips, mix=mix
     )
@@ -91,12 +95,10 @@ def build_validation(cfg: Config, net, rt: runtime.Runtime):
     """A function that evaluates `net` during training; None if `run.eval_every` is 0."""
     if not cfg.run.eval_every:
         return None
-    images = read_records(cfg, "test")
-    classes = cfg.model.num_classes
+    images = read_records(cfg, "val")  # a bad label stops the run before training starts
+    (head,) = NETWORK.build_heads(cfg)
     scorer = CellScorer(net)
-    return lambda: evaluate(
-        scorer, data=EvalImages(images, cfg, rt).dataset(), num_classes=classes, rt=rt
-    )
+    return lambda: evaluate_rows(scorer, rows=EvalImages(images, cfg, rt), head=head, rt=rt)
 
 
 if __name__ == "__main__":

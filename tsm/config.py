@@ -115,6 +115,7 @@ class Config(NetworkConfig):
     eval: Eval = Eval()
 
     def __post_init__(self):
+        super().__post_init__()
         if not self.dense_test and self.eval.clips > 2:
             raise ValueError(
                 f"eval.clips: uniform sampling offers 1 or 2 clips, not {self.eval.clips}; "

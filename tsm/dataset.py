@@ -21,14 +21,15 @@ from utils.video.reader import Timeline
 
 
 def read_records(cfg: Config, split: str) -> list[Record]:
-    """The records of the train or test annotation file. Raises ValueError for bad lines."""
-    return records.read_records(get_annotation_file(cfg, split), cfg.data.packed)
+    """The records of the split: train, test or val. Raises ValueError for bad lines."""
+    file = get_annotation_file(cfg, split)
+    return records.read_split(cfg.data, file=file, split=split, seed=cfg.run.seed)
 
 
 def get_annotation_file(cfg: Config, split: str) -> AnnotationFile:
-    """The annotation file of the split: train or test."""
+    """The annotation file of the split: train, test or val."""
     data = cfg.data
-    name = data.train_list if split == "train" else data.test_list
+    name = data.lists.get(split, data.test_list)
     return AnnotationFile(
         name,
         path=data.root / name,

@@ -23,6 +23,8 @@ GROUPS = {
     "lr5_weight": (5, 1),  # of the classifier; its rates follow train.head_lr_mult
     "lr10_bias": (10, 0),
 }
+# Of a ResNet, and of MobileNetV2
+FIRST_CONVS = ("base_model.conv1", "base_model.features.0.0")
 FLOW_FIRST_CONV = {"first_conv_weight": (5, 1), "first_conv_bias": (10, 0)}
 
 
@@ -49,7 +51,7 @@ def get_lr(train: Train, updates_per_epoch: int, global_batch: int) -> np.ndarra
     return rates if train.lr_changes == "update" else np.repeat(rates, updates_per_epoch)
 
 
-def find_group(name: str, first_conv: str, fast_head: bool) -> str:
+def find_group(name: str, fast_head: bool) -> str:
     """The name of the parameter group, one of GROUPS, that a parameter belongs to.
 
     Raises ValueError if the parameter is not of a convolution, dense layer or batch norm.
@@ -59,7 +61,7 @@ def find_group(name: str, first_conv: str, fast_head: bool) -> str:
         return "BN scale/shift"
     if leaf not in ("weight", "bias"):
         raise ValueError(f"{name} needs a policy: neither convolution, dense nor batch norm")
-    if module == first_conv:
+    if module in FIRST_CONVS:
         return f"first_conv_{leaf}"
     if re.match(NETWORK.classifier, name) and fast_head:
         return "lr5_weight" if leaf == "weight" else "lr10_bias"
@@ -74,11 +76,10 @@ def build_parameter_groups(
     `parameters` are the trainable parameters in the order of the network; `lr` is the result of
     `get_lr`. `flow`: the network reads optical flow; its first convolution learns faster.
     """
-    first_conv = parameters[0].name.rpartition(".")[0]
     head_mult = train.head_lr_mult
     members: dict[str, list] = {name: [] for name in GROUPS}
     for parameter in parameters:
-        members[find_group(parameter.name, first_conv, head_mult != 1)].append(parameter)
+        members[find_group(parameter.name, head_mult != 1)].append(parameter)
     head = {"lr5_weight": (head_mult, 1), "lr10_bias": (2 * head_mult, 0)}
     multipliers = {**GROUPS, **head, **(FLOW_FIRST_CONV if flow else {})}
     return [

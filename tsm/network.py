@@ -42,7 +42,7 @@ class TSMNetwork(Network[Config]):
     def list_annotation_files(self, cfg: Config) -> list[AnnotationFile]:
         from tsm.dataset import get_annotation_file
 
-        return [get_annotation_file(cfg, split) for split in ("train", "test")]
+        return [get_annotation_file(cfg, split) for split in cfg.data.lists]
 
     def read_records(self, cfg: Config, split: str) -> list[Record]:
         from tsm.dataset import read_records

@@ -24,10 +24,12 @@ from tsm.network import NETWORK
 from utils import cli, runtime
 from utils.data.sampler import TrainSampler
 from utils.data.videos import build_train_sampler
-from utils.evaluate.metrics import evaluate
+from utils.evaluate.metrics import evaluate_rows
 from utils.inference.scorer import CellScorer
 from utils.train import optimizers
 from utils.train.choose_kernels import with_training_kernels
+from utils.train.class_weights import compute_class_weights
+from utils.train.freeze import freeze
 from utils.train.trainer import Trainer, TrainSetup, build_setup
 from utils.weights import checkpoint
 
@@ -53,13 +55,15 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
             net, path=train.pretrained, new_head=train.new_head, head=NETWORK.classifier
         )
     freeze_batch_norms(net, train.batch_norm)
+    freeze(net, train.freeze, NETWORK.classifier)
     updates = sampler.updates_per_epoch(train.accumulation_steps)
     lr = get_lr(train, updates, sampler.effective_batch_size(train.accumulation_steps))
     weights = net.trainable_params()
     groups = build_parameter_groups(weights, train=train, lr=lr, flow=cfg.data.modality == "flow")
     opt = optimizers.SGD(weights, groups=groups, momentum=train.momentum, nesterov=train.nesterov)
     clips = (cfg.data.batch, *get_clip_shape(cfg.data, cfg.data.crop))
-    loss = CrossEntropy(cfg.model.before_softmax)
+    (class_weights,) = compute_class_weights(cfg, sampler)
+    loss = CrossEntropy(cfg.model.before_softmax, class_weights)
     return build_setup(
         cfg, rt=rt, sampler=sampler, net=net, loss=loss, optimizer=opt, lr=lr, clips=clips
     )
@@ -69,14 +73,11 @@ def build_validation(cfg: Config, net, rt: runtime.Runtime):
     """A function that evaluates `net` during training; None if `run.eval_every` is 0."""
     if not cfg.run.eval_every:
         return None
-    records = read_records(cfg, "test")  # a bad line stops the run before training starts
-    classes = cfg.model.num_classes
+    records = read_records(cfg, "val")  # a bad line stops the run before training starts
+    (head,) = NETWORK.build_heads(cfg)
     scorer = CellScorer(net)
-    return lambda: evaluate(
-        scorer,
-        data=EvalVideos(records, cfg=cfg, rt=rt, split="val").dataset(),
-        num_classes=classes,
-        rt=rt,
+    return lambda: evaluate_rows(
+        scorer, rows=EvalVideos(records, cfg=cfg, rt=rt, split="val"), head=head, rt=rt
     )
 
 

@@ -14,6 +14,7 @@ import difflib
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -54,7 +55,7 @@ def convert_value(value: Any, kind: Any, name: str) -> Any:
         return build_dataclass(kind, value, f"{name}.")
     if origin is Literal:
         if value not in args:
-            words = ", ".join(map(str, args))
+            words = ", ".join(str(word) or "''" for word in args)
             raise ValueError(f"{name} must be one of {words}, not {format_value(value)}")
         return value
     if origin is Union:
@@ -153,6 +154,9 @@ class Run:
     save_steps: int = 0  # steps between more saves; 0: only at epoch ends
     keep_checkpoints: int = 3  # epoch checkpoints kept; 0: all
     eval_every: int = 0  # epochs between validations; 0: none
+    keep_best: Literal["none", "top1", "loss"] = "none"  # what decides which weights are best.ckpt
+    # Validations without a better value of keep_best (none: of the loss) that end a run; 0: no end.
+    patience: int = 0
     profile: Optional[Path] = None  # a folder for the trace of a few steps
     tensorboard: bool = False  # also write the log's values for TensorBoard, into `out`
     resume: bool = True  # continue the run in `out`
@@ -168,7 +172,12 @@ class Run:
             raise ValueError(f"run.seed must lie in [0, 2^32), not {self.seed}")
         check_positive(self, "run", "device_memory", "loss_scale", "max_overflows")
         check_positive(self, "run", "log_every", "save_every")
-        check_not_negative(self, "run", "save_steps", "keep_checkpoints", "eval_every")
+        check_not_negative(self, "run", "save_steps", "keep_checkpoints", "eval_every", "patience")
+        for name, is_on in (("keep_best", self.keep_best != "none"), ("patience", self.patience)):
+            if is_on and not self.eval_every:
+                raise ValueError(
+                    f"run.{name} {getattr(self, name)} needs validations: --run.eval_every=1"
+                )
 
 
 def check_positive(section: Any, name: str, *fields: str) -> None:
@@ -204,9 +213,14 @@ class ImageData:
     processes: Union[bool, Literal["auto"]] = "auto"  # auto: true on a CPU with more than 8 workers
     prefetch: Union[int, Literal["auto"]] = "auto"  # batches prepared in advance; auto: 2 to 8
     max_unreadable: float = 0.01  # the run stops above this fraction of unreadable samples
+    # How often an epoch has a class: by its samples, by their square root, or all equally.
+    balance: Literal["none", "sqrt", "full"] = "none"
+    fraction: float = 1.0  # of the training samples of each class that a run uses
 
     def __post_init__(self):
         check_positive(self, "data", "crop", "batch", "workers", "prefetch")
+        if not 0 < self.fraction <= 1:
+            raise ValueError(f"data.fraction must lie in (0, 1], not {self.fraction}")
         check_fraction(self, "data", "max_unreadable")
 
     @property
@@ -267,6 +281,14 @@ class VideoSet(ClassSettings, VideoData, AnnotationLists):
     Annotation files, and the videos they name, are relative to `root`.
     """
 
+    val_list: str = ""  # for the validations of a training; empty: `test_list`
+
+    @property
+    def lists(self) -> dict[str, str]:
+        """{split: annotation file}; the split val only if it has its own."""
+        lists = {"train": self.train_list, "test": self.test_list}
+        return {**lists, "val": self.val_list} if self.val_list else lists
+
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
@@ -285,9 +307,20 @@ class Recipe:
     ema_decay: float = 0.0  # decay of the exponential moving average of weights; 0: off
     pretrained: Optional[Path] = None  # a converted checkpoint
     new_head: bool = False  # the classifier starts newly initialised
+    # Weights that stay as they are: `backbone` (all but the classifier), or a regular expression
+    # for their names; empty: none.
+    freeze: str = ""
+    # In the cross entropy: a number for each class, or `balanced`, 1 / videos; empty: all 1.
+    class_weights: Union[Literal["", "balanced"], tuple[float, ...]] = ""
 
     def __post_init__(self):
         check_positive(self, "train", "epochs", "lr", "accumulation_steps")
+        try:
+            re.compile(self.freeze)
+        except re.error as error:
+            raise ValueError(
+                f"train.freeze: {self.freeze!r} is not a regular expression: {error}"
+            ) from None
         check_fraction(self, "train", "ema_decay")
 
 
@@ -312,9 +345,44 @@ class NetworkConfig:
     train: Recipe = Recipe()
     eval: Evaluation = Evaluation()
 
+    def __post_init__(self):
+        check_class_weights(self)
+
     def model_arguments(self) -> dict[str, Any]:
         """The arguments of the network's `build_model`."""
         raise NotImplementedError
+
+    @property
+    def class_counts(self) -> tuple[int, ...]:
+        """The number of classes of each data set."""
+        return (self.model.num_classes,)
+
+    @property
+    def chance_loss(self) -> float:
+        """The training loss of a network that gives all classes the same score."""
+        return math.log(self.model.num_classes)
+
+
+def check_class_weights(cfg: NetworkConfig) -> None:
+    """Raises ValueError unless `train.class_weights` fits the classes and `data.balance`."""
+    weights = cfg.train.class_weights
+    counts = cfg.class_counts
+    if weights == "balanced" and cfg.data.balance != "none":
+        raise ValueError(
+            f"train.class_weights balanced and data.balance {cfg.data.balance} correct the same "
+            "imbalance twice; set one of them"
+        )
+    if isinstance(weights, str):
+        return
+    if len(counts) > 1:
+        raise ValueError("train.class_weights: a list is for one data set; balanced is for several")
+    if len(weights) != counts[0]:
+        raise ValueError(
+            f"train.class_weights has {len(weights)} numbers for {counts[0]} classes; give one for "
+            "each class, in the order of the labels"
+        )
+    if min(weights) <= 0:
+        raise ValueError(f"train.class_weights must be above 0, not {min(weights):g}")
 
 
 def check_warmup(train: Recipe) -> None:

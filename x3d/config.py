@@ -90,6 +90,7 @@ class Config(NetworkConfig):
     eval: Eval = Eval()
 
     def __post_init__(self):
+        super().__post_init__()
         if self.test_crop > self.data.scales[0]:
             raise ValueError(f"eval.crop {self.test_crop} is larger than data.scales[0]")
         check_swap_labels(self.data, self.model.num_classes)

@@ -20,14 +20,15 @@ from x3d.config import Config, Data
 
 
 def read_records(cfg: Config, split: str) -> list[Record]:
-    """The records of the train or test annotation file. Raises ValueError for bad lines."""
-    return records.read_records(get_annotation_file(cfg, split), cfg.data.packed)
+    """The records of the split: train, test or val. Raises ValueError for bad lines."""
+    file = get_annotation_file(cfg, split)
+    return records.read_split(cfg.data, file=file, split=split, seed=cfg.run.seed)
 
 
 def get_annotation_file(cfg: Config, split: str) -> AnnotationFile:
-    """The annotation file of the split: train or test."""
+    """The annotation file of the split: train, test or val."""
     data = cfg.data
-    name = data.train_list if split == "train" else data.test_list
+    name = data.lists.get(split, data.test_list)
     return AnnotationFile(
         name,
         path=data.root / name,
@@ -85,9 +86,13 @@ class EvalVideos(videos.EvalVideos):
         self.split = split
         if split == "val":
             cfg = replace(cfg, eval=replace(cfg.eval, clips=1, crops=1, crop=0))
-        views = cfg.eval.clips * cfg.eval.crops
+        self.clips = cfg.eval.clips
+        self.crops = cfg.eval.crops
         super().__init__(
-            records, cfg=cfg, rt=rt, shape=(views, *get_clip_shape(cfg.data, cfg.test_crop))
+            records,
+            cfg=cfg,
+            rt=rt,
+            shape=(self.clips * self.crops, *get_clip_shape(cfg.data, cfg.test_crop)),
         )
 
     def make_views(self, record: Record, sample: int) -> np.ndarray:

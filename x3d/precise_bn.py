@@ -77,7 +77,7 @@ class PreciseBatchNorms:
         norms = {name: cell for name, cell in cells if isinstance(cell, BatchNorm2d)}
         self.norms = {n: norm for n, norm in norms.items() if norm.use_batch_statistics is None}
         self.net = net
-        self.sums = StatisticsSums(list(self.norms.values()))
+        self.sums = StatisticsSums(list(self.norms.values())) if self.norms else None
         self.widths = np.array([norm.num_features for norm in self.norms.values()], int)
         self.counts: dict[tuple, np.ndarray] = {}
 

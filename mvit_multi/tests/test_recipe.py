@@ -247,7 +247,7 @@ def test_decay_groups_equal_the_originals(name):
     names = map_torch_names(net)
     train = SimpleNamespace(weight_decay=0.05)
     result = {}
-    for group in build_parameter_groups(weights, train, np.ones(1)):
+    for group in build_parameter_groups(weights, train=train, lr=np.ones(1), depth=24):
         result.setdefault(group["weight_decay"], []).extend(group["params"])
     for decay in (0.05, 0.0):
         groups = [g for g in CASES["parameter_groups"][name] if g["weight_decay"] == decay]

@@ -28,7 +28,7 @@ from utils.plotting import save
 
 # From top to bottom: title, name in the log, and factor between the log and the plot.
 PANELS = (
-    ("loss of training batches (bold: average over an epoch)", "loss", 1),
+    ("loss: solid of training batches (bold: average over an epoch), dashed of tests", "loss", 1),
     (
         "top-1, %: solid of training batches (bold: average over an epoch), dashed of tests",
         "top1",

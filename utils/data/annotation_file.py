@@ -33,6 +33,11 @@ class Record(NamedTuple):
     line: int
     location: Any = None  # of a packed video: its `utils.data.packed.reader.PackLocation`
 
+    @property
+    def dataset_index(self) -> int:
+        """For `utils.data.classes`: a network for several data sets has its own records."""
+        return 0
+
 
 class AnnotationFile(NamedTuple):
     """An annotation file and the settings needed to read it."""

@@ -6,6 +6,7 @@ from typing import Any, Optional
 
 from utils.config import VideoData
 from utils.data.annotation_file import AnnotationFile, Record, read_annotations
+from utils.data.classes import list_classes, take_fraction
 from utils.data.packed.reader import PackedVideo, read_packed
 from utils.video.decoders import open_video
 from utils.video.frame_folder import open_folder
@@ -24,6 +25,14 @@ def read_records(file: AnnotationFile, packed: Optional[Path]) -> list[Record]:
         what = "too short, or unreadable when packed" if packed else "fewer than 3 frames"
         log.info("%s: %d videos are left out: %s", file.path, left_out, what)
     return records
+
+
+def read_split(data: VideoData, file: AnnotationFile, split: str, seed: int) -> list[Record]:
+    """The records of the list of a split: of the training list `data.fraction`, by the seed."""
+    records = read_records(file, data.packed)
+    if split != "train" or data.fraction == 1:
+        return records
+    return [records[k] for k in take_fraction(list_classes(records), data, seed)]
 
 
 def open_record(record: Any, data: VideoData) -> FrameReader:

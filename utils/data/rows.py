@@ -168,6 +168,8 @@ class EvalRows(Rows):
 
     columns = ("clips", "label", "valid")
     kind = "video"  # or "image", in messages
+    clips = 1  # views of a row in time
+    crops = 1  # views of each in space
 
     def __init__(
         self,
@@ -209,6 +211,11 @@ class EvalRows(Rows):
 
     def blank(self) -> Row:
         return np.zeros(self.shape, np.uint8), np.int32(0), np.bool_(False)
+
+    @property
+    def views(self) -> str:
+        """The views of a row, as results name them."""
+        return f"{self.clips}x{self.crops}"
 
     def dataset(self) -> "ds.Dataset":
         """All rows in batches; the last batch is padded."""

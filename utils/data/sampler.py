@@ -1,7 +1,8 @@
 """Deterministic, resumable sampling: which sample comes when.
 
 The samples of a whole run are one global sequence, a pure function of seed, epoch and position.
-Epoch e is a permutation drawn from (seed, e). A global batch takes the next `size * batch` samples
+Epoch e is a permutation drawn from (seed, e); with `data.balance` it repeats samples of small
+classes and leaves out others. A global batch takes the next `size * batch` samples
 of it, and rank r takes the r-th part. Therefore the sequence is the same for any number of workers,
 a resumed run starts in the middle of it, and two ranks at batch size B see what one rank sees at
 2B. A run that resumes with another number of ranks keeps the length of its epochs
@@ -11,16 +12,23 @@ a resumed run starts in the middle of it, and two ranks at batch size B see what
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Optional
+from functools import cached_property
+from typing import Callable, Optional
 
 import numpy as np
+
+from utils.data.classes import count_occurrences, draw_balanced, group_samples
 
 GENERATORS = threading.local()
 
 
 @dataclass
 class TrainSampler:
-    """The training sequence of `samples` samples for one rank; a position counts local samples."""
+    """The training sequence of `samples` samples for one rank; a position counts local samples.
+
+    `classes` are those of all samples, as `utils.data.classes` has them; None: unknown. `balance`
+    is `data.balance` and needs them.
+    """
 
     samples: int
     batch: int  # per rank
@@ -28,7 +36,10 @@ class TrainSampler:
     size: int
     seed: int
     epoch_samples: int = 0  # samples of an epoch; 0: as many as fill whole global batches
+    classes: Optional[np.ndarray] = field(default=None, repr=False, compare=False)
+    balance: str = "none"
     cache: dict = field(default_factory=dict, repr=False)
+    copy_cache: dict = field(default_factory=dict, repr=False)
 
     def __post_init__(self):
         if self.steps_per_epoch == 0:
@@ -62,14 +73,21 @@ class TrainSampler:
 
     def sample_at(self, position: int) -> tuple[int, int]:
         """(sample, epoch) at a position of this rank."""
-        step, offset = divmod(position, self.batch)
-        epoch, step = divmod(step, self.steps_per_epoch)
-        index = (step * self.size + self.rank) * self.batch + offset
+        epoch, index = self.locate(position)
         return int(self.permutation(epoch)[index]), epoch
 
     def copy_at(self, position: int) -> int:
         """Which copy of its sample is at a position, if an epoch repeats samples; else 0."""
-        return 0
+        if self.balance == "none":
+            return 0
+        epoch, index = self.locate(position)
+        return int(self.occurrences(epoch)[index])
+
+    def locate(self, position: int) -> tuple[int, int]:
+        """(epoch, index in its permutation) at a position of this rank."""
+        step, offset = divmod(position, self.batch)
+        epoch, step = divmod(step, self.steps_per_epoch)
+        return epoch, (step * self.size + self.rank) * self.batch + offset
 
     def global_position(self, position: int) -> int:
         """A position of this rank, counted over the samples of all ranks from the run's start."""
@@ -82,15 +100,34 @@ class TrainSampler:
         return permutation.reshape(-1, self.size, self.batch)[:, self.rank].reshape(-1)
 
     def permutation(self, epoch: int) -> np.ndarray:
-        if epoch not in self.cache:
-            for old in [e for e in self.cache if e < epoch - 1]:
-                self.cache.pop(old, None)
-            self.cache[epoch] = self.draw(epoch)
-        return self.cache[epoch]
+        return remember(self.cache, epoch, self.draw)
+
+    def occurrences(self, epoch: int) -> np.ndarray:
+        """How often each entry of the permutation is before it."""
+        return remember(self.copy_cache, epoch, lambda e: count_occurrences(self.permutation(e)))
 
     def draw(self, epoch: int) -> np.ndarray:
         """The permutation of an epoch, for all ranks."""
-        return np.random.RandomState([self.seed, epoch]).permutation(self.samples)
+        rng = np.random.RandomState([self.seed, epoch])
+        if self.balance == "none":
+            return rng.permutation(self.samples)
+        return draw_balanced(self.samples_of_classes, self.balance, rng)
+
+    @cached_property
+    def samples_of_classes(self) -> dict[tuple[int, int], np.ndarray]:
+        assert self.classes is not None
+        return group_samples(self.classes)
+
+
+def remember(
+    cache: dict[int, np.ndarray], epoch: int, make: Callable[[int], np.ndarray]
+) -> np.ndarray:
+    """`make(epoch)`, kept in `cache` with that of the epoch before."""
+    if epoch not in cache:
+        for old in [e for e in cache if e < epoch - 1]:
+            cache.pop(old, None)
+        cache[epoch] = make(epoch)
+    return cache[epoch]
 
 
 def sample_rng(seed: int, epoch: int, sample: int, copy: int = 0) -> np.random.RandomState:

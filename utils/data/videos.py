@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from utils.config import NetworkConfig, VideoData
+from utils.data.classes import list_classes, log_balance
 from utils.data.packed.sampler import PackedSampler, group_by_shard, storage_order
 from utils.data.rows import EvalRows, TrainRows
 from utils.data.sampler import TrainSampler
@@ -18,15 +19,21 @@ def build_train_sampler(cfg: NetworkConfig, records: Sequence[Any], rt: Runtime)
     """The sampler of a training run over these records.
 
     That of packed videos assigns the shard files to the micro-batches of all ranks. Logs if several
-    of them read the same shard file, and if an epoch leaves out more than 2 % of the samples.
+    of them read the same shard file, and if an epoch leaves out more than 2 % of the samples. With
+    `data.balance`, packed videos are read in random order.
     """
+    needs_classes = cfg.data.balance != "none" or cfg.train.class_weights == "balanced"
     order: dict[str, Any] = {
         "batch": cfg.data.batch,
         "rank": rt.rank,
         "size": rt.size,
         "seed": rt.seed,
+        "classes": list_classes(records) if needs_classes else None,
+        "balance": cfg.data.balance,
     }
-    if not isinstance(cfg.data, VideoData) or cfg.data.packed is None:
+    if cfg.data.balance != "none":
+        log_balance(order["classes"], cfg.data.balance)
+    if not isinstance(cfg.data, VideoData) or cfg.data.packed is None or order["balance"] != "none":
         return TrainSampler(len(records), **order)
     parts = rt.size * cfg.train.accumulation_steps  # micro-batches of an update, over all ranks
     shards = group_by_shard(records)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Union
 
 import mindspore as ms
+import numpy as np
 from mindspore import nn
 
 from utils.config import Run
@@ -20,8 +21,12 @@ MOST_SEGMENTS = 8  # HCCL's limit
 Segments = list[tuple[int, int, int]]  # last index, tensors, bytes
 
 
-def split_all_reduce(net: nn.Cell, optimizer: nn.Optimizer, run: Run, rt: Runtime) -> Segments:
+def split_all_reduce(
+    net: nn.Cell, optimizer: nn.Optimizer, run: Run, rt: Runtime, freezes: bool = False
+) -> Segments:
     """Sets the ends of the segments in MindSpore; call it before the train step is built.
+
+    If the run `freezes` weights, `run.all_reduce` counts them too.
 
     Raises ValueError for an unknown layer, an index out of range, too many segments, or an
     optimizer whose order of parameters differs from the network's.
@@ -29,11 +34,19 @@ def split_all_reduce(net: nn.Cell, optimizer: nn.Optimizer, run: Run, rt: Runtim
     names = [p.name for p in optimizer.parameters]
     check_order(names, [p.name for p in net.trainable_params()])
     sizes = [p.size * p.itemsize for p in optimizer.parameters]
-    ends = segment_ends(names, run.all_reduce)
+    ends = segment_ends(names, run.all_reduce) if not freezes else find_ends(net, names, run)
     if rt.size > 1:
         set_segment_ends(ends)
     segments = segments_of(ends)
     return [(last, last - first + 1, sum(sizes[first : last + 1])) for first, last in segments]
+
+
+def find_ends(net: nn.Cell, trained: Sequence[str], run: Run) -> list[int]:
+    """Last index of every segment that has a trained parameter, counted among these."""
+    names = [p.name for p in net.get_parameters() if "moving_" not in p.name]
+    ends = segment_ends(names, run.all_reduce)
+    counts = np.cumsum(np.isin(names, trained))
+    return sorted({int(counts[end]) - 1 for end in ends if counts[end]})
 
 
 def set_segment_ends(ends: Sequence[int]) -> None:

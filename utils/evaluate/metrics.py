@@ -6,20 +6,22 @@ Every video counts exactly once: padding and unreadable videos are not `valid` a
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from utils.evaluate.scores import video_scores
-from utils.files import write_text
+from utils.files import read_text, write_text
 from utils.log import log
 from utils.progress import Progress
 from utils.runtime import Runtime
 from utils.signals import StopRequestError, received
 
 if TYPE_CHECKING:
+    from utils.data.rows import EvalRows
+    from utils.evaluate.predict import Head
     from utils.inference.scorer import Scorer
 
 
@@ -47,9 +49,14 @@ def list_bounds(name: str, hits: int, videos: int) -> dict[str, float]:
 
 
 class Counts:
-    """Videos, top-1 hits and top-5 hits per class."""
+    """Videos, top-1 hits and top-5 hits per class, and the sum of the videos' cross entropies.
 
-    def __init__(self, num_classes: int):
+    `raw_scores`: the scores are not probabilities.
+    """
+
+    def __init__(self, num_classes: int, raw_scores: bool = False):
+        self.raw_scores = raw_scores
+        self.loss = 0.0
         self.videos = np.zeros(num_classes, np.int64)
         self.top1 = np.zeros(num_classes, np.int64)
         self.top5 = np.zeros(num_classes, np.int64)
@@ -61,11 +68,13 @@ class Counts:
         np.add.at(self.videos, labels, 1)
         np.add.at(self.top1, labels, hits[:, 0])
         np.add.at(self.top5, labels, hits.any(axis=1))
+        self.loss += float(compute_cross_entropies(scores, labels, self.raw_scores).sum())
 
     def sum_ranks(self, rt: Runtime) -> None:
         if rt.size > 1:
             own_counts = np.stack((self.videos, self.top1, self.top5))
             self.videos, self.top1, self.top5 = sum_over_ranks(own_counts)
+            self.loss = float(AllReduceSum()(Tensor([self.loss], mstype.float32)).asnumpy()[0])
 
     def accuracies(self) -> dict[str, Optional[float]]:
         """Metrics; with the 95 % intervals of top-1 and top-5 if the videos are few.
@@ -82,10 +91,22 @@ class Counts:
             "top1": round(top1 / max(videos, 1), 6),
             "top5": round(top5 / max(videos, 1), 6) if has_top5 else None,
             "mean_class_accuracy": round(float(per_class.mean()) if has_videos.any() else 0.0, 6),
+            "loss": round(self.loss / max(videos, 1), 6),
             "videos": videos,
             **list_bounds("top1", top1, videos),
             **(list_bounds("top5", top5, videos) if has_top5 else {}),
         }
+
+
+def compute_cross_entropies(scores: np.ndarray, labels: np.ndarray, raw_scores: bool) -> np.ndarray:
+    """-log of the probabilities of the labels, float64 (N,), for scores (N, classes)."""
+    scores = scores.astype(np.float64)
+    if raw_scores:
+        scores = scores - scores.max(axis=1, keepdims=True)
+        logarithms = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
+    else:
+        logarithms = np.log(np.maximum(scores, np.finfo(np.float32).tiny))
+    return -logarithms[np.arange(len(labels)), labels]
 
 
 class AllReduceSum(nn.Cell):
@@ -146,16 +167,18 @@ def evaluate(
     rt: Runtime,
     collect: Optional[Callable] = None,
     clips_per_pass: int = 0,
+    raw_scores: bool = False,
 ) -> dict[str, Optional[float]]:
-    """Top-1, top-5 and seconds for a data set of (clips (N, V, T, ...), label, valid).
+    """Top-1, top-5, loss and seconds for a data set of (clips (N, V, T, ...), label, valid).
 
-    Scores are averaged over the V views of a video. `collect(rows, scores, labels)` receives those
+    Scores are averaged over the V views of a video. The loss is the mean cross entropy of these,
+    which are `raw_scores` or probabilities. `collect(rows, scores, labels)` receives those
     of every batch; `rows` count the videos of this rank. `clips_per_pass`: as in `video_scores`.
 
     Raises StopRequestError on all ranks if one of them received a signal; that one stops after its
     batch.
     """
-    counts = Counts(num_classes)
+    counts = Counts(num_classes, raw_scores)
     start = time.monotonic()
     log.info("evaluating ...")
     batch_count = data.get_dataset_size()
@@ -179,12 +202,33 @@ def evaluate(
     return {**counts.accuracies(), "seconds": round(time.monotonic() - start, 2)}
 
 
+def evaluate_rows(
+    scorer: "Scorer",
+    rows: "EvalRows",
+    head: "Head",
+    rt: Runtime,
+    collect: Optional[Callable] = None,
+) -> dict[str, Any]:
+    """The metrics of `evaluate` for the only head of a network, and which views they are of."""
+    metrics = evaluate(
+        scorer,
+        data=rows.dataset(),
+        num_classes=head.classes,
+        rt=rt,
+        collect=collect,
+        raw_scores=head.raw_scores,
+    )
+    return {**metrics, "unreadable": sum_count(rows.unreadable.count, rt), "views": rows.views}
+
+
 def write_result_file(checkpoint: str, values: dict, rt: Runtime) -> None:
     """Writes `<checkpoint>.json` on rank 0; logs a warning if the folder cannot be written."""
     if not rt.is_main_process:
         return
     target = Path(checkpoint).with_suffix(".json")
     try:
+        if target.name == "best.json" and target.is_file():  # `utils.train.validation` wrote it
+            values = {**json.loads(read_text(target, f"{target}")), **values}
         write_text(target, json.dumps(values) + "\n")
-    except OSError as error:
+    except (OSError, ValueError) as error:
         log.warning("the result is not written beside the checkpoint: %s", error)

@@ -6,7 +6,7 @@ from utils import log, runtime
 from utils.config import NetworkConfig
 from utils.data.rows import EvalRows
 from utils.data.videos import EvalVideos
-from utils.evaluate.metrics import evaluate, sum_count, write_result_file
+from utils.evaluate.metrics import evaluate_rows, write_result_file
 from utils.evaluate.report import Report, report_videos
 from utils.inference.load import load_scorer
 from utils.log import print_result
@@ -54,11 +54,8 @@ def evaluate_samples(
     rt = pages.rt
     head = network.build_heads(cfg)[0]
     scorer = load_scorer(network, cfg, checkpoint_path)
-    metrics = evaluate(
-        scorer, data=samples.dataset(), num_classes=cfg.model.num_classes, rt=rt, collect=pages.add
-    )
-    unreadable = sum_count(samples.unreadable.count, rt)
-    result = {**metrics, "unreadable": unreadable, "views": f"{head.clips}x{head.crops}"}
+    result = evaluate_rows(scorer, rows=samples, head=head, rt=rt, collect=pages.add)
+    unreadable = result["unreadable"]
     result["checkpoint"] = str(checkpoint_path)
     write_result_file(checkpoint_path, result, rt)
     print_result(result, rt)

@@ -1,7 +1,15 @@
 """The base class of the losses of all networks."""
 
+from collections.abc import Sequence
+from typing import Optional
+
 from mindspore import Tensor, nn
 from mindspore import dtype as mstype
+
+
+def build_class_weights(weights: Sequence[float]) -> Optional[Tensor]:
+    """float32 (classes,), or None if all are 1, which saves their kernels."""
+    return Tensor(weights, mstype.float32) if len(weights) else None
 
 
 class Loss(nn.Cell):

@@ -8,6 +8,7 @@ from typing import Any
 OUTPUTS = ("loss", "top1", "loss_scale", "overflows", "stop", "bad_data")
 REQUESTS = OUTPUTS[-2:]
 MUCH_WAITING = 0.1  # fraction of the time
+MANY_STEPS = 200
 
 
 class Window:
@@ -38,6 +39,7 @@ class Meter:
         self.line: dict[str, Any] = {}  # the newest log line
         self.lines = 0
         self.has_advised = False
+        self.learned = False  # a line had a lower loss than that of chance, or the advice was given
         self.restart()
 
     def restart(self) -> None:
@@ -89,6 +91,18 @@ class Meter:
             "clips_per_second": self.clips / seconds,
             "seconds_left": round((self.last_position - position) * seconds),
         }
+
+    def learns_nothing(self, position: int, chance_loss: float) -> bool:
+        """Whether no line yet had a loss below `chance_loss`, late enough to say so; true once.
+
+        Late is a quarter of the run, or an epoch if that is sooner and of 200 steps or more.
+        """
+        late = min(self.last_position / 4, max(self.steps_per_epoch, MANY_STEPS))
+        self.learned = self.learned or self.line["loss"] <= chance_loss
+        if self.learned or position < late or self.lines < 2:
+            return False
+        self.learned = True
+        return True
 
     def find_waiting(self) -> float:
         """The fraction of the newest line's time that steps waited for data, if it is much.

@@ -152,8 +152,7 @@ class AdamW(nn.Optimizer):
     """PyTorch's AdamW over groups of parameters: decoupled weight decay, bias correction.
 
     w -= rate * decay * w; w -= rate * m' / (sqrt(v') + eps), where m' and v' are the moving means
-    of g and g * g, corrected for their start from zero. Groups as `SGD` has them; all share the
-    rates of the first.
+    of g and g * g, corrected for their start from zero. Groups as `SGD` has them.
     """
 
     def __init__(
@@ -164,26 +163,35 @@ class AdamW(nn.Optimizer):
         eps: float = 1e-8,
     ):
         super().__init__(0.1, parameters)  # the rate given here is never used
-        rates = np.asarray(groups[0]["lr"], np.float64)
-        updates = np.arange(1, len(rates) + 1)
+        groups = [group for group in groups if group["params"]]
+        rates = np.array([group["lr"] for group in groups], np.float64)  # (groups, updates)
+        if (rates == rates[0]).all():
+            rates = rates[:1]
+        updates = np.arange(1, rates.shape[1] + 1)
         corrected = np.sqrt(1 - betas[1] ** updates)
         # m' / (sqrt(v') + eps) = m / (sqrt(v) + eps * corrected) * corrected / (1 - beta1^t)
         factors = corrected / (1 - betas[0] ** updates)
         self.rates = Tensor(rates * factors, mstype.float32)
         self.epsilons = Tensor(eps * corrected, mstype.float32)
-        groups = [group for group in groups if group["params"]]
         self.moment1 = self._parameters.clone(prefix="moment1", init="zeros")
         self.moment2 = self._parameters.clone(prefix="moment2", init="zeros")
         self.move = kernels.current().adamw(
-            groups=groups, weights=self._parameters, betas=betas, rates=rates, factors=factors
+            groups=groups, weights=self._parameters, betas=betas, factors=factors
         )
+        group_of = {id(p): k for k, group in enumerate(groups) for p in group["params"]}
+        positions = tuple(group_of[id(parameter)] for parameter in self._parameters)
+        self.positions = positions if len(rates) > 1 else (0,) * len(positions)
 
     def construct(self, gradients: tuple) -> tuple:
         step = self.global_step
-        rate = ops.reshape(ops.gather(self.rates, step, 0), ())
+        rates = ops.gather(self.rates, step, 1)  # (groups, 1)
+        of_groups = ()
+        for k in range(rates.shape[0]):
+            of_groups += (ops.reshape(rates[k], ()),)
+        rates_by_weight = self.hyper_map(ops.partial(take_element, of_groups), self.positions)
         epsilon = ops.reshape(ops.gather(self.epsilons, step, 0), ())
         arrays = (gradients, self._parameters, self.moment1, self.moment2)
-        moved = self.move(*arrays, rate, epsilon, step)
+        moved = self.move(*arrays, rates_by_weight, epsilon, step)
         ops.assign_add(self.global_step, self.global_step_increase_tensor)
         return moved
 

@@ -26,7 +26,7 @@ from utils.weights.checkpoint_file import RESUME, SAMPLER, list_epochs, read
 CHANGEABLE_ON_RESUME = {
     "run": {
         "device", "log_every", "save_every", "save_steps", "keep_checkpoints", "eval_every",
-        "resume", "out", "all_reduce", "profile", "tensorboard", "engine",
+        "resume", "out", "all_reduce", "profile", "tensorboard", "engine", "keep_best", "patience",
     },
     # Batch and accumulation may change with the number of devices: `RunDirectory.resume`.
     "data": {

@@ -6,7 +6,7 @@ from typing import Any
 from utils.files import report_write_errors
 
 TRAINING = ("loss", "top1", "lr", "loss_scale", "overflows", "clips_per_second", "waiting")
-TEST = ("top1", "top5", "mean_class_accuracy")
+TEST = ("top1", "top5", "mean_class_accuracy", "loss")
 
 
 def open_writer(folder: Path, start_step: int) -> Any:
@@ -33,10 +33,9 @@ def require_package() -> None:
 
 def select_scalars(values: dict) -> dict[str, float]:
     """{tag: value} of a log line of training or of a validation; empty for any other line."""
-    if "loss" in values:
-        return {f"train/{name}": values[name] for name in TRAINING if name in values}
     if "videos" not in values:
-        return {}
+        line = values if "loss" in values else {}
+        return {f"train/{name}": line[name] for name in TRAINING if name in line}
     tables = {"validation": values}
     tables.update((f"validation_{name}", table) for name, table in values.get("sets", {}).items())
     return {

@@ -156,13 +156,13 @@ class GradientSync(nn.Cell):
 class MovingAverage(nn.Cell):
     """Moving averages of the network's weights and running statistics (EMA).
 
-    A call moves them by one update.
+    A call moves them by one update. What stays as it is in this training has no average.
     """
 
     def __init__(self, net: nn.Cell, decay: float):
         super().__init__(auto_prefix=False)
         self.decay = decay
-        self.sources = ms.ParameterTuple(weights_of(net).values())
+        self.sources = ms.ParameterTuple(list_changing(net))
         self.means = self.sources.clone("ema", "same")
         self.map = ops.HyperMap()
 
@@ -330,10 +330,24 @@ class TrainStep(nn.Cell):
 
     def ema_parameters(self) -> Weights:
         """The averaged weights under the network's names; empty without EMA."""
-        means = {}
-        if self.ema is not None:
-            means = {p.name: mean for p, mean in zip(self.ema.sources, self.ema.means)}
-        return Weights(means, weights_of(self.net).padding)
+        weights = weights_of(self.net)
+        if self.ema is None:
+            return Weights({}, weights.padding)
+        means = {p.name: mean for p, mean in zip(self.ema.sources, self.ema.means)}
+        return Weights({**weights, **means}, weights.padding)
+
+
+def list_changing(net: nn.Cell) -> list[ms.Parameter]:
+    """The weights that are trained, and the statistics of the norms that do not evaluate."""
+    norms = [cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d)]
+    fixed = [norm for norm in norms if norm.use_batch_statistics is False]
+    constant = {id(p) for norm in fixed for p in (norm.moving_mean, norm.moving_variance)}
+    return [
+        parameter
+        for parameter in weights_of(net).values()
+        if parameter.requires_grad
+        or ("moving_" in parameter.name and id(parameter) not in constant)
+    ]
 
 
 def fold_scale(optimizer: nn.Optimizer, scale: float) -> bool:

@@ -29,6 +29,7 @@ from utils.train.run_dir import RunDirectory
 from utils.train.schedule import choose_sink_size
 from utils.train.train_step import TrainStep
 from utils.train.training_loop import TrainingLoop
+from utils.train.validation import Validation
 
 DEVICE_COUNTS = (1, 8, 32, 48, 96, 128, 192, 384, 768, 1536)  # in the table of rates
 
@@ -60,7 +61,8 @@ def build_setup(
     fusion must be set before TrainStep is built, which reads it. Raises ValueError for a bad
     `run.all_reduce`.
     """
-    segments = split_all_reduce(net, optimizer=optimizer, run=cfg.run, rt=rt)
+    freezes = bool(cfg.train.freeze)
+    segments = split_all_reduce(net, optimizer=optimizer, run=cfg.run, rt=rt, freezes=freezes)
     if cfg.run.amp_level != cfg.run.amp:
         log.info("%s", describe_cpu_precision(cfg.run))
     net = amp.cast(net, cfg.run.amp_level)
@@ -134,8 +136,14 @@ class Trainer:
         for file, settings in train_set.list_flip_settings():
             warn_about_mirroring(file, settings)
         log_start(train, sampler=self.sampler, segments=setup.segments, start_step=self.start_step)
+        run = self.cfg.run
+        validation = None
+        if evaluate:
+            validation = Validation(
+                evaluate, run=run, rt=self.rt, step=step, folder=self.directory.path
+            )
         loop = TrainingLoop(
-            run=self.cfg.run,
+            run=run,
             rt=self.rt,
             step=step,
             lr=setup.lr,
@@ -143,11 +151,16 @@ class Trainer:
             sampler=self.sampler,
             directory=self.directory,
             train_set=train_set,
-            evaluate=evaluate,
+            chance_loss=self.cfg.chance_loss,
+            validation=validation,
             before_saving=before_saving,
         )
         batches = train_set.dataset(step.dropout)
-        if batches is None:
+        with handle_signals(loop.request_stop):
+            loop.resume_validation()
+        if loop.unvalidated_epoch or loop.ends_early:
+            loop.finish()
+        elif batches is None:
             log.info("nothing left to train: %d epochs are done", train.epochs)
         else:
             self.run_steps(

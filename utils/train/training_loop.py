@@ -4,6 +4,7 @@ The host reads the values of a step (one small array) when the next one is launc
 never waits for the host. It reads them at once only if this step is logged, saved or evaluated.
 """
 
+import math
 import signal
 from dataclasses import dataclass
 from typing import Any, Callable, Optional
@@ -14,7 +15,6 @@ from mindspore.train import Callback
 from utils.config import Run, VideoData
 from utils.data.rows import TrainRows
 from utils.data.sampler import TrainSampler
-from utils.evaluate.metrics import broadcast_bn_statistics
 from utils.log import format_values, log, log_values
 from utils.messages import RunInterruptedError
 from utils.progress import Progress
@@ -26,14 +26,16 @@ from utils.train.profiler import StepProfiler
 from utils.train.run_dir import RunDirectory
 from utils.train.schedule import Due, Schedule
 from utils.train.train_step import TrainStep
+from utils.train.validation import Validation
 
 
 @dataclass(eq=False)
 class TrainingLoop(Callback):
     """Logs, saves, evaluates and stops between steps. All ranks decide alike, on the same values.
 
-    Positions count steps since the start of the run. `lr` has a rate for every update. `train_set`,
-    `evaluate` and `before_saving` are those of `Trainer.fit`. Raises ValueError if the run fails.
+    Positions count steps since the start of the run. `lr` has a rate for every update. `train_set`
+    and `before_saving` are those of `Trainer.fit`, `chance_loss` that of the config. Raises
+    ValueError if the run fails.
     """
 
     run: Run
@@ -44,7 +46,8 @@ class TrainingLoop(Callback):
     sampler: TrainSampler
     directory: RunDirectory
     train_set: TrainRows
-    evaluate: Optional[Callable[[], dict]] = None
+    chance_loss: float = math.inf
+    validation: Optional[Validation] = None
     before_saving: Optional[Callable[[int], None]] = None
 
     def __post_init__(self) -> None:
@@ -66,6 +69,7 @@ class TrainingLoop(Callback):
         self.events: Any = None  # the writer for TensorBoard
         self.stop_signal = 0  # the signal that asked to stop
         self.unvalidated_epoch = 0  # whose evaluation a signal has stopped
+        self.ends_early = False  # by run.patience
         self.is_finite = True  # the state that was to be saved last
         self.compile_seconds = 0.0
 
@@ -75,6 +79,18 @@ class TrainingLoop(Callback):
             self.bar.close()
         if self.events:
             self.events.close()
+
+    def resume_validation(self) -> None:
+        """Validates the epoch at which the run was stopped, if that was not done."""
+        if self.validation is None:
+            return
+        epoch = self.position // self.step.steps_per_epoch
+        self.validation.resume(epoch)
+        is_due = self.position and self.schedule.due(self.position - 1, self.position).evaluate
+        if is_due and epoch not in self.validation.lines:
+            self.validate(epoch)
+        else:
+            self.check_patience()
 
     def request_stop(self, number: int) -> None:
         self.stop_signal = number
@@ -119,7 +135,7 @@ class TrainingLoop(Callback):
         self.check_data()
         if self.schedule.is_between_updates(self.position):
             self.save_and_evaluate(due)
-            if self.meter.values["stop"] or self.unvalidated_epoch:
+            if self.meter.values["stop"] or self.unvalidated_epoch or self.ends_early:
                 run_context.request_stop()
         self.meter.end_step()
 
@@ -164,8 +180,10 @@ class TrainingLoop(Callback):
             self.step.set_train()
         if due.save:
             self.save(due.save_epoch)
-        if due.evaluate and self.evaluate:
+        if due.evaluate and self.validation:
             self.validate(self.position // self.step.steps_per_epoch)
+            if self.ends_early and not due.save_epoch:
+                self.save(save_epoch=True)
 
     def save(self, save_epoch: bool = False) -> None:
         """Writes the resume file, and the weights of an epoch; both only if all is finite."""
@@ -186,20 +204,34 @@ class TrainingLoop(Callback):
         self.directory.delete_old_epochs(self.run.keep_checkpoints)
 
     def validate(self, epoch: int) -> None:
-        broadcast_bn_statistics(self.step.net, self.rt)
         try:
-            metrics = self.evaluate()
+            self.write_values(self.validation.validate(epoch))
         except StopRequestError:
             self.unvalidated_epoch = epoch
             return
         self.step.set_train()
-        self.write_values({"epoch": epoch, **metrics})
         self.meter.restart()
+        self.check_patience()
+
+    def check_patience(self) -> None:
+        """Ends the run, on all ranks, if its validations no longer improve."""
+        self.ends_early = self.validation.is_stalled and self.position < self.last_position
+        if self.ends_early:
+            log.info(
+                "run.patience: the last %d validations were no better, so the run ends; %s",
+                *(self.run.patience, self.validation.describe_best()),
+            )
 
     def log_line(self) -> None:
-        """Logs the values since the last line; once, advice if steps wait for data."""
+        """Logs the values since the last line; once, advice if the loss or the data is bad."""
         rate = float(self.lr[self.schedule.last_update(self.position)])
         self.write_values(self.meter.close_window(self.position, rate))
+        if self.meter.learns_nothing(self.position, self.chance_loss):
+            log.warning(
+                "the loss has stayed above %.3g, that of equal scores for all classes: train.lr may"
+                " be too high, labels wrong, or train.pretrained of another kind",
+                self.chance_loss,
+            )
         waiting = self.meter.find_waiting()
         if waiting:
             rows = self.train_set
@@ -225,7 +257,7 @@ class TrainingLoop(Callback):
         """
         self.read_outputs()
         self.check_overflows()
-        is_incomplete = self.position < self.last_position
+        is_incomplete = self.position < self.last_position and not self.ends_early
         is_stopped = is_incomplete or self.unvalidated_epoch > 0
         if is_stopped:
             self.save()
@@ -240,13 +272,14 @@ class TrainingLoop(Callback):
         if is_incomplete:
             how += "; the same command resumes there"
         if self.unvalidated_epoch:
-            how += f"; the validation of epoch {self.unvalidated_epoch} is left to eval.py"
+            how += f"; the same command repeats the validation of epoch {self.unvalidated_epoch}"
         if self.stop_signal == signal.SIGINT:
             raise RunInterruptedError(f"interrupted: {how}")
         log.info("SIGTERM: %s", how)
 
     def result(self) -> dict:
         newest = self.directory.find_newest()
+        line = self.validation.last_line if self.validation else {}
         clips = (self.position - self.start_position) * self.sampler.global_batch_size
         seconds = self.meter.seconds
         return {
@@ -255,6 +288,9 @@ class TrainingLoop(Callback):
             "steps": self.position,
             "loss": self.meter.line.get("loss"),
             "top1": self.meter.line.get("top1"),
+            "validation_loss": line.get("loss"),
+            "validation_top1": line.get("top1"),
+            "best_epoch": self.validation.best_epoch if line else None,
             "clips_per_second": round(clips / seconds, 2) if seconds else None,
             "compile_seconds": round(self.compile_seconds, 1),
         }

@@ -184,14 +184,13 @@ class AdamW(Operator):
     AdamWeightDecay comes with two more kernels, which subtract constants; these come with none.
     """
 
-    def __init__(
-        self, groups: list[dict], weights: tuple, betas: tuple, rates: np.ndarray, factors
-    ):
+    def __init__(self, groups: list[dict], weights: tuple, betas: tuple, factors: np.ndarray):
         super().__init__()
         decayed = [group for group in groups if group["weight_decay"]]
         self.decayed = tuple(ParameterTuple(group["params"]) for group in decayed)
         self.factors = tuple(
-            Tensor(1 - rates * group["weight_decay"], mstype.float32) for group in decayed
+            Tensor(1 - np.float64(group["lr"]) * group["weight_decay"], mstype.float32)
+            for group in decayed
         )
         self.betas = betas
         self.product = InplaceMul()
@@ -199,22 +198,22 @@ class AdamW(Operator):
         self.zero = Tensor(0.0, mstype.float32)
         self.map = ops.HyperMap()
 
-    def construct(self, gradients, weights, moment1, moment2, rate, epsilon, step) -> tuple:
+    def construct(self, gradients, weights, moment1, moment2, rates, epsilon, step) -> tuple:
         done = ()
         for i in range(len(self.decayed)):
             factor = ops.reshape(ops.gather(self.factors[i], step, 0), ())
             done += (self.map(ops.partial(shrink, self.product, factor), self.decayed[i]),)
-        rate = ops.depend(rate, done)
+        epsilon = ops.depend(epsilon, done)
         betas = (Tensor(self.betas[0], mstype.float32), Tensor(self.betas[1], mstype.float32))
-        move = ops.partial(move_weight, self.adam, self.zero, rate, betas, epsilon)
-        return self.map(move, gradients, weights, moment1, moment2)
+        move = ops.partial(move_weight, self.adam, self.zero, betas, epsilon)
+        return self.map(move, gradients, weights, moment1, moment2, rates)
 
 
 def shrink(product, factor: Tensor, weight: Tensor) -> Tensor:
     return product(weight, factor)
 
 
-def move_weight(kernel, zero, rate, betas, epsilon, gradient, weight, mean, variance) -> tuple:
+def move_weight(kernel, zero, betas, epsilon, gradient, weight, mean, variance, rate) -> tuple:
     """Without the kernel's own bias correction: its powers of the betas are 0."""
     return kernel(weight, mean, variance, zero, zero, rate, betas[0], betas[1], epsilon, gradient)
 

@@ -373,14 +373,12 @@ class VectorNorm(Operator):
 class AdamW(Operator):
     """Moves weights as AdamW, and writes both moments.
 
-    `groups` are those of `utils.train.optimizers.AdamW`. `rates` (updates,) are the rates that
-    decay the weights, `factors` (updates,) the corrections of the bias, which `rate` and `epsilon`
-    of an update contain.
+    `groups` are those of `utils.train.optimizers.AdamW`; their rates decay the weights. `factors`
+    (updates,) are the corrections of the bias, which `rates` (one a weight) and `epsilon` of an
+    update contain.
     """
 
-    def __init__(
-        self, groups: list[dict], weights: tuple, betas: tuple, rates: np.ndarray, factors
-    ):
+    def __init__(self, groups: list[dict], weights: tuple, betas: tuple, factors: np.ndarray):
         super().__init__()
         # The kernel multiplies the decay by its rate: rate * factor * (decay / factor).
         decays = [group["weight_decay"] / factors for group in groups]
@@ -391,20 +389,20 @@ class AdamW(Operator):
         self.kernel = ops.AdamWeightDecay()
         self.map = ops.HyperMap()
 
-    def construct(self, gradients, weights, moment1, moment2, rate, epsilon, step) -> tuple:
+    def construct(self, gradients, weights, moment1, moment2, rates, epsilon, step) -> tuple:
         of_groups = ()
         for decay in self.decays:
             of_groups += (ops.reshape(ops.gather(decay, step, 0), ()),)
         decays = self.map(ops.partial(take_element, of_groups), self.positions)
-        move = ops.partial(move_weight, self.kernel, rate, self.betas, epsilon)
-        return self.map(move, gradients, weights, moment1, moment2, decays)
+        move = ops.partial(move_weight, self.kernel, self.betas, epsilon)
+        return self.map(move, gradients, weights, moment1, moment2, decays, rates)
 
 
 def take_element(values: tuple, index: int) -> Tensor:
     return values[index]
 
 
-def move_weight(kernel, rate, betas, epsilon, gradient, weight, mean, variance, decay) -> tuple:
+def move_weight(kernel, betas, epsilon, gradient, weight, mean, variance, decay, rate) -> tuple:
     return kernel(weight, mean, variance, rate, betas[0], betas[1], epsilon, decay, gradient)
 
 

@@ -1,0 +1,124 @@
+"""Validations of a training: with which weights, which were the best, and when to give up.
+
+A validation takes the averaged weights (EMA) if the recipe has them: they are what the run is for.
+Its metrics become a line of `log.jsonl`, from which a resumed run knows the validations before its
+first step. A validation that is not there is done again, so a run that was killed ends with the
+same `best.ckpt`. `best.ckpt` is written before the line.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Callable
+
+from mindspore import Tensor
+
+from utils.config import Run
+from utils.evaluate.metrics import broadcast_bn_statistics
+from utils.files import report_write_errors, write_text
+from utils.runtime import Runtime
+from utils.train.train_step import TrainStep
+from utils.weights import checkpoint
+
+BEST = "best.ckpt"
+
+
+class Validation:
+    """Evaluates the weights of a train step, and keeps the best as `run.keep_best` says.
+
+    `evaluate()` returns the metrics of the network. All ranks know all metrics, so they decide
+    alike; rank 0 writes. `lines` are the metrics of all epochs that were validated.
+    """
+
+    def __init__(
+        self, evaluate: Callable[[], dict], run: Run, rt: Runtime, step: TrainStep, folder: Path
+    ):
+        self.evaluate = evaluate
+        self.run = run
+        self.rt = rt
+        self.step = step
+        self.folder = folder
+        self.metric = "loss" if run.keep_best == "none" else run.keep_best
+        self.lines: dict[int, dict[str, Any]] = {}
+
+    def resume(self, epoch: int) -> None:
+        """Reads the validations up to `epoch`, at which the run is resumed."""
+        path = self.folder / "log.jsonl"
+        if epoch and path.is_file():
+            lines = read_validations(path)
+            self.lines = {
+                k: line for k, line in lines.items() if k <= epoch and self.metric in line
+            }
+
+    def validate(self, epoch: int) -> dict[str, Any]:
+        """The metrics after an epoch, of which 0 have passed; writes `best.ckpt` if they are best.
+
+        Raises StopRequestError on all ranks if a signal stops it.
+        """
+        broadcast_bn_statistics(self.step.net, self.rt)
+        averages = self.step.ema is not None
+        with exchange_weights(self.step, self.rt) if averages else contextlib.nullcontext():
+            metrics = {**self.evaluate(), "weights": "averaged" if averages else "trained"}
+            self.lines[epoch] = {"epoch": epoch, **metrics}
+            if self.run.keep_best != "none" and self.best_epoch == epoch:
+                self.save_best()
+        return self.lines[epoch]
+
+    def save_best(self) -> None:
+        """Writes the weights that the network has now, and their metrics."""
+        if not self.rt.is_main_process:
+            return
+        checkpoint.save(self.folder / BEST, checkpoint.weights_of(self.step.net))
+        values = {"keep_best": self.run.keep_best, "validation": self.lines[self.best_epoch]}
+        target = (self.folder / BEST).with_suffix(".json")
+        with report_write_errors(target):
+            write_text(target, json.dumps(values) + "\n")
+
+    @property
+    def best_epoch(self) -> int:
+        """The first epoch with the best value; 0: no video could be read yet."""
+        sign = 1 if self.metric == "loss" else -1
+        epochs = [epoch for epoch, line in self.lines.items() if line["videos"]]
+        return min(epochs, key=lambda k: (sign * self.lines[k][self.metric], k), default=0)
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether the last `run.patience` validations were not better than the best before them."""
+        later = [epoch for epoch in self.lines if epoch > self.best_epoch]
+        return 0 < self.run.patience <= len(later)
+
+    def describe_best(self) -> str:
+        value = self.lines[self.best_epoch][self.metric] if self.best_epoch else None
+        return f"best {self.metric} {value} at epoch {self.best_epoch}"
+
+    @property
+    def last_line(self) -> dict[str, Any]:
+        return self.lines[max(self.lines)] if self.lines else {}
+
+
+@contextlib.contextmanager
+def exchange_weights(step: TrainStep, rt: Runtime) -> Iterator[None]:
+    """Gives the network its averaged weights, with the statistics of rank 0; restores its own."""
+    own_values = [parameter.asnumpy().copy() for parameter in step.ema.sources]
+    try:
+        for parameter, mean in zip(step.ema.sources, step.ema.means):
+            parameter.set_data(Tensor(mean.asnumpy().copy()))
+        broadcast_bn_statistics(step.net, rt)
+        yield
+    finally:
+        for parameter, value in zip(step.ema.sources, own_values):
+            parameter.set_data(Tensor(value))
+
+
+def read_validations(path: Path) -> dict[int, dict[str, Any]]:
+    """{epoch: metrics} of the lines of validations in `log.jsonl`; of repeated ones the last."""
+    validations = {}
+    for text in path.read_text().splitlines():
+        try:
+            line = json.loads(text)
+        except ValueError:  # a kill has cut it off
+            continue
+        if "videos" in line and "epoch" in line:
+            validations[line["epoch"]] = line
+    return validations
