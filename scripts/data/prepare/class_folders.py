@@ -26,8 +26,13 @@ class ClassFolders(NamedTuple):
     nested: list[str]  # classes whose videos are all in several folders below the class folder
 
 
-def scan_class_folders(folder: Path, suffixes: Sequence[str] = SUFFIXES) -> ClassFolders:
-    """Raises ValueError if there are fewer than two classes, or no class has two videos."""
+def scan_class_folders(
+    folder: Path, suffixes: Sequence[str] = SUFFIXES, with_twins: bool = True
+) -> ClassFolders:
+    """Looks for equal files if `with_twins`, which reads those of equal size.
+
+    Raises ValueError if there are fewer than two classes, or no class has two videos.
+    """
     classes = {}
     others = [str(p.name) for p in folder.iterdir() if p.is_file()]
     for inner in sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")):
@@ -51,7 +56,8 @@ def scan_class_folders(folder: Path, suffixes: Sequence[str] = SUFFIXES) -> Clas
         raise ValueError(f"--videos: {odd!r} has a line break in its name; rename it")
     folders = {name: {Path(v).parts[1:-1][:1] for v in videos} for name, videos in classes.items()}
     nested = [name for name, inner in folders.items() if len(inner) > 1 and () not in inner]
-    return ClassFolders(classes, others=others, twins=find_twins(folder, classes), nested=nested)
+    twins = find_twins(folder, classes) if with_twins else []
+    return ClassFolders(classes, others=others, twins=twins, nested=nested)
 
 
 def find_twins(folder: Path, classes: dict[str, list[str]]) -> list[list[str]]:
