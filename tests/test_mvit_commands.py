@@ -9,6 +9,7 @@ import pytest
 from scripts.data.synthetic.motion_videos import SETS, draw_sets
 from tests.helpers import (
     assert_close_weights,
+    assert_fine_tuning,
     assert_kills_change_no_weight,
     assert_mindir_matches,
     assert_report,
@@ -196,3 +197,9 @@ def test_gradients_of_two_workers_are_those_of_the_whole_batch(small, tmp_path):
 @pytest.mark.slow
 def test_kills_at_random_moments_change_no_weight(small, tmp_path):
     assert_kills_change_no_weight("mvit_multi/train.py", [*small, *AUGMENTED], tmp_path)
+
+
+@pytest.mark.slow
+def test_a_frozen_backbone_with_all_settings_of_fine_tuning(small, tmp_path):
+    result = assert_fine_tuning("mvit_multi", small, tmp_path / "run")
+    assert result["steps"] > 0

@@ -15,6 +15,7 @@ from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
 from tests.event_reader import read_curves
 from tests.helpers import (
     assert_close_weights,
+    assert_fine_tuning,
     assert_mindir_matches,
     assert_predictions,
     assert_report,
@@ -306,3 +307,9 @@ def test_the_synthetic_images_are_reproducible(tmp_path):
     assert len(files) == 7
     for file in files:
         assert file.read_bytes() == (tmp_path / "second" / file.name).read_bytes()
+
+
+@pytest.mark.slow
+def test_a_frozen_backbone_with_all_settings_of_fine_tuning(small, tmp_path):
+    result = assert_fine_tuning("resnet50", small, tmp_path / "run")
+    assert result["steps"] > 0

@@ -8,6 +8,7 @@ import pytest
 
 from tests.helpers import (
     assert_close_weights,
+    assert_fine_tuning,
     assert_kills_change_no_weight,
     assert_mindir_matches,
     assert_predictions,
@@ -105,3 +106,9 @@ def test_fine_tuning_initializes_only_the_classifier(small, trained, tmp_path):
 @pytest.mark.slow
 def test_kills_at_random_moments_change_no_weight(small, tmp_path):
     assert_kills_change_no_weight("x3d/train.py", small, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_frozen_backbone_with_all_settings_of_fine_tuning(small, tmp_path):
+    result = assert_fine_tuning("x3d", small, tmp_path / "run")
+    assert result["steps"] > 0

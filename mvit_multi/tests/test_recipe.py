@@ -9,7 +9,7 @@ import pytest
 from mindspore import Tensor
 
 from mvit_multi import sampling
-from mvit_multi.config import Config
+from mvit_multi.config import Config, Train
 from mvit_multi.golden_case import MViTCase
 from mvit_multi.loss import MultiLoss
 from mvit_multi.lr_generator import build_parameter_groups, compute_lr_at, get_lr
@@ -238,6 +238,29 @@ def test_an_update_has_the_rate_of_its_last_micro_batch():
     np.testing.assert_allclose(result, compute_lr_at(epochs, train))
 
 
+@without_values
+def test_layers_learn_at_the_rates_of_pyslowfast():
+    """SOLVER.LAYER_DECAY to the power MVIT.DEPTH + 1 - layer: 0, blocks 1 to DEPTH, DEPTH + 1."""
+    cfg = load_smoke_config("mvit_multi", "train.layer_decay=0.5")
+    net = MViT(**cfg.model_arguments())
+    weights = net.trainable_params()
+    groups = build_parameter_groups(weights, train=cfg.train, lr=np.full(3, 0.4), depth=4)
+    assert sum(len(group["params"]) for group in groups) == len(weights)
+    rates = {p.name: group["lr"] for group in groups for p in group["params"]}
+    layers = {
+        "pos_embed_spatial": 2**-5, "patch_embed.": 2**-5, "blocks.0.": 2**-4, "blocks.1.": 2**-3,
+        "blocks.2.": 2**-2, "blocks.3.": 2**-1, "norm.": 1, "head.": 1, "expander.": 1,
+    }  # fmt: skip
+    for start, multiplier in layers.items():
+        members = [rate for name, rate in rates.items() if name.startswith(start)]
+        assert members, start
+        np.testing.assert_allclose(members, 0.4 * multiplier, rtol=1e-12)
+    for group in groups:
+        assert {p.ndim == 1 for p in group["params"]} == {group["weight_decay"] == 0}
+    equal = build_parameter_groups(weights, train=Train(), lr=np.ones(3), depth=4)
+    assert [group["lr"].tolist() for group in equal] == [[1.0] * 3] * 2
+
+
 @pytest.mark.parametrize("name", CASES["parameter_groups"])
 @without_values
 def test_decay_groups_equal_the_originals(name):
@@ -245,7 +268,7 @@ def test_decay_groups_equal_the_originals(name):
     net = MViT(**MViTCase(load_case(GOLDEN / f"{name}.json")).model_arguments())
     weights = net.trainable_params()
     names = map_torch_names(net)
-    train = SimpleNamespace(weight_decay=0.05)
+    train = Train(weight_decay=0.05)
     result = {}
     for group in build_parameter_groups(weights, train=train, lr=np.ones(1), depth=24):
         result.setdefault(group["weight_decay"], []).extend(group["params"])

@@ -81,13 +81,13 @@ class TrainingLoop(Callback):
             self.events.close()
 
     def resume_validation(self) -> None:
-        """Validates the epoch at which the run was stopped, if that was not done."""
+        """Validates the epoch at which the run was stopped, if a setting depends on that."""
         if self.validation is None:
             return
         epoch = self.position // self.step.steps_per_epoch
         self.validation.resume(epoch)
         is_due = self.position and self.schedule.due(self.position - 1, self.position).evaluate
-        if is_due and epoch not in self.validation.lines:
+        if is_due and self.validation.decides and epoch not in self.validation.lines:
             self.validate(epoch)
         else:
             self.check_patience()
@@ -272,7 +272,8 @@ class TrainingLoop(Callback):
         if is_incomplete:
             how += "; the same command resumes there"
         if self.unvalidated_epoch:
-            how += f"; the same command repeats the validation of epoch {self.unvalidated_epoch}"
+            remedy = "repeated then" if self.validation.decides else "left to eval.py"
+            how += f"; the validation of epoch {self.unvalidated_epoch} is {remedy}"
         if self.stop_signal == signal.SIGINT:
             raise RunInterruptedError(f"interrupted: {how}")
         log.info("SIGTERM: %s", how)

@@ -2,8 +2,8 @@
 
 A validation takes the averaged weights (EMA) if the recipe has them: they are what the run is for.
 Its metrics become a line of `log.jsonl`, from which a resumed run knows the validations before its
-first step. A validation that is not there is done again, so a run that was killed ends with the
-same `best.ckpt`. `best.ckpt` is written before the line.
+first step. If `run.keep_best` or `run.patience` is on, a validation that is not there is done
+again, so a run that was killed ends with the same `best.ckpt`, which is written before the line.
 """
 
 import contextlib
@@ -41,6 +41,11 @@ class Validation:
         self.folder = folder
         self.metric = "loss" if run.keep_best == "none" else run.keep_best
         self.lines: dict[int, dict[str, Any]] = {}
+
+    @property
+    def decides(self) -> bool:
+        """Whether anything depends on the metrics."""
+        return self.run.keep_best != "none" or self.run.patience > 0
 
     def resume(self, epoch: int) -> None:
         """Reads the validations up to `epoch`, at which the run is resumed."""

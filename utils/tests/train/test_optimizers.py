@@ -224,22 +224,29 @@ class ProductInPlace(nn.Cell):
         return ops.assign(weight, weight * factor)
 
 
+def run_adamw(back_end, factor: float) -> list[np.ndarray]:
+    """Three updates of two weights with fixed gradients; `factor`: of the second's rates."""
+    rng = np.random.RandomState(0)
+    weights = [Parameter(Tensor(rng.randn(4, 3).astype(np.float32)), name=f"w{i}") for i in (0, 1)]
+    start = weights[1].asnumpy().copy()
+    rates = [0.1, 0.05, 0.02]
+    groups = [
+        {"params": [weight], "lr": np.multiply(rates, scale), "weight_decay": decay}
+        for weight, scale, decay in zip(weights, (1.0, factor), (0.05, 0.0))
+    ]
+    with kernels.use(back_end):
+        opt = optimizers.AdamW(weights, groups)
+    for _ in rates:
+        opt(tuple(Tensor(rng.randn(4, 3).astype(np.float32)) for _ in weights))
+    return [weights[0].asnumpy(), weights[1].asnumpy() - start]
+
+
 def test_adamw_for_ascend_equals_the_usual_adamw(monkeypatch):
+    """Without decay the way of a weight is in proportion to the rates of its group."""
     monkeypatch.setattr(ascend, "InplaceMul", ProductInPlace)
-    ends = []
-    for back_end in (Plain(), Ascend()):
-        rng = np.random.RandomState(0)
-        weights = [
-            Parameter(Tensor(rng.randn(4, 3).astype(np.float32)), name=f"w{i}") for i in (0, 1)
-        ]
-        rates = [0.1, 0.05, 0.02]
-        groups = [
-            {"params": [weight], "lr": rates, "weight_decay": decay}
-            for weight, decay in zip(weights, (0.05, 0.0))
-        ]
-        with kernels.use(back_end):
-            opt = optimizers.AdamW(weights, groups)
-        for _ in rates:
-            opt(tuple(Tensor(rng.randn(4, 3).astype(np.float32)) for _ in weights))
-        ends.append([weight.asnumpy() for weight in weights])
+    ends = [run_adamw(back_end, 1.0) for back_end in (Plain(), Ascend())]
     np.testing.assert_allclose(ends[0], ends[1], rtol=1e-5, atol=1e-6)
+    slow = [run_adamw(back_end, 0.25) for back_end in (Plain(), Ascend())]
+    for weight, way in slow:
+        np.testing.assert_allclose(weight, ends[0][0], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(way, 0.25 * ends[0][1], rtol=1e-4, atol=1e-5)

@@ -19,6 +19,7 @@ from utils.runtime import Runtime
 from utils.train.amp import Float32Output
 from utils.train.train_step import create_counter
 from utils.train.training_loop import TrainingLoop
+from utils.train.validation import Validation
 from utils.yaml_text import load_yaml_file
 
 
@@ -39,6 +40,9 @@ class Step:
 
     def make_request(self, name: str) -> None:
         self.requests.append(name)
+
+    def set_train(self) -> None:
+        pass
 
 
 class Directory:
@@ -61,6 +65,9 @@ class Directory:
     def delete_old_epochs(self, keep: int) -> None:
         pass
 
+    def find_newest(self) -> str:
+        return "epoch_003.ckpt"
+
 
 class Rows:
     """Training rows of which too many are unreadable if `fault` is not empty."""
@@ -71,17 +78,20 @@ class Rows:
         return self.fault
 
 
-def make_loop(folder, position: int = 0, state=None, rows=None, rt=None, **run) -> TrainingLoop:
-    """A training loop of one epoch."""
+def make_loop(
+    folder, position=0, state=None, rows=None, rt=None, epochs=1, validation=None, **run
+) -> TrainingLoop:
+    """A training loop of one epoch, or of several."""
     return TrainingLoop(
         run=Run(device="CPU", **run),
         rt=rt or Runtime(),
         step=Step(position, **(state or {})),
-        lr=[0.1] * 8,
-        epochs=1,
+        lr=[0.1] * 8 * epochs,
+        epochs=epochs,
         sampler=TrainSampler(32, batch=4, rank=0, size=1, seed=0),
         directory=Directory(folder),
         train_set=rows or Rows(),
+        validation=validation,
     )
 
 
@@ -98,11 +108,16 @@ class Outputs:
         return np.array(self.values, np.float32)
 
 
-def run_step(loop: TrainingLoop, outputs: Outputs) -> None:
+def run_step(loop: TrainingLoop, outputs: Outputs) -> bool:
+    """One step; returns whether the loop asks to stop."""
     context = SimpleNamespace(net_outputs=outputs)
-    call = SimpleNamespace(original_args=lambda: context, request_stop=lambda: None)
+    requests = []
+    call = SimpleNamespace(
+        original_args=lambda: context, request_stop=lambda: requests.append(True)
+    )
     loop.on_train_step_begin(call)
     loop.on_train_step_end(call)
+    return bool(requests)
 
 
 @pytest.mark.parametrize("log_every", [100, 3])
@@ -206,3 +221,66 @@ def test_a_float16_recipe_trains_in_float32_on_a_cpu(level, tmp_path, log_messag
     lines = [line for line in log_messages if "training in float32" in line]
     assert len(lines) == (level == "O0")
     assert all("--run.amp=O2 on the command line" in line for line in lines)
+
+
+class EqualValidations(Validation):
+    """Validations that never improve, without a network."""
+
+    def __init__(self, folder, **run):
+        run = Run(device="CPU", eval_every=1, **run)
+        super().__init__(lambda: {}, run=run, rt=Runtime(), step=None, folder=folder)
+
+    def validate(self, epoch: int) -> dict:
+        self.lines[epoch] = {"epoch": epoch, "loss": 1.0, "top1": 0.5, "videos": 4}
+        return self.lines[epoch]
+
+
+def test_patience_ends_a_run_with_a_saved_epoch(tmp_path, log_messages):
+    settings = {"eval_every": 1, "patience": 2, "save_every": 5}
+    validation = EqualValidations(tmp_path, patience=2)
+    loop = make_loop(tmp_path, epochs=9, validation=validation, **settings)
+    loop.resume_validation()
+    loop.on_train_begin(None)
+    stops = [run_step(loop, Outputs(number, [])) for number in range(1, 25)]
+    assert stops == [False] * 23 + [True]
+    assert loop.directory.saved == [3, "state"]
+    loop.finish()  # not a run that a signal has stopped
+    end = "run.patience: the last 2 validations were no better, so the run ends; best loss 1.0"
+    assert [line for line in log_messages if "patience" in line] == [f"{end} at epoch 1"]
+    assert not [line for line in log_messages if "SIGTERM" in line]
+    result = loop.result()
+    assert (result["epochs"], result["best_epoch"], result["validation_loss"]) == (3.0, 1, 1.0)
+
+    again = make_loop(
+        tmp_path, position=24, epochs=9, validation=EqualValidations(tmp_path, patience=2)
+    )
+    again.run = loop.run
+    again.resume_validation()
+    assert again.ends_early, "the same command does not go on"
+    longer = make_loop(
+        tmp_path, position=24, epochs=9, validation=EqualValidations(tmp_path, patience=3)
+    )
+    longer.resume_validation()
+    assert not longer.ends_early
+
+
+@pytest.mark.parametrize(("keep_best", "validated"), [("loss", True), ("none", False)])
+def test_a_resumed_run_repeats_a_validation_that_a_setting_needs(keep_best, validated, tmp_path):
+    validation = EqualValidations(tmp_path, keep_best=keep_best)
+    loop = make_loop(tmp_path, position=16, epochs=9, validation=validation, eval_every=1)
+    loop.resume_validation()
+    assert (2 in validation.lines) == validated
+    between = EqualValidations(tmp_path, keep_best="loss")
+    make_loop(tmp_path, position=12, epochs=9, validation=between, eval_every=1).resume_validation()
+    assert set(between.lines) <= {1, 2}
+    assert 0 not in between.lines
+
+
+def test_advice_on_a_loss_above_that_of_chance_is_one_line(tmp_path, log_messages):
+    loop = make_loop(tmp_path, log_every=1)
+    loop.chance_loss = 1.5
+    loop.on_train_begin(None)
+    for number in range(2, 9):  # these are the losses
+        run_step(loop, Outputs(number, []))
+    lines = [line for line in log_messages if "the loss has stayed above 1.5" in line]
+    assert len(lines) == 1
