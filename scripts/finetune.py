@@ -38,6 +38,7 @@ from scripts.data.prepare.class_folders import IMAGE_SUFFIXES, find_sources, sca
 from scripts.finetuning.config_file import (
     Start,
     VideoCounts,
+    choose_list_names,
     find_recipe,
     get_lists,
     inspect_network,
@@ -111,7 +112,7 @@ def check_videos(videos: Path, network: Network, group: str) -> int:
     """
     if not videos.is_dir():
         raise ValueError(f"VIDEOS: {videos} is not a folder")
-    suffixes = IMAGE_SUFFIXES if network.name == "resnet50" else SUFFIXES
+    suffixes = IMAGE_SUFFIXES if choose_list_names(network) == "images" else SUFFIXES
     try:
         found = scan_class_folders(videos, suffixes, with_twins=False)
     except ValueError as error:
@@ -195,9 +196,8 @@ class Journey:
         self.state["origin"] = origin
 
     def make_lists(self, videos: Path, group: str, val: float) -> dict[str, Any]:
-        kinds = {"resnet50": "images", "mvit_multi": "csv"}
         command = ["scripts/data/make_lists.py", "--videos", videos, "--out", self.folder / "lists"]
-        command += ["--names", kinds.get(self.network.name, "txt"), "--test", TEST]
+        command += ["--names", choose_list_names(self.network), "--test", TEST]
         command += ["--val", val] if val else []
         command += ["--group", group] if group else []
         return self.do("make the lists", command, self.folder / "lists" / "labels.txt", text="")

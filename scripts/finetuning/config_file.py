@@ -8,7 +8,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, get_args, get_type_hints
 
 import yaml
 
@@ -16,6 +16,7 @@ from utils import runtime
 from utils.config import (
     ROOT,
     NetworkConfig,
+    VideoData,
     VideoSet,
     apply_override,
     load_config,
@@ -89,6 +90,14 @@ def load_start(recipe: Path, settings: Sequence[str], checkpoint: Optional[Path]
     return Start(network, recipe, cfg, settings=list(settings), checkpoint=checkpoint)
 
 
+def choose_list_names(network: Network) -> str:
+    """The kind of lists that a network reads, as in `make_lists.py --names`."""
+    data = get_type_hints(network.config)["data"]
+    if issubclass(data, VideoSet):
+        return "txt"
+    return "csv" if issubclass(data, VideoData) else "images"
+
+
 def inspect_network(start: Start) -> int:
     """The largest batch that fits the memory; that of the recipe if the device is no CPU.
 
@@ -156,7 +165,7 @@ def build_values(
         "data": {"batch": batch},
         "train": choose_recipe(start, epochs, steps),
     }
-    if epochs >= PACK_EPOCHS and counts.size >= PACK_BYTES and start.network.name != "resnet50":
+    if epochs >= PACK_EPOCHS and counts.size >= PACK_BYTES and isinstance(cfg.data, VideoData):
         rules["data"]["packed"] = str(folder / "packed")
     values = read_yaml(start.recipe)
     for section, settings in rules.items():
@@ -202,7 +211,8 @@ def choose_recipe(start: Start, epochs: int, steps: int) -> dict[str, Any]:
     rules["new_head"] = bool(start.checkpoint)
     if start.checkpoint:
         if "batch_norm" in train:
-            rules["batch_norm"] = "partial" if start.network.name == "tsm" else "frozen"
+            choices = get_args(get_type_hints(type(start.cfg.train))["batch_norm"])
+            rules["batch_norm"] = "partial" if "partial" in choices else "frozen"
         if start.cfg.run.device == "CPU":
             rules["freeze"] = "backbone"
     return rules
