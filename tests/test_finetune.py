@@ -4,8 +4,11 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -218,6 +221,48 @@ def test_a_command_that_fails_ends_the_journey_with_its_status(tmp_path, capfd):
     assert "is not a folder" in capfd.readouterr().err
 
 
+SLEEPER = """
+import json, pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(print(json.dumps({"stopped": 1}))))
+pathlib.Path(sys.argv[1]).touch()
+time.sleep(60)
+"""
+
+
+def test_a_signal_is_passed_on_to_the_command(tmp_path):
+    (tmp_path / "sleeper.py").write_text(SLEEPER)
+    flag = tmp_path / "started"
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def stop() -> None:
+        while not flag.exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    try:
+        assert finetune.run_command([str(tmp_path / "sleeper.py"), str(flag)]) == {"stopped": 1}
+    finally:
+        thread.join()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def test_a_training_that_was_stopped_is_not_evaluated(tmp_path, monkeypatch, capsys):
+    """The next run of the command trains on."""
+    commands = []
+    monkeypatch.setattr(
+        finetune, "run_command", lambda words: commands.append(words[0]) or {"epochs": 2.5}
+    )
+    cfg = write_config(tmp_path, "resnet50")
+    journey = finetune.Journey(tmp_path, find_network("resnet50"))
+    assert journey.run(cfg, 3) == 1
+    assert "stopped after 2.5 epochs; the same command continues" in capsys.readouterr().err
+    assert finetune.Journey(tmp_path, find_network("resnet50")).run(cfg, 3) == 1
+    assert commands == ["resnet50/train.py"] * 2
+
+
 TINY = ["--model.first_width=8", "--data.segments=2", "--data.crop=32", "--data.resize=40"]
 TINY += ["--data.batch=3", "--train.epochs=2", "--run.device=CPU", "--run.engine=mindspore"]
 
@@ -237,7 +282,7 @@ def test_the_journey_leads_from_videos_to_a_prediction(videos, tmp_path):
     assert "no --checkpoint: the training starts from random weights" in done.stderr
     assert "damaged.mp4" not in (out / "good" / "train.txt").read_text()
     assert (out / "run" / "curves.png").is_file()
-    assert list((out / "packed").rglob("*.mindrecord0"))
+    assert list((out / "packed").rglob("*.mindrecord*"))
     assert json.loads((out / "run" / "best.json").read_text())["keep_best"] == "top1"
     before = (out / "finetune.yaml").read_bytes()
     again = run_script(*command)
