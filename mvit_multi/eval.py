@@ -57,10 +57,13 @@ def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
 
 def format_table(result: dict) -> str:
     """One line for every data set, and one for the average."""
-    rows = [f"{'data set':16s} {'views':>6s} {'videos':>8s} {'top-1':>7s} {'top-5':>7s}"]
+    rows = [f"{'data set':16s} {'views':>6s} {'videos':>8s} {'top-1':>7s} {'top-5':>7s}  95 %"]
     parts = {**result["sets"], "average": {**result, "views": ""}}
     for name, metrics in parts.items():
-        accuracies = f"{100 * metrics['top1']:7.2f} {100 * metrics['top5']:7.2f}"
+        top5 = "–" if metrics["top5"] is None else f"{100 * metrics['top5']:.2f}"
+        accuracies = f"{100 * metrics['top1']:7.2f} {top5:>7s}"
+        if "top1_low" in metrics:
+            accuracies += f"  {100 * metrics['top1_low']:.1f} to {100 * metrics['top1_high']:.1f}"
         rows.append(f"{name:16s} {metrics['views']:>6s} {metrics['videos']:8d} {accuracies}")
     return "\n".join(rows)
 

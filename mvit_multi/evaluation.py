@@ -31,6 +31,8 @@ def evaluate_datasets(
 ) -> dict[str, Any]:
     """Metrics averaged over the data sets, and in `sets` the metrics of each data set.
 
+    Data sets with fewer than six classes have no top-5, and its mean is over the others.
+
     `collect`: {data set index: function that receives its scores}, as in `evaluate`. A forward pass
     has the same number of clips for all data sets, so the graph is compiled once.
     """
@@ -55,9 +57,9 @@ def evaluate_datasets(
         metrics["unreadable"] = sum_count(source.unreadable.count, rt)
         metrics["views"] = source.views
         by_name[source.settings.name] = metrics
-    means = {
-        key: round(float(np.mean([metrics[key] for metrics in by_name.values()])), 6)
-        for key in ("top1", "top5", "mean_class_accuracy", "loss")
-    }
+    means: dict[str, Optional[float]] = {}
+    for key in ("top1", "top5", "mean_class_accuracy", "loss"):
+        values = [metrics[key] for metrics in by_name.values() if metrics[key] is not None]
+        means[key] = round(float(np.mean(values)), 6) if values else None
     sums = {key: sum(metrics[key] for metrics in by_name.values()) for key in ("videos", "seconds")}
     return {**means, **sums, "sets": by_name}

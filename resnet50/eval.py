@@ -8,6 +8,7 @@ Exit status 1 if images could not be read, unless eval.allow_unreadable is true.
 tables and plots of every image, class and probability into a folder: docs/evaluation.md.
 """
 
+import functools
 import sys
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from resnet50.config import Config
 from resnet50.dataset import EvalImages, read_records
 from resnet50.network import NETWORK
 from utils import cli
-from utils.evaluate.report import Report, Samples
+from utils.evaluate.report import Report, Samples, read_first_clip
 from utils.inference import evaluation
 
 
@@ -32,7 +33,10 @@ def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
     (head,) = NETWORK.build_heads(cfg)
     samples = Samples()
     if report:
-        samples = Samples(images.list_names(), images.labels.tolist(), head.list_names())
+        read = functools.partial(read_first_clip, rows, head)
+        names = images.list_names()
+        labels = images.labels.tolist()
+        samples = Samples(names, labels=labels, classes=head.list_names(), read_frames=read)
     pages = Report(report, own_samples=rows.samples_of_rank, samples=samples, rt=rt, softmax=True)
     return evaluation.evaluate_samples(
         NETWORK, cfg=cfg, samples=rows, checkpoint_path=checkpoint_path, pages=pages

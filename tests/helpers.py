@@ -288,12 +288,22 @@ def assert_report(folder: Path, result: dict) -> list[dict]:
     }
     report = json.loads((folder / "report.json").read_text())
     assert {name: report[name] for name in metrics} == {name: result[name] for name in metrics}
+    if len(names) < 6:
+        assert metrics.pop("top5")
+        assert report["top5"] is None
     for name, value in metrics.items():
         assert report[name] == pytest.approx(value, abs=1e-6), name
+    assert report["top1_low"] <= report["top1"] <= report["top1_high"]
     true = np.maximum(fractions[np.arange(len(readable)), labels], np.finfo(np.float32).tiny)
     assert report["nll"] == pytest.approx(-np.log(true).mean(), abs=1e-5)
     assert result["loss"] == pytest.approx(report["nll"], abs=1e-5)
-    assert {path.name for path in folder.iterdir()} == REPORT
+    with open(folder / "wrong.csv", newline="", encoding="utf-8") as file:
+        wrong = [row["path"] for row in csv.DictReader(file)]
+    confidence = {row["path"]: -max(float(row[name]) for name in names) for row in readable}
+    missed = [row["path"] for row in readable if row["correct"] == "0"]
+    assert wrong == sorted(missed, key=confidence.get)
+    sheet = {"wrong.png"} if wrong else set()
+    assert {path.name for path in folder.iterdir()} == REPORT | sheet
     return rows
 
 
@@ -342,7 +352,7 @@ def assert_mindir_matches(
 
 
 REPORT = {"scores.csv", "confusion.csv", "classes.csv", "confused_pairs.csv", "calibration.csv"}
-REPORT |= {"confusion.png", "classes.png", "calibration.png", "report.json"}
+REPORT |= {"confusion.png", "classes.png", "calibration.png", "report.json", "wrong.csv"}
 
 
 def assert_fine_tuning(network: str, arguments, out: Path) -> dict:

@@ -299,7 +299,7 @@ def test_damaged_annotations_are_reported_in_one_line(dataset, damage, message, 
     [
         ([], "missing --annotations"),
         (["--annotations", "nowhere"], "--annotations: nowhere is not a folder"),
-        (["--annotations", "{}", "--seed", "4"], "--test and --seed go without --dataset"),
+        (["--annotations", "{}", "--seed", "4"], "val, group and seed go without --dataset"),
         (["--annotations", "{}", "--out", "{}", "--names", "csv"], "is one of the annotations"),
     ],
 )

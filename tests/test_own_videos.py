@@ -5,6 +5,7 @@ import os
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from scripts.analysis import plot_training
@@ -50,10 +51,10 @@ def test_every_class_is_split_without_overlap(folder, make_lists, tmp_path):
 
 def test_the_seed_determines_the_split(folder):
     result = scan_class_folders(folder)
-    splits = [split_classes(result, 0.4, seed) for seed in (0, 0, 1)]
+    splits = [split_classes(result, {"test": 0.4}, seed) for seed in (0, 0, 1)]
     assert splits[0] == splits[1] != splits[2]
     for fraction in (0.01, 0.99):
-        train, test = split_classes(result, fraction, 0)
+        train, test = split_classes(result, {"test": fraction}, 0).values()
         assert {line[-1] for line in train} == {line[-1] for line in test} == {"0", "1"}
 
 
@@ -62,7 +63,7 @@ def test_equal_files_are_listed_once(folder):
     (folder / "run far" / "again.mp4").write_text("jump 0")
     result = scan_class_folders(folder)
     assert [len(group) for group in result.twins] == [3]
-    listed = sum(split_classes(result, 0.2, 0), [])
+    listed = sum(split_classes(result, {"test": 0.2}, 0).values(), [])
     assert len(listed) == 15
     assert sum(line.rsplit(" ", 1)[0] in result.twins[0] for line in listed) == 1
 
@@ -77,6 +78,94 @@ def test_the_only_video_of_a_class_is_for_training(folder, make_lists, tmp_path)
     assert "alone/a.mp4 0\n" in (out / "train.txt").read_text()
     (line,) = [line for line in done.stderr.splitlines() if "one video" in line]
     assert "which no test covers: alone; add videos, or move its folder away" in line
+
+
+def read_lists(out: Path, *names: str) -> list[list[str]]:
+    return [(out / name).read_text().splitlines() for name in names]
+
+
+def test_a_validation_list_is_apart_from_the_test_list(folder, make_lists, tmp_path):
+    """The test list is that without a validation list."""
+    out = tmp_path / ".cache" / "lists"
+    read_result(make_lists(folder, out))
+    (plain,) = read_lists(out, "test.txt")
+    result = read_result(make_lists(folder, out, "--val", "0.2"))
+    assert (result["train"], result["val"], result["test"]) == (9, 3, 3)
+    train, val, test = read_lists(out, "train.txt", "val.txt", "test.txt")
+    assert test == plain
+    assert len({*train, *val, *test}) == 15
+    assert [line[-1] for line in val] == ["0", "1", "1"]
+    read_result(make_lists(folder, out, "--val", "0.2", "--names", "csv"))
+    assert read_lists(out, "train.csv", "val.csv", "test.csv") == [train, val, test]
+    read_result(make_lists(folder, out, "--names", "csv"))
+    assert read_lists(out, "val.csv", "test.csv") == [test, test]
+
+
+@pytest.fixture
+def films(tmp_path) -> Path:
+    """Three classes of videos from films of very different lengths; one film has two classes."""
+    sizes = {"dive": [12, 6, 3, 2, 2, 1], "jump": [5, 5, 5, 5, 5], "run": [9, 1]}
+    for name, counts in sizes.items():
+        (tmp_path / name).mkdir()
+        for film, count in enumerate(counts):
+            source = f"{name}{film}" if film else "shared" * (name != "run") or "run0"
+            for k in range(count):
+                (tmp_path / name / f"v_{source}_{k}.mp4").write_text(f"{name} {film} {k}")
+    return tmp_path
+
+
+def test_videos_of_one_source_are_in_one_list(films, make_lists, tmp_path):
+    out = tmp_path / ".lists"
+    command = [films, out, "--val", "0.2", "--group", r"v_(\w+)_\d+"]
+    result = read_result(make_lists(*command))
+    assert result["sources"] == 12
+    assert result["train"] + result["val"] + result["test"] == 61
+    lists = read_lists(out, "train.txt", "val.txt", "test.txt")
+    sources = [{line.split("v_")[1].rpartition("_")[0] for line in lines} for lines in lists]
+    assert sum(map(len, sources)) == len(set.union(*sources)) == 12
+    train, val, test = (np.bincount([int(line[-1]) for line in lines]) for lines in lists)
+    assert train.min() > 0
+    assert test.min() > 0, "every class is tested: even that of 9 and 1 videos"
+    np.testing.assert_allclose(val[:2] / (26, 25), 0.2, atol=0.08)
+    np.testing.assert_allclose(test[:2] / (26, 25), 0.2, atol=0.08)
+    read_result(make_lists(*command))
+    assert read_lists(out, "train.txt", "val.txt", "test.txt") == lists
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("v_(", "--group: v_( is not a regular expression: missing ), unterminated"),
+        (r"v_\w+", r"--group: v_\w+ has no group: put the part that names the source into"),
+        ("film(.)", "--group: film(.) names no source for any of 61 files, for example dive/v_"),
+        (r"v_(jump\d)", "names no source for 41 of 61 files, for example dive/v_dive1_0.mp4"),
+        ("(v)_", "all videos are of one source, v"),
+    ],
+)
+def test_a_pattern_without_sources_is_one_line(pattern, message, films, make_lists, tmp_path):
+    done = make_lists(films, tmp_path / ".lists", "--group", pattern)
+    assert_one_line_error(done, message)
+    assert not (tmp_path / ".lists").exists()
+
+
+def test_images_are_linked_into_a_folder_of_each_list(folder, make_lists, tmp_path):
+    """Every list has all classes, so the labels are the same in all lists."""
+    for name in ("run far", "jump"):
+        (folder / name / "a.PNG").write_text(f"{name} a")
+        (folder / name / "more" / "b.jpg").write_text(f"{name} b")
+    (folder / "alone").mkdir()
+    (folder / "alone" / "c.jpeg").write_text("c")
+    out = tmp_path / ".cache" / "lists"
+    result = read_result(make_lists(folder, out, "--names", "images"))
+    assert (result["classes"], result["train"], result["test"]) == (3, 3, 2)
+    assert result["lists"] == [f"{out}/train", f"{out}/test"]
+    links = [sorted(path.name for path in (out / name).rglob("*.*")) for name in ("train", "test")]
+    assert sorted(sum(links, [])) == ["a.png", "a.png", "c.jpeg", "more_b.jpg", "more_b.jpg"]
+    assert all(path.read_text() for path in out.rglob("*.*"))
+    assert sorted(path.name for path in (out / "test").iterdir()) == ["alone", "jump", "run far"]
+    again = make_lists(folder, out, "--names", "images")
+    assert again.returncode == 2
+    assert f"error: --out: {out}/train exists; delete it" in again.stderr
 
 
 @pytest.mark.parametrize(

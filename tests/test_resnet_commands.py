@@ -110,7 +110,7 @@ def test_an_evaluation_counts_every_image_once_on_one_rank_and_on_two(
     command = ["resnet50/eval.py", *small, "--checkpoint_path", trained]
     alone = read_result(run_here(*command))
     assert (alone["videos"], alone["unreadable"]) == (7, 0)
-    assert alone["top5"] == 1.0
+    assert alone["top5"] is None
     done = run_script(
         "scripts/run_eval.sh", "resnet50", SMOKE, trained, *small[2:], "--report", tmp_path,
         environment={"DEVICES": "2"},

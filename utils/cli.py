@@ -99,6 +99,21 @@ def run_command(
     main_guard(usage, lambda: main(**parser.parse(sys.argv[1:])[2]), watch_signals)
 
 
+def run_with_settings(main: Callable, usage: str, settings: Sequence[str]) -> NoReturn:
+    """Calls `main(settings, **options)` of a script that takes settings without a config file.
+
+    `settings` are all names `section.key`; `main` gets those of the command line, `name=value`.
+    """
+    parser = Parser(usage, [], main)
+    parser.settings = settings
+
+    def work() -> Any:
+        _, values, options = parser.parse(sys.argv[1:])
+        return main(values, **options)
+
+    main_guard(usage, work, watch_signals=False)
+
+
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser made from the parameters of `main` and `options_of`.
 
@@ -120,7 +135,7 @@ class Parser(argparse.ArgumentParser):
                 if parameter.kind is parameter.KEYWORD_ONLY:
                     required = parameter.default is parameter.empty
                     self.add_argument(f"--{name}", required=required, **describe_type(hints[name]))
-                elif positional and function is main and name not in ("network", "cfg"):
+                elif positional and function is main and name not in ("network", "cfg", "settings"):
                     self.add_argument(name, **describe_type(hints[name]))
 
     @shorten_errors()

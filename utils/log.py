@@ -59,13 +59,21 @@ def log_values(folder: Path, values: dict) -> None:
 
 
 def format_values(values: dict) -> str:
-    """`epoch 1.5  step 30  loss 2.01 ...`; fractions as percent, seconds left as a time."""
+    """`epoch 1.5  step 30  loss 2.01 ...`; fractions as percent, seconds left as a time.
+
+    Values of None are left out. An accuracy is followed by its interval, `top1_low` to `top1_high`.
+    """
     words = []
     for name, value in values.items():
+        if value is None or name.endswith(("_low", "_high")):
+            continue
         if name == "seconds_left":
             words.append(f"left {value // 3600}:{value % 3600 // 60:02d}:{value % 60:02d}")
         elif name in ("top1", "top5", "computing", "communication", "waiting"):
             words.append(f"{name} {value:.1%}")
+            if f"{name}_low" in values:
+                low = values[f"{name}_low"]
+                words.append(f"({100 * low:.1f} to {values[f'{name}_high']:.1%})")
         elif isinstance(value, float):
             words.append(f"{name} {value:.4g}")
         else:

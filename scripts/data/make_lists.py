@@ -1,9 +1,9 @@
-"""Makes the lists of a data set: from the annotations of a public one, or from class folders.
+r"""Makes the lists of a data set: from the annotations of a public one, or from class folders.
 
     python scripts/data/make_lists.py --dataset NAME --annotations DIR --videos ROOT --out LISTS
                                  [--names txt|csv] [--split 1|2|3] [--uncut]
-    python scripts/data/make_lists.py --videos DIR --out LISTS [--names txt|csv] [--test 0.2]
-        [--seed 0]
+    python scripts/data/make_lists.py --videos DIR --out LISTS [--names txt|csv|images]
+        [--test 0.2] [--val 0.1] [--group PATTERN] [--seed 0]
 
 NAME: kinetics (400, 600, 700), sthv1, sthv2 (Something-Something), jester, moments, diving48,
 activitynet, ucf101, hmdb51; the last two have three splits. DIR holds their annotations as
@@ -15,9 +15,15 @@ missing.txt: annotated videos that do not exist; unlisted.txt: videos without an
 their segments, lines `path start end label` (docs/segments.md).
 
 Without NAME: DIR/CLASS/VIDEO gives train.txt and test.txt (or the same csv); `--test` is the
-fraction of every class in the test list; the only video of a class is for training. Of equal files
-(`twins` counts the groups) only the first is listed; `others` are files without the extension of a
-video.
+fraction of every class in the test list; the only video of a class is for training. `--val` makes a
+third list, val.txt, for the validation during training (without it val.csv is a copy of test.csv).
+Of equal files (`twins` counts the groups) only the first is listed; `others` are files without the
+extension of a video. `--names images`, for resnet50: DIR has images; the command makes folders of
+links, LISTS/train/CLASS/IMAGE, LISTS/test and LISTS/val.
+
+`--group PATTERN` keeps videos of one source in one list: cut from one film, of one person or one
+camera. The first group of this regular expression, in the path CLASS/VIDEO, names the source, as in
+--group 'v_\w+_(g\d+)'. `sources` counts them.
 
 labels.txt has the class names in the order of their labels. This command decodes no video:
 `scripts/data/check_videos.py` does. The last line of stdout is one JSON object of counts and lists.
@@ -35,7 +41,14 @@ from utils.runtime import prepare_process
 
 prepare_process()
 
-from scripts.data.prepare.class_folders import scan_class_folders, split_classes
+from scripts.data.integrity import SUFFIXES
+from scripts.data.prepare.class_folders import (
+    IMAGE_SUFFIXES,
+    find_sources,
+    link_images,
+    scan_class_folders,
+    split_classes,
+)
 from scripts.data.prepare.public_annotations import (
     FRAMES,
     READERS,
@@ -49,30 +62,38 @@ from utils.messages import join_names, print_line
 CSV_NAMES = ("train.csv", "test.csv", "val.csv")
 MAX_SHOWN = 5  # files without the extension of a video that are named
 PUBLIC_OPTIONS = ("annotations", "split", "uncut")
-FOLDER_OPTIONS = ("test", "seed")
+FOLDER_OPTIONS = ("test", "val", "group", "seed")
 
 
 def main(
     *,
     videos: Path,
     out: Path,
-    names: Literal["txt", "csv"] = "txt",
+    names: Literal["txt", "csv", "images"] = "txt",
     dataset: Optional[Literal[tuple(READERS)]] = None,
     **options,
 ) -> None:
+    if dataset and names == "images":
+        raise ValueError("--names images goes without --dataset; sort_imagenet.py sorts ImageNet")
     word, refused = ("without", FOLDER_OPTIONS) if dataset else ("with", PUBLIC_OPTIONS)
     if set(refused) & set(options):
-        raise ValueError(f"--{' and --'.join(refused)} go {word} --dataset")
+        listed = " and ".join([", ".join(refused[:-1]), refused[-1]])
+        raise ValueError(f"the options {listed} go {word} --dataset")
     root = videos.resolve()
     if not root.is_dir():
         raise ValueError(f"--videos: {root} is not a folder")
-    lists = ("train.txt", "val.txt" if dataset else "test.txt") if names == "txt" else CSV_NAMES
+    lists = CSV_NAMES if names == "csv" else ("train.txt", "val.txt" if dataset else "test.txt")
+    links: dict[str, list[str]] = {}
     if dataset:
         counts, files = list_public_data_set(root, out=out, lists=lists, dataset=dataset, **options)
     else:
-        counts, files = list_class_folders(root, lists, **options)
+        counts, files = list_class_folders(root, names, **options)
+        lists = tuple(name for name in files if name != "labels.txt")
+    if names == "images":
+        links = {name: files.pop(name) for name in lists}
     with report_write_errors(out, "--out"):
         out.mkdir(parents=True, exist_ok=True)
+        link_images(root, out=out, classes=files["labels.txt"], lists=links)
         for name, lines in files.items():
             write_text(out / name, "".join(f"{line}\n" for line in lines))
     paths = [str((out / name).resolve()) for name in lists]
@@ -109,29 +130,47 @@ def list_public_data_set(
 
 
 def list_class_folders(
-    root: Path, lists: tuple[str, ...], *, test: float = 0.2, seed: cli.Seed = 0
+    root: Path,
+    names: str,
+    *,
+    test: float = 0.2,
+    val: cli.NonNegativeFloat = 0.0,
+    group: str = "",
+    seed: cli.Seed = 0,
 ) -> tuple[dict, dict]:
-    """The counts for the last line of stdout, and {file: lines}."""
+    """The counts for the last line of stdout, and {file or folder of images: lines}."""
     if not 0 < test < 1:
         raise ValueError(f"--test must lie between 0 and 1, not {test}")
-    result = scan_class_folders(root)
-    train, tested = split_classes(result, test, seed)
-    files = {name: train if "train" in name else tested for name in lists}
-    for group in result.twins:
-        print_line(f"equal files, listed once: {', '.join(group)}")
+    if test + val >= 1:
+        raise ValueError(f"--test {test} and --val {val} leave no video for training")
+    result = scan_class_folders(root, IMAGE_SUFFIXES if names == "images" else SUFFIXES)
+    sources = find_sources(result, group) if group else None
+    fractions = {"test": test, "val": val} if val else {"test": test}
+    splits = split_classes(result, fractions=fractions, seed=seed, sources=sources)
+    tested = splits["test"]
+    if names == "csv":
+        splits.setdefault("val", tested)
+    ending = "" if names == "images" else f".{names}"
+    files = {f"{name}{ending}": splits[name] for name in splits}
+    for twins in result.twins:
+        print_line(f"equal files, listed once: {', '.join(twins)}")
     if result.others:
         print_line(f"no videos, left out: {join_names(result.others, MAX_SHOWN)}")
     tested_labels = {int(line.rsplit(" ", 1)[1]) for line in tested}
     single = [name for k, name in enumerate(sorted(result.classes)) if k not in tested_labels]
     if single:
-        names = join_names(single, MAX_SHOWN)
-        advice = "add videos, or move its folder away"
-        print_line(f"classes with one video, which no test covers: {names}; {advice}")
+        advice = f"{join_names(single, MAX_SHOWN)}; add videos, or move its folder away"
+        what = "source" if group else "video"
+        print_line(f"classes with one {what}, which no test covers: {advice}")
     for name in result.nested:
         advice = "is --videos one folder too high?"
         print_line(f"all videos of class {name} are in folders below it; {advice}")
-    counts = {"classes": len(result.classes), "train": len(train), "test": len(tested)}
+    counts = {"classes": len(result.classes), "train": len(splits["train"]), "test": len(tested)}
+    if val:
+        counts["val"] = len(splits["val"])
     counts.update(others=len(result.others), twins=len(result.twins))
+    if sources:
+        counts["sources"] = len(set(sources.values()))
     return counts, {**files, "labels.txt": sorted(result.classes)}
 
 

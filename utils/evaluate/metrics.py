@@ -25,6 +25,29 @@ if TYPE_CHECKING:
     from utils.inference.scorer import Scorer
 
 
+TOP5_CLASSES = 6  # of fewer classes there is no top-5: it is always 100 %
+FEW_VIDEOS = 2000  # an accuracy of fewer videos is given with its 95 % interval
+QUANTILE = 1.959964  # of the normal distribution, for 95 %
+
+
+def compute_interval(hits: int, videos: int) -> tuple[float, float]:
+    """The 95 % interval (Wilson 1927) of the accuracy of `hits` in `videos`, at least one."""
+    weight = QUANTILE**2 / videos
+    fraction = hits / videos
+    middle = (fraction + weight / 2) / (1 + weight)
+    width = QUANTILE * (fraction * (1 - fraction) / videos + weight / (4 * videos)) ** 0.5
+    half = width / (1 + weight)
+    return round(max(middle - half, 0.0), 6), round(min(middle + half, 1.0), 6)
+
+
+def list_bounds(name: str, hits: int, videos: int) -> dict[str, float]:
+    """`<name>_low` and `<name>_high` of an accuracy of few videos; empty for many, or none."""
+    if not 0 < videos < FEW_VIDEOS:
+        return {}
+    low, high = compute_interval(hits, videos)
+    return {f"{name}_low": low, f"{name}_high": high}
+
+
 class Counts:
     """Videos, top-1 hits and top-5 hits per class, and the sum of the videos' cross entropies.
 
@@ -53,16 +76,25 @@ class Counts:
             self.videos, self.top1, self.top5 = sum_over_ranks(own_counts)
             self.loss = float(AllReduceSum()(Tensor([self.loss], mstype.float32)).asnumpy()[0])
 
-    def accuracies(self) -> dict[str, float]:
-        videos = max(self.videos.sum(), 1)
+    def accuracies(self) -> dict[str, Optional[float]]:
+        """Metrics; with the 95 % intervals of top-1 and top-5 if the videos are few.
+
+        `top5` is None if there are fewer than six classes.
+        """
+        videos = int(self.videos.sum())
+        top1 = int(self.top1.sum())
+        top5 = int(self.top5.sum())
         has_videos = self.videos > 0
         per_class = self.top1[has_videos] / self.videos[has_videos]
+        has_top5 = len(self.videos) >= TOP5_CLASSES
         return {
-            "top1": round(float(self.top1.sum() / videos), 6),
-            "top5": round(float(self.top5.sum() / videos), 6),
+            "top1": round(top1 / max(videos, 1), 6),
+            "top5": round(top5 / max(videos, 1), 6) if has_top5 else None,
             "mean_class_accuracy": round(float(per_class.mean()) if has_videos.any() else 0.0, 6),
-            "loss": round(self.loss / float(videos), 6),
-            "videos": int(self.videos.sum()),
+            "loss": round(self.loss / max(videos, 1), 6),
+            "videos": videos,
+            **list_bounds("top1", top1, videos),
+            **(list_bounds("top5", top5, videos) if has_top5 else {}),
         }
 
 
@@ -136,7 +168,7 @@ def evaluate(
     collect: Optional[Callable] = None,
     clips_per_pass: int = 0,
     raw_scores: bool = False,
-) -> dict[str, float]:
+) -> dict[str, Optional[float]]:
     """Top-1, top-5, loss and seconds for a data set of (clips (N, V, T, ...), label, valid).
 
     Scores are averaged over the V views of a video. The loss is the mean cross entropy of these,

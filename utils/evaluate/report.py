@@ -5,34 +5,42 @@ all classes in nine digits: all other tables, and the metrics, follow from it.
 """
 
 import csv
+import functools
 import json
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Callable, NamedTuple, Optional
 
 import numpy as np
 from mindspore import Tensor
 
 from utils.data.annotation_file import AnnotationFile, name_record
-from utils.evaluate.metrics import AllReduceSum
+from utils.data.rows import EvalRows
+from utils.evaluate.metrics import TOP5_CLASSES, AllReduceSum, list_bounds
 from utils.evaluate.predict import Head
 from utils.files import open_replacement, report_write_errors, write_text
 from utils.runtime import Runtime
+from utils.video.reader import VideoError
 
 BLOCK = 1024  # samples of one AllReduce
 WORST_CLASSES = 10  # in report.json
 PAIRS = 100  # in confused_pairs.csv
+WORST_SAMPLES = 20  # in wrong.png
 SCORE_COLUMNS = ("path", "label", "predicted", "correct", "probability")  # before the classes
 MIN_PROBABILITY = float(np.finfo(np.float32).tiny)  # a smaller one counts as this
 
 
 class Samples(NamedTuple):
-    """The samples of an evaluation, by number: names, labels if known before, class names."""
+    """The samples of an evaluation, by number: names, labels if known before, class names.
+
+    `read_frames`, if there are files, gives some frames uint8 (T, H, W, 3); it raises VideoError.
+    """
 
     paths: Sequence[str] = ()
     labels: Sequence[int] = ()
     classes: Sequence[str] = ()  # "" for a class without a name
+    read_frames: Optional[Callable[[int], np.ndarray]] = None
 
 
 class Predictions(NamedTuple):
@@ -107,6 +115,8 @@ def write_report(folder: Path, samples: Samples, predictions: Predictions, resul
     write_csv(folder / "classes.csv", list(classes[0]), (row.values() for row in classes))
     write_csv(folder / "confused_pairs.csv", PAIR_COLUMNS, list_pairs(counts, samples.classes))
     write_csv(folder / "calibration.csv", bins.dtype.names, list_bins(bins))
+    wrong = list(list_wrong(samples, predictions))
+    write_csv(folder / "wrong.csv", WRONG_COLUMNS, (row for _, row in wrong))
     losses = compute_losses(predictions, bins)
     with_videos = [row for row in classes if row["videos"]]
     worst = sorted(with_videos, key=lambda row: row["top1"])[:WORST_CLASSES]
@@ -117,20 +127,28 @@ def write_report(folder: Path, samples: Samples, predictions: Predictions, resul
     from utils.evaluate import report_plots  # matplotlib is imported only for a report
 
     report_plots.draw_confusion(folder / "confusion.png", counts, names)
-    accuracies = [(names[row["class"]], row["top1"]) for row in with_videos]
+    accuracies = [
+        (names[row["class"]], row["top1"], row["top1_low"], row["top1_high"]) for row in with_videos
+    ]
     report_plots.draw_class_accuracy(folder / "classes.png", accuracies)
     report_plots.draw_calibration(folder / "calibration.png", bins, losses["ece"])
+    with report_write_errors(folder, "--report"):
+        (folder / "wrong.png").unlink(missing_ok=True)
+    worst_samples = read_worst_samples(samples, wrong)
+    if worst_samples:
+        report_plots.draw_wrong(folder / "wrong.png", worst_samples)
 
 
 def report_videos(
-    folder: str, videos: Any, file: AnnotationFile, head: Head, rt: Runtime
+    folder: str, videos: EvalRows, file: AnnotationFile, head: Head, rt: Runtime
 ) -> Report:
-    """The report of an `EvalVideos` over the annotation file `file`; `head` has the class names."""
+    """The report of videos of the annotation file `file`; `head` has the class names."""
     if not folder:
         return Report("", own_samples=(), samples=Samples(), rt=rt)
     paths = [name_record(record).removeprefix(f"{file.root}/") for record in videos.records]
     labels = [record.label for record in videos.records]
-    samples = Samples(paths, labels, head.list_names())
+    read = functools.partial(read_first_clip, videos, head)
+    samples = Samples(paths, labels=labels, classes=head.list_names(), read_frames=read)
     return Report(
         folder, own_samples=videos.samples_of_rank, samples=samples, rt=rt, softmax=head.raw_scores
     )
@@ -189,6 +207,45 @@ def list_scores(paths: Sequence[str], predictions: Predictions) -> Iterator[list
             yield [path, label, "unreadable", *[""] * (2 + len(probs))]
 
 
+WRONG_COLUMNS = ("path", "label", "predicted", "label_probability", "predicted_probability")
+WRONG_COLUMNS += ("label_name", "predicted_name")
+
+
+def list_wrong(samples: Samples, predictions: Predictions) -> Iterator[tuple[int, list]]:
+    """(sample, row of `wrong.csv`) of every wrong prediction, the most confident first."""
+    readable, labels, predicted, ranks, probabilities, confidence = predictions
+    numbers = np.flatnonzero(readable & (ranks > 0))
+    for k in numbers[np.argsort(-confidence[numbers], kind="stable")]:
+        pair = [int(labels[k]), int(predicted[k])]
+        texts = [f"{probabilities[k, label]:.9g}" for label in pair]
+        names = [samples.classes[label] for label in pair]
+        yield int(k), [samples.paths[k], *pair, *texts, *names]
+
+
+def read_worst_samples(
+    samples: Samples, wrong: Sequence[tuple[int, list]]
+) -> list[tuple[np.ndarray, str, str, str]]:
+    """Frames, name, true and predicted class of the first samples of `wrong` that can be read."""
+    result: list[tuple[np.ndarray, str, str, str]] = []
+    for k, (path, label, predicted, of_label, of_predicted, name, other) in wrong:
+        if samples.read_frames is None or len(result) == WORST_SAMPLES:
+            break
+        try:
+            frames = samples.read_frames(k)
+        except VideoError:  # it could be read before
+            continue
+        true = f"{label} {name}".strip()
+        wrong_class = f"{predicted} {other}".strip()
+        texts = [f"{true} {float(of_label):.0%}", f"{wrong_class} {float(of_predicted):.0%}"]
+        result.append((frames, path, *texts))
+    return result
+
+
+def read_first_clip(rows: EvalRows, head: Head, sample: int) -> np.ndarray:
+    """The frames uint8 (T, H, W, 3) of a sample's first clip as evaluated. Raises VideoError."""
+    return head.preview_frames(rows.make_views(rows.records[sample], sample))[0]
+
+
 def count_confusion(predictions: Predictions) -> np.ndarray:
     """Videos int64 (true classes, predicted classes)."""
     readable, labels, predicted, _, probabilities, _ = predictions
@@ -201,23 +258,28 @@ def list_classes(predictions: Predictions, names: Sequence[str], counts: np.ndar
     """A row for every class; `counts` is the result of `count_confusion`.
 
     Accuracies are None for a class without a video, and so are precision, recall and F1 if their
-    denominator is zero. Recall equals top-1: both are the fraction of the class's videos.
+    denominator is zero. Recall equals top-1: both are the fraction of the class's videos. Top-5 is
+    None if there are fewer than six classes, the bounds of top-1 if the videos are many.
     """
     rows = []
+    has_top5 = len(names) >= TOP5_CLASSES
     predicted = counts.sum(0)
     for label, name in enumerate(names):
         ranks = predictions.ranks[predictions.readable & (predictions.labels == label)]
         hits = counts[label, label]
+        bounds = list_bounds("top1", int(hits), len(ranks))
         rows.append(
             {
                 "class": label,
                 "name": name,
                 "videos": len(ranks),
                 "top1": divide((ranks < 1).sum(), len(ranks)),
-                "top5": divide((ranks < 5).sum(), len(ranks)),
+                "top5": divide((ranks < 5).sum(), len(ranks)) if has_top5 else None,
                 "precision": divide(hits, predicted[label]),
                 "recall": divide(hits, len(ranks)),
                 "f1": divide(2 * hits, predicted[label] + len(ranks)),
+                "top1_low": bounds.get("top1_low"),
+                "top1_high": bounds.get("top1_high"),
             }
         )
     return rows

@@ -1,4 +1,4 @@
-"""Plots of an evaluation report: confusion matrix, accuracy per class, reliability diagram."""
+"""Plots of a report: confusion matrix, accuracy per class, reliability diagram, wrong videos."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +10,7 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from utils.evaluate.metrics import list_bounds
 from utils.messages import format_line
 from utils.plotting import save
 
@@ -26,6 +27,10 @@ BLUE = "#3182bd"
 PALE = "#9ecae1"
 ORANGE = "#e6550d"
 GREEN = "#a1d99b"
+# Of the contact sheet of wrong videos
+SHEET_COLUMNS = 4
+SHEET_FRAMES = 3  # of a video
+SHEET_NAME_LENGTH = 48  # characters
 
 
 def draw_confusion(path: Path, counts: np.ndarray, names: Sequence[str]) -> None:
@@ -54,30 +59,43 @@ def draw_confusion(path: Path, counts: np.ndarray, names: Sequence[str]) -> None
             if count:
                 axes.text(column, row, count, ha="center", va="center", color=color, fontsize=8)
     axes.set(xlabel="predicted", ylabel="true")
-    accuracy = np.trace(counts) / max(counts.sum(), 1)
-    axes.set_title(f"{counts.sum()} videos, {accuracy:.1%} on the diagonal", fontsize=10)
+    hits = int(np.trace(counts))
+    videos = int(counts.sum())
+    title = f"{videos} videos, {hits / max(videos, 1):.1%} on the diagonal"
+    bounds = [f"{100 * bound:.1f}" for bound in list_bounds("top1", hits, videos).values()]
+    axes.set_title(title + (f" ({' to '.join(bounds)})" if bounds else ""), fontsize=10)
     save(figure, path, "--report")
 
 
-def draw_class_accuracy(path: Path, classes: Sequence[tuple[str, float]]) -> None:
-    """Bars of `classes`, (name, top-1), sorted; of many, a curve and bars of the worst."""
+ClassAccuracy = tuple[str, float, Optional[float], Optional[float]]
+
+
+def draw_class_accuracy(path: Path, classes: Sequence[ClassAccuracy]) -> None:
+    """Bars of `classes`, (name, top-1, low, high), sorted; of many, a curve and bars of the worst.
+
+    A line is the interval of the top-1; its ends are None if the videos are many.
+    """
     ranked = sorted(classes, key=lambda item: item[1])
     named = ranked if len(ranked) <= FEW_CLASSES else ranked[:WORST_CLASSES]
     height = 1.2 + 0.22 * max(len(named), 3)
     if len(ranked) > len(named):
         figure = Figure(figsize=(8, height + 3), layout="constrained")
         curve, axes = figure.subplots(2, 1, height_ratios=[3, height])
-        draw_curve(curve, 100 * np.array([fraction for _, fraction in ranked]))
+        draw_curve(curve, 100 * np.array([item[1] for item in ranked]))
         title = f"the worst {len(named)} of {len(ranked)} classes"
     else:
         figure = Figure(figsize=(8, height), layout="constrained")
         axes = figure.add_subplot()
         title = "top-1 of every class"
-    fractions = [100 * fraction for _, fraction in named]
+    fractions = [100 * item[1] for item in named]
     axes.barh(range(len(named)), fractions, color=BLUE)
-    for row, fraction in enumerate(fractions):
-        axes.text(fraction + 0.8, row, f"{fraction:.1f}", va="center", fontsize=7)
-    names = shorten_names([name for name, _ in named])
+    for row, (_, fraction, low, high) in enumerate(named):
+        end = fraction
+        if low is not None and high is not None:
+            axes.hlines(row, 100 * low, 100 * high, color="black", linewidth=1)
+            end = high
+        axes.text(100 * end + 0.8, row, f"{100 * fraction:.1f}", va="center", fontsize=7)
+    names = shorten_names([item[0] for item in named])
     axes.set_yticks(range(len(named)), names, fontsize=8, parse_math=False)
     axes.set(xlim=(0, 106), ylim=(len(named) - 0.4, -0.6), xlabel="top-1, %")
     axes.set_title(title, fontsize=10, loc="left")
@@ -124,6 +142,26 @@ def draw_calibration(path: Path, table: np.ndarray, error: Optional[float]) -> N
     histogram.bar(table["from"], table["videos"], color=PALE, **bars)
     histogram.set(xlim=(0, 1), ylabel="videos")
     histogram.set_xlabel("confidence: probability of the predicted class")
+    save(figure, path, "--report")
+
+
+def draw_wrong(path: Path, samples: Sequence[tuple[np.ndarray, str, str, str]]) -> None:
+    """A contact sheet: of each sample some frames, its name, its true and its predicted class.
+
+    Frames are uint8 (T, H, W, 3).
+    """
+    rows = -(-len(samples) // SHEET_COLUMNS)
+    figure = Figure(figsize=(4 * SHEET_COLUMNS, 2.2 * rows + 0.5), layout="constrained")
+    panels = figure.subplots(rows, SHEET_COLUMNS, squeeze=False).ravel()
+    for axes in panels:
+        axes.set_axis_off()
+    for axes, (frames, name, true, predicted) in zip(panels, samples):
+        chosen = np.linspace(0, len(frames) - 1, min(SHEET_FRAMES, len(frames))).astype(int)
+        axes.imshow(np.concatenate(frames[chosen], axis=1))
+        texts = [name, f"true: {true}", f"predicted: {predicted}"]
+        title = "\n".join(format_line(text, SHEET_NAME_LENGTH) for text in texts)
+        axes.set_title(title, fontsize=8, loc="left", parse_math=False)
+    figure.suptitle("wrong predictions, the most confident first", fontsize=11)
     save(figure, path, "--report")
 
 

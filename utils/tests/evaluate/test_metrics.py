@@ -8,12 +8,14 @@ from mindspore import Tensor, nn, ops
 
 from utils.config import ROOT
 from utils.evaluate import metrics
-from utils.evaluate.metrics import Counts, evaluate
+from utils.evaluate.metrics import Counts, compute_interval, evaluate
 from utils.evaluate.scores import CLIPS_PER_PASS, choose_clips_per_pass, video_scores
 from utils.inference.scorer import CellScorer
+from utils.log import format_values
 from utils.runtime import Runtime
 from utils.signals import StopRequestError
 from utils.testing.golden import generate_input, load_case
+from utils.train.tensorboard import select_scalars
 
 CASES = load_case(ROOT / "tsm" / "tests" / "golden" / "tsm_data.json")["test_aggregation"]
 
@@ -217,6 +219,42 @@ def test_top_k_is_counted_per_class():
     assert fractions["top1"] == 0.5
     assert fractions["top5"] == 0.5, "label 5 is sixth, label 1 of the last is sixth too"
     assert fractions["mean_class_accuracy"] == pytest.approx((1 + 0.5 + 0) / 3)
+
+
+@pytest.mark.parametrize(
+    ("hits", "videos", "low", "high"),
+    [(0, 10, 0.0, 0.277533), (10, 10, 0.722467, 1.0), (36, 60, 0.473661, 0.714305)],
+)
+def test_the_interval_is_wilsons(hits, videos, low, high):
+    """As of SciPy's binomtest; its ends p solve (hits / videos - p)^2 = z^2 p (1 - p) / videos."""
+    assert compute_interval(hits, videos) == pytest.approx((low, high), abs=2e-6)
+    for p in compute_interval(hits, videos):
+        if 0 < p < 1:
+            squared = (hits / videos - p) ** 2
+            assert squared == pytest.approx(1.959964**2 * p * (1 - p) / videos, abs=1e-5)
+
+
+def test_accuracies_of_few_videos_have_intervals():
+    counts = Counts(6)
+    scores = np.eye(6)
+    scores[5, 0] = -1  # the label of the last is its sixth
+    counts.add(scores, np.array([0, 1, 2, 3, 4, 0]))
+    fractions = counts.accuracies()
+    assert fractions["top1_low"] < fractions["top1"] < fractions["top1_high"]
+    assert fractions["top5_low"] < fractions["top5"] < fractions["top5_high"]
+    counts.videos[0] = 2000
+    assert not [name for name in counts.accuracies() if name.endswith(("_low", "_high"))]
+
+
+def test_five_classes_have_no_top5():
+    counts = Counts(5)
+    counts.add(np.eye(5), np.arange(5))
+    fractions = counts.accuracies()
+    assert fractions["top5"] is None
+    assert "top5_low" not in fractions
+    line = format_values({"epoch": 1, **fractions})
+    assert line == "epoch 1  top1 100.0%  (56.6 to 100.0%)  mean_class_accuracy 1  videos 5"
+    assert "validation/top5" not in select_scalars(fractions)
 
 
 def test_an_empty_evaluation_is_no_error():

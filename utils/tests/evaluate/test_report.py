@@ -6,13 +6,22 @@ import json
 import numpy as np
 import pytest
 
-from utils.evaluate import report
+from utils.evaluate import report, report_plots
 from utils.evaluate.report import BINS, Report, Samples, compute_bins, compute_calibration_error
 from utils.runtime import Runtime
+from utils.video.reader import VideoError
 
 SCORES = np.array([[9, 1, 2, 3, 4, 5], [9, 8, 7, 6, 5, 4], [0, 9, 1, 2, 3, 4]], np.float32)
 LABELS = np.array([0, 5, 2])  # rank of the label: first, sixth, fifth
 SAMPLES = Samples(["a/0 0.mp4", "b/1,1.mp4", "c/2.mp4", "d/bad.mp4"], [0, 5, 2, 1], list("uvwxyz"))
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """The figures that are drawn, instead of files."""
+    figures = []
+    monkeypatch.setattr(report_plots, "save", lambda figure, *_: figures.append(figure))
+    return figures
 
 
 def read_rows(path) -> list[dict]:
@@ -20,9 +29,11 @@ def read_rows(path) -> list[dict]:
         return list(csv.DictReader(file))
 
 
-def write_report(folder, scores=SCORES, softmax=True, mine=(2, 0, 1, None)) -> dict:
+def write_report(
+    folder, scores=SCORES, softmax=True, mine=(2, 0, 1, None), samples=SAMPLES
+) -> dict:
     """The report of three videos, read in another order than the list's, one unreadable."""
-    page = Report(str(folder), own_samples=mine, samples=SAMPLES, rt=Runtime(), softmax=softmax)
+    page = Report(str(folder), own_samples=mine, samples=samples, rt=Runtime(), softmax=softmax)
     order = [k for k in mine if k is not None]
     page.add([0, 1], scores[order[:2]], LABELS[order[:2]])
     page.add([2], scores[order[2:]], LABELS[order[2:]])
@@ -72,6 +83,54 @@ def test_the_class_and_confusion_tables_have_the_expected_counts(tmp_path):
     for name in ("confusion", "classes", "calibration"):
         assert (tmp_path / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
     assert not list(tmp_path.glob("*.tmp"))
+
+
+def read_gray_frames(sample: int) -> np.ndarray:
+    """Four frames; those of the last sample cannot be read."""
+    if sample == 2:
+        raise VideoError("c/2.mp4", "pyav", "gone")
+    return np.full((4, 6, 8, 3), 60 * sample, np.uint8)
+
+
+def test_wrong_videos_are_listed_and_shown_the_most_confident_first(tmp_path, figures):
+    """The second is the more confident one, and a file that has gone is left out of the sheet."""
+    scores = np.array([[9, 1, 2, 3, 4, 5], [9, 3, 2, 1, 0, 8], [0, 9, 1, 2, 3, 4]], np.float32)
+    rows = np.column_stack([scores, LABELS, np.ones(3)])
+    rows = np.concatenate([rows, np.zeros((1, 8))]).astype(np.float32)
+    names = ["a/0.mp4", "b/\x1b[31m$x$.mp4", *SAMPLES.paths[2:]]
+    samples = SAMPLES._replace(paths=names, read_frames=read_gray_frames)
+    predictions = report.compute_predictions(rows, SAMPLES.labels, True)
+    report.write_report(tmp_path, samples=samples, predictions=predictions, result={})
+    table = read_rows(tmp_path / "wrong.csv")
+    assert [row["path"] for row in table] == ["c/2.mp4", names[1]]
+    assert [row["label"] + row["predicted"] for row in table] == ["21", "50"]
+    assert [row["label_name"] + row["predicted_name"] for row in table] == ["wv", "zu"]
+    probabilities = predictions.probabilities
+    assert float(table[0]["predicted_probability"]) == pytest.approx(probabilities[2, 1])
+    assert float(table[1]["label_probability"]) == pytest.approx(probabilities[1, 5])
+    panels = figures[-1].axes
+    titles = [axes.get_title(loc="left") for axes in panels]
+    assert titles == [r"b/\x1b[31m$x$.mp4" "\ntrue: 5 z 27%\npredicted: 0 u 73%", "", "", ""]
+    assert panels[0].images[0].get_array().shape == (6, 24, 3)
+
+
+def test_a_report_without_wrong_videos_has_no_contact_sheet(tmp_path):
+    """Not even that of an older report."""
+    write_report(tmp_path, samples=SAMPLES._replace(read_frames=lambda _: np.zeros((1, 6, 8, 3))))
+    assert (tmp_path / "wrong.png").read_bytes()[:4] == b"\x89PNG"
+    write_report(tmp_path, scores=9 * np.eye(6, dtype=np.float32)[LABELS])
+    assert not (tmp_path / "wrong.png").exists()
+    assert read_rows(tmp_path / "wrong.csv") == []
+
+
+def test_five_classes_have_no_top5_and_few_videos_have_an_interval(tmp_path):
+    rows = np.column_stack([np.eye(5), np.arange(5), np.ones(5)]).astype(np.float32)
+    samples = Samples([str(k) for k in range(5)], [*range(5)], list("uvwxy"))
+    predictions = report.compute_predictions(rows, samples.labels, True)
+    report.write_report(tmp_path, samples=samples, predictions=predictions, result={})
+    table = read_rows(tmp_path / "classes.csv")
+    assert [row["top5"] for row in table] == [""] * 5
+    assert (table[0]["top1_low"], table[0]["top1_high"]) == ("0.206549", "1.0")
 
 
 def test_the_softmax_is_not_applied_twice(tmp_path):

@@ -1,0 +1,329 @@
+"""Trains a recipe of the zoo on your own videos, from class folders to a report.
+
+    python scripts/finetune.py VIDEOS --recipe tsm_r50_k400_8f [--checkpoint W] [--out DIR]
+        [--group PATTERN] [--section.key=value ...]
+
+VIDEOS has a folder for each class, VIDEOS/CLASS/VIDEO; for recipes of resnet50 images. With
+`--checkpoint`, a converted checkpoint, the training starts from its weights with a new classifier,
+and on a CPU trains only that; without, it starts from random weights. `--group` is that of
+make_lists.py.
+
+The command runs other commands of the zoo and prints each: make_lists.py, check_videos.py,
+pack_videos.py if that pays, train.py, eval.py, plot_training.py. Before the training it writes
+DIR/finetune.yaml, by simple rules, with the settings of the command line. The config file is yours
+from then on: change it and run the command again. Steps that are done are skipped, and a training
+resumes where it was stopped. DIR is out/<name of VIDEOS>_<recipe> by default. The last line of
+stdout is one JSON object: config, checkpoint, report, predict (a command), and the result of
+eval.py. Docs: docs/own_videos.md.
+"""
+
+import hashlib
+import json
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from utils.runtime import prepare_process
+
+prepare_process()
+
+from scripts.data.integrity import SUFFIXES
+from scripts.data.prepare.class_folders import IMAGE_SUFFIXES, find_sources, scan_class_folders
+from scripts.finetuning.config_file import (
+    Start,
+    VideoCounts,
+    choose_list_names,
+    find_recipe,
+    get_lists,
+    inspect_network,
+    load_start,
+    write_config_file,
+)
+from utils import cli
+from utils.config import (
+    ROOT,
+    NetworkConfig,
+    VideoData,
+    VideoSet,
+    get_base_folder,
+    list_settings,
+    load_config,
+)
+from utils.files import lock_folder, report_write_errors, write_text
+from utils.messages import escape_control, is_installed, join_names, print_line
+from utils.networks import Network, find_network, find_network_of_yaml, list_networks
+
+TEST = 0.2  # the fractions of a class in the lists of the test and the validation
+VAL = 0.1
+MAX_SHOWN = 5  # names in a message
+SCRATCH = (
+    "no --checkpoint: the training starts from random weights, which learn a few simple movements "
+    "and little about real scenes; convert_checkpoint.py converts published weights"
+)
+
+
+def main(
+    settings: list[str],
+    videos: Path,
+    *,
+    recipe: str,
+    checkpoint: Optional[Path] = None,
+    out: Optional[Path] = None,
+    group: str = "",
+) -> Optional[int]:
+    yaml = find_recipe(recipe)
+    network = find_network_of_yaml(yaml)
+    videos = videos.resolve()
+    largest = check_videos(videos, network, group)
+    folder = (out or get_base_folder() / "out" / f"{videos.name}_{yaml.stem}").resolve()
+    start = None
+    fitting = 0
+    if not (folder / "finetune.yaml").exists():
+        start = load_start(yaml, settings, checkpoint)
+        fitting = inspect_network(start)
+    with report_write_errors(folder, "--out"):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = lock_folder(folder)
+    if lock is None:
+        raise ValueError(f"--out: {folder} is in use by another run; choose another one")
+    journey = Journey(folder, network)
+    weights = str(checkpoint.resolve()) if checkpoint else None
+    origin = {"videos": str(videos), "recipe": yaml.stem, "checkpoint": weights, "group": group}
+    journey.check_origin(origin)
+    counts = journey.make_lists(videos, group, val=VAL if largest > 2 else 0.0)
+    if start:
+        write_new_config(journey.config, start, videos=videos, counts=counts, fitting=fitting)
+    else:
+        check_unused(journey, settings)
+        print_line(f"using {journey.config} as it is; delete it to have it written again")
+    return journey.run(load_config(network.config, journey.config), counts["classes"])
+
+
+def check_videos(videos: Path, network: Network, group: str) -> int:
+    """The number of videos of the largest class.
+
+    Raises ValueError if the folder is no data set, or a class has only one video.
+    """
+    if not videos.is_dir():
+        raise ValueError(f"VIDEOS: {videos} is not a folder")
+    suffixes = IMAGE_SUFFIXES if choose_list_names(network) == "images" else SUFFIXES
+    try:
+        found = scan_class_folders(videos, suffixes, with_twins=False)
+    except ValueError as error:
+        raise ValueError(str(error).replace("--videos", "VIDEOS", 1)) from None
+    single = [name for name, files in found.classes.items() if len(files) == 1]
+    if single:
+        raise ValueError(
+            f"VIDEOS: classes with one video: {join_names(single, MAX_SHOWN)}; a class needs two, "
+            "for training and test: add videos, or move its folder away"
+        )
+    if group:
+        find_sources(found, group)
+    return max(map(len, found.classes.values()))
+
+
+def write_new_config(
+    path: Path, start: Start, videos: Path, counts: dict[str, Any], fitting: int
+) -> None:
+    """Writes the config file, and says what it decides."""
+    names = (path.parent / "lists" / "labels.txt").read_text(encoding="utf-8").splitlines()
+    files = [file for file in videos.glob("*/**/*") if file.is_file()]
+    size = sum(file.stat().st_size for file in files) / len(files)
+    write_config_file(
+        path,
+        start,
+        videos=videos,
+        names=names,
+        counts=VideoCounts(counts["train"], counts.get("val", 0), size),
+        fitting=fitting,
+    )
+    cfg = load_config(start.network.config, path)
+    if not start.checkpoint:
+        print_line(SCRATCH)
+    frozen = f", train.freeze {cfg.train.freeze}" if cfg.train.freeze else ""
+    memory = f"{fitting} fit, by the estimate of a full training step"
+    if cfg.run.device != "CPU":
+        memory = f"{fitting} is the recipe's"
+    print_line(
+        f"wrote {path}, which is yours to change: {cfg.run.device}, {len(names)} classes, "
+        f"{counts['train']} training videos, data.batch {cfg.data.batch} ({memory}), "
+        f"{cfg.train.epochs} epochs, train.lr {cfg.train.lr:g}{frozen}"
+    )
+
+
+def check_unused(journey: "Journey", settings: Sequence[str]) -> None:
+    """Raises ValueError if settings of the command line are not those of the config file."""
+    config = journey.network.config
+    for setting in settings:
+        if load_config(config, journey.config, [setting]) != load_config(config, journey.config):
+            raise ValueError(
+                f"--{setting}: {journey.config} exists and has another value; change it there"
+            )
+
+
+class Journey:
+    """The commands of a fine-tuning, in order, and which of them are done.
+
+    `folder` gets lists, good (checked lists), packed, run, report, and finetune.json, which says
+    what is done: a command is repeated if it, or the config file, has changed, or its result is
+    gone.
+    """
+
+    def __init__(self, folder: Path, network: Network):
+        self.folder = folder
+        self.network = network
+        self.config = folder / "finetune.yaml"
+        self.state_file = folder / "finetune.json"
+        self.state: dict[str, Any] = {"origin": None, "done": {}}
+        if self.state_file.is_file():
+            self.state = json.loads(self.state_file.read_text(encoding="utf-8"))
+
+    def check_origin(self, origin: dict[str, Any]) -> None:
+        """Raises ValueError if the folder is of other videos, another recipe or checkpoint."""
+        before = self.state["origin"] or origin
+        for name, value in origin.items():
+            if before[name] != value:
+                raise ValueError(
+                    f"--out: {self.folder} was made with {name} {before[name]}, not {value}; "
+                    "choose another --out"
+                )
+        self.state["origin"] = origin
+
+    def make_lists(self, videos: Path, group: str, val: float) -> dict[str, Any]:
+        command = ["scripts/data/make_lists.py", "--videos", videos, "--out", self.folder / "lists"]
+        command += ["--names", choose_list_names(self.network), "--test", TEST]
+        command += ["--val", val] if val else []
+        command += ["--group", group] if group else []
+        return self.do("make the lists", command, self.folder / "lists" / "labels.txt", text="")
+
+    def run(self, cfg: NetworkConfig, classes: int) -> Optional[int]:
+        """Runs all commands after the config file; prints the result. Returns the exit status."""
+        own = ["--config_path", self.config]
+        shared = ["--network", self.network.name, *own]
+        good = self.folder / "good"
+        if isinstance(cfg.data, VideoData):
+            command = ["scripts/data/check_videos.py", *shared, "--out", good]
+            command += self.name_unchecked_lists(cfg)
+            self.do("check the videos", command, good / "labels.txt")
+            check_good_lists(good, classes)
+            packed = cfg.data.packed
+            if packed is not None:
+                command = ["scripts/data/pack_videos.py", *shared, "--out", packed]
+                self.do("pack the videos", command, packed)
+        run = cfg.run.out
+        trained = self.do("train", [f"{self.network.name}/train.py", *own], run / "best.ckpt")
+        if trained["epochs"] < cfg.train.epochs and not cfg.run.patience:
+            self.forget("train")
+            print_line(f"stopped after {trained['epochs']} epochs; the same command continues")
+            return 1
+        best = ["--checkpoint_path", run / "best.ckpt"]
+        report = self.folder / "report"
+        command = [f"{self.network.name}/eval.py", *own, *best, "--report", report]
+        result = self.do("evaluate the best checkpoint", command, report)
+        command = ["scripts/analysis/plot_training.py", run]
+        self.do("plot the training", command, run / "curves.png")
+        predict = format_command(["scripts/predict.py", *shared, *best, "VIDEO"])
+        print_line(f"report: {report}; training curves: {run / 'curves.png'}")
+        print(f"predict with\n    {predict}", file=sys.stderr)
+        paths = {"config": str(self.config), "report": str(report), "predict": predict}
+        print(json.dumps({**paths, **result}))
+        return None
+
+    def name_unchecked_lists(self, cfg: NetworkConfig) -> list[str]:
+        """The settings that make check_videos.py read the lists as make_lists.py wrote them."""
+        lists = self.folder / "lists"
+        if not isinstance(cfg.data, VideoSet):
+            return [f"--data.lists={lists}"]
+        settings = get_lists(lists, bool(cfg.data.val_list))
+        return [f"--data.{name}={path}" for name, path in settings.items()]
+
+    def do(
+        self, title: str, command: Sequence[Any], result: Path, text: Optional[str] = None
+    ) -> dict[str, Any]:
+        """Runs a command unless it is done; returns the JSON object in its last line of stdout.
+
+        `result` is a file or folder that it writes; `text` the config file it reads, by default
+        ours. Ends this process with its exit status if it fails.
+        """
+        words = [str(word) for word in command]
+        text = self.config.read_text(encoding="utf-8") if text is None else text
+        key = hashlib.sha256("\n".join([*words, text]).encode(errors="surrogateescape")).hexdigest()
+        before = self.state["done"].get(title, {})
+        if before.get("key") == key and result.exists():
+            print_line(f"{title}: done before; delete {result} to repeat it")
+            return before["result"]
+        print(f"{title}:\n    {escape_control(format_command(words))}", file=sys.stderr, flush=True)
+        done = run_command(words)
+        self.state["done"][title] = {"key": key, "result": done}
+        self.write_state()
+        return done
+
+    def forget(self, title: str) -> None:
+        del self.state["done"][title]
+        self.write_state()
+
+    def write_state(self) -> None:
+        with report_write_errors(self.state_file, "--out"):
+            write_text(self.state_file, json.dumps(self.state, indent=1) + "\n")
+
+
+def check_good_lists(folder: Path, classes: int) -> None:
+    """Raises ValueError if a class has no readable video for training or for the test."""
+    for name in ("train", "test"):
+        (path,) = (file for file in folder.glob(f"{name}.*") if file.suffix in (".txt", ".csv"))
+        text = path.read_text(encoding="utf-8", errors="surrogateescape")
+        labels = {int(line.rpartition(" ")[2]) for line in text.splitlines()}
+        missing = sorted(set(range(classes)) - labels)
+        if missing:
+            names = (folder / "labels.txt").read_text(encoding="utf-8").splitlines()
+            raise ValueError(
+                f"{path} has no readable video of {join_names([names[k] for k in missing], 5)}: "
+                f"{path}.bad.tsv has the reasons"
+            )
+
+
+def format_command(words: Sequence[Any]) -> str:
+    """The command line of a script of the zoo for the user's shell."""
+    script, *arguments = map(str, words)
+    folder, _, name = script.rpartition("/")
+    start = ["python", script if Path.cwd() == ROOT else str(ROOT / script)]
+    if is_installed():
+        network = [folder] if folder in list_networks() else []
+        start = ["zoo", Path(name).stem.replace("_", "-"), *network]
+    return shlex.join([*start, *arguments])
+
+
+def run_command(words: Sequence[str]) -> dict[str, Any]:
+    """The JSON object in the last line of stdout of a script of the zoo.
+
+    SIGINT and SIGTERM are passed on to it. If it fails, this process ends with its exit status; the
+    reason is on stderr.
+    """
+    script, *arguments = words
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / script), *arguments], stdout=subprocess.PIPE, text=True
+    )
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda received, _: process.send_signal(received))
+    output = process.stdout.read()
+    if process.wait():
+        sys.exit(process.returncode if process.returncode > 0 else 128 - process.returncode)
+    return json.loads(output.splitlines()[-1])
+
+
+if __name__ == "__main__":
+    cli.run_with_settings(
+        main,
+        __doc__,
+        settings=[
+            name
+            for network in list_networks()
+            for name in list_settings(find_network(network).config)
+        ],
+    )

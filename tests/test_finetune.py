@@ -1,0 +1,301 @@
+"""scripts/finetune.py: the config file by network, user errors, which steps are done, a journey."""
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from scripts import finetune
+from scripts.finetuning.config_file import (
+    VideoCounts,
+    find_recipe,
+    inspect_network,
+    load_start,
+    write_config_file,
+)
+from tests.helpers import (
+    assert_one_line_error,
+    assert_report,
+    build_env,
+    find_smoke_yaml,
+    load_smoke_config,
+    read_result,
+    run_script,
+    save_random_weights,
+)
+from utils.config import ROOT, load_config
+from utils.networks import find_network
+
+SCRIPT = "scripts/finetune.py"
+RECIPES = {
+    "tsm": "tsm_r50_k400_8f",
+    "x3d": "x3d_s_k400_13x6",
+    "mvit_multi": "mvit_multi_plain_s_k400_16x4",
+    "resnet50": "resnet50_r50_imagenet_torchvision",
+}
+NAMES = ["turn left", "turn right", "wave"]
+COUNTS = VideoCounts(train=240, val=30, size=1e6)
+
+
+def write_config(folder: Path, network: str, *settings: str, checkpoint=None, **options):
+    start = load_start(find_recipe(RECIPES[network]), ["run.device=CPU", *settings], checkpoint)
+    options = {"counts": COUNTS, "fitting": 8, "names": NAMES, **options}
+    write_config_file(folder / "finetune.yaml", start, videos=Path("/my videos"), **options)
+    return load_config(find_network(network).config, folder / "finetune.yaml")
+
+
+@pytest.mark.parametrize("network", RECIPES)
+def test_the_config_file_is_the_recipe_for_the_own_classes(network, tmp_path):
+    cfg = write_config(tmp_path, network)
+    recipe = load_config(find_network(network).config, find_recipe(RECIPES[network]))
+    assert cfg.class_counts == (3,)
+    assert cfg.data.batch <= 8
+    steps = 240 // cfg.data.batch
+    assert cfg.train.epochs == min(100, max(10, -(-1500 // steps)))
+    assert (cfg.train.lr, cfg.train.base_batch) == (recipe.train.lr, recipe.train.base_batch)
+    assert (cfg.train.pretrained, cfg.train.freeze) == (None, "")
+    assert cfg.train.warmup_epochs <= 0.2 * cfg.train.epochs
+    assert (cfg.run.keep_best, cfg.run.out) == ("top1", tmp_path / "run")
+    assert 10 <= cfg.train.epochs / cfg.run.eval_every <= 40
+    if network == "resnet50":
+        assert (cfg.data.root, cfg.data.val) == (tmp_path / "lists", "val")
+        return
+    assert cfg.data.root == Path("/my videos")
+    assert cfg.data.packed == tmp_path / "packed"
+    swapped = cfg.data.sets[0] if network == "mvit_multi" else cfg.data
+    assert swapped.swap_labels == ((0, 1),)
+    files = find_network(network).list_annotation_files(cfg)
+    assert {file.path.parent for file in files} == {tmp_path / "good"}
+    assert len({file.path for file in files}) == 3
+
+
+@pytest.mark.parametrize(("network", "norms"), [("tsm", "partial"), ("x3d", "frozen")])
+def test_a_checkpoint_lowers_the_rate_and_freezes_the_backbone_on_a_cpu(network, norms, tmp_path):
+    weights = tmp_path / "weights.ckpt"
+    scratch = write_config(tmp_path, network)
+    cfg = write_config(tmp_path, network, checkpoint=weights)
+    assert cfg.train.lr == pytest.approx(scratch.train.lr / 10)
+    assert cfg.train.epochs < scratch.train.epochs
+    assert (cfg.train.pretrained, cfg.train.new_head) == (weights, True)
+    assert (cfg.train.freeze, cfg.train.batch_norm) == ("backbone", norms)
+    on_device = write_config(tmp_path, network, "run.device=Ascend", checkpoint=weights)
+    assert on_device.train.freeze == ""
+
+
+def test_settings_of_the_command_line_have_precedence_over_the_rules(tmp_path):
+    cfg = write_config(tmp_path, "tsm", "train.epochs=20", "data.batch=30", "run.keep_best=loss")
+    assert (cfg.train.epochs, cfg.data.batch, cfg.run.keep_best) == (20, 30, "loss")
+    assert cfg.train.milestones == (8, 16)
+    assert cfg.run.log_every == 8
+
+
+def test_few_or_small_videos_give_a_small_batch_and_no_pack(tmp_path):
+    cfg = write_config(tmp_path, "tsm", counts=VideoCounts(8, 0, 1e5))
+    assert (cfg.data.batch, cfg.data.packed, cfg.data.val_list) == (2, None, "")
+
+
+def test_settings_that_do_not_fit_together_leave_no_config_file(tmp_path):
+    """The recipe has 50 epochs, and from a checkpoint 20 are enough."""
+    with pytest.raises(ValueError, match="warmup_epochs must be below train.epochs 20, not 30"):
+        write_config(tmp_path, "tsm", "train.warmup_epochs=30", checkpoint=tmp_path / "w.ckpt")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def videos(tmp_path, data_root) -> Path:
+    """Three classes of four videos; `test_left_000.mp4` is one of them."""
+    for path in sorted((data_root / "videos").rglob("*.mp4")):
+        name = path.name.rpartition("_")[0]
+        if name in ("left", "up", "grow"):
+            target = tmp_path / "my videos" / name / f"{path.parent.name}_{path.name}"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.link(path, target)
+    return tmp_path / "my videos"
+
+
+def leave_one_video(folder: Path) -> None:
+    for path in sorted((folder / "up").iterdir())[1:]:
+        path.unlink()
+
+
+def empty(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments", "message"),
+    [
+        (empty, [], "VIDEOS: {} has 0 class folders with videos"),
+        (lambda f: [shutil.rmtree(f / name) for name in ("up", "left")], [], "has 1 class folders"),
+        (leave_one_video, [], "VIDEOS: classes with one video: up; a class needs two"),
+        (lambda f: shutil.rmtree(f), [], "VIDEOS: {} is not a folder"),
+        (None, ["--recipe=tsm_r50_k40_8f"], "unknown recipe tsm_r50_k40_8f; nearest: tsm_r50_k400"),
+        (None, ["--recipe=mvit_multi_smoke"], "--recipe: mvit_multi_smoke trains on 3 data sets"),
+        (None, ["--train.lrr=1"], "unknown setting train.lrr; nearest: lr"),
+        (None, ["--data.root=x"], "--data.root: VIDEOS and --checkpoint decide it"),
+        (None, ["--group=x(.)"], "--group: x(.) names no source for any of 12 files"),
+    ],
+)
+def test_a_user_error_is_one_line_and_writes_nothing(
+    change, arguments, message, videos, run_here, tmp_path
+):
+    if change:
+        change(videos)
+    out = tmp_path / "out"
+    done = run_here(SCRIPT, videos, "--recipe=tsm_smoke", f"--out={out}", *arguments)
+    assert_one_line_error(done, message.format(videos))
+    assert not out.exists()
+
+
+def test_a_checkpoint_of_another_network_is_refused(tmp_path):
+    tiny = ["model.first_width=8", "data.segments=2", "data.crop=32", "run.device=CPU"]
+    weights = save_random_weights(load_smoke_config("tsm", *tiny), tmp_path / "w.ckpt", "tsm")
+    settings = ["data.crop=32", "data.frames=4", "data.scales=[32,32]", "run.device=CPU"]
+    start = load_start(find_smoke_yaml("x3d"), settings, weights)
+    with pytest.raises(ValueError, match="w.ckpt does not fit this network"):
+        inspect_network(start)
+    own = load_start(find_smoke_yaml("tsm"), tiny, weights)
+    assert inspect_network(own) > 16
+
+
+@pytest.fixture
+def journey(tmp_path, monkeypatch):
+    """A journey whose commands write one file; `commands` lists them."""
+    commands = []
+
+    def run(words: list[str]) -> dict:
+        commands.append(words)
+        (tmp_path / "result").touch()
+        return {"number": len(commands)}
+
+    monkeypatch.setattr(finetune, "run_command", run)
+    (tmp_path / "finetune.yaml").write_text("a")
+    journey = finetune.Journey(tmp_path, find_network("tsm"))
+    journey.commands = commands
+    return journey
+
+
+def test_a_step_is_repeated_if_something_has_changed(journey, tmp_path, capsys):
+    result = tmp_path / "result"
+    assert journey.do("train", ["tsm/train.py", 1], result) == {"number": 1}
+    assert "train:\n    python " in capsys.readouterr().err
+    again = finetune.Journey(tmp_path, find_network("tsm"))
+    assert again.do("train", ["tsm/train.py", 1], result) == {"number": 1}
+    assert f"train: done before; delete {result} to repeat it" in capsys.readouterr().err
+    assert again.do("train", ["tsm/train.py", 2], result) == {"number": 2}
+    (tmp_path / "finetune.yaml").write_text("b")
+    assert again.do("train", ["tsm/train.py", 2], result) == {"number": 3}
+    result.unlink()
+    assert again.do("train", ["tsm/train.py", 2], result) == {"number": 4}
+    assert journey.commands[1] == ["tsm/train.py", "2"]
+
+
+def test_a_folder_of_other_videos_is_refused(journey):
+    journey.check_origin({"videos": "/a", "recipe": "x"})
+    with pytest.raises(ValueError, match="was made with videos /a, not /b; choose another --out"):
+        journey.check_origin({"videos": "/b", "recipe": "x"})
+
+
+def test_a_class_without_a_readable_video_is_named(tmp_path):
+    (tmp_path / "labels.txt").write_text("jump\nrun\n")
+    (tmp_path / "train.txt").write_text("jump/a.mp4 0\nrun/b.mp4 1\n")
+    (tmp_path / "test.txt").write_text("jump/c.mp4 0\n")
+    with pytest.raises(ValueError, match=r"test.txt has no readable video of run: .*bad.tsv"):
+        finetune.check_good_lists(tmp_path, 2)
+
+
+def test_a_command_that_fails_ends_the_journey_with_its_status(tmp_path, capfd):
+    command = ["scripts/data/make_lists.py", "--videos", str(tmp_path / "no"), "--out", "x"]
+    with pytest.raises(SystemExit) as end:
+        finetune.run_command(command)
+    assert end.value.code == 2
+    assert "is not a folder" in capfd.readouterr().err
+
+
+SLEEPER = """
+import json, pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(print(json.dumps({"stopped": 1}))))
+pathlib.Path(sys.argv[1]).touch()
+time.sleep(60)
+"""
+
+
+def test_a_signal_is_passed_on_to_the_command(tmp_path):
+    (tmp_path / "sleeper.py").write_text(SLEEPER)
+    flag = tmp_path / "started"
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def stop() -> None:
+        while not flag.exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    try:
+        assert finetune.run_command([str(tmp_path / "sleeper.py"), str(flag)]) == {"stopped": 1}
+    finally:
+        thread.join()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def test_a_training_that_was_stopped_is_not_evaluated(tmp_path, monkeypatch, capsys):
+    """The next run of the command trains on."""
+    commands = []
+    monkeypatch.setattr(
+        finetune, "run_command", lambda words: commands.append(words[0]) or {"epochs": 2.5}
+    )
+    cfg = write_config(tmp_path, "resnet50")
+    journey = finetune.Journey(tmp_path, find_network("resnet50"))
+    assert journey.run(cfg, 3) == 1
+    assert "stopped after 2.5 epochs; the same command continues" in capsys.readouterr().err
+    assert finetune.Journey(tmp_path, find_network("resnet50")).run(cfg, 3) == 1
+    assert commands == ["resnet50/train.py"] * 2
+
+
+TINY = ["--model.first_width=8", "--data.segments=2", "--data.crop=32", "--data.resize=40"]
+TINY += ["--data.batch=3", "--train.epochs=2", "--run.device=CPU", "--run.engine=mindspore"]
+
+
+@pytest.mark.slow
+def test_the_journey_leads_from_videos_to_a_prediction(videos, tmp_path):
+    """From random weights, then from the weights of that run; the second run skips all steps."""
+    shutil.copy(videos / "up" / "test_up_000.mp4", videos / "up" / "damaged.mp4")
+    with open(videos / "up" / "damaged.mp4", "r+b") as file:
+        file.truncate(2000)
+    out = tmp_path / "out"
+    command = [SCRIPT, videos, "--recipe=tsm_smoke", f"--out={out}", *TINY]
+    command.append(f"--data.packed={out / 'packed'}")
+    done = run_script(*command)
+    result = read_result(done)
+    assert_report(out / "report", result)
+    assert "no --checkpoint: the training starts from random weights" in done.stderr
+    assert "damaged.mp4" not in (out / "good" / "train.txt").read_text()
+    assert (out / "run" / "curves.png").is_file()
+    assert list((out / "packed").rglob("*.mindrecord*"))
+    assert json.loads((out / "run" / "best.json").read_text())["keep_best"] == "top1"
+    before = (out / "finetune.yaml").read_bytes()
+    again = run_script(*command)
+    assert read_result(again) == result
+    assert again.stderr.count("done before; delete") == 6
+    assert f"using {out}/finetune.yaml as it is" in again.stderr
+    assert (out / "finetune.yaml").read_bytes() == before
+    assert_one_line_error(run_script(*command, "--train.lr=3"), "exists and has another value")
+    weights = f"--checkpoint={result['checkpoint']}"
+    tuned = run_script(*command[:3], f"--out={out}2", weights, *TINY, "--train.epochs=1")
+    assert "train.freeze backbone: 2 of " in tuned.stderr
+    words = shlex.split(read_result(tuned)["predict"])
+    words[0] = sys.executable
+    words[-1:] = [str(videos / "up" / "test_up_000.mp4"), f"--out={tmp_path / 'predicted'}"]
+    predicted = subprocess.run(words, env=build_env(), cwd=ROOT, capture_output=True, text=True)
+    assert predicted.returncode == 0, predicted.stderr
