@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from tsm import transforms
 from tsm.config import Config
 from tsm.dataset import cut_views, get_annotation_file, sample_frame_indices
 from utils.evaluate.predict import Head, Window
@@ -20,6 +21,7 @@ class TSMHead(Head):
         self.names_file = get_annotation_file(cfg, "test").path.with_name("labels.txt")
         self.clips = cfg.eval.clips
         self.crops = cfg.eval.crops
+        self.short_side = cfg.data.resize
         self.raw_scores = cfg.model.before_softmax
 
     def frame_indices(self, window: Window) -> np.ndarray:
@@ -36,6 +38,11 @@ class TSMHead(Head):
             crops=self.crops,
             size=self.cfg.test_crop,
         )
+
+    def resize(self, frame: np.ndarray) -> np.ndarray:
+        height, width = frame.shape[:2]
+        size = transforms.short_side_size(width, height, self.short_side)
+        return transforms.resize(frame[None], *size)[0]
 
     def preview_frames(self, views: np.ndarray) -> np.ndarray:
         """The first frame of each segment; for flow its x component in grey."""
