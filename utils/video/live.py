@@ -144,10 +144,13 @@ class ReopeningSource(StreamSource):
                             return
                         if not self.is_live and seconds <= last:
                             continue  # a file at an address starts again at its beginning
+                        position = round((seconds + offset) * self.fps)
+                        if self.is_live and number - position > self.fps:
+                            continue  # a second ahead: its rate is above the stated one
                         self.reopened += failure is not None
                         failure = None
                         last = seconds
-                        number = max(number + 1, round((seconds + offset) * self.fps))
+                        number = max(number + 1, position)
                         yield Frame(
                             number, seconds=seconds + offset, pixels=pixels, restarts=restarts
                         )
@@ -290,6 +293,8 @@ def explain_failure(error: Any, stall: float) -> str:
 
     if isinstance(error, ExitError):
         return f"no data came for {stall:g} s"
+    if error.errno == errno.EIO and error.log and error.log[1] == "tcp":
+        return error.log[2].strip()  # the host has no address
     sudden_end = error.errno == errno.EIO
     if not sudden_end and not isinstance(error, (ArgumentError, EOFError, InvalidDataError)):
         return error.strerror

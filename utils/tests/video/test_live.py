@@ -136,6 +136,22 @@ def test_an_address_without_a_video_is_one_line(answer, words):
     assert "\n" not in str(error.value)
 
 
+def test_a_host_without_an_address_is_named():
+    line = "Failed to resolve hostname cam: Name or service not known"
+    error = av.error.OSError(5, "Input/output error", "rtsp://cam", (16, "tcp", f"{line}\n"))
+    assert live.explain_failure(error, 10.0) == line
+
+
+def test_a_camera_above_its_stated_rate_is_thinned(monkeypatch):
+    """Its frames would otherwise get later and later times."""
+    pairs = ((k / 60, np.zeros((4, 4, 3), np.uint8)) for k in range(600))
+    connection = live.Connection(30.0, True, pairs)
+    source = live.ReopeningSource("camera", lambda: connection, retry=0.0)
+    numbers = [frame.number for frame in source.frames()]
+    assert numbers == list(range(len(numbers)))
+    assert abs(len(numbers) - 300) < 35
+
+
 def test_a_stalled_source_does_not_hang(stream):
     with serve(Answer(stream[: len(stream) // 2], stall=True)) as (address, _):
         source = open_source(address, 0.0, [], stall=0.3)
