@@ -44,6 +44,8 @@ class PredictSettings(NamedTuple):
     top: int
     window: Optional[float]
     step: Optional[float]
+    threshold: float
+    save: Optional[Path]
 
     def build_runner(self) -> Predictor:
         model = build_model(
@@ -53,7 +55,13 @@ class PredictSettings(NamedTuple):
             labels=self.labels,
         )
         return Predictor(
-            model, folder=self.folder, top=self.top, window=self.window, step=self.step
+            model,
+            folder=self.folder,
+            top=self.top,
+            window=self.window,
+            step=self.step,
+            threshold=self.threshold,
+            save=self.save,
         )
 
     def compute_digest(self) -> str:
