@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tsm.config import Config
-from utils.networks import Network
+from utils.networks import CamCells, Network
 
 if TYPE_CHECKING:
     from tsm.convert import TSMNames
@@ -100,6 +102,18 @@ class TSMNetwork(Network[Config]):
         from tsm.convert import TSMNames
 
         return TSMNames()
+
+    def find_cam_cells(self, net: TSM) -> CamCells:
+        """The last stage, whose batch are the frames of the clip."""
+        from tsm.mobilenet import MobileNetV2
+
+        trunk = net.base_model
+        if isinstance(trunk, MobileNetV2):
+            layer, classifier = trunk.features, trunk.classifier
+        else:
+            layer, classifier = trunk.layer4, trunk.fc
+        scores = classifier if net.new_fc is None else net.new_fc
+        return CamCells(layer, scores=[scores], arrange=np.asarray)
 
     def build_golden_case(self, case: dict[str, Any], depthwise_impl: str = "frames") -> TSMCase:
         from tsm.golden_case import TSMCase

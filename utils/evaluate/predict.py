@@ -83,12 +83,19 @@ class Head(abc.ABC):
         `positions` has the shape of `frame_indices` and holds their indices in `frames`.
         """
 
+    def select_preview_views(self, views: np.ndarray) -> np.ndarray:
+        """The views (clips, ...) of the middle crop of each clip.
+
+        `views` are the crops of the first clip, then of the second, ...
+        """
+        return views[self.crops // 2 :: self.crops]
+
     def preview_frames(self, views: np.ndarray) -> np.ndarray:
         """The frames of the middle crop of each clip: uint8 (clips, T, H, W, 3).
 
-        Views (V, 3, T, H, W) are the crops of the first clip, then of the second, ...
+        Views are (V, 3, T, H, W).
         """
-        return views[self.crops // 2 :: self.crops].transpose(0, 2, 3, 4, 1)
+        return self.select_preview_views(views).transpose(0, 2, 3, 4, 1)
 
     def find_names(self) -> Sequence[str]:
         """Class names without a file from the user; empty if there are none."""

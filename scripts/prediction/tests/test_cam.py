@@ -1,0 +1,131 @@
+"""scripts/prediction/cam.py against PyTorch, and its pictures."""
+
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from mindspore import Tensor, nn, ops
+
+from scripts.prediction.cam import GradCam, blend, compute_heat_maps, find_rate, scale_maps
+from tests.helpers import load_smoke_config, run_script
+from utils.config import ROOT
+from utils.evaluate.predict import Head, Window
+from utils.networks import CamCells, find_network, list_networks
+from utils.testing.golden import generate_input, load_case
+
+RECORDED = json.loads(Path(__file__).with_name("cam.json").read_text())
+
+
+@pytest.mark.parametrize("record", RECORDED, ids=lambda record: Path(record["case"]).stem)
+def test_heat_maps_equal_those_of_pytorch(record):
+    network = find_network(record["case"].split("/")[0])
+    net = network.build_golden_case(load_case(ROOT / record["case"])).build_model()
+    clip = generate_input(record["input_seed"], record["input_shape"])
+    maps = compute_heat_maps(
+        net,
+        cells=network.find_cam_cells(net),
+        clip=clip,
+        head=record["head"],
+        label=record["label"],
+    )
+    expected = np.array(record["maps"])
+    assert np.ptp(expected) > 0.2 * expected.max(), "a map without a pattern shows nothing"
+    np.testing.assert_allclose(maps, expected, atol=1e-4 * expected.max())
+    frames = {"resnet50": 1, "tsm": clip.shape[0]}.get(network.name, clip.shape[1])
+    scaled = scale_maps(maps, (frames, *clip.shape[-2:]))
+    assert scaled.max() == 1
+    assert scaled.sum() == pytest.approx(record["scaled"]["sum"], rel=1e-3)
+    np.testing.assert_allclose(scaled[0].diagonal(), record["scaled"]["diagonal"], atol=1e-3)
+
+
+@pytest.mark.parametrize("network", list_networks())
+def test_the_cases_are_of_all_networks(network):
+    assert network in {record["case"].split("/")[0] for record in RECORDED}
+
+
+@pytest.mark.slow
+def test_the_recorded_heat_maps_are_the_results_of_the_torch_networks():
+    pytest.importorskip("torch")
+    done = run_script("scripts/prediction/tests/cam_reference.py", "--check")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+class Corner(nn.Cell):
+    """Class 1 counts the first channel, class 0 the second; scores are probabilities."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Identity()
+        self.scores = nn.Dense(2, 2, Tensor(np.float32([[0, 1], [1, 0]])), has_bias=False)
+
+    def construct(self, x):
+        return ops.softmax(self.scores(self.layer(x).mean((2, 3))), -1)
+
+
+def test_a_heat_map_shows_where_the_class_gets_its_score():
+    net = Corner().set_train(False)
+    cells = CamCells(net.layer, scores=[net.scores], arrange=np.asarray)
+    clip = np.zeros((2, 3, 3), np.float32)
+    clip[0, 0, 0] = 9  # for class 1
+    clip[1, 2, 2] = 9
+    clip[1, 0, 1] = -9  # against class 0
+    for label, (y, x) in {1: (0, 0), 0: (2, 2)}.items():
+        maps = compute_heat_maps(net, cells=cells, clip=clip, head=0, label=label)
+        assert maps.shape == (1, 3, 3)
+        assert maps[0, y, x] == pytest.approx(9 / 9)
+        assert np.count_nonzero(maps) == 1
+    assert not net.layer._forward_hook, "the Cell keeps no hook"
+
+
+def test_maps_are_placed_centre_on_centre_and_scaled_to_one():
+    maps = np.float32([[[0, 0], [0, 0]], [[0, 8], [0, 0]]])
+    scaled = scale_maps(maps, (4, 8, 8))
+    assert scaled.shape == (4, 8, 8)
+    assert scaled.max() == 1
+    assert np.unravel_index(scaled.argmax(), scaled.shape) == (3, 0, 6)
+    np.testing.assert_allclose(scaled[:, 0, 7], [0, 0.25, 0.75, 1])
+    assert not scale_maps(np.zeros_like(maps), (4, 8, 8)).any()
+
+
+def test_the_colour_of_a_frame_follows_the_heat_map():
+    frames = np.full((1, 2, 2, 3), 100, np.uint8)
+    heat = np.float32([[[0, 1], [0.5, 0]]])
+    result = blend(frames, heat)
+    levels = np.uint8([[0, 255, 128]])
+    colors = cv2.applyColorMap(levels, cv2.COLORMAP_TURBO)[0, :, ::-1].astype(int)
+    for (y, x), color in zip([(0, 0), (0, 1), (1, 0)], colors):
+        assert np.abs(result[0, y, x] - (50 + color / 2)).max() <= 0.5
+    red, _, blue = result[0, 0, 1].astype(int)
+    assert red > blue, "hot is red"
+
+
+class EveryTenthFrame(Head):
+    """Clips of four frames, a third of a second apart at 30 frames a second."""
+
+    clips = 2
+
+    def frame_indices(self, window):
+        return np.array([[0, 10, 20, 30], [50, 60, 70, 80]]) * (window.length > 1)
+
+    def make_views(self, frames, positions):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(("fps", "expected"), [(60.0, 6), (0.0, 3), (2.0, 1), (900.0, 30)])
+def test_a_video_of_heat_maps_plays_at_the_speed_of_the_video(fps, expected):
+    assert find_rate(EveryTenthFrame(), Window(0, 100, fps), 4) == pytest.approx(expected)
+    assert find_rate(EveryTenthFrame(), Window(0, 1, fps), 4) == 30, "one frame, four times"
+
+
+def test_an_exported_file_and_an_unknown_class_are_refused():
+    cfg = load_smoke_config("tsm")
+    for suffix in (".onnx", ".mindir"):
+        with pytest.raises(ValueError, match=f"^--cam: net{suffix} has no gradients"):
+            GradCam(find_network("tsm"), cfg, f"net{suffix}")
+    with pytest.raises(ValueError, match="^--cam_class 8: the 8 classes count from 0"):
+        GradCam(find_network("tsm"), cfg=cfg, path="net.ckpt", label=8)
+    cfg = load_smoke_config("mvit_multi")
+    with pytest.raises(ValueError, match="^--cam_class: the network has several data sets"):
+        GradCam(find_network("mvit_multi"), cfg=cfg, path="net.ckpt", label=0)
