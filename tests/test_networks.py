@@ -120,6 +120,14 @@ def test_every_method_of_a_network_works(name, tmp_path):
             network.build_golden_case({})
     results["build_golden_case"] = True
 
+    if name in SMALL_CASES:
+        cells = results["find_cam_cells"] = network.find_cam_cells(net)
+        assert len(cells.scores) == len(heads)
+    else:
+        with pytest.raises(ValueError, match=f"{name} does not name the layer") as error:
+            network.find_cam_cells(net)
+        results["find_cam_cells"] = error.value
+
     weights = save_random_weights(cfg, tmp_path / "net.ckpt", name)
     stream = (cfg, str(weights), str(sample), heads[0], 1, 1000.0, tmp_path)
     if name == "tsm":

@@ -7,10 +7,9 @@ gradient over height and width, one for each frame of the maps, as in PySlowFast
 MindSpore computes it eagerly and in float32, whatever `run.engine` is.
 """
 
-import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Callable, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import cv2
 import mindspore as ms
@@ -36,50 +35,39 @@ class Overlay(NamedTuple):
 
 
 class GradCam:
-    """Draws the heat maps of the network of a checkpoint.
+    """Draws the heat maps of the network of a checkpoint, whose data sets are `heads`.
 
-    `label` is the class to explain; by default the most probable one. `start` is called before
-    MindSpore is used. Raises ValueError for a file without gradients or for an unknown class.
+    `label` is the class to explain; by default the most probable one.
     """
 
     def __init__(
         self,
         network: Network,
         cfg: NetworkConfig,
+        heads: Sequence[Head],
         path: str,
         label: Optional[int] = None,
-        start: Callable = lambda: None,
     ):
-        if Path(path).suffix in (".onnx", ".mindir"):
-            raise ValueError(f"--cam: {path} has no gradients; give the checkpoint behind it")
-        self.heads = network.build_heads(cfg)
-        self.network = network
-        self.cfg = cfg
-        self.path = path
+        self.heads = heads
         self.label = label
-        self.start = start
-        check_label(label, self.heads)
-
-    @functools.cached_property
-    def net(self) -> nn.Cell:
-        self.start()
-        return load_checkpoint(self.network, cfg=self.cfg, path=self.path, level="O0")
+        self.net = load_checkpoint(network, cfg=cfg, path=path, level="O0")
+        self.cells = network.find_cam_cells(self.net)
 
     def overlay(self, views: np.ndarray, head: int, probabilities: np.ndarray) -> Overlay:
         """The heat maps of one window's `views` (V, ...), over the frames that a preview shows."""
         label = int(np.argmax(probabilities)) if self.label is None else self.label
         frames = self.heads[head].preview_frames(views)
-        clips = self.heads[head].select_preview_views(views)
-        cells = self.network.find_cam_cells(self.net)
         result = np.empty_like(frames)
-        for k, clip in enumerate(clips):
-            maps = compute_heat_maps(self.net, cells=cells, clip=clip, head=head, label=label)
+        for k, clip in enumerate(self.heads[head].select_preview_views(views)):
+            maps = compute_heat_maps(self.net, cells=self.cells, clip=clip, head=head, label=label)
             result[k] = blend(frames[k], scale_maps(maps, frames.shape[1:4]))
         return Overlay(result, label)
 
 
-def check_label(label: Optional[int], heads: Sequence[Head]) -> None:
-    """Raises ValueError if the classes have no such label, or if it is not clear of which set."""
+def check_options(path: str, label: Optional[int], heads: Sequence[Head]) -> None:
+    """Raises ValueError for a file without gradients, or for a label that is no class."""
+    if Path(path).suffix in (".onnx", ".mindir"):
+        raise ValueError(f"--cam: {path} has no gradients; give the checkpoint that it is made of")
     if label is None:
         return
     if len(heads) > 1:

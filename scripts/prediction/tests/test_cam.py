@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
 
-from scripts.prediction.cam import GradCam, blend, compute_heat_maps, find_rate, scale_maps
+from scripts.prediction.cam import blend, check_options, compute_heat_maps, find_rate, scale_maps
 from tests.helpers import load_smoke_config, run_script
 from utils.config import ROOT
 from utils.evaluate.predict import Head, Window
@@ -120,12 +120,12 @@ def test_a_video_of_heat_maps_plays_at_the_speed_of_the_video(fps, expected):
 
 
 def test_an_exported_file_and_an_unknown_class_are_refused():
-    cfg = load_smoke_config("tsm")
+    heads = find_network("tsm").build_heads(load_smoke_config("tsm"))
+    check_options("net.ckpt", 7, heads)
     for suffix in (".onnx", ".mindir"):
         with pytest.raises(ValueError, match=f"^--cam: net{suffix} has no gradients"):
-            GradCam(find_network("tsm"), cfg, f"net{suffix}")
+            check_options(f"net{suffix}", None, heads)
     with pytest.raises(ValueError, match="^--cam_class 8: the 8 classes count from 0"):
-        GradCam(find_network("tsm"), cfg=cfg, path="net.ckpt", label=8)
-    cfg = load_smoke_config("mvit_multi")
+        check_options("net.ckpt", 8, heads)
     with pytest.raises(ValueError, match="^--cam_class: the network has several data sets"):
-        GradCam(find_network("mvit_multi"), cfg=cfg, path="net.ckpt", label=0)
+        check_options("net.ckpt", 0, [*heads, *heads])
