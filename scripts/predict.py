@@ -2,6 +2,7 @@
 
     python scripts/predict.py --config_path Y --checkpoint_path C VIDEO_OR_FOLDER [...]
         [--labels FILE] [--top 5] [--out DIR] [--window SECONDS] [--step SECONDS]
+        [--cam] [--cam_class LABEL]
         [--executor processes|dask:ADDRESS] [--part I/N] [--stream] [--fps N]
         [--section.key=value ...]
 
@@ -17,6 +18,9 @@ video, and `NAME.png` into DIR, by default `predictions` beside the checkpoint; 
 object: predictions, failed, out, seconds. Exit status 1 if some of the videos could not be read, 2
 if none could.
 
+--cam also draws what speaks for the best class: `NAME_cam.png` and, of videos, `NAME_cam.mp4`.
+--cam_class is another class. Docs: docs/cam.md.
+
 `--executor dask:ADDRESS` predicts on a Dask cluster; else this process predicts. `--part I/N`
 predicts part I of N of the videos, from 1 to N. When all parts have ended, run the command without
 `--part`: it writes both files, and predicts what a part has left. Docs: docs/many_machines.md.
@@ -27,6 +31,7 @@ the number of frames per second. Docs: docs/predict.md.
 """
 
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Optional
@@ -43,7 +48,7 @@ from scripts.prediction.files import list_videos, write_predictions
 from scripts.prediction.jobs import PredictSettings, run_on_cluster
 from utils import cli, log, runtime
 from utils.config import NetworkConfig
-from utils.evaluate.predict import assign_class_names
+from utils.evaluate.predict import Head, assign_class_names
 from utils.networks import Network
 from utils.runtime import Runtime
 
@@ -65,6 +70,8 @@ def main(
     out: Optional[Path] = None,
     executor: Executor = PROCESSES,
     part: Optional[PartOption] = None,
+    cam: bool = False,
+    cam_class: Optional[cli.NonNegativeInt] = None,
 ) -> int:
     if step == 0:
         raise ValueError("--step must be above 0 seconds; without it, windows follow each other")
@@ -73,6 +80,8 @@ def main(
         raise ValueError("--stream takes one VIDEO, --fps goes with it, --window and --step do not")
     if stream and (part or executor != PROCESSES):
         raise ValueError("--stream reads in this process: --part and --executor do not go with it")
+    if stream and cam:
+        raise ValueError("--cam: a stream has no heat maps; leave one of both options out")
     if not (stream and videos[0].isdecimal()):
         reads_videos = bool(network.list_annotation_files(cfg))
         videos = list_videos(videos, SUFFIXES if reads_videos else IMAGE_SUFFIXES)
@@ -80,6 +89,7 @@ def main(
         raise ValueError(f"--stream takes one VIDEO, and the folder has {len(videos)}")
     heads = network.build_heads(cfg)
     assign_class_names(heads, labels)
+    check_cam(cam, label=cam_class, path=checkpoint_path, heads=heads)
     folder = out or Path(checkpoint_path).parent / "predictions"
     log.start_log(Runtime())
     if stream:
@@ -104,6 +114,8 @@ def main(
         top=top,
         window=window,
         step=step,
+        cam=cam,
+        cam_class=cam_class,
     )
     run_jobs = partial(run_on_cluster, settings, executor)
     if executor == PROCESSES:
@@ -113,6 +125,18 @@ def main(
     )
     log.print_result(result, Runtime())
     return 1 if result["failed"] else 0
+
+
+def check_cam(cam: bool, label: Optional[int], path: str, heads: Sequence[Head]) -> None:
+    """Raises ValueError if --cam or --cam_class does not fit the network or its file."""
+    if label is not None and not cam:
+        raise ValueError("--cam_class chooses the class of --cam: give both")
+    if cam and Path(path).suffix in (".onnx", ".mindir"):
+        raise ValueError(f"--cam: {path} has no gradients; give the checkpoint that it is made of")
+    if label is not None and len(heads) > 1:
+        raise ValueError("--cam_class: the network has several data sets; leave it out")
+    if label is not None and label >= heads[0].classes:
+        raise ValueError(f"--cam_class {label}: the {heads[0].classes} classes count from 0")
 
 
 if __name__ == "__main__":

@@ -64,18 +64,6 @@ class GradCam:
         return Overlay(result, label)
 
 
-def check_options(path: str, label: Optional[int], heads: Sequence[Head]) -> None:
-    """Raises ValueError for a file without gradients, or for a label that is no class."""
-    if Path(path).suffix in (".onnx", ".mindir"):
-        raise ValueError(f"--cam: {path} has no gradients; give the checkpoint that it is made of")
-    if label is None:
-        return
-    if len(heads) > 1:
-        raise ValueError("--cam_class: the network has several data sets; leave it out")
-    if label >= heads[0].classes:
-        raise ValueError(f"--cam_class {label}: the {heads[0].classes} classes count from 0")
-
-
 def compute_heat_maps(
     net: nn.Cell, cells: CamCells, clip: np.ndarray, head: int, label: int
 ) -> np.ndarray:

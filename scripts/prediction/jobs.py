@@ -6,13 +6,16 @@ import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from scripts.executors.process_pool import CrashError, run_all
 from scripts.prediction.records import Job, Predictor
-from utils.api import build_model
+from utils.api import Model, build_model, start_device
 from utils.config import NetworkConfig
 from utils.networks import find_network
+
+if TYPE_CHECKING:
+    from scripts.prediction.cam import GradCam
 
 
 class PredictSettings(NamedTuple):
@@ -26,6 +29,8 @@ class PredictSettings(NamedTuple):
     top: int
     window: Optional[float]
     step: Optional[float]
+    cam: bool
+    cam_class: Optional[int]
 
     def build_predictor(self) -> Predictor:
         model = build_model(
@@ -35,7 +40,22 @@ class PredictSettings(NamedTuple):
             labels=self.labels,
         )
         return Predictor(
-            model, folder=self.folder, top=self.top, window=self.window, step=self.step
+            model,
+            folder=self.folder,
+            top=self.top,
+            window=self.window,
+            step=self.step,
+            cam=self.build_cam(model) if self.cam else None,
+        )
+
+    def build_cam(self, model: Model) -> "GradCam":
+        """MindSpore computes heat maps, also if another engine computes the scores."""
+        from scripts.prediction.cam import GradCam
+
+        start_device(self.cfg.run)
+        path = self.checkpoint_path
+        return GradCam(
+            model.network, cfg=self.cfg, heads=model.heads, path=path, label=self.cam_class
         )
 
     def compute_digest(self) -> str:

@@ -4,7 +4,7 @@ import csv
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import starmap
 from pathlib import Path
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from utils.files import open_replacement
 from utils.messages import format_line
 from utils.progress import track
 from utils.video.reader import VideoError
+
+if TYPE_CHECKING:
+    from scripts.prediction.cam import GradCam, Overlay
 
 Job = tuple[str, str]  # a video, and the name of its files
 
@@ -45,6 +48,7 @@ class Predictor:
     """Predicts videos with one model and writes the results into `folder`.
 
     Records list the `top` classes; `window` and `step` are the seconds of `split_into_windows`.
+    `cam` draws heat maps too.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class Predictor:
         top: int,
         window: Optional[float] = None,
         step: Optional[float] = None,
+        cam: Optional["GradCam"] = None,
     ):
         self.model = model
         self.heads = model.heads
@@ -61,6 +66,7 @@ class Predictor:
         self.top = top
         self.window = window
         self.step = step
+        self.cam = cam
 
     def run_jobs(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, dict]]:
         """The record of each job; that of a broken video has an `error`."""
@@ -90,29 +96,48 @@ class Predictor:
         by_head = [np.stack(probs) for probs in zip(*by_window)]  # (windows, classes) each
         means = [probs.mean(axis=0) for probs in by_head]
         record.update(rank_all(self.heads, means, self.top))
-        record["picture"] = self.draw_preview(video, name=name, result=best, windows=len(windows))
+        title = describe_window(video, best.window, len(windows))
+        record["picture"] = self.draw_preview(f"{name}.png", title, best)
+        if self.cam is not None:
+            record["cam"] = self.draw_heat_maps(f"{name}_cam", title, best)
         if len(windows) > 1:
             record.update(self.write_timeline(video, name=name, windows=windows, by_head=by_head))
         return record
 
-    def draw_preview(self, video: str, name: str, result: WindowResult, windows: int) -> str:
-        title = format_line(Path(video).name, TITLE_LENGTH)
-        if windows > 1:
-            start, end = result.window.span
-            title += f", {start:.1f} to {end:.1f} s, the most confident of {windows} windows"
+    def draw_preview(
+        self, file: str, title: str, result: WindowResult, overlays: Sequence["Overlay"] = ()
+    ) -> str:
+        """Draws the frames that the network read, or `overlays`, one for each head."""
         rows = []
-        for head, views, probs in zip(self.heads, result.views, result.probabilities):
-            frames = head.preview_frames(views)
+        for k, head in enumerate(self.heads):
+            frames = head.preview_frames(result.views[k])
             times = preview_times(head, result.window, frames.shape[:2])
-            entries = rank_classes(head, probs, self.top)
-            rows.append(
-                predict_plots.PreviewRow(
-                    describe_views(head), frames=frames, entries=entries, times=times
-                )
-            )
-        path = self.folder / f"{name}.png"
+            entries = rank_classes(head, result.probabilities[k], self.top)
+            caption = describe_views(head)
+            if overlays:
+                frames = overlays[k].frames
+                label = overlays[k].label
+                name = predict_plots.format_class(head.name_classes()[label], label)
+                caption = f"red: what speaks for {name}; {caption}"
+            row = predict_plots.PreviewRow(caption, frames=frames, entries=entries, times=times)
+            rows.append(row)
+        path = self.folder / file
         predict_plots.draw_preview(path, title, rows)
         return str(path)
+
+    def draw_heat_maps(self, name: str, title: str, result: WindowResult) -> list[str]:
+        """Draws the heat maps of all heads as a picture, and as a video each; returns the files."""
+        from scripts.prediction.cam import find_rate, write_clips
+
+        results = enumerate(zip(result.views, result.probabilities))
+        overlays = [self.cam.overlay(views, k, probs) for k, (views, probs) in results]
+        paths = [self.draw_preview(f"{name}.png", title=title, result=result, overlays=overlays)]
+        for head, (frames, _) in zip(self.heads, overlays):
+            if frames.shape[1] > 1:
+                path = self.folder / f"{name}{'_' if head.name else ''}{head.name}.mp4"
+                write_clips(path, frames, find_rate(head, result.window, frames.shape[1]))
+                paths.append(str(path))
+        return paths
 
     def write_timeline(
         self, video: str, name: str, windows: list[Window], by_head: list[np.ndarray]
@@ -134,6 +159,15 @@ class Predictor:
             (entry,) = ranking.get("joint") or ranking["top"]
             best.append({"start": round(start, 3), "end": round(end, 3), **entry})
         return {"csv": str(table), "timeline": str(plot), "windows": best}
+
+
+def describe_window(video: str, window: Window, windows: int) -> str:
+    """The title of the pictures of the most confident one of all windows."""
+    title = format_line(Path(video).name, TITLE_LENGTH)
+    if windows == 1:
+        return title
+    start, end = window.span
+    return f"{title}, {start:.1f} to {end:.1f} s, the most confident of {windows} windows"
 
 
 def preview_times(head: Head, window: Window, shape: tuple) -> Optional[np.ndarray]:

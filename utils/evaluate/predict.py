@@ -26,7 +26,7 @@ DEFAULT_FPS = 30.0  # of a video without a frame rate
 LONG_VIDEO = 30.0
 WINDOW = 10.0
 TITLE_LENGTH = 60  # characters of a file's name in a title
-NAME_BYTES = 255 - len("_timeline.png.tmp") - 5  # of 255 that a file's name may have; 5: a number
+NAME_BYTES = 190  # of 255 that a file's name may have; endings and temporary names take the rest
 
 
 @dataclass(frozen=True)

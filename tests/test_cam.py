@@ -3,19 +3,22 @@
 import json
 from pathlib import Path
 
+import av
 import cv2
 import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
 
-from scripts.prediction.cam import blend, check_options, compute_heat_maps, find_rate, scale_maps
-from tests.helpers import load_smoke_config, run_script
+from scripts.predict import check_cam
+from scripts.prediction.cam import blend, compute_heat_maps, find_rate, scale_maps
+from tests.helpers import find_smoke_yaml, load_smoke_config, run_script, save_random_weights
+from tests.test_networks import TOY, draw_samples
 from utils.config import ROOT
 from utils.evaluate.predict import Head, Window
 from utils.networks import CamCells, find_network, list_networks
 from utils.testing.golden import generate_input, load_case
 
-RECORDED = json.loads(Path(__file__).with_name("cam.json").read_text())
+RECORDED = json.loads((ROOT / "tests/golden/cam.json").read_text())
 
 
 @pytest.mark.parametrize("record", RECORDED, ids=lambda record: Path(record["case"]).stem)
@@ -48,7 +51,7 @@ def test_the_cases_are_of_all_networks(network):
 @pytest.mark.slow
 def test_the_recorded_heat_maps_are_the_results_of_the_torch_networks():
     pytest.importorskip("torch")
-    done = run_script("scripts/prediction/tests/cam_reference.py", "--check")
+    done = run_script("tests/golden/cam_reference.py", "--check")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -121,11 +124,43 @@ def test_a_video_of_heat_maps_plays_at_the_speed_of_the_video(fps, expected):
 
 def test_an_exported_file_and_an_unknown_class_are_refused():
     heads = find_network("tsm").build_heads(load_smoke_config("tsm"))
-    check_options("net.ckpt", 7, heads)
+    check_cam(True, label=7, path="net.ckpt", heads=heads)
+    check_cam(False, label=None, path="net.onnx", heads=heads)
     for suffix in (".onnx", ".mindir"):
         with pytest.raises(ValueError, match=f"^--cam: net{suffix} has no gradients"):
-            check_options(f"net{suffix}", None, heads)
+            check_cam(True, label=None, path=f"net{suffix}", heads=heads)
     with pytest.raises(ValueError, match="^--cam_class 8: the 8 classes count from 0"):
-        check_options("net.ckpt", 8, heads)
+        check_cam(True, label=8, path="net.ckpt", heads=heads)
     with pytest.raises(ValueError, match="^--cam_class: the network has several data sets"):
-        check_options("net.ckpt", 0, [*heads, *heads])
+        check_cam(True, label=0, path="net.ckpt", heads=[*heads, *heads])
+    with pytest.raises(ValueError, match="^--cam_class chooses the class of --cam"):
+        check_cam(False, label=0, path="net.ckpt", heads=heads)
+
+
+@pytest.mark.parametrize("network", list_networks())
+def test_a_prediction_names_the_files_of_its_heat_maps(network, run_here, tmp_path):
+    """Encoded videos, an image for resnet50; run.engine openvino computes the scores of tsm."""
+    sample = draw_samples(network, tmp_path / "data")
+    settings = [f"data.root={tmp_path / 'data'}", *TOY[network]]
+    cfg = load_smoke_config(network, *settings)
+    weights = save_random_weights(cfg, tmp_path / "net.ckpt", network)
+    engine = "auto" if network == "tsm" else "mindspore"
+    words = ["--config_path", find_smoke_yaml(network), *(f"--{word}" for word in settings)]
+    words += [f"--run.engine={engine}", "--checkpoint_path", weights, "--out", tmp_path / "out"]
+    done = run_here("scripts/predict.py", *words, "--cam", sample)
+    assert done.returncode == 0, done.stderr
+    (record,) = json.loads(done.stdout.splitlines()[-1])["predictions"]
+    heads = find_network(network).build_heads(cfg)
+    videos = [f"{sample.stem}_cam{'_' if head.name else ''}{head.name}.mp4" for head in heads]
+    names = [f"{sample.stem}_cam.png", *(videos if network != "resnet50" else [])]
+    assert [Path(path).name for path in record["cam"]] == names
+    plain = cv2.imread(record["picture"])
+    hot = cv2.imread(record["cam"][0])
+    assert hot.shape == plain.shape
+    assert np.abs(hot.astype(int) - plain).max() > 50
+    for path, head in zip(record["cam"][1:], heads):
+        with av.open(path) as container:
+            assert container.streams.video[0].codec_context.name == "h264"
+            frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+        assert len(frames) == head.clips * {"tsm": 2}.get(network, 4)
+        assert np.ptp(frames[0]) > 20

@@ -2,8 +2,8 @@
 
 From the root of the repository:
 
-    python scripts/prediction/tests/cam_reference.py            writes the file
-    python scripts/prediction/tests/cam_reference.py --check    compares; writes nothing
+    python tests/golden/cam_reference.py            writes the file
+    python tests/golden/cam_reference.py --check    compares; writes nothing
 
 It needs PyTorch; the tests read only the file. Networks and weights are those of
 `<network>/tests/golden/reference.py`. `maps` are the heat maps (T, H, W) of the first clip, with
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 HERE = Path(__file__).resolve().parent
-sys.path[0] = str(HERE.parents[2])
+sys.path[0] = str(HERE.parents[1])
 
 from benchmarks.torch.golden import to_digits
 from utils.testing.golden import generate_input, load_case
@@ -82,7 +82,7 @@ def compute_case(path: str) -> dict:
     shape, layer, scores = CASES[path]
     network = path.split("/")[0]
     reference = importlib.import_module(f"{network}.tests.golden.reference")
-    case = load_case(HERE.parents[2] / path)
+    case = load_case(HERE.parents[1] / path)
     net = reference.build(case).double().eval()
     if network == "mvit_multi":
         layer = layer.format(last=len(net.blocks) - 1)
