@@ -97,11 +97,11 @@ def test_the_colour_of_a_frame_follows_the_heat_map():
     heat = np.float32([[[0, 1], [0.5, 0]]])
     result = blend(frames, heat)
     levels = np.uint8([[0, 255, 128]])
-    colors = cv2.applyColorMap(levels, cv2.COLORMAP_TURBO)[0, :, ::-1].astype(int)
+    colors = cv2.applyColorMap(levels, cv2.COLORMAP_VIRIDIS)[0, :, ::-1].astype(int)
     for (y, x), color in zip([(0, 0), (0, 1), (1, 0)], colors):
         assert np.abs(result[0, y, x] - (50 + color / 2)).max() <= 0.5
     red, _, blue = result[0, 0, 1].astype(int)
-    assert red > blue, "hot is red"
+    assert red > blue, "the largest value is yellow"
 
 
 class EveryTenthFrame(Head):

@@ -108,11 +108,11 @@ class TSMNetwork(Network[Config]):
         from tsm.mobilenet import MobileNetV2
 
         trunk = net.base_model
-        if isinstance(trunk, MobileNetV2):
-            layer, classifier = trunk.features, trunk.classifier
-        else:
-            layer, classifier = trunk.layer4, trunk.fc
-        scores = classifier if net.new_fc is None else net.new_fc
+        is_mobile = isinstance(trunk, MobileNetV2)
+        layer = trunk.features if is_mobile else trunk.layer4
+        scores = net.new_fc
+        if scores is None:
+            scores = trunk.classifier if is_mobile else trunk.fc
         return CamCells(layer, scores=[scores], arrange=np.asarray)
 
     def build_golden_case(self, case: dict[str, Any], depthwise_impl: str = "frames") -> TSMCase:

@@ -118,9 +118,14 @@ def scale_maps(maps: np.ndarray, shape: Sequence[int]) -> np.ndarray:
 
 
 def blend(frames: np.ndarray, heat: np.ndarray) -> np.ndarray:
-    """Frames uint8 (T, H, W, 3) under the colours of heat maps (T, H, W) from 0 to 1."""
+    """Frames uint8 (T, H, W, 3) under the colours of heat maps (T, H, W) from 0 to 1.
+
+    The colours are those of PySlowFast and mmaction2: from violet to yellow.
+    """
     levels = np.round(255 * heat).astype(np.uint8)
-    colors = np.stack([cv2.applyColorMap(level, cv2.COLORMAP_TURBO)[..., ::-1] for level in levels])
+    colors = np.stack(
+        [cv2.applyColorMap(level, cv2.COLORMAP_VIRIDIS)[..., ::-1] for level in levels]
+    )
     return np.round(OPACITY * colors + (1 - OPACITY) * frames).astype(np.uint8)
 
 

@@ -118,7 +118,7 @@ class Predictor:
                 frames = overlays[k].frames
                 label = overlays[k].label
                 name = predict_plots.format_class(head.name_classes()[label], label)
-                caption = f"red: what speaks for {name}; {caption}"
+                caption = f"{caption}; yellow: what speaks for {name}"
             row = predict_plots.PreviewRow(caption, frames=frames, entries=entries, times=times)
             rows.append(row)
         path = self.folder / file
