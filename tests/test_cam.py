@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
 
-from scripts.predict import check_cam
-from scripts.prediction.cam import blend, compute_heat_maps, find_rate, scale_maps
+from scripts.predict import check_cam, main
+from scripts.prediction.cam import GradCam, blend, compute_heat_maps, find_rate, scale_maps
+from scripts.prediction.jobs import PredictSettings
 from tests.helpers import find_smoke_yaml, load_smoke_config, run_script, save_random_weights
 from tests.test_networks import TOY, draw_samples
 from utils.config import ROOT
 from utils.evaluate.predict import Head, Window
 from utils.networks import CamCells, find_network, list_networks
 from utils.testing.golden import generate_input, load_case
+from utils.tests.parity import without_values
 
 RECORDED = json.loads((ROOT / "tests/golden/cam.json").read_text())
 
@@ -135,6 +137,64 @@ def test_an_exported_file_and_an_unknown_class_are_refused():
         check_cam(True, label=0, path="net.ckpt", heads=[*heads, *heads])
     with pytest.raises(ValueError, match="^--cam_class chooses the class of --cam"):
         check_cam(False, label=0, path="net.ckpt", heads=heads)
+
+
+@without_values
+@pytest.mark.parametrize(
+    ("network", "settings"),
+    [
+        ("tsm", {"arch": "resnet18", "dropout": 0.0}),
+        ("tsm", {"arch": "mobilenetv2", "dropout": 0.5}),
+        ("tsm", {"arch": "mobilenetv2", "dropout": 0.0}),
+        ("resnet50", {"arch": "se_resnet50", "mean": (0, 0, 0), "std": (1, 1, 1)}),
+    ],
+)
+def test_every_architecture_has_a_layer_and_raw_scores(network, settings):
+    segments = {"segments": 2} if network == "tsm" else {"padding": "same"}
+    net = find_network(network).build_model(num_classes=7, **settings, **segments)
+    cells = find_network(network).find_cam_cells(net)
+    assert cells.scores[0].weight.shape[0] == 7
+    assert {cells.layer, *cells.scores} <= {cell for _, cell in net.cells_and_names()}
+
+
+def test_a_chosen_class_has_another_heat_map(tmp_path):
+    cfg = load_smoke_config("resnet50", *TOY["resnet50"])
+    network = find_network("resnet50")
+    heads = network.build_heads(cfg)
+    weights = save_random_weights(cfg, tmp_path / "net.ckpt", "resnet50")
+    cam = GradCam(network, cfg=cfg, heads=heads, path=str(weights))
+    view = np.random.RandomState(0).randint(0, 256, (1, 3, 64, 96), np.uint8)
+    best = cam.overlay(view, head=0, probabilities=np.array([0.1, 0.2, 0.4, 0.3]))
+    assert (best.label, best.frames.shape) == (2, (1, 1, 64, 96, 3))
+    cam.label = 0
+    other = cam.overlay(view, head=0, probabilities=np.array([0.1, 0.2, 0.4, 0.3]))
+    assert other.label == 0
+    assert np.ptp(best.frames.astype(int) - other.frames) > 20
+
+
+def test_settings_of_heat_maps_make_other_records(tmp_path):
+    """Records of a part of the videos are valid for one choice of --cam only."""
+    (tmp_path / "net.ckpt").touch()
+    settings = PredictSettings(
+        "tsm",
+        cfg=load_smoke_config("tsm"),
+        checkpoint_path=str(tmp_path / "net.ckpt"),
+        labels="",
+        folder=tmp_path,
+        top=5,
+        window=None,
+        step=None,
+        cam=False,
+        cam_class=None,
+    )
+    changed = [settings._replace(cam=True), settings._replace(cam=True, cam_class=1)]
+    assert len({one.compute_digest() for one in (settings, *changed)}) == 3
+
+
+def test_a_stream_has_no_heat_maps():
+    cfg = load_smoke_config("tsm")
+    with pytest.raises(ValueError, match="^--cam: a stream has no heat maps"):
+        main(find_network("tsm"), cfg, ["a.mp4"], checkpoint_path="n.ckpt", stream=True, cam=True)
 
 
 @pytest.mark.parametrize("network", list_networks())
