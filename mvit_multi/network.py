@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mvit_multi.config import Config
-from utils.networks import Network
+from utils.networks import CamCells, Network
 
 if TYPE_CHECKING:
     from mvit_multi.convert import MViTNames
@@ -96,6 +97,15 @@ class MViTNetwork(Network[Config]):
         from mvit_multi.convert import MViTNames
 
         return MViTNames()
+
+    def find_cam_cells(self, net: MViT) -> CamCells:
+        """What the last block's attention reads; after it, one token may be all that counts."""
+        from mvit_multi.heads import list_classifiers
+        from mvit_multi.predict import arrange_tokens
+
+        block = net.blocks[-1]
+        arrange = partial(arrange_tokens, grid=block.grid)
+        return CamCells(block.norm1, scores=list_classifiers(net.head), arrange=arrange)
 
     def build_golden_case(self, case: dict[str, Any], depthwise_impl: str = "frames") -> MViTCase:
         from mvit_multi.golden_case import MViTCase

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable
 import numpy as np
 
 from resnet50.config import Config
-from utils.networks import Network
+from utils.networks import CamCells, Network
 
 if TYPE_CHECKING:
     from mindspore import nn
@@ -109,6 +109,10 @@ class ResNetNetwork(Network[Config]):
         from resnet50.convert import ResNetNames
 
         return ResNetNames()
+
+    def find_cam_cells(self, net: nn.Cell) -> CamCells:
+        """The last stage; an image counts as one frame."""
+        return CamCells(net.layer4, scores=[net.fc], arrange=np.asarray)
 
     def build_golden_case(self, case: dict[str, Any], depthwise_impl: str = "frames") -> ResNetCase:
         from resnet50.golden_case import ResNetCase

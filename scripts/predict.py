@@ -2,8 +2,8 @@
 
     python scripts/predict.py --config_path Y --checkpoint_path C VIDEO_OR_FOLDER [...]
         [--labels FILE] [--top 5] [--threshold P] [--out DIR] [--window SECONDS] [--step SECONDS]
-        [--save FILE.mp4] [--executor processes|dask:ADDRESS] [--part I/N]
-        [--stream] [--fps N] [--retry SECONDS] [--section.key=value ...]
+        [--cam] [--cam_class LABEL] [--save FILE.mp4] [--executor processes|dask:ADDRESS]
+        [--part I/N] [--stream] [--fps N] [--retry SECONDS] [--section.key=value ...]
 
 A folder stands for all videos in it and in its subfolders. Scores equal those of the network's
 `eval.py` for the same views. A video longer than 30 seconds is
@@ -18,6 +18,9 @@ video, and `NAME.png` into DIR, by default `predictions` beside the checkpoint; 
 object: predictions, failed, out, seconds. Exit status 1 if some of the videos could not be read, 2
 if none could.
 
+--cam also draws what speaks for the best class: `NAME_cam.png` and, of videos, `NAME_cam.mp4`.
+--cam_class is another class. Docs: docs/cam.md.
+
 `--executor dask:ADDRESS` predicts on a Dask cluster; else this process predicts. `--part I/N`
 predicts part I of N of the videos, from 1 to N. When all parts have ended, run the command without
 `--part`: it writes both files, and predicts what a part has left. Docs: docs/many_machines.md.
@@ -30,6 +33,7 @@ seconds (30); then the exit status is 1. Docs: docs/streams.md.
 """
 
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Optional
@@ -48,7 +52,7 @@ from scripts.prediction.stream import StreamReport
 from utils import cli, log
 from utils.api import build_model
 from utils.config import NetworkConfig
-from utils.evaluate.predict import assign_class_names
+from utils.evaluate.predict import Head, assign_class_names
 from utils.networks import Network
 from utils.runtime import Runtime
 from utils.video.live import RETRY, is_address
@@ -74,6 +78,8 @@ def main(
     out: Optional[Path] = None,
     executor: Executor = PROCESSES,
     part: Optional[PartOption] = None,
+    cam: bool = False,
+    cam_class: Optional[cli.NonNegativeInt] = None,
 ) -> int:
     if step == 0:
         raise ValueError("--step must be above 0 seconds; without it, windows follow each other")
@@ -92,6 +98,11 @@ def main(
         raise ValueError(f"{name} takes one VIDEO, not {len(videos)}")
     if save and not (stream or reads_videos):
         raise ValueError("--save writes a video: the network reads images, so it needs --stream")
+    if stream and cam:
+        raise ValueError("--cam: a stream has no heat maps; leave one of both options out")
+    heads = network.build_heads(cfg)
+    assign_class_names(heads, labels)  # an error before a video is read
+    check_cam(cam, label=cam_class, path=checkpoint_path, heads=heads)
     folder = out or Path(checkpoint_path).parent / "predictions"
     log.start_log(Runtime())
     if stream:
@@ -109,7 +120,6 @@ def main(
         summary = report.write(folder)
         log.print_result(summary, Runtime())
         return 1 if report.error else 0
-    assign_class_names(network.build_heads(cfg), labels)  # an error before a video is read
     settings = PredictSettings(
         network.name,
         cfg=cfg,
@@ -121,6 +131,8 @@ def main(
         step=step,
         threshold=threshold,
         save=save,
+        cam=cam,
+        cam_class=cam_class,
     )
     run_jobs = partial(run_on_cluster, settings, executor)
     if executor == PROCESSES:
@@ -130,6 +142,18 @@ def main(
     )
     log.print_result(result, Runtime())
     return 1 if result["failed"] else 0
+
+
+def check_cam(cam: bool, label: Optional[int], path: str, heads: Sequence[Head]) -> None:
+    """Raises ValueError if --cam or --cam_class does not fit the network or its file."""
+    if label is not None and not cam:
+        raise ValueError("--cam_class chooses the class of --cam: give both")
+    if cam and Path(path).suffix in (".onnx", ".mindir"):
+        raise ValueError(f"--cam: {path} has no gradients; give the checkpoint that it is made of")
+    if label is not None and len(heads) > 1:
+        raise ValueError("--cam_class: the network has several data sets; leave it out")
+    if label is not None and label >= heads[0].classes:
+        raise ValueError(f"--cam_class {label}: the {heads[0].classes} classes count from 0")
 
 
 if __name__ == "__main__":

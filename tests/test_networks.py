@@ -139,5 +139,13 @@ def test_every_method_of_a_network_works(name, tmp_path):
     assert [probabilities.shape for probabilities in shown[0].probabilities] == [
         (count,) for count in classes
     ]
+    if name in SMALL_CASES:
+        cells = results["find_cam_cells"] = network.find_cam_cells(net)
+        assert len(cells.scores) == len(heads)
+    else:
+        with pytest.raises(ValueError, match=f"{name} does not name the layer") as error:
+            network.find_cam_cells(net)
+        results["find_cam_cells"] = error.value
+
     assert set(results) == list_methods()
     assert all(value is not None for value in results.values())

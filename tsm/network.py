@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Callable
 
+import numpy as np
+
 from tsm.config import Config
-from utils.networks import Network
+from utils.networks import CamCells, Network
 
 if TYPE_CHECKING:
     from mindspore import nn
@@ -104,6 +106,18 @@ class TSMNetwork(Network[Config]):
         from tsm.convert import TSMNames
 
         return TSMNames()
+
+    def find_cam_cells(self, net: TSM) -> CamCells:
+        """The last stage, whose batch are the frames of the clip."""
+        from tsm.mobilenet import MobileNetV2
+
+        trunk = net.base_model
+        is_mobile = isinstance(trunk, MobileNetV2)
+        layer = trunk.features if is_mobile else trunk.layer4
+        scores = net.new_fc
+        if scores is None:
+            scores = trunk.classifier if is_mobile else trunk.fc
+        return CamCells(layer, scores=[scores], arrange=np.asarray)
 
     def build_golden_case(self, case: dict[str, Any], depthwise_impl: str = "frames") -> TSMCase:
         from tsm.golden_case import TSMCase

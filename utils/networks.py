@@ -17,7 +17,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Generic
+from typing import TYPE_CHECKING, Any, Callable, Generic, NamedTuple
 
 import numpy as np
 
@@ -38,6 +38,19 @@ if TYPE_CHECKING:
     from utils.train.trainer import TrainSetup
     from utils.video.reader import FrameReader
     from utils.weights.parameter_names import ParameterNames
+
+
+class CamCells(NamedTuple):
+    """The Cells of a network that its heat maps (Grad-CAM) are computed from.
+
+    `layer` returns the features of which `arrange` makes feature maps (T, C, H, W), if the network
+    has read one clip. `scores` are the Cells, one for each head, that return the raw scores
+    (..., classes).
+    """
+
+    layer: nn.Cell
+    scores: Sequence[nn.Cell]
+    arrange: Callable[[np.ndarray], np.ndarray]
 
 
 class Network(abc.ABC, Generic[ConfigT]):
@@ -143,6 +156,13 @@ class Network(abc.ABC, Generic[ConfigT]):
     @abc.abstractmethod
     def get_parameter_names(self) -> ParameterNames:
         """The rules that map the parameter names of published checkpoints to ours."""
+
+    def find_cam_cells(self, net: nn.Cell) -> CamCells:
+        """The Cells of the model `net` that explain a prediction: the last ones with a place.
+
+        Raises ValueError if the network names none.
+        """
+        raise ValueError(f"--cam: {self.name} does not name the layer of its heat maps")
 
     def build_golden_case(self, case: dict[str, Any], depthwise_impl: str = "frames") -> GoldenCase:
         """Our side of a case of tests/golden/*.json: network, loss, inputs and train step.

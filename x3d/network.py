@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from utils.networks import Network
+from utils.networks import CamCells, Network
 from x3d.config import Config
 
 if TYPE_CHECKING:
@@ -82,6 +82,14 @@ class X3DNetwork(Network[Config]):
         from x3d.convert import X3DNames
 
         return X3DNames()
+
+    def find_cam_cells(self, net: X3D) -> CamCells:
+        """The last maps before the head averages them."""
+        return CamCells(
+            net.head.conv_5_relu,
+            scores=[net.head.projection],
+            arrange=lambda maps: maps[0].swapaxes(0, 1),
+        )
 
     def build_golden_case(self, case: dict[str, Any], depthwise_impl: str = "frames") -> X3DCase:
         from x3d.golden_case import X3DCase

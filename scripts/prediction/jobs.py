@@ -9,14 +9,17 @@ import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Optional, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Protocol
 
 from scripts.executors.part_files import JobT
 from scripts.executors.process_pool import CrashError, run_all
 from scripts.prediction.records import Predictor
-from utils.api import build_model
+from utils.api import Model, build_model, start_device
 from utils.config import NetworkConfig
 from utils.networks import find_network
+
+if TYPE_CHECKING:
+    from scripts.prediction.cam import GradCam
 
 
 class JobRunner(Protocol):
@@ -46,6 +49,8 @@ class PredictSettings(NamedTuple):
     step: Optional[float]
     threshold: float
     save: Optional[Path]
+    cam: bool
+    cam_class: Optional[int]
 
     def build_runner(self) -> Predictor:
         model = build_model(
@@ -62,6 +67,17 @@ class PredictSettings(NamedTuple):
             step=self.step,
             threshold=self.threshold,
             save=self.save,
+            cam=self.build_cam(model) if self.cam else None,
+        )
+
+    def build_cam(self, model: Model) -> "GradCam":
+        """MindSpore computes heat maps, also if another engine computes the scores."""
+        from scripts.prediction.cam import GradCam
+
+        start_device(self.cfg.run)
+        path = self.checkpoint_path
+        return GradCam(
+            model.network, cfg=self.cfg, heads=model.heads, path=path, label=self.cam_class
         )
 
     def compute_digest(self) -> str:

@@ -5,7 +5,7 @@ import csv
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import starmap
 from pathlib import Path
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from utils.messages import format_line
 from utils.progress import track
 from utils.video.reader import DEFAULT_FPS, FrameReader, VideoError
 from utils.video.writer import CaptionedVideo
+
+if TYPE_CHECKING:
+    from scripts.prediction.cam import GradCam, Overlay
 
 Job = tuple[str, str]  # a video, and the name of its files
 
@@ -62,7 +65,8 @@ class Predictor:
     """Predicts videos with one model and writes the results into `folder`.
 
     Records list the `top` classes of at least `threshold`; `window` and `step` are the seconds of
-    `split_into_windows`. `save` is an mp4 file for one video with its classes drawn in.
+    `split_into_windows`. `save` is an mp4 file for one video with its classes drawn in. `cam` draws
+    heat maps too.
     """
 
     def __init__(
@@ -74,6 +78,7 @@ class Predictor:
         step: Optional[float] = None,
         threshold: float = 0.0,
         save: Optional[Path] = None,
+        cam: Optional["GradCam"] = None,
     ):
         self.model = model
         self.heads = model.heads
@@ -83,6 +88,7 @@ class Predictor:
         self.step = step
         self.threshold = threshold
         self.save = save
+        self.cam = cam
 
     def run_jobs(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, dict]]:
         """The record of each job; that of a broken video has an `error`."""
@@ -117,29 +123,51 @@ class Predictor:
         record.update(
             rank_all(self.heads, probabilities=means, top=self.top, threshold=self.threshold)
         )
-        record["picture"] = self.draw_preview(video, name=name, result=best, windows=len(windows))
+        title = describe_window(video, best.window, len(windows))
+        record["picture"] = self.draw_preview(f"{name}.png", title=title, result=best)
+        if self.cam is not None:
+            record["cam"] = self.draw_heat_maps(f"{name}_cam", title, best)
         if len(windows) > 1:
             record.update(self.write_timeline(video, name=name, windows=windows, by_head=by_head))
         return record
 
-    def draw_preview(self, video: str, name: str, result: WindowResult, windows: int) -> str:
-        title = format_line(Path(video).name, TITLE_LENGTH)
-        if windows > 1:
-            start, end = result.window.span
-            title += f", {start:.1f} to {end:.1f} s, the most confident of {windows} windows"
+    def draw_preview(
+        self, file: str, title: str, result: WindowResult, overlays: Sequence["Overlay"] = ()
+    ) -> str:
+        """Draws the frames that the network read, or `overlays`, one for each head."""
         rows = []
-        for head, views, probs in zip(self.heads, result.views, result.probabilities):
-            frames = head.preview_frames(views)
+        for k, head in enumerate(self.heads):
+            frames = head.preview_frames(result.views[k])
             times = preview_times(head, result.window, frames.shape[:2])
+            probs = result.probabilities[k]
             entries = rank_classes(
                 head, probabilities=probs, top=self.top, threshold=self.threshold
             )
-            rows.append(
-                plots.PreviewRow(describe_views(head), frames=frames, entries=entries, times=times)
-            )
-        path = self.folder / f"{name}.png"
+            caption = describe_views(head)
+            if overlays:
+                frames = overlays[k].frames
+                label = overlays[k].label
+                name = plots.format_class(head.name_classes()[label], label)
+                caption = f"{caption}; yellow: what speaks for {name}"
+            row = plots.PreviewRow(caption, frames=frames, entries=entries, times=times)
+            rows.append(row)
+        path = self.folder / file
         plots.draw_preview(path, title, rows)
         return str(path)
+
+    def draw_heat_maps(self, name: str, title: str, result: WindowResult) -> list[str]:
+        """Draws the heat maps of all heads as a picture, and as a video each; returns the files."""
+        from scripts.prediction.cam import find_rate, write_clips
+
+        results = enumerate(zip(result.views, result.probabilities))
+        overlays = [self.cam.overlay(views, k, probs) for k, (views, probs) in results]
+        paths = [self.draw_preview(f"{name}.png", title=title, result=result, overlays=overlays)]
+        for head, (frames, _) in zip(self.heads, overlays):
+            if frames.shape[1] > 1:
+                path = self.folder / f"{name}{'_' if head.name else ''}{head.name}.mp4"
+                write_clips(path, frames, find_rate(head, result.window, frames.shape[1]))
+                paths.append(str(path))
+        return paths
 
     def save_video(
         self, path: Path, source: FrameReader, windows: list[Window], by_window: list
@@ -173,6 +201,15 @@ class Predictor:
             (entry,) = ranking.get("joint") or ranking["top"]
             best.append({"start": round(start, 3), "end": round(end, 3), **entry})
         return {"csv": str(table), "timeline": str(plot), "windows": best}
+
+
+def describe_window(video: str, window: Window, windows: int) -> str:
+    """The title of the pictures of the most confident one of all windows."""
+    title = format_line(Path(video).name, TITLE_LENGTH)
+    if windows == 1:
+        return title
+    start, end = window.span
+    return f"{title}, {start:.1f} to {end:.1f} s, the most confident of {windows} windows"
 
 
 def preview_times(head: Head, window: Window, shape: tuple) -> Optional[np.ndarray]:

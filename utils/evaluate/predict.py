@@ -32,7 +32,7 @@ LONG_VIDEO = 30.0
 WINDOW = 10.0
 CAPTION_LENGTH = 60  # characters of a class name in a video
 TITLE_LENGTH = 60  # characters of a file's name in a title
-NAME_BYTES = 255 - len("_timeline.png.tmp") - 5  # of 255 that a file's name may have; 5: a number
+NAME_BYTES = 190  # of 255 that a file's name may have; endings and temporary names take the rest
 
 
 @dataclass(frozen=True)
@@ -84,12 +84,19 @@ class Head(abc.ABC):
         """
         return frame
 
+    def select_preview_views(self, views: np.ndarray) -> np.ndarray:
+        """The views (clips, ...) of the middle crop of each clip.
+
+        `views` are the crops of the first clip, then of the second, ...
+        """
+        return views[self.crops // 2 :: self.crops]
+
     def preview_frames(self, views: np.ndarray) -> np.ndarray:
         """The frames of the middle crop of each clip: uint8 (clips, T, H, W, 3).
 
-        Views (V, 3, T, H, W) are the crops of the first clip, then of the second, ...
+        Views are (V, 3, T, H, W).
         """
-        return views[self.crops // 2 :: self.crops].transpose(0, 2, 3, 4, 1)
+        return self.select_preview_views(views).transpose(0, 2, 3, 4, 1)
 
     def group_by_clip(self, values: np.ndarray) -> np.ndarray:
         """Values (V, ...), one for each view, as (clips, crops, ...)."""

@@ -1,0 +1,142 @@
+"""Grad-CAM: a heat map of the parts of the frames that raise the score of a class.
+
+The feature maps of a late layer are weighted by the gradient of the class's raw score, summed over
+the channels, and negative sums are set to zero (arXiv:1610.02391). A weight is the mean of the
+gradient over height and width, one for each frame of the maps, as in PySlowFast and mmaction2.
+
+MindSpore computes it eagerly and in float32, whatever `run.engine` is.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, Optional
+
+import cv2
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn
+
+from scripts.data.synthetic.motion_videos import write_video
+from utils.config import NetworkConfig
+from utils.evaluate.predict import DEFAULT_FPS, Head, Window
+from utils.inference.load import load_checkpoint
+from utils.networks import CamCells, Network
+from utils.runtime import eager_mode
+
+OPACITY = 0.5  # of the heat map over the frame
+RATES = (1.0, 30.0)  # smallest and largest number of frames per second of a video
+
+
+class Overlay(NamedTuple):
+    """The frames uint8 (clips, T, H, W, 3) of one head under the heat map of the class `label`."""
+
+    frames: np.ndarray
+    label: int
+
+
+class GradCam:
+    """Draws the heat maps of the network of a checkpoint, whose data sets are `heads`.
+
+    `label` is the class to explain; by default the most probable one.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        cfg: NetworkConfig,
+        heads: Sequence[Head],
+        path: str,
+        label: Optional[int] = None,
+    ):
+        self.heads = heads
+        self.label = label
+        self.net = load_checkpoint(network, cfg=cfg, path=path, level="O0")
+        self.cells = network.find_cam_cells(self.net)
+
+    def overlay(self, views: np.ndarray, head: int, probabilities: np.ndarray) -> Overlay:
+        """The heat maps of one window's `views` (V, ...), over the frames that a preview shows."""
+        label = int(np.argmax(probabilities)) if self.label is None else self.label
+        frames = self.heads[head].preview_frames(views)
+        result = np.empty_like(frames)
+        for k, clip in enumerate(self.heads[head].select_preview_views(views)):
+            maps = compute_heat_maps(self.net, cells=self.cells, clip=clip, head=head, label=label)
+            result[k] = blend(frames[k], scale_maps(maps, frames.shape[1:4]))
+        return Overlay(result, label)
+
+
+def compute_heat_maps(
+    net: nn.Cell, cells: CamCells, clip: np.ndarray, head: int, label: int
+) -> np.ndarray:
+    """The heat maps float32 (T, H, W), of the layer's size and at least 0, of one clip (C, ...).
+
+    The raw score is the mean over frames or positions if the network has a score for each. Zero is
+    added to the output of the layer, and the gradient is that with respect to this zero: then
+    MindSpore needs no activations of the cells before it.
+    """
+    outputs: dict[str, Tensor] = {}
+
+    def score(zero: Tensor) -> Tensor:
+        def watch(cell, inputs, output):
+            watched = output + zero
+            watched.register_hook(lambda gradient: outputs.update(gradient=gradient))
+            outputs["maps"] = output
+            return watched
+
+        def save(cell, inputs, output):
+            outputs["scores"] = output
+
+        handles = [
+            cells.layer.register_forward_hook(watch),
+            cells.scores[head].register_forward_hook(save),
+        ]
+        try:
+            net(Tensor(clip[None]))
+        finally:
+            for handle in handles:
+                handle.remove()
+        return outputs["scores"].reshape(-1, outputs["scores"].shape[-1])[:, label].mean()
+
+    with eager_mode():
+        ms.grad(score)(Tensor(np.zeros(1, np.float32)))
+        maps = cells.arrange(outputs["maps"].asnumpy())  # (T, C, H, W)
+        gradient = cells.arrange(outputs["gradient"].asnumpy())
+    weights = gradient.mean(axis=(2, 3), keepdims=True)
+    return np.maximum((maps * weights).sum(axis=1), 0)
+
+
+def scale_maps(maps: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    """Maps (t, h, w), interpolated linearly to `shape` (T, H, W) and divided by the maximum."""
+    count, height, width = shape
+    maps = np.stack([cv2.resize(image, (width, height)) for image in maps])
+    positions = (np.arange(count) + 0.5) * len(maps) / count - 0.5  # centre on centre
+    positions = positions.clip(0, len(maps) - 1)
+    before = positions.astype(int)
+    after = np.minimum(before + 1, len(maps) - 1)
+    fraction = (positions - before).astype(np.float32)[:, None, None]
+    maps = maps[before] * (1 - fraction) + maps[after] * fraction
+    return maps / max(float(maps.max()), np.finfo(np.float32).tiny)
+
+
+def blend(frames: np.ndarray, heat: np.ndarray) -> np.ndarray:
+    """Frames uint8 (T, H, W, 3) under the colours of heat maps (T, H, W) from 0 to 1.
+
+    The colours are those of PySlowFast and mmaction2: from violet to yellow.
+    """
+    levels = np.round(255 * heat).astype(np.uint8)
+    colors = np.stack(
+        [cv2.applyColorMap(level, cv2.COLORMAP_VIRIDIS)[..., ::-1] for level in levels]
+    )
+    return np.round(OPACITY * colors + (1 - OPACITY) * frames).astype(np.uint8)
+
+
+def write_clips(path: Path, frames: np.ndarray, rate: float) -> None:
+    """Writes the clips (clips, T, H, W, 3), one after the other, as H.264; sides become even."""
+    height, width = (side - side % 2 for side in frames.shape[2:4])
+    write_video(path, frames.reshape(-1, *frames.shape[2:])[:, :height, :width], rate)
+
+
+def find_rate(head: Head, window: Window, count: int) -> float:
+    """Frames per second of clips of `count` frames: the video's speed, within `RATES`."""
+    first = head.frame_indices(window).reshape(head.clips, count, -1)[0, :, 0]
+    seconds = float(first[-1] - first[0]) / (window.fps or DEFAULT_FPS)
+    return float(np.clip((count - 1) / max(seconds, 1e-6), *RATES))

@@ -1,0 +1,226 @@
+"""scripts/prediction/cam.py against PyTorch, and its pictures."""
+
+import json
+from pathlib import Path
+
+import av
+import cv2
+import numpy as np
+import pytest
+from mindspore import Tensor, nn, ops
+
+from scripts.predict import check_cam, main
+from scripts.prediction.cam import GradCam, blend, compute_heat_maps, find_rate, scale_maps
+from scripts.prediction.jobs import PredictSettings
+from tests.helpers import find_smoke_yaml, load_smoke_config, run_script, save_random_weights
+from tests.test_networks import TOY, draw_samples
+from utils.config import ROOT
+from utils.evaluate.predict import Head, Window
+from utils.networks import CamCells, find_network, list_networks
+from utils.testing.golden import generate_input, load_case
+from utils.tests.parity import without_values
+
+RECORDED = json.loads((ROOT / "tests/golden/cam.json").read_text())
+
+
+@pytest.mark.parametrize("record", RECORDED, ids=lambda record: Path(record["case"]).stem)
+def test_heat_maps_equal_those_of_pytorch(record):
+    network = find_network(record["case"].split("/")[0])
+    net = network.build_golden_case(load_case(ROOT / record["case"])).build_model()
+    clip = generate_input(record["input_seed"], record["input_shape"])
+    maps = compute_heat_maps(
+        net,
+        cells=network.find_cam_cells(net),
+        clip=clip,
+        head=record["head"],
+        label=record["label"],
+    )
+    expected = np.array(record["maps"])
+    assert np.ptp(expected) > 0.2 * expected.max(), "a map without a pattern shows nothing"
+    np.testing.assert_allclose(maps, expected, atol=1e-4 * expected.max())
+    frames = {"resnet50": 1, "tsm": clip.shape[0]}.get(network.name, clip.shape[1])
+    scaled = scale_maps(maps, (frames, *clip.shape[-2:]))
+    assert scaled.max() == 1
+    assert scaled.sum() == pytest.approx(record["scaled"]["sum"], rel=1e-3)
+    np.testing.assert_allclose(scaled[0].diagonal(), record["scaled"]["diagonal"], atol=1e-3)
+
+
+@pytest.mark.parametrize("network", list_networks())
+def test_the_cases_are_of_all_networks(network):
+    assert network in {record["case"].split("/")[0] for record in RECORDED}
+
+
+@pytest.mark.slow
+def test_the_recorded_heat_maps_are_the_results_of_the_torch_networks():
+    pytest.importorskip("torch")
+    done = run_script("tests/golden/cam_reference.py", "--check")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+class Corner(nn.Cell):
+    """Class 1 counts the first channel, class 0 the second; scores are probabilities."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Identity()
+        self.scores = nn.Dense(2, 2, Tensor(np.float32([[0, 1], [1, 0]])), has_bias=False)
+
+    def construct(self, x):
+        return ops.softmax(self.scores(self.layer(x).mean((2, 3))), -1)
+
+
+def test_a_heat_map_shows_where_the_class_gets_its_score():
+    net = Corner().set_train(False)
+    cells = CamCells(net.layer, scores=[net.scores], arrange=np.asarray)
+    clip = np.zeros((2, 3, 3), np.float32)
+    clip[0, 0, 0] = 9  # for class 1
+    clip[1, 2, 2] = 9
+    clip[1, 0, 1] = -9  # against class 0
+    for label, (y, x) in {1: (0, 0), 0: (2, 2)}.items():
+        maps = compute_heat_maps(net, cells=cells, clip=clip, head=0, label=label)
+        assert maps.shape == (1, 3, 3)
+        assert maps[0, y, x] == pytest.approx(9 / 9)
+        assert np.count_nonzero(maps) == 1
+    assert not net.layer._forward_hook, "the Cell keeps no hook"
+
+
+def test_maps_are_placed_centre_on_centre_and_scaled_to_one():
+    maps = np.float32([[[0, 0], [0, 0]], [[0, 8], [0, 0]]])
+    scaled = scale_maps(maps, (4, 8, 8))
+    assert scaled.shape == (4, 8, 8)
+    assert scaled.max() == 1
+    assert np.unravel_index(scaled.argmax(), scaled.shape) == (3, 0, 6)
+    np.testing.assert_allclose(scaled[:, 0, 7], [0, 0.25, 0.75, 1])
+    assert not scale_maps(np.zeros_like(maps), (4, 8, 8)).any()
+
+
+def test_the_colour_of_a_frame_follows_the_heat_map():
+    frames = np.full((1, 2, 2, 3), 100, np.uint8)
+    heat = np.float32([[[0, 1], [0.5, 0]]])
+    result = blend(frames, heat)
+    levels = np.uint8([[0, 255, 128]])
+    colors = cv2.applyColorMap(levels, cv2.COLORMAP_VIRIDIS)[0, :, ::-1].astype(int)
+    for (y, x), color in zip([(0, 0), (0, 1), (1, 0)], colors):
+        assert np.abs(result[0, y, x] - (50 + color / 2)).max() <= 0.5
+    red, _, blue = result[0, 0, 1].astype(int)
+    assert red > blue, "the largest value is yellow"
+
+
+class EveryTenthFrame(Head):
+    """Clips of four frames, a third of a second apart at 30 frames a second."""
+
+    clips = 2
+
+    def frame_indices(self, window):
+        return np.array([[0, 10, 20, 30], [50, 60, 70, 80]]) * (window.length > 1)
+
+    def make_views(self, frames, positions):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(("fps", "expected"), [(60.0, 6), (0.0, 3), (2.0, 1), (900.0, 30)])
+def test_a_video_of_heat_maps_plays_at_the_speed_of_the_video(fps, expected):
+    assert find_rate(EveryTenthFrame(), Window(0, 100, fps), 4) == pytest.approx(expected)
+    assert find_rate(EveryTenthFrame(), Window(0, 1, fps), 4) == 30, "one frame, four times"
+
+
+def test_an_exported_file_and_an_unknown_class_are_refused():
+    heads = find_network("tsm").build_heads(load_smoke_config("tsm"))
+    check_cam(True, label=7, path="net.ckpt", heads=heads)
+    check_cam(False, label=None, path="net.onnx", heads=heads)
+    for suffix in (".onnx", ".mindir"):
+        with pytest.raises(ValueError, match=f"^--cam: net{suffix} has no gradients"):
+            check_cam(True, label=None, path=f"net{suffix}", heads=heads)
+    with pytest.raises(ValueError, match="^--cam_class 8: the 8 classes count from 0"):
+        check_cam(True, label=8, path="net.ckpt", heads=heads)
+    with pytest.raises(ValueError, match="^--cam_class: the network has several data sets"):
+        check_cam(True, label=0, path="net.ckpt", heads=[*heads, *heads])
+    with pytest.raises(ValueError, match="^--cam_class chooses the class of --cam"):
+        check_cam(False, label=0, path="net.ckpt", heads=heads)
+
+
+@without_values
+@pytest.mark.parametrize(
+    ("network", "settings"),
+    [
+        ("tsm", {"arch": "resnet18", "dropout": 0.0}),
+        ("tsm", {"arch": "mobilenetv2", "dropout": 0.5}),
+        ("tsm", {"arch": "mobilenetv2", "dropout": 0.0}),
+        ("resnet50", {"arch": "se_resnet50", "mean": (0, 0, 0), "std": (1, 1, 1)}),
+    ],
+)
+def test_every_architecture_has_a_layer_and_raw_scores(network, settings):
+    segments = {"segments": 2} if network == "tsm" else {"padding": "same"}
+    net = find_network(network).build_model(num_classes=7, **settings, **segments)
+    cells = find_network(network).find_cam_cells(net)
+    assert cells.scores[0].weight.shape[0] == 7
+    assert {cells.layer, *cells.scores} <= {cell for _, cell in net.cells_and_names()}
+
+
+def test_a_chosen_class_has_another_heat_map(tmp_path):
+    cfg = load_smoke_config("resnet50", *TOY["resnet50"])
+    network = find_network("resnet50")
+    heads = network.build_heads(cfg)
+    weights = save_random_weights(cfg, tmp_path / "net.ckpt", "resnet50")
+    cam = GradCam(network, cfg=cfg, heads=heads, path=str(weights))
+    view = np.random.RandomState(0).randint(0, 256, (1, 3, 64, 96), np.uint8)
+    best = cam.overlay(view, head=0, probabilities=np.array([0.1, 0.2, 0.4, 0.3]))
+    assert (best.label, best.frames.shape) == (2, (1, 1, 64, 96, 3))
+    cam.label = 0
+    other = cam.overlay(view, head=0, probabilities=np.array([0.1, 0.2, 0.4, 0.3]))
+    assert other.label == 0
+    assert np.ptp(best.frames.astype(int) - other.frames) > 20
+
+
+def test_settings_of_heat_maps_make_other_records(tmp_path):
+    """Records of a part of the videos are valid for one choice of --cam only."""
+    (tmp_path / "net.ckpt").touch()
+    settings = PredictSettings(
+        "tsm",
+        cfg=load_smoke_config("tsm"),
+        checkpoint_path=str(tmp_path / "net.ckpt"),
+        labels="",
+        folder=tmp_path,
+        top=5,
+        window=None,
+        step=None,
+        cam=False,
+        cam_class=None,
+    )
+    changed = [settings._replace(cam=True), settings._replace(cam=True, cam_class=1)]
+    assert len({one.compute_digest() for one in (settings, *changed)}) == 3
+
+
+def test_a_stream_has_no_heat_maps():
+    cfg = load_smoke_config("tsm")
+    with pytest.raises(ValueError, match="^--cam: a stream has no heat maps"):
+        main(find_network("tsm"), cfg, ["a.mp4"], checkpoint_path="n.ckpt", stream=True, cam=True)
+
+
+@pytest.mark.parametrize("network", list_networks())
+def test_a_prediction_names_the_files_of_its_heat_maps(network, run_here, tmp_path):
+    """Encoded videos, an image for resnet50; run.engine openvino computes the scores of tsm."""
+    sample = draw_samples(network, tmp_path / "data")
+    settings = [f"data.root={tmp_path / 'data'}", *TOY[network]]
+    cfg = load_smoke_config(network, *settings)
+    weights = save_random_weights(cfg, tmp_path / "net.ckpt", network)
+    engine = "auto" if network == "tsm" else "mindspore"
+    words = ["--config_path", find_smoke_yaml(network), *(f"--{word}" for word in settings)]
+    words += [f"--run.engine={engine}", "--checkpoint_path", weights, "--out", tmp_path / "out"]
+    done = run_here("scripts/predict.py", *words, "--cam", sample)
+    assert done.returncode == 0, done.stderr
+    (record,) = json.loads(done.stdout.splitlines()[-1])["predictions"]
+    heads = find_network(network).build_heads(cfg)
+    videos = [f"{sample.stem}_cam{'_' if head.name else ''}{head.name}.mp4" for head in heads]
+    names = [f"{sample.stem}_cam.png", *(videos if network != "resnet50" else [])]
+    assert [Path(path).name for path in record["cam"]] == names
+    plain = cv2.imread(record["picture"])
+    hot = cv2.imread(record["cam"][0])
+    assert hot.shape == plain.shape
+    assert np.abs(hot.astype(int) - plain).max() > 50
+    for path, head in zip(record["cam"][1:], heads):
+        with av.open(path) as container:
+            assert container.streams.video[0].codec_context.name == "h264"
+            frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+        assert len(frames) == head.clips * {"tsm": 2}.get(network, 4)
+        assert np.ptp(frames[0]) > 20
