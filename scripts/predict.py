@@ -38,12 +38,13 @@ from utils.runtime import prepare_process
 prepare_process()
 
 from scripts.data.integrity import SUFFIXES
-from scripts.predict_jobs import PredictSettings, run_on_cluster
+from scripts.executors.process_pool import PROCESSES, Executor, PartOption
+from scripts.prediction.files import list_videos, write_predictions
+from scripts.prediction.jobs import PredictSettings, run_on_cluster
 from utils import cli, log, runtime
 from utils.config import NetworkConfig
-from utils.evaluate.predict import assign_class_names, list_videos, write_predictions
+from utils.evaluate.predict import assign_class_names
 from utils.networks import Network
-from utils.process_pool import PROCESSES, Executor, PartOption
 from utils.runtime import Runtime
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")

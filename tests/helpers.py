@@ -20,10 +20,25 @@ import numpy as np
 import psutil
 import pytest
 
+from utils.api import Model
 from utils.config import ROOT, load_config
+from utils.evaluate.predict import Head
+from utils.inference.scorer import Scorer
 from utils.networks import find_network
 from utils.testing.golden import build_state_dict, load_weights
+from utils.video.decoders import open_video
+from utils.video.reader import FrameReader
 from utils.weights import checkpoint
+
+
+class FileModel(Model):
+    """Heads of a test with a scorer, for video files."""
+
+    def __init__(self, scorer: Scorer, heads: list[Head]):
+        super().__init__(None, cfg=None, scorer=scorer, heads=heads)
+
+    def open(self, source: str, fps: float = 0.0) -> FrameReader:
+        return open_video(source)
 
 
 def build_env() -> dict:

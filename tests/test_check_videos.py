@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from scripts.executors.process_pool import CrashError, run_all
+from scripts.executors.tests.pool_jobs import FATAL, crash_or_square
 from tests.helpers import find_smoke_yaml, read_result, start_script
 from tests.numbered_videos import write_numbered_video
 from tests.test_bad_videos import damage_video, write_files_of_every_kind
-from utils.process_pool import CrashError, run_all
-from utils.tests.pool_jobs import FATAL, crash_or_square
 from utils.tests.video.test_odd_videos import pictures, write
 
 COMMAND = "scripts/data/check_videos.py"

@@ -19,26 +19,24 @@ from resnet50.network import NETWORK as RESNET
 from scripts.data.synthetic.motion_videos import MOTIONS, draw_sets, write_video
 from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
 from scripts.predict import IMAGE_SUFFIXES, main
-from tests.helpers import load_smoke_config, save_random_weights
+from scripts.prediction.files import list_videos, write_predictions, write_table
+from scripts.prediction.records import Predictor
+from tests.helpers import FileModel, load_smoke_config, save_random_weights
 from tests.numbered_videos import read_number, write_numbered_video
 from tsm import streaming
 from tsm.network import NETWORK
 from tsm.transforms import make_test_views
 from utils import progress, signals
+from utils.api import build_model
 from utils.config import ROOT, load_config
 from utils.data.class_names import BUILTIN_NAMES, find_class_names
 from utils.evaluate.predict import (
     Head,
-    Predictor,
     Window,
-    assign_class_names,
-    list_videos,
     make_file_names,
-    run_windows,
+    read_windows,
     softmax,
     split_into_windows,
-    write_predictions,
-    write_table,
 )
 from utils.evaluate.scores import video_scores
 from utils.inference.load import load_scorer
@@ -69,14 +67,9 @@ def load_small_config(network: str, root: Path, *more: str):
 
 
 def build_predictor(cfg, network: str, path: Path, out: Path, **settings) -> Predictor:
-    record = find_network(network)
-    heads = record.build_heads(cfg)
-    assign_class_names(heads, "")
-    scorer = load_scorer(record, cfg, path)
-    top = max(head.classes for head in heads)
-    return Predictor(
-        scorer, heads, lambda path: record.open_frames(cfg, path), out, top, **settings
-    )
+    model = build_model(find_network(network), cfg, path)
+    top = max(head.classes for head in model.heads)
+    return Predictor(model, out, top, **settings)
 
 
 def order_by_label(entries: list) -> list:
@@ -112,12 +105,12 @@ def test_a_prediction_gives_the_scores_of_an_evaluation(network, tiny_args, data
         views, _, valid = rows[index]
         assert valid
         record = result.predict(rows.records[rows.samples_of_rank[index]].path, f"video{index}")
-        scores = video_scores(result.scorer, views[None])[0]
+        scores = video_scores(result.model.scorer, views[None])[0]
         expected = softmax(scores) if is_tsm else scores
         assert np.ptp(expected) > 0.01
         np.testing.assert_allclose(order_by_label(record["top"]), expected, atol=1e-6)
         assert [e["name"] for e in sorted(record["top"], key=lambda e: e["label"])] == [*MOTIONS]
-    assert len(result.scorer.net.compile_cache) == 1
+    assert len(result.model.scorer.net.compile_cache) == 1
     assert record["views"] == "2x3"
 
 
@@ -126,12 +119,12 @@ def test_a_prediction_gives_the_scores_of_an_evaluation_for_every_set(tmp_path):
     cfg = load_small_config("mvit_multi", tmp_path)
     path = save_random_weights(cfg, tmp_path / "net.ckpt", "mvit_multi")
     result = build_predictor(cfg, network="mvit_multi", path=path, out=tmp_path, window=0.5)
-    whole = Predictor(
-        result.scorer, heads=result.heads, open_source=result.open, folder=tmp_path, top=8, window=0
-    )
+    whole = Predictor(result.model, folder=tmp_path, top=8, window=0)
     for head, rows in build_eval_videos(cfg, Runtime()).items():
         record = whole.predict(rows.records[0].path, "video")
-        expected = video_scores(HeadScorer(result.scorer, cfg.data.sets, head), rows[0][0][None])[0]
+        expected = video_scores(
+            HeadScorer(result.model.scorer, cfg.data.sets, head), rows[0][0][None]
+        )[0]
         probabilities = order_by_label(record["sets"][rows.settings.name])
         np.testing.assert_allclose(probabilities, expected, atol=1e-6)
     assert np.ptp(expected) > 0.01
@@ -159,7 +152,7 @@ def test_a_prediction_of_an_image_gives_the_scores_of_an_evaluation(tmp_path):
     for views, label, _ in rows.dataset().create_tuple_iterator(output_numpy=True):
         name = names[int(label[0])]
         record = result.predict(str(tmp_path / "val" / name / "0.jpg"), name)
-        expected = softmax(video_scores(result.scorer, views)[0])
+        expected = softmax(video_scores(result.model.scorer, views)[0])
         np.testing.assert_allclose(order_by_label(record["top"]), expected, atol=1e-6)
     assert np.ptp(expected) > 0.02
     with pytest.raises(VideoError, match="not a readable image"):
@@ -300,10 +293,10 @@ def test_a_window_gets_its_frames_and_holds_no_others(tmp_path, reader, step):
         assert (windows[0].start, windows[-1].start) == (0, 97 - 32)
         assert [window.start for window in windows[:-1]] == [*range(0, 65, 8 * (step or 4))]
         heads = [NumberReader(4), NumberReader(6, 1)]
-        for result in run_windows(NoNetwork(), source=source, windows=windows, heads=heads):
-            for head, views in zip(heads, result.views):
-                expected = result.window.start + head.frame_indices(result.window)
-                np.testing.assert_array_equal(views, expected)
+        for window, views in read_windows(source, windows, heads):
+            for head, numbers in zip(heads, views):
+                expected = window.start + head.frame_indices(window)
+                np.testing.assert_array_equal(numbers, expected)
     decoded = sum(calls, [])
     assert decoded == sorted(set(decoded))
     assert max(map(len, calls)) <= 32
@@ -321,14 +314,7 @@ def test_videos_with_unusual_names_get_separate_files(tmp_path, capsys):
     head.make_views = lambda frames, positions: frames[:3, None]
     head.preview_frames = lambda views: views.transpose(1, 0, 2, 3, 4)
     head.clips = 1
-    predictor = Predictor(
-        NoNetwork(),
-        heads=[head],
-        open_source=open_video,
-        folder=tmp_path / "out",
-        top=2,
-        window=2.0,
-    )
+    predictor = Predictor(FileModel(NoNetwork(), [head]), tmp_path / "out", top=2, window=2.0)
     paths = [str(video) for video in videos]
     result = write_predictions(paths, predictor.folder, predictor.run_jobs)
     assert result["failed"] == 0
@@ -382,10 +368,8 @@ def test_memory_does_not_grow_with_the_length_of_a_video(tmp_path):
     process = psutil.Process()
     sizes = []
     with open_video(tmp_path / "long.mp4") as source:
-        for result in run_windows(
-            NoNetwork(), source=source, windows=split_into_windows(source, None, None), heads=[head]
-        ):
-            assert result.views[0].shape == (1, 240, 320, 3)
+        for _, views in read_windows(source, split_into_windows(source, None, None), [head]):
+            assert views[0].shape == (1, 240, 320, 3)
             sizes.append(process.memory_info().rss)
     assert len(sizes) == 42
     assert max(sizes[3:]) - sizes[2] < 70e6

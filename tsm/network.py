@@ -89,7 +89,7 @@ class TSMNetwork(Network[Config]):
 
     def describe_export(self, cfg: Config) -> ExportSpec:
         from tsm.dataset import get_clip_shape
-        from tsm.export import split_convolution
+        from tsm.export_cells import split_convolution
         from tsm.shift import Shift
         from utils.export.export import ExportSpec
 

@@ -351,7 +351,7 @@ def load_config(cls: type[ConfigT], path: Path, overrides: Sequence[str] = ()) -
         refuse_planning(values.get("run", {}))
         check_names(cls, values)
     except ValueError as error:
-        network = cls.__module__.partition(".")[0]
+        network = name_network(cls)
         raise ValueError(f"{path}, read as a config file of {network}: {error}") from None
     resolve_paths(cls, values, get_base_folder())
     values.setdefault("run", {}).setdefault("out", str(get_base_folder() / "out" / Path(path).stem))
@@ -361,6 +361,11 @@ def load_config(cls: type[ConfigT], path: Path, overrides: Sequence[str] = ()) -
     if any(override.startswith("run.amp=") for override in overrides):
         values["run"]["cpu_amp"] = values["run"]["amp"]
     return build_dataclass(cls, values, "")
+
+
+def name_network(cls: type[NetworkConfig]) -> str:
+    """The folder of the network whose `Config` this is."""
+    return cls.__module__.split(".")[-2]
 
 
 def refuse_planning(run: dict) -> None:

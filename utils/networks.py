@@ -15,14 +15,13 @@ its epochs. A head, here, is a data set's classes and the views of its evaluatio
 from __future__ import annotations
 
 import abc
-import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
 
-from utils.config import ROOT, ConfigT, VideoData, load_config, read_yaml
+from utils.config import ROOT, ConfigT, VideoData, load_config, name_network, read_yaml
 
 if TYPE_CHECKING:
     from mindspore import nn
@@ -158,7 +157,8 @@ def list_networks() -> list[str]:
 
 def find_network(name: str) -> Network:
     """The network of a folder; the name must be one of `list_networks()`."""
-    return importlib.import_module(f"{name}.network").NETWORK
+    # Not importlib, which would not find the module of the package `mindspore_video_zoo`.
+    return __import__(f"{name}.network", fromlist=["NETWORK"]).NETWORK
 
 
 def find_network_of_yaml(path: Path) -> Network:
@@ -185,7 +185,7 @@ def load_for_script(
         return load_config(config_class, path, overrides)
     except ValueError as error:
         name = path.resolve().parent.parent.name
-        if name not in list_networks() or name == config_class.__module__.partition(".")[0]:
+        if name not in list_networks() or name == name_network(config_class):
             raise
         owner = f"The config file is in the folder of {name}"
         raise ValueError(f"{error}. {owner}: use {remedy.format(name)}") from None

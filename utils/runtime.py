@@ -41,12 +41,19 @@ class Runtime:
 
 
 def prepare_process() -> None:
-    """Sets the environment variables that MindSpore and OpenMP read when they are imported.
+    """`set_environment` for entry points, which call it before they import a package.
 
-    Entry points call it before they import a package: one that is missing ends the process with one
-    line. A variable that is set has precedence.
+    A package that is missing ends the process with one line.
     """
     missing_packages.install_hook()
+    set_environment()
+
+
+def set_environment() -> None:
+    """Sets the environment variables that MindSpore and OpenMP read when they are imported.
+
+    A variable that is set has precedence.
+    """
     if not os.environ.get(LOG_LEVEL):
         os.environ[LOG_LEVEL] = choose_log_level()
     # The threads of OpenMP, which the CPU kernels use, wait in a loop before they sleep. If there
@@ -66,12 +73,30 @@ def choose_log_level(devices: Path = Path("/dev")) -> str:
 
 
 def start(run: "Run") -> Runtime:
-    """Sets MindSpore's context; joins the other ranks, data parallel, if there are several.
+    """`start_device`, and sets the seed; joins the other ranks, data parallel, if there are some.
 
-    Raises ValueError if the device is not available, if DEVICE_ID names another one, or if
-    MindSpore cannot compile code of this folder.
+    Raises ValueError if DEVICE_ID names another device than that of the rank.
     """
-    prepare_process()  # for a program that imports modules of the zoo
+    device_id = start_device(run)
+    import mindspore as ms
+
+    ms.set_seed(run.seed)
+    rank, size = join_workers()
+    if is_worker() and device_id not in (None, ms.get_context("device_id")):
+        raise ValueError(
+            f"DEVICE_ID={device_id} on rank {rank}, whose device is "
+            f"{ms.get_context('device_id')}: msrun sets DEVICE_ID, so leave it as it is"
+        )
+    return Runtime(rank, size=size, device=run.device, seed=run.seed)
+
+
+def start_device(run: "Run") -> Optional[int]:
+    """Sets MindSpore's context; returns the integer in DEVICE_ID.
+
+    Raises ValueError if the device is not available, or if MindSpore cannot compile code of this
+    folder.
+    """
+    set_environment()
     check_own_folder()
     if run.device == "CPU":
         cap_instruction_set()
@@ -93,14 +118,7 @@ def start(run: "Run") -> Runtime:
         ) from None
     check_device_id(run.device, device_id)
     set_device_options(run)
-    ms.set_seed(run.seed)
-    rank, size = join_workers()
-    if is_worker() and device_id not in (None, ms.get_context("device_id")):
-        raise ValueError(
-            f"DEVICE_ID={device_id} on rank {rank}, whose device is "
-            f"{ms.get_context('device_id')}: msrun sets DEVICE_ID, so leave it as it is"
-        )
-    return Runtime(rank, size=size, device=run.device, seed=run.seed)
+    return device_id
 
 
 def check_own_folder() -> None:
@@ -216,6 +234,31 @@ def eager_mode() -> Iterator[None]:
         yield
     finally:
         ms.set_context(mode=ms.GRAPH_MODE)
+
+
+@contextlib.contextmanager
+def guest() -> Iterator[None]:
+    """Inside, MindSpore computes networks as graphs; afterwards in the mode of before.
+
+    The networks of the program that uses the zoo may run operator by operator, as is the default.
+    """
+    mode = set_mode()
+    try:
+        yield
+    finally:
+        set_mode(mode)
+
+
+def set_mode(mode: int = 0) -> int:
+    """Sets MindSpore's mode, by default that of graphs, if MindSpore is imported.
+
+    Returns the mode of before.
+    """
+    ms = sys.modules.get("mindspore")
+    before = ms.get_context("mode") if ms else 1  # MindSpore's default, operator by operator
+    if ms and before != mode:
+        ms.set_context(mode=mode)
+    return before
 
 
 def cap_instruction_set() -> None:

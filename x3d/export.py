@@ -18,31 +18,14 @@ from utils.runtime import prepare_process
 
 prepare_process()
 
-from mindspore import Tensor, nn, ops
-from mindspore import dtype as mstype
-
 from utils import cli
 from utils.export.export import check_options, export_network
 from x3d.config import Config
-from x3d.model import SE
 from x3d.network import NETWORK
 
 
 def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
     export_network(NETWORK, cfg=cfg, checkpoint_path=checkpoint_path, options=options)
-
-
-class MeanSE(nn.Cell):
-    """Squeeze and excitation without a Reshape, at which inference engines would copy the map."""
-
-    def __init__(self, se: SE):
-        super().__init__()
-        self.se = se
-        self.mean = ops.ReduceMean(keep_dims=True)
-
-    def construct(self, x: Tensor) -> Tensor:
-        mean = self.mean(ops.cast(x, mstype.float32), (2, 3, 4))
-        return x * self.se.compute_gate(ops.cast(mean, x.dtype))
 
 
 if __name__ == "__main__":

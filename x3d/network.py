@@ -72,7 +72,7 @@ class X3DNetwork(Network[Config]):
     def describe_export(self, cfg: Config) -> ExportSpec:
         from utils.export.export import ExportSpec
         from x3d.dataset import get_clip_shape
-        from x3d.export import MeanSE
+        from x3d.export_cells import MeanSE
         from x3d.model import SE
 
         shape = get_clip_shape(cfg.data, cfg.test_crop)

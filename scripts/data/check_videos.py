@@ -48,13 +48,20 @@ from scripts.data.integrity import (
     make_job,
     table_row,
 )
+from scripts.executors.process_pool import (
+    PROCESSES,
+    CrashError,
+    Executor,
+    PartOption,
+    choose_workers,
+    run_all,
+)
 from utils import cli
 from utils.config import NetworkConfig
 from utils.data.annotation_file import AnnotationFile, choose_output_names, iterate_lines
 from utils.files import report_write_errors, write_text
 from utils.messages import print_line
 from utils.networks import Network
-from utils.process_pool import PROCESSES, CrashError, Executor, PartOption, choose_workers, run_all
 from utils.progress import track
 
 MAX_SHOWN = 5  # bad videos named on stderr

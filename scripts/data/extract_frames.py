@@ -34,6 +34,7 @@ prepare_process()
 
 from scripts.data.integrity import make_job
 from scripts.data.prepare.frames import SUFFIXES, FrameJob, extract_frames
+from scripts.executors.process_pool import PROCESSES, choose_workers, run_all
 from utils import cli
 from utils.config import NetworkConfig
 from utils.data.annotation_file import read_annotations
@@ -41,7 +42,6 @@ from utils.data.packed.reader import pack_folder
 from utils.files import report_write_errors, write_text
 from utils.messages import print_line
 from utils.networks import Network
-from utils.process_pool import PROCESSES, choose_workers, run_all
 from utils.progress import track
 
 MAX_SHOWN = 5  # unreadable videos named on stderr

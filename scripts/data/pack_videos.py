@@ -39,12 +39,12 @@ import numpy as np
 
 from scripts.data.integrity import read_table
 from scripts.data.packing.encoder import build_encode_options
+from scripts.executors.process_pool import PROCESSES, Executor, PartOption, choose_workers
 from utils import cli
 from utils.config import NetworkConfig
 from utils.data.annotation_file import choose_output_names
 from utils.data.packed.reader import pack_folder
 from utils.networks import Network
-from utils.process_pool import PROCESSES, Executor, PartOption, choose_workers
 
 
 def main(

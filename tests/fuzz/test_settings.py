@@ -91,7 +91,7 @@ def run_until_work(run_here, monkeypatch, tmp_path):
     monkeypatch.setattr("scripts.launcher.rendezvous.Rendezvous", work)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("utils.processes.adopt_orphans", lambda: None)
-    monkeypatch.setattr("utils.process_pool.Pool", work, raising=False)
+    monkeypatch.setattr("scripts.executors.process_pool.Pool", work, raising=False)
     monkeypatch.chdir(tmp_path)
     return run_here
 

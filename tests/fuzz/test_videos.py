@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 
 from scripts.data.integrity import KINDS
+from scripts.prediction.files import write_predictions
+from scripts.prediction.records import Predictor
 from tests.fuzz.damage import mutate
 from tests.fuzz.files import encode_intact_jpeg, write_mutated_videos
+from tests.helpers import FileModel
 from tsm.transforms import resize
 from utils.config import ROOT
-from utils.evaluate.predict import Head, Predictor, write_predictions
+from utils.evaluate.predict import Head
 from utils.inference.scorer import Scorer
-from utils.video.decoders import open_video
 from utils.video.frame_folder import FrameFolder
 from utils.video.libraries import MODULES
 from utils.video.reader import VideoError
@@ -119,9 +121,7 @@ def test_damaged_videos_do_not_stop_a_prediction(tmp_path, seed, count):
     videos.mkdir()
     write_mutated_videos(videos, range(seed, seed + count))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    predictor = Predictor(
-        MeanColours(), heads=[ThreeColours()], open_source=open_video, folder=out, top=3
-    )
+    predictor = Predictor(FileModel(MeanColours(), [ThreeColours()]), out, top=3)
     paths = [str(path) for path in sorted(videos.iterdir())]
     result = write_predictions(paths, out, predictor.run_jobs)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024

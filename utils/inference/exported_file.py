@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Callable, Optional
 
 import numpy as np
 
-from utils.config import NetworkConfig
+from utils.config import NetworkConfig, name_network
 from utils.inference.scorer import Scorer
 from utils.log import log
 from utils.messages import escape_control, format_error
@@ -94,7 +94,7 @@ def check_contents(
     `info` is the file's metadata. `classes` is the last size of its output, used if the metadata do
     not name it. `batch` is 0 if the file takes any number of clips.
     """
-    network = type(cfg).__module__.partition(".")[0]
+    network = name_network(type(cfg))
     exported = info.get("network")
     if exported and exported != network:
         name = escape_control(exported)[:80]

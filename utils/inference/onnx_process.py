@@ -19,6 +19,8 @@ from utils.data.loader import count_workers
 from utils.inference.onnx import ENGINES, OPEN
 from utils.processes import describe_exit, die_with_parent
 
+MODULE = "utils.inference.onnx_process"  # in ROOT; also where the package has a longer name
+
 
 class EngineError(RuntimeError):
     """An engine cannot run a file."""
@@ -31,7 +33,7 @@ def run_in_process(engine: str, file: Path, batches: Sequence[np.ndarray]) -> li
     """
     clips, scores = (file.with_name(f"{name}.npz").absolute() for name in ("clips", "scores"))
     np.savez(clips, *batches)
-    command = [sys.executable, "-m", __name__, engine, file.absolute(), clips, scores]
+    command = [sys.executable, "-m", MODULE, engine, file.absolute(), clips, scores]
     done = subprocess.run(
         [*map(str, command)], cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True,
         errors="replace",

@@ -28,11 +28,11 @@ from scripts.data.packing.shard_writer import (
     read_note,
     sync_file,
 )
+from scripts.executors.process_pool import CrashError, Part, run_all
 from utils.data.annotation_file import AnnotationFile, Record, iterate_lines
 from utils.data.packed.format import add_checksum
 from utils.data.packed.reader import INDEX, LIST, LOCATION_DTYPE, NOWHERE
 from utils.files import compute_sha256, lock_folder, report_write_errors, write_text
-from utils.process_pool import CrashError, Part, run_all
 from utils.progress import track
 
 BAD = "bad.tsv"

@@ -24,8 +24,8 @@ import cv2
 import numpy as np
 
 from scripts.data.packing.encoder import DETERMINISTIC, to_yuv420p
+from scripts.executors.process_pool import start_process_pool
 from utils.files import write_text
-from utils.process_pool import start_process_pool
 from utils.progress import track
 
 MOTIONS = ("left", "right", "up", "down", "grow", "shrink", "clockwise", "counterclockwise")

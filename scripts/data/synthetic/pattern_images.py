@@ -12,7 +12,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from utils.process_pool import start_process_pool
+from scripts.executors.process_pool import start_process_pool
 from utils.progress import track
 
 WAVES = ("horizontal", "vertical", "diagonal")

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from scripts.prediction.records import preview_times
 from utils.evaluate import predict_plots as pictures
 from utils.evaluate import report_plots
-from utils.evaluate.predict import Head, Window, preview_times
+from utils.evaluate.predict import Head, Window
 from utils.evaluate.predict_plots import (
     GAP,
     LINE_FRAMES,

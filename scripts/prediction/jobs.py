@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-from utils import runtime
+from scripts.executors.process_pool import CrashError, run_all
+from scripts.prediction.records import Job, Predictor
+from utils.api import build_model
 from utils.config import NetworkConfig
-from utils.evaluate.predict import Job, Predictor, assign_class_names
-from utils.inference.load import load_scorer
 from utils.networks import find_network
-from utils.process_pool import CrashError, run_all
 
 
 class PredictSettings(NamedTuple):
@@ -29,20 +28,14 @@ class PredictSettings(NamedTuple):
     step: Optional[float]
 
     def build_predictor(self) -> Predictor:
-        network = find_network(self.network)
-        cfg = self.cfg
-        heads = network.build_heads(cfg)
-        assign_class_names(heads, self.labels)
-        start = functools.cache(lambda: runtime.start(cfg.run))
-        scorer = load_scorer(network, cfg=cfg, path=self.checkpoint_path, start=start)
+        model = build_model(
+            find_network(self.network),
+            cfg=self.cfg,
+            checkpoint=self.checkpoint_path,
+            labels=self.labels,
+        )
         return Predictor(
-            scorer,
-            heads=heads,
-            open_source=lambda path: network.open_frames(cfg, path),
-            folder=self.folder,
-            top=self.top,
-            window=self.window,
-            step=self.step,
+            model, folder=self.folder, top=self.top, window=self.window, step=self.step
         )
 
     def compute_digest(self) -> str:

@@ -150,7 +150,7 @@ def run_on_dask(work: Callable, jobs: Iterable, address: str) -> Iterator[tuple[
         raise ValueError(f"--executor: no Dask scheduler at {address}: {reason}") from None
     except (OSError, ValueError) as error:
         raise ValueError(f"--executor: no Dask scheduler at {address}: {error}") from None
-    run_job, close_pools = build_worker_functions(str(Path(__file__).resolve().parents[1]))
+    run_job, close_pools = build_worker_functions(str(Path(__file__).resolve().parents[2]))
     jobs = iter(jobs)
     folder = os.getcwd()
     running: dict[Any, Any] = {}
@@ -219,19 +219,19 @@ def build_worker_functions(root: str) -> tuple[Callable, Callable]:
         import os
         import sys
 
-        if not os.path.isfile(os.path.join(root, "utils", "process_pool.py")):
+        if not os.path.isdir(os.path.join(root, "scripts", "executors")):
             node = os.uname().nodename
             raise ValueError(f"--executor: the node {node} has no zoo in {root}; is it mounted?")
         if root not in sys.path:
             sys.path.insert(0, root)
-        from utils.process_pool import run_in_child
+        from scripts.executors.process_pool import run_in_child
 
         return run_in_child(data)
 
     def close_pools() -> None:
         import sys
 
-        module = sys.modules.get("utils.process_pool")
+        module = sys.modules.get("scripts.executors.process_pool")
         pools = module.POOLS if module else {}
         while pools:
             pools.popitem()[1].shutdown(wait=False)

@@ -11,10 +11,8 @@ import time
 import psutil
 import pytest
 
-from tests.dask_cluster import start_dask_cluster
-from utils import process_pool
-from utils.messages import MachineError
-from utils.process_pool import (
+from scripts.executors import process_pool
+from scripts.executors.process_pool import (
     CrashError,
     Part,
     build_worker_functions,
@@ -23,7 +21,9 @@ from utils.process_pool import (
     parse_part,
     run_all,
 )
-from utils.tests.pool_jobs import FATAL, crash_or_square, kill_dask_worker, refuse_three
+from scripts.executors.tests.pool_jobs import FATAL, crash_or_square, kill_dask_worker, refuse_three
+from tests.dask_cluster import start_dask_cluster
+from utils.messages import MachineError
 
 
 @pytest.fixture(scope="module")

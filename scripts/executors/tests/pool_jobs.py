@@ -1,4 +1,4 @@
-"""Jobs for the tests of utils/process_pool.py."""
+"""Jobs for the tests of scripts/executors/process_pool.py."""
 
 import os
 import signal

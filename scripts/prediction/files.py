@@ -1,0 +1,162 @@
+"""The videos of a prediction, and the files and tables of their records."""
+
+import contextlib
+import csv
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Callable, Optional
+
+from scripts.executors.process_pool import Part
+from scripts.prediction.records import Job
+from utils.evaluate.predict import PREDICTIONS, make_file_names
+from utils.files import open_replacement, report_write_errors, write_text
+from utils.messages import escape_control, format_line
+from utils.progress import Progress
+
+PART_FILE = f"{PREDICTIONS}.part-{{}}.jsonl"
+MAX_CLASS_NAME = 200  # characters of a class name in a table
+
+
+def list_videos(names: Sequence[str], suffixes: Sequence[str]) -> list[str]:
+    """The paths of videos; a folder stands for all files below it that end in `suffixes`, sorted.
+
+    A folder without such a file stays, as a folder of frames. Hidden files and folders are left
+    out. Raises ValueError for what does not exist, and for an address.
+    """
+    videos = []
+    for name in names:
+        if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", name):
+            raise ValueError(f"{name}: addresses are not read; save the video as a file first")
+        if not os.path.exists(name):
+            raise ValueError(f"{name} does not exist")
+        inside = []
+        for folder, inner, files in os.walk(name):
+            inner[:] = [part for part in inner if not part.startswith(".")]
+            inside += [
+                os.path.join(folder, file)
+                for file in files
+                if file.lower().endswith(tuple(suffixes)) and not file.startswith(".")
+            ]
+        videos += sorted(inside) or [name]
+    return videos
+
+
+def write_predictions(
+    videos: list[str],
+    folder: Path,
+    run_jobs: Callable[[list[Job]], Iterator[tuple[Job, dict]]],
+    settings: str = "",
+    part: Optional[Part] = None,
+) -> dict:
+    """Prints and writes the records of the videos; returns the result of the command.
+
+    `run_jobs` yields (job, record) in any order. With `part`, its records go to a file of their
+    own. The records that such files hold for these `settings` and videos are not computed again,
+    and the files are removed when all are written. Raises ValueError if no video can be read; a
+    broken one is a line on stderr.
+    """
+    start = time.monotonic()
+    records = []
+    errors = []
+    with report_write_errors(folder, "--out"):
+        folder.mkdir(parents=True, exist_ok=True)
+        jobs = list(zip(videos, make_file_names(videos)))
+        keys = {job: job_key(settings, job) for job in (part.select(jobs) if part else jobs)}
+        earlier = read_part_files(folder)
+        ready = {job: earlier[key] for job, key in keys.items() if key in earlier}
+        missing = [job for job in keys if job not in ready]
+        hidden = sys.stdout.isatty()  # there, a table for every video shows the progress
+        results = run_jobs(missing)
+        progress = Progress(len(missing), name="predicting", unit="videos", hidden=hidden)
+        file = part and folder / PART_FILE.format(part.file_name)
+        with (
+            open(file, "a") if file else contextlib.nullcontext() as notes,
+            contextlib.closing(progress),
+        ):
+            if notes:
+                notes.write("\n")  # ends a line that a kill has cut
+            for job in keys:
+                while job not in ready:
+                    other, ready[other] = next(results)
+                    progress.update()
+                    if notes:
+                        notes.write(f"{json.dumps([keys[other], ready[other]])}\n")
+                        notes.flush()
+                records.append(ready.pop(job))
+                if "error" not in records[-1]:
+                    print(format_table(records[-1]), flush=True)
+                    continue
+                errors.append(records[-1]["error"])
+                if len(videos) > 1:
+                    print(f"error: {errors[-1]}", file=sys.stderr)
+        end = {"failed": len(errors), "out": str(folder)}
+        end["seconds"] = round(time.monotonic() - start, 2)
+        if part:
+            return {"part": str(part), "videos": len(records), **end}
+        if len(errors) == len(videos):
+            raise ValueError(errors[0] if len(errors) == 1 else "none of the videos was read")
+        lines = "".join(f"{json.dumps(record)}\n" for record in records)
+        write_text(folder / f"{PREDICTIONS}.jsonl", lines)
+        write_table(folder / f"{PREDICTIONS}.csv", records)
+        for file in folder.glob(PART_FILE.format("*")):
+            file.unlink()
+    return {"predictions": records, **end}
+
+
+def write_table(path: Path, records: Sequence[dict]) -> None:
+    """A line for each video: its best classes in the order of their probabilities, or its error.
+
+    With several data sets, the classes are those of `joint`, with the set before the name.
+    """
+    rankings = [record.get("joint") or record.get("top", []) for record in records]
+    heading = ["video"]
+    for rank in range(1, max(map(len, rankings)) + 1):
+        heading += [f"class_{rank}", f"label_{rank}", f"probability_{rank}"]
+    with open_replacement(path, newline="") as file:
+        writer = csv.DictWriter(file, [*heading, "error"])
+        writer.writeheader()
+        for record, ranking in zip(records, rankings):
+            row = {"video": escape_control(record["video"]), "error": record.get("error", "")}
+            for rank, entry in enumerate(ranking, 1):
+                name = "/".join(filter(None, (entry.get("set"), entry["name"])))
+                row[f"class_{rank}"] = escape_control(name)
+                row[f"label_{rank}"] = entry["label"]
+                row[f"probability_{rank}"] = entry["probability"]
+            writer.writerow(row)
+
+
+def job_key(settings: str, job: Job) -> str:
+    """The settings, the job, and size and time of the video: a record is valid for one key."""
+    stat = os.stat(job[0])
+    return json.dumps([settings, *job, stat.st_size, stat.st_mtime_ns])
+
+
+def read_part_files(folder: Path) -> dict[str, dict]:
+    """{key: record}; skips a line that a kill has cut."""
+    records = {}
+    for path in sorted(folder.glob(PART_FILE.format("*"))):
+        for line in path.read_text().splitlines():
+            with contextlib.suppress(ValueError):
+                key, records[key] = json.loads(line)
+    return records
+
+
+def format_table(record: dict) -> str:
+    """Rank, class, label and probability; for several data sets, all together, then each."""
+    lines = [escape_control(f"{record['video']}  ({record['views']} views)")]
+    blocks = (
+        {"": record["top"]} if "top" in record else {"joint": record["joint"], **record["sets"]}
+    )
+    for title, entries in blocks.items():
+        lines += [f" {title}"] if title else []
+        for rank, entry in enumerate(entries, 1):
+            prefix = f"{entry['set']}: " if title == "joint" else ""
+            name = format_line(f"{prefix}{entry['name'] or '-'}", MAX_CLASS_NAME)
+            percent = 100 * entry["probability"]
+            lines.append(f"{rank:4d}  {name:40s} {entry['label']:5d} {percent:7.2f} %")
+    return "\n".join(lines)

@@ -1,0 +1,310 @@
+"""The Python interface: `load` a network with its weights, then `predict`; docs/python.md.
+
+It prints nothing. Errors are ValueErrors of one line; that of a video is a VideoError. The
+functions import what they need: MindSpore only if it computes, or for the first export of a
+checkpoint to another inference engine.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Union
+
+from utils import runtime
+from utils.messages import LINE, check_choice, format_value, shorten_errors
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from utils.config import NetworkConfig, Run
+    from utils.evaluate.predict import Head, Window, WindowResult
+    from utils.inference.scorer import Scorer
+    from utils.networks import Network
+    from utils.video.reader import FrameReader, VideoError
+
+AnyPath = Union[str, Path]
+Source = Union[str, Path, "np.ndarray"]  # a video, a folder of frames or an image; or frames
+Ranking = list[tuple[str, float]]  # the best classes and their probabilities
+Prediction = Union[Ranking, dict[str, Ranking]]  # of several data sets: {name of the set: ...}
+Settings = Union[Mapping[str, Any], Sequence[str]]
+DEVICES: set[str] = set()  # on which MindSpore computes in this process
+
+
+def list_recipes(network: str = "") -> list[str]:
+    """The names of all recipes, or of those of one network; `load` takes them."""
+    return sorted(find_recipes(network))
+
+
+def find_recipes(network: str = "") -> dict[str, Path]:
+    from utils.networks import ROOT, list_networks
+
+    networks = list_networks()
+    if network:
+        check_choice(network, networks, "network")
+        networks = [network]
+    files = (path for name in networks for path in (ROOT / name / "configs").glob("*.yaml"))
+    return {path.stem: path for path in files}
+
+
+@shorten_errors(LINE)
+def load(
+    recipe: AnyPath,
+    checkpoint: AnyPath,
+    *,
+    device: str = "",
+    labels: AnyPath = "",
+    settings: Settings = (),
+    network: str = "",
+) -> Model:
+    """The network of a recipe with the weights of a file: .ckpt, .onnx or .mindir.
+
+    `recipe` is a name of `list_recipes`, or the path of a config file; `network` is needed for a
+    config file that is not in a network's folder. `device` (CPU, GPU, Ascend) is by default that
+    of the recipe. `labels` is a file with a line for each class. `settings` replace those of the
+    recipe: {"eval.clips": 2}, or ["eval.clips=2"].
+
+    Raises ValueError, also for a second device: MindSpore allows one in a process.
+    """
+    from utils.config import load_config
+    from utils.networks import find_network, list_networks, read_yaml
+
+    path = find_recipe(recipe)
+    read_yaml(path)  # a file that cannot be read is the first error
+    name = network or path.resolve().parent.parent.name
+    if network or name in list_networks():
+        check_choice(name, list_networks(), "network")
+    else:
+        names = ", ".join(list_networks())
+        raise ValueError(f"{path} is in no network's folder; give network=, one of {names}")
+    overrides = list_overrides(settings)
+    overrides += [f"run.device={device}"] if device else []
+    cfg = load_config(find_network(name).config, path, overrides)
+    return build_model(find_network(name), cfg=cfg, checkpoint=checkpoint, labels=labels)
+
+
+def find_recipe(recipe: AnyPath) -> Path:
+    """The config file; ValueError with the nearest names for an unknown name."""
+    text = os.fspath(recipe)
+    recipes = find_recipes()
+    if text in recipes:
+        return recipes[text]
+    if os.path.exists(text) or Path(text).suffix == ".yaml" or os.sep in text:
+        return Path(text)
+    near = ", ".join(difflib.get_close_matches(text, recipes, 3))
+    advice = f"nearest: {near}" if near else "list_recipes() has all names"
+    raise ValueError(f"no recipe is called {format_value(text)}; {advice}")
+
+
+def list_overrides(settings: Settings) -> list[str]:
+    """`section.key=value` of every setting, as on the command line."""
+    if not isinstance(settings, Mapping):
+        return list(settings)
+    texts = {
+        name: value if isinstance(value, str) else json.dumps(value, default=str)
+        for name, value in settings.items()
+    }
+    return [f"{name}={text}" for name, text in texts.items()]
+
+
+@runtime.guest()
+def build_model(
+    network: Network,
+    cfg: NetworkConfig,
+    checkpoint: AnyPath,
+    labels: AnyPath = "",
+) -> Model:
+    """The model with the settings `cfg`; else as `load`."""
+    from utils.evaluate.predict import assign_class_names
+    from utils.inference.load import load_scorer
+
+    heads = network.build_heads(cfg)
+    assign_class_names(heads, os.fspath(labels))
+    start = functools.cache(lambda: start_device(cfg.run))
+    scorer = load_scorer(network, cfg=cfg, path=os.fspath(checkpoint), start=start)
+    return Model(network, cfg=cfg, scorer=scorer, heads=heads)
+
+
+def start_device(run: Run) -> None:
+    """Starts MindSpore; ValueError if this process already computes on another device."""
+    others = DEVICES - {run.device}
+    if others:
+        raise ValueError(
+            f"run.device: this process computes on {others.pop()}, and MindSpore allows one device "
+            f"in a process; load the network for {run.device} in another process"
+        )
+    runtime.start_device(run)
+    DEVICES.add(run.device)
+
+
+class Model:
+    """A network with its weights; `load` makes it."""
+
+    def __init__(self, network: Network, cfg: NetworkConfig, scorer: Scorer, heads: Sequence[Head]):
+        from utils.evaluate.predict import choose_passes
+
+        self.network = network
+        self.cfg = cfg
+        self.scorer = scorer
+        self.heads = heads
+        choose_passes(heads, scorer.device)
+
+    @property
+    def names(self) -> list[str] | dict[str, list[str]]:
+        """The class names, numbers where a class has none; of several data sets {name: names}."""
+        return self.collect([head.name_classes() for head in self.heads])
+
+    def predict(
+        self,
+        source: Source,
+        top: int = 5,
+        fps: float | None = None,
+        window: float | None = None,
+    ) -> Prediction:
+        """The `top` classes and their probabilities, with the views of the recipe's evaluation.
+
+        `source` is the path of a video, a folder of frames or, for resnet50, an image; or frames
+        uint8 (T, H, W, 3) in RGB, `fps` of them in a second, or an image (H, W, 3). A video above
+        30 seconds is divided into windows of 10 seconds, whose mean is returned; `window` is
+        another length in seconds, 0 the whole video.
+
+        Raises VideoError for a video that cannot be read, ValueError for other arguments.
+        """
+        check_positive_integer(top, "top")
+        parts = self.read(source, window, fps)
+        return self.rank([self.score_window(*part) for part in parts], top)
+
+    def predict_many(
+        self,
+        paths: Iterable[AnyPath],
+        workers: int = 4,
+        top: int = 5,
+        window: float | None = None,
+    ) -> Iterator[tuple[AnyPath, Prediction | VideoError]]:
+        """Each path, in order, with its prediction, or the VideoError of one that cannot be read.
+
+        `workers` threads decode the next videos, at most one window of each, while the network
+        computes.
+        """
+        from utils.video.reader import VideoError
+
+        check_positive_integer(top, "top")
+        check_positive_integer(workers, "workers")
+        if isinstance(paths, (str, Path)):
+            raise ValueError("predict_many takes several paths; predict takes one")
+        paths = iter(paths)
+        with ThreadPoolExecutor(workers) as pool:
+
+            def start(path: AnyPath) -> tuple[AnyPath, Iterator, Future]:
+                parts = self.read(path, window)
+                return path, parts, pool.submit(next, parts, None)
+
+            started = deque(map(start, islice(paths, workers)))
+            try:
+                while started:
+                    path, parts, part = started.popleft()
+                    started.extend(map(start, islice(paths, 1)))
+                    try:
+                        results = [*self.score_ahead(pool, parts, part)]
+                    except VideoError as error:
+                        yield path, error
+                    else:
+                        yield path, self.rank(results, top)
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+    def score_ahead(
+        self, pool: ThreadPoolExecutor, parts: Iterator, part: Future
+    ) -> Iterator[WindowResult]:
+        """The results of `part` and of `parts`, which the pool decodes one ahead."""
+        while part.result() is not None:
+            window, views = part.result()
+            part = pool.submit(next, parts, None)
+            yield self.score_window(window, views)
+
+    @shorten_errors(LINE)
+    @runtime.guest()
+    def scores(self, clips: np.ndarray) -> np.ndarray:
+        """float32 (N, classes), what the network computes for clips uint8 (N, ...).
+
+        The sizes of a clip are those of the exported network (docs/export.md). The classes of
+        several data sets are concatenated.
+        """
+        from utils.evaluate.scores import video_scores
+
+        self.check_clips(clips)
+        return video_scores(self.scorer, clips[:, None], self.heads[0].clips_per_pass)
+
+    def check_clips(self, clips: np.ndarray) -> None:
+        """Raises ValueError for an array that does not hold clips uint8 (N, ...)."""
+        *sizes, _, _ = self.network.get_input_shape(self.cfg)
+        expected = f"({', '.join(map(str, ['N', *sizes, 'H', 'W']))})"
+        shape = clips.shape
+        if clips.dtype != "uint8" or shape[1:-2] != tuple(sizes) or not clips.size:
+            raise ValueError(f"clips must be uint8 {expected}, not {clips.dtype} {shape}")
+
+    def open(self, source: Source, fps: float | None = None) -> FrameReader:
+        """The frames of `source`, as in `predict`."""
+        if isinstance(source, (str, os.PathLike)):
+            if fps is not None:
+                raise ValueError("fps is that of frames in memory; a video has its own")
+            return self.network.open_frames(self.cfg, os.fspath(source))
+        import numpy as np
+
+        from utils.config import VideoData
+        from utils.video.array_frames import ArrayFrames
+
+        frames = np.asarray(source)
+        data = self.cfg.data
+        if not isinstance(data, VideoData):
+            return ArrayFrames(frames, fps or 0.0, is_image=True)
+        channels = 2 if data.is_flow else 3
+        return ArrayFrames(frames, fps=fps or 0.0, channels=channels, max_pixels=data.max_pixels)
+
+    def read(
+        self, source: Source, window: float | None = None, fps: float | None = None
+    ) -> Iterator[tuple[Window, list[np.ndarray]]]:
+        """The windows of a video, each with the views of each head."""
+        from utils.evaluate.predict import read_windows, split_into_windows
+
+        with self.open(source, fps) as reader:
+            yield from read_windows(reader, split_into_windows(reader, window), self.heads)
+
+    @shorten_errors(LINE)
+    @runtime.guest()
+    def score_window(self, window: Window, views: list[np.ndarray]) -> WindowResult:
+        from utils.evaluate.predict import WindowResult
+
+        probs = [head.predict_probs(self.scorer, v) for head, v in zip(self.heads, views)]
+        return WindowResult(window, views, probs)
+
+    def rank(self, results: Sequence[WindowResult], top: int) -> Prediction:
+        """The best classes, by the mean of the probabilities of all windows."""
+        import numpy as np
+
+        by_head = zip(*(result.probabilities for result in results))
+        means = [np.mean(probabilities, axis=0) for probabilities in by_head]
+        rankings = []
+        for head, mean in zip(self.heads, means):
+            names = head.name_classes()
+            best = np.argsort(-mean, kind="stable")[:top]
+            rankings.append([(names[label], float(mean[label])) for label in best])
+        return self.collect(rankings)
+
+    def collect(self, values: list) -> Any:
+        """The value of the only head, or {name of the data set: value}."""
+        if len(values) == 1:
+            return values[0]
+        return {head.name: value for head, value in zip(self.heads, values)}
+
+
+def check_positive_integer(value: int, name: str) -> None:
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{name} must be an integer of at least 1, not {format_value(value)}")
