@@ -16,6 +16,7 @@ from tests.conftest import TINY
 from tests.helpers import build_env, find_smoke_yaml, read_result
 from tests.test_conversion import SETTINGS
 from tests.test_conversion import SOURCE as SOURCE_FILE
+from utils import api
 from utils.config import ROOT, load_config
 from utils.networks import Network, find_network
 from utils.testing.golden import get_shapes
@@ -280,6 +281,20 @@ def test_two_processes_download_once(server, folder, tmp_path):
     assert {output for output, _ in results} == {f"{tmp_path / 'weights' / 'tsm_small.ckpt'}\n"}
     assert sum("waiting for another process" in errors for _, errors in results) == 1
     assert len(server.requests) == 1
+
+
+def test_the_python_interface_takes_a_name(server, folder, data_root, capfd):
+    settings = {"data.crop": 32, "data.resize": 40, "run.engine": "mindspore"}
+    model = api.load("tsm_small", settings=settings, device="CPU")
+    assert model.cfg.model.num_classes == 7, "a setting of the table"
+    video = next((data_root / "videos" / "test").glob("*.mp4"))
+    assert len(model.predict(video, top=3)) == 3
+    assert capfd.readouterr().out == ""
+    assert_refused("tsm_smalll", "nearest: tsm_small")
+    with pytest.raises(
+        ValueError, match="give a checkpoint: no .* called tsm_smoke; nearest: tsm_small$"
+    ):
+        api.load("tsm_smoke")
 
 
 def test_a_file_of_that_name_wins(folder, monkeypatch, tmp_path):

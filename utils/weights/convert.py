@@ -111,7 +111,8 @@ def convert(
             advice = "; model.num_classes must be its own"
             advice += ", or --new_head leaves the classifier newly initialised"
         raise ValueError(f"the file does not fit this network: {report}{advice}")
-    return Converted(converted, [prefix + name for name in dropped], head, initial)
+    dropped = [prefix + name for name in dropped]
+    return Converted(converted, dropped=dropped, missing=head, initial=initial)
 
 
 def detect_prefix_and_format(source: Iterable[str], naming: ParameterNames) -> tuple[str, str]:

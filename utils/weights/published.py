@@ -85,6 +85,16 @@ def find_published(name: str) -> Published:
     return entry
 
 
+def find_recipe_of_weights(name: str) -> tuple[Path, list[str]]:
+    """The recipe that fits published weights, and settings beside it: `section.key=value`."""
+    if name not in list_published():
+        near = find_nearest(name, list_published())
+        advice = f"; nearest: {near}" if near else ""
+        raise ValueError(f"give a checkpoint: no published weights are called {name}{advice}")
+    entry = find_published(name)
+    return ROOT / entry.recipe, [setting.removeprefix("--") for setting in entry.settings]
+
+
 def resolve_checkpoint(path: str) -> str:
     """The path itself or, if it is no file but the name of published weights, their checkpoint.
 
