@@ -19,6 +19,7 @@ from tests.test_conversion import SOURCE as SOURCE_FILE
 from utils import api
 from utils.config import ROOT, load_config
 from utils.networks import Network, find_network
+from utils.progress import Progress
 from utils.testing.golden import get_shapes
 from utils.tests.parity import without_values
 from utils.weights import checkpoint_file, download, published
@@ -172,6 +173,7 @@ def test_a_later_call_continues(server, folder, validator):
     file = published.fetch(published.find_published("tsm_hashed"), folder)
     assert file.read_bytes() == CONTENT
     assert server.requests[-1]["Range"] == "bytes=20000-"
+    assert ("If-Range" in server.requests[-1]) == validator
 
 
 @pytest.mark.parametrize("validator", [True, False])
@@ -179,15 +181,31 @@ def test_a_file_that_changes_meanwhile_is_downloaded_from_its_beginning(server, 
     server.validator = validator
     server.cuts = [20_000] * download.ATTEMPTS
     assert_refused("tsm_small", "ended after 20000")
-    server.files["tsm.pth"] = OTHER + b"longer"
+    server.files["tsm.pth"] = OTHER if validator else OTHER + b"longer"
     file = published.fetch(published.find_published("tsm_small"), folder)
-    assert file.read_bytes() == OTHER + b"longer"
+    assert file.read_bytes() == server.files["tsm.pth"]
     server.cuts = [20_000] * download.ATTEMPTS
     file.unlink()
     assert_refused("tsm_small", "ended after 20000")
     server.files["tsm.pth"] = CONTENT[:15_000]  # shorter than the part: 416 without a validator
     file = published.fetch(published.find_published("tsm_small"), folder)
     assert file.read_bytes() == CONTENT[:15_000]
+
+
+def test_a_bar_counts_what_arrives(server, folder, monkeypatch):
+    bars = []
+
+    class Bar(Progress):
+        def __init__(self, total: int, **options):
+            super().__init__(total, **options)
+            bars.append(self)
+
+    monkeypatch.setattr(download, "Progress", Bar)
+    monkeypatch.setattr(download, "CHUNK", 10_000)
+    server.cuts = [25_000]
+    published.fetch(published.find_published("tsm_hashed"), mkdir(folder))
+    assert len(CONTENT) == 70_023
+    assert [(bar.total, bar.done) for bar in bars] == [(8, 3), (5, 5)]
 
 
 def test_a_complete_part_needs_no_connection(server, folder, monkeypatch):
@@ -206,10 +224,16 @@ def test_a_missing_file_is_named(server, folder):
     assert list_visible(folder) == []
 
 
-@pytest.mark.parametrize("kind", ["text/html; charset=utf-8", "application/octet-stream"])
-def test_a_page_instead_of_the_file_is_named(server, folder, kind):
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        ("text/html; charset=utf-8", b"Please log in"),
+        ("application/octet-stream", b"\n<!DOCTYPE html><html>Please log in</html>"),
+    ],
+)
+def test_a_page_instead_of_the_file_is_named(server, folder, kind, content):
     server.kind = kind
-    server.files["tsm.pth"] = b"\n<!DOCTYPE html><html>Please log in</html>"
+    server.files["tsm.pth"] = content
     assert_refused("tsm_small", "tsm.pth: the server sends an HTML page", str(folder / "tsm.pth"))
     assert list_visible(folder) == []
 
@@ -264,6 +288,9 @@ def test_proxies_of_the_environment_are_used(server, folder, monkeypatch):
 def test_a_file_behind_a_button_is_explained(server, folder):
     words = ("http://localhost/page", '"the blue button"', str(folder / "clicked.pth"))
     assert_refused("tsm_clicked", *words)
+    (folder / "clicked.pth").write_bytes(CONTENT)
+    file = published.fetch(published.find_published("tsm_clicked"), folder)
+    assert (file, server.requests) == (folder / "clicked.pth", [])
 
 
 def test_two_processes_download_once(server, folder, tmp_path):
