@@ -7,7 +7,8 @@ S is a .pth, .pt, .pth.tar, .pyth, .safetensors or .ckpt file. Every weight of S
 must match; with --new_head the classifier is not converted (its weights are then not in T). The
 last line of stdout is one JSON object: the number of matched parameters, the number of dropped
 arrays of each kind (as the optimizer's), the number of batch norms whose eps was changed to this
-zoo's (`utils/weights/mindspore_checkpoint.py`), the missing parameters.
+zoo's (`utils/weights/mindspore_checkpoint.py`), the number of weights that T has as newly
+initialised ones (non-local blocks, from ImageNet), the missing parameters.
 """
 
 import json
@@ -48,11 +49,13 @@ def main(
     with files.report_write_errors(target, "--target"):
         target.parent.mkdir(parents=True, exist_ok=True)
     arrays = {k: Parameter(Tensor(v), name=k) for k, v in converted.arrays.items()}
+    arrays |= {name: weights[name] for name in converted.initial}
     checkpoint.save(target, checkpoint.Weights(arrays, weights.padding), "--target")
     dropped = count_by_kind([*loaded.dropped, *converted.dropped])
     report = {"matched": len(converted.arrays), "dropped": dropped}
     report["changed_eps"] = loaded.changed_eps
-    print(json.dumps({**report, "missing": converted.missing, "target": str(target)}))
+    report |= {"initial": len(converted.initial), "missing": converted.missing}
+    print(json.dumps({**report, "target": str(target)}))
 
 
 if __name__ == "__main__":

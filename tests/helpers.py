@@ -65,7 +65,12 @@ def copy_checkout(folder: Path) -> None:
     def ignore(path: str, names: list[str]) -> set[str]:
         ignored = {name for name in names if name == "__pycache__"}
         if Path(path) == ROOT:
-            ignored |= {name for name in names if name.startswith(".")} | {"out", "data", "build"}
+            ignored |= {name for name in names if name.startswith(".")} | {
+                "out",
+                "data",
+                "build",
+                "weights",
+            }
         return ignored
 
     shutil.copytree(ROOT, folder, ignore=ignore)

@@ -1,10 +1,15 @@
 """scripts/convert_checkpoint.py converts a file of PyTorch; tsm/eval.py evaluates the result."""
 
 import numpy as np
+import pytest
+from mindspore import Parameter, Tensor
 
 from tests.helpers import find_smoke_yaml, read_result
-from utils.config import ROOT
+from utils.config import ROOT, load_config
+from utils.networks import find_network
 from utils.testing.golden import generate_weight
+from utils.tests.parity import read_manifest
+from utils.weights import checkpoint
 from utils.weights.checkpoint_file import read
 
 SOURCE = ROOT / "tsm" / "tests" / "golden" / "tsm_r18_w2.pth.tar"
@@ -45,3 +50,23 @@ def test_new_head_drops_the_classifier(run_here, tmp_path):
     result = read_result(run_here("scripts/convert_checkpoint.py", *arguments, "--new_head"))
     assert result["missing"] == ["new_fc.weight", "new_fc.bias"]
     assert "new_fc.weight" not in read(target)
+
+
+@pytest.mark.slow
+def test_a_network_with_non_local_blocks_starts_from_imagenet(run_here, tmp_path):
+    yaml = ROOT / "tsm" / "configs" / "tsm_r50_k400_8f_nl.yaml"
+    names = read_manifest(ROOT / "tsm/tests/golden/names/torchvision_resnet50.txt.gz")
+    state = {n: Parameter(Tensor(np.ones(s, np.float32)), name=n) for n, s in names.items() if s}
+    checkpoint.save(tmp_path / "source.ckpt", state)
+    arguments = ["--config_path", yaml, "--source", tmp_path / "source.ckpt", "--new_head"]
+    target = tmp_path / "target.ckpt"
+    done = run_here("scripts/convert_checkpoint.py", *arguments, "--target", target)
+    assert read_result(done)["initial"] == 60
+    cfg = load_config(find_network("tsm").config, yaml)
+    net = find_network("tsm").build_model(**cfg.model_arguments())
+    before = net.base_model.layer2[0].nl.theta.weight.asnumpy().copy()
+    missing = checkpoint.load(net, target, new_head=True, head=find_network("tsm").classifier)
+    assert missing == ["new_fc.weight", "new_fc.bias"]
+    after = net.base_model.layer2[0].nl.theta.weight.asnumpy()
+    assert after.std() > 0
+    assert not np.array_equal(after, before), "the values of the file"

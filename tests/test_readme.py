@@ -100,6 +100,7 @@ def list_anchors(document: Path) -> set:
 
 # Pages on one function each, for those who use it.
 FUNCTIONS = {"python.md", "features.md", "fine_tuning.md", "segments.md", "streams.md", "cam.md"}
+FUNCTIONS |= {"weights.md"}
 
 
 def count_words(pages: Iterable[Path]) -> int:

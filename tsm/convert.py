@@ -7,8 +7,8 @@ TSM (it replaces the stages of its ResNet, whose names then lose `base_model.`),
 mindspore-ai/models and mindcv, and this zoo's own names.
 
 Two names mean the same weight if `canonical_name` returns the same text for both. A canonical name
-has no `.net`, so that networks with and without the shift can load each other's weights, and every
-classifier is called `new_fc`.
+has no `.net` and, of a block with a non-local one, no `.block`, so that networks with and without
+the shift can load each other's weights. Every classifier is called `new_fc`.
 """
 
 import re
@@ -116,7 +116,7 @@ class TSMNames(ParameterNames):
             rules = MMACTION2_MOBILE if source_format.endswith("mobilenet") else []
             name = rename_from_mmaction2(name.replace(".net.", "."), rules + MMACTION2)
         name = re.sub(r"^(new_fc|classifier|base_model\.(fc|classifier))\.", "new_fc.", name)
-        return name.replace(".net.", ".")
+        return name.replace(".net.", ".").replace(".block.", ".")
 
     def fit_shape(self, name: str, shape: tuple, target_shape: tuple) -> Optional[str]:
         """How to use an array of another shape: `mean_channels` for a first convolution, or None.
@@ -131,3 +131,7 @@ class TSMNames(ParameterNames):
         """mmaction2's non-local block has no bias."""
         left_out = source_format.startswith("mmaction2") and name.endswith(".nl.W.0.bias")
         return 0.0 if left_out else None
+
+    def is_new(self, name: str, source_format: str) -> bool:
+        """An ImageNet network has no non-local blocks."""
+        return source_format == "torchvision" and ".nl." in name

@@ -60,7 +60,7 @@ def find_recipes(network: str = "") -> dict[str, Path]:
 @shorten_errors(LINE)
 def load(
     recipe: AnyPath,
-    checkpoint: AnyPath,
+    checkpoint: AnyPath = "",
     *,
     device: str = "",
     labels: AnyPath = "",
@@ -69,6 +69,8 @@ def load(
 ) -> Model:
     """The network of a recipe with the weights of a file: .ckpt, .onnx or .mindir.
 
+    `checkpoint` may also be the name of published weights (docs/weights.md), which are downloaded
+    if they are missing; alone, `load("x3d_s")`, it names both the weights and their recipe.
     `recipe` is a name of `list_recipes`, or the path of a config file; `network` is needed for a
     config file that is not in a network's folder. `device` (CPU, GPU, Ascend) is by default that
     of the recipe. `labels` is a file with a line for each class. `settings` replace those of the
@@ -78,7 +80,12 @@ def load(
     """
     from utils.config import load_config, read_yaml
     from utils.networks import find_network, list_networks
+    from utils.weights.published import find_recipe_of_weights, resolve_checkpoint
 
+    overrides = []
+    if not checkpoint:
+        checkpoint = os.fspath(recipe)
+        recipe, overrides = find_recipe_of_weights(checkpoint)
     path = find_recipe(recipe)
     read_yaml(path)  # a file that cannot be read is the first error
     name = network or path.resolve().parent.parent.name
@@ -87,9 +94,10 @@ def load(
     else:
         names = ", ".join(list_networks())
         raise ValueError(f"{path} is in no network's folder; give network=, one of {names}")
-    overrides = list_overrides(settings)
+    overrides += list_overrides(settings)
     overrides += [f"run.device={device}"] if device else []
     cfg = load_config(find_network(name).config, path, overrides)
+    checkpoint = resolve_checkpoint(os.fspath(checkpoint))
     return build_model(find_network(name), cfg=cfg, checkpoint=checkpoint, labels=labels)
 
 

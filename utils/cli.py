@@ -7,8 +7,9 @@
 
 The parameters of `main`, except `network` and `cfg`, are the arguments of the command. A keyword-
 only one is an option, required if it has no default; another one is a positional argument, a list
-several of them. `bool` is a flag, `Literal` lists the choices, and `Annotated[type, convert]` names
-the function that converts the text.
+several of them (with a default, or none). `bool` is a flag, `Literal` lists the choices, and
+`Annotated[type, convert]` names the function that converts the text. The option `checkpoint_path`
+may be the name of published weights, which are downloaded.
 
 Exit status 0: done; 2: user error; 130: interrupted; 1: internal error, or the machine failed.
 Neither this module nor `--help` needs MindSpore: what does is imported where it is used.
@@ -58,10 +59,8 @@ def run(main: Callable, config_class: type, usage: str, *options_of: Callable) -
         path = config.resolve_yaml(path)
         script = Path(sys.argv[0])
         remedy = f"zoo {script.stem} {{}}" if is_installed() else f"{{}}/{script.name}"
-        return main(
-            networks.load_for_script(config_class, path=path, overrides=settings, remedy=remedy),
-            **options,
-        )
+        cfg = networks.load_for_script(config_class, path=path, overrides=settings, remedy=remedy)
+        return main(cfg, **resolve_weights(options))
 
     main_guard(usage, work)
 
@@ -86,9 +85,19 @@ def run_for_network(main: Callable, usage: str, *options_of: Callable) -> NoRetu
         cfg = networks.load_for_script(
             network.config, path=path, overrides=settings, remedy="--network={}"
         )
-        return main(network, cfg, **options)
+        return main(network, cfg, **resolve_weights(options))
 
     main_guard(usage, work)
+
+
+def resolve_weights(options: dict[str, Any]) -> dict[str, Any]:
+    """The options; a name of published weights as `checkpoint_path` becomes their file."""
+    from utils.weights.published import resolve_checkpoint
+
+    path = options.get("checkpoint_path")
+    if not path:
+        return options
+    return {**options, "checkpoint_path": type(path)(resolve_checkpoint(str(path)))}
 
 
 def run_command(
@@ -136,7 +145,9 @@ class Parser(argparse.ArgumentParser):
                     required = parameter.default is parameter.empty
                     self.add_argument(f"--{name}", required=required, **describe_type(hints[name]))
                 elif positional and function is main and name not in ("network", "cfg", "settings"):
-                    self.add_argument(name, **describe_type(hints[name]))
+                    has_default = parameter.default is not parameter.empty
+                    optional = {"nargs": "*", "default": argparse.SUPPRESS} if has_default else {}
+                    self.add_argument(name, **{**describe_type(hints[name]), **optional})
 
     @shorten_errors()
     def parse(self, arguments: Sequence[str]) -> tuple[Path, list[str], dict[str, Any]]:

@@ -67,11 +67,17 @@ def write_text(path: Path, text: str) -> None:
         file.write(text)
 
 
-def lock_folder(folder: Path, name: str = ".lock", shared: bool = False) -> Optional[IO]:
-    """A file whose lock lasts until it is closed; None if another process holds the lock."""
+def lock_folder(
+    folder: Path, name: str = ".lock", shared: bool = False, wait: bool = False
+) -> Optional[IO]:
+    """A file whose lock lasts until it is closed; None if another process holds the lock.
+
+    With `wait` it waits for that process; None then only if the file system has no locks.
+    """
     lock = open(folder / name, "a+")  # noqa: SIM115 - held until the process ends
     try:
-        fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        fcntl.flock(lock, kind if wait else kind | fcntl.LOCK_NB)
     except OSError:
         lock.close()
         return None

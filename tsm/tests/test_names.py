@@ -128,6 +128,18 @@ def test_conversion_uses_every_published_array_and_every_parameter(source, setti
     assert set(converted.dropped) == counted | head
 
 
+@without_values
+def test_non_local_blocks_are_newly_initialised_if_the_start_is_an_imagenet_network():
+    targets = get_shapes(TSM(400, 8, non_local=True))
+    state = make_empty_state("torchvision_resnet50")
+    converted = convert(state, shapes=targets, network=NETWORK, new_head=True)
+    assert converted.initial == [name for name in targets if ".nl." in name]
+    assert len(converted.initial) == 60
+    assert {*targets} == {*converted.arrays, *converted.initial, *converted.missing}
+    with pytest.raises(ValueError, match=r"missing base_model.layer2.0.nl"):
+        convert(make_empty_state("tsm_r50_k400"), shapes=targets, network=NETWORK)
+
+
 FORMATS = {
     "tsm_r50_k400": "tsm",
     "tsm_r50_k400_nl": "tsm",

@@ -24,6 +24,7 @@ from utils.log import log
 from utils.messages import escape_control
 from utils.weights.dtypes import DTYPES, get_itemsize
 from utils.weights.model_checksum import check_checksum
+from utils.weights.published import advise as advise_download
 
 RESUME = "resume.ckpt"
 # An array of this file only: samples of a step, an update, an epoch, and of the annotation file.
@@ -102,9 +103,10 @@ def check_kind(path: Path) -> None:
     if not os.path.isfile(path):
         folder = path if os.path.isdir(path) else path.parent
         names = [file.name for file in list_epochs(folder)][-3:]
-        hint = "training writes one, scripts/convert_checkpoint.py converts published weights"
+        hint = "training writes one, scripts/download_weights.py lists published weights"
         if names:
             hint = f"{folder} has {', '.join(names)}"
+        hint = advise_download(path) or hint
         raise ValueError(f"{path}: no such checkpoint; {hint}")
     if path.suffix in (".pth", ".pyth", ".pt", ".safetensors", ".tar"):
         raise ValueError(f"{path}: convert it first with scripts/convert_checkpoint.py")

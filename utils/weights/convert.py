@@ -36,7 +36,8 @@ class Converted(NamedTuple):
 
     arrays: dict[str, np.ndarray]
     dropped: list[str]  # names of the source that are dropped on purpose
-    missing: list[str]  # our names that stay newly initialised
+    missing: list[str]  # our names of the classifier, which is left out
+    initial: list[str]  # our names that stay newly initialised, in the new file
 
 
 class Source(NamedTuple):
@@ -85,6 +86,7 @@ def convert(
     head = [name for name in shapes if new_head and re.search(classifier, name)]
     converted = {}
     missing = []
+    initial = []
     differing = []
     for key, name in names.items():
         if name in head:
@@ -98,6 +100,8 @@ def convert(
                 differing.append(f"{name} is {list(array.shape)} instead of {list(shape)}")
         elif default is not None:
             converted[name] = np.full(shape, default, np.float32)
+        elif naming.is_new(key, source_format):
+            initial.append(name)
         else:
             missing.append(name)
     report = join_reports(missing=missing, unknown=sorted(arrays), shape=differing)
@@ -107,7 +111,8 @@ def convert(
             advice = "; model.num_classes must be its own"
             advice += ", or --new_head leaves the classifier newly initialised"
         raise ValueError(f"the file does not fit this network: {report}{advice}")
-    return Converted(converted, [prefix + name for name in dropped], head)
+    dropped = [prefix + name for name in dropped]
+    return Converted(converted, dropped=dropped, missing=head, initial=initial)
 
 
 def detect_prefix_and_format(source: Iterable[str], naming: ParameterNames) -> tuple[str, str]:

@@ -26,3 +26,7 @@ class ParameterNames(abc.ABC):
     def default_value(self, name: str, source_format: str) -> Optional[float]:
         """The value of a weight that the file leaves out; None: the file must contain it."""
         return None
+
+    def is_new(self, name: str, source_format: str) -> bool:
+        """Whether networks of this format have no such weight: it stays newly initialised."""
+        return False

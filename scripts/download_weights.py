@@ -1,0 +1,62 @@
+"""Lists published weights; downloads, checks and converts those that are named.
+
+    python scripts/download_weights.py [NAME ...]
+
+Without NAME, prints a table: name, network, recipe with settings, size (- if unknown), licence,
+source. A named file is downloaded to `weights/downloads`, and converted to `weights/NAME.ckpt`.
+Prints the command that evaluates it or, for a network of ImageNet, trains from it. The last line of
+stdout is then one JSON object, {name: checkpoint}. Interrupted downloads are continued. The table
+is in `utils/weights/published.yaml`; docs/weights.md has proxies, mirrors and checks.
+"""
+
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Optional
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from utils.runtime import prepare_process
+
+prepare_process()
+
+from utils import cli
+from utils.weights.published import (
+    Published,
+    describe_use,
+    find_published,
+    list_published,
+    prepare,
+)
+
+HEAD = ("name", "network", "recipe", "MiB", "licence", "source")
+
+
+def main(names: Optional[list[str]] = None) -> None:
+    if not names:
+        print("\n".join(format_table(list_published().values())))
+        return
+    entries = [find_published(name) for name in names]
+    for entry in entries:
+        prepare(entry.name)
+        print(describe_use(entry))
+    print(json.dumps({entry.name: str(entry.checkpoint) for entry in entries}))
+
+
+def format_table(entries: Iterable[Published]) -> list[str]:
+    """A line for each, in columns."""
+    rows = [HEAD]
+    for entry in entries:
+        recipe = " ".join([Path(entry.recipe).stem, *entry.settings]) or f"none: {entry.unused}"
+        recipe = f"{'start of ' * entry.start}{recipe}"
+        size = f"{entry.size:.0f}" if entry.size else "-"
+        by_hand = " (by hand)" if entry.link else ""
+        source = f"{entry.source}{by_hand}"
+        rows.append((entry.name, entry.network or "-", recipe, size, entry.licence, source))
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in rows]
+
+
+if __name__ == "__main__":
+    cli.run_command(main, __doc__)

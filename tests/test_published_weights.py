@@ -1,0 +1,421 @@
+"""Published weights by name: the table, downloads from a local server, conversion, commands."""
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TINY
+from tests.helpers import build_env, find_smoke_yaml, read_result
+from tests.test_conversion import SETTINGS
+from tests.test_conversion import SOURCE as SOURCE_FILE
+from utils import api
+from utils.config import ROOT, load_config
+from utils.networks import Network, find_network
+from utils.progress import Progress
+from utils.testing.golden import get_shapes
+from utils.tests.parity import without_values
+from utils.weights import checkpoint_file, download, published
+
+CONTENT = SOURCE_FILE.read_bytes()  # a file of real PyTorch
+DIGEST = hashlib.sha256(CONTENT).hexdigest()
+HASHED = f"tsm-{DIGEST[:8]}.pth"
+OTHER = CONTENT[:5000] + bytes(5000) + CONTENT[10000:]
+TABLE = """
+local:
+  page: http://localhost/page
+  licence: MIT
+  folder: ADDRESS/
+  weights:
+    tsm_small: {file: models/tsm.pth, recipe: tsm/configs/tsm_smoke.yaml, settings: [SETTINGS]}
+    tsm_hashed: {file: HASHED, recipe: tsm/configs/tsm_smoke.yaml, settings: [SETTINGS]}
+    tsm_start: {file: HASHED, recipe: tsm/configs/tsm_smoke.yaml, settings: [SETTINGS], start: true}
+    tsm_clicked: {file: clicked.pth, recipe: tsm/configs/tsm_smoke.yaml, link: the blue button}
+"""
+
+
+class Server(ThreadingHTTPServer):
+    """Serves `files`, {name: content}, and records {header: value} of every request."""
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files = {"tsm.pth": CONTENT, HASHED: CONTENT}
+        self.cuts: list[int] = []  # bytes after which the next connections end
+        self.validator = True
+        self.kind = "application/octet-stream"
+        self.delay = 0.0
+        self.requests: list[dict] = []
+        self.address = f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        server = self.server
+        server.requests.append({"path": self.path, **self.headers})
+        time.sleep(server.delay)
+        content = server.files.get(self.path.rpartition("/")[2])
+        if content is None:
+            self.send_error(404)
+            return
+        tag = f'"{hashlib.md5(content).hexdigest()}"'
+        start = int(re.sub(r"\D", "", self.headers.get("Range", "0")))
+        if self.headers.get("If-Range", tag) != tag:
+            start = 0
+        if start >= len(content):
+            self.send_error(416)
+            return
+        self.send_response(206 if start else 200)
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        if server.validator:
+            self.send_header("ETag", tag)
+        self.send_header("Content-Type", server.kind)
+        self.send_header("Content-Length", str(len(content) - start))
+        self.end_headers()
+        end = server.cuts.pop(0) if server.cuts else len(content)
+        self.wfile.write(content[start:end])
+
+    def log_message(self, *_) -> None:
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.delenv(published.MIRROR, raising=False)
+    with Server() as instance:
+        thread = threading.Thread(target=instance.serve_forever, args=(0.02,))
+        thread.start()
+        yield instance
+        instance.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def folder(monkeypatch, server, tmp_path) -> Path:
+    """The folder of downloads; the table has small networks of the local server."""
+    settings = ", ".join(f'"{setting}"' for setting in SETTINGS)
+    text = TABLE.replace("ADDRESS", server.address).replace("SETTINGS", settings)
+    (tmp_path / "table.yaml").write_text(text.replace("HASHED", HASHED))
+    monkeypatch.setattr(published, "TABLE", tmp_path / "table.yaml")
+    monkeypatch.setattr(published, "get_base_folder", lambda: tmp_path)
+    return tmp_path / "weights" / "downloads"
+
+
+def list_visible(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name[0] != ".")
+
+
+def assert_refused(name: str, *words: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        published.prepare(name)
+    assert "\n" not in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_the_command_downloads_converts_and_prints_the_evaluation(
+    server, folder, run_here, data_root, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    done = run_here("scripts/download_weights.py", "tsm_small")
+    checkpoint = tmp_path / "weights" / "tsm_small.ckpt"
+    assert read_result(done) == {"tsm_small": str(checkpoint)}
+    command = done.stdout.splitlines()[-2]
+    assert command.startswith("python tsm/eval.py --config_path tsm/configs/tsm_smoke.yaml --model")
+    assert command.endswith("--checkpoint_path weights/tsm_small.ckpt")
+    assert list_visible(folder) == ["tsm.pth", "tsm.pth.sha256"]
+    assert (folder / "tsm.pth.sha256").read_text() == f"{DIGEST}  tsm.pth\n"
+    lines = [line for line in (data_root / "test.txt").read_text().splitlines() if line[-1] != "7"]
+    (tmp_path / "seven.txt").write_text("\n".join(lines) + "\n")
+    data = [f"--data.root={data_root}", f"--data.test_list={tmp_path / 'seven.txt'}"]
+    arguments = ["--config_path", find_smoke_yaml("tsm"), *SETTINGS, *data]
+    arguments += ["--run.engine=mindspore", "--checkpoint_path", "tsm_small"]
+    assert read_result(run_here("tsm/eval.py", *arguments))["checkpoint"] == str(checkpoint)
+    assert len(server.requests) == 1, "it is downloaded once"
+
+
+def test_a_start_of_a_training_has_no_classifier(server, folder, tmp_path):
+    path = published.prepare("tsm_start")
+    assert "new_fc.weight" not in checkpoint_file.read(path)
+    use = published.describe_use(published.find_published("tsm_start"))
+    assert use.startswith("python tsm/train.py --config_path tsm/configs/tsm_smoke.yaml")
+    assert use.endswith(f"--train.pretrained={path}")
+
+
+def test_a_connection_that_ends_is_continued(server, folder):
+    server.cuts = [10_000, 30_000]
+    file = published.fetch(published.find_published("tsm_hashed"), mkdir(folder))
+    assert file.read_bytes() == CONTENT
+    ranges = [request.get("Range") for request in server.requests]
+    assert ranges == [None, "bytes=10000-", "bytes=30000-"]
+    assert list_visible(folder) == [HASHED]
+
+
+def mkdir(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.mark.parametrize("validator", [True, False])
+def test_a_later_call_continues(server, folder, validator):
+    server.validator = validator
+    server.cuts = [20_000] * download.ATTEMPTS
+    assert_refused("tsm_hashed", HASHED, f"ended after 20000 of {len(CONTENT)} bytes")
+    assert list_visible(folder) == [f"{HASHED}.part", f"{HASHED}.part.json"]
+    file = published.fetch(published.find_published("tsm_hashed"), folder)
+    assert file.read_bytes() == CONTENT
+    assert server.requests[-1]["Range"] == "bytes=20000-"
+    assert ("If-Range" in server.requests[-1]) == validator
+
+
+@pytest.mark.parametrize("validator", [True, False])
+def test_a_file_that_changes_meanwhile_is_downloaded_from_its_beginning(server, folder, validator):
+    server.validator = validator
+    server.cuts = [20_000] * download.ATTEMPTS
+    assert_refused("tsm_small", "ended after 20000")
+    server.files["tsm.pth"] = OTHER if validator else OTHER + b"longer"
+    file = published.fetch(published.find_published("tsm_small"), folder)
+    assert file.read_bytes() == server.files["tsm.pth"]
+    server.cuts = [20_000] * download.ATTEMPTS
+    file.unlink()
+    assert_refused("tsm_small", "ended after 20000")
+    server.files["tsm.pth"] = CONTENT[:15_000]  # shorter than the part: 416 without a validator
+    file = published.fetch(published.find_published("tsm_small"), folder)
+    assert file.read_bytes() == CONTENT[:15_000]
+
+
+def test_a_bar_counts_what_arrives(server, folder, monkeypatch):
+    bars = []
+
+    class Bar(Progress):
+        def __init__(self, total: int, **options):
+            super().__init__(total, **options)
+            bars.append(self)
+
+    monkeypatch.setattr(download, "Progress", Bar)
+    monkeypatch.setattr(download, "CHUNK", 10_000)
+    server.cuts = [25_000]
+    published.fetch(published.find_published("tsm_hashed"), mkdir(folder))
+    assert len(CONTENT) == 70_023
+    assert [(bar.total, bar.done) for bar in bars] == [(8, 3), (5, 5)]
+
+
+def test_a_complete_part_needs_no_connection(server, folder, monkeypatch):
+    part = mkdir(folder) / f"{HASHED}.part"
+    part.write_bytes(CONTENT)
+    (folder / f"{HASHED}.part.json").write_text(json.dumps([len(CONTENT), "x"]))
+    published.fetch(published.find_published("tsm_hashed"), folder)
+    assert (server.requests, list_visible(folder)) == ([], [HASHED])
+
+
+def test_a_missing_file_is_named(server, folder):
+    del server.files["tsm.pth"]
+    assert_refused(
+        "tsm_small", f"{server.address}/models/tsm.pth: the server answers 404 Not Found"
+    )
+    assert list_visible(folder) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        ("text/html; charset=utf-8", b"Please log in"),
+        ("application/octet-stream", b"\n<!DOCTYPE html><html>Please log in</html>"),
+    ],
+)
+def test_a_page_instead_of_the_file_is_named(server, folder, kind, content):
+    server.kind = kind
+    server.files["tsm.pth"] = content
+    assert_refused("tsm_small", "tsm.pth: the server sends an HTML page", str(folder / "tsm.pth"))
+    assert list_visible(folder) == []
+
+
+def test_a_truncated_file_is_refused(server, folder, tmp_path):
+    server.files["tsm.pth"] = CONTENT[:-30_000]  # as the publisher's server has it
+    assert_refused("tsm_small", "tsm.pth", "the file is deleted")
+    assert list_visible(folder) == []
+    assert list_visible(tmp_path / "weights") == ["downloads"]
+    server.files[HASHED] = CONTENT[:-30_000]
+    assert_refused("tsm_hashed", "its SHA-256 begins with", f"instead of {DIGEST[:8]}")
+    assert list_visible(folder) == []
+
+
+def test_a_changed_file_is_refused(server, folder):
+    published.prepare("tsm_small")
+    (folder / "tsm.pth").unlink()
+    (folder.parent / "tsm_small.ckpt").unlink()
+    server.files["tsm.pth"] = OTHER
+    assert_refused("tsm_small", f"was {DIGEST[:8]}... when it was first downloaded", "delete")
+    assert list_visible(folder) == ["tsm.pth.sha256"]
+    (folder / HASHED).write_bytes(OTHER)  # as a user may have saved it
+    assert_refused("tsm_hashed", f"instead of {DIGEST[:8]}: delete it")
+
+
+def test_no_connection_is_one_line(server, folder, monkeypatch):
+    monkeypatch.setenv(published.MIRROR, "http://127.0.0.1:9/")
+    assert_refused("tsm_small", "http://127.0.0.1:9/tsm.pth: cannot be reached", "https_proxy")
+    monkeypatch.setenv(published.MIRROR, "no address")
+    assert_refused("tsm_small", "no address/tsm.pth: cannot be reached")
+
+
+def test_a_mirror_has_all_files_in_one_folder(server, folder, monkeypatch, tmp_path):
+    monkeypatch.setenv(published.MIRROR, f"{server.address}/mirror/")
+    published.fetch(published.find_published("tsm_small"), mkdir(folder))
+    assert server.requests[0]["path"] == "/mirror/tsm.pth"
+    (tmp_path / "clicked.pth").write_bytes(CONTENT)
+    monkeypatch.setenv(published.MIRROR, tmp_path.as_uri())
+    file = published.fetch(published.find_published("tsm_clicked"), folder)
+    assert file.read_bytes() == CONTENT
+
+
+def test_proxies_of_the_environment_are_used(server, folder, monkeypatch):
+    table = published.TABLE
+    table.write_text(table.read_text().replace(server.address, "http://weights.invalid"))
+    published.read_table.cache_clear()
+    monkeypatch.setenv("http_proxy", server.address)
+    published.fetch(published.find_published("tsm_small"), mkdir(folder))
+    assert server.requests[0]["path"] == "http://weights.invalid/models/tsm.pth"
+
+
+def test_a_file_behind_a_button_is_explained(server, folder):
+    words = ("http://localhost/page", '"the blue button"', str(folder / "clicked.pth"))
+    assert_refused("tsm_clicked", *words)
+    (folder / "clicked.pth").write_bytes(CONTENT)
+    file = published.fetch(published.find_published("tsm_clicked"), folder)
+    assert (file, server.requests) == (folder / "clicked.pth", [])
+
+
+def test_two_processes_download_once(server, folder, tmp_path):
+    server.delay = 1.0
+    code = (
+        "import pathlib; from utils.weights import published; "
+        f"base = pathlib.Path({str(tmp_path)!r}); published.get_base_folder = lambda: base; "
+        "published.TABLE = base / 'table.yaml'; print(published.prepare('tsm_small'))"
+    )
+    command = [sys.executable, "-c", code]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen(command, cwd=ROOT, env=build_env(), **pipes) for _ in range(2)]
+    results = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], results
+    assert {output for output, _ in results} == {f"{tmp_path / 'weights' / 'tsm_small.ckpt'}\n"}
+    assert sum("waiting for another process" in errors for _, errors in results) == 1
+    assert len(server.requests) == 1
+
+
+def test_the_python_interface_takes_a_name(server, folder, data_root, capfd):
+    settings = {"data.crop": 32, "data.resize": 40, "run.engine": "mindspore"}
+    model = api.load("tsm_small", settings=settings, device="CPU")
+    assert model.cfg.model.num_classes == 7, "a setting of the table"
+    video = next((data_root / "videos" / "test").glob("*.mp4"))
+    assert len(model.predict(video, top=3)) == 3
+    assert capfd.readouterr().out == ""
+    assert_refused("tsm_smalll", "nearest: tsm_small")
+    with pytest.raises(
+        ValueError, match="give a checkpoint: no .* called tsm_smoke; nearest: tsm_small$"
+    ):
+        api.load("tsm_smoke")
+
+
+def test_a_file_of_that_name_wins(folder, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tsm_small").touch()
+    assert published.resolve_checkpoint("tsm_small") == "tsm_small"
+    assert published.resolve_checkpoint("tsm_smal") == "tsm_smal"
+
+
+def test_a_training_without_its_start_names_the_command(run_here, data_root, tmp_path):
+    arguments = ["--config_path", find_smoke_yaml("tsm"), *TINY, f"--data.root={data_root}"]
+    start = "--train.pretrained=weights/resnet50_imagenet.ckpt"
+    done = run_here("tsm/train.py", *arguments, start, f"--run.out={tmp_path}")
+    assert done.returncode == 2
+    error = done.stderr.splitlines()[-1]  # after a note that kernels are compiled, if they are
+    assert "weights/resnet50_imagenet.ckpt: no such checkpoint; run: " in error
+    assert error.endswith("run: python scripts/download_weights.py resnet50_imagenet")
+
+
+def test_a_name_that_is_nearly_published_is_corrected():
+    with pytest.raises(ValueError, match="no such checkpoint; nearest published weights: x3d_s$"):
+        checkpoint_file.read(Path("x3d_ss"))
+    with pytest.raises(ValueError, match="unknown published weights x3d_ss; nearest: x3d_s$"):
+        published.find_published("x3d_ss")
+
+
+def test_unused_weights_say_why():
+    with pytest.raises(ValueError, match="this zoo has no MobileOne; the file is https://"):
+        published.find_published("tsm_mobileone_k400_16f_mmaction2")
+
+
+PUBLISHED = published.list_published()
+SHAPES: dict[str, dict[str, tuple[int, ...]]] = {}  # of the networks that a test has built
+
+
+def test_the_table_has_all_files_of_the_sources(run_here):
+    sources = [entry.source for entry in PUBLISHED.values()]
+    files = {(entry.source, entry.file) for entry in PUBLISHED.values()}
+    assert (sources.count("mit-han-lab"), sources.count("mmaction2")) == (14, 12)
+    counts = {source: sum(s == source for s, _ in files) for source in sources}
+    assert counts == {
+        "mit-han-lab": 14,
+        "mmaction2": 12,
+        "PySlowFast": 10,
+        "pytorchvideo": 4,
+        "torchvision": 11,
+        "MultiTrain": 2,
+    }
+    page = (ROOT / "docs" / "weights.md").read_text()
+    assert {name for name in re.findall(r"`(\w+)`", page) if "." not in name} >= {*PUBLISHED}
+    lines = run_here("scripts/download_weights.py").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["name", *PUBLISHED]
+
+
+def test_a_name_of_a_file_has_one_address():
+    """Files of all sources are in one folder, of a mirror or of the downloads."""
+    addresses = {entry.folder + entry.file for entry in PUBLISHED.values()}
+    assert len({entry.file_name for entry in PUBLISHED.values()}) == len(addresses)
+
+
+@pytest.mark.parametrize(
+    "entry", [e for e in PUBLISHED.values() if not e.unused], ids=lambda e: e.name
+)
+def test_published_weights_have_a_recipe(entry):
+    overrides = [setting.removeprefix("--") for setting in entry.settings]
+    config = find_network(entry.network).config
+    cfg = load_config(config, ROOT / entry.recipe, overrides)
+    assert cfg.train.new_head or not entry.start
+    if entry.source in ("mmaction2", "torchvision"):
+        assert published.HASH.search(entry.file_name)
+
+
+def test_the_start_of_every_recipe_is_published_and_fits():
+    """Every weight but those of the classifier is in the file, under the same name."""
+    recipes = 0
+    for recipe in sorted(ROOT.glob("*/configs/*.yaml")):
+        for name in re.findall(r"pretrained: weights/(\w+)\.ckpt", recipe.read_text()):
+            entry = PUBLISHED[name]
+            assert list_trunk(recipe, ()) == list_trunk(ROOT / entry.recipe, entry.settings), recipe
+            recipes += 1
+    assert recipes > 25
+
+
+def list_trunk(recipe: Path, settings: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    """{name: shape} of the weights before the classifier."""
+    network = find_network(recipe.parent.parent.name)
+    cfg = load_config(network.config, recipe, [setting[2:] for setting in settings])
+    settings = cfg.model_arguments()
+    key = repr(settings)
+    if key not in SHAPES:
+        SHAPES[key] = build_shapes(network, settings)
+    return {n: shape for n, shape in SHAPES[key].items() if not re.search(network.classifier, n)}
+
+
+@without_values
+def build_shapes(network: Network, settings: dict) -> dict[str, tuple[int, ...]]:
+    return get_shapes(network.build_model(**settings))

@@ -1,0 +1,167 @@
+"""Downloads a file by HTTP(S): resumes, shows a bar, and leaves no half-written file.
+
+Until the file is complete it is NAME.part, beside NAME.part.json, which says of what version of the
+file it is a part. Python's urllib takes proxies from the environment (`https_proxy`, `no_proxy`).
+"""
+
+import contextlib
+import http.client
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import NamedTuple
+
+from utils.files import report_write_errors, write_text
+from utils.messages import format_error, print_line
+from utils.progress import Progress
+
+CHUNK = 2**20  # bytes; the bar counts chunks
+TIMEOUT = 60  # seconds without a byte
+ATTEMPTS = 3  # connections that end too early
+PARTIAL_CONTENT = 206
+RANGE_NOT_SATISFIABLE = 416
+ADVICE = "a proxy is set by https_proxy, a mirror by ZOO_WEIGHTS_MIRROR"
+
+
+class DownloadError(ValueError):
+    """The server does not send the file; the message is one line with its address."""
+
+
+class ConnectionCutError(DownloadError):
+    """The connection ended before the file."""
+
+
+class Version(NamedTuple):
+    """What a server says about a file: bytes, -1 if unknown; ETag or date, empty if unknown."""
+
+    size: int
+    validator: str
+
+
+NO_VERSION = Version(-1, "")
+
+
+def download(address: str, part: Path) -> None:
+    """Writes the whole file to `part`, whose name ends in .part; continues an earlier call's.
+
+    Raises DownloadError if the server does not send it all, and ValueError if it cannot be written.
+    """
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            receive(address, part)
+        except ConnectionCutError as error:
+            if attempt == ATTEMPTS:
+                raise
+            print_line(f"{error}; connecting again")
+        else:
+            return
+
+
+def receive(address: str, part: Path) -> None:
+    """One connection, which continues `part` if the server still has the same version."""
+    earlier = read_version(part)
+    start = part.stat().st_size if earlier != NO_VERSION and part.is_file() else 0
+    if start and start == earlier.size:
+        return
+    headers = {"User-Agent": "mindspore-video-zoo"}
+    if start:
+        headers["Range"] = f"bytes={start}-"
+        if earlier.validator:
+            headers["If-Range"] = earlier.validator
+    with open_address(address, headers, part) as response:
+        continues = response.status == PARTIAL_CONTENT  # else the file from its beginning
+        start = start if continues else 0
+        length = int(response.headers.get("Content-Length", -1))
+        version = Version(start + length if length >= 0 else -1, read_validator(response))
+        position = response.headers.get("Content-Range", "").partition("-")[0]
+        if continues and (version != earlier or position != f"bytes {start}"):
+            forget(part)
+            raise ConnectionCutError(f"{address}: the file has changed since its first bytes")
+        data = read_chunk(response, address)
+        check_kind(address, response, data if not start else b"")
+        if start:
+            print_line(f"{part.stem}: continues after {start} of {version.size} bytes")
+        size = write(response, address=address, part=part, start=start, version=version, data=data)
+    if size < version.size:
+        raise ConnectionCutError(f"{address}: ended after {size} of {version.size} bytes")
+
+
+def write(
+    response: http.client.HTTPResponse,
+    address: str,
+    part: Path,
+    start: int,
+    version: Version,
+    data: bytes,
+) -> int:
+    """Writes `data` and the rest of the answer behind `start`; returns the size of `part`."""
+    chunks = -(-(version.size - start) // CHUNK)
+    bar = Progress(chunks, name=part.stem, unit="MiB", leave=True, hidden=version.size < 0)
+    with report_write_errors(part, "weights"), contextlib.closing(bar):
+        write_text(name_version_file(part), json.dumps(version))
+        with open(part, "ab" if start else "wb") as file:
+            while data:
+                file.write(data)
+                bar.update()
+                data = read_chunk(response, address)
+            return file.tell()
+
+
+def read_chunk(response: http.client.HTTPResponse, address: str) -> bytes:
+    """The next bytes, empty at the end."""
+    try:
+        return response.read(CHUNK)
+    except (OSError, http.client.HTTPException) as error:
+        raise ConnectionCutError(f"{address}: {format_error(error)}") from None
+
+
+def open_address(address: str, headers: dict[str, str], part: Path) -> http.client.HTTPResponse:
+    """The answer of the server, which is not an error."""
+    try:
+        request = urllib.request.Request(address, headers=headers)
+        opener = urllib.request.build_opener()  # reads the variables of proxies now
+        return opener.open(request, timeout=TIMEOUT)
+    except urllib.error.HTTPError as error:
+        if error.code == RANGE_NOT_SATISFIABLE:
+            forget(part)
+            raise ConnectionCutError(
+                f"{address}: the file is shorter than its first part"
+            ) from None
+        reason = f"the server answers {error.code} {error.reason}"
+    except urllib.error.URLError as error:
+        reason = f"cannot be reached: {error.reason}; {ADVICE}"
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        reason = f"cannot be reached: {format_error(error)}; {ADVICE}"
+    raise DownloadError(f"{address}: {reason}")
+
+
+def check_kind(address: str, response: http.client.HTTPResponse, data: bytes) -> None:
+    """Raises DownloadError for a page: of a login, of a proxy, or that the file has moved."""
+    is_html = response.headers.get_content_type() in ("text/html", "application/xhtml+xml")
+    if is_html or data.lstrip()[:1] == b"<":
+        raise DownloadError(f"{address}: the server sends an HTML page instead of the file")
+
+
+def read_validator(response: http.client.HTTPResponse) -> str:
+    """What identifies the version of the file: a strong ETag, or else the date."""
+    tag = response.headers.get("ETag", "W/")
+    return response.headers.get("Last-Modified", "") if tag.startswith("W/") else tag
+
+
+def name_version_file(part: Path) -> Path:
+    return part.with_name(f"{part.name}.json")
+
+
+def read_version(part: Path) -> Version:
+    try:
+        size, validator = json.loads(name_version_file(part).read_text())
+        return Version(int(size), str(validator))
+    except (OSError, ValueError, TypeError):
+        return NO_VERSION
+
+
+def forget(part: Path) -> None:
+    """Deletes an incomplete file."""
+    part.unlink(missing_ok=True)
+    name_version_file(part).unlink(missing_ok=True)

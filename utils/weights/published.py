@@ -1,0 +1,232 @@
+"""Published weights by name: the table, and their download, check and conversion.
+
+`published.yaml` has the table. A file is downloaded to `weights/downloads/`, and NAME is converted
+to `weights/NAME.ckpt`, in the checkout or, for an installed package, in the current folder.
+"""
+
+import functools
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from utils.config import ROOT, build_dataclass, get_base_folder
+from utils.files import compute_sha256, lock_folder, report_write_errors, write_text
+from utils.messages import check_choice, find_nearest, is_installed, print_line
+from utils.weights.download import DownloadError, download, forget
+from utils.yaml_text import load_yaml_file
+
+TABLE = Path(__file__).with_suffix(".yaml")
+MIRROR = "ZOO_WEIGHTS_MIRROR"  # the address of a folder that has the files under their own names
+HASH = re.compile(r"-([0-9a-f]{8,64})\.\w+$")  # the first digits of the SHA-256 in a file's name
+
+
+@dataclass(frozen=True)
+class Published:
+    """A row of the table; its head explains the fields."""
+
+    name: str
+    source: str
+    page: str
+    licence: str
+    folder: str
+    file: str
+    recipe: str = ""
+    settings: tuple[str, ...] = ()
+    size: float = 0  # MiB; 0 if nobody has published it
+    start: bool = False
+    link: str = ""
+    unused: str = ""
+
+    @property
+    def network(self) -> str:
+        return self.recipe.partition("/")[0]
+
+    @property
+    def file_name(self) -> str:
+        return self.file.rpartition("/")[2]
+
+    @property
+    def address(self) -> str:
+        mirror = os.environ.get(MIRROR, "").rstrip("/")
+        return f"{mirror}/{self.file_name}" if mirror else self.folder + self.file
+
+    @property
+    def checkpoint(self) -> Path:
+        return get_base_folder() / "weights" / f"{self.name}.ckpt"
+
+
+@functools.cache
+def read_table(path: Path) -> dict[str, Published]:
+    table = {}
+    for source, group in load_yaml_file(path).items():
+        about = {key: group[key] for key in ("page", "licence", "folder")}
+        for name, row in group["weights"].items():
+            values = {"name": name, "source": source, **about, **row}
+            table[name] = build_dataclass(Published, values, f"{name}.")
+    return table
+
+
+def list_published() -> dict[str, Published]:
+    return read_table(TABLE)
+
+
+def find_published(name: str) -> Published:
+    """The row of a name. Raises ValueError for an unknown one, and if no network takes the file."""
+    check_choice(name, list_published(), "published weights")
+    entry = list_published()[name]
+    if entry.unused:
+        raise ValueError(f"{name}: {entry.unused}; the file is {entry.address}")
+    return entry
+
+
+def find_recipe_of_weights(name: str) -> tuple[Path, list[str]]:
+    """The recipe that fits published weights, and settings beside it: `section.key=value`."""
+    if name not in list_published():
+        near = find_nearest(name, list_published())
+        advice = f"; nearest: {near}" if near else ""
+        raise ValueError(f"give a checkpoint: no published weights are called {name}{advice}")
+    entry = find_published(name)
+    return ROOT / entry.recipe, [setting.removeprefix("--") for setting in entry.settings]
+
+
+def resolve_checkpoint(path: str) -> str:
+    """The path itself or, if it is no file but the name of published weights, their checkpoint.
+
+    Downloads and converts them first if that was not done. Raises ValueError if it fails.
+    """
+    if os.path.isfile(path) or path not in list_published():
+        return path
+    return str(prepare(path))
+
+
+def advise(path: Path) -> str:
+    """How to get a missing checkpoint, if a published one has its name; else empty."""
+    names = list_published()
+    if path.stem in names and path.parent.name == "weights":
+        return f"run: python scripts/download_weights.py {path.stem}"
+    near = find_nearest(path.name, names) if path.name == str(path) else ""
+    return f"nearest published weights: {near}" if near else ""
+
+
+def prepare(name: str) -> Path:
+    """The checkpoint of published weights, which are downloaded and converted if it is missing.
+
+    Processes that need the same file at the same time wait for the first.
+    """
+    entry = find_published(name)
+    if entry.checkpoint.is_file():
+        return entry.checkpoint
+    folder = entry.checkpoint.parent / "downloads"
+    with report_write_errors(folder, "weights"):
+        folder.mkdir(parents=True, exist_ok=True)
+    with lock(folder, entry.file_name):
+        if not entry.checkpoint.is_file():
+            file = fetch(entry, folder)
+            digest = check_hash(file)
+            convert(entry, file)
+            if not HASH.search(file.name):
+                write_text(name_record(file), f"{digest}  {file.name}\n")
+    return entry.checkpoint
+
+
+@contextmanager
+def lock(folder: Path, name: str) -> Iterator[None]:
+    """Excludes other processes; without effect in a file system that has no locks."""
+    with report_write_errors(folder, "weights"):
+        file = lock_folder(folder, f".{name}.lock")
+        if file is None:
+            print_line(f"{name}: waiting for another process that downloads it")
+            file = lock_folder(folder, f".{name}.lock", wait=True)
+    try:
+        yield
+    finally:
+        if file is not None:
+            file.close()
+
+
+def fetch(entry: Published, folder: Path) -> Path:
+    """The downloaded file; the one in `folder` if it is there."""
+    file = folder / entry.file_name
+    if file.is_file():
+        return file
+    if entry.link and MIRROR not in os.environ:
+        raise ValueError(
+            f'{entry.name}: open {entry.page}, click "{entry.link}" under "Pretrained Models", '
+            f"save the file as {file}, and give the same command again"
+        )
+    part = file.with_name(f"{file.name}.part")
+    print_line(
+        f"{entry.name}: downloads {entry.address} (licence of {entry.source}: {entry.licence})"
+    )
+    try:
+        download(entry.address, part)
+    except DownloadError as error:
+        raise ValueError(f"{error}; you can also save the file as {file} ({entry.page})") from None
+    try:
+        check_hash(file, part)
+    except ValueError:
+        forget(part)
+        raise
+    os.replace(part, file)
+    forget(part)
+    return file
+
+
+def name_record(file: Path) -> Path:
+    """The file with the SHA-256 that `file` had when it was first converted."""
+    return file.with_name(f"{file.name}.sha256")
+
+
+def check_hash(file: Path, part: Path = None) -> str:
+    """The SHA-256 of `file`, or of `part`, which will become it.
+
+    Raises ValueError if it is not that in the file's name or, without one, the recorded one.
+    """
+    digest = compute_sha256(part or file)
+    match = HASH.search(file.name)
+    record = name_record(file)
+    expected = record.read_text()[:64].strip() if record.is_file() else ""
+    if match and not digest.startswith(match[1]):
+        raise ValueError(
+            f"{file}: its SHA-256 begins with {digest[: len(match[1])]} instead of {match[1]}: "
+            f"{'it' if part else 'delete it: it'} is damaged, or another file"
+        )
+    if not match and not digest.startswith(expected):
+        raise ValueError(
+            f"{file}: its SHA-256 is {digest[:8]}..., and was {expected[:8]}... when it was first "
+            f"downloaded; if its publisher has replaced it, delete {record}"
+        )
+    return digest
+
+
+def convert(entry: Published, file: Path) -> None:
+    """Runs the ordinary command; a new process, as MindSpore may not be set up in this one."""
+    command = [sys.executable, ROOT / "scripts" / "convert_checkpoint.py", *entry.settings]
+    command += ["--config_path", ROOT / entry.recipe, "--source", file]
+    command += ["--target", entry.checkpoint, *["--new_head"] * entry.start]
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["the conversion failed"])[-1]
+        reason = reason.removeprefix("error: ")
+        if str(file) in reason:  # damaged, and not a full disk
+            file.unlink()
+            reason += "; the file is deleted: the same command downloads it again"
+        raise ValueError(reason)
+
+
+def describe_use(entry: Published) -> str:
+    """The command that evaluates the checkpoint or, of a start, the one that trains from it."""
+    path = entry.checkpoint
+    path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    script = "train" if entry.start else "eval"
+    words = ["zoo", script, entry.network] if is_installed() else []
+    words = words or ["python", f"{entry.network}/{script}.py"]
+    words += ["--config_path", entry.recipe, *entry.settings]
+    words += [f"--train.pretrained={path}"] if entry.start else ["--checkpoint_path", str(path)]
+    return shlex.join(words)
