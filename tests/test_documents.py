@@ -25,7 +25,8 @@ from utils.weights import checkpoint
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 DOCUMENTS += [ROOT / network / "README.md" for network in list_networks()]
 MARK = "not run by the tests: "
-FILE = re.compile(r"```yaml file=(\S+)\n(.*?)```", re.DOTALL)  # files that the reader writes
+# Files that the reader writes
+FILE = re.compile(r"```(?:yaml|text) file=(\S+)\n(.*?)```", re.DOTALL)
 BLOCK = re.compile(rf"(?:<!-- {MARK}(.+?) -->\n)?```bash\n(.*?)```", re.DOTALL)
 
 SYNTHETIC = "--data.root=data/synthetic --data.test_list=test.txt"
@@ -139,6 +140,8 @@ def write_missing_files(command: str, folder: Path) -> None:
     if "--dataset" in options:
         annotations, videos = CASES[options["--dataset"]][:2]
         write_files(folder / options["--annotations"], annotations)
+        if "--uncut" in words:
+            videos = [re.sub(r"_\d{6}_\d{6}", "", video) for video in videos]
         names += [f"{options['--videos']}/{video}" for video in videos]
     for name in [name for name in names if not (folder / name).exists()]:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Reads every video of a network's lists; writes lists of the good and tables of the bad ones.
 
     python scripts/data/check_videos.py --config_path Y --out DIR [--section.key=value ...]
-        [--frames all|ends] [--workers N] [--keep_damaged] [--network x3d]
+        [--frames all|ends] [--workers N] [--keep_damaged] [--exclude LIST] [--network x3d]
         [--executor processes|dask:ADDRESS] [--part I/N]
 
 `all` decodes every frame with `data.reader`. `ends` decodes the first, one in the middle
@@ -15,6 +15,10 @@ JSON object: videos, good, bad, kinds, lists, read (in this run), seconds.
 `--executor dask:ADDRESS` reads the videos on a Dask cluster. `--part I/N` reads part I of N, from 1
 to N, and writes no list. When all parts have ended, run the command without `--part`: it writes the
 lists, and reads what a part has left. Docs: docs/many_machines.md.
+
+`--exclude LIST` leaves out the videos that a published list of bad videos names, one a line, with
+or without folders and suffix; they have the kind `excluded` and are not read. A name in LIST that
+no video has is reported.
 
 Videos of the kind `damaged` can be decoded, but FFmpeg marks some of their frames as damaged. They
 are left out like all bad ones; with `--keep_damaged` they stay in the list, and are in
@@ -38,8 +42,10 @@ from utils.runtime import prepare_process
 prepare_process()
 
 
+from scripts.data.exclusions import Exclusions
 from scripts.data.integrity import (
     DAMAGED,
+    EXCLUDED,
     GOOD,
     KINDS,
     Finding,
@@ -65,7 +71,7 @@ from utils.data.annotation_file import (
     name_record,
 )
 from utils.files import report_write_errors, write_text
-from utils.messages import print_line
+from utils.messages import join_names, print_line
 from utils.networks import Network
 from utils.progress import track
 
@@ -86,6 +92,7 @@ def main(
     *,
     out: Path,
     keep_damaged: bool = False,
+    exclude: Optional[Path] = None,
     frames: Literal["all", "ends"] = "all",
     workers: Optional[cli.PositiveInt] = None,
     executor: Executor = PROCESSES,
@@ -100,6 +107,7 @@ def main(
     for file, target in zip(files, targets):
         if file.path.resolve() == target.resolve():
             raise ValueError(f"--out {out} is the folder of {file.path}, which would be replaced")
+    exclusions = Exclusions(exclude)
     kinds = Counter()
     read = 0
     with report_write_errors(out, "--out"):
@@ -113,6 +121,7 @@ def main(
                 part=part,
                 workers=workers,
                 executor=executor,
+                exclusions=exclusions,
             )
             read += count
             if part:
@@ -122,6 +131,9 @@ def main(
             if class_names.is_file():
                 shutil.copyfile(class_names, target.with_name("labels.txt"))
             kinds.update(line.finding.kind for line in lines)
+    if exclusions.unmatched:
+        names = join_names([*exclusions.unmatched], MAX_SHOWN)
+        print_line(f"--exclude: {len(exclusions.unmatched)} names match no video: {names}")
     seconds = round(time.monotonic() - start, 1)
     if part:
         print(json.dumps({"part": str(part), "read": read, "seconds": seconds}))
@@ -141,6 +153,7 @@ def scan_list(
     part: Optional[PartOption],
     workers: int,
     executor: str,
+    exclusions: Exclusions,
 ) -> tuple[list[CheckedLine], int]:
     """All lines of a list, and the number of videos that were read now, not in an earlier run.
 
@@ -153,6 +166,9 @@ def scan_list(
     for number, _, record in lines:
         if isinstance(record, str):
             findings[number] = Finding("bad line", record)
+            continue
+        if exclusions.contains(record.path):
+            findings[number] = Finding(EXCLUDED, "named in --exclude")
             continue
         jobs.setdefault(make_job(record, file=file, reader=reader, depth=depth), []).append(number)
     pending_jobs = []

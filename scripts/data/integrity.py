@@ -27,6 +27,7 @@ from utils.video.reader import (
 
 GOOD = "good"
 DAMAGED = "damaged"
+EXCLUDED = "excluded"
 KINDS = (
     "missing",  # no such file or folder
     "empty",  # a file of no bytes
@@ -36,6 +37,7 @@ KINDS = (
     "truncated",  # ends before the end that its header declares
     "broken",  # cannot be decoded, or is larger than data.max_pixels
     DAMAGED,  # can be decoded, and FFmpeg marks some of the frames as damaged
+    EXCLUDED,  # a list of the user names it
     "bad line",  # of the list: its label, its number of frames, its format
 )
 # fmt: off
@@ -63,7 +65,8 @@ class VideoJob(NamedTuple):
 
     def open(self) -> FrameReader:
         if not self.image_tmpl:
-            return open_video(self.path, self.reader, self.max_pixels, self.segment)
+            limit = self.max_pixels
+            return open_video(self.path, reader=self.reader, max_pixels=limit, segment=self.segment)
         folder = self.num_frames, self.image_tmpl, self.flow, self.max_pixels, self.fps
         folder = FrameFolder(self.path, *folder)
         return folder if self.segment is None else folder.cut(self.segment)

@@ -116,7 +116,7 @@ def list_public_data_set(
     official = read_public_annotations(dataset, annotations, split)
     if uncut and not official.segments:
         raise ValueError(f"--uncut goes with kinetics: {dataset} has no annotated segments")
-    result = match_videos(official, root, frames=dataset in FRAMES, uncut=uncut)
+    result = match_videos(official, root=root, frames=dataset in FRAMES, uncut=uncut)
     files = {name: result.train if "train" in name else result.val for name in lists}
     files["labels.txt"] = official.names
     files.update({"missing.txt": result.missing, "unlisted.txt": result.others})

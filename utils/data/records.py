@@ -40,5 +40,7 @@ def open_record(record: Any, data: VideoData) -> FrameReader:
     if record.location is not None:
         return PackedVideo(record.path, record.location, data.max_pixels)
     if data.source == "frames":
-        return open_folder(record.path, data, record.num_frames, record.segment)
-    return open_video(record.path, data.reader, data.max_pixels, record.segment)
+        count = record.num_frames
+        return open_folder(record.path, data=data, num_frames=count, segment=record.segment)
+    limit = data.max_pixels
+    return open_video(record.path, reader=data.reader, max_pixels=limit, segment=record.segment)
