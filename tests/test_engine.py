@@ -128,8 +128,8 @@ def test_openvino_is_preferred_on_x86_64_only(monkeypatch):
 @pytest.fixture
 def cache(tmp_path, monkeypatch) -> Path:
     """The folder of exported checkpoints; empty."""
-    monkeypatch.setattr(cache_module, "get_base_folder", lambda: tmp_path)
-    return tmp_path / ".cache" / "onnx"
+    monkeypatch.setattr(cache_module, "get_cache_folder", lambda: tmp_path)
+    return tmp_path / "onnx"
 
 
 class Opened:

@@ -1,8 +1,8 @@
 """Checkpoints run by OpenVINO or ONNX Runtime: exported once, into a cache.
 
-The cache is `.cache/onnx` of the checkout. A file takes any number of clips. Its name is a checksum
-of the weights, the settings of the network and EXPORT_VERSION, then the shape of a clip, then the
-inference engine that has run it.
+The cache is `onnx` in `get_cache_folder()`. A file takes any number of clips. Its name is
+a checksum of the weights, the settings of the network and EXPORT_VERSION, then the shape of a clip,
+then the inference engine that has run it.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, Callable, Optional
 
 import numpy as np
 
-from utils.config import NetworkConfig, get_base_folder
+from utils.config import NetworkConfig, get_cache_folder
 from utils.files import compute_sha256, report_write_errors
 from utils.inference.exported_file import count_classes
 from utils.inference.onnx import ENGINES, OnnxScorer
@@ -55,7 +55,7 @@ class CachedScorer(Scorer):
         self.name = str(path)
         self.engine = engine
         self.load = functools.cache(functools.partial(self.load_unchanged, load))
-        self.folder = get_base_folder() / ".cache" / "onnx"
+        self.folder = get_cache_folder() / "onnx"
         self.scorers: dict[tuple, Scorer] = {}  # by the shape of a clip
         self.digest = compute_sha256(path) if os.path.isfile(path) else ""
         self.key = compute_key(network.name, cfg, self.digest)
