@@ -105,7 +105,9 @@ class FeatureExtractor:
         rows = []
         for window, (views,) in parts:
             features = self.model.compute_features(views)
-            spans, values = average_features(self.head, window, features, self.settings.per)
+            spans, values = average_features(
+                self.head, window=window, features=features, per=self.settings.per
+            )
             rows.append(values)
             is_image = window.length == 1 and not window.fps
             texts = [[f"{start + time:.3f}" for time in span] for span in spans]
