@@ -228,9 +228,8 @@ class Model:
     def features(self, source: Source) -> np.ndarray:
         """The input of the classifier, float32: (N, C) for clips uint8 (N, ...) as in `scores`.
 
-        For the path of a video (C,): the mean over all its test views, as by
-        scripts/extract_features.py; of several data sets, those of the first. Raises VideoError for
-        a video that cannot be read.
+        For the path of a video (C,): the mean over the test views of the whole video; of several
+        data sets, those of the first. Raises VideoError for a video that cannot be read.
         """
         import numpy as np
 
@@ -242,11 +241,10 @@ class Model:
 
     @shorten_errors(LINE)
     @runtime.guest()
-    def compute_features(self, views: np.ndarray) -> np.ndarray:
-        """float32 (V, C), for each of the clips uint8 (V, ...)."""
+    def compute_features(self, clips: np.ndarray) -> np.ndarray:
         from utils.evaluate.scores import view_features
 
-        return view_features(self.scorer, views, self.heads[0].clips_per_pass)
+        return view_features(self.scorer, clips, self.heads[0].clips_per_pass)
 
     def check_clips(self, clips: np.ndarray) -> np.ndarray:
         """The clips; ValueError for an array that does not hold clips uint8 (N, ...)."""
