@@ -35,12 +35,12 @@ from tests.helpers import (
 )
 from tests.test_export import TOYS, build_toy, export_toy
 from tests.test_predict import TINY, load_toy_config
+from utils.api import build_model
 from utils.config import ROOT
 from utils.data.annotation_file import Record
 from utils.evaluate.predict import split_into_windows
 from utils.export import export
 from utils.inference import mindir, onnx
-from utils.inference.load import load_checkpoint
 from utils.inference.onnx import OnnxScorer
 from utils.inference.scorer import CellScorer
 from utils.networks import find_network
@@ -235,9 +235,10 @@ def test_rows_are_means_over_the_views_of_an_evaluation(
     cfg = load_toy_config(tiny_args)
     network = find_network("tsm")
     rows = network.build_eval_rows(cfg, Runtime())[0]
-    scorer = CellScorer(load_checkpoint(network, cfg=cfg, path=str(weights), level="O0"))
+    model = build_model(network, cfg, weights)
     views = [rows[index][0] for index in range(len(rows.records))]  # (crops * clips, ...) each
-    expected = np.stack([[scorer.features(view[None])[0] for view in video] for video in views])
+    features = model.scorer.features
+    expected = np.stack([[features(view[None])[0] for view in video] for video in views])
     lines = [line.rsplit(" ", 1) for line in (data_root / "test.txt").read_text().splitlines()]
     source = data_root / "test.txt"
     results = {}
@@ -253,6 +254,7 @@ def test_rows_are_means_over_the_views_of_an_evaluation(
         assert (result["videos"], result["failed"], result["out"]) == (8, 0, str(out))
         assert sorted(path.name for path in out.iterdir()) == [".lock", "features.npy", "index.csv"]
     np.testing.assert_allclose(results["video"], expected.mean(1), atol=1e-6)
+    np.testing.assert_array_equal(results["video"][3], model.features(rows.records[3].path))
     index = read_index(tmp_path / "video")
     assert [[row[0], row[3]] for row in index] == lines
     clips = expected.reshape(8, 3, 2, -1).mean(1)  # the views of TSM: 3 crops of 2 clips

@@ -105,7 +105,9 @@ class TSM(PaddedNetwork):
         x = self.base_model(self.normalize(clip).reshape(n * t, c, h, w))
         scores = self.head(x).reshape(n, self.segments, -1)  # (N, T, classes)
         scores = scores.mean(1) if self.consensus == "avg" else scores
-        return (scores, x.reshape(n, self.segments, -1).mean(1)) if with_features else scores
+        if not with_features:
+            return scores
+        return scores, x.reshape(-1, self.segments, x.shape[-1]).mean(1)
 
     def head(self, x: Tensor) -> Tensor:
         """(N*T, features) -> (N*T, classes), each frame with its own dropout mask."""

@@ -239,28 +239,23 @@ class Model:
     def features(self, source: Source) -> np.ndarray:
         """The input of the classifier, float32: (N, C) for clips uint8 (N, ...) as in `scores`.
 
-        For the path of a video (C,): the mean over its test views; of several data sets, those of
-        the first. Raises VideoError for a video that cannot be read.
+        For the path of a video (C,): the mean over the test views of the whole video; of several
+        data sets, those of the first. Raises VideoError for a video that cannot be read.
         """
         import numpy as np
 
         if isinstance(source, (str, os.PathLike)):
-            parts = [self.compute_features(views[0]) for _, views in self.read(source)]
-            return np.concatenate(parts).mean(axis=0, dtype=np.float64).astype(np.float32)
+            ((_, views),) = self.read(source, window=0)
+            features = self.compute_features(views[0])
+            return features.mean(axis=0, dtype=np.float64).astype(np.float32)
         return self.compute_features(self.check_clips(source))
 
     @shorten_errors(LINE)
     @runtime.guest()
     def compute_features(self, clips: np.ndarray) -> np.ndarray:
-        """Passes of one size, as in `video_scores`."""
-        import numpy as np
+        from utils.evaluate.scores import view_features
 
-        from utils.evaluate.scores import pad_clips
-
-        size = self.scorer.batch or self.heads[0].clips_per_pass
-        parts = (clips[start : start + size] for start in range(0, len(clips), size))
-        features = [self.scorer.features(pad_clips(part, size)) for part in parts]
-        return np.concatenate(features)[: len(clips)]
+        return view_features(self.scorer, clips, self.heads[0].clips_per_pass)
 
     def check_clips(self, clips: np.ndarray) -> np.ndarray:
         """The clips; ValueError for an array that does not hold clips uint8 (N, ...)."""

@@ -56,7 +56,10 @@ def find_list(network: Network, cfg: NetworkConfig, sources: Sequence[str]) -> O
 def list_items(sources: Sequence[str], suffixes: Sequence[str]) -> list[Item]:
     """The items of videos and folders, without labels."""
     videos = enumerate(list_videos(sources, suffixes), 1)
-    return [Item(Record(path, None, label=0, line=k), path=path, label="") for k, path in videos]
+    return [
+        Item(Record(path, num_frames=None, label=0, line=k), path=path, label="")
+        for k, path in videos
+    ]
 
 
 def read_items(path: Path, files: Sequence[AnnotationFile], cfg: NetworkConfig) -> list[Item]:
@@ -146,11 +149,11 @@ def lock_parts(folder: Path, part: Optional[Part]) -> Iterator[None]:
             )
         yield
         if not part:
-            for lock in folder.glob(PART_LOCK.format("*")):
-                lock.unlink()
+            for path in folder.glob(PART_LOCK.format("*")):
+                path.unlink()
     finally:
-        for held in filter(None, locks):
-            held.close()
+        for lock in filter(None, locks):
+            lock.close()
 
 
 def write_features(

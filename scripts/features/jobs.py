@@ -10,7 +10,6 @@ import numpy as np
 
 from scripts.executors.process_pool import PROCESSES
 from scripts.prediction.jobs import run_on_cluster
-from utils import runtime
 from utils.api import Model, build_model
 from utils.config import NetworkConfig, VideoData
 from utils.data.annotation_file import Record
@@ -18,7 +17,7 @@ from utils.data.loader import count_workers
 from utils.data.records import open_record
 from utils.evaluate.predict import (
     Window,
-    compute_features,
+    average_features,
     read_ahead,
     read_windows,
     split_into_windows,
@@ -100,23 +99,19 @@ class FeatureExtractor:
         assert isinstance(data, VideoData)
         return open_record(job, data)
 
-    @runtime.guest()
     def compute(self, parts: Iterable[tuple[Window, list[np.ndarray]]], start: float) -> dict:
         """The record of a video, or of a segment that starts at `start` seconds."""
         times = []
         rows = []
         for window, (views,) in parts:
-            spans, features = compute_features(
-                self.model.scorer,
-                head=self.head,
-                window=window,
-                views=views,
-                per=self.settings.per,
+            features = self.model.compute_features(views)
+            spans, values = average_features(
+                self.head, window=window, features=features, per=self.settings.per
             )
-            rows.append(features)
+            rows.append(values)
             is_image = window.length == 1 and not window.fps
             texts = [[f"{start + time:.3f}" for time in span] for span in spans]
             times += [["", ""]] if is_image else texts
-        values = np.concatenate(rows).astype(DTYPE)
-        data = base64.b64encode(values.tobytes()).decode()
-        return {"times": times, "width": values.shape[1], "features": data}
+        array = np.concatenate(rows).astype(DTYPE)
+        data = base64.b64encode(array.tobytes()).decode()
+        return {"times": times, "width": array.shape[1], "features": data}

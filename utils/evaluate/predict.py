@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Callable, NamedTuple, Optional, TypeVar
 import numpy as np
 
 from utils.data.class_names import find_class_names, read_class_names
-from utils.evaluate.scores import choose_clips_per_pass, video_scores, view_features
+from utils.evaluate.scores import choose_clips_per_pass, video_scores
 from utils.messages import escape_control, format_line
 from utils.video.reader import DEFAULT_FPS, FrameReader, Timeline
 
@@ -241,15 +241,15 @@ def read_ahead(
 Span = tuple[float, float]  # start and end in seconds
 
 
-def compute_features(
-    scorer: "Scorer", head: Head, window: Window, views: np.ndarray, per: str
+def average_features(
+    head: Head, window: Window, features: np.ndarray, per: str
 ) -> tuple[list[Span], np.ndarray]:
-    """The spans and features float32 (N, C) of the rows of a window.
+    """The spans and rows float32 (N, C) of a window, from the features (V, C) of its views.
 
     `per` clip: a row for each temporal clip, the mean over its crops; else one, the mean over all
     views.
     """
-    features = view_features(scorer, views, head.clips_per_pass).astype(np.float64)
+    features = features.astype(np.float64)
     if per != "clip":
         return [window.span], features.mean(axis=0, keepdims=True).astype(np.float32)
     indices = window.start + head.frame_indices(window).reshape(head.clips, -1)
