@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from utils.inference.scorer import Scorer
 
 
+LOSS_UNIT = 2.0**-20
+LOSS_SHIFTS = range(0, 60, 12)  # of parts whose sums over ranks are exact
+
+
 class Counts:
     """Videos, top-1 hits and top-5 hits per class, and the sum of the videos' cross entropies.
 
@@ -33,7 +37,7 @@ class Counts:
 
     def __init__(self, num_classes: int, raw_scores: bool = False):
         self.raw_scores = raw_scores
-        self.loss = 0.0
+        self.loss = 0  # in units of LOSS_UNIT, so that sums do not depend on their order
         self.videos = np.zeros(num_classes, np.int64)
         self.top1 = np.zeros(num_classes, np.int64)
         self.top5 = np.zeros(num_classes, np.int64)
@@ -45,13 +49,16 @@ class Counts:
         np.add.at(self.videos, labels, 1)
         np.add.at(self.top1, labels, hits[:, 0])
         np.add.at(self.top5, labels, hits.any(axis=1))
-        self.loss += float(compute_cross_entropies(scores, labels, self.raw_scores).sum())
+        losses = compute_cross_entropies(scores, labels, self.raw_scores)
+        self.loss += int(np.rint(losses / LOSS_UNIT).sum())
 
     def sum_ranks(self, rt: Runtime) -> None:
         if rt.size > 1:
             own_counts = np.stack((self.videos, self.top1, self.top5))
             self.videos, self.top1, self.top5 = sum_over_ranks(own_counts)
-            self.loss = float(AllReduceSum()(Tensor([self.loss], mstype.float32)).asnumpy()[0])
+            parts = np.array([self.loss >> shift & 0xFFF for shift in LOSS_SHIFTS])
+            sums = sum_over_ranks(parts).tolist()
+            self.loss = sum(part << shift for part, shift in zip(sums, LOSS_SHIFTS))
 
     def accuracies(self) -> dict[str, float]:
         videos = max(self.videos.sum(), 1)
@@ -61,7 +68,7 @@ class Counts:
             "top1": round(float(self.top1.sum() / videos), 6),
             "top5": round(float(self.top5.sum() / videos), 6),
             "mean_class_accuracy": round(float(per_class.mean()) if has_videos.any() else 0.0, 6),
-            "loss": round(self.loss / float(videos), 6),
+            "loss": round(self.loss * LOSS_UNIT / float(videos), 5),
             "videos": int(self.videos.sum()),
         }
 
