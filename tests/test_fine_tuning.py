@@ -65,7 +65,7 @@ def test_a_fine_tuned_network_keeps_its_best_validation(run_here, tiny_args, tmp
     more = ["--data.test_list=odd.txt", "--eval.clips=1", "--eval.crops=1"]
     command = [*tiny_args, *more, "--checkpoint_path", run / "best.ckpt"]
     metrics = read_result(run_here("tsm/eval.py", *command))
-    assert metrics["loss"] == pytest.approx(best["loss"], abs=2e-6)
+    assert metrics["loss"] == pytest.approx(best["loss"], abs=2e-5)
     for name in ("top1", "top5", "videos", "views"):
         assert metrics[name] == best[name], name
     both = json.loads((run / "best.json").read_text())
@@ -164,7 +164,7 @@ def test_patience_ends_two_ranks_together(pair_args, tmp_path):
     assert (pair / "epoch_003.ckpt").is_file()
     one = [*pair_args, *settings, f"--run.out={tmp_path / 'one'}"]
     other = run_json("tsm/train.py", *one)
-    assert other["validation_loss"] == pytest.approx(result["validation_loss"], abs=2e-6)
+    assert other["validation_loss"] == pytest.approx(result["validation_loss"], abs=2e-5)
     again = run_script("tsm/train.py", *one)
     assert read_result(again)["steps"] == other["steps"], "the same command does not go on"
 

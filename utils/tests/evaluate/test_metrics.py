@@ -274,3 +274,25 @@ def test_the_loss_is_the_mean_cross_entropy_of_raw_scores_or_probabilities():
     counts.add(np.array([[1.0, 0.0, 0.0]]), np.array([1]))
     assert np.isfinite(counts.accuracies()["loss"])
     assert Counts(3).accuracies()["loss"] == 0.0
+
+
+def test_the_sum_of_losses_over_ranks_is_that_of_one_rank(monkeypatch):
+    """Exactly, although ranks add float32."""
+    rng = np.random.RandomState(0)
+    scores = 30 * rng.randn(700, 5)
+    labels = rng.randint(0, 5, 700)
+    whole = Counts(5, raw_scores=True)
+    whole.add(scores, labels)
+    ranks = [Counts(5, raw_scores=True) for _ in range(7)]
+    for rank, counts in enumerate(ranks):
+        counts.add(scores[rank::7], labels[rank::7])
+    shifts = metrics.LOSS_SHIFTS
+    sums = [
+        np.stack([(counts.videos, counts.top1, counts.top5) for counts in ranks]).sum(0),
+        sum(np.array([counts.loss >> shift & 0xFFF for shift in shifts]) for counts in ranks),
+    ]
+    assert sums[1].max() < 2**24
+    monkeypatch.setattr(metrics, "sum_over_ranks", lambda values: sums.pop(0))
+    ranks[0].sum_ranks(Runtime(size=7))
+    assert ranks[0].loss == whole.loss
+    assert ranks[0].accuracies() == whole.accuracies()
