@@ -60,7 +60,7 @@ def build_parameter_groups(
 
 def find_layer(name: str, depth: int) -> int:
     """The number of a parameter's layer: 0 before the blocks, then the blocks, then the rest."""
-    part, _, rest = name.partition(".")
+    part, *others = name.split(".")
     if part == "blocks":
-        return int(rest.partition(".")[0]) + 1
+        return int(others[0]) + 1
     return 0 if part.startswith(("cls_token", "pos_embed", "patch_embed")) else depth + 1

@@ -45,6 +45,7 @@ SMALL = [
     (("finetune",), "tsm_r50_k400_8f", TSM),
     (("finetune",), "tsm_smoke", TINY),
     (("finetune",), "data/mine", "--data.batch=2 --train.epochs=2"),
+    (("train",), "out/tuned", "--train.epochs=2"),
     (("train", "eval"), "x3d_smoke", f"{TINY_X3D} --data.batch=4 --train.precise_bn=1"),
     (("run_eval", "export"), "x3d_s_k400", f"{SYNTHETIC} {TINY_X3D} --run.device=CPU"),
     (("run_eval", "export"), "x3d_s_k400", "--model.depth_factor=0.4 --eval.clips=1"),

@@ -173,6 +173,18 @@ def test_other_networks_launch_only_kernels_of_the_chip(name, chip, compiler):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("network", list_networks())
+def test_a_step_with_a_frozen_backbone_ends_its_backward_pass_at_the_classifier(network, compiler):
+    """One segment is left to reduce, and no kernel of the backbone's backward pass."""
+    result = run_smoke(network, "ascend910b", "train", "train.freeze=backbone")
+    assert_kernels(result)
+    assert len(result.all_reduces) == 2 + GATHERS.get(network, 0)
+    assert result.launches < 0.7 * BUDGET[network]
+    backward = {name for name in result.names if "Grad" in name or "Backprop" in name}
+    assert not {name for name in backward if "Conv" in name or "Norm" in name or "Pool" in name}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("network", ["resnet50", "tsm", "x3d"])
 def test_jit_level_o1_fuses_kernels(network, compiler):
     fused = run_smoke(network, "ascend910b", "train", "run.jit_level=O1")

@@ -1,6 +1,8 @@
 """The settings for fine-tuning in whole trainings: docs/fine_tuning.md."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,12 +10,15 @@ import pytest
 from tests.helpers import (
     assert_one_line_error,
     assert_same_weights,
+    build_env,
     read_result,
+    read_step,
     read_weights,
     run_json,
     run_script,
     run_with_kills,
 )
+from utils.config import ROOT
 
 SETTINGS = [
     "--train.freeze=backbone", "--train.ema_decay=0.5", "--data.balance=sqrt",
@@ -60,7 +65,7 @@ def test_a_fine_tuned_network_keeps_its_best_validation(run_here, tiny_args, tmp
     more = ["--data.test_list=odd.txt", "--eval.clips=1", "--eval.crops=1"]
     command = [*tiny_args, *more, "--checkpoint_path", run / "best.ckpt"]
     metrics = read_result(run_here("tsm/eval.py", *command))
-    assert metrics["loss"] == pytest.approx(best["loss"], abs=2e-6)
+    assert metrics["loss"] == pytest.approx(best["loss"], abs=2e-5)
     for name in ("top1", "top5", "videos", "views"):
         assert metrics[name] == best[name], name
     both = json.loads((run / "best.json").read_text())
@@ -86,6 +91,50 @@ def test_a_validation_list_that_does_not_exist_stops_a_run_at_its_start(
     assert "none.txt does not exist" in done.stderr.splitlines()[-1]
 
 
+# Runs a training that is killed after epoch 2 is validated, before that is in the log.
+KILLED = f"""
+import os, runpy, sys
+sys.path.insert(0, {str(ROOT)!r})
+from utils.runtime import prepare_process
+prepare_process()
+from utils.train.training_loop import TrainingLoop
+write_values = TrainingLoop.write_values
+def write_or_die(self, values):
+    if "videos" in values and values["epoch"] == 2:
+        os._exit(9)
+    write_values(self, values)
+TrainingLoop.write_values = write_or_die
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.slow
+def test_a_run_killed_after_a_validation_repeats_it(run_here, tiny_args, tmp_path):
+    """The resume file is of that epoch already."""
+    whole = tmp_path / "whole"
+    killed = tmp_path / "killed"
+    arguments = [*tiny_args, *SETTINGS, "--train.epochs=3"]
+    command = [sys.executable, "-c", KILLED, ROOT / "tsm/train.py", *arguments]
+    status = subprocess.run([*map(str, command), f"--run.out={killed}"], env=build_env()).returncode
+    assert (status, read_step(killed)) == (9, 8)
+    assert [line["epoch"] for line in read_validations(killed)] == [1]
+    result = read_result(run_here("tsm/train.py", *arguments, f"--run.out={killed}"))
+    expected = read_result(run_here("tsm/train.py", *arguments, f"--run.out={whole}"))
+    assert_same_run(whole, killed)
+    for name in ("best_epoch", "validation_loss", "validation_top1"):
+        assert result[name] == expected[name]
+    lines = [[drop_seconds(line) for line in read_validations(run)] for run in (whole, killed)]
+    assert lines[0] == lines[1]
+
+
+def assert_same_run(whole: Path, killed: Path) -> None:
+    for file in whole.glob("*.ckpt"):
+        assert_same_weights(file, killed / file.name)
+    values = [json.loads((run / "best.json").read_text()) for run in (whole, killed)]
+    assert drop_seconds(values[0]["validation"]) == drop_seconds(values[1]["validation"])
+
+
 @pytest.mark.slow
 def test_a_killed_run_keeps_the_same_best_weights(tiny_args, tmp_path):
     """Validations between two saves are repeated, and those that are in the log are not."""
@@ -96,10 +145,7 @@ def test_a_killed_run_keeps_the_same_best_weights(tiny_args, tmp_path):
     expected = run_json("tsm/train.py", *arguments, f"--run.out={whole}")
     print(run_with_kills("tsm/train.py", arguments=arguments, out=killed, times=4, seed=1))
     result = run_json("tsm/train.py", *arguments, f"--run.out={killed}")
-    for name in ("best.ckpt", "resume.ckpt", "epoch_006.ckpt", "epoch_006_ema.ckpt"):
-        assert_same_weights(whole / name, killed / name)
-    values = [json.loads((run / "best.json").read_text()) for run in (whole, killed)]
-    assert drop_seconds(values[0]["validation"]) == drop_seconds(values[1]["validation"])
+    assert_same_run(whole, killed)
     for name in ("best_epoch", "validation_loss", "validation_top1"):
         assert result[name] == expected[name]
 
@@ -118,7 +164,7 @@ def test_patience_ends_two_ranks_together(pair_args, tmp_path):
     assert (pair / "epoch_003.ckpt").is_file()
     one = [*pair_args, *settings, f"--run.out={tmp_path / 'one'}"]
     other = run_json("tsm/train.py", *one)
-    assert other["validation_loss"] == pytest.approx(result["validation_loss"], abs=2e-6)
+    assert other["validation_loss"] == pytest.approx(result["validation_loss"], abs=2e-5)
     again = run_script("tsm/train.py", *one)
     assert read_result(again)["steps"] == other["steps"], "the same command does not go on"
 

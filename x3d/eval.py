@@ -2,10 +2,10 @@
 
     python x3d/eval.py --config_path Y --checkpoint_path C [--report DIR] [--eval.crops=3 ...]
 
-The last line of stdout is one JSON object: top1, top5, mean_class_accuracy, videos, unreadable,
-views, checkpoint, seconds; it is also written next to the checkpoint. Exit status 1 if videos could
-not be read, unless eval.allow_unreadable is true. `--report` writes tables and plots of every
-video, class and probability into a folder: docs/evaluation.md.
+The last line of stdout is one JSON object: top1, top5, mean_class_accuracy, loss, videos,
+unreadable, views, checkpoint, seconds; it is also written next to the checkpoint. Exit status 1 if
+videos could not be read, unless eval.allow_unreadable is true. `--report` writes tables and plots
+of every video, class and probability into a folder: docs/evaluation.md.
 """
 
 import sys

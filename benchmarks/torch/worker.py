@@ -82,6 +82,9 @@ def build_optimizer(weights: list, train: dict) -> torch.optim.Optimizer:
     if name not in ("adamw", "sgd") or train["ema_decay"]:
         settings = "train.optimizer, train.ema_decay"
         raise ValueError(f"{settings}: the twins have SGD and AdamW, no averages")
+    if train["freeze"] or train["class_weights"] or train.get("layer_decay", 1) < 1:
+        settings = "train.freeze, train.class_weights, train.layer_decay"
+        raise ValueError(f"{settings}: the twins train all weights alike")
     options = {"lr": 1e-4, "weight_decay": train["weight_decay"]}
     if name == "adamw":
         return torch.optim.AdamW(weights, betas=train["betas"], eps=train["eps"], **options)

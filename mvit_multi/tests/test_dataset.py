@@ -63,6 +63,21 @@ def test_data_sets_form_one_list_and_replicas_repeat_it(root):
     assert len(dataset.read_records(make_config(root, "data.dataset_repeats=3"), "test")) == 4
 
 
+def test_a_fraction_takes_a_part_of_each_data_set(root, tmp_path):
+    """At least one video of each class, before the replicas; validations keep all."""
+    for name, video, labels in (("a", "n.mp4", (4, 4, 4, 4, 1)), ("b", "ramp.mp4", (2, 2, 0))):
+        (tmp_path / name).mkdir()
+        for split in ("train", "val"):
+            lines = [f"{video} {label}" for label in labels]
+            (tmp_path / name / f"{split}.csv").write_text("\n".join(lines) + "\n")
+    settings = ["data.fraction=0.5", "data.dataset_repeats=2", f"data.lists={tmp_path}"]
+    cfg = make_config(root, *settings)
+    samples = dataset.read_records(cfg, "train")
+    rows = [(s.dataset_index, s.label) for s in samples]
+    assert rows == [(0, 4), (0, 4), (0, 1), (1, 2), (1, 0)] * 2
+    assert len(dataset.read_records(cfg, "val")) == 8
+
+
 def test_copies_use_one_decode_and_different_augmentations(root, monkeypatch):
     opened = []
     open_record = records.open_record

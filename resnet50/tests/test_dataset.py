@@ -533,3 +533,33 @@ def test_the_blank_batch_is_like_every_batch(folder, mixup):
     cfg = make_config(folder, f"data.mixup={mixup}")
     (batch, *_), blank = read_batches(cfg, epochs=1), build_train_source(cfg).make_blank_batch()
     assert [(v.shape, v.dtype) for v in blank] == [(v.shape, v.dtype) for v in batch]
+
+
+@pytest.mark.parametrize("source", [[], RECORD])
+def test_a_training_takes_a_fraction_of_the_images_of_each_class(source, record_folder):
+    whole = read_records(make_config(record_folder, *source), "train")
+    cfg = make_config(record_folder, *source, "data.fraction=0.4")
+    images = read_records(cfg, "train")
+    assert images.labels.tolist() == [0, 0, 1, 1, 2, 2]
+    every = [record.read() for record in whole]
+    for image in images:
+        matches = [k for k, pixels in enumerate(every) if np.array_equal(image.read(), pixels)]
+        assert [whole[k].label for k in matches] == [image.label]
+    assert len(read_records(cfg, "val")) == 9
+
+
+def test_validations_take_their_own_images(record_folder):
+    assert len(read_records(make_config(record_folder, "data.val=train"), "val")) == 15
+    assert len(read_records(make_config(record_folder, "data.val=train"), "test")) == 9
+
+
+def test_repeated_images_of_a_balanced_epoch_are_cropped_differently(record_folder):
+    """Also with repeated augmentation, whose copies are numbered by their place in the epoch."""
+    cfg = make_config(record_folder, "data.fraction=0.4", "data.balance=full", "data.batch=1")
+    images = read_records(cfg, "train")
+    for settings in ([], ["data.repeats=2"]):
+        cfg = make_config(record_folder, "data.balance=full", "data.batch=1", *settings)
+        sampler = build_train_sampler(cfg, images, ONE_RANK)
+        rows = [(sampler.sample_at(k), sampler.copy_at(k)) for k in range(12)]
+        assert len(set(rows)) == 12
+        assert {copy for _, copy in rows} == ({0, 1} if settings else {0})

@@ -9,8 +9,9 @@ probability is the raw score minus a constant of the video: for networks whose r
 of raw scores (tsm, resnet50) the prediction is that of averaged raw scores, as in the original TSM.
 A video that is unreadable in one report is unreadable in the result.
 
-The last line of stdout is one JSON object: top1, top5, mean_class_accuracy, videos, unreadable,
-average, weights, and the top-1 of each report. `--report` writes the files of docs/evaluation.md.
+The last line of stdout is one JSON object: top1, top5, mean_class_accuracy, loss, videos,
+unreadable, average, weights, and the top-1 of each report. `--report` writes the files of
+docs/evaluation.md.
 """
 
 import csv
@@ -64,7 +65,7 @@ def main(
     fused = fuse(tables, factors / factors.sum(), average)
     predictions = compute_predictions(fused, samples.labels, softmax=average == "logarithms")
     result = {
-        **count_hits(fused),
+        **count_hits(fused, average == "logarithms"),
         "unreadable": int((~predictions.readable).sum()),
         "average": average,
         "weights": factors.tolist(),
@@ -126,10 +127,10 @@ def fuse(tables: list[np.ndarray], weights: np.ndarray, average: str) -> np.ndar
     return fused
 
 
-def count_hits(rows: np.ndarray) -> dict[str, float]:
-    """The accuracies of the readable rows."""
+def count_hits(rows: np.ndarray, raw_scores: bool = False) -> dict[str, float]:
+    """The accuracies and the loss of the readable rows."""
     readable = rows[rows[:, -1] > 0]
-    counts = Counts(rows.shape[1] - 2)
+    counts = Counts(rows.shape[1] - 2, raw_scores)
     counts.add(readable[:, :-2], readable[:, -2].astype(np.int64))
     return counts.accuracies()
 

@@ -70,8 +70,8 @@ def draw_balanced(
     counts = np.diff(np.floor(np.concatenate([[0.0], draws]) + rng.uniform()))
     parts = []
     for samples, count in zip(groups.values(), counts.astype(int)):
-        repeats, rest = divmod(count, len(samples))
-        parts += [samples] * repeats + [rng.permutation(samples)[:rest]]
+        repeats, remainder = divmod(count, len(samples))
+        parts += [samples] * repeats + [rng.permutation(samples)[:remainder]]
     return rng.permutation(np.concatenate(parts))
 
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from utils.inference.scorer import Scorer
 
 
+LOSS_UNIT = 2.0**-20
+LOSS_SHIFTS = range(0, 60, 12)  # of parts whose sums over ranks are exact
 TOP5_CLASSES = 6  # of fewer classes there is no top-5: it is always 100 %
 FEW_VIDEOS = 2000  # an accuracy of fewer videos is given with its 95 % interval
 QUANTILE = 1.959964  # of the normal distribution, for 95 %
@@ -56,7 +58,7 @@ class Counts:
 
     def __init__(self, num_classes: int, raw_scores: bool = False):
         self.raw_scores = raw_scores
-        self.loss = 0.0
+        self.loss = 0  # in units of LOSS_UNIT, so that sums do not depend on their order
         self.videos = np.zeros(num_classes, np.int64)
         self.top1 = np.zeros(num_classes, np.int64)
         self.top5 = np.zeros(num_classes, np.int64)
@@ -68,13 +70,16 @@ class Counts:
         np.add.at(self.videos, labels, 1)
         np.add.at(self.top1, labels, hits[:, 0])
         np.add.at(self.top5, labels, hits.any(axis=1))
-        self.loss += float(compute_cross_entropies(scores, labels, self.raw_scores).sum())
+        losses = compute_cross_entropies(scores, labels, self.raw_scores)
+        self.loss += int(np.rint(losses / LOSS_UNIT).sum())
 
     def sum_ranks(self, rt: Runtime) -> None:
         if rt.size > 1:
             own_counts = np.stack((self.videos, self.top1, self.top5))
             self.videos, self.top1, self.top5 = sum_over_ranks(own_counts)
-            self.loss = float(AllReduceSum()(Tensor([self.loss], mstype.float32)).asnumpy()[0])
+            parts = np.array([self.loss >> shift & 0xFFF for shift in LOSS_SHIFTS])
+            sums = sum_over_ranks(parts).tolist()
+            self.loss = sum(part << shift for part, shift in zip(sums, LOSS_SHIFTS))
 
     def accuracies(self) -> dict[str, Optional[float]]:
         """Metrics; with the 95 % intervals of top-1 and top-5 if the videos are few.
@@ -91,7 +96,7 @@ class Counts:
             "top1": round(top1 / max(videos, 1), 6),
             "top5": round(top5 / max(videos, 1), 6) if has_top5 else None,
             "mean_class_accuracy": round(float(per_class.mean()) if has_videos.any() else 0.0, 6),
-            "loss": round(self.loss / max(videos, 1), 6),
+            "loss": round(self.loss * LOSS_UNIT / max(videos, 1), 5),
             "videos": videos,
             **list_bounds("top1", top1, videos),
             **(list_bounds("top5", top5, videos) if has_top5 else {}),

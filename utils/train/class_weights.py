@@ -24,20 +24,23 @@ def compute_class_weights(cfg: NetworkConfig, sampler: TrainSampler) -> tuple[Cl
     if sampler.classes is None:
         return tuple((1.0,) * count for count in cfg.class_counts)
     sets, labels = sampler.classes.T
+    several = len(cfg.class_counts) > 1
     return tuple(
-        balance_weights(np.bincount(labels[sets == k], minlength=count), k)
+        balance_weights(
+            np.bincount(labels[sets == k], minlength=count), f" of data set {k}" if several else ""
+        )
         for k, count in enumerate(cfg.class_counts)
     )
 
 
-def balance_weights(videos: np.ndarray, dataset_index: int) -> ClassWeights:
-    """The weights of the classes of a data set that have so many videos (classes,)."""
+def balance_weights(videos: np.ndarray, owner: str) -> ClassWeights:
+    """The weights of classes that have so many videos (classes,); `owner` ends their name."""
     empty = np.flatnonzero(videos == 0)
     if len(empty):
         more = f", nor have {len(empty) - 1} others" if len(empty) > 1 else ""
         raise ValueError(
-            f"train.class_weights balanced: class {empty[0]} of data set {dataset_index} has no "
-            f"training video{more}; correct the list or num_classes, or give a list of weights"
+            f"train.class_weights balanced: class {empty[0]}{owner} has no training "
+            f"video{more}; correct the list or num_classes, or give a list of weights"
         )
     weights = videos.sum() / (len(videos) * videos)
     log.info("train.class_weights balanced: %.4g to %.4g", weights.min(), weights.max())

@@ -9,6 +9,10 @@ OUTPUTS = ("loss", "top1", "loss_scale", "overflows", "stop", "bad_data")
 REQUESTS = OUTPUTS[-2:]
 MUCH_WAITING = 0.1  # fraction of the time
 MANY_STEPS = 200
+NOTHING_LEARNED = (  # advice, with the loss of chance
+    "the loss has stayed above %.3g, that of equal scores for all classes: train.lr may be too "
+    "high, labels wrong, or train.pretrained of another kind"
+)
 
 
 class Window:

@@ -21,7 +21,7 @@ from utils.progress import Progress
 from utils.runtime import Runtime
 from utils.signals import StopRequestError
 from utils.train import tensorboard
-from utils.train.meter import OUTPUTS, Meter
+from utils.train.meter import NOTHING_LEARNED, OUTPUTS, Meter
 from utils.train.profiler import StepProfiler
 from utils.train.run_dir import RunDirectory
 from utils.train.schedule import Due, Schedule
@@ -217,21 +217,14 @@ class TrainingLoop(Callback):
         """Ends the run, on all ranks, if its validations no longer improve."""
         self.ends_early = self.validation.is_stalled and self.position < self.last_position
         if self.ends_early:
-            log.info(
-                "run.patience: the last %d validations were no better, so the run ends; %s",
-                *(self.run.patience, self.validation.describe_best()),
-            )
+            log.info("run.patience: %s; the run ends", self.validation.describe_stall())
 
     def log_line(self) -> None:
         """Logs the values since the last line; once, advice if the loss or the data is bad."""
         rate = float(self.lr[self.schedule.last_update(self.position)])
         self.write_values(self.meter.close_window(self.position, rate))
         if self.meter.learns_nothing(self.position, self.chance_loss):
-            log.warning(
-                "the loss has stayed above %.3g, that of equal scores for all classes: train.lr may"
-                " be too high, labels wrong, or train.pretrained of another kind",
-                self.chance_loss,
-            )
+            log.info(NOTHING_LEARNED, self.chance_loss)
         waiting = self.meter.find_waiting()
         if waiting:
             rows = self.train_set

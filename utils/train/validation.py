@@ -93,9 +93,12 @@ class Validation:
         later = [epoch for epoch in self.lines if epoch > self.best_epoch]
         return 0 < self.run.patience <= len(later)
 
-    def describe_best(self) -> str:
-        value = self.lines[self.best_epoch][self.metric] if self.best_epoch else None
-        return f"best {self.metric} {value} at epoch {self.best_epoch}"
+    def describe_stall(self) -> str:
+        best = self.lines[self.best_epoch][self.metric] if self.best_epoch else "nothing"
+        return (
+            f"the last {self.run.patience} validations were no better than {self.metric} {best} "
+            f"of epoch {self.best_epoch}"
+        )
 
     @property
     def last_line(self) -> dict[str, Any]:

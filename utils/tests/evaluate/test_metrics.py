@@ -196,6 +196,7 @@ def test_data_sets_with_different_views_use_one_shape():
             settings=SimpleNamespace(name=name, num_classes=classes),
             clips=views,
             crops=1,
+            views=f"{views}x1",
             unreadable=SimpleNamespace(count=0),
             dataset=lambda: Batches(1, views),
         )
@@ -259,3 +260,40 @@ def test_five_classes_have_no_top5():
 
 def test_an_empty_evaluation_is_no_error():
     assert Counts(3).accuracies()["videos"] == 0
+
+
+def test_the_loss_is_the_mean_cross_entropy_of_raw_scores_or_probabilities():
+    scores = np.random.RandomState(0).randn(4, 3).astype(np.float32)
+    labels = np.array([0, 2, 1, 1])
+    probabilities = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    expected = -np.log(probabilities[np.arange(4), labels]).mean()
+    for raw_scores, values in ((True, scores + 50), (False, probabilities)):
+        counts = Counts(3, raw_scores)
+        counts.add(values[:1], labels[:1])
+        counts.add(values[1:], labels[1:])
+        assert counts.accuracies()["loss"] == pytest.approx(expected, abs=1e-5)
+    counts.add(np.array([[1.0, 0.0, 0.0]]), np.array([1]))
+    assert np.isfinite(counts.accuracies()["loss"])
+    assert Counts(3).accuracies()["loss"] == 0.0
+
+
+def test_the_sum_of_losses_over_ranks_is_that_of_one_rank(monkeypatch):
+    """Exactly, although ranks add float32."""
+    rng = np.random.RandomState(0)
+    scores = 30 * rng.randn(700, 5)
+    labels = rng.randint(0, 5, 700)
+    whole = Counts(5, raw_scores=True)
+    whole.add(scores, labels)
+    ranks = [Counts(5, raw_scores=True) for _ in range(7)]
+    for rank, counts in enumerate(ranks):
+        counts.add(scores[rank::7], labels[rank::7])
+    shifts = metrics.LOSS_SHIFTS
+    sums = [
+        np.stack([(counts.videos, counts.top1, counts.top5) for counts in ranks]).sum(0),
+        sum(np.array([counts.loss >> shift & 0xFFF for shift in shifts]) for counts in ranks),
+    ]
+    assert sums[1].max() < 2**24
+    monkeypatch.setattr(metrics, "sum_over_ranks", lambda values: sums.pop(0))
+    ranks[0].sum_ranks(Runtime(size=7))
+    assert ranks[0].loss == whole.loss
+    assert ranks[0].accuracies() == whole.accuracies()

@@ -6,7 +6,7 @@ from tests.event_reader import read_curves
 from utils.train import tensorboard
 
 LINE = {"epoch": 0.5, "step": 3, "loss": 2.5, "top1": 0.25, "lr": 0.125, "loss_scale": 1.0}
-TEST = {"epoch": 1, "top1": 0.5, "top5": 1.0, "videos": 8, "sets": {"axes": {"top1": 0.75}}}
+TEST = {"epoch": 1, "top1": 0.5, "loss": 1.5, "videos": 8, "sets": {"axes": {"top1": 0.75}}}
 
 
 def test_log_lines_become_scalars():
@@ -14,7 +14,7 @@ def test_log_lines_become_scalars():
         "train/loss": 2.5, "train/top1": 0.25, "train/lr": 0.125, "train/loss_scale": 1.0,
     }  # fmt: skip
     assert tensorboard.select_scalars(TEST) == {
-        "validation/top1": 0.5, "validation/top5": 1.0, "validation_axes/top1": 0.75,
+        "validation/top1": 0.5, "validation/loss": 1.5, "validation_axes/top1": 0.75,
     }  # fmt: skip
     assert tensorboard.select_scalars({"traced_steps": [5, 9], "waiting": 0.5}) == {}
 

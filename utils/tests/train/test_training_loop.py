@@ -245,8 +245,8 @@ def test_patience_ends_a_run_with_a_saved_epoch(tmp_path, log_messages):
     assert stops == [False] * 23 + [True]
     assert loop.directory.saved == [3, "state"]
     loop.finish()  # not a run that a signal has stopped
-    end = "run.patience: the last 2 validations were no better, so the run ends; best loss 1.0"
-    assert [line for line in log_messages if "patience" in line] == [f"{end} at epoch 1"]
+    end = "run.patience: the last 2 validations were no better than loss 1.0 of epoch 1"
+    assert [line for line in log_messages if "patience" in line] == [f"{end}; the run ends"]
     assert not [line for line in log_messages if "SIGTERM" in line]
     result = loop.result()
     assert (result["epochs"], result["best_epoch"], result["validation_loss"]) == (3.0, 1, 1.0)
