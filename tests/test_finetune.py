@@ -276,7 +276,7 @@ def test_the_journey_leads_from_videos_to_a_prediction(videos, tmp_path):
     out = tmp_path / "out"
     command = [SCRIPT, videos, "--recipe=tsm_smoke", f"--out={out}", *TINY]
     command.append(f"--data.packed={out / 'packed'}")
-    done = run_script(*command)
+    done = run_script(*command, timeout=1800)
     result = read_result(done)
     assert_report(out / "report", result)
     assert "no --checkpoint: the training starts from random weights" in done.stderr
@@ -292,7 +292,7 @@ def test_the_journey_leads_from_videos_to_a_prediction(videos, tmp_path):
     assert (out / "finetune.yaml").read_bytes() == before
     assert_one_line_error(run_script(*command, "--train.lr=3"), "exists and has another value")
     weights = f"--checkpoint={result['checkpoint']}"
-    tuned = run_script(*command[:3], f"--out={out}2", weights, *TINY, "--train.epochs=1")
+    tuned = run_script(*command[:3], f"--out={out}2", weights, *TINY, timeout=1800)
     assert "train.freeze backbone: 2 of " in tuned.stderr
     words = shlex.split(read_result(tuned)["predict"])
     words[0] = sys.executable
