@@ -96,11 +96,12 @@ def main(
     weights = str(checkpoint.resolve()) if checkpoint else None
     origin = {"videos": str(videos), "recipe": yaml.stem, "checkpoint": weights, "group": group}
     journey.check_origin(origin)
+    if not start:
+        check_unused(journey, settings)
     counts = journey.make_lists(videos, group, val=VAL if largest > 2 else 0.0)
     if start:
         write_new_config(journey.config, start=start, videos=videos, counts=counts, fitting=fitting)
     else:
-        check_unused(journey, settings)
         print_line(f"using {journey.config} as it is; delete it to have it written again")
     return journey.run(load_config(network.config, journey.config), counts["classes"])
 
