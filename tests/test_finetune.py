@@ -156,6 +156,15 @@ def test_a_user_error_is_one_line_and_writes_nothing(
     assert not out.exists()
 
 
+def test_another_setting_than_that_of_the_config_file_is_refused(videos, run_here, tmp_path):
+    write_config(tmp_path, "tsm")
+    before = (tmp_path / "finetune.yaml").read_bytes()
+    command = [SCRIPT, videos, "--recipe=tsm_r50_k400_8f", f"--out={tmp_path}"]
+    done = run_here(*command, "--train.lr=3")
+    assert_one_line_error(done, f"--train.lr=3: {tmp_path}/finetune.yaml exists and has another")
+    assert (tmp_path / "finetune.yaml").read_bytes() == before
+
+
 def test_a_checkpoint_of_another_network_is_refused(tmp_path):
     tiny = ["model.first_width=8", "data.segments=2", "data.crop=32", "run.device=CPU"]
     weights = save_random_weights(load_smoke_config("tsm", *tiny), tmp_path / "w.ckpt", "tsm")
