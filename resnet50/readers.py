@@ -188,6 +188,7 @@ def open_images(data: Data, split: str, num_classes: int) -> Images:
             file = data.root / pattern.replace("?", "1")
             raise ValueError(f"data.root: {file} does not exist; name a folder of {data.source}")
         return Cifar(files, label_bytes)
+    split = "test" if split == "val" and not data.val else split
     path = get_split_path(data, split)
     setting = f"data.{split}: {path}"
     if data.source == "mindrecord":
@@ -222,7 +223,7 @@ def decode_image(image: Union[bytes, np.ndarray]) -> np.ndarray:
 
 def get_split_path(data: Data, split: str) -> Path:
     """The folder or MindRecord file of a split."""
-    names = {"train": data.train, "test": data.test, "val": data.val or data.test}
+    names = {"train": data.train, "test": data.test, "val": data.val}
     return data.root / names[split]
 
 

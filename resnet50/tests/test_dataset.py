@@ -535,7 +535,7 @@ def test_the_blank_batch_is_like_every_batch(folder, mixup):
     assert [(v.shape, v.dtype) for v in blank] == [(v.shape, v.dtype) for v in batch]
 
 
-@pytest.mark.parametrize("source", [[], RECORD])
+@pytest.mark.parametrize("source", [[], [*RECORD, *RECORD_TEST]])
 def test_a_training_takes_a_fraction_of_the_images_of_each_class(source, record_folder):
     whole = read_records(make_config(record_folder, *source), "train")
     cfg = make_config(record_folder, *source, "data.fraction=0.4")
