@@ -96,11 +96,12 @@ def main(
     weights = str(checkpoint.resolve()) if checkpoint else None
     origin = {"videos": str(videos), "recipe": yaml.stem, "checkpoint": weights, "group": group}
     journey.check_origin(origin)
+    if not start:
+        check_unused(journey, settings)
     counts = journey.make_lists(videos, group, val=VAL if largest > 2 else 0.0)
     if start:
-        write_new_config(journey.config, start, videos=videos, counts=counts, fitting=fitting)
+        write_new_config(journey.config, start=start, videos=videos, counts=counts, fitting=fitting)
     else:
-        check_unused(journey, settings)
         print_line(f"using {journey.config} as it is; delete it to have it written again")
     return journey.run(load_config(network.config, journey.config), counts["classes"])
 
@@ -114,18 +115,18 @@ def check_videos(videos: Path, network: Network, group: str) -> int:
         raise ValueError(f"VIDEOS: {videos} is not a folder")
     suffixes = IMAGE_SUFFIXES if choose_list_names(network) == "images" else SUFFIXES
     try:
-        found = scan_class_folders(videos, suffixes, with_twins=False)
+        folders = scan_class_folders(videos, suffixes, with_twins=False)
     except ValueError as error:
         raise ValueError(str(error).replace("--videos", "VIDEOS", 1)) from None
-    single = [name for name, files in found.classes.items() if len(files) == 1]
+    single = [name for name, files in folders.classes.items() if len(files) == 1]
     if single:
         raise ValueError(
             f"VIDEOS: classes with one video: {join_names(single, MAX_SHOWN)}; a class needs two, "
             "for training and test: add videos, or move its folder away"
         )
     if group:
-        find_sources(found, group)
-    return max(map(len, found.classes.values()))
+        find_sources(folders, group)
+    return max(map(len, folders.classes.values()))
 
 
 def write_new_config(
@@ -137,7 +138,7 @@ def write_new_config(
     size = sum(file.stat().st_size for file in files) / len(files)
     write_config_file(
         path,
-        start,
+        start=start,
         videos=videos,
         names=names,
         counts=VideoCounts(counts["train"], counts.get("val", 0), size),
@@ -146,6 +147,10 @@ def write_new_config(
     cfg = load_config(start.network.config, path)
     if not start.checkpoint:
         print_line(SCRATCH)
+    if not counts.get("val"):
+        print_line(
+            "no class has a third video for a validation list: validations use the test list"
+        )
     frozen = f", train.freeze {cfg.train.freeze}" if cfg.train.freeze else ""
     memory = f"{fitting} fit, by the estimate of a full training step"
     if cfg.run.device != "CPU":

@@ -156,6 +156,15 @@ def test_a_user_error_is_one_line_and_writes_nothing(
     assert not out.exists()
 
 
+def test_another_setting_than_that_of_the_config_file_is_refused(videos, run_here, tmp_path):
+    write_config(tmp_path, "tsm")
+    before = (tmp_path / "finetune.yaml").read_bytes()
+    command = [SCRIPT, videos, "--recipe=tsm_r50_k400_8f", f"--out={tmp_path}"]
+    done = run_here(*command, "--train.lr=3")
+    assert_one_line_error(done, f"--train.lr=3: {tmp_path}/finetune.yaml exists and has another")
+    assert (tmp_path / "finetune.yaml").read_bytes() == before
+
+
 def test_a_checkpoint_of_another_network_is_refused(tmp_path):
     tiny = ["model.first_width=8", "data.segments=2", "data.crop=32", "run.device=CPU"]
     weights = save_random_weights(load_smoke_config("tsm", *tiny), tmp_path / "w.ckpt", "tsm")
@@ -276,7 +285,7 @@ def test_the_journey_leads_from_videos_to_a_prediction(videos, tmp_path):
     out = tmp_path / "out"
     command = [SCRIPT, videos, "--recipe=tsm_smoke", f"--out={out}", *TINY]
     command.append(f"--data.packed={out / 'packed'}")
-    done = run_script(*command)
+    done = run_script(*command, timeout=1800)
     result = read_result(done)
     assert_report(out / "report", result)
     assert "no --checkpoint: the training starts from random weights" in done.stderr
@@ -292,7 +301,7 @@ def test_the_journey_leads_from_videos_to_a_prediction(videos, tmp_path):
     assert (out / "finetune.yaml").read_bytes() == before
     assert_one_line_error(run_script(*command, "--train.lr=3"), "exists and has another value")
     weights = f"--checkpoint={result['checkpoint']}"
-    tuned = run_script(*command[:3], f"--out={out}2", weights, *TINY, "--train.epochs=1")
+    tuned = run_script(*command[:3], f"--out={out}2", weights, *TINY, timeout=1800)
     assert "train.freeze backbone: 2 of " in tuned.stderr
     words = shlex.split(read_result(tuned)["predict"])
     words[0] = sys.executable

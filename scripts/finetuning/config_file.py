@@ -87,7 +87,7 @@ def load_start(recipe: Path, settings: Sequence[str], checkpoint: Optional[Path]
             f"--recipe: {recipe.stem} trains on {len(cfg.class_counts)} data sets at once; "
             "mvit_multi_plain_s_k400_16x4 is a recipe for one"
         )
-    return Start(network, recipe, cfg, settings=list(settings), checkpoint=checkpoint)
+    return Start(network, recipe=recipe, cfg=cfg, settings=list(settings), checkpoint=checkpoint)
 
 
 def choose_list_names(network: Network) -> str:
@@ -161,7 +161,7 @@ def build_values(
     epochs = min(max(math.ceil(updates / steps), low), high)
     epochs = cfg.train.epochs if "train.epochs" in user else epochs
     rules = {
-        "run": choose_run(cfg, folder, epochs=epochs, steps=steps),
+        "run": choose_run(cfg, folder=folder, epochs=epochs, steps=steps),
         "data": {"batch": batch},
         "train": choose_recipe(start, epochs, steps),
     }
