@@ -33,6 +33,9 @@ class NoScorer(Scorer):
     def __call__(self, clips: np.ndarray) -> np.ndarray:
         raise AssertionError("the heads of these tests score by themselves")
 
+    def features(self, clips: np.ndarray) -> np.ndarray:
+        raise AssertionError("a stream has no features")
+
 
 class ToyHead(Head):
     """Reads every second frame of a window; its two scores are the first and the last of them."""
