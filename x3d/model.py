@@ -173,8 +173,9 @@ class Head(nn.Cell):
     def construct(self, x: Tensor) -> Tensor:
         x = self.conv_5_relu(self.conv_5_bn(self.conv_5(x)))
         x = self.lin_5_relu(self.lin_5(average_windows(x, self.window)))
-        n, c = x.shape[:2]
-        x = self.dropout(x.reshape(n, c, -1).transpose(0, 2, 1))  # (N, positions, C)
+        _, c, t, h, w = x.shape
+        # Only N may be free: with a second unknown size, MindSpore 2.10 infers wrong shapes.
+        x = self.dropout(x.reshape(-1, c, t * h * w).transpose(0, 2, 1))  # (N, positions, C)
         scores = self.projection(x)  # (N, positions, classes)
         if self.training:
             return scores.squeeze(1)
