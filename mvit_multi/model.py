@@ -12,6 +12,7 @@ the probabilities of all heads, not of one.
 """
 
 from collections.abc import Sequence
+from typing import Union
 
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
@@ -268,12 +269,12 @@ class MViT(nn.Cell):
             for block in self.blocks:
                 block.recompute()
 
-    def construct(self, clip: Tensor) -> tuple:
+    def construct(self, clip: Tensor, with_features: bool = False) -> tuple:
         feature = self.compute_feature(clip)
         outputs = self.head(feature)
-        if self.expander is None or not self.training:
-            return outputs
-        return (*outputs, self.expander(feature))
+        if self.expander is not None and self.training:
+            outputs = (*outputs, self.expander(feature))
+        return (*outputs, feature) if with_features else outputs
 
     def compute_feature(self, clip: Tensor) -> Tensor:
         """Features (B, C): the class token, or the mean of all tokens, after the last norm."""
@@ -296,14 +297,20 @@ class MViT(nn.Cell):
 
 
 class ConcatHeads(nn.Cell):
-    """Concatenates the probabilities of all heads, (B, sum of C_k), for export."""
+    """Concatenates the probabilities of all heads, (B, sum of C_k), for export.
+
+    The features (B, C) stay an output of their own.
+    """
 
     def __init__(self, net: nn.Cell):
         super().__init__(auto_prefix=False)
         self.net = net
 
-    def construct(self, clip: Tensor) -> Tensor:
-        return ops.cat(self.net(clip), 1)
+    def construct(self, clip: Tensor, with_features: bool = False) -> Union[Tensor, tuple]:
+        outputs = self.net(clip, with_features)
+        if with_features:
+            return ops.cat(outputs[:-1], 1), outputs[-1]
+        return ops.cat(outputs, 1)
 
 
 def build_embedding(shape: tuple[int, ...], name: str) -> Parameter:

@@ -31,6 +31,10 @@ class HeadScorer(Scorer):
     def __call__(self, clips: np.ndarray) -> np.ndarray:
         return self.scorer(clips)[..., self.columns]
 
+    def features(self, clips: np.ndarray) -> np.ndarray:
+        """Those of the network: all heads have the same."""
+        return self.scorer.features(clips)
+
     def run_passes(self, passes: Iterable[np.ndarray]) -> np.ndarray:
         return self.scorer.run_passes(passes)[..., self.columns]
 

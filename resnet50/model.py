@@ -139,10 +139,12 @@ class ResNet(PaddedNetwork):
             self.cin = width * self.block.expansion
         return nn.SequentialCell(blocks)
 
-    def construct(self, image: Tensor) -> Tensor:
+    def construct(self, image: Tensor, with_features: bool = False) -> Union[Tensor, tuple]:
+        """Features (N, C), which are returned too if asked for, are those after the pool."""
         x = self.maxpool(self.relu(self.bn1(self.conv1(self.normalize(image)))))
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
-        return self.fc(x.mean((2, 3)))  # (N, features) -> (N, classes)
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x)))).mean((2, 3))
+        scores = self.fc(x)
+        return (scores, x) if with_features else scores
 
 
 def build_network(arch: str, init: str = "kaiming", **settings) -> nn.Cell:

@@ -11,6 +11,7 @@ Cells inside a block keep the zoo's names; stages, shortcut and classifier have 
 """
 
 from collections.abc import Sequence
+from typing import Union
 
 from mindspore import Tensor, nn, ops
 
@@ -119,9 +120,11 @@ class SEResNet50(PaddedNetwork):
             cin = 4 * width
         return nn.SequentialCell(blocks)
 
-    def construct(self, image: Tensor) -> Tensor:
+    def construct(self, image: Tensor, with_features: bool = False) -> Union[Tensor, tuple]:
+        """Features (N, C), which are returned too if asked for, are those after the pool."""
         x = self.relu(self.bn1_0(self.conv1_0(self.normalize(image))))
         x = self.relu(self.bn1_1(self.conv1_1(x)))
         x = self.maxpool(self.relu(self.bn1_2(self.conv1_2(x))))
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
-        return self.fc(x.mean((2, 3)))  # (N, features) -> (N, classes)
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x)))).mean((2, 3))
+        scores = self.fc(x)
+        return (scores, x) if with_features else scores

@@ -169,6 +169,13 @@ def test_an_entry_point_prepares_the_environment_before_it_imports_mindspore(pat
     assert others == ["utils.runtime.prepare_process"]
 
 
+def test_a_program_that_predicts_imports_no_entry_point():
+    """It would change the program's `sys.path`. Only a training imports `train.py`."""
+    networks = [ROOT / name / "network.py" for name in list_networks()]
+    reached = follow_imports([ROOT / "utils/api.py", *networks]) & set(ENTRY_POINTS)
+    assert {path.name for path in reached} == {"train.py"}
+
+
 def reaches_mindspore(path: Path) -> bool:
     """Whether a file, or a module of this checkout that it imports, imports MindSpore."""
     # utils.cli imports networks only for commands with settings.

@@ -56,18 +56,23 @@ SLOW = pytest.param("resnet50", marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize("network", ["tsm", "x3d", "mvit_multi", SLOW])
-def test_scores_of_every_engine_equal_those_of_mindspore(network, files):
+def test_scores_and_features_of_every_engine_equal_those_of_mindspore(network, files):
     """Within 1e-5 of their spread, for one view and several, from a file for any batch."""
     name, arguments, clip = TOYS[network]
     net = build_toy(name, arguments, "O0")
-    file = files(network, batch=0)
+    file = files(network, batch=0, outputs="scores,features")
     views = make_clips(2, 3, *clip)
     expected = video_scores(CellScorer(net), views)
     classes = expected.shape[-1]
+    expected_features = CellScorer(net).features(views[0])
     for which in ENGINES:
         shape, *_ = onnx.read_description(file)
-        result = video_scores(OnnxScorer(file, engine=which, classes=classes, shape=shape), views)
+        scorer = OnnxScorer(file, engine=which, classes=classes, shape=shape)
+        result = video_scores(scorer, views)
         assert np.abs(result - expected).max() <= 1e-5 * np.ptp(expected)
+        features = scorer.features(views[0])
+        assert (features.shape, features.dtype) == (expected_features.shape, np.float32)
+        assert np.abs(features - expected_features).max() <= 1e-5 * np.ptp(expected_features)
 
 
 @pytest.mark.parametrize("network", ["x3d", pytest.param("mvit_multi", marks=pytest.mark.slow)])
@@ -123,8 +128,8 @@ def test_openvino_is_preferred_on_x86_64_only(monkeypatch):
 @pytest.fixture
 def cache(tmp_path, monkeypatch) -> Path:
     """The folder of exported checkpoints; empty."""
-    monkeypatch.setattr(cache_module, "get_base_folder", lambda: tmp_path)
-    return tmp_path / ".cache" / "onnx"
+    monkeypatch.setattr(cache_module, "get_cache_folder", lambda: tmp_path)
+    return tmp_path / "onnx"
 
 
 class Opened:
@@ -246,9 +251,9 @@ def test_openvino_computes_under_a_cap_of_the_instruction_set(name, files, monke
     clips = make_clips(2, 3, 4, 32, 32)
     for cap in runtime.CAPS:
         monkeypatch.delenv(cap, raising=False)
-    (expected,) = run_in_process("openvino", file, [clips])
+    ((expected,),) = run_in_process("openvino", file, [clips])
     monkeypatch.setenv(name, "AVX2")
-    (scores,) = run_in_process("openvino", file, [clips])
+    ((scores,),) = run_in_process("openvino", file, [clips])
     np.testing.assert_array_equal(scores, expected)
 
 

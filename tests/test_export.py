@@ -348,7 +348,7 @@ def test_an_exported_file_whose_scores_are_not_finite_is_not_written(
     """Neither those of the first batch nor those of the second are."""
     scores = [np.zeros((count, 3), np.float32) for count in (2, 1)]
     scores[position][0, 0] = np.nan
-    monkeypatch.setattr(export, "run_mindir", lambda file, batches: scores)
+    monkeypatch.setattr(export, "run_mindir", lambda file, batches: [[x] for x in scores])
     options = {"format": "mindir", "target": tmp_path / "net", "batch": 0, "input": "float32"}
     spec = export.ExportSpec((3,), "scores")
     arguments = spec, export.check_options(2, **options), "tsm"

@@ -1,5 +1,6 @@
 """The installed package: files of the wheel, and its commands in an empty folder."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -8,13 +9,21 @@ import zipfile
 from email import message_from_bytes
 from pathlib import Path
 
+import numpy as np
 import pytest
 from packaging.requirements import Requirement
 
 from tests.conftest import TINY
-from tests.helpers import build_env, copy_checkout, read_result
+from tests.helpers import (
+    build_env,
+    copy_checkout,
+    load_smoke_config,
+    read_result,
+    save_random_weights,
+)
+from tests.test_api import TOYS
 from tsm.config import Config
-from utils import config
+from utils import api, config
 from utils.config import ROOT
 from utils.networks import list_networks
 
@@ -50,7 +59,93 @@ def test_the_wheel_contains_code_and_yamls_in_one_package(wheel):
     expected |= {*ROOT.glob("scripts/dry_run/*.c"), *ROOT.glob("scripts/dry_run/*.cc")}
     expected |= {*ROOT.glob("utils/nn/kernels/cpu/*.cc")}
     inside = {name for name in names if ".dist-info/" not in name}
-    assert inside == {f"{NAME}/{path.relative_to(ROOT)}" for path in expected}
+    root = ROOT / "scripts/package/__init__.py"
+    others = {f"{NAME}/{path.relative_to(ROOT)}" for path in expected - {root}}
+    assert inside == {f"{NAME}/__init__.py", *others}
+
+
+# A program that has modules with short names of its own. The arguments: JSON of the checkpoint,
+# settings and frames of each network; a file for the results.
+PROGRAM = """
+import json, sys, utils
+hook = sys.excepthook
+path = list(sys.path)
+import mindspore_video_zoo as zoo
+import numpy as np
+results = {}
+for name, (checkpoint, settings, shape) in json.loads(sys.argv[1]).items():
+    model = zoo.load(name + "_smoke", checkpoint, device="CPU", settings=settings)
+    frames = np.arange(np.prod(shape)).reshape(shape).astype(np.uint8)
+    results[name] = model.predict(frames, top=3)
+import scripts, tsm
+assert (utils.OWN, scripts.OWN, tsm.OWN) == (1, 1, 1)
+names = {name.partition(".")[0] for name in sys.modules if "." in name}
+assert not names & {"utils", "tsm", "scripts", "x3d", "mvit_multi", "resnet50"}, names
+assert sys.excepthook is hook
+assert [name for name in sys.path if "mindspore/graph" not in name] == path  # MindSpore's own
+results["imports"] = "mindspore" in sys.modules
+json.dump(results, open(sys.argv[2], "w"))
+"""
+
+
+def run_program(python: Path, folder: Path, models: dict, **variables: str) -> dict:
+    """The predictions of PROGRAM, which prints nothing."""
+    folder.mkdir(exist_ok=True)
+    for name in ("utils", "scripts", "tsm"):
+        (folder / f"{name}.py").write_text("OWN = 1")
+    (folder / "program.py").write_text(PROGRAM)
+    command = [str(python), "program.py", json.dumps(models), "results.json"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, cwd=folder,
+        env={**build_env(), **variables},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    return json.loads((folder / "results.json").read_text())
+
+
+def describe_toys(folder: Path, *networks: str) -> dict:
+    """The models of PROGRAM: their weights, settings, and the shape of the frames."""
+    models = {}
+    for name in networks:
+        settings = [*TOYS[name], f"data.root={folder}"]
+        cfg = load_smoke_config(name, *settings)
+        path = save_random_weights(cfg, folder / f"{name}.ckpt", name)
+        shape = (40, 50, 3) if name == "resnet50" else (20, 40, 50, 3)
+        models[name] = [str(path), settings, shape]
+    return models
+
+
+def test_a_program_may_have_modules_with_the_names_of_the_package(tmp_path):
+    """Before and after its import. The results are those of this process, bit for bit."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / NAME).symlink_to(ROOT / "scripts" / "package")
+    models = describe_toys(tmp_path, "tsm")
+    program = tmp_path / "program"
+    results = run_program(sys.executable, program, models, PYTHONPATH=str(tmp_path / "site"))
+    path, settings, shape = models["tsm"]
+    frames = np.arange(np.prod(shape)).reshape(shape).astype(np.uint8)
+    model = api.load("tsm_smoke", path, device="CPU", settings=settings)
+    assert [tuple(pair) for pair in results["tsm"]] == model.predict(frames, top=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("network", list_networks())
+def test_the_installed_package_predicts_by_every_engine(wheel, tmp_path, network):
+    """The second use of an exported network needs no MindSpore."""
+    python = install(wheel, tmp_path / "venv") / "python"
+    models = describe_toys(tmp_path, network)
+    results = []
+    for engine in ("mindspore", "openvino", "openvino"):
+        models[network][1].append(f"run.engine={engine}")
+        results.append(
+            run_program(python, tmp_path / "program", models, XDG_CACHE_HOME=str(tmp_path))
+        )
+    assert list((tmp_path / NAME / "onnx").glob("*.onnx"))
+    assert [result["imports"] for result in results] == [True, True, False]
+    assert results[1][network] == results[2][network]
+    if network != "mvit_multi":
+        for (label, expected), (same, probability) in zip(results[0][network], results[1][network]):
+            assert (label, expected) == (same, pytest.approx(probability, abs=1e-5))
 
 
 def test_the_package_requires_the_packages_of_requirements_txt(wheel):
@@ -149,6 +244,12 @@ def test_an_editable_installation_runs_the_checkout(tmp_path):
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    program = f"import sys, {NAME} as zoo; print(*zoo.list_recipes('x3d')); assert 'utils' not in "
+    done = subprocess.run(
+        [str(commands / "python"), "-c", f"{program}sys.modules"],
+        capture_output=True, text=True, cwd="/", check=True,
+    )  # fmt: skip
+    assert "x3d_s_k400_13x6" in done.stdout
     assert "check-videos" in run("--help")
     assert run("train tsm --help").startswith("Trains TSM.\n")
     script = tmp_path / "zoo/tsm/train.py"

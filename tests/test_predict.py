@@ -255,6 +255,9 @@ class NoNetwork(Scorer):
     def __call__(self, clips: np.ndarray) -> np.ndarray:
         raise AssertionError("no head asks for scores")
 
+    def features(self, clips: np.ndarray) -> np.ndarray:
+        raise AssertionError("no head asks for features")
+
 
 class NumberReader(Head):
     """A head whose views are the numbers in every `step`-th frame of a numbered video."""

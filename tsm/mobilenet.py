@@ -86,5 +86,8 @@ class MobileNetV2(nn.Cell):
         self.classifier = dense(1280, num_classes, std=0.001) if num_classes else None
 
     def construct(self, x: Tensor) -> Tensor:
-        x = self.features(x).mean((2, 3))  # (N*T, 1280)
-        return x if self.classifier is None else self.classifier(x)
+        return self.features(x).mean((2, 3))  # (N*T, 1280)
+
+    def classify(self, x: Tensor) -> Tensor:
+        """Features (N*T, 1280) to raw scores, if the classifier is part of the trunk."""
+        return self.classifier(x)

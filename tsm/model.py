@@ -12,6 +12,8 @@ Differences from the source, which fails or computes wrong results in the first 
 * `padding` other than `symmetric` is that of MindSpore's own ImageNet networks.
 """
 
+from typing import Union
+
 from mindspore import Tensor, nn, ops
 
 from tsm.mobilenet import MobileNetV2
@@ -92,16 +94,22 @@ class TSM(PaddedNetwork):
         self.consensus = consensus
         self.before_softmax = before_softmax
 
-    def construct(self, clip: Tensor) -> Tensor:
+    def construct(self, clip: Tensor, with_features: bool = False) -> Union[Tensor, tuple]:
+        """Features (N, C), which are returned too if asked for, are the mean over the frames.
+
+        The source averages the raw scores of the frames. The classifier is linear, so the raw
+        scores of this mean are the same numbers: the mean is the classifier's input after a
+        consensus.
+        """
         n, t, c, h, w = clip.shape
         x = self.base_model(self.normalize(clip).reshape(n * t, c, h, w))
         scores = self.head(x).reshape(n, self.segments, -1)  # (N, T, classes)
-        return scores.mean(1) if self.consensus == "avg" else scores
+        scores = scores.mean(1) if self.consensus == "avg" else scores
+        return (scores, x.reshape(n, self.segments, -1).mean(1)) if with_features else scores
 
     def head(self, x: Tensor) -> Tensor:
         """(N*T, features) -> (N*T, classes), each frame with its own dropout mask."""
-        if self.new_fc is not None:
-            x = self.new_fc(self.dropout(x))
+        x = self.base_model.classify(x) if self.new_fc is None else self.new_fc(self.dropout(x))
         return x if self.before_softmax else ops.softmax(x, axis=-1)
 
 

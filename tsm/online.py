@@ -28,14 +28,12 @@ class OnlineTSM(nn.Cell):
             before = [trunk.conv1, trunk.bn1, trunk.relu, trunk.maxpool]
             after = []
             blocks = [*trunk.layer1, *trunk.layer2, *trunk.layer3, *trunk.layer4]
-            self.classifier = trunk.fc
             self.stem_halvings = 2
         else:
             *cells, last_cell = trunk.features
             before = cells[:1]
             blocks = cells[1:]
             after = [last_cell]
-            self.classifier = trunk.classifier
             self.stem_halvings = 1
         # Without auto_prefix=False the lists would rename the network's parameters.
         self.before = nn.CellList(before, auto_prefix=False)
@@ -60,10 +58,7 @@ class OnlineTSM(nn.Cell):
                 x = block(x)
         for cell in self.after:
             x = cell(x)
-        x = x.mean((2, 3))
-        if self.classifier is not None:
-            x = self.classifier(x)
-        return (self.net.head(x),) + new_state
+        return (self.net.head(x.mean((2, 3))),) + new_state
 
     def initial_buffers(self, height: int, width: int) -> tuple:
         """Zeros, one array per shifted block, for frames of height x width."""

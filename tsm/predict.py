@@ -42,6 +42,10 @@ class TSMHead(Head):
         start = CENTER_CROP[self.crops] * self.clips
         return views[start : start + self.clips]
 
+    def group_by_clip(self, values: np.ndarray) -> np.ndarray:
+        """The views are those of the first crop of all clips, then of the second, ..."""
+        return values.reshape(self.crops, self.clips, *values.shape[1:]).swapaxes(0, 1)
+
     def preview_frames(self, views: np.ndarray) -> np.ndarray:
         """The first frame of each segment; for flow its x component in grey."""
         channels = 3 if self.cfg.data.modality == "rgb" else 1

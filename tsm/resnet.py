@@ -166,5 +166,8 @@ class ResNet(nn.Cell):
     def construct(self, x: Tensor) -> Tensor:
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
-        x = x.mean((2, 3))  # (N*T, features)
-        return x if self.fc is None else self.fc(x)
+        return x.mean((2, 3))  # (N*T, features)
+
+    def classify(self, x: Tensor) -> Tensor:
+        """Features (N*T, C) to raw scores, if the classifier is part of the trunk."""
+        return self.fc(x)

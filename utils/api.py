@@ -10,11 +10,10 @@ from __future__ import annotations
 import difflib
 import functools
 import json
+import math
 import os
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
@@ -44,7 +43,8 @@ def list_recipes(network: str = "") -> list[str]:
 
 
 def find_recipes(network: str = "") -> dict[str, Path]:
-    from utils.networks import ROOT, list_networks
+    from utils.config import ROOT
+    from utils.networks import list_networks
 
     networks = list_networks()
     if network:
@@ -73,8 +73,8 @@ def load(
 
     Raises ValueError, also for a second device: MindSpore allows one in a process.
     """
-    from utils.config import load_config
-    from utils.networks import find_network, list_networks, read_yaml
+    from utils.config import load_config, read_yaml
+    from utils.networks import find_network, list_networks
 
     path = find_recipe(recipe)
     read_yaml(path)  # a file that cannot be read is the first error
@@ -105,6 +105,10 @@ def find_recipe(recipe: AnyPath) -> Path:
 
 def list_overrides(settings: Settings) -> list[str]:
     """`section.key=value` of every setting, as on the command line."""
+    if isinstance(settings, str):
+        raise ValueError(
+            f"settings must be a list or {{name: value}}, not {format_value(settings)}"
+        )
     if not isinstance(settings, Mapping):
         return list(settings)
     texts = {
@@ -179,7 +183,7 @@ class Model:
         """
         check_positive_integer(top, "top")
         parts = self.read(source, window, fps)
-        return self.rank([self.score_window(*part) for part in parts], top)
+        return self.rank([self.score_window(*part).probabilities for part in parts], top)
 
     def predict_many(
         self,
@@ -193,62 +197,66 @@ class Model:
         `workers` threads decode the next videos, at most one window of each, while the network
         computes.
         """
+        from utils.evaluate.predict import read_ahead
         from utils.video.reader import VideoError
 
         check_positive_integer(top, "top")
         check_positive_integer(workers, "workers")
         if isinstance(paths, (str, Path)):
             raise ValueError("predict_many takes several paths; predict takes one")
-        paths = iter(paths)
-        with ThreadPoolExecutor(workers) as pool:
-
-            def start(path: AnyPath) -> tuple[AnyPath, Iterator, Future]:
-                parts = self.read(path, window)
-                return path, parts, pool.submit(next, parts, None)
-
-            started = deque(map(start, islice(paths, workers)))
+        for path, parts in read_ahead(lambda path: self.read(path, window), paths, workers):
             try:
-                while started:
-                    path, parts, part = started.popleft()
-                    started.extend(map(start, islice(paths, 1)))
-                    try:
-                        results = [*self.score_ahead(pool, parts, part)]
-                    except VideoError as error:
-                        yield path, error
-                    else:
-                        yield path, self.rank(results, top)
-            finally:
-                pool.shutdown(cancel_futures=True)
-
-    def score_ahead(
-        self, pool: ThreadPoolExecutor, parts: Iterator, part: Future
-    ) -> Iterator[WindowResult]:
-        """The results of `part` and of `parts`, which the pool decodes one ahead."""
-        while part.result() is not None:
-            window, views = part.result()
-            part = pool.submit(next, parts, None)
-            yield self.score_window(window, views)
+                results = [self.score_window(*part).probabilities for part in parts]
+            except VideoError as error:
+                yield path, error
+            else:
+                yield path, self.rank(results, top)
 
     @shorten_errors(LINE)
     @runtime.guest()
     def scores(self, clips: np.ndarray) -> np.ndarray:
         """float32 (N, classes), what the network computes for clips uint8 (N, ...).
 
-        The sizes of a clip are those of the exported network (docs/export.md). The classes of
+        A clip has the sizes that the exported network takes (docs/export.md). The classes of
         several data sets are concatenated.
         """
         from utils.evaluate.scores import video_scores
 
-        self.check_clips(clips)
+        clips = self.check_clips(clips)
         return video_scores(self.scorer, clips[:, None], self.heads[0].clips_per_pass)
 
-    def check_clips(self, clips: np.ndarray) -> None:
-        """Raises ValueError for an array that does not hold clips uint8 (N, ...)."""
+    def features(self, source: Source) -> np.ndarray:
+        """The input of the classifier, float32: (N, C) for clips uint8 (N, ...) as in `scores`.
+
+        For the path of a video (C,): the mean over the test views of the whole video; of several
+        data sets, those of the first. Raises VideoError for a video that cannot be read.
+        """
+        import numpy as np
+
+        if isinstance(source, (str, os.PathLike)):
+            ((_, views),) = self.read(source, window=0)
+            features = self.compute_features(views[0])
+            return features.mean(axis=0, dtype=np.float64).astype(np.float32)
+        return self.compute_features(self.check_clips(source))
+
+    @shorten_errors(LINE)
+    @runtime.guest()
+    def compute_features(self, clips: np.ndarray) -> np.ndarray:
+        from utils.evaluate.scores import view_features
+
+        return view_features(self.scorer, clips, self.heads[0].clips_per_pass)
+
+    def check_clips(self, clips: np.ndarray) -> np.ndarray:
+        """The clips; ValueError for an array that does not hold clips uint8 (N, ...)."""
+        import numpy as np
+
+        clips = np.asarray(clips)
         *sizes, _, _ = self.network.get_input_shape(self.cfg)
         expected = f"({', '.join(map(str, ['N', *sizes, 'H', 'W']))})"
         shape = clips.shape
         if clips.dtype != "uint8" or shape[1:-2] != tuple(sizes) or not clips.size:
             raise ValueError(f"clips must be uint8 {expected}, not {clips.dtype} {shape}")
+        return clips
 
     def open(self, source: Source, fps: float | None = None) -> FrameReader:
         """The frames of `source`, as in `predict`."""
@@ -274,6 +282,9 @@ class Model:
         """The windows of a video, each with the views of each head."""
         from utils.evaluate.predict import read_windows, split_into_windows
 
+        if window is not None and not (isinstance(window, (int, float)) and 0 <= window < math.inf):
+            value = format_value(window)
+            raise ValueError(f"window must be a number of seconds of at least 0, not {value}")
         with self.open(source, fps) as reader:
             yield from read_windows(reader, split_into_windows(reader, window), self.heads)
 
@@ -285,12 +296,11 @@ class Model:
         probs = [head.predict_probs(self.scorer, v) for head, v in zip(self.heads, views)]
         return WindowResult(window, views, probs)
 
-    def rank(self, results: Sequence[WindowResult], top: int) -> Prediction:
-        """The best classes, by the mean of the probabilities of all windows."""
+    def rank(self, probabilities: Sequence[list[np.ndarray]], top: int) -> Prediction:
+        """The best classes, by the mean of the probabilities of all windows, of each head."""
         import numpy as np
 
-        by_head = zip(*(result.probabilities for result in results))
-        means = [np.mean(probabilities, axis=0) for probabilities in by_head]
+        means = [np.mean(windows, axis=0) for windows in zip(*probabilities)]
         rankings = []
         for head, mean in zip(self.heads, means):
             names = head.name_classes()
@@ -306,5 +316,5 @@ class Model:
 
 
 def check_positive_integer(value: int, name: str) -> None:
-    if type(value) is not int or value < 1:
+    if not isinstance(value, Integral) or value < 1 or value is True:
         raise ValueError(f"{name} must be an integer of at least 1, not {format_value(value)}")

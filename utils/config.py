@@ -330,6 +330,14 @@ def get_base_folder() -> Path:
     return ROOT if (ROOT / "pyproject.toml").is_file() else Path.cwd()
 
 
+def get_cache_folder() -> Path:
+    """The folder of files that are made once: in the checkout, or the user's if it is installed."""
+    if get_base_folder() == ROOT:
+        return ROOT / ".cache"
+    folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(folder) / "mindspore_video_zoo"
+
+
 def resolve_yaml(path: Path) -> Path:
     """The path itself or, if it does not exist, the file of this zoo with this name."""
     own = ROOT / path

@@ -238,15 +238,20 @@ def eager_mode() -> Iterator[None]:
 
 @contextlib.contextmanager
 def guest() -> Iterator[None]:
-    """Inside, MindSpore computes networks as graphs; afterwards in the mode of before.
+    """Inside, MindSpore computes networks as graphs; the program's settings are restored.
 
     The networks of the program that uses the zoo may run operator by operator, as is the default.
+    MindSpore draws first weights from NumPy's random numbers.
     """
+    import numpy as np
+
+    numbers = np.random.get_state()
     mode = set_mode()
     try:
         yield
     finally:
         set_mode(mode)
+        np.random.set_state(numbers)
 
 
 def set_mode(mode: int = 0) -> int:

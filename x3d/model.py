@@ -14,6 +14,7 @@ A `stride` applies to height and width; time is never strided.
 
 import math
 from collections import OrderedDict
+from typing import Union
 
 from mindspore import Tensor, nn, ops
 from mindspore.common.initializer import initializer
@@ -154,7 +155,8 @@ class Head(nn.Cell):
     """Averages every window of the size of a training clip's map, and classifies each position.
 
     A position is one window. A training clip has one; a larger clip of an evaluation has several,
-    and the result is the mean of their probabilities.
+    and the result is the mean of their probabilities. The features (N, C), which are returned too
+    if asked for, are the mean over the positions: a vector of one length for crops of any size.
     """
 
     def __init__(self, cin: int, inner: int, num_classes: int, window: tuple, dropout: float):
@@ -170,16 +172,15 @@ class Head(nn.Cell):
         self.projection = dense(HEAD_WIDTH, num_classes, std=0.01)
         self.window = window
 
-    def construct(self, x: Tensor) -> Tensor:
+    def construct(self, x: Tensor, with_features: bool = False) -> Union[Tensor, tuple]:
         x = self.conv_5_relu(self.conv_5_bn(self.conv_5(x)))
         x = self.lin_5_relu(self.lin_5(average_windows(x, self.window)))
         _, c, t, h, w = x.shape
         # Only N may be free: with a second unknown size, MindSpore 2.10 infers wrong shapes.
-        x = self.dropout(x.reshape(-1, c, t * h * w).transpose(0, 2, 1))  # (N, positions, C)
-        scores = self.projection(x)  # (N, positions, classes)
-        if self.training:
-            return scores.squeeze(1)
-        return ops.softmax(scores, -1).mean(1)
+        x = x.reshape(-1, c, t * h * w).transpose(0, 2, 1)  # (N, positions, C)
+        scores = self.projection(self.dropout(x))  # (N, positions, classes)
+        scores = scores.squeeze(1) if self.training else ops.softmax(scores, -1).mean(1)
+        return (scores, x.mean(1)) if with_features else scores
 
 
 def average_windows(x: Tensor, window: tuple[int, int, int]) -> Tensor:
@@ -267,8 +268,9 @@ class X3D(nn.Cell):
                 if isinstance(cell, Branch):
                     cell.c_bn.gamma.set_data(initializer("ones", cell.c_bn.gamma.shape))
 
-    def construct(self, clip: Tensor) -> Tensor:
+    def construct(self, clip: Tensor, with_features: bool = False) -> Union[Tensor, tuple]:
+        """Features (N, C), which are returned too if asked for, are those after `lin_5_relu`."""
         x = self.s1(self.normalize(clip))
         for stage in (self.s2, self.s3, self.s4, self.s5):
             x = stage(x)
-        return self.head(x)
+        return self.head(x, with_features)

@@ -21,7 +21,7 @@ from typing import Optional
 
 from scripts.dry_run.reading import DryRun, read_run
 from scripts.dry_run.stub_libraries import SOURCES, build_stubs
-from utils.config import Device, NetworkConfig, get_base_folder, to_yaml
+from utils.config import Device, NetworkConfig, get_cache_folder, to_yaml
 from utils.files import report_write_errors
 from utils.processes import die_with_parent
 from utils.signals import end_command, handle_signals
@@ -113,7 +113,7 @@ def simulate(script: Sequence[str], machine: Machine, keep: Optional[Path] = Non
     The last line of its stdout is a JSON object with `finished`, and with `reason` if that is
     false. Raises ValueError if this machine cannot do it.
     """
-    stubs = build_stubs(machine.device, get_base_folder() / ".cache" / "dry_run")
+    stubs = build_stubs(machine.device, get_cache_folder() / "dry_run")
     if keep:
         with report_write_errors(keep, "--keep"):
             keep.mkdir(parents=True, exist_ok=True)

@@ -100,6 +100,9 @@ class MeanColours(Scorer):
     def __call__(self, clips: np.ndarray) -> np.ndarray:
         return clips.mean((2, 3), dtype=np.float32)
 
+    def features(self, clips: np.ndarray) -> np.ndarray:
+        return self(clips)
+
 
 class ThreeColours(Head):
     classes = 3

@@ -39,12 +39,13 @@ TOLERANCE = {"fp32": 1e-4, "fp16": 1e-2}
 LEVEL = {"fp32": "O0", "fp16": "O2"}
 INPUT = "input"  # its name in an ONNX file
 TRACED_BATCHES = 2, 3  # from which the graph with a free batch is made
+WITH_FEATURES = "scores,features"
 
 
 class ExportOptions(NamedTuple):
     """The checked options of export.py; batch 0 is a free one, `dtype` that of the clips.
 
-    `engine` runs an ONNX file for the comparison.
+    `engine` runs an ONNX file for the comparison. `outputs` are scores, or scores,features.
     """
 
     kind: str
@@ -53,6 +54,11 @@ class ExportOptions(NamedTuple):
     dtype: str
     precision: str
     engine: str = ""
+    outputs: str = "scores"
+
+    def name_outputs(self, scores: str) -> list[str]:
+        """The names of the file's outputs; `scores` is that of the scores."""
+        return [scores, *self.outputs.split(",")[1:]]
 
 
 @dataclass(frozen=True)
@@ -74,9 +80,18 @@ class ExportSpec:
         replace_cells(net, {**FOR_ONNX, **self.cells})
 
     def write_onnx(self, load: Callable[..., nn.Cell], file: Path, engine: str, name: str) -> None:
-        """Exports the network called `name` for any batch of uint8 clips; raises as `export`."""
+        """Exports scores and features for any batch of uint8 clips; raises as `export`.
+
+        `name` is that of the network.
+        """
         options = ExportOptions(
-            kind="onnx", target=file, batch=0, dtype="uint8", precision="fp32", engine=engine
+            kind="onnx",
+            target=file,
+            batch=0,
+            dtype="uint8",
+            precision="fp32",
+            engine=engine,
+            outputs=WITH_FEATURES,
         )
         export(load, spec=self, options=options, network=name)
 
@@ -98,6 +113,7 @@ def check_options(
     batch: Optional[Annotated[int, read_batch]] = None,
     input: Literal["uint8", "float32"] = "uint8",
     precision: Literal["fp32", "fp16"] = "fp32",
+    outputs: Literal["scores", "scores,features"] = "scores",
 ) -> ExportOptions:
     """Raises ValueError for a target that does not fit or a missing package."""
     if format == "onnx" and not (find_spec("onnx") and list_engines()):
@@ -113,7 +129,13 @@ def check_options(
     batch = eval_batch if batch is None else batch
     engine = list_engines()[0] if format == "onnx" else ""
     return ExportOptions(
-        format, target=target, batch=batch, dtype=input, precision=precision, engine=engine
+        format,
+        target=target,
+        batch=batch,
+        dtype=input,
+        precision=precision,
+        engine=engine,
+        outputs=outputs,
     )
 
 
@@ -138,39 +160,45 @@ def export(
 
     `load(level, rewrite)` builds it at an amp level, after `rewrite` has replaced Cells. Raises
     ValueError if the file cannot be written or the network's scores are not finite, and
-    RuntimeError if the scores of the reloaded file differ from those of the float32 network.
+    RuntimeError if the outputs of the reloaded file differ from those of the float32 network.
     """
-    kind, target, batch, dtype, precision, engine = options
+    kind, target, batch, dtype, precision, engine, outputs = options
+    names = options.name_outputs(spec.output)
+    wrap = FeatureNetwork if outputs == WITH_FEATURES else lambda net: net
     with make_scratch_folder(target) as folder:
-        net = spec.wrap(load(LEVEL["fp32"])).set_train(False)
+        net = wrap(spec.wrap(load(LEVEL["fp32"]))).set_train(False)
         batches = (batch,) if batch else (2, 1)
         clips = [make_random_clips((size, *spec.clip), dtype) for size in batches]
         with runtime.eager_mode():
-            expected = net(Tensor(clips[0])).asnumpy()
-        if not np.isfinite(expected).all():
+            expected = mindir.run_graph(net, clips[0])
+        if not all(np.isfinite(values).all() for values in expected):
             raise ValueError("the network's scores of random pixels are NaN or infinite")
         if kind == "onnx" or precision != "fp32":
             rewrite = spec.rewrite if kind == "onnx" else None
-            net = spec.wrap(load(LEVEL[precision], rewrite)).set_train(False)
+            net = wrap(spec.wrap(load(LEVEL[precision], rewrite))).set_train(False)
         if precision == "fp16":
             amp.store_half(net)
         file = folder / target.name
-        info = {"network": network, **spec.info, "classes": str(expected.shape[-1])}
+        info = {"network": network, **spec.info, "classes": str(expected[0].shape[-1])}
         FORMATS[kind](net, spec, options, info, file)
         append_checksum(file)
         set_default_mode(file)
         is_onnx = kind == "onnx"
-        scores = run_in_process(engine, file, clips) if is_onnx else run_mindir(file, clips)
-        pairs = zip(scores, clips)
-        difference = float(np.max([max_difference(s, expected[: len(x)]) for s, x in pairs]))
-        relative = difference / max(np.ptp(expected), float(np.finfo(np.float32).tiny))
-        if not relative <= TOLERANCE[precision]:
-            raise RuntimeError(
-                f"{target} is not written: it would differ from the network by "
-                f"{relative:.1e} of the spread of its {spec.output}"
-            )
+        results = run_in_process(engine, file, clips) if is_onnx else run_mindir(file, clips)
+        differences = []
+        relatives = []
+        for name, values, *by_batch in zip(names, expected, *results):
+            pairs = zip(by_batch, clips)
+            difference = float(np.max([max_difference(v, values[: len(x)]) for v, x in pairs]))
+            relative = difference / max(np.ptp(values), float(np.finfo(np.float32).tiny))
+            if not relative <= TOLERANCE[precision]:
+                raise RuntimeError(
+                    f"{target} is not written: it would differ from the network by "
+                    f"{relative:.1e} of the spread of its {name}"
+                )
+            differences.append(difference)
+            relatives.append(relative)
         os.replace(file, target)
-    output_shape = [batch or None, *expected.shape[1:]]
     return {
         "format": kind,
         "file": str(target),
@@ -178,10 +206,24 @@ def export(
         "precision": precision,
         **({"opset": onnx_graph.OPSET} if kind == "onnx" else {}),
         "input": {"name": INPUT, "dtype": dtype, "shape": [batch or None, *spec.clip]},
-        "outputs": [{"name": spec.output, "dtype": "float32", "shape": output_shape}],
-        "max_abs_difference": difference,
-        "relative_difference": relative,
+        "outputs": [
+            {"name": name, "dtype": "float32", "shape": [batch or None, *values.shape[1:]]}
+            for name, values in zip(names, expected)
+        ],
+        "max_abs_difference": max(differences),
+        "relative_difference": max(relatives),
     }
+
+
+class FeatureNetwork(nn.Cell):
+    """A network that returns its scores and its features."""
+
+    def __init__(self, net: nn.Cell):
+        super().__init__(auto_prefix=False)
+        self.net = net
+
+    def construct(self, clip: Tensor) -> tuple:
+        return self.net(clip, True)
 
 
 @contextlib.contextmanager
@@ -246,14 +288,15 @@ def write_onnx(
         )
         graphs.append(mindir.read_graph(path))
     graph = graphs[0] if options.batch else mindir.with_dynamic_batch(*graphs)
-    model = onnx_graph.translate(graph, (INPUT, spec.output), info)
+    names = options.name_outputs(spec.output)
+    model = onnx_graph.translate(graph, (INPUT, *names), info)
     onnx.checker.check_model(model, full_check=True)
     onnx.save(model, str(file))
 
 
-def run_mindir(file: Path, batches: Iterable[np.ndarray]) -> list[np.ndarray]:
+def run_mindir(file: Path, batches: Iterable[np.ndarray]) -> list[list[np.ndarray]]:
     net = nn.GraphCell(ms.load(str(file)))
-    return [net(Tensor(clips)).asnumpy() for clips in batches]
+    return [mindir.run_graph(net, clips) for clips in batches]
 
 
 FORMATS = {"mindir": write_mindir, "onnx": write_onnx}

@@ -85,15 +85,16 @@ class Builder:
         return self.add("Mul", self.batch, self.add_constant([times]))
 
 
-def translate(graph: Graph, names: tuple[str, str], info: dict[str, str]) -> Any:
-    """The ONNX model of a MINDIR with one input and one output.
+def translate(graph: Graph, names: Sequence[str], info: dict[str, str]) -> Any:
+    """The ONNX model of a MINDIR with one input.
 
-    `names` are those of its input and output, `info` its metadata. Raises ValueError for an
+    `names` are those of its input and its outputs, `info` its metadata. Raises ValueError for an
     operator without a translation.
     """
     from onnx import helper, numpy_helper
 
-    (source,), (result,), (input, output) = graph.inputs, graph.outputs, names
+    (source,) = graph.inputs
+    input, *outputs = names
     weights = {name: name.rpartition(":")[2] for name in graph.weights}  # without the scope
     build = Builder(input, Counter(name for node in graph.nodes for name in node.inputs))
     values = {**graph.constants, **weights, source.name: input}
@@ -104,17 +105,19 @@ def translate(graph: Graph, names: tuple[str, str], info: dict[str, str]) -> Any
         if isinstance(value, str):
             build.shapes.setdefault(value, node.output)
             build.sources.setdefault(value, node)
-    build.add("Identity", values[result.name])
-    build.nodes[-1].output[0] = output
+    result = values[graph.outputs[0].name]  # a tuple of several
+    for value, output in zip(result if isinstance(result, list) else [result], outputs):
+        build.add("Identity", value)
+        build.nodes[-1].output[0] = output
     arrays = dict(build.constants.values())
     arrays.update({weights[name]: array for name, array in graph.weights.items()})
-    nodes = select_nodes(build.nodes, output)
+    nodes = select_nodes(build.nodes, outputs)
     used = {name for node in nodes for name in node.input}
     onnx_graph = helper.make_graph(
         nodes,
         "network",
         [describe_array(input, source)],
-        [describe_array(output, result)],
+        [describe_array(name, result) for name, result in zip(outputs, graph.outputs)],
         [
             numpy_helper.from_array(np.ascontiguousarray(array), name)
             for name, array in arrays.items()
@@ -127,9 +130,9 @@ def translate(graph: Graph, names: tuple[str, str], info: dict[str, str]) -> Any
     return model
 
 
-def select_nodes(nodes: list, output: str) -> list:
-    """The nodes on which the output depends."""
-    needed = {output}
+def select_nodes(nodes: list, outputs: Sequence[str]) -> list:
+    """The nodes on which the outputs depend."""
+    needed = {*outputs}
     needed_nodes = []
     for node in reversed(nodes):
         if needed & set(node.output):

@@ -1,8 +1,8 @@
 """Checkpoints run by OpenVINO or ONNX Runtime: exported once, into a cache.
 
-The cache is `.cache/onnx` of the checkout. A file takes any number of clips. Its name is a checksum
-of the weights, the settings of the network and EXPORT_VERSION, then the shape of a clip, then the
-inference engine that has run it.
+The cache is `onnx` in `get_cache_folder()`. A file takes any number of clips. Its name is
+a checksum of the weights, the settings of the network and EXPORT_VERSION, then the shape of a clip,
+then the inference engine that has run it.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, Callable, Optional
 
 import numpy as np
 
-from utils.config import NetworkConfig, get_base_folder
+from utils.config import NetworkConfig, get_cache_folder
 from utils.files import compute_sha256, report_write_errors
 from utils.inference.exported_file import count_classes
 from utils.inference.onnx import ENGINES, OnnxScorer
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from utils.networks import Network
 
 # Raise it with every change of a network or of the export that changes what is in a file.
-EXPORT_VERSION = 1
+EXPORT_VERSION = 2
 KEPT_FILES = 8  # in the cache, the last used ones
 LONGEST_WAIT = 600  # seconds for the export of another process
 
@@ -55,7 +55,7 @@ class CachedScorer(Scorer):
         self.name = str(path)
         self.engine = engine
         self.load = functools.cache(functools.partial(self.load_unchanged, load))
-        self.folder = get_base_folder() / ".cache" / "onnx"
+        self.folder = get_cache_folder() / "onnx"
         self.scorers: dict[tuple, Scorer] = {}  # by the shape of a clip
         self.digest = compute_sha256(path) if os.path.isfile(path) else ""
         self.key = compute_key(network.name, cfg, self.digest)
@@ -70,10 +70,17 @@ class CachedScorer(Scorer):
         return net
 
     def __call__(self, clips: np.ndarray) -> np.ndarray:
+        return self.get_scorer(clips)(clips)
+
+    def features(self, clips: np.ndarray) -> np.ndarray:
+        return self.get_scorer(clips).features(clips)
+
+    def get_scorer(self, clips: np.ndarray) -> Scorer:
+        """The scorer for clips of this shape, opened once."""
         shape = clips.shape[1:]
         if shape not in self.scorers:
             self.scorers[shape] = self.open(clips.shape)
-        return self.scorers[shape](clips)
+        return self.scorers[shape]
 
     def open(self, shape: tuple[int, ...]) -> Scorer:
         """The scorer for clips like the first ones, of this shape."""

@@ -39,6 +39,23 @@ class FileScorer(Scorer):
         self.normalize = normalize
 
     def __call__(self, clips: np.ndarray) -> np.ndarray:
+        return self.run(clips)[0]
+
+    def features(self, clips: np.ndarray) -> np.ndarray:
+        """ValueError if the file was exported without features."""
+        _, *features = self.run(clips)
+        if not features:
+            raise ValueError(
+                f"{self.path} has no features; export it again with --outputs scores,features"
+            )
+        return features[0]
+
+    def run(self, clips: np.ndarray) -> list[np.ndarray]:
+        """The scores, and the features if the file has them.
+
+        Raises ValueError if the clips do not fit, if the graph fails, or for outputs of another
+        shape.
+        """
         (batch, *expected), (count, *shape) = self.shape, clips.shape
         if shape != expected or 0 < batch < count:
             raise ValueError(
@@ -47,22 +64,20 @@ class FileScorer(Scorer):
             )
         if batch > count:  # one video's view, in a file for several
             clips = np.resize(clips, (batch, *shape))
-        return self.run(clips if self.normalize is None else self.normalize(clips))[:count]
-
-    def run(self, clips: np.ndarray) -> np.ndarray:
-        """The graph's scores; ValueError if it fails or the scores have another shape."""
         try:
-            scores = self.compute(clips)
+            outputs = self.compute(clips if self.normalize is None else self.normalize(clips))
         except Exception as error:  # noqa: BLE001 the libraries raise several kinds
             raise ValueError(f"{self.path}: cannot run: {shorten_error(error)}") from None
-        shape = scores.shape
-        if len(shape) < 2 or (shape[0], shape[-1]) != (len(clips), self.classes):
-            raise ValueError(f"{self.path} gives scores {list(shape)}; export it again")
-        return scores
+        scores, *features = (output.shape for output in outputs)
+        if len(scores) < 2 or (scores[0], scores[-1]) != (len(clips), self.classes):
+            raise ValueError(f"{self.path} gives scores {list(scores)}; export it again")
+        if [len(shape) for shape in features] not in ([], [2]):
+            raise ValueError(f"{self.path} gives features {features}; export it again")
+        return [output[:count] for output in outputs]
 
     @abc.abstractmethod
-    def compute(self, clips: np.ndarray) -> np.ndarray:
-        """The scores of as many clips as the file takes; any error of the library."""
+    def compute(self, clips: np.ndarray) -> list[np.ndarray]:
+        """The outputs for as many clips as the file takes; any error of the library."""
 
 
 def count_classes(cfg: NetworkConfig) -> int:

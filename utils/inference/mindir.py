@@ -53,7 +53,10 @@ class Node(NamedTuple):
 
 
 class Graph(NamedTuple):
-    """Names in it are unique; `weights` and `constants` are the arrays and values by name."""
+    """Names in it are unique, except that several outputs share that of their tuple.
+
+    `weights` and `constants` are the arrays and values by name.
+    """
 
     inputs: list[Array]
     outputs: list[Array]
@@ -93,8 +96,15 @@ class MindirScorer(FileScorer):
         except Exception as error:  # noqa: BLE001 MindSpore raises several kinds
             raise ValueError(f"{path}: not a readable MINDIR: {shorten_error(error)}") from None
 
-    def compute(self, clips: np.ndarray) -> np.ndarray:
-        return self.net(Tensor(clips)).asnumpy()
+    def compute(self, clips: np.ndarray) -> list[np.ndarray]:
+        return run_graph(self.net, clips)
+
+
+def run_graph(net: nn.Cell, clips: np.ndarray) -> list[np.ndarray]:
+    """The outputs of a Cell that returns one or several."""
+    outputs = net(Tensor(clips))
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    return [output.asnumpy() for output in outputs]
 
 
 def load_mindir(path: Path, network: "Network", cfg: NetworkConfig) -> MindirScorer:
@@ -128,15 +138,16 @@ def parse_graph(content: bytes) -> Graph:
     model = ModelProto()
     model.ParseFromString(content)
     graph = model.graph
-    ends = [*graph.input, *graph.output]
-    if not graph.input or not graph.output or not all(item.tensor[0].dims for item in ends):
+    inputs = [parse_array(item.name, item.tensor[0]) for item in graph.input]
+    outputs = [array for item in graph.output for array in parse_output(item)]
+    if not inputs or not outputs or not all(array.shape for array in (*inputs, *outputs)):
         raise ValueError("it has no input or no output")
     primitives = {f"REF::{primitive.name}": primitive for primitive in model.primitives}
     constants = [node for node in graph.node if node.op_type == "Constant"]
     operators = [node for node in graph.node if node.op_type != "Constant"]
     return Graph(
-        inputs=[parse_array(item.name, item.tensor[0]) for item in graph.input],
-        outputs=[parse_array(item.name, item.tensor[0]) for item in graph.output],
+        inputs=inputs,
+        outputs=outputs,
         weights={tensor.name: parse_tensor(tensor) for tensor in graph.parameter},
         constants={node.output[0]: parse_value(node.attribute[0]) for node in constants},
         nodes=[parse_node(node, primitives.get(node.op_type)) for node in operators],
@@ -161,6 +172,12 @@ def write_info(model: ModelProto, info: dict[str, str]) -> None:
 
 def parse_array(name: str, tensor: Any) -> Array:
     return Array(name, tensor.data_type, tuple(tensor.dims))
+
+
+def parse_output(item: Any) -> list[Array]:
+    """An output; the arrays of a tuple have one name."""
+    tensors = [value.tensors[0] for value in item.attr_info.values] or [item.tensor[0]]
+    return [parse_array(item.name, tensor) for tensor in tensors]
 
 
 def parse_tensor(tensor: Any) -> np.ndarray:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from utils.networks import Network
 
 ENGINES = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}  # the preferred one first
-Session = Callable[[np.ndarray], np.ndarray]  # clips to scores
+Session = Callable[[np.ndarray], list[np.ndarray]]  # clips to scores, and features if there are
 
 
 def choose_engine(run: Run) -> str:
@@ -75,7 +75,11 @@ def open_openvino(path: Path, shape: tuple[int, ...], threads: int) -> Session:
         fix_shapes(model, shape)
         request = core.compile_model(model, "CPU", settings).create_infer_request()
         request.infer([np.zeros(shape, np.uint8)])
-    return lambda clips: np.array(request.infer([clips])[0])
+
+    def run(clips: np.ndarray) -> list[np.ndarray]:
+        return [np.array(output) for output in request.infer([clips]).to_tuple()]
+
+    return run
 
 
 def fix_shapes(model: Any, shape: tuple[int, ...]) -> None:
@@ -107,7 +111,7 @@ def open_onnxruntime(path: Path, shape: tuple[int, ...], threads: int) -> Sessio
     providers = ["CPUExecutionProvider"]
     session = onnxruntime.InferenceSession(str(path), options, providers=providers)
     (source,) = session.get_inputs()
-    return lambda clips: session.run(None, {source.name: clips})[0]
+    return lambda clips: session.run(None, {source.name: clips})
 
 
 OPEN = {"openvino": open_openvino, "onnxruntime": open_onnxruntime}
@@ -122,13 +126,13 @@ class OnnxScorer(FileScorer):
         engine: str,
         classes: int,
         shape: tuple[int, ...],
-        normalize: Optional[Session] = None,
+        normalize: Optional[Callable[[np.ndarray], np.ndarray]] = None,
     ):
         super().__init__(path, shape=shape, classes=classes, normalize=normalize)
         self.engine = engine
         self.sessions: dict[tuple, Session] = {}  # by the shape of the clips
 
-    def compute(self, clips: np.ndarray) -> np.ndarray:
+    def compute(self, clips: np.ndarray) -> list[np.ndarray]:
         return self.open_session(clips.shape)(clips)
 
     def open_session(self, shape: tuple[int, ...]) -> Session:
@@ -172,7 +176,7 @@ def read_description(path: Path, batch: int = 1) -> tuple[tuple[int, ...], int, 
     try:
         model = onnx.load(str(path), load_external_data=False)
         check_model(model, batch)
-        (source,), (result,) = model.graph.input, model.graph.output
+        (source,), (result, *_) = model.graph.input, model.graph.output
         shape = tuple(d.dim_value for d in source.type.tensor_type.shape.dim)
         dtype = onnx.helper.tensor_dtype_to_np_dtype(source.type.tensor_type.elem_type)
         info = {entry.key: entry.value for entry in model.metadata_props}

@@ -1,10 +1,10 @@
 """Runs an ONNX file by an inference engine in a separate process.
 
-    python -m utils.inference.onnx_process ENGINE FILE CLIPS SCORES
+    python -m utils.inference.onnx_process ENGINE FILE CLIPS OUTPUTS
 
 A defect of an engine can end its process without a Python exception, on some processors only. At
-the export of a file it must end this process, not the run. CLIPS and SCORES are .npz files with the
-same names of arrays.
+the export of a file it must end this process, not the run. CLIPS and OUTPUTS are .npz files: an
+array for each batch, and for each batch its outputs.
 """
 
 import subprocess
@@ -26,14 +26,16 @@ class EngineError(RuntimeError):
     """An engine cannot run a file."""
 
 
-def run_in_process(engine: str, file: Path, batches: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The scores of each batch of clips, by an ONNX file. Writes scratch files beside it.
+def run_in_process(
+    engine: str, file: Path, batches: Sequence[np.ndarray]
+) -> list[list[np.ndarray]]:
+    """The outputs of an ONNX file for each batch of clips. Writes scratch files beside it.
 
     Raises EngineError if the process fails.
     """
-    clips, scores = (file.with_name(f"{name}.npz").absolute() for name in ("clips", "scores"))
+    clips, outputs = (file.with_name(f"{name}.npz").absolute() for name in ("clips", "outputs"))
     np.savez(clips, *batches)
-    command = [sys.executable, "-m", MODULE, engine, file.absolute(), clips, scores]
+    command = [sys.executable, "-m", MODULE, engine, file.absolute(), clips, outputs]
     done = subprocess.run(
         [*map(str, command)], cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True,
         errors="replace",
@@ -41,17 +43,19 @@ def run_in_process(engine: str, file: Path, batches: Sequence[np.ndarray]) -> li
     if done.returncode:
         reason = describe_exit(done.returncode, done.stderr.splitlines())
         raise EngineError(f"{ENGINES[engine]} cannot run the exported file: its process {reason}")
-    with np.load(scores) as arrays:
-        return [arrays[name] for name in arrays.files]
+    with np.load(outputs) as arrays:
+        values = [arrays[name] for name in arrays.files]
+    count = len(values) // len(batches)  # of outputs
+    return [values[start : start + count] for start in range(0, len(values), count)]
 
 
-def main(engine: str, file: str, clips: str, scores: str) -> None:
+def main(engine: str, file: str, clips: str, outputs: str) -> None:
     die_with_parent()
     results = []
     with np.load(clips) as arrays:
         for batch in (arrays[name] for name in arrays.files):
-            results.append(OPEN[engine](Path(file), batch.shape, count_workers("auto"))(batch))
-    np.savez(scores, *results)
+            results += OPEN[engine](Path(file), batch.shape, count_workers("auto"))(batch)
+    np.savez(outputs, *results)
 
 
 if __name__ == "__main__":

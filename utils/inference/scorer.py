@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Scorer(abc.ABC):
-    """Maps clips to scores.
+    """Maps clips to scores, or to features: the input of the classifier.
 
     `device` computes it: CPU, GPU or Ascend. `batch` is the number of clips of one call; 0: any.
     `engine` is a value of run.engine, and `name` the file of the network; both are for messages.
@@ -28,13 +28,17 @@ class Scorer(abc.ABC):
     def __call__(self, clips: np.ndarray) -> np.ndarray:
         """uint8 clips (N, ...) to scores (N, ..., classes); several heads are concatenated."""
 
+    @abc.abstractmethod
+    def features(self, clips: np.ndarray) -> np.ndarray:
+        """uint8 clips (N, ...) to features float32 (N, C). ValueError if a file has none."""
+
     def run_passes(self, passes: Iterable[np.ndarray]) -> np.ndarray:
         """The scores of the clips of all passes, one after the other."""
         return np.concatenate([self(clips) for clips in passes])
 
 
 class CellScorer(Scorer):
-    """A Cell, in evaluation mode."""
+    """A Cell, in evaluation mode; with the argument True, it returns its features last."""
 
     def __init__(self, net: "nn.Cell", name: str = "the network"):
         import mindspore as ms
@@ -47,15 +51,25 @@ class CellScorer(Scorer):
     def __call__(self, clips: np.ndarray) -> np.ndarray:
         return self.run_passes([clips])
 
-    def run_passes(self, passes: Iterable[np.ndarray]) -> np.ndarray:
-        """MindSpore launches all passes before the scores are read, once for each head."""
-        from mindspore import Tensor, ops
+    def features(self, clips: np.ndarray) -> np.ndarray:
+        """By a second graph, which is compiled when features are asked for."""
+        from mindspore import Tensor
 
+        self.prepare()
+        return self.net(Tensor(clips), True)[-1].asnumpy()
+
+    def prepare(self) -> None:
         if not self.has_run:
             log.info("MindSpore compiles the graph of the network for the first clips ...")
             self.has_run = True
         if self.net.training:  # between the epochs of a training
             self.net.set_train(False)
+
+    def run_passes(self, passes: Iterable[np.ndarray]) -> np.ndarray:
+        """MindSpore launches all passes before the scores are read, once for each head."""
+        from mindspore import Tensor, ops
+
+        self.prepare()
         outputs = [self.net(Tensor(clips)) for clips in passes]
         heads = zip(*outputs) if isinstance(outputs[0], tuple) else [outputs]
         scores = [ops.cat(head) if len(head) > 1 else head[0] for head in heads]

@@ -3,7 +3,7 @@
 import functools
 from typing import Any, Callable, TypeVar
 
-from utils.config import Run, get_base_folder
+from utils.config import Run, get_cache_folder
 from utils.log import log
 from utils.messages import SETTINGS_LINE, shorten
 from utils.nn import kernels
@@ -32,7 +32,7 @@ def choose_kernels(run: Run, device: str) -> kernels.Plain:
     """
     if device == "CPU" and run.amp_level == "O0":
         try:
-            return Cpu(library.load(get_base_folder() / ".cache" / "cpu_kernels", log.info))
+            return Cpu(library.load(get_cache_folder() / "cpu_kernels", log.info))
         except OSError as error:
             reason = "the training uses MindSpore's CPU kernels, not those of the zoo: %s"
             log.info(reason, shorten(str(error), SETTINGS_LINE))

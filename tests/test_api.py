@@ -1,0 +1,370 @@
+"""utils/api.py: predictions, features, errors; the examples of docs/python.md."""
+
+import itertools
+import re
+import sys
+import threading
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.conftest import TINY
+from tests.helpers import FileModel, save_random_weights
+from tests.numbered_videos import read_number, write_numbered_video
+from tests.test_predict import TINY as SMALL
+from tests.test_predict import NumberReader
+from utils import api, runtime
+from utils.config import ROOT, load_config
+from utils.evaluate.predict import softmax
+from utils.evaluate.scores import video_scores
+from utils.inference.scorer import Scorer
+from utils.networks import find_network, list_networks
+from utils.runtime import Runtime
+from utils.video.decoders import open_video
+from utils.video.reader import VideoError
+
+TOYS = {name: ["run.engine=mindspore", *words.split()] for name, words in SMALL.items()}
+TOYS["tsm"] = [word[2:] for word in TINY]
+FRAMES = np.random.RandomState(0).randint(0, 256, (20, 48, 64, 3)).astype(np.uint8)
+
+
+def load_toy(toy: str, folder: Path, *more: str, **options) -> api.Model:
+    """A toy network whose random weights are written into `folder`."""
+    settings = ["run.device=CPU", f"data.root={folder}", *TOYS[toy], *more]
+    recipe = api.find_recipe(options.pop("recipe", f"{toy}_smoke"))
+    checkpoint = folder / options.pop("checkpoint", f"{toy}.ckpt")
+    if not checkpoint.exists():
+        cfg = load_config(find_network(toy).config, recipe, settings)
+        checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        save_random_weights(cfg, checkpoint, toy)
+    return api.load(recipe, checkpoint, settings=settings, **options)
+
+
+@pytest.fixture(scope="module")
+def model(data_root, tmp_path_factory) -> api.Model:
+    folder = tmp_path_factory.mktemp("tsm")
+    for name in ("labels.txt", "test.txt", "videos"):
+        (folder / name).symlink_to(data_root / name)
+    return load_toy("tsm", folder, "eval.batch=1")
+
+
+@pytest.fixture(scope="module")
+def videos(data_root) -> list:
+    return sorted((data_root / "videos" / "test").glob("*.mp4"))
+
+
+def test_a_prediction_equals_that_of_an_evaluation_bit_for_bit(model):
+    """Of a path, a string, and frames in memory."""
+    rows = model.network.build_eval_rows(model.cfg, Runtime())[0]
+    for index in (0, 5):
+        views, *_ = rows[index]
+        path = rows.records[rows.samples_of_rank[index]].path
+        scores = video_scores(model.scorer, views[None], 1)[0].astype(np.float64)
+        ranking = model.predict(path, top=100)
+        assert dict(ranking) == dict(zip(model.names, softmax(scores).tolist()))
+        assert [p for _, p in ranking] == sorted((p for _, p in ranking), reverse=True)
+        with open_video(path) as source:
+            frames = source.frames(range(len(source)))
+        assert model.predict(frames, top=100, fps=source.fps) == ranking
+        assert model.predict(Path(path), top=2) == ranking[:2]
+    assert len({p for _, p in ranking}) == len(model.names) == 8
+
+
+def test_a_prediction_equals_that_of_the_command(model, videos, run_here, tmp_path):
+    """Also of windows, whose mean is taken."""
+    settings = [f"--{word}" for word in [*TOYS["tsm"], f"data.root={model.cfg.data.root}"]]
+    arguments = ["--config_path", api.find_recipe("tsm_smoke"), *settings, "--out", tmp_path]
+    arguments += ["--checkpoint_path", model.scorer.name, videos[1], "--window", "0.5"]
+    done = run_here("scripts/predict.py", *arguments)
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()[1:-1]]
+    result = model.predict(videos[1], window=0.5)
+    assert [[name, f"{100 * p:.2f}"] for name, p in result] == [line[1::2] for line in lines]
+    assert result != model.predict(videos[1])
+
+
+def test_a_network_of_several_data_sets_gives_a_ranking_of_each(tmp_path, videos):
+    model = load_toy("mvit_multi", tmp_path)
+    result = model.predict(videos[0], top=3)
+    assert list(result) == list(model.names) == [dataset.name for dataset in model.cfg.data.sets]
+    for name, ranking in result.items():
+        assert len(ranking) == 3
+        assert {label for label, _ in ranking} <= set(model.names[name])
+    assert model.features(videos[0]).shape == model.features(make_clips(model))[0].shape
+    assert model.scores(make_clips(model)).shape == (3, sum(map(len, model.names.values())))
+
+
+def make_clips(model: api.Model, count: int = 3) -> np.ndarray:
+    shape = (count, *model.network.get_input_shape(model.cfg))
+    return np.random.RandomState(2).randint(0, 256, shape).astype(np.uint8)
+
+
+def test_a_network_for_images_takes_one_image(tmp_path):
+    model = load_toy("resnet50", tmp_path)
+    Image.fromarray(FRAMES[0]).save(tmp_path / "image.png")
+    expected = model.predict(tmp_path / "image.png")
+    assert [label for label, _ in sorted(expected)] == model.names == ["0", "1", "2", "3"]
+    assert model.predict(FRAMES[0]) == model.predict(FRAMES[:1]) == expected
+    with pytest.raises(ValueError, match=r"takes one image \(H, W, 3\), not 20 at once"):
+        model.predict(FRAMES)
+    with pytest.raises(ValueError, match=r"frames.transpose\(1, 2, 0\) puts the channels last"):
+        model.predict(FRAMES[0].transpose(2, 0, 1))
+
+
+WRONG = [
+    (FRAMES / 255.0, "frames must be uint8, values from 0 to 255, not float64"),
+    (FRAMES.transpose(0, 3, 1, 2), r"not \(20, 3, 48, 64\); frames.transpose\(0, 2, 3, 1\) puts"),
+    (FRAMES.transpose(3, 0, 1, 2), r"frames.transpose\(1, 2, 3, 0\) puts the channels last"),
+    (FRAMES[0], r"takes a video \(T, H, W, 3\), not a single frame"),
+    (FRAMES[:1], "not a single frame"),
+    (FRAMES[:0], r"these are empty, \(0, 48, 64, 3\)"),
+    (FRAMES[..., 0], r"must have the shape \(T, H, W, 3\), not \(20, 48, 64\)$"),
+    (["a.mp4", "b.mp4"], "frames must be uint8"),
+    (None, "frames must be uint8"),
+    ("missing.mp4", "cannot read missing.mp4 with pyav: no such file"),
+]
+
+
+@pytest.mark.parametrize(("source", "message"), WRONG)
+def test_a_wrong_source_is_one_line(model, source, message):
+    with pytest.raises(ValueError, match=message) as info:
+        model.predict(source)
+    assert "\n" not in str(info.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"top": 0}, "top must be an integer of at least 1, not 0"),
+        ({"top": True}, "top must be an integer"),
+        ({"fps": -1}, "fps must be a number above 0, not -1"),
+        ({"fps": float("nan")}, "fps must be a number above 0, not nan"),
+        ({"window": -1}, "window must be a number of seconds of at least 0, not -1"),
+        ({"window": "2"}, "window must be a number of seconds of at least 0, not '2'"),
+    ],
+)
+def test_a_wrong_option_of_a_prediction_names_it(model, options, message):
+    with pytest.raises(ValueError, match=message):
+        model.predict(FRAMES, **options)
+
+
+def test_the_rate_of_a_video_is_its_own(model, videos):
+    with pytest.raises(ValueError, match="fps is that of frames in memory; a video has its own"):
+        model.predict(videos[0], fps=30)
+
+
+def test_scores_and_features_of_clips_are_computed_clip_by_clip(model, videos):
+    clips = make_clips(model)
+    scores = model.scores(clips)
+    features = model.features(clips)
+    assert (scores.shape, scores.dtype, features.dtype) == ((3, 8), np.float32, np.float32)
+    np.testing.assert_array_equal(model.scores(clips[1:2]), scores[1:2])
+    np.testing.assert_array_equal(model.features(clips[1:]), features[1:])
+    ((_, (views,)),) = model.read(videos[0])
+    expected = model.features(views).mean(axis=0, dtype=np.float64).astype(np.float32)
+    np.testing.assert_array_equal(model.features(videos[0]), expected)
+    assert np.ptp(expected) > 0
+    for wrong in (clips / 2, clips[0], clips[:, :1], clips[:0]):
+        for function in (model.scores, model.features):
+            with pytest.raises(ValueError, match=r"clips must be uint8 \(N, 2, 3, H, W\), not "):
+                function(wrong)
+    with pytest.raises(VideoError, match="missing.mp4"):
+        model.features("missing.mp4")
+
+
+class NoNetwork(Scorer):
+    """The heads of a test compute probabilities themselves."""
+
+    def __call__(self, clips: np.ndarray) -> np.ndarray:
+        raise AssertionError("no head asks for scores")
+
+    features = __call__
+
+
+class NumberedModel(FileModel):
+    """Predicts the numbers of the first frames; counts the videos that are open."""
+
+    def __init__(self):
+        head = NumberReader(1)
+        head.predict_probs = lambda _, views: np.array([views[0] / 1000, 1 - views[0] / 1000])
+        super().__init__(NoNetwork(), [head])
+        self.opened = []
+
+    def open(self, source, fps=None):
+        self.opened.append(source)
+        return super().open(source)
+
+
+@pytest.fixture
+def numbered(tmp_path) -> list:
+    """Six videos, of which the third is damaged."""
+    paths = [tmp_path / f"{number}.mp4" for number in range(6)]
+    for path in paths:
+        write_numbered_video(path, frames=24, width=64, height=48, rate=8)
+    paths[2].write_bytes(paths[2].read_bytes()[:500])
+    return paths
+
+
+@pytest.mark.parametrize("workers", [1, 2, 9])
+@pytest.mark.parametrize("window", [None, 1.0])
+def test_many_predictions_equal_single_ones_in_the_order_of_the_paths(numbered, workers, window):
+    model = NumberedModel()
+    results = [*model.predict_many(iter(numbered), workers=workers, window=window)]
+    assert [path for path, _ in results] == numbered
+    for path, result in results:
+        if path == numbered[2]:
+            assert isinstance(result, VideoError)
+            assert str(path) in str(result)
+        else:
+            assert result == model.predict(path, window=window)
+
+
+def test_many_predictions_decode_few_videos_ahead_and_may_stop_early(numbered):
+    """Each path is taken when a worker is free for it; no thread is left."""
+    model = NumberedModel()
+    taken = []
+    paths = (taken.append(path) or path for path in itertools.cycle(numbered[:2]))
+    threads = threading.active_count()
+    results = model.predict_many(paths, workers=2)
+    assert taken == []
+    next(results)
+    assert len(taken) == 3
+    results.close()
+    assert threading.active_count() == threads
+    assert len(model.opened) <= 3
+
+
+def test_many_predictions_refuse_a_single_path(numbered):
+    for paths, workers, message in (
+        (str(numbered[0]), 4, "predict_many takes several paths; predict takes one"),
+        (numbered, 0, "workers must be an integer of at least 1, not 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            next(NumberedModel().predict_many(paths, workers=workers))
+
+
+def test_frames_in_memory_are_the_frames_of_a_video(tmp_path):
+    write_numbered_video(tmp_path / "a.mp4", frames=9, width=64, height=48, rate=8)
+    with open_video(tmp_path / "a.mp4") as source:
+        frames = source.frames(range(9))
+    network = find_network("tsm")
+    cfg = load_config(network.config, api.find_recipe("tsm_smoke"), ["run.device=CPU"])
+    model = api.Model(network, cfg=cfg, scorer=NoNetwork(), heads=network.build_heads(cfg))
+    with model.open(frames, 8) as source:
+        assert (len(source), source.fps) == (9, 8.0)
+        assert [read_number(frame) for frame in source.frames([7, 2, 2])] == [7, 2, 2]
+
+
+def test_recipes_have_names():
+    files = [path for name in list_networks() for path in (ROOT / name / "configs").glob("*.yaml")]
+    assert api.list_recipes() == sorted(path.stem for path in files)
+    assert "tsm_smoke" in api.list_recipes("tsm")
+    assert not {"x3d_smoke", "resnet50_smoke"} & set(api.list_recipes("tsm"))
+    with pytest.raises(ValueError, match="unknown network x3; nearest: x3d"):
+        api.list_recipes("x3")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "options", "message"),
+    [
+        ("x3d_s_k400", {}, "no recipe is called 'x3d_s_k400'; nearest: x3d_s_k400_13x6, x3d_"),
+        ("?", {}, r"no recipe is called '\?'; list_recipes\(\) has all names"),
+        ("my/tsm.yaml", {}, "my/tsm.yaml: no such config file"),
+        ("tsm_smoke", {"device": "cpu"}, "run.device must be one of Ascend, GPU, CPU, not 'cpu'"),
+        ("tsm_smoke", {"labels": "none.txt"}, "none.txt does not exist"),
+        ("tsm_smoke", {"settings": {"eval.clip": 2}}, "unknown setting eval.clip; nearest: clips"),
+        ("tsm_smoke", {"settings": ["eval"]}, "--eval: expected --section.key=value"),
+        ("tsm_smoke", {"settings": "eval.clips=2"}, "settings must be a list or {name: value}"),
+        ("tsm_smoke", {"network": "tms"}, "unknown network tms; nearest: tsm"),
+        ("tsm_smoke", {}, "none.ckpt"),
+    ],
+)
+def test_a_wrong_argument_of_load_is_one_line(recipe, options, message):
+    with pytest.raises(ValueError, match=message) as info:
+        api.load(recipe, "none.ckpt", **options)
+    assert "\n" not in str(info.value)
+
+
+def test_a_config_file_elsewhere_needs_the_name_of_its_network(tmp_path):
+    text = api.find_recipe("tsm_smoke").read_text()
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(ValueError, match="is in no network's folder; give network=, one of mvit_"):
+        api.load(tmp_path / "mine.yaml", "a.ckpt")
+    recipe = tmp_path / "mine.yaml"
+    model = load_toy("tsm", tmp_path, "eval.clips=1", recipe=recipe, network="tsm")
+    assert (model.heads[0].clips, model.names[0]) == (1, "0")
+
+
+def test_settings_of_any_kind_are_those_of_the_command_line():
+    values = {"eval.clips": 2, "data.flip": False, "data.scales": (1, 0.5), "run.out": Path("a b")}
+    lines = ["eval.clips=2", "data.flip=false", "data.scales=[1, 0.5]", 'run.out="a b"']
+    assert api.list_overrides({**values, "run.amp": "O0"}) == [*lines, "run.amp=O0"]
+
+
+def test_a_second_device_is_one_line(monkeypatch, tmp_path, model):
+    monkeypatch.setattr(api, "DEVICES", {"CPU"})
+    with pytest.raises(ValueError, match="this process computes on CPU, and MindSpore allows one"):
+        load_toy("tsm", Path(model.scorer.name).parent, device="Ascend")
+
+
+def test_the_program_keeps_its_mode_and_its_random_numbers(model, videos):
+    """Two models alternate; MindSpore's own default is to run operator by operator."""
+    other = load_toy("tsm", Path(model.scorer.name).parent, "eval.clips=1")
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    try:
+        np.random.seed(5)
+        expected = np.random.rand()
+        np.random.seed(5)
+        load_toy("tsm", Path(model.scorer.name).parent)
+        first = model.predict(videos[0])
+        assert other.predict(videos[0]) != first
+        assert model.predict(videos[0]) == first
+        assert np.random.rand() == expected
+        assert ms.get_context("mode") == ms.PYNATIVE_MODE
+    finally:
+        ms.set_context(mode=ms.GRAPH_MODE)
+
+
+def test_the_devices_of_a_program_are_started_without_a_hook(monkeypatch):
+    """The hook for missing packages ends a process with one line: for commands only."""
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    network = find_network("tsm")
+    cfg = load_config(network.config, api.find_recipe("tsm_smoke"), ["run.device=CPU"])
+    runtime.start_device(cfg.run)
+    assert sys.excepthook is sys.__excepthook__
+
+
+EXAMPLES = {"tsm": ["model.arch=resnet18"], "x3d": ["eval.clips=1"]}
+BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
+
+
+def test_the_examples_of_the_page_run(videos, monkeypatch, tmp_path, capsys):
+    """In one program, with toy networks and short videos."""
+
+    def load(recipe: str, checkpoint: str, **options):
+        network = recipe.split("_")[0]
+        extra = api.list_overrides(options.pop("settings", {}))
+        options = {"recipe": recipe, "checkpoint": checkpoint, **options}
+        more = [*extra, *EXAMPLES[network], "model.num_classes=8"]
+        return load_toy(network, tmp_path, *more, **options)
+
+    text = (ROOT / "docs" / "python.md").read_text()
+    blocks = BLOCK.findall(text)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "clip.mp4").symlink_to(videos[0])
+    module = type(sys)("mindspore_video_zoo")
+    vars(module).update(load=load, list_recipes=api.list_recipes)
+    monkeypatch.setitem(sys.modules, "mindspore_video_zoo", module)
+    names: dict = {}
+    for block in blocks:
+        exec(block, names)
+    assert len(blocks) == 6
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 8
+    assert lines[-1].startswith("skipped: cannot read missing.mp4")
+    assert len(names["best"]) == 1
+    assert names["scores"].shape == (2, 8)
+    assert names["features"].shape[1:] == names["vector"].shape
