@@ -8,6 +8,7 @@ from mvit_multi.config import Config, DatasetSettings
 from mvit_multi.dataset import choose_test_frames, cut_test_views, get_annotation_file
 from utils.evaluate.predict import Head, Window
 from utils.inference.scorer import Scorer
+from utils.video.transforms import resize_frame
 
 
 def arrange_tokens(tokens: np.ndarray, grid: tuple[int, int, int]) -> np.ndarray:
@@ -55,6 +56,7 @@ class DatasetHead(Head):
         self.names_file = get_annotation_file(cfg, dataset_index, "labels").path.with_suffix(".txt")
         self.clips = settings.clips
         self.crops = settings.crops
+        self.short_side = settings.short_side
 
     def frame_indices(self, window: Window) -> np.ndarray:
         return choose_test_frames(window, data=self.data, settings=self.settings, clips=self.clips)
@@ -63,6 +65,9 @@ class DatasetHead(Head):
         return cut_test_views(
             frames, order=positions, data=self.data, settings=self.settings, crops=self.crops
         )
+
+    def resize(self, frame: np.ndarray) -> np.ndarray:
+        return resize_frame(frame, self.short_side)
 
     def select_output(self, scorer: Scorer) -> HeadScorer:
         return HeadScorer(scorer, self.data.sets, self.dataset_index)

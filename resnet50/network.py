@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Callable
 
 import numpy as np
 
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
     from resnet50.predict import ImageHead
     from resnet50.readers import Images
     from utils.data.sampler import TrainSampler
+    from utils.evaluate.predict import Head
+    from utils.evaluate.stream import LiveScorer, Timing
     from utils.export.export import ExportSpec
+    from utils.inference.scorer import Scorer
     from utils.runtime import Runtime
     from utils.train.trainer import TrainSetup
     from utils.video.reader import FrameReader
@@ -82,6 +86,18 @@ class ResNetNetwork(Network[Config]):
         from resnet50.predict import ImageFile
 
         return ImageFile(path)
+
+    def build_live_scorer(
+        self,
+        cfg: Config,
+        scorer: Scorer,
+        heads: Sequence[Head],
+        timing: Timing,
+        load: Callable[[], nn.Cell],
+    ) -> LiveScorer:
+        from utils.evaluate.stream import ImageScorer
+
+        return ImageScorer(scorer, heads[0], timing)
 
     def describe_export(self, cfg: Config) -> ExportSpec:
         from resnet50.dataset import get_clip_shape

@@ -1,16 +1,17 @@
 """Predicts the classes of videos (for resnet50: images) and draws the frames that are read.
 
     python scripts/predict.py --config_path Y --checkpoint_path C VIDEO_OR_FOLDER [...]
-        [--labels FILE] [--top 5] [--out DIR] [--window SECONDS] [--step SECONDS]
+        [--labels FILE] [--top 5] [--threshold P] [--out DIR] [--window SECONDS] [--step SECONDS]
         [--cam] [--cam_class LABEL]
-        [--executor processes|dask:ADDRESS] [--part I/N] [--stream] [--fps N]
-        [--section.key=value ...]
+        [--save FILE.mp4] [--executor processes|dask:ADDRESS] [--part I/N]
+        [--stream] [--fps N] [--retry SECONDS] [--section.key=value ...]
 
 A folder stands for all videos in it and in its subfolders. Scores equal those of the network's
 `eval.py` for the same views. A video longer than 30 seconds is
 divided into windows of 10 seconds; --window divides any video (0: one clip for the whole video).
 --step is the time from one window's start to the next, by default the window. --labels is a file
-with a line for each class.
+with a line for each class. --threshold leaves out classes of less than this probability; if none
+remains, the class is `none`. --save writes one video with its classes drawn in.
 
 Prints a table for every video. Writes `predictions.csv` and `predictions.jsonl`, a line for each
 video, and `NAME.png` into DIR, by default `predictions` beside the checkpoint; for windows also
@@ -25,9 +26,11 @@ if none could.
 predicts part I of N of the videos, from 1 to N. When all parts have ended, run the command without
 `--part`: it writes both files, and predicts what a part has left. Docs: docs/many_machines.md.
 
---stream (tsm, built with model.online=true) reads one VIDEO, or the camera of that number, frame by
-frame: a JSON line for each frame, `NAME_stream.csv` and `NAME_stream.png`; ctrl-C ends it. --fps is
-the number of frames per second. Docs: docs/predict.md.
+--stream labels one source while it runs: a camera (its number), an address such as rtsp:// or
+http://, or a video. It prints a JSON line for each window, or, for resnet50 and for tsm built with
+model.online=true, for each frame, --fps of them in a second. It writes `NAME_stream.csv` and
+`NAME_stream.png`; ctrl-C ends it. A source that breaks off is opened again for up to --retry
+seconds (30); then the exit status is 1. Docs: docs/streams.md.
 """
 
 import sys
@@ -46,11 +49,14 @@ from scripts.data.integrity import SUFFIXES
 from scripts.executors.process_pool import PROCESSES, Executor, PartOption
 from scripts.prediction.files import list_videos, write_predictions
 from scripts.prediction.jobs import PredictSettings, run_on_cluster
-from utils import cli, log, runtime
+from scripts.prediction.stream import StreamReport
+from utils import cli, log
+from utils.api import build_model
 from utils.config import NetworkConfig
 from utils.evaluate.predict import Head, assign_class_names
 from utils.networks import Network
 from utils.runtime import Runtime
+from utils.video.live import RETRY, is_address
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
 
@@ -63,8 +69,11 @@ def main(
     checkpoint_path: str,
     stream: bool = False,
     fps: Optional[cli.NonNegativeFloat] = None,
+    retry: Optional[cli.NonNegativeFloat] = None,
     window: Optional[cli.NonNegativeFloat] = None,
     step: Optional[cli.NonNegativeFloat] = None,
+    threshold: cli.Probability = 0.0,
+    save: Optional[Path] = None,
     labels: str = "",
     top: cli.PositiveInt = 5,
     out: Optional[Path] = None,
@@ -75,36 +84,43 @@ def main(
 ) -> int:
     if step == 0:
         raise ValueError("--step must be above 0 seconds; without it, windows follow each other")
-    windows = window is not None or step is not None
-    if (stream and (len(videos) > 1 or windows)) or (fps is not None and not stream):
-        raise ValueError("--stream takes one VIDEO, --fps goes with it, --window and --step do not")
-    if stream and (part or executor != PROCESSES):
-        raise ValueError("--stream reads in this process: --part and --executor do not go with it")
+    if not stream and (fps is not None or retry is not None):
+        raise ValueError("--fps and --retry go with --stream")
+    if save and save.suffix != ".mp4":
+        raise ValueError(f"--save: {save} must end in .mp4")
+    if (stream or save) and (part or executor != PROCESSES):
+        name = "--stream" if stream else "--save"
+        raise ValueError(f"{name} reads in this process: --part and --executor do not go with it")
     if stream and cam:
         raise ValueError("--cam: a stream has no heat maps; leave one of both options out")
-    if not (stream and videos[0].isdecimal()):
-        reads_videos = bool(network.list_annotation_files(cfg))
-        videos = list_videos(videos, SUFFIXES if reads_videos else IMAGE_SUFFIXES)
-    if stream and len(videos) > 1:
-        raise ValueError(f"--stream takes one VIDEO, and the folder has {len(videos)}")
+    reads_videos = bool(network.list_annotation_files(cfg))
+    if not (stream and (videos[0].isdecimal() or is_address(videos[0]))):
+        videos = list_videos(videos, SUFFIXES if reads_videos or stream else IMAGE_SUFFIXES)
+    if (stream or save) and len(videos) > 1:
+        name = "--stream" if stream else "--save"
+        raise ValueError(f"{name} takes one VIDEO, not {len(videos)}")
+    if save and not (stream or reads_videos):
+        raise ValueError("--save writes a video: the network reads images, so it needs --stream")
     heads = network.build_heads(cfg)
-    assign_class_names(heads, labels)
     check_cam(cam, label=cam_class, path=checkpoint_path, heads=heads)
     folder = out or Path(checkpoint_path).parent / "predictions"
     log.start_log(Runtime())
     if stream:
-        rt = runtime.start(cfg.run)
-        summary = network.run_stream(
-            cfg,
-            checkpoint_path=checkpoint_path,
-            video=videos[0],
-            head=heads[0],
-            top=top,
-            fps=fps or 0.0,
-            out=folder,
+        model = build_model(network, cfg=cfg, checkpoint=checkpoint_path, labels=labels)
+        results = model.stream(
+            videos[0],
+            window=window,
+            step=step,
+            fps=fps or None,
+            threshold=threshold,
+            save=save or "",
+            retry=RETRY if retry is None else retry,
         )
-        log.print_result(summary, rt)
-        return 0
+        report = StreamReport(model, stream=results, video=videos[0], top=top, threshold=threshold)
+        summary = report.write(folder)
+        log.print_result(summary, Runtime())
+        return 1 if report.error else 0
+    assign_class_names(heads, labels)  # an error before a video is read
     settings = PredictSettings(
         network.name,
         cfg=cfg,
@@ -116,6 +132,8 @@ def main(
         step=step,
         cam=cam,
         cam_class=cam_class,
+        threshold=threshold,
+        save=save,
     )
     run_jobs = partial(run_on_cluster, settings, executor)
     if executor == PROCESSES:

@@ -361,9 +361,11 @@ def test_the_examples_of_the_page_run(videos, monkeypatch, tmp_path, capsys):
     names: dict = {}
     for block in blocks:
         exec(block, names)
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 8
+    streamed = [line for line in lines if " s: " in line]
+    assert streamed
+    assert len(lines) == 8 + len(streamed)
     assert lines[-1].startswith("skipped: cannot read missing.mp4")
     assert len(names["best"]) == 1
     assert names["scores"].shape == (2, 8)

@@ -12,15 +12,19 @@ from benchmarks.benchmark import measure_eval
 from scripts.analysis.build_networks import build_eval_network
 from scripts.data.synthetic.motion_videos import draw_dataset, draw_sets
 from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
-from tests.helpers import load_smoke_config, save_random_weights
+from tests.helpers import load_smoke_config
+from tests.numbered_videos import write_numbered_video
 from utils.config import ROOT
 from utils.evaluate.predict import Head
+from utils.evaluate.stream import Stream, Timing
 from utils.export.export import ExportSpec
 from utils.inference.scorer import CellScorer
 from utils.networks import Network, find_network, list_networks
 from utils.runtime import Runtime
 from utils.testing.golden import GoldenCase, load_case
 from utils.train.train_step import TrainStep
+from utils.video.decoders import open_video
+from utils.video.live import FileSource
 from utils.weights.parameter_names import ParameterNames
 
 VIDEOS = ["data.frames=4", "data.crop=32", "data.batch=2", "eval.batch=2"]
@@ -48,6 +52,11 @@ def draw_samples(network: str, root: Path) -> Path:
                 image = Image.fromarray(draw_image(name, np.random.RandomState(0)))
                 image.save(root / split / name / "0.jpg")
     return next(path for path in sorted(root.rglob("*.*")) if path.suffix in (".mp4", ".jpg"))
+
+
+def draw_video(path: Path) -> Path:
+    write_numbered_video(path, 30, 64, 48, 15.0)
+    return path
 
 
 def list_methods() -> set[str]:
@@ -128,15 +137,15 @@ def test_every_method_of_a_network_works(name, tmp_path):
             network.find_cam_cells(net)
         results["find_cam_cells"] = error.value
 
-    weights = save_random_weights(cfg, tmp_path / "net.ckpt", name)
-    stream = (cfg, str(weights), str(sample), heads[0], 1, 1000.0, tmp_path)
-    if name == "tsm":
-        heads[0].names = heads[0].find_names()
-        results["run_stream"] = network.run_stream(*stream)
-        assert results["run_stream"]["frames"] > 1
-    else:
-        with pytest.raises(ValueError, match="cannot read frame by frame; tsm can") as error:
-            network.run_stream(*stream)
-        results["run_stream"] = error.value
+    source = FileSource(open_video(draw_video(tmp_path / "one.mp4")), "one")
+    live = network.build_live_scorer(
+        cfg, scorer=scorer, heads=heads, timing=Timing(source), load=lambda: net.set_train(False)
+    )
+    results["build_live_scorer"] = live
+    shown = [*Stream(source, scorer=live, rank=list, describe=str)]
+    classes = [head.classes for head in heads]
+    assert [probabilities.shape for probabilities in shown[0].probabilities] == [
+        (count,) for count in classes
+    ]
     assert set(results) == list_methods()
     assert all(value is not None for value in results.values())

@@ -1,13 +1,11 @@
-"""scripts/predict.py: scores, windows, streams, pictures, class names and user errors."""
+"""scripts/predict.py: scores, windows, pictures, class names and user errors."""
 
 import csv
 import json
 import os
 import shutil
-import signal
 from pathlib import Path
 
-import cv2
 import numpy as np
 import psutil
 import pytest
@@ -23,10 +21,8 @@ from scripts.prediction.files import list_videos, write_predictions, write_table
 from scripts.prediction.records import Predictor
 from tests.helpers import FileModel, load_smoke_config, save_random_weights
 from tests.numbered_videos import read_number, write_numbered_video
-from tsm import streaming
 from tsm.network import NETWORK
-from tsm.transforms import make_test_views
-from utils import progress, signals
+from utils import progress
 from utils.api import build_model
 from utils.config import ROOT, load_config
 from utils.data.class_names import BUILTIN_NAMES, find_class_names
@@ -39,7 +35,6 @@ from utils.evaluate.predict import (
     split_into_windows,
 )
 from utils.evaluate.scores import video_scores
-from utils.inference.load import load_scorer
 from utils.inference.scorer import Scorer
 from utils.networks import find_network, list_networks
 from utils.runtime import Runtime
@@ -53,7 +48,6 @@ TINY = {
     "resnet50": "data.source=folder data.augment=crop model.num_classes=4",
 }
 COLUMNS = ("name", "label", "probability")  # of a rank in predictions.csv
-ONLINE = ["--model.online=true", "--data.segments=4"]
 
 
 def load_toy_config(arguments: list, more: list = ()):
@@ -80,12 +74,6 @@ def order_by_label(entries: list) -> list:
 def weights(tiny_args, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("weights") / "net.ckpt"
     return save_random_weights(load_toy_config(tiny_args), path, "tsm")
-
-
-@pytest.fixture(scope="module")
-def online_weights(tiny_args, tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("online") / "net.ckpt"
-    return save_random_weights(load_toy_config(tiny_args, ONLINE), path, "tsm")
 
 
 @pytest.fixture(scope="module")
@@ -378,106 +366,6 @@ def test_memory_does_not_grow_with_the_length_of_a_video(tmp_path):
     assert max(sizes[3:]) - sizes[2] < 70e6
 
 
-def test_a_stream_equals_the_offline_network_frame_by_frame(
-    tiny_args, online_weights, videos, run_here, tmp_path
-):
-    arguments = [*tiny_args, *ONLINE, "--checkpoint_path", online_weights, "--stream", videos[0]]
-    done = run_here("scripts/predict.py", *arguments, "--fps", "1000", "--out", tmp_path)
-    assert done.returncode == 0, done.stderr
-    *messages, last = map(json.loads, done.stdout.splitlines())
-    heading, *rows = csv.reader(Path(last["csv"]).read_text().splitlines())
-    assert heading == ["time", *MOTIONS]
-    result = np.array(rows, float)[:, 1:]
-
-    with open_video(videos[0]) as source:
-        frames = source.frames(range(len(source)))
-        fps = source.fps
-    assert last["frames"] == len(frames) == len(result) == len(messages)
-    whole = [f"--data.segments={len(frames)}", "--model.consensus=identity"]
-    cfg = load_toy_config(tiny_args, ["--model.online=true", *whole])
-    scorer = load_scorer(find_network("tsm"), cfg, online_weights)
-    clip = make_test_views(
-        frames,
-        clips=1,
-        segments=len(frames),
-        resize_to=cfg.data.resize,
-        crop=cfg.test_crop,
-        crops=1,
-    )
-    scores = scorer(clip)[0].astype(np.float64)  # (T, classes)
-    for k, fraction in enumerate(result):
-        expected = softmax(scores[max(k - 3, 0) : k + 1].mean(axis=0))
-        np.testing.assert_allclose(fraction, expected, atol=1e-5)
-        assert messages[k]["label"] == fraction.argmax()
-        assert messages[k]["time"] == pytest.approx(k / fps, abs=1e-3)
-    assert np.ptp(result, axis=0).max() > 0.01
-    assert Image.open(last["picture"]).size[0] > 500
-
-
-class Camera:
-    """A camera that reads a file; with the sixth frame comes a SIGINT."""
-
-    def __init__(self, path: Path):
-        self.file = VideoCapture(str(path))
-        self.count = 0
-        self.released = False
-
-    def __getattr__(self, name: str):
-        return getattr(self.file, name)
-
-    def read(self):
-        self.count += 1
-        if self.count == 6:
-            signals.handlers[-1](signal.SIGINT)
-        return self.file.read()
-
-    def release(self):
-        self.released = True
-
-
-VideoCapture = cv2.VideoCapture
-
-
-def test_ctrl_c_ends_a_stream_and_keeps_its_results(
-    tiny_args, online_weights, videos, tmp_path, monkeypatch
-):
-    camera = Camera(videos[0])
-    monkeypatch.setattr(
-        cv2, "VideoCapture", lambda number: camera if number == 3 else VideoCapture("")
-    )
-    cfg = load_toy_config(tiny_args, ONLINE)
-    (head,) = NETWORK.build_heads(cfg)
-    result = streaming.run_stream(
-        cfg, checkpoint_path=online_weights, video="3", head=head, top=5, fps=1000.0, out=tmp_path
-    )
-    assert (result["frames"], result["interrupted"], camera.released) == (6, True, True)
-    lines = (tmp_path / "camera_3_stream.csv").read_text().splitlines()
-    assert len(lines) == 1 + 6
-    assert not list(tmp_path.glob("*.tmp"))
-    with pytest.raises(ValueError, match="camera 4 cannot be opened"):
-        streaming.run_stream(
-            cfg,
-            checkpoint_path=online_weights,
-            video="4",
-            head=head,
-            top=5,
-            fps=1000.0,
-            out=tmp_path,
-        )
-    assert len(signals.handlers) == 1
-
-
-def test_a_stream_selects_frames_at_the_rate_of_training(tiny_args):
-    online = load_toy_config(tiny_args, ONLINE)
-    assert streaming.compute_frame_rate(online, 30.0) == pytest.approx(4 / 3)
-    dense = load_toy_config(tiny_args, [*ONLINE, "--data.sampling=dense"])
-    assert streaming.compute_frame_rate(dense, 32.0) == pytest.approx(2.0)
-    kept = [k for k, _ in streaming.subsample_frames(((k, None) for k in range(31)), 5 / 15)]
-    assert kept == list(range(0, 31, 3))
-    assert len(list(streaming.subsample_frames(((k, None) for k in range(30)), 1.0))) == 30
-    assert len(list(streaming.subsample_frames(((k, None) for k in range(300)), 8 / 3 / 30))) == 27
-
-
 def test_a_prediction_reads_a_folder_of_flow(tiny_args, tmp_path):
     """Pictures show the x component of flow in grey; views are those of an evaluation."""
     for k in range(1, 8):
@@ -547,9 +435,3 @@ def test_a_yaml_names_class_names_that_fit(network):
 
 def test_videos_of_equal_names_get_different_files():
     assert make_file_names(["a/x.mp4", "b/x.mp4", "x.avi", "y.mp4"]) == ["x", "x_2", "x_3", "y"]
-
-
-def test_a_stream_is_refused_for_a_network_without_streams(tmp_path):
-    cfg = load_small_config("x3d", tmp_path)
-    with pytest.raises(ValueError, match="x3d cannot read frame by frame"):
-        main(find_network("x3d"), cfg=cfg, checkpoint_path="none.ckpt", videos=["0"], stream=True)

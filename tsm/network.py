@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Callable
 
 import numpy as np
 
@@ -11,6 +11,8 @@ from tsm.config import Config
 from utils.networks import CamCells, Network
 
 if TYPE_CHECKING:
+    from mindspore import nn
+
     from tsm.convert import TSMNames
     from tsm.dataset import EvalVideos, TrainSource
     from tsm.golden_case import TSMCase
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
     from utils.data.annotation_file import AnnotationFile, Record
     from utils.data.sampler import TrainSampler
     from utils.evaluate.predict import Head
+    from utils.evaluate.stream import LiveScorer, Timing
     from utils.export.export import ExportSpec
+    from utils.inference.scorer import Scorer
     from utils.runtime import Runtime
     from utils.train.trainer import TrainSetup
 
@@ -73,21 +77,21 @@ class TSMNetwork(Network[Config]):
 
         return [TSMHead(cfg)]
 
-    def run_stream(
+    def build_live_scorer(
         self,
         cfg: Config,
-        checkpoint_path: str,
-        video: str,
-        head: Head,
-        top: int,
-        fps: float,
-        out: Path,
-    ) -> dict[str, Any]:
-        from tsm.streaming import run_stream
+        scorer: Scorer,
+        heads: Sequence[Head],
+        timing: Timing,
+        load: Callable[[], nn.Cell],
+    ) -> LiveScorer:
+        if not cfg.model.online or timing.window is not None or timing.step is not None:
+            return super().build_live_scorer(
+                cfg, scorer=scorer, heads=heads, timing=timing, load=load
+            )
+        from tsm.streaming import OnlineScorer
 
-        return run_stream(
-            cfg, checkpoint_path=checkpoint_path, video=video, head=head, top=top, fps=fps, out=out
-        )
+        return OnlineScorer(cfg, timing, load)
 
     def describe_export(self, cfg: Config) -> ExportSpec:
         from tsm.dataset import get_clip_shape

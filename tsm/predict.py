@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from tsm import transforms
 from tsm.config import Config
 from tsm.dataset import cut_views, get_annotation_file, sample_frame_indices
 from utils.evaluate.predict import Head, Window
@@ -20,6 +21,7 @@ class TSMHead(Head):
         self.names_file = get_annotation_file(cfg, "test").path.with_name("labels.txt")
         self.clips = cfg.eval.clips
         self.crops = cfg.eval.crops
+        self.short_side = cfg.data.resize
         self.raw_scores = cfg.model.before_softmax
 
     def frame_indices(self, window: Window) -> np.ndarray:
@@ -45,6 +47,11 @@ class TSMHead(Head):
     def group_by_clip(self, values: np.ndarray) -> np.ndarray:
         """The views are those of the first crop of all clips, then of the second, ..."""
         return values.reshape(self.crops, self.clips, *values.shape[1:]).swapaxes(0, 1)
+
+    def resize(self, frame: np.ndarray) -> np.ndarray:
+        height, width = frame.shape[:2]
+        size = transforms.short_side_size(width, height, self.short_side)
+        return transforms.resize(frame[None], *size)[0]
 
     def preview_frames(self, views: np.ndarray) -> np.ndarray:
         """The first frame of each segment; for flow its x component in grey."""

@@ -22,11 +22,14 @@ from utils.messages import LINE, check_choice, format_value, shorten_errors
 
 if TYPE_CHECKING:
     import numpy as np
+    from mindspore import nn
 
     from utils.config import NetworkConfig, Run
     from utils.evaluate.predict import Head, Window, WindowResult
+    from utils.evaluate.stream import Stream
     from utils.inference.scorer import Scorer
     from utils.networks import Network
+    from utils.video.live import StreamSource
     from utils.video.reader import FrameReader, VideoError
 
 AnyPath = Union[str, Path]
@@ -296,16 +299,106 @@ class Model:
         probs = [head.predict_probs(self.scorer, v) for head, v in zip(self.heads, views)]
         return WindowResult(window, views, probs)
 
-    def rank(self, probabilities: Sequence[list[np.ndarray]], top: int) -> Prediction:
-        """The best classes, by the mean of the probabilities of all windows, of each head."""
+    @runtime.guest()
+    def stream(
+        self,
+        source: AnyPath | int,
+        window: float | None = None,
+        step: float | None = None,
+        *,
+        fps: float | None = None,
+        top: int = 5,
+        threshold: float = 0.0,
+        save: AnyPath = "",
+        retry: float = 30.0,
+    ) -> Stream:
+        """The results of a camera (its number), an address such as `rtsp://`, or a video.
+
+        A window of `window` seconds begins every `step` seconds; networks that read frame by frame
+        take `fps` frames per second. Each result has `start`, `end` and `top`. Classes below
+        `threshold` are left out; if none remains, the class is `none`. `save` is an mp4 file with
+        the labels drawn in. A source that breaks off is opened again for up to `retry` seconds,
+        then the iteration raises VideoError. Docs: docs/streams.md.
+
+        Raises VideoError if the source cannot be opened, ValueError for other arguments.
+        """
+        from utils.evaluate.predict import format_caption
+        from utils.evaluate.stream import Stream, Timing
+        from utils.video.reader import DEFAULT_FPS
+        from utils.video.writer import CaptionedVideo
+
+        check_positive_integer(top, "top")
+        if not 0 <= threshold <= 1:
+            raise ValueError(f"threshold must be a number from 0 to 1, not {threshold}")
+        for name, value in {"window": window, "step": step, "fps": fps, "retry": retry}.items():
+            if value is not None and not 0 <= value < float("inf"):
+                raise ValueError(f"{name} must be a number of at least 0, not {value}")
+        opened = self.open_stream(str(source), retry)
+        scorer = self.network.build_live_scorer(
+            self.cfg,
+            scorer=self.scorer,
+            heads=self.heads,
+            timing=Timing(opened, window=window, step=step, fps=fps),
+            load=self.load_cell,
+        )
+        return Stream(
+            opened,
+            scorer=scorer,
+            rank=lambda values: self.rank([values], top, threshold),
+            describe=lambda values: format_caption(self.heads, values, threshold),
+            video=CaptionedVideo(Path(save), opened.fps or DEFAULT_FPS) if save else None,
+        )
+
+    def open_stream(self, source: str, retry: float) -> StreamSource:
+        """The frames of a camera (a number), an address, a video file or a folder of frames."""
+        from utils.config import VideoData
+        from utils.evaluate.predict import make_file_names
+        from utils.log import log
+        from utils.video import live
+        from utils.video.decoders import open_path, open_video
+        from utils.video.reader import MAX_PIXELS
+
+        data = self.cfg.data
+        if source.isdecimal():
+            connect = functools.partial(live.open_camera, int(source))
+            name = f"camera_{source}"
+        elif live.is_address(source):
+            limit = data.max_pixels if isinstance(data, VideoData) else MAX_PIXELS
+            connect = functools.partial(live.open_address, source, limit)
+            name = live.name_address(source)
+        else:
+            is_video = isinstance(data, VideoData)
+            reader = open_path(source, data) if is_video else open_video(source)
+            return live.FileSource(reader, make_file_names([source])[0])
+        return live.ReopeningSource(name, connect=connect, retry=retry, report=log.warning)
+
+    def load_cell(self) -> nn.Cell:
+        """The network of the checkpoint as a Cell, in float32; ValueError for another file."""
+        from utils.inference.load import load_checkpoint
+
+        path = self.scorer.name
+        if Path(path).suffix in (".mindir", ".onnx"):
+            raise ValueError(f"frame by frame, this network needs a checkpoint, not {path}")
+        start_device(self.cfg.run)
+        return load_checkpoint(self.network, cfg=self.cfg, path=path, level="O0")
+
+    def rank(
+        self, probabilities: Sequence[list[np.ndarray]], top: int, threshold: float = 0.0
+    ) -> Prediction:
+        """The best classes, by the mean of the probabilities of all windows, of each head.
+
+        Classes of less than `threshold` are left out; if none remains, the class is `none`.
+        """
         import numpy as np
+
+        from utils.evaluate.predict import choose_classes
 
         means = [np.mean(windows, axis=0) for windows in zip(*probabilities)]
         rankings = []
-        for head, mean in zip(self.heads, means):
-            names = head.name_classes()
-            best = np.argsort(-mean, kind="stable")[:top]
-            rankings.append([(names[label], float(mean[label])) for label in best])
+        for head, values in zip(self.heads, means):
+            names = [*head.name_classes(), "none"]  # the label -1 is the last one
+            best = choose_classes(values, top, threshold)
+            rankings.append([(names[label], probability) for label, probability in best])
         return self.collect(rankings)
 
     def collect(self, values: list) -> Any:

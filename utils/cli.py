@@ -206,9 +206,17 @@ def parse_non_negative(text: str) -> float:
     raise argparse.ArgumentTypeError(f"must be a number of at least 0, not {shorten(text, VALUE)}")
 
 
+def parse_probability(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 <= float(text) <= 1:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"must be a number from 0 to 1, not {shorten(text, VALUE)}")
+
+
 PositiveInt = Annotated[int, integer_between(1)]
 NonNegativeInt = Annotated[int, integer_between(0)]
 NonNegativeFloat = Annotated[float, parse_non_negative]
+Probability = Annotated[float, parse_probability]
 Seed = Annotated[int, integer_between(0, 2**32 - 1)]  # NumPy takes no other
 
 

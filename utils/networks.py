@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from utils.data.rows import EvalRows, TrainRows
     from utils.data.sampler import TrainSampler
     from utils.evaluate.predict import Head
+    from utils.evaluate.stream import LiveScorer, Timing
     from utils.export.export import ExportSpec
+    from utils.inference.scorer import Scorer
     from utils.runtime import Runtime
     from utils.testing.golden import GoldenCase
     from utils.train.trainer import TrainSetup
@@ -129,22 +131,23 @@ class Network(abc.ABC, Generic[ConfigT]):
         assert isinstance(cfg.data, VideoData)  # a network for images overrides this method
         return open_path(path, cfg.data)
 
-    def run_stream(
+    def build_live_scorer(
         self,
         cfg: ConfigT,
-        checkpoint_path: str,
-        video: str,
-        head: Head,
-        top: int,
-        fps: float,
-        out: Path,
-    ) -> dict[str, Any]:
-        """Labels a video or a camera frame by frame until it ends; returns the summary.
+        scorer: Scorer,
+        heads: Sequence[Head],
+        timing: Timing,
+        load: Callable[[], nn.Cell],
+    ) -> LiveScorer:
+        """How the network labels a stream: sliding windows with the views of its evaluation.
 
-        Prints the `top` classes for each frame; `fps` frames a second are read, 0: as in training.
-        Writes its table and plot into `out`. Raises ValueError if the network cannot stream.
+        A network that reads frame by frame overrides this. `scorer` is ready to compute; `load`
+        loads the same weights as a Cell in float32. Raises ValueError for a `timing` that does not
+        fit.
         """
-        raise ValueError(f"--stream: {self.name} cannot read frame by frame; tsm can")
+        from utils.evaluate.stream import WindowScorer
+
+        return WindowScorer(scorer, heads, timing)
 
     @abc.abstractmethod
     def describe_export(self, cfg: ConfigT) -> ExportSpec:

@@ -110,8 +110,13 @@ def cut_test_views(frames: np.ndarray, order: np.ndarray, cfg: Config) -> np.nda
 
     `order` (K, T) holds the index into `frames` of every frame of the clips.
     """
-    side = cfg.test_crop if cfg.eval.crops == 3 else cfg.data.scales[0]
+    side = choose_test_side(cfg)
     return cut_views(frames, clips=order, side=side, crop=cfg.test_crop, crops=cfg.eval.crops)
+
+
+def choose_test_side(cfg: Config) -> int:
+    """The short side in pixels to which a test resizes frames."""
+    return cfg.test_crop if cfg.eval.crops == 3 else cfg.data.scales[0]
 
 
 def get_clip_shape(data: Data, size: int) -> tuple[int, int, int, int]:

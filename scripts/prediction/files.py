@@ -3,7 +3,6 @@
 import csv
 import json
 import os
-import re
 import sys
 import time
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from scripts.prediction.records import Job
 from utils.evaluate.predict import PREDICTIONS, make_file_names
 from utils.files import open_replacement, report_write_errors, write_text
 from utils.messages import escape_control, format_line
+from utils.video.live import ADDRESS, hide_password
 
 MAX_CLASS_NAME = 200  # characters of a class name in a table
 
@@ -28,8 +28,8 @@ def list_videos(names: Sequence[str], suffixes: Sequence[str]) -> list[str]:
     """
     videos = []
     for name in names:
-        if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", name):
-            raise ValueError(f"{name}: addresses are not read; save the video as a file first")
+        if ADDRESS.match(name):
+            raise ValueError(f"{hide_password(name)}: an address needs --stream")
         if not os.path.exists(name):
             raise ValueError(f"{name} does not exist")
         inside = []

@@ -49,6 +49,8 @@ class PredictSettings(NamedTuple):
     step: Optional[float]
     cam: bool
     cam_class: Optional[int]
+    threshold: float
+    save: Optional[Path]
 
     def build_runner(self) -> Predictor:
         model = build_model(
@@ -63,6 +65,8 @@ class PredictSettings(NamedTuple):
             top=self.top,
             window=self.window,
             step=self.step,
+            threshold=self.threshold,
+            save=self.save,
             cam=self.build_cam(model) if self.cam else None,
         )
 

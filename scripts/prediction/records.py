@@ -1,5 +1,6 @@
 """The record of a video: its best classes, with its pictures and the table of its windows."""
 
+import contextlib
 import csv
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import starmap
@@ -8,13 +9,15 @@ from typing import TYPE_CHECKING, Optional
 
 import numpy as np
 
+from scripts.prediction import plots
 from utils.api import Model
-from utils.evaluate import predict_plots
 from utils.evaluate.predict import (
+    NONE,
     TITLE_LENGTH,
     Head,
     Window,
     WindowResult,
+    format_caption,
     list_columns,
     rank_classes,
     read_windows,
@@ -23,7 +26,8 @@ from utils.evaluate.predict import (
 from utils.files import open_replacement
 from utils.messages import format_line
 from utils.progress import track
-from utils.video.reader import VideoError
+from utils.video.reader import DEFAULT_FPS, FrameReader, VideoError
+from utils.video.writer import CaptionedVideo
 
 if TYPE_CHECKING:
     from scripts.prediction.cam import GradCam, Overlay
@@ -31,23 +35,37 @@ if TYPE_CHECKING:
 Job = tuple[str, str]  # a video, and the name of its files
 
 
-def rank_all(heads: Sequence[Head], probabilities: Sequence[np.ndarray], top: int) -> dict:
-    """`top`; for several heads `sets`, and `joint`: all classes, each set with the same weight."""
+def rank_all(
+    heads: Sequence[Head], probabilities: Sequence[np.ndarray], top: int, threshold: float = 0.0
+) -> dict:
+    """`top`; for several heads `sets`, and `joint`: all classes, each set with the same weight.
+
+    Classes of less than `threshold` are left out; in `joint`, of less in their own set.
+    """
     if len(heads) == 1:
-        return {"top": rank_classes(heads[0], probabilities[0], top)}
-    pairs = list(zip(heads, probabilities))
-    joint = [entry for head, p in pairs for entry in rank_classes(head, p / len(heads), top)]
-    joint.sort(key=lambda entry: -entry["probability"])
-    return {
-        "joint": joint[:top],
-        "sets": {head.name: rank_classes(head, p, top) for head, p in pairs},
-    }
+        return {
+            "top": rank_classes(
+                heads[0], probabilities=probabilities[0], top=top, threshold=threshold
+            )
+        }
+    count = len(heads)
+    joint = []
+    sets = {}
+    for head, values in zip(heads, probabilities):
+        sets[head.name] = rank_classes(head, probabilities=values, top=top, threshold=threshold)
+        joint += rank_classes(
+            head, probabilities=values / count, top=top, threshold=threshold / count
+        )
+    joint.sort(key=lambda entry: (entry["label"] == NONE, -entry["probability"]))
+    classes = sum(entry["label"] != NONE for entry in joint)
+    return {"joint": joint[: min(top, max(classes, 1))], "sets": sets}
 
 
 class Predictor:
     """Predicts videos with one model and writes the results into `folder`.
 
-    Records list the `top` classes; `window` and `step` are the seconds of `split_into_windows`.
+    Records list the `top` classes of at least `threshold`; `window` and `step` are the seconds of
+    `split_into_windows`. `save` is an mp4 file for one video with its classes drawn in.
     `cam` draws heat maps too.
     """
 
@@ -58,6 +76,8 @@ class Predictor:
         top: int,
         window: Optional[float] = None,
         step: Optional[float] = None,
+        threshold: float = 0.0,
+        save: Optional[Path] = None,
         cam: Optional["GradCam"] = None,
     ):
         self.model = model
@@ -66,6 +86,8 @@ class Predictor:
         self.top = top
         self.window = window
         self.step = step
+        self.threshold = threshold
+        self.save = save
         self.cam = cam
 
     def run_jobs(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, dict]]:
@@ -92,10 +114,15 @@ class Predictor:
                 if best is None or result.confidence > best.confidence:
                     best = result
             record = {"video": video, "frames": len(source), "fps": round(source.fps, 3)}
+            if self.save:
+                self.save_video(self.save, source=source, windows=windows, by_window=by_window)
+                record["saved"] = str(self.save)
         record["views"] = ", ".join(f"{head.clips}x{head.crops}" for head in self.heads)
         by_head = [np.stack(probs) for probs in zip(*by_window)]  # (windows, classes) each
         means = [probs.mean(axis=0) for probs in by_head]
-        record.update(rank_all(self.heads, means, self.top))
+        record.update(
+            rank_all(self.heads, probabilities=means, top=self.top, threshold=self.threshold)
+        )
         title = describe_window(video, best.window, len(windows))
         record["picture"] = self.draw_preview(f"{name}.png", title, best)
         if self.cam is not None:
@@ -112,17 +139,20 @@ class Predictor:
         for k, head in enumerate(self.heads):
             frames = head.preview_frames(result.views[k])
             times = preview_times(head, result.window, frames.shape[:2])
-            entries = rank_classes(head, result.probabilities[k], self.top)
+            probs = result.probabilities[k]
+            entries = rank_classes(
+                head, probabilities=probs, top=self.top, threshold=self.threshold
+            )
             caption = describe_views(head)
             if overlays:
                 frames = overlays[k].frames
                 label = overlays[k].label
-                name = predict_plots.format_class(head.name_classes()[label], label)
+                name = plots.format_class(head.name_classes()[label], label)
                 caption = f"{caption}; yellow: what speaks for {name}"
-            row = predict_plots.PreviewRow(caption, frames=frames, entries=entries, times=times)
+            row = plots.PreviewRow(caption, frames=frames, entries=entries, times=times)
             rows.append(row)
         path = self.folder / file
-        predict_plots.draw_preview(path, title, rows)
+        plots.draw_preview(path, title, rows)
         return str(path)
 
     def draw_heat_maps(self, name: str, title: str, result: WindowResult) -> list[str]:
@@ -139,6 +169,18 @@ class Predictor:
                 paths.append(str(path))
         return paths
 
+    def save_video(
+        self, path: Path, source: FrameReader, windows: list[Window], by_window: list
+    ) -> None:
+        """All frames, with the best class of the window whose middle is nearest drawn in."""
+        captions = [format_caption(self.heads, probs, self.threshold) for probs in by_window]
+        middles = np.array([sum(window.span) / 2 for window in windows])
+        fps = source.fps or DEFAULT_FPS
+        with contextlib.closing(CaptionedVideo(path, fps)) as video:
+            for number, pixels in enumerate(source.in_order()):
+                nearest = np.abs(middles - number / fps).argmin()
+                video.write(number, pixels, captions[nearest])
+
     def write_timeline(
         self, video: str, name: str, windows: list[Window], by_head: list[np.ndarray]
     ) -> dict:
@@ -152,10 +194,10 @@ class Predictor:
             csv.writer(file).writerows([f"{value:.7g}" for value in row] for row in rows)
         panels = [(head.name, head.names, probs) for head, probs in zip(self.heads, by_head)]
         title = format_line(Path(video).name, TITLE_LENGTH)
-        predict_plots.draw_timeline(plot, title=title, spans=np.array(spans), panels=panels)
+        plots.draw_timeline(plot, title=title, spans=np.array(spans), panels=panels)
         best = []
         for (start, end), *probs in zip(spans, *by_head):
-            ranking = rank_all(self.heads, probs, 1)
+            ranking = rank_all(self.heads, probabilities=probs, top=1, threshold=self.threshold)
             (entry,) = ranking.get("joint") or ranking["top"]
             best.append({"start": round(start, 3), "end": round(end, 3), **entry})
         return {"csv": str(table), "timeline": str(plot), "windows": best}

@@ -17,8 +17,8 @@ import numpy as np
 
 from utils.data.class_names import find_class_names, read_class_names
 from utils.evaluate.scores import choose_clips_per_pass, video_scores, view_features
-from utils.messages import escape_control
-from utils.video.reader import FrameReader
+from utils.messages import escape_control, format_line
+from utils.video.reader import DEFAULT_FPS, FrameReader, Timeline
 
 if TYPE_CHECKING:
     from utils.inference.scorer import Scorer
@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Part = TypeVar("Part")
 PREDICTIONS = "predictions"  # the files of all videos, PREDICTIONS.csv and PREDICTIONS.jsonl
-DEFAULT_FPS = 30.0  # of a video without a frame rate
+NONE = -1  # the label if no class has the probability of the threshold
 # Seconds: a longer video is divided into windows
 LONG_VIDEO = 30.0
 WINDOW = 10.0
+CAPTION_LENGTH = 60  # characters of a class name in a video
 TITLE_LENGTH = 60  # characters of a file's name in a title
 NAME_BYTES = 190  # of 255 that a file's name may have; endings and temporary names take the rest
 
@@ -63,6 +64,7 @@ class Head(abc.ABC):
     clips = crops = 1
     raw_scores = True  # whether the network returns raw scores, not probabilities
     clips_per_pass = 0  # as in `video_scores`
+    short_side = 0  # pixels of the frames that `resize` returns; 0: of any size
 
     @abc.abstractmethod
     def frame_indices(self, window: Window) -> np.ndarray:
@@ -81,6 +83,13 @@ class Head(abc.ABC):
         `views` are the crops of the first clip, then of the second, ...
         """
         return views[self.crops // 2 :: self.crops]
+
+    def resize(self, frame: np.ndarray) -> np.ndarray:
+        """The frame (H, W, C) in the size in which `make_views` crops it: the views are the same.
+
+        The results of heads with equal `short_side` are equal.
+        """
+        return frame
 
     def preview_frames(self, views: np.ndarray) -> np.ndarray:
         """The frames of the middle crop of each clip: uint8 (clips, T, H, W, 3).
@@ -153,7 +162,7 @@ def assign_class_names(heads: Sequence[Head], labels: str) -> None:
 
 
 def split_into_windows(
-    source: FrameReader, seconds: Optional[float], step: Optional[float] = None
+    source: Timeline, seconds: Optional[float], step: Optional[float] = None
 ) -> list[Window]:
     """The windows of a video, all of one length; the last one ends with the video.
 
@@ -273,17 +282,45 @@ def read_forward(source: FrameReader, needed: Sequence[np.ndarray]) -> Iterator[
         }
 
 
-def rank_classes(head: Head, probabilities: np.ndarray, top: int) -> list[dict]:
-    """The `top` classes of one head, the most probable first."""
+def choose_classes(
+    probabilities: np.ndarray, top: int, threshold: float = 0.0
+) -> list[tuple[int, float]]:
+    """(label, probability) of the `top` classes of at least `threshold`, the most probable first.
+
+    If there is none: NONE with the largest probability.
+    """
+    best = np.argsort(-probabilities, kind="stable")[:top].tolist()
+    pairs = [(label, float(probabilities[label])) for label in best]
+    return [pair for pair in pairs if pair[1] >= threshold] or [(NONE, pairs[0][1])]
+
+
+def rank_classes(
+    head: Head, probabilities: np.ndarray, top: int, threshold: float = 0.0
+) -> list[dict]:
+    """The classes of `choose_classes` as entries of a record; NONE is called `none`."""
+    names = {NONE: "none", **dict(enumerate(head.names))}
     return [
         {
             **({"set": head.name} if head.name else {}),
-            "label": int(label),
-            "name": head.names[label] if head.names else "",
-            "probability": round(float(probabilities[label]), 6),
+            "label": label,
+            "name": names.get(label, ""),
+            "probability": round(probability, 6),
         }
-        for label in np.argsort(-probabilities, kind="stable")[:top]
+        for label, probability in choose_classes(probabilities, top, threshold)
     ]
+
+
+def format_caption(
+    heads: Sequence[Head], probabilities: Sequence[np.ndarray], threshold: float = 0.0
+) -> str:
+    """The best class of each head and its probability, a line each."""
+    lines = []
+    for head, values in zip(heads, probabilities):
+        (entry,) = rank_classes(head, probabilities=values, top=1, threshold=threshold)
+        name = format_line(entry["name"] or f"label {entry['label']}", CAPTION_LENGTH)
+        prefix = f"{head.name}: " if head.name else ""
+        lines.append(f"{prefix}{name}  {100 * entry['probability']:.1f} %")
+    return "\n".join(lines)
 
 
 def list_columns(heads: Sequence[Head]) -> list[str]:

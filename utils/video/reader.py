@@ -16,6 +16,7 @@ from utils.messages import escape_control
 MAX_FILE_BYTES = 2**28  # of a video whose packets are kept in memory, and of an image file
 MAX_PIXELS = 4096 * 4096  # of a frame, unless data.max_pixels is set
 SHORT_SIDE = 256  # pixels
+DEFAULT_FPS = 30.0  # of a video without a frame rate
 NO_VIDEO = "it does not open: cut short, or not a video"
 
 

@@ -59,6 +59,13 @@ def cut_clips(
     return clips
 
 
+def resize_frame(frame: np.ndarray, side: int) -> np.ndarray:
+    """A frame (H, W, C) with the short side `side`; `cut_views` then leaves its size as it is."""
+    size = scale_short_side(frame.shape[1], frame.shape[0], side)
+    (planes,) = cut_clips(frame[None], size, [(0, 0, *size)])
+    return cv2.merge(planes[:, 0])
+
+
 def cut_views(
     frames: np.ndarray, clips: np.ndarray, side: int, crop: int, crops: int
 ) -> np.ndarray:

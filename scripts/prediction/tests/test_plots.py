@@ -4,11 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from scripts.prediction.records import preview_times
-from utils.evaluate import predict_plots as pictures
-from utils.evaluate import report_plots
-from utils.evaluate.predict import Head, Window
-from utils.evaluate.predict_plots import (
+from scripts.prediction import plots as pictures
+from scripts.prediction.plots import (
     GAP,
     LINE_FRAMES,
     LINE_WIDTH,
@@ -20,6 +17,9 @@ from utils.evaluate.predict_plots import (
     draw_timeline,
     resize_to_fit,
 )
+from scripts.prediction.records import preview_times
+from utils.evaluate import report_plots
+from utils.evaluate.predict import Head, Window
 from utils.evaluate.report import compute_bins
 
 ENTRIES = [{"label": k, "name": f"a ${k}", "probability": 0.5 - 0.1 * k} for k in range(3)]

@@ -1,0 +1,366 @@
+"""Streams of all networks, by the command and in Python: scores, files, sources that break off."""
+
+import csv
+import json
+import signal
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+
+import scripts.predict
+from scripts.data.synthetic.motion_videos import MOTIONS, draw_sets
+from scripts.prediction.records import Predictor, rank_all
+from scripts.prediction.stream import StreamReport
+from tests.helpers import load_smoke_config, save_random_weights
+from tests.numbered_videos import write_numbered_video
+from tests.test_predict import load_small_config, load_toy_config
+from tests.video_server import Answer, serve, to_transport_stream
+from tsm import streaming
+from tsm.network import NETWORK
+from tsm.transforms import make_test_views
+from utils import cli, signals
+from utils.api import Model, build_model
+from utils.config import ROOT
+from utils.evaluate.predict import Head, softmax
+from utils.inference.load import load_scorer
+from utils.inference.scorer import Scorer
+from utils.networks import find_network
+from utils.video import live
+from utils.video.decoders import open_video
+from utils.video.reader import VideoError
+
+ONLINE = ["--model.online=true", "--data.segments=4"]
+HTML = Answer(b"<html><body>Not here</body></html>" * 50, "text/html")
+COUNT = 60
+RATE = 20.0
+
+
+@pytest.fixture(scope="module")
+def video(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("streams") / "numbers.mp4"
+    write_numbered_video(path, COUNT, 64, 48, RATE, gop=5, options={"bf": "0"})
+    return path
+
+
+@pytest.fixture(scope="module")
+def online_weights(tiny_args, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("online") / "net.ckpt"
+    return save_random_weights(load_toy_config(tiny_args, ONLINE), path, "tsm")
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch):
+    monkeypatch.setattr(live, "FIRST_DELAY", 0.05)
+
+
+def read_table(path: Path) -> tuple[list, np.ndarray]:
+    with open(path, newline="") as file:
+        heading, *rows = csv.reader(file)
+    return heading, np.array(rows, float)
+
+
+def test_online_tsm_equals_the_offline_network_frame_by_frame(
+    tiny_args, online_weights, data_root, run_here, tmp_path
+):
+    path = data_root / "videos" / "test" / "clockwise_000.mp4"
+    arguments = [*tiny_args, *ONLINE, "--checkpoint_path", online_weights, "--stream", path]
+    done = run_here("scripts/predict.py", *arguments, "--fps", "1000", "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    *messages, last = map(json.loads, done.stdout.splitlines())
+    heading, rows = read_table(last["csv"])
+    assert heading == ["time", *MOTIONS]
+    result = rows[:, 1:]
+
+    with open_video(path) as source:
+        frames = source.frames(range(len(source)))
+        fps = source.fps
+    assert last["frames"] == len(frames) == len(result) == len(messages)
+    assert (last["dropped"], last["reopened"], last["interrupted"]) == (0, 0, False)
+    whole = [f"--data.segments={len(frames)}", "--model.consensus=identity"]
+    cfg = load_toy_config(tiny_args, ["--model.online=true", *whole])
+    scorer = load_scorer(find_network("tsm"), cfg, online_weights)
+    clip = make_test_views(
+        frames,
+        clips=1,
+        segments=len(frames),
+        resize_to=cfg.data.resize,
+        crop=cfg.test_crop,
+        crops=1,
+    )
+    scores = scorer(clip)[0].astype(np.float64)  # (T, classes)
+    for k, fraction in enumerate(result):
+        expected = softmax(scores[max(k - 3, 0) : k + 1].mean(axis=0))
+        np.testing.assert_allclose(fraction, expected, atol=1e-5)
+        assert messages[k]["label"] == fraction.argmax()
+        assert messages[k]["time"] == pytest.approx(k / fps, abs=1e-3)
+    assert np.ptp(result, axis=0).max() > 0.01
+    assert Image.open(last["picture"]).size[0] > 500
+
+
+def test_an_interruption_makes_online_tsm_forget_the_frames_before(tiny_args, online_weights):
+    model = build_model(NETWORK, load_toy_config(tiny_args, ONLINE), online_weights)
+    source = live.StreamSource.__new__(live.FileSource)
+    source.fps = RATE
+    scorer = streaming.OnlineScorer(model.cfg, streaming.Timing(source, fps=RATE), model.load_cell)
+    frames = np.random.RandomState(0).randint(0, 256, (3, 48, 64, 3)).astype(np.uint8)
+    views = [scorer.prepare(frame)[0] for frame in frames]
+    first = scorer.score(views[2])
+    scorer.restart()
+    scorer.score(views[0])
+    assert np.abs(scorer.score(views[2]) - first).max() > 1e-6
+    scorer.restart()
+    np.testing.assert_array_equal(scorer.score(views[2]), first)
+
+
+@pytest.mark.parametrize("network", ["tsm", "x3d", "mvit_multi"])
+def test_the_windows_of_a_video_have_the_scores_of_a_prediction(
+    network, tiny_args, tmp_path, video
+):
+    """A stream of a file equals `predict.py` with the same windows; one compilation serves both."""
+    if network == "mvit_multi":
+        draw_sets(tmp_path, train_per_motion=1, test_per_motion=1, seed=1)
+    is_tsm = network == "tsm"
+    cfg = load_toy_config(tiny_args) if is_tsm else load_small_config(network, tmp_path)
+    path = save_random_weights(cfg, tmp_path / "net.ckpt", network)
+    model = build_model(find_network(network), cfg, path)
+    predictor = Predictor(model, tmp_path, top=3, window=1.0, step=0.6)
+    record = predictor.predict(str(video), "video")
+    heading, expected = read_table(record["csv"])
+
+    report = StreamReport(model, model.stream(video, 1.0, 0.6), str(video), top=3, threshold=0.0)
+    summary = report.write(tmp_path / "stream")
+    names, rows = read_table(summary["csv"])
+    assert names == heading
+    np.testing.assert_allclose(rows, expected, atol=1e-6)
+    assert len(rows) == 5
+    assert np.ptp(rows[:, 2:], axis=0).max() > 1e-4
+    key = "joint" if network == "mvit_multi" else "top"
+    assert summary[key] == record[key]
+    assert (summary["frames"], summary["results"], summary["dropped"]) == (COUNT, 5, 0)
+    result = next(model.stream(str(video), 1.0, 0.6, top=2))
+    best = result.top["eight"] if network == "mvit_multi" else result.top
+    names = model.heads[0].name_classes()
+    assert [name for name, _ in best] == [names[k] for k in np.argsort(-expected[0, 2:10])[:2]]
+
+
+def test_resnet_labels_single_frames_of_a_video(tmp_path, video):
+    """Every result is the prediction of the image."""
+    cfg = load_small_config("resnet50", tmp_path, "eval.batch=1")
+    path = save_random_weights(cfg, tmp_path / "net.ckpt", "resnet50")
+    model = build_model(find_network("resnet50"), cfg, path)
+    results = list(model.stream(video, fps=4.0, top=4))
+    assert [result.start for result in results] == [pytest.approx(k / 4) for k in range(12)]
+    with open_video(video) as reader:
+        frames = list(reader.in_order())
+    for result, frame in zip(results, frames[::5]):
+        names = dict(model.predict(frame, top=4))
+        assert dict(result.top) == pytest.approx(names, abs=1e-6)
+    assert np.ptp([result.probabilities for result in results], axis=0).max() > 1e-4
+
+
+class LevelScorer(Scorer):
+    """Scores (N, 8): the mean level of the clip for the first class, ten times as much for all."""
+
+    def __call__(self, clips: np.ndarray) -> np.ndarray:
+        scores = np.zeros((len(clips), 8), np.float32)
+        scores[:, 0] = clips.reshape(len(clips), -1).mean(axis=1) / 64
+        return scores
+
+
+@pytest.fixture
+def toy(monkeypatch, tmp_path) -> list:
+    """The words of a command whose network is a LevelScorer; nothing is compiled."""
+
+    def build(network, cfg, checkpoint, labels: str = "") -> Model:
+        heads = network.build_heads(cfg)
+        for head in heads:
+            head.names = list(MOTIONS)
+        return Model(network, cfg=cfg, scorer=LevelScorer(), heads=heads)
+
+    monkeypatch.setattr("scripts.predict.build_model", build)
+    monkeypatch.setattr("scripts.prediction.jobs.build_model", build)
+    settings = ["--data.segments=2", "--data.crop=32", "--data.resize=40", "--run.device=CPU"]
+    yaml = "tsm/configs/tsm_smoke.yaml"
+    weights = tmp_path / "net.ckpt"
+    weights.touch()
+    words = ["--config_path", str(ROOT / yaml), "--checkpoint_path", str(weights)]
+    return [*words, *settings, "--out", str(tmp_path / "out")]
+
+
+@pytest.fixture
+def predict(run_here, toy):
+    """Runs the command with further words."""
+
+    def run(*words):
+        main = lambda: cli.run_for_network(scripts.predict.main, scripts.predict.__doc__)  # noqa: E731
+        return run_here("scripts/predict.py", *toy, *words, main=main)
+
+    return run
+
+
+def test_a_stream_that_stops_in_the_middle_ends_in_one_line_with_its_results(
+    predict, video, tmp_path
+):
+    data = to_transport_stream(video, tmp_path)
+    saved = tmp_path / "saved.mp4"
+    with serve(Answer(data[: len(data) // 2]), Answer(data), HTML) as (address, requests):
+        name = address.replace("//", "//me:secret@") + "/live"
+        words = ["--window=0.5", "--step=0.25", "--retry=0.3", "--save", saved]
+        done = predict("--stream", name, *words)
+    assert done.returncode == 1
+    *lines, last = map(json.loads, done.stdout.splitlines())
+    assert (last["reopened"], last["interrupted"], last["saved"]) == (1, False, str(saved))
+    assert "it broke off, and did not come back in 0.3 s" in last["error"]
+    assert done.stderr.count("did not come back") == 1
+    assert "secret" not in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert last["results"] == len(lines) > 5
+    assert len(requests) > 2
+    heading, rows = read_table(last["csv"])
+    assert heading == ["start", "end", *MOTIONS]
+    assert len(rows) == len(lines)
+    assert Path(last["csv"]).name == f"{live.name_address(name)}_stream.csv"
+    with open_video(saved) as reader:
+        assert len(reader) > COUNT
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [(HTML, "it sends no video"), (Answer(b"", status=404), "404 Not Found")],
+    ids=["page", "missing"],
+)
+def test_an_address_without_a_video_is_one_line(predict, answer, words, tmp_path):
+    with serve(answer) as (address, _):
+        done = predict("--stream", f"{address}/live")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    assert words in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_source_shorter_than_a_window_is_one_line(predict, video, tmp_path):
+    data = to_transport_stream(video, tmp_path)
+    with serve(Answer(data)) as (address, _):
+        done = predict("--stream", address, "--window=9", "--retry=0")
+    assert done.returncode == 2
+    assert "it broke off" in done.stderr.splitlines()[-1]
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_a_threshold_turns_uncertain_classes_into_none(predict, video):
+    for words in (["--stream", video, "--window=1"], [video, "--window=1"]):
+        done = predict(*words, "--threshold=0.9")
+        last = json.loads(done.stdout.splitlines()[-1])
+        (entry,) = (last if "top" in last else last["predictions"][0])["top"]
+        assert (entry["label"], entry["name"]) == (-1, "none")
+        assert 0 < entry["probability"] < 0.9
+        done = predict(*words, "--threshold=0.12")
+        last = json.loads(done.stdout.splitlines()[-1])
+        (entry,) = (last if "top" in last else last["predictions"][0])["top"]
+        assert (entry["label"], entry["name"]) == (0, "left")
+
+
+def test_a_threshold_is_that_of_each_data_set():
+    class Set(Head):
+        frame_indices = make_views = None
+
+        def __init__(self, name: str):
+            self.name = name
+
+    Set.__abstractmethods__ = frozenset()
+    heads = [Set("a"), Set("b")]
+    sure = np.array([0.1, 0.9])
+    unsure = np.array([0.6, 0.4])
+    ranking = rank_all(heads, [sure, unsure], 2, 0.8)
+    assert [(e["set"], e["label"], e["probability"]) for e in ranking["joint"]] == [("a", 1, 0.45)]
+    assert ranking["sets"]["b"] == [{"set": "b", "label": -1, "name": "none", "probability": 0.6}]
+    ranking = rank_all(heads, [unsure, unsure], 2, 0.8)
+    assert [entry["label"] for entry in ranking["joint"]] == [-1]
+
+
+def test_a_plain_video_is_saved_with_the_labels_of_its_windows(predict, video, tmp_path):
+    saved = tmp_path / "labelled.mp4"
+    done = predict(video, "--window=1", "--save", saved)
+    assert done.returncode == 0, done.stderr
+    (record,) = json.loads(done.stdout.splitlines()[-1])["predictions"]
+    assert record["saved"] == str(saved)
+    with open_video(saved) as new, open_video(video) as old:
+        assert (len(new), new.fps) == (COUNT, RATE)
+        first, last = (reader.frames([COUNT - 1])[0].astype(int) for reader in (old, new))
+        np.testing.assert_allclose(first[24:], last[24:], atol=24)
+        assert np.abs(first[:10] - last[:10]).max() > 60
+
+
+class Camera:
+    """A camera that reads a file; with its 30th frame comes a SIGINT."""
+
+    def __init__(self, path: Path):
+        self.file = VideoCapture(str(path))
+        self.count = 0
+        self.released = False
+
+    def __getattr__(self, name: str):
+        return getattr(self.file, name)
+
+    def read(self):
+        self.count += 1
+        if self.count == 30:
+            signals.handlers[-1](signal.SIGINT)
+        return self.file.read()
+
+    def release(self):
+        self.released = True
+
+
+VideoCapture = cv2.VideoCapture
+
+
+def test_ctrl_c_ends_a_camera_and_keeps_its_results(predict, video, tmp_path, monkeypatch):
+    cameras = []
+
+    def open_capture(number: int) -> Camera:
+        cameras.append(Camera(video if number == 3 else ""))
+        return cameras[-1]
+
+    monkeypatch.setattr(cv2, "VideoCapture", open_capture)
+    done = predict("--stream", "3", "--window=0.5", "--step=0.1")
+    assert done.returncode == 0, done.stderr
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert (last["interrupted"], cameras[0].released) == (True, True)
+    assert last["frames"] + last["dropped"] < 30
+    _, rows = read_table(tmp_path / "out" / "camera_3_stream.csv")
+    assert len(rows) == last["results"]
+    assert not list(tmp_path.rglob("*.tmp"))
+    done = predict("--stream", "4")
+    assert done.returncode == 2
+    assert "camera 4 with opencv: it cannot be opened" in done.stderr
+    assert len(signals.handlers) == 1
+
+
+def test_the_rate_of_online_tsm_is_that_of_training(tiny_args):
+    online = load_toy_config(tiny_args, ONLINE)
+    assert streaming.compute_frame_rate(online, 30.0) == pytest.approx(4 / 3)
+    dense = load_toy_config(tiny_args, [*ONLINE, "--data.sampling=dense"])
+    assert streaming.compute_frame_rate(dense, 32.0) == pytest.approx(2.0)
+
+
+def test_a_stream_in_python_refuses_bad_arguments(video):
+    cfg = load_smoke_config("tsm", "data.segments=2")
+    network = find_network("tsm")
+    model = Model(network, cfg=cfg, scorer=LevelScorer(), heads=network.build_heads(cfg))
+    for arguments, words in (
+        ({"threshold": 2}, "threshold must be a number from 0 to 1, not 2"),
+        ({"window": -1}, "window must be a number of at least 0"),
+        ({"fps": 5}, "fps: this network reads windows"),
+        ({"save": "x.avi"}, "x.avi must end in .mp4"),
+        ({"top": 0}, "top must be"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            model.stream(video, **arguments)
+    with pytest.raises(VideoError, match="no such file"):
+        model.stream("none.mp4")
+    with pytest.raises(ValueError, match="this kind of address is not read"):
+        model.stream("ftp://host/a.mp4")

@@ -1,0 +1,74 @@
+"""A local HTTP server for tests of streams: it breaks off, stalls, or sends what is no video."""
+
+import contextlib
+import http.server
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import av
+
+
+class Answer(NamedTuple):
+    """The answer to one request. `pause` are seconds before each of `parts` equal parts.
+
+    With `stall` the connection stays open, and silent, until the server ends.
+    """
+
+    body: bytes
+    kind: str = "video/mp2t"
+    stall: bool = False
+    status: int = 200
+    parts: int = 1
+    pause: float = 0.0
+
+
+@contextlib.contextmanager
+def serve(*answers: Answer) -> Iterator[tuple[str, list[str]]]:
+    """(address, paths of the requests so far); the last answer repeats."""
+    requests: list[str] = []
+    end = threading.Event()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *_) -> None:
+            pass
+
+        def do_GET(self) -> None:  # noqa: N802 - the name that the class calls
+            answer = answers[min(len(requests), len(answers) - 1)]
+            requests.append(self.path)
+            self.send_response(answer.status)
+            self.send_header("Content-Type", answer.kind)
+            self.end_headers()
+            size = -(-len(answer.body) // answer.parts) or 1
+            with contextlib.suppress(OSError):
+                for start in range(0, len(answer.body), size):
+                    time.sleep(answer.pause)
+                    self.wfile.write(answer.body[start : start + size])
+                if answer.stall:
+                    self.wfile.flush()
+                    end.wait()
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}", requests
+        finally:
+            end.set()
+            server.shutdown()
+            thread.join()
+
+
+def to_transport_stream(path: Path, folder: Path) -> bytes:
+    """The video of a file as an MPEG transport stream, which has no known duration."""
+    target = folder / f"{path.stem}.ts"
+    with av.open(str(path)) as source, av.open(str(target), "w", format="mpegts") as new:
+        stream = new.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(video=0):
+            if packet.size:
+                packet.stream = stream
+                new.mux(packet)
+    return target.read_bytes()

@@ -1,0 +1,344 @@
+"""Labels the frames of a stream: in sliding windows, or frame by frame.
+
+A `Stream` takes frames from a source (`utils/video/live.py`) and gives them to the `LiveScorer` of
+a network. A live source is read by a thread; frames that the network is too slow for are dropped.
+"""
+
+import abc
+import itertools
+import threading
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
+
+import numpy as np
+
+from utils import runtime
+from utils.evaluate.predict import WINDOW, Head, Window, split_into_windows
+from utils.log import log
+from utils.video.live import Frame, LatestItems, StreamSource
+from utils.video.reader import DEFAULT_FPS
+from utils.video.writer import CaptionedVideo
+
+if TYPE_CHECKING:
+    from utils.inference.scorer import Scorer
+
+WAITING_FRAMES = 8  # of a live source that is read frame by frame; older ones are dropped
+IMAGE_STEP = 1.0  # seconds between the frames that a network for images reads
+
+
+class Timing(NamedTuple):
+    """When a stream has results: `window` and `step` in seconds, `fps` results per second.
+
+    None is the default of the network.
+    """
+
+    source: StreamSource
+    window: Optional[float] = None
+    step: Optional[float] = None
+    fps: Optional[float] = None
+
+    @property
+    def source_fps(self) -> float:
+        return self.source.fps or DEFAULT_FPS
+
+
+class Scores(NamedTuple):
+    """The probabilities (classes,) of each head from `start` to `end`, in seconds."""
+
+    start: float
+    end: float
+    probabilities: list[np.ndarray]
+
+
+class PreparedFrame(NamedTuple):
+    """What a `LiveScorer` needs of a frame."""
+
+    number: int
+    seconds: float
+    restarts: bool
+    arrays: list[np.ndarray]
+
+
+class LiveScorer(abc.ABC):
+    """Maps the frames of a stream to probabilities.
+
+    `columns` name the times of a result in tables. Of a live source at most `capacity` frames wait.
+    """
+
+    columns: Sequence[str] = ("start", "end")
+    capacity = WAITING_FRAMES
+    skipped = 0  # windows that were not computed because a later one was complete
+
+    def __init__(self, fps: float):
+        self.fps = fps  # of the frames that it reads
+        self.last_number = -1
+
+    def chooses(self, frame: Frame, source_fps: float) -> bool:
+        """Whether to read this frame: `fps` of `source_fps`, at equal distances, and the first."""
+        fraction = self.fps / source_fps
+        before = int(self.last_number * fraction + 1e-9)
+        self.last_number = frame.number
+        return frame.restarts or int(frame.number * fraction + 1e-9) > before
+
+    @abc.abstractmethod
+    def prepare(self, pixels: np.ndarray) -> list[np.ndarray]:
+        """What it needs of a frame (H, W, C). A thread that reads the source calls it."""
+
+    @abc.abstractmethod
+    def add(self, frame: PreparedFrame, is_behind: bool) -> Iterator[Scores]:
+        """The result that a frame completes. `is_behind`: the next frame already waits."""
+
+
+class FrameScorer(LiveScorer):
+    """A result for each frame."""
+
+    columns = ("time",)
+
+    def restart(self) -> None:  # noqa: B027 - a network without memory needs none
+        """Forgets the frames before an interruption."""
+
+    @abc.abstractmethod
+    def score(self, view: np.ndarray) -> np.ndarray:
+        """The probabilities (classes,) after the frame that `prepare` made `view` of."""
+
+    def add(self, frame: PreparedFrame, is_behind: bool) -> Iterator[Scores]:
+        if frame.restarts:
+            self.restart()
+        yield Scores(frame.seconds, frame.seconds, [self.score(frame.arrays[0])])
+
+
+class ImageScorer(FrameScorer):
+    """A network for images: each frame by itself, with the view of its evaluation."""
+
+    def __init__(self, scorer: "Scorer", head: Head, timing: Timing):
+        if timing.window is not None:
+            raise ValueError("window: a network for images reads single frames; set step or fps")
+        if timing.step is not None and timing.fps is not None:
+            raise ValueError("step and fps are two forms of one setting; set one of them")
+        super().__init__(min(timing.fps or 1 / (timing.step or IMAGE_STEP), timing.source_fps))
+        self.scorer = scorer
+        self.head = head
+
+    def prepare(self, pixels: np.ndarray) -> list[np.ndarray]:
+        return [self.head.make_views(pixels[None], np.zeros(1, np.int64))]
+
+    def score(self, view: np.ndarray) -> np.ndarray:
+        return self.head.predict_probs(self.scorer, view)
+
+
+class WindowScorer(LiveScorer):
+    """Windows of `window` seconds, `step` seconds apart, with the views of the evaluation.
+
+    In memory are the frames that the views of open windows need, in the size of these views. A
+    frame that did not come counts as the one before it. If several windows of a live source are
+    complete when the network is ready, it computes the last one and skips the others. The windows
+    of a file are those of `split_into_windows`.
+    """
+
+    def __init__(self, scorer: "Scorer", heads: Sequence[Head], timing: Timing):
+        if timing.fps is not None:
+            raise ValueError(
+                "fps: this network reads windows, not single frames; set step, the seconds from "
+                "one window to the next (tsm with model.online=true reads frame by frame)"
+            )
+        super().__init__(timing.source_fps)
+        source = timing.source
+        seconds = WINDOW if timing.window is None else timing.window
+        step = timing.step or seconds
+        self.all_windows: list[Window] = []  # of a file
+        self.length = max(round(seconds * self.fps), 1)
+        if source.length:
+            whole = Window(0, source.length, source.fps)
+            self.all_windows = split_into_windows(whole, seconds, step)
+            self.length = len(self.all_windows[0])
+        elif seconds == 0:
+            raise ValueError("window must be above 0 seconds: the length of this stream is unknown")
+        self.is_live = source.is_live
+        self.stride = max(step * self.fps, 1.0)
+        self.capacity = self.length + min(int(self.stride), self.length) + 1
+        self.scorer = scorer
+        self.heads = heads
+        self.first_window = Window(0, self.length, source.fps)
+        self.plans = [head.frame_indices(self.first_window) for head in heads]
+        self.needed = set(np.concatenate([plan.ravel() for plan in self.plans]).tolist())
+        self.restart(0)
+
+    def restart(self, number: int) -> None:
+        """Begins the first window with the frame of this number."""
+        self.origin = number
+        self.next_number = 0
+        self.last_arrays: list[np.ndarray] = []
+        self.frames: dict[int, list[np.ndarray]] = {}
+        self.open: deque[Window] = deque()  # windows that have begun
+        self.coming = self.list_windows()
+        self.next_window = next(self.coming, None)
+
+    def list_windows(self) -> Iterator[Window]:
+        if self.all_windows:
+            yield from self.all_windows
+            return
+        for k in itertools.count():
+            yield replace(self.first_window, start=round(k * self.stride))
+
+    def prepare(self, pixels: np.ndarray) -> list[np.ndarray]:
+        resized: dict[int, np.ndarray] = {}
+        for head in self.heads:
+            if head.short_side not in resized:
+                resized[head.short_side] = head.resize(pixels)
+        return [resized[head.short_side] for head in self.heads]
+
+    def add(self, frame: PreparedFrame, is_behind: bool) -> Iterator[Scores]:
+        last_shapes = [array.shape for array in self.last_arrays]
+        is_other = last_shapes != [array.shape for array in frame.arrays]
+        missing = frame.number - self.origin - self.next_number
+        if frame.restarts or is_other or missing > self.length:
+            self.restart(frame.number)
+        number = frame.number - self.origin
+        for k in range(self.next_number, number + 1):
+            while self.next_window is not None and self.next_window.start <= k:
+                self.open.append(self.next_window)
+                self.next_window = next(self.coming, None)
+            if any(k - window.start in self.needed for window in self.open):
+                self.frames[k] = frame.arrays if k == number else self.last_arrays
+        self.next_number = number + 1
+        self.last_arrays = frame.arrays
+        complete = [w for w in self.open if w.start + w.length <= self.next_number]
+        if not complete or is_behind:
+            return
+        if self.is_live:
+            self.skipped += len(complete) - 1
+            complete = complete[-1:]
+        for window in complete:
+            start, end = (self.origin / self.fps + seconds for seconds in window.span)
+            yield Scores(start, end, self.score(window))
+        while self.open and self.open[0].start <= complete[-1].start:
+            self.open.popleft()
+        first = self.open[0].start if self.open else self.next_number
+        self.frames = {k: arrays for k, arrays in self.frames.items() if k >= first}
+
+    def score(self, window: Window) -> list[np.ndarray]:
+        results = []
+        for index, (head, plan) in enumerate(zip(self.heads, self.plans)):
+            unique, positions = np.unique(plan, return_inverse=True)
+            frames = np.stack([self.frames[window.start + k][index] for k in unique.tolist()])
+            views = head.make_views(frames, positions.reshape(plan.shape))
+            results.append(head.predict_probs(self.scorer, views))
+        return results
+
+
+class StreamResult(NamedTuple):
+    """The best classes from `start` to `end`, in seconds; of a single frame both are its time.
+
+    `top` is a prediction as that of `Model.predict`; `probabilities` has an array (classes,) for
+    each data set of the network.
+    """
+
+    start: float
+    end: float
+    top: Any
+    probabilities: list[np.ndarray]
+
+
+class Stream:
+    """The results of a stream, one after the other; a context manager that closes the source.
+
+    `rank` makes `top` of the probabilities, and `describe` the caption for `video`. Iterating
+    raises VideoError if the source is broken; the results before are right.
+    """
+
+    def __init__(
+        self,
+        source: StreamSource,
+        scorer: LiveScorer,
+        rank: Callable[[list[np.ndarray]], Any],
+        describe: Callable[[list[np.ndarray]], str],
+        video: Optional[CaptionedVideo] = None,
+    ):
+        self.source = source
+        self.scorer = scorer
+        self.rank = rank
+        self.describe = describe
+        self.video = video
+        self.frames = 0  # that the network has read
+        self.caption = ""
+        self.stopped = threading.Event()
+        self.queue: Optional[LatestItems[PreparedFrame]] = None
+        self.results = self.compute_results()
+
+    @property
+    def dropped(self) -> int:
+        """Frames of a live source that the network was too slow for."""
+        return self.queue.dropped if self.queue else 0
+
+    def __iter__(self) -> "Stream":
+        return self
+
+    def __next__(self) -> StreamResult:
+        with runtime.guest():
+            return next(self.results)
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def stop(self) -> None:
+        """Ends the iteration after the present result; from any thread."""
+        self.stopped.set()
+        self.source.stop()
+        if self.queue:
+            self.queue.close()
+
+    def close(self) -> None:
+        """Ends the iteration, and completes the saved video."""
+        self.stop()
+        self.results.close()
+        if self.video:
+            self.video.close()
+
+    def compute_results(self) -> Generator[StreamResult, None, None]:
+        prepared = self.prepare_frames()
+        frames: Iterator[PreparedFrame] = prepared
+        try:
+            if self.source.is_live:
+                self.queue = LatestItems(prepared, self.scorer.capacity)
+                frames = iter(self.queue)
+            is_slow = False
+            for frame in frames:
+                self.frames += 1
+                is_behind = self.queue is not None and bool(self.queue.waiting)
+                if not is_slow and self.dropped + self.scorer.skipped:
+                    is_slow = True
+                    log.warning("the network is slower than %s, and drops frames", self.source.name)
+                for scores in self.scorer.add(frame, is_behind):
+                    self.caption = self.describe(scores.probabilities)
+                    yield StreamResult(*scores[:2], self.rank(scores[2]), scores[2])
+                if self.stopped.is_set():
+                    break
+        finally:
+            self.stop()
+            if self.queue is None:
+                prepared.close()
+            if self.video:
+                self.video.close()
+            if self.dropped or self.scorer.skipped:
+                counts = (self.source.name, self.dropped, self.scorer.skipped)
+                log.warning("%s: %d frames were dropped, and %d windows skipped", *counts)
+
+    def prepare_frames(self) -> Generator[PreparedFrame, None, None]:
+        """The frames that the network reads; writes all frames to the saved video.
+
+        A frame is written when the next one is requested: that of a file has the caption of its
+        own result.
+        """
+        fps = self.source.fps or DEFAULT_FPS
+        for frame in self.source.frames():
+            number, seconds, pixels, restarts = frame
+            if self.scorer.chooses(frame, fps):
+                arrays = self.scorer.prepare(pixels)
+                yield PreparedFrame(number, seconds=seconds, restarts=restarts, arrays=arrays)
+            if self.video:
+                self.video.write(number, pixels, self.caption)

@@ -1,0 +1,311 @@
+"""Streams: windows equal those of a file, slow networks, interruptions, captions, frame rates."""
+
+import itertools
+import time
+
+import numpy as np
+import pytest
+
+from tests.helpers import load_smoke_config
+from tests.numbered_videos import read_number, write_numbered_video
+from utils.evaluate.predict import Head, Window, split_into_windows
+from utils.evaluate.stream import (
+    ImageScorer,
+    LiveScorer,
+    PreparedFrame,
+    Scores,
+    Stream,
+    Timing,
+    WindowScorer,
+)
+from utils.inference.scorer import Scorer
+from utils.networks import find_network
+from utils.video.decoders import open_video
+from utils.video.live import FileSource, Frame, StreamSource
+from utils.video.reader import VideoError
+from utils.video.writer import CaptionedVideo
+
+FPS = 20.0
+COUNT = 70
+
+
+class NoScorer(Scorer):
+    def __call__(self, clips: np.ndarray) -> np.ndarray:
+        raise AssertionError("the heads of these tests score by themselves")
+
+
+class ToyHead(Head):
+    """Reads every second frame of a window; its two scores are the first and the last of them."""
+
+    classes = 2
+    names = ("first", "last")
+
+    def __init__(self, seconds: float = 0.0):
+        self.seconds = seconds
+        self.windows: list[list[int]] = []
+
+    def frame_indices(self, window: Window) -> np.ndarray:
+        return np.arange(0, len(window), 2)
+
+    def make_views(self, frames: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        return frames[positions]
+
+    def predict_probs(self, scorer: Scorer, views: np.ndarray) -> np.ndarray:
+        time.sleep(self.seconds)
+        values = views[:, 0, 0, 0].tolist()
+        self.windows.append(values)
+        return np.array([values[0], values[-1]], np.float64)
+
+
+class ToySource(StreamSource):
+    """Frames of one pixel, whose level is their number. `jumps` are numbers that are left out."""
+
+    def __init__(self, count: int, live: bool = True, pause: float = 0.0, jumps: tuple = ()):
+        self.name = "toy"
+        self.fps = FPS
+        self.is_live = live
+        self.count = count
+        self.pause = pause
+        self.jumps = jumps
+        self.restarts = {0}
+
+    def frames(self):
+        for number in range(self.count):
+            if number not in self.jumps:
+                time.sleep(self.pause)
+                pixels = np.full((2, 2, 3), number, np.uint8)
+                yield Frame(number, number / FPS, pixels, number in self.restarts)
+
+
+def run_stream(source: StreamSource, scorer: LiveScorer) -> Stream:
+    return Stream(source, scorer, rank=list, describe=lambda probs: f"{probs[0][0]:g}")
+
+
+@pytest.fixture(scope="module")
+def video(tmp_path_factory):
+    path = tmp_path_factory.mktemp("stream") / "numbers.mp4"
+    write_numbered_video(path, COUNT, 120, 96, FPS)
+    return path
+
+
+NETWORKS = {
+    "tsm": ["data.segments=4", "data.resize=40", "data.crop=32", "eval.crops=3"],
+    "x3d": ["data.frames=4", "data.scales=[32,36]", "data.crop=32"],
+    "mvit_multi": ["data.frames=4", "data.crop=32"],
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(("window", "step"), [(1.0, 0.35), (0.5, 0.9), (9.0, None)])
+def test_the_windows_of_a_file_have_the_views_of_a_prediction(name, window, step, video):
+    """All windows, pixel for pixel; few frames are in memory, in the size of the views."""
+    cfg = load_smoke_config(name, *NETWORKS[name])
+    heads = find_network(name).build_heads(cfg)
+    views = []
+
+    def record(_, clips):
+        views.append(clips)
+        return np.ones(1)
+
+    for head in heads:
+        head.predict_probs = record
+    source = FileSource(open_video(video), "numbers")
+    scorer = WindowScorer(NoScorer(), heads, Timing(source, window, step))
+    sizes = []
+    spans = []
+    for result in run_stream(source, scorer):
+        spans.append((result.start, result.end))
+        sizes.append(len(scorer.frames))
+    with open_video(video) as reader:
+        windows = split_into_windows(reader, window, step)
+        assert spans == [pytest.approx(one.span) for one in windows]
+        for one, head in itertools.product(windows, heads):
+            frames = reader.frames_once(one.start + head.frame_indices(one))
+            np.testing.assert_array_equal(views.pop(0), head.make_views(*frames))
+    assert not views
+    overlap = len(windows[0]) / ((step or window) * FPS) + 1
+    assert max(sizes) <= overlap * len(scorer.needed)
+    kept = scorer.prepare(np.zeros((96, 120, 3), np.uint8))
+    assert [min(array.shape[:2]) for array in kept] == [head.short_side for head in heads]
+
+
+class PacedSource(ToySource):
+    """Sends frames up to the number `limit`, then waits."""
+
+    limit = 10
+    sent = 0
+
+    def frames(self):
+        for frame in super().frames():
+            while frame.number >= self.limit:
+                time.sleep(0.001)
+            yield frame
+            self.sent = frame.number + 1
+
+
+class SlowHead(ToyHead):
+    """While it computes, the source sends 60 frames."""
+
+    def __init__(self, source: PacedSource):
+        super().__init__()
+        self.source = source
+
+    def predict_probs(self, scorer: Scorer, views: np.ndarray) -> np.ndarray:
+        self.source.limit += 60
+        while self.source.sent < min(self.source.limit, self.source.count):
+            time.sleep(0.001)
+        return super().predict_probs(scorer, views)
+
+
+def test_a_slow_network_drops_frames_of_a_live_source_and_says_how_many(caplog):
+    """Its windows are the newest ones, of neighbouring frames; 16 frames wait."""
+    source = PacedSource(200)
+    head = SlowHead(source)
+    scorer = WindowScorer(NoScorer(), [head], Timing(source, 0.5, 0.25))
+    stream = run_stream(source, scorer)
+    results = list(stream)
+    starts = [0, 59, 119, 179, 189]
+    assert head.windows == [list(range(start, start + 10, 2)) for start in starts]
+    assert [result.start for result in results] == [pytest.approx(k / FPS) for k in starts]
+    assert (stream.frames, stream.dropped, scorer.skipped) == (200 - 3 * 44, 3 * 44, 4)
+    assert "toy: 132 frames were dropped, and 4 windows skipped" in caplog.text
+    assert caplog.text.count("the network is slower than toy") == 1
+
+
+def test_a_fast_network_drops_nothing():
+    source = ToySource(60, pause=0.002)
+    head = ToyHead()
+    stream = run_stream(source, WindowScorer(NoScorer(), [head], Timing(source, 0.5, 0.25)))
+    assert [result[:2] for result in stream] == [(k / 4, k / 4 + 0.5) for k in range(11)]
+    assert (stream.frames, stream.dropped, stream.scorer.skipped) == (60, 0, 0)
+
+
+def test_no_frame_of_a_file_is_dropped():
+    source = ToySource(60, live=False)
+    head = ToyHead(seconds=0.02)
+    stream = run_stream(source, WindowScorer(NoScorer(), [head], Timing(source, 0.5, 0.25)))
+    assert len(list(stream)) == 11
+    assert (stream.frames, stream.dropped, stream.scorer.skipped) == (60, 0, 0)
+
+
+def test_a_missing_frame_is_the_one_before_it_and_an_interruption_begins_a_window():
+    source = ToySource(40, live=False, jumps=(4, 5, *range(12, 18)))
+    source.restarts = {0, 18}
+    head = ToyHead()
+    results = list(run_stream(source, WindowScorer(NoScorer(), [head], Timing(source, 0.5))))
+    assert head.windows == [[0, 2, 3, 6, 8], [18, 20, 22, 24, 26], [28, 30, 32, 34, 36]]
+    assert [result[:2] for result in results] == [(0.0, 0.5), (0.9, 1.4), (1.4, 1.9)]
+
+
+def test_a_jump_of_more_than_a_window_begins_a_window():
+    source = ToySource(60, live=False, jumps=tuple(range(15, 40)))
+    head = ToyHead()
+    list(run_stream(source, WindowScorer(NoScorer(), [head], Timing(source, 0.5))))
+    assert head.windows == [[0, 2, 4, 6, 8], [40, 42, 44, 46, 48], [50, 52, 54, 56, 58]]
+
+
+def test_frames_of_another_size_begin_a_window():
+    source = ToySource(0)
+    head = ToyHead()
+    scorer = WindowScorer(NoScorer(), [head], Timing(source, 0.5))
+    for number in range(20):
+        side = 2 if number < 7 else 4
+        frame = np.full((side, side, 3), number, np.uint8)
+        list(scorer.add(PreparedFrame(number, number / FPS, number == 0, [frame]), False))
+    assert head.windows == [[7, 9, 11, 13, 15]]
+
+
+def test_images_are_read_at_step_or_fps():
+    source = ToySource(60, live=False)
+
+    def read(**timing) -> list[int]:
+        head = ToyHead()
+        results = list(run_stream(source, ImageScorer(NoScorer(), head, Timing(source, **timing))))
+        assert all(result.start == result.end for result in results)
+        return [value for values in head.windows for value in values]
+
+    assert read() == [0, 20, 40]
+    assert read(step=0.5) == [0, 10, 20, 30, 40, 50]
+    assert read(fps=8.0) == [0, 3, 5, 8, 10, 13, 15, 18, 20, 23, 25, 28, 30, 33, 35, 38,
+                             40, 43, 45, 48, 50, 53, 55, 58]  # fmt: skip
+    assert read(fps=1000.0) == list(range(60))
+    for timing, words in (
+        ({"window": 1.0}, "window: a network for"),
+        ({"step": 1, "fps": 2}, "two forms"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            read(**timing)
+    with pytest.raises(ValueError, match="fps: this network reads windows"):
+        WindowScorer(NoScorer(), [ToyHead()], Timing(source, fps=2.0))
+    with pytest.raises(ValueError, match="window must be above 0"):
+        WindowScorer(NoScorer(), [ToyHead()], Timing(source, window=0.0))
+
+
+class LastNumber(ImageScorer):
+    """The number of the frame, as probability."""
+
+    def prepare(self, pixels: np.ndarray) -> list[np.ndarray]:
+        return [pixels]
+
+    def add(self, frame: PreparedFrame, is_behind: bool):
+        if frame.number % 10 == 0:
+            yield Scores(frame.seconds, frame.seconds, [np.array([frame.number / 10])])
+
+
+def test_every_frame_of_a_file_is_saved_with_the_last_result(video, tmp_path):
+    """Also those that the network does not read; the file appears at the end."""
+    path = tmp_path / "out.mp4"
+    source = FileSource(open_video(video), "numbers")
+    captions = []
+
+    class Recorder(CaptionedVideo):
+        def write(self, number: int, pixels: np.ndarray, caption: str) -> None:
+            captions.append((number, caption))
+            super().write(number, pixels, "")
+
+    scorer = LastNumber(NoScorer(), ToyHead(), Timing(source, fps=FPS / 2))
+    writer = Recorder(path, FPS)
+    with Stream(
+        source, scorer, rank=list, describe=lambda probs: f"{probs[0][0]:g}", video=writer
+    ) as stream:
+        next(stream)
+        assert not path.exists()
+        list(stream)
+    assert captions == [(k, str(k // 10)) for k in range(COUNT)]
+    with open_video(path) as saved:
+        assert (len(saved), saved.fps) == (COUNT, FPS)
+        assert [read_number(frame) for frame in saved.in_order()] == list(range(COUNT))
+
+
+def test_a_stopped_stream_ends_and_its_video_is_complete(tmp_path):
+    path = tmp_path / "out.mp4"
+    source = ToySource(10**6, pause=0.001)
+    scorer = LastNumber(NoScorer(), ToyHead(), Timing(source, fps=FPS))
+    stream = Stream(
+        source, scorer, rank=list, describe=lambda _: "", video=CaptionedVideo(path, FPS)
+    )
+    next(stream)
+    stream.stop()
+    assert list(stream) == []
+    with open_video(path) as saved:
+        assert len(saved) > 0
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_the_error_of_a_broken_source_comes_after_its_results(tmp_path):
+    class Broken(ToySource):
+        def frames(self):
+            yield from super().frames()
+            raise VideoError("toy", "pyav", "it broke off")
+
+    source = Broken(25, pause=0.001)
+    path = tmp_path / "out.mp4"
+    scorer = WindowScorer(NoScorer(), [ToyHead()], Timing(source, 0.5))
+    stream = Stream(
+        source, scorer, rank=list, describe=lambda _: "", video=CaptionedVideo(path, FPS)
+    )
+    results = []
+    with pytest.raises(VideoError, match="it broke off"):
+        results.extend(stream)
+    assert len(results) == 2
+    assert path.is_file()

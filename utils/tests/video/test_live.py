@@ -1,0 +1,289 @@
+"""Live sources: numbers and times of frames, interruptions, web pages, dropped frames."""
+
+import threading
+import time
+from fractions import Fraction
+
+import av
+import numpy as np
+import pytest
+
+from tests.numbered_videos import read_number, write_numbered_video
+from tests.video_server import Answer, serve, to_transport_stream
+from utils.video import live
+from utils.video.decoders import open_video
+from utils.video.reader import DEFAULT_FPS, VideoError
+from utils.video.writer import CaptionedVideo
+
+COUNT = 50
+RATE = 25.0
+HTML = Answer(b"<html><body>Not here</body></html>" * 50, "text/html")
+
+
+@pytest.fixture(scope="module")
+def video(tmp_path_factory):
+    path = tmp_path_factory.mktemp("live") / "numbers.mp4"
+    write_numbered_video(path, COUNT, 64, 48, RATE, gop=5, options={"bf": "0"})
+    return path
+
+
+@pytest.fixture
+def stream(video, tmp_path) -> bytes:
+    return to_transport_stream(video, tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch):
+    monkeypatch.setattr(live, "FIRST_DELAY", 0.05)
+
+
+def open_source(address: str, retry: float, lines: list, stall: float = 10.0):
+    return live.ReopeningSource(
+        "test", lambda: live.open_address(address, stall=stall), retry=retry, report=lines.append
+    )
+
+
+def test_a_file_gives_every_frame_with_its_time(video):
+    source = live.FileSource(open_video(video), "numbers")
+    frames = list(source.frames())
+    assert (source.is_live, source.fps, source.length) == (False, RATE, COUNT)
+    assert [frame.number for frame in frames] == list(range(COUNT))
+    assert [read_number(frame.pixels) for frame in frames] == list(range(COUNT))
+    assert frames[-1].seconds == pytest.approx((COUNT - 1) / RATE)
+    assert [frame.restarts for frame in frames] == [True, *[False] * (COUNT - 1)]
+
+
+def test_an_address_of_known_duration_is_a_file(video):
+    lines = []
+    with serve(Answer(video.read_bytes(), "video/mp4")) as (address, requests):
+        source = open_source(f"{address}/a.mp4", 5.0, lines)
+        numbers = [read_number(frame.pixels) for frame in source.frames()]
+    assert (source.is_live, source.fps, numbers) == (False, RATE, list(range(COUNT)))
+    assert (lines, len(requests), source.reopened) == ([], 1, 0)
+
+
+def test_a_file_at_an_address_goes_on_where_it_broke_off(video, tmp_path):
+    whole = tmp_path / "start.mp4"  # its index is at the beginning
+    with (
+        av.open(str(video)) as old,
+        av.open(str(whole), "w", format="mp4", options={"movflags": "faststart"}) as new,
+    ):
+        target = new.add_stream_from_template(old.streams.video[0])
+        for packet in old.demux(video=0):
+            if packet.size:
+                packet.stream = target
+                new.mux(packet)
+    data = whole.read_bytes()
+    lines = []
+    with serve(Answer(data[: len(data) * 2 // 3]), Answer(data)) as (address, requests):
+        source = open_source(f"{address}/a.mp4", 5.0, lines)
+        frames = list(source.frames())
+    assert [read_number(frame.pixels) for frame in frames] == list(range(COUNT))
+    assert [frame.number for frame in frames] == list(range(COUNT))
+    assert sum(frame.restarts for frame in frames) == 1
+    assert (len(lines), len(requests), source.reopened) == (1, 2, 1)
+
+
+def test_a_live_source_that_stops_is_opened_again_until_retry_has_passed(stream):
+    """The second answer is the rest of the stream, from a key frame; then only web pages come."""
+    half = Answer(stream[: len(stream) // 2])
+    lines = []
+    frames = []
+    with serve(half, Answer(stream), HTML) as (address, requests):
+        source = open_source(f"{address}/live", 0.4, lines)
+        assert (source.is_live, source.fps) == (True, RATE)
+        start = time.monotonic()
+        with pytest.raises(VideoError, match="it broke off, and did not come back in 0.4 s"):
+            frames.extend(source.frames())
+    assert time.monotonic() - start < 5
+    shown = [read_number(frame.pixels) for frame in frames]
+    second = shown.index(0, 1)
+    assert shown[:second] == list(range(second))
+    assert shown[second:] == list(range(COUNT))
+    numbers = [frame.number for frame in frames]
+    assert all(a < b for a, b in zip(numbers, numbers[1:]))
+    assert [k for k, frame in enumerate(frames) if frame.restarts] == [0, second]
+    assert source.reopened == 1
+    assert len(lines) == 2
+    assert "opened again for up to 0.4 s" in lines[0]
+    assert len(requests) > 3
+
+
+def test_retry_0_ends_a_broken_source_at_once(stream):
+    lines = []
+    with serve(Answer(stream)) as (address, requests):
+        source = open_source(f"{address}/live", 0.0, lines)
+        with pytest.raises(VideoError, match="it broke off$"):
+            list(source.frames())
+    assert (lines, len(requests)) == ([], 1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (HTML, "it sends no video, perhaps a web page or nothing"),
+        (Answer(b""), "it sends no video, perhaps a web page or nothing"),
+        (Answer(b"#EXTM3U\nfile:///etc/passwd\n"), "it sends no video"),
+        (Answer(b"", stall=True), "no data came for 0.3 s"),
+        (Answer(b"", status=404), "404"),
+    ],
+    ids=["page", "nothing", "playlist", "silent", "missing"],
+)
+def test_an_address_without_a_video_is_one_line(answer, words):
+    with serve(answer) as (address, _), pytest.raises(VideoError, match=words) as error:
+        live.open_address(address.replace("//", "//me:secret@"), stall=0.3)
+    assert "secret" not in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_host_without_an_address_is_named():
+    line = "Failed to resolve hostname cam: Name or service not known"
+    error = av.error.OSError(5, "Input/output error", "rtsp://cam", (16, "tcp", f"{line}\n"))
+    assert live.explain_failure(error, 10.0) == line
+
+
+def test_a_camera_above_its_stated_rate_is_thinned(monkeypatch):
+    """Its frames would otherwise get later and later times."""
+    pairs = ((k / 60, np.zeros((4, 4, 3), np.uint8)) for k in range(600))
+    connection = live.Connection(30.0, True, pairs)
+    source = live.ReopeningSource("camera", lambda: connection, retry=0.0)
+    numbers = [frame.number for frame in source.frames()]
+    assert numbers == list(range(len(numbers)))
+    assert abs(len(numbers) - 300) < 35
+
+
+def test_a_stalled_source_does_not_hang(stream):
+    with serve(Answer(stream[: len(stream) // 2], stall=True)) as (address, _):
+        source = open_source(address, 0.0, [], stall=0.3)
+        start = time.monotonic()
+        with pytest.raises(VideoError, match="no data came for 0.3 s"):
+            list(source.frames())
+        assert time.monotonic() - start < 5
+
+
+def test_a_camera_is_opened_again(monkeypatch):
+    frames = [np.zeros((4, 4, 3), np.uint8)] * 3
+    attempts = []
+
+    class Capture:
+        def __init__(self, number: int):
+            attempts.append(number)
+            self.rest = list(frames)
+
+        def isOpened(self) -> bool:  # noqa: N802 - OpenCV's names
+            return len(attempts) != 3
+
+        def get(self, _: int) -> float:
+            return 0.0
+
+        def read(self) -> tuple:
+            return (True, self.rest.pop()) if self.rest else (False, None)
+
+        def release(self) -> None:
+            attempts.append("released")
+
+    monkeypatch.setattr(live.load_library("opencv"), "VideoCapture", Capture)
+    source = live.ReopeningSource("camera_7", lambda: live.open_camera(7), retry=0.2)
+    assert (source.fps, source.is_live) == (DEFAULT_FPS, True)
+    numbers = []
+    for frame in source.frames():
+        numbers.append(frame.number)
+        if len(numbers) == 6:
+            source.stop()
+    assert len(numbers) == 6
+    assert source.reopened == 1
+    assert attempts == [7, "released", 7, "released", 7, "released"]
+
+
+def test_a_slow_reader_gets_the_newest_items_and_the_number_of_dropped_ones():
+    ready = threading.Event()
+
+    def read():
+        yield 0
+        ready.wait()
+        yield from range(1, 10)
+
+    latest = live.LatestItems(read(), capacity=4)
+    items = iter(latest)
+    assert next(items) == 0
+    ready.set()
+    latest.thread.join()
+    assert list(items) == [6, 7, 8, 9]
+    assert latest.dropped == 5
+
+
+def test_an_error_of_the_source_comes_after_its_last_items():
+    def read():
+        yield 1
+        raise VideoError("a", "b", "it broke off")
+
+    latest = live.LatestItems(read(), capacity=4)
+    items = iter(latest)
+    assert next(items) == 1
+    with pytest.raises(VideoError, match="broke off"):
+        next(items)
+
+
+def test_closing_ends_a_waiting_iteration():
+    hold = threading.Event()
+
+    def read():
+        hold.wait()
+        yield 1
+
+    latest = live.LatestItems(read(), capacity=4)
+    timer = threading.Timer(0.1, latest.close)
+    timer.start()
+    assert list(latest) == []
+    hold.set()
+    latest.thread.join()
+    timer.join()
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [("rtsp://a/b", True), ("HTTP://a", True), ("a.mp4", False), ("0", False), ("C:/a", False)],
+)
+def test_an_address_is_recognised(source, expected):
+    assert live.is_address(source) == expected
+
+
+def test_other_addresses_are_refused_without_their_password():
+    with pytest.raises(ValueError, match="use one of http://") as error:
+        live.is_address("ftp://me:secret@host/a.mp4")
+    assert "secret" not in str(error.value)
+    assert live.name_address("rtsp://me:secret@cam.local:554/live/1?x=2") == "cam_local_554_live_1"
+
+
+def test_a_captioned_video_keeps_rate_times_and_pixels(tmp_path):
+    """The frame numbered 12 comes two frames late; sides are odd; a later frame is larger."""
+    path = tmp_path / "new" / "out.mp4"
+    writer = CaptionedVideo(path, 30000 / 1001)
+    grey = np.full((145, 201, 3), 128, np.uint8)
+    writer.write(10, grey, "")
+    writer.write(11, grey, "Zähne putzen  93.1 %")
+    writer.write(14, np.full((290, 402, 3), 128, np.uint8), "none")
+    assert not path.exists()
+    writer.close()
+    writer.write(15, grey, "too late")
+    assert [file.name for file in path.parent.iterdir()] == ["out.mp4"]
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        assert stream.codec_context.name == "h264"
+        frames = list(container.decode(stream))
+    assert [round(frame.time * 30000 / 1001) for frame in frames] == [0, 1, 4]
+    pixels = [frame.to_ndarray(format="rgb24") for frame in frames]
+    assert {image.shape for image in pixels} == {(144, 200, 3)}
+    assert np.abs(pixels[0].astype(int) - 128).max() < 6
+    assert pixels[1][:8].max() > 200
+    assert pixels[1][:8, :40].min() < 40
+    assert np.abs(pixels[1][40:].astype(int) - 128).max() < 6
+
+
+def test_a_captioned_video_without_frames_is_no_file(tmp_path):
+    writer = CaptionedVideo(tmp_path / "out.mp4", 25.0)
+    writer.close()
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ValueError, match="out.avi must end in .mp4"):
+        CaptionedVideo(tmp_path / "out.avi", 25.0)
+    assert Fraction(25.0) == writer.rate

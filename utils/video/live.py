@@ -1,0 +1,378 @@
+"""Sources of frames for streams: files, cameras and addresses such as `rtsp://`. No MindSpore here.
+
+A live source sends frames whether they are read or not. `LatestItems` reads it in a thread and
+drops what nobody takes in time. A source that breaks off is opened again.
+"""
+
+import abc
+import contextlib
+import errno
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Generator, Iterator
+from typing import Any, Callable, Generic, NamedTuple, Optional, TypeVar
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from utils.video.libraries import load_library
+from utils.video.reader import DEFAULT_FPS, MAX_PIXELS, FrameReader, VideoError, check_size
+
+RATES = (1.0, 240.0)  # a live source that says another rate does not know it
+STALL = 10.0  # seconds without data after which a source is broken
+RETRY = 30.0  # seconds after which a broken source is not opened again
+FIRST_DELAY = 0.5  # seconds before a source is opened again; doubled after each failure
+MAX_DELAY = 8.0
+END_TOLERANCE = 1.0  # seconds: a file at an address may end so long before its stated duration
+SCHEMES = ("http", "https", "rtmp", "rtsp", "rtsps", "udp")
+ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+PROTOCOLS = "http,https,httpproxy,tcp,tls,udp,rtp,rtmp,rtsp,crypto"  # not `file`: playlists
+UNTIMED = {"h264", "hevc", "mjpeg", "mpjpeg"}  # formats without time stamps
+
+Item = TypeVar("Item")
+
+
+class Frame(NamedTuple):
+    """A frame (H, W, C). `number` is its position at the rate of the source, from 0, ascending.
+
+    `restarts` is true for the first frame, and for the first one after an interruption.
+    """
+
+    number: int
+    seconds: float
+    pixels: np.ndarray
+    restarts: bool
+
+
+class Connection(NamedTuple):
+    """An open camera or address.
+
+    `frames` yields (seconds, RGB frame). It ends if the source has a known duration, and else
+    raises VideoError.
+    """
+
+    fps: float
+    is_live: bool
+    frames: Generator[tuple[float, np.ndarray], None, None]
+
+
+class StreamSource(abc.ABC):
+    """Frames in order. `name` is for names of files; `fps` is 0 for a file without a rate.
+
+    `length` is the number of frames, and 0 if that is not known.
+    """
+
+    name: str
+    fps: float
+    is_live = False
+    length = 0
+    reopened = 0
+
+    @abc.abstractmethod
+    def frames(self) -> Generator[Frame, None, None]:
+        """All frames, one after the other. Raises VideoError."""
+
+    def stop(self) -> None:  # noqa: B027 - a file needs no stop
+        """Ends `frames` soon, from any thread."""
+
+
+class FileSource(StreamSource):
+    """The frames of a file or folder."""
+
+    def __init__(self, reader: FrameReader, name: str):
+        self.reader = reader
+        self.name = name
+        self.fps = reader.fps
+        self.length = len(reader)
+
+    def frames(self) -> Generator[Frame, None, None]:
+        with self.reader:
+            for number, pixels in enumerate(self.reader.in_order()):
+                seconds = number / (self.fps or DEFAULT_FPS)
+                yield Frame(number, seconds=seconds, pixels=pixels, restarts=number == 0)
+
+
+class ReopeningSource(StreamSource):
+    """A camera or an address, opened again if it breaks off.
+
+    `connect` opens it. After `retry` seconds without a frame, or at once if that is 0, `frames`
+    raises the VideoError of the interruption. `report` gets a line for each interruption. The first
+    opening is not repeated: a wrong address fails at once.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        connect: Callable[[], Connection],
+        retry: float = RETRY,
+        report: Callable[[str], None] = lambda line: None,
+    ):
+        self.name = name
+        self.connect = connect
+        self.retry = retry
+        self.report = report
+        self.stopped = threading.Event()
+        self.connection = connect()
+        self.is_live = self.connection.is_live
+        low, high = RATES
+        rate = self.connection.fps
+        self.fps = rate if low <= rate <= high else DEFAULT_FPS
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+    def frames(self) -> Generator[Frame, None, None]:
+        number = -1
+        last = -1.0
+        start = time.monotonic()
+        offset = 0.0
+        connection = self.connection
+        failure: Optional[VideoError] = None  # the interruption that has not ended
+        deadline = 0.0
+        delay = 0.0
+        while not self.stopped.is_set():
+            restarts = self.is_live or number < 0
+            try:
+                if failure is not None:
+                    connection = self.connect()
+                    offset = time.monotonic() - start if self.is_live else 0.0
+                with contextlib.closing(connection.frames):
+                    for seconds, pixels in connection.frames:
+                        if self.stopped.is_set():
+                            return
+                        if not self.is_live and seconds <= last:
+                            continue  # a file at an address starts again at its beginning
+                        position = round((seconds + offset) * self.fps)
+                        if self.is_live and number - position > self.fps:
+                            continue  # a second ahead: its rate is above the stated one
+                        self.reopened += failure is not None
+                        failure = None
+                        last = seconds
+                        number = max(number + 1, position)
+                        yield Frame(
+                            number, seconds=seconds + offset, pixels=pixels, restarts=restarts
+                        )
+                        restarts = False
+                return
+            except VideoError as error:
+                if failure is None:
+                    failure = error
+                    deadline = time.monotonic() + self.retry
+                    delay = FIRST_DELAY
+                    if self.retry:
+                        self.report(f"{error}; it is opened again for up to {self.retry:g} s")
+            if time.monotonic() + delay > deadline:
+                waited = f", and did not come back in {self.retry:g} s" if self.retry else ""
+                path, reader, reason = failure.args
+                raise VideoError(path, reader, f"{reason}{waited}")
+            self.stopped.wait(delay)
+            delay = min(2 * delay, MAX_DELAY)
+
+
+def open_camera(number: int) -> Connection:
+    """A camera by OpenCV. Raises VideoError if it cannot be opened.
+
+    Closing the iterator of frames releases it.
+    """
+    cv2 = load_library("opencv")
+    name = f"camera {number}"
+    capture = cv2.VideoCapture(number)
+    if not capture.isOpened():
+        capture.release()
+        raise VideoError(name, "opencv", "it cannot be opened: none is there, or it is in use")
+
+    def read_frames() -> Generator[tuple[float, np.ndarray], None, None]:
+        start = time.monotonic()
+        try:
+            while (pixels := capture.read()[1]) is not None:
+                yield time.monotonic() - start, cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB)
+        finally:
+            capture.release()
+        raise VideoError(name, "opencv", "it sends no more frames")
+
+    return Connection(float(capture.get(cv2.CAP_PROP_FPS)), True, read_frames())
+
+
+def open_address(address: str, max_pixels: int = MAX_PIXELS, stall: float = STALL) -> Connection:
+    """An address by PyAV. Raises VideoError if no video comes from it within `stall` seconds.
+
+    A source of known duration is a file at an address: it is not live.
+    """
+    av = load_library("pyav")
+    shown = hide_password(address)
+    if av is None:
+        raise ValueError(f"{shown}: addresses need PyAV, which is not installed: pip install av")
+    from utils.video.pyav_reader import FORMATS
+
+    options = {
+        "format_whitelist": f"{FORMATS},hls,mpjpeg,rtp,rtsp,sdp",
+        "protocol_whitelist": PROTOCOLS,
+        "max_pixels": str(max_pixels),
+        "rtsp_flags": "prefer_tcp",
+    }
+    try:
+        container = av.open(
+            address, metadata_errors="replace", options=options, timeout=(stall, stall)
+        )
+    except av.error.FFmpegError as error:
+        raise VideoError(shown, "pyav", explain_failure(error, stall)) from None
+    try:
+        stream = container.streams.video[0]
+        context = stream.codec_context
+        check_size(context.width, context.height, max_pixels)
+    except IndexError:
+        container.close()
+        raise VideoError(shown, "pyav", "it has no video") from None
+    except (AttributeError, ValueError) as error:  # AttributeError: the codec has no decoder
+        container.close()
+        raise VideoError(shown, "pyav", error) from None
+    context.thread_count = 1
+    context.options = {"max_pixels": str(max_pixels)}
+    duration = 0.0
+    if stream.duration:
+        duration = float(stream.duration * stream.time_base)
+    elif container.duration:
+        duration = container.duration / av.time_base
+    frames = read_address(container, shown=shown, duration=duration, stall=stall)
+    return Connection(float(stream.average_rate or 0), duration == 0, frames)
+
+
+def read_address(
+    container, shown: str, duration: float, stall: float
+) -> Generator[tuple[float, np.ndarray], None, None]:
+    """(seconds, RGB frame) of an open address; closes it at the end.
+
+    Returns if a source of known `duration` is complete. Else, and if no frame came for `stall`
+    seconds, raises VideoError.
+    """
+    from av.error import ExitError, FFmpegError, InvalidDataError
+    from av.video.reformatter import VideoReformatter
+
+    from utils.video.pyav_reader import to_array
+
+    stream = container.streams.video[0]
+    has_stamps = not UNTIMED & set(container.format.name.split(","))
+    to_rgb = VideoReformatter()
+    start = time.monotonic()
+    last_time = start  # of a picture
+    first_stamp = None
+    seconds = 0.0
+    reason = "it ended"
+    try:
+        for packet in container.demux(stream):
+            try:
+                pictures = packet.decode()
+            except InvalidDataError:  # a damaged packet, or one that refers to an earlier one
+                pictures = []
+            for picture in pictures:
+                stamp = picture.time if has_stamps else None
+                stamp = time.monotonic() - start if stamp is None else float(stamp)
+                first_stamp = stamp if first_stamp is None else first_stamp
+                seconds = max(stamp - first_stamp, 0.0)
+                pixels = to_array(to_rgb, picture)
+                turns = picture.rotation // 90
+                yield seconds, np.ascontiguousarray(np.rot90(pixels, turns))
+                last_time = time.monotonic()
+            if time.monotonic() - last_time > stall:
+                reason = f"no picture came for {stall:g} s"
+                break
+    except FFmpegError as error:
+        is_silent = first_stamp is None or isinstance(error, ExitError)
+        reason = explain_failure(error, stall) if is_silent else "it broke off"
+    finally:
+        container.close()
+    if not duration or seconds + END_TOLERANCE < duration or first_stamp is None:
+        raise VideoError(shown, "pyav", reason)
+
+
+def explain_failure(error: Any, stall: float) -> str:
+    """The reason of an error of PyAV while an address is opened."""
+    from av.error import ArgumentError, EOFError, ExitError, InvalidDataError
+
+    if isinstance(error, ExitError):
+        return f"no data came for {stall:g} s"
+    if error.errno == errno.EIO and error.log and error.log[1] == "tcp":
+        return error.log[2].strip()  # the host has no address
+    sudden_end = error.errno == errno.EIO
+    if not sudden_end and not isinstance(error, (ArgumentError, EOFError, InvalidDataError)):
+        return error.strerror
+    return "it sends no video, perhaps a web page or nothing"
+
+
+def is_address(source: str) -> bool:
+    """Whether a source is an address. Raises ValueError for one of a protocol that is not read."""
+    match = ADDRESS.match(source)
+    if match and match[1].lower() not in SCHEMES:
+        raise ValueError(
+            f"{hide_password(source)}: this kind of address is not read; use one of "
+            + ", ".join(f"{scheme}://" for scheme in SCHEMES)
+        )
+    return match is not None
+
+
+def hide_password(address: str) -> str:
+    """The address without the name and password before its host."""
+    return re.sub(r"(://)[^/@]*@", r"\1", address)
+
+
+def name_address(address: str) -> str:
+    """A name for files: host and path, other characters replaced by underscores."""
+    parts = urlsplit(hide_password(address))
+    return re.sub(r"\W+", "_", f"{parts.netloc}{parts.path}").strip("_") or "stream"
+
+
+class LatestItems(Generic[Item]):
+    """The items of an iterator that a thread reads; the oldest are dropped if too many wait.
+
+    Iterating takes them in order, and then raises the error of the iterator, if any.
+    """
+
+    def __init__(self, items: Generator[Item, None, None], capacity: int):
+        self.items = items
+        self.capacity = capacity
+        self.dropped = 0
+        self.waiting: deque[Item] = deque()
+        self.changed = threading.Condition()
+        self.ended = False
+        self.error: Optional[BaseException] = None
+        self.thread = threading.Thread(target=self._read, name="stream", daemon=True)
+        self.thread.start()
+
+    def _read(self) -> None:
+        try:
+            with contextlib.closing(self.items):
+                for item in self.items:
+                    with self.changed:
+                        if self.ended:
+                            return
+                        if len(self.waiting) == self.capacity:
+                            self.waiting.popleft()
+                            self.dropped += 1
+                        self.waiting.append(item)
+                        self.changed.notify()
+        except BaseException as error:  # raised again where the items are taken
+            self.error = error
+        finally:
+            with self.changed:
+                self.ended = True
+                self.changed.notify()
+
+    def __iter__(self) -> Iterator[Item]:
+        while True:
+            with self.changed:
+                self.changed.wait_for(lambda: self.waiting or self.ended)
+                if not self.waiting:
+                    break
+                item = self.waiting.popleft()
+            yield item
+        if self.error is not None:
+            raise self.error
+
+    def close(self) -> None:
+        """Ends the iteration; the thread ends with the next item. From any thread."""
+        with self.changed:
+            self.ended = True
+            self.waiting.clear()
+            self.changed.notify()
