@@ -90,6 +90,8 @@ def main(
     if (stream or save) and (part or executor != PROCESSES):
         name = "--stream" if stream else "--save"
         raise ValueError(f"{name} reads in this process: --part and --executor do not go with it")
+    if stream and cam:
+        raise ValueError("--cam: a stream has no heat maps; leave one of both options out")
     reads_videos = bool(network.list_annotation_files(cfg))
     if not (stream and (videos[0].isdecimal() or is_address(videos[0]))):
         videos = list_videos(videos, SUFFIXES if reads_videos or stream else IMAGE_SUFFIXES)

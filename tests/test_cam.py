@@ -184,6 +184,8 @@ def test_settings_of_heat_maps_make_other_records(tmp_path):
         top=5,
         window=None,
         step=None,
+        threshold=0.0,
+        save=None,
         cam=False,
         cam_class=None,
     )

@@ -18,10 +18,11 @@ from mindspore import Tensor, nn
 
 from scripts.data.synthetic.motion_videos import write_video
 from utils.config import NetworkConfig
-from utils.evaluate.predict import DEFAULT_FPS, Head, Window
+from utils.evaluate.predict import Head, Window
 from utils.inference.load import load_checkpoint
 from utils.networks import CamCells, Network
 from utils.runtime import eager_mode
+from utils.video.reader import DEFAULT_FPS
 
 OPACITY = 0.5  # of the heat map over the frame
 RATES = (1.0, 30.0)  # smallest and largest number of frames per second of a video
