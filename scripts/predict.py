@@ -107,7 +107,7 @@ def main(
     )
     run_jobs = partial(run_on_cluster, settings, executor)
     if executor == PROCESSES:
-        run_jobs = settings.build_predictor().run_jobs
+        run_jobs = settings.build_runner().run_jobs
     result = write_predictions(
         videos, folder=folder, run_jobs=run_jobs, settings=settings.compute_digest(), part=part
     )

@@ -33,7 +33,8 @@ RESNET = "--model.arch=resnet18 --model.first_width=2"
 TSM = f"{RESNET} --data.segments=2 --run.device=CPU"
 TINY = "--model.first_width=8 --data.segments=2 --data.crop=32 --data.resize=40 --data.batch=4"
 TINY_X3D = "--data.scales=[32,32] --data.crop=32 --data.frames=4"
-RUN = ("train", "eval", "predict", "export", "run_standalone_train", "run_distribute_train")
+RUN = ("train", "eval", "predict", "export", "extract_features")
+RUN += ("run_standalone_train", "run_distribute_train")
 MEASURE = ("benchmark", "compare_step", "run_eval")
 # Scripts, a part of the command, arguments that make it small. A command gets those of all rows.
 SMALL = [

@@ -22,6 +22,7 @@ from utils.weights import checkpoint
 CHECK = "scripts/data/check_videos.py"
 PACK = "scripts/data/pack_videos.py"
 PREDICT = "scripts/predict.py"
+EXTRACT = "scripts/extract_features.py"
 VIDEOS = 48
 
 
@@ -205,3 +206,26 @@ def test_predictions_on_a_cluster_and_in_parts_equal_one_host(cluster, predict_a
     assert part.read_text().count("top") == VIDEOS / 2
     assert read_prediction(run_script(PREDICT, *arguments), out) == expected
     assert not part.exists()
+
+
+@pytest.mark.slow
+def test_features_on_a_cluster_and_in_parts_equal_one_host(cluster, predict_arguments, tmp_path):
+    """Bit for bit; also if two parts run at the same time and a worker is killed."""
+    expected = run_script(EXTRACT, *predict_arguments, f"--out={tmp_path / 'host'}")
+    assert expected.returncode == 1, expected.stderr
+    result = json.loads(expected.stdout.splitlines()[-1])
+    assert (result["features"][0], result["failed"]) == (VIDEOS - 1, 1)
+    files = read_files(tmp_path / "host")
+    assert sorted(files) == ["features.npy", "index.csv"]
+    out = tmp_path / "dask"
+    part = out / "features.part-1-of-1.jsonl"
+    done = run_and_kill_worker(cluster, part, EXTRACT, *predict_arguments, f"--out={out}")
+    assert done.stderr.count("error: ") == 1
+    assert read_files(out) == files
+    out = tmp_path / "parts"
+    command = [EXTRACT, *predict_arguments, f"--out={out}"]
+    processes = [start_script(*command, f"--part={number}/2") for number in (1, 2)]
+    statuses = sorted(process.wait() for process in processes)
+    assert statuses == [0, 1], "one of the parts has the broken video"
+    assert run_script(*command).returncode == 1
+    assert read_files(out) == files

@@ -37,6 +37,10 @@ class TSMHead(Head):
             size=self.cfg.test_crop,
         )
 
+    def group_by_clip(self, values: np.ndarray) -> np.ndarray:
+        """The views are those of the first crop of all clips, then of the second, ..."""
+        return values.reshape(self.crops, self.clips, *values.shape[1:]).swapaxes(0, 1)
+
     def preview_frames(self, views: np.ndarray) -> np.ndarray:
         """The first frame of each segment; for flow its x component in grey."""
         start = CENTER_CROP[self.crops] * self.clips

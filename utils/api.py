@@ -12,10 +12,7 @@ import functools
 import json
 import math
 import os
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
@@ -208,41 +205,20 @@ class Model:
         `workers` threads decode the next videos, at most one window of each, while the network
         computes.
         """
+        from utils.evaluate.predict import read_ahead
         from utils.video.reader import VideoError
 
         check_positive_integer(top, "top")
         check_positive_integer(workers, "workers")
         if isinstance(paths, (str, Path)):
             raise ValueError("predict_many takes several paths; predict takes one")
-        paths = iter(paths)
-        with ThreadPoolExecutor(workers) as pool:
-
-            def start(path: AnyPath) -> tuple[AnyPath, Iterator, Future]:
-                parts = self.read(path, window)
-                return path, parts, pool.submit(next, parts, None)
-
-            started = deque(map(start, islice(paths, workers)))
+        for path, parts in read_ahead(lambda path: self.read(path, window), paths, workers):
             try:
-                while started:
-                    path, parts, part = started.popleft()
-                    started.extend(map(start, islice(paths, 1)))
-                    try:
-                        results = list(self.score_ahead(pool, parts, part))
-                    except VideoError as error:
-                        yield path, error
-                    else:
-                        yield path, self.rank(results, top)
-            finally:
-                pool.shutdown(cancel_futures=True)
-
-    def score_ahead(
-        self, pool: ThreadPoolExecutor, parts: Iterator, part: Future
-    ) -> Iterator[list[np.ndarray]]:
-        """The probabilities of `part` and of `parts`, which the pool decodes one ahead."""
-        while part.result() is not None:
-            window, views = part.result()
-            part = pool.submit(next, parts, None)
-            yield self.score_window(window, views).probabilities
+                results = [self.score_window(*part).probabilities for part in parts]
+            except VideoError as error:
+                yield path, error
+            else:
+                yield path, self.rank(results, top)
 
     @shorten_errors(LINE)
     @runtime.guest()
@@ -260,28 +236,23 @@ class Model:
     def features(self, source: Source) -> np.ndarray:
         """The input of the classifier, float32: (N, C) for clips uint8 (N, ...) as in `scores`.
 
-        For the path of a video (C,): the mean over its test views; of several data sets, those of
-        the first. Raises VideoError for a video that cannot be read.
+        For the path of a video (C,): the mean over the test views of the whole video; of several
+        data sets, those of the first. Raises VideoError for a video that cannot be read.
         """
         import numpy as np
 
         if isinstance(source, (str, os.PathLike)):
-            parts = [self.compute_features(views[0]) for _, views in self.read(source)]
-            return np.concatenate(parts).mean(axis=0, dtype=np.float64).astype(np.float32)
+            ((_, views),) = self.read(source, window=0)
+            features = self.compute_features(views[0])
+            return features.mean(axis=0, dtype=np.float64).astype(np.float32)
         return self.compute_features(self.check_clips(source))
 
     @shorten_errors(LINE)
     @runtime.guest()
     def compute_features(self, clips: np.ndarray) -> np.ndarray:
-        """Passes of one size, as in `video_scores`."""
-        import numpy as np
+        from utils.evaluate.scores import view_features
 
-        from utils.evaluate.scores import pad_clips
-
-        size = self.scorer.batch or self.heads[0].clips_per_pass
-        parts = (clips[start : start + size] for start in range(0, len(clips), size))
-        features = [self.scorer.features(pad_clips(part, size)) for part in parts]
-        return np.concatenate(features)[: len(clips)]
+        return view_features(self.scorer, clips, self.heads[0].clips_per_pass)
 
     def check_clips(self, clips: np.ndarray) -> np.ndarray:
         """The clips; ValueError for an array that does not hold clips uint8 (N, ...)."""

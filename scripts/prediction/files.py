@@ -1,24 +1,22 @@
 """The videos of a prediction, and the files and tables of their records."""
 
-import contextlib
 import csv
 import json
 import os
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Callable, Optional
+from typing import Optional
 
+from scripts.executors.part_files import PartFiles, RunJobs, job_key
 from scripts.executors.process_pool import Part
 from scripts.prediction.records import Job
 from utils.evaluate.predict import PREDICTIONS, make_file_names
 from utils.files import open_replacement, report_write_errors, write_text
 from utils.messages import escape_control, format_line
-from utils.progress import Progress
 
-PART_FILE = f"{PREDICTIONS}.part-{{}}.jsonl"
 MAX_CLASS_NAME = 200  # characters of a class name in a table
 
 
@@ -49,7 +47,7 @@ def list_videos(names: Sequence[str], suffixes: Sequence[str]) -> list[str]:
 def write_predictions(
     videos: list[str],
     folder: Path,
-    run_jobs: Callable[[list[Job]], Iterator[tuple[Job, dict]]],
+    run_jobs: RunJobs[Job],
     settings: str = "",
     part: Optional[Part] = None,
 ) -> dict:
@@ -66,34 +64,17 @@ def write_predictions(
     with report_write_errors(folder, "--out"):
         folder.mkdir(parents=True, exist_ok=True)
         jobs = list(zip(videos, make_file_names(videos)))
-        keys = {job: job_key(settings, job) for job in (part.select(jobs) if part else jobs)}
-        earlier = read_part_files(folder)
-        ready = {job: earlier[key] for job, key in keys.items() if key in earlier}
-        missing = [job for job in keys if job not in ready]
+        keys = {job: job_key(settings, *job) for job in (part.select(jobs) if part else jobs)}
+        part_files = PartFiles(folder, PREDICTIONS, part)
         hidden = sys.stdout.isatty()  # there, a table for every video shows the progress
-        results = run_jobs(missing)
-        progress = Progress(len(missing), name="predicting", unit="videos", hidden=hidden)
-        file = part and folder / PART_FILE.format(part.file_name)
-        with (
-            open(file, "a") if file else contextlib.nullcontext() as notes,
-            contextlib.closing(progress),
-        ):
-            if notes:
-                notes.write("\n")  # ends a line that a kill has cut
-            for job in keys:
-                while job not in ready:
-                    other, ready[other] = next(results)
-                    progress.update()
-                    if notes:
-                        notes.write(f"{json.dumps([keys[other], ready[other]])}\n")
-                        notes.flush()
-                records.append(ready.pop(job))
-                if "error" not in records[-1]:
-                    print(format_table(records[-1]), flush=True)
-                    continue
-                errors.append(records[-1]["error"])
-                if len(videos) > 1:
-                    print(f"error: {errors[-1]}", file=sys.stderr)
+        for _, record in part_files.complete(keys, run_jobs, name="predicting", hidden=hidden):
+            records.append(record)
+            if "error" not in record:
+                print(format_table(record), flush=True)
+                continue
+            errors.append(record["error"])
+            if len(videos) > 1:
+                print(f"error: {errors[-1]}", file=sys.stderr)
         end = {"failed": len(errors), "out": str(folder)}
         end["seconds"] = round(time.monotonic() - start, 2)
         if part:
@@ -103,8 +84,7 @@ def write_predictions(
         lines = "".join(f"{json.dumps(record)}\n" for record in records)
         write_text(folder / f"{PREDICTIONS}.jsonl", lines)
         write_table(folder / f"{PREDICTIONS}.csv", records)
-        for file in folder.glob(PART_FILE.format("*")):
-            file.unlink()
+        part_files.delete()
     return {"predictions": records, **end}
 
 
@@ -128,22 +108,6 @@ def write_table(path: Path, records: Sequence[dict]) -> None:
                 row[f"label_{rank}"] = entry["label"]
                 row[f"probability_{rank}"] = entry["probability"]
             writer.writerow(row)
-
-
-def job_key(settings: str, job: Job) -> str:
-    """The settings, the job, and size and time of the video: a record is valid for one key."""
-    stat = os.stat(job[0])
-    return json.dumps([settings, *job, stat.st_size, stat.st_mtime_ns])
-
-
-def read_part_files(folder: Path) -> dict[str, dict]:
-    """{key: record}; skips a line that a kill has cut."""
-    records = {}
-    for path in sorted(folder.glob(PART_FILE.format("*"))):
-        for line in path.read_text().splitlines():
-            with contextlib.suppress(ValueError):
-                key, records[key] = json.loads(line)
-    return records
 
 
 def format_table(record: dict) -> str:

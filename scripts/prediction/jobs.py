@@ -1,4 +1,7 @@
-"""Predictions as jobs of a Dask cluster: each process of a worker loads the network once."""
+"""Predictions as jobs of a Dask cluster: each process of a worker loads the network once.
+
+`run_on_cluster` also runs the jobs of scripts/extract_features.py.
+"""
 
 import functools
 import hashlib
@@ -6,13 +9,28 @@ import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Protocol
 
+from scripts.executors.part_files import JobT
 from scripts.executors.process_pool import CrashError, run_all
-from scripts.prediction.records import Job, Predictor
+from scripts.prediction.records import Predictor
 from utils.api import build_model
 from utils.config import NetworkConfig
 from utils.networks import find_network
+
+
+class JobRunner(Protocol):
+    """Does jobs whose first value is the path of a video."""
+
+    def run_jobs(self, jobs: list) -> Iterator[tuple[Any, dict]]:
+        """The record of each job; that of a broken video has `video` and `error`."""
+
+
+class JobSettings(Protocol):
+    """What a worker needs to do the jobs of a command; it is pickled."""
+
+    def build_runner(self) -> JobRunner:
+        """Loads the network."""
 
 
 class PredictSettings(NamedTuple):
@@ -27,7 +45,7 @@ class PredictSettings(NamedTuple):
     window: Optional[float]
     step: Optional[float]
 
-    def build_predictor(self) -> Predictor:
+    def build_runner(self) -> Predictor:
         model = build_model(
             find_network(self.network),
             cfg=self.cfg,
@@ -46,24 +64,22 @@ class PredictSettings(NamedTuple):
 
 
 def run_on_cluster(
-    settings: PredictSettings, executor: str, jobs: list[Job]
-) -> Iterator[tuple[Job, dict]]:
-    """`Predictor.run_jobs` by an executor of `run_all`; a crashed job is a broken video."""
+    settings: JobSettings, executor: str, jobs: list[JobT]
+) -> Iterator[tuple[JobT, dict]]:
+    """`JobRunner.run_jobs` by an executor of `run_all`; a crashed job is a broken video."""
     data = pickle.dumps(settings)
-    results = run_all(
-        predict_video, jobs=[(data, job) for job in jobs], workers=1, executor=executor
-    )
+    results = run_all(run_job, jobs=[(data, job) for job in jobs], workers=1, executor=executor)
     for (_, job), result in results:
         crashed = isinstance(result, CrashError)
         yield job, {"video": job[0], "error": f"{job[0]}: {result}"} if crashed else result
 
 
-def predict_video(task: tuple[bytes, Job]) -> dict:
+def run_job(task: tuple[bytes, Any]) -> dict:
     data, job = task
-    ((_, record),) = load_predictor(data).run_jobs([job])
+    ((_, record),) = load_runner(data).run_jobs([job])
     return record
 
 
 @functools.lru_cache(1)
-def load_predictor(data: bytes) -> Predictor:
-    return pickle.loads(data).build_predictor()
+def load_runner(data: bytes) -> JobRunner:
+    return pickle.loads(data).build_runner()

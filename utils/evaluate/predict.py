@@ -5,21 +5,26 @@ those of the network's evaluation.
 """
 
 import abc
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import TYPE_CHECKING, Callable, NamedTuple, Optional, TypeVar
 
 import numpy as np
 
 from utils.data.class_names import find_class_names, read_class_names
-from utils.evaluate.scores import choose_clips_per_pass, video_scores
+from utils.evaluate.scores import choose_clips_per_pass, video_scores, view_features
 from utils.messages import escape_control
 from utils.video.reader import FrameReader
 
 if TYPE_CHECKING:
     from utils.inference.scorer import Scorer
 
+Item = TypeVar("Item")
+Part = TypeVar("Part")
 PREDICTIONS = "predictions"  # the files of all videos, PREDICTIONS.csv and PREDICTIONS.jsonl
 DEFAULT_FPS = 30.0  # of a video without a frame rate
 # Seconds: a longer video is divided into windows
@@ -76,6 +81,10 @@ class Head(abc.ABC):
         Views (V, 3, T, H, W) are the crops of the first clip, then of the second, ...
         """
         return views[self.crops // 2 :: self.crops].transpose(0, 2, 3, 4, 1)
+
+    def group_by_clip(self, values: np.ndarray) -> np.ndarray:
+        """Values (V, ...), one for each view, as (clips, crops, ...)."""
+        return values.reshape(self.clips, self.crops, *values.shape[1:])
 
     def find_names(self) -> Sequence[str]:
         """Class names without a file from the user; empty if there are none."""
@@ -181,6 +190,56 @@ def read_windows(
             head_frames = frames if len(chosen) == len(frames) else frames[chosen]
             views.append(head.make_views(head_frames, positions.reshape(indices.shape)))
         yield window, views
+
+
+def read_ahead(
+    read: Callable[[Item], Iterator[Part]], items: Iterable[Item], workers: int
+) -> Iterator[tuple[Item, Iterator[Part]]]:
+    """Each item, in order, with the parts of `read(item)`; an error is raised at its part.
+
+    `workers` threads read the first parts of the next items, and the next part of this one.
+    """
+    items = iter(items)
+    with ThreadPoolExecutor(workers) as pool:
+
+        def start(item: Item) -> tuple[Item, Iterator[Part], Future]:
+            parts = read(item)
+            return item, parts, pool.submit(next, parts, None)
+
+        def follow(parts: Iterator[Part], part: Future) -> Iterator[Part]:
+            while part.result() is not None:
+                value = part.result()
+                part = pool.submit(next, parts, None)
+                yield value
+
+        started = deque(map(start, islice(items, workers)))
+        try:
+            while started:
+                item, parts, part = started.popleft()
+                started.extend(map(start, islice(items, 1)))
+                yield item, follow(parts, part)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+Span = tuple[float, float]  # start and end in seconds
+
+
+def compute_features(
+    scorer: "Scorer", head: Head, window: Window, views: np.ndarray, per: str
+) -> tuple[list[Span], np.ndarray]:
+    """The spans and features float32 (N, C) of the rows of a window.
+
+    `per` clip: a row for each temporal clip, the mean over its crops; else one, the mean over all
+    views.
+    """
+    features = view_features(scorer, views, head.clips_per_pass).astype(np.float64)
+    if per != "clip":
+        return [window.span], features.mean(axis=0, keepdims=True).astype(np.float32)
+    indices = window.start + head.frame_indices(window).reshape(head.clips, -1)
+    fps = window.fps or DEFAULT_FPS
+    spans = [(int(clip.min()) / fps, int(clip.max() + 1) / fps) for clip in indices]
+    return spans, head.group_by_clip(features).mean(axis=1).astype(np.float32)
 
 
 def read_forward(source: FrameReader, needed: Sequence[np.ndarray]) -> Iterator[np.ndarray]:

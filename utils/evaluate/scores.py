@@ -1,6 +1,7 @@
 """Scores of videos: forward passes over all views of a batch, and the mean over the views."""
 
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,20 +26,42 @@ def video_scores(scorer: "Scorer", clips: np.ndarray, clips_per_pass: int = 0) -
     Raises ValueError, with the file of the network, for scores that are NaN or infinite.
     """
     n, views = clips.shape[:2]
-    size = scorer.batch or clips_per_pass
-    size = size or choose_clips_per_pass(n, views, device=scorer.device)
+    size = clips_per_pass or choose_clips_per_pass(n, views, device=scorer.device)
     flat = clips.reshape(n * views, *clips.shape[2:])
-    parts = (pad_clips(flat[start : start + size], size) for start in range(0, len(flat), size))
-    scores = scorer.run_passes(parts)[: len(flat)].astype(np.float64)
+    scores = scorer.run_passes(cut_passes(scorer, flat, size))[: len(flat)].astype(np.float64)
     scores = scores.reshape(n, -1, scores.shape[-1])  # (N, V, classes) or (N, V * T, classes)
     means = scores.mean(axis=1).astype(np.float32)
-    if not np.isfinite(means).all():
-        count = n - np.isfinite(means).all(axis=1).sum()
-        raise ValueError(
-            f"{scorer.name} gives scores that are NaN or infinite, for "
-            f"{count} of {n} videos; its weights are damaged, or its training has diverged"
-        )
+    check_finite(scorer, means, "scores")
     return means
+
+
+def view_features(scorer: "Scorer", views: np.ndarray, clips_per_pass: int = 0) -> np.ndarray:
+    """The views (V, ...) of one video to features float32 (V, C).
+
+    `clips_per_pass` is as in `video_scores`. Raises ValueError for features that are NaN or
+    infinite, or if the network is in a file without features.
+    """
+    size = clips_per_pass or choose_clips_per_pass(1, len(views), device=scorer.device)
+    features = [scorer.features(clips) for clips in cut_passes(scorer, views, size)]
+    values = np.concatenate(features)[: len(views)]
+    check_finite(scorer, values.reshape(1, -1), "features")
+    return values
+
+
+def cut_passes(scorer: "Scorer", clips: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    """The clips of each pass: `scorer.batch` if that is fixed, else `size`; the last is padded."""
+    size = scorer.batch or size
+    return (pad_clips(clips[start : start + size], size) for start in range(0, len(clips), size))
+
+
+def check_finite(scorer: "Scorer", values: np.ndarray, what: str) -> None:
+    """Raises ValueError, with the file of the network, for videos (N, ...) with bad numbers."""
+    if not np.isfinite(values).all():
+        count = len(values) - np.isfinite(values).all(axis=1).sum()
+        raise ValueError(
+            f"{scorer.name} gives {what} that are NaN or infinite, for {count} of "
+            f"{len(values)} videos; its weights are damaged, or its training has diverged"
+        )
 
 
 def choose_clips_per_pass(videos: int, *views: int, device: str) -> int:

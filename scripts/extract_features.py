@@ -1,0 +1,89 @@
+"""Writes the features of videos (for resnet50: images): the input of the network's classifier.
+
+    python scripts/extract_features.py --config_path Y --checkpoint_path C SOURCE [...] --out DIR
+        [--per video|clip|window] [--window SECONDS] [--step SECONDS]
+        [--executor processes|dask:ADDRESS] [--part I/N] [--section.key=value ...]
+
+SOURCE is an annotation file (.txt or .csv), or videos and folders of videos. --per video, the
+default: one row for each video, the mean over all test views of the config file; clip: one row for
+each temporal clip, the mean over its crops; window: one row for each window, as in predict.py.
+
+Writes `features.npy`, float32 (N, C), and `index.csv`: path, start, end (seconds) and label of each
+row, in the order of the source. Label is empty if SOURCE is no list. A command that was killed
+continues when it is started again. The last line of stdout is one JSON object: features (N and C),
+videos, failed, out, seconds. Exit status 1 if some of the videos could not be read; they have no
+row. 2 if none could.
+
+`--executor dask:ADDRESS` works on a Dask cluster; else this process works. `--part I/N` does part I
+of N, from 1 to N; then the command without `--part` joins the parts. Docs: docs/features.md.
+"""
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Literal, Optional
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from utils.runtime import prepare_process
+
+prepare_process()
+
+from scripts.data.integrity import SUFFIXES
+from scripts.executors.process_pool import PROCESSES, Executor, PartOption
+from scripts.features.files import choose_head, find_list, list_items, read_items, write_features
+from scripts.features.jobs import FeatureSettings
+from scripts.predict import IMAGE_SUFFIXES
+from utils import cli, log
+from utils.config import NetworkConfig
+from utils.networks import Network
+from utils.runtime import Runtime
+
+
+def main(
+    network: Network,
+    cfg: NetworkConfig,
+    source: list[str],
+    *,
+    checkpoint_path: str,
+    out: Path,
+    per: Literal["video", "clip", "window"] = "video",
+    window: Optional[cli.NonNegativeFloat] = None,
+    step: Optional[cli.NonNegativeFloat] = None,
+    executor: Executor = PROCESSES,
+    part: Optional[PartOption] = None,
+) -> int:
+    if step == 0:
+        raise ValueError("--step must be above 0 seconds; without it, windows follow each other")
+    if per != "window" and (window is not None or step is not None):
+        raise ValueError("--window and --step go with --per window")
+    log.start_log(Runtime())
+    files = network.list_annotation_files(cfg)
+    path = find_list(network, cfg, source)
+    if path:
+        items = read_items(path, files, cfg)
+    else:
+        items = list_items(source, SUFFIXES if files else IMAGE_SUFFIXES)
+    settings = FeatureSettings(
+        network.name,
+        cfg=cfg,
+        checkpoint_path=checkpoint_path,
+        head=choose_head(path, network.build_heads(cfg)),
+        listed=path is not None,
+        per=per,
+        window=window,
+        step=step,
+    )
+    result = write_features(
+        items,
+        folder=out,
+        run_jobs=partial(settings.run_jobs, executor),
+        settings=settings.compute_digest(),
+        part=part,
+    )
+    log.print_result(result, Runtime())
+    return 1 if result["failed"] else 0
+
+
+if __name__ == "__main__":
+    cli.run_for_network(main, __doc__)

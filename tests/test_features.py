@@ -1,0 +1,587 @@
+"""Features: of golden cases, of files and engines, and scripts/extract_features.py."""
+
+import base64
+import csv
+import json
+import os
+import shutil
+import signal
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mindspore import Tensor, nn
+from PIL import Image
+
+from scripts.data.synthetic.motion_videos import draw_sets
+from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
+from scripts.executors.process_pool import Part
+from scripts.features.files import (
+    Item,
+    choose_head,
+    find_list,
+    list_items,
+    read_items,
+    write_features,
+)
+from tests.helpers import (
+    assert_one_line_error,
+    load_smoke_config,
+    read_result,
+    save_random_weights,
+    start_script,
+)
+from tests.test_export import TOYS, build_toy, export_toy
+from tests.test_predict import TINY, load_toy_config
+from utils.config import ROOT
+from utils.data.annotation_file import Record
+from utils.evaluate.predict import split_into_windows
+from utils.export import export
+from utils.inference import mindir, onnx
+from utils.inference.load import load_checkpoint
+from utils.inference.onnx import OnnxScorer
+from utils.inference.scorer import CellScorer
+from utils.networks import find_network
+from utils.runtime import Runtime, eager_mode
+from utils.testing.golden import load_case, record_activations
+from utils.tests.parity import make_clip
+
+EXTRACT = "scripts/extract_features.py"
+SMALL_CASES = {
+    "resnet50": "resnet50_small",
+    "tsm": "tsm_r50_8f_small",
+    "x3d": "x3d_s_small",
+    "mvit_multi": "mvit_v2_small",
+}
+CLASSIFIERS = {
+    "resnet50": "fc",
+    "tsm": "new_fc",
+    "x3d": "head.projection",
+    "mvit_multi": "head.projection",
+}
+
+
+@pytest.mark.parametrize("network", SMALL_CASES)
+def test_features_equal_the_activation_that_the_original_recorded(network):
+    """And the original's classifier maps them to the original's raw scores."""
+    case = load_case(ROOT / network / "tests" / "golden" / f"{SMALL_CASES[network]}.json")
+    net = find_network(network).build_golden_case(case).build_model()
+    clip = make_clip(case)
+    with eager_mode():
+        *outputs, features = (output.asnumpy() for output in net(clip, True))
+        scores = net(clip)
+    scores = scores if isinstance(scores, tuple) else (scores,)
+    for output, score in zip(outputs, scores, strict=True):
+        np.testing.assert_array_equal(output, score.asnumpy())
+    point, recorded = choose_recorded(network, case)
+    if network == "tsm":  # the frames of each clip
+        frames = record_activations(net, ["base_model"], clip.asnumpy())["base_model"]
+        np.testing.assert_allclose(features, frames.reshape(2, 8, -1).mean(1), rtol=1e-6, atol=1e-7)
+        assert_recorded(frames, recorded)
+    elif network == "mvit_multi":  # all tokens of each clip, the class token first
+        tokens = record_activations(net, [point], clip.asnumpy())[point]
+        np.testing.assert_array_equal(features, tokens[:, 0])
+        assert_recorded(tokens, recorded)
+        assert np.abs(features[0, :8] - recorded["first"]).max() < 1e-3 * recorded["std"]
+    else:
+        assert_recorded(features, recorded)
+    classifier = dict(net.cells_and_names())[CLASSIFIERS[network]]
+    raw = features @ classifier.weight.asnumpy().T + classifier.bias.asnumpy()
+    expected = np.array(case["eval"]["logits"])
+    assert np.abs(raw - expected).max() <= 1e-4 * np.ptp(expected)
+
+
+def choose_recorded(network: str, case: dict) -> tuple[str, dict]:
+    """The name and the numbers of the recorded activation that is the classifier's input."""
+    points = {"resnet50": "avgpool", "tsm": "base_model.avgpool", "x3d": "head.lin_5_relu"}
+    point = points.get(network, "norm")
+    return point, case["eval"]["taps"][point]
+
+
+def assert_recorded(values: np.ndarray, recorded: dict) -> None:
+    """Within the limits of `assert_activations`."""
+    assert values.size == np.prod(recorded["shape"])
+    assert abs(values.mean() - recorded["mean"]) < 1e-4 * recorded["std"]
+    assert abs(values.std() - recorded["std"]) < 1e-4 * recorded["std"]
+    assert np.abs(values.reshape(-1)[:8] - recorded["first"]).max() < 1e-3 * recorded["std"]
+
+
+def test_features_of_a_larger_clip_of_x3d_are_the_mean_over_its_positions():
+    case = load_case(ROOT / "x3d" / "tests" / "golden" / "x3d_s_small.json")
+    net = find_network("x3d").build_golden_case(case).build_model()
+    clip = make_clip(case["eval_large"])
+    with eager_mode():
+        features = net(clip, True)[-1].asnumpy()
+    maps = record_activations(net, ["head.lin_5_relu"], clip.asnumpy())["head.lin_5_relu"]
+    assert maps[0, 0].size > 1
+    np.testing.assert_allclose(features, maps.reshape(*maps.shape[:2], -1).mean(2), rtol=1e-5)
+
+
+@pytest.mark.parametrize("consensus", ["avg", "identity"])
+@pytest.mark.parametrize("dropout", [0, 0.5])
+def test_a_classifier_in_the_trunk_of_tsm_takes_the_same_features(dropout, consensus):
+    net = build_toy("tsm", {**TOYS["tsm"][1], "dropout": dropout, "consensus": consensus}, "O0")
+    clips = Tensor(np.random.RandomState(1).randint(0, 256, (2, 4, 3, 32, 32)).astype(np.uint8))
+    with eager_mode():
+        scores, features = (output.asnumpy() for output in net(clips, True))
+    classifier = net.new_fc if dropout else net.base_model.fc
+    raw = features @ classifier.weight.asnumpy().T + classifier.bias.asnumpy()
+    scores = scores.mean(1) if consensus == "identity" else scores
+    np.testing.assert_allclose(raw, scores, rtol=1e-4, atol=1e-5)
+
+
+def test_features_at_a_lower_precision_are_float32_and_close():
+    name, arguments, clip = TOYS["mvit_multi"]
+    clips = np.random.RandomState(1).randint(0, 256, (2, *clip)).astype(np.uint8)
+    half, full = (
+        CellScorer(build_toy(name, arguments, level)).features(clips) for level in ("O2", "O0")
+    )
+    assert half.dtype == full.dtype == np.float32
+    assert 0 < np.abs(half - full).max() <= 1e-2 * np.ptp(full)
+
+
+@pytest.mark.parametrize("name", ["tsm", pytest.param("mvit_multi", marks=pytest.mark.slow)])
+def test_a_mindir_has_features_if_they_are_exported(name, tmp_path):
+    """The file gives the scores as before."""
+    network, arguments, clip = TOYS[name]
+    result = export_toy(TOYS[name], tmp_path / "net", "mindir", outputs="scores,features")
+    assert [output["name"] for output in result["outputs"]] == ["scores", "features"]
+    assert [output["shape"][0] for output in result["outputs"]] == [2, 2]
+    assert result["relative_difference"] < 1e-6
+    expected = CellScorer(build_toy(network, arguments, "O0"))
+    clips = np.random.RandomState(1).randint(0, 256, (1, *clip)).astype(np.uint8)
+    classes = result["outputs"][0]["shape"][1]
+    scorer = mindir.MindirScorer(tmp_path / "net.mindir", (2, *clip), classes)
+    for actual, value in (
+        (scorer(clips), expected(clips)),
+        (scorer.features(clips), expected.features(clips)),
+    ):
+        np.testing.assert_allclose(actual, value, rtol=0, atol=1e-5 * np.ptp(value))
+
+
+def test_a_file_without_features_says_how_to_get_them(tmp_path):
+    export_toy(TOYS["tsm"], tmp_path / "net", "onnx")
+    shape, classes, _ = onnx.read_description(tmp_path / "net.onnx")
+    scorer = OnnxScorer(tmp_path / "net.onnx", engine="openvino", classes=classes, shape=shape)
+    clips = np.zeros((2, *TOYS["tsm"][2]), np.uint8)
+    assert scorer(clips).shape == (2, 5)
+    with pytest.raises(ValueError, match="net.onnx has no features; export it again with --outp"):
+        scorer.features(clips)
+
+
+class Linear(nn.Cell):
+    """Scores of features that are the clip."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Dense(3, 2)
+
+    def construct(self, clip, with_features=False):
+        return (self.fc(clip), clip) if with_features else self.fc(clip)
+
+
+def test_features_that_differ_are_not_written(tmp_path, monkeypatch):
+    """The scores of the file are right; its features are wrong for the second batch."""
+    options = {"format": "mindir", "batch": 0, "input": "float32", "outputs": "scores,features"}
+    checked = export.check_options(2, target=tmp_path / "net", **options)
+    spec = export.ExportSpec((3,), "scores")
+    net = Linear()
+    run_mindir = export.run_mindir
+    write = partial(export.export, lambda level: net, spec=spec, options=checked, network="tsm")
+    result = write()
+    assert [output["shape"] for output in result["outputs"]] == [[None, 2], [None, 3]]
+    (tmp_path / "net.mindir").unlink()
+
+    def run(file, batches):
+        first, (scores, features) = run_mindir(file, batches)
+        return [first, [scores, features + np.float32(1)]]
+
+    monkeypatch.setattr(export, "run_mindir", run)
+    with pytest.raises(RuntimeError, match="differ from the network by .* spread of its features"):
+        write()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture(scope="module")
+def weights(tiny_args, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("weights") / "net.ckpt"
+    return save_random_weights(load_toy_config(tiny_args), path, "tsm")
+
+
+@pytest.fixture
+def arguments(tiny_args, weights) -> list:
+    return [*tiny_args, "--checkpoint_path", weights]
+
+
+def read_index(folder: Path) -> list[list[str]]:
+    heading, *rows = csv.reader((folder / "index.csv").read_text().splitlines())
+    assert heading == ["path", "start", "end", "label"]
+    return rows
+
+
+def read_both(folder: Path) -> tuple[bytes, bytes]:
+    """The bytes of features.npy and index.csv, if there is no other file."""
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == [".lock", "features.npy", "index.csv"]
+    return (folder / "features.npy").read_bytes(), (folder / "index.csv").read_bytes()
+
+
+def test_rows_are_means_over_the_views_of_an_evaluation(
+    arguments, weights, tiny_args, data_root, run_here, tmp_path
+):
+    """For each video of the list, for each of its clips, and for each window."""
+    cfg = load_toy_config(tiny_args)
+    network = find_network("tsm")
+    rows = network.build_eval_rows(cfg, Runtime())[0]
+    scorer = CellScorer(load_checkpoint(network, cfg=cfg, path=str(weights), level="O0"))
+    views = [rows[index][0] for index in range(len(rows.records))]  # (crops * clips, ...) each
+    expected = np.stack([[scorer.features(view[None])[0] for view in video] for video in views])
+    lines = [line.rsplit(" ", 1) for line in (data_root / "test.txt").read_text().splitlines()]
+    source = data_root / "test.txt"
+    results = {}
+    for per in ("video", "clip", "window"):
+        out = tmp_path / per
+        more = ["--window=0.5", "--step=0.25"] if per == "window" else []
+        done = run_here(EXTRACT, *arguments, source, f"--per={per}", f"--out={out}", *more)
+        result = read_result(done)
+        results[per] = np.load(out / "features.npy", mmap_mode="r")
+        assert isinstance(results[per], np.memmap)
+        assert results[per].dtype == np.float32
+        assert result["features"] == [*results[per].shape]
+        assert (result["videos"], result["failed"], result["out"]) == (8, 0, str(out))
+        assert sorted(path.name for path in out.iterdir()) == [".lock", "features.npy", "index.csv"]
+    np.testing.assert_allclose(results["video"], expected.mean(1), atol=1e-6)
+    index = read_index(tmp_path / "video")
+    assert [[row[0], row[3]] for row in index] == lines
+    clips = expected.reshape(8, 3, 2, -1).mean(1)  # the views of TSM: 3 crops of 2 clips
+    assert np.abs(clips[:, 0] - clips[:, 1]).max() > 1e-3
+    np.testing.assert_allclose(results["clip"], clips.reshape(16, -1), atol=1e-6)
+    assert [row[::3] for row in read_index(tmp_path / "clip")] == [
+        row for row in lines for _ in "ab"
+    ]
+    windows = read_index(tmp_path / "window")
+    spans = []
+    for record in rows.records:
+        with network.open_frames(cfg, record.path) as video:
+            spans += [window.span for window in split_into_windows(video, 0.5, 0.25)]
+    assert [[float(time) for time in row[1:3]] for row in windows] == [
+        pytest.approx(span, abs=1e-3) for span in spans
+    ]
+    assert len(windows) == len(results["window"]) > 16
+
+
+class CountedJobs:
+    """Replaces a network: a row for each video; stops with an error after `limit` of them."""
+
+    def __init__(self, limit: int = 1000):
+        self.limit = limit
+        self.done: list[str] = []
+
+    def __call__(self, jobs: list[Record]):
+        for job in jobs:
+            if len(self.done) == self.limit:
+                raise RuntimeError("killed")
+            self.done.append(job.path)
+            if job.path.endswith("broken.mp4"):
+                yield job, {"video": job.path, "error": f"{job.path}: it is broken"}
+                continue
+            values = np.full((2, 3), len(job.path) / 8, "<f4")
+            data = base64.b64encode(values.tobytes()).decode()
+            times = [["0.000", "1.000"], ["1.000", "2.000"]]
+            yield job, {"times": times, "width": 3, "features": data}
+
+
+@pytest.fixture
+def items(tmp_path) -> list[Item]:
+    """Seven videos; the last one is the second one again, with another label."""
+    (tmp_path / "in").mkdir()
+    paths = [tmp_path / "in" / f"{'x' * k}.mp4" for k in (4, 2, 3, 1, 6, 5)]
+    for path in paths:
+        path.write_text("video")
+    lines = enumerate([*paths, paths[1]], 1)
+    return [Item(Record(str(p), None, k, k), f"{p.name}", str(k)) for k, p in lines]
+
+
+@pytest.fixture
+def whole(items, tmp_path) -> tuple[bytes, bytes]:
+    write_features(items, folder=tmp_path / "whole", run_jobs=CountedJobs(), settings="a")
+    return read_both(tmp_path / "whole")
+
+
+def test_rows_are_in_the_order_of_the_source(items, whole, tmp_path):
+    values = np.load(tmp_path / "whole" / "features.npy")
+    paths = [item.path for item in items for _ in range(2)]
+    assert [row[0] for row in read_index(tmp_path / "whole")] == paths
+    assert [row[3] for row in read_index(tmp_path / "whole")] == [*"11223344556677"]
+    expected = [len(item.record.path) / 8 for item in items for _ in range(2)]
+    np.testing.assert_array_equal(values, np.repeat(np.float32(expected)[:, None], 3, axis=1))
+
+
+def test_a_command_that_was_stopped_computes_no_video_twice(items, whole, tmp_path):
+    """Nor does it leave an incomplete array; a line that was cut is computed again.
+
+    The seventh line names the second video again.
+    """
+    out = tmp_path / "out"
+    first = CountedJobs(4)
+    with pytest.raises(RuntimeError, match="killed"):
+        write_features(items, folder=out, run_jobs=first, settings="a")
+    part = out / "features.part-1-of-1.jsonl"
+    assert {path.name for path in out.iterdir()} == {part.name, ".lock"}
+    part.write_bytes(part.read_bytes()[:-20])
+    (out / "features.npy.tmp").write_bytes(b"of a killed process")
+    second = CountedJobs()
+    write_features(items, folder=out, run_jobs=second, settings="a")
+    assert first.done[:3] + second.done == [item.record.path for item in items[:6]]
+    assert read_both(out) == whole
+
+
+def test_other_settings_and_changed_videos_are_computed_again(items, tmp_path):
+    out = tmp_path / "out"
+    for k, settings in enumerate("aab"):
+        jobs = CountedJobs()
+        write_features(items, folder=out, run_jobs=jobs, settings=settings, part=Part(1, 2))
+        assert len(jobs.done) == (0 if k == 1 else 4)
+    Path(items[2].record.path).write_text("another video")
+    jobs = CountedJobs()
+    write_features(items, folder=out, run_jobs=jobs, settings="b", part=Part(1, 2))
+    assert jobs.done == [items[2].record.path]
+
+
+def test_parts_are_joined(items, whole, tmp_path):
+    """The last command also computes what a part has left."""
+    out = tmp_path / "out"
+    for number, limit in ((2, 1000), (3, 1), (1, 1000)):
+        run = partial(write_features, items, out, CountedJobs(limit), "a", Part(number, 3))
+        if limit == 1:
+            with pytest.raises(RuntimeError, match="killed"):
+                run()
+        else:
+            assert run()["part"] == f"{number}/3"
+    jobs = CountedJobs()
+    result = write_features(items, folder=out, run_jobs=jobs, settings="a")
+    assert (result["features"], result["videos"]) == ([14, 3], 7)
+    assert jobs.done == [items[5].record.path]
+    assert read_both(out) == whole
+
+
+def test_a_second_process_in_one_folder_is_refused_and_loses_nothing(items, whole, tmp_path):
+    """Different parts may run at the same time, but the same part only once, and no joining."""
+    out = tmp_path / "out"
+    words = "--out: another process writes into .*out; wait for it, or use another folder"
+
+    def refuse(part) -> None:
+        with pytest.raises(ValueError, match=words):
+            write_features(items, folder=out, run_jobs=CountedJobs(), settings="a", part=part)
+
+    class Interrupted(CountedJobs):
+        """While a process computes its second video, others start."""
+
+        def __init__(self, refused: list, accepted: list):
+            super().__init__()
+            self.refused = refused
+            self.accepted = accepted
+
+        def __call__(self, jobs: list[Record]):
+            for count, result in enumerate(super().__call__(jobs)):
+                if count == 1:
+                    for part in self.refused:
+                        refuse(part)
+                    for part in self.accepted:
+                        write_features(items, out, CountedJobs(), "a", part)
+                yield result
+
+    jobs = Interrupted([Part(1, 2), None], [Part(2, 2)])
+    write_features(items, folder=out, run_jobs=jobs, settings="a", part=Part(1, 2))
+    jobs = CountedJobs()
+    write_features(items, folder=out, run_jobs=jobs, settings="a")
+    assert not jobs.done
+    assert read_both(out) == whole
+    jobs = Interrupted([Part(1, 2), None], [])
+    write_features(items, folder=out, run_jobs=jobs, settings="b")
+    assert read_both(out) == whole
+
+
+def test_a_broken_video_is_named_and_has_no_row(items, tmp_path, capsys):
+    broken = tmp_path / "in" / "broken.mp4"
+    broken.write_text("")
+    bad = Item(Record(str(broken), None, 0, 9), "broken.mp4", "0")
+    out = tmp_path / "out"
+    run = partial(write_features, folder=out, run_jobs=CountedJobs(), settings="a")
+    result = run([items[0], bad, items[1]])
+    assert (result["features"], result["videos"], result["failed"]) == ([4, 3], 3, 1)
+    assert capsys.readouterr().err.splitlines()[-1] == f"error: {broken}: it is broken"
+    assert [row[0] for row in read_index(out)] == ["xxxx.mp4"] * 2 + ["xx.mp4"] * 2
+    before = read_both(out)
+    with pytest.raises(ValueError, match="none of the videos was read"):
+        run([bad])
+    assert read_both(out) == before
+
+
+def test_a_table_is_missing_while_the_array_is_of_another_run(items, tmp_path, monkeypatch):
+    """A process that is killed between both files leaves no pair of two runs."""
+    out = tmp_path / "out"
+    write_features(items, folder=out, run_jobs=CountedJobs(), settings="a")
+    replace = os.replace
+
+    def stop(source, target) -> None:
+        replace(source, target)
+        if Path(target).name == "features.npy":
+            raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", stop)
+        with pytest.raises(RuntimeError, match="killed"):
+            write_features(items[:2], folder=out, run_jobs=CountedJobs(), settings="a")
+    assert not (out / "index.csv").exists()
+    jobs = CountedJobs()
+    write_features(items[:2], folder=out, run_jobs=jobs, settings="a")
+    assert not jobs.done
+    assert len(read_index(out)) == len(np.load(out / "features.npy")) == 4
+
+
+def test_a_source_is_one_list_or_videos_and_folders(data_root, tmp_path):
+    tsm = find_network("tsm")
+    cfg = load_smoke_config("tsm", f"data.root={data_root}")
+    source = [str(data_root / "test.txt")]
+    assert find_list(tsm, cfg, source) == data_root / "test.txt"
+    assert find_list(tsm, cfg, [str(data_root / "videos")]) is None
+    with pytest.raises(ValueError, match=r"SOURCE: the list .*test.txt must be the only one"):
+        find_list(tsm, cfg, [*source, "a.mp4"])
+    images = find_network("resnet50")
+    with pytest.raises(ValueError, match="SOURCE: resnet50 reads images or folders of images"):
+        find_list(images, load_smoke_config("resnet50"), source)
+    items = list_items([str(data_root / "videos" / "test")], (".mp4",))
+    assert [item.label for item in items] == [""] * 8
+    other = tmp_path / "own.txt"  # of a data set with more classes, below the same data.root
+    lines = (data_root / "test.txt").read_text().splitlines()
+    other.write_text("".join(f"{line}00\n" for line in lines))
+    files = tsm.list_annotation_files(cfg)
+    labels = [item.label for item in read_items(other, files, cfg)]
+    own = read_items(Path(source[0]), files, cfg)
+    assert labels == [str(100 * int(item.label)) for item in own]
+
+
+def test_the_list_of_a_data_set_chooses_its_views(tmp_path):
+    draw_sets(tmp_path, train_per_motion=1, test_per_motion=1, seed=1)
+    network = find_network("mvit_multi")
+    cfg = load_smoke_config("mvit_multi", f"data.root={tmp_path}")
+    heads = network.build_heads(cfg)
+    assert len(heads) > 1
+    for k, settings in enumerate(cfg.data.sets):
+        path = tmp_path / settings.lists / "test.csv"
+        assert choose_head(path, heads) == k
+        items = read_items(path, network.list_annotation_files(cfg), cfg)
+        assert items[0].record.path == str(tmp_path / settings.videos / items[0].path)
+    assert choose_head(tmp_path / "own.csv", heads) == choose_head(None, heads) == 0
+
+
+def test_wrong_options_are_one_line(arguments, weights, data_root, run_here, tmp_path):
+    command = [*arguments, data_root / "test.txt", f"--out={tmp_path / 'out'}"]
+    for more, words in (
+        (["--window=1"], "--window and --step go with --per window"),
+        (["--per=window", "--step=0"], "--step must be above 0 seconds"),
+        (["--per=frame"], "--per"),
+        (["--data.root=/none"], "bad lines"),
+    ):
+        assert_one_line_error(run_here(EXTRACT, *command, *more), words)
+    assert not (tmp_path / "out").exists()
+
+
+def save_toy(network: str, root: Path, folder: Path) -> list:
+    """The arguments of a command for a toy network with random weights."""
+    settings = [f"data.root={root}", "run.engine=mindspore", *TINY[network].split()]
+    cfg = load_smoke_config(network, *settings)
+    weights = save_random_weights(cfg, folder / "net.ckpt", network)
+    yaml = ROOT / network / "configs" / f"{network}_smoke.yaml"
+    words = [f"--config_path={yaml}", *(f"--{setting}" for setting in settings)]
+    return [*words, "--checkpoint_path", weights]
+
+
+@pytest.mark.parametrize("engine", ["mindspore", "openvino"])
+@pytest.mark.parametrize("network", ["x3d", "mvit_multi"])
+@pytest.mark.slow
+def test_videos_of_every_network_have_rows(network, engine, data_root, run_here, tmp_path):
+    """The mean of the rows of the clips is the row of the video."""
+    root = data_root
+    if network == "mvit_multi":
+        root = tmp_path / "sets"
+        draw_sets(root, train_per_motion=1, test_per_motion=1, seed=1)
+    arguments = [*save_toy(network, root, tmp_path), f"--run.engine={engine}"]
+    videos = sorted(root.rglob("*.mp4"))[:3]
+    values = {}
+    for per in ("video", "clip"):
+        out = tmp_path / per
+        read_result(run_here(EXTRACT, *arguments, *videos, f"--per={per}", f"--out={out}"))
+        values[per] = np.load(out / "features.npy")
+    assert values["video"].shape == (3, 2048 if network == "x3d" else 16)
+    clips = values["clip"].reshape(3, -1, values["clip"].shape[1])
+    np.testing.assert_allclose(clips.mean(1), values["video"], rtol=1e-4, atol=1e-6)
+    assert np.abs(values["video"][0] - values["video"][1]).max() > 1e-4
+
+
+def test_images_have_rows(run_here, tmp_path):
+    """An image has no times; a damaged one is named, and the exit status is 1."""
+    for name in PATTERNS[:3]:
+        image = Image.fromarray(draw_image(name, np.random.RandomState(0))).resize((80, 61))
+        (tmp_path / "in").mkdir(exist_ok=True)
+        image.save(tmp_path / "in" / f"{name}.png")
+    damaged = tmp_path / "in" / "zz.png"
+    damaged.write_bytes(b"no image")
+    command = [*save_toy("resnet50", tmp_path, tmp_path), tmp_path / "in"]
+    done = run_here(EXTRACT, *command, f"--out={tmp_path / 'out'}")
+    assert done.returncode == 1, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["features"][0] == 3
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error")]
+    assert str(damaged) in line
+    paths = [str(tmp_path / "in" / f"{name}.png") for name in sorted(PATTERNS[:3])]
+    assert read_index(tmp_path / "out") == [[path, "", "", ""] for path in paths]
+    assert np.ptp(np.load(tmp_path / "out" / "features.npy"), axis=0).max() > 1e-3
+
+
+@pytest.mark.slow
+def test_a_killed_process_continues(arguments, videos_of_one, tmp_path):
+    """At several moments, as `kill -9` does it."""
+    out = tmp_path / "out"
+    command = [EXTRACT, *arguments, videos_of_one]
+    whole = start_script(*command, f"--out={tmp_path / 'whole'}")
+    whole.communicate()
+    part = out / "features.part-1-of-1.jsonl"
+    finished: list[str] = []
+    for count in (3, 9):
+        process = start_script(*command, f"--out={out}")
+        while not part.exists() or part.read_text().count("width") < count:
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        lines = part.read_text().splitlines()
+        assert lines[: len(finished)] == finished  # none is computed again
+        finished = lines
+    process = start_script(*command, f"--out={out}")
+    process.communicate()
+    assert process.returncode == 0
+    assert read_both(out) == read_both(tmp_path / "whole")
+
+
+@pytest.fixture(scope="module")
+def videos_of_one(data_root, tmp_path_factory) -> Path:
+    """A folder with forty names of one video."""
+    folder = tmp_path_factory.mktemp("forty")
+    video = next((data_root / "videos" / "test").glob("*.mp4"))
+    for number in range(40):
+        shutil.copy(video, folder / f"{number}.mp4")
+    return folder
+
+
+def test_the_example_of_the_document_prints_the_neighbours(items, tmp_path, monkeypatch, capsys):
+    code = (ROOT / "docs" / "features.md").read_text().partition("```python\n")[2].split("```")[0]
+    monkeypatch.chdir(tmp_path)
+    write_features(items, folder=Path("out/features"), run_jobs=CountedJobs(), settings="a")
+    capsys.readouterr()
+    exec(code, {})
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert {line.split()[0] for line in lines} <= {item.path for item in items}
