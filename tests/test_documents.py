@@ -127,6 +127,9 @@ def add_small_arguments(command: str) -> str:
     return " ".join([command, *(arguments for *_, arguments in rows)])
 
 
+SMOKE = "tsm/configs/tsm_smoke.yaml"  # of checkpoints in a command without a config file
+
+
 def write_missing_files(command: str, folder: Path) -> None:
     """Writes the missing inputs of a command: videos, annotations, runs and checkpoints."""
     words = shlex.split(command)
@@ -143,9 +146,9 @@ def write_missing_files(command: str, folder: Path) -> None:
     runs = [word for word in words if re.match(r"out/\w+$", word)]
     for name in runs if "plot_training" in command else ():
         if not (folder / name / "log.jsonl").exists():
-            train = "python tsm/train.py --config_path tsm/configs/tsm_smoke.yaml --train.epochs=2"
+            train = f"python tsm/train.py --config_path {SMOKE} --train.epochs=2"
             run_commands([f"{train} --run.out={name}"], folder)
-    (yaml,) = [word for word in words if word.endswith(".yaml")] or [""]
+    (yaml,) = [word for word in words if word.endswith(".yaml")] or [SMOKE]
     for name in [word for word in words if re.fullmatch(r"(out|weights)/\S+\.ckpt", word)]:
         if not (folder / name).exists() and "convert_checkpoint" not in command:
             save_random_weights(folder / name, folder / yaml, words)

@@ -175,8 +175,9 @@ class Head(nn.Cell):
     def construct(self, x: Tensor, with_features: bool = False) -> Union[Tensor, tuple]:
         x = self.conv_5_relu(self.conv_5_bn(self.conv_5(x)))
         x = self.lin_5_relu(self.lin_5(average_windows(x, self.window)))
-        n, c = x.shape[:2]
-        x = x.reshape(n, c, -1).transpose(0, 2, 1)  # (N, positions, C)
+        _, c, t, h, w = x.shape
+        # Only N may be free: with a second unknown size, MindSpore 2.10 infers wrong shapes.
+        x = x.reshape(-1, c, t * h * w).transpose(0, 2, 1)  # (N, positions, C)
         scores = self.projection(self.dropout(x))  # (N, positions, classes)
         scores = scores.squeeze(1) if self.training else ops.softmax(scores, -1).mean(1)
         return (scores, x.mean(1)) if with_features else scores

@@ -52,7 +52,9 @@ class PointwiseConv3d(Operator):
     def construct(self, x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:
         t = x.shape[2]
         conv = self.strided
-        if x.shape[3] % self.stride:  # a stride over merged rows would not start at each first row
+        # A stride over merged rows would not start at each first row. With a free batch, MindSpore
+        # knows no size when it compiles, and the graph gets a branch: only if it has a stride.
+        if self.stride > 1 and x.shape[3] % self.stride:
             x = x[:, :, :, :: self.stride, :: self.stride]
             conv = self.conv
         x = conv(merge_time_height(x), ops.reshape(weight, weight.shape[:4]))
