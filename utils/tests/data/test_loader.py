@@ -194,7 +194,7 @@ def test_batches_are_the_same_for_any_workers(monkeypatch):
         records = [SimpleNamespace(path=f"{k}.mp4", label=k) for k in range(21)]
         clips = Clips(
             records,
-            cfg=NetworkConfig(Run(), data, None),
+            cfg=NetworkConfig(Run(), data, SimpleNamespace(num_classes=21)),
             sampler=TrainSampler(21, batch=4, rank=0, size=1, seed=5),
             epochs=3,
             skip=2,
