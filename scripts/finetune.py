@@ -39,13 +39,13 @@ from scripts.finetuning.config_file import (
     Start,
     VideoCounts,
     choose_list_names,
-    find_recipe,
     get_lists,
     inspect_network,
     load_start,
     write_config_file,
 )
 from utils import cli
+from utils.api import find_recipe
 from utils.config import (
     ROOT,
     NetworkConfig,

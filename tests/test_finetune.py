@@ -16,7 +16,6 @@ import pytest
 from scripts import finetune
 from scripts.finetuning.config_file import (
     VideoCounts,
-    find_recipe,
     inspect_network,
     load_start,
     write_config_file,
@@ -31,6 +30,7 @@ from tests.helpers import (
     run_script,
     save_random_weights,
 )
+from utils.api import find_recipe
 from utils.config import ROOT, load_config
 from utils.networks import find_network
 

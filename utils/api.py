@@ -7,7 +7,6 @@ checkpoint to another inference engine.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import json
 import math
@@ -102,16 +101,16 @@ def load(
 
 
 def find_recipe(recipe: AnyPath) -> Path:
-    """The config file; ValueError with the nearest names for an unknown name."""
+    """The config file of a name or path; ValueError with the nearest name for an unknown one."""
+    from utils.config import resolve_yaml
+
     text = os.fspath(recipe)
     recipes = find_recipes()
     if text in recipes:
         return recipes[text]
-    if os.path.exists(text) or Path(text).suffix == ".yaml" or os.sep in text:
-        return Path(text)
-    near = ", ".join(difflib.get_close_matches(text, recipes, 3))
-    advice = f"nearest: {near}" if near else "list_recipes() has all names"
-    raise ValueError(f"no recipe is called {format_value(text)}; {advice}")
+    if not os.path.exists(text) and Path(text).suffix != ".yaml" and os.sep not in text:
+        check_choice(text, recipes, "recipe")
+    return resolve_yaml(Path(text))
 
 
 def list_overrides(settings: Settings) -> list[str]:

@@ -14,19 +14,16 @@ import yaml
 
 from utils import runtime
 from utils.config import (
-    ROOT,
     NetworkConfig,
     VideoData,
     VideoSet,
     apply_override,
     load_config,
     read_yaml,
-    resolve_yaml,
 )
 from utils.data.class_names import find_mirror_pairs
 from utils.data.loader import read_free_memory
 from utils.files import report_write_errors, write_text
-from utils.messages import check_choice
 from utils.networks import Network, find_network_of_yaml
 
 # Of the training
@@ -61,16 +58,6 @@ class VideoCounts(NamedTuple):
     train: int
     val: int
     size: float
-
-
-def find_recipe(name: str) -> Path:
-    """The config file of a recipe, by its name or path. ValueError names the nearest recipe."""
-    recipes = {path.stem: path for path in sorted(ROOT.glob("*/configs/*.yaml"))}
-    path = resolve_yaml(Path(name))
-    if path.suffix == ".yaml" and path.is_file():
-        return path
-    check_choice(Path(name).stem, recipes, "recipe")
-    return recipes[Path(name).stem]
 
 
 def load_start(recipe: Path, settings: Sequence[str], checkpoint: Optional[Path]) -> Start:
