@@ -187,7 +187,7 @@ def set_environment(machine: Machine, stubs: Path, folder: Path) -> dict[str, st
         "MS_DEV_DUMP_IR_PASSES": "graph_build",
         "ZOO_DRY_RUN_CHIP": machine.chip,
         "ZOO_DRY_RUN_CORES": str(machine.cores),
-        "LD_PRELOAD": str(stubs / "libchip.so"),
+        "LD_PRELOAD": "libchip.so",  # without its folder: a blank would end the name
         "OMP_NUM_THREADS": "1",
     }
     if machine.device == "GPU":
@@ -206,6 +206,7 @@ def set_environment(machine: Machine, stubs: Path, folder: Path) -> dict[str, st
         )
     if machine.ranks > 1:
         own.update(RANK_SIZE=str(machine.ranks), RANK_ID="0", DEVICE_ID="0")
+    own["LD_LIBRARY_PATH"] = join_paths(stubs, own["LD_LIBRARY_PATH"])
     return {**inherited_variables, **own}
 
 
