@@ -114,7 +114,11 @@ def count_words(pages: Iterable[Path]) -> int:
 
 def test_the_guides_are_short():
     """At most 16,000 words, and 4,000 on single functions. Measurements are in docs/measured."""
-    guides = [page for page in DOCUMENTS if page.parent == ROOT / "docs"]
+    guides = [
+        page
+        for page in DOCUMENTS
+        if (ROOT / "docs") in page.parents and page.parent.name != "measured"
+    ]
     functions = [page for page in guides if page.name in FUNCTIONS]
     assert count_words(set(guides) - set(functions)) <= 16000
     assert count_words(functions) <= 4000

@@ -167,8 +167,8 @@ class Network(abc.ABC, Generic[ConfigT]):
     def build_golden_case(self, case: dict[str, Any], depthwise_impl: str = "frames") -> GoldenCase:
         """Our side of a case of tests/golden/*.json: network, loss, inputs and train step.
 
-        The case holds the numbers of the published code. `depthwise_impl` replaces that of the
-        model; `frames` is the fastest on a CPU. Raises ValueError if the network has no cases.
+        The case holds the numbers of the published code. `depthwise_impl` replaces the model's own
+        setting; `frames` is the fastest on a CPU. Raises ValueError if the network has no cases.
         """
         raise ValueError(f"--case: {self.name} has no golden cases")
 
