@@ -376,8 +376,10 @@ class Model:
         else:
             is_video = isinstance(data, VideoData)
             reader = open_path(source, data) if is_video else open_video(source)
-            return live.FileSource(reader, make_file_names([source])[0])
-        return live.ReopeningSource(name, connect=connect, retry=retry, report=log.warning)
+            connect = functools.partial(live.open_file, reader)
+            name = make_file_names([source])[0]
+            retry = 0.0
+        return live.StreamSource(name, connect=connect, retry=retry, report=log.warning)
 
     def load_cell(self) -> nn.Cell:
         """The network of the checkpoint as a Cell, in float32; ValueError for another file."""
