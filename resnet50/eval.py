@@ -22,7 +22,7 @@ from resnet50.config import Config
 from resnet50.dataset import EvalImages, read_records
 from resnet50.network import NETWORK
 from utils import cli
-from utils.evaluate.report import Report, Samples, read_first_clip
+from utils.evaluate.report import Samples, build_report, read_first_clip
 from utils.inference import evaluation
 
 
@@ -37,7 +37,7 @@ def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
         names = images.list_names()
         labels = images.labels.tolist()
         samples = Samples(names, labels=labels, classes=head.list_names(), read_frames=read)
-    pages = Report(report, own_samples=rows.samples_of_rank, samples=samples, rt=rt, softmax=True)
+    pages = build_report(report, rows=rows, samples=samples, head=head, rt=rt)
     return evaluation.evaluate_samples(
         NETWORK, cfg=cfg, samples=rows, checkpoint_path=checkpoint_path, pages=pages
     )

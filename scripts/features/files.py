@@ -17,7 +17,7 @@ from scripts.executors.process_pool import Part
 from scripts.features.jobs import DTYPE
 from scripts.prediction.files import list_videos
 from utils.config import NetworkConfig, VideoData
-from utils.data.annotation_file import AnnotationFile, Record
+from utils.data.annotation_file import AnnotationFile, Record, format_label
 from utils.data.records import read_records
 from utils.evaluate.predict import Head
 from utils.files import lock_folder, open_replacement, report_write_errors
@@ -73,7 +73,7 @@ def read_items(path: Path, files: Sequence[AnnotationFile], cfg: NetworkConfig) 
     file = (own or files)[0]._replace(path=path, num_classes=sys.maxsize)
     records = read_records(file, cfg.data.packed if own else None)
     paths = [record.path.removeprefix(f"{file.root}/") for record in records]
-    return [Item(record, path, str(record.label)) for record, path in zip(records, paths)]
+    return [Item(record, path, format_label(record.label)) for record, path in zip(records, paths)]
 
 
 def choose_head(path: Optional[Path], heads: Sequence[Head]) -> int:
