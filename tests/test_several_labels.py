@@ -19,6 +19,7 @@ from tests.helpers import (
     save_random_weights,
 )
 from tests.test_torch_twins import randomize_weights
+from utils import api
 from utils.data.annotation_file import format_label
 from utils.data.records import read_records
 from utils.data.sampler import TrainSampler
@@ -84,6 +85,12 @@ def test_folders_of_classes_are_refused_for_several_labels(run_here, data_root, 
     words = [data_root / "videos", "--recipe", "tsm_smoke", "--model.labels=multi"]
     done = run_here("scripts/finetune.py", *words, "--out", tmp_path / "out")
     assert_one_line_error(done, "model.labels multi: folders of classes give a video one label")
+
+
+@pytest.mark.parametrize("threshold", [2, -0.1, float("nan"), "0.5"])
+def test_a_threshold_is_a_probability(threshold):
+    with pytest.raises(ValueError, match="threshold must be a number from 0 to 1, not"):
+        api.check_threshold(threshold)
 
 
 # The labels of the synthetic motions: moves, to the left, to the right, changes its size.
@@ -288,6 +295,13 @@ def test_training_evaluation_prediction_and_fusion_of_several_labels(
         column = f"{entry['label']} {entry['name']}"
         assert entry["probability"] == pytest.approx(float(table[0][column]), abs=1e-5)
     assert len(record["top"]) == (scores[0] >= 0.01).sum()
+    settings = [word[2:] for word in multi_args if word.startswith("--") and "=" in word]
+    model = api.load(find_smoke_yaml("tsm"), run / "best.ckpt", settings=settings)
+    ranking = model.predict(data_root / table[0]["path"], threshold=0.01)
+    assert [(name, round(probability, 6)) for name, probability in ranking] == [
+        (entry["name"], entry["probability"]) for entry in record["top"]
+    ]
+    assert model.predict(data_root / table[0]["path"], threshold=1)[0][0] == "none"
 
     for average in ("logarithms", "probabilities"):
         words = [report, report, "--average", average, "--report", tmp_path / average]
