@@ -17,7 +17,7 @@ from scripts.executors.video_jobs import RunJobs, make_key, write_records
 from scripts.features.jobs import DTYPE, UNLISTED
 from scripts.prediction.files import IMAGE_SUFFIXES, list_videos
 from utils.config import NetworkConfig, VideoData
-from utils.data.annotation_file import Record
+from utils.data.annotation_file import Record, format_label
 from utils.data.records import read_records
 from utils.files import open_replacement
 from utils.networks import Network
@@ -46,17 +46,19 @@ def read_source(network: Network, cfg: NetworkConfig, sources: Sequence[str]) ->
     """
     lists = [Path(source) for source in sources if Path(source).suffix.lower() in LISTS]
     files = network.list_annotation_files(cfg)
+    has_videos = isinstance(cfg.data, VideoData)
     if not lists:
-        videos = enumerate(list_videos(sources, SUFFIXES if files else IMAGE_SUFFIXES), 1)
+        suffixes = SUFFIXES if has_videos else IMAGE_SUFFIXES
+        videos = enumerate(list_videos(sources, suffixes), 1)
         return Source([Record(path, num_frames=None, label=UNLISTED, line=k) for k, path in videos])
     if len(sources) > 1:
         raise ValueError(f"SOURCE: the list {lists[0]} must be the only one")
-    if not isinstance(cfg.data, VideoData):
+    if not files:
         raise ValueError(f"SOURCE: {network.name} reads images or folders of images, not a list")
     path = lists[0].resolve()
     own = [file for file in files if file.path.resolve() == path]
     file = (own or files)[0]._replace(path=lists[0], num_classes=sys.maxsize)
-    records = read_records(file, cfg.data.packed if own else None)
+    records = read_records(file, cfg.data.packed if own and has_videos else None)
     heads = network.build_heads(cfg)
     folders = [head.names_file.parent.resolve() for head in heads if head.names_file]
     head = folders.index(path.parent) if path.parent in folders else 0
@@ -86,7 +88,7 @@ def open_feature_files(folder: Path, root: str) -> Iterator[Callable]:
         if "error" not in record:
             data.write(base64.b64decode(record["features"]))
             path = job.path.removeprefix(f"{root}/") if root else job.path
-            label = "" if job.label == UNLISTED else job.label
+            label = "" if job.label == UNLISTED else format_label(job.label)
             rows.writerows([path, *times, label] for times in record["times"])
             shape = (shape[0] + len(record["times"]), record["width"])
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from utils.data.class_names import find_class_names, read_class_names
 from utils.evaluate.scores import choose_clips_per_pass, video_scores
+from utils.evaluate.several_labels import sigmoid
 from utils.messages import escape_control, format_line
 from utils.video.reader import DEFAULT_FPS, FrameReader, Timeline
 
@@ -63,6 +64,7 @@ class Head(abc.ABC):
     classes = 0
     clips = crops = 1
     raw_scores = True  # whether the network returns raw scores, not probabilities
+    multi_label = False  # whether a sample has any number of labels
     clips_per_pass = 0  # as in `video_scores`
     short_side = 0  # pixels of the frames that `resize` returns; 0: of any size
 
@@ -122,10 +124,15 @@ class Head(abc.ABC):
         return scorer
 
     def predict_probs(self, scorer: "Scorer", views: np.ndarray) -> np.ndarray:
-        """Probabilities (classes,): the mean over views; of raw scores, the softmax of the mean."""
+        """Probabilities (classes,): those of the mean over views."""
         result = video_scores(self.select_output(scorer), views[None], self.clips_per_pass)
-        scores = result[0].astype(np.float64)
-        return softmax(scores) if self.raw_scores else scores
+        return self.compute_probs(result[0].astype(np.float64))
+
+    def compute_probs(self, scores: np.ndarray) -> np.ndarray:
+        """Of raw scores their softmax, for several labels their sigmoid."""
+        if not self.raw_scores:
+            return scores
+        return sigmoid(scores) if self.multi_label else softmax(scores)
 
 
 class WindowResult(NamedTuple):
