@@ -160,6 +160,15 @@ def sum_over_ranks(values: np.ndarray) -> np.ndarray:
     return AllReduceSum()(Tensor(values, mstype.float32)).asnumpy().astype(np.int64)
 
 
+def max_over_ranks(value: float, rt: Runtime) -> float:
+    """The largest of the ranks' values, in float32."""
+    if rt.size == 1:
+        return value
+    values = np.zeros(rt.size, np.float32)
+    values[rt.rank] = value
+    return float(AllReduceSum()(Tensor(values)).asnumpy().max())
+
+
 def sum_count(count: int, rt: Runtime) -> int:
     """The sum of all ranks' counts."""
     return count if rt.size == 1 else int(sum_over_ranks(np.array([count]))[0])
@@ -173,17 +182,22 @@ def evaluate(
     collect: Optional[Callable] = None,
     clips_per_pass: int = 0,
     raw_scores: bool = False,
+    reference: Optional["Scorer"] = None,
 ) -> dict[str, Optional[float]]:
     """Top-1, top-5, loss and seconds for a data set of (clips (N, V, T, ...), label, valid).
 
     Scores are averaged over the V views of a video. The loss is the mean cross entropy of these,
     which are `raw_scores` or probabilities. `collect(rows, scores, labels)` receives those
     of every batch; `rows` count the videos of this rank. `clips_per_pass`: as in `video_scores`.
+    With a `reference`, the same network in f32, it computes all scores again: f32_top1,
+    top1_change and max_score_difference.
 
     Raises StopRequestError on all ranks if one of them received a signal; that one stops after its
     batch.
     """
     counts = Counts(num_classes, raw_scores)
+    expected_counts = Counts(num_classes, raw_scores)
+    difference = 0.0
     start = time.monotonic()
     log.info("evaluating ...")
     batch_count = data.get_dataset_size()
@@ -197,6 +211,10 @@ def evaluate(
         if valid.any():
             scores = video_scores(scorer, clips, clips_per_pass)[valid]
             counts.add(scores, label[valid])
+            if reference is not None:
+                expected = video_scores(reference, clips, clips_per_pass)[valid]
+                expected_counts.add(expected, label[valid])
+                difference = max(difference, float(np.abs(scores - expected).max()))
             if collect:
                 collect(k * len(valid) + np.flatnonzero(valid), scores, label[valid])
         bar.update()
@@ -204,7 +222,16 @@ def evaluate(
     if sum_count(stopped, rt):
         raise StopRequestError("a signal came before the evaluation was done")
     counts.sum_ranks(rt)
-    return {**counts.accuracies(), "seconds": round(time.monotonic() - start, 2)}
+    result = counts.accuracies()
+    if reference is not None:
+        expected_counts.sum_ranks(rt)
+        before = expected_counts.accuracies()["top1"]
+        change = round(result["top1"] - before, 6)
+        difference = max_over_ranks(difference, rt)
+        result.update(f32_top1=before, top1_change=change, max_score_difference=difference)
+        text = "against f32: top-1 %.2f %% instead of %.2f %%, largest difference of a score %.3g"
+        log.info(text, 100 * result["top1"], 100 * before, difference)
+    return {**result, "seconds": round(time.monotonic() - start, 2)}
 
 
 def evaluate_rows(
@@ -213,6 +240,7 @@ def evaluate_rows(
     head: "Head",
     rt: Runtime,
     collect: Optional[Callable] = None,
+    reference: Optional["Scorer"] = None,
 ) -> dict[str, Any]:
     """The metrics of `evaluate` for the only head of a network, and which views they are of."""
     metrics = evaluate(
@@ -222,6 +250,7 @@ def evaluate_rows(
         rt=rt,
         collect=collect,
         raw_scores=head.raw_scores,
+        reference=reference,
     )
     return {**metrics, "unreadable": sum_count(rows.unreadable.count, rt), "views": rows.views}
 
