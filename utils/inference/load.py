@@ -28,7 +28,7 @@ def load_scorer(
     suffix = Path(path).suffix
     quantize = partial(find_int8, network, cfg) if cfg.run.engine_precision == "int8" else None
     if suffix == ".onnx":
-        return load_onnx(Path(path), network, cfg, quantize)
+        return load_onnx(Path(path), network=network, cfg=cfg, quantize=quantize)
     engine = choose_engine(cfg.run)
     if suffix == ".mindir":
         if engine in ENGINES and (cfg.run.engine, cfg.run.engine_precision) != ("auto", "f32"):
