@@ -97,7 +97,7 @@ def test_the_python_interface_computes_scores_and_features_in_int8(arguments, ca
     checkpoint = arguments[-1].partition("=")[2]
     settings = [*words, "run.engine_precision=int8", "run.calibration_clips=3"]
     network = find_network("tsm")
-    cfg = load_config(network.config, arguments[1], settings)
+    cfg = load_config(network.config, Path(arguments[1]), settings)
     records = int8.choose_records(network.read_records(cfg, "val"), cfg)
     clips = np.stack([*int8.read_clips(network, cfg, records)])
     expected = api.load(arguments[1], checkpoint, settings=words)
@@ -118,7 +118,7 @@ def test_the_python_interface_computes_scores_and_features_in_int8(arguments, ca
 def test_clips_are_from_all_parts_of_the_list_and_the_key_names_them(arguments, cache, monkeypatch):
     network = find_network("tsm")
     words = [word[2:] for word in arguments[2:-1]]
-    cfg = load_config(network.config, arguments[1], [*words, "run.calibration_clips=3"])
+    cfg = load_config(network.config, Path(arguments[1]), [*words, "run.calibration_clips=3"])
     records = network.read_records(cfg, "train")
     chosen = int8.choose_records(records, cfg)
     assert [records.index(record) for record in chosen] == [0, 11, 23]
