@@ -184,7 +184,8 @@ def test_a_step_with_a_frozen_backbone_ends_its_backward_pass_at_the_classifier(
     assert not {name for name in backward if "Conv" in name or "Norm" in name or "Pool" in name}
 
 
-BFLOAT16_CASTS = 8  # more launches than in float16: a max pool is computed in float32
+# More launches than in float16: max pools and tables of relative positions are in float32.
+BFLOAT16_CASTS = 12
 
 
 @pytest.mark.slow
