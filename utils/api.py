@@ -393,6 +393,11 @@ class Model:
         path = self.scorer.name
         if Path(path).suffix in (".mindir", ".onnx"):
             raise ValueError(f"frame by frame, this network needs a checkpoint, not {path}")
+        if self.cfg.run.engine_precision != "f32":
+            raise ValueError(
+                f"run.engine_precision {self.cfg.run.engine_precision}: frame by frame, MindSpore "
+                "computes this network in f32; give a window and a step"
+            )
         start_device(self.cfg.run)
         return load_checkpoint(self.network, cfg=self.cfg, path=path, level="O0")
 
