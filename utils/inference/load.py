@@ -24,6 +24,9 @@ def load_scorer(
     Raises ValueError for a file that does not fit the config file.
     """
     suffix = Path(path).suffix
+    is_eager = cfg.run.mode == "eager"
+    if is_eager and suffix in (".onnx", ".mindir"):
+        raise ValueError(f"run.mode eager computes a checkpoint, not {path}")
     if suffix == ".onnx":
         return load_onnx(Path(path), network, cfg)
     engine = choose_engine(cfg.run)
@@ -41,7 +44,9 @@ def load_scorer(
 
     if engine != "mindspore":
         return CachedScorer(network, cfg=cfg, path=Path(path), engine=engine, load=load)
-    if cfg.run.engine == "auto" and cfg.run.device == "CPU":
+    if is_eager:
+        log.info("run.mode eager: MindSpore computes the network, operator by operator")
+    elif cfg.run.engine == "auto" and cfg.run.device == "CPU":
         log.info("run.engine auto: MindSpore computes the network; openvino is not installed")
     return CellScorer(load(cfg.run.amp_level), str(path))
 

@@ -46,7 +46,8 @@ def choose_engine(run: Run) -> str:
         raise ValueError(f"run.engine: {run.engine} is not installed: pip install {run.engine}")
     if run.engine != "auto":
         return run.engine
-    return next(iter(list_engines()), "mindspore") if run.device == "CPU" else "mindspore"
+    chooses = run.device == "CPU" and run.mode == "graph"
+    return next(iter(list_engines()), "mindspore") if chooses else "mindspore"
 
 
 def list_engines() -> list[str]:
