@@ -8,7 +8,7 @@ images and for the padding of the last batch.
 
 import functools
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Union
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from resnet50.config import Config, Data
 from resnet50.mixup import draw_partners, mix_targets
 from resnet50.readers import ChosenImages, ImageRecord, Images, read_images
 from resnet50.transforms import make_test_view, make_train_view
-from utils.data.classes import log_balance, take_fraction
+from utils.data.classes import choose_fraction, choose_order
 from utils.data.rows import EvalRows, TrainRows
 from utils.data.sampler import TrainSampler
 from utils.runtime import Runtime
@@ -30,7 +30,9 @@ def read_records(cfg: Config, split: str) -> Images:
     images = read_images(cfg.data, split, cfg.model.num_classes)
     if split != "train" or cfg.data.fraction == 1:
         return images
-    return ChosenImages(images, take_fraction(list_classes(images), cfg.data, cfg.run.seed))
+    return ChosenImages(
+        images, choose_fraction(list_classes(images), cfg.data.fraction, cfg.run.seed)
+    )
 
 
 def list_classes(images: Images) -> np.ndarray:
@@ -39,17 +41,7 @@ def list_classes(images: Images) -> np.ndarray:
 
 
 def build_train_sampler(cfg: Config, records: Images, rt: Runtime) -> TrainSampler:
-    order: dict[str, Any] = {
-        "batch": cfg.data.batch,
-        "rank": rt.rank,
-        "size": rt.size,
-        "seed": rt.seed,
-        "balance": cfg.data.balance,
-    }
-    if cfg.data.balance != "none" or cfg.train.class_weights == "balanced":
-        order["classes"] = list_classes(records)
-    if cfg.data.balance != "none":
-        log_balance(order["classes"], cfg.data.balance)
+    order = choose_order(cfg, rt, lambda: list_classes(records))
     if cfg.data.repeats == 1:
         return TrainSampler(len(records), **order)
     return RepeatingSampler(len(records), **order, copies=cfg.data.repeats)
