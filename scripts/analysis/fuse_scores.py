@@ -69,10 +69,7 @@ def main(
         "unreadable": int((~predictions.readable).sum()),
         "average": average,
         "weights": factors.tolist(),
-        "reports": {
-            str(folder): {k: v for k, v in count_hits(rows).items() if k.startswith("top1")}
-            for folder, rows in zip(reports, tables)
-        },
+        "reports": {str(folder): count_hits(rows)["top1"] for folder, rows in zip(reports, tables)},
     }
     if report:
         with report_write_errors(report, "--report"):
