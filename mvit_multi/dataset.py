@@ -7,7 +7,7 @@ for unreadable videos and for the padding of the last batch. A video is decoded 
 clips or views.
 """
 
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, cast
 
 import numpy as np
 
@@ -71,7 +71,7 @@ def read_dataset_records(cfg: Config, dataset_index: int, split: str) -> list[Sa
         Sample(
             record.path,
             dataset_index=dataset_index,
-            label=record.label,
+            label=cast(int, record.label),  # its lists have one label a video
             num_frames=record.num_frames,
             location=record.location,
             segment=record.segment,

@@ -26,7 +26,7 @@ from utils.runtime import Runtime
 from utils.testing.golden import GoldenCase, load_case
 from utils.train.train_step import TrainStep
 from utils.video.decoders import open_video
-from utils.video.live import FileSource
+from utils.video.live import StreamSource, open_file
 from utils.weights.parameter_names import ParameterNames
 
 VIDEOS = ["data.frames=4", "data.crop=32", "data.batch=2", "eval.batch=2"]
@@ -148,7 +148,8 @@ def test_every_method_of_a_network_works(name, tmp_path):
             network.build_golden_case({})
     results["build_golden_case"] = True
 
-    source = FileSource(open_video(draw_video(tmp_path / "one.mp4")), "one")
+    video = draw_video(tmp_path / "one.mp4")
+    source = StreamSource("one", lambda: open_file(open_video(video)))
     live = network.build_live_scorer(
         cfg, scorer=scorer, heads=heads, timing=Timing(source), load=lambda: net.set_train(False)
     )

@@ -5,6 +5,7 @@ file, the version of NNCF, the names of the videos and the first clip: all that 
 """
 
 import contextlib
+import functools
 import hashlib
 import io
 import logging
@@ -20,8 +21,8 @@ import numpy as np
 from utils.config import NetworkConfig, get_cache_folder
 from utils.data.annotation_file import name_record
 from utils.evaluate.predict import read_windows, split_into_windows
-from utils.files import compute_sha256, report_write_errors
-from utils.inference.cache import delete_old_files, hold_lock, is_sound
+from utils.files import compute_sha256, report_write_errors, wait_for_lock
+from utils.inference.cache import LONGEST_WAIT, delete_old_files, is_sound
 from utils.inference.exported_file import shorten_error
 from utils.inference.onnx import NNCF
 from utils.log import log
@@ -55,7 +56,9 @@ def find_int8(
     with report_write_errors(file.parent, "the cache of exported networks"):
         if not is_sound(file):
             file.parent.mkdir(parents=True, exist_ok=True)
-            with hold_lock(file.parent):  # of several ranks, one quantises
+            line = "waiting for another process, which exports a network ..."
+            waiting = functools.partial(log.info, line)
+            with wait_for_lock(file.parent, waiting, LONGEST_WAIT):  # of several ranks, one works
                 if not is_sound(file):
                     log.info("quantising the network by %d clips, once ...", len(records))
                     write_model(quantize(path, [first, *clips], normalize), file)
