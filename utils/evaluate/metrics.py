@@ -3,10 +3,9 @@
 Every video counts exactly once: padding and unreadable videos are not `valid` and not counted.
 """
 
-import copy
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol
 
@@ -248,6 +247,35 @@ def sum_count(count: int, rt: Runtime) -> int:
     return count if rt.size == 1 else int(sum_over_ranks(np.array([count]))[0])
 
 
+class Comparison:
+    """Compares the scores of a network of lower precision with those of `scorer`, in f32."""
+
+    def __init__(self, scorer: "Scorer"):
+        self.scorer = scorer
+        self.hits = 0
+        self.difference = 0.0
+
+    def add(self, scores: np.ndarray, expected: np.ndarray, labels: np.ndarray) -> None:
+        """Both scores (N, classes) of some videos, and their labels (N,) or (N, classes)."""
+        best = np.argmax(expected, axis=1)
+        is_hit = labels == best if labels.ndim == 1 else labels[np.arange(len(best)), best] > 0
+        self.hits += int(is_hit.sum())
+        self.difference = max(self.difference, float(np.abs(scores - expected).max()))
+
+    def summarize(self, metrics: Mapping[str, Any], rt: Runtime) -> dict[str, float]:
+        """The comparison over all ranks with `metrics`: top1 and videos."""
+        top1 = metrics["top1"]
+        before = round(sum_count(self.hits, rt) / max(metrics["videos"], 1), 6)
+        difference = max_over_ranks(self.difference, rt)
+        text = "against f32: top-1 %.2f %% instead of %.2f %%, largest difference of a score %.3g"
+        log.info(text, 100 * top1, 100 * before, difference)
+        return {
+            "f32_top1": before,
+            "top1_change": round(top1 - before, 6),
+            "max_score_difference": difference,
+        }
+
+
 def evaluate(
     scorer: "Scorer",
     data,
@@ -261,15 +289,13 @@ def evaluate(
 
     Scores are averaged over the V views of a video, whose clips are (N, V, T, ...). `collect(rows,
     scores, labels)` receives those of every batch; `rows` count the videos of this rank.
-    `clips_per_pass`: as in `video_scores`. With a `reference`, the same network in f32, it computes
-    all scores again: f32_top1, top1_change (of several labels f32_map and map_change) and
-    max_score_difference.
+    `clips_per_pass`: as in `video_scores`. With a `reference`, the same network in f32, that
+    computes all scores again: f32_top1, top1_change and max_score_difference.
 
     Raises StopRequestError on all ranks if one of them received a signal; that one stops after its
     batch.
     """
-    exact = copy.deepcopy(collector)
-    difference = 0.0
+    comparison = Comparison(reference) if reference is not None else None
     start = time.monotonic()
     log.info("evaluating ...")
     batch_count = data.get_dataset_size()
@@ -284,10 +310,9 @@ def evaluate(
             scores = video_scores(scorer, clips, clips_per_pass)[valid]
             rows = k * len(valid) + np.flatnonzero(valid)
             collector.add(scores, label[valid], rows)
-            if reference is not None:
-                expected = video_scores(reference, clips, clips_per_pass)[valid]
-                exact.add(expected, label[valid], rows)
-                difference = max(difference, float(np.abs(scores - expected).max()))
+            if comparison is not None:
+                expected = video_scores(comparison.scorer, clips, clips_per_pass)[valid]
+                comparison.add(scores, expected, label[valid])
             if collect:
                 collect(rows, scores, label[valid])
         bar.update()
@@ -296,24 +321,9 @@ def evaluate(
         raise StopRequestError("a signal came before the evaluation was done")
     collector.sum_ranks(rt)
     result = collector.accuracies()
-    if reference is not None:
-        exact.sum_ranks(rt)
-        result.update(compare_metrics(result, exact.accuracies(), max_over_ranks(difference, rt)))
+    if comparison is not None:
+        result.update(comparison.summarize(result, rt))
     return {**result, "seconds": round(time.monotonic() - start, 2)}
-
-
-def compare_metrics(
-    result: dict[str, Any], exact: dict[str, Any], difference: float
-) -> dict[str, float]:
-    """What differs from the metrics `exact` in f32; `difference` is the largest of a score."""
-    name = "map" if "map" in result else "top1"
-    text = "against f32: %s %.4f instead of %.4f, largest difference of a score %.3g"
-    log.info(text, name, result[name], exact[name], difference)
-    return {
-        f"f32_{name}": exact[name],
-        f"{name}_change": round(result[name] - exact[name], 6),
-        "max_score_difference": difference,
-    }
 
 
 def evaluate_rows(

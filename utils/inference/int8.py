@@ -56,9 +56,9 @@ def find_int8(
     with report_write_errors(file.parent, "the cache of exported networks"):
         if not is_sound(file):
             file.parent.mkdir(parents=True, exist_ok=True)
-            line = "waiting for another process, which exports a network ..."
+            line = "waiting for another process, which quantises a network ..."
             waiting = functools.partial(log.info, line)
-            with wait_for_lock(file.parent, waiting, LONGEST_WAIT):  # of several ranks, one works
+            with wait_for_lock(file.parent, waiting, LONGEST_WAIT):  # of several ranks, one does it
                 if not is_sound(file):
                     log.info("quantising the network by %d clips, once ...", len(records))
                     write_model(quantize(path, [first, *clips], normalize), file)

@@ -235,13 +235,15 @@ def test_an_evaluation_compares_with_a_reference(valid, videos, log_messages):
     result = evaluate(
         Constant(1.0, 2.5),
         data=Batches(2, views=3, valid=valid),
-        collector=Counts(2),
+        num_classes=2,
         rt=Runtime(),
         reference=Constant(2.0, 1.25),
     )
     assert (result["videos"], result["top1"], result["f32_top1"]) == (videos, 0.0, 1.0)
     assert (result["top1_change"], result["max_score_difference"]) == (-1.0, 1.25)
-    assert "top1 0.0000 instead of 1.0000, largest difference of a score 1.25" in log_messages[-1]
+    assert (
+        "top-1 0.00 % instead of 100.00 %, largest difference of a score 1.25" in log_messages[-1]
+    )
 
 
 def test_the_largest_difference_is_that_of_all_ranks(monkeypatch):
