@@ -14,7 +14,6 @@ unreadable, average, weights, and the top-1 of each report. `--report` writes th
 docs/evaluation.md.
 """
 
-import csv
 import sys
 from pathlib import Path
 from typing import Literal, Optional
@@ -27,20 +26,13 @@ prepare_process()
 
 import numpy as np
 
+from scripts.analysis.score_files import find_difference, read_scores
 from utils import cli
 from utils.evaluate.metrics import Counts
-from utils.evaluate.report import (
-    MIN_PROBABILITY,
-    SCORE_COLUMNS,
-    Samples,
-    compute_predictions,
-    write_report,
-)
+from utils.evaluate.report import MIN_PROBABILITY, compute_predictions, write_report
 from utils.files import report_write_errors
 from utils.log import print_result
 from utils.runtime import Runtime
-
-UNREADABLE = "unreadable"
 
 
 def main(
@@ -76,44 +68,6 @@ def main(
             report.mkdir(parents=True, exist_ok=True)
         write_report(report, samples=samples, predictions=predictions, result=result)
     print_result(result, Runtime())
-
-
-def read_scores(path: Path) -> tuple[Samples, np.ndarray]:
-    """The samples of a `scores.csv`, and its rows (n, classes + 2) as `compute_predictions` reads.
-
-    Raises ValueError if it is not such a file.
-    """
-    if not path.is_file():
-        raise ValueError(f"{path} does not exist: name a folder that eval.py --report wrote")
-    with open(path, newline="", encoding="utf-8", errors="surrogateescape") as file:
-        header, *lines = csv.reader(file) or [[]]
-    width = len(SCORE_COLUMNS)
-    try:
-        if tuple(header[:width]) != SCORE_COLUMNS or not lines:
-            raise ValueError("no table of scores")
-        classes = [name.partition(" ")[2] for name in header[width:]]
-        samples = Samples([line[0] for line in lines], [int(line[1]) for line in lines], classes)
-        rows = np.zeros((len(lines), len(classes) + 2))
-        for row, line in zip(rows, lines):
-            if line[2] != UNREADABLE:
-                row[:] = [*map(float, line[width:]), int(line[1]), 1]
-    except (IndexError, ValueError):
-        raise ValueError(f"{path} is not a scores.csv that eval.py --report wrote") from None
-    return samples, rows
-
-
-def find_difference(samples: Samples, other: Samples) -> str:
-    """The first difference of two lists in words; an empty string if they are equal."""
-    if len(samples.classes) != len(other.classes):
-        return f"{len(other.classes)} classes instead of {len(samples.classes)}"
-    for k, (path, other_path) in enumerate(zip(samples.paths, other.paths)):
-        if path != other_path:
-            return f"video {k + 1} is {other_path} instead of {path}"
-        if samples.labels[k] != other.labels[k]:
-            return f"{path} has label {other.labels[k]} instead of {samples.labels[k]}"
-    if len(samples.paths) != len(other.paths):
-        return f"{len(other.paths)} videos instead of {len(samples.paths)}"
-    return ""
 
 
 def fuse(tables: list[np.ndarray], weights: np.ndarray, average: str) -> np.ndarray:
