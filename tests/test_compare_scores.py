@@ -72,14 +72,24 @@ def test_the_first_and_the_worst_videos_beyond_the_tolerance_are_named(report, r
     assert compare(run_here, report, file, "--tolerance", "2")[0] == 0
 
 
+@pytest.mark.parametrize("options", [[], ["--softmax"]])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_number_that_is_not_finite_is_beyond_every_tolerance(value, report, run_here, tmp_path):
+def test_a_number_that_is_not_finite_is_beyond_every_tolerance(
+    value, options, report, run_here, tmp_path, log_messages
+):
     """Also if a whole row is not finite, as after an overflow of float16."""
     scores = SOFTMAX.copy()
     scores[1] = value
     file = write_scores(tmp_path / "theirs.npz", scores)
-    status, result = compare(run_here, report, file, "--tolerance", "1e9")
+    status, result = compare(run_here, report, file, "--tolerance", "1e9", *options)
     assert (status, result["first"]["path"], result["max_abs_difference"]) == (1, PATHS[1], None)
+    assert not log_messages
+
+
+def test_a_name_that_is_no_text_is_printed(run_here, tmp_path):
+    for name in ("ours", "theirs"):
+        (tmp_path / f"{name}.csv").write_bytes(b"caf\xe9.mp4,0.5,0.5\n")
+    assert compare(run_here, tmp_path / "ours.csv", tmp_path / "theirs.csv")[0] == 0
 
 
 def test_raw_scores_become_probabilities(report, run_here, tmp_path, log_messages):

@@ -58,7 +58,8 @@ def main(
     scores = other.values[readable]
     scores = compute_softmax(scores) if softmax else scores
     differences = compute_differences(own_scores, scores)
-    if are_probabilities(own_scores) and not are_probabilities(scores):
+    is_finite = bool(np.isfinite(scores).all())
+    if is_finite and are_probabilities(own_scores) and not are_probabilities(scores):
         log.warning("%s has no probabilities and %s has: is it --softmax?", theirs, ours)
 
     def describe(video: int) -> dict[str, Any]:
@@ -79,14 +80,13 @@ def main(
         "first": describe(int(beyond[0])) if len(beyond) else None,
         "worst": [describe(int(video)) for video in order],
     }
-    for entry in result["worst"]:
-        print("{difference!s:>12} class {ours} and {theirs}: {path}".format(**entry))
     print_result(result, Runtime())
     return int(len(beyond) > 0)
 
 
 def compute_softmax(scores: np.ndarray) -> np.ndarray:
-    powers = np.exp(scores - scores.max(1, keepdims=True))
+    with np.errstate(invalid="ignore"):
+        powers = np.exp(scores - scores.max(1, keepdims=True))
     return powers / powers.sum(1, keepdims=True)
 
 
