@@ -8,6 +8,9 @@ import pytest
 
 from tests.helpers import assert_one_line_error
 from tests.test_fuse_scores import LABELS, PATHS, RAW, make_report
+from utils.evaluate.label_report import write_label_report
+from utils.evaluate.report import Samples
+from utils.evaluate.several_labels import encode_label_sets
 
 SOFTMAX = np.exp(RAW[0]) / np.exp(RAW[0]).sum(1, keepdims=True)
 
@@ -72,7 +75,7 @@ def test_the_first_and_the_worst_videos_beyond_the_tolerance_are_named(report, r
     assert compare(run_here, report, file, "--tolerance", "2")[0] == 0
 
 
-@pytest.mark.parametrize("options", [[], ["--softmax"]])
+@pytest.mark.parametrize("options", [[], ["--raw"]])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_number_that_is_not_finite_is_beyond_every_tolerance(
     value, options, report, run_here, tmp_path, log_messages
@@ -94,11 +97,24 @@ def test_a_name_that_is_no_text_is_printed(run_here, tmp_path):
 
 def test_raw_scores_become_probabilities(report, run_here, tmp_path, log_messages):
     file = write_scores(tmp_path / "raw.npy", RAW[0])
-    assert compare(run_here, report, file, "--softmax", "--tolerance", "1e-6")[0] == 0
+    assert compare(run_here, report, file, "--raw", "--tolerance", "1e-6")[0] == 0
     assert not log_messages
     assert compare(run_here, report, file)[0] == 1
     (line,) = log_messages
-    assert "is it --softmax?" in line
+    assert "is it --raw?" in line
+
+
+def test_raw_scores_of_several_labels_become_their_probabilities(run_here, tmp_path):
+    labels = [(0, 1), (2,), (), (1,)]
+    rows = np.column_stack([RAW[0], encode_label_sets(labels, 3), [1, 1, 1, 0]])
+    samples = Samples(PATHS, labels, list("xyz"))
+    (tmp_path / "report").mkdir()
+    write_label_report(tmp_path / "report", samples, rows=rows, raw_scores=True, result={})
+    file = write_scores(tmp_path / "raw.npy", RAW[0])
+    words = [tmp_path / "report", file, "--tolerance", "1e-6"]
+    assert compare(run_here, *words)[0] == 1
+    status, result = compare(run_here, *words, "--raw")
+    assert (status, result["videos"], result["unreadable"]) == (0, 3, 1)
 
 
 def test_the_file_of_write_scores_is_compared_row_by_row(run_here, tmp_path):

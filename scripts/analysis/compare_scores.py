@@ -1,13 +1,14 @@
 """Compares the scores of another program with ours, of the same videos in the same order.
 
-    python scripts/analysis/compare_scores.py OURS THEIRS [--softmax] [--tolerance 0.001]
+    python scripts/analysis/compare_scores.py OURS THEIRS [--raw] [--tolerance 0.001]
         [--worst 5]
 
 OURS and THEIRS are each one of: a folder that `eval.py --report` wrote, or its scores.csv; a .csv
 with a video and its scores in every line; a .json {video: scores}; a .npy (videos, classes), with
 the videos in the lines of a .txt of the same name; a .npz with `scores` and `paths`. A .npy without
 .txt, and a .npz without `paths`, as write_scores.py writes it, are compared row by row.
-`--softmax` makes probabilities of the raw scores of THEIRS: a report has probabilities.
+`--raw` makes probabilities of the raw scores of THEIRS, as a report has them: by softmax, or by
+sigmoid if OURS is a report of several labels a video.
 
 Lists that differ are an error. Videos that a report calls unreadable are not compared. The last
 line of stdout is one JSON object: videos, unreadable, top1_agreement, max_abs_difference,
@@ -29,6 +30,7 @@ import numpy as np
 
 from scripts.analysis.score_files import find_difference, read_any_scores
 from utils import cli
+from utils.evaluate.several_labels import sigmoid
 from utils.log import log, print_result
 from utils.runtime import Runtime
 
@@ -37,7 +39,7 @@ def main(
     ours: Path,
     theirs: Path,
     *,
-    softmax: bool = False,
+    raw: bool = False,
     tolerance: cli.NonNegativeFloat = 1e-3,
     worst: cli.PositiveInt = 5,
 ) -> int:
@@ -56,11 +58,13 @@ def main(
     names = [name for name, is_readable in zip(names, readable) if is_readable]
     own_scores = own.values[readable]
     scores = other.values[readable]
-    scores = compute_softmax(scores) if softmax else scores
+    several = any(isinstance(label, tuple) for label in own.samples.labels)
+    if raw:
+        scores = compute_probabilities(scores, several)
     differences = compute_differences(own_scores, scores)
     is_finite = bool(np.isfinite(scores).all())
     if is_finite and are_probabilities(own_scores) and not are_probabilities(scores):
-        log.warning("%s has no probabilities and %s has: is it --softmax?", theirs, ours)
+        log.warning("%s has no probabilities and %s has: is it --raw?", theirs, ours)
 
     def describe(video: int) -> dict[str, Any]:
         best = {"ours": int(own_scores[video].argmax()), "theirs": int(scores[video].argmax())}
@@ -84,7 +88,9 @@ def main(
     return int(len(beyond) > 0)
 
 
-def compute_softmax(scores: np.ndarray) -> np.ndarray:
+def compute_probabilities(scores: np.ndarray, several: bool) -> np.ndarray:
+    if several:
+        return sigmoid(scores)
     with np.errstate(invalid="ignore"):
         powers = np.exp(scores - scores.max(1, keepdims=True))
     return powers / powers.sum(1, keepdims=True)

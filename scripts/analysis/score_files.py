@@ -9,7 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from utils.data.annotation_file import NO_LABEL, format_label
+from utils.evaluate.label_report import LABEL_COLUMNS
 from utils.evaluate.report import SCORE_COLUMNS, Samples
+from utils.evaluate.several_labels import encode_label_sets
 
 UNREADABLE = "unreadable"
 
@@ -23,7 +26,7 @@ class Scores(NamedTuple):
 
 
 def read_scores(path: Path) -> tuple[Samples, np.ndarray]:
-    """The samples of a `scores.csv`, and its rows (n, classes + 2) as `compute_predictions` reads.
+    """The samples of a `scores.csv`, and its rows as `metrics.ScoreTable` has them.
 
     Raises ValueError if it is not such a file.
     """
@@ -31,19 +34,28 @@ def read_scores(path: Path) -> tuple[Samples, np.ndarray]:
         raise ValueError(f"{path} does not exist: name a folder that eval.py --report wrote")
     with open(path, newline="", encoding="utf-8", errors="surrogateescape") as file:
         header, *lines = csv.reader(file) or [[]]
-    width = len(SCORE_COLUMNS)
+    several = tuple(header[: len(LABEL_COLUMNS)]) == LABEL_COLUMNS
+    columns = LABEL_COLUMNS if several else SCORE_COLUMNS
+    width = len(columns)
     try:
-        if tuple(header[:width]) != SCORE_COLUMNS or not lines:
+        if tuple(header[:width]) != columns or not lines:
             raise ValueError("no table of scores")
         classes = [name.partition(" ")[2] for name in header[width:]]
-        samples = Samples([line[0] for line in lines], [int(line[1]) for line in lines], classes)
-        rows = np.zeros((len(lines), len(classes) + 2))
-        for row, line in zip(rows, lines):
+        labels = [parse_labels(line[1]) if several else int(line[1]) for line in lines]
+        samples = Samples([line[0] for line in lines], labels, classes)
+        targets = encode_label_sets(labels, len(classes)) if several else np.array(labels)[:, None]
+        rows = np.zeros((len(lines), len(classes) + targets.shape[1] + 1))
+        for row, line, target in zip(rows, lines, targets):
             if line[2] != UNREADABLE:
-                row[:] = [*map(float, line[width:]), int(line[1]), 1]
+                row[:] = [*map(float, line[width:]), *target, 1]
     except (IndexError, ValueError):
         raise ValueError(f"{path} is not a scores.csv that eval.py --report wrote") from None
     return samples, rows
+
+
+def parse_labels(text: str) -> tuple[int, ...]:
+    """The inverse of `format_label`, for several labels."""
+    return () if text == NO_LABEL else tuple(map(int, text.split(",")))
 
 
 def read_any_scores(path: Path) -> Scores:
@@ -54,7 +66,7 @@ def read_any_scores(path: Path) -> Scores:
     """
     if path.is_dir() or is_report(path):
         samples, rows = read_scores(path / "scores.csv" if path.is_dir() else path)
-        return Scores(samples, rows[:, :-2], rows[:, -1] > 0)
+        return Scores(samples, rows[:, : len(samples.classes)], rows[:, -1] > 0)
     if path.suffix not in READERS:
         raise ValueError(f"{path}: name a folder of eval.py --report, or {', '.join(READERS)}")
     try:
@@ -74,7 +86,8 @@ def is_report(path: Path) -> bool:
     if path.suffix != ".csv":
         return False
     with open(path, encoding="utf-8", errors="surrogateescape") as file:
-        return file.readline().startswith(",".join(SCORE_COLUMNS))
+        header = file.readline()
+    return any(header.startswith(",".join(names)) for names in (SCORE_COLUMNS, LABEL_COLUMNS))
 
 
 def read_csv(path: Path) -> tuple[Sequence[str], list]:
@@ -116,7 +129,8 @@ def find_difference(samples: Samples, other: Samples) -> str:
         if path != other_path:
             return f"video {k + 1} is {other_path} instead of {path}"
         if samples.labels and other.labels and samples.labels[k] != other.labels[k]:
-            return f"{path} has label {other.labels[k]} instead of {samples.labels[k]}"
+            labels = [format_label(samples_of.labels[k]) for samples_of in (other, samples)]
+            return f"{path} has label {labels[0]} instead of {labels[1]}"
     if samples.paths and other.paths and len(samples.paths) != len(other.paths):
         return f"{len(other.paths)} videos instead of {len(samples.paths)}"
     return ""

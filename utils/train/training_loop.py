@@ -278,12 +278,14 @@ class TrainingLoop(Callback):
         seconds = self.meter.seconds
         return {
             "checkpoint": str(self.directory.path / newest) if newest else None,
+            "complete": self.ends_early or self.position >= self.last_position,
             "epochs": round(self.position / self.step.steps_per_epoch, 3),
             "steps": self.position,
             "loss": self.meter.line.get("loss"),
             "top1": self.meter.line.get("top1"),
             "validation_loss": line.get("loss"),
             "validation_top1": line.get("top1"),
+            **({"validation_map": line["map"]} if "map" in line else {}),
             "best_epoch": self.validation.best_epoch if line else None,
             "clips_per_second": round(clips / seconds, 2) if seconds else None,
             "compile_seconds": round(self.compile_seconds, 1),
