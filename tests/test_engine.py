@@ -223,6 +223,7 @@ def save_other_weights(source: Path, target: Path) -> Path:
 DYING = "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n"
 
 
+@pytest.mark.slow
 def test_an_engine_that_dies_at_the_export_does_not_end_the_run(
     opened, cache, log_messages, monkeypatch, tmp_path
 ):

@@ -133,7 +133,7 @@ def test_a_mindir_of_free_batch_size_gives_the_scores_of_the_network(name, tmp_p
 @pytest.mark.parametrize(
     ("network", "setting"),
     [
-        ("x3d", "model.depthwise_impl=taps"),
+        pytest.param("x3d", "model.depthwise_impl=taps", marks=SLOW),
         pytest.param("mvit_multi", "model.depthwise_impl=taps", marks=SLOW),
     ],
 )
