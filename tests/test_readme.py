@@ -108,8 +108,8 @@ FUNCTIONS |= {"weights.md"}
 LIMITS = {
     "clusters.md": 700,
     "troubleshooting.md": 1400,
-    "mindspore_models.md": 450,
-    "mindcv.md": 350,
+    "mindspore_models.md": 500,
+    "mindcv.md": 400,
     "mindvideo.md": 300,
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-#SBATCH --job-name=zoo --ntasks-per-node=1 --exclusive --open-mode=append
+#SBATCH --job-name=zoo --ntasks-per-node=1 --exclusive --mem=0 --open-mode=append
 #SBATCH --requeue --signal=TERM@300
 # usage: sbatch --nodes=N [options of your cluster] scripts/cluster/slurm.sh SCRIPT [arguments]
 #

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-#SBATCH --job-name=zoo-dask --ntasks-per-node=1 --exclusive --open-mode=append
+#SBATCH --job-name=zoo-dask --ntasks-per-node=1 --exclusive --mem=0 --open-mode=append
 # usage: sbatch --nodes=N [options of your cluster] scripts/cluster/slurm_dask.sh SCRIPT [arguments]
 #
 # Starts a Dask cluster on the nodes of a Slurm job and runs one of the zoo's Python scripts on it.
