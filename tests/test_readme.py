@@ -106,6 +106,8 @@ FUNCTIONS = {"python.md", "features.md", "fine_tuning.md", "segments.md", "strea
 FUNCTIONS |= {"weights.md"}
 # Pages with a limit of their own: words.
 LIMITS = {
+    "labels.md": 500,
+    "precision.md": 800,
     "clusters.md": 700,
     "troubleshooting.md": 1400,
     "mindspore_models.md": 500,
