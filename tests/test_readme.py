@@ -108,6 +108,8 @@ FUNCTIONS |= {"weights.md"}
 LIMITS = {
     "labels.md": 500,
     "precision.md": 800,
+    "debugging.md": 400,
+    "deploy.md": 1400,
     "clusters.md": 700,
     "troubleshooting.md": 1400,
     "mindspore_models.md": 500,
