@@ -111,7 +111,8 @@ def load_model(
         return api.load(checkpoint_path, settings=settings, labels=labels)
     path = api.find_recipe(config_path)
     network = network or find_network_of_yaml(path).name
-    return api.load(path, checkpoint_path, settings=settings, labels=labels, network=network)
+    options = {"settings": settings, "labels": labels, "network": network}
+    return api.load(path, checkpoint_path, **options)
 
 
 def name_models(models: Sequence[dict]) -> list[str]:
