@@ -7,7 +7,7 @@ import numpy as np
 from mvit_multi.config import Config
 from mvit_multi.dataset import EvalVideos
 from mvit_multi.predict import HeadScorer
-from utils.evaluate.metrics import evaluate, sum_count
+from utils.evaluate.metrics import Counts, evaluate, sum_count
 from utils.evaluate.scores import choose_clips_per_pass
 from utils.inference.scorer import Scorer
 from utils.runtime import Runtime
@@ -43,16 +43,14 @@ def evaluate_datasets(
     size = choose_clips_per_pass(cfg.eval.batch, *views, device=scorer.device)
     for k, source in videos.items():
         head = HeadScorer(scorer, cfg.data.sets, k)
-        classes = source.settings.num_classes
         add = collect[k] if collect else None
         metrics: dict[str, Any] = evaluate(
             head,
             data=source.dataset(),
-            num_classes=classes,
+            collector=Counts(source.settings.num_classes),
             rt=rt,
             collect=add,
             clips_per_pass=size,
-            raw_scores=False,
         )
         metrics["unreadable"] = sum_count(source.unreadable.count, rt)
         metrics["views"] = source.views

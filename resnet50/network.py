@@ -73,9 +73,11 @@ class ResNetNetwork(Network[Config]):
         return get_clip_shape(cfg.data, cfg.data.crop)
 
     def build_targets(self, cfg: Config, labels: np.ndarray) -> np.ndarray:
-        from resnet50.dataset import build_targets
+        from resnet50.mixup import mix_targets
 
-        return build_targets(cfg, labels)
+        if not cfg.data.mixes:
+            return super().build_targets(cfg, labels)
+        return mix_targets(labels, cfg.data, np.random.RandomState(0))
 
     def build_heads(self, cfg: Config) -> list[ImageHead]:
         from resnet50.predict import ImageHead

@@ -131,6 +131,7 @@ FUNCTIONS |= {"weights.md"}
 LIMITS = {
     "clusters.md": 700,
     "demo.md": 400,
+    "labels.md": 500,
     "troubleshooting.md": 1400,
     "mindspore_models.md": 500,
     "mindcv.md": 400,

@@ -154,7 +154,8 @@ class Run:
     save_steps: int = 0  # steps between more saves; 0: only at epoch ends
     keep_checkpoints: int = 3  # epoch checkpoints kept; 0: all
     eval_every: int = 0  # epochs between validations; 0: none
-    keep_best: Literal["none", "top1", "loss"] = "none"  # what decides which weights are best.ckpt
+    # What decides which weights are best.ckpt; map: with model.labels multi.
+    keep_best: Literal["none", "top1", "map", "loss"] = "none"
     # Validations without a better value of keep_best (none: of the loss) that end a run; 0: no end.
     patience: int = 0
     profile: Optional[Path] = None  # a folder for the trace of a few steps
@@ -257,6 +258,17 @@ class VideoData(ImageData):
 
 
 @dataclasses.dataclass(frozen=True)
+class Classes:
+    """What the section `model` of every network for one data set has."""
+
+    num_classes: int
+    labels: Literal["single", "multi"] = "single"  # multi: a sample has any number of labels
+
+    def __post_init__(self):
+        check_positive(self, "model", "num_classes")
+
+
+@dataclasses.dataclass(frozen=True)
 class AnnotationLists:
     """The settings of one data set without a default; a class with defaults lists it last."""
 
@@ -310,7 +322,8 @@ class Recipe:
     # Weights that stay as they are: `backbone` (all but the classifier), or a regular expression
     # for their names; empty: none.
     freeze: str = ""
-    # In the cross entropy: a number for each class, or `balanced`, 1 / videos; empty: all 1.
+    # In the cross entropy: a number for each class, or `balanced`, 1 / videos; empty: all 1. With
+    # model.labels multi the weights of positives; `balanced` is negatives / positives.
     class_weights: Union[Literal["", "balanced"], tuple[float, ...]] = ""
 
     def __post_init__(self):
@@ -347,6 +360,20 @@ class NetworkConfig:
 
     def __post_init__(self):
         check_class_weights(self)
+        if self.has_several_labels:
+            check_several_labels(self)
+        elif self.run.keep_best == "map":
+            raise ValueError("run.keep_best map needs model.labels multi; top1 and loss do not")
+
+    @property
+    def has_several_labels(self) -> bool:
+        """Whether a sample has any number of labels, not one."""
+        return isinstance(self.model, Classes) and self.model.labels == "multi"
+
+    @property
+    def blank_label(self) -> Union[int, tuple[int, ...]]:
+        """The label of a row that stands for no sample."""
+        return () if self.has_several_labels else 0
 
     def model_arguments(self) -> dict[str, Any]:
         """The arguments of the network's `build_model`."""
@@ -359,8 +386,11 @@ class NetworkConfig:
 
     @property
     def chance_loss(self) -> float:
-        """The training loss of a network that gives all classes the same score."""
-        return math.log(self.model.num_classes)
+        """The training loss of a network that gives all classes the same score.
+
+        Infinite for several labels: that of rare labels is far lower soon.
+        """
+        return math.inf if self.has_several_labels else math.log(self.model.num_classes)
 
 
 def check_class_weights(cfg: NetworkConfig) -> None:
@@ -383,6 +413,17 @@ def check_class_weights(cfg: NetworkConfig) -> None:
         )
     if min(weights) <= 0:
         raise ValueError(f"train.class_weights must be above 0, not {min(weights):g}")
+
+
+def check_several_labels(cfg: NetworkConfig) -> None:
+    """Raises ValueError for settings that are defined for one label a sample."""
+    if cfg.data.balance != "none":
+        raise ValueError(
+            f"data.balance {cfg.data.balance} takes samples by their class, and with model.labels "
+            "multi they have several; set it to none, and train.class_weights instead"
+        )
+    if cfg.data.mixes:
+        raise ValueError("data.mixup and data.cutmix mix samples with one label: set both to 0")
 
 
 def check_warmup(train: Recipe) -> None:

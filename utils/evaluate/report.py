@@ -10,20 +10,18 @@ import json
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Callable, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
-from mindspore import Tensor
 
 from utils.data.annotation_file import AnnotationFile, name_record
 from utils.data.rows import EvalRows
-from utils.evaluate.metrics import TOP5_CLASSES, AllReduceSum, list_bounds
+from utils.evaluate.metrics import TOP5_CLASSES, ScoreTable, list_bounds
 from utils.evaluate.predict import Head
 from utils.files import open_replacement, report_write_errors, write_text
 from utils.runtime import Runtime
 from utils.video.reader import VideoError
 
-BLOCK = 1024  # samples of one AllReduce
 WORST_CLASSES = 10  # in report.json
 PAIRS = 100  # in confused_pairs.csv
 WORST_SAMPLES = 20  # in wrong.png
@@ -38,7 +36,7 @@ class Samples(NamedTuple):
     """
 
     paths: Sequence[str] = ()
-    labels: Sequence[int] = ()
+    labels: Sequence[Any] = ()  # of `annotation_file.Label`
     classes: Sequence[str] = ()  # "" for a class without a name
     read_frames: Optional[Callable[[int], np.ndarray]] = None
 
@@ -62,42 +60,56 @@ class Report:
     """Collects the scores of this rank and writes the report; does nothing without a `folder`."""
 
     def __init__(
-        self, folder: str, own_samples: Sequence, samples: Samples, rt: Runtime, softmax=False
+        self,
+        folder: str,
+        own_samples: Sequence,
+        samples: Samples,
+        rt: Runtime,
+        raw_scores: bool = False,
+        multi_label: bool = False,
     ):
-        """`own_samples` are the numbers of this rank's samples; `softmax`: whether scores are raw.
+        """`own_samples` are the numbers of this rank's samples.
 
         Raises ValueError if the folder cannot be written.
         """
         self.folder = Path(folder) if folder else None
-        self.own_samples = own_samples
         self.samples = samples
-        self.softmax = softmax
+        self.raw_scores = raw_scores
+        self.multi_label = multi_label
         self.rt = rt
-        width = len(samples.classes) + 2  # the label, and 1 for a readable sample
-        self.numbers = []
-        self.rows = [np.zeros((0, width), np.float32)]
+        classes = len(samples.classes)
+        width = classes + (classes if multi_label else 1) + 1
+        self.table = ScoreTable(own_samples, len(samples.paths), width)
         if self.folder and rt.is_main_process:
             with report_write_errors(self.folder, "--report"):
                 self.folder.mkdir(parents=True, exist_ok=True)
                 tempfile.TemporaryFile(dir=self.folder).close()
 
     def add(self, rows: Sequence[int], scores: np.ndarray, labels: np.ndarray) -> None:
-        """float32 scores (k, classes) and labels (k,) of some rows of this rank."""
+        """float32 scores (k, classes) and labels (k,) or (k, classes) of some rows of this rank."""
         if self.folder:
-            self.numbers += [self.own_samples[row] for row in rows]
-            new = np.column_stack([scores, labels, np.ones(len(rows))])
-            self.rows.append(new.astype(np.float32))
+            self.table.add(rows, scores, labels)
 
     def write(self, result: dict) -> None:
         """Writes all files, on rank 0; `result` is the last line of stdout. All ranks call it."""
         if not self.folder:
             return
         samples = self.samples
-        rows = gather_rows(
-            self.numbers, rows=np.concatenate(self.rows), count=len(samples.paths), rt=self.rt
-        )
-        if self.rt.is_main_process:
-            predictions = compute_predictions(rows, samples.labels, self.softmax)
+        rows = self.table.gather(self.rt)
+        if not self.rt.is_main_process:
+            return
+        if self.multi_label:
+            from utils.evaluate.label_report import write_label_report
+
+            write_label_report(
+                self.folder,
+                samples=samples,
+                rows=rows,
+                raw_scores=self.raw_scores,
+                result=result,
+            )
+        else:
+            predictions = compute_predictions(rows, samples.labels, self.raw_scores)
             write_report(self.folder, samples=samples, predictions=predictions, result=result)
 
 
@@ -134,7 +146,7 @@ def write_report(folder: Path, samples: Samples, predictions: Predictions, resul
     report_plots.draw_calibration(folder / "calibration.png", bins, losses["ece"])
     with report_write_errors(folder, "--report"):
         (folder / "wrong.png").unlink(missing_ok=True)
-    worst_samples = read_worst_samples(samples, wrong)
+    worst_samples = read_worst_samples(samples, map(describe_wrong, wrong))
     if worst_samples:
         report_plots.draw_wrong(folder / "wrong.png", worst_samples)
 
@@ -149,24 +161,19 @@ def report_videos(
     labels = [record.label for record in videos.records]
     read = functools.partial(read_first_clip, videos, head)
     samples = Samples(paths, labels=labels, classes=head.list_names(), read_frames=read)
+    return build_report(folder, rows=videos, samples=samples, head=head, rt=rt)
+
+
+def build_report(folder: str, rows: EvalRows, samples: Samples, head: Head, rt: Runtime) -> Report:
+    """The report of the samples of `rows`, whose scores are those of `head`."""
     return Report(
-        folder, own_samples=videos.samples_of_rank, samples=samples, rt=rt, softmax=head.raw_scores
+        folder,
+        own_samples=rows.samples_of_rank,
+        samples=samples,
+        rt=rt,
+        raw_scores=head.raw_scores,
+        multi_label=head.multi_label,
     )
-
-
-def gather_rows(numbers: Sequence[int], rows: np.ndarray, count: int, rt: Runtime) -> np.ndarray:
-    """The rows of all `count` samples, from those (k, width) of this rank; zeros if unreadable.
-
-    Every sample is on one rank only, so float32 sums are exact. All blocks have one shape.
-    """
-    gathered = np.zeros((-(-count // BLOCK) * BLOCK, rows.shape[1]), np.float32)
-    gathered[np.asarray(numbers, np.int64)] = rows
-    if rt.size > 1:
-        add = AllReduceSum()
-        for start in range(0, len(gathered), BLOCK):
-            block = slice(start, start + BLOCK)
-            gathered[block] = add(Tensor(gathered[block])).asnumpy()
-    return gathered[:count]
 
 
 def compute_predictions(
@@ -222,22 +229,30 @@ def list_wrong(samples: Samples, predictions: Predictions) -> Iterator[tuple[int
         yield int(k), [samples.paths[k], *pair, *texts, *names]
 
 
+def describe_wrong(wrong: tuple[int, list]) -> tuple[int, str, str, str]:
+    """Sample, name, true and predicted class of an entry of `list_wrong`."""
+    k, (path, label, predicted, of_label, of_predicted, name, other) = wrong
+    true = f"{label} {name}".strip()
+    wrong_class = f"{predicted} {other}".strip()
+    return k, path, f"{true} {float(of_label):.0%}", f"{wrong_class} {float(of_predicted):.0%}"
+
+
 def read_worst_samples(
-    samples: Samples, wrong: Sequence[tuple[int, list]]
+    samples: Samples, wrong: Iterable[tuple[int, str, str, str]]
 ) -> list[tuple[np.ndarray, str, str, str]]:
-    """Frames, name, true and predicted class of the first samples of `wrong` that can be read."""
+    """Frames, name, true and predicted class of the first samples of `wrong` that can be read.
+
+    `wrong` has (sample, name, true, predicted).
+    """
     result: list[tuple[np.ndarray, str, str, str]] = []
-    for k, (path, label, predicted, of_label, of_predicted, name, other) in wrong:
+    for k, name, true, predicted in wrong:
         if samples.read_frames is None or len(result) == WORST_SAMPLES:
             break
         try:
             frames = samples.read_frames(k)
         except VideoError:  # it could be read before
             continue
-        true = f"{label} {name}".strip()
-        wrong_class = f"{predicted} {other}".strip()
-        texts = [f"{true} {float(of_label):.0%}", f"{wrong_class} {float(of_predicted):.0%}"]
-        result.append((frames, path, *texts))
+        result.append((frames, name, true, predicted))
     return result
 
 

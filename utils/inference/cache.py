@@ -6,21 +6,18 @@ then the inference engine that has run it.
 """
 
 import contextlib
-import fcntl
 import functools
 import hashlib
 import os
 import shutil
-import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import numpy as np
 
 from utils.config import NetworkConfig, get_cache_folder
-from utils.files import compute_sha256, report_write_errors
+from utils.files import compute_sha256, report_write_errors, wait_for_lock
 from utils.inference.exported_file import count_classes
 from utils.inference.onnx import ENGINES, OnnxScorer
 from utils.inference.scorer import CellScorer, Scorer
@@ -115,7 +112,9 @@ class CachedScorer(Scorer):
         """The file that this process, or another one that was faster, exports."""
         with report_write_errors(self.folder, "the cache of exported networks"):
             self.folder.mkdir(parents=True, exist_ok=True)
-            with hold_lock(self.folder):  # of several ranks, one exports
+            line = "waiting for another process, which exports a network ..."
+            waiting = functools.partial(log.info, line)
+            with wait_for_lock(self.folder, waiting, LONGEST_WAIT):  # of several ranks, one exports
                 file = self.find(clip)
                 if not file:
                     file = self.name_file(clip)
@@ -146,33 +145,6 @@ def is_sound(file: Path) -> bool:
         return check_checksum(file)
     except ValueError:
         return False
-
-
-@contextlib.contextmanager
-def hold_lock(folder: Path) -> Iterator[None]:
-    """Waits for the lock of the cache; ValueError if another process keeps it too long."""
-    with open(folder / ".lock", "w") as lock:
-        start = time.monotonic()
-        is_waiting = False
-        while not try_lock(lock):
-            if not is_waiting:
-                log.info("waiting for another process, which exports a network ...")
-            is_waiting = True
-            if time.monotonic() - start > LONGEST_WAIT:
-                raise ValueError(
-                    f"another process has held {lock.name} for {LONGEST_WAIT} s; end that process"
-                )
-            time.sleep(0.1)
-        yield
-
-
-def try_lock(file: IO) -> bool:
-    """Locks an open file, until it is closed; False if another process has locked it."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def delete_old_files(folder: Path, count: int = KEPT_FILES) -> None:

@@ -4,7 +4,7 @@ A method of `Plain` returns a primitive, a function or a Cell without weights, w
 in `construct`. The other back ends are subclasses: they replace operators, and keep signatures.
 """
 
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Union
 
 import numpy as np
 from mindspore import Tensor, amp, nn, ops
@@ -17,6 +17,10 @@ BATCH_WEIGHT = 0.1  # of a batch in the running statistics of batch norms
 
 class Operator(nn.Cell):
     """A Cell without weights: a part of the layer that holds it."""
+
+
+def make_zeros(shape: Union[int, tuple]) -> Tensor:
+    return Tensor(np.zeros(shape, np.float32))
 
 
 def list_layers(cell: nn.Cell) -> list[nn.Cell]:

@@ -149,7 +149,9 @@ class Batches:
 def test_an_evaluation_uses_the_setting_clips_per_pass():
     net = RecordingNet()
     batches = Batches(1, views=3, valid=(True, False))
-    result = evaluate(CellScorer(net), data=batches, num_classes=6, rt=Runtime(), clips_per_pass=6)
+    result = evaluate(
+        CellScorer(net), data=batches, collector=Counts(6), rt=Runtime(), clips_per_pass=6
+    )
     assert (result["videos"], net.shapes) == (1, [(6, 3, 8, 8)])
 
 
@@ -164,7 +166,7 @@ def test_a_signal_stops_an_evaluation_after_the_current_batch(received):
     net = RecordingNet()
     batches = Batches(3, before=lambda k: k == 1 and received.append(15))
     with pytest.raises(StopRequestError):
-        evaluate(CellScorer(net), data=batches, num_classes=6, rt=Runtime())
+        evaluate(CellScorer(net), data=batches, collector=Counts(6), rt=Runtime())
     assert len(net.shapes) == 1
 
 
@@ -175,14 +177,19 @@ def test_a_signal_in_the_last_batch_does_not_stop_an_evaluation(received):
                 received.append(15)
             return super().__call__(clips)
 
-    assert evaluate(CellScorer(Late()), data=Batches(3), num_classes=6, rt=Runtime())["videos"] == 6
+    assert (
+        evaluate(CellScorer(Late()), data=Batches(3), collector=Counts(6), rt=Runtime())["videos"]
+        == 6
+    )
 
 
 def test_all_ranks_stop_an_evaluation_if_one_stops(received, monkeypatch):
     """The sum over ranks shows that another rank received a signal."""
     monkeypatch.setattr(metrics, "sum_over_ranks", lambda values: values + 1)
     with pytest.raises(StopRequestError):
-        evaluate(CellScorer(RecordingNet()), data=Batches(3), num_classes=6, rt=Runtime(size=2))
+        evaluate(
+            CellScorer(RecordingNet()), data=Batches(3), collector=Counts(6), rt=Runtime(size=2)
+        )
 
 
 def test_data_sets_with_different_views_use_one_shape():
