@@ -7,8 +7,8 @@
 # requirements-dev.txt allow, instead of those of constraints.txt. Prints a table of the packages
 # whose version differs, then runs the same.
 #
-# Tests of the demo page are skipped without Gradio (pip install 'gradio>=6.31,<7' into .venv: 250 MB,
-# and a Pillow below 13), and those of pages without Chromium (apt-get install chromium).
+# Tests of the demo page are skipped without Gradio, which is not installed: 250 MB, and a Pillow
+# below 13. .venv/bin/pip install 'gradio>=6.31,<7' adds it.
 set -euo pipefail
 if [ "${1:-}" = --latest ]; then
     latest=1
