@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from resnet50.dataset import EvalImages, TrainSource
     from resnet50.golden_case import ResNetCase
     from resnet50.predict import ImageHead
-    from resnet50.readers import Images
+    from resnet50.readers import ImageRecord, Images
     from utils.data.sampler import TrainSampler
     from utils.evaluate.predict import Head
     from utils.evaluate.stream import LiveScorer, Timing
@@ -88,6 +88,11 @@ class ResNetNetwork(Network[Config]):
         from resnet50.predict import ImageFile
 
         return ImageFile(path)
+
+    def open_record(self, cfg: Config, record: ImageRecord) -> FrameReader:
+        from utils.video.array_frames import ArrayFrames
+
+        return ArrayFrames(record.read(), 0.0, is_image=True)
 
     def build_live_scorer(
         self,

@@ -38,6 +38,14 @@ class ImageRecord(NamedTuple):
     label: Label
     load: Callable[[], Union[bytes, np.ndarray]]
 
+    @property
+    def dataset_index(self) -> int:
+        return 0
+
+    @property
+    def segment(self) -> None:
+        """As of a whole video."""
+
     def read(self) -> np.ndarray:
         """Pixels uint8 (H, W, 3). Raises VideoError if the image cannot be read."""
         with reading(self.path, "PIL"):

@@ -129,18 +129,28 @@ class Run:
     amp: Level = "O0"
     # Instead of `amp` on a CPU, where float16 is slower. --run.amp on the command line sets both.
     cpu_amp: Level = "O0"
+    # The 16 bits of levels O1 to O3. bfloat16 needs no loss scale, so the next two settings have no
+    # effect. MindSpore has it on Ascend, but not on a 910A.
+    amp_dtype: Literal["float16", "bfloat16"] = "float16"
     loss_scale: float = 1.0  # with dynamic_loss_scale: the first value
     dynamic_loss_scale: bool = False
     # How MindSpore compiles for Ascend and GPU: kernel by kernel (O0), with fused kernels (O1),
     # the whole graph by GE (O2, Ascend 910A only); auto is MindSpore's choice. No effect on CPU.
     jit_level: Literal["auto", "O0", "O1", "O2"] = "O0"
+    # eager: MindSpore calls the network's Python code and compiles nothing: docs/debugging.md.
+    mode: Literal["graph", "eager"] = "graph"
     # float32 convolutions and matrix products with a mantissa of 10 bits: HF32 on Ascend, TF32 on
     # GPU. Faster; false is IEEE float32, which comparisons with published numbers need.
     tf32: bool = True
     # What computes the network in an evaluation, a prediction and their benchmark: MindSpore, or on
-    # a CPU OpenVINO or ONNX Runtime, in float32. auto: on a CPU the faster of OpenVINO
+    # a CPU OpenVINO or ONNX Runtime. auto: on a CPU the faster of OpenVINO
     # and ONNX Runtime, if one is installed and can; else MindSpore.
     engine: Literal["auto", "mindspore", "openvino", "onnxruntime"] = "auto"
+    # Precision of OpenVINO: bf16 needs a processor that has it, int8 the package nncf, which
+    # quantises the network by clips of a list of the config file. Both change the scores.
+    engine_precision: Literal["f32", "bf16", "int8"] = "f32"
+    calibration: Literal["train", "val", "test"] = "val"  # the list for int8
+    calibration_clips: int = 100  # one of a video, from all parts of the list
     # Ascend operators: compile each shape when it first runs (online), or use CANN's binaries
     # (prebuilt); auto is MindSpore's choice.
     op_compile: Literal["auto", "online", "prebuilt"] = "auto"
@@ -171,9 +181,16 @@ class Run:
     def __post_init__(self):
         if not 0 <= self.seed < 2**32:  # NumPy takes no other
             raise ValueError(f"run.seed must lie in [0, 2^32), not {self.seed}")
+        if self.amp_dtype != "float16" and self.amp == "O0":
+            raise ValueError(
+                f"run.amp_dtype {self.amp_dtype} has no effect at run.amp O0, which is float32; "
+                "set run.amp to O1, O2 or O3, or run.amp_dtype to float16"
+            )
         check_positive(self, "run", "device_memory", "loss_scale", "max_overflows")
-        check_positive(self, "run", "log_every", "save_every")
+        check_positive(self, "run", "log_every", "save_every", "calibration_clips")
         check_not_negative(self, "run", "save_steps", "keep_checkpoints", "eval_every", "patience")
+        if self.mode == "eager" and self.engine in ("openvino", "onnxruntime"):
+            raise ValueError(f"run.mode eager needs run.engine mindspore, not {self.engine}")
         for name, is_on in (("keep_best", self.keep_best != "none"), ("patience", self.patience)):
             if is_on and not self.eval_every:
                 raise ValueError(

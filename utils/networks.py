@@ -135,6 +135,13 @@ class Network(abc.ABC, Generic[ConfigT]):
         assert isinstance(cfg.data, VideoData)  # a network for images overrides this method
         return open_path(path, cfg.data)
 
+    def open_record(self, cfg: ConfigT, record: Any) -> FrameReader:
+        """Opens a record of `read_records` as frames, or its segment. Raises VideoError."""
+        from utils.data.records import open_record
+
+        assert isinstance(cfg.data, VideoData)  # a network for images overrides this method
+        return open_record(record, cfg.data)
+
     def build_live_scorer(
         self,
         cfg: ConfigT,

@@ -98,13 +98,14 @@ def start_device(run: "Run") -> Optional[int]:
     """
     set_environment()
     check_own_folder()
+    refuse_bfloat16(run)
     if run.device == "CPU":
         cap_instruction_set()
     refuse_simulation()
     device_id = read_device_id(run.device)
     import mindspore as ms
 
-    ms.set_context(mode=ms.GRAPH_MODE)
+    ms.set_context(mode=ms.PYNATIVE_MODE if run.mode == "eager" else ms.GRAPH_MODE)
     try:
         if device_id is None or is_worker():  # MindSpore gives each worker of a node its device
             ms.set_device(run.device)
@@ -117,8 +118,24 @@ def start_device(run: "Run") -> Optional[int]:
             "scripts/check_env.py lists the devices; --run.device=CPU runs anywhere"
         ) from None
     check_device_id(run.device, device_id)
+    if run.device == "Ascend":
+        refuse_bfloat16(run, has_it=not ms.amp._ascend_910a_target())
     set_device_options(run)
     return device_id
+
+
+def refuse_bfloat16(run: "Run", has_it: Optional[bool] = None) -> None:
+    """Raises ValueError if the run needs bfloat16 and its device does not have it.
+
+    `has_it` None: the device is not open yet, and only its kind is known. MindSpore 2.10 has no
+    bfloat16 convolution for a CPU, and no cast to bfloat16 for any GPU.
+    """
+    if has_it is None:
+        has_it = run.device == "Ascend"
+    if has_it or run.amp_dtype != "bfloat16" or run.amp_level == "O0":
+        return
+    name = "an Ascend 910A" if run.device == "Ascend" else f"MindSpore on a {run.device}"
+    raise ValueError(f"run.amp_dtype: {name} has no bfloat16; set --run.amp_dtype=float16")
 
 
 def check_own_folder() -> None:
@@ -229,16 +246,17 @@ def eager_mode() -> Iterator[None]:
     """Runs networks operator by operator: for one forward pass, faster than their compilation."""
     import mindspore as ms
 
+    mode = ms.get_context("mode")
     ms.set_context(mode=ms.PYNATIVE_MODE)
     try:
         yield
     finally:
-        ms.set_context(mode=ms.GRAPH_MODE)
+        ms.set_context(mode=mode)
 
 
 @contextlib.contextmanager
-def guest() -> Iterator[None]:
-    """Inside, MindSpore computes networks as graphs; the program's settings are restored.
+def guest(run: Optional["Run"] = None) -> Iterator[None]:
+    """Inside, MindSpore computes as `run.mode` says; the program's settings are restored.
 
     The networks of the program that uses the zoo may run operator by operator, as is the default.
     MindSpore draws first weights from NumPy's random numbers.
@@ -246,7 +264,7 @@ def guest() -> Iterator[None]:
     import numpy as np
 
     numbers = np.random.get_state()
-    mode = set_mode()
+    mode = set_mode(1 if run and run.mode == "eager" else 0)
     try:
         yield
     finally:
@@ -254,11 +272,8 @@ def guest() -> Iterator[None]:
         np.random.set_state(numbers)
 
 
-def set_mode(mode: int = 0) -> int:
-    """Sets MindSpore's mode, by default that of graphs, if MindSpore is imported.
-
-    Returns the mode of before.
-    """
+def set_mode(mode: int) -> int:
+    """Sets MindSpore's mode, 0 for graphs, if MindSpore is imported; returns that of before."""
     ms = sys.modules.get("mindspore")
     before = ms.get_context("mode") if ms else 1  # MindSpore's default, operator by operator
     if ms and before != mode:

@@ -46,9 +46,8 @@ def read_source(network: Network, cfg: NetworkConfig, sources: Sequence[str]) ->
     """
     lists = [Path(source) for source in sources if Path(source).suffix.lower() in LISTS]
     files = network.list_annotation_files(cfg)
-    has_videos = isinstance(cfg.data, VideoData)
     if not lists:
-        suffixes = SUFFIXES if has_videos else IMAGE_SUFFIXES
+        suffixes = SUFFIXES if isinstance(cfg.data, VideoData) else IMAGE_SUFFIXES
         videos = enumerate(list_videos(sources, suffixes), 1)
         return Source([Record(path, num_frames=None, label=UNLISTED, line=k) for k, path in videos])
     if len(sources) > 1:
@@ -58,7 +57,8 @@ def read_source(network: Network, cfg: NetworkConfig, sources: Sequence[str]) ->
     path = lists[0].resolve()
     own = [file for file in files if file.path.resolve() == path]
     file = (own or files)[0]._replace(path=lists[0], num_classes=sys.maxsize)
-    records = read_records(file, cfg.data.packed if own and has_videos else None)
+    packed = cfg.data.packed if own and isinstance(cfg.data, VideoData) else None
+    records = read_records(file, packed)
     heads = network.build_heads(cfg)
     folders = [head.names_file.parent.resolve() for head in heads if head.names_file]
     head = folders.index(path.parent) if path.parent in folders else 0

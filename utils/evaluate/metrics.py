@@ -5,7 +5,7 @@ Every video counts exactly once: padding and unreadable videos are not `valid` a
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol
 
@@ -233,9 +233,47 @@ def sum_over_ranks(values: np.ndarray) -> np.ndarray:
     return AllReduceSum()(Tensor(values, mstype.float32)).asnumpy().astype(np.int64)
 
 
+def max_over_ranks(value: float, rt: Runtime) -> float:
+    """The largest of the ranks' values, in float32."""
+    if rt.size == 1:
+        return value
+    values = np.zeros(rt.size, np.float32)
+    values[rt.rank] = value
+    return float(AllReduceSum()(Tensor(values)).asnumpy().max())
+
+
 def sum_count(count: int, rt: Runtime) -> int:
     """The sum of all ranks' counts."""
     return count if rt.size == 1 else int(sum_over_ranks(np.array([count]))[0])
+
+
+class Comparison:
+    """Compares the scores of a network of lower precision with those of `scorer`, in f32."""
+
+    def __init__(self, scorer: "Scorer"):
+        self.scorer = scorer
+        self.hits = 0
+        self.difference = 0.0
+
+    def add(self, scores: np.ndarray, expected: np.ndarray, labels: np.ndarray) -> None:
+        """Both scores (N, classes) of some videos, and their labels (N,) or (N, classes)."""
+        best = np.argmax(expected, axis=1)
+        is_hit = labels == best if labels.ndim == 1 else labels[np.arange(len(best)), best] > 0
+        self.hits += int(is_hit.sum())
+        self.difference = max(self.difference, float(np.abs(scores - expected).max()))
+
+    def summarize(self, metrics: Mapping[str, Any], rt: Runtime) -> dict[str, float]:
+        """The comparison over all ranks with `metrics`: top1 and videos."""
+        top1 = metrics["top1"]
+        before = round(sum_count(self.hits, rt) / max(metrics["videos"], 1), 6)
+        difference = max_over_ranks(self.difference, rt)
+        text = "against f32: top-1 %.2f %% instead of %.2f %%, largest difference of a score %.3g"
+        log.info(text, 100 * top1, 100 * before, difference)
+        return {
+            "f32_top1": before,
+            "top1_change": round(top1 - before, 6),
+            "max_score_difference": difference,
+        }
 
 
 def evaluate(
@@ -245,16 +283,19 @@ def evaluate(
     rt: Runtime,
     collect: Optional[Callable] = None,
     clips_per_pass: int = 0,
+    reference: Optional["Scorer"] = None,
 ) -> dict[str, Optional[float]]:
     """The metrics of `collector`, and seconds, for a data set of (clips, label, valid).
 
     Scores are averaged over the V views of a video, whose clips are (N, V, T, ...). `collect(rows,
     scores, labels)` receives those of every batch; `rows` count the videos of this rank.
-    `clips_per_pass`: as in `video_scores`.
+    `clips_per_pass`: as in `video_scores`. With a `reference`, the same network in f32, that
+    computes all scores again: f32_top1, top1_change and max_score_difference.
 
     Raises StopRequestError on all ranks if one of them received a signal; that one stops after its
     batch.
     """
+    comparison = Comparison(reference) if reference is not None else None
     start = time.monotonic()
     log.info("evaluating ...")
     batch_count = data.get_dataset_size()
@@ -269,6 +310,9 @@ def evaluate(
             scores = video_scores(scorer, clips, clips_per_pass)[valid]
             rows = k * len(valid) + np.flatnonzero(valid)
             collector.add(scores, label[valid], rows)
+            if comparison is not None:
+                expected = video_scores(comparison.scorer, clips, clips_per_pass)[valid]
+                comparison.add(scores, expected, label[valid])
             if collect:
                 collect(rows, scores, label[valid])
         bar.update()
@@ -276,7 +320,10 @@ def evaluate(
     if sum_count(stopped, rt):
         raise StopRequestError("a signal came before the evaluation was done")
     collector.sum_ranks(rt)
-    return {**collector.accuracies(), "seconds": round(time.monotonic() - start, 2)}
+    result = collector.accuracies()
+    if comparison is not None:
+        result.update(comparison.summarize(result, rt))
+    return {**result, "seconds": round(time.monotonic() - start, 2)}
 
 
 def evaluate_rows(
@@ -285,6 +332,7 @@ def evaluate_rows(
     head: "Head",
     rt: Runtime,
     collect: Optional[Callable] = None,
+    reference: Optional["Scorer"] = None,
 ) -> dict[str, Any]:
     """The metrics of `evaluate` for the only head of a network, and which views they are of."""
     collector: Collector = Counts(head.classes, head.raw_scores)
@@ -295,7 +343,14 @@ def evaluate_rows(
             numbers=rows.samples_of_rank,
             count=len(rows.records),
         )
-    metrics = evaluate(scorer, data=rows.dataset(), collector=collector, rt=rt, collect=collect)
+    metrics = evaluate(
+        scorer,
+        data=rows.dataset(),
+        collector=collector,
+        rt=rt,
+        collect=collect,
+        reference=reference,
+    )
     return {**metrics, "unreadable": sum_count(rows.unreadable.count, rt), "views": rows.views}
 
 

@@ -29,28 +29,37 @@ if TYPE_CHECKING:
 
 # Raise it with every change of a network or of the export that changes what is in a file.
 EXPORT_VERSION = 2
+PRECISIONS = {"f32": "float32", "bf16": "bfloat16", "int8": "int8"}
 KEPT_FILES = 8  # in the cache, the last used ones
 LONGEST_WAIT = 600  # seconds for the export of another process
 
 
 class CachedScorer(Scorer):
-    """The network of a checkpoint, computed by `engine` in float32.
+    """The network of a checkpoint, computed by `engine` in `run.engine_precision`.
 
-    The first call opens the file in the cache, or exports it. If that fails and `run.engine` is
-    auto, MindSpore computes the network, in float32.
+    The first call opens the file in the cache, or exports it. If that fails, `run.engine` is auto
+    and the precision f32, MindSpore computes the network, in float32.
 
-    `load(level, rewrite)` builds the network of the checkpoint: `utils.inference.load`. Raises
-    ValueError for a checkpoint that does not fit, or that changes while it is read.
+    `load(level, rewrite)` builds the network of the checkpoint: `utils.inference.load`.
+    `quantize(path)` makes the file for int8, if that is its precision. Raises ValueError for a
+    checkpoint that does not fit, or that changes while it is read.
     """
 
     def __init__(
-        self, network: "Network", cfg: NetworkConfig, path: Path, engine: str, load: Callable
+        self,
+        network: "Network",
+        cfg: NetworkConfig,
+        path: Path,
+        engine: str,
+        load: Callable,
+        quantize: Optional[Callable] = None,
     ):
         self.network = network
         self.cfg = cfg
         self.path = path
         self.name = str(path)
         self.engine = engine
+        self.quantize = quantize
         self.load = functools.cache(functools.partial(self.load_unchanged, load))
         self.folder = get_cache_folder() / "onnx"
         self.scorers: dict[tuple, Scorer] = {}  # by the shape of a clip
@@ -82,18 +91,25 @@ class CachedScorer(Scorer):
     def open(self, shape: tuple[int, ...]) -> Scorer:
         """The scorer for clips like the first ones, of this shape."""
         clip = shape[1:]
+        precision = self.cfg.run.engine_precision
         try:
             file = self.find(clip) or self.export_once(clip)
             scorer = OnnxScorer(
-                file, engine=self.engine, classes=count_classes(self.cfg), shape=(0, *clip)
+                file if self.quantize is None else self.quantize(file),
+                engine=self.engine,
+                classes=count_classes(self.cfg),
+                shape=(0, *clip),
+                precision=precision,
             )
             scorer.open_session(shape)
         except (RuntimeError, ValueError) as error:
+            if precision != "f32":
+                raise ValueError(f"run.engine_precision: {error}") from None
             if self.cfg.run.engine != "auto":
                 raise ValueError(f"run.engine: {error}") from None
             log.warning("run.engine auto: MindSpore computes the network: %s", error)
             return CellScorer(self.load("O0"), self.name)
-        log.info("%s computes the network, in float32", ENGINES[self.engine])
+        log.info("%s computes the network, in %s", ENGINES[self.engine], PRECISIONS[precision])
         return scorer
 
     def name_file(self, clip: tuple[int, ...]) -> Path:
@@ -151,6 +167,7 @@ def delete_old_files(folder: Path, count: int = KEPT_FILES) -> None:
     """Deletes all but the last used files, and what a killed export left."""
     for scratch in folder.glob(".*.onnx.tmp"):
         shutil.rmtree(scratch, ignore_errors=True)
-    files = sorted(folder.glob("*.onnx"), key=lambda file: file.stat().st_mtime, reverse=True)
+    exported = [*folder.glob("*.onnx"), *folder.glob("*.npz")]
+    files = sorted(exported, key=lambda file: file.stat().st_mtime, reverse=True)
     for file in files[count:]:
         file.unlink(missing_ok=True)

@@ -474,8 +474,12 @@ class Plain:
         """
         return ops.BatchNorm(is_training=True, epsilon=EPSILON, momentum=BATCH_WEIGHT)
 
+    def fixed_batch_norm(self) -> Callable:
+        """The same with the running statistics, which it does not change."""
+        return ops.BatchNorm(is_training=False, epsilon=EPSILON)
+
     def batch_norm3d(self) -> Callable:
-        """The same of clips."""
+        """`batch_norm` of clips."""
         return BatchNorm3d(self.batch_norm())
 
     def layer_norm(self, eps: float) -> Callable:

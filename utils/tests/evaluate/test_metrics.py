@@ -10,7 +10,7 @@ from utils.config import ROOT
 from utils.evaluate import metrics
 from utils.evaluate.metrics import Counts, compute_interval, evaluate
 from utils.evaluate.scores import CLIPS_PER_PASS, choose_clips_per_pass, video_scores
-from utils.inference.scorer import CellScorer
+from utils.inference.scorer import CellScorer, Scorer
 from utils.log import format_values
 from utils.runtime import Runtime
 from utils.signals import StopRequestError
@@ -214,6 +214,49 @@ def test_data_sets_with_different_views_use_one_shape():
     result = evaluate_datasets(scorer, {0: source("a", 5, 2), 1: source("b", 3, 4)}, Runtime())
     assert result["videos"] == 4
     assert net.shapes == [(6, 3, 8, 8)] * 3, "10 clips in two passes, 6 in one"
+
+
+class Constant(Scorer):
+    """The same scores for every clip."""
+
+    def __init__(self, *scores: float):
+        self.scores = np.array(scores, np.float32)
+
+    def __call__(self, clips):
+        return np.tile(self.scores, (len(clips), 1))
+
+    def features(self, clips):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(("valid", "videos"), [((True, True), 4), ((False, True), 2)])
+def test_an_evaluation_compares_with_a_reference(valid, videos, log_messages):
+    """All labels are 0: the reference is right."""
+    result = evaluate(
+        Constant(1.0, 2.5),
+        data=Batches(2, views=3, valid=valid),
+        collector=Counts(2),
+        rt=Runtime(),
+        reference=Constant(2.0, 1.25),
+    )
+    assert (result["videos"], result["top1"], result["f32_top1"]) == (videos, 0.0, 1.0)
+    assert (result["top1_change"], result["max_score_difference"]) == (-1.0, 1.25)
+    assert (
+        "top-1 0.00 % instead of 100.00 %, largest difference of a score 1.25" in log_messages[-1]
+    )
+
+
+def test_the_largest_difference_is_that_of_all_ranks(monkeypatch):
+    """Each rank has one place in the sum."""
+
+    class AddOtherRank:
+        def __call__(self, x):
+            return Tensor(x.asnumpy() + np.array([0, 3], np.float32))
+
+    monkeypatch.setattr(metrics, "AllReduceSum", AddOtherRank)
+    assert metrics.max_over_ranks(2.0, Runtime(rank=0, size=2)) == 3.0
+    assert metrics.max_over_ranks(4.0, Runtime(rank=0, size=2)) == 4.0
+    assert metrics.max_over_ranks(4.0, Runtime()) == 4.0
 
 
 def test_top_k_is_counted_per_class():

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import yaml
-from mindspore import Tensor
+from mindspore import Tensor, amp, nn
 from mindspore import dtype as mstype
 
 from scripts.analysis.build_networks import build_train_step
@@ -15,6 +15,7 @@ from tsm.dataset import TrainSource
 from utils.config import Run, load_config
 from utils.data.sampler import TrainSampler
 from utils.networks import find_network
+from utils.nn.layers import BatchNorm2d
 from utils.runtime import Runtime
 from utils.train.amp import Float32Output
 from utils.train.train_step import create_counter
@@ -223,6 +224,26 @@ def test_a_float16_recipe_trains_in_float32_on_a_cpu(level, tmp_path, log_messag
     assert all("--run.amp=O2 on the command line" in line for line in lines)
 
 
+@pytest.mark.parametrize("level", ["O1", "O3"])
+def test_bfloat16_needs_no_loss_scale_and_keeps_float32_weights(level, log_messages):
+    """MindSpore's CPU back end does not run such a step, but it can be built."""
+    overrides = [f"run.amp={level}", "run.amp_dtype=bfloat16", "run.dynamic_loss_scale=true"]
+    cfg = load_smoke_config("resnet50", *overrides, "run.loss_scale=1024", "train.ema_decay=0.9")
+    step = build_train_step("resnet50", cfg, Runtime())
+    assert type(step.scaler) is amp.StaticLossScaler
+    assert step.loss_scale == 1
+    assert any("bfloat16 needs no loss scale: that of the config" in line for line in log_messages)
+    state = step.state()
+    assert {name for name in state if "moving_mean" in name}
+    assert {name for name in state if name.startswith("ema")}
+    assert {str(value.dtype) for value in state.values()} == {"Float32", "Int32"}
+    cells = [cell for _, cell in step.net.cells_and_names()]
+    convolutions = [cell for cell in cells if isinstance(cell, nn.Conv2d)]
+    assert all(cell.bf16 and not cell.fp16 for cell in convolutions)
+    norms = [cell for cell in cells if isinstance(cell, BatchNorm2d)]
+    assert not any(cell.bf16 or cell.fp16 for cell in norms)
+
+
 class EqualValidations(Validation):
     """Validations that never improve, without a network."""
 
@@ -241,7 +262,9 @@ def test_patience_ends_a_run_with_a_saved_epoch(tmp_path, log_messages):
     loop = make_loop(tmp_path, epochs=9, validation=validation, **settings)
     loop.resume_validation()
     loop.on_train_begin(None)
-    stops = [run_step(loop, Outputs(number, [])) for number in range(1, 25)]
+    stops = [run_step(loop, Outputs(number, [])) for number in range(1, 24)]
+    assert not loop.result()["complete"]
+    stops.append(run_step(loop, Outputs(24, [])))
     assert stops == [False] * 23 + [True]
     assert loop.directory.saved == [3, "state"]
     loop.finish()  # not a run that a signal has stopped
@@ -249,6 +272,7 @@ def test_patience_ends_a_run_with_a_saved_epoch(tmp_path, log_messages):
     assert [line for line in log_messages if "patience" in line] == [f"{end}; the run ends"]
     assert not [line for line in log_messages if "SIGTERM" in line]
     result = loop.result()
+    assert result["complete"]
     assert (result["epochs"], result["best_epoch"], result["validation_loss"]) == (3.0, 1, 1.0)
 
     again = make_loop(
