@@ -17,6 +17,7 @@ from mindspore import Tensor
 
 from utils.data.annotation_file import AnnotationFile, name_record
 from utils.data.rows import EvalRows
+from utils.evaluate import report_page
 from utils.evaluate.metrics import TOP5_CLASSES, AllReduceSum, list_bounds
 from utils.evaluate.predict import Head
 from utils.files import open_replacement, report_write_errors, write_text
@@ -26,7 +27,6 @@ from utils.video.reader import VideoError
 BLOCK = 1024  # samples of one AllReduce
 WORST_CLASSES = 10  # in report.json
 PAIRS = 100  # in confused_pairs.csv
-WORST_SAMPLES = 20  # in wrong.png
 SCORE_COLUMNS = ("path", "label", "predicted", "correct", "probability")  # before the classes
 MIN_PROBABILITY = float(np.finfo(np.float32).tiny)  # a smaller one counts as this
 
@@ -35,12 +35,14 @@ class Samples(NamedTuple):
     """The samples of an evaluation, by number: names, labels if known before, class names.
 
     `read_frames`, if there are files, gives some frames uint8 (T, H, W, 3); it raises VideoError.
+    `find_file` gives the path of a sample's file, and what a link to a part of it ends with.
     """
 
     paths: Sequence[str] = ()
     labels: Sequence[int] = ()
     classes: Sequence[str] = ()  # "" for a class without a name
     read_frames: Optional[Callable[[int], np.ndarray]] = None
+    find_file: Optional[Callable[[int], tuple[str, str]]] = None
 
 
 class Predictions(NamedTuple):
@@ -88,21 +90,28 @@ class Report:
             new = np.column_stack([scores, labels, np.ones(len(rows))])
             self.rows.append(new.astype(np.float32))
 
-    def write(self, result: dict) -> None:
-        """Writes all files, on rank 0; `result` is the last line of stdout. All ranks call it."""
+    def write(self, result: dict) -> dict:
+        """Writes all files, on rank 0; `result` is the last line of stdout. All ranks call it.
+
+        Returns what `write_report` returns; an empty one on other ranks, and without a folder.
+        """
         if not self.folder:
-            return
+            return {}
         samples = self.samples
         rows = gather_rows(
             self.numbers, rows=np.concatenate(self.rows), count=len(samples.paths), rt=self.rt
         )
-        if self.rt.is_main_process:
-            predictions = compute_predictions(rows, samples.labels, self.softmax)
-            write_report(self.folder, samples=samples, predictions=predictions, result=result)
+        if not self.rt.is_main_process:
+            return {}
+        predictions = compute_predictions(rows, samples.labels, self.softmax)
+        return write_report(self.folder, samples=samples, predictions=predictions, result=result)
 
 
-def write_report(folder: Path, samples: Samples, predictions: Predictions, result: dict) -> None:
-    """Writes all files of a report. Raises ValueError if the folder cannot be written."""
+def write_report(folder: Path, samples: Samples, predictions: Predictions, result: dict) -> dict:
+    """Writes all files of a report; returns what its page shows.
+
+    Raises ValueError if the folder cannot be written.
+    """
     names = [f"{k} {name}".strip() for k, name in enumerate(samples.classes)]
     counts = count_confusion(predictions)
     readable = predictions.readable
@@ -115,8 +124,8 @@ def write_report(folder: Path, samples: Samples, predictions: Predictions, resul
     write_csv(folder / "classes.csv", list(classes[0]), (row.values() for row in classes))
     write_csv(folder / "confused_pairs.csv", PAIR_COLUMNS, list_pairs(counts, samples.classes))
     write_csv(folder / "calibration.csv", bins.dtype.names, list_bins(bins))
-    wrong = list(list_wrong(samples, predictions))
-    write_csv(folder / "wrong.csv", WRONG_COLUMNS, (row for _, row in wrong))
+    wrong = dict(list_wrong(samples, predictions))
+    write_csv(folder / "wrong.csv", WRONG_COLUMNS, wrong.values())
     losses = compute_losses(predictions, bins)
     with_videos = [row for row in classes if row["videos"]]
     worst = sorted(with_videos, key=lambda row: row["top1"])[:WORST_CLASSES]
@@ -134,9 +143,24 @@ def write_report(folder: Path, samples: Samples, predictions: Predictions, resul
     report_plots.draw_calibration(folder / "calibration.png", bins, losses["ece"])
     with report_write_errors(folder, "--report"):
         (folder / "wrong.png").unlink(missing_ok=True)
-    worst_samples = read_worst_samples(samples, wrong)
+    shown = [*list(wrong)[: report_page.SHOWN], *report_page.find_hits(predictions)]
+    frames = read_samples(samples, shown)
+    worst_samples = list_worst_samples(frames, wrong)
     if worst_samples:
         report_plots.draw_wrong(folder / "wrong.png", worst_samples)
+    page = report_page.describe_report(
+        folder,
+        samples=samples,
+        predictions=predictions,
+        result=report,
+        classes=classes,
+        counts=counts,
+        bins=list(list_bins(bins)),
+        wrong=list(wrong),
+        frames=frames,
+    )
+    report_page.write_index(folder, {"": page})
+    return page
 
 
 def report_videos(
@@ -147,8 +171,13 @@ def report_videos(
         return Report("", own_samples=(), samples=Samples(), rt=rt)
     paths = [name_record(record).removeprefix(f"{file.root}/") for record in videos.records]
     labels = [record.label for record in videos.records]
-    read = functools.partial(read_first_clip, videos, head)
-    samples = Samples(paths, labels=labels, classes=head.list_names(), read_frames=read)
+    samples = Samples(
+        paths,
+        labels=labels,
+        classes=head.list_names(),
+        read_frames=functools.partial(read_preview, videos, head),
+        find_file=functools.partial(find_video, videos),
+    )
     return Report(
         folder, own_samples=videos.samples_of_rank, samples=samples, rt=rt, softmax=head.raw_scores
     )
@@ -222,28 +251,49 @@ def list_wrong(samples: Samples, predictions: Predictions) -> Iterator[tuple[int
         yield int(k), [samples.paths[k], *pair, *texts, *names]
 
 
-def read_worst_samples(
-    samples: Samples, wrong: Sequence[tuple[int, list]]
-) -> list[tuple[np.ndarray, str, str, str]]:
-    """Frames, name, true and predicted class of the first samples of `wrong` that can be read."""
-    result: list[tuple[np.ndarray, str, str, str]] = []
-    for k, (path, label, predicted, of_label, of_predicted, name, other) in wrong:
-        if samples.read_frames is None or len(result) == WORST_SAMPLES:
-            break
+def read_samples(samples: Samples, numbers: Sequence[int]) -> dict[int, Optional[np.ndarray]]:
+    """The frames of some samples, None if they cannot be read; empty if there are no files."""
+    frames: dict[int, Optional[np.ndarray]] = {}
+    for sample in numbers if samples.read_frames else ():
         try:
-            frames = samples.read_frames(k)
+            frames[sample] = samples.read_frames(sample)
         except VideoError:  # it could be read before
+            frames[sample] = None
+    return frames
+
+
+def list_worst_samples(
+    frames: dict[int, Optional[np.ndarray]], wrong: dict[int, list]
+) -> list[tuple[np.ndarray, str, str, str]]:
+    """Frames, name, true and predicted class of those samples of `wrong` that have frames."""
+    result: list[tuple[np.ndarray, str, str, str]] = []
+    for sample, row in wrong.items():
+        if frames.get(sample) is None:
             continue
+        path, label, predicted, of_label, of_predicted, name, other = row
         true = f"{label} {name}".strip()
         wrong_class = f"{predicted} {other}".strip()
         texts = [f"{true} {float(of_label):.0%}", f"{wrong_class} {float(of_predicted):.0%}"]
-        result.append((frames, path, *texts))
+        result.append((frames[sample], path, *texts))
     return result
 
 
-def read_first_clip(rows: EvalRows, head: Head, sample: int) -> np.ndarray:
-    """The frames uint8 (T, H, W, 3) of a sample's first clip as evaluated. Raises VideoError."""
-    return head.preview_frames(rows.make_views(rows.records[sample], sample))[0]
+def read_preview(rows: EvalRows, head: Head, sample: int) -> np.ndarray:
+    """Three frames uint8 (3, H, W, 3) from the start to the end of a sample as evaluated.
+
+    One if the clips have one frame. Raises VideoError.
+    """
+    clips = head.preview_frames(rows.make_views(rows.records[sample], sample))
+    parts = np.linspace(0, 1, min(report_page.FRAMES, clips.shape[1]))
+    clip, frame = (np.rint(parts * (size - 1)).astype(int) for size in clips.shape[:2])
+    return clips[clip, frame]
+
+
+def find_video(videos: EvalRows, sample: int) -> tuple[str, str]:
+    """The path of a video's file, and of a segment its times as a link gives them."""
+    record = videos.records[sample]
+    times = f"#t={record.segment.start:g},{record.segment.end:g}" if record.segment else ""
+    return record.path, times
 
 
 def count_confusion(predictions: Predictions) -> np.ndarray:
