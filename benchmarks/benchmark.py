@@ -22,7 +22,8 @@ peak that train.py expects on a CPU. For both, each graph has a new process; --p
 only one.
 `data`: clips/s and clips per CPU-second of the pipeline alone, compared with only decoding the same
 frames; it takes up to two times --seconds. `eval`: videos/s of an evaluation, data and network; of
-several data sets, the first one of eval.sets.
+several data sets, the first one of eval.sets. With another `run.engine_precision` than f32,
+`over_f32` is how many times faster the network is, in turns with f32.
 
 `step` and `eval` evaluate with `run.engine`, a file of --checkpoint_path or else random weights.
 --out writes the result to a file; --against compares with the file of an earlier run, and prints
@@ -60,6 +61,7 @@ from utils import cli, log, runtime
 from utils.complexity import count_multiply_adds
 from utils.config import NetworkConfig
 from utils.evaluate.scores import video_scores
+from utils.inference import evaluation
 from utils.inference.load import load_scorer
 from utils.inference.onnx import choose_engine
 from utils.inference.scorer import CellScorer, Scorer
@@ -177,6 +179,7 @@ def measure_step(
         "clip": list(shape),
         "amp": cfg.run.amp_level,
         "engine": scorer.engine,
+        "engine_precision": cfg.run.engine_precision,
         "train_clips_per_second": round(batch / train[0], 3),
         "eval_clips_per_second": round(batch / evaluation[0], 3),
         "compile_seconds": round(compiled, 1),
@@ -240,7 +243,8 @@ def measure_eval(
     data = rows.dataset()
     if data.get_dataset_size() < 2:
         raise ValueError("eval.batch: all test videos fit into one batch, which is not timed")
-    scored = network.build_heads(cfg)[index].select_output(scorer)
+    head = network.build_heads(cfg)[index]
+    scored = head.select_output(scorer)
     batches = iter(data.create_tuple_iterator(num_epochs=1, output_numpy=True))
     clips, _, _ = next(batches)
     video_scores(scored, clips)  # compiles
@@ -255,14 +259,34 @@ def measure_eval(
         if time.monotonic() - began > seconds:
             break
     elapsed = time.monotonic() - began
+    reference = evaluation.load_reference(network, cfg, scorer.name)
+    ratio = {}
+    if reference is not None:
+        ratio["over_f32"] = compare_with_reference(scored, head.select_output(reference), clips)
     return {
         "batch": cfg.eval.batch,
         "engine": scorer.engine,
+        "engine_precision": cfg.run.engine_precision,
+        **ratio,
         "views": int(clips.shape[1]),
         "videos": done,
         "videos_per_second": round(done / elapsed, 2),
         "waiting": round(1 - computed / elapsed, 3),
     }
+
+
+def compare_with_reference(
+    scorer: Scorer, reference: Scorer, clips: np.ndarray, turns: int = 5
+) -> float:
+    """The median ratio of the seconds of `reference` to those of `scorer`, which take turns."""
+    ratios = []
+    for turn in range(1 + turns):  # the first one compiles
+        before, now = (
+            build_networks.measure_median_seconds(partial(video_scores, s, clips), 1, warm_up=0)
+            for s in (reference, scorer)
+        )
+        ratios += [before / now] if turn else []
+    return round(float(np.median(ratios)), 2)
 
 
 if __name__ == "__main__":

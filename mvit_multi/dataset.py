@@ -1,28 +1,32 @@
 """Video data of several data sets: annotation files -> frames -> augmentation -> MindData batches.
 
 Training yields (clip, target): uint8 (B, S, 3, T, crop, crop) with S clips of each video, and
-float32 (B, S, 7) (`mixup.build_target_row`). Evaluation, one data set at a time, yields (clips,
+float32 (B, S, 7) (`build_target_row`). Evaluation, one data set at a time, yields (clips,
 label, valid): uint8 (B, V, 3, T, crop, crop) with V views, int32 (B,), bool (B,). `valid` is false
 for unreadable videos and for the padding of the last batch. A video is decoded once for all its
 clips or views.
 """
 
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, cast
 
 import numpy as np
 
 from mvit_multi import sampling, transforms
 from mvit_multi.config import Config, Data, DatasetSettings, parse_policy
-from mvit_multi.mixup import build_target_row
 from utils.data import records, videos
 from utils.data.annotation_file import AnnotationFile, swap_label
+from utils.data.mixing import NO_BOX, Mix, draw_mix
 from utils.data.sampler import TrainSampler
-from utils.nn.mixing import Mix, draw_mix
 from utils.runtime import Runtime
 from utils.video.reader import Segment, Timeline
 from utils.video.transforms import cut_views
 
 SPLITS = ("train", "val", "test")
+
+
+def build_target_row(dataset_index: int, label: int, lam: float, box: tuple = NO_BOX) -> np.ndarray:
+    """A target, float32 (7,): data set index, label, lambda, box (y0, y1, x0, x1)."""
+    return np.array([dataset_index, label, lam, *box], np.float32)
 
 
 class Sample(NamedTuple):
@@ -67,7 +71,7 @@ def read_dataset_records(cfg: Config, dataset_index: int, split: str) -> list[Sa
         Sample(
             record.path,
             dataset_index=dataset_index,
-            label=record.label,
+            label=cast(int, record.label),  # its lists have one label a video
             num_frames=record.num_frames,
             location=record.location,
             segment=record.segment,

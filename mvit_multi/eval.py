@@ -43,7 +43,11 @@ def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
         pages[k] = report_videos(folder, videos=source, file=annotations, head=heads[k], rt=rt)
     scorer = load_scorer(NETWORK, cfg, checkpoint_path)
     result = evaluate_datasets(
-        scorer, videos=videos, rt=rt, collect={k: page.add for k, page in pages.items()}
+        scorer,
+        videos=videos,
+        rt=rt,
+        collect={k: page.add for k, page in pages.items()},
+        reference=evaluation.load_reference(NETWORK, cfg, checkpoint_path),
     )
     unreadable = sum(metrics["unreadable"] for metrics in result["sets"].values())
     result.update(unreadable=unreadable, checkpoint=str(checkpoint_path))

@@ -7,9 +7,9 @@ import numpy as np
 from mindspore import nn
 
 from mvit_multi.config import Train
+from mvit_multi.dataset import build_target_row
 from mvit_multi.loss import MultiLoss, VarianceCovarianceLoss
 from mvit_multi.lr_generator import build_parameter_groups
-from mvit_multi.mixup import build_target_row
 from mvit_multi.network import NETWORK
 from utils.testing import golden
 from utils.train import optimizers

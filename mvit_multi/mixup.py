@@ -1,18 +1,12 @@
-"""Mixup and cutmix of a batch with the reversed batch; rows of the targets.
+"""Mixup and cutmix of a batch with the reversed batch.
 
 Clip i of N is mixed with clip N - 1 - i. One lambda, and for cutmix one box, is used for the whole
 batch on all devices. Source: JunweiLiang/MultiTrain, commit 16723114.
 """
 
-import numpy as np
 from mindspore import Tensor, nn, ops
 
-from utils.nn.mixing import NO_BOX, mix_partners
-
-
-def build_target_row(dataset_index: int, label: int, lam: float, box: tuple = NO_BOX) -> np.ndarray:
-    """A target, float32 (7,): data set index, label, lambda, box (y0, y1, x0, x1)."""
-    return np.array([dataset_index, label, lam, *box], np.float32)
+from utils.nn.mixing import mix_partners
 
 
 class MixClips(nn.Cell):

@@ -72,7 +72,7 @@ class MViTNetwork(Network[Config]):
 
     def build_targets(self, cfg: Config, labels: np.ndarray) -> np.ndarray:
         """Targets float32 (N, S, 7) of clips of the first data set."""
-        from mvit_multi.mixup import build_target_row
+        from mvit_multi.dataset import build_target_row
 
         rows = [[build_target_row(0, int(k), 1.0)] * cfg.data.repeated_aug for k in labels]
         return np.array(rows, np.float32)

@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from utils.config import (
+    Classes,
     Evaluation,
     ImageData,
     NetworkConfig,
@@ -19,10 +20,11 @@ from utils.config import (
 class Data(ImageData):
     """`train`, `test`, `val` are folders of class folders, or MindRecord files, relative to `root`.
 
-    CIFAR needs neither: `root` holds the binary files.
+    For the source `list` they are lists with lines `path label`. CIFAR needs neither: `root` holds
+    the binary files.
     """
 
-    source: Literal["folder", "mindrecord", "cifar10", "cifar100"] = "folder"
+    source: Literal["folder", "list", "mindrecord", "cifar10", "cifar100"] = "folder"
     train: str = "train"
     test: str = "val"
     val: str = ""  # for the validations of a training; empty: `test`
@@ -69,10 +71,9 @@ class Data(ImageData):
 
 
 @dataclass(frozen=True)
-class Model:
-    """The arguments of resnet50.model.build_network that are not derived from `data`."""
+class Model(Classes):
+    """The arguments of `build_network` that are not derived from `data`; `labels` is not one."""
 
-    num_classes: int
     arch: Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "se_resnet50"] = (
         "resnet50"
     )
@@ -83,7 +84,8 @@ class Model:
     padding: Literal["symmetric", "same", "same_pool"] = "symmetric"  # utils/nn/padding.py
 
     def __post_init__(self):
-        check_positive(self, "model", "num_classes", "first_width")
+        super().__post_init__()
+        check_positive(self, "model", "first_width")
         if self.init == "xavier" and self.fan != "fan_out":
             raise ValueError("model.fan is for model.init kaiming; xavier uses both fans")
 
@@ -152,6 +154,16 @@ class Config(NetworkConfig):
 
     def __post_init__(self):
         super().__post_init__()
+        if self.has_several_labels and self.data.source != "list":
+            raise ValueError(
+                f"model.labels multi needs data.source list: of {self.data.source}, an image has "
+                "one label"
+            )
+        if self.has_several_labels and self.train.smoothing:
+            raise ValueError(
+                f"train.smoothing {self.train.smoothing:g} is of samples with one label; set it to "
+                "0 for model.labels multi"
+            )
         crops = {"eval.crop" if self.eval.crop else "data.crop": self.test_crop}
         if self.data.augment == "none":
             crops["data.crop"] = self.data.crop
@@ -170,4 +182,6 @@ class Config(NetworkConfig):
         return self.eval.crop or self.data.crop
 
     def model_arguments(self) -> dict:
-        return {"mean": self.data.mean, "std": self.data.std, **asdict(self.model)}
+        arguments = asdict(self.model)
+        del arguments["labels"]  # the network returns raw scores in any case
+        return {"mean": self.data.mean, "std": self.data.std, **arguments}

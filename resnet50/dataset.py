@@ -13,10 +13,11 @@ from typing import Any, Union
 import numpy as np
 
 from resnet50.config import Config, Data
-from resnet50.mixup import draw_partners, mix_targets
+from resnet50.mixup import draw_partners
 from resnet50.readers import ChosenImages, ImageRecord, Images, read_images
 from resnet50.transforms import make_test_view, make_train_view
-from utils.data.classes import log_balance, take_fraction
+from utils.data.annotation_file import Label
+from utils.data.classes import count_labels, log_balance, take_fraction
 from utils.data.rows import EvalRows, TrainRows
 from utils.data.sampler import TrainSampler
 from utils.runtime import Runtime
@@ -27,7 +28,9 @@ def read_records(cfg: Config, split: str) -> Images:
 
     Raises ValueError if there are none, or labels out of range.
     """
-    images = read_images(cfg.data, split, cfg.model.num_classes)
+    images = read_images(
+        cfg.data, split=split, num_classes=cfg.model.num_classes, multi_label=cfg.has_several_labels
+    )
     if split != "train" or cfg.data.fraction == 1:
         return images
     return ChosenImages(images, take_fraction(list_classes(images), cfg.data, cfg.run.seed))
@@ -35,7 +38,9 @@ def read_records(cfg: Config, split: str) -> Images:
 
 def list_classes(images: Images) -> np.ndarray:
     """The classes of all images as `utils.data.classes` has them; all are of data set 0."""
-    return np.stack([np.zeros(len(images), np.int64), images.labels], 1)
+    several = isinstance(images.labels[0], tuple)  # they count as one class
+    labels = np.zeros(len(images), np.int64) if several else images.labels
+    return np.stack([np.zeros(len(images), np.int64), labels], 1)
 
 
 def build_train_sampler(cfg: Config, records: Images, rt: Runtime) -> TrainSampler:
@@ -48,6 +53,8 @@ def build_train_sampler(cfg: Config, records: Images, rt: Runtime) -> TrainSampl
     }
     if cfg.data.balance != "none" or cfg.train.class_weights == "balanced":
         order["classes"] = list_classes(records)
+    if cfg.has_several_labels and cfg.train.class_weights == "balanced":
+        order["positives"] = count_labels(records.labels, cfg.model.num_classes)
     if cfg.data.balance != "none":
         log_balance(order["classes"], cfg.data.balance)
     if cfg.data.repeats == 1:
@@ -102,12 +109,13 @@ class TrainSource(TrainRows):
         return view, self.make_target(record.label)
 
     def blank(self) -> tuple:
-        return np.zeros(get_clip_shape(self.data, self.data.crop), np.uint8), self.make_target(0)
+        image = np.zeros(get_clip_shape(self.data, self.data.crop), np.uint8)
+        return image, self.make_target(self.cfg.blank_label)
 
-    def make_target(self, label: int) -> Union[np.int32, np.ndarray]:
+    def make_target(self, label: Label) -> Union[np.int32, np.ndarray]:
         """The target of a row; `__getitem__` fills in how its batch is mixed."""
         if not self.data.mixes:
-            return np.int32(label)
+            return self.encode(label)
         return np.array([label, *[0] * (6 if self.data.cutmix else 2)], np.float32)
 
 
@@ -115,13 +123,6 @@ class TrainSource(TrainRows):
 def draw_batch_mix(data: Data, seed: int, step: int, rank: int) -> np.ndarray:
     """`draw_partners` of the batch of a rank at a step of the run."""
     return draw_partners(data.batch, data, np.random.RandomState([seed, step, rank]))
-
-
-def build_targets(cfg: Config, labels: np.ndarray) -> np.ndarray:
-    """The targets of a training batch with `labels` (N,)."""
-    if not cfg.data.mixes:
-        return labels.astype(np.int32)
-    return mix_targets(labels, cfg.data, np.random.RandomState(0))
 
 
 class EvalImages(EvalRows):

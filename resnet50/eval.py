@@ -6,6 +6,7 @@ The last line of stdout is one JSON object: top1, top5, mean_class_accuracy, los
 (images here), unreadable, views, checkpoint, seconds; it is also written next to the checkpoint.
 Exit status 1 if images could not be read, unless eval.allow_unreadable is true. `--report` writes
 tables and plots of every image, class and probability into a folder: docs/evaluation.md.
+With several labels an image the metrics are map, classes, top1, loss: docs/labels.md.
 """
 
 import functools
@@ -22,7 +23,7 @@ from resnet50.config import Config
 from resnet50.dataset import EvalImages, read_records
 from resnet50.network import NETWORK
 from utils import cli
-from utils.evaluate.report import Report, Samples, read_preview
+from utils.evaluate.report import Samples, build_report, read_preview
 from utils.inference import evaluation
 
 
@@ -40,7 +41,7 @@ def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
             read_frames=functools.partial(read_preview, rows, head),
             find_file=lambda sample: (images[sample].path, ""),
         )
-    pages = Report(report, own_samples=rows.samples_of_rank, samples=samples, rt=rt, softmax=True)
+    pages = build_report(report, rows=rows, samples=samples, head=head, rt=rt)
     return evaluation.evaluate_samples(
         NETWORK, cfg=cfg, samples=rows, checkpoint_path=checkpoint_path, pages=pages
     )

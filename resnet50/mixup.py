@@ -5,7 +5,8 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from resnet50.config import Data
-from utils.nn.mixing import draw_mix, mix_partners
+from utils.data.mixing import draw_mix
+from utils.nn.mixing import mix_partners
 
 
 def mix_targets(label: np.ndarray, data: Data, rng: np.random.RandomState) -> np.ndarray:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from resnet50.dataset import EvalImages, TrainSource
     from resnet50.golden_case import ResNetCase
     from resnet50.predict import ImageHead
-    from resnet50.readers import Images
+    from resnet50.readers import ImageRecord, Images
     from utils.data.sampler import TrainSampler
     from utils.evaluate.predict import Head
     from utils.evaluate.stream import LiveScorer, Timing
@@ -73,9 +73,11 @@ class ResNetNetwork(Network[Config]):
         return get_clip_shape(cfg.data, cfg.data.crop)
 
     def build_targets(self, cfg: Config, labels: np.ndarray) -> np.ndarray:
-        from resnet50.dataset import build_targets
+        from resnet50.mixup import mix_targets
 
-        return build_targets(cfg, labels)
+        if not cfg.data.mixes:
+            return super().build_targets(cfg, labels)
+        return mix_targets(labels, cfg.data, np.random.RandomState(0))
 
     def build_heads(self, cfg: Config) -> list[ImageHead]:
         from resnet50.predict import ImageHead
@@ -86,6 +88,11 @@ class ResNetNetwork(Network[Config]):
         from resnet50.predict import ImageFile
 
         return ImageFile(path)
+
+    def open_record(self, cfg: Config, record: ImageRecord) -> FrameReader:
+        from utils.video.array_frames import ArrayFrames
+
+        return ArrayFrames(record.read(), 0.0, is_image=True)
 
     def build_live_scorer(
         self,

@@ -33,6 +33,7 @@ class ImageHead(Head):
     def __init__(self, cfg: Config):
         self.data = cfg.data
         self.classes = cfg.model.num_classes
+        self.multi_label = cfg.has_several_labels
         self.crop = cfg.test_crop
         self.builtin_names = cfg.data.labels
         self.names_file = cfg.data.root / CIFAR_NAMES.get(cfg.data.source, "labels.txt")

@@ -1,4 +1,4 @@
-"""Images of a split: class folders, MindRecord files, CIFAR's binary files; their decoder.
+"""Images of a split: class folders, lists, MindRecord files, CIFAR's binary files; their decoder.
 
 `read_images` gives random access to the images and labels of a split. Names and labels are arrays:
 lists of a million Python objects would be copied into every worker process.
@@ -17,6 +17,7 @@ from typing import Any, Callable, NamedTuple, Union
 import numpy as np
 
 from resnet50.config import Data
+from utils.data.annotation_file import AnnotationFile, Label, read_annotations
 from utils.data.packed.reader import open_shard
 from utils.video.jpeg import read_image, read_jpeg
 from utils.video.reader import read_bytes, reading
@@ -34,8 +35,16 @@ class ImageRecord(NamedTuple):
     """One image; `path` is its file, or says where it is; `load` gives the file's bytes."""
 
     path: str
-    label: int
+    label: Label
     load: Callable[[], Union[bytes, np.ndarray]]
+
+    @property
+    def dataset_index(self) -> int:
+        return 0
+
+    @property
+    def segment(self) -> None:
+        """As of a whole video."""
 
     def read(self) -> np.ndarray:
         """Pixels uint8 (H, W, 3). Raises VideoError if the image cannot be read."""
@@ -44,7 +53,10 @@ class ImageRecord(NamedTuple):
 
 
 class Images(Sequence[ImageRecord]):
-    """The images of a split. `names` are bytes, empty if the images have no names."""
+    """The images of a split. `names` are bytes, empty if the images have no names.
+
+    `labels` are integers, or tuples for several labels an image.
+    """
 
     names: np.ndarray
     labels: np.ndarray
@@ -84,6 +96,24 @@ class ImageFolder(Images):
     def __getitem__(self, index: Any) -> Any:
         path = os.path.join(self.path, os.fsdecode(self.names[index]))
         return ImageRecord(path, int(self.labels[index]), functools.partial(read_bytes, path))
+
+
+class ImageList(Images):
+    """The images of a list with lines `path label`; names are the paths below the root."""
+
+    def __init__(self, file: AnnotationFile):
+        records, _ = read_annotations(file)
+        self.root = file.root
+        names = [os.path.relpath(record.path, file.root) for record in records]
+        self.names = np.array([os.fsencode(name) for name in names], np.bytes_)
+        self.labels = np.empty(len(records), object if file.multi_label else np.int64)
+        self.labels[:] = [record.label for record in records]
+
+    def __getitem__(self, index: Any) -> Any:
+        path = os.path.join(self.root, os.fsdecode(self.names[index]))
+        label = self.labels[index]
+        label = label if isinstance(label, tuple) else int(label)
+        return ImageRecord(path, label, functools.partial(read_bytes, path))
 
 
 class MindRecord(Images):
@@ -168,8 +198,22 @@ class ChosenImages(Images):
         return self.images[self.chosen[index]]
 
 
-def read_images(data: Data, split: str, num_classes: int) -> Images:
+def read_images(data: Data, split: str, num_classes: int, multi_label: bool = False) -> Images:
     """The images of a split. Raises ValueError if there are none, or labels out of range."""
+    split = "test" if split == "val" and not data.val else split
+    if data.source == "list":
+        path = get_split_path(data, split)
+        name = str(path.relative_to(data.root)) if path.is_relative_to(data.root) else str(path)
+        return ImageList(
+            AnnotationFile(
+                name,
+                path=path,
+                root=data.root,
+                source="video",
+                num_classes=num_classes,
+                multi_label=multi_label,
+            )
+        )
     images = open_images(data, split, num_classes)
     for label in (images.labels.min(), images.labels.max()):
         if not 0 <= label < num_classes:
@@ -188,7 +232,6 @@ def open_images(data: Data, split: str, num_classes: int) -> Images:
             file = data.root / pattern.replace("?", "1")
             raise ValueError(f"data.root: {file} does not exist; name a folder of {data.source}")
         return Cifar(files, label_bytes)
-    split = "test" if split == "val" and not data.val else split
     path = get_split_path(data, split)
     setting = f"data.{split}: {path}"
     if data.source == "mindrecord":

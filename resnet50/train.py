@@ -8,6 +8,7 @@ validation_loss, validation_top1, best_epoch (null without validations), clips_p
 """
 
 import sys
+from functools import partial
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
@@ -38,7 +39,7 @@ from utils.inference.scorer import CellScorer
 from utils.nn.layers import freeze_norms
 from utils.train import optimizers
 from utils.train.choose_kernels import with_training_kernels
-from utils.train.class_weights import compute_class_weights
+from utils.train.class_weights import choose_loss, compute_class_weights
 from utils.train.freeze import freeze
 from utils.train.trainer import Trainer, TrainSetup, build_setup
 from utils.weights import checkpoint
@@ -86,7 +87,8 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
         )
     clips = (cfg.data.batch, *get_clip_shape(cfg.data, cfg.data.crop))
     (class_weights,) = compute_class_weights(cfg, sampler)
-    loss = SmoothedCrossEntropy(train.smoothing, train.smoothed, class_weights)
+    smooth = partial(SmoothedCrossEntropy, train.smoothing, train.smoothed)
+    loss = choose_loss(cfg, class_weights, smooth)
     return build_setup(
         cfg, rt=rt, sampler=sampler, net=net, loss=loss, optimizer=opt, lr=lr, clips=clips, mix=mix
     )

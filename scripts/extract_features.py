@@ -29,11 +29,10 @@ from utils.runtime import prepare_process
 
 prepare_process()
 
-from scripts.data.integrity import SUFFIXES
 from scripts.executors.process_pool import PROCESSES, Executor, PartOption
-from scripts.features.files import choose_head, find_list, list_items, read_items, write_features
-from scripts.features.jobs import FeatureSettings
-from scripts.predict import IMAGE_SUFFIXES
+from scripts.executors.video_jobs import JobSettings
+from scripts.features.files import read_source, write_features
+from scripts.features.jobs import FeatureExtractor, FeatureOptions
 from utils import cli, log
 from utils.config import NetworkConfig
 from utils.networks import Network
@@ -58,24 +57,16 @@ def main(
     if per != "window" and (window is not None or step is not None):
         raise ValueError("--window and --step go with --per window")
     log.start_log(Runtime())
-    files = network.list_annotation_files(cfg)
-    path = find_list(network, cfg, source)
-    if path:
-        items = read_items(path, files, cfg)
-    else:
-        items = list_items(source, SUFFIXES if files else IMAGE_SUFFIXES)
-    settings = FeatureSettings(
+    videos = read_source(network, cfg, source)
+    settings = JobSettings(
         network.name,
         cfg=cfg,
         checkpoint_path=checkpoint_path,
-        head=choose_head(path, network.build_heads(cfg)),
-        listed=path is not None,
-        per=per,
-        window=window,
-        step=step,
+        runner=FeatureExtractor,
+        options=FeatureOptions(videos.head, per=per, window=window, step=step),
     )
     result = write_features(
-        items,
+        videos,
         folder=out,
         run_jobs=partial(settings.run_jobs, executor),
         settings=settings.compute_digest(),

@@ -15,8 +15,9 @@ remains, the class is `none`. --save writes one video with its classes drawn in.
 Prints a table for every video. Writes `predictions.csv` and `predictions.jsonl`, a line for each
 video, and `NAME.png` into DIR, by default `predictions` beside the checkpoint; for windows also
 `NAME.csv`, all classes over time, and `NAME_timeline.png`. The last line of stdout is one JSON
-object: predictions, failed, out, seconds. Exit status 1 if some of the videos could not be read, 2
-if none could.
+object: predictions, videos, failed, out, seconds. Exit status 1 if some of the videos could not be
+read, 2 if none could. A command that was killed continues when it is started again; only one
+process may write into DIR, except different parts.
 
 --cam also draws what speaks for the best class: `NAME_cam.png` and, of videos, `NAME_cam.mp4`.
 --cam_class is another class. Docs: docs/cam.md.
@@ -46,9 +47,10 @@ prepare_process()
 
 from scripts.data.integrity import SUFFIXES
 from scripts.executors.process_pool import PROCESSES, Executor, PartOption
-from scripts.prediction.files import list_videos, write_predictions
-from scripts.prediction.jobs import PredictSettings, run_on_cluster
-from scripts.prediction.stream import StreamReport
+from scripts.executors.video_jobs import JobSettings
+from scripts.prediction.files import IMAGE_SUFFIXES, list_videos, write_predictions
+from scripts.prediction.records import PredictOptions, Predictor
+from scripts.prediction.stream import label_stream
 from utils import cli, log
 from utils.api import build_model
 from utils.config import NetworkConfig
@@ -56,8 +58,6 @@ from utils.evaluate.predict import Head, assign_class_names
 from utils.networks import Network
 from utils.runtime import Runtime
 from utils.video.live import RETRY, is_address
-
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
 
 
 def main(
@@ -87,21 +87,21 @@ def main(
         raise ValueError("--fps and --retry go with --stream")
     if save and save.suffix != ".mp4":
         raise ValueError(f"--save: {save} must end in .mp4")
-    if (stream or save) and (part or executor != PROCESSES):
-        name = "--stream" if stream else "--save"
-        raise ValueError(f"{name} reads in this process: --part and --executor do not go with it")
     if stream and cam:
         raise ValueError("--cam: a stream has no heat maps; leave one of both options out")
     reads_videos = bool(network.list_annotation_files(cfg))
     if not (stream and (videos[0].isdecimal() or is_address(videos[0]))):
         videos = list_videos(videos, SUFFIXES if reads_videos or stream else IMAGE_SUFFIXES)
-    if (stream or save) and len(videos) > 1:
+    if stream or save:
         name = "--stream" if stream else "--save"
-        raise ValueError(f"{name} takes one VIDEO, not {len(videos)}")
+        if part or executor != PROCESSES:
+            raise ValueError(
+                f"{name} reads in this process; it does not go with --part, --executor"
+            )
+        if len(videos) > 1:
+            raise ValueError(f"{name} takes one VIDEO, not {len(videos)}")
     if save and not (stream or reads_videos):
         raise ValueError("--save writes a video: the network reads images, so it needs --stream")
-    if stream and cam:
-        raise ValueError("--cam: a stream has no heat maps; leave one of both options out")
     heads = network.build_heads(cfg)
     assign_class_names(heads, labels)  # an error before a video is read
     check_cam(cam, label=cam_class, path=checkpoint_path, heads=heads)
@@ -118,16 +118,13 @@ def main(
             save=save or "",
             retry=RETRY if retry is None else retry,
         )
-        report = StreamReport(model, stream=results, video=videos[0], top=top, threshold=threshold)
-        summary = report.write(folder)
+        summary = label_stream(
+            model, stream=results, video=videos[0], folder=folder, top=top, threshold=threshold
+        )
         log.print_result(summary, Runtime())
-        return 1 if report.error else 0
-    settings = PredictSettings(
-        network.name,
-        cfg=cfg,
-        checkpoint_path=checkpoint_path,
-        labels=labels,
-        folder=folder,
+        return 1 if "error" in summary else 0
+    options = PredictOptions(
+        folder,
         top=top,
         window=window,
         step=step,
@@ -136,11 +133,20 @@ def main(
         cam=cam,
         cam_class=cam_class,
     )
-    run_jobs = partial(run_on_cluster, settings, executor)
-    if executor == PROCESSES:
-        run_jobs = settings.build_runner().run_jobs
+    settings = JobSettings(
+        network.name,
+        cfg=cfg,
+        checkpoint_path=checkpoint_path,
+        runner=Predictor,
+        options=options,
+        labels=labels,
+    )
     result = write_predictions(
-        videos, folder=folder, run_jobs=run_jobs, settings=settings.compute_digest(), part=part
+        videos,
+        folder=folder,
+        run_jobs=partial(settings.run_jobs, executor),
+        settings=settings.compute_digest(),
+        part=part,
     )
     log.print_result(result, Runtime())
     return 1 if result["failed"] else 0

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
 
+from scripts.executors.video_jobs import JobSettings
 from scripts.predict import check_cam, main
 from scripts.prediction.cam import GradCam, blend, compute_heat_maps, find_rate, scale_maps
-from scripts.prediction.jobs import PredictSettings
+from scripts.prediction.records import PredictOptions, Predictor
 from tests.helpers import find_smoke_yaml, load_smoke_config, run_script, save_random_weights
 from tests.test_networks import TOY, draw_samples
+from utils.api import build_model
 from utils.config import ROOT
 from utils.evaluate.predict import Head, Window
 from utils.networks import CamCells, find_network, list_networks
@@ -158,11 +160,9 @@ def test_every_architecture_has_a_layer_and_raw_scores(network, settings):
 
 
 def test_a_chosen_class_has_another_heat_map(tmp_path):
-    cfg = load_smoke_config("resnet50", *TOY["resnet50"])
-    network = find_network("resnet50")
-    heads = network.build_heads(cfg)
+    cfg = load_smoke_config("resnet50", *TOY["resnet50"], "run.engine=mindspore")
     weights = save_random_weights(cfg, tmp_path / "net.ckpt", "resnet50")
-    cam = GradCam(network, cfg=cfg, heads=heads, path=str(weights))
+    cam = GradCam(build_model(find_network("resnet50"), cfg, weights))
     view = np.random.RandomState(0).randint(0, 256, (1, 3, 64, 96), np.uint8)
     best = cam.overlay(view, head=0, probabilities=np.array([0.1, 0.2, 0.4, 0.3]))
     assert (best.label, best.frames.shape) == (2, (1, 1, 64, 96, 3))
@@ -175,22 +175,17 @@ def test_a_chosen_class_has_another_heat_map(tmp_path):
 def test_settings_of_heat_maps_make_other_records(tmp_path):
     """Records of a part of the videos are valid for one choice of --cam only."""
     (tmp_path / "net.ckpt").touch()
-    settings = PredictSettings(
+    options = PredictOptions(tmp_path, top=5)
+    settings = JobSettings(
         "tsm",
         cfg=load_smoke_config("tsm"),
         checkpoint_path=str(tmp_path / "net.ckpt"),
-        labels="",
-        folder=tmp_path,
-        top=5,
-        window=None,
-        step=None,
-        threshold=0.0,
-        save=None,
-        cam=False,
-        cam_class=None,
+        runner=Predictor,
+        options=options,
     )
-    changed = [settings._replace(cam=True), settings._replace(cam=True, cam_class=1)]
-    assert len({one.compute_digest() for one in (settings, *changed)}) == 3
+    changed = [options, options._replace(cam=True), options._replace(cam=True, cam_class=1)]
+    digests = {settings._replace(options=one).compute_digest() for one in changed}
+    assert len(digests) == 3
 
 
 def test_a_stream_has_no_heat_maps():

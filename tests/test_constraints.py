@@ -15,7 +15,8 @@ from utils.config import ROOT
 
 compare_versions = runpy.run_path(str(ROOT / "scripts" / "compare_versions.py"))
 FILES = ("requirements.txt", "requirements-dev.txt")
-# The extras of the package, without `ascend`: the packages that the wheels of CANN need.
+# The extras of the package, without `ascend`, the packages that the wheels of CANN need, and
+# without `int8`, which pins its package itself.
 EXTRAS = ("tensorboard", "decord", "cluster")
 PYTHONS = ("3.9", "3.10", "3.11", "3.12")
 

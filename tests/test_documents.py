@@ -62,7 +62,7 @@ SMALL = [
     (("measure_data",), "", "--seconds 1 --clips 8"),
 ]  # fmt: skip
 # Text in a command -> package that it needs beyond requirements.txt.
-PACKAGES = {"--run.tensorboard": "tensorboardX"}
+PACKAGES = {"--run.tensorboard": "tensorboardX", "precision=int8": "nncf"}
 # Parts of the commands of README.md from videos to a result, which are not slow.
 QUICK = ("check_env", "make_lists", "plot_training", "train.epochs=3", "epoch_003.ckpt --report")
 

@@ -184,6 +184,36 @@ def test_a_step_with_a_frozen_backbone_ends_its_backward_pass_at_the_classifier(
     assert not {name for name in backward if "Conv" in name or "Norm" in name or "Pool" in name}
 
 
+# More launches than in float16: max pools and tables of relative positions are in float32.
+BFLOAT16_CASTS = 12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("network", "kind"),
+    [
+        *((network, kind) for network in list_networks() for kind in ("train", "eval")),
+        ("tsm", "frozen"),
+        ("x3d", "frozen"),
+    ],
+)
+def test_bfloat16_launches_the_kernels_of_float16(network, kind, compiler):
+    """A frozen backbone has batch norms with fixed statistics."""
+    overrides = ["run.amp_dtype=bfloat16"]
+    overrides += ["train.freeze=backbone"] if kind == "frozen" else []
+    result = run_smoke(network, "ascend910b", "eval" if kind == "eval" else "train", *overrides)
+    assert_kernels(result)
+    assert result.launches <= BUDGET[network] + BFLOAT16_CASTS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("chip", "name"), [("ascend910", "910A"), ("gpu", "a GPU")])
+def test_bfloat16_is_refused_in_one_line(chip, name, compiler):
+    result = run_smoke("resnet50", chip, "train", "run.amp_dtype=bfloat16")
+    assert not result.finished
+    assert f"{name} has no bfloat16; set --run.amp_dtype=float16" in result.reason
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("network", ["resnet50", "tsm", "x3d"])
 def test_jit_level_o1_fuses_kernels(network, compiler):

@@ -2,6 +2,7 @@
 
 import base64
 import csv
+import errno
 import json
 import os
 import shutil
@@ -17,15 +18,10 @@ from PIL import Image
 
 from scripts.data.synthetic.motion_videos import draw_sets
 from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
-from scripts.executors.process_pool import Part
-from scripts.features.files import (
-    Item,
-    choose_head,
-    find_list,
-    list_items,
-    read_items,
-    write_features,
-)
+from scripts.executors.process_pool import PROCESSES, Part
+from scripts.executors.video_jobs import JobSettings
+from scripts.features.files import Source, read_source, write_features
+from scripts.features.jobs import UNLISTED, FeatureExtractor
 from tests.helpers import (
     assert_one_line_error,
     load_smoke_config,
@@ -296,32 +292,32 @@ class CountedJobs:
 
 
 @pytest.fixture
-def items(tmp_path) -> list[Item]:
+def source(tmp_path) -> Source:
     """Seven videos; the last one is the second one again, with another label."""
     (tmp_path / "in").mkdir()
     paths = [tmp_path / "in" / f"{'x' * k}.mp4" for k in (4, 2, 3, 1, 6, 5)]
     for path in paths:
         path.write_text("video")
     lines = enumerate([*paths, paths[1]], 1)
-    return [Item(Record(str(p), None, k, k), f"{p.name}", str(k)) for k, p in lines]
+    return Source([Record(str(p), None, k, k) for k, p in lines], str(tmp_path / "in"))
 
 
 @pytest.fixture
-def whole(items, tmp_path) -> tuple[bytes, bytes]:
-    write_features(items, folder=tmp_path / "whole", run_jobs=CountedJobs(), settings="a")
+def whole(source, tmp_path) -> tuple[bytes, bytes]:
+    write_features(source, folder=tmp_path / "whole", run_jobs=CountedJobs(), settings="a")
     return read_both(tmp_path / "whole")
 
 
-def test_rows_are_in_the_order_of_the_source(items, whole, tmp_path):
+def test_rows_are_in_the_order_of_the_source(source, whole, tmp_path):
     values = np.load(tmp_path / "whole" / "features.npy")
-    paths = [item.path for item in items for _ in range(2)]
+    paths = [Path(record.path).name for record in source.records for _ in range(2)]
     assert [row[0] for row in read_index(tmp_path / "whole")] == paths
     assert [row[3] for row in read_index(tmp_path / "whole")] == [*"11223344556677"]
-    expected = [len(item.record.path) / 8 for item in items for _ in range(2)]
+    expected = [len(record.path) / 8 for record in source.records for _ in range(2)]
     np.testing.assert_array_equal(values, np.repeat(np.float32(expected)[:, None], 3, axis=1))
 
 
-def test_a_command_that_was_stopped_computes_no_video_twice(items, whole, tmp_path):
+def test_a_command_that_was_stopped_computes_no_video_twice(source, whole, tmp_path):
     """Nor does it leave an incomplete array; a line that was cut is computed again.
 
     The seventh line names the second video again.
@@ -329,54 +325,54 @@ def test_a_command_that_was_stopped_computes_no_video_twice(items, whole, tmp_pa
     out = tmp_path / "out"
     first = CountedJobs(4)
     with pytest.raises(RuntimeError, match="killed"):
-        write_features(items, folder=out, run_jobs=first, settings="a")
+        write_features(source, folder=out, run_jobs=first, settings="a")
     part = out / "features.part-1-of-1.jsonl"
     assert {path.name for path in out.iterdir()} == {part.name, ".lock"}
     part.write_bytes(part.read_bytes()[:-20])
     (out / "features.npy.tmp").write_bytes(b"of a killed process")
     second = CountedJobs()
-    write_features(items, folder=out, run_jobs=second, settings="a")
-    assert first.done[:3] + second.done == [item.record.path for item in items[:6]]
+    write_features(source, folder=out, run_jobs=second, settings="a")
+    assert first.done[:3] + second.done == [record.path for record in source.records[:6]]
     assert read_both(out) == whole
 
 
-def test_other_settings_and_changed_videos_are_computed_again(items, tmp_path):
+def test_other_settings_and_changed_videos_are_computed_again(source, tmp_path):
     out = tmp_path / "out"
     for k, settings in enumerate("aab"):
         jobs = CountedJobs()
-        write_features(items, folder=out, run_jobs=jobs, settings=settings, part=Part(1, 2))
+        write_features(source, folder=out, run_jobs=jobs, settings=settings, part=Part(1, 2))
         assert len(jobs.done) == (0 if k == 1 else 4)
-    Path(items[2].record.path).write_text("another video")
+    Path(source.records[2].path).write_text("another video")
     jobs = CountedJobs()
-    write_features(items, folder=out, run_jobs=jobs, settings="b", part=Part(1, 2))
-    assert jobs.done == [items[2].record.path]
+    write_features(source, folder=out, run_jobs=jobs, settings="b", part=Part(1, 2))
+    assert jobs.done == [source.records[2].path]
 
 
-def test_parts_are_joined(items, whole, tmp_path):
+def test_parts_are_joined(source, whole, tmp_path):
     """The last command also computes what a part has left."""
     out = tmp_path / "out"
     for number, limit in ((2, 1000), (3, 1), (1, 1000)):
-        run = partial(write_features, items, out, CountedJobs(limit), "a", Part(number, 3))
+        run = partial(write_features, source, out, CountedJobs(limit), "a", Part(number, 3))
         if limit == 1:
             with pytest.raises(RuntimeError, match="killed"):
                 run()
         else:
             assert run()["part"] == f"{number}/3"
     jobs = CountedJobs()
-    result = write_features(items, folder=out, run_jobs=jobs, settings="a")
+    result = write_features(source, folder=out, run_jobs=jobs, settings="a")
     assert (result["features"], result["videos"]) == ([14, 3], 7)
-    assert jobs.done == [items[5].record.path]
+    assert jobs.done == [source.records[5].path]
     assert read_both(out) == whole
 
 
-def test_a_second_process_in_one_folder_is_refused_and_loses_nothing(items, whole, tmp_path):
+def test_a_second_process_in_one_folder_is_refused_and_loses_nothing(source, whole, tmp_path):
     """Different parts may run at the same time, but the same part only once, and no joining."""
     out = tmp_path / "out"
     words = "--out: another process writes into .*out; wait for it, or use another folder"
 
     def refuse(part) -> None:
         with pytest.raises(ValueError, match=words):
-            write_features(items, folder=out, run_jobs=CountedJobs(), settings="a", part=part)
+            write_features(source, folder=out, run_jobs=CountedJobs(), settings="a", part=part)
 
     class Interrupted(CountedJobs):
         """While a process computes its second video, others start."""
@@ -392,40 +388,63 @@ def test_a_second_process_in_one_folder_is_refused_and_loses_nothing(items, whol
                     for part in self.refused:
                         refuse(part)
                     for part in self.accepted:
-                        write_features(items, out, CountedJobs(), "a", part)
+                        write_features(source, out, CountedJobs(), "a", part)
                 yield result
 
     jobs = Interrupted([Part(1, 2), None], [Part(2, 2)])
-    write_features(items, folder=out, run_jobs=jobs, settings="a", part=Part(1, 2))
+    write_features(source, folder=out, run_jobs=jobs, settings="a", part=Part(1, 2))
     jobs = CountedJobs()
-    write_features(items, folder=out, run_jobs=jobs, settings="a")
+    write_features(source, folder=out, run_jobs=jobs, settings="a")
     assert not jobs.done
     assert read_both(out) == whole
     jobs = Interrupted([Part(1, 2), None], [])
-    write_features(items, folder=out, run_jobs=jobs, settings="b")
+    write_features(source, folder=out, run_jobs=jobs, settings="b")
     assert read_both(out) == whole
 
 
-def test_a_broken_video_is_named_and_has_no_row(items, tmp_path, capsys):
+def test_a_broken_video_is_named_and_has_no_row(source, tmp_path, capsys):
     broken = tmp_path / "in" / "broken.mp4"
     broken.write_text("")
-    bad = Item(Record(str(broken), None, 0, 9), "broken.mp4", "0")
+    bad = Record(str(broken), None, 0, 9)
     out = tmp_path / "out"
     run = partial(write_features, folder=out, run_jobs=CountedJobs(), settings="a")
-    result = run([items[0], bad, items[1]])
+    one, two, *_ = source.records
+    result = run(Source([one, bad, two], source.root))
     assert (result["features"], result["videos"], result["failed"]) == ([4, 3], 3, 1)
     assert capsys.readouterr().err.splitlines()[-1] == f"error: {broken}: it is broken"
     assert [row[0] for row in read_index(out)] == ["xxxx.mp4"] * 2 + ["xx.mp4"] * 2
     before = read_both(out)
-    with pytest.raises(ValueError, match="none of the videos was read"):
-        run([bad])
+    with pytest.raises(ValueError, match="^none of the videos was read$"):
+        run(Source([bad, bad._replace(line=8)]))
+    with pytest.raises(ValueError, match="broken.mp4: it is broken$"):
+        run(Source([bad]))
     assert read_both(out) == before
 
 
-def test_a_table_is_missing_while_the_array_is_of_another_run(items, tmp_path, monkeypatch):
+def test_a_checkpoint_that_cannot_be_read_is_named(source, tmp_path, monkeypatch):
+    """And not the folder of the results, which is locked then."""
+    path = tmp_path / "net.ckpt"
+    path.touch()
+
+    def refuse(*_, **__) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr("scripts.executors.video_jobs.build_model", refuse)
+    cfg = load_smoke_config("tsm")
+    settings = JobSettings("tsm", cfg, str(path), FeatureExtractor, None)
+    run_jobs = partial(settings.run_jobs, PROCESSES)
+    with pytest.raises(ValueError, match="^.*net.ckpt: cannot be read: Permission denied$"):
+        write_features(source, tmp_path / "out", run_jobs, settings.compute_digest())
+    settings = settings._replace(checkpoint_path="none.ckpt")
+    with pytest.raises(ValueError, match="^none.ckpt: no such checkpoint; "):
+        settings.compute_digest()
+
+
+def test_a_table_is_missing_while_the_array_is_of_another_run(source, tmp_path, monkeypatch):
     """A process that is killed between both files leaves no pair of two runs."""
     out = tmp_path / "out"
-    write_features(items, folder=out, run_jobs=CountedJobs(), settings="a")
+    two = Source(source.records[:2])
+    write_features(source, folder=out, run_jobs=CountedJobs(), settings="a")
     replace = os.replace
 
     def stop(source, target) -> None:
@@ -436,10 +455,10 @@ def test_a_table_is_missing_while_the_array_is_of_another_run(items, tmp_path, m
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", stop)
         with pytest.raises(RuntimeError, match="killed"):
-            write_features(items[:2], folder=out, run_jobs=CountedJobs(), settings="a")
+            write_features(two, folder=out, run_jobs=CountedJobs(), settings="a")
     assert not (out / "index.csv").exists()
     jobs = CountedJobs()
-    write_features(items[:2], folder=out, run_jobs=jobs, settings="a")
+    write_features(two, folder=out, run_jobs=jobs, settings="a")
     assert not jobs.done
     assert len(read_index(out)) == len(np.load(out / "features.npy")) == 4
 
@@ -447,37 +466,37 @@ def test_a_table_is_missing_while_the_array_is_of_another_run(items, tmp_path, m
 def test_a_source_is_one_list_or_videos_and_folders(data_root, tmp_path):
     tsm = find_network("tsm")
     cfg = load_smoke_config("tsm", f"data.root={data_root}")
-    source = [str(data_root / "test.txt")]
-    assert find_list(tsm, cfg, source) == data_root / "test.txt"
-    assert find_list(tsm, cfg, [str(data_root / "videos")]) is None
+    sources = [str(data_root / "test.txt")]
     with pytest.raises(ValueError, match=r"SOURCE: the list .*test.txt must be the only one"):
-        find_list(tsm, cfg, [*source, "a.mp4"])
+        read_source(tsm, cfg, [*sources, "a.mp4"])
     images = find_network("resnet50")
     with pytest.raises(ValueError, match="SOURCE: resnet50 reads images or folders of images"):
-        find_list(images, load_smoke_config("resnet50"), source)
-    items = list_items([str(data_root / "videos" / "test")], (".mp4",))
-    assert [item.label for item in items] == [""] * 8
+        read_source(images, load_smoke_config("resnet50"), sources)
+    folder = read_source(tsm, cfg, [str(data_root / "videos" / "test")])
+    assert [record.label for record in folder.records] == [UNLISTED] * 8
     other = tmp_path / "own.txt"  # of a data set with more classes, below the same data.root
     lines = (data_root / "test.txt").read_text().splitlines()
     other.write_text("".join(f"{line}00\n" for line in lines))
-    files = tsm.list_annotation_files(cfg)
-    labels = [item.label for item in read_items(other, files, cfg)]
-    own = read_items(Path(source[0]), files, cfg)
-    assert labels == [str(100 * int(item.label)) for item in own]
+    labels = [record.label for record in read_source(tsm, cfg, [str(other)]).records]
+    own = read_source(tsm, cfg, sources)
+    assert own.root == str(data_root)
+    assert labels == [100 * record.label for record in own.records]
 
 
 def test_the_list_of_a_data_set_chooses_its_views(tmp_path):
     draw_sets(tmp_path, train_per_motion=1, test_per_motion=1, seed=1)
     network = find_network("mvit_multi")
     cfg = load_smoke_config("mvit_multi", f"data.root={tmp_path}")
-    heads = network.build_heads(cfg)
-    assert len(heads) > 1
     for k, settings in enumerate(cfg.data.sets):
         path = tmp_path / settings.lists / "test.csv"
-        assert choose_head(path, heads) == k
-        items = read_items(path, network.list_annotation_files(cfg), cfg)
-        assert items[0].record.path == str(tmp_path / settings.videos / items[0].path)
-    assert choose_head(tmp_path / "own.csv", heads) == choose_head(None, heads) == 0
+        source = read_source(network, cfg, [str(path)])
+        assert (source.head, source.root) == (k, str(tmp_path / settings.videos))
+        assert Path(source.records[0].path).is_relative_to(source.root)
+    assert k > 0
+    own = shutil.copy(path, tmp_path / "own.csv")
+    first = tmp_path / cfg.data.sets[0].videos
+    shutil.copytree(tmp_path / settings.videos, first, dirs_exist_ok=True)
+    assert read_source(network, cfg, [str(own)]).head == 0
 
 
 def test_wrong_options_are_one_line(arguments, weights, data_root, run_here, tmp_path):
@@ -487,7 +506,7 @@ def test_wrong_options_are_one_line(arguments, weights, data_root, run_here, tmp
         (["--per=window", "--step=0"], "--step must be above 0 seconds"),
         (["--per=frame"], "--per"),
         (["--data.root=/none"], "bad lines"),
-        (["--checkpoint_path=/none.ckpt"], "--checkpoint_path: /none.ckpt: no such file"),
+        (["--checkpoint_path=/none.ckpt"], "/none.ckpt: no such checkpoint"),
     ):
         assert_one_line_error(run_here(EXTRACT, *command, *more), words)
     assert not (tmp_path / "out").exists()
@@ -611,12 +630,13 @@ def videos_of_one(data_root, tmp_path_factory) -> Path:
     return folder
 
 
-def test_the_example_of_the_document_prints_the_neighbours(items, tmp_path, monkeypatch, capsys):
+def test_the_example_of_the_document_prints_the_neighbours(source, tmp_path, monkeypatch, capsys):
     code = (ROOT / "docs" / "features.md").read_text().partition("```python\n")[2].split("```")[0]
     monkeypatch.chdir(tmp_path)
-    write_features(items, folder=Path("out/features"), run_jobs=CountedJobs(), settings="a")
+    write_features(source, folder=Path("out/features"), run_jobs=CountedJobs(), settings="a")
     capsys.readouterr()
     exec(code, {})
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3
-    assert {line.split()[0] for line in lines} <= {item.path for item in items}
+    names = {Path(record.path).name for record in source.records}
+    assert {line.split()[0] for line in lines} <= names

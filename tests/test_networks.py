@@ -1,6 +1,8 @@
 """Every network folder provides every method of `Network`, at toy size."""
 
 import inspect
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,7 @@ from benchmarks.benchmark import measure_eval
 from scripts.analysis.build_networks import build_eval_network
 from scripts.data.synthetic.motion_videos import draw_dataset, draw_sets
 from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
-from tests.helpers import load_smoke_config
+from tests.helpers import find_smoke_yaml, load_smoke_config
 from tests.numbered_videos import write_numbered_video
 from utils.config import ROOT
 from utils.evaluate.predict import Head
@@ -24,7 +26,7 @@ from utils.runtime import Runtime
 from utils.testing.golden import GoldenCase, load_case
 from utils.train.train_step import TrainStep
 from utils.video.decoders import open_video
-from utils.video.live import FileSource
+from utils.video.live import StreamSource, open_file
 from utils.weights.parameter_names import ParameterNames
 
 VIDEOS = ["data.frames=4", "data.crop=32", "data.batch=2", "eval.batch=2"]
@@ -68,6 +70,23 @@ def check_golden_case(case: GoldenCase) -> None:
     assert isinstance(case.build_train_step("step"), TrainStep)
     assert len(case.build_target()) == case.case["input_shape"][0]
     assert case.cell_name("head") == "head"
+
+
+@pytest.mark.parametrize(
+    ("name", "heads"), [("tsm", 1), ("x3d", 1), ("mvit_multi", 3), ("resnet50", 1)]
+)
+def test_views_of_a_video_are_cut_without_importing_mindspore(name, heads):
+    """A prediction by an exported file starts in a moment."""
+    program = (
+        "import sys, pathlib; from utils.config import load_config;"
+        "from utils.networks import find_network;"
+        "network = find_network(sys.argv[1]);"
+        "cfg = load_config(network.config, pathlib.Path(sys.argv[2]));"
+        "print(len(network.build_heads(cfg)), 'mindspore' in sys.modules)"
+    )
+    command = [sys.executable, "-c", program, name, find_smoke_yaml(name)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{heads} False\n", "")
 
 
 @pytest.mark.parametrize("name", list_networks())
@@ -129,7 +148,8 @@ def test_every_method_of_a_network_works(name, tmp_path):
             network.build_golden_case({})
     results["build_golden_case"] = True
 
-    source = FileSource(open_video(draw_video(tmp_path / "one.mp4")), "one")
+    video = draw_video(tmp_path / "one.mp4")
+    source = StreamSource("one", lambda: open_file(open_video(video)))
     live = network.build_live_scorer(
         cfg, scorer=scorer, heads=heads, timing=Timing(source), load=lambda: net.set_train(False)
     )

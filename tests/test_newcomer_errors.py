@@ -367,7 +367,7 @@ def test_a_user_error_is_reported_in_one_line(row, run_line, damaged):
     written = [path.name for path in (damaged / "new").rglob("*") if path.is_file()]
     assert not [name for name in written if name.endswith((".ckpt", ".mindir"))]
     if "pack_videos" in command[0] or "predict" in command[0]:
-        assert not written
+        assert set(written) <= {".lock"}
 
 
 def test_a_yaml_in_the_folder_of_another_network_is_read_if_its_settings_fit(monkeypatch, tmp_path):

@@ -8,6 +8,7 @@ import pytest
 from scripts.analysis import plot_training
 from tests.browser import MISSING, Browser
 from utils.evaluate import report, report_page
+from utils.evaluate.label_report import write_label_report
 from utils.evaluate.metrics import Counts
 from utils.evaluate.report import Samples
 from utils.pages import write_page
@@ -136,9 +137,7 @@ def test_a_canvas_shows_the_numbers_of_many_classes_under_the_mouse(browser, tmp
     part, _ = write_report(tmp_path, classes=50, videos=250)
     browser.open(tmp_path / "index.html")
     row, column, count = next(
-        (row, column, count)
-        for row, column, count in np.reshape(part["confusion"], (-1, 3)).tolist()
-        if row != column
+        (row, column, count) for row, column, count in zip(*part["confusion"]) if row != column
     )
     lines = hover(browser, "canvas#matrix", (column + 0.5) / 50, (row + 0.5) / 50)
     name = f"class {row:03d}" if row else "first"
@@ -165,6 +164,23 @@ def test_one_page_has_all_data_sets(browser, tmp_path):
         "[...document.querySelectorAll('.files a')].map((link) => link.getAttribute('href'))"
     )
     assert "own%20%3Cb%3Evideos/wrong.csv" in links
+    assert browser.errors == []
+
+
+def test_samples_of_several_labels_have_a_page(browser, tmp_path):
+    rows = np.array([[0.9, 0.6, 1, 0, 1], [0.2, 0.4, 1, 1, 1], [0.9, 0.2, 1, 0, 1]])
+    samples = Samples(["a", "b", "c"], [(0,), (0, 1), (0,)], ["run", "jump"], read_frames)
+    result = {"map": 0.75, "top1": 0.5, "loss": 0.3, "videos": 3}
+    write_label_report(tmp_path, samples=samples, rows=rows, raw_scores=False, result=result)
+    browser.open(tmp_path / "index.html")
+    assert browser.run("document.getElementById('tile-map').textContent") == "75.0\u202f%"
+    titles = browser.run("[...document.querySelectorAll('h2')].map((node) => node.textContent)")
+    assert titles[:3] == ["Classes", "Most confident mistakes", "Least confident hits"]
+    assert read_column(browser, "mistakes", 2) == ["run, jump", "run"]
+    assert read_column(browser, "mistakes", 3) == ["no label", "run, jump"]
+    browser.run("document.querySelector('#classes tbody tr:first-child').click()")
+    name = read_column(browser, "classes", 1)[0].split()[0]
+    assert all(name in cell for cell in read_column(browser, "mistakes", 2))
     assert browser.errors == []
 
 

@@ -18,7 +18,7 @@ from scripts.data.synthetic.motion_videos import MOTIONS, draw_sets, write_video
 from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
 from scripts.predict import IMAGE_SUFFIXES, main
 from scripts.prediction.files import list_videos, write_predictions, write_table
-from scripts.prediction.records import Predictor
+from scripts.prediction.records import PredictOptions, Predictor
 from tests.helpers import FileModel, load_smoke_config, save_random_weights
 from tests.numbered_videos import read_number, write_numbered_video
 from tsm.network import NETWORK
@@ -63,7 +63,7 @@ def load_small_config(network: str, root: Path, *more: str):
 def build_predictor(cfg, network: str, path: Path, out: Path, **settings) -> Predictor:
     model = build_model(find_network(network), cfg, path)
     top = max(head.classes for head in model.heads)
-    return Predictor(model, out, top, **settings)
+    return Predictor(model, PredictOptions(out, top, **settings))
 
 
 def order_by_label(entries: list) -> list:
@@ -107,7 +107,7 @@ def test_a_prediction_gives_the_scores_of_an_evaluation_for_every_set(tmp_path):
     cfg = load_small_config("mvit_multi", tmp_path)
     path = save_random_weights(cfg, tmp_path / "net.ckpt", "mvit_multi")
     result = build_predictor(cfg, network="mvit_multi", path=path, out=tmp_path, window=0.5)
-    whole = Predictor(result.model, folder=tmp_path, top=8, window=0)
+    whole = Predictor(result.model, PredictOptions(tmp_path, top=8, window=0))
     for head, rows in build_eval_videos(cfg, Runtime()).items():
         record = whole.predict(rows.records[0].path, "video")
         expected = video_scores(
@@ -198,7 +198,7 @@ def test_a_folder_stands_for_the_videos_below_it(
     arguments = [tmp_path / "in", videos[5], "--top=2", "--out", tmp_path / "out"]
     done = run_here("scripts/predict.py", *tiny_args, "--checkpoint_path", weights, *arguments)
     assert done.returncode == 1, done.stderr
-    assert "predicting: 5 of 5 videos, " in done.stderr
+    assert "predictions: 5 of 5 videos, " in done.stderr
     records = json.loads(done.stdout.splitlines()[-1])["predictions"]
     expected = [names[0], names[1], "sub/cut.avi", names[2]]
     expected = [*(str(tmp_path / "in" / name) for name in expected), str(videos[5])]
@@ -305,15 +305,16 @@ def test_videos_with_unusual_names_get_separate_files(tmp_path, capsys):
     head.make_views = lambda frames, positions: frames[:3, None]
     head.preview_frames = lambda views: views.transpose(1, 0, 2, 3, 4)
     head.clips = 1
-    predictor = Predictor(FileModel(NoNetwork(), [head]), tmp_path / "out", top=2, window=2.0)
+    options = PredictOptions(tmp_path / "out", top=2, window=2.0)
+    predictor = Predictor(FileModel(NoNetwork(), [head]), options)
     paths = [str(video) for video in videos]
-    result = write_predictions(paths, predictor.folder, predictor.run_jobs)
+    result = write_predictions(paths, options.folder, predictor.run_jobs)
     assert result["failed"] == 0
     for record, video in zip(result["predictions"], videos):
         assert record["video"] == str(video)
         assert all(Path(record[key]).is_file() for key in ("picture", "csv", "timeline"))
     files = [path.name for path in (tmp_path / "out").iterdir()]
-    assert len(files) == 3 * len(videos) + 2
+    assert len(files) == 3 * len(videos) + 3  # the tables and .lock
     assert all(name.isprintable() for name in files)
     assert "caf\\xe9.png" in files
     lines = capsys.readouterr().out.splitlines()

@@ -254,9 +254,10 @@ def test_a_changed_file_is_refused(server, folder):
     (folder.parent / "tsm_small.ckpt").unlink()
     server.files["tsm.pth"] = OTHER
     assert_refused("tsm_small", f"was {DIGEST[:8]}... when it was first downloaded", "delete")
-    assert list_visible(folder) == ["tsm.pth.sha256"]
+    assert list_visible(folder) == ["tsm.pth", "tsm.pth.sha256"]
     (folder / HASHED).write_bytes(OTHER)  # as a user may have saved it
-    assert_refused("tsm_hashed", f"instead of {DIGEST[:8]}: delete it")
+    assert_refused("tsm_hashed", f"instead of {DIGEST[:8]}: ", "is deleted")
+    assert not (folder / HASHED).exists()
 
 
 def test_no_connection_is_one_line(server, folder, monkeypatch):

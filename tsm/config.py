@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from utils.config import (
+    Classes,
     Evaluation,
     NetworkConfig,
     Recipe,
@@ -45,10 +46,9 @@ class Data(VideoSet):
 
 
 @dataclass(frozen=True)
-class Model:
-    """The arguments of tsm.model.TSM that are not derived from `data`."""
+class Model(Classes):
+    """The arguments of tsm.model.TSM that are not derived from `data`; `labels` is not one."""
 
-    num_classes: int
     arch: Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "mobilenetv2"] = (
         "resnet50"
     )
@@ -65,8 +65,13 @@ class Model:
     padding: Literal["symmetric", "same", "same_pool"] = "symmetric"
 
     def __post_init__(self):
-        check_positive(self, "model", "num_classes", "first_width")
+        super().__post_init__()
+        check_positive(self, "model", "first_width")
         check_not_negative(self, "model", "shift_div")
+        if self.labels == "multi" and not (self.before_softmax and self.consensus == "avg"):
+            raise ValueError(
+                "model.labels multi needs model.before_softmax true and model.consensus avg"
+            )
 
 
 @dataclass(frozen=True)
@@ -136,5 +141,7 @@ class Config(NetworkConfig):
         return self.eval.crop or self.data.crop
 
     def model_arguments(self) -> dict:
+        arguments = asdict(self.model)
+        del arguments["labels"]  # the network returns raw scores in any case
         derived = ("segments", "modality", "frames_per_segment")
-        return {**asdict(self.model), **{name: getattr(self.data, name) for name in derived}}
+        return {**arguments, **{name: getattr(self.data, name) for name in derived}}

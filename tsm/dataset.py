@@ -14,7 +14,8 @@ import numpy as np
 from tsm import sampling, transforms
 from tsm.config import Config, Data
 from utils.data import records, videos
-from utils.data.annotation_file import AnnotationFile, Record, swap_label
+from utils.data.annotation_file import AnnotationFile, Record
+from utils.data.rows import Row
 from utils.data.sampler import sample_rng
 from utils.runtime import Runtime
 from utils.video.reader import Timeline
@@ -40,6 +41,7 @@ def get_annotation_file(cfg: Config, split: str) -> AnnotationFile:
         flow=data.modality == "flow",
         folder_fps=data.folder_fps,
         max_pixels=data.max_pixels,
+        multi_label=cfg.has_several_labels,
     )
 
 
@@ -78,7 +80,7 @@ class TrainSource(videos.TrainVideos):
             frames, order = video.frames_once(indices)
         return frames if len(frames) == len(order) else frames[order]
 
-    def make_row(self, record: Record, rng: np.random.RandomState) -> tuple[np.ndarray, np.int32]:
+    def make_row(self, record: Record, rng: np.random.RandomState) -> Row:
         data = self.data
         frames = self.read_frames(record, rng)
         crop_rng = random.Random(int(rng.randint(2**31)))
@@ -90,10 +92,11 @@ class TrainSource(videos.TrainVideos):
             rng=crop_rng,
             flip=data.flip,
         )
-        return clip, np.int32(swap_label(record.label, data.swap_labels if flipped else ()))
+        return clip, self.encode(record.label, data.swap_labels if flipped else ())
 
-    def blank(self) -> tuple[np.ndarray, np.int32]:
-        return np.zeros(get_clip_shape(self.data, self.data.crop), np.uint8), np.int32(0)
+    def blank(self) -> Row:
+        clip = np.zeros(get_clip_shape(self.data, self.data.crop), np.uint8)
+        return clip, self.encode(self.cfg.blank_label)
 
 
 class EvalVideos(videos.EvalVideos):

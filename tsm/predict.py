@@ -17,6 +17,7 @@ class TSMHead(Head):
     def __init__(self, cfg: Config):
         self.cfg = cfg
         self.classes = cfg.model.num_classes
+        self.multi_label = cfg.has_several_labels
         self.builtin_names = cfg.data.labels
         self.names_file = get_annotation_file(cfg, "test").path.with_name("labels.txt")
         self.clips = cfg.eval.clips
@@ -48,13 +49,12 @@ class TSMHead(Head):
         size = transforms.short_side_size(width, height, self.short_side)
         return transforms.resize(frame[None], *size)[0]
 
-    def select_preview_views(self, views: np.ndarray) -> np.ndarray:
-        """The views are all clips of the first crop, then of the second, ..."""
-        start = CENTER_CROP[self.crops] * self.clips
-        return views[start : start + self.clips]
+    @property
+    def middle_crop(self) -> int:
+        return CENTER_CROP[self.crops]
 
     def preview_frames(self, views: np.ndarray) -> np.ndarray:
         """The first frame of each segment; for flow its x component in grey."""
         channels = 3 if self.cfg.data.modality == "rgb" else 1
-        center = self.select_preview_views(views)[:, :, :channels].transpose(0, 1, 3, 4, 2)
+        center = self.select_middle_crops(views)[:, :, :channels].transpose(0, 1, 3, 4, 2)
         return center.repeat(4 - channels, axis=4)[..., :3]

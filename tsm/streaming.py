@@ -23,7 +23,7 @@ from tsm import sampling, transforms
 from tsm.config import Config
 from tsm.model import TSM
 from tsm.online import OnlineTSM
-from utils.evaluate.predict import softmax
+from tsm.predict import TSMHead
 from utils.evaluate.stream import FrameScorer, Timing
 
 CLIP_SECONDS = 3.0  # assumed length of a clip of uniform sampling
@@ -44,6 +44,7 @@ class OnlineScorer(FrameScorer):
         assert isinstance(net, TSM)
         self.net = OnlineTSM(net).set_train(False)
         self.cfg = cfg
+        self.head = TSMHead(cfg)
         self.recent_scores: deque = deque(maxlen=cfg.data.segments)
         self.restart()
 
@@ -66,7 +67,7 @@ class OnlineScorer(FrameScorer):
         scores, *self.buffers = self.net(Tensor(view), *self.buffers)  # (1, C, h, w)
         self.recent_scores.append(scores.asnumpy()[0].astype(np.float64))
         mean = np.mean(self.recent_scores, axis=0)
-        return softmax(mean) if self.cfg.model.before_softmax else mean
+        return self.head.compute_probs(mean)
 
 
 def compute_frame_rate(cfg: Config, source_fps: float) -> float:

@@ -29,7 +29,7 @@ from utils.evaluate.metrics import evaluate_rows
 from utils.inference.scorer import CellScorer
 from utils.train import optimizers
 from utils.train.choose_kernels import with_training_kernels
-from utils.train.class_weights import compute_class_weights
+from utils.train.class_weights import choose_loss, compute_class_weights
 from utils.train.freeze import freeze
 from utils.train.trainer import Trainer, TrainSetup, build_setup
 from utils.weights import checkpoint
@@ -64,7 +64,8 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
     opt = optimizers.SGD(weights, groups=groups, momentum=train.momentum, nesterov=train.nesterov)
     clips = (cfg.data.batch, *get_clip_shape(cfg.data, cfg.data.crop))
     (class_weights,) = compute_class_weights(cfg, sampler)
-    loss = CrossEntropy(cfg.model.before_softmax, class_weights)
+    before_softmax = cfg.model.before_softmax
+    loss = choose_loss(cfg, class_weights, lambda w: CrossEntropy(before_softmax, w))
     return build_setup(
         cfg, rt=rt, sampler=sampler, net=net, loss=loss, optimizer=opt, lr=lr, clips=clips
     )

@@ -181,8 +181,11 @@ class Model:
         top: int = 5,
         fps: float | None = None,
         window: float | None = None,
+        threshold: float = 0.0,
     ) -> Prediction:
         """The `top` classes and their probabilities, with the views of the recipe's evaluation.
+
+        Classes below `threshold` are left out; if none remains, the class is `none`.
 
         `source` is the path of a video, a folder of frames or, for resnet50, an image; or frames
         uint8 (T, H, W, 3) in RGB, `fps` of them in a second, or an image (H, W, 3). A video above
@@ -192,8 +195,9 @@ class Model:
         Raises VideoError for a video that cannot be read, ValueError for other arguments.
         """
         check_positive_integer(top, "top")
+        check_threshold(threshold)
         parts = self.read(source, window, fps)
-        return self.rank([self.score_window(*part).probabilities for part in parts], top)
+        return self.rank([self.score_window(*part).probabilities for part in parts], top, threshold)
 
     def predict_many(
         self,
@@ -201,17 +205,19 @@ class Model:
         workers: int = 4,
         top: int = 5,
         window: float | None = None,
+        threshold: float = 0.0,
     ) -> Iterator[tuple[AnyPath, Prediction | VideoError]]:
         """Each path, in order, with its prediction, or the VideoError of one that cannot be read.
 
         `workers` threads decode the next videos, at most one window of each, while the network
-        computes.
+        computes. `threshold`: as in `predict`.
         """
         from utils.evaluate.predict import read_ahead
         from utils.video.reader import VideoError
 
         check_positive_integer(top, "top")
         check_positive_integer(workers, "workers")
+        check_threshold(threshold)
         if isinstance(paths, (str, Path)):
             raise ValueError("predict_many takes several paths; predict takes one")
         for path, parts in read_ahead(lambda path: self.read(path, window), paths, workers):
@@ -220,7 +226,7 @@ class Model:
             except VideoError as error:
                 yield path, error
             else:
-                yield path, self.rank(results, top)
+                yield path, self.rank(results, top, threshold)
 
     @shorten_errors(LINE)
     @runtime.guest()
@@ -335,8 +341,7 @@ class Model:
         from utils.video.writer import CaptionedVideo
 
         check_positive_integer(top, "top")
-        if not 0 <= threshold <= 1:
-            raise ValueError(f"threshold must be a number from 0 to 1, not {threshold}")
+        check_threshold(threshold)
         for name, value in {"window": window, "step": step, "fps": fps, "retry": retry}.items():
             if value is not None and not 0 <= value < float("inf"):
                 raise ValueError(f"{name} must be a number of at least 0, not {value}")
@@ -376,8 +381,10 @@ class Model:
         else:
             is_video = isinstance(data, VideoData)
             reader = open_path(source, data) if is_video else open_video(source)
-            return live.FileSource(reader, make_file_names([source])[0])
-        return live.ReopeningSource(name, connect=connect, retry=retry, report=log.warning)
+            connect = functools.partial(live.open_file, reader)
+            name = make_file_names([source])[0]
+            retry = 0.0
+        return live.StreamSource(name, connect=connect, retry=retry, report=log.warning)
 
     def load_cell(self) -> nn.Cell:
         """The network of the checkpoint as a Cell, in float32; ValueError for another file."""
@@ -386,6 +393,11 @@ class Model:
         path = self.scorer.name
         if Path(path).suffix in (".mindir", ".onnx"):
             raise ValueError(f"frame by frame, this network needs a checkpoint, not {path}")
+        if self.cfg.run.engine_precision != "f32":
+            raise ValueError(
+                f"run.engine_precision {self.cfg.run.engine_precision}: frame by frame, MindSpore "
+                "computes this network in f32; give a window and a step"
+            )
         start_device(self.cfg.run)
         return load_checkpoint(self.network, cfg=self.cfg, path=path, level="O0")
 
@@ -418,3 +430,8 @@ class Model:
 def check_positive_integer(value: int, name: str) -> None:
     if not isinstance(value, Integral) or value < 1 or value is True:
         raise ValueError(f"{name} must be an integer of at least 1, not {format_value(value)}")
+
+
+def check_threshold(threshold: float) -> None:
+    if not (isinstance(threshold, (int, float)) and 0 <= threshold <= 1):
+        raise ValueError(f"threshold must be a number from 0 to 1, not {format_value(threshold)}")

@@ -129,6 +129,9 @@ class Run:
     amp: Level = "O0"
     # Instead of `amp` on a CPU, where float16 is slower. --run.amp on the command line sets both.
     cpu_amp: Level = "O0"
+    # The 16 bits of levels O1 to O3. bfloat16 needs no loss scale, so the next two settings have no
+    # effect. MindSpore has it on Ascend, but not on a 910A.
+    amp_dtype: Literal["float16", "bfloat16"] = "float16"
     loss_scale: float = 1.0  # with dynamic_loss_scale: the first value
     dynamic_loss_scale: bool = False
     # How MindSpore compiles for Ascend and GPU: kernel by kernel (O0), with fused kernels (O1),
@@ -138,9 +141,14 @@ class Run:
     # GPU. Faster; false is IEEE float32, which comparisons with published numbers need.
     tf32: bool = True
     # What computes the network in an evaluation, a prediction and their benchmark: MindSpore, or on
-    # a CPU OpenVINO or ONNX Runtime, in float32. auto: on a CPU the faster of OpenVINO
+    # a CPU OpenVINO or ONNX Runtime. auto: on a CPU the faster of OpenVINO
     # and ONNX Runtime, if one is installed and can; else MindSpore.
     engine: Literal["auto", "mindspore", "openvino", "onnxruntime"] = "auto"
+    # Precision of OpenVINO: bf16 needs a processor that has it, int8 the package nncf, which
+    # quantises the network by clips of a list of the config file. Both change the scores.
+    engine_precision: Literal["f32", "bf16", "int8"] = "f32"
+    calibration: Literal["train", "val", "test"] = "val"  # the list for int8
+    calibration_clips: int = 100  # one of a video, from all parts of the list
     # Ascend operators: compile each shape when it first runs (online), or use CANN's binaries
     # (prebuilt); auto is MindSpore's choice.
     op_compile: Literal["auto", "online", "prebuilt"] = "auto"
@@ -154,7 +162,8 @@ class Run:
     save_steps: int = 0  # steps between more saves; 0: only at epoch ends
     keep_checkpoints: int = 3  # epoch checkpoints kept; 0: all
     eval_every: int = 0  # epochs between validations; 0: none
-    keep_best: Literal["none", "top1", "loss"] = "none"  # what decides which weights are best.ckpt
+    # What decides which weights are best.ckpt; map: with model.labels multi.
+    keep_best: Literal["none", "top1", "map", "loss"] = "none"
     # Validations without a better value of keep_best (none: of the loss) that end a run; 0: no end.
     patience: int = 0
     profile: Optional[Path] = None  # a folder for the trace of a few steps
@@ -170,8 +179,13 @@ class Run:
     def __post_init__(self):
         if not 0 <= self.seed < 2**32:  # NumPy takes no other
             raise ValueError(f"run.seed must lie in [0, 2^32), not {self.seed}")
+        if self.amp_dtype != "float16" and self.amp == "O0":
+            raise ValueError(
+                f"run.amp_dtype {self.amp_dtype} has no effect at run.amp O0, which is float32; "
+                "set run.amp to O1, O2 or O3, or run.amp_dtype to float16"
+            )
         check_positive(self, "run", "device_memory", "loss_scale", "max_overflows")
-        check_positive(self, "run", "log_every", "save_every")
+        check_positive(self, "run", "log_every", "save_every", "calibration_clips")
         check_not_negative(self, "run", "save_steps", "keep_checkpoints", "eval_every", "patience")
         for name, is_on in (("keep_best", self.keep_best != "none"), ("patience", self.patience)):
             if is_on and not self.eval_every:
@@ -257,6 +271,17 @@ class VideoData(ImageData):
 
 
 @dataclasses.dataclass(frozen=True)
+class Classes:
+    """What the section `model` of every network for one data set has."""
+
+    num_classes: int
+    labels: Literal["single", "multi"] = "single"  # multi: a sample has any number of labels
+
+    def __post_init__(self):
+        check_positive(self, "model", "num_classes")
+
+
+@dataclasses.dataclass(frozen=True)
 class AnnotationLists:
     """The settings of one data set without a default; a class with defaults lists it last."""
 
@@ -310,7 +335,8 @@ class Recipe:
     # Weights that stay as they are: `backbone` (all but the classifier), or a regular expression
     # for their names; empty: none.
     freeze: str = ""
-    # In the cross entropy: a number for each class, or `balanced`, 1 / videos; empty: all 1.
+    # In the cross entropy: a number for each class, or `balanced`, 1 / videos; empty: all 1. With
+    # model.labels multi the weights of positives; `balanced` is negatives / positives.
     class_weights: Union[Literal["", "balanced"], tuple[float, ...]] = ""
 
     def __post_init__(self):
@@ -347,6 +373,20 @@ class NetworkConfig:
 
     def __post_init__(self):
         check_class_weights(self)
+        if self.has_several_labels:
+            check_several_labels(self)
+        elif self.run.keep_best == "map":
+            raise ValueError("run.keep_best map needs model.labels multi; top1 and loss do not")
+
+    @property
+    def has_several_labels(self) -> bool:
+        """Whether a sample has any number of labels, not one."""
+        return isinstance(self.model, Classes) and self.model.labels == "multi"
+
+    @property
+    def blank_label(self) -> Union[int, tuple[int, ...]]:
+        """The label of a row that stands for no sample."""
+        return () if self.has_several_labels else 0
 
     def model_arguments(self) -> dict[str, Any]:
         """The arguments of the network's `build_model`."""
@@ -359,8 +399,11 @@ class NetworkConfig:
 
     @property
     def chance_loss(self) -> float:
-        """The training loss of a network that gives all classes the same score."""
-        return math.log(self.model.num_classes)
+        """The training loss of a network that gives all classes the same score.
+
+        Infinite for several labels: that of rare labels is far lower soon.
+        """
+        return math.inf if self.has_several_labels else math.log(self.model.num_classes)
 
 
 def check_class_weights(cfg: NetworkConfig) -> None:
@@ -383,6 +426,17 @@ def check_class_weights(cfg: NetworkConfig) -> None:
         )
     if min(weights) <= 0:
         raise ValueError(f"train.class_weights must be above 0, not {min(weights):g}")
+
+
+def check_several_labels(cfg: NetworkConfig) -> None:
+    """Raises ValueError for settings that are defined for one label a sample."""
+    if cfg.data.balance != "none":
+        raise ValueError(
+            f"data.balance {cfg.data.balance} takes samples by their class, and with model.labels "
+            "multi they have several; set it to none, and train.class_weights instead"
+        )
+    if cfg.data.mixes:
+        raise ValueError("data.mixup and data.cutmix mix samples with one label: set both to 0")
 
 
 def check_warmup(train: Recipe) -> None:

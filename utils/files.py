@@ -2,16 +2,20 @@
 
 import codecs
 import contextlib
+import errno
 import fcntl
 import hashlib
+import math
 import os
 import stat
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Optional
+from typing import IO, Callable, Optional
 
 MAX_BYTES = 2**30  # bytes of a file that is read
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)  # errors of file systems without locks
 USE_UTF8 = "set the environment variable PYTHONUTF8=1"
 
 
@@ -67,20 +71,41 @@ def write_text(path: Path, text: str) -> None:
         file.write(text)
 
 
-def lock_folder(
-    folder: Path, name: str = ".lock", shared: bool = False, wait: bool = False
-) -> Optional[IO]:
+def lock_folder(folder: Path, name: str = ".lock", shared: bool = False) -> Optional[IO]:
     """A file whose lock lasts until it is closed; None if another process holds the lock.
 
-    With `wait` it waits for that process; None then only if the file system has no locks.
+    A file system without locks excludes nobody.
     """
     lock = open(folder / name, "a+")  # noqa: SIM115 - held until the process ends
     try:
-        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-        fcntl.flock(lock, kind if wait else kind | fcntl.LOCK_NB)
-    except OSError:
+        fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
         lock.close()
         return None
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+    return lock
+
+
+def wait_for_lock(
+    folder: Path, report: Callable[[], object], seconds: float = math.inf, name: str = ".lock"
+) -> IO:
+    """`lock_folder`, when the lock is free; calls `report` once if it is not.
+
+    Raises ValueError if another process holds it for `seconds`.
+    """
+    end = time.monotonic() + seconds
+    lock = lock_folder(folder, name)
+    if lock is None:
+        report()
+    while lock is None:
+        if time.monotonic() > end:
+            raise ValueError(
+                f"another process has held {folder / name} for {seconds:g} s; end that process"
+            )
+        time.sleep(0.1)
+        lock = lock_folder(folder, name)
     return lock
 
 

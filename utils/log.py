@@ -69,7 +69,7 @@ def format_values(values: dict) -> str:
             continue
         if name == "seconds_left":
             words.append(f"left {value // 3600}:{value % 3600 // 60:02d}:{value % 60:02d}")
-        elif name in ("top1", "top5", "computing", "communication", "waiting"):
+        elif name in ("top1", "top5", "map", "computing", "communication", "waiting"):
             words.append(f"{name} {value:.1%}")
             if f"{name}_low" in values:
                 low = values[f"{name}_low"]

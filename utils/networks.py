@@ -118,7 +118,11 @@ class Network(abc.ABC, Generic[ConfigT]):
 
     def build_targets(self, cfg: ConfigT, labels: np.ndarray) -> np.ndarray:
         """The targets of a training batch with `labels` int32 (N,), before mixup or cutmix."""
-        return labels
+        from utils.data.annotation_file import encode_label
+
+        if not cfg.has_several_labels:
+            return labels.astype(np.int32)
+        return np.stack([encode_label((int(k),), cfg.class_counts[0]) for k in labels])
 
     @abc.abstractmethod
     def build_heads(self, cfg: ConfigT) -> Sequence[Head]:
@@ -130,6 +134,13 @@ class Network(abc.ABC, Generic[ConfigT]):
 
         assert isinstance(cfg.data, VideoData)  # a network for images overrides this method
         return open_path(path, cfg.data)
+
+    def open_record(self, cfg: ConfigT, record: Any) -> FrameReader:
+        """Opens a record of `read_records` as frames, or its segment. Raises VideoError."""
+        from utils.data.records import open_record
+
+        assert isinstance(cfg.data, VideoData)  # a network for images overrides this method
+        return open_record(record, cfg.data)
 
     def build_live_scorer(
         self,

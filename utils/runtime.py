@@ -98,6 +98,7 @@ def start_device(run: "Run") -> Optional[int]:
     """
     set_environment()
     check_own_folder()
+    refuse_bfloat16(run)
     if run.device == "CPU":
         cap_instruction_set()
     refuse_simulation()
@@ -117,8 +118,24 @@ def start_device(run: "Run") -> Optional[int]:
             "scripts/check_env.py lists the devices; --run.device=CPU runs anywhere"
         ) from None
     check_device_id(run.device, device_id)
+    if run.device == "Ascend":
+        refuse_bfloat16(run, has_it=not ms.amp._ascend_910a_target())
     set_device_options(run)
     return device_id
+
+
+def refuse_bfloat16(run: "Run", has_it: Optional[bool] = None) -> None:
+    """Raises ValueError if the run needs bfloat16 and its device does not have it.
+
+    `has_it` None: the device is not open yet, and only its kind is known. MindSpore 2.10 has no
+    bfloat16 convolution for a CPU, and no cast to bfloat16 for any GPU.
+    """
+    if has_it is None:
+        has_it = run.device == "Ascend"
+    if has_it or run.amp_dtype != "bfloat16" or run.amp_level == "O0":
+        return
+    name = "an Ascend 910A" if run.device == "Ascend" else f"MindSpore on a {run.device}"
+    raise ValueError(f"run.amp_dtype: {name} has no bfloat16; set --run.amp_dtype=float16")
 
 
 def check_own_folder() -> None:

@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from utils.config import (
+    Classes,
     Evaluation,
     NetworkConfig,
     Recipe,
@@ -34,10 +35,9 @@ class Data(VideoSet):
 
 
 @dataclass(frozen=True)
-class Model:
+class Model(Classes):
     """The arguments of x3d.model.X3D that are not derived from `data`."""
 
-    num_classes: int
     depth_factor: float = 2.2  # 5.0: X3D-L
     dropout: float = 0.5
     zero_init: bool = True  # blocks start as the identity; false learns faster for some epochs
@@ -47,7 +47,8 @@ class Model:
     recompute: bool = True  # recompute activations: less memory in training, more kernels
 
     def __post_init__(self):
-        check_positive(self, "model", "num_classes", "depth_factor")
+        super().__post_init__()
+        check_positive(self, "model", "depth_factor")
         if not self.stem_groups and self.depthwise_impl != "dense":
             raise ValueError("model.stem_groups false needs model.depthwise_impl dense")
 
@@ -107,6 +108,7 @@ class Config(NetworkConfig):
         """
         arguments = asdict(self.model)
         stem_groups = arguments.pop("stem_groups")
+        several = arguments.pop("labels") == "multi"
         impl = arguments["depthwise_impl"]
         auto = {"Ascend": "taps", "GPU": "grouped", "CPU": "frames"}[self.run.device]
         impl = auto if impl == "auto" else impl
@@ -114,6 +116,7 @@ class Config(NetworkConfig):
             **arguments,
             "frames": self.data.frames,
             "crop": self.data.crop,
+            "multi_label": several,
             "depthwise_impl": impl,
             "stem_impl": impl if impl != "dense" or not stem_groups else auto,
         }

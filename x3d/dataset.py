@@ -11,7 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from utils.data import records, videos
-from utils.data.annotation_file import AnnotationFile, Record, swap_label
+from utils.data.annotation_file import AnnotationFile, Record
+from utils.data.rows import Row
 from utils.runtime import Runtime
 from utils.video.reader import Timeline
 from utils.video.transforms import cut_views
@@ -38,6 +39,7 @@ def get_annotation_file(cfg: Config, split: str) -> AnnotationFile:
         image_tmpl=data.image_tmpl,
         folder_fps=data.folder_fps,
         max_pixels=data.max_pixels,
+        multi_label=cfg.has_several_labels,
     )
 
 
@@ -62,16 +64,17 @@ class TrainSource(videos.TrainVideos):
         with self.open_video(record) as video:
             return video.frames(choose_clip_frames(video, self.data, rng.uniform()))
 
-    def make_row(self, record: Record, rng: np.random.RandomState) -> tuple[np.ndarray, np.int32]:
+    def make_row(self, record: Record, rng: np.random.RandomState) -> Row:
         frames = self.read_frames(record, rng)
         data = self.data
         clip, mirrored = transforms.make_train_clip(
             frames, scales=data.scales, crop=data.crop, flip=data.flip, rng=rng
         )
-        return clip, np.int32(swap_label(record.label, data.swap_labels if mirrored else ()))
+        return clip, self.encode(record.label, data.swap_labels if mirrored else ())
 
-    def blank(self) -> tuple[np.ndarray, np.int32]:
-        return np.zeros(get_clip_shape(self.data, self.data.crop), np.uint8), np.int32(0)
+    def blank(self) -> Row:
+        clip = np.zeros(get_clip_shape(self.data, self.data.crop), np.uint8)
+        return clip, self.encode(self.cfg.blank_label)
 
 
 class EvalVideos(videos.EvalVideos):

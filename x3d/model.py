@@ -1,7 +1,8 @@
 """X3D: a small 2-D network expanded along time, width and depth (arXiv:2004.04730).
 
 Axes: clips and maps are (N, C, T, H, W). Training returns raw scores (N, classes). Evaluation
-returns probabilities (N, classes): the softmax of every position, averaged over the positions.
+returns probabilities (N, classes): the softmax of every position, averaged over the positions; with
+`multi_label` the sigmoid.
 Cells keep the names of PySlowFast.
 Source: facebookresearch/SlowFast, commit 287ec007.
 
@@ -159,9 +160,18 @@ class Head(nn.Cell):
     if asked for, are the mean over the positions: a vector of one length for crops of any size.
     """
 
-    def __init__(self, cin: int, inner: int, num_classes: int, window: tuple, dropout: float):
+    def __init__(
+        self,
+        cin: int,
+        inner: int,
+        num_classes: int,
+        window: tuple,
+        dropout: float,
+        multi_label: bool,
+    ):
         """`window` is (frames, height, width) of a training clip's feature map."""
         super().__init__()
+        self.multi_label = multi_label
         self.conv_5 = PointwiseConv3d(cin, inner)
         self.conv_5_bn = BatchNorm3d(inner)
         self.conv_5_relu = ReLU()
@@ -179,7 +189,11 @@ class Head(nn.Cell):
         # Only N may be free: with a second unknown size, MindSpore 2.10 infers wrong shapes.
         x = x.reshape(-1, c, t * h * w).transpose(0, 2, 1)  # (N, positions, C)
         scores = self.projection(self.dropout(x))  # (N, positions, classes)
-        scores = scores.squeeze(1) if self.training else ops.softmax(scores, -1).mean(1)
+        if self.training:
+            scores = scores.squeeze(1)
+        else:
+            scores = ops.sigmoid(scores) if self.multi_label else ops.softmax(scores, -1)
+            scores = scores.mean(1)
         return (scores, x.mean(1)) if with_features else scores
 
 
@@ -229,6 +243,7 @@ class X3D(nn.Cell):
     the stem. `zero_init`: the scale of the last norm of a block is
     initialised to zero, so the block starts as its shortcut. `recompute`: the backward pass
     recomputes squeeze and excitation and the Swish instead of storing their activations.
+    `multi_label`: the probabilities of the classes are independent, of samples with several labels.
     """
 
     def __init__(
@@ -242,6 +257,7 @@ class X3D(nn.Cell):
         stem_impl: str = "grouped",
         zero_init: bool = True,
         recompute: bool = True,
+        multi_label: bool = False,
     ):
         super().__init__()
         widths = compute_stage_widths()
@@ -262,6 +278,7 @@ class X3D(nn.Cell):
             num_classes=num_classes,
             window=(frames, side, side),
             dropout=dropout,
+            multi_label=multi_label,
         )
         if not zero_init:
             for _, cell in self.cells_and_names():

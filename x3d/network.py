@@ -76,7 +76,12 @@ class X3DNetwork(Network[Config]):
         from x3d.model import SE
 
         shape = get_clip_shape(cfg.data, cfg.test_crop)
-        return ExportSpec(shape, "probabilities", cells={SE: MeanSE})
+        return ExportSpec(
+            shape,
+            output="probabilities",
+            info={"labels": cfg.model.labels},  # they decide the last activation
+            cells={SE: MeanSE},
+        )
 
     def get_parameter_names(self) -> X3DNames:
         from x3d.convert import X3DNames

@@ -16,7 +16,7 @@ import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from utils.nn import kernels
-from utils.nn.kernels.plain import BATCH_WEIGHT
+from utils.nn.kernels.plain import BATCH_WEIGHT, make_zeros
 from utils.nn.layers import BatchNorm2d
 from utils.runtime import eager_mode
 
@@ -40,13 +40,11 @@ class StatisticsSums(nn.Cell):
         super().__init__(auto_prefix=False)
         self.moving_means = ParameterTuple(norm.moving_mean for norm in norms)
         self.moving_variances = ParameterTuple(norm.moving_variance for norm in norms)
-        self.zeros = tuple(kernels.make_zeros(norm.num_features) for norm in norms)
+        self.zeros = tuple(make_zeros(norm.num_features) for norm in norms)
         channels = sum(norm.num_features for norm in norms)
-        self.mean = Parameter(
-            kernels.make_zeros(channels), name="precise_mean", requires_grad=False
-        )
+        self.mean = Parameter(make_zeros(channels), name="precise_mean", requires_grad=False)
         self.variance = Parameter(
-            kernels.make_zeros(channels), name="precise_variance", requires_grad=False
+            make_zeros(channels), name="precise_variance", requires_grad=False
         )
         self.map = ops.HyperMap()
 
@@ -63,7 +61,7 @@ class StatisticsSums(nn.Cell):
     def reset(self) -> None:
         """Sets the sums and the running statistics to zero."""
         for parameter in (self.mean, self.variance, *self.moving_means, *self.moving_variances):
-            parameter.set_data(kernels.make_zeros(parameter.size))
+            parameter.set_data(make_zeros(parameter.size))
 
 
 class PreciseBatchNorms:

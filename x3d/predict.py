@@ -21,6 +21,7 @@ class X3DHead(Head):
     def __init__(self, cfg: Config):
         self.cfg = cfg
         self.classes = cfg.model.num_classes
+        self.multi_label = cfg.has_several_labels
         self.builtin_names = cfg.data.labels
         self.names_file = get_annotation_file(cfg, "test").path.with_name("labels.txt")
         self.clips = cfg.eval.clips

@@ -28,7 +28,7 @@ from utils.log import log
 from utils.nn.layers import freeze_norms
 from utils.train import optimizers
 from utils.train.choose_kernels import with_training_kernels
-from utils.train.class_weights import compute_class_weights
+from utils.train.class_weights import choose_loss, compute_class_weights
 from utils.train.freeze import freeze
 from utils.train.trainer import Trainer, TrainSetup, build_setup
 from utils.weights import checkpoint
@@ -79,7 +79,7 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
     opt = optimizers.SGD(weights, groups=groups, momentum=train.momentum, nesterov=train.nesterov)
     clips = (cfg.data.batch, *get_clip_shape(cfg.data, cfg.data.crop))
     (class_weights,) = compute_class_weights(cfg, sampler)
-    loss = CrossEntropy(class_weights)
+    loss = choose_loss(cfg, class_weights, CrossEntropy)
     return build_setup(
         cfg, rt=rt, sampler=sampler, net=net, loss=loss, optimizer=opt, lr=lr, clips=clips
     )

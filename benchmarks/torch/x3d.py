@@ -77,8 +77,9 @@ class Stem(nn.Sequential):
 
 
 class Head(nn.Module):
-    def __init__(self, num_classes: int, window: tuple, dropout: float):
+    def __init__(self, num_classes: int, window: tuple, dropout: float, multi_label: bool):
         super().__init__()
+        self.multi_label = multi_label
         self.conv_5 = nn.Conv3d(192, 432, 1, bias=False)
         self.conv_5_bn = nn.BatchNorm3d(432)
         self.conv_5_relu = nn.ReLU(inplace=True)
@@ -94,7 +95,8 @@ class Head(nn.Module):
         scores = self.projection(self.dropout(x.permute(0, 2, 3, 4, 1)))
         if self.training:
             return scores.flatten(1)
-        return scores.softmax(-1).mean((1, 2, 3))
+        probabilities = scores.sigmoid() if self.multi_label else scores.softmax(-1)
+        return probabilities.mean((1, 2, 3))
 
 
 class X3D(nn.Module):
@@ -114,6 +116,7 @@ class X3D(nn.Module):
         stem_impl: str = "grouped",
         zero_init: bool = True,
         recompute: bool = True,
+        multi_label: bool = False,
     ):
         super().__init__()
         self.normalize = Normalize((0.45,) * 3, std=(0.225,) * 3, channels=3, axes=3)
@@ -137,7 +140,7 @@ class X3D(nn.Module):
                 cin = cout
             setattr(self, f"s{k + 2}", stage)
         side = math.ceil(crop / 32)
-        self.head = Head(num_classes, (frames, side, side), dropout)
+        self.head = Head(num_classes, (frames, side, side), dropout, multi_label)
 
     def forward(self, clip: Tensor) -> Tensor:
         x = self.s1(self.normalize(clip))

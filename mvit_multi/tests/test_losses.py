@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn
 
+from mvit_multi.dataset import build_target_row
 from mvit_multi.heads import Mlp, MultiHead, list_projection_pairs
 from mvit_multi.loss import MultiLoss, VarianceCovarianceLoss
-from mvit_multi.mixup import build_target_row
 from utils.testing.golden import generate_input, generate_weight, load_case, map_torch_names
 
 CASES = load_case(Path(__file__).parent / "golden" / "mvit_multi_losses.json")

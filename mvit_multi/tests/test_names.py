@@ -5,15 +5,16 @@ import pytest
 from mindspore import Tensor
 
 from mvit_multi.config import Config
+from mvit_multi.dataset import build_target_row
 from mvit_multi.golden_case import MViTCase
-from mvit_multi.mixup import MixClips, build_target_row
+from mvit_multi.mixup import MixClips
 from mvit_multi.model import MEAN, STD_OF_PIXELS, MViT
 from mvit_multi.network import NETWORK
 from mvit_multi.tests.formula import multiply_adds
 from utils.config import ROOT, load_config
+from utils.data.mixing import Mix, make_cutmix
 from utils.nn.dropout import Dropout
 from utils.nn.layers import Normalize, make_resize_matrix
-from utils.nn.mixing import Mix, make_cutmix
 from utils.testing.golden import (
     generate_input,
     generate_state_dict,

@@ -30,7 +30,7 @@ def build_train_step(network: str, cfg: NetworkConfig, rt: Runtime) -> TrainStep
 def build_eval_network(network: str, cfg: NetworkConfig) -> nn.Cell:
     """The network as eval.py runs it, with random weights."""
     net = load.build_network(find_network(network), cfg)
-    return load.prepare_for_evaluation(net, cfg.run.amp_level)
+    return load.prepare_for_evaluation(net, cfg.run.amp_level, dtype=cfg.run.amp_dtype)
 
 
 def make_dummy_batch(network: str, cfg: NetworkConfig, seed: int = 0) -> tuple[Tensor, Tensor]:

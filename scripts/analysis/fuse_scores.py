@@ -9,9 +9,12 @@ probability is the raw score minus a constant of the video: for networks whose r
 of raw scores (tsm, resnet50) the prediction is that of averaged raw scores, as in the original TSM.
 A video that is unreadable in one report is unreadable in the result.
 
-The last line of stdout is one JSON object: top1, top5, mean_class_accuracy, loss, videos,
-unreadable, average, weights, and the top-1 of each report. `--report` writes the files of
-docs/evaluation.md.
+Reports of several labels a video are averaged likewise; there `logarithms` are those of
+p / (1 - p), the raw scores.
+
+The last line of stdout is one JSON object: top1, top5, mean_class_accuracy, loss (of several
+labels map, classes, top1, loss), videos, unreadable, average, weights, and the top-1 (or mAP) of
+each report. `--report` writes the files of docs/evaluation.md.
 """
 
 import csv
@@ -28,6 +31,9 @@ prepare_process()
 import numpy as np
 
 from utils import cli
+from utils.data.annotation_file import NO_LABEL, format_label
+from utils.evaluate import several_labels
+from utils.evaluate.label_report import LABEL_COLUMNS, write_label_report
 from utils.evaluate.metrics import Counts
 from utils.evaluate.report import (
     MIN_PROBABILITY,
@@ -36,6 +42,7 @@ from utils.evaluate.report import (
     compute_predictions,
     write_report,
 )
+from utils.evaluate.several_labels import encode_label_sets
 from utils.files import report_write_errors
 from utils.log import print_result
 from utils.runtime import Runtime
@@ -62,24 +69,31 @@ def main(
         if difference:
             raise ValueError(f"{folder} and {reports[0]} are not of one list: {difference}")
     tables = [rows for _, rows in read]
-    fused = fuse(tables, factors / factors.sum(), average)
-    predictions = compute_predictions(fused, samples.labels, softmax=average == "logarithms")
+    several = isinstance(samples.labels[0], tuple)
+    raw = average == "logarithms"
+    fused = fuse(tables, weights=factors / factors.sum(), average=average, several=several)
+    metric = "map" if several else "top1"
+    values = [compute_metrics(rows, several)[metric] for rows in tables]
     result = {
-        **count_hits(fused, average == "logarithms"),
-        "unreadable": int((~predictions.readable).sum()),
+        **compute_metrics(fused, several, raw),
+        "unreadable": int((fused[:, -1] == 0).sum()),
         "average": average,
         "weights": factors.tolist(),
-        "reports": {str(folder): count_hits(rows)["top1"] for folder, rows in zip(reports, tables)},
+        "reports": dict(zip(map(str, reports), values)),
     }
     if report:
         with report_write_errors(report, "--report"):
             report.mkdir(parents=True, exist_ok=True)
-        write_report(report, samples=samples, predictions=predictions, result=result)
+        if several:
+            write_label_report(report, samples=samples, rows=fused, raw_scores=raw, result=result)
+        else:
+            predictions = compute_predictions(fused, samples.labels, raw)
+            write_report(report, samples=samples, predictions=predictions, result=result)
     print_result(result, Runtime())
 
 
 def read_scores(path: Path) -> tuple[Samples, np.ndarray]:
-    """The samples of a `scores.csv`, and its rows (n, classes + 2) as `compute_predictions` reads.
+    """The samples of a `scores.csv`, and its rows as `metrics.ScoreTable` has them.
 
     Raises ValueError if it is not such a file.
     """
@@ -87,19 +101,28 @@ def read_scores(path: Path) -> tuple[Samples, np.ndarray]:
         raise ValueError(f"{path} does not exist: name a folder that eval.py --report wrote")
     with open(path, newline="", encoding="utf-8", errors="surrogateescape") as file:
         header, *lines = csv.reader(file) or [[]]
-    width = len(SCORE_COLUMNS)
+    several = tuple(header[: len(LABEL_COLUMNS)]) == LABEL_COLUMNS
+    columns = LABEL_COLUMNS if several else SCORE_COLUMNS
+    width = len(columns)
     try:
-        if tuple(header[:width]) != SCORE_COLUMNS or not lines:
+        if tuple(header[:width]) != columns or not lines:
             raise ValueError("no table of scores")
         classes = [name.partition(" ")[2] for name in header[width:]]
-        samples = Samples([line[0] for line in lines], [int(line[1]) for line in lines], classes)
-        rows = np.zeros((len(lines), len(classes) + 2))
-        for row, line in zip(rows, lines):
+        labels = [parse_labels(line[1]) if several else int(line[1]) for line in lines]
+        samples = Samples([line[0] for line in lines], labels, classes)
+        targets = encode_label_sets(labels, len(classes)) if several else np.array(labels)[:, None]
+        rows = np.zeros((len(lines), len(classes) + targets.shape[1] + 1))
+        for row, line, target in zip(rows, lines, targets):
             if line[2] != UNREADABLE:
-                row[:] = [*map(float, line[width:]), int(line[1]), 1]
+                row[:] = [*map(float, line[width:]), *target, 1]
     except (IndexError, ValueError):
         raise ValueError(f"{path} is not a scores.csv that eval.py --report wrote") from None
     return samples, rows
+
+
+def parse_labels(text: str) -> tuple[int, ...]:
+    """The inverse of `format_label`, for several labels."""
+    return () if text == NO_LABEL else tuple(map(int, text.split(",")))
 
 
 def find_difference(samples: Samples, other: Samples) -> str:
@@ -110,28 +133,47 @@ def find_difference(samples: Samples, other: Samples) -> str:
         if path != other_path:
             return f"video {k + 1} is {other_path} instead of {path}"
         if samples.labels[k] != other.labels[k]:
-            return f"{path} has label {other.labels[k]} instead of {samples.labels[k]}"
+            labels = [format_label(samples_of.labels[k]) for samples_of in (other, samples)]
+            return f"{path} has label {labels[0]} instead of {labels[1]}"
     if len(samples.paths) != len(other.paths):
         return f"{len(other.paths)} videos instead of {len(samples.paths)}"
     return ""
 
 
-def fuse(tables: list[np.ndarray], weights: np.ndarray, average: str) -> np.ndarray:
-    """The weighted mean of scores; the other columns are those of rows readable in all tables."""
+def count_classes(rows: np.ndarray, several: bool) -> int:
+    """The classes in rows of scores, one label or a column for each class, and a mark."""
+    return (rows.shape[1] - 1) // 2 if several else rows.shape[1] - 2
+
+
+def fuse(
+    tables: list[np.ndarray], weights: np.ndarray, average: str, several: bool = False
+) -> np.ndarray:
+    """The weighted mean of scores; the other columns are those of rows readable in all tables.
+
+    `several`: a video has several labels.
+    """
     fused = tables[0].copy()
-    scores = np.stack([table[:, :-2] for table in tables])
+    classes = count_classes(fused, several)
+    scores = np.stack([table[:, :classes] for table in tables])
     if average == "logarithms":
-        scores = np.log(np.maximum(scores, MIN_PROBABILITY))
-    fused[:, :-2] = np.tensordot(weights, scores, axes=1)
+        inverse = np.log(np.maximum(1 - scores, MIN_PROBABILITY)) if several else 0.0
+        scores = np.log(np.maximum(scores, MIN_PROBABILITY)) - inverse
+    fused[:, :classes] = np.tensordot(weights, scores, axes=1)
     fused[:, -1] = np.min([table[:, -1] for table in tables], axis=0)
     return fused
 
 
-def count_hits(rows: np.ndarray, raw_scores: bool = False) -> dict[str, float]:
-    """The accuracies and the loss of the readable rows."""
+def compute_metrics(
+    rows: np.ndarray, several: bool = False, raw_scores: bool = False
+) -> dict[str, Optional[float]]:
+    """The metrics of the readable rows."""
     readable = rows[rows[:, -1] > 0]
-    counts = Counts(rows.shape[1] - 2, raw_scores)
-    counts.add(readable[:, :-2], readable[:, -2].astype(np.int64))
+    classes = count_classes(rows, several)
+    scores = readable[:, :classes]
+    if several:
+        return several_labels.compute_metrics(scores, readable[:, classes:-1], raw_scores)
+    counts = Counts(classes, raw_scores)
+    counts.add(scores, readable[:, -2].astype(np.int64))
     return counts.accuracies()
 
 

@@ -163,7 +163,8 @@ def time_positions(positions: Mapping[str, float], counted: Backward, chip: str)
 
 def time_gradients(network: Network, cfg, cluster: Cluster) -> Backward:
     """When each gradient is complete on one device, counted from operations."""
-    run = replace(cfg.run, device="CPU", amp="O0", cpu_amp="O0", all_reduce="none")
+    float32 = {"amp": "O0", "cpu_amp": "O0", "amp_dtype": "float16"}
+    run = replace(cfg.run, device="CPU", **float32, all_reduce="none")
     cfg = drop_pretrained(replace(cfg, run=run))
     step = build_train_step(network.name, cfg, runtime.start(cfg.run))
     names = [p.name for p in step.optimizer.parameters]

@@ -39,7 +39,7 @@ from scripts.data.prepare.frames import SUFFIXES, FrameJob, extract_frames
 from scripts.executors.process_pool import PROCESSES, choose_workers, run_all
 from utils import cli
 from utils.config import NetworkConfig
-from utils.data.annotation_file import read_annotations
+from utils.data.annotation_file import format_label, read_annotations
 from utils.data.packed.reader import pack_folder
 from utils.files import report_write_errors, write_text
 from utils.messages import print_line
@@ -85,7 +85,7 @@ def main(
                 short_side=short_side,
                 quality=quality,
             )
-            rows.append((file, path, record.label, job))
+            rows.append((file, path, format_label(record.label), job))
     jobs = dict.fromkeys(job for *_, job in rows)  # a video may be in several lists
     with report_write_errors(out, "--out"):
         results = run_all(extract_frames, jobs, choose_workers(workers, PROCESSES))

@@ -1,83 +1,43 @@
 """The features of videos as jobs: each process loads the network once."""
 
 import base64
-import hashlib
-import os
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Optional
 
 import numpy as np
 
-from scripts.executors.process_pool import PROCESSES
-from scripts.prediction.jobs import run_on_cluster
-from utils.api import Model, build_model
-from utils.config import NetworkConfig, VideoData
+from utils.api import Model
+from utils.config import VideoData
 from utils.data.annotation_file import Record
 from utils.data.loader import count_workers
 from utils.data.records import open_record
-from utils.evaluate.predict import (
-    Window,
-    average_features,
-    read_ahead,
-    read_windows,
-    split_into_windows,
-)
-from utils.networks import find_network
-from utils.video.reader import FrameReader, VideoError
+from utils.evaluate.predict import Window, read_ahead, read_windows, split_into_windows
+from utils.video.reader import DEFAULT_FPS, FrameReader, VideoError
 
 DTYPE = "<f4"  # float32
+UNLISTED = -1  # the label of a video that is not a line of a list
 
 
-class FeatureSettings(NamedTuple):
-    """The options of scripts/extract_features.py for the network `network` with settings `cfg`.
+class FeatureOptions(NamedTuple):
+    """What a row is; `head` is the index of the head whose views are used."""
 
-    `head` is the index of the head whose views are used. `listed`: the videos are lines of a list.
-    """
-
-    network: str
-    cfg: NetworkConfig
-    checkpoint_path: str
     head: int
-    listed: bool
     per: str
     window: Optional[float]
     step: Optional[float]
-
-    def build_runner(self) -> "FeatureExtractor":
-        network = find_network(self.network)
-        return FeatureExtractor(self, build_model(network, self.cfg, self.checkpoint_path))
-
-    def compute_digest(self) -> str:
-        """Changes with every setting, and with the size or time of the checkpoint.
-
-        Raises ValueError if it does not exist.
-        """
-        if not os.path.isfile(self.checkpoint_path):
-            raise ValueError(f"--checkpoint_path: {self.checkpoint_path}: no such file")
-        stat = os.stat(self.checkpoint_path)
-        content = repr((self, stat.st_size, stat.st_mtime_ns))
-        return hashlib.sha256(content.encode()).hexdigest()
-
-    def run_jobs(self, executor: str, jobs: list[Record]) -> Iterator[tuple[Record, dict]]:
-        """Yields (job, record) in any order. Loads no network if there is no job."""
-        if not jobs:
-            return iter(())
-        if executor != PROCESSES:
-            return run_on_cluster(self, executor, jobs)
-        return self.build_runner().run_jobs(jobs)
 
 
 class FeatureExtractor:
     """Computes the rows of videos with one network, and decodes the next videos meanwhile."""
 
-    def __init__(self, settings: FeatureSettings, model: Model):
-        self.settings = settings
+    def __init__(self, model: Model, options: FeatureOptions):
         self.model = model
-        self.head = model.heads[settings.head]
+        self.options = options
+        self.head = model.heads[options.head]
 
     def run_jobs(self, jobs: list[Record]) -> Iterator[tuple[Record, dict]]:
         """The record of each job: `times`, `width`, `features`; or `video` and `error`."""
-        workers = count_workers(self.settings.cfg.data.workers)
+        workers = count_workers(self.model.cfg.data.workers)
         for job, parts in read_ahead(self.read, jobs, workers):
             try:
                 yield job, self.compute(parts, job.segment.start if job.segment else 0.0)
@@ -86,29 +46,31 @@ class FeatureExtractor:
 
     def read(self, job: Record) -> Iterator[tuple[Window, list[np.ndarray]]]:
         """The windows of a video with their views."""
-        settings = self.settings
         with self.open(job) as source:
-            seconds = settings.window if settings.per == "window" else 0.0
-            windows = split_into_windows(source, seconds, settings.step)
+            seconds = self.options.window if self.options.per == "window" else 0.0
+            windows = split_into_windows(source, seconds, self.options.step)
             yield from read_windows(source, windows, [self.head])
 
     def open(self, job: Record) -> FrameReader:
-        data = self.settings.cfg.data
-        if not self.settings.listed:
+        data = self.model.cfg.data
+        if job.label == UNLISTED or not isinstance(data, VideoData):
             return self.model.open(job.path)
-        assert isinstance(data, VideoData)
         return open_record(job, data)
 
     def compute(self, parts: Iterable[tuple[Window, list[np.ndarray]]], start: float) -> dict:
         """The record of a video, or of a segment that starts at `start` seconds."""
+        head = self.head
         times = []
         rows = []
         for window, (views,) in parts:
-            features = self.model.compute_features(views)
-            spans, values = average_features(
-                self.head, window=window, features=features, per=self.settings.per
-            )
-            rows.append(values)
+            spans = [window.span]
+            values = self.model.compute_features(views)[None]  # (rows, views, C)
+            if self.options.per == "clip":
+                indices = window.start + head.frame_indices(window).reshape(head.clips, -1)
+                fps = window.fps or DEFAULT_FPS
+                spans = [(int(clip.min()) / fps, int(clip.max() + 1) / fps) for clip in indices]
+                values = head.group_by_clip(values[0])
+            rows.append(values.mean(axis=1, dtype=np.float64))
             is_image = window.length == 1 and not window.fps
             texts = [[f"{start + time:.3f}" for time in span] for span in spans]
             times += [["", ""]] if is_image else texts

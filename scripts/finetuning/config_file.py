@@ -74,6 +74,11 @@ def load_start(recipe: Path, settings: Sequence[str], checkpoint: Optional[Path]
             f"--recipe: {recipe.stem} trains on {len(cfg.class_counts)} data sets at once; "
             "mvit_multi_plain_s_k400_16x4 is a recipe for one"
         )
+    if cfg.has_several_labels:
+        raise ValueError(
+            "model.labels multi: folders of classes give a video one label; write lists, and give "
+            "them to train.py (docs/labels.md)"
+        )
     return Start(network, recipe=recipe, cfg=cfg, settings=list(settings), checkpoint=checkpoint)
 
 

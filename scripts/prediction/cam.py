@@ -7,6 +7,7 @@ gradient over height and width, one for each frame of the maps, as in PySlowFast
 MindSpore computes it eagerly and in float32, whatever `run.engine` is.
 """
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Optional
@@ -16,13 +17,12 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
 
-from scripts.data.synthetic.motion_videos import write_video
-from utils.config import NetworkConfig
+from utils.api import Model
 from utils.evaluate.predict import Head, Window
-from utils.inference.load import load_checkpoint
-from utils.networks import CamCells, Network
+from utils.networks import CamCells
 from utils.runtime import eager_mode
 from utils.video.reader import DEFAULT_FPS
+from utils.video.writer import CaptionedVideo
 
 OPACITY = 0.5  # of the heat map over the frame
 RATES = (1.0, 30.0)  # smallest and largest number of frames per second of a video
@@ -36,30 +36,20 @@ class Overlay(NamedTuple):
 
 
 class GradCam:
-    """Draws the heat maps of the network of a checkpoint, whose data sets are `heads`.
+    """Draws the heat maps of `label`, by default the most probable class, in float32."""
 
-    `label` is the class to explain; by default the most probable one.
-    """
-
-    def __init__(
-        self,
-        network: Network,
-        cfg: NetworkConfig,
-        heads: Sequence[Head],
-        path: str,
-        label: Optional[int] = None,
-    ):
-        self.heads = heads
+    def __init__(self, model: Model, label: Optional[int] = None):
+        self.heads = model.heads
         self.label = label
-        self.net = load_checkpoint(network, cfg=cfg, path=path, level="O0")
-        self.cells = network.find_cam_cells(self.net)
+        self.net = model.load_cell()
+        self.cells = model.network.find_cam_cells(self.net)
 
     def overlay(self, views: np.ndarray, head: int, probabilities: np.ndarray) -> Overlay:
         """The heat maps of one window's `views` (V, ...), over the frames that a preview shows."""
         label = int(np.argmax(probabilities)) if self.label is None else self.label
         frames = self.heads[head].preview_frames(views)
         result = np.empty_like(frames)
-        for k, clip in enumerate(self.heads[head].select_preview_views(views)):
+        for k, clip in enumerate(self.heads[head].select_middle_crops(views)):
             maps = compute_heat_maps(self.net, cells=self.cells, clip=clip, head=head, label=label)
             result[k] = blend(frames[k], scale_maps(maps, frames.shape[1:4]))
         return Overlay(result, label)
@@ -108,13 +98,9 @@ def compute_heat_maps(
 def scale_maps(maps: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     """Maps (t, h, w), interpolated linearly to `shape` (T, H, W) and divided by the maximum."""
     count, height, width = shape
+    frames, *size = maps.shape
+    maps = cv2.resize(maps.reshape(frames, -1), (size[0] * size[1], count)).reshape(count, *size)
     maps = np.stack([cv2.resize(image, (width, height)) for image in maps])
-    positions = (np.arange(count) + 0.5) * len(maps) / count - 0.5  # centre on centre
-    positions = positions.clip(0, len(maps) - 1)
-    before = positions.astype(int)
-    after = np.minimum(before + 1, len(maps) - 1)
-    fraction = (positions - before).astype(np.float32)[:, None, None]
-    maps = maps[before] * (1 - fraction) + maps[after] * fraction
     return maps / max(float(maps.max()), np.finfo(np.float32).tiny)
 
 
@@ -131,9 +117,10 @@ def blend(frames: np.ndarray, heat: np.ndarray) -> np.ndarray:
 
 
 def write_clips(path: Path, frames: np.ndarray, rate: float) -> None:
-    """Writes the clips (clips, T, H, W, 3), one after the other, as H.264; sides become even."""
-    height, width = (side - side % 2 for side in frames.shape[2:4])
-    write_video(path, frames.reshape(-1, *frames.shape[2:])[:, :height, :width], rate)
+    """Writes the clips (clips, T, H, W, 3), one after the other."""
+    with contextlib.closing(CaptionedVideo(path, rate)) as video:
+        for number, pixels in enumerate(frames.reshape(-1, *frames.shape[2:])):
+            video.write(number, pixels)
 
 
 def find_rate(head: Head, window: Window, count: int) -> float:

@@ -1,22 +1,23 @@
 """The videos of a prediction, and the files and tables of their records."""
 
+import contextlib
 import csv
 import json
 import os
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Optional
+from typing import Callable, Optional
 
-from scripts.executors.part_files import PartFiles, RunJobs, job_key
 from scripts.executors.process_pool import Part
+from scripts.executors.video_jobs import RunJobs, make_key, write_records
 from scripts.prediction.records import Job
 from utils.evaluate.predict import PREDICTIONS, make_file_names
-from utils.files import open_replacement, report_write_errors, write_text
+from utils.files import open_replacement, write_text
 from utils.messages import escape_control, format_line
 from utils.video.live import ADDRESS, hide_password
 
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
 MAX_CLASS_NAME = 200  # characters of a class name in a table
 
 
@@ -53,39 +54,34 @@ def write_predictions(
 ) -> dict:
     """Prints and writes the records of the videos; returns the result of the command.
 
-    `run_jobs` yields (job, record) in any order. With `part`, its records go to a file of their
-    own. The records that such files hold for these `settings` and videos are not computed again,
-    and the files are removed when all are written. Raises ValueError if no video can be read; a
-    broken one is a line on stderr.
+    `run_jobs` yields (job, record) in any order, for these `settings`. See `write_records`.
     """
-    start = time.monotonic()
-    records = []
-    errors = []
-    with report_write_errors(folder, "--out"):
-        folder.mkdir(parents=True, exist_ok=True)
-        jobs = list(zip(videos, make_file_names(videos)))
-        keys = {job: job_key(settings, *job) for job in (part.select(jobs) if part else jobs)}
-        part_files = PartFiles(folder, PREDICTIONS, part)
-        hidden = sys.stdout.isatty()  # there, a table for every video shows the progress
-        for _, record in part_files.complete(keys, run_jobs, name="predicting", hidden=hidden):
-            records.append(record)
-            if "error" not in record:
-                print(format_table(record), flush=True)
-                continue
-            errors.append(record["error"])
-            if len(videos) > 1:
-                print(f"error: {errors[-1]}", file=sys.stderr)
-        end = {"failed": len(errors), "out": str(folder)}
-        end["seconds"] = round(time.monotonic() - start, 2)
-        if part:
-            return {"part": str(part), "videos": len(records), **end}
-        if len(errors) == len(videos):
-            raise ValueError(errors[0] if len(errors) == 1 else "none of the videos was read")
-        lines = "".join(f"{json.dumps(record)}\n" for record in records)
-        write_text(folder / f"{PREDICTIONS}.jsonl", lines)
-        write_table(folder / f"{PREDICTIONS}.csv", records)
-        part_files.delete()
-    return {"predictions": records, **end}
+    records: list[dict] = []
+
+    @contextlib.contextmanager
+    def open_tables() -> Iterator[Callable]:
+        yield print_record
+        if not part:
+            lines = "".join(f"{json.dumps(record)}\n" for record in records)
+            write_text(folder / f"{PREDICTIONS}.jsonl", lines)
+            write_table(folder / f"{PREDICTIONS}.csv", records)
+
+    def print_record(job: Job, record: dict) -> None:
+        records.append(record)
+        if "error" not in record:
+            print(format_table(record), flush=True)
+
+    result = write_records(
+        list(zip(videos, make_file_names(videos))),
+        key=lambda job: make_key(settings, *job),
+        run_jobs=run_jobs,
+        writer=open_tables(),
+        folder=folder,
+        name=PREDICTIONS,
+        part=part,
+        hidden=sys.stdout.isatty(),  # there, a table for every video shows the progress
+    )
+    return result if part else {"predictions": records, **result}
 
 
 def write_table(path: Path, records: Sequence[dict]) -> None:

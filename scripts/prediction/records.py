@@ -5,7 +5,7 @@ import csv
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import starmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from utils.video.reader import DEFAULT_FPS, FrameReader, VideoError
 from utils.video.writer import CaptionedVideo
 
 if TYPE_CHECKING:
-    from scripts.prediction.cam import GradCam, Overlay
+    from scripts.prediction.cam import Overlay
 
 Job = tuple[str, str]  # a video, and the name of its files
 
@@ -61,34 +61,43 @@ def rank_all(
     return {"joint": joint[: min(top, max(classes, 1))], "sets": sets}
 
 
-class Predictor:
-    """Predicts videos with one model and writes the results into `folder`.
+def find_best(heads: Sequence[Head], probabilities: Sequence[np.ndarray], threshold: float) -> dict:
+    """The first entry of `rank_all`."""
+    ranking = rank_all(heads, probabilities=probabilities, top=1, threshold=threshold)
+    (entry,) = ranking.get("joint") or ranking["top"]
+    return entry
+
+
+class PredictOptions(NamedTuple):
+    """What `Predictor` writes into `folder`.
 
     Records list the `top` classes of at least `threshold`; `window` and `step` are the seconds of
     `split_into_windows`. `save` is an mp4 file for one video with its classes drawn in. `cam` draws
-    heat maps too.
+    heat maps too, of the most probable class or of `cam_class`.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        folder: Path,
-        top: int,
-        window: Optional[float] = None,
-        step: Optional[float] = None,
-        threshold: float = 0.0,
-        save: Optional[Path] = None,
-        cam: Optional["GradCam"] = None,
-    ):
+    folder: Path
+    top: int
+    window: Optional[float] = None
+    step: Optional[float] = None
+    threshold: float = 0.0
+    save: Optional[Path] = None
+    cam: bool = False
+    cam_class: Optional[int] = None
+
+
+class Predictor:
+    """Predicts videos with one model."""
+
+    def __init__(self, model: Model, options: PredictOptions):
         self.model = model
         self.heads = model.heads
-        self.folder = folder
-        self.top = top
-        self.window = window
-        self.step = step
-        self.threshold = threshold
-        self.save = save
-        self.cam = cam
+        self.options = options
+        self.cam = None
+        if options.cam:
+            from scripts.prediction import cam
+
+            self.cam = cam.GradCam(model, options.cam_class)
 
     def run_jobs(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, dict]]:
         """The record of each job; that of a broken video has an `error`."""
@@ -101,7 +110,7 @@ class Predictor:
     def predict(self, video: str, name: str) -> dict:
         """The record of one video; writes its pictures and tables."""
         with self.model.open(video) as source:
-            windows = split_into_windows(source, self.window, self.step)
+            windows = split_into_windows(source, self.options.window, self.options.step)
             best = None
             by_window = []
             parts = read_windows(source, windows, self.heads)
@@ -114,15 +123,15 @@ class Predictor:
                 if best is None or result.confidence > best.confidence:
                     best = result
             record = {"video": video, "frames": len(source), "fps": round(source.fps, 3)}
-            if self.save:
-                self.save_video(self.save, source=source, windows=windows, by_window=by_window)
-                record["saved"] = str(self.save)
+            if self.options.save:
+                self.save_video(self.options.save, source, windows, by_window)
+                record["saved"] = str(self.options.save)
         record["views"] = ", ".join(f"{head.clips}x{head.crops}" for head in self.heads)
         by_head = [np.stack(probs) for probs in zip(*by_window)]  # (windows, classes) each
         means = [probs.mean(axis=0) for probs in by_head]
-        record.update(
-            rank_all(self.heads, probabilities=means, top=self.top, threshold=self.threshold)
-        )
+        top = self.options.top
+        threshold = self.options.threshold
+        record.update(rank_all(self.heads, probabilities=means, top=top, threshold=threshold))
         title = describe_window(video, best.window, len(windows))
         record["picture"] = self.draw_preview(f"{name}.png", title=title, result=best)
         if self.cam is not None:
@@ -141,7 +150,7 @@ class Predictor:
             times = preview_times(head, result.window, frames.shape[:2])
             probs = result.probabilities[k]
             entries = rank_classes(
-                head, probabilities=probs, top=self.top, threshold=self.threshold
+                head, probabilities=probs, top=self.options.top, threshold=self.options.threshold
             )
             caption = describe_views(head)
             if overlays:
@@ -151,7 +160,7 @@ class Predictor:
                 caption = f"{caption}; yellow: what speaks for {name}"
             row = plots.PreviewRow(caption, frames=frames, entries=entries, times=times)
             rows.append(row)
-        path = self.folder / file
+        path = self.options.folder / file
         plots.draw_preview(path, title, rows)
         return str(path)
 
@@ -164,7 +173,7 @@ class Predictor:
         paths = [self.draw_preview(f"{name}.png", title=title, result=result, overlays=overlays)]
         for head, (frames, _) in zip(self.heads, overlays):
             if frames.shape[1] > 1:
-                path = self.folder / f"{name}{'_' if head.name else ''}{head.name}.mp4"
+                path = self.options.folder / f"{name}{'_' if head.name else ''}{head.name}.mp4"
                 write_clips(path, frames, find_rate(head, result.window, frames.shape[1]))
                 paths.append(str(path))
         return paths
@@ -173,7 +182,9 @@ class Predictor:
         self, path: Path, source: FrameReader, windows: list[Window], by_window: list
     ) -> None:
         """All frames, with the best class of the window whose middle is nearest drawn in."""
-        captions = [format_caption(self.heads, probs, self.threshold) for probs in by_window]
+        captions = [
+            format_caption(self.heads, probs, self.options.threshold) for probs in by_window
+        ]
         middles = np.array([sum(window.span) / 2 for window in windows])
         fps = source.fps or DEFAULT_FPS
         with contextlib.closing(CaptionedVideo(path, fps)) as video:
@@ -186,8 +197,8 @@ class Predictor:
     ) -> dict:
         """Writes a table of all classes and a plot; returns their names and the best classes."""
         spans = [window.span for window in windows]
-        table = self.folder / f"{name}.csv"
-        plot = self.folder / f"{name}_timeline.png"
+        table = self.options.folder / f"{name}.csv"
+        plot = self.options.folder / f"{name}_timeline.png"
         with open_replacement(table, newline="") as file:
             rows = np.concatenate((spans, *by_head), axis=1)
             csv.writer(file).writerow(["start", "end", *list_columns(self.heads)])
@@ -197,8 +208,7 @@ class Predictor:
         plots.draw_timeline(plot, title=title, spans=np.array(spans), panels=panels)
         best = []
         for (start, end), *probs in zip(spans, *by_head):
-            ranking = rank_all(self.heads, probabilities=probs, top=1, threshold=self.threshold)
-            (entry,) = ranking.get("joint") or ranking["top"]
+            entry = find_best(self.heads, probs, self.options.threshold)
             best.append({"start": round(start, 3), "end": round(end, 3), **entry})
         return {"csv": str(table), "timeline": str(plot), "windows": best}
 

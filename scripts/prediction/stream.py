@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from scripts.prediction.plots import draw_timeline
-from scripts.prediction.records import rank_all
+from scripts.prediction.records import find_best, rank_all
 from utils import signals
 from utils.api import Model
 from utils.evaluate.predict import TITLE_LENGTH, list_columns
@@ -23,105 +23,75 @@ from utils.video.reader import VideoError
 MAX_PLOTTED = 10_000  # results; the picture shows the last ones
 
 
-class StreamReport:
-    """Prints and writes the results of `stream`; its lists have the `top` classes."""
+def label_stream(
+    model: Model, stream: Stream, video: str, folder: Path, top: int, threshold: float
+) -> dict:
+    """Labels the stream until it ends, or until ctrl-C. Returns the summary, with `top` classes.
 
-    def __init__(self, model: Model, stream: Stream, video: str, top: int, threshold: float):
-        self.heads = model.heads
-        self.stream = stream
-        self.video = hide_password(video)
-        self.top = top
-        self.threshold = threshold
-        self.count = 0
-        self.totals = [np.zeros(head.classes) for head in self.heads]  # of the probabilities
-        self.last: deque[StreamResult] = deque(maxlen=MAX_PLOTTED)
-        self.interrupted = threading.Event()
-        self.error = ""
+    Prints a line for each result; writes `NAME_stream.csv` and `NAME_stream.png`. If the source
+    breaks, the results before are written, and the summary has an `error`. Raises ValueError if
+    there is no result, or RunInterruptedError after ctrl-C.
+    """
+    video = hide_password(video)
+    columns = stream.scorer.columns
+    table = folder / f"{stream.source.name}_stream.csv"
+    totals = [np.zeros(head.classes) for head in model.heads]  # of the probabilities
+    last: deque[StreamResult] = deque(maxlen=MAX_PLOTTED)
+    count = 0
+    error = ""
+    interrupted = threading.Event()
 
-    def write(self, folder: Path) -> dict:
-        """Labels the stream until it ends, or until ctrl-C. Returns the summary.
+    def stop(number: int) -> None:
+        interrupted.set()
+        stream.stop()
 
-        Writes `NAME_stream.csv` and `NAME_stream.png`. If the source breaks, the results before are
-        written, and the summary has an `error`. Raises ValueError if there is no result, or
-        RunInterruptedError after ctrl-C.
-        """
-        name = f"{self.stream.source.name}_stream"
-        table = folder / f"{name}.csv"
-        picture = folder / f"{name}.png"
-        with self.stream, report_write_errors(folder, "--out"):
-            folder.mkdir(parents=True, exist_ok=True)
-            with signals.handle_signals(self.stop):
-                self.write_table(table)
-        self.draw(picture)
-        return self.summarize(csv=str(table), picture=str(picture))
-
-    def stop(self, number: int) -> None:
-        self.interrupted.set()
-        self.stream.stop()
-
-    def write_table(self, path: Path) -> None:
-        columns = self.stream.scorer.columns
-        with open_replacement(path, newline="") as file:
+    with stream, report_write_errors(folder, "--out"):
+        folder.mkdir(parents=True, exist_ok=True)
+        with signals.handle_signals(stop), open_replacement(table, newline="") as file:
             rows = csv.writer(file)
-            rows.writerow([*columns, *list_columns(self.heads)])
+            rows.writerow([*columns, *list_columns(model.heads)])
             try:
-                for result in self.stream:
-                    self.add(result)
+                for result in stream:
+                    count += 1
+                    last.append(result)
+                    totals = [total + p for total, p in zip(totals, result.probabilities)]
                     times = (result.start, result.end)[: len(columns)]
                     entry = {name: round(time, 3) for name, time in zip(columns, times)}
-                    entry.update(self.find_best(result.probabilities))
+                    entry.update(find_best(model.heads, result.probabilities, threshold))
                     print(json.dumps(entry), flush=True)
-                    values = np.concatenate(result.probabilities)
-                    rows.writerow(
-                        [*(f"{time:.3f}" for time in times), *(f"{value:.7g}" for value in values)]
-                    )
-            except VideoError as error:
-                self.error = str(error)
-            if not self.count:
-                raise self.explain_nothing()
-
-    def add(self, result: StreamResult) -> None:
-        self.count += 1
-        self.totals = [total + p for total, p in zip(self.totals, result.probabilities)]
-        self.last.append(result)
-
-    def find_best(self, probabilities: list[np.ndarray]) -> dict:
-        ranking = rank_all(self.heads, probabilities=probabilities, top=1, threshold=self.threshold)
-        (entry,) = ranking.get("joint") or ranking["top"]
-        return entry
-
-    def explain_nothing(self) -> Exception:
-        if self.interrupted.is_set():
-            return RunInterruptedError(f"interrupted before the first result of {self.video}")
-        frames = self.stream.frames
-        reason = f"{frames} frames are less than a window" if frames else "no frame came"
-        return ValueError(self.error or f"{self.video}: {reason}")
-
-    def draw(self, path: Path) -> None:
-        times = np.array([result[:2] for result in self.last])
-        by_head = zip(*(result.probabilities for result in self.last))
-        panels = [(h.name, h.names, np.stack(values)) for h, values in zip(self.heads, by_head)]
-        way = "frame by frame" if len(self.stream.scorer.columns) == 1 else "in windows"
-        title = f"{format_line(self.video, TITLE_LENGTH)}, {way}"
-        draw_timeline(path, title=title, spans=times, panels=panels)
-
-    def summarize(self, **files: str) -> dict:
-        stream = self.stream
-        means = [total / self.count for total in self.totals]
-        if self.error:
-            log.error("%s", self.error)
-        if stream.video:
-            files["saved"] = str(stream.video.path)
-        return {
-            "video": self.video,
-            "frames": stream.frames,
-            "fps": round(stream.scorer.fps, 3),
-            "results": self.count,
-            **rank_all(self.heads, probabilities=means, top=self.top, threshold=self.threshold),
-            "dropped": stream.dropped,
-            "skipped": stream.scorer.skipped,
-            "reopened": stream.source.reopened,
-            "interrupted": self.interrupted.is_set(),
-            **({"error": self.error} if self.error else {}),
-            **files,
-        }
+                    values = [f"{value:.7g}" for value in np.concatenate(result.probabilities)]
+                    rows.writerow([*(f"{time:.3f}" for time in times), *values])
+            except VideoError as end:
+                error = str(end)
+            if not count and interrupted.is_set():
+                raise RunInterruptedError(f"interrupted before the first result of {video}")
+            if not count:
+                reason = "no frame came"
+                if stream.frames:
+                    reason = f"{stream.frames} frames are less than a window"
+                raise ValueError(error or f"{video}: {reason}")
+    if error:
+        log.error("%s", error)
+    picture = table.with_suffix(".png")
+    way = "in windows" if len(columns) == 2 else "frame by frame"
+    title = f"{format_line(video, TITLE_LENGTH)}, {way}"
+    by_head = zip(model.heads, zip(*(result.probabilities for result in last)))
+    panels = [(head.name, head.names, np.stack(values)) for head, values in by_head]
+    spans = np.array([result[:2] for result in last])
+    draw_timeline(picture, title=title, spans=spans, panels=panels)
+    means = [total / count for total in totals]
+    return {
+        "video": video,
+        "frames": stream.frames,
+        "fps": round(stream.scorer.fps, 3),
+        "results": count,
+        **rank_all(model.heads, probabilities=means, top=top, threshold=threshold),
+        "dropped": stream.dropped,
+        "skipped": stream.scorer.skipped,
+        "reopened": stream.source.reopened,
+        "interrupted": interrupted.is_set(),
+        **({"error": error} if error else {}),
+        "csv": str(table),
+        "picture": str(picture),
+        **({"saved": str(stream.video.path)} if stream.video else {}),
+    }

@@ -12,7 +12,7 @@ import pytest
 
 from scripts.data.integrity import KINDS
 from scripts.prediction.files import write_predictions
-from scripts.prediction.records import Predictor
+from scripts.prediction.records import PredictOptions, Predictor
 from tests.fuzz.damage import mutate
 from tests.fuzz.files import encode_intact_jpeg, write_mutated_videos
 from tests.helpers import FileModel
@@ -124,7 +124,8 @@ def test_damaged_videos_do_not_stop_a_prediction(tmp_path, seed, count):
     videos.mkdir()
     write_mutated_videos(videos, range(seed, seed + count))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    predictor = Predictor(FileModel(MeanColours(), [ThreeColours()]), out, top=3)
+    model = FileModel(MeanColours(), [ThreeColours()])
+    predictor = Predictor(model, PredictOptions(out, top=3))
     paths = [str(path) for path in sorted(videos.iterdir())]
     result = write_predictions(paths, out, predictor.run_jobs)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024

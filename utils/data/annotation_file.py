@@ -5,6 +5,10 @@ Source "frames", a folder of images: `path num_frames label`.
 Both: `path start end label` or `path,start,end,label`, the segment of a video in seconds. All lines
 of a file have one form; the first line decides.
 
+With `model.labels: multi` the label is `3,17`, or `-` for a video without a label. Instead a list
+may have several columns, `path 3 17` (frames: `path num_frames 3 17`; segments:
+`path,start,end,3,17`). Videos then have no num_frames.
+
 Fields are counted from the right, so a path may contain spaces. For source "video" an integer
 before the label is read as num_frames.
 """
@@ -17,6 +21,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
 
+import numpy as np
+
 from utils.files import check_encodable, read_text
 from utils.messages import format_value, shorten
 from utils.progress import track
@@ -28,6 +34,9 @@ CSV_SEGMENTS = "path,start,end,label"  # also a first line that names the column
 PROGRESS_LINES = 10_000  # a longer file shows a progress bar while its videos are looked up
 MAX_SHOWN = 5  # bad lines named in an error
 MAX_PATH = 150  # characters of a path in an error
+Label = Union[int, tuple[int, ...]]  # with `model.labels: multi` all labels, ascending
+NO_LABEL = "-"
+COLUMNS = re.compile(r"(?<=\S)(?: +-?[0-9]+)+$")  # the numbers at the end of a line
 
 
 class Record(NamedTuple):
@@ -35,7 +44,7 @@ class Record(NamedTuple):
 
     path: str
     num_frames: Optional[int]
-    label: int
+    label: Label
     line: int
     location: Any = None  # of a packed video: its `utils.data.packed.reader.PackLocation`
     segment: Optional[Segment] = None  # the part of the video, or else the whole
@@ -58,6 +67,7 @@ class AnnotationFile(NamedTuple):
     flow: bool = False  # for source "frames", whether they are optical flow
     folder_fps: float = 0.0  # for source "frames", frames per second; 0: unknown
     max_pixels: int = MAX_PIXELS  # larger frames are not read
+    multi_label: bool = False  # a video has any number of labels
 
 
 def read_annotations(file: AnnotationFile, min_frames: int = 3) -> tuple[list[Record], int]:
@@ -151,6 +161,8 @@ def _read_lines(file: AnnotationFile, whole: bool = False) -> tuple[list[tuple[i
         lines = lines[1:]
     if not lines:
         raise ValueError(f"annotation file {path} is empty")
+    if file.multi_label:
+        lines = _join_columns(lines, file)
     form = FIELDS[file.source] if whole else _find_form(lines[0][1], file)
     if form != FIELDS[file.source] and file.source == "frames" and not file.folder_fps:
         raise ValueError(
@@ -159,13 +171,46 @@ def _read_lines(file: AnnotationFile, whole: bool = False) -> tuple[list[tuple[i
     return lines, form
 
 
+def _join_columns(lines: list[tuple[int, str]], file: AnnotationFile) -> list[tuple[int, str]]:
+    """Lines with a column for each label, `path 3 17`, as `path 3,17`; others as they are.
+
+    Raises ValueError if the numbers of all lines may be labels or something else.
+    """
+    texts = [text for _, text in lines]
+    segments = all(_is_segment(text, SEGMENTS) for text in texts)
+    if any(re.search(r",\s*\S*$", text) for text in texts):
+        return lines
+    if segments and any("." in field for text in texts for field in _split(text, SEGMENTS)[1:3]):
+        return lines
+    first = 1 if file.source == "frames" else 0  # num_frames
+    columns = {number: COLUMNS.search(text) for number, text in lines}
+    counts = {len(match[0].split()) for match in columns.values() if match}
+    if max(counts, default=0) <= first + 1:
+        return lines
+    if counts in ({2}, {3}):
+        other = "a segment" if counts == {3} else "num_frames"
+        raise ValueError(
+            f"{file.path}: all lines end in {max(counts)} numbers: {other} and a label, or as many "
+            "labels? Write the labels of a video as `3,17`, and a segment as `path,start,end,3,17`"
+        )
+    joined = []
+    for number, text in lines:
+        match = columns[number]
+        if match:
+            numbers = match[0].split()
+            parts = [text[: match.start()], *numbers[:first], ",".join(numbers[first:])]
+            text = " ".join(part for part in parts if part)
+        joined.append((number, text))
+    return joined
+
+
 def _find_form(text: str, file: AnnotationFile) -> str:
     """The form of a line: SEGMENTS, CSV_SEGMENTS or, for every other text, that of whole videos.
 
     `my clip 7 30 2` is a whole video if there is one with the name `my clip 7`.
     """
     for form in (CSV_SEGMENTS, SEGMENTS):
-        whole = text.rsplit(" ", 2)[0]
+        whole = text.rsplit(" ", 1 if file.multi_label else 2)[0]
         if _is_segment(text, form) and not os.path.exists(file.root / whole):
             return form
     return FIELDS[file.source]
@@ -191,7 +236,8 @@ def _split(text: str, form: str) -> list[str]:
     if form == SEGMENTS:
         return text.rsplit(" ", 3)
     try:
-        return [field.strip() for field in next(csv.reader([text], skipinitialspace=True))]
+        fields = [field.strip() for field in next(csv.reader([text], skipinitialspace=True))]
+        return [*fields[:3], ",".join(fields[3:])] if len(fields) > 4 else fields
     except csv.Error:
         return []
 
@@ -203,16 +249,11 @@ def _parse(
     is_whole = form in FIELDS.values()
     fields = text.rsplit(" ", 2) if is_whole else _split(text, form)
     has_count = len(fields) > 2 and _parse_integer(fields[1]) is not None
-    if is_whole and file.source == "video" and not has_count:
+    if is_whole and file.source == "video" and (file.multi_label or not has_count):
         fields = text.rsplit(" ", 1)
     if len(fields) < len(form.split()):
         raise ValueError(f"{format_value(text)} is not `{form}`, separated by single spaces")
-    label = _parse_integer(fields[-1])
-    if label is None or not 0 <= label < file.num_classes:
-        raise ValueError(
-            f"label {format_value(fields[-1])} is not an integer from 0 to {file.num_classes - 1}: "
-            f"num_classes is {file.num_classes}"
-        )
+    label = _parse_labels(fields[-1], file) if file.multi_label else _parse_label(fields[-1], file)
     path = str(file.root / fields[0])
     if not is_whole:
         segment = _parse_segment(fields[1], fields[2])
@@ -227,6 +268,27 @@ def _parse(
     if file.image_tmpl.count("{") == 3:  # one file for x of flow, one for y
         num_frames //= 2
     return Record(path, num_frames=num_frames, label=label, line=number)
+
+
+def _parse_label(text: str, file: AnnotationFile) -> int:
+    label = _parse_integer(text)
+    if label is None or not 0 <= label < file.num_classes:
+        raise ValueError(
+            f"label {format_value(text)} is not an integer from 0 to {file.num_classes - 1}: "
+            f"num_classes is {file.num_classes}"
+        )
+    return label
+
+
+def _parse_labels(text: str, file: AnnotationFile) -> tuple[int, ...]:
+    """The labels of `3,17`, ascending; none of `-`."""
+    if text == NO_LABEL:
+        return ()
+    labels = sorted(_parse_label(part, file) for part in text.split(","))
+    for label, following in zip(labels, labels[1:]):
+        if label == following:
+            raise ValueError(f"label {label} is in {format_value(text)} twice")
+    return tuple(labels)
 
 
 def _parse_segment(start: str, end: str) -> Segment:
@@ -248,6 +310,27 @@ def _parse_number(text: str) -> Optional[float]:
 
 def _parse_integer(text: str) -> Optional[int]:
     return int(text) if re.fullmatch("-?[0-9]{1,18}", text) else None
+
+
+def format_label(label: Label) -> str:
+    """The label as a list has it."""
+    return str(label) if isinstance(label, int) else ",".join(map(str, label)) or NO_LABEL
+
+
+def encode_label(label: Label, classes: int) -> Union[np.int32, np.ndarray]:
+    """The target of a row: int32, or of several labels float32 (classes,), 1 for each of them."""
+    if isinstance(label, int):
+        return np.int32(label)
+    target = np.zeros(classes, np.float32)
+    target[list(label)] = 1
+    return target
+
+
+def swap_labels(label: Label, pairs: Sequence[tuple[int, int]]) -> Label:
+    """`swap_label` of one label, or of several."""
+    if isinstance(label, int):
+        return swap_label(label, pairs)
+    return tuple(sorted(swap_label(part, pairs) for part in label))
 
 
 def swap_label(label: int, pairs: Sequence[tuple[int, int]]) -> int:

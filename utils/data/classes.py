@@ -4,7 +4,7 @@ A class is a pair (index of the data set, label); `classes` are those of all sam
 Each data set keeps its number of samples in an epoch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,19 @@ BALANCE_POWERS = {"none": 1.0, "sqrt": 0.5, "full": 0.0}
 
 
 def list_classes(records: Sequence[Any]) -> np.ndarray:
-    """The classes of records with `dataset_index` and `label`."""
-    return np.array([(record.dataset_index, record.label) for record in records], np.int64)
+    """The classes of records with `dataset_index` and `label`.
+
+    With several labels they count as one class.
+    """
+    labels = (record.label if isinstance(record.label, int) else 0 for record in records)
+    pairs = [(record.dataset_index, label) for record, label in zip(records, labels)]
+    return np.array(pairs, np.int64)
+
+
+def count_labels(labels: Iterable[tuple[int, ...]], classes: int) -> np.ndarray:
+    """The samples that have each class, int (classes,), if they have several labels."""
+    flat = np.fromiter((label for labels_of_one in labels for label in labels_of_one), np.int64)
+    return np.bincount(flat, minlength=classes)
 
 
 def group_samples(classes: np.ndarray) -> dict[tuple[int, int], np.ndarray]:

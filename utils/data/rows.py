@@ -8,12 +8,12 @@ of workers, and a resumed run continues exactly.
 
 import abc
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
 
 from utils.config import ClassSettings, NetworkConfig
-from utils.data.annotation_file import AnnotationFile
+from utils.data.annotation_file import AnnotationFile, Label, encode_label, swap_labels
 from utils.data.loader import build_batch_dataset
 from utils.data.sampler import TrainSampler, sample_rng, shard_for_eval
 from utils.data.unreadable import UnreadableFiles
@@ -101,6 +101,15 @@ class TrainRows(Rows):
         rng = np.random.RandomState([self.sampler.seed, epoch, sample, 1])
         for _ in range(MAX_TRIES - 1):
             yield rng.randint(len(self.records))
+
+    def encode(
+        self, label: Label, swapped: Sequence[tuple[int, int]] = ()
+    ) -> Union[np.int32, np.ndarray]:
+        """The target of a row: int32, or of several labels float32 (classes,).
+
+        `swapped` are the pairs of labels that a mirrored clip exchanges.
+        """
+        return encode_label(swap_labels(label, swapped), self.cfg.class_counts[0])
 
     def find_fault(self) -> str:
         """Why the trainer must stop the run (too many unreadable files), or an empty string."""
@@ -204,13 +213,17 @@ class EvalRows(Rows):
                 if views.shape != self.shape:  # the scores would change, and nobody notice
                     reason = f"views {views.shape} instead of {self.shape}"
                     raise AssertionError(f"{record.path}: {reason}")
-                return views, np.int32(record.label), np.bool_(True)
+                return views, self.encode(record.label), np.bool_(True)
             except VideoError as error:
                 self.unreadable.add(sample, str(error))
         return self.blank()
 
     def blank(self) -> Row:
-        return np.zeros(self.shape, np.uint8), np.int32(0), np.bool_(False)
+        return np.zeros(self.shape, np.uint8), self.encode(self.cfg.blank_label), np.bool_(False)
+
+    def encode(self, label: Label) -> Union[np.int32, np.ndarray]:
+        """The label as a row has it: int32, or of several labels float32 (classes,)."""
+        return encode_label(label, self.cfg.class_counts[0])
 
     @property
     def views(self) -> str:

@@ -27,7 +27,8 @@ class TrainSampler:
     """The training sequence of `samples` samples for one rank; a position counts local samples.
 
     `classes` are those of all samples, as `utils.data.classes` has them; None: unknown. `balance`
-    is `data.balance` and needs them.
+    is `data.balance` and needs them. `positives` are the samples that have each class, if they have
+    several labels.
     """
 
     samples: int
@@ -38,6 +39,7 @@ class TrainSampler:
     epoch_samples: int = 0  # samples of an epoch; 0: as many as fill whole global batches
     classes: Optional[np.ndarray] = field(default=None, repr=False, compare=False)
     balance: str = "none"
+    positives: Optional[np.ndarray] = field(default=None, repr=False, compare=False)
     cache: dict = field(default_factory=dict, repr=False)
     copy_cache: dict = field(default_factory=dict, repr=False)
 

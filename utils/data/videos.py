@@ -6,7 +6,7 @@ from typing import Any
 
 from utils.config import NetworkConfig, VideoData
 from utils.data import records
-from utils.data.classes import list_classes, log_balance
+from utils.data.classes import count_labels, list_classes, log_balance
 from utils.data.packed.sampler import PackedSampler, group_by_shard, storage_order
 from utils.data.rows import EvalRows, Rows, TrainRows
 from utils.data.sampler import TrainSampler
@@ -23,7 +23,8 @@ def build_train_sampler(cfg: NetworkConfig, records: Sequence[Any], rt: Runtime)
     of them read the same shard file, and if an epoch leaves out more than 2 % of the samples. With
     `data.balance`, packed videos are read in random order.
     """
-    needs_classes = cfg.data.balance != "none" or cfg.train.class_weights == "balanced"
+    needs_weights = cfg.train.class_weights == "balanced"
+    needs_classes = cfg.data.balance != "none" or needs_weights
     order: dict[str, Any] = {
         "batch": cfg.data.batch,
         "rank": rt.rank,
@@ -32,6 +33,9 @@ def build_train_sampler(cfg: NetworkConfig, records: Sequence[Any], rt: Runtime)
         "classes": list_classes(records) if needs_classes else None,
         "balance": cfg.data.balance,
     }
+    if cfg.has_several_labels and needs_weights:
+        labels = (record.label for record in records)
+        order["positives"] = count_labels(labels, cfg.class_counts[0])
     if cfg.data.balance != "none":
         log_balance(order["classes"], cfg.data.balance)
     if not isinstance(cfg.data, VideoData) or cfg.data.packed is None or order["balance"] != "none":

@@ -5,14 +5,16 @@ Every video counts exactly once: padding and unreadable videos are not `valid` a
 
 import json
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol
 
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from utils.evaluate.scores import video_scores
+from utils.evaluate.several_labels import compute_metrics
 from utils.files import read_text, write_text
 from utils.log import log
 from utils.progress import Progress
@@ -29,6 +31,7 @@ LOSS_UNIT = 2.0**-20
 LOSS_SHIFTS = range(0, 60, 12)  # of parts whose sums over ranks are exact
 TOP5_CLASSES = 6  # of fewer classes there is no top-5: it is always 100 %
 FEW_VIDEOS = 2000  # an accuracy of fewer videos is given with its 95 % interval
+BLOCK = 1024  # samples of one AllReduce
 QUANTILE = 1.959964  # of the normal distribution, for 95 %
 
 
@@ -50,6 +53,19 @@ def list_bounds(name: str, hits: int, videos: int) -> dict[str, float]:
     return {f"{name}_low": low, f"{name}_high": high}
 
 
+class Collector(Protocol):
+    """Collects the scores of the videos of all ranks, and computes their metrics."""
+
+    def add(self, scores: np.ndarray, labels: np.ndarray, rows: Any) -> None:
+        """Scores (N, classes) of some rows of this rank, and their labels (N,) or (N, classes)."""
+
+    def sum_ranks(self, rt: Runtime) -> None:
+        """Exchanges what the ranks have collected."""
+
+    def accuracies(self) -> dict[str, Optional[float]]:
+        """The metrics; `loss` and `videos` are among them."""
+
+
 class Counts:
     """Videos, top-1 hits and top-5 hits per class, and the sum of the videos' cross entropies.
 
@@ -63,8 +79,8 @@ class Counts:
         self.top1 = np.zeros(num_classes, np.int64)
         self.top5 = np.zeros(num_classes, np.int64)
 
-    def add(self, scores: np.ndarray, labels: np.ndarray) -> None:
-        """Scores (N, classes) averaged over views, labels (N,)."""
+    def add(self, scores: np.ndarray, labels: np.ndarray, rows: Any = ()) -> None:
+        """Scores (N, classes) averaged over views, labels (N,); any `rows`."""
         ranked = np.argsort(-scores, axis=1, kind="stable")[:, :5]
         hits = ranked == labels[:, None]
         np.add.at(self.videos, labels, 1)
@@ -101,6 +117,63 @@ class Counts:
             **list_bounds("top1", top1, videos),
             **(list_bounds("top5", top5, videos) if has_top5 else {}),
         }
+
+
+class LabelScores:
+    """The scores of samples with several labels; `numbers` are those of this rank's rows."""
+
+    def __init__(self, classes: int, raw_scores: bool, numbers: Sequence, count: int):
+        self.raw_scores = raw_scores
+        self.table = ScoreTable(numbers, count, width=2 * classes + 1)
+        self.values = np.zeros((0, 2 * classes + 1))
+
+    def add(self, scores: np.ndarray, labels: np.ndarray, rows: Any) -> None:
+        self.table.add(rows, scores, labels)
+
+    def sum_ranks(self, rt: Runtime) -> None:
+        self.values = self.table.gather(rt)
+
+    def accuracies(self) -> dict[str, Optional[float]]:
+        values = self.values[self.values[:, -1] > 0, :-1]
+        scores, targets = np.split(values, 2, axis=1)
+        return compute_metrics(scores, targets, self.raw_scores)
+
+
+class ScoreTable:
+    """float32 rows (count, width) of all samples: scores, label or labels, 1 if it was read.
+
+    `numbers` are the samples of this rank's rows.
+    """
+
+    def __init__(self, numbers: Sequence, count: int, width: int):
+        self.numbers = numbers
+        self.count = count
+        self.chosen: list[int] = []
+        self.rows = [np.zeros((0, width), np.float32)]
+
+    def add(self, rows: Any, scores: np.ndarray, labels: np.ndarray) -> None:
+        self.chosen += [self.numbers[row] for row in rows]
+        new = np.column_stack([scores, labels, np.ones(len(rows))])
+        self.rows.append(new.astype(np.float32))
+
+    def gather(self, rt: Runtime) -> np.ndarray:
+        """The rows of all ranks; zeros for samples that were not read."""
+        return gather_rows(self.chosen, rows=np.concatenate(self.rows), count=self.count, rt=rt)
+
+
+def gather_rows(numbers: Sequence[int], rows: np.ndarray, count: int, rt: Runtime) -> np.ndarray:
+    """The rows of all `count` samples, from those (k, width) of this rank; zeros if unreadable.
+
+    Every sample is on one rank only, so float32 sums are exact. All blocks have one shape.
+    """
+    gathered = np.zeros((-(-count // BLOCK) * BLOCK, rows.shape[1]), np.float32)
+    gathered[np.asarray(numbers, np.int64)] = rows
+    if rt.size > 1:
+        add = AllReduceSum()
+        for start in range(0, len(gathered), BLOCK):
+            block = slice(start, start + BLOCK)
+            gathered[block] = add(Tensor(gathered[block])).asnumpy()
+    return gathered[:count]
 
 
 def compute_cross_entropies(scores: np.ndarray, labels: np.ndarray, raw_scores: bool) -> np.ndarray:
@@ -160,30 +233,69 @@ def sum_over_ranks(values: np.ndarray) -> np.ndarray:
     return AllReduceSum()(Tensor(values, mstype.float32)).asnumpy().astype(np.int64)
 
 
+def max_over_ranks(value: float, rt: Runtime) -> float:
+    """The largest of the ranks' values, in float32."""
+    if rt.size == 1:
+        return value
+    values = np.zeros(rt.size, np.float32)
+    values[rt.rank] = value
+    return float(AllReduceSum()(Tensor(values)).asnumpy().max())
+
+
 def sum_count(count: int, rt: Runtime) -> int:
     """The sum of all ranks' counts."""
     return count if rt.size == 1 else int(sum_over_ranks(np.array([count]))[0])
 
 
+class Comparison:
+    """Compares the scores of a network of lower precision with those of `scorer`, in f32."""
+
+    def __init__(self, scorer: "Scorer"):
+        self.scorer = scorer
+        self.hits = 0
+        self.difference = 0.0
+
+    def add(self, scores: np.ndarray, expected: np.ndarray, labels: np.ndarray) -> None:
+        """Both scores (N, classes) of some videos, and their labels (N,) or (N, classes)."""
+        best = np.argmax(expected, axis=1)
+        is_hit = labels == best if labels.ndim == 1 else labels[np.arange(len(best)), best] > 0
+        self.hits += int(is_hit.sum())
+        self.difference = max(self.difference, float(np.abs(scores - expected).max()))
+
+    def summarize(self, metrics: Mapping[str, Any], rt: Runtime) -> dict[str, float]:
+        """The comparison over all ranks with `metrics`: top1 and videos."""
+        top1 = metrics["top1"]
+        before = round(sum_count(self.hits, rt) / max(metrics["videos"], 1), 6)
+        difference = max_over_ranks(self.difference, rt)
+        text = "against f32: top-1 %.2f %% instead of %.2f %%, largest difference of a score %.3g"
+        log.info(text, 100 * top1, 100 * before, difference)
+        return {
+            "f32_top1": before,
+            "top1_change": round(top1 - before, 6),
+            "max_score_difference": difference,
+        }
+
+
 def evaluate(
     scorer: "Scorer",
     data,
-    num_classes: int,
+    collector: Collector,
     rt: Runtime,
     collect: Optional[Callable] = None,
     clips_per_pass: int = 0,
-    raw_scores: bool = False,
+    reference: Optional["Scorer"] = None,
 ) -> dict[str, Optional[float]]:
-    """Top-1, top-5, loss and seconds for a data set of (clips (N, V, T, ...), label, valid).
+    """The metrics of `collector`, and seconds, for a data set of (clips, label, valid).
 
-    Scores are averaged over the V views of a video. The loss is the mean cross entropy of these,
-    which are `raw_scores` or probabilities. `collect(rows, scores, labels)` receives those
-    of every batch; `rows` count the videos of this rank. `clips_per_pass`: as in `video_scores`.
+    Scores are averaged over the V views of a video, whose clips are (N, V, T, ...). `collect(rows,
+    scores, labels)` receives those of every batch; `rows` count the videos of this rank.
+    `clips_per_pass`: as in `video_scores`. With a `reference`, the same network in f32, that
+    computes all scores again: f32_top1, top1_change and max_score_difference.
 
     Raises StopRequestError on all ranks if one of them received a signal; that one stops after its
     batch.
     """
-    counts = Counts(num_classes, raw_scores)
+    comparison = Comparison(reference) if reference is not None else None
     start = time.monotonic()
     log.info("evaluating ...")
     batch_count = data.get_dataset_size()
@@ -196,15 +308,22 @@ def evaluate(
             break
         if valid.any():
             scores = video_scores(scorer, clips, clips_per_pass)[valid]
-            counts.add(scores, label[valid])
+            rows = k * len(valid) + np.flatnonzero(valid)
+            collector.add(scores, label[valid], rows)
+            if comparison is not None:
+                expected = video_scores(comparison.scorer, clips, clips_per_pass)[valid]
+                comparison.add(scores, expected, label[valid])
             if collect:
-                collect(k * len(valid) + np.flatnonzero(valid), scores, label[valid])
+                collect(rows, scores, label[valid])
         bar.update()
     bar.close()
     if sum_count(stopped, rt):
         raise StopRequestError("a signal came before the evaluation was done")
-    counts.sum_ranks(rt)
-    return {**counts.accuracies(), "seconds": round(time.monotonic() - start, 2)}
+    collector.sum_ranks(rt)
+    result = collector.accuracies()
+    if comparison is not None:
+        result.update(comparison.summarize(result, rt))
+    return {**result, "seconds": round(time.monotonic() - start, 2)}
 
 
 def evaluate_rows(
@@ -213,15 +332,24 @@ def evaluate_rows(
     head: "Head",
     rt: Runtime,
     collect: Optional[Callable] = None,
+    reference: Optional["Scorer"] = None,
 ) -> dict[str, Any]:
     """The metrics of `evaluate` for the only head of a network, and which views they are of."""
+    collector: Collector = Counts(head.classes, head.raw_scores)
+    if head.multi_label:
+        collector = LabelScores(
+            head.classes,
+            raw_scores=head.raw_scores,
+            numbers=rows.samples_of_rank,
+            count=len(rows.records),
+        )
     metrics = evaluate(
         scorer,
         data=rows.dataset(),
-        num_classes=head.classes,
+        collector=collector,
         rt=rt,
         collect=collect,
-        raw_scores=head.raw_scores,
+        reference=reference,
     )
     return {**metrics, "unreadable": sum_count(rows.unreadable.count, rt), "views": rows.views}
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from utils.data.class_names import find_class_names, read_class_names
 from utils.evaluate.scores import choose_clips_per_pass, video_scores
+from utils.evaluate.several_labels import sigmoid
 from utils.messages import escape_control, format_line
 from utils.video.reader import DEFAULT_FPS, FrameReader, Timeline
 
@@ -63,6 +64,7 @@ class Head(abc.ABC):
     classes = 0
     clips = crops = 1
     raw_scores = True  # whether the network returns raw scores, not probabilities
+    multi_label = False  # whether a sample has any number of labels
     clips_per_pass = 0  # as in `video_scores`
     short_side = 0  # pixels of the frames that `resize` returns; 0: of any size
 
@@ -84,23 +86,25 @@ class Head(abc.ABC):
         """
         return frame
 
-    def select_preview_views(self, views: np.ndarray) -> np.ndarray:
-        """The views (clips, ...) of the middle crop of each clip.
+    def group_by_clip(self, values: np.ndarray) -> np.ndarray:
+        """Values (V, ...), one for each view, as (clips, crops, ...)."""
+        return values.reshape(self.clips, self.crops, *values.shape[1:])
 
-        `views` are the crops of the first clip, then of the second, ...
-        """
-        return views[self.crops // 2 :: self.crops]
+    @property
+    def middle_crop(self) -> int:
+        """The index of the crop that pictures show."""
+        return self.crops // 2
+
+    def select_middle_crops(self, views: np.ndarray) -> np.ndarray:
+        """The views (clips, ...) of the middle crop of each clip."""
+        return self.group_by_clip(views)[:, self.middle_crop]
 
     def preview_frames(self, views: np.ndarray) -> np.ndarray:
         """The frames of the middle crop of each clip: uint8 (clips, T, H, W, 3).
 
         Views are (V, 3, T, H, W).
         """
-        return self.select_preview_views(views).transpose(0, 2, 3, 4, 1)
-
-    def group_by_clip(self, values: np.ndarray) -> np.ndarray:
-        """Values (V, ...), one for each view, as (clips, crops, ...)."""
-        return values.reshape(self.clips, self.crops, *values.shape[1:])
+        return self.select_middle_crops(views).transpose(0, 2, 3, 4, 1)
 
     def find_names(self) -> Sequence[str]:
         """Class names without a file from the user; empty if there are none."""
@@ -120,10 +124,15 @@ class Head(abc.ABC):
         return scorer
 
     def predict_probs(self, scorer: "Scorer", views: np.ndarray) -> np.ndarray:
-        """Probabilities (classes,): the mean over views; of raw scores, the softmax of the mean."""
+        """Probabilities (classes,): those of the mean over views."""
         result = video_scores(self.select_output(scorer), views[None], self.clips_per_pass)
-        scores = result[0].astype(np.float64)
-        return softmax(scores) if self.raw_scores else scores
+        return self.compute_probs(result[0].astype(np.float64))
+
+    def compute_probs(self, scores: np.ndarray) -> np.ndarray:
+        """Of raw scores their softmax, for several labels their sigmoid."""
+        if not self.raw_scores:
+            return scores
+        return sigmoid(scores) if self.multi_label else softmax(scores)
 
 
 class WindowResult(NamedTuple):
@@ -236,26 +245,6 @@ def read_ahead(
                 yield item, follow(parts, part)
         finally:
             pool.shutdown(cancel_futures=True)
-
-
-Span = tuple[float, float]  # start and end in seconds
-
-
-def average_features(
-    head: Head, window: Window, features: np.ndarray, per: str
-) -> tuple[list[Span], np.ndarray]:
-    """The spans and rows float32 (N, C) of a window, from the features (V, C) of its views.
-
-    `per` clip: a row for each temporal clip, the mean over its crops; else one, the mean over all
-    views.
-    """
-    features = features.astype(np.float64)
-    if per != "clip":
-        return [window.span], features.mean(axis=0, keepdims=True).astype(np.float32)
-    indices = window.start + head.frame_indices(window).reshape(head.clips, -1)
-    fps = window.fps or DEFAULT_FPS
-    spans = [(int(clip.min()) / fps, int(clip.max() + 1) / fps) for clip in indices]
-    return spans, head.group_by_clip(features).mean(axis=1).astype(np.float32)
 
 
 def read_forward(source: FrameReader, needed: Sequence[np.ndarray]) -> Iterator[np.ndarray]:

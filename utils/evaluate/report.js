@@ -8,13 +8,20 @@ const GAMMA = 0.45; // of the colours: one mistake in 50 videos is visible
 const TILES = [
   ["top1", "Top-1 accuracy", formatPercent],
   ["top5", "Top-5 accuracy", formatPercent],
-  ["mAP", "Mean average precision", formatPercent],
+  ["map", "Mean average precision", formatPercent],
   ["mean_class_accuracy", "Mean class accuracy", formatPercent],
   ["nll", "Log loss (nll)", formatNumber],
+  ["loss", "Loss", formatNumber],
   ["ece", "Calibration error", (value) => formatPercent(value, 1)],
   ["videos", "Evaluated", formatCount],
 ];
-const COLUMNS = ["videos", "top1", "top5", "precision", "recall", "f1", "top1_low", "top1_high"];
+const COLUMNS = [
+  ["average_precision", "average precision"],
+  ["recall", "recall"],
+  ["precision", "precision"],
+  ["f1", "F1"],
+  ["top5", "top-5"],
+];
 
 function showPage() {
   const parts = make("div");
@@ -43,6 +50,7 @@ function makeOverview(choose) {
     { title: "data set", left: true, cell: (row) => row.name },
     { title: "views", cell: (row) => row.views || "" },
     { title: "videos", cell: (row) => (row.set ? formatCount(row.videos) : "") },
+    ...(rows.some((row) => isNumber(row.map)) ? [percent("mAP", "map")] : []),
     percent("top-1", "top1"),
     { title: "95 % interval", cell: (row) => formatInterval(row) },
     percent("top-5", "top5"),
@@ -86,7 +94,8 @@ function makeSummary(set) {
 }
 
 function makeTiles(result) {
-  const tiles = TILES.filter(([key]) => isNumber(result[key])).map(([key, title, format]) => {
+  const isShown = (key) => isNumber(result[key]) && !(key === "loss" && isNumber(result.nll));
+  const tiles = TILES.filter(([key]) => isShown(key)).map(([key, title, format]) => {
     const tile = make("div", { class: "tile" }, make("span", { class: "muted small" }, title));
     tile.append(make("b", { id: `tile-${key}` }, format(result[key])));
     const interval = formatInterval(result, key);
@@ -113,7 +122,13 @@ function makeBar(value, low = null, high = null, kind = "") {
   return bar;
 }
 
-const nameClass = (set, label) => set.names[label] || `class ${label}`;
+// Of several labels the names of all; a sample may have none.
+function nameClass(set, label) {
+  if (Array.isArray(label)) return label.map((one) => nameClass(set, one)).join(", ") || "no label";
+  return set.names[label] || `class ${label}`;
+}
+
+const hasLabel = (label, one) => (Array.isArray(label) ? label.includes(one) : label === one);
 
 function makeName(set, label) {
   const number = set.names[label] ? make("span", { class: "muted" }, ` ${label}`) : null;
@@ -129,7 +144,7 @@ function makeSection(title, note, ...children) {
 function makeClasses(set, show) {
   const rows = set.classes.map((values, label) => {
     const row = { label, name: nameClass(set, label) };
-    COLUMNS.forEach((key, k) => (row[key] = values[k]));
+    set.columns.forEach((key, k) => (row[key] = values[k]));
     return row;
   });
   const percent = (title, key) => ({
@@ -137,25 +152,22 @@ function makeClasses(set, show) {
     value: (row) => row[key],
     cell: (row) => formatPercent(row[key]),
   });
-  const recall = percent("recall", "recall");
-  recall.cell = (row) =>
-    row.videos
-      ? [formatPercent(row.recall), makeBar(row.recall, row.top1_low, row.top1_high)]
-      : NONE;
   const columns = [
     { title: "class", left: true, value: (row) => row.name, cell: (row) => makeName(set, row.label) },
     { title: "support", value: (row) => row.videos, cell: (row) => formatCount(row.videos) },
-    recall,
-    percent("precision", "precision"),
-    percent("F1", "f1"),
+    ...COLUMNS.filter(([key]) => rows.some((row) => isNumber(row[key]))).map(([key, title]) => percent(title, key)),
   ];
-  if (rows.some((row) => isNumber(row.top5))) columns.push(percent("top-5", "top5"));
-  const { table, nodes } = makeTable(columns, rows, 2, false, (row) => show({ label: row.label }));
+  const first = columns[2];
+  if (first) {
+    const bar = (row) => makeBar(first.value(row), row.top1_low, row.top1_high);
+    first.cell = (row) => (row.videos ? [formatPercent(first.value(row)), bar(row)] : NONE);
+  }
+  const { table, nodes } = makeTable(columns, rows, first ? 2 : 0, false, (row) => show({ label: row.label }));
   table.id = "classes";
   for (const [row, node] of nodes) {
     addTip(node, () => {
       const interval = formatInterval(row);
-      const hits = Math.round((row.recall || 0) * row.videos);
+      const hits = Math.round((row.recall || 0) * row.videos); // of several labels at the threshold
       const lines = [row.name, `${hits} of ${row.videos} correct`];
       return interval ? [...lines, `95\u202f% interval of the recall: ${interval}`] : lines;
     });
@@ -166,18 +178,19 @@ function makeClasses(set, show) {
     for (const [row, node] of nodes) node.hidden = !`${row.name} ${row.label}`.toLowerCase().includes(text);
   });
   const empty = rows.filter((row) => !row.videos).length;
-  const note = `${rows.length} classes${empty ? `, ${empty} without a video` : ""}. Recall is the top-1 of the class, shaded: its 95\u202f% interval. Click a class for its mistakes.`;
+  const recall = set.columns.includes("top1") ? " Recall is the top-1 of the class, shaded: its 95\u202f% interval." : "";
+  const note = `${rows.length} classes${empty ? `, ${empty} without a video` : ""}.${recall} Click a class for its mistakes.`;
   const section = makeSection("Classes", note, make("div", { class: "scroll" }, table));
   section.firstChild.append(find);
   return section;
 }
 
 function makeConfusion(set, show) {
+  if (!set.confusion) return null; // several labels a video
   const counts = new Map();
   const size = set.names.length;
-  for (let k = 0; k < set.confusion.length; k += 3) {
-    counts.set(set.confusion[k] * size + set.confusion[k + 1], set.confusion[k + 2]);
-  }
+  const [rows, predicted, numbers] = set.confusion;
+  numbers.forEach((count, k) => counts.set(rows[k] * size + predicted[k], count));
   const videos = set.classes.map((row) => row[0]);
   const describe = (row, column) => {
     const count = counts.get(row * size + column) || 0;
@@ -300,7 +313,7 @@ function makeCanvas({ size, counts, videos, describe, show }) {
 }
 
 function makeCalibration(set) {
-  if (!set.bins.length) return null;
+  if (!set.bins) return null;
   const note = "Confidence is the probability of the predicted class. A calibrated network follows the dashed line. Pale bars have few videos.";
   const chart = makeChart((node, width) => node.replaceChildren(drawBins(set.bins, width)));
   const legend = [["--blue", "accuracy"], ["--orange", "overconfident"], ["--green", "underconfident"]].map(([color, text]) =>
@@ -378,8 +391,7 @@ function makeCards(set, title, other, samples) {
         "div",
         { class: "pair" },
         make("span", { class: "word" }, make("span", { class: "muted" }, `${what} `), nameClass(set, number)),
-        make("span", {}, formatPercent(probability)),
-        makeBar(probability, null, null, kind),
+        ...(isNumber(probability) ? [make("span", {}, formatPercent(probability)), makeBar(probability, null, null, kind)] : []),
       );
     const name = make("div", { class: "name" }, makeLink(set, sample));
     const lines = [line("true", label, ofLabel, "")];
@@ -418,16 +430,18 @@ function makeList(set) {
     { title: "video", left: true, value: (row) => row[0], cell: (row) => makeLink(set, row) },
     { title: "true", left: true, value: (row) => nameClass(set, row[2]), cell: (row) => nameClass(set, row[2]) },
     { title: "predicted", left: true, value: (row) => nameClass(set, row[3]), cell: (row) => nameClass(set, row[3]) },
-    { title: "of true", value: (row) => row[4], cell: (row) => formatPercent(row[4]) },
-    { title: "of predicted", value: (row) => row[5], cell: (row) => formatPercent(row[5]) },
   ];
+  if (set.mistakes.some((row) => isNumber(row[4]))) {
+    columns.push({ title: "of true", value: (row) => row[4], cell: (row) => formatPercent(row[4]) });
+    columns.push({ title: "of predicted", value: (row) => row[5], cell: (row) => formatPercent(row[5]) });
+  }
 
   function update() {
     const text = find.value.toLowerCase();
     const rows = set.mistakes.filter(
       (row) =>
-        (filter.label === undefined || row[2] === filter.label) &&
-        (filter.predicted === undefined || row[3] === filter.predicted) &&
+        (filter.label === undefined || hasLabel(row[2], filter.label)) &&
+        (filter.predicted === undefined || hasLabel(row[3], filter.predicted)) &&
         (!text || `${row[0]} ${nameClass(set, row[2])} ${nameClass(set, row[3])}`.toLowerCase().includes(text)),
     );
     const { table } = makeTable(columns, rows.slice(0, limit));
@@ -457,7 +471,7 @@ function makeList(set) {
   const listed = set.mistakes.length;
   const note = set.wrong > listed
     ? `The ${formatCount(listed)} most confident of ${formatCount(set.wrong)} mistakes; wrong.csv has all.`
-    : `${formatCount(listed)} mistakes, the most confident first. The last columns are probabilities.`;
+    : `${formatCount(listed)} mistakes, the most confident first.`;
   const node = makeSection("Mistakes", note, chosen, scroll, more);
   node.firstChild.append(find);
   node.id = "list";

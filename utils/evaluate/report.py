@@ -10,21 +10,20 @@ import json
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Callable, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
-from mindspore import Tensor
 
 from utils.data.annotation_file import AnnotationFile, name_record
 from utils.data.rows import EvalRows
 from utils.evaluate import report_page
-from utils.evaluate.metrics import TOP5_CLASSES, AllReduceSum, list_bounds
+from utils.evaluate.metrics import TOP5_CLASSES, ScoreTable, list_bounds
 from utils.evaluate.predict import Head
+from utils.evaluate.report_page import Entry
 from utils.files import open_replacement, report_write_errors, write_text
 from utils.runtime import Runtime
 from utils.video.reader import VideoError
 
-BLOCK = 1024  # samples of one AllReduce
 WORST_CLASSES = 10  # in report.json
 PAIRS = 100  # in confused_pairs.csv
 SCORE_COLUMNS = ("path", "label", "predicted", "correct", "probability")  # before the classes
@@ -39,7 +38,7 @@ class Samples(NamedTuple):
     """
 
     paths: Sequence[str] = ()
-    labels: Sequence[int] = ()
+    labels: Sequence[Any] = ()  # of `annotation_file.Label`
     classes: Sequence[str] = ()  # "" for a class without a name
     read_frames: Optional[Callable[[int], np.ndarray]] = None
     find_file: Optional[Callable[[int], tuple[str, str]]] = None
@@ -64,31 +63,35 @@ class Report:
     """Collects the scores of this rank and writes the report; does nothing without a `folder`."""
 
     def __init__(
-        self, folder: str, own_samples: Sequence, samples: Samples, rt: Runtime, softmax=False
+        self,
+        folder: str,
+        own_samples: Sequence,
+        samples: Samples,
+        rt: Runtime,
+        raw_scores: bool = False,
+        multi_label: bool = False,
     ):
-        """`own_samples` are the numbers of this rank's samples; `softmax`: whether scores are raw.
+        """`own_samples` are the numbers of this rank's samples.
 
         Raises ValueError if the folder cannot be written.
         """
         self.folder = Path(folder) if folder else None
-        self.own_samples = own_samples
         self.samples = samples
-        self.softmax = softmax
+        self.raw_scores = raw_scores
+        self.multi_label = multi_label
         self.rt = rt
-        width = len(samples.classes) + 2  # the label, and 1 for a readable sample
-        self.numbers = []
-        self.rows = [np.zeros((0, width), np.float32)]
+        classes = len(samples.classes)
+        width = classes + (classes if multi_label else 1) + 1
+        self.table = ScoreTable(own_samples, len(samples.paths), width)
         if self.folder and rt.is_main_process:
             with report_write_errors(self.folder, "--report"):
                 self.folder.mkdir(parents=True, exist_ok=True)
                 tempfile.TemporaryFile(dir=self.folder).close()
 
     def add(self, rows: Sequence[int], scores: np.ndarray, labels: np.ndarray) -> None:
-        """float32 scores (k, classes) and labels (k,) of some rows of this rank."""
+        """float32 scores (k, classes) and labels (k,) or (k, classes) of some rows of this rank."""
         if self.folder:
-            self.numbers += [self.own_samples[row] for row in rows]
-            new = np.column_stack([scores, labels, np.ones(len(rows))])
-            self.rows.append(new.astype(np.float32))
+            self.table.add(rows, scores, labels)
 
     def write(self, result: dict) -> dict:
         """Writes all files, on rank 0; `result` is the last line of stdout. All ranks call it.
@@ -98,12 +101,20 @@ class Report:
         if not self.folder:
             return {}
         samples = self.samples
-        rows = gather_rows(
-            self.numbers, rows=np.concatenate(self.rows), count=len(samples.paths), rt=self.rt
-        )
+        rows = self.table.gather(self.rt)
         if not self.rt.is_main_process:
             return {}
-        predictions = compute_predictions(rows, samples.labels, self.softmax)
+        if self.multi_label:
+            from utils.evaluate.label_report import write_label_report
+
+            return write_label_report(
+                self.folder,
+                samples=samples,
+                rows=rows,
+                raw_scores=self.raw_scores,
+                result=result,
+            )
+        predictions = compute_predictions(rows, samples.labels, self.raw_scores)
         return write_report(self.folder, samples=samples, predictions=predictions, result=result)
 
 
@@ -124,8 +135,8 @@ def write_report(folder: Path, samples: Samples, predictions: Predictions, resul
     write_csv(folder / "classes.csv", list(classes[0]), (row.values() for row in classes))
     write_csv(folder / "confused_pairs.csv", PAIR_COLUMNS, list_pairs(counts, samples.classes))
     write_csv(folder / "calibration.csv", bins.dtype.names, list_bins(bins))
-    wrong = dict(list_wrong(samples, predictions))
-    write_csv(folder / "wrong.csv", WRONG_COLUMNS, wrong.values())
+    wrong = list(list_wrong(samples, predictions))
+    write_csv(folder / "wrong.csv", WRONG_COLUMNS, (row for _, row in wrong))
     losses = compute_losses(predictions, bins)
     with_videos = [row for row in classes if row["videos"]]
     worst = sorted(with_videos, key=lambda row: row["top1"])[:WORST_CLASSES]
@@ -143,22 +154,23 @@ def write_report(folder: Path, samples: Samples, predictions: Predictions, resul
     report_plots.draw_calibration(folder / "calibration.png", bins, losses["ece"])
     with report_write_errors(folder, "--report"):
         (folder / "wrong.png").unlink(missing_ok=True)
-    shown = [*list(wrong)[: report_page.SHOWN], *report_page.find_hits(predictions)]
-    frames = read_samples(samples, shown)
-    worst_samples = list_worst_samples(frames, wrong)
+    mistakes = [make_entry(predictions, k, int(predictions.predicted[k])) for k, _ in wrong]
+    hits = [make_entry(predictions, k, find_second(predictions, k)) for k in find_hits(predictions)]
+    frames = read_samples(samples, mistakes, hits)
+    worst_samples = list_worst_samples(frames, map(describe_wrong, wrong))
     if worst_samples:
         report_plots.draw_wrong(folder / "wrong.png", worst_samples)
     page = report_page.describe_report(
         folder,
         samples=samples,
-        predictions=predictions,
-        result=report,
+        result={**result, **losses},
         classes=classes,
-        counts=counts,
-        bins=list(list_bins(bins)),
-        wrong=list(wrong),
+        mistakes=mistakes,
+        hits=hits,
         frames=frames,
     )
+    page["confusion"] = [part.tolist() for part in (*np.nonzero(counts), counts[counts > 0])]
+    page["bins"] = list(list_bins(bins))
     report_page.write_index(folder, {"": page})
     return page
 
@@ -178,24 +190,19 @@ def report_videos(
         read_frames=functools.partial(read_preview, videos, head),
         find_file=functools.partial(find_video, videos),
     )
+    return build_report(folder, rows=videos, samples=samples, head=head, rt=rt)
+
+
+def build_report(folder: str, rows: EvalRows, samples: Samples, head: Head, rt: Runtime) -> Report:
+    """The report of the samples of `rows`, whose scores are those of `head`."""
     return Report(
-        folder, own_samples=videos.samples_of_rank, samples=samples, rt=rt, softmax=head.raw_scores
+        folder,
+        own_samples=rows.samples_of_rank,
+        samples=samples,
+        rt=rt,
+        raw_scores=head.raw_scores,
+        multi_label=head.multi_label,
     )
-
-
-def gather_rows(numbers: Sequence[int], rows: np.ndarray, count: int, rt: Runtime) -> np.ndarray:
-    """The rows of all `count` samples, from those (k, width) of this rank; zeros if unreadable.
-
-    Every sample is on one rank only, so float32 sums are exact. All blocks have one shape.
-    """
-    gathered = np.zeros((-(-count // BLOCK) * BLOCK, rows.shape[1]), np.float32)
-    gathered[np.asarray(numbers, np.int64)] = rows
-    if rt.size > 1:
-        add = AllReduceSum()
-        for start in range(0, len(gathered), BLOCK):
-            block = slice(start, start + BLOCK)
-            gathered[block] = add(Tensor(gathered[block])).asnumpy()
-    return gathered[:count]
 
 
 def compute_predictions(
@@ -251,10 +258,45 @@ def list_wrong(samples: Samples, predictions: Predictions) -> Iterator[tuple[int
         yield int(k), [samples.paths[k], *pair, *texts, *names]
 
 
-def read_samples(samples: Samples, numbers: Sequence[int]) -> dict[int, Optional[np.ndarray]]:
-    """The frames of some samples, None if they cannot be read; empty if there are no files."""
+def find_hits(predictions: Predictions) -> list[int]:
+    """The correct samples of the lowest confidence, the lowest first, as many as a page shows."""
+    numbers = np.flatnonzero(predictions.readable & (predictions.ranks == 0))
+    order = np.argsort(predictions.confidence[numbers], kind="stable")
+    return numbers[order[: report_page.SHOWN]].tolist()
+
+
+def find_second(predictions: Predictions, sample: int) -> Optional[int]:
+    """The second class of a sample, None if there is only one class."""
+    order = np.argsort(-predictions.probabilities[sample], kind="stable")
+    return int(order[order != predictions.predicted[sample]][0]) if len(order) > 1 else None
+
+
+def make_entry(predictions: Predictions, sample: int, other: Optional[int]) -> Entry:
+    """A sample of the page, with its label and another class."""
+    label = int(predictions.labels[sample])
+    values = predictions.probabilities[sample].round(4)
+    of_other = None if other is None else float(values[other])
+    return Entry(
+        sample, true=label, other=other, true_probability=float(values[label]), of_other=of_other
+    )
+
+
+def describe_wrong(wrong: tuple[int, list]) -> tuple[int, str, str, str]:
+    """Sample, name, true and predicted class of an entry of `list_wrong`."""
+    k, (path, label, predicted, of_label, of_predicted, name, other) = wrong
+    true = f"{label} {name}".strip()
+    wrong_class = f"{predicted} {other}".strip()
+    return k, path, f"{true} {float(of_label):.0%}", f"{wrong_class} {float(of_predicted):.0%}"
+
+
+def read_samples(samples: Samples, *groups: Sequence[Entry]) -> dict[int, Optional[np.ndarray]]:
+    """The frames of the first samples of each group, None for those that cannot be read.
+
+    Empty if there are no files.
+    """
     frames: dict[int, Optional[np.ndarray]] = {}
-    for sample in numbers if samples.read_frames else ():
+    shown = [entry.sample for group in groups for entry in group[: report_page.SHOWN]]
+    for sample in shown if samples.read_frames else ():
         try:
             frames[sample] = samples.read_frames(sample)
         except VideoError:  # it could be read before
@@ -263,19 +305,17 @@ def read_samples(samples: Samples, numbers: Sequence[int]) -> dict[int, Optional
 
 
 def list_worst_samples(
-    frames: dict[int, Optional[np.ndarray]], wrong: dict[int, list]
+    frames: dict[int, Optional[np.ndarray]], wrong: Iterable[tuple[int, str, str, str]]
 ) -> list[tuple[np.ndarray, str, str, str]]:
-    """Frames, name, true and predicted class of those samples of `wrong` that have frames."""
-    result: list[tuple[np.ndarray, str, str, str]] = []
-    for sample, row in wrong.items():
-        if frames.get(sample) is None:
-            continue
-        path, label, predicted, of_label, of_predicted, name, other = row
-        true = f"{label} {name}".strip()
-        wrong_class = f"{predicted} {other}".strip()
-        texts = [f"{true} {float(of_label):.0%}", f"{wrong_class} {float(of_predicted):.0%}"]
-        result.append((frames[sample], path, *texts))
-    return result
+    """Frames, name, true and predicted class of those of `wrong` that have frames.
+
+    `wrong` has (sample, name, true, predicted).
+    """
+    return [
+        (frames[k], path, true, predicted)
+        for k, path, true, predicted in wrong
+        if frames.get(k) is not None
+    ]
 
 
 def read_preview(rows: EvalRows, head: Head, sample: int) -> np.ndarray:

@@ -9,7 +9,7 @@ import io
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 from urllib.parse import quote
 
 import numpy as np
@@ -19,7 +19,7 @@ from utils.messages import escape_control
 from utils.pages import write_page
 
 if TYPE_CHECKING:
-    from utils.evaluate.report import Predictions, Samples
+    from utils.evaluate.report import Samples
 
 SCRIPT = Path(__file__).with_name("report.js")
 SHOWN = 20  # mistakes and hits with frames
@@ -27,73 +27,59 @@ LISTED = 1000  # mistakes
 FRAMES = 3  # of a video
 SIDE = 192  # pixels of the longer side of a frame
 QUALITY = 75  # of JPEG
-# Numbers of a class, in the order in which report.js reads them
-CLASS_NUMBERS = ("videos", "top1", "top5", "precision", "recall", "f1", "top1_low", "top1_high")
+FILES = (".csv", ".png", ".json")  # beside the page
+Label = Union[int, Sequence[int], None]
 
 
-def find_hits(predictions: "Predictions") -> list[int]:
-    """The SHOWN correct samples of the lowest confidence, the lowest first."""
-    numbers = np.flatnonzero(predictions.readable & (predictions.ranks == 0))
-    order = np.argsort(predictions.confidence[numbers], kind="stable")
-    return numbers[order[:SHOWN]].tolist()
+class Entry(NamedTuple):
+    """A mistake or a hit: its label or labels, and those predicted or, of a hit, the second class.
+
+    Probabilities are None if there are several labels.
+    """
+
+    sample: int
+    true: Label
+    other: Label
+    true_probability: Optional[float] = None
+    of_other: Optional[float] = None
 
 
 def describe_report(
     folder: Path,
     samples: "Samples",
-    predictions: "Predictions",
-    result: dict,
+    result: dict[str, Any],
     classes: Sequence[dict],
-    counts: np.ndarray,
-    bins: Sequence[list],
-    wrong: Sequence[int],
+    mistakes: Sequence[Entry],
+    hits: Sequence[Entry],
     frames: dict[int, Optional[np.ndarray]],
 ) -> dict[str, Any]:
-    """What the page shows of one data set.
+    """What the page shows of one data set, without confusion and calibration.
 
-    `wrong` are the wrong samples, the most confident first; `frames` those of samples with
-    pictures, None if they cannot be read. The others are the tables of the report.
+    `classes` are rows of `classes.csv`; `mistakes` come with the most confident first, `hits` with
+    the least confident; `frames` are those of the samples with pictures, None if unreadable.
     """
-    hits = find_hits(predictions)
-    hidden = {"worst_classes", "sets"}
-    true, predicted = np.nonzero(counts)
 
-    def describe(sample: int, other: Optional[int]) -> list:
-        label = int(predictions.labels[sample])
-        probabilities = predictions.probabilities[sample]
-        return [
-            escape_control(samples.paths[sample]),
-            make_link(samples, sample, folder),
-            label,
-            other,
-            round(float(probabilities[label]), 4),
-            None if other is None else round(float(probabilities[other]), 4),
-            encode_frames(frames[sample]) if sample in frames else None,
-        ]
+    def describe(entry: Entry) -> list:
+        sample = entry.sample
+        path = escape_control(samples.paths[sample])
+        link = make_link(samples, sample, folder)
+        pictures = encode_frames(frames[sample]) if sample in frames else None
+        return [path, link, *entry[1:], pictures]
 
+    columns = list(classes[0])[2:]  # after the number and the name
     return {
         "name": "",
         "folder": "",
-        "result": {name: value for name, value in result.items() if name not in hidden},
+        "result": result,
         "names": [escape_control(name) for name in samples.classes],
-        "classes": [[row[name] for name in CLASS_NUMBERS] for row in classes],
-        "confusion": np.stack([true, predicted, counts[true, predicted]], 1).ravel().tolist(),
-        "bins": [[value if value != "" else None for value in row] for row in bins],
-        "wrong": len(wrong),
+        "columns": columns,
+        "classes": [[row[column] for column in columns] for row in classes],
+        "wrong": len(mistakes),
         "shown": SHOWN,
-        "mistakes": [describe(k, int(predictions.predicted[k])) for k in wrong[:LISTED]],
-        "hits": [describe(k, find_second(predictions, k)) for k in hits],
+        "mistakes": [describe(entry) for entry in mistakes[:LISTED]],
+        "hits": [describe(entry) for entry in hits[:SHOWN]],
         "files": sorted(path.name for path in folder.iterdir() if path.suffix in FILES),
     }
-
-
-FILES = (".csv", ".png", ".json")  # beside the page
-
-
-def find_second(predictions: "Predictions", sample: int) -> Optional[int]:
-    """The second class of a sample, None if there is only one class."""
-    order = np.argsort(-predictions.probabilities[sample], kind="stable")
-    return int(order[order != predictions.predicted[sample]][0]) if len(order) > 1 else None
 
 
 def make_link(samples: "Samples", sample: int, folder: Path) -> str:

@@ -70,10 +70,13 @@ def draw_confusion(path: Path, counts: np.ndarray, names: Sequence[str]) -> None
 ClassAccuracy = tuple[str, float, Optional[float], Optional[float]]
 
 
-def draw_class_accuracy(path: Path, classes: Sequence[ClassAccuracy]) -> None:
+def draw_class_accuracy(
+    path: Path, classes: Sequence[ClassAccuracy], metric: str = "top-1"
+) -> None:
     """Bars of `classes`, (name, top-1, low, high), sorted; of many, a curve and bars of the worst.
 
-    A line is the interval of the top-1; its ends are None if the videos are many.
+    A line is the interval of the top-1; its ends are None if the videos are many, and for another
+    `metric`.
     """
     ranked = sorted(classes, key=lambda item: item[1])
     named = ranked if len(ranked) <= FEW_CLASSES else ranked[:WORST_CLASSES]
@@ -81,12 +84,12 @@ def draw_class_accuracy(path: Path, classes: Sequence[ClassAccuracy]) -> None:
     if len(ranked) > len(named):
         figure = Figure(figsize=(8, height + 3), layout="constrained")
         curve, axes = figure.subplots(2, 1, height_ratios=[3, height])
-        draw_curve(curve, 100 * np.array([item[1] for item in ranked]))
+        draw_curve(curve, 100 * np.array([item[1] for item in ranked]), metric)
         title = f"the worst {len(named)} of {len(ranked)} classes"
     else:
         figure = Figure(figsize=(8, height), layout="constrained")
         axes = figure.add_subplot()
-        title = "top-1 of every class"
+        title = f"{metric} of every class"
     fractions = [100 * item[1] for item in named]
     axes.barh(range(len(named)), fractions, color=BLUE)
     for row, (_, fraction, low, high) in enumerate(named):
@@ -97,19 +100,19 @@ def draw_class_accuracy(path: Path, classes: Sequence[ClassAccuracy]) -> None:
         axes.text(100 * end + 0.8, row, f"{100 * fraction:.1f}", va="center", fontsize=7)
     names = shorten_names([item[0] for item in named])
     axes.set_yticks(range(len(named)), names, fontsize=8, parse_math=False)
-    axes.set(xlim=(0, 106), ylim=(len(named) - 0.4, -0.6), xlabel="top-1, %")
+    axes.set(xlim=(0, 106), ylim=(len(named) - 0.4, -0.6), xlabel=f"{metric}, %")
     axes.set_title(title, fontsize=10, loc="left")
     save(figure, path, "--report")
 
 
-def draw_curve(axes: Axes, fractions: np.ndarray) -> None:
-    """The accuracy of all classes, the worst first, and their mean."""
+def draw_curve(axes: Axes, fractions: np.ndarray, metric: str) -> None:
+    """The metric of all classes, the worst first, and their mean."""
     edges = np.arange(len(fractions) + 1)
     axes.fill_between(edges, [*fractions, fractions[-1]], step="post", color=BLUE)
     axes.axhline(fractions.mean(), color=ORANGE, linewidth=1)
     axes.set(xlim=(0, len(fractions)), ylim=(0, 102))
-    axes.set(xlabel="classes, the worst first", ylabel="top-1, %")
-    title = f"top-1 of {len(fractions)} classes; the line is their mean, {fractions.mean():.1f}"
+    axes.set(xlabel="classes, the worst first", ylabel=f"{metric}, %")
+    title = f"{metric} of {len(fractions)} classes; the line is their mean, {fractions.mean():.1f}"
     axes.set_title(title, fontsize=10, loc="left")
 
 

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 WAITING_FRAMES = 8  # of a live source that is read frame by frame; older ones are dropped
 IMAGE_STEP = 1.0  # seconds between the frames that a network for images reads
 
+# Start and end in seconds, and the probabilities (classes,) of each head between them
+Scores = tuple[float, float, list[np.ndarray]]
+
 
 class Timing(NamedTuple):
     """When a stream has results: `window` and `step` in seconds, `fps` results per second.
@@ -42,14 +45,6 @@ class Timing(NamedTuple):
     @property
     def source_fps(self) -> float:
         return self.source.fps or DEFAULT_FPS
-
-
-class Scores(NamedTuple):
-    """The probabilities (classes,) of each head from `start` to `end`, in seconds."""
-
-    start: float
-    end: float
-    probabilities: list[np.ndarray]
 
 
 class PreparedFrame(NamedTuple):
@@ -106,7 +101,7 @@ class FrameScorer(LiveScorer):
     def add(self, frame: PreparedFrame, is_behind: bool) -> Iterator[Scores]:
         if frame.restarts:
             self.restart()
-        yield Scores(frame.seconds, frame.seconds, [self.score(frame.arrays[0])])
+        yield frame.seconds, frame.seconds, [self.score(frame.arrays[0])]
 
 
 class ImageScorer(FrameScorer):
@@ -212,7 +207,7 @@ class WindowScorer(LiveScorer):
             complete = complete[-1:]
         for window in complete:
             start, end = (self.origin / self.fps + seconds for seconds in window.span)
-            yield Scores(start, end, self.score(window))
+            yield start, end, self.score(window)
         while self.open and self.open[0].start <= complete[-1].start:
             self.open.popleft()
         first = self.open[0].start if self.open else self.next_number
@@ -301,21 +296,20 @@ class Stream:
 
     def compute_results(self) -> Generator[StreamResult, None, None]:
         prepared = self.prepare_frames()
-        frames: Iterator[PreparedFrame] = prepared
+        if self.source.is_live:
+            self.queue = LatestItems(prepared, self.scorer.capacity)
         try:
-            if self.source.is_live:
-                self.queue = LatestItems(prepared, self.scorer.capacity)
-                frames = iter(self.queue)
             is_slow = False
-            for frame in frames:
+            for frame in self.queue or prepared:
                 self.frames += 1
                 is_behind = self.queue is not None and bool(self.queue.waiting)
                 if not is_slow and self.dropped + self.scorer.skipped:
                     is_slow = True
                     log.warning("the network is slower than %s, and drops frames", self.source.name)
-                for scores in self.scorer.add(frame, is_behind):
-                    self.caption = self.describe(scores.probabilities)
-                    yield StreamResult(*scores[:2], self.rank(scores[2]), scores[2])
+                for start, end, values in self.scorer.add(frame, is_behind):
+                    self.caption = self.describe(values)
+                    top = self.rank(values)
+                    yield StreamResult(start, end=end, top=top, probabilities=values)
                 if self.stopped.is_set():
                     break
         finally:
@@ -336,9 +330,10 @@ class Stream:
         """
         fps = self.source.fps or DEFAULT_FPS
         for frame in self.source.frames():
-            number, seconds, pixels, restarts = frame
             if self.scorer.chooses(frame, fps):
-                arrays = self.scorer.prepare(pixels)
-                yield PreparedFrame(number, seconds=seconds, restarts=restarts, arrays=arrays)
+                arrays = self.scorer.prepare(frame.pixels)
+                yield PreparedFrame(
+                    frame.number, seconds=frame.seconds, restarts=frame.restarts, arrays=arrays
+                )
             if self.video:
-                self.video.write(number, pixels, self.caption)
+                self.video.write(frame.number, frame.pixels, self.caption)

@@ -6,21 +6,18 @@ then the inference engine that has run it.
 """
 
 import contextlib
-import fcntl
 import functools
 import hashlib
 import os
 import shutil
-import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import numpy as np
 
 from utils.config import NetworkConfig, get_cache_folder
-from utils.files import compute_sha256, report_write_errors
+from utils.files import compute_sha256, report_write_errors, wait_for_lock
 from utils.inference.exported_file import count_classes
 from utils.inference.onnx import ENGINES, OnnxScorer
 from utils.inference.scorer import CellScorer, Scorer
@@ -32,28 +29,37 @@ if TYPE_CHECKING:
 
 # Raise it with every change of a network or of the export that changes what is in a file.
 EXPORT_VERSION = 2
+PRECISIONS = {"f32": "float32", "bf16": "bfloat16", "int8": "int8"}
 KEPT_FILES = 8  # in the cache, the last used ones
 LONGEST_WAIT = 600  # seconds for the export of another process
 
 
 class CachedScorer(Scorer):
-    """The network of a checkpoint, computed by `engine` in float32.
+    """The network of a checkpoint, computed by `engine` in `run.engine_precision`.
 
-    The first call opens the file in the cache, or exports it. If that fails and `run.engine` is
-    auto, MindSpore computes the network, in float32.
+    The first call opens the file in the cache, or exports it. If that fails, `run.engine` is auto
+    and the precision f32, MindSpore computes the network, in float32.
 
-    `load(level, rewrite)` builds the network of the checkpoint: `utils.inference.load`. Raises
-    ValueError for a checkpoint that does not fit, or that changes while it is read.
+    `load(level, rewrite)` builds the network of the checkpoint: `utils.inference.load`.
+    `quantize(path)` makes the file for int8, if that is its precision. Raises ValueError for a
+    checkpoint that does not fit, or that changes while it is read.
     """
 
     def __init__(
-        self, network: "Network", cfg: NetworkConfig, path: Path, engine: str, load: Callable
+        self,
+        network: "Network",
+        cfg: NetworkConfig,
+        path: Path,
+        engine: str,
+        load: Callable,
+        quantize: Optional[Callable] = None,
     ):
         self.network = network
         self.cfg = cfg
         self.path = path
         self.name = str(path)
         self.engine = engine
+        self.quantize = quantize
         self.load = functools.cache(functools.partial(self.load_unchanged, load))
         self.folder = get_cache_folder() / "onnx"
         self.scorers: dict[tuple, Scorer] = {}  # by the shape of a clip
@@ -85,18 +91,25 @@ class CachedScorer(Scorer):
     def open(self, shape: tuple[int, ...]) -> Scorer:
         """The scorer for clips like the first ones, of this shape."""
         clip = shape[1:]
+        precision = self.cfg.run.engine_precision
         try:
             file = self.find(clip) or self.export_once(clip)
             scorer = OnnxScorer(
-                file, engine=self.engine, classes=count_classes(self.cfg), shape=(0, *clip)
+                file if self.quantize is None else self.quantize(file),
+                engine=self.engine,
+                classes=count_classes(self.cfg),
+                shape=(0, *clip),
+                precision=precision,
             )
             scorer.open_session(shape)
         except (RuntimeError, ValueError) as error:
+            if precision != "f32":
+                raise ValueError(f"run.engine_precision: {error}") from None
             if self.cfg.run.engine != "auto":
                 raise ValueError(f"run.engine: {error}") from None
             log.warning("run.engine auto: MindSpore computes the network: %s", error)
             return CellScorer(self.load("O0"), self.name)
-        log.info("%s computes the network, in float32", ENGINES[self.engine])
+        log.info("%s computes the network, in %s", ENGINES[self.engine], PRECISIONS[precision])
         return scorer
 
     def name_file(self, clip: tuple[int, ...]) -> Path:
@@ -115,7 +128,9 @@ class CachedScorer(Scorer):
         """The file that this process, or another one that was faster, exports."""
         with report_write_errors(self.folder, "the cache of exported networks"):
             self.folder.mkdir(parents=True, exist_ok=True)
-            with hold_lock(self.folder):  # of several ranks, one exports
+            line = "waiting for another process, which exports a network ..."
+            waiting = functools.partial(log.info, line)
+            with wait_for_lock(self.folder, waiting, LONGEST_WAIT):  # of several ranks, one exports
                 file = self.find(clip)
                 if not file:
                     file = self.name_file(clip)
@@ -148,37 +163,11 @@ def is_sound(file: Path) -> bool:
         return False
 
 
-@contextlib.contextmanager
-def hold_lock(folder: Path) -> Iterator[None]:
-    """Waits for the lock of the cache; ValueError if another process keeps it too long."""
-    with open(folder / ".lock", "w") as lock:
-        start = time.monotonic()
-        is_waiting = False
-        while not try_lock(lock):
-            if not is_waiting:
-                log.info("waiting for another process, which exports a network ...")
-            is_waiting = True
-            if time.monotonic() - start > LONGEST_WAIT:
-                raise ValueError(
-                    f"another process has held {lock.name} for {LONGEST_WAIT} s; end that process"
-                )
-            time.sleep(0.1)
-        yield
-
-
-def try_lock(file: IO) -> bool:
-    """Locks an open file, until it is closed; False if another process has locked it."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def delete_old_files(folder: Path, count: int = KEPT_FILES) -> None:
     """Deletes all but the last used files, and what a killed export left."""
     for scratch in folder.glob(".*.onnx.tmp"):
         shutil.rmtree(scratch, ignore_errors=True)
-    files = sorted(folder.glob("*.onnx"), key=lambda file: file.stat().st_mtime, reverse=True)
+    exported = [*folder.glob("*.onnx"), *folder.glob("*.npz")]
+    files = sorted(exported, key=lambda file: file.stat().st_mtime, reverse=True)
     for file in files[count:]:
         file.unlink(missing_ok=True)

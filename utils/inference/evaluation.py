@@ -1,6 +1,7 @@
 """The steps that eval.py of several networks share."""
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Optional
 
 from utils import log, runtime
 from utils.config import NetworkConfig
@@ -9,6 +10,7 @@ from utils.data.videos import EvalVideos
 from utils.evaluate.metrics import evaluate_rows, write_result_file
 from utils.evaluate.report import Report, report_videos
 from utils.inference.load import load_scorer
+from utils.inference.scorer import Scorer
 from utils.log import print_result
 from utils.runtime import Runtime
 
@@ -54,10 +56,20 @@ def evaluate_samples(
     rt = pages.rt
     head = network.build_heads(cfg)[0]
     scorer = load_scorer(network, cfg, checkpoint_path)
-    result = evaluate_rows(scorer, rows=samples, head=head, rt=rt, collect=pages.add)
+    reference = load_reference(network, cfg, checkpoint_path)
+    result = evaluate_rows(
+        scorer, rows=samples, head=head, rt=rt, collect=pages.add, reference=reference
+    )
     unreadable = result["unreadable"]
     result["checkpoint"] = str(checkpoint_path)
     write_result_file(checkpoint_path, result, rt)
     print_result(result, rt)
     pages.write(result)
     return 1 if unreadable and not cfg.eval.allow_unreadable else 0
+
+
+def load_reference(network: "Network", cfg: NetworkConfig, path: str) -> Optional[Scorer]:
+    """The same network in f32, with which another `run.engine_precision` is compared; else None."""
+    if cfg.run.engine_precision == "f32":
+        return None
+    return load_scorer(network, replace(cfg, run=replace(cfg.run, engine_precision="f32")), path)

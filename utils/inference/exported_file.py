@@ -119,6 +119,11 @@ def check_contents(
     if in_file != expected:
         in_file = escape_control(in_file)[:20]
         raise ValueError(f"{path} has {in_file} classes, and the config file has {expected}")
+    labels = "multi" if cfg.has_several_labels else "single"
+    if info.get("labels", labels) != labels:
+        raise ValueError(
+            f"{path} was not exported with model.labels {labels}; export it with this config file"
+        )
     if batch > 0 and batch != cfg.eval.batch:
         raise ValueError(
             f"{path} takes {batch} clips at once and eval.batch is {cfg.eval.batch}: "

@@ -1,10 +1,12 @@
 """Opens the network that eval.py, predict.py and the benchmarks run."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from utils.config import NetworkConfig
 from utils.inference.cache import CachedScorer
+from utils.inference.int8 import find_int8
 from utils.inference.onnx import ENGINES, choose_engine, load_onnx
 from utils.inference.scorer import CellScorer, Scorer
 from utils.log import log
@@ -24,11 +26,12 @@ def load_scorer(
     Raises ValueError for a file that does not fit the config file.
     """
     suffix = Path(path).suffix
+    quantize = partial(find_int8, network, cfg) if cfg.run.engine_precision == "int8" else None
     if suffix == ".onnx":
-        return load_onnx(Path(path), network, cfg)
+        return load_onnx(Path(path), network=network, cfg=cfg, quantize=quantize)
     engine = choose_engine(cfg.run)
     if suffix == ".mindir":
-        if cfg.run.engine in ENGINES:
+        if engine in ENGINES and (cfg.run.engine, cfg.run.engine_precision) != ("auto", "f32"):
             raise ValueError(f"run.engine: {engine} cannot run {path}; export it to ONNX")
         start()
         from utils.inference.mindir import load_mindir
@@ -40,10 +43,16 @@ def load_scorer(
         return load_checkpoint(network, cfg=cfg, path=path, level=level, rewrite=rewrite)
 
     if engine != "mindspore":
-        return CachedScorer(network, cfg=cfg, path=Path(path), engine=engine, load=load)
+        return CachedScorer(
+            network, cfg=cfg, path=Path(path), engine=engine, load=load, quantize=quantize
+        )
     if cfg.run.engine == "auto" and cfg.run.device == "CPU":
         log.info("run.engine auto: MindSpore computes the network; openvino is not installed")
-    return CellScorer(load(cfg.run.amp_level), str(path))
+    start()
+    net = load_checkpoint(
+        network, cfg=cfg, path=path, level=cfg.run.amp_level, dtype=cfg.run.amp_dtype
+    )
+    return CellScorer(net, str(path))
 
 
 def build_network(network: "Network", cfg: NetworkConfig) -> "nn.Cell":
@@ -66,17 +75,21 @@ def load_checkpoint(
     path: str,
     level: str,
     rewrite: Optional[Callable] = None,
+    dtype: str = "float16",
 ) -> "nn.Cell":
     """The network of a checkpoint, prepared for evaluation at an amp level."""
     from utils.weights import checkpoint
 
     net = build_network(network, cfg)
     checkpoint.load(net, Path(path), head=network.classifier)
-    return prepare_for_evaluation(net, level, rewrite)
+    return prepare_for_evaluation(net, level=level, rewrite=rewrite, dtype=dtype)
 
 
 def prepare_for_evaluation(
-    net: "nn.Cell", level: str, rewrite: Optional[Callable[["nn.Cell"], None]] = None
+    net: "nn.Cell",
+    level: str,
+    rewrite: Optional[Callable[["nn.Cell"], None]] = None,
+    dtype: str = "float16",
 ) -> "nn.Cell":
     """Fuses batch norms, calls `rewrite`, which may replace Cells, and casts to an amp level."""
     from utils.nn.fuse_conv_bn import fuse_conv_bn
@@ -85,4 +98,4 @@ def prepare_for_evaluation(
     fuse_conv_bn(net)
     if rewrite is not None:
         rewrite(net)
-    return amp.cast(net, level).set_train(False)
+    return amp.cast(net, level, dtype).set_train(False)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from utils.networks import Network
 
 ENGINES = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}  # the preferred one first
+NNCF = "nncf==3.4.0"  # also in pyproject.toml
 Session = Callable[[np.ndarray], list[np.ndarray]]  # clips to scores, and features if there are
 
 
@@ -44,9 +45,35 @@ def choose_engine(run: Run) -> str:
         )
     if run.engine in ENGINES and not find_spec(run.engine):
         raise ValueError(f"run.engine: {run.engine} is not installed: pip install {run.engine}")
-    if run.engine != "auto":
-        return run.engine
-    return next(iter(list_engines()), "mindspore") if run.device == "CPU" else "mindspore"
+    engine = run.engine
+    if engine == "auto":
+        engine = next(iter(list_engines()), "mindspore") if run.device == "CPU" else "mindspore"
+    if run.engine_precision != "f32":
+        check_precision(run, engine)
+    return engine
+
+
+def check_precision(run: Run, engine: str) -> None:
+    """Raises ValueError if `engine` cannot compute in `run.engine_precision`, bf16 or int8."""
+    precision = run.engine_precision
+    setting = f"run.engine_precision: {precision}"
+    if engine != "openvino":
+        raise ValueError(
+            f"{setting} is computed by OpenVINO on a CPU, not by {engine} on {run.device}; set "
+            "--run.device=CPU --run.engine=openvino, or --run.engine_precision=f32"
+        )
+    if precision == "int8" and not find_spec("nncf"):
+        raise ValueError(f"{setting} needs a package: pip install {NNCF}")
+    if precision == "bf16" and "BF16" not in list_capabilities():
+        raise ValueError(f"{setting}: this processor has no bfloat16; int8 runs on any")
+
+
+def list_capabilities() -> list[str]:
+    """What OpenVINO computes on this processor: FP32, BF16, ..."""
+    with uncapped_instruction_set():
+        import openvino
+
+        return openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
 def list_engines() -> list[str]:
@@ -59,19 +86,22 @@ def list_engines() -> list[str]:
     return [name for name in installed if name != "openvino" or is_x86]
 
 
-def open_openvino(path: Path, shape: tuple[int, ...], threads: int) -> Session:
-    """A session for clips of one shape."""
+def open_openvino(
+    path: Path, shape: tuple[int, ...], threads: int, precision: str = "f32"
+) -> Session:
+    """A session for clips of one shape, from an ONNX file or, for int8, one of `int8`."""
     # OpenVINO imports this package to report its use over the network, and works without it.
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
-    # Some processors would compute in bfloat16.
-    settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": str(threads)}
+    # By default some processors would compute in bfloat16. What is not int8 in a file stays f32.
+    hint = "bf16" if precision == "bf16" else "f32"
+    settings = {"INFERENCE_PRECISION_HINT": hint, "INFERENCE_NUM_THREADS": str(threads)}
     # A thread that is bound to a core would wait there for the threads that decode videos.
     settings.update(PERFORMANCE_HINT="LATENCY", ENABLE_CPU_PINNING="NO")
     with uncapped_instruction_set():
         import openvino
 
         core = openvino.Core()
-        model = core.read_model(str(path))
+        model = read_int8(core, path) if precision == "int8" else core.read_model(str(path))
         fix_shapes(model, shape)
         request = core.compile_model(model, "CPU", settings).create_infer_request()
         request.infer([np.zeros(shape, np.uint8)])
@@ -80,6 +110,14 @@ def open_openvino(path: Path, shape: tuple[int, ...], threads: int) -> Session:
         return [np.array(output) for output in request.infer([clips]).to_tuple()]
 
     return run
+
+
+def read_int8(core: Any, path: Path) -> Any:
+    """The OpenVINO model in a file of `int8.write_model`."""
+    from openvino import Tensor
+
+    with np.load(path) as arrays:
+        return core.read_model(arrays["xml"].tobytes().decode(), Tensor(arrays["weights"]))
 
 
 def fix_shapes(model: Any, shape: tuple[int, ...]) -> None:
@@ -97,8 +135,8 @@ def fix_shapes(model: Any, shape: tuple[int, ...]) -> None:
     model.validate_nodes_and_infer_types()
 
 
-def open_onnxruntime(path: Path, shape: tuple[int, ...], threads: int) -> Session:
-    """A session for clips of one shape."""
+def open_onnxruntime(path: Path, shape: tuple[int, ...], threads: int, precision: str) -> Session:
+    """A session for clips of one shape; `precision` is f32."""
     import onnxruntime
 
     onnxruntime.disable_telemetry_events()
@@ -118,7 +156,10 @@ OPEN = {"openvino": open_openvino, "onnxruntime": open_onnxruntime}
 
 
 class OnnxScorer(FileScorer):
-    """The network in an ONNX file, computed by an inference engine."""
+    """The network in an ONNX file, computed by an inference engine.
+
+    `precision` is a value of run.engine_precision; for int8 the file is one of `int8`.
+    """
 
     def __init__(
         self,
@@ -127,9 +168,11 @@ class OnnxScorer(FileScorer):
         classes: int,
         shape: tuple[int, ...],
         normalize: Optional[Callable[[np.ndarray], np.ndarray]] = None,
+        precision: str = "f32",
     ):
         super().__init__(path, shape=shape, classes=classes, normalize=normalize)
         self.engine = engine
+        self.precision = precision
         self.sessions: dict[tuple, Session] = {}  # by the shape of the clips
 
     def compute(self, clips: np.ndarray) -> list[np.ndarray]:
@@ -138,12 +181,18 @@ class OnnxScorer(FileScorer):
     def open_session(self, shape: tuple[int, ...]) -> Session:
         """The session for clips of this shape. The engines raise errors of several kinds."""
         if shape not in self.sessions:
-            self.sessions[shape] = OPEN[self.engine](self.path, shape, count_workers("auto"))
+            threads = count_workers("auto")
+            session = OPEN[self.engine](self.path, shape, threads, self.precision)
+            self.sessions[shape] = session
         return self.sessions[shape]
 
 
-def load_onnx(path: Path, network: "Network", cfg: NetworkConfig) -> OnnxScorer:
+def load_onnx(
+    path: Path, network: "Network", cfg: NetworkConfig, quantize: Optional[Callable] = None
+) -> OnnxScorer:
     """The network of an ONNX file for the settings of a config file.
+
+    `quantize(path, normalize)` makes the file for int8, if that is its precision.
 
     Raises ValueError for a damaged file, one of another network, number of classes or batch, or
     if no engine can run it. Logs a warning for a file without a checksum.
@@ -158,9 +207,16 @@ def load_onnx(path: Path, network: "Network", cfg: NetworkConfig) -> OnnxScorer:
     shape, classes, info = read_description(path, cfg.eval.batch)
     check_contents(path, cfg=cfg, info=info, classes=classes, batch=shape[0])
     normalize = build_normalization(network, cfg) if info["dtype"] == "float32" else None
-    return OnnxScorer(
-        path, engine=engine, classes=count_classes(cfg), shape=shape, normalize=normalize
+    scorer = OnnxScorer(
+        path if quantize is None else quantize(path, normalize),
+        engine=engine,
+        classes=count_classes(cfg),
+        shape=shape,
+        normalize=normalize,
+        precision=cfg.run.engine_precision,
     )
+    scorer.name = str(path)
+    return scorer
 
 
 def read_description(path: Path, batch: int = 1) -> tuple[tuple[int, ...], int, dict[str, str]]:

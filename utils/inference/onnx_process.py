@@ -54,7 +54,7 @@ def main(engine: str, file: str, clips: str, outputs: str) -> None:
     results = []
     with np.load(clips) as arrays:
         for batch in (arrays[name] for name in arrays.files):
-            results += OPEN[engine](Path(file), batch.shape, count_workers("auto"))(batch)
+            results += OPEN[engine](Path(file), batch.shape, count_workers("auto"), "f32")(batch)
     np.savez(outputs, *results)
 
 

@@ -95,6 +95,7 @@ class BatchNorm2d(nn.BatchNorm2d):
             num_features=channels, eps=1e-5, momentum=0.9, affine=True, gamma_init=gamma
         )
         self.bn_train = kernels.current().batch_norm()
+        self.bn_infer = kernels.current().fixed_batch_norm()
 
     def construct(self, x: Tensor) -> Tensor:
         batch = self.training if self.use_batch_statistics is None else self.use_batch_statistics
@@ -126,8 +127,7 @@ class BatchNorm3d(BatchNorm2d):
     def __init__(self, channels: int, gamma: str = "ones"):
         super().__init__(channels, gamma)
         self.bn_train = kernels.current().batch_norm3d()
-        infer = ops.BatchNorm(is_training=False, epsilon=plain.EPSILON)
-        self.bn_infer = plain.BatchNorm3d(infer)
+        self.bn_infer = plain.BatchNorm3d(self.bn_infer)
 
 
 def has_kernel(cell: nn.Cell) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Optional
 
-from mindspore import Tensor, nn
+from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 
@@ -22,3 +22,26 @@ class Loss(nn.Cell):
         """The fraction of the batch whose label has the highest score."""
         label = target if target.ndim == 1 else target[:, 0].astype(mstype.int32)
         return (scores.argmax(axis=-1) == label).astype(mstype.float32).mean()
+
+
+class SigmoidCrossEntropy(Loss):
+    """Raw scores (N, classes) and targets float32 (N, classes), 1 for each label, to the mean loss.
+
+    It is the mean over all scores, in float32. `class_weights` are `train.class_weights`: the
+    weight of a class in the samples that have it.
+    """
+
+    def __init__(self, classes: int, class_weights: Sequence[float] = ()):
+        super().__init__()
+        self.ones = Tensor([1.0] * classes, mstype.float32)
+        self.positive_weights = build_class_weights(class_weights or [1.0] * classes)
+
+    def construct(self, scores: Tensor, target: Tensor) -> Tensor:
+        return ops.binary_cross_entropy_with_logits(
+            scores.astype(mstype.float32), target, self.ones, self.positive_weights
+        )
+
+    def top1(self, scores: Tensor, target: Tensor) -> Tensor:
+        """The fraction of the batch whose highest score is that of one of its labels."""
+        best = scores.argmax(axis=-1).reshape(-1, 1)
+        return ops.gather_elements(target, 1, best).mean()

@@ -1,12 +1,14 @@
 """Names of files and folders: escaped when printed, refused if they cannot be used; locks."""
 
+import errno
+import fcntl
 from pathlib import Path
 
 import pytest
 
 from utils import runtime
 from utils.config import Run
-from utils.files import lock_folder
+from utils.files import lock_folder, wait_for_lock
 from utils.messages import escape_control
 
 
@@ -38,6 +40,25 @@ def test_a_shared_lock_excludes_only_the_other_kind(tmp_path):
     with lock_folder(tmp_path):
         assert lock_folder(tmp_path, shared=True) is None
         assert lock_folder(tmp_path, ".lock.1-of-2") is not None
+
+
+def test_a_file_system_without_locks_excludes_nobody(tmp_path, monkeypatch):
+    def refuse(file, kind) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with lock_folder(tmp_path) as first, lock_folder(tmp_path) as second:
+        assert first is not None
+        assert second is not None
+
+
+def test_a_process_waits_for_a_lock_and_says_so_once(tmp_path):
+    lines = []
+    with lock_folder(tmp_path), pytest.raises(ValueError, match=r"held .*\.lock for 0.3 s; end"):
+        wait_for_lock(tmp_path, lambda: lines.append("waiting"), 0.3)
+    assert lines == ["waiting"]
+    wait_for_lock(tmp_path, lines.clear, 0.3).close()
+    assert lines == ["waiting"]
 
 
 def test_a_folder_of_the_zoo_whose_name_is_not_utf8_is_refused(monkeypatch):

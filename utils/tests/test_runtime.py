@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import mindspore as ms
 import pytest
@@ -59,6 +60,24 @@ def device(monkeypatch):
     for name in ("DEVICE_ID", "MS_WORKER_NUM", "MS_ROLE"):
         monkeypatch.delenv(name, raising=False)
     return calls
+
+
+@pytest.mark.parametrize("name", ["CPU", "GPU", "Ascend"])
+def test_bfloat16_is_refused_where_mindspore_does_not_have_it(name, device, monkeypatch):
+    """A recipe in bfloat16 trains on a CPU all the same, in float32."""
+    monkeypatch.setattr(ms.amp, "_ascend_910a_target", lambda: True)
+    run = Run(device=name, amp="O2", amp_dtype="bfloat16")
+    who = "an Ascend 910A" if name == "Ascend" else f"MindSpore on a {name}"
+    with pytest.raises(ValueError, match=f"run.amp_dtype: {who} has no bfloat16; set --run.amp_"):
+        runtime.start_device(replace(run, cpu_amp="O2"))
+    if name != "GPU":
+        monkeypatch.setattr(ms.amp, "_ascend_910a_target", lambda: False)
+        runtime.start_device(run)
+
+
+def test_bfloat16_at_a_level_in_float32_is_an_error():
+    with pytest.raises(ValueError, match="run.amp_dtype bfloat16 has no effect at run.amp O0"):
+        Run(amp_dtype="bfloat16")
 
 
 @pytest.mark.parametrize(("text", "arguments"), [("3", (3,)), ("0", (0,)), ("", ()), (None, ())])

@@ -1,7 +1,8 @@
-"""Mixed precision: float16 where it pays, float32 for batch norms and the loss.
+"""Mixed precision: 16 bits where they pay, float32 for batch norms and the loss.
 
-O0 float32 everywhere; O1 float16 for convolutions and matrix products; O2 float16 for all but batch
-and layer norms; O3 float16 for all but batch norms. Weights stay float32 and are cast where used.
+O0 float32 everywhere; O1 16 bits for convolutions and matrix products; O2 for all but batch and
+layer norms; O3 for all but batch norms. Weights stay float32 and are cast where used. The 16 bits
+are float16, or bfloat16, which has the range of float32 and eight bits instead of eleven.
 
 A batch norm has float32 weights and statistics at every level. It reads and writes maps in the
 type they have: its kernels convert inside, so a cast on either side would only cost memory traffic.
@@ -17,20 +18,21 @@ from utils.nn.layers import LayerNorm, Normalize
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
-def cast(net: nn.Cell, level: str) -> nn.Cell:
+def cast(net: nn.Cell, level: str, dtype: str = "float16") -> nn.Cell:
     """The network at an amp level O0 to O3: same parameters and names, float32 at the end.
 
-    Use what is returned: the levels wrap or rewrite cells.
+    `dtype` is float16 or bfloat16. Use what is returned: the levels wrap or rewrite cells.
     """
     if level == "O0":
         return net
+    half = getattr(mstype, dtype)
     cells = [cell for _, cell in net.cells_and_names()]
     if level == "O1":
         for cell in cells:
             if isinstance(cell, (nn.Conv2d, nn.Dense, *CONVOLUTIONS)):
-                cell.to_float(mstype.float16)
+                cell.to_float(half)
     else:
-        net.to_float(mstype.float16)
+        net.to_float(half)
     for cell in cells:
         if isinstance(cell, BATCH_NORMS) or (level == "O2" and isinstance(cell, LayerNorm)):
             cell.add_flags_recursive(fp16=False, fp32=False, bf16=False)  # they cast

@@ -33,7 +33,7 @@ def choose_kernels(run: Run, device: str) -> kernels.Plain:
     if device == "CPU" and run.amp_level == "O0":
         try:
             return Cpu(library.load(get_cache_folder() / "cpu_kernels", log.info))
-        except OSError as error:
+        except (OSError, ValueError) as error:
             reason = "the training uses MindSpore's CPU kernels, not those of the zoo: %s"
             log.info(reason, shorten(str(error), SETTINGS_LINE))
     return kernels.select(device)

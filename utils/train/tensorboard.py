@@ -6,7 +6,7 @@ from typing import Any
 from utils.files import report_write_errors
 
 TRAINING = ("loss", "top1", "lr", "loss_scale", "overflows", "clips_per_second", "waiting")
-TEST = ("top1", "top5", "mean_class_accuracy", "loss")
+TEST = ("top1", "top5", "mean_class_accuracy", "map", "loss")
 
 
 def open_writer(folder: Path, start_step: int) -> Any:

@@ -8,7 +8,7 @@ are counted here. `TrainingLoop` is the callback between the steps.
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Callable, Optional
 
 import numpy as np
@@ -63,14 +63,20 @@ def build_setup(
     """
     freezes = bool(cfg.train.freeze)
     segments = split_all_reduce(net, optimizer=optimizer, run=cfg.run, rt=rt, freezes=freezes)
-    if cfg.run.amp_level != cfg.run.amp:
-        log.info("%s", describe_cpu_precision(cfg.run))
-    net = amp.cast(net, cfg.run.amp_level)
+    run = cfg.run
+    if run.amp_level != run.amp:
+        log.info("%s", describe_cpu_precision(run))
+    if run.amp_dtype == "bfloat16" and (run.loss_scale != 1 or run.dynamic_loss_scale):
+        log.info(
+            "run.amp_dtype bfloat16 needs no loss scale: that of the config file has no effect"
+        )
+        run = replace(run, loss_scale=1.0, dynamic_loss_scale=False)
+    net = amp.cast(net, run.amp_level, run.amp_dtype)
     step = TrainStep(
         net,
         loss=loss,
         optimizer=optimizer,
-        run=cfg.run,
+        run=run,
         train=cfg.train,
         rt=rt,
         steps_per_epoch=sampler.steps_per_epoch,
@@ -81,11 +87,14 @@ def build_setup(
 
 
 def describe_cpu_precision(run: Run) -> str:
-    """A line about a recipe in float16 that trains on a CPU."""
+    """A line about a recipe in 16 bits that trains on a CPU."""
     kind = "float32" if run.cpu_amp == "O0" else f"amp level {run.cpu_amp}"
+    advice = f"float16 is slower there; --run.amp={run.amp} on the command line forces it"
+    if run.amp_dtype == "bfloat16":
+        advice = "MindSpore has no bfloat16 there"
     return (
         f"training in {kind}: on a CPU, run.amp {run.amp} of the config file has no effect "
-        f"(float16 is slower there; --run.amp={run.amp} on the command line forces it)"
+        f"({advice})"
     )
 
 

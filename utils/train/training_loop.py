@@ -284,6 +284,7 @@ class TrainingLoop(Callback):
             "top1": self.meter.line.get("top1"),
             "validation_loss": line.get("loss"),
             "validation_top1": line.get("top1"),
+            **({"validation_map": line["map"]} if "map" in line else {}),
             "best_epoch": self.validation.best_epoch if line else None,
             "clips_per_second": round(clips / seconds, 2) if seconds else None,
             "compile_seconds": round(self.compile_seconds, 1),

@@ -89,16 +89,14 @@ def open_folder(
     segment: Optional[Segment] = None,
 ) -> FrameReader:
     """Opens a folder of frames with the settings `data` of a network, by default all its frames."""
-    template = data.image_tmpl
     if num_frames is None and segment is None:
-        num_frames = count_frames(Path(path), template, data.is_flow)
-    limit = data.max_pixels
+        num_frames = count_frames(Path(path), data.image_tmpl, data.is_flow)
     folder = FrameFolder(
         path,
         num_frames=num_frames or 0,
-        image_tmpl=template,
+        image_tmpl=data.image_tmpl,
         flow=data.is_flow,
-        max_pixels=limit,
+        max_pixels=data.max_pixels,
         fps=data.folder_fps,
     )
     return folder if segment is None else folder.cut(segment)

@@ -4,7 +4,6 @@ A live source sends frames whether they are read or not. `LatestItems` reads it 
 drops what nobody takes in time. A source that breaks off is opened again.
 """
 
-import abc
 import contextlib
 import errno
 import re
@@ -47,7 +46,7 @@ class Frame(NamedTuple):
 
 
 class Connection(NamedTuple):
-    """An open camera or address.
+    """An open source. `length` is the number of frames, 0 if unknown; of a file `fps` may be 0.
 
     `frames` yields (seconds, RGB frame). It ends if the source has a known duration, and else
     raises VideoError.
@@ -56,50 +55,15 @@ class Connection(NamedTuple):
     fps: float
     is_live: bool
     frames: Generator[tuple[float, np.ndarray], None, None]
+    length: int = 0
 
 
-class StreamSource(abc.ABC):
-    """Frames in order. `name` is for names of files; `fps` is 0 for a file without a rate.
+class StreamSource:
+    """The frames of a file, a camera or an address in order; `name` is for names of files.
 
-    `length` is the number of frames, and 0 if that is not known.
-    """
-
-    name: str
-    fps: float
-    is_live = False
-    length = 0
-    reopened = 0
-
-    @abc.abstractmethod
-    def frames(self) -> Generator[Frame, None, None]:
-        """All frames, one after the other. Raises VideoError."""
-
-    def stop(self) -> None:  # noqa: B027 - a file needs no stop
-        """Ends `frames` soon, from any thread."""
-
-
-class FileSource(StreamSource):
-    """The frames of a file or folder."""
-
-    def __init__(self, reader: FrameReader, name: str):
-        self.reader = reader
-        self.name = name
-        self.fps = reader.fps
-        self.length = len(reader)
-
-    def frames(self) -> Generator[Frame, None, None]:
-        with self.reader:
-            for number, pixels in enumerate(self.reader.in_order()):
-                seconds = number / (self.fps or DEFAULT_FPS)
-                yield Frame(number, seconds=seconds, pixels=pixels, restarts=number == 0)
-
-
-class ReopeningSource(StreamSource):
-    """A camera or an address, opened again if it breaks off.
-
-    `connect` opens it. After `retry` seconds without a frame, or at once if that is 0, `frames`
-    raises the VideoError of the interruption. `report` gets a line for each interruption. The first
-    opening is not repeated: a wrong address fails at once.
+    `connect` opens it, again if it breaks off. After `retry` seconds without a frame, or at once if
+    that is 0, `frames` raises the VideoError of the interruption. `report` gets a line for each
+    interruption. The first opening is not repeated: a wrong address fails at once.
     """
 
     def __init__(
@@ -113,17 +77,22 @@ class ReopeningSource(StreamSource):
         self.connect = connect
         self.retry = retry
         self.report = report
+        self.reopened = 0
         self.stopped = threading.Event()
         self.connection = connect()
         self.is_live = self.connection.is_live
-        low, high = RATES
+        self.length = self.connection.length
         rate = self.connection.fps
-        self.fps = rate if low <= rate <= high else DEFAULT_FPS
+        is_known = RATES[0] <= rate <= RATES[1] or self.length
+        self.fps = rate if is_known else DEFAULT_FPS
 
     def stop(self) -> None:
+        """Ends `frames` soon, from any thread."""
         self.stopped.set()
 
     def frames(self) -> Generator[Frame, None, None]:
+        """All frames, one after the other. Raises VideoError."""
+        fps = self.fps or DEFAULT_FPS
         number = -1
         last = -1.0
         start = time.monotonic()
@@ -144,8 +113,8 @@ class ReopeningSource(StreamSource):
                             return
                         if not self.is_live and seconds <= last:
                             continue  # a file at an address starts again at its beginning
-                        position = round((seconds + offset) * self.fps)
-                        if self.is_live and number - position > self.fps:
+                        position = round((seconds + offset) * fps)
+                        if self.is_live and number - position > fps:
                             continue  # a second ahead: its rate is above the stated one
                         self.reopened += failure is not None
                         failure = None
@@ -169,6 +138,17 @@ class ReopeningSource(StreamSource):
                 raise VideoError(path, reader, f"{reason}{waited}")
             self.stopped.wait(delay)
             delay = min(2 * delay, MAX_DELAY)
+
+
+def open_file(reader: FrameReader) -> Connection:
+    """The frames of a video file or a folder; closing the iterator of frames closes it."""
+
+    def read_frames() -> Generator[tuple[float, np.ndarray], None, None]:
+        with reader:
+            for number, pixels in enumerate(reader.in_order()):
+                yield number / (reader.fps or DEFAULT_FPS), pixels
+
+    return Connection(reader.fps, is_live=False, frames=read_frames(), length=len(reader))
 
 
 def open_camera(number: int) -> Connection:

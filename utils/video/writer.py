@@ -41,7 +41,7 @@ class CaptionedVideo:
         self.first_number: Optional[int] = None
         self.is_closed = False
 
-    def write(self, number: int, pixels: np.ndarray, caption: str) -> None:
+    def write(self, number: int, pixels: np.ndarray, caption: str = "") -> None:
         """Appends an RGB frame (H, W, 3) at the time `number` / fps; numbers ascend.
 
         All frames get the size of the first one, less one column or row if it is odd.

@@ -70,42 +70,29 @@ def receive(address: str, part: Path) -> None:
         if earlier.validator:
             headers["If-Range"] = earlier.validator
     with open_address(address, headers, part) as response:
-        continues = response.status == PARTIAL_CONTENT  # else the file from its beginning
-        start = start if continues else 0
+        start = start if response.status == PARTIAL_CONTENT else 0  # else the whole file comes
         length = int(response.headers.get("Content-Length", -1))
         version = Version(start + length if length >= 0 else -1, read_validator(response))
         position = response.headers.get("Content-Range", "").partition("-")[0]
-        if continues and (version != earlier or position != f"bytes {start}"):
+        if start and (version != earlier or position != f"bytes {start}"):
             forget(part)
             raise ConnectionCutError(f"{address}: the file has changed since its first bytes")
         data = read_chunk(response, address)
         check_kind(address, response, data if not start else b"")
         if start:
             print_line(f"{part.stem}: continues after {start} of {version.size} bytes")
-        size = write(response, address=address, part=part, start=start, version=version, data=data)
+        chunks = -(-(version.size - start) // CHUNK)
+        bar = Progress(chunks, name=part.stem, unit="MiB", leave=True, hidden=version.size < 0)
+        with report_write_errors(part, "weights"), contextlib.closing(bar):
+            write_text(name_version_file(part), json.dumps(version))
+            with open(part, "ab" if start else "wb") as file:
+                while data:
+                    file.write(data)
+                    bar.update()
+                    data = read_chunk(response, address)
+                size = file.tell()
     if size < version.size:
         raise ConnectionCutError(f"{address}: ended after {size} of {version.size} bytes")
-
-
-def write(
-    response: http.client.HTTPResponse,
-    address: str,
-    part: Path,
-    start: int,
-    version: Version,
-    data: bytes,
-) -> int:
-    """Writes `data` and the rest of the answer behind `start`; returns the size of `part`."""
-    chunks = -(-(version.size - start) // CHUNK)
-    bar = Progress(chunks, name=part.stem, unit="MiB", leave=True, hidden=version.size < 0)
-    with report_write_errors(part, "weights"), contextlib.closing(bar):
-        write_text(name_version_file(part), json.dumps(version))
-        with open(part, "ab" if start else "wb") as file:
-            while data:
-                file.write(data)
-                bar.update()
-                data = read_chunk(response, address)
-            return file.tell()
 
 
 def read_chunk(response: http.client.HTTPResponse, address: str) -> bytes:

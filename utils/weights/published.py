@@ -10,13 +10,11 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from utils.config import ROOT, build_dataclass, get_base_folder
-from utils.files import compute_sha256, lock_folder, report_write_errors, write_text
+from utils.files import compute_sha256, report_write_errors, wait_for_lock, write_text
 from utils.messages import check_choice, find_nearest, is_installed, print_line
 from utils.weights.download import DownloadError, download, forget
 from utils.yaml_text import load_yaml_file
@@ -123,9 +121,11 @@ def prepare(name: str) -> Path:
     if entry.checkpoint.is_file():
         return entry.checkpoint
     folder = entry.checkpoint.parent / "downloads"
+    waiting = f"{entry.file_name}: waiting for another process that downloads it"
     with report_write_errors(folder, "weights"):
         folder.mkdir(parents=True, exist_ok=True)
-    with lock(folder, entry.file_name):
+        lock = wait_for_lock(folder, lambda: print_line(waiting), name=f".{entry.file_name}.lock")
+    with lock:
         if not entry.checkpoint.is_file():
             file = fetch(entry, folder)
             digest = check_hash(file)
@@ -133,21 +133,6 @@ def prepare(name: str) -> Path:
             if not HASH.search(file.name):
                 write_text(name_record(file), f"{digest}  {file.name}\n")
     return entry.checkpoint
-
-
-@contextmanager
-def lock(folder: Path, name: str) -> Iterator[None]:
-    """Excludes other processes; without effect in a file system that has no locks."""
-    with report_write_errors(folder, "weights"):
-        file = lock_folder(folder, f".{name}.lock")
-        if file is None:
-            print_line(f"{name}: waiting for another process that downloads it")
-            file = lock_folder(folder, f".{name}.lock", wait=True)
-    try:
-        yield
-    finally:
-        if file is not None:
-            file.close()
 
 
 def fetch(entry: Published, folder: Path) -> Path:
@@ -168,11 +153,6 @@ def fetch(entry: Published, folder: Path) -> Path:
         download(entry.address, part)
     except DownloadError as error:
         raise ValueError(f"{error}; you can also save the file as {file} ({entry.page})") from None
-    try:
-        check_hash(file, part)
-    except ValueError:
-        forget(part)
-        raise
     os.replace(part, file)
     forget(part)
     return file
@@ -183,24 +163,25 @@ def name_record(file: Path) -> Path:
     return file.with_name(f"{file.name}.sha256")
 
 
-def check_hash(file: Path, part: Path = None) -> str:
-    """The SHA-256 of `file`, or of `part`, which will become it.
+def check_hash(file: Path) -> str:
+    """The SHA-256 of a file.
 
-    Raises ValueError if it is not that in the file's name or, without one, the recorded one.
+    Raises ValueError if it is not that in the file's name, and deletes the file; without one, if it
+    is not the recorded one.
     """
-    digest = compute_sha256(part or file)
-    match = HASH.search(file.name)
+    digest = compute_sha256(file)
     record = name_record(file)
-    expected = record.read_text()[:64].strip() if record.is_file() else ""
-    if match and not digest.startswith(match[1]):
+    if match := HASH.search(file.name):
+        if not digest.startswith(match[1]):
+            file.unlink()
+            raise ValueError(
+                f"{file}: its SHA-256 begins with {digest[: len(match[1])]} instead of {match[1]}: "
+                "it was damaged, or another file, and is deleted"
+            )
+    elif record.is_file() and not digest.startswith(record.read_text()[:64].strip()):
         raise ValueError(
-            f"{file}: its SHA-256 begins with {digest[: len(match[1])]} instead of {match[1]}: "
-            f"{'it' if part else 'delete it: it'} is damaged, or another file"
-        )
-    if not match and not digest.startswith(expected):
-        raise ValueError(
-            f"{file}: its SHA-256 is {digest[:8]}..., and was {expected[:8]}... when it was first "
-            f"downloaded; if its publisher has replaced it, delete {record}"
+            f"{file}: its SHA-256 is {digest[:8]}..., and was {record.read_text()[:8]}... when it "
+            f"was first downloaded; if its publisher has replaced it, delete {record}"
         )
     return digest
 

@@ -12,7 +12,7 @@ from mindspore.mindrecord import FileWriter
 
 from scripts.data.integrity import Finding
 from scripts.data.packing.encoder import EncodedVideo
-from utils.data.annotation_file import Record, name_record
+from utils.data.annotation_file import Record, format_label, name_record
 from utils.data.packed.format import add_checksum
 from utils.files import set_default_mode, write_text
 
@@ -109,13 +109,16 @@ class Spool:
         writer = FileWriter(str(path))
         writer.set_header_size(HEADER_BYTES)
         writer.set_page_size(self.page)
-        writer.add_schema(SCHEMA, "packed videos")
+        several = any(isinstance(record.label, tuple) for record in records.values())
+        label_type = {"label": {"type": "string"}} if several else {}
+        writer.add_schema({**SCHEMA, **label_type}, "packed videos")
         for line, record in records.items():
             row, head = self.videos[line]
             self.file.seek(row.offset)
             data = head + self.file.read(row.size - row.head)
             name = os.fsencode(name_record(record)).decode(errors="replace")
-            values = {"path": name, "label": record.label, "frames": row.frames, "video": data}
+            label = format_label(record.label) if several else record.label
+            values = {"path": name, "label": label, "frames": row.frames, "video": data}
             writer.write_raw_data([values])
         writer.commit()
 

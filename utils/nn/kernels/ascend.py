@@ -47,6 +47,20 @@ class BatchNorm(Operator):
         return self.norm(x, gamma, beta, mean, variance, True, BATCH_WEIGHT, EPSILON)
 
 
+class FixedBatchNorm(Operator):
+    """ops.BatchNorm, which does not take bfloat16: there CANN's, whose statistics stay too."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = ops.BatchNorm(is_training=False, epsilon=EPSILON)
+        self.norm_bfloat16 = BatchNormExt()
+
+    def construct(self, x, gamma, beta, mean, variance) -> tuple:
+        if x.dtype == mstype.bfloat16:
+            return self.norm_bfloat16(x, gamma, beta, mean, variance, False, BATCH_WEIGHT, EPSILON)
+        return self.norm(x, gamma, beta, mean, variance)
+
+
 class LayerNorm(Operator):
     """Takes float16 with float32 weights."""
 
@@ -62,17 +76,22 @@ class LayerNorm(Operator):
 class PaddedMaxPool2d(nn.Cell):
     """Max pool as two kernels of the AI core: pad with the lowest float16, then pool.
 
-    MindSpore's own padded max pool runs on the AI CPU, forward and backward.
+    MindSpore's own padded max pool runs on the AI CPU, forward and backward. There is no kernel
+    for bfloat16: it pools in float32, which is exact.
     """
 
     def __init__(self, kernel: int, stride: int):
         super().__init__()
         self.half = (kernel - 1) // 2
-        self.pool = nn.MaxPool2d(kernel_size=kernel, stride=stride, pad_mode="valid")
+        # Not nn.MaxPool2d, a Cell, whose input amp casts.
+        self.pool = ops.MaxPool(kernel_size=kernel, strides=stride, pad_mode="valid")
 
     def construct(self, x: Tensor) -> Tensor:
+        dtype = x.dtype
+        if dtype == mstype.bfloat16:
+            x = ops.cast(x, mstype.float32)
         lowest = ops.cast(Tensor(LOWEST_HALF, mstype.float32), x.dtype)
-        return self.pool(ops.PadV3()(x, (self.half,) * 4, lowest))
+        return ops.cast(self.pool(ops.PadV3()(x, (self.half,) * 4, lowest)), dtype)
 
 
 class Multiply(Operator):
@@ -228,6 +247,9 @@ class Ascend(Plain):
 
     def batch_norm(self) -> Callable:
         return BatchNorm()
+
+    def fixed_batch_norm(self) -> Callable:
+        return FixedBatchNorm()
 
     def layer_norm(self, eps: float) -> Callable:
         return LayerNorm(eps)

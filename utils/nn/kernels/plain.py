@@ -4,7 +4,7 @@ A method of `Plain` returns a primitive, a function or a Cell without weights, w
 in `construct`. The other back ends are subclasses: they replace operators, and keep signatures.
 """
 
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Union
 
 import numpy as np
 from mindspore import Tensor, amp, nn, ops
@@ -17,6 +17,10 @@ BATCH_WEIGHT = 0.1  # of a batch in the running statistics of batch norms
 
 class Operator(nn.Cell):
     """A Cell without weights: a part of the layer that holds it."""
+
+
+def make_zeros(shape: Union[int, tuple]) -> Tensor:
+    return Tensor(np.zeros(shape, np.float32))
 
 
 def list_layers(cell: nn.Cell) -> list[nn.Cell]:
@@ -470,8 +474,12 @@ class Plain:
         """
         return ops.BatchNorm(is_training=True, epsilon=EPSILON, momentum=BATCH_WEIGHT)
 
+    def fixed_batch_norm(self) -> Callable:
+        """The same with the running statistics, which it does not change."""
+        return ops.BatchNorm(is_training=False, epsilon=EPSILON)
+
     def batch_norm3d(self) -> Callable:
-        """The same of clips."""
+        """`batch_norm` of clips."""
         return BatchNorm3d(self.batch_norm())
 
     def layer_norm(self, eps: float) -> Callable:

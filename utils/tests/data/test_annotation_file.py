@@ -3,15 +3,25 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from utils.config import ROOT
 from utils.data import annotation_file
-from utils.data.annotation_file import AnnotationFile, Record, name_record, read_annotations
+from utils.data.annotation_file import (
+    AnnotationFile,
+    Record,
+    encode_label,
+    format_label,
+    name_record,
+    read_annotations,
+    swap_labels,
+)
 
 GOLDEN = json.loads((ROOT / "tsm" / "tests" / "golden" / "tsm_data.json").read_text())
 
@@ -309,3 +319,86 @@ def test_a_progress_bar_appears_for_long_lists_on_a_terminal(
     monkeypatch.setattr("sys.stderr", stream())
     assert len(read_list("a.mp4 1\na.mp4 2\na.mp4 3")[0]) == 3
     assert ("checking files" in sys.stderr.getvalue()) is visible
+
+
+@pytest.fixture
+def read_labels(tmp_path):
+    """A function that writes a list and the videos of its paths, and reads it: [(path, labels)]."""
+
+    def read(*lines: str, source: str = "video", videos: str = "a b c") -> list:
+        for name in videos.split():
+            (tmp_path / name).mkdir() if source == "frames" else (tmp_path / name).touch()
+        (tmp_path / "list.txt").write_text("\n".join(lines))
+        file = AnnotationFile(
+            "list.txt",
+            path=tmp_path / "list.txt",
+            root=tmp_path,
+            source=source,
+            num_classes=20,
+            folder_fps=30.0,
+            multi_label=True,
+        )
+        return [
+            (Path(r.path).name, r.label, r.num_frames, r.segment and tuple(r.segment))
+            for r in read_annotations(file)[0]
+        ]
+
+    return read
+
+
+SEVERAL = [("a", (3, 17), None, None), ("b", (5,), None, None), ("c", (), None, None)]
+SEGMENTS_OF_SEVERAL = [("a", (3, 17), None, (1.0, 2.0)), ("b", (5,), None, (0.5, 4.0))]
+LISTS_OF_LABELS = {
+    "commas": (("a 17,3", "b 5", "c -"), {}, SEVERAL),
+    "columns": (("a 3 17", "b 5", "c -"), {}, SEVERAL),
+    "frames": (
+        ("a 30 3,17", "b 4 5"),
+        {"source": "frames"},
+        [("a", (3, 17), 30, None), ("b", (5,), 4, None)],
+    ),
+    "frame columns": (
+        ("a 30 3 17", "b 4 5"),
+        {"source": "frames"},
+        [("a", (3, 17), 30, None), ("b", (5,), 4, None)],
+    ),
+    "segments": (("a 1 2 3,17", "b 0.5 4 5"), {}, SEGMENTS_OF_SEVERAL),
+    "one label each": (("a 1 2.0 3", "b 0.5 4 5"), {}, [
+        ("a", (3,), None, (1.0, 2.0)), ("b", (5,), None, (0.5, 4.0))
+    ]),
+    "columns of segments": (("a,1,2,3,17", "b,0.5,4,5"), {}, SEGMENTS_OF_SEVERAL),
+    "quoted": (("path,start,end,label", 'a,1,2,"3,17"', "b,0.5,4,5"), {}, SEGMENTS_OF_SEVERAL),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LISTS_OF_LABELS.values(), ids=LISTS_OF_LABELS)
+def test_a_list_of_several_labels(case, read_labels):
+    lines, settings, expected = case
+    assert read_labels(*lines, **settings) == expected
+
+
+BAD_LABELS = {
+    "a 3,17,3": "label 3 is in '3,17,3' twice",
+    "a 3,20": "label '20' is not an integer from 0 to 19",
+    "a 3,,5": "label '' is not an integer",
+    "a 3,x": "label 'x' is not an integer",
+    "a 300 5\nb 12 7": "all lines end in 2 numbers: num_frames and a label, or as many labels?",
+    "a 3 5 7\nb 12 17 7": "all lines end in 3 numbers: a segment and a label",
+    "a 3,17\nb 3 17": "b 3' does not exist",
+    "a 3 17\nb 3,17": "a 3' does not exist",
+    "a 3 17 3\nb 5": "line 1: label 3 is in '3,17,3' twice",
+}
+
+
+@pytest.mark.parametrize("text", BAD_LABELS)
+def test_a_bad_list_of_several_labels(text, read_labels):
+    with pytest.raises(ValueError, match=re.escape(BAD_LABELS[text])):
+        read_labels(text)
+
+
+def test_labels_are_encoded_swapped_and_written():
+    assert encode_label((1, 3), 4).tolist() == [0, 1, 0, 1]
+    assert encode_label((), 2).tolist() == [0, 0]
+    assert encode_label(7, 9) == np.int32(7)
+    assert swap_labels((1, 3), [(0, 1), (5, 6)]) == (0, 3)
+    assert swap_labels((0, 1), [(0, 1)]) == (0, 1)
+    assert [format_label(label) for label in (5, (3, 17), ())] == ["5", "3,17", "-"]

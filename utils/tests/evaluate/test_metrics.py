@@ -10,7 +10,7 @@ from utils.config import ROOT
 from utils.evaluate import metrics
 from utils.evaluate.metrics import Counts, compute_interval, evaluate
 from utils.evaluate.scores import CLIPS_PER_PASS, choose_clips_per_pass, video_scores
-from utils.inference.scorer import CellScorer
+from utils.inference.scorer import CellScorer, Scorer
 from utils.log import format_values
 from utils.runtime import Runtime
 from utils.signals import StopRequestError
@@ -149,7 +149,9 @@ class Batches:
 def test_an_evaluation_uses_the_setting_clips_per_pass():
     net = RecordingNet()
     batches = Batches(1, views=3, valid=(True, False))
-    result = evaluate(CellScorer(net), data=batches, num_classes=6, rt=Runtime(), clips_per_pass=6)
+    result = evaluate(
+        CellScorer(net), data=batches, collector=Counts(6), rt=Runtime(), clips_per_pass=6
+    )
     assert (result["videos"], net.shapes) == (1, [(6, 3, 8, 8)])
 
 
@@ -164,7 +166,7 @@ def test_a_signal_stops_an_evaluation_after_the_current_batch(received):
     net = RecordingNet()
     batches = Batches(3, before=lambda k: k == 1 and received.append(15))
     with pytest.raises(StopRequestError):
-        evaluate(CellScorer(net), data=batches, num_classes=6, rt=Runtime())
+        evaluate(CellScorer(net), data=batches, collector=Counts(6), rt=Runtime())
     assert len(net.shapes) == 1
 
 
@@ -175,14 +177,19 @@ def test_a_signal_in_the_last_batch_does_not_stop_an_evaluation(received):
                 received.append(15)
             return super().__call__(clips)
 
-    assert evaluate(CellScorer(Late()), data=Batches(3), num_classes=6, rt=Runtime())["videos"] == 6
+    assert (
+        evaluate(CellScorer(Late()), data=Batches(3), collector=Counts(6), rt=Runtime())["videos"]
+        == 6
+    )
 
 
 def test_all_ranks_stop_an_evaluation_if_one_stops(received, monkeypatch):
     """The sum over ranks shows that another rank received a signal."""
     monkeypatch.setattr(metrics, "sum_over_ranks", lambda values: values + 1)
     with pytest.raises(StopRequestError):
-        evaluate(CellScorer(RecordingNet()), data=Batches(3), num_classes=6, rt=Runtime(size=2))
+        evaluate(
+            CellScorer(RecordingNet()), data=Batches(3), collector=Counts(6), rt=Runtime(size=2)
+        )
 
 
 def test_data_sets_with_different_views_use_one_shape():
@@ -207,6 +214,49 @@ def test_data_sets_with_different_views_use_one_shape():
     result = evaluate_datasets(scorer, {0: source("a", 5, 2), 1: source("b", 3, 4)}, Runtime())
     assert result["videos"] == 4
     assert net.shapes == [(6, 3, 8, 8)] * 3, "10 clips in two passes, 6 in one"
+
+
+class Constant(Scorer):
+    """The same scores for every clip."""
+
+    def __init__(self, *scores: float):
+        self.scores = np.array(scores, np.float32)
+
+    def __call__(self, clips):
+        return np.tile(self.scores, (len(clips), 1))
+
+    def features(self, clips):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(("valid", "videos"), [((True, True), 4), ((False, True), 2)])
+def test_an_evaluation_compares_with_a_reference(valid, videos, log_messages):
+    """All labels are 0: the reference is right."""
+    result = evaluate(
+        Constant(1.0, 2.5),
+        data=Batches(2, views=3, valid=valid),
+        num_classes=2,
+        rt=Runtime(),
+        reference=Constant(2.0, 1.25),
+    )
+    assert (result["videos"], result["top1"], result["f32_top1"]) == (videos, 0.0, 1.0)
+    assert (result["top1_change"], result["max_score_difference"]) == (-1.0, 1.25)
+    assert (
+        "top-1 0.00 % instead of 100.00 %, largest difference of a score 1.25" in log_messages[-1]
+    )
+
+
+def test_the_largest_difference_is_that_of_all_ranks(monkeypatch):
+    """Each rank has one place in the sum."""
+
+    class AddOtherRank:
+        def __call__(self, x):
+            return Tensor(x.asnumpy() + np.array([0, 3], np.float32))
+
+    monkeypatch.setattr(metrics, "AllReduceSum", AddOtherRank)
+    assert metrics.max_over_ranks(2.0, Runtime(rank=0, size=2)) == 3.0
+    assert metrics.max_over_ranks(4.0, Runtime(rank=0, size=2)) == 4.0
+    assert metrics.max_over_ranks(4.0, Runtime()) == 4.0
 
 
 def test_top_k_is_counted_per_class():

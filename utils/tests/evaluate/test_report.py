@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from utils.evaluate import report, report_plots
+from utils.evaluate import metrics, report, report_plots
 from utils.evaluate.report import BINS, Report, Samples, compute_bins, compute_calibration_error
 from utils.runtime import Runtime
 from utils.video.reader import VideoError
@@ -33,7 +33,7 @@ def write_report(
     folder, scores=SCORES, softmax=True, mine=(2, 0, 1, None), samples=SAMPLES
 ) -> dict:
     """The report of three videos, read in another order than the list's, one unreadable."""
-    page = Report(str(folder), own_samples=mine, samples=samples, rt=Runtime(), softmax=softmax)
+    page = Report(str(folder), own_samples=mine, samples=samples, rt=Runtime(), raw_scores=softmax)
     order = [k for k in mine if k is not None]
     page.add([0, 1], scores[order[:2]], LABELS[order[:2]])
     page.add([2], scores[order[2:]], LABELS[order[2:]])
@@ -169,7 +169,7 @@ def test_calibration_bins_have_the_expected_error():
 
 def test_blocks_of_all_ranks_have_one_shape_and_add_up(monkeypatch):
     """Two ranks of 5 samples, in blocks of 2."""
-    monkeypatch.setattr(report, "BLOCK", 2)
+    monkeypatch.setattr(metrics, "BLOCK", 2)
     other = np.zeros((6, 3), np.float32)
     other[[1, 3]] = 7
     blocks = iter(np.split(other, 3))
@@ -180,8 +180,8 @@ def test_blocks_of_all_ranks_have_one_shape_and_add_up(monkeypatch):
             shapes.append(block.shape)
             return type(block)(block.asnumpy() + next(blocks))
 
-    monkeypatch.setattr(report, "AllReduceSum", Add)
-    result = report.gather_rows(
+    monkeypatch.setattr(metrics, "AllReduceSum", Add)
+    result = metrics.gather_rows(
         [4, 0, 2], rows=np.full((3, 3), 5, np.float32), count=5, rt=Runtime(0, 2)
     )
     assert result[:, 0].tolist() == [5, 7, 5, 7, 5]
@@ -192,7 +192,7 @@ def test_no_scores_are_kept_without_a_folder(tmp_path):
     page = Report("", own_samples=(), samples=Samples(), rt=Runtime())
     page.add([0], SCORES[:1], LABELS[:1])
     page.write({})
-    assert page.numbers == []
+    assert page.table.chosen == []
 
 
 @pytest.mark.parametrize("location", ["file", "file/below"])

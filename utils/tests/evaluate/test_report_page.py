@@ -12,6 +12,7 @@ from PIL import Image
 
 from utils import pages
 from utils.evaluate import report, report_page
+from utils.evaluate.label_report import write_label_report
 from utils.evaluate.predict import Head
 from utils.evaluate.report import Samples
 from utils.video.reader import Segment, VideoError
@@ -60,10 +61,31 @@ def test_the_page_has_confident_mistakes_and_doubtful_hits_with_frames(tmp_path)
     assert [len(row[6]) for row in [*part["mistakes"], *part["hits"]]] == [0, 3, 3, 3]
     picture = Image.open(io.BytesIO(base64.b64decode(part["hits"][0][6][0].partition(",")[2])))
     assert (picture.format, picture.size) == ("JPEG", (192, 144))
-    assert part["confusion"] == [1, 0, 1, 1, 1, 1, 2, 1, 1, 2, 2, 1]
+    assert part["confusion"] == [[1, 1, 2, 2], [0, 1, 1, 2], [1, 1, 1, 1]]
     assert [row[:2] for row in part["classes"]] == [[0, None], [2, 0.5], [2, 0.5]]
     assert part["result"]["ece"] > 0
     assert {"scores.csv", "wrong.csv", "report.json"} <= set(part["files"])
+
+
+def test_samples_of_several_labels_have_a_page_without_confusion(tmp_path):
+    """The mistake of the largest loss first; the hit has its labels only."""
+    probabilities = [[0.9, 0.6, 0.1], [0.2, 0.4, 0.1], [0.9, 0.2, 0.8], [0.5, 0.5, 0.5]]
+    targets = [[1, 0, 0], [0, 1, 1], [1, 0, 1], [0, 0, 0]]
+    rows = np.column_stack([probabilities, targets, [1, 1, 1, 0]])
+    labels = [(0,), (1, 2), (0, 2), ()]
+    samples = Samples(["a", "b", "c", "d"], labels, NAMES, read_frames)
+    write_label_report(
+        tmp_path, samples=samples, rows=rows, raw_scores=False, result={"map": 0.8, "loss": 1.0}
+    )
+    (part,) = read_data(tmp_path)["sets"]
+    assert [row[:6] for row in part["mistakes"]] == [
+        ["b", "", [1, 2], [], None, None],
+        ["a", "", [0], [0, 1], None, None],
+    ]
+    assert [row[:6] for row in part["hits"]] == [["c", "", [0, 2], None, None, None]]
+    assert [len(row[6]) for row in [*part["mistakes"], *part["hits"]]] == [0, 3, 3]
+    assert "average_precision" in part["columns"]
+    assert "confusion" not in part
 
 
 def test_the_lists_of_the_page_are_bounded(tmp_path, monkeypatch):
@@ -123,7 +145,9 @@ def test_frames_of_a_preview_are_from_the_start_to_the_end(clips, frames, expect
     class Views(Head):
         frame_indices = make_views = None
 
-    chosen = report.read_preview(Rows(), Views(), 0)
+    head = Views()
+    head.clips = clips
+    chosen = report.read_preview(Rows(), head, 0)
     assert chosen.ravel().tolist() == expected
 
 

@@ -13,7 +13,6 @@ from utils.evaluate.stream import (
     ImageScorer,
     LiveScorer,
     PreparedFrame,
-    Scores,
     Stream,
     Timing,
     WindowScorer,
@@ -21,7 +20,7 @@ from utils.evaluate.stream import (
 from utils.inference.scorer import Scorer
 from utils.networks import find_network
 from utils.video.decoders import open_video
-from utils.video.live import FileSource, Frame, StreamSource
+from utils.video.live import Connection, Frame, StreamSource, open_file
 from utils.video.reader import VideoError
 from utils.video.writer import CaptionedVideo
 
@@ -64,9 +63,7 @@ class ToySource(StreamSource):
     """Frames of one pixel, whose level is their number. `jumps` are numbers that are left out."""
 
     def __init__(self, count: int, live: bool = True, pause: float = 0.0, jumps: tuple = ()):
-        self.name = "toy"
-        self.fps = FPS
-        self.is_live = live
+        super().__init__("toy", lambda: Connection(FPS, live, iter(())))
         self.count = count
         self.pause = pause
         self.jumps = jumps
@@ -112,7 +109,7 @@ def test_the_windows_of_a_file_have_the_views_of_a_prediction(name, window, step
 
     for head in heads:
         head.predict_probs = record
-    source = FileSource(open_video(video), "numbers")
+    source = StreamSource("numbers", lambda: open_file(open_video(video)))
     scorer = WindowScorer(NoScorer(), heads, Timing(source, window, step))
     sizes = []
     spans = []
@@ -252,13 +249,13 @@ class LastNumber(ImageScorer):
 
     def add(self, frame: PreparedFrame, is_behind: bool):
         if frame.number % 10 == 0:
-            yield Scores(frame.seconds, frame.seconds, [np.array([frame.number / 10])])
+            yield frame.seconds, frame.seconds, [np.array([frame.number / 10])]
 
 
 def test_every_frame_of_a_file_is_saved_with_the_last_result(video, tmp_path):
     """Also those that the network does not read; the file appears at the end."""
     path = tmp_path / "out.mp4"
-    source = FileSource(open_video(video), "numbers")
+    source = StreamSource("numbers", lambda: open_file(open_video(video)))
     captions = []
 
     class Recorder(CaptionedVideo):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from mindspore import Tensor, ops, value_and_grad
 
+from mvit_multi.dataset import build_target_row
 from mvit_multi.loss import MultiLoss
-from mvit_multi.mixup import build_target_row
 from resnet50.loss import SmoothedCrossEntropy
 from tests.helpers import load_smoke_config
 from tsm.loss import CrossEntropy as TSMCrossEntropy

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import yaml
-from mindspore import Tensor
+from mindspore import Tensor, amp, nn
 from mindspore import dtype as mstype
 
 from scripts.analysis.build_networks import build_train_step
@@ -15,6 +15,7 @@ from tsm.dataset import TrainSource
 from utils.config import Run, load_config
 from utils.data.sampler import TrainSampler
 from utils.networks import find_network
+from utils.nn.layers import BatchNorm2d
 from utils.runtime import Runtime
 from utils.train.amp import Float32Output
 from utils.train.train_step import create_counter
@@ -221,6 +222,26 @@ def test_a_float16_recipe_trains_in_float32_on_a_cpu(level, tmp_path, log_messag
     lines = [line for line in log_messages if "training in float32" in line]
     assert len(lines) == (level == "O0")
     assert all("--run.amp=O2 on the command line" in line for line in lines)
+
+
+@pytest.mark.parametrize("level", ["O1", "O3"])
+def test_bfloat16_needs_no_loss_scale_and_keeps_float32_weights(level, log_messages):
+    """MindSpore's CPU back end does not run such a step, but it can be built."""
+    overrides = [f"run.amp={level}", "run.amp_dtype=bfloat16", "run.dynamic_loss_scale=true"]
+    cfg = load_smoke_config("resnet50", *overrides, "run.loss_scale=1024", "train.ema_decay=0.9")
+    step = build_train_step("resnet50", cfg, Runtime())
+    assert type(step.scaler) is amp.StaticLossScaler
+    assert step.loss_scale == 1
+    assert any("bfloat16 needs no loss scale: that of the config" in line for line in log_messages)
+    state = step.state()
+    assert {name for name in state if "moving_mean" in name}
+    assert {name for name in state if name.startswith("ema")}
+    assert {str(value.dtype) for value in state.values()} == {"Float32", "Int32"}
+    cells = [cell for _, cell in step.net.cells_and_names()]
+    convolutions = [cell for cell in cells if isinstance(cell, nn.Conv2d)]
+    assert all(cell.bf16 and not cell.fp16 for cell in convolutions)
+    norms = [cell for cell in cells if isinstance(cell, BatchNorm2d)]
+    assert not any(cell.bf16 or cell.fp16 for cell in norms)
 
 
 class EqualValidations(Validation):

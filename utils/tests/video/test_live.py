@@ -38,13 +38,13 @@ def fast(monkeypatch):
 
 
 def open_source(address: str, retry: float, lines: list, stall: float = 10.0):
-    return live.ReopeningSource(
+    return live.StreamSource(
         "test", lambda: live.open_address(address, stall=stall), retry=retry, report=lines.append
     )
 
 
 def test_a_file_gives_every_frame_with_its_time(video):
-    source = live.FileSource(open_video(video), "numbers")
+    source = live.StreamSource("numbers", lambda: live.open_file(open_video(video)))
     frames = list(source.frames())
     assert (source.is_live, source.fps, source.length) == (False, RATE, COUNT)
     assert [frame.number for frame in frames] == list(range(COUNT))
@@ -146,7 +146,7 @@ def test_a_camera_above_its_stated_rate_is_thinned(monkeypatch):
     """Its frames would otherwise get later and later times."""
     pairs = ((k / 60, np.zeros((4, 4, 3), np.uint8)) for k in range(600))
     connection = live.Connection(30.0, True, pairs)
-    source = live.ReopeningSource("camera", lambda: connection, retry=0.0)
+    source = live.StreamSource("camera", lambda: connection, retry=0.0)
     numbers = [frame.number for frame in source.frames()]
     assert numbers == list(range(len(numbers)))
     assert abs(len(numbers) - 300) < 35
@@ -183,7 +183,7 @@ def test_a_camera_is_opened_again(monkeypatch):
             attempts.append("released")
 
     monkeypatch.setattr(live.load_library("opencv"), "VideoCapture", Capture)
-    source = live.ReopeningSource("camera_7", lambda: live.open_camera(7), retry=0.2)
+    source = live.StreamSource("camera_7", lambda: live.open_camera(7), retry=0.2)
     assert (source.fps, source.is_live) == (DEFAULT_FPS, True)
     numbers = []
     for frame in source.frames():

@@ -17,11 +17,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
-from typing import IO, Callable
+from typing import Callable
 
-from utils.files import compute_sha256, lock_folder
+from utils.files import compute_sha256, wait_for_lock
 from utils.messages import SETTINGS_LINE, print_line, shorten
 from utils.processes import describe_exit
 
@@ -45,8 +44,8 @@ OPTIONS += ("-fopenmp", "-shared", "-fPIC")
 def load(cache: Path, report: Callable[[str], object] = print_line) -> Path:
     """The library of the kernels, compiled in `cache` if it is not there.
 
-    Raises OSError with one line if it cannot be used here. `report` gets a line before a
-    compilation.
+    Raises OSError or ValueError with one line if it cannot be used here. `report` gets a line
+    before a compilation.
     """
     if os.environ.get(SWITCH) == "0":
         raise OSError(f"{SWITCH} is 0")
@@ -60,30 +59,19 @@ def load(cache: Path, report: Callable[[str], object] = print_line) -> Path:
 def find_or_compile(cache: Path, report: Callable[[str], object]) -> Path:
     """The library in a folder whose name has a checksum of all that it depends on.
 
-    A folder that is incomplete or damaged is compiled again. Raises OSError.
+    A folder that is incomplete or damaged is compiled again. Raises OSError, or ValueError if the
+    cache is locked for long.
     """
     folder = cache / compute_checksum()
     if not is_sound(folder):
         cache.mkdir(parents=True, exist_ok=True)
-        with wait_for_lock(cache):
+        with wait_for_lock(cache, lambda: None, COMPILE_SECONDS):
             if not is_sound(folder):  # else another process has compiled it
                 for scratch in cache.glob("tmp*"):  # of a compilation that was killed
                     shutil.rmtree(scratch, ignore_errors=True)
                 report("compiling the zoo's CPU kernels, once; this takes about half a minute ...")
                 compile_into(folder)
     return folder / LIBRARY
-
-
-def wait_for_lock(cache: Path) -> IO:
-    """A lock of the cache; it lasts until it is closed. Raises OSError if it is never free."""
-    end = time.monotonic() + COMPILE_SECONDS
-    while True:
-        lock = lock_folder(cache)
-        if lock is not None:
-            return lock
-        if time.monotonic() > end:
-            raise TimeoutError(f"another process has locked {cache} for {COMPILE_SECONDS} s")
-        time.sleep(0.2)
 
 
 def is_sound(folder: Path) -> bool:

@@ -1,0 +1,167 @@
+"""bf16 and int8 of OpenVINO on a CPU: scores, report, cache, calibration, refusals."""
+
+import re
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.helpers import assert_one_line_error, find_smoke_yaml, read_result, save_random_weights
+from utils import api
+from utils.config import Run, load_config
+from utils.inference import cache as cache_module
+from utils.inference import int8, onnx
+from utils.inference.onnx import choose_engine
+from utils.networks import find_network
+
+needs_nncf = pytest.mark.skipif(not find_spec("nncf"), reason="needs nncf: pip install '.[int8]'")
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch) -> Path:
+    """The folder of exported networks; empty."""
+    for module in (cache_module, int8):
+        monkeypatch.setattr(module, "get_cache_folder", lambda: tmp_path)
+    return tmp_path / "onnx"
+
+
+@pytest.fixture(scope="module")
+def arguments(tiny_args, tmp_path_factory) -> list:
+    """Those of a command for the tiny TSM, by OpenVINO, with random weights."""
+    file = tmp_path_factory.mktemp("weights") / "tiny.ckpt"
+    options = [str(word) for word in tiny_args[2:]]
+    cfg = load_config(
+        find_network("tsm").config, find_smoke_yaml("tsm"), [word[2:] for word in options]
+    )
+    save_random_weights(cfg, file, "tsm")
+    options += ["--run.engine=openvino", "--eval.clips=1", "--eval.crops=1"]
+    return [*tiny_args[:2], *options, f"--checkpoint_path={file}"]
+
+
+def check_report(result: dict, expected: dict) -> None:
+    """Asserts that an evaluation reports its difference from `expected`, that in f32."""
+    assert result["f32_top1"] == expected["top1"]
+    assert result["top1_change"] == pytest.approx(result["top1"] - expected["top1"], abs=1e-6)
+    assert result["max_score_difference"] > 0
+    assert not {"f32_top1", "top1_change", "max_score_difference"} & set(expected)
+    loss = expected["loss"]
+    assert abs(result["loss"] - loss) <= 0.1 * loss
+
+
+def test_an_evaluation_in_bf16_reports_what_it_changes(arguments, cache, run_here):
+    """The engine files are those of f32."""
+    if "BF16" not in onnx.list_capabilities():
+        pytest.skip("this processor has no bfloat16")
+    expected = read_result(run_here("tsm/eval.py", *arguments))
+    done = run_here("tsm/eval.py", *arguments, "--run.engine_precision=bf16")
+    check_report(read_result(done), expected)
+    assert "OpenVINO computes the network, in bfloat16" in done.stderr
+    assert len(list(cache.glob("*.onnx"))) == 1
+
+
+@needs_nncf
+@pytest.mark.slow
+def test_int8_is_calibrated_once_and_reported(arguments, cache, run_here, data_root):
+    """The network of the cache serves predictions too; other clips are another calibration."""
+    expected = read_result(run_here("tsm/eval.py", *arguments))
+    command = [*arguments, "--run.engine_precision=int8", "--run.calibration_clips=4"]
+    first = run_here("tsm/eval.py", *command)
+    check_report(read_result(first), expected)
+    assert "quantising the network by 4 clips, once" in first.stderr
+    again = run_here("tsm/eval.py", *command, "--data.workers=1", "--eval.batch=1")
+    assert "quantising" not in again.stderr
+    keys = ("top1", "loss", "max_score_difference")
+    results = [read_result(done) for done in (first, again)]
+    assert [results[0][key] for key in keys] == pytest.approx([results[1][key] for key in keys])
+    (file,) = cache.glob("*-openvino-int8.npz")
+    assert [path.name for path in cache.iterdir() if path.suffix == ".tmp"] == []
+    video = next((data_root / "videos" / "test").glob("*.mp4"))
+    done = run_here("scripts/predict.py", *command, f"--out={cache.parent / 'out'}", video)
+    assert read_result(done)["failed"] == 0
+    assert "quantising" not in done.stderr
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    for change in ("--run.seed=0", "--run.calibration=train", "--data.resize=48"):
+        assert "quantising" in run_here("tsm/eval.py", *command, change).stderr
+    assert len(list(cache.glob("*.npz"))) == 3
+
+
+@needs_nncf
+@pytest.mark.slow
+def test_the_python_interface_computes_scores_and_features_in_int8(arguments, cache, capsys):
+    """It prints nothing; an exported file gives the same numbers."""
+    words = [word[2:] for word in arguments[2:-1]]
+    checkpoint = arguments[-1].partition("=")[2]
+    settings = [*words, "run.engine_precision=int8", "run.calibration_clips=3"]
+    network = find_network("tsm")
+    cfg = load_config(network.config, Path(arguments[1]), settings)
+    records = int8.choose_records(network.read_records(cfg, "val"), cfg)
+    clips = np.stack([*int8.read_clips(network, cfg, records)])
+    expected = api.load(arguments[1], checkpoint, settings=words)
+    model = api.load(arguments[1], checkpoint, settings=settings)
+    scores = model.scores(clips)
+    exact_features = expected.features(clips)
+    pairs = [(scores, expected.scores(clips)), (model.features(clips), exact_features)]
+    for values, exact in pairs:
+        assert 0 < np.abs(values - exact).max() < 0.1 * np.ptp(exact)
+    (file,) = cache.glob("*-openvino.onnx")
+    exported = api.load(arguments[1], file, settings=settings)
+    np.testing.assert_array_equal(exported.scores(clips), scores)
+    assert capsys.readouterr().out == ""
+    with pytest.raises(ValueError, match="frame by frame, MindSpore computes this network in f32"):
+        model.load_cell()
+
+
+def test_clips_are_from_all_parts_of_the_list_and_the_key_names_them(arguments, cache, monkeypatch):
+    network = find_network("tsm")
+    words = [word[2:] for word in arguments[2:-1]]
+    cfg = load_config(network.config, Path(arguments[1]), [*words, "run.calibration_clips=3"])
+    records = network.read_records(cfg, "train")
+    chosen = int8.choose_records(records, cfg)
+    assert [records.index(record) for record in chosen] == [0, 11, 23]
+    assert len(int8.choose_records(records[:2], cfg)) == 2
+    bad = [chosen[0]._replace(path="none.mp4"), *chosen[1:]]
+    clips = list(int8.read_clips(network, cfg, bad))
+    assert [clip.shape for clip in clips] == [(2, 3, 32, 32)] * 2
+    monkeypatch.setattr(int8, "read_clips", lambda *_: iter(()))
+    with pytest.raises(ValueError, match="run.calibration val: no video of the list can be read"):
+        int8.find_int8(network, cfg, Path("net.onnx"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"engine": "onnxruntime"}, "computed by OpenVINO on a CPU, not by onnxruntime on CPU"),
+        ({"engine": "mindspore"}, "not by mindspore on CPU; set --run.device=CPU"),
+        ({"device": "Ascend"}, "not by mindspore on Ascend; set --run.device=CPU"),
+        ({"engine_precision": "int8"}, f"int8 needs a package: pip install {onnx.NNCF}"),
+        ({"engine_precision": "bf16"}, "bf16: this processor has no bfloat16; int8 runs on any"),
+    ],
+)
+def test_a_precision_that_cannot_be_computed_is_one_line(settings, words, monkeypatch):
+    monkeypatch.setattr(onnx, "find_spec", lambda name: name in onnx.ENGINES)
+    monkeypatch.setattr(onnx, "list_capabilities", lambda: ["FP32", "INT8"])
+    run = replace(Run(device="CPU", engine_precision="bf16"), **settings)
+    with pytest.raises(ValueError, match=re.escape(words)):
+        choose_engine(run)
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("run.engine_precision=int4", "must be one of f32, bf16, int8, not 'int4'"),
+        ("run.calibration_clips=0", "run.calibration_clips must be above 0, not 0"),
+        ("run.engine=onnxruntime", "not by onnxruntime on CPU"),
+    ],
+)
+def test_a_command_refuses_a_precision_in_one_line(option, words, arguments, run_here):
+    done = run_here("tsm/eval.py", *arguments, "--run.engine_precision=bf16", f"--{option}")
+    assert_one_line_error(done, words)
+
+
+def test_the_package_of_the_extra_is_that_of_the_message():
+    text = (Path(onnx.__file__).parents[2] / "pyproject.toml").read_text()
+    assert f"int8 = ['{onnx.NNCF}; python_version >= \"3.10\"']" in text

@@ -1,0 +1,376 @@
+"""`model.labels: multi`: settings, targets, PyTorch twins, and whole trainings on real videos."""
+
+import csv
+import importlib
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mindspore import Tensor
+from PIL import Image
+
+from tests.helpers import (
+    assert_one_line_error,
+    find_smoke_yaml,
+    load_smoke_config,
+    read_result,
+    save_random_weights,
+)
+from tests.test_torch_twins import randomize_weights
+from utils import api
+from utils.data.annotation_file import format_label
+from utils.data.records import read_records
+from utils.data.sampler import TrainSampler
+from utils.data.videos import build_train_sampler
+from utils.networks import find_network
+from utils.runtime import Runtime
+from utils.testing import golden
+from utils.train import optimizers
+from utils.train.class_weights import choose_loss, compute_class_weights
+from utils.weights.convert import convert, read_source
+
+NETWORKS = ("tsm", "x3d", "resnet50")
+MULTI = {
+    "tsm": ["model.labels=multi"],
+    "x3d": ["model.labels=multi"],
+    "resnet50": [
+        "model.labels=multi",
+        "data.source=list",
+        "data.augment=crop",
+        "train.smoothing=0",
+        "data.mixup=0",
+        "data.cutmix=0",
+    ],
+}
+MISTAKES = {
+    "data.balance=full": "data.balance full takes samples by their class",
+    "train.class_weights=[1,2]": "train.class_weights has 2 numbers for 8 classes",
+    "model.before_softmax=false": "model.labels multi needs model.before_softmax true",
+    "model.consensus=identity": "model.labels multi needs model.before_softmax true",
+}
+IMAGE_MISTAKES = {
+    "data.source=folder": "model.labels multi needs data.source list: of folder, an image has",
+    "train.smoothing=0.1": "train.smoothing 0.1 is of samples with one label",
+    "data.mixup=0.2": "data.mixup and data.cutmix mix samples with one label",
+}
+
+
+@pytest.mark.parametrize("setting", MISTAKES)
+def test_a_setting_of_one_label_is_refused(setting):
+    with pytest.raises(ValueError, match=re.escape(MISTAKES[setting])):
+        load_smoke_config("tsm", *MULTI["tsm"], setting)
+
+
+@pytest.mark.parametrize("setting", IMAGE_MISTAKES)
+def test_a_setting_of_images_with_one_label_is_refused(setting):
+    with pytest.raises(ValueError, match=re.escape(IMAGE_MISTAKES[setting])):
+        load_smoke_config("resnet50", *MULTI["resnet50"], setting)
+
+
+def test_map_decides_only_with_several_labels():
+    settings = ["run.eval_every=1", "run.keep_best=map"]
+    load_smoke_config("tsm", *settings, "model.labels=multi")
+    with pytest.raises(ValueError, match=r"run\.keep_best map needs model\.labels multi"):
+        load_smoke_config("tsm", *settings)
+
+
+def test_a_network_for_several_data_sets_has_no_such_setting():
+    with pytest.raises(ValueError, match="unknown setting model.labels"):
+        load_smoke_config("mvit_multi", "model.labels=multi")
+
+
+def test_folders_of_classes_are_refused_for_several_labels(run_here, data_root, tmp_path):
+    words = [data_root / "videos", "--recipe", "tsm_smoke", "--model.labels=multi"]
+    done = run_here("scripts/finetune.py", *words, "--out", tmp_path / "out")
+    assert_one_line_error(done, "model.labels multi: folders of classes give a video one label")
+
+
+@pytest.mark.parametrize("threshold", [2, -0.1, float("nan"), "0.5"])
+def test_a_threshold_is_a_probability(threshold):
+    with pytest.raises(ValueError, match="threshold must be a number from 0 to 1, not"):
+        api.check_threshold(threshold)
+
+
+# The labels of the synthetic motions: moves, to the left, to the right, changes its size.
+NAMES = ("moves", "to the left", "to the right", "changes size")
+LABELS = {"left": "0,1", "right": "0,2", "up": "0", "down": "0", "grow": "3", "shrink": "3"}
+
+
+def write_lists(root: Path, folder: Path) -> Path:
+    """Lists of several labels for the videos of `root`, in a folder of their own."""
+    folder.mkdir(parents=True)
+    for name in ("train.txt", "test.txt"):
+        lines = []
+        for line in (root / name).read_text().splitlines():
+            path = line.split(" ")[0]
+            motion = Path(path).stem.split("_")[0]
+            lines.append(f"{path} {LABELS.get(motion, '-')}\n")
+        (folder / name).write_text("".join(lines))
+    (folder / "labels.txt").write_text("\n".join(NAMES) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def multi_args(tiny_args, data_root, tmp_path_factory) -> list:
+    folder = write_lists(data_root, tmp_path_factory.mktemp("multi") / "lists")
+    lists = [f"--data.train_list={folder}/train.txt", f"--data.test_list={folder}/test.txt"]
+    settings = ["--model.labels=multi", "--model.num_classes=4", "--data.swap_labels=[[1,2]]"]
+    return [*tiny_args, *lists, *settings]
+
+
+def load_multi_config(multi_args: list, *settings: str):
+    overrides = [word[2:] for word in multi_args if word.startswith("--") and "=" in word]
+    return load_smoke_config("tsm", *overrides, *settings)
+
+
+def test_targets_of_training_and_test_have_all_labels(multi_args):
+    cfg = load_multi_config(multi_args, "train.class_weights=balanced", "data.fraction=0.5")
+    network = find_network("tsm")
+    whole = network.read_records(load_multi_config(multi_args), "train")
+    records = network.read_records(cfg, "train")
+    assert len(records) == len(whole) // 2 == 12
+    sampler = build_train_sampler(cfg, whole, Runtime())
+    rows = network.build_train_rows(cfg, whole, sampler=sampler, epochs=20, skip=0)
+    seen = set()
+    for index in range(30):
+        clip, target = rows[index]
+        sample = whole[sampler.sample_at(index)[0]]
+        labels = tuple(np.flatnonzero(target).tolist())
+        mirrored = {(0, 1): (0, 2), (0, 2): (0, 1)}.get(sample.label, sample.label)
+        assert labels in (sample.label, mirrored)
+        seen.add((sample.label, labels))
+    assert ((0, 1), (0, 2)) in seen, "no clip was mirrored"
+    assert (target.dtype, target.shape) == (np.float32, (4,))
+    # 24 videos: 12 move, 3 of them to each side, 6 change their size.
+    assert compute_class_weights(cfg, sampler) == ((1.0, 7.0, 7.0, 3.0),)
+    tests = network.build_eval_rows(cfg, Runtime())[0]
+    assert tests[0][1].tolist() == [float(k in tests.records[0].label) for k in range(4)]
+    assert tests.blank()[1].tolist() == [0.0] * 4
+
+
+def test_balanced_weights_need_a_video_with_and_one_without_each_class():
+    cfg = load_smoke_config("tsm", *MULTI["tsm"], "train.class_weights=balanced")
+    for count, message in ((0, "class 7 has no training video"), (9, "all training videos have")):
+        positives = np.array([1] * 7 + [count])
+        sampler = TrainSampler(9, batch=1, rank=0, size=1, seed=0, positives=positives)
+        with pytest.raises(ValueError, match=message):
+            compute_class_weights(cfg, sampler)
+
+
+def test_images_of_a_list_have_all_labels(tmp_path):
+    for k in range(4):
+        Image.fromarray(np.full((40, 48, 3), 60 * k, np.uint8)).save(tmp_path / f"{k}.png")
+    (tmp_path / "list.txt").write_text("0.png 1,3\n1.png 0\n2.png -\n3.png 1,2\n")
+    lists = [f"data.root={tmp_path}", "data.train=list.txt", "data.test=list.txt"]
+    sizes = ["data.crop=32", "data.resize=40", "model.num_classes=5", "data.batch=2"]
+    weights = ["train.class_weights=balanced"]
+    cfg = load_smoke_config("resnet50", *MULTI["resnet50"], *lists, *sizes)
+    network = find_network("resnet50")
+    images = network.read_records(cfg, "train")
+    assert images.list_names() == ["0.png", "1.png", "2.png", "3.png"]
+    sampler = network.build_train_sampler(cfg, images, Runtime())
+    rows = network.build_train_rows(cfg, images, sampler=sampler, epochs=1, skip=0)
+    for index in range(4):
+        _, target = rows[index]
+        label = images[sampler.sample_at(index)[0]].label
+        assert tuple(np.flatnonzero(target).tolist()) == label
+    tests = network.build_eval_rows(cfg, Runtime())[0]
+    assert tests[0][1].tolist() == [0, 1, 0, 1, 0]
+    assert network.build_targets(cfg, np.array([2])).tolist() == [[0, 0, 1, 0, 0]]
+    cfg = load_smoke_config("resnet50", *MULTI["resnet50"], *lists, *sizes, *weights)
+    sampler = network.build_train_sampler(cfg, images, Runtime())
+    assert sampler.positives.tolist() == [1, 2, 1, 1, 0]
+
+
+TOY = {
+    "tsm": ["model.first_width=8", "data.segments=2", "data.crop=32", "data.resize=40"],
+    "x3d": ["data.scales=[32,36]", "data.frames=4", "data.crop=32", "model.depth_factor=0.4"],
+    "resnet50": ["data.crop=64", "data.resize=64", "model.arch=resnet18", "model.first_width=8"],
+}
+WEIGHTS = (0.5, 3.0, 1.0, 2.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("network", NETWORKS)
+def test_loss_gradients_and_five_updates_are_those_of_a_torch_twin(network, tmp_path):
+    torch = pytest.importorskip("torch")
+    cfg = load_smoke_config(network, *MULTI[network], *TOY[network], "model.num_classes=4",
+                            *([] if network == "resnet50" else ["model.dropout=0",
+                            "data.swap_labels=[]"]))  # fmt: skip
+    ours = find_network(network)
+    arguments = cfg.model_arguments()
+    twin = importlib.import_module(f"benchmarks.torch.{network}").build_network(**arguments)
+    randomize_weights(torch, twin)
+
+    def convert_arrays(arrays: dict) -> dict:
+        state = {name: torch.as_tensor(value) for name, value in arrays.items()}
+        torch.save(state, tmp_path / "twin.pth")
+        return convert(read_source(tmp_path / "twin.pth").arrays, shapes, ours).arrays
+
+    net = ours.build_model(**arguments).set_train(True)
+    shapes = golden.get_shapes(net)
+    golden.set_weights(net, convert_arrays(twin.state_dict()))
+    rng = np.random.RandomState(0)
+    clips = rng.randint(0, 256, (4, *ours.get_input_shape(cfg))).astype(np.uint8)
+    targets = (rng.rand(4, 4) < 0.4).astype(np.float32)
+    weights = net.trainable_params()
+    groups = [{"params": weights, "lr": np.full(golden.UPDATES, 0.01), "weight_decay": 0.0}]
+    loss = choose_loss(cfg, WEIGHTS, lambda _: None)
+    step = golden.build_train_step(net, loss, optimizers.SGD(weights, groups, 0.9))
+    inputs = (Tensor(clips), Tensor(targets))
+
+    twin.train()
+    torch_loss = torch.nn.BCEWithLogitsLoss(pos_weight=torch.tensor(WEIGHTS))
+    optimizer = torch.optim.SGD(twin.parameters(), lr=0.01, momentum=0.9)
+    for update in range(golden.UPDATES):
+        if update == 0:
+            statistics = {k: v.asnumpy().copy() for k, v in step.state().items() if "moving_" in k}
+            value, _, grads = step.backward(*inputs)
+            for name, before in statistics.items():
+                step.state()[name].set_data(Tensor(before))
+        optimizer.zero_grad()
+        expected = torch_loss(twin(torch.from_numpy(clips)), torch.from_numpy(targets))
+        expected.backward()
+        if update == 0:
+            np.testing.assert_allclose(float(value), expected.item(), rtol=1e-5)
+            blank = {k: torch.zeros_like(v) for k, v in twin.state_dict().items()}
+            blank.update((k, p.grad) for k, p in twin.named_parameters())
+            theirs = convert_arrays(blank)
+            for weight, grad in zip(weights, grads):
+                error = golden.relative_error(grad.asnumpy(), theirs[weight.name])
+                assert error < 2e-3 or np.abs(theirs[weight.name]).max() < 1e-6, weight.name
+        outputs = step(*inputs).asnumpy()
+        np.testing.assert_allclose(outputs[0], expected.item(), rtol=1e-3)
+        optimizer.step()
+    theirs = convert_arrays(twin.state_dict())
+    for name, parameter in golden.weights_of(net).items():
+        assert golden.relative_error(parameter.asnumpy(), theirs[name]) < 2e-3, name
+    twin.eval()
+    net.set_train(False)
+    with torch.no_grad():
+        expected = twin(torch.from_numpy(clips)).numpy()
+    ours_scores = golden.compute_scores(net, Tensor(clips))
+    np.testing.assert_allclose(ours_scores, expected, atol=5e-3 * np.ptp(expected))
+
+
+@pytest.mark.slow
+def test_training_evaluation_prediction_and_fusion_of_several_labels(
+    multi_args, run_here, data_root, tmp_path
+):
+    run = tmp_path / "run"
+    settings = ["--train.class_weights=balanced", "--run.eval_every=1", "--run.keep_best=map"]
+    done = run_here("tsm/train.py", *multi_args, *settings, f"--run.out={run}")
+    result = read_result(done)
+    assert "train.class_weights balanced: 1 to 7" in done.stderr
+    best = json.loads((run / "best.json").read_text())["validation"]
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    maps = [line["map"] for line in lines if "map" in line]
+    assert (len(maps), best["map"], result["validation_map"]) == (2, max(maps), maps[-1])
+
+    checkpoint = ["--checkpoint_path", run / "best.ckpt"]
+    report = tmp_path / "report"
+    metrics = read_result(run_here("tsm/eval.py", *multi_args, *checkpoint, "--report", report))
+    assert (metrics["videos"], metrics["classes"]) == (8, 4)
+    table = list(csv.DictReader((report / "scores.csv").open()))
+    scores = np.array([[float(line[f"{k} {name}"]) for k, name in enumerate(NAMES)]
+                       for line in table])  # fmt: skip
+    sets = [set(line["labels"].split(",")) for line in table]
+    targets = np.array([[str(k) in labels for k in range(4)] for labels in sets])
+    assert {"-"} in sets
+    precisions = []
+    for column, positive in zip(scores.T, targets.T):
+        ranks = [(column >= column[k]).sum() for k in np.flatnonzero(positive)]
+        hits = [(column[positive] >= column[k]).sum() for k in np.flatnonzero(positive)]
+        precisions.append(np.mean(np.array(hits) / np.array(ranks)))
+    assert metrics["map"] == pytest.approx(np.mean(precisions), abs=1e-6)
+    expected = -np.log(np.where(targets, scores, 1 - scores)).mean()
+    assert metrics["loss"] == pytest.approx(expected, abs=1e-4)
+
+    words = [*multi_args, *checkpoint, data_root / table[0]["path"], "--threshold=0.01"]
+    out = read_result(run_here("scripts/predict.py", *words, "--out", tmp_path / "predictions"))
+    (record,) = out["predictions"]
+    for entry in record["top"]:
+        column = f"{entry['label']} {entry['name']}"
+        assert entry["probability"] == pytest.approx(float(table[0][column]), abs=1e-5)
+    assert len(record["top"]) == (scores[0] >= 0.01).sum()
+    settings = [word[2:] for word in multi_args if word.startswith("--") and "=" in word]
+    model = api.load(find_smoke_yaml("tsm"), run / "best.ckpt", settings=settings)
+    ranking = model.predict(data_root / table[0]["path"], threshold=0.01)
+    assert [(name, round(probability, 6)) for name, probability in ranking] == [
+        (entry["name"], entry["probability"]) for entry in record["top"]
+    ]
+    assert model.predict(data_root / table[0]["path"], threshold=1)[0][0] == "none"
+
+    for average in ("logarithms", "probabilities"):
+        words = [report, report, "--average", average, "--report", tmp_path / average]
+        fused = read_result(run_here("scripts/analysis/fuse_scores.py", *words))
+        assert fused["map"] == metrics["map"]
+        assert fused["loss"] == pytest.approx(metrics["loss"], abs=1e-4)
+        again = list(csv.DictReader((tmp_path / average / "scores.csv").open()))
+        assert [line["predicted"] for line in again] == [line["predicted"] for line in table]
+
+
+@pytest.mark.slow
+def test_a_pack_frames_and_features_keep_the_labels(multi_args, run_here, tiny_ckpt, tmp_path):
+    packed = tmp_path / "packed"
+    read_result(run_here("scripts/data/pack_videos.py", *multi_args, "--out", packed))
+    cfg = load_multi_config(multi_args)
+    files = find_network("tsm").list_annotation_files(cfg)
+    originals = [[record.label for record in read_records(file, None)] for file in files]
+    for file, labels in zip(files, originals):
+        assert [record.label for record in read_records(file, packed)] == labels
+    import mindspore.dataset as ds
+
+    index = next(packed.rglob("*.db"))
+    rows = ds.MindDataset(str(index.with_suffix("")), columns_list=["label"], shuffle=False)
+    for row in rows.create_tuple_iterator(num_epochs=1, output_numpy=True):
+        assert str(row[0]) in {format_label(label) for label in originals[0]}
+
+    frames = tmp_path / "frames"
+    result = read_result(run_here("scripts/data/extract_frames.py", *multi_args, "--out", frames))
+    folders = load_multi_config(multi_args, f"data.root={frames}", "data.source=frames",
+                                f"data.train_list={result['lists'][0]}")  # fmt: skip
+    records = find_network("tsm").read_records(folders, "train")
+    assert [record.label for record in records] == originals[0]
+
+    weights = tmp_path / "weights.ckpt"
+    save_random_weights(cfg, weights, "tsm")
+    words = [*multi_args, "--checkpoint_path", weights, files[1].path, "--per", "video"]
+    run_here("scripts/extract_features.py", *words, "--out", tmp_path / "features")
+    with (tmp_path / "features/index.csv").open() as file:
+        labels = [line["label"] for line in csv.DictReader(file)]
+    assert labels == [format_label(label) for label in originals[1]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("network", ["x3d", "resnet50"])
+def test_the_other_networks_train_and_evaluate_with_several_labels(
+    network, data_root, multi_args, run_here, tmp_path
+):
+    """X3D through the inference engine too, whose file has the sigmoid."""
+    lists = Path(next(w.split("=")[1] for w in multi_args if "test_list" in w)).parent
+    settings = [*MULTI[network], *TOY[network], "model.num_classes=4", "data.batch=4"]
+    if network == "resnet50":
+        for k in range(8):
+            pixels = np.random.RandomState(k).randint(0, 256, (70, 80, 3)).astype(np.uint8)
+            Image.fromarray(pixels).save(tmp_path / f"{k}.png")
+        lines = [f"{k}.png {k % 4} {(k + 1) % 4}\n" for k in range(7)]
+        (tmp_path / "list.txt").write_text("".join([*lines, "7.png -\n", "7.png 1\n"]))
+        settings += [f"data.root={tmp_path}", "data.train=list.txt", "data.test=list.txt"]
+        settings += ["data.policy=none", "data.erase=0"]
+    else:
+        settings += [f"data.root={data_root}", f"data.train_list={lists}/train.txt"]
+        settings += [f"data.test_list={lists}/test.txt", "train.precise_bn=1"]
+        settings += ["data.swap_labels=[[1,2]]"]
+    settings += ["train.epochs=1", "train.warmup_epochs=0", f"run.out={tmp_path / 'run'}"]
+    words = ["--config_path", find_smoke_yaml(network), *(f"--{setting}" for setting in settings)]
+    result = read_result(run_here(f"{network}/train.py", *words, "--run.device=CPU"))
+    command = [*words, "--checkpoint_path", result["checkpoint"], "--run.device=CPU"]
+    maps = [
+        read_result(run_here(f"{network}/eval.py", *command, f"--run.engine={engine}"))
+        for engine in ("mindspore", "auto")
+    ]
+    assert maps[0]["map"] > 0
+    assert maps[0]["loss"] == pytest.approx(maps[1]["loss"], abs=1e-4)

@@ -1,0 +1,145 @@
+"""The report of an evaluation of samples with several labels: tables and plots.
+
+`scores.csv` has a line for every video of the list, as that of `utils.evaluate.report`; a label
+counts as predicted from the probability THRESHOLD on.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from utils.data.annotation_file import format_label
+from utils.evaluate.report import (
+    WORST_CLASSES,
+    Samples,
+    divide,
+    list_worst_samples,
+    read_samples,
+    write_csv,
+)
+from utils.evaluate.report_page import SHOWN, Entry, describe_report, write_index
+from utils.evaluate.several_labels import (
+    THRESHOLD,
+    compute_average_precisions,
+    compute_binary_losses,
+    encode_label_sets,
+    list_label_sets,
+    sigmoid,
+)
+from utils.files import report_write_errors, write_text
+
+LABEL_COLUMNS = ("path", "labels", "predicted", "correct")  # of scores.csv, before the classes
+WRONG_COLUMNS = ("path", "labels", "predicted", "missed", "extra", "loss")
+# The report of samples with one label has these files too.
+OTHER_FILES = ("confusion.csv", "confusion.png", "confused_pairs.csv", "wrong.png")
+OTHER_FILES += ("calibration.csv", "calibration.png")
+
+
+def write_label_report(
+    folder: Path, samples: Samples, rows: np.ndarray, raw_scores: bool, result: dict
+) -> dict:
+    """Writes all files; returns what its page shows. `rows` are those of `metrics.ScoreTable`.
+
+    Raises ValueError if the folder cannot be written.
+    """
+    count = len(samples.classes)
+    readable = rows[:, -1] > 0
+    probabilities = sigmoid(rows[:, :count]) if raw_scores else rows[:, :count].astype(np.float64)
+    targets = encode_label_sets(samples.labels, count)
+    losses = compute_binary_losses(rows[:, :count], targets, raw_scores).mean(1)
+    names = [f"{k} {name}".strip() for k, name in enumerate(samples.classes)]
+    scores = list_scores(samples, probabilities, readable)
+    write_csv(folder / "scores.csv", [*LABEL_COLUMNS, *names], scores)
+    classes = list_classes(samples.classes, probabilities[readable], targets[readable])
+    write_csv(folder / "classes.csv", list(classes[0]), (row.values() for row in classes))
+    is_wrong = readable & ((probabilities >= THRESHOLD) != targets).any(1)
+    order = [k for k in np.argsort(-losses, kind="stable").tolist() if readable[k]]
+    worst = [k for k in order if is_wrong[k]]
+    hits = [k for k in order if not is_wrong[k]][:SHOWN]
+    wrong = [[*make_wrong_row(samples, k, probabilities[k]), f"{losses[k]:.6g}"] for k in worst]
+    write_csv(folder / "wrong.csv", WRONG_COLUMNS, wrong)
+    with_videos = [row for row in classes if row["videos"]]
+    lowest = sorted(with_videos, key=lambda row: row["average_precision"])[:WORST_CLASSES]
+    with report_write_errors(folder, "--report"):
+        for name in OTHER_FILES:
+            (folder / name).unlink(missing_ok=True)
+        report = {**result, "threshold": THRESHOLD, "worst_classes": lowest}
+        write_text(folder / "report.json", json.dumps(report, indent=1) + "\n")
+
+    from utils.evaluate import report_plots  # matplotlib is imported only for a report
+
+    bars = [(names[row["class"]], row["average_precision"], None, None) for row in with_videos]
+    if bars:
+        report_plots.draw_class_accuracy(folder / "classes.png", bars, "average precision")
+    predicted = dict(zip(worst, list_label_sets(probabilities[worst] >= THRESHOLD)))
+    mistakes = [Entry(k, true=samples.labels[k], other=predicted[k]) for k in worst]
+    correct = [Entry(k, true=samples.labels[k], other=None) for k in hits]
+    frames = read_samples(samples, mistakes, correct)
+    captions = [(k, *row[:3]) for k, row in zip(worst, wrong)]
+    pictures = list_worst_samples(frames, captions)
+    if pictures:
+        report_plots.draw_wrong(folder / "wrong.png", pictures)
+    page = describe_report(
+        folder,
+        samples=samples,
+        result=result,
+        classes=classes,
+        mistakes=mistakes,
+        hits=correct,
+        frames=frames,
+    )
+    write_index(folder, {"": page})
+    return page
+
+
+def list_scores(
+    samples: Samples, probabilities: np.ndarray, readable: np.ndarray
+) -> Iterator[list]:
+    """A row of `scores.csv` for every sample."""
+    predicted = list_label_sets(probabilities >= THRESHOLD)
+    for k, (path, labels) in enumerate(zip(samples.paths, samples.labels)):
+        if readable[k]:
+            texts = [f"{probability:.9g}" for probability in probabilities[k].tolist()]
+            correct = int(predicted[k] == labels)
+            yield [path, format_label(labels), format_label(predicted[k]), correct, *texts]
+        else:
+            yield [path, format_label(labels), "unreadable", *[""] * (1 + probabilities.shape[1])]
+
+
+def list_classes(
+    names: Sequence[str], probabilities: np.ndarray, targets: np.ndarray
+) -> list[dict]:
+    """A row for every class; values are None if their denominator is zero.
+
+    `predicted` are the videos with THRESHOLD or more; precision, recall and F1 are of these.
+    """
+    precisions = compute_average_precisions(probabilities, targets)
+    predicted = probabilities >= THRESHOLD
+    hits = (predicted & targets).sum(0)
+    rows = []
+    for k, name in enumerate(names):
+        videos = int(targets[:, k].sum())
+        positives = int(predicted[:, k].sum())
+        rows.append(
+            {
+                "class": k,
+                "name": name,
+                "videos": videos,
+                "average_precision": round(float(precisions[k]), 6) if videos else None,
+                "predicted": positives,
+                "precision": divide(hits[k], positives),
+                "recall": divide(hits[k], videos),
+                "f1": divide(2 * hits[k], positives + videos),
+            }
+        )
+    return rows
+
+
+def make_wrong_row(samples: Samples, number: int, probabilities: np.ndarray) -> list:
+    """The row of `wrong.csv` of a sample, without its loss."""
+    labels = set(samples.labels[number])
+    predicted = set(np.flatnonzero(probabilities >= THRESHOLD).tolist())
+    sets = (labels, predicted, labels - predicted, predicted - labels)
+    return [samples.paths[number], *(format_label(tuple(sorted(part))) for part in sets)]

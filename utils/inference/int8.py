@@ -1,0 +1,137 @@
+"""int8: the network in an ONNX file, quantised by NNCF and calibrated by clips of a list.
+
+The cache of exported networks also keeps these files. The name of one is a checksum of the ONNX
+file, the version of NNCF, the names of the videos and the first clip: all that decides the numbers.
+"""
+
+import contextlib
+import functools
+import hashlib
+import io
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, Optional
+
+import numpy as np
+
+from utils.config import NetworkConfig, get_cache_folder
+from utils.data.annotation_file import name_record
+from utils.evaluate.predict import read_windows, split_into_windows
+from utils.files import compute_sha256, report_write_errors, wait_for_lock
+from utils.inference.cache import LONGEST_WAIT, delete_old_files, is_sound
+from utils.inference.exported_file import shorten_error
+from utils.inference.onnx import NNCF
+from utils.log import log
+from utils.runtime import uncapped_instruction_set
+from utils.video.reader import VideoError
+from utils.weights.model_checksum import append_checksum
+
+if TYPE_CHECKING:
+    from utils.networks import Network
+
+Normalize = Optional[Callable[[np.ndarray], np.ndarray]]
+
+
+def find_int8(
+    network: "Network", cfg: NetworkConfig, path: Path, normalize: Normalize = None
+) -> Path:
+    """The int8 file of an ONNX file: that in the cache, or a new one.
+
+    `normalize` computes what the network takes from uint8 clips. Raises ValueError for bad lines of
+    the list, if none of its videos can be read, or if NNCF cannot quantise the network.
+    """
+    records = choose_records(network.read_records(cfg, cfg.run.calibration), cfg)
+    clips = read_clips(network, cfg, records)
+    first = next(clips, None)
+    if first is None:
+        raise ValueError(f"run.calibration {cfg.run.calibration}: no video of the list can be read")
+    names = [name_record(record) for record in records]
+    content = repr((NNCF, compute_sha256(path), names, hashlib.sha256(first.tobytes()).hexdigest()))
+    key = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+    file = get_cache_folder() / "onnx" / f"{key}-openvino-int8.npz"
+    with report_write_errors(file.parent, "the cache of exported networks"):
+        if not is_sound(file):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            line = "waiting for another process, which quantises a network ..."
+            waiting = functools.partial(log.info, line)
+            with wait_for_lock(file.parent, waiting, LONGEST_WAIT):  # of several ranks, one does it
+                if not is_sound(file):
+                    log.info("quantising the network by %d clips, once ...", len(records))
+                    write_model(quantize(path, [first, *clips], normalize), file)
+                    delete_old_files(file.parent)
+    with contextlib.suppress(OSError):  # the cache may be read-only
+        os.utime(file)
+    return file
+
+
+def choose_records(records: Sequence[Any], cfg: NetworkConfig) -> list[Any]:
+    """`run.calibration_clips` of the records, at equal distances: many lists are in class order."""
+    count = min(cfg.run.calibration_clips, len(records))
+    return [records[int(k)] for k in np.linspace(0, len(records) - 1, count)]
+
+
+def read_clips(network: "Network", cfg: NetworkConfig, records: list[Any]) -> Iterator[np.ndarray]:
+    """A test view uint8 of each video, one after the other; unreadable videos are left out."""
+    heads = network.build_heads(cfg)
+    for number, record in enumerate(records):
+        head = heads[record.dataset_index]
+        try:
+            with network.open_record(cfg, record) as reader:
+                windows = split_into_windows(reader, 0.0)
+                ((_, (views,)),) = read_windows(reader, windows, [head])
+        except VideoError as error:
+            log.warning("run.calibration: %s", error)
+        else:
+            yield np.ascontiguousarray(views[number % len(views)])
+
+
+def quantize(path: Path, clips: list[np.ndarray], normalize: Normalize) -> Any:
+    """The OpenVINO model of an ONNX file with convolutions and matrix products in int8."""
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+
+    def prepare(clip: np.ndarray) -> np.ndarray:
+        batch = np.repeat(clip[None], size, axis=0)
+        return batch if normalize is None else normalize(batch)
+
+    # NNCF draws progress bars on stdout.
+    with uncapped_instruction_set(), contextlib.redirect_stdout(io.StringIO()):
+        import nncf
+        import openvino
+        from openvino.passes import ConstantFolding, Manager
+
+        nncf.set_log_level(logging.ERROR)
+        model = openvino.Core().read_model(str(path))
+        batch = model.input(0).partial_shape[0]
+        size = batch.get_length() if batch.is_static else 1
+        passes = Manager()
+        passes.register_pass(ConstantFolding())  # NNCF does not see weights behind a Reshape
+        passes.run_passes(model)
+        is_transformer = any(node.get_type_name() == "MVN" for node in model.get_ops())
+        try:
+            return nncf.quantize(
+                model,
+                nncf.Dataset(clips, prepare),
+                preset=nncf.QuantizationPreset.MIXED,
+                subset_size=len(clips),
+                model_type=nncf.ModelType.TRANSFORMER if is_transformer else None,
+            )
+        except Exception as error:  # noqa: BLE001 NNCF raises several kinds
+            raise ValueError(f"NNCF cannot quantise {path}: {shorten_error(error)}") from None
+
+
+def write_model(model: Any, file: Path) -> None:
+    """Writes an OpenVINO model, in two arrays of bytes, with a checksum."""
+    import openvino
+
+    with tempfile.TemporaryDirectory(dir=file.parent, prefix=".", suffix=".onnx.tmp") as folder:
+        xml = Path(folder) / "net.xml"
+        openvino.save_model(model, str(xml), compress_to_fp16=False)
+        arrays = {"xml": xml, "weights": xml.with_suffix(".bin")}
+        scratch = Path(folder) / file.name
+        np.savez(scratch, **{name: np.fromfile(part, np.uint8) for name, part in arrays.items()})
+        append_checksum(scratch)
+        os.replace(scratch, file)
