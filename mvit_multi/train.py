@@ -2,7 +2,7 @@
 
     python mvit_multi/train.py --config_path mvit_multi/configs/mvit_multi_smoke.yaml [--train.lr=1]
 
-The last line of stdout is one JSON object: checkpoint, epochs, steps, loss, top1,
+The last line of stdout is one JSON object: checkpoint, complete, epochs, steps, loss, top1,
 validation_loss, validation_top1, best_epoch (null without validations), clips_per_second
 (here videos, with data.repeated_aug clips each), compile_seconds.
 """

@@ -8,7 +8,7 @@ images and for the padding of the last batch.
 
 import functools
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Union
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from resnet50.mixup import draw_partners
 from resnet50.readers import ChosenImages, ImageRecord, Images, read_images
 from resnet50.transforms import make_test_view, make_train_view
 from utils.data.annotation_file import Label
-from utils.data.classes import count_labels, log_balance, take_fraction
+from utils.data.classes import choose_fraction, choose_order, count_labels
 from utils.data.rows import EvalRows, TrainRows
 from utils.data.sampler import TrainSampler
 from utils.runtime import Runtime
@@ -33,7 +33,9 @@ def read_records(cfg: Config, split: str) -> Images:
     )
     if split != "train" or cfg.data.fraction == 1:
         return images
-    return ChosenImages(images, take_fraction(list_classes(images), cfg.data, cfg.run.seed))
+    return ChosenImages(
+        images, choose_fraction(list_classes(images), cfg.data.fraction, cfg.run.seed)
+    )
 
 
 def list_classes(images: Images) -> np.ndarray:
@@ -44,19 +46,9 @@ def list_classes(images: Images) -> np.ndarray:
 
 
 def build_train_sampler(cfg: Config, records: Images, rt: Runtime) -> TrainSampler:
-    order: dict[str, Any] = {
-        "batch": cfg.data.batch,
-        "rank": rt.rank,
-        "size": rt.size,
-        "seed": rt.seed,
-        "balance": cfg.data.balance,
-    }
-    if cfg.data.balance != "none" or cfg.train.class_weights == "balanced":
-        order["classes"] = list_classes(records)
+    order = choose_order(cfg, rt, lambda: list_classes(records))
     if cfg.has_several_labels and cfg.train.class_weights == "balanced":
         order["positives"] = count_labels(records.labels, cfg.model.num_classes)
-    if cfg.data.balance != "none":
-        log_balance(order["classes"], cfg.data.balance)
     if cfg.data.repeats == 1:
         return TrainSampler(len(records), **order)
     return RepeatingSampler(len(records), **order, copies=cfg.data.repeats)

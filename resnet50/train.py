@@ -2,7 +2,7 @@
 
     python resnet50/train.py --config_path resnet50/configs/resnet50_smoke.yaml [--train.lr=1 ...]
 
-The last line of stdout is one JSON object: checkpoint, epochs, steps, loss, top1,
+The last line of stdout is one JSON object: checkpoint, complete, epochs, steps, loss, top1,
 validation_loss, validation_top1, best_epoch (null without validations), clips_per_second
 (images here), compile_seconds.
 """

@@ -4,9 +4,9 @@
         [--group PATTERN] [--section.key=value ...]
 
 VIDEOS has a folder for each class, VIDEOS/CLASS/VIDEO; for recipes of resnet50 images. With
-`--checkpoint`, a converted checkpoint, the training starts from its weights with a new classifier,
-and on a CPU trains only that; without, it starts from random weights. `--group` is that of
-make_lists.py.
+`--checkpoint`, a converted checkpoint or the name of published weights (docs/weights.md), the
+training starts from these with a new classifier, and on a CPU trains only that; without, it starts
+from random weights. `--group` is that of make_lists.py.
 
 The command runs other commands of the zoo and prints each: make_lists.py, check_videos.py,
 pack_videos.py if that pays, train.py, eval.py, plot_training.py. Before the training it writes
@@ -58,13 +58,14 @@ from utils.config import (
 from utils.files import lock_folder, report_write_errors, write_text
 from utils.messages import escape_control, is_installed, join_names, print_line
 from utils.networks import Network, find_network, find_network_of_yaml, list_networks
+from utils.weights.published import resolve_checkpoint
 
 TEST = 0.2  # the fractions of a class in the lists of the test and the validation
 VAL = 0.1
 MAX_SHOWN = 5  # names in a message
 SCRATCH = (
     "no --checkpoint: the training starts from random weights, which learn a few simple movements "
-    "and little about real scenes; convert_checkpoint.py converts published weights"
+    "and little about real scenes; docs/weights.md names published weights"
 )
 
 
@@ -73,19 +74,19 @@ def main(
     videos: Path,
     *,
     recipe: str,
-    checkpoint: Optional[Path] = None,
+    checkpoint: str = "",
     out: Optional[Path] = None,
     group: str = "",
 ) -> Optional[int]:
     yaml = find_recipe(recipe)
     network = find_network_of_yaml(yaml)
     videos = videos.resolve()
-    largest = check_videos(videos, network, group)
+    check_videos(videos, network, group)
     folder = (out or get_base_folder() / "out" / f"{videos.name}_{yaml.stem}").resolve()
-    start = None
-    fitting = 0
-    if not (folder / "finetune.yaml").exists():
-        start = load_start(yaml, settings, checkpoint)
+    is_new = not (folder / "finetune.yaml").exists()
+    weights = Path(resolve_checkpoint(checkpoint)).resolve() if checkpoint else None
+    if is_new:
+        start = load_start(yaml, settings, weights)
         fitting = inspect_network(start)
     with report_write_errors(folder, "--out"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -93,31 +94,23 @@ def main(
     if lock is None:
         raise ValueError(f"--out: {folder} is in use by another run; choose another one")
     journey = Journey(folder, network)
-    weights = str(checkpoint.resolve()) if checkpoint else None
-    origin = {"videos": str(videos), "recipe": yaml.stem, "checkpoint": weights, "group": group}
-    journey.check_origin(origin)
-    if not start:
+    origin = {"videos": str(videos), "recipe": yaml.stem, "group": group}
+    journey.check_origin({**origin, "checkpoint": str(weights) if weights else None})
+    if not is_new:
         check_unused(journey, settings)
-    counts = journey.make_lists(videos, group, val=VAL if largest > 2 else 0.0)
-    if start:
-        write_new_config(journey.config, start=start, videos=videos, counts=counts, fitting=fitting)
-    else:
         print_line(f"using {journey.config} as it is; delete it to have it written again")
+    counts = journey.make_lists(videos, group)
+    if is_new:
+        write_new_config(journey.config, start=start, videos=videos, counts=counts, fitting=fitting)
     return journey.run(load_config(network.config, journey.config), counts["classes"])
 
 
-def check_videos(videos: Path, network: Network, group: str) -> int:
-    """The number of videos of the largest class.
-
-    Raises ValueError if the folder is no data set, or a class has only one video.
-    """
+def check_videos(videos: Path, network: Network, group: str) -> None:
+    """Raises ValueError if the folder is no data set, or a class has only one video."""
     if not videos.is_dir():
         raise ValueError(f"VIDEOS: {videos} is not a folder")
     suffixes = IMAGE_SUFFIXES if choose_list_names(network) == "images" else SUFFIXES
-    try:
-        folders = scan_class_folders(videos, suffixes, with_twins=False)
-    except ValueError as error:
-        raise ValueError(str(error).replace("--videos", "VIDEOS", 1)) from None
+    folders = scan_class_folders(videos, suffixes, with_twins=False)
     single = [name for name, files in folders.classes.items() if len(files) == 1]
     if single:
         raise ValueError(
@@ -126,7 +119,6 @@ def check_videos(videos: Path, network: Network, group: str) -> int:
         )
     if group:
         find_sources(folders, group)
-    return max(map(len, folders.classes.values()))
 
 
 def write_new_config(
@@ -136,29 +128,26 @@ def write_new_config(
     names = (path.parent / "lists" / "labels.txt").read_text(encoding="utf-8").splitlines()
     files = [file for file in videos.glob("*/**/*") if file.is_file()]
     size = sum(file.stat().st_size for file in files) / len(files)
-    write_config_file(
+    cfg = write_config_file(
         path,
         start=start,
         videos=videos,
         names=names,
-        counts=VideoCounts(counts["train"], counts.get("val", 0), size),
+        counts=VideoCounts(counts["train"], counts["val"], size),
         fitting=fitting,
     )
-    cfg = load_config(start.network.config, path)
     if not start.checkpoint:
         print_line(SCRATCH)
-    if not counts.get("val"):
+    if not counts["val"]:
         print_line(
             "no class has a third video for a validation list: validations use the test list"
         )
     frozen = f", train.freeze {cfg.train.freeze}" if cfg.train.freeze else ""
-    memory = f"{fitting} fit, by the estimate of a full training step"
-    if cfg.run.device != "CPU":
-        memory = f"{fitting} is the recipe's"
+    memory = "by the estimate of a training step" if cfg.run.device == "CPU" else "as in the recipe"
     print_line(
         f"wrote {path}, which is yours to change: {cfg.run.device}, {len(names)} classes, "
-        f"{counts['train']} training videos, data.batch {cfg.data.batch} ({memory}), "
-        f"{cfg.train.epochs} epochs, train.lr {cfg.train.lr:g}{frozen}"
+        f"{counts['train']} training videos, data.batch {cfg.data.batch} ({fitting} fit, {memory}),"
+        f" {cfg.train.epochs} epochs, train.lr {cfg.train.lr:g}{frozen}"
     )
 
 
@@ -200,10 +189,9 @@ class Journey:
                 )
         self.state["origin"] = origin
 
-    def make_lists(self, videos: Path, group: str, val: float) -> dict[str, Any]:
+    def make_lists(self, videos: Path, group: str) -> dict[str, Any]:
         command = ["scripts/data/make_lists.py", "--videos", videos, "--out", self.folder / "lists"]
-        command += ["--names", choose_list_names(self.network), "--test", TEST]
-        command += ["--val", val] if val else []
+        command += ["--names", choose_list_names(self.network), "--test", TEST, "--val", VAL]
         command += ["--group", group] if group else []
         return self.do("make the lists", command, self.folder / "lists" / "labels.txt", text="")
 
@@ -223,8 +211,9 @@ class Journey:
                 self.do("pack the videos", command, packed)
         run = cfg.run.out
         trained = self.do("train", [f"{self.network.name}/train.py", *own], run / "best.ckpt")
-        if trained["epochs"] < cfg.train.epochs and not cfg.run.patience:
-            self.forget("train")
+        if not trained["complete"]:
+            del self.state["done"]["train"]
+            self.write_state()
             print_line(f"stopped after {trained['epochs']} epochs; the same command continues")
             return 1
         best = ["--checkpoint_path", run / "best.ckpt"]
@@ -268,10 +257,6 @@ class Journey:
         self.state["done"][title] = {"key": key, "result": done}
         self.write_state()
         return done
-
-    def forget(self, title: str) -> None:
-        del self.state["done"][title]
-        self.write_state()
 
     def write_state(self) -> None:
         with report_write_errors(self.state_file, "--out"):
@@ -323,12 +308,6 @@ def run_command(words: Sequence[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    cli.run_with_settings(
-        main,
-        __doc__,
-        settings=[
-            name
-            for network in list_networks()
-            for name in list_settings(find_network(network).config)
-        ],
-    )
+    configs = [find_network(name).config for name in list_networks()]
+    names = [name for config in configs for name in list_settings(config)]
+    cli.run_command(main, __doc__, watch_signals=False, settings=names)

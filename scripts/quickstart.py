@@ -96,12 +96,19 @@ def print_step(line: str) -> None:
     print(f"== {line}", file=sys.stderr, flush=True)
 
 
+def format_accuracy(result: dict, name: str) -> str:
+    low = result[f"{name}_low"]
+    return f"{result[name]:.1%} ({100 * low:.1f} to {100 * result[f'{name}_high']:.1f})"
+
+
 def format_table(results: dict, seconds: float) -> str:
-    rows = [f"{'network':<8}{'top-1':>8}{'top-5':>8}{'videos':>8}{'views':>7}{'train s':>9}"]
+    columns = "".join(f"{name + ', 95 % interval':>27}" for name in ("top-1", "top-5"))
+    rows = [f"{'network':<8}{columns}{'videos':>8}{'views':>7}{'train s':>9}"]
     for name, result in results.items():
+        accuracies = "".join(f"{format_accuracy(result, key):>27}" for key in ("top1", "top5"))
         rows.append(
-            f"{name:<8}{result['top1']:>8.1%}{result['top5']:>8.1%}{result['videos']:>8}"
-            f"{result['views']:>7}{result['train_seconds']:>9.0f}"
+            f"{name:<8}{accuracies}{result['videos']:>8}{result['views']:>7}"
+            f"{result['train_seconds']:>9.0f}"
         )
     rows.append(
         f"Training and evaluation took {seconds:.0f} s. Both networks have the same layers and"

@@ -35,7 +35,7 @@ class FileModel(Model):
     """Heads of a test with a scorer, for video files."""
 
     def __init__(self, scorer: Scorer, heads: list[Head]):
-        super().__init__(None, cfg=None, scorer=scorer, heads=heads)
+        super().__init__(None, cfg=load_smoke_config("tsm"), scorer=scorer, heads=heads)
 
     def open(self, source: str, fps: float = 0.0) -> FrameReader:
         return open_video(source)

@@ -33,6 +33,7 @@ from tests.helpers import (
 from utils.api import find_recipe
 from utils.config import ROOT, load_config
 from utils.networks import find_network
+from utils.weights import published
 
 SCRIPT = "scripts/finetune.py"
 RECIPES = {
@@ -134,7 +135,7 @@ def empty(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "arguments", "message"),
     [
-        (empty, [], "VIDEOS: {} has 0 class folders with videos"),
+        (empty, [], "{} has 0 class folders with videos"),
         (lambda f: [shutil.rmtree(f / name) for name in ("up", "left")], [], "has 1 class folders"),
         (leave_one_video, [], "VIDEOS: classes with one video: up; a class needs two"),
         (lambda f: shutil.rmtree(f), [], "VIDEOS: {} is not a folder"),
@@ -173,7 +174,21 @@ def test_a_checkpoint_of_another_network_is_refused(tmp_path):
     with pytest.raises(ValueError, match="w.ckpt does not fit this network"):
         inspect_network(start)
     own = load_start(find_smoke_yaml("tsm"), tiny, weights)
-    assert inspect_network(own) > 16
+    assert own.freeze == "backbone"
+    assert inspect_network(own) > 2 * inspect_network(own._replace(checkpoint=None)) > 32
+
+
+def test_the_checkpoint_may_be_the_name_of_published_weights(
+    videos, run_here, tmp_path, monkeypatch
+):
+    names = []
+    file = tmp_path / "w.ckpt"
+    monkeypatch.setattr(published, "prepare", lambda name: names.append(name) or file)
+    write_config(tmp_path, "tsm")
+    command = [SCRIPT, videos, "--recipe=tsm_r50_k400_8f", f"--out={tmp_path}"]
+    done = run_here(*command, "--checkpoint=tsm_r50_k400_8f", "--train.lr=3")
+    assert_one_line_error(done, "--train.lr=3: ")
+    assert names == ["tsm_r50_k400_8f"]
 
 
 @pytest.fixture
@@ -259,12 +274,11 @@ def test_a_signal_is_passed_on_to_the_command(tmp_path):
 
 
 def test_a_training_that_was_stopped_is_not_evaluated(tmp_path, monkeypatch, capsys):
-    """The next run of the command trains on."""
+    """The next run of the command trains on. With `run.patience` it could have ended by itself."""
     commands = []
-    monkeypatch.setattr(
-        finetune, "run_command", lambda words: commands.append(words[0]) or {"epochs": 2.5}
-    )
-    cfg = write_config(tmp_path, "resnet50")
+    result = {"epochs": 2.5, "complete": False}
+    monkeypatch.setattr(finetune, "run_command", lambda words: commands.append(words[0]) or result)
+    cfg = write_config(tmp_path, "resnet50", "run.patience=3")
     journey = finetune.Journey(tmp_path, find_network("resnet50"))
     assert journey.run(cfg, 3) == 1
     assert "stopped after 2.5 epochs; the same command continues" in capsys.readouterr().err

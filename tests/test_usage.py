@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import zoo
+from scripts import quickstart, zoo
 from scripts.zoo import COMMANDS
 from tests.helpers import (
     assert_one_line_error,
@@ -322,3 +322,10 @@ def test_an_invalid_number_of_devices_is_reported_in_one_line(devices):
     done = run_script("scripts/run_distribute_train.sh", *arguments, environment=environment)
     assert done.returncode == 2
     assert done.stderr == f"DEVICES must be an integer above 0, not {devices}\n"
+
+
+def test_the_table_of_the_quickstart_has_the_intervals_of_its_accuracies():
+    result = {"videos": 128, "views": "2x3", "train_seconds": 60.0}
+    for name, value in {"top1": 0.992, "top5": 1.0}.items():
+        result.update({name: value, f"{name}_low": value - 0.03, f"{name}_high": 1.0})
+    assert "99.2% (96.2 to 100.0)" in quickstart.format_table({"TSM": result}, 90.0)

@@ -7,17 +7,19 @@ checkpoint to another inference engine.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
 from utils import runtime
-from utils.messages import LINE, check_choice, format_value, shorten_errors
+from utils.messages import LINE, check_choice, format_line, format_value
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,6 +39,19 @@ Ranking = list[tuple[str, float]]  # the best classes and their probabilities
 Prediction = Union[Ranking, dict[str, Ranking]]  # of several data sets: {name of the set: ...}
 Settings = Union[Mapping[str, Any], Sequence[str]]
 DEVICES: set[str] = set()  # on which MindSpore computes in this process
+OPTION = re.compile(r"--(?=\w+\.\w|(?:labels|network)\b)")  # of a setting or an argument of `load`
+
+
+@contextlib.contextmanager
+def python_errors() -> Iterator[None]:
+    """Inside, and in functions that this decorates, ValueErrors have one line.
+
+    They name settings and arguments without the dashes of a command line.
+    """
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(OPTION.sub("", format_line(error, LINE))) from None
 
 
 def list_recipes(network: str = "") -> list[str]:
@@ -56,7 +71,7 @@ def find_recipes(network: str = "") -> dict[str, Path]:
     return {path.stem: path for path in files}
 
 
-@shorten_errors(LINE)
+@python_errors()
 def load(
     recipe: AnyPath,
     checkpoint: AnyPath = "",
@@ -77,8 +92,8 @@ def load(
 
     Raises ValueError, also for a second device: MindSpore allows one in a process.
     """
-    from utils.config import load_config, read_yaml
-    from utils.networks import find_network, list_networks
+    from utils.config import load_config
+    from utils.networks import find_network, find_network_of_yaml, list_networks
     from utils.weights.published import find_recipe_of_weights, resolve_checkpoint
 
     overrides = []
@@ -86,18 +101,14 @@ def load(
         checkpoint = os.fspath(recipe)
         recipe, overrides = find_recipe_of_weights(checkpoint)
     path = find_recipe(recipe)
-    read_yaml(path)  # a file that cannot be read is the first error
-    name = network or path.resolve().parent.parent.name
-    if network or name in list_networks():
-        check_choice(name, list_networks(), "network")
-    else:
-        names = ", ".join(list_networks())
-        raise ValueError(f"{path} is in no network's folder; give network=, one of {names}")
+    if network:
+        check_choice(network, list_networks(), "network")
+    chosen = find_network(network) if network else find_network_of_yaml(path)
     overrides += list_overrides(settings)
     overrides += [f"run.device={device}"] if device else []
-    cfg = load_config(find_network(name).config, path, overrides)
+    cfg = load_config(chosen.config, path, overrides)
     checkpoint = resolve_checkpoint(os.fspath(checkpoint))
-    return build_model(find_network(name), cfg=cfg, checkpoint=checkpoint, labels=labels)
+    return build_model(chosen, cfg=cfg, checkpoint=checkpoint, labels=labels)
 
 
 def find_recipe(recipe: AnyPath) -> Path:
@@ -121,19 +132,14 @@ def list_overrides(settings: Settings) -> list[str]:
         )
     if not isinstance(settings, Mapping):
         return list(settings)
-    texts = {
-        name: value if isinstance(value, str) else json.dumps(value, default=str)
+    return [
+        f"{name}={value if isinstance(value, str) else json.dumps(value, default=str)}"
         for name, value in settings.items()
-    }
-    return [f"{name}={text}" for name, text in texts.items()]
+    ]
 
 
-@runtime.guest()
 def build_model(
-    network: Network,
-    cfg: NetworkConfig,
-    checkpoint: AnyPath,
-    labels: AnyPath = "",
+    network: Network, cfg: NetworkConfig, checkpoint: AnyPath, labels: AnyPath = ""
 ) -> Model:
     """The model with the settings `cfg`; else as `load`."""
     from utils.evaluate.predict import assign_class_names
@@ -142,7 +148,8 @@ def build_model(
     heads = network.build_heads(cfg)
     assign_class_names(heads, os.fspath(labels))
     start = functools.cache(lambda: start_device(cfg.run))
-    scorer = load_scorer(network, cfg=cfg, path=os.fspath(checkpoint), start=start)
+    with runtime.guest(cfg.run):
+        scorer = load_scorer(network, cfg=cfg, path=os.fspath(checkpoint), start=start)
     return Model(network, cfg=cfg, scorer=scorer, heads=heads)
 
 
@@ -228,8 +235,12 @@ class Model:
             else:
                 yield path, self.rank(results, top, threshold)
 
-    @shorten_errors(LINE)
-    @runtime.guest()
+    @contextlib.contextmanager
+    def computing(self) -> Iterator[None]:
+        """Inside, MindSpore is a guest of the program, and errors are `python_errors`."""
+        with python_errors(), runtime.guest(self.cfg.run):
+            yield
+
     def scores(self, clips: np.ndarray) -> np.ndarray:
         """float32 (N, classes), what the network computes for clips uint8 (N, ...).
 
@@ -239,7 +250,8 @@ class Model:
         from utils.evaluate.scores import video_scores
 
         clips = self.check_clips(clips)
-        return video_scores(self.scorer, clips[:, None], self.heads[0].clips_per_pass)
+        with self.computing():
+            return video_scores(self.scorer, clips[:, None], self.heads[0].clips_per_pass)
 
     def features(self, source: Source) -> np.ndarray:
         """The input of the classifier, float32: (N, C) for clips uint8 (N, ...) as in `scores`.
@@ -255,12 +267,11 @@ class Model:
             return features.mean(axis=0, dtype=np.float64).astype(np.float32)
         return self.compute_features(self.check_clips(source))
 
-    @shorten_errors(LINE)
-    @runtime.guest()
     def compute_features(self, clips: np.ndarray) -> np.ndarray:
         from utils.evaluate.scores import view_features
 
-        return view_features(self.scorer, clips, self.heads[0].clips_per_pass)
+        with self.computing():
+            return view_features(self.scorer, clips, self.heads[0].clips_per_pass)
 
     def check_clips(self, clips: np.ndarray) -> np.ndarray:
         """The clips; ValueError for an array that does not hold clips uint8 (N, ...)."""
@@ -298,21 +309,17 @@ class Model:
         """The windows of a video, each with the views of each head."""
         from utils.evaluate.predict import read_windows, split_into_windows
 
-        if window is not None and not (isinstance(window, (int, float)) and 0 <= window < math.inf):
-            value = format_value(window)
-            raise ValueError(f"window must be a number of seconds of at least 0, not {value}")
+        check_numbers(window=window)
         with self.open(source, fps) as reader:
             yield from read_windows(reader, split_into_windows(reader, window), self.heads)
 
-    @shorten_errors(LINE)
-    @runtime.guest()
     def score_window(self, window: Window, views: list[np.ndarray]) -> WindowResult:
         from utils.evaluate.predict import WindowResult
 
-        probs = [head.predict_probs(self.scorer, v) for head, v in zip(self.heads, views)]
+        with self.computing():
+            probs = [head.predict_probs(self.scorer, v) for head, v in zip(self.heads, views)]
         return WindowResult(window, views, probs)
 
-    @runtime.guest()
     def stream(
         self,
         source: AnyPath | int,
@@ -342,23 +349,23 @@ class Model:
 
         check_positive_integer(top, "top")
         check_threshold(threshold)
-        for name, value in {"window": window, "step": step, "fps": fps, "retry": retry}.items():
-            if value is not None and not 0 <= value < float("inf"):
-                raise ValueError(f"{name} must be a number of at least 0, not {value}")
+        check_numbers(window=window, step=step, fps=fps, retry=retry)
         opened = self.open_stream(str(source), retry)
-        scorer = self.network.build_live_scorer(
-            self.cfg,
-            scorer=self.scorer,
-            heads=self.heads,
-            timing=Timing(opened, window=window, step=step, fps=fps),
-            load=self.load_cell,
-        )
+        with self.computing():
+            scorer = self.network.build_live_scorer(
+                self.cfg,
+                scorer=self.scorer,
+                heads=self.heads,
+                timing=Timing(opened, window=window, step=step, fps=fps),
+                load=self.load_cell,
+            )
         return Stream(
             opened,
             scorer=scorer,
             rank=lambda values: self.rank([values], top, threshold),
             describe=lambda values: format_caption(self.heads, values, threshold),
             video=CaptionedVideo(Path(save), opened.fps or DEFAULT_FPS) if save else None,
+            run=self.cfg.run,
         )
 
     def open_stream(self, source: str, retry: float) -> StreamSource:
@@ -435,3 +442,11 @@ def check_positive_integer(value: int, name: str) -> None:
 def check_threshold(threshold: float) -> None:
     if not (isinstance(threshold, (int, float)) and 0 <= threshold <= 1):
         raise ValueError(f"threshold must be a number from 0 to 1, not {format_value(threshold)}")
+
+
+def check_numbers(**values: float | None) -> None:
+    """Raises ValueError for a value that is neither None nor a finite number of at least 0."""
+    for name, value in values.items():
+        if value is not None and not (isinstance(value, (int, float)) and 0 <= value < math.inf):
+            value = format_value(value)
+            raise ValueError(f"{name} must be a number of at least 0, not {value}")

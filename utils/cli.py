@@ -19,7 +19,6 @@ import argparse
 import contextlib
 import errno
 import inspect
-import math
 import os
 import re
 import signal
@@ -101,26 +100,25 @@ def resolve_weights(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_command(
-    main: Callable, usage: str, *options_of: Callable, watch_signals: bool = True
+    main: Callable,
+    usage: str,
+    *options_of: Callable,
+    watch_signals: bool = True,
+    settings: Sequence[str] = (),
 ) -> NoReturn:
-    """Calls `main(**options)` of a script without settings, and exits."""
-    parser = Parser(usage, [], main, *options_of)
-    main_guard(usage, lambda: main(**parser.parse(sys.argv[1:])[2]), watch_signals)
+    """Calls `main(**options)` of a script without a config file, and exits.
 
-
-def run_with_settings(main: Callable, usage: str, settings: Sequence[str]) -> NoReturn:
-    """Calls `main(settings, **options)` of a script that takes settings without a config file.
-
-    `settings` are all names `section.key`; `main` gets those of the command line, `name=value`.
+    If it takes `settings`, all names `section.key`, it is `main(settings, **options)` with those of
+    the command line, `name=value`.
     """
-    parser = Parser(usage, [], main)
+    parser = Parser(usage, [], main, *options_of)
     parser.settings = settings
 
     def work() -> Any:
         _, values, options = parser.parse(sys.argv[1:])
-        return main(values, **options)
+        return main(values, **options) if settings else main(**options)
 
-    main_guard(usage, work, watch_signals=False)
+    main_guard(usage, work, watch_signals)
 
 
 class Parser(argparse.ArgumentParser):
@@ -225,24 +223,23 @@ def integer_between(minimum: int, maximum: int = 10**18 - 1) -> Callable[[str], 
     return convert
 
 
-def parse_non_negative(text: str) -> float:
-    with contextlib.suppress(ValueError):
-        if 0 <= float(text) < math.inf:
-            return float(text)
-    raise argparse.ArgumentTypeError(f"must be a number of at least 0, not {shorten(text, VALUE)}")
+def number_up_to(maximum: float) -> Callable[[str], float]:
+    """A function for Annotated: a string to a number of at least 0. It raises ArgumentTypeError."""
 
+    def convert(text: str) -> float:
+        with contextlib.suppress(ValueError):
+            if 0 <= float(text) <= maximum:
+                return float(text)
+        bounds = "from 0 to 1" if maximum == 1 else "of at least 0"
+        raise argparse.ArgumentTypeError(f"must be a number {bounds}, not {shorten(text, VALUE)}")
 
-def parse_probability(text: str) -> float:
-    with contextlib.suppress(ValueError):
-        if 0 <= float(text) <= 1:
-            return float(text)
-    raise argparse.ArgumentTypeError(f"must be a number from 0 to 1, not {shorten(text, VALUE)}")
+    return convert
 
 
 PositiveInt = Annotated[int, integer_between(1)]
 NonNegativeInt = Annotated[int, integer_between(0)]
-NonNegativeFloat = Annotated[float, parse_non_negative]
-Probability = Annotated[float, parse_probability]
+NonNegativeFloat = Annotated[float, number_up_to(sys.float_info.max)]
+Probability = Annotated[float, number_up_to(1)]
 Seed = Annotated[int, integer_between(0, 2**32 - 1)]  # NumPy takes no other
 
 

@@ -137,6 +137,8 @@ class Run:
     # How MindSpore compiles for Ascend and GPU: kernel by kernel (O0), with fused kernels (O1),
     # the whole graph by GE (O2, Ascend 910A only); auto is MindSpore's choice. No effect on CPU.
     jit_level: Literal["auto", "O0", "O1", "O2"] = "O0"
+    # eager: MindSpore calls the network's Python code and compiles nothing: docs/debugging.md.
+    mode: Literal["graph", "eager"] = "graph"
     # float32 convolutions and matrix products with a mantissa of 10 bits: HF32 on Ascend, TF32 on
     # GPU. Faster; false is IEEE float32, which comparisons with published numbers need.
     tf32: bool = True
@@ -187,6 +189,8 @@ class Run:
         check_positive(self, "run", "device_memory", "loss_scale", "max_overflows")
         check_positive(self, "run", "log_every", "save_every", "calibration_clips")
         check_not_negative(self, "run", "save_steps", "keep_checkpoints", "eval_every", "patience")
+        if self.mode == "eager" and self.engine in ("openvino", "onnxruntime"):
+            raise ValueError(f"run.mode eager needs run.engine mindspore, not {self.engine}")
         for name, is_on in (("keep_best", self.keep_best != "none"), ("patience", self.patience)):
             if is_on and not self.eval_every:
                 raise ValueError(

@@ -105,7 +105,7 @@ def start_device(run: "Run") -> Optional[int]:
     device_id = read_device_id(run.device)
     import mindspore as ms
 
-    ms.set_context(mode=ms.GRAPH_MODE)
+    ms.set_context(mode=ms.PYNATIVE_MODE if run.mode == "eager" else ms.GRAPH_MODE)
     try:
         if device_id is None or is_worker():  # MindSpore gives each worker of a node its device
             ms.set_device(run.device)
@@ -246,16 +246,17 @@ def eager_mode() -> Iterator[None]:
     """Runs networks operator by operator: for one forward pass, faster than their compilation."""
     import mindspore as ms
 
+    mode = ms.get_context("mode")
     ms.set_context(mode=ms.PYNATIVE_MODE)
     try:
         yield
     finally:
-        ms.set_context(mode=ms.GRAPH_MODE)
+        ms.set_context(mode=mode)
 
 
 @contextlib.contextmanager
-def guest() -> Iterator[None]:
-    """Inside, MindSpore computes networks as graphs; the program's settings are restored.
+def guest(run: Optional["Run"] = None) -> Iterator[None]:
+    """Inside, MindSpore computes as `run.mode` says; the program's settings are restored.
 
     The networks of the program that uses the zoo may run operator by operator, as is the default.
     MindSpore draws first weights from NumPy's random numbers.
@@ -263,7 +264,7 @@ def guest() -> Iterator[None]:
     import numpy as np
 
     numbers = np.random.get_state()
-    mode = set_mode()
+    mode = set_mode(1 if run and run.mode == "eager" else 0)
     try:
         yield
     finally:
@@ -271,11 +272,8 @@ def guest() -> Iterator[None]:
         np.random.set_state(numbers)
 
 
-def set_mode(mode: int = 0) -> int:
-    """Sets MindSpore's mode, by default that of graphs, if MindSpore is imported.
-
-    Returns the mode of before.
-    """
+def set_mode(mode: int) -> int:
+    """Sets MindSpore's mode, 0 for graphs, if MindSpore is imported; returns that of before."""
     ms = sys.modules.get("mindspore")
     before = ms.get_context("mode") if ms else 1  # MindSpore's default, operator by operator
     if ms and before != mode:

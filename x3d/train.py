@@ -2,7 +2,7 @@
 
     python x3d/train.py --config_path x3d/configs/x3d_s_k400_13x6.yaml [--train.epochs=1 ...]
 
-The last line of stdout is one JSON object: checkpoint, epochs, steps, loss, top1,
+The last line of stdout is one JSON object: checkpoint, complete, epochs, steps, loss, top1,
 validation_loss, validation_top1, best_epoch (null without validations), clips_per_second,
 compile_seconds.
 """

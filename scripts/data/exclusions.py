@@ -19,13 +19,12 @@ class Exclusions:
         text = read_text(file, f"--exclude: {file}", "surrogateescape") if file else ""
         lines = [line.strip() for line in text.split("\n") if line.strip()]
         self.unmatched = dict.fromkeys(map(remove_suffix, lines))
-        self._names = set(self.unmatched)
-        self._depths = {name.count("/") + 1 for name in self._names}
+        self._names = frozenset(self.unmatched)
 
     def contains(self, path: str) -> bool:
         """Whether the path ends in one of the names."""
         parts = remove_suffix(path).split("/")
-        matches = {"/".join(parts[-depth:]) for depth in self._depths} & self._names
+        matches = {"/".join(parts[start:]) for start in range(len(parts))} & self._names
         for name in matches:
             self.unmatched.pop(name, None)
         return bool(matches)

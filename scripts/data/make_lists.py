@@ -148,10 +148,10 @@ def list_class_folders(
     fractions = {"test": test, "val": val} if val else {"test": test}
     splits = split_classes(result, fractions=fractions, seed=seed, sources=sources)
     tested = splits["test"]
-    if names == "csv":
-        splits.setdefault("val", tested)
     ending = "" if names == "images" else f".{names}"
     files = {f"{name}{ending}": splits[name] for name in splits}
+    if names == "csv" and not splits.get("val"):
+        files["val.csv"] = tested
     for twins in result.twins:
         print_line(f"equal files, listed once: {', '.join(twins)}")
     if result.others:

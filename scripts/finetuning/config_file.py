@@ -6,7 +6,7 @@ them.
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, get_args, get_type_hints
 
@@ -48,8 +48,15 @@ class Start(NamedTuple):
     network: Network
     recipe: Path
     cfg: NetworkConfig
-    settings: list[str]  # section.key=value
+    settings: dict[str, str]  # of the user, {"section.key": value}
     checkpoint: Optional[Path]
+
+    @property
+    def freeze(self) -> str:
+        """`train.freeze`; by default the backbone of a checkpoint, on a CPU."""
+        is_default = self.checkpoint and "train.freeze" not in self.settings
+        is_slow = self.cfg.run.device == "CPU"
+        return "backbone" if is_default and is_slow else self.cfg.train.freeze
 
 
 class VideoCounts(NamedTuple):
@@ -61,14 +68,14 @@ class VideoCounts(NamedTuple):
 
 
 def load_start(recipe: Path, settings: Sequence[str], checkpoint: Optional[Path]) -> Start:
-    """Checks recipe and settings; raises ValueError."""
+    """Checks recipe and settings (`section.key=value`); raises ValueError."""
     network = find_network_of_yaml(recipe)
-    for setting in settings:
-        name = setting.partition("=")[0]
-        if name in OWN_SETTINGS:
-            raise ValueError(f"--{name}: VIDEOS and --checkpoint decide it; edit the config file")
     device = "Ascend" if any(Path("/dev").glob("davinci[0-9]*")) else "CPU"
     cfg = load_config(network.config, recipe, [f"run.device={device}", *settings])
+    values = {name: value for name, _, value in (text.partition("=") for text in settings)}
+    for name in values:
+        if name in OWN_SETTINGS:
+            raise ValueError(f"--{name}: VIDEOS and --checkpoint decide it; edit the config file")
     if len(cfg.class_counts) > 1:
         raise ValueError(
             f"--recipe: {recipe.stem} trains on {len(cfg.class_counts)} data sets at once; "
@@ -79,7 +86,7 @@ def load_start(recipe: Path, settings: Sequence[str], checkpoint: Optional[Path]
             "model.labels multi: folders of classes give a video one label; write lists, and give "
             "them to train.py (docs/labels.md)"
         )
-    return Start(network, recipe=recipe, cfg=cfg, settings=list(settings), checkpoint=checkpoint)
+    return Start(network, recipe=recipe, cfg=cfg, settings=values, checkpoint=checkpoint)
 
 
 def choose_list_names(network: Network) -> str:
@@ -93,20 +100,24 @@ def choose_list_names(network: Network) -> str:
 def inspect_network(start: Start) -> int:
     """The largest batch that fits the memory; that of the recipe if the device is no CPU.
 
-    It builds the network: raises ValueError if the checkpoint is of another one.
+    It builds the network: raises ValueError if the checkpoint is of another one, or if train.freeze
+    does not fit.
     """
     # MindSpore is imported only if the settings and the videos are valid.
     from utils.complexity import count_layers
     from utils.train import memory
+    from utils.train.freeze import freeze
     from utils.weights import checkpoint
 
     cfg = start.cfg
+    head = start.network.classifier
     runtime.start(dataclasses.replace(cfg.run, device="CPU"))
     net = start.network.build_model(**cfg.model_arguments())
     if start.checkpoint:
-        checkpoint.load(net, path=start.checkpoint, new_head=True, head=start.network.classifier)
+        checkpoint.load(net, path=start.checkpoint, new_head=True, head=head)
     if cfg.run.device != "CPU":
         return cfg.data.batch
+    freeze(net, start.freeze, head)
     cost = memory.estimate_step(net, count_layers(net, start.network.get_input_shape(cfg)))
     free = FREE_MEMORY * read_free_memory() - cost.fixed
     return max(1, int(free / (cost.clip * cfg.data.clips_per_sample)))
@@ -114,80 +125,60 @@ def inspect_network(start: Start) -> int:
 
 def write_config_file(
     path: Path, start: Start, videos: Path, names: Sequence[str], counts: VideoCounts, fitting: int
-) -> None:
-    """Writes `path`; `names` are the class names, `fitting` the largest batch that fits.
+) -> NetworkConfig:
+    """Writes `path`: the settings of the recipe, of the rules, of the user; returns them.
 
-    Raises ValueError, and writes nothing, if the user's settings do not fit together.
+    `names` are the class names, `fitting` is the largest batch that fits. Raises ValueError, and
+    writes nothing, if the user's settings do not fit together.
     """
-    values = build_values(
-        start, folder=path.parent, videos=videos, names=names, counts=counts, fitting=fitting
+    cfg = start.cfg
+    batch = max(1, min(cfg.data.batch, fitting, max(2, counts.train // 4)))
+    batch = cfg.data.batch if "data.batch" in start.settings else batch
+    steps = max(1, counts.train // batch)
+    updates = UPDATES_PRETRAINED if start.checkpoint else UPDATES
+    epochs = min(max(math.ceil(updates / steps), EPOCHS[0]), EPOCHS[1])
+    epochs = cfg.train.epochs if "train.epochs" in start.settings else epochs
+    every = max(1, epochs // 20)
+    data = describe_data(
+        cfg, folder=path.parent, videos=videos, names=names, has_val=counts.val > 0
     )
+    rules: dict[str, dict[str, Any]] = {
+        "data": data,
+        "run": {"device": cfg.run.device, "all_reduce": "none", "log_every": min(20, steps)},
+        "train": choose_recipe(start, epochs, steps),
+    }
+    rules["run"].update(save_every=every, eval_every=every, keep_best="top1")
+    rules["run"]["out"] = str(path.parent / "run")
+    data["batch"] = batch
+    if "sets" in data:
+        rules["eval"] = {"val_skip": 1}
+    else:
+        rules["model"] = {"num_classes": len(names)}
+    if epochs >= PACK_EPOCHS and counts.size >= PACK_BYTES and isinstance(cfg.data, VideoData):
+        data["packed"] = str(path.parent / "packed")
+    values = read_yaml(start.recipe)
+    values["data"].pop("labels", None)
+    for section, settings in rules.items():
+        values.setdefault(section, {}).update(settings)
+    for name, value in start.settings.items():
+        apply_override(start.network.config, values, f"{name}={value}")
     text = yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=100)
     head = f"# {start.recipe.stem} for the videos of {videos.name!a}.\n"
     head += "# Made by scripts/finetune.py, which does not write it again: it is yours to change.\n"
     with report_write_errors(path, "--out"):
         write_text(path, head + text)
     try:
-        load_config(start.network.config, path)
+        return load_config(start.network.config, path)
     except ValueError:
         path.unlink()
         raise
-
-
-def build_values(
-    start: Start,
-    folder: Path,
-    videos: Path,
-    names: Sequence[str],
-    counts: VideoCounts,
-    fitting: int,
-) -> dict[str, dict[str, Any]]:
-    """The settings by section: those of the recipe, of the rules, of the user."""
-    cfg = start.cfg
-    batch = max(1, min(cfg.data.batch, fitting, max(2, counts.train // 4)))
-    user = {name: value for name, _, value in (text.partition("=") for text in start.settings)}
-    batch = cfg.data.batch if "data.batch" in user else batch
-    steps = max(1, counts.train // batch)
-    low, high = EPOCHS
-    updates = UPDATES_PRETRAINED if start.checkpoint else UPDATES
-    epochs = min(max(math.ceil(updates / steps), low), high)
-    epochs = cfg.train.epochs if "train.epochs" in user else epochs
-    rules = {
-        "run": choose_run(cfg, folder=folder, epochs=epochs, steps=steps),
-        "data": {"batch": batch},
-        "train": choose_recipe(start, epochs, steps),
-    }
-    if epochs >= PACK_EPOCHS and counts.size >= PACK_BYTES and isinstance(cfg.data, VideoData):
-        rules["data"]["packed"] = str(folder / "packed")
-    values = read_yaml(start.recipe)
-    for section, settings in rules.items():
-        for key, value in settings.items():
-            if f"{section}.{key}" not in user:
-                values.setdefault(section, {})[key] = value
-    describe_data(values, cfg=cfg, folder=folder, videos=videos, names=names, has_val=counts.val)
-    for setting in start.settings:
-        apply_override(start.network.config, values, setting)
-    return values
-
-
-def choose_run(cfg: NetworkConfig, folder: Path, epochs: int, steps: int) -> dict[str, Any]:
-    every = max(1, epochs // 20)
-    return {
-        "device": cfg.run.device,
-        "all_reduce": "none",
-        "log_every": min(20, steps),
-        "save_every": every,
-        "eval_every": every,
-        "keep_best": "top1",
-        "out": str(folder / "run"),
-    }
 
 
 def choose_recipe(start: Start, epochs: int, steps: int) -> dict[str, Any]:
     """Epochs, and all that depends on them; from a checkpoint lower rates and fixed statistics."""
     train = vars(start.cfg.train)
     scale = LR_PRETRAINED if start.checkpoint else 1.0
-    rules: dict[str, Any] = {"epochs": epochs}
+    rules: dict[str, Any] = {"epochs": epochs, "freeze": start.freeze}
     for name in ("lr", "warmup_lr", "end_lr"):
         if train.get(name):
             rules[name] = float(f"{scale * train[name]:.6g}")
@@ -201,53 +192,33 @@ def choose_recipe(start: Start, epochs: int, steps: int) -> dict[str, Any]:
         rules["precise_bn"] = 0 if start.checkpoint else min(train["precise_bn"], -(-steps // 2))
     rules["pretrained"] = str(start.checkpoint.resolve()) if start.checkpoint else None
     rules["new_head"] = bool(start.checkpoint)
-    if start.checkpoint:
-        if "batch_norm" in train:
-            choices = get_args(get_type_hints(type(start.cfg.train))["batch_norm"])
-            rules["batch_norm"] = "partial" if "partial" in choices else "frozen"
-        if start.cfg.run.device == "CPU":
-            rules["freeze"] = "backbone"
+    if start.checkpoint and "batch_norm" in train:
+        choices = get_args(get_type_hints(type(start.cfg.train))["batch_norm"])
+        rules["batch_norm"] = "partial" if "partial" in choices else "frozen"
     return rules
 
 
 def describe_data(
-    values: dict[str, dict[str, Any]],
-    cfg: NetworkConfig,
-    folder: Path,
-    videos: Path,
-    names: Sequence[str],
-    has_val: int,
-) -> None:
-    """Sets the folders, the lists and the classes. Without validation videos it is on the test."""
-    data = values["data"]
+    cfg: NetworkConfig, folder: Path, videos: Path, names: Sequence[str], has_val: bool
+) -> dict[str, Any]:
+    """Folders, lists and classes; validations without a list of their own use the test list."""
+    data: Any = cfg.data
     swapped = [list(pair) for pair in find_mirror_pairs(names)]
-    data.pop("labels", None)
     if isinstance(cfg.data, VideoSet):
-        data.update(get_lists(folder / "good", has_val))
-        data.update(root=str(videos), swap_labels=swapped if cfg.data.flip else [])
-        data["source"] = "video"
-    elif "sets" in data:
-        first = data["sets"][0]
-        inherited = ("sampling", "clips", "crops", "short_side", "flip")
-        flips = first.get("flip", True)
-        data["sets"] = [
-            {
-                "name": SET_NAME,
-                "num_classes": len(names),
-                **{key: first[key] for key in inherited if key in first},
-                "swap_labels": swapped if flips else [],
-            }
-        ]
-        data.update(root=str(videos), lists=str(folder / "good"))
-        values.setdefault("eval", {})["val_skip"] = 1
-        return
-    else:
-        data.update(root=str(folder / "lists"), source="folder", train="train", test="test")
-        data["val"] = "val" if has_val else ""
-    values["model"]["num_classes"] = len(names)
+        lists = get_lists(folder / "good", has_val)
+        swaps = {"swap_labels": swapped if data.flip else []}
+        return {"root": str(videos), "source": "video", **lists, **swaps}
+    if not isinstance(cfg.data, VideoData):
+        lists = {"train": "train", "test": "test", "val": "val" if has_val else ""}
+        return {"root": str(folder / "lists"), "source": "folder", **lists}
+    first = vars(data.sets[0])
+    inherited = ("sampling", "clips", "crops", "short_side", "flip")
+    dataset = {"name": SET_NAME, "num_classes": len(names), **{k: first[k] for k in inherited}}
+    dataset["swap_labels"] = swapped if first["flip"] else []
+    return {"root": str(videos), "lists": str(folder / "good"), "sets": [dataset]}
 
 
-def get_lists(folder: Path, has_val: int) -> Mapping[str, str]:
+def get_lists(folder: Path, has_val: bool) -> dict[str, str]:
     """The settings of the annotation files of a network for one data set."""
     lists = {f"{name}_list": str(folder / f"{name}.txt") for name in ("train", "test")}
-    return {**lists, "val_list": str(folder / "val.txt")} if has_val else lists
+    return {**lists, "val_list": str(folder / "val.txt") if has_val else ""}

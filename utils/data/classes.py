@@ -5,12 +5,13 @@ Each data set keeps its number of samples in an epoch.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
 
-from utils.config import ImageData
+from utils.config import NetworkConfig
 from utils.log import log
+from utils.runtime import Runtime
 
 BALANCE_POWERS = {"none": 1.0, "sqrt": 0.5, "full": 0.0}
 
@@ -31,6 +32,28 @@ def count_labels(labels: Iterable[tuple[int, ...]], classes: int) -> np.ndarray:
     return np.bincount(flat, minlength=classes)
 
 
+def choose_order(
+    cfg: NetworkConfig, rt: Runtime, list_classes: Callable[[], np.ndarray]
+) -> dict[str, Any]:
+    """The arguments of a `TrainSampler`; logs how often an epoch has a class.
+
+    `list_classes` is called if they are needed.
+    """
+    balance = cfg.data.balance
+    needs_classes = balance != "none" or cfg.train.class_weights == "balanced"
+    classes = list_classes() if needs_classes else None
+    if balance != "none":
+        groups = group_samples(classes)
+        draws = compute_draws(groups, balance)
+        sizes = [len(samples) for samples in groups.values()]
+        log.info(
+            "data.balance %s: an epoch has %.4g to %.4g samples of a class; the list has %d to %d",
+            *(balance, draws.min(), draws.max(), min(sizes), max(sizes)),
+        )
+    order = {"rank": rt.rank, "size": rt.size, "seed": rt.seed}
+    return {**order, "batch": cfg.data.batch, "classes": classes, "balance": balance}
+
+
 def group_samples(classes: np.ndarray) -> dict[tuple[int, int], np.ndarray]:
     """{class: its samples}, both ascending."""
     unique, inverse = np.unique(classes, axis=0, return_inverse=True)
@@ -43,19 +66,15 @@ def choose_fraction(classes: np.ndarray, fraction: float, seed: int) -> np.ndarr
     """The samples that `data.fraction` keeps, ascending: of each class that part, at least one.
 
     They depend on the seed only, and those of a smaller fraction are among those of a larger one.
+    Logs their number.
     """
     parts = []
     for (k, label), samples in group_samples(classes).items():
         count = max(1, round(fraction * len(samples)))
         rng = np.random.RandomState([seed, k, label])
         parts.append(rng.permutation(samples)[:count])
-    return np.sort(np.concatenate(parts))
-
-
-def take_fraction(classes: np.ndarray, data: ImageData, seed: int) -> np.ndarray:
-    """`choose_fraction`, with a line in the log."""
-    chosen = choose_fraction(classes, data.fraction, seed)
-    log.info("data.fraction %g: %d of %d samples", data.fraction, len(chosen), len(classes))
+    chosen = np.sort(np.concatenate(parts))
+    log.info("data.fraction %g: %d of %d samples", fraction, len(chosen), len(classes))
     return chosen
 
 
@@ -84,24 +103,3 @@ def draw_balanced(
         repeats, remainder = divmod(count, len(samples))
         parts += [samples] * repeats + [rng.permutation(samples)[:remainder]]
     return rng.permutation(np.concatenate(parts))
-
-
-def count_occurrences(samples: np.ndarray) -> np.ndarray:
-    """How often each entry occurs before its position."""
-    order = np.argsort(samples, kind="stable")
-    ordered = samples[order]
-    starts = np.searchsorted(ordered, ordered)
-    result = np.empty(len(samples), np.int64)
-    result[order] = np.arange(len(samples)) - starts
-    return result
-
-
-def log_balance(classes: np.ndarray, balance: str) -> None:
-    """Logs how often an epoch has a class."""
-    groups = group_samples(classes)
-    draws = compute_draws(groups, balance)
-    sizes = [len(samples) for samples in groups.values()]
-    log.info(
-        "data.balance %s: an epoch has %.4g to %.4g samples of a class; the list has %d to %d",
-        *(balance, draws.min(), draws.max(), min(sizes), max(sizes)),
-    )

@@ -6,7 +6,7 @@ from typing import Any, Optional
 
 from utils.config import VideoData
 from utils.data.annotation_file import AnnotationFile, Record, read_annotations
-from utils.data.classes import list_classes, take_fraction
+from utils.data.classes import choose_fraction, list_classes
 from utils.data.packed.reader import PackedVideo, read_packed
 from utils.video.decoders import open_video
 from utils.video.frame_folder import open_folder
@@ -32,7 +32,7 @@ def read_split(data: VideoData, file: AnnotationFile, split: str, seed: int) -> 
     records = read_records(file, data.packed)
     if split != "train" or data.fraction == 1:
         return records
-    return [records[k] for k in take_fraction(list_classes(records), data, seed)]
+    return [records[k] for k in choose_fraction(list_classes(records), data.fraction, seed)]
 
 
 def open_record(record: Any, data: VideoData) -> FrameReader:

@@ -13,11 +13,11 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Callable, Optional
+from typing import Optional
 
 import numpy as np
 
-from utils.data.classes import count_occurrences, draw_balanced, group_samples
+from utils.data.classes import draw_balanced, group_samples
 
 GENERATORS = threading.local()
 
@@ -41,7 +41,6 @@ class TrainSampler:
     balance: str = "none"
     positives: Optional[np.ndarray] = field(default=None, repr=False, compare=False)
     cache: dict = field(default_factory=dict, repr=False)
-    copy_cache: dict = field(default_factory=dict, repr=False)
 
     def __post_init__(self):
         if self.steps_per_epoch == 0:
@@ -79,11 +78,8 @@ class TrainSampler:
         return int(self.permutation(epoch)[index]), epoch
 
     def copy_at(self, position: int) -> int:
-        """Which copy of its sample is at a position, if an epoch repeats samples; else 0."""
-        if self.balance == "none":
-            return 0
-        epoch, index = self.locate(position)
-        return int(self.occurrences(epoch)[index])
+        """A number that the copies of a sample in an epoch do not share; 0 if none is repeated."""
+        return 0 if self.balance == "none" else self.locate(position)[1]
 
     def locate(self, position: int) -> tuple[int, int]:
         """(epoch, index in its permutation) at a position of this rank."""
@@ -102,11 +98,11 @@ class TrainSampler:
         return permutation.reshape(-1, self.size, self.batch)[:, self.rank].reshape(-1)
 
     def permutation(self, epoch: int) -> np.ndarray:
-        return remember(self.cache, epoch, self.draw)
-
-    def occurrences(self, epoch: int) -> np.ndarray:
-        """How often each entry of the permutation is before it."""
-        return remember(self.copy_cache, epoch, lambda e: count_occurrences(self.permutation(e)))
+        if epoch not in self.cache:
+            for old in [e for e in self.cache if e < epoch - 1]:
+                self.cache.pop(old, None)
+            self.cache[epoch] = self.draw(epoch)
+        return self.cache[epoch]
 
     def draw(self, epoch: int) -> np.ndarray:
         """The permutation of an epoch, for all ranks."""
@@ -119,17 +115,6 @@ class TrainSampler:
     def samples_of_classes(self) -> dict[tuple[int, int], np.ndarray]:
         assert self.classes is not None
         return group_samples(self.classes)
-
-
-def remember(
-    cache: dict[int, np.ndarray], epoch: int, make: Callable[[int], np.ndarray]
-) -> np.ndarray:
-    """`make(epoch)`, kept in `cache` with that of the epoch before."""
-    if epoch not in cache:
-        for old in [e for e in cache if e < epoch - 1]:
-            cache.pop(old, None)
-        cache[epoch] = make(epoch)
-    return cache[epoch]
 
 
 def sample_rng(seed: int, epoch: int, sample: int, copy: int = 0) -> np.random.RandomState:

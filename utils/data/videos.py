@@ -6,7 +6,7 @@ from typing import Any
 
 from utils.config import NetworkConfig, VideoData
 from utils.data import records
-from utils.data.classes import count_labels, list_classes, log_balance
+from utils.data.classes import choose_order, count_labels, list_classes
 from utils.data.packed.sampler import PackedSampler, group_by_shard, storage_order
 from utils.data.rows import EvalRows, Rows, TrainRows
 from utils.data.sampler import TrainSampler
@@ -23,21 +23,10 @@ def build_train_sampler(cfg: NetworkConfig, records: Sequence[Any], rt: Runtime)
     of them read the same shard file, and if an epoch leaves out more than 2 % of the samples. With
     `data.balance`, packed videos are read in random order.
     """
-    needs_weights = cfg.train.class_weights == "balanced"
-    needs_classes = cfg.data.balance != "none" or needs_weights
-    order: dict[str, Any] = {
-        "batch": cfg.data.batch,
-        "rank": rt.rank,
-        "size": rt.size,
-        "seed": rt.seed,
-        "classes": list_classes(records) if needs_classes else None,
-        "balance": cfg.data.balance,
-    }
-    if cfg.has_several_labels and needs_weights:
+    order = choose_order(cfg, rt, lambda: list_classes(records))
+    if cfg.has_several_labels and cfg.train.class_weights == "balanced":
         labels = (record.label for record in records)
         order["positives"] = count_labels(labels, cfg.class_counts[0])
-    if cfg.data.balance != "none":
-        log_balance(order["classes"], cfg.data.balance)
     if not isinstance(cfg.data, VideoData) or cfg.data.packed is None or order["balance"] != "none":
         return TrainSampler(len(records), **order)
     parts = rt.size * cfg.train.accumulation_steps  # micro-batches of an update, over all ranks

@@ -22,6 +22,7 @@ from utils.video.reader import DEFAULT_FPS
 from utils.video.writer import CaptionedVideo
 
 if TYPE_CHECKING:
+    from utils.config import Run
     from utils.inference.scorer import Scorer
 
 WAITING_FRAMES = 8  # of a live source that is read frame by frame; older ones are dropped
@@ -250,12 +251,14 @@ class Stream:
         rank: Callable[[list[np.ndarray]], Any],
         describe: Callable[[list[np.ndarray]], str],
         video: Optional[CaptionedVideo] = None,
+        run: Optional["Run"] = None,
     ):
         self.source = source
         self.scorer = scorer
         self.rank = rank
         self.describe = describe
         self.video = video
+        self.run = run
         self.frames = 0  # that the network has read
         self.caption = ""
         self.stopped = threading.Event()
@@ -271,7 +274,7 @@ class Stream:
         return self
 
     def __next__(self) -> StreamResult:
-        with runtime.guest():
+        with runtime.guest(self.run):
             return next(self.results)
 
     def __enter__(self) -> "Stream":

@@ -26,6 +26,9 @@ def load_scorer(
     Raises ValueError for a file that does not fit the config file.
     """
     suffix = Path(path).suffix
+    is_eager = cfg.run.mode == "eager"
+    if is_eager and suffix in (".onnx", ".mindir"):
+        raise ValueError(f"run.mode eager computes a checkpoint, not {path}")
     quantize = partial(find_int8, network, cfg) if cfg.run.engine_precision == "int8" else None
     if suffix == ".onnx":
         return load_onnx(Path(path), network=network, cfg=cfg, quantize=quantize)
@@ -46,7 +49,9 @@ def load_scorer(
         return CachedScorer(
             network, cfg=cfg, path=Path(path), engine=engine, load=load, quantize=quantize
         )
-    if cfg.run.engine == "auto" and cfg.run.device == "CPU":
+    if is_eager:
+        log.info("run.mode eager: MindSpore computes the network, operator by operator")
+    elif cfg.run.engine == "auto" and cfg.run.device == "CPU":
         log.info("run.engine auto: MindSpore computes the network; openvino is not installed")
     start()
     net = load_checkpoint(

@@ -47,7 +47,8 @@ def choose_engine(run: Run) -> str:
         raise ValueError(f"run.engine: {run.engine} is not installed: pip install {run.engine}")
     engine = run.engine
     if engine == "auto":
-        engine = next(iter(list_engines()), "mindspore") if run.device == "CPU" else "mindspore"
+        chooses = run.device == "CPU" and run.mode == "graph"
+        engine = next(iter(list_engines()), "mindspore") if chooses else "mindspore"
     if run.engine_precision != "f32":
         check_precision(run, engine)
     return engine

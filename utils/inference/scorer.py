@@ -59,9 +59,11 @@ class CellScorer(Scorer):
         return self.net(Tensor(clips), True)[-1].asnumpy()
 
     def prepare(self) -> None:
-        if not self.has_run:
+        import mindspore as ms
+
+        if not self.has_run and ms.get_context("mode") == ms.GRAPH_MODE:
             log.info("MindSpore compiles the graph of the network for the first clips ...")
-            self.has_run = True
+        self.has_run = True
         if self.net.training:  # between the epochs of a training
             self.net.set_train(False)
 

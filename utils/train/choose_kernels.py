@@ -28,9 +28,10 @@ def with_training_kernels(build: Callable[..., Result]) -> Callable[..., Result]
 def choose_kernels(run: Run, device: str) -> kernels.Plain:
     """The operators for a device; on a CPU in float32, those of the zoo, compiled once.
 
-    Logs one line if that is not possible; then they are MindSpore's.
+    Logs one line if that is not possible; then they are MindSpore's. In eager mode, arrays may be
+    views of others, which compiled kernels cannot read.
     """
-    if device == "CPU" and run.amp_level == "O0":
+    if device == "CPU" and run.amp_level == "O0" and run.mode == "graph":
         try:
             return Cpu(library.load(get_cache_folder() / "cpu_kernels", log.info))
         except (OSError, ValueError) as error:

@@ -33,14 +33,10 @@ def freeze(net: nn.Cell, setting: str, classifier: str) -> None:
     for weight in frozen:
         weight.requires_grad = False
     norms = [cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d)]
-    freeze_norms(norm for norm in norms if not has_trained_weight(norm))
+    freeze_norms(n for n in norms if not (n.gamma.requires_grad or n.beta.requires_grad))
     trained = net.trainable_params()
     log.info(
         "train.freeze %s: %d of %d arrays of weights are trained, %.4g of %.4g million numbers",
         *(setting, len(trained), len(weights)),
         *(sum(weight.size for weight in group) / 1e6 for group in (trained, weights)),
     )
-
-
-def has_trained_weight(norm: nn.BatchNorm2d) -> bool:
-    return norm.gamma.requires_grad or norm.beta.requires_grad

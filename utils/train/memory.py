@@ -40,11 +40,17 @@ class StepCost:
 
 
 def estimate_step(net: nn.Cell, layers: Sequence[LayerCost]) -> StepCost:
-    """The cost of a training step in float32 of a network with these layers."""
+    """The cost of a training step in float32 of a network with these layers.
+
+    The backward pass ends at the first layer with a trained weight: earlier maps are not held.
+    """
     weights = sum(layer.parameters for layer in layers)
     cells = net.cells_and_names()
     recomputed = tuple(f"{name}." for name, cell in cells if RECOMPUTE in cell.get_flags())
-    maps = sum(layer.outputs * count_copies(layer, recomputed) for layer in layers)
+    first = next(k for k, layer in enumerate(layers) if layer.parameters)
+    trained = layers[max(first - 1, 0) :]  # from the one whose output is read there
+    maps = sum(layer.outputs * count_copies(layer, recomputed) for layer in trained)
+    maps = max(maps, *(layer.inputs + layer.outputs for layer in layers))
     simple = sum(layer.kind in SIMPLE for layer in layers)
     others = len(layers) - simple
     compiler = 1.2e6 * simple + 4e6 * others

@@ -25,7 +25,7 @@ from utils.weights.checkpoint_file import RESUME, SAMPLER, list_epochs, read
 # Settings that may differ when a run is resumed: none of them changes a number.
 CHANGEABLE_ON_RESUME = {
     "run": {
-        "device", "log_every", "save_every", "save_steps", "keep_checkpoints", "eval_every",
+        "device", "mode", "log_every", "save_every", "save_steps", "keep_checkpoints", "eval_every",
         "resume", "out", "all_reduce", "profile", "tensorboard", "engine", "keep_best", "patience",
         "engine_precision", "calibration", "calibration_clips",
     },

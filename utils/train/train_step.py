@@ -245,7 +245,7 @@ class TrainStep(nn.Cell):
         clip = clip if self.mix is None else self.mix(clip, target)
         loss, scores, grads = self.backward(clip, target)
         grads = self.check.record(grads)
-        values = (loss, self.loss.top1(scores, target), self.stop, self.bad_data)
+        values = (loss, self.loss.top1(scores, target), self.stop.value(), self.bad_data.value())
         if self.accumulator is None:  # one AllReduce serves the values and the overflow check
             values = self.update(grads, self.loss_scale, values)
         else:
@@ -254,7 +254,8 @@ class TrainStep(nn.Cell):
         ops.assign_add(self.micro_step, 1)
         loss, top1, stop, bad_data = values
         overflows = self.overflows.astype(mstype.float32)
-        return ops.stack((loss, top1, self.scaler.scale_value, overflows, stop, bad_data))
+        scale = self.scaler.scale_value.value()  # in eager mode, `stack` takes no Parameter
+        return ops.stack((loss, top1, scale, overflows, stop, bad_data))
 
     def accumulate(self, grads: tuple) -> Tensor:
         """Adds a micro-batch; after the last one of an update or of the epoch, updates the weights.

@@ -187,11 +187,15 @@ class Trainer:
         step = setup.step.set_train()
         run = self.cfg.run
         batches = data.get_dataset_size()
-        sink = run.sink and self.rt.device != "CPU"
+        sink = run.sink and self.rt.device != "CPU" and run.mode == "graph"
         size = choose_sink_size(batches, run.log_every) if sink else -1
         if sink:  # the graph that reads from the device's queue is another one
             log.info("compiling the graph during the first steps (run.sink) ...")
             loop.steps_per_call = size
+        elif run.mode == "eager":
+            log.info(
+                "run.mode eager: no graph is compiled, operators are MindSpore's and run one by one"
+            )
         else:
             usual = 0.0
             if self.rt.device == "CPU":

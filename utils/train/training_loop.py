@@ -278,6 +278,7 @@ class TrainingLoop(Callback):
         seconds = self.meter.seconds
         return {
             "checkpoint": str(self.directory.path / newest) if newest else None,
+            "complete": self.ends_early or self.position >= self.last_position,
             "epochs": round(self.position / self.step.steps_per_epoch, 3),
             "steps": self.position,
             "loss": self.meter.line.get("loss"),

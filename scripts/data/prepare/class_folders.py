@@ -43,17 +43,17 @@ def scan_class_folders(
             classes[inner.name] = videos
     if len(classes) < 2:
         raise ValueError(
-            f"--videos: {folder} has {len(classes)} class folders with videos, but a data set "
+            f"{folder} has {len(classes)} class folders with videos, but a data set "
             f"needs two: {folder}/CLASS/VIDEO.mp4"
         )
     if all(len(videos) < 2 for videos in classes.values()):
         raise ValueError(
-            f"--videos: every class of {folder} has one video; "
+            f"every class of {folder} has one video; "
             "at least one class needs two, one of them for the test list"
         )
     odd = next((v for videos in classes.values() for v in videos if "\n" in v), None)
     if odd:
-        raise ValueError(f"--videos: {odd!r} has a line break in its name; rename it")
+        raise ValueError(f"{odd!r} has a line break in its name; rename it")
     folders = {name: {Path(v).parts[1:-1][:1] for v in videos} for name, videos in classes.items()}
     nested = [name for name, inner in folders.items() if len(inner) > 1 and () not in inner]
     twins = find_twins(folder, classes) if with_twins else []

@@ -235,7 +235,7 @@ def test_an_evaluation_compares_with_a_reference(valid, videos, log_messages):
     result = evaluate(
         Constant(1.0, 2.5),
         data=Batches(2, views=3, valid=valid),
-        num_classes=2,
+        collector=Counts(2),
         rt=Runtime(),
         reference=Constant(2.0, 1.25),
     )

@@ -262,7 +262,9 @@ def test_patience_ends_a_run_with_a_saved_epoch(tmp_path, log_messages):
     loop = make_loop(tmp_path, epochs=9, validation=validation, **settings)
     loop.resume_validation()
     loop.on_train_begin(None)
-    stops = [run_step(loop, Outputs(number, [])) for number in range(1, 25)]
+    stops = [run_step(loop, Outputs(number, [])) for number in range(1, 24)]
+    assert not loop.result()["complete"]
+    stops.append(run_step(loop, Outputs(24, [])))
     assert stops == [False] * 23 + [True]
     assert loop.directory.saved == [3, "state"]
     loop.finish()  # not a run that a signal has stopped
@@ -270,6 +272,7 @@ def test_patience_ends_a_run_with_a_saved_epoch(tmp_path, log_messages):
     assert [line for line in log_messages if "patience" in line] == [f"{end}; the run ends"]
     assert not [line for line in log_messages if "SIGTERM" in line]
     result = loop.result()
+    assert result["complete"]
     assert (result["epochs"], result["best_epoch"], result["validation_loss"]) == (3.0, 1, 1.0)
 
     again = make_loop(

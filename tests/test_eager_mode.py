@@ -1,0 +1,129 @@
+"""`run.mode: eager`: MindSpore calls the Python code of a network at every step."""
+
+import json
+import sys
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+import pytest
+from PIL import Image
+
+from scripts.data.synthetic.motion_videos import draw_sets
+from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
+from tests.helpers import find_smoke_yaml, load_smoke_config, read_result, save_random_weights
+from tests.test_predict import TINY
+from utils.api import build_model
+from utils.inference.load import load_scorer
+from utils.inference.onnx import choose_engine
+from utils.networks import find_network
+from utils.nn.kernels.plain import Plain
+from utils.train.choose_kernels import choose_kernels
+
+SMALL = {
+    "tsm": "model.first_width=8 data.segments=2 data.crop=32 data.resize=40 eval.clips=1",
+    "x3d": f"{TINY['x3d']} train.precise_bn=1 eval.clips=2",
+    "mvit_multi": TINY["mvit_multi"],
+    "resnet50": f"{TINY['resnet50']} model.first_width=2 data.crop=16 eval.batch=8",
+}
+
+
+@pytest.fixture
+def graph_mode_afterwards():
+    yield
+    ms.set_context(mode=ms.GRAPH_MODE)
+
+
+def draw_images(root: Path) -> None:
+    """Draws four classes of four images for the training, and of two for the test."""
+    rng = np.random.RandomState(0)
+    for split, count in {"train": 4, "val": 2}.items():
+        for name in PATTERNS[:4]:
+            (root / split / name).mkdir(parents=True)
+            for number in range(count):
+                Image.fromarray(draw_image(name, rng)).save(root / split / name / f"{number}.png")
+
+
+def break_in_construct(monkeypatch, network: str) -> list[tuple]:
+    """Adds `breakpoint()` to the network's `construct`; returns the shapes that a debugger sees."""
+    cfg = load_smoke_config(network)
+    kind = type(find_network(network).build_model(**cfg.model_arguments()))
+    construct = kind.construct
+    shapes = []
+
+    def construct_and_break(self, *inputs):
+        breakpoint()  # noqa: T100
+        return construct(self, *inputs)
+
+    def look() -> None:
+        shapes.append(sys._getframe(1).f_locals["inputs"][0].shape)
+
+    monkeypatch.setattr(kind, "construct", construct_and_break)
+    monkeypatch.setattr(sys, "breakpointhook", look)
+    return shapes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("network", SMALL)
+def test_a_network_trains_and_evaluates_in_eager_mode_as_in_a_graph(
+    network, data_root, run_here, tmp_path, monkeypatch, graph_mode_afterwards
+):
+    root = data_root if network in ("tsm", "x3d") else tmp_path / "data"
+    if network == "mvit_multi":
+        draw_sets(root, train_per_motion=1, test_per_motion=1, seed=0)
+    if network == "resnet50":
+        draw_images(root)
+    arguments = ["--config_path", find_smoke_yaml(network), f"--data.root={root}"]
+    arguments += [f"--{setting}" for setting in SMALL[network].split()]
+    arguments += ["--data.batch=8", "--run.log_every=1", "--train.epochs=1"]
+    # The weights change little: otherwise rounding errors grow from step to step.
+    arguments += ["--train.warmup_epochs=0", "--train.lr=1e-4"]
+    losses = {}
+    for mode in ("graph", "eager"):
+        out = tmp_path / mode
+        if mode == "eager":
+            shapes = break_in_construct(monkeypatch, network)
+        command = [*arguments, f"--run.mode={mode}", f"--run.out={out}", "--run.eval_every=1"]
+        trained = run_here(f"{network}/train.py", *command)
+        read_result(trained)
+        assert ("run.mode eager: no graph" in trained.stderr) == (mode == "eager")
+        lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+        losses[mode] = [line["loss"] for line in lines]
+    steps = len(losses["eager"]) - 1
+    assert steps > 1
+    assert losses["eager"] == pytest.approx(losses["graph"], rel=1e-4)
+    assert len(shapes) > steps
+    shapes.clear()
+    command = [*arguments, "--run.mode=eager", "--checkpoint_path", out / "epoch_001.ckpt"]
+    done = run_here(f"{network}/eval.py", *command)
+    read_result(done)
+    assert len(shapes) > 0
+    assert "run.mode eager: MindSpore computes the network" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_prediction_in_eager_mode_restores_the_mode_of_the_program(
+    tmp_path, monkeypatch, graph_mode_afterwards
+):
+    cfg = load_smoke_config("tsm", *SMALL["tsm"].split(), "run.mode=eager")
+    weights = save_random_weights(cfg, tmp_path / "w.ckpt", "tsm")
+    shapes = break_in_construct(monkeypatch, "tsm")
+    clips = np.zeros((2, *find_network("tsm").get_input_shape(cfg)), np.uint8)
+    ms.set_context(mode=ms.GRAPH_MODE)
+    model = build_model(find_network("tsm"), cfg, weights)
+    assert model.scores(clips).shape == (2, 8)
+    assert shapes == [(1, *clips.shape[1:])] * 2  # a pass of one clip
+    assert ms.get_context("mode") == ms.GRAPH_MODE
+    assert model.features(clips).shape[0] == 2
+    assert len(shapes) == 4
+
+
+def test_eager_mode_is_computed_by_mindspore():
+    eager = load_smoke_config("tsm", "run.mode=eager")
+    assert choose_engine(eager.run) == "mindspore"
+    assert type(choose_kernels(eager.run, "CPU")) is Plain
+    with pytest.raises(ValueError, match="run.mode eager needs run.engine mindspore, not openvino"):
+        load_smoke_config("tsm", "run.mode=eager", "run.engine=openvino")
+    for name in ("net.onnx", "net.mindir"):
+        with pytest.raises(ValueError, match=f"run.mode eager computes a checkpoint, not {name}"):
+            load_scorer(find_network("tsm"), eager, name)
