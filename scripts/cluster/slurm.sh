@@ -10,7 +10,7 @@
 # Five minutes before the time limit a training saves and ends; the same command continues it.
 # MASTER_ADDR: the first node's address, by default its name. MASTER_PORT: by default of the job.
 set -euo pipefail
-cd "${SLURM_SUBMIT_DIR:-.}"
+cd "${SLURM_SUBMIT_DIR:-$(dirname "${BASH_SOURCE[0]}")/../..}" # Slurm runs a copy of this file
 if [ ! -f scripts/env.sh ]; then
     echo "submit this job in the folder of the zoo's checkout, not in $PWD" >&2
     exit 2

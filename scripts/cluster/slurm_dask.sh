@@ -8,7 +8,7 @@
 # The logs of Dask are in out/dask-JOB.log.
 # THREADS: of a node, by default its cores; a few for predictions. INTERFACE: of the network, as ib0.
 set -euo pipefail
-cd "${SLURM_SUBMIT_DIR:-.}"
+cd "${SLURM_SUBMIT_DIR:-$(dirname "${BASH_SOURCE[0]}")/../..}" # Slurm runs a copy of this file
 if [ ! -f scripts/env.sh ]; then
     echo "submit this job in the folder of the zoo's checkout, not in $PWD" >&2
     exit 2
