@@ -329,22 +329,21 @@ TUPLES_OF_ARGUMENTS = {"arguments", "common", "rest"}
 @functools.cache
 def list_variadic_functions() -> set[str]:
     """Returns the functions and classes here that take any number of arguments without names."""
-    variadic = set()
-    for folder in OWN:
-        for path in (ROOT / folder).rglob("*.py"):
-            if "tests" in path.parts:
-                continue
-            for node in ast.walk(ast.parse(path.read_text())):
-                methods = node.body if isinstance(node, ast.ClassDef) else []
-                if any(isinstance(m, ast.FunctionDef) and is_variadic_init(m) for m in methods):
-                    variadic.add(node.name)
-                elif isinstance(node, ast.FunctionDef) and node.args.vararg:
-                    variadic.add(node.name)
-    return variadic
+    return {
+        node.name
+        for folder in OWN
+        for path in (ROOT / folder).rglob("*.py")
+        if "tests" not in path.parts
+        for node in ast.walk(ast.parse(path.read_text()))
+        if is_variadic(node)
+    }
 
 
-def is_variadic_init(method: ast.FunctionDef) -> bool:
-    return method.name == "__init__" and method.args.vararg is not None
+def is_variadic(node: ast.AST) -> bool:
+    if isinstance(node, ast.ClassDef):
+        methods = [part for part in node.body if isinstance(part, ast.FunctionDef)]
+        return any(is_variadic(part) for part in methods if part.name == "__init__")
+    return isinstance(node, ast.FunctionDef) and node.args.vararg is not None
 
 
 def list_own_functions(tree: ast.Module) -> set[str]:
