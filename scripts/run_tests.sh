@@ -28,6 +28,6 @@ fi
 ruff check .
 ruff format --check .
 if [ -x "$VENV/bin/mypy" ]; then mypy; fi # there is none for Python 3.9
-for script in scripts/*.sh .ci/run; do bash -n "$script"; done
-shellcheck --external-sources scripts/*.sh .ci/run
+for script in scripts/*.sh scripts/cluster/*.sh .ci/run; do bash -n "$script"; done
+shellcheck --external-sources scripts/*.sh scripts/cluster/*.sh .ci/run
 exec python -m pytest -n 3 --dist worksteal "$@"

@@ -46,7 +46,7 @@ LAYERS = [
     {"runtime"},
     {"config", "plotting"},
     {"nn", "video", "signals", "processes", "files", "messages"}
-    | {"yaml_text", "cpu_cores", "missing_packages", "progress"},
+    | {"yaml_text", "cpu_cores", "missing_packages", "option_names", "progress"},
 ]
 
 

@@ -16,6 +16,9 @@ from typing import Callable
 
 WATCHED = (signal.SIGINT, signal.SIGTERM)
 DEBOUNCE = 1.0  # seconds; `timeout` and batch systems signal a process, and then its group
+# Of a rank, which gets the signal of the batch system and later the same one from the launcher. A
+# busy host delays the latter. The launcher kills its ranks if it gets a second signal itself.
+RANK_DEBOUNCE = 10.0
 EVENTS: dict[int, str] = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 
@@ -72,7 +75,8 @@ def wait_for_signals() -> None:
     received.append(number)
     handlers[-1](number)
     again = signal.sigwait(WATCHED)
-    while time.monotonic() - first_time < DEBOUNCE:
+    debounce = RANK_DEBOUNCE if "ZOO_LAUNCHER" in os.environ else DEBOUNCE
+    while time.monotonic() - first_time < debounce:
         again = signal.sigwait(WATCHED)
     end_process(128 + again, f"{EVENTS[again]} again; ended at once, what was saved is intact")
 
