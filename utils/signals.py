@@ -51,7 +51,8 @@ def watch() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     os.register_at_fork(after_in_child=unblock_signals)  # SIGTERM ends worker processes
     restart_blas_threads()
-    threading.Thread(target=wait_for_signals, daemon=True).start()
+    if os.environ.get("MS_ROLE") != "MS_SCHED":  # ranks need the scheduler until they have saved
+        threading.Thread(target=wait_for_signals, daemon=True).start()
 
 
 def unblock_signals() -> None:

@@ -21,8 +21,8 @@ with handle_signals(stop):
 """
 
 
-def start_and_terminate(**variables: str) -> subprocess.Popen:
-    """A process that has handled its first SIGTERM."""
+def start(**variables: str) -> subprocess.Popen:
+    """A process that waits."""
     process = subprocess.Popen(
         [sys.executable, "-c", WAITING],
         cwd=ROOT,
@@ -32,9 +32,24 @@ def start_and_terminate(**variables: str) -> subprocess.Popen:
         text=True,
     )
     assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def start_and_terminate(**variables: str) -> subprocess.Popen:
+    """A process that has handled its first SIGTERM."""
+    process = start(**variables)
     process.terminate()
     assert process.stdout.readline() == "stopping 15 [15]\n"
     return process
+
+
+def test_the_scheduler_stays_when_a_batch_system_signals_all_processes():
+    process = start(MS_ROLE="MS_SCHED")
+    process.terminate()
+    time.sleep(0.5)
+    assert process.poll() is None
+    process.kill()
+    assert process.communicate() == ("", "")
 
 
 def test_a_rank_does_not_take_the_late_signal_of_its_launcher_for_a_second_one():
