@@ -3,18 +3,22 @@
     bash scripts/quickstart.sh        (makes the environment, then runs this)
 
 Makes encoded videos whose class is their motion, trains both networks at the same time with one
-recipe, evaluates them with 2 clips x 3 crops, and prints TSM's metrics as one JSON line and a
-table. Four to five minutes on two cores; takes no arguments. Writes data/synthetic,
-out/quickstart_tsm and out/quickstart_tsn. Complete steps are not repeated.
+recipe, evaluates them with 2 clips x 3 crops, and prints TSM's metrics as one JSON line, a table,
+and the command that shows both networks in a browser. Four to five minutes on two cores; takes no
+arguments. Writes data/synthetic, out/quickstart_tsm and out/quickstart_tsn. Complete steps are not
+repeated.
 """
 
 import json
+import os
 import re
+import shlex
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Union
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
@@ -27,14 +31,16 @@ from tqdm import tqdm
 
 from utils import cli
 from utils.config import ROOT, get_base_folder
+from utils.messages import name_commands
 
 DATA = get_base_folder() / "data" / "synthetic"
 OUT = get_base_folder() / "out"
 CONFIG = ROOT / "tsm" / "configs" / "tsm_smoke.yaml"
+WITHOUT_SHIFT = "--model.shift_div=0"
 VIDEOS = ["--train", "60", "--test", "16"]  # per class
 NETWORKS = {
     "TSM": [f"--run.out={OUT / 'quickstart_tsm'}"],
-    "TSN": [f"--run.out={OUT / 'quickstart_tsn'}", "--model.shift_div=0"],
+    "TSN": [f"--run.out={OUT / 'quickstart_tsn'}", WITHOUT_SHIFT],
 }
 
 
@@ -46,7 +52,9 @@ def main() -> None:
     with ThreadPoolExecutor(len(NETWORKS)) as pool:
         results = dict(zip(NETWORKS, pool.map(train_and_evaluate, NETWORKS)))
     print(json.dumps(results["TSM"]))
-    print(format_table(results, time.monotonic() - start), flush=True)
+    print(format_table(results, time.monotonic() - start))
+    print("Both networks beside each other in a browser: pip install 'gradio>=6.31,<7', then")
+    print(format_demo({name: result["checkpoint"] for name, result in results.items()}), flush=True)
 
 
 def train_and_evaluate(name: str) -> dict:
@@ -56,7 +64,7 @@ def train_and_evaluate(name: str) -> dict:
     trained = run_script(name, "tsm/train.py", *shared)
     train_seconds = round(time.monotonic() - start, 1)
     result = run_script(name, "tsm/eval.py", *shared, f"--checkpoint_path={trained['checkpoint']}")
-    return {**result, "train_seconds": train_seconds}
+    return {**result, "checkpoint": trained["checkpoint"], "train_seconds": train_seconds}
 
 
 def run_script(name: str, script: str, *arguments: str) -> dict:
@@ -115,6 +123,21 @@ def format_table(results: dict, seconds: float) -> str:
     )
     rows.append("the same frames as input; only the shift uses their order.")
     return "\n".join(rows)
+
+
+def format_demo(checkpoints: dict[str, str]) -> str:
+    """The command that shows the networks; paths start at the current folder."""
+    words = ["python", shorten_path(ROOT / "scripts" / "demo.py")]
+    words += ["--examples", shorten_path(DATA / "videos" / "test")]
+    for name, path in checkpoints.items():
+        words += ["--config_path", shorten_path(CONFIG), "--checkpoint_path", shorten_path(path)]
+        words += [setting for setting in NETWORKS[name] if setting == WITHOUT_SHIFT]
+    return name_commands(shlex.join(words))
+
+
+def shorten_path(path: Union[str, Path]) -> str:
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative
 
 
 if __name__ == "__main__":

@@ -6,6 +6,9 @@
 # --latest: in a new environment, .venv-latest, with the newest versions that requirements.txt and
 # requirements-dev.txt allow, instead of those of constraints.txt. Prints a table of the packages
 # whose version differs, then runs the same.
+#
+# Tests of the demo page are skipped without Gradio (pip install 'gradio>=6.31,<7' into .venv: 250 MB,
+# and a Pillow below 13), and those of pages without Chromium (apt-get install chromium).
 set -euo pipefail
 if [ "${1:-}" = --latest ]; then
     latest=1

@@ -9,9 +9,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from utils.config import ROOT, list_settings, load_config
 from utils.networks import find_network, list_networks
+from utils.weights.published import list_published
 
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 DOCUMENTS += [ROOT / network / "README.md" for network in list_networks()]
@@ -101,6 +103,27 @@ def list_anchors(document: Path) -> set:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def test_the_picture_of_the_readme_moves_and_is_small():
+    (name,) = re.findall(r"!\[[^]]*\]\(([^)]*)\)", (ROOT / "README.md").read_text())
+    assert (ROOT / name).stat().st_size < 300_000
+    with Image.open(ROOT / name) as image:
+        assert image.n_frames > 10
+
+
+def test_the_readme_names_and_counts_the_weights_of_a_network():
+    """Those that a recipe evaluates."""
+    rows = re.findall(
+        r"^\| \[.*\((\w+)/README.md\).*\|(.*)\|$", (ROOT / "README.md").read_text(), re.M
+    )
+    assert sorted(network for network, _ in rows) == list_networks()
+    for network, cell in rows:
+        entries = list_published().values()
+        names = {e.name for e in entries if e.network == network and not e.start}
+        shown = set(re.findall(r"`(\w+)`", cell))
+        assert shown <= names
+        assert f"and {len(names - shown)} others" in cell
+
+
 # Pages on one function each, for those who use it.
 FUNCTIONS = {"python.md", "features.md", "fine_tuning.md", "segments.md", "streams.md", "cam.md"}
 FUNCTIONS |= {"weights.md"}
@@ -110,6 +133,8 @@ LIMITS = {
     "precision.md": 800,
     "debugging.md": 400,
     "clusters.md": 700,
+    "demo.md": 400,
+    "labels.md": 500,
     "troubleshooting.md": 1400,
     "mindspore_models.md": 500,
     "mindcv.md": 400,
