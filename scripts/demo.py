@@ -199,8 +199,7 @@ def build_cam(model: api.Model) -> "GradCam":
     path = model.scorer.name
     if Path(path).suffix in (".onnx", ".mindir"):
         raise ValueError(f"--cam: {path} has no gradients; give the checkpoint that it is made of")
-    api.start_device(model.cfg.run)
-    return GradCam(model.network, cfg=model.cfg, heads=model.heads, path=path)
+    return GradCam(model)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """A headless Chromium that opens pages of this project, over its DevTools pipe.
 
-Chromium is Debian's: `apt-get install chromium`. Tests that need it use the fixture `browser` of
-`tests/conftest.py` and are skipped without it.
+Chromium is Debian's: `apt-get install chromium`. Tests are skipped with the reason MISSING.
 """
 
 import base64
@@ -11,15 +10,13 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any, Union
+from typing import Any
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), "")
 MISSING = "" if CHROMIUM else "chromium is not installed: apt-get install chromium"
 # Root has no sandbox in a container; /dev/shm may be small there.
 OPTIONS = ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
 OPTIONS += ["--no-first-run", "--hide-scrollbars", "--disable-background-networking"]
-# A camera that shows a test picture, and may be used.
-OPTIONS += ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
 OPTIONS += ["--remote-debugging-pipe"]
 COMMANDS = 3  # the file descriptors at which Chromium reads commands and writes answers
 ANSWERS = 4
@@ -96,10 +93,8 @@ class Browser:
             self.errors.append(values["entry"]["text"])
         return message
 
-    def open(
-        self, page: Union[Path, str], width: int = 1280, height: int = 900, dark: bool = False
-    ) -> None:
-        """Opens a file or an address in a window of this size; waits until it is loaded."""
+    def open(self, page: Path, width: int = 1280, height: int = 900, dark: bool = False) -> None:
+        """Opens a file in a window of this size, in pixels, and waits until it is loaded."""
         self.requests.clear()
         self.errors.clear()
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
@@ -107,8 +102,7 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.send("Emulation.setEmulatedMedia", features=[scheme])
         self.loaded = False
-        url = page.resolve().as_uri() if isinstance(page, Path) else page
-        self.send("Page.navigate", url=url)
+        self.send("Page.navigate", url=page.resolve().as_uri())
         while not self.loaded:
             self.read()
 

@@ -44,7 +44,7 @@ LAYERS = [
     {"log"},
     {"complexity"},
     {"runtime"},
-    {"config", "plotting"},
+    {"config", "plotting", "pages"},
     {"nn", "video", "signals", "processes", "files", "messages"}
     | {"yaml_text", "cpu_cores", "missing_packages", "option_names", "progress"},
 ]

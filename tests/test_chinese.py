@@ -1,4 +1,4 @@
-"""Each Chinese page has the content of its English page: headings, commands, tables, links, numbers.
+"""Chinese pages have the headings, commands, tables, links and numbers of the English ones.
 
 tests/test_documents.py runs the commands of the English pages; those of the Chinese pages are the
 same, up to comments. tests/test_readme.py checks settings, links and anchors in both languages.

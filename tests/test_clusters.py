@@ -306,7 +306,8 @@ def test_the_page_marks_what_was_not_run():
     assert len(read_commands()) == 10
 
 
-FILES = sorted((ROOT / "docker").glob("*.Dockerfile"))
+DOCKER = ROOT / "scripts" / "docker"
+FILES = sorted(DOCKER.glob("*.Dockerfile"))
 
 
 def read_instructions(file: Path) -> list[tuple[str, str]]:
@@ -327,7 +328,8 @@ def test_a_dockerfile_pins_its_image_and_copies_files_that_exist(file):
     assert instructions[0][0] == "FROM"
     assert re.fullmatch(r"[\w./]+:\d+\.\d+\.\d+-[\w.-]+", instructions[0][1])
     assert "Not built yet" in file.read_text().splitlines()[0]
-    assert f"docker build --file docker/{file.name} --tag zoo:{file.stem} ." in file.read_text()
+    command = f"docker build --file scripts/docker/{file.name} --tag zoo:{file.stem} ."
+    assert command in file.read_text()
     ignored = (ROOT / ".dockerignore").read_text().split()
     for source in [w for kind, text in instructions if kind == "COPY" for w in text.split()[:-1]]:
         assert (ROOT / source).exists()
@@ -365,7 +367,7 @@ def test_versions_of_the_images_are_those_of_the_zoo():
 
 def test_the_files_that_a_dockerfile_copies_suffice_for_its_installation(tmp_path):
     """The environment counts as installed; without a copied file the command would fail."""
-    instructions = read_instructions(ROOT / "docker" / "cpu.Dockerfile")
+    instructions = read_instructions(DOCKER / "cpu.Dockerfile")
     copies = [text.split() for kind, text in instructions if kind == "COPY" and text != ". ."]
     for *sources, target in copies:
         (tmp_path / target).mkdir(exist_ok=True)

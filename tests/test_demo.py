@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import tests.browser
 from scripts import demo
 from tests.browser import MISSING, Browser
 from tests.helpers import build_env, copy_checkout
@@ -255,11 +256,22 @@ def test_uploads_are_deleted_and_examples_stay(client, videos):
 
 @pytest.fixture(scope="module")
 def browser():
+    """With a camera that shows a test picture, and may be used."""
     if MISSING:
         pytest.skip(MISSING)
-    browser = Browser()
+    with pytest.MonkeyPatch.context() as patch:
+        camera = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
+        patch.setattr(tests.browser, "OPTIONS", [*tests.browser.OPTIONS, *camera])
+        browser = Browser()
     yield browser
     browser.close()
+
+
+def open_page(browser: Browser, address: str, folder: Path, width: int, dark: bool) -> None:
+    """Opens an empty file in a window of this width, then the address."""
+    (folder / "empty.html").touch()
+    browser.open(folder / "empty.html", width=width, dark=dark)
+    browser.send("Page.navigate", url=address)
 
 
 def wait_for(browser: Browser, expression: str) -> None:
@@ -283,9 +295,9 @@ RESULTS = "(document.body.innerText.match(/2 x 3 views/g) || []).length"
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (400, True)])
-def test_the_page_works_in_a_browser(address, models, videos, browser, width, dark):
+def test_the_page_works_in_a_browser(address, models, videos, browser, tmp_path, width, dark):
     """Without a request to another server."""
-    browser.open(address, width=width, dark=dark)
+    open_page(browser, address, tmp_path, width=width, dark=dark)
     click(browser, "/^(null)?one/")
     wait_for(browser, f"{RESULTS} == 2")
     text = browser.run("document.body.innerText")
@@ -301,8 +313,8 @@ def test_the_page_works_in_a_browser(address, models, videos, browser, width, da
 
 
 @pytest.mark.slow
-def test_a_camera_is_recorded(address, browser):
-    browser.open(address)
+def test_a_camera_is_recorded(address, browser, tmp_path):
+    open_page(browser, address, tmp_path, width=1280, dark=False)
     click(browser, "/Capture from camera/")
     click(browser, "/Click to Access/")
     click(browser, "/start recording/")

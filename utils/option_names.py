@@ -51,6 +51,7 @@ OPTIONS = {
     "--run.eval_every": "run_eval val_while_train val_interval eval_interval eval_freq",
     "--run.log_every": "log_interval print_freq",
     "--run.resume, and the same command again": "resume_ckpt resume_opt",
+    "--run.mode": "mode_name",
     "--run.profile": "enable_profiling",
     "--target": "file_name",
     "--format": "file_format",

@@ -1,5 +1,5 @@
 # The zoo on a CPU. Not built yet: the tests have no Docker.
-#     docker build --file docker/cpu.Dockerfile --tag zoo:cpu .
+#     docker build --file scripts/docker/cpu.Dockerfile --tag zoo:cpu .
 FROM python:3.11.13-slim-bookworm
 # g++ compiles the kernels for the CPU when a network first runs.
 RUN apt-get update \

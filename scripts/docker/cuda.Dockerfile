@@ -1,5 +1,5 @@
 # The zoo on NVIDIA GPUs, with CUDA 11.8 and cuDNN 8. Not built yet: the tests have no Docker.
-#     docker build --file docker/cuda.Dockerfile --tag zoo:cuda .
+#     docker build --file scripts/docker/cuda.Dockerfile --tag zoo:cuda .
 # MindSpore's GPU libraries are built for CUDA 11.1 and 11.6; those of 11.8 have the same names.
 FROM nvidia/cuda:11.8.0-cudnn8-devel-ubuntu22.04
 RUN apt-get update \
