@@ -65,6 +65,9 @@ def read_links(page: Path, section: str, pages: dict[Path, Path]) -> Counter:
     """(linked page, position of the heading); a page of `pages` is replaced by its translation."""
     links = []
     for target in LINK.findall(section):
+        if "://" in target:
+            links.append((target, None))
+            continue
         name, _, anchor = target.partition("#")
         linked = Path(os.path.normpath(page.parent / name)) if name else page
         position = find_heading(linked, anchor) if anchor else None
