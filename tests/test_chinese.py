@@ -104,13 +104,15 @@ def test_the_headings_of_both_languages_have_the_same_levels(english, chinese):
 @PAIRS
 def test_the_numbers_and_names_in_code_of_both_languages_are_equal(english, chinese):
     """Section by section, in tables row by row."""
-    for expected, actual in zip(read_sections(english), read_sections(chinese)):
-        heading = expected.splitlines()[0]
-        assert len(split_rows(actual)) == len(split_rows(expected)), heading
-        for text, translated in zip(split_rows(expected), split_rows(actual)):
-            parts = describe_lines(text)
-            found = describe_lines(translated)
-            assert found == parts, f"{heading}: {found - parts} instead of {parts - found}"
+    for section, translation in zip(read_sections(english), read_sections(chinese)):
+        heading = section.splitlines()[0]
+        texts = split_rows(section)
+        assert len(split_rows(translation)) == len(texts), heading
+        for text, translated in zip(texts, split_rows(translation)):
+            expected = describe_lines(text)
+            actual = describe_lines(translated)
+            difference = f"{actual - expected} instead of {expected - actual}"
+            assert actual == expected, f"{heading}: {difference}"
 
 
 @PAIRS
