@@ -18,6 +18,10 @@ from utils.weights.published import list_published
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 DOCUMENTS += [ROOT / network / "README.md" for network in list_networks()]
 DOCUMENTS += sorted((ROOT / "docs").rglob("*.md"))
+# tests/test_chinese.py: their commands are those of the English pages.
+CHINESE = {ROOT / "README_CN.md", *(ROOT / "docs" / "zh").glob("*.md")}
+ALL = sorted({*DOCUMENTS, *CHINESE})
+DOCUMENTS = [page for page in DOCUMENTS if page not in CHINESE]
 FILE = re.compile(r"```yaml file=(\S+)\n(.*?)```", re.DOTALL)
 
 
@@ -71,7 +75,7 @@ def test_every_readme_of_a_network_has_the_six_headings():
         ]
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
+@pytest.mark.parametrize("document", ALL, ids=lambda p: str(p.relative_to(ROOT)))
 def test_settings_and_files_of_a_document_exist(document):
     """Settings and linked files. The README of a network names settings of that network only.
 
@@ -90,7 +94,7 @@ def test_settings_and_files_of_a_document_exist(document):
     assert [link for link in links if not (document.parent / link).exists()] == []
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
+@pytest.mark.parametrize("document", ALL, ids=lambda p: str(p.relative_to(ROOT)))
 def test_an_anchor_of_a_link_is_a_heading(document):
     for name, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", document.read_text()):
         page = document.parent / name if name else document
@@ -98,9 +102,13 @@ def test_an_anchor_of_a_link_is_a_heading(document):
 
 
 def list_anchors(document: Path) -> set:
-    """The anchors that GitHub gives to the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return {make_anchor(heading) for heading in headings}
+
+
+def make_anchor(heading: str) -> str:
+    """The anchor that GitHub gives to a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def test_the_picture_of_the_readme_moves_and_is_small():
