@@ -201,6 +201,7 @@ def test_loss_gradients_and_five_updates_are_those_of_a_torch_twin(network, tmp_
                             "data.swap_labels=[]"]))  # fmt: skip
     ours = find_network(network)
     arguments = cfg.model_arguments()
+    torch.manual_seed(0)
     twin = importlib.import_module(f"benchmarks.torch.{network}").build_network(**arguments)
     randomize_weights(torch, twin)
 
