@@ -296,11 +296,22 @@ def run_command(words: Sequence[str]) -> dict[str, Any]:
     reason is on stderr.
     """
     script, *arguments = words
+    process: Optional[subprocess.Popen] = None
+    early: list[int] = []  # signals that came before the process had started
+
+    def pass_on(number: int, _: Any) -> None:
+        if process is None:
+            early.append(number)
+        else:
+            process.send_signal(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, pass_on)
     process = subprocess.Popen(
         [sys.executable, str(ROOT / script), *arguments], stdout=subprocess.PIPE, text=True
     )
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda received, _: process.send_signal(received))
+    for number in early:
+        process.send_signal(number)
     output = process.stdout.read()
     if process.wait():
         sys.exit(process.returncode if process.returncode > 0 else 128 - process.returncode)

@@ -273,6 +273,25 @@ def test_a_signal_is_passed_on_to_the_command(tmp_path):
             signal.signal(number, handler)
 
 
+def test_a_signal_before_the_command_has_started_is_passed_on(tmp_path, monkeypatch):
+    (tmp_path / "sleeper.py").write_text("import time\ntime.sleep(60)\n")
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    start = subprocess.Popen
+
+    def start_late(*arguments, **options):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return start(*arguments, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", start_late)
+    try:
+        with pytest.raises(SystemExit) as end:
+            finetune.run_command([str(tmp_path / "sleeper.py")])
+        assert end.value.code == 128 + signal.SIGTERM
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
 def test_a_training_that_was_stopped_is_not_evaluated(tmp_path, monkeypatch, capsys):
     """The next run of the command trains on. With `run.patience` it could have ended by itself."""
     commands = []
