@@ -278,7 +278,7 @@ def measure_eval(
 def compare_with_reference(
     scorer: Scorer, reference: Scorer, clips: np.ndarray, turns: int = 5
 ) -> float:
-    """The median ratio of the seconds of `reference` to those of `scorer`, which take turns."""
+    """The median of seconds of `reference` / seconds of `scorer`, which take turns."""
     ratios = []
     for turn in range(1 + turns):  # the first one compiles
         before, now = (

@@ -67,7 +67,7 @@ def run() -> None:
 
 
 def parse(words: Sequence[str]) -> tuple[list[dict], dict]:
-    """The arguments of `load_model` for each model, and those of `serve`."""
+    """The arguments of `load_model` for each model, and of `serve`."""
     settings = {name for n in list_networks() for name in list_settings(find_network(n).config)}
     models = []
     options = {}

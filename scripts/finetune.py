@@ -6,7 +6,7 @@
 VIDEOS has a folder for each class, VIDEOS/CLASS/VIDEO; for recipes of resnet50 images. With
 `--checkpoint`, a converted checkpoint or the name of published weights (docs/weights.md), the
 training starts from these with a new classifier, and on a CPU trains only that; without, it starts
-from random weights. `--group` is that of make_lists.py.
+from random weights. `--group`: see make_lists.py.
 
 The command runs other commands of the zoo and prints each: make_lists.py, check_videos.py,
 pack_videos.py if that pays, train.py, eval.py, plot_training.py. Before the training it writes

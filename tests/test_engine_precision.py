@@ -51,7 +51,7 @@ def check_report(result: dict, expected: dict) -> None:
 
 
 def test_an_evaluation_in_bf16_reports_what_it_changes(arguments, cache, run_here):
-    """The engine files are those of f32."""
+    """The engine files are in f32."""
     if "BF16" not in onnx.list_capabilities():
         pytest.skip("this processor has no bfloat16")
     expected = read_result(run_here("tsm/eval.py", *arguments))

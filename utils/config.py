@@ -405,7 +405,7 @@ class NetworkConfig:
     def chance_loss(self) -> float:
         """The training loss of a network that gives all classes the same score.
 
-        Infinite for several labels: that of rare labels is far lower soon.
+        Infinite for several labels: the loss of rare labels is far lower soon.
         """
         return math.inf if self.has_several_labels else math.log(self.model.num_classes)
 

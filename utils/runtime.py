@@ -273,7 +273,7 @@ def guest(run: Optional["Run"] = None) -> Iterator[None]:
 
 
 def set_mode(mode: int) -> int:
-    """Sets MindSpore's mode, 0 for graphs, if MindSpore is imported; returns that of before."""
+    """Sets MindSpore's mode, 0 for graphs, if MindSpore is imported; returns the mode of before."""
     ms = sys.modules.get("mindspore")
     before = ms.get_context("mode") if ms else 1  # MindSpore's default, operator by operator
     if ms and before != mode:

@@ -90,7 +90,7 @@ def count_classes(rows: np.ndarray, several: bool) -> int:
 def fuse(
     tables: list[np.ndarray], weights: np.ndarray, average: str, several: bool = False
 ) -> np.ndarray:
-    """The weighted mean of scores; the other columns are those of rows readable in all tables.
+    """The weighted mean of scores; the other columns are of rows readable in all tables.
 
     `several`: a video has several labels.
     """

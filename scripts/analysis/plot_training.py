@@ -144,7 +144,7 @@ def draw_run(axes, lines: list[dict], name: str, unit: float, label: str, color:
 def select_points(
     lines: list[dict], name: str, unit: float, of_tests: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Epochs and values of the lines of training, or those of tests, whose lines count videos."""
+    """Epochs and values of the lines of training, or of tests, whose lines count videos."""
     points = [
         (line["epoch"], unit * line[name])
         for line in lines

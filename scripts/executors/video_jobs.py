@@ -26,7 +26,7 @@ from utils.weights.checkpoint_file import check_kind
 
 PART_LOCK = ".lock-{}"
 JobT = TypeVar("JobT")  # a tuple that begins with the path of a video
-Results = Iterator[tuple[JobT, dict]]  # a record; that of a broken video has `video` and `error`
+Results = Iterator[tuple[JobT, dict]]  # a record; for a broken video it has `video` and `error`
 RunJobs = Callable[[list[JobT]], Results[JobT]]
 
 

@@ -20,7 +20,7 @@ def draw_mix(
     """Draws the mixing of a batch of samples of size x size pixels.
 
     `mixup` and `cutmix` are the alphas of their Beta distributions (0: off). `switch` is the
-    probability of cutmix if both are on, `prob` that of any mixing.
+    probability of cutmix if both are on, `prob` of any mixing.
     """
     if rng.uniform() >= prob or not (mixup or cutmix):
         return Mix(1.0)

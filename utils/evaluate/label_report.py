@@ -40,7 +40,7 @@ OTHER_FILES += ("calibration.csv", "calibration.png")
 def write_label_report(
     folder: Path, samples: Samples, rows: np.ndarray, raw_scores: bool, result: dict
 ) -> dict:
-    """Writes all files; returns what its page shows. `rows` are those of `metrics.ScoreTable`.
+    """Writes all files; returns what its page shows. `rows`: see `metrics.ScoreTable`.
 
     Raises ValueError if the folder cannot be written.
     """

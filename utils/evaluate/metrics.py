@@ -120,7 +120,7 @@ class Counts:
 
 
 class LabelScores:
-    """The scores of samples with several labels; `numbers` are those of this rank's rows."""
+    """The scores of samples with several labels; `numbers` are the samples of this rank's rows."""
 
     def __init__(self, classes: int, raw_scores: bool, numbers: Sequence, count: int):
         self.raw_scores = raw_scores
@@ -248,7 +248,7 @@ def sum_count(count: int, rt: Runtime) -> int:
 
 
 class Comparison:
-    """Compares the scores of a network of lower precision with those of `scorer`, in f32."""
+    """Compares the scores of a network of lower precision with scores of `scorer`, in f32."""
 
     def __init__(self, scorer: "Scorer"):
         self.scorer = scorer

@@ -124,7 +124,7 @@ class Head(abc.ABC):
         return scorer
 
     def predict_probs(self, scorer: "Scorer", views: np.ndarray) -> np.ndarray:
-        """Probabilities (classes,): those of the mean over views."""
+        """Probabilities (classes,) of the mean over views."""
         result = video_scores(self.select_output(scorer), views[None], self.clips_per_pass)
         return self.compute_probs(result[0].astype(np.float64))
 

@@ -194,7 +194,7 @@ def report_videos(
 
 
 def build_report(folder: str, rows: EvalRows, samples: Samples, head: Head, rt: Runtime) -> Report:
-    """The report of the samples of `rows`, whose scores are those of `head`."""
+    """The report of the samples of `rows`, with scores of `head`."""
     return Report(
         folder,
         own_samples=rows.samples_of_rank,

@@ -56,7 +56,7 @@ def describe_report(
     """What the page shows of one data set, without confusion and calibration.
 
     `classes` are rows of `classes.csv`; `mistakes` come with the most confident first, `hits` with
-    the least confident; `frames` are those of the samples with pictures, None if unreadable.
+    the least confident; `frames` are of the samples with pictures, None if unreadable.
     """
 
     def describe(entry: Entry) -> list:

@@ -370,7 +370,7 @@ def add_slice(build, x, starts, ends, steps) -> str:
 
 
 def add_cast(build, node, x, _):
-    """TensorRT reads uint8 in a Cast only: the batch's size is that of its result."""
+    """TensorRT reads uint8 in a Cast only: the batch's size comes from its result."""
     result = build.add("Cast", x, to=node.output.dtype)
     if x == build.source:
         build.source = result

@@ -42,6 +42,6 @@ class SigmoidCrossEntropy(Loss):
         )
 
     def top1(self, scores: Tensor, target: Tensor) -> Tensor:
-        """The fraction of the batch whose highest score is that of one of its labels."""
+        """The fraction of the batch whose highest score is of one of its labels."""
         best = scores.argmax(axis=-1).reshape(-1, 1)
         return ops.gather_elements(target, 1, best).mean()
