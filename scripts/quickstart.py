@@ -1,11 +1,12 @@
 """A small training from start to end: synthetic videos, TSM and the same network without shift.
 
-    bash scripts/quickstart.sh        (makes the environment, then runs this)
+    bash scripts/quickstart.sh [--device GPU]        (makes the environment, then runs this)
 
 Makes encoded videos whose class is their motion, trains both networks at the same time with one
-recipe, evaluates them with 2 clips x 3 crops, and prints TSM's metrics as one JSON line and a
-table. Four to five minutes on two cores; takes no arguments. Writes data/synthetic,
-out/quickstart_tsm and out/quickstart_tsn. Complete steps are not repeated.
+recipe (one after the other on a GPU or an Ascend), evaluates them with 2 clips x 3 crops, and
+prints TSM's metrics as one JSON line and a table. Four to five minutes on two cores. Writes
+data/synthetic, out/quickstart_tsm and out/quickstart_tsn, or out/quickstart_tsm_gpu and so on.
+Complete steps are not repeated.
 """
 
 import json
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -26,33 +28,34 @@ import yaml
 from tqdm import tqdm
 
 from utils import cli
-from utils.config import ROOT, get_base_folder
+from utils.config import ROOT, Device, get_base_folder
 
 DATA = get_base_folder() / "data" / "synthetic"
 OUT = get_base_folder() / "out"
 CONFIG = ROOT / "tsm" / "configs" / "tsm_smoke.yaml"
 VIDEOS = ["--train", "60", "--test", "16"]  # per class
-NETWORKS = {
-    "TSM": [f"--run.out={OUT / 'quickstart_tsm'}"],
-    "TSN": [f"--run.out={OUT / 'quickstart_tsn'}", "--model.shift_div=0"],
-}
+NETWORKS: dict[str, list[str]] = {"TSM": [], "TSN": ["--model.shift_div=0"]}
 
 
-def main() -> None:
+def main(*, device: Device = "CPU") -> None:
     print_step("making videos of 8 motions that look alike in any single frame")
     run_script("", "scripts/data/synthesize_videos.py", "--out", str(DATA), *VIDEOS)
     print_step("training TSM and TSN, the same network without the shift, then evaluating both")
     start = time.monotonic()
-    with ThreadPoolExecutor(len(NETWORKS)) as pool:
-        results = dict(zip(NETWORKS, pool.map(train_and_evaluate, NETWORKS)))
+    with ThreadPoolExecutor(len(NETWORKS) if device == "CPU" else 1) as pool:
+        work = partial(train_and_evaluate, device)
+        results = dict(zip(NETWORKS, pool.map(work, NETWORKS)))
     print(json.dumps(results["TSM"]))
     print(format_table(results, time.monotonic() - start), flush=True)
 
 
-def train_and_evaluate(name: str) -> dict:
+def train_and_evaluate(device: str, name: str) -> dict:
     """Trains with the smoke recipe, then evaluates the last checkpoint."""
     start = time.monotonic()
+    suffix = "" if device == "CPU" else f"_{device.lower()}"
+    out = OUT / f"quickstart_{name.lower()}{suffix}"
     shared = ["--config_path", str(CONFIG), f"--data.root={DATA}", *NETWORKS[name]]
+    shared += [f"--run.device={device}", f"--run.out={out}"]
     trained = run_script(name, "tsm/train.py", *shared)
     train_seconds = round(time.monotonic() - start, 1)
     result = run_script(name, "tsm/eval.py", *shared, f"--checkpoint_path={trained['checkpoint']}")
