@@ -74,10 +74,11 @@ install() { # REQUIREMENTS...: into $VENV, unless the same ones are there alread
 
 install_cuda() { # requirements.txt, and CUDA for an NVIDIA GPU unless an installed one works
     local python="$VENV/bin/python" cuda="$ROOT/scripts/launcher/cuda.py" status=0
+    local home="${CUDA_HOME:-}" # before `install` sets it
     if [ ! -x "$python" ]; then python=$(find_python) || return 2; fi
     "$python" "$cuda" driver || return 2
     install requirements.txt || return 2
-    "$VENV/bin/python" "$cuda" installed "$VENV/cuda" || status=$?
+    CUDA_HOME="$home" "$VENV/bin/python" "$cuda" installed "$VENV/cuda" || status=$?
     if [ $status -eq 1 ]; then
         say "no installed CUDA 11.1 to 11.8 works: CUDA 11.8 is a download of 1.7 GB, 3 GB on disk"
         install requirements-gpu.txt || return 2

@@ -132,14 +132,14 @@ def read_gpu(library: ctypes.CDLL, number: int) -> Gpu:
 
 
 def find_installed(environ: Mapping[str, str], own: Path) -> Optional[Path]:
-    """The first installed CUDA with which MindSpore's GPU back end loads; not `own`."""
-    patterns = [environ.get("CUDA_HOME", ""), *INSTALLED]
-    root = Path("/")
+    """The first installed CUDA with which MindSpore's GPU back end loads; not `own`, the links."""
+    libraries = environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    others = [folder for folder in libraries if not folder.startswith(str(own))]
+    environ = {**environ, "LD_LIBRARY_PATH": os.pathsep.join(others)}
     homes = [
         home
-        for pattern in patterns
-        if pattern
-        for home in sorted(root.glob(os.path.abspath(pattern).lstrip("/")), reverse=True)
+        for pattern in filter(None, [environ.get("CUDA_HOME"), *INSTALLED])
+        for home in sorted(Path("/").glob(os.path.abspath(pattern).lstrip("/")), reverse=True)
     ]
     return next((home for home in homes if home != own and not list_missing(home, environ)), None)
 
