@@ -7,7 +7,7 @@ Prints a table. The last line of stdout is one JSON object: top1, top5, mean_cla
 (means over the data sets), videos, unreadable, sets (metrics and views of each data set),
 checkpoint, seconds; it is also written next to the checkpoint. Exit status 1 if videos could not be
 read, unless eval.allow_unreadable is true. `--report` writes tables and plots of every video, class
-and probability into DIR, one folder for each data set: docs/evaluation.md.
+and probability into DIR, one folder for each data set, and a page of all: docs/evaluation.md.
 """
 
 import sys
@@ -26,6 +26,7 @@ from mvit_multi.network import NETWORK
 from utils import cli
 from utils.evaluate.metrics import write_result_file
 from utils.evaluate.report import report_videos
+from utils.evaluate.report_page import write_index
 from utils.inference import evaluation
 from utils.inference.load import load_scorer
 from utils.log import print_result
@@ -54,8 +55,12 @@ def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
     if rt.is_main_process:
         print(format_table(result))
     print_result(result, rt)
+    parts = {}
     for k, page in pages.items():
-        page.write({**result["sets"][videos[k].settings.name], "checkpoint": result["checkpoint"]})
+        name = videos[k].settings.name
+        parts[name] = page.write({**result["sets"][name], "checkpoint": result["checkpoint"]})
+    if report and rt.is_main_process:
+        write_index(Path(report), sets=parts, average=result)
     return 1 if unreadable and not cfg.eval.allow_unreadable else 0
 
 

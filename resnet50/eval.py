@@ -23,7 +23,7 @@ from resnet50.config import Config
 from resnet50.dataset import EvalImages, read_records
 from resnet50.network import NETWORK
 from utils import cli
-from utils.evaluate.report import Samples, build_report, read_first_clip
+from utils.evaluate.report import Samples, build_report, read_preview
 from utils.inference import evaluation
 
 
@@ -34,10 +34,13 @@ def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
     (head,) = NETWORK.build_heads(cfg)
     samples = Samples()
     if report:
-        read = functools.partial(read_first_clip, rows, head)
-        names = images.list_names()
-        labels = images.labels.tolist()
-        samples = Samples(names, labels=labels, classes=head.list_names(), read_frames=read)
+        samples = Samples(
+            images.list_names(),
+            labels=images.labels.tolist(),
+            classes=head.list_names(),
+            read_frames=functools.partial(read_preview, rows, head),
+            find_file=lambda sample: (images[sample].path, ""),
+        )
     pages = build_report(report, rows=rows, samples=samples, head=head, rt=rt)
     return evaluation.evaluate_samples(
         NETWORK, cfg=cfg, samples=rows, checkpoint_path=checkpoint_path, pages=pages

@@ -34,7 +34,7 @@ find_python() { # prints the first fitting interpreter; ZOO_PYTHON wins
 }
 
 usage() { # the comment at the head of the script that sources this
-    sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
+    sed -n '2,/^[^#]/{/^#SBATCH/d;s/^# \{0,1\}//p}' "$0"
 }
 
 misused() { # by its caller, who gave too few arguments
@@ -108,7 +108,10 @@ advise_set_env() { # one line on stderr if CANN is installed, but not in this en
 
 require_network() { # NAME: a folder with a train.py
     [ -f "$ROOT/$1/train.py" ] && return
-    say "no network named $1; there are: $(cd "$ROOT" && echo */train.py | sed 's|/train.py||g')"
+    case "$1" in
+        *.json) say "$1: a variable names the rank table: RANK_TABLE_FILE=$1 bash $0 NETWORK ..." ;;
+        *) say "no network named $1; there are: $(cd "$ROOT" && echo */train.py | sed 's|/train.py||g')" ;;
+    esac
     exit 2
 }
 

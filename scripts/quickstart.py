@@ -4,19 +4,22 @@
 
 Makes encoded videos whose class is their motion, trains both networks at the same time with one
 recipe (one after the other on a GPU or an Ascend), evaluates them with 2 clips x 3 crops, and
-prints TSM's metrics as one JSON line and a table. Four to five minutes on two cores. Writes
-data/synthetic, out/quickstart_tsm and out/quickstart_tsn, or out/quickstart_tsm_gpu and so on.
-Complete steps are not repeated.
+prints TSM's metrics as one JSON line, a table, and the command that shows both networks in a
+browser. Four to five minutes on two cores. Writes data/synthetic, out/quickstart_tsm and
+out/quickstart_tsn, or out/quickstart_tsm_gpu and so on. Complete steps are not repeated.
 """
 
 import json
+import os
 import re
+import shlex
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Union
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
@@ -29,12 +32,14 @@ from tqdm import tqdm
 
 from utils import cli
 from utils.config import ROOT, Device, get_base_folder
+from utils.messages import name_commands
 
 DATA = get_base_folder() / "data" / "synthetic"
 OUT = get_base_folder() / "out"
 CONFIG = ROOT / "tsm" / "configs" / "tsm_smoke.yaml"
+WITHOUT_SHIFT = "--model.shift_div=0"
 VIDEOS = ["--train", "60", "--test", "16"]  # per class
-NETWORKS: dict[str, list[str]] = {"TSM": [], "TSN": ["--model.shift_div=0"]}
+NETWORKS: dict[str, list[str]] = {"TSM": [], "TSN": [WITHOUT_SHIFT]}
 
 
 def main(*, device: Device = "CPU") -> None:
@@ -46,7 +51,9 @@ def main(*, device: Device = "CPU") -> None:
         work = partial(train_and_evaluate, device)
         results = dict(zip(NETWORKS, pool.map(work, NETWORKS)))
     print(json.dumps(results["TSM"]))
-    print(format_table(results, time.monotonic() - start), flush=True)
+    print(format_table(results, time.monotonic() - start))
+    print("Both networks beside each other in a browser: pip install 'gradio>=6.31,<7', then")
+    print(format_demo({name: result["checkpoint"] for name, result in results.items()}), flush=True)
 
 
 def train_and_evaluate(device: str, name: str) -> dict:
@@ -59,7 +66,7 @@ def train_and_evaluate(device: str, name: str) -> dict:
     trained = run_script(name, "tsm/train.py", *shared)
     train_seconds = round(time.monotonic() - start, 1)
     result = run_script(name, "tsm/eval.py", *shared, f"--checkpoint_path={trained['checkpoint']}")
-    return {**result, "train_seconds": train_seconds}
+    return {**result, "checkpoint": trained["checkpoint"], "train_seconds": train_seconds}
 
 
 def run_script(name: str, script: str, *arguments: str) -> dict:
@@ -118,6 +125,21 @@ def format_table(results: dict, seconds: float) -> str:
     )
     rows.append("the same frames as input; only the shift uses their order.")
     return "\n".join(rows)
+
+
+def format_demo(checkpoints: dict[str, str]) -> str:
+    """The command that shows the networks; paths start at the current folder."""
+    words = ["python", shorten_path(ROOT / "scripts" / "demo.py")]
+    words += ["--examples", shorten_path(DATA / "videos" / "test")]
+    for name, path in checkpoints.items():
+        words += ["--config_path", shorten_path(CONFIG), "--checkpoint_path", shorten_path(path)]
+        words += [setting for setting in NETWORKS[name] if setting == WITHOUT_SHIFT]
+    return name_commands(shlex.join(words))
+
+
+def shorten_path(path: Union[str, Path]) -> str:
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative
 
 
 if __name__ == "__main__":

@@ -2,10 +2,15 @@
 # usage: bash scripts/run_tests.sh [--latest] [pytest arguments, for example -m slow]
 #
 # Lint, types and the whole test suite, after the same environment step as the quickstart; minutes.
+# The tests of HTML pages (tests/test_pages.py) open them in Chromium: `apt-get install chromium`;
+# without it they are skipped.
 #
 # --latest: in a new environment, .venv-latest, with the newest versions that requirements.txt and
 # requirements-dev.txt allow, instead of those of constraints.txt. Prints a table of the packages
 # whose version differs, then runs the same.
+#
+# Tests of the demo page are skipped without Gradio, which is not installed: 250 MB, and a Pillow
+# below 13. .venv/bin/pip install 'gradio>=6.31,<7' adds it.
 set -euo pipefail
 if [ "${1:-}" = --latest ]; then
     latest=1
@@ -28,6 +33,7 @@ fi
 ruff check .
 ruff format --check .
 if [ -x "$VENV/bin/mypy" ]; then mypy; fi # there is none for Python 3.9
-for script in scripts/*.sh .ci/run; do bash -n "$script"; done
-shellcheck --external-sources scripts/*.sh .ci/run
+for script in scripts/*.sh scripts/cluster/*.sh .ci/run; do bash -n "$script"; done
+shellcheck --external-sources scripts/*.sh scripts/cluster/*.sh .ci/run
+command -v chromium > /dev/null || echo "no chromium: tests/test_pages.py is skipped; apt-get install chromium"
 exec python -m pytest -n 3 --dist worksteal "$@"

@@ -24,7 +24,7 @@ NETWORK_SCRIPTS = {  # of every network folder
 }
 FOLDERS = ("scripts", "scripts/data", "scripts/analysis", "benchmarks")
 NOT_COMMANDS = ("compare_versions", "data_speed", "graph_costs", "kernel_profile")
-NOT_COMMANDS += ("results", "worker", "zoo")
+NOT_COMMANDS += ("results", "score_files", "worker", "zoo")
 NOT_COMMANDS += ("build_networks", "exclusions", "integrity", "step_comparison")
 COMMANDS = {
     path.stem.replace("_", "-"): f"{folder}/{path.name}"

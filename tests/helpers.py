@@ -393,6 +393,7 @@ def assert_mindir_matches(
 
 REPORT = {"scores.csv", "confusion.csv", "classes.csv", "confused_pairs.csv", "calibration.csv"}
 REPORT |= {"confusion.png", "classes.png", "calibration.png", "report.json", "wrong.csv"}
+REPORT |= {"index.html"}
 
 
 def assert_fine_tuning(network: str, arguments, out: Path) -> dict:

@@ -346,6 +346,22 @@ EXAMPLES = {"tsm": ["model.arch=resnet18"], "x3d": ["eval.clips=1"]}
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
+def test_the_lines_of_the_readme_run(model, data_root, monkeypatch, tmp_path, capsys):
+    """With the toy network in the place of the quickstart's."""
+    (block,) = BLOCK.findall((ROOT / "README.md").read_text())
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "synthetic").symlink_to(data_root)
+    monkeypatch.chdir(tmp_path)
+    names = []
+    module = type(sys)("mindspore_video_zoo")
+    vars(module).update(load=lambda *words: names.extend(words) or model)
+    monkeypatch.setitem(sys.modules, "mindspore_video_zoo", module)
+    exec(block, {})
+    assert names == ["tsm_smoke", "out/quickstart_tsm/epoch_014.ckpt"]
+    expected = model.predict(data_root / "videos/test/left_000.mp4")
+    assert capsys.readouterr().out == f"{expected}\n"
+
+
 def test_the_examples_of_the_page_run(videos, monkeypatch, tmp_path, capsys):
     """In one program, with toy networks and short videos."""
 

@@ -44,9 +44,9 @@ LAYERS = [
     {"log"},
     {"complexity"},
     {"runtime"},
-    {"config", "plotting"},
+    {"config", "plotting", "pages"},
     {"nn", "video", "signals", "processes", "files", "messages"}
-    | {"yaml_text", "cpu_cores", "missing_packages", "progress"},
+    | {"yaml_text", "cpu_cores", "missing_packages", "option_names", "progress"},
 ]
 
 
@@ -328,15 +328,22 @@ TUPLES_OF_ARGUMENTS = {"arguments", "common", "rest"}
 
 @functools.cache
 def list_variadic_functions() -> set[str]:
-    """Returns the functions of this project that take any number of arguments without names."""
+    """Returns the functions and classes here that take any number of arguments without names."""
     return {
         node.name
         for folder in OWN
         for path in (ROOT / folder).rglob("*.py")
         if "tests" not in path.parts
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.FunctionDef) and node.args.vararg
+        if is_variadic(node)
     }
+
+
+def is_variadic(node: ast.AST) -> bool:
+    if isinstance(node, ast.ClassDef):
+        methods = [part for part in node.body if isinstance(part, ast.FunctionDef)]
+        return any(is_variadic(part) for part in methods if part.name == "__init__")
+    return isinstance(node, ast.FunctionDef) and node.args.vararg is not None
 
 
 def list_own_functions(tree: ast.Module) -> set[str]:

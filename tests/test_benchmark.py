@@ -20,6 +20,7 @@ def build_smoke_arguments(network: str) -> list:
     return ["--config_path", yaml, "--data.batch=2"]
 
 
+@pytest.mark.slow
 def test_compile_seconds_are_compared_with_an_earlier_result(tiny_args, tmp_path):
     earlier_file = tmp_path / "before.json"
     out = tmp_path / "new" / "now.json"

@@ -20,7 +20,7 @@ from utils.config import ROOT
 from utils.evaluate.predict import Head, Window
 from utils.networks import CamCells, find_network, list_networks
 from utils.testing.golden import generate_input, load_case
-from utils.tests.parity import without_values
+from utils.tests.parity import mark_slow_except, without_values
 
 RECORDED = json.loads((ROOT / "tests/golden/cam.json").read_text())
 
@@ -194,7 +194,7 @@ def test_a_stream_has_no_heat_maps():
         main(find_network("tsm"), cfg, ["a.mp4"], checkpoint_path="n.ckpt", stream=True, cam=True)
 
 
-@pytest.mark.parametrize("network", list_networks())
+@pytest.mark.parametrize("network", mark_slow_except(list_networks(), "tsm", "resnet50"))
 def test_a_prediction_names_the_files_of_its_heat_maps(network, run_here, tmp_path):
     """Encoded videos, an image for resnet50; run.engine openvino computes the scores of tsm."""
     sample = draw_samples(network, tmp_path / "data")

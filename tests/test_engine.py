@@ -223,6 +223,7 @@ def save_other_weights(source: Path, target: Path) -> Path:
 DYING = "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n"
 
 
+@pytest.mark.slow
 def test_an_engine_that_dies_at_the_export_does_not_end_the_run(
     opened, cache, log_messages, monkeypatch, tmp_path
 ):
@@ -331,7 +332,8 @@ def test_the_example_of_the_document_gives_the_probabilities_of_predict(
 ):
     """The frames of the videos are larger than `data.resize`."""
     video = next((data_root / "videos" / "test").glob("*.mp4"))
-    code = (ROOT / "docs" / "export.md").read_text().rpartition("```python\n")[2].split("```")[0]
+    code = (ROOT / "docs" / "deploy.md").read_text().split("```python\n")[1].split("```")[0]
+    assert "utils" not in code
     code = code.replace("juggling.mp4", str(video)).replace("8, 256, 224", "2, 40, 32")
     monkeypatch.chdir(exported.parents[1])
     names = {}

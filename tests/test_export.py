@@ -19,6 +19,7 @@ from mindspore import Tensor, nn
 
 from mvit_multi.model import ConcatHeads
 from tests.helpers import load_smoke_config
+from tests.operator_lists import list_problems
 from utils.evaluate.scores import video_scores
 from utils.export import export
 from utils.inference import load, mindir, onnx
@@ -116,6 +117,8 @@ def assert_export(toy: tuple, folder, kind: str, **options) -> dict:
     assert scores["shape"][0] == batch
     assert scores["shape"][-1] in (5, 9)
     assert not [name for name in list_operators(file) if "BatchNorm" in name]
+    if kind == "onnx":
+        assert list_problems(file) == []
     return result
 
 
@@ -130,7 +133,7 @@ def test_a_mindir_of_free_batch_size_gives_the_scores_of_the_network(name, tmp_p
 @pytest.mark.parametrize(
     ("network", "setting"),
     [
-        ("x3d", "model.depthwise_impl=taps"),
+        pytest.param("x3d", "model.depthwise_impl=taps", marks=SLOW),
         pytest.param("mvit_multi", "model.depthwise_impl=taps", marks=SLOW),
     ],
 )
@@ -391,6 +394,7 @@ def test_convolutions_of_clips_are_3d_in_an_onnx_file(tmp_path):
     assert [parameter.name for parameter in net.get_parameters()] == names
     graph = onnx.load(tmp_path / "net.onnx").graph
     assert {node.op_type for node in graph.node} <= {"Conv", "Relu", "Reshape", "Identity"}
+    assert list_problems(tmp_path / "net.onnx") == []
     weights = {array.name for array in graph.initializer}
     assert all(node.input[0] in weights for node in graph.node if node.op_type == "Reshape")
 

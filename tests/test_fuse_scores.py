@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scripts.analysis import fuse_scores
+from scripts.analysis import fuse_scores, score_files
 from tests.helpers import assert_one_line_error
 from utils.evaluate.report import Samples, compute_predictions, write_report
 
@@ -28,9 +28,10 @@ def make_report(folder, raw, paths=PATHS, labels=LABELS):
     return str(folder)
 
 
-@pytest.fixture
-def reports(tmp_path):
-    return [make_report(tmp_path / f"report_{k}", raw) for k, raw in enumerate(RAW)]
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("reports")
+    return [make_report(folder / f"report_{k}", raw) for k, raw in enumerate(RAW)]
 
 
 def run(run_here, *arguments):
@@ -57,8 +58,8 @@ def test_the_logarithms_give_the_averages_of_raw_scores(reports, run_here, tmp_p
 
 
 def test_the_probabilities_are_averaged(reports):
-    samples, first = fuse_scores.read_scores(find_scores(reports[0]))
-    _, second = fuse_scores.read_scores(find_scores(reports[1]))
+    samples, first = score_files.read_scores(find_scores(reports[0]))
+    _, second = score_files.read_scores(find_scores(reports[1]))
     assert samples.paths == PATHS
     fused = fuse_scores.fuse([first, second], np.array([0.25, 0.75]), "probabilities")
     np.testing.assert_allclose(fused[:, :3], 0.25 * first[:, :3] + 0.75 * second[:, :3])
@@ -101,8 +102,7 @@ def test_wrong_arguments_are_one_line(arguments, words, reports, run_here):
     assert_one_line_error(run(run_here, reports[0], *arguments), words)
 
 
-def test_a_foreign_table_is_refused(reports, run_here):
-    find_scores(reports[1]).write_text("path,label\na.mp4,0\n")
-    assert_one_line_error(
-        run(run_here, *reports), "is not a scores.csv that eval.py --report wrote"
-    )
+def test_a_foreign_table_is_refused(reports, run_here, tmp_path):
+    find_scores(str(tmp_path)).write_text("path,label\na.mp4,0\n")
+    done = run(run_here, reports[0], tmp_path)
+    assert_one_line_error(done, "is not a scores.csv that eval.py --report wrote")

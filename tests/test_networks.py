@@ -99,6 +99,8 @@ def test_every_method_of_a_network_works(name, tmp_path):
     results = {}
 
     records = results["read_records"] = network.read_records(cfg, "train")
+    with network.open_record(cfg, records[0]) as frames:
+        results["open_record"] = frames.frames([0])
     sampler = results["build_train_sampler"] = network.build_train_sampler(cfg, records, rt)
     rows = results["build_train_rows"] = network.build_train_rows(cfg, records, sampler, 1, 0)
     shape = results["get_sample_shape"] = network.get_sample_shape(cfg)

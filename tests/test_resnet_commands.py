@@ -193,6 +193,7 @@ def test_two_workers_equal_one_with_twice_the_batch(small, tmp_path):
     assert_close_weights(alone["checkpoint"], read_result(done)["checkpoint"])
 
 
+@pytest.mark.slow
 def test_training_replaces_counts_and_names_a_damaged_image(small, damaged, tmp_path):
     arguments = [*small, f"--data.root={damaged}"]
     stopped = run_script("resnet50/train.py", *arguments, f"--run.out={tmp_path / 'a'}")

@@ -28,6 +28,7 @@ from utils.evaluate.predict import Head, softmax
 from utils.inference.load import load_scorer
 from utils.inference.scorer import Scorer
 from utils.networks import find_network
+from utils.tests.parity import mark_slow_except
 from utils.video import live
 from utils.video.decoders import open_video
 from utils.video.reader import VideoError
@@ -114,7 +115,7 @@ def test_an_interruption_makes_online_tsm_forget_the_frames_before(tiny_args, on
     np.testing.assert_array_equal(scorer.score(views[2]), first)
 
 
-@pytest.mark.parametrize("network", ["tsm", "x3d", "mvit_multi"])
+@pytest.mark.parametrize("network", mark_slow_except(["tsm", "x3d", "mvit_multi"], "tsm"))
 def test_the_windows_of_a_video_have_the_scores_of_a_prediction(
     network, tiny_args, tmp_path, video
 ):

@@ -46,6 +46,7 @@ def trained(small, tmp_path_factory) -> Path:
     return Path(run_json("x3d/train.py", *arguments)["checkpoint"])
 
 
+@pytest.mark.slow
 def test_reports_and_predictions_agree_with_an_evaluation(small, data_root, run_here, tmp_path):
     cfg = load_smoke_config("x3d", *(word[2:] for word in small[2:]))
     weights = save_random_weights(cfg, tmp_path / "net.ckpt", "x3d")

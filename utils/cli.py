@@ -39,6 +39,7 @@ from utils.messages import (
     shorten,
     shorten_errors,
 )
+from utils.option_names import translate_option
 from utils.processes import record_completion
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -160,8 +161,8 @@ class Parser(argparse.ArgumentParser):
             raise ValueError(f"{arguments[0]}: this command takes no arguments")
         for word in arguments:
             name = word.partition("=")[0]
-            if name.startswith("--") and name not in self._option_string_actions:
-                if "." not in name:
+            if re.match("--?[a-zA-Z]", name) and name not in self._option_string_actions:
+                if "." not in name or name[1] != "-":
                     self.refuse_option(name)
                 if not self.settings:
                     raise ValueError(f"{word}: this command takes no settings")
@@ -178,13 +179,18 @@ class Parser(argparse.ArgumentParser):
         return options.pop("config_path", None), settings, options
 
     def refuse_option(self, name: str) -> NoReturn:
-        """Raises ValueError with the nearest option, or the settings of the nearest key."""
+        """Raises ValueError with the option or setting that another code base calls so.
+
+        Otherwise with the nearest option, or the settings of the nearest key.
+        """
         keys: dict[str, list[str]] = {}
         settings = (f"--{setting}" for setting in self.settings)
-        for option in dict.fromkeys([*self._option_string_actions, *settings]):
+        options = dict.fromkeys([*self._option_string_actions, *settings])
+        for option in options:
             keys.setdefault(option[2:].rpartition(".")[2], []).append(option)
-        near = " or ".join(keys.get(find_nearest(name[2:], keys), []))
+        near = " or ".join(keys.get(find_nearest(name.lstrip("-"), keys), []))
         advice = f"did you mean {near}?" if near else "--help shows the usage"
+        advice = translate_option(name, options) or advice
         raise ValueError(f"unknown option {shorten(name, VALUE)}; {advice}")
 
     def error(self, message: str) -> NoReturn:

@@ -16,6 +16,9 @@ from typing import Callable
 
 WATCHED = (signal.SIGINT, signal.SIGTERM)
 DEBOUNCE = 1.0  # seconds; `timeout` and batch systems signal a process, and then its group
+# Of a rank, which gets the signal of the batch system and later the same one from the launcher. A
+# busy host delays the latter. The launcher kills its ranks if it gets a second signal itself.
+RANK_DEBOUNCE = 10.0
 EVENTS: dict[int, str] = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 
@@ -48,7 +51,8 @@ def watch() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     os.register_at_fork(after_in_child=unblock_signals)  # SIGTERM ends worker processes
     restart_blas_threads()
-    threading.Thread(target=wait_for_signals, daemon=True).start()
+    if os.environ.get("MS_ROLE") != "MS_SCHED":  # ranks need the scheduler until they have saved
+        threading.Thread(target=wait_for_signals, daemon=True).start()
 
 
 def unblock_signals() -> None:
@@ -72,7 +76,8 @@ def wait_for_signals() -> None:
     received.append(number)
     handlers[-1](number)
     again = signal.sigwait(WATCHED)
-    while time.monotonic() - first_time < DEBOUNCE:
+    debounce = RANK_DEBOUNCE if "ZOO_LAUNCHER" in os.environ else DEBOUNCE
+    while time.monotonic() - first_time < debounce:
         again = signal.sigwait(WATCHED)
     end_process(128 + again, f"{EVENTS[again]} again; ended at once, what was saved is intact")
 

@@ -30,7 +30,7 @@ CASES = {
     "full size": load_case(GOLDEN / "tsm_r50_8f.json"),
     **{case["name"]: case for case in load_case(GOLDEN / "variants.json")},
 }
-QUICK = ("resnet50_8f", "resnet50_8f_block", "resnet50_8f_nl", "resnet50_8f_tpool") + tuple(
+QUICK = ("resnet50_8f", "resnet50_8f_nl", "resnet50_8f_tpool") + tuple(
     f"resnet18_8f{kind}"
     for kind in ("", "_div4_dropout0", "_tsn", "_identity", "_softmax", "_flow", "_unidirectional")
 )

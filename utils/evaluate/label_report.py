@@ -13,12 +13,13 @@ import numpy as np
 from utils.data.annotation_file import format_label
 from utils.evaluate.report import (
     WORST_CLASSES,
-    WORST_SAMPLES,
     Samples,
     divide,
-    read_worst_samples,
+    list_worst_samples,
+    read_samples,
     write_csv,
 )
+from utils.evaluate.report_page import SHOWN, Entry, describe_report, write_index
 from utils.evaluate.several_labels import (
     THRESHOLD,
     compute_average_precisions,
@@ -38,8 +39,8 @@ OTHER_FILES += ("calibration.csv", "calibration.png")
 
 def write_label_report(
     folder: Path, samples: Samples, rows: np.ndarray, raw_scores: bool, result: dict
-) -> None:
-    """Writes all files; `rows` are those of `metrics.ScoreTable`.
+) -> dict:
+    """Writes all files; returns what its page shows. `rows` are those of `metrics.ScoreTable`.
 
     Raises ValueError if the folder cannot be written.
     """
@@ -54,7 +55,9 @@ def write_label_report(
     classes = list_classes(samples.classes, probabilities[readable], targets[readable])
     write_csv(folder / "classes.csv", list(classes[0]), (row.values() for row in classes))
     is_wrong = readable & ((probabilities >= THRESHOLD) != targets).any(1)
-    worst = [k for k in np.argsort(-losses, kind="stable").tolist() if is_wrong[k]]
+    order = [k for k in np.argsort(-losses, kind="stable").tolist() if readable[k]]
+    worst = [k for k in order if is_wrong[k]]
+    hits = [k for k in order if not is_wrong[k]][:SHOWN]
     wrong = [[*make_wrong_row(samples, k, probabilities[k]), f"{losses[k]:.6g}"] for k in worst]
     write_csv(folder / "wrong.csv", WRONG_COLUMNS, wrong)
     with_videos = [row for row in classes if row["videos"]]
@@ -70,10 +73,25 @@ def write_label_report(
     bars = [(names[row["class"]], row["average_precision"], None, None) for row in with_videos]
     if bars:
         report_plots.draw_class_accuracy(folder / "classes.png", bars, "average precision")
+    predicted = dict(zip(worst, list_label_sets(probabilities[worst] >= THRESHOLD)))
+    mistakes = [Entry(k, true=samples.labels[k], other=predicted[k]) for k in worst]
+    correct = [Entry(k, true=samples.labels[k], other=None) for k in hits]
+    frames = read_samples(samples, mistakes, correct)
     captions = [(k, *row[:3]) for k, row in zip(worst, wrong)]
-    pictures = read_worst_samples(samples, captions[: 2 * WORST_SAMPLES])
+    pictures = list_worst_samples(frames, captions)
     if pictures:
         report_plots.draw_wrong(folder / "wrong.png", pictures)
+    page = describe_report(
+        folder,
+        samples=samples,
+        result=result,
+        classes=classes,
+        mistakes=mistakes,
+        hits=correct,
+        frames=frames,
+    )
+    write_index(folder, {"": page})
+    return page
 
 
 def list_scores(

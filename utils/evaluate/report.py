@@ -16,15 +16,16 @@ import numpy as np
 
 from utils.data.annotation_file import AnnotationFile, name_record
 from utils.data.rows import EvalRows
+from utils.evaluate import report_page
 from utils.evaluate.metrics import TOP5_CLASSES, ScoreTable, list_bounds
 from utils.evaluate.predict import Head
+from utils.evaluate.report_page import Entry
 from utils.files import open_replacement, report_write_errors, write_text
 from utils.runtime import Runtime
 from utils.video.reader import VideoError
 
 WORST_CLASSES = 10  # in report.json
 PAIRS = 100  # in confused_pairs.csv
-WORST_SAMPLES = 20  # in wrong.png
 SCORE_COLUMNS = ("path", "label", "predicted", "correct", "probability")  # before the classes
 MIN_PROBABILITY = float(np.finfo(np.float32).tiny)  # a smaller one counts as this
 
@@ -33,12 +34,14 @@ class Samples(NamedTuple):
     """The samples of an evaluation, by number: names, labels if known before, class names.
 
     `read_frames`, if there are files, gives some frames uint8 (T, H, W, 3); it raises VideoError.
+    `find_file` gives the path of a sample's file, and what a link to a part of it ends with.
     """
 
     paths: Sequence[str] = ()
     labels: Sequence[Any] = ()  # of `annotation_file.Label`
     classes: Sequence[str] = ()  # "" for a class without a name
     read_frames: Optional[Callable[[int], np.ndarray]] = None
+    find_file: Optional[Callable[[int], tuple[str, str]]] = None
 
 
 class Predictions(NamedTuple):
@@ -90,31 +93,36 @@ class Report:
         if self.folder:
             self.table.add(rows, scores, labels)
 
-    def write(self, result: dict) -> None:
-        """Writes all files, on rank 0; `result` is the last line of stdout. All ranks call it."""
+    def write(self, result: dict) -> dict:
+        """Writes all files, on rank 0; `result` is the last line of stdout. All ranks call it.
+
+        Returns what `write_report` returns; an empty one on other ranks, and without a folder.
+        """
         if not self.folder:
-            return
+            return {}
         samples = self.samples
         rows = self.table.gather(self.rt)
         if not self.rt.is_main_process:
-            return
+            return {}
         if self.multi_label:
             from utils.evaluate.label_report import write_label_report
 
-            write_label_report(
+            return write_label_report(
                 self.folder,
                 samples=samples,
                 rows=rows,
                 raw_scores=self.raw_scores,
                 result=result,
             )
-        else:
-            predictions = compute_predictions(rows, samples.labels, self.raw_scores)
-            write_report(self.folder, samples=samples, predictions=predictions, result=result)
+        predictions = compute_predictions(rows, samples.labels, self.raw_scores)
+        return write_report(self.folder, samples=samples, predictions=predictions, result=result)
 
 
-def write_report(folder: Path, samples: Samples, predictions: Predictions, result: dict) -> None:
-    """Writes all files of a report. Raises ValueError if the folder cannot be written."""
+def write_report(folder: Path, samples: Samples, predictions: Predictions, result: dict) -> dict:
+    """Writes all files of a report; returns what its page shows.
+
+    Raises ValueError if the folder cannot be written.
+    """
     names = [f"{k} {name}".strip() for k, name in enumerate(samples.classes)]
     counts = count_confusion(predictions)
     readable = predictions.readable
@@ -146,9 +154,25 @@ def write_report(folder: Path, samples: Samples, predictions: Predictions, resul
     report_plots.draw_calibration(folder / "calibration.png", bins, losses["ece"])
     with report_write_errors(folder, "--report"):
         (folder / "wrong.png").unlink(missing_ok=True)
-    worst_samples = read_worst_samples(samples, map(describe_wrong, wrong))
+    mistakes = [make_entry(predictions, k, int(predictions.predicted[k])) for k, _ in wrong]
+    hits = [make_entry(predictions, k, find_second(predictions, k)) for k in find_hits(predictions)]
+    frames = read_samples(samples, mistakes, hits)
+    worst_samples = list_worst_samples(frames, map(describe_wrong, wrong))
     if worst_samples:
         report_plots.draw_wrong(folder / "wrong.png", worst_samples)
+    page = report_page.describe_report(
+        folder,
+        samples=samples,
+        result={**result, **losses},
+        classes=classes,
+        mistakes=mistakes,
+        hits=hits,
+        frames=frames,
+    )
+    page["confusion"] = [part.tolist() for part in (*np.nonzero(counts), counts[counts > 0])]
+    page["bins"] = list(list_bins(bins))
+    report_page.write_index(folder, {"": page})
+    return page
 
 
 def report_videos(
@@ -159,8 +183,13 @@ def report_videos(
         return Report("", own_samples=(), samples=Samples(), rt=rt)
     paths = [name_record(record).removeprefix(f"{file.root}/") for record in videos.records]
     labels = [record.label for record in videos.records]
-    read = functools.partial(read_first_clip, videos, head)
-    samples = Samples(paths, labels=labels, classes=head.list_names(), read_frames=read)
+    samples = Samples(
+        paths,
+        labels=labels,
+        classes=head.list_names(),
+        read_frames=functools.partial(read_preview, videos, head),
+        find_file=functools.partial(find_video, videos),
+    )
     return build_report(folder, rows=videos, samples=samples, head=head, rt=rt)
 
 
@@ -229,6 +258,29 @@ def list_wrong(samples: Samples, predictions: Predictions) -> Iterator[tuple[int
         yield int(k), [samples.paths[k], *pair, *texts, *names]
 
 
+def find_hits(predictions: Predictions) -> list[int]:
+    """The correct samples of the lowest confidence, the lowest first, as many as a page shows."""
+    numbers = np.flatnonzero(predictions.readable & (predictions.ranks == 0))
+    order = np.argsort(predictions.confidence[numbers], kind="stable")
+    return numbers[order[: report_page.SHOWN]].tolist()
+
+
+def find_second(predictions: Predictions, sample: int) -> Optional[int]:
+    """The second class of a sample, None if there is only one class."""
+    order = np.argsort(-predictions.probabilities[sample], kind="stable")
+    return int(order[order != predictions.predicted[sample]][0]) if len(order) > 1 else None
+
+
+def make_entry(predictions: Predictions, sample: int, other: Optional[int]) -> Entry:
+    """A sample of the page, with its label and another class."""
+    label = int(predictions.labels[sample])
+    values = predictions.probabilities[sample].round(4)
+    of_other = None if other is None else float(values[other])
+    return Entry(
+        sample, true=label, other=other, true_probability=float(values[label]), of_other=of_other
+    )
+
+
 def describe_wrong(wrong: tuple[int, list]) -> tuple[int, str, str, str]:
     """Sample, name, true and predicted class of an entry of `list_wrong`."""
     k, (path, label, predicted, of_label, of_predicted, name, other) = wrong
@@ -237,28 +289,51 @@ def describe_wrong(wrong: tuple[int, list]) -> tuple[int, str, str, str]:
     return k, path, f"{true} {float(of_label):.0%}", f"{wrong_class} {float(of_predicted):.0%}"
 
 
-def read_worst_samples(
-    samples: Samples, wrong: Iterable[tuple[int, str, str, str]]
+def read_samples(samples: Samples, *groups: Sequence[Entry]) -> dict[int, Optional[np.ndarray]]:
+    """The frames of the first samples of each group, None for those that cannot be read.
+
+    Empty if there are no files.
+    """
+    frames: dict[int, Optional[np.ndarray]] = {}
+    shown = [entry.sample for group in groups for entry in group[: report_page.SHOWN]]
+    for sample in shown if samples.read_frames else ():
+        try:
+            frames[sample] = samples.read_frames(sample)
+        except VideoError:  # it could be read before
+            frames[sample] = None
+    return frames
+
+
+def list_worst_samples(
+    frames: dict[int, Optional[np.ndarray]], wrong: Iterable[tuple[int, str, str, str]]
 ) -> list[tuple[np.ndarray, str, str, str]]:
-    """Frames, name, true and predicted class of the first samples of `wrong` that can be read.
+    """Frames, name, true and predicted class of those of `wrong` that have frames.
 
     `wrong` has (sample, name, true, predicted).
     """
-    result: list[tuple[np.ndarray, str, str, str]] = []
-    for k, name, true, predicted in wrong:
-        if samples.read_frames is None or len(result) == WORST_SAMPLES:
-            break
-        try:
-            frames = samples.read_frames(k)
-        except VideoError:  # it could be read before
-            continue
-        result.append((frames, name, true, predicted))
-    return result
+    return [
+        (frames[k], path, true, predicted)
+        for k, path, true, predicted in wrong
+        if frames.get(k) is not None
+    ]
 
 
-def read_first_clip(rows: EvalRows, head: Head, sample: int) -> np.ndarray:
-    """The frames uint8 (T, H, W, 3) of a sample's first clip as evaluated. Raises VideoError."""
-    return head.preview_frames(rows.make_views(rows.records[sample], sample))[0]
+def read_preview(rows: EvalRows, head: Head, sample: int) -> np.ndarray:
+    """Three frames uint8 (3, H, W, 3) from the start to the end of a sample as evaluated.
+
+    One if the clips have one frame. Raises VideoError.
+    """
+    clips = head.preview_frames(rows.make_views(rows.records[sample], sample))
+    parts = np.linspace(0, 1, min(report_page.FRAMES, clips.shape[1]))
+    clip, frame = (np.rint(parts * (size - 1)).astype(int) for size in clips.shape[:2])
+    return clips[clip, frame]
+
+
+def find_video(videos: EvalRows, sample: int) -> tuple[str, str]:
+    """The path of a video's file, and of a segment its times as a link gives them."""
+    record = videos.records[sample]
+    times = f"#t={record.segment.start:g},{record.segment.end:g}" if record.segment else ""
+    return record.path, times
 
 
 def count_confusion(predictions: Predictions) -> np.ndarray:

@@ -22,7 +22,7 @@ class Builder:
     """Collects nodes and constants of an ONNX graph; its methods take and return tensor names.
 
     `shapes` are the MINDIR's for every tensor, `sources` its nodes; `uses` counts the readers of a
-    MINDIR's output.
+    MINDIR's output. `source` has the axes of the input.
     """
 
     def __init__(self, source: str, uses: dict[str, int]):
@@ -99,7 +99,8 @@ def translate(graph: Graph, names: Sequence[str], info: dict[str, str]) -> Any:
     build = Builder(input, Counter(name for node in graph.nodes for name in node.inputs))
     values = {**graph.constants, **weights, source.name: input}
     build.shapes[input] = source
-    for node in graph.nodes:
+    # First the Cast of the pixels, because TensorRT takes the batch's size from no uint8.
+    for node in sorted(graph.nodes, key=lambda node: not is_cast_of(node, source.name)):
         value = translate_node(build, node, [values[name] for name in node.inputs])
         values[node.output.name] = value
         if isinstance(value, str):
@@ -128,6 +129,10 @@ def translate(graph: Graph, names: Sequence[str], info: dict[str, str]) -> Any:
     model = helper.make_model(onnx_graph, opset_imports=opset, ir_version=IR)
     helper.set_model_props(model, info)
     return model
+
+
+def is_cast_of(node: Node, name: str) -> bool:
+    return node.kind == "Cast" and node.inputs[0] == name
 
 
 def select_nodes(nodes: list, outputs: Sequence[str]) -> list:
@@ -200,6 +205,7 @@ def add_convolution(build, node, x, weight):
         "Conv",
         x,
         weight,
+        kernel_shape=trailing_values(settings["kernel_size"], rank),
         strides=trailing_values(settings.get("stride", settings.get("strides")), rank),
         dilations=trailing_values(settings.get("dilation", settings.get("dilations")), rank),
         group=settings.get("group", settings.get("groups")),
@@ -225,7 +231,7 @@ def add_reshape(build, node, x, _):
                 weight = reshaped.input[0] if reshaped is not None else weight
                 shape = build.add_constant([sizes[1], clip[1], 1, 1, 1])
                 weight = build.add("Reshape", weight, shape)
-                return build.add("Conv", before.input[0], weight, *bias)
+                return build.add("Conv", before.input[0], weight, *bias, kernel_shape=[1, 1, 1])
     return build.add("Reshape", x, build.add_constant(sizes))
 
 
@@ -264,13 +270,14 @@ def add_max_pool_3d(build, node, x):
     before = build.producers.get(x)
     if settings["ksize"][0] != 1 or before.op_type != "Unsqueeze":
         raise ValueError("--format onnx: a max pool over time")
+    if set(settings["dilation"]) != {1}:  # MindSpore Lite refuses the attribute, even of ones
+        raise ValueError("--format onnx: a max pool with dilations")
     pads = settings["pads"][1:]
     pooled = build.add(
         "MaxPool",
         before.input[0],
         kernel_shape=settings["ksize"][1:],
         strides=settings["strides"][1:],
-        dilations=settings["dilation"][1:],
         pads=[*pads, *pads],
         ceil_mode=int(settings["ceil_mode"]),
     )
@@ -362,6 +369,14 @@ def add_slice(build, x, starts, ends, steps) -> str:
     return build.add("Slice", x, starts, ends, build.add_constant(axes), steps)
 
 
+def add_cast(build, node, x, _):
+    """TensorRT reads uint8 in a Cast only: the batch's size is that of its result."""
+    result = build.add("Cast", x, to=node.output.dtype)
+    if x == build.source:
+        build.source = result
+    return result
+
+
 def add_relu6(build, node, x):
     dtype = numpy_type(node)
     return build.add("Clip", x, build.add_constant(0, dtype), build.add_constant(6, dtype))
@@ -378,7 +393,7 @@ TRANSLATORS: dict[str, Callable] = {
     "BroadcastTo": lambda build, node, x, sizes: build.add(
         "Expand", x, build.add_shape([1 if size == -1 else size for size in sizes])
     ),
-    "Cast": lambda build, node, x, _: build.add("Cast", x, to=node.output.dtype),
+    "Cast": add_cast,
     "Concat": lambda build, node, values, axis: build.add("Concat", *values, axis=axis),
     "Conv2D": add_convolution,
     "Conv3D": add_convolution,

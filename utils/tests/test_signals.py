@@ -1,5 +1,6 @@
 """Signals: the first one, its repetition within a second, and a second one."""
 
+import os
 import subprocess
 import sys
 import time
@@ -20,17 +21,49 @@ with handle_signals(stop):
 """
 
 
-def test_a_repetition_within_a_second_does_not_count_as_a_second_signal():
+def start(**variables: str) -> subprocess.Popen:
+    """A process that waits."""
     process = subprocess.Popen(
         [sys.executable, "-c", WAITING],
         cwd=ROOT,
+        env={**os.environ, **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def start_and_terminate(**variables: str) -> subprocess.Popen:
+    """A process that has handled its first SIGTERM."""
+    process = start(**variables)
     process.terminate()
     assert process.stdout.readline() == "stopping 15 [15]\n"
+    return process
+
+
+def test_the_scheduler_stays_when_a_batch_system_signals_all_processes():
+    process = start(MS_ROLE="MS_SCHED")
+    process.terminate()
+    time.sleep(0.5)
+    assert process.poll() is None
+    process.kill()
+    assert process.communicate() == ("", "")
+
+
+def test_a_rank_does_not_take_the_late_signal_of_its_launcher_for_a_second_one():
+    process = start_and_terminate(ZOO_LAUNCHER="1")
+    time.sleep(DEBOUNCE + 0.2)
+    process.terminate()
+    time.sleep(0.5)
+    assert process.poll() is None
+    process.kill()
+    assert "terminated again" not in process.communicate()[1]
+
+
+def test_a_repetition_within_a_second_does_not_count_as_a_second_signal():
+    process = start_and_terminate()
     process.terminate()
     time.sleep(DEBOUNCE + 0.2)
     assert process.poll() is None

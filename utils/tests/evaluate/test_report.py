@@ -116,7 +116,7 @@ def test_wrong_videos_are_listed_and_shown_the_most_confident_first(tmp_path, fi
 
 def test_a_report_without_wrong_videos_has_no_contact_sheet(tmp_path):
     """Not even that of an older report."""
-    write_report(tmp_path, samples=SAMPLES._replace(read_frames=lambda _: np.zeros((1, 6, 8, 3))))
+    write_report(tmp_path, samples=SAMPLES._replace(read_frames=read_gray_frames))
     assert (tmp_path / "wrong.png").read_bytes()[:4] == b"\x89PNG"
     write_report(tmp_path, scores=9 * np.eye(6, dtype=np.float32)[LABELS])
     assert not (tmp_path / "wrong.png").exists()

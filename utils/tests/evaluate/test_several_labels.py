@@ -146,7 +146,7 @@ def test_the_report_of_several_labels(tmp_path):
 
     def read_frames(number: int) -> np.ndarray:
         if number == 0:
-            raise VideoError("gone")
+            raise VideoError("a", "pyav", "gone")
         return frames
 
     samples = Samples(["a", "b", "c", "d"], SETS, ["x", "y", ""], read_frames)

@@ -1,0 +1,382 @@
+"""The scripts for Slurm and ModelArts, and the Dockerfiles: docs/clusters.md.
+
+Slurm and ModelArts are simulated by their variables; a private Slurm of two nodes is started if it
+is installed (apt-get install slurmctld slurmd slurm-client). No image is built.
+"""
+
+import getpass
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scripts.check_env import CANN
+from tests.helpers import (
+    assert_same_weights,
+    build_env,
+    copy_scripts,
+    mark_installed,
+    pick_port,
+    read_result,
+    run_json,
+)
+from utils.config import ROOT, load_config
+from utils.networks import find_network
+
+PAGE = (ROOT / "docs" / "clusters.md").read_text()
+LAUNCH = "scripts/cluster/slurm.sh"
+DASK = "scripts/cluster/slurm_dask.sh"
+# Starts the command that begins with bash or python once for every node, as srun does.
+SRUN = """#!/bin/bash
+while [[ $1 == --* ]]; do shift; done
+for ((node = SLURM_NNODES - 1; node > 0; node--)); do SLURM_NODEID=$node "$@" & done
+SLURM_NODEID=0 "$@"
+status=$?
+wait
+exit $status
+"""
+PRINT = 'printf "%s\\n" "$NODES $NODE_RANK $MASTER_ADDR $MASTER_PORT ${#ZOO_JOB_TOKEN} $*"\n'
+
+
+def run_as_job(folder: Path, *command: str, **variables: str) -> subprocess.CompletedProcess:
+    """Runs a script as the batch script of a job of two nodes, with a simulated srun."""
+    srun = folder / "bin" / "srun"
+    srun.parent.mkdir(exist_ok=True)
+    srun.write_text(SRUN)
+    srun.chmod(0o755)
+    spool = shutil.copy(ROOT / command[0], folder / "slurm_script")  # sbatch copies it
+    environment = build_env()
+    environment["PATH"] = f"{srun.parent}{os.pathsep}{environment['PATH']}"
+    environment |= {"SLURM_NNODES": "2", "SLURM_JOB_ID": "21234", "SLURM_CPUS_ON_NODE": "1"}
+    environment |= {"SLURM_SUBMIT_DIR": str(ROOT), "MASTER_ADDR": "127.0.0.1", **variables}
+    return subprocess.run(
+        ["bash", str(spool), *map(str, command[1:])],
+        env=environment, cwd="/", capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+
+
+def test_every_node_of_a_slurm_job_gets_its_number_and_the_settings_of_the_job(tmp_path):
+    (tmp_path / "print.sh").write_text(PRINT)
+    done = run_as_job(tmp_path, LAUNCH, tmp_path / "print.sh", "tsm", "a b")
+    assert done.returncode == 0, done.stderr
+    lines = [f"2 {node} 127.0.0.1 11234 64 tsm a b" for node in (0, 1)]
+    assert sorted(done.stdout.splitlines()) == lines
+
+
+def test_a_slurm_script_outside_of_a_checkout_or_without_sbatch_is_a_user_error(tmp_path):
+    for script in (LAUNCH, DASK):
+        done = run_as_job(tmp_path, script, "a.sh", SLURM_SUBMIT_DIR=str(tmp_path))
+        assert done.returncode == 2
+        assert "submit this job in the folder of the zoo's checkout" in done.stderr
+        done = run_as_job(tmp_path, script)
+        assert done.returncode == 2
+        assert "usage: sbatch --nodes=N" in done.stderr
+        assert "--requeue" not in done.stderr  # the options of sbatch are no usage
+        environment = {k: v for k, v in build_env().items() if not k.startswith("SLURM_")}
+        command = ["bash", str(ROOT / script), "a.sh"]
+        done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode != 0
+        assert "submit this script by sbatch" in done.stderr
+
+
+def test_the_options_of_sbatch_stand_before_the_first_command():
+    for script in (LAUNCH, DASK):
+        lines = (ROOT / script).read_text().splitlines()
+        first = next(i for i, line in enumerate(lines) if line and line[0] != "#")
+        options = [i for i, line in enumerate(lines) if line.startswith("#SBATCH ")]
+        assert options
+        assert max(options) < first
+
+
+@pytest.mark.slow
+def test_two_simulated_nodes_of_slurm_train_the_same_weights(pair_args, pair_run, tmp_path):
+    arguments = ["scripts/run_distribute_train.sh", "tsm", "1", *pair_args[1:]]
+    arguments += [f"--run.out={tmp_path / 'run'}"]
+    done = run_as_job(tmp_path, LAUNCH, *arguments, MASTER_PORT=pick_port())
+    assert read_result(done)["steps"] == 12
+    assert_same_weights(pair_run[1]["checkpoint"], tmp_path / "run" / "epoch_002.ckpt")
+
+
+CHECK = "scripts/data/check_videos.py"
+
+
+@pytest.mark.slow
+def test_a_simulated_slurm_job_checks_videos_on_dask(tiny_args, tmp_path):
+    pytest.importorskip("distributed")
+    done = run_as_job(tmp_path, DASK, CHECK, *tiny_args[:3], "--out", tmp_path / "dask")
+    here = run_json(CHECK, *tiny_args[:3], "--out", tmp_path / "here")
+    result = read_result(done)
+    assert {**result, "seconds": 0, "lists": 0} == {**here, "seconds": 0, "lists": 0}
+    assert not list((ROOT / "out").glob("dask-21234.json"))
+
+
+SLURM = """ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+AuthType=auth/none
+CredType=cred/none
+SlurmUser={user}
+SlurmdUser={user}
+StateSaveLocation={folder}
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SlurmdParameters=config_overrides
+SwitchType=switch/none
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=2
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=2
+PartitionName=all Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+@pytest.fixture
+def slurm(tmp_path) -> Iterator[dict]:
+    """The variables of a private Slurm with two nodes on this host."""
+    if not all(map(shutil.which, ("slurmctld", "slurmd", "sbatch"))):
+        pytest.skip("no Slurm: apt-get install slurmctld slurmd slurm-client")
+    file = tmp_path / "slurm.conf"
+    ports = [pick_port() for _ in range(3)]
+    text = SLURM.format(
+        host=socket.gethostname(), ports=ports, user=getpass.getuser(), folder=tmp_path
+    )
+    file.write_text(text)
+    environment = {**build_env(), "SLURM_CONF": str(file)}
+    commands = [["slurmctld", "-D"], ["slurmd", "-D", "-N", "n1"], ["slurmd", "-D", "-N", "n2"]]
+    with open(tmp_path / "daemons.log", "w") as log:
+        options = {"env": environment, "stdout": log, "stderr": log}
+        daemons = [subprocess.Popen(command, **options) for command in commands]
+        try:
+            deadline = time.monotonic() + 60
+            nodes = ["sinfo", "--noheader", "--states=idle", "--format=%D"]
+            while subprocess.run(nodes, env=environment, capture_output=True).stdout != b"2\n":
+                assert time.monotonic() < deadline, (tmp_path / "daemons.log").read_text()
+                time.sleep(1)
+            yield environment
+        finally:
+            for daemon in reversed(daemons):
+                daemon.terminate()
+                daemon.wait(30)
+
+
+@pytest.mark.slow
+def test_slurm_trains_stops_and_resumes_and_evaluates_and_checks_on_dask(
+    slurm, pair_args, pair_run, tmp_path
+):
+    out = tmp_path / "run"
+    batch = ["sbatch", "--parsable", "--nodes=2", f"--output={tmp_path}/job-%j.log"]
+    train = [LAUNCH, "scripts/run_distribute_train.sh", "tsm", "1", *pair_args[1:]]
+    train += [f"--run.out={out}", "--run.log_every=1"]
+
+    def submit(*command: str, **variables: str) -> str:
+        arguments = [*batch, *map(str, command)]
+        environment = {**slurm, **variables}
+        return subprocess.check_output(arguments, env=environment, cwd=ROOT, text=True).strip()
+
+    def wait(job: str) -> dict:
+        state = ""
+        while not re.search("JobState=(COMPLETED|FAILED)", state):
+            time.sleep(1)
+            show = ["scontrol", "show", "job", job]
+            state = subprocess.check_output(show, env=slurm, text=True)
+        log = (tmp_path / f"job-{job}.log").read_text()
+        assert "JobState=COMPLETED" in state, log
+        return json.loads(log.splitlines()[-1])
+
+    job = submit(*train)
+    while not (out / "log.jsonl").exists():
+        time.sleep(0.2)
+    subprocess.run(["scancel", "--signal=TERM", job], env=slurm, check=True)
+    assert wait(job)["steps"] < 12
+    assert wait(submit(*train))["steps"] == 12
+    assert_same_weights(pair_run[1]["checkpoint"], out / "epoch_002.ckpt")
+    evaluate = [LAUNCH, "scripts/run_eval.sh", "tsm", pair_args[1], out / "epoch_002.ckpt"]
+    assert wait(submit(*evaluate, *pair_args[2:], DEVICES="1"))["videos"] > 0
+    if shutil.which("dask", path=slurm["PATH"]):
+        check = [DASK, CHECK, *pair_args[:3], "--out", tmp_path / "lists"]
+        assert wait(submit(*check))["bad"] == 0
+
+
+MOXING = """
+import os, shutil
+def find(name):
+    return name.replace("obs:/", os.environ["BUCKETS"])
+class file:
+    def exists(name):
+        return os.path.exists(find(name))
+    def copy_parallel(source, target):
+        shutil.copytree(find(source), find(target), dirs_exist_ok=True)
+"""
+JOB = """
+mkdir -p out
+echo "$NODES $NODE_RANK $MASTER_ADDR $*" > out/settings
+ls data out > out/files
+trap 'echo saved > out/saved; exit 0' TERM
+if [ "$1" = wait ]; then touch out/waiting; while :; do sleep 0.1; done; fi
+exit "$1"
+"""
+
+
+@pytest.fixture
+def modelarts(tmp_path, monkeypatch):
+    """A function that starts a ModelArts job; its buckets are folders of `tmp_path/obs`."""
+    monkeypatch.delenv("ZOO_VENV", raising=False)
+    copy_scripts(tmp_path / "zoo", "exit 1")
+    mark_installed(tmp_path / "zoo")
+    (tmp_path / "zoo" / "job.sh").write_text(JOB)
+    (tmp_path / "moxing.py").write_text(MOXING)
+    (tmp_path / "obs" / "b" / "data").mkdir(parents=True)
+    (tmp_path / "obs" / "b" / "data" / "train.txt").touch()
+    environment = {**build_env(), "PYTHONPATH": str(tmp_path), "BUCKETS": f"{tmp_path / 'obs'}"}
+    environment |= {"MOXING_PYTHON": sys.executable, "OUT_SECONDS": "1"}
+
+    def start(argument: str, **variables: str) -> subprocess.Popen:
+        script = tmp_path / "zoo" / "scripts" / "cluster" / "modelarts.sh"
+        command = ["bash", str(script), "job.sh", argument]
+        return subprocess.Popen(command, env={**environment, **variables})
+
+    return start
+
+
+URLS = {"DATA_URL": "obs://b/data", "OUT_URL": "obs://b/runs"}
+
+
+def test_a_job_on_modelarts_copies_data_in_and_results_out(modelarts, tmp_path):
+    hosts = {"MA_NUM_HOSTS": "2", "VC_WORKER_HOSTS": "one.svc:6000,two.svc:6000"}
+    assert modelarts("3", **URLS, **hosts, VC_TASK_INDEX="0").wait(30) == 3
+    runs = tmp_path / "obs" / "b" / "runs"
+    assert (runs / "settings").read_text() == "2 0 one.svc 3\n"
+    assert "train.txt" in (runs / "files").read_text()
+    shutil.rmtree(tmp_path / "zoo" / "out")
+    assert modelarts("0", **URLS, **hosts, VC_TASK_INDEX="1").wait(30) == 0
+    assert (tmp_path / "zoo" / "out" / "settings").read_text() == "2 1 one.svc 0\n"
+    assert "settings" in (tmp_path / "zoo" / "out" / "files").read_text()  # of the run before
+    assert (runs / "settings").read_text() == "2 0 one.svc 3\n"  # node 1 copies nothing back
+
+
+def test_a_job_on_modelarts_without_variables_is_one_node(modelarts, tmp_path):
+    assert modelarts("0").wait(30) == 0
+    assert (tmp_path / "zoo" / "out" / "settings").read_text() == "1 0 127.0.0.1 0\n"
+
+
+def test_a_job_on_modelarts_copies_results_while_it_runs_and_passes_sigterm_on(modelarts, tmp_path):
+    job = modelarts("wait", **URLS)
+    runs = tmp_path / "obs" / "b" / "runs"
+    deadline = time.monotonic() + 30
+    while not (runs / "waiting").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    job.send_signal(signal.SIGTERM)
+    assert job.wait(30) == 0
+    assert (runs / "saved").is_file()
+
+
+def read_commands() -> list[str]:
+    blocks = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    return [line for block in blocks for line in block.splitlines()]
+
+
+@pytest.mark.parametrize("line", read_commands())
+def test_a_command_of_the_page_names_files_that_exist(line):
+    words = shlex.split(line)
+    names = [word for word in words if word.endswith((".sh", ".py", ".Dockerfile", ".yaml"))]
+    assert names
+    assert [name for name in names if not (ROOT / name).is_file()] == []
+    overrides = [word[2:] for word in words if re.match(r"--\w+\.\w+=", word)]
+    for name in [name for name in names if name.endswith(".yaml")]:
+        load_config(find_network(name.split("/")[0]).config, ROOT / name, overrides)
+    subprocess.run(["bash", "-n", "-c", line], check=True)
+
+
+def test_the_page_marks_what_was_not_run():
+    assert "| Docker | checks of the files | no image was built |" in PAGE
+    assert len(read_commands()) == 10
+
+
+DOCKER = ROOT / "scripts" / "docker"
+FILES = sorted(DOCKER.glob("*.Dockerfile"))
+
+
+def read_instructions(file: Path) -> list[tuple[str, str]]:
+    """(instruction, its text in one line)."""
+    text = re.sub(r"^#.*\n", "", file.read_text(), flags=re.MULTILINE).replace("\\\n", " ")
+    return [tuple(line.split(" ", 1)) for line in text.splitlines() if line]
+
+
+def test_there_is_a_dockerfile_for_each_kind_of_device():
+    assert [file.stem for file in FILES] == ["cann", "cpu", "cuda"]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem)
+def test_a_dockerfile_pins_its_image_and_copies_files_that_exist(file):
+    instructions = read_instructions(file)
+    kinds = {kind for kind, _ in instructions}
+    assert kinds <= {"FROM", "RUN", "ENV", "WORKDIR", "COPY", "ENTRYPOINT", "CMD"}
+    assert instructions[0][0] == "FROM"
+    assert re.fullmatch(r"[\w./]+:\d+\.\d+\.\d+-[\w.-]+", instructions[0][1])
+    assert "Not built yet" in file.read_text().splitlines()[0]
+    command = f"docker build --file scripts/docker/{file.name} --tag zoo:{file.stem} ."
+    assert command in file.read_text()
+    ignored = (ROOT / ".dockerignore").read_text().split()
+    for source in [w for kind, text in instructions if kind == "COPY" for w in text.split()[:-1]]:
+        assert (ROOT / source).exists()
+        assert source not in ignored
+    for name in ("out", "data", "weights", ".git"):
+        assert name in ignored
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem)
+def test_the_commands_of_a_dockerfile_are_whole(file):
+    for kind, text in read_instructions(file):
+        if kind in ("CMD", "ENTRYPOINT"):
+            words = json.loads(text)
+            assert [w for w in words if w.endswith(".py") and not (ROOT / w).is_file()] == []
+        if kind != "RUN":
+            continue
+        subprocess.run(["bash", "-n", "-c", text], check=True)
+        words = shlex.split(text)
+        if words[:2] == ["bash", "-c"]:
+            subprocess.run(["bash", "-n", "-c", words[2]], check=True)
+        if "apt-get install" in text:
+            assert words[:3] == ["apt-get", "update", "&&"]
+            assert "--no-install-recommends" in words
+            assert words[-3:] == ["rm", "-rf", "/var/lib/apt/lists/*"]
+        if "pip install" in text:
+            assert {"--no-cache-dir", "--constraint=/zoo/constraints.txt"} <= set(text.split())
+
+
+def test_versions_of_the_images_are_those_of_the_zoo():
+    images = {file.stem: read_instructions(file)[0][1] for file in FILES}
+    assert re.search(r"cann:(\d+\.\d+)", images["cann"])[1] in CANN
+    assert ":11.8." in images["cuda"]
+    assert re.search(r"python:(\d+\.\d+)", images["cpu"])[1] == "3.11"
+
+
+def test_the_files_that_a_dockerfile_copies_suffice_for_its_installation(tmp_path):
+    """The environment counts as installed; without a copied file the command would fail."""
+    instructions = read_instructions(DOCKER / "cpu.Dockerfile")
+    copies = [text.split() for kind, text in instructions if kind == "COPY" and text != ". ."]
+    for *sources, target in copies:
+        (tmp_path / target).mkdir(exist_ok=True)
+        for source in sources:
+            shutil.copy(ROOT / source, tmp_path / target)
+    mark_installed(tmp_path)
+    (command,) = [text for kind, text in instructions if kind == "RUN" and "env.sh" in text]
+    environment = {k: v for k, v in os.environ.items() if k != "ZOO_VENV"}
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr

@@ -1,0 +1,260 @@
+"""Pages of reports and of training curves in Chromium: numbers, sorting, hover, escaping, speed."""
+
+import json
+
+import numpy as np
+import pytest
+
+from scripts.analysis import plot_training
+from tests.browser import MISSING, Browser
+from utils.evaluate import report, report_page
+from utils.evaluate.label_report import write_label_report
+from utils.evaluate.metrics import Counts
+from utils.evaluate.report import Samples
+from utils.pages import write_page
+from utils.video.reader import VideoError
+
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
+EVIL = "<script>document.title='evil'</script><img src=x onerror=document.title='evil'>"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A browser for all tests of a worker."""
+    browser = Browser()
+    yield browser
+    browser.close()
+
+
+@pytest.fixture(autouse=True)
+def without_plots(monkeypatch):
+    monkeypatch.setattr("utils.evaluate.report_plots.save", lambda *_: None)
+
+
+def read_frames(sample: int) -> np.ndarray:
+    if sample % 5 == 0:
+        raise VideoError("gone.mp4", "pyav", "gone")
+    return np.full((4, 60, 80, 3), sample % 256, np.uint8)
+
+
+def write_report(folder, classes: int, videos: int, first: str = "first", **fields) -> tuple:
+    """The report of random scores; returns what its page shows, and the metrics."""
+    rng = np.random.RandomState(classes)
+    labels = np.arange(videos) % classes
+    scores = rng.randn(videos, classes).astype(np.float32)
+    scores[np.arange(videos), labels] += 2.5
+    rows = np.column_stack([scores, labels, np.ones(videos)]).astype(np.float32)
+    names = [first, *(f"class {k:03d}" for k in range(1, classes))]
+    paths = [f"{names[label]}/{k}.mp4" for k, label in enumerate(labels)]
+    samples = Samples(paths, labels.tolist(), names, **fields)
+    predictions = report.compute_predictions(rows, samples.labels, True)
+    counts = Counts(classes, True)
+    counts.add(scores, labels)
+    result = {**counts.accuracies(), "unreadable": 0, "checkpoint": f"out/{first}.ckpt"}
+    folder.mkdir(parents=True, exist_ok=True)
+    part = report.write_report(folder, samples=samples, predictions=predictions, result=result)
+    return part, result
+
+
+def read_column(browser: Browser, table: str, column: int) -> list[str]:
+    cells = f"document.querySelectorAll('#{table} tbody tr > :nth-child({column})')"
+    return browser.run(f"[...{cells}].map((cell) => cell.textContent)")
+
+
+def hover(browser: Browser, selector: str, across: float = 0.5, down: float = 0.5) -> str:
+    """Moves the mouse over a part of an element; returns the lines of the tooltip."""
+    box = browser.run(
+        f"(() => {{ const node = document.querySelector({json.dumps(selector)});"
+        "node.scrollIntoView({block: 'center'}); const box = node.getBoundingClientRect();"
+        "return [box.left, box.top, box.width, box.height]; })()"
+    )
+    browser.move_mouse(box[0] + across * box[2], box[1] + down * box[3])
+    return browser.run("tip.hidden ? '' : [...tip.children].map((n) => n.textContent).join('|')")
+
+
+def test_a_report_shows_numbers_sorts_classes_and_loads_nothing(browser, tmp_path):
+    (tmp_path / "0.mp4").touch()
+    part, result = write_report(
+        tmp_path / "out",
+        classes=8,
+        videos=64,
+        first=EVIL,
+        read_frames=read_frames,
+        find_file=lambda _: (str(tmp_path / "0.mp4"), ""),
+    )
+    browser.open(tmp_path / "out" / "index.html")
+    assert browser.run("document.title") == "Evaluation report"
+    text = browser.run("document.querySelector('.tile').textContent")
+    low, high = (f"{100 * result[f'top1_{end}']:.1f}" for end in ("low", "high"))
+    assert text.startswith(f"Top-1 accuracy{100 * result['top1']:.1f}")
+    assert f"{low} to {high}" in text
+    assert EVIL in browser.run("document.body.innerText")
+    assert browser.run("document.querySelectorAll('script').length") == 2
+    recalls = [float(cell.split("\u202f")[0]) for cell in read_column(browser, "classes", 3)]
+    assert recalls == sorted(recalls)
+    for column, key in ((4, 3), (5, 5), (2, 0)):  # precision, F1, support
+        values = [row[key] for row in part["classes"]]
+        for reverse in (False, True):
+            browser.run(f"document.querySelectorAll('#classes th button')[{column - 1}].click()")
+            cells = read_column(browser, "classes", column)
+            scale = 100 if key else 1
+            expected = sorted((scale * value for value in values), reverse=reverse)
+            assert [float(cell.split("\u202f")[0]) for cell in cells] == pytest.approx(
+                expected, abs=0.051
+            )
+    hits = part["classes"][1]
+    lines = hover(browser, "#matrix tbody tr:nth-child(2) td:nth-child(3)")
+    assert lines.startswith("true: class 001|predicted: class 001|")
+    assert f"{round(hits[1] * hits[0])} of {hits[0]} videos correct" in lines
+    assert "accuracy" in hover(browser, "svg[aria-label=calibration] g:last-of-type + rect")
+    count = "(node) => node.querySelectorAll('img').length"
+    pictures = browser.run(f"[...document.querySelectorAll('.sample')].map({count})")
+    shown = [*part["mistakes"][: part["shown"]], *part["hits"]]
+    assert pictures == [len(sample[6]) for sample in shown]
+    assert set(pictures) == {0, 3}
+    assert browser.run("[...document.images].every((image) => image.naturalWidth === 80)")
+    assert browser.run("document.querySelector('.sample a').getAttribute('href')") == "../0.mp4"
+    browser.run("document.querySelector('#matrix tbody td.pick[style*=orange]').click()")
+    listed = read_column(browser, "mistakes", 2)
+    assert 0 < len(listed) < len(part["mistakes"])
+    assert len(set(listed)) == 1
+    outside = [address for address in browser.requests if not address.startswith("data:")]
+    assert outside == [(tmp_path / "out" / "index.html").as_uri()]
+    assert browser.errors == []
+    assert browser.run("document.title") == "Evaluation report"
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_page_fits_a_narrow_window_and_follows_the_colour_scheme(browser, tmp_path, dark):
+    write_report(tmp_path, classes=30, videos=90, read_frames=read_frames)
+    browser.open(tmp_path / "index.html", width=400, dark=dark)
+    assert browser.run("document.documentElement.scrollWidth") == 400
+    background = browser.run("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, background[4:-1].split(", "))) < 200) == dark
+
+
+def test_a_canvas_shows_the_numbers_of_many_classes_under_the_mouse(browser, tmp_path):
+    part, _ = write_report(tmp_path, classes=50, videos=250)
+    browser.open(tmp_path / "index.html")
+    row, column, count = next(
+        (row, column, count) for row, column, count in zip(*part["confusion"]) if row != column
+    )
+    lines = hover(browser, "canvas#matrix", (column + 0.5) / 50, (row + 0.5) / 50)
+    name = f"class {row:03d}" if row else "first"
+    assert lines.startswith(f"true: {name}|predicted: class {column:03d}|{count} of 5 videos")
+    pixel = f"document.querySelector('canvas').getContext('2d').getImageData({column}, {row}, 1, 1)"
+    red, _, blue, _ = browser.run(f"[...{pixel}.data]")
+    assert red > blue + 50
+    assert browser.run("document.querySelectorAll('.frames').length") == 0
+
+
+def test_one_page_has_all_data_sets(browser, tmp_path):
+    parts = {}
+    for name, classes in {"kinetics": 12, "own <b>videos": 3}.items():
+        parts[name], _ = write_report(tmp_path / name, classes, videos=24, first=name)
+    report_page.write_index(tmp_path, parts, {"top1": 0.51, "top5": None})
+    browser.open(tmp_path / "index.html")
+    overview = "document.querySelector('section table').innerText"
+    assert "own <b>videos" in browser.run(overview)
+    assert "average" in browser.run(overview)
+    assert len(read_column(browser, "classes", 1)) == 12
+    browser.run("document.querySelectorAll('.choices button')[1].click()")
+    assert len(read_column(browser, "classes", 1)) == 3
+    links = browser.run(
+        "[...document.querySelectorAll('.files a')].map((link) => link.getAttribute('href'))"
+    )
+    assert "own%20%3Cb%3Evideos/wrong.csv" in links
+    assert browser.errors == []
+
+
+def test_samples_of_several_labels_have_a_page(browser, tmp_path):
+    rows = np.array([[0.9, 0.6, 1, 0, 1], [0.2, 0.4, 1, 1, 1], [0.9, 0.2, 1, 0, 1]])
+    samples = Samples(["a", "b", "c"], [(0,), (0, 1), (0,)], ["run", "jump"], read_frames)
+    result = {"map": 0.75, "top1": 0.5, "loss": 0.3, "videos": 3}
+    write_label_report(tmp_path, samples=samples, rows=rows, raw_scores=False, result=result)
+    browser.open(tmp_path / "index.html")
+    assert browser.run("document.getElementById('tile-map').textContent") == "75.0\u202f%"
+    titles = browser.run("[...document.querySelectorAll('h2')].map((node) => node.textContent)")
+    assert titles[:3] == ["Classes", "Most confident mistakes", "Least confident hits"]
+    assert read_column(browser, "mistakes", 2) == ["run, jump", "run"]
+    assert read_column(browser, "mistakes", 3) == ["no label", "run, jump"]
+    browser.run("document.querySelector('#classes tbody tr:first-child').click()")
+    name = read_column(browser, "classes", 1)[0].split()[0]
+    assert all(name in cell for cell in read_column(browser, "mistakes", 2))
+    assert browser.errors == []
+
+
+def test_a_page_without_videos_and_numbers_opens(browser, tmp_path):
+    rows = np.zeros((2, 5), np.float32)  # both unreadable
+    samples = Samples(["a.mp4", "b.mp4"], [0, 1], ["", "", ""])
+    predictions = report.compute_predictions(rows, samples.labels, True)
+    report.write_report(tmp_path, samples=samples, predictions=predictions, result={})
+    browser.open(tmp_path / "index.html")
+    assert browser.errors == []
+    assert read_column(browser, "classes", 1) == ["class 0", "class 1", "class 2"]
+
+
+def test_curves_of_several_runs_are_side_by_side(browser, tmp_path):
+    runs = {}
+    for name, rate in {"one": 0.1, f"two {EVIL[:30]}".replace("/", ""): 0.2}.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "config.yaml").write_text(f"train: {{lr: {rate}, epochs: 4}}\n")
+        lines = [
+            {"epoch": k / 4, "step": k, "loss": 4.0 / k, "top1": k / 16, "lr": rate}
+            for k in range(1, 17)
+        ]
+        lines.append({"epoch": 4, "top1": 0.5, "top1_low": 0.4, "top1_high": 0.6, "videos": 90})
+        runs[str(folder)] = lines
+    data = plot_training.describe_runs(runs)
+    path = tmp_path / "curves.html"
+    write_page(path, script=plot_training.SCRIPT, data=data, option="--html")
+    browser.open(path, width=400)
+    assert browser.run("document.documentElement.scrollWidth") == 400
+    browser.open(path)
+    assert read_column(browser, "runs", 1) == sorted(run["name"] for run in data["runs"])
+    assert read_column(browser, "runs", 7) == ["50.0\u202f%"] * 2  # the best validation
+    assert read_column(browser, "settings", 1) == ["train.lr"]
+    titles = browser.run("[...document.querySelectorAll('h2')].map((node) => node.textContent)")
+    assert titles == ["loss", "top-1, %", "learning rate", "Settings that differ"]
+    lines = hover(browser, "svg[aria-label=loss] rect", across=1.0 - 1e-6)
+    assert lines.startswith("epoch 4.00|one: 0.2775, batches 0.25|two ")
+    lines = hover(browser, "svg[aria-label^=top] rect", across=1.0 - 1e-6)
+    assert "validation 50\u202f% (epoch 4)" in lines
+    browser.run("document.querySelectorAll('.run')[1].click()")
+    assert "two" not in hover(browser, "svg[aria-label=loss] rect", across=0.5)
+    browser.run("[...document.querySelectorAll('button')].at(-1).click()")  # logarithms
+    assert browser.errors == []
+    assert browser.requests == [path.as_uri()]
+
+
+def test_a_run_of_one_line_and_one_of_tests_only_have_a_page(browser, tmp_path):
+    runs = {
+        "a": [{"epoch": 1, "step": 4, "loss": 2.0}],
+        "b": [{"epoch": 1, "top1": 0.1, "videos": 3}],
+    }
+    data = plot_training.describe_runs(runs)
+    write_page(tmp_path / "a.html", script=plot_training.SCRIPT, data=data, option="--html")
+    browser.open(tmp_path / "a.html")
+    assert browser.errors == []
+    assert browser.run("document.querySelectorAll('svg').length") == 2
+
+
+@pytest.mark.slow
+def test_400_classes_and_20000_videos_open_and_sort_quickly(browser, tmp_path):
+    """The limits are far above the times in docs/evaluation.md."""
+    write_report(tmp_path, classes=400, videos=20_000, read_frames=read_frames)
+    path = tmp_path / "index.html"
+    assert path.stat().st_size < 2_000_000
+    browser.open(path)
+    loaded = browser.run("performance.getEntriesByType('navigation')[0].loadEventEnd")
+    click = "document.querySelectorAll('#classes th button')[0].click()"
+    layout = "document.body.offsetHeight"
+    sorted_after = browser.run(
+        f"(() => {{ const start = performance.now(); {click}; {layout};"
+        "return performance.now() - start; })()"
+    )
+    print(f"{path.stat().st_size} bytes, loaded {loaded:.0f} ms, sorted {sorted_after:.0f} ms")
+    assert loaded < 5000
+    assert sorted_after < 1000
+    assert hover(browser, "canvas#matrix", 0.5, 0.5).startswith("true: class ")
