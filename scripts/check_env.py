@@ -22,13 +22,15 @@ from typing import NamedTuple
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from scripts.launcher import cuda
 from scripts.launcher import devices as host
 from utils import cli
 from utils.cpu_cores import LEAST_CORES
 
 # The versions that MindSpore 2.10 looks for, and has libraries for.
 CANN = ("8.2", "8.3", "8.5", "9.0", "9.1")
-CUDA = ("11.1", "11.6")
+CUDA = ("11.1", "11.6")  # what its libraries are built for
+CUDA_RANGE = "CUDA 11.1 to 11.8"  # what they work with
 REQUIRED = ("pillow", "psutil", "pyyaml", "scipy", "tqdm", "matplotlib", "onnx")
 ENGINES = ("openvino", "onnxruntime")  # of run.engine
 OPTIONAL = ("tensorboardX", "distributed")  # pip install '.[tensorboard,cluster]'
@@ -103,7 +105,7 @@ def check_devices() -> Iterator[Line]:
     result = re.search("^kinds (.*)$", run_python(code), re.MULTILINE)
     usable = result[1].split() if result else []
     yield Line("devices", ", ".join(usable) or "unknown", "" if usable else "MindSpore fails")
-    for kind, needs in (("Ascend", f"CANN {', '.join(CANN)}"), ("GPU", f"CUDA {', '.join(CUDA)}")):
+    for kind, needs in (("Ascend", f"CANN {', '.join(CANN)}"), ("GPU", CUDA_RANGE)):
         count = host.count_devices(kind)
         advice = (
             "" if kind in usable or not count else "MindSpore cannot use them; GLOG_v=2 shows why"
@@ -155,20 +157,40 @@ def check_ascend(count: int) -> Iterator[Line]:
 
 
 def check_gpu(count: int) -> Iterator[Line]:
-    """CUDA, its compiler and cuDNN, which MindSpore loads; nothing on a host without GPUs."""
-    if not count:
-        return
-    number = host.read_cuda_version(os.environ)
-    yield Line("CUDA", number or "not found", check_version(number, CUDA))
+    """Driver, machine code, CUDA and cuDNN; nothing on a host without GPUs and driver."""
+    try:
+        driver = cuda.read_driver(os.environ)
+    except ValueError as error:
+        if not count:
+            return
+        yield Line("driver", "none that works", str(error))
+    else:
+        number = ".".join(map(str, driver.version))
+        names = ", ".join(sorted({gpu.name for gpu in driver.gpus}))
+        advice = "" if driver.version >= cuda.LEAST_DRIVER else "install 450.80 or newer"
+        yield Line("driver", f"for CUDA {number}; {len(driver.gpus)} x {names}", advice)
+        yield from map(check_architecture, sorted({gpu.architecture for gpu in driver.gpus}))
     home = os.environ.get("CUDA_HOME")
-    compiler = host.find_nvcc(os.environ)
-    advice = "" if home else "export CUDA_HOME=FOLDER, the folder of CUDA whose bin/nvcc exists"
-    if home and not os.path.isfile(compiler):
-        advice = f"there is no {compiler}: install CUDA's compiler, or correct CUDA_HOME"
-    yield Line("CUDA_HOME", home or "not set", advice)
+    install = "bash scripts/env.sh --gpu, then source .venv/bin/activate"
+    version = host.read_nvcc_version(Path(home)) if home else (0, 0)
+    fits = cuda.VERSIONS[0] <= version <= cuda.VERSIONS[1]
+    result = f"{'.'.join(map(str, version))} in {home}" if any(version) else home or "not set"
+    yield Line("CUDA_HOME", result, "" if fits else f"MindSpore needs {CUDA_RANGE}: {install}")
     library = host.find_library("libcudnn.so.8", os.environ)
-    advice = "" if library else "install cuDNN 8, and add its folder to LD_LIBRARY_PATH"
-    yield Line("cuDNN", library or "no libcudnn.so.8", advice)
+    yield Line("cuDNN", library or "no libcudnn.so.8", "" if library else install)
+
+
+def check_architecture(architecture: tuple[int, int]) -> Line:
+    """Which code of MindSpore a GPU runs."""
+    name = f"GPU {'.'.join(map(str, architecture))}"
+    if architecture[0] in cuda.MACHINE_CODE:
+        return Line(name, "runs the machine code in MindSpore")
+    if architecture[0] < min(cuda.MACHINE_CODE):
+        return Line(name, "no code in MindSpore", "it needs a GPU of architecture 6.0 or newer")
+    result = "the driver compiles MindSpore's kernels at the first start: many minutes"
+    cache = os.environ.get("CUDA_CACHE_PATH")
+    advice = "" if cache else "export CUDA_CACHE_PATH and CUDA_CACHE_MAXSIZE=4294967296 first"
+    return Line(name, f"{result}; kept in {cache}" if cache else result, advice)
 
 
 def check_host() -> Iterator[Line]:

@@ -1,9 +1,14 @@
 # shellcheck shell=bash
-# Sourced by the other scripts: finds Python, makes .venv, installs what is missing, and puts the
-# environment first on PATH, which msrun's workers need. ZOO_VENV names another folder than .venv.
+# usage: bash scripts/env.sh --gpu
+#
+# Prepares .venv for an NVIDIA GPU: with an installed CUDA 11.1 to 11.8 that works, or with CUDA 11.8
+# of requirements-gpu.txt. Needs Linux on x86-64 and the driver. After it, every script of this folder
+# and, after `source .venv/bin/activate`, every python command can use the GPU.
 
 ROOT=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 export ROOT
+# The other scripts source this file: it finds Python, makes .venv, installs what is missing, and puts
+# the environment first on PATH, which msrun's workers need. ZOO_VENV names another folder than .venv.
 VENV=${ZOO_VENV:-$ROOT/.venv}
 VERSIONS=("--constraint=$ROOT/constraints.txt") # empty: the newest that the requirements allow
 
@@ -62,7 +67,31 @@ install() { # REQUIREMENTS...: into $VENV, unless the same ones are there alread
         echo "$expected" >"$stamp"
     fi
     export PATH="$VENV/bin:$PATH"
+    # shellcheck source=/dev/null
+    [ ! -f "$VENV/cuda/set_env.sh" ] || source "$VENV/cuda/set_env.sh"
     advise_set_env
+}
+
+install_cuda() { # requirements.txt, and CUDA for an NVIDIA GPU unless an installed one works
+    local python="$VENV/bin/python" cuda="$ROOT/scripts/launcher/cuda.py" status=0
+    local home="${CUDA_HOME:-}" # before `install` sets it
+    if [ ! -x "$python" ]; then python=$(find_python) || return 2; fi
+    "$python" "$cuda" driver || return 2
+    install requirements.txt || return 2
+    CUDA_HOME="$home" "$VENV/bin/python" "$cuda" installed "$VENV/cuda" || status=$?
+    if [ $status -eq 1 ]; then
+        say "no installed CUDA 11.1 to 11.8 works: CUDA 11.8 is a download of 1.7 GB, 3 GB on disk"
+        install requirements-gpu.txt || return 2
+        "$VENV/bin/python" "$cuda" wheels "$VENV/cuda" || return 2
+    elif [ $status -ne 0 ]; then
+        return 2
+    fi
+    if ! grep -q cuda/set_env.sh "$VENV/bin/activate"; then
+        # shellcheck disable=SC2016 # activate sets VIRTUAL_ENV
+        echo '[ ! -f "$VIRTUAL_ENV/cuda/set_env.sh" ] || . "$VIRTUAL_ENV/cuda/set_env.sh"' >>"$VENV/bin/activate"
+    fi
+    # shellcheck source=/dev/null
+    source "$VENV/cuda/set_env.sh"
 }
 
 advise_set_env() { # one line on stderr if CANN is installed, but not in this environment
@@ -98,3 +127,10 @@ case " $* " in # of the script that sources this
         exit
         ;;
 esac
+
+if [ "${BASH_SOURCE[0]}" = "$0" ]; then # not sourced
+    set -euo pipefail
+    [ "$*" = --gpu ] || misused
+    install_cuda
+    say "ready for a GPU; python scripts/check_env.py shows it"
+fi

@@ -1,12 +1,12 @@
 """A small training from start to end: synthetic videos, TSM and the same network without shift.
 
-    bash scripts/quickstart.sh        (makes the environment, then runs this)
+    bash scripts/quickstart.sh [--device GPU]        (makes the environment, then runs this)
 
 Makes encoded videos whose class is their motion, trains both networks at the same time with one
-recipe, evaluates them with 2 clips x 3 crops, and prints TSM's metrics as one JSON line, a table,
-and the command that shows both networks in a browser. Four to five minutes on two cores; takes no
-arguments. Writes data/synthetic, out/quickstart_tsm and out/quickstart_tsn. Complete steps are not
-repeated.
+recipe (one after the other on a GPU or an Ascend), evaluates them with 2 clips x 3 crops, and
+prints TSM's metrics as one JSON line, a table, and the command that shows both networks in a
+browser. Four to five minutes on two cores. Writes data/synthetic, out/quickstart_tsm and
+out/quickstart_tsn, or out/quickstart_tsm_gpu and so on. Complete steps are not repeated.
 """
 
 import json
@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Union
 
@@ -30,7 +31,7 @@ import yaml
 from tqdm import tqdm
 
 from utils import cli
-from utils.config import ROOT, get_base_folder
+from utils.config import ROOT, Device, get_base_folder
 from utils.messages import name_commands
 
 DATA = get_base_folder() / "data" / "synthetic"
@@ -38,29 +39,30 @@ OUT = get_base_folder() / "out"
 CONFIG = ROOT / "tsm" / "configs" / "tsm_smoke.yaml"
 WITHOUT_SHIFT = "--model.shift_div=0"
 VIDEOS = ["--train", "60", "--test", "16"]  # per class
-NETWORKS = {
-    "TSM": [f"--run.out={OUT / 'quickstart_tsm'}"],
-    "TSN": [f"--run.out={OUT / 'quickstart_tsn'}", WITHOUT_SHIFT],
-}
+NETWORKS: dict[str, list[str]] = {"TSM": [], "TSN": [WITHOUT_SHIFT]}
 
 
-def main() -> None:
+def main(*, device: Device = "CPU") -> None:
     print_step("making videos of 8 motions that look alike in any single frame")
     run_script("", "scripts/data/synthesize_videos.py", "--out", str(DATA), *VIDEOS)
     print_step("training TSM and TSN, the same network without the shift, then evaluating both")
     start = time.monotonic()
-    with ThreadPoolExecutor(len(NETWORKS)) as pool:
-        results = dict(zip(NETWORKS, pool.map(train_and_evaluate, NETWORKS)))
+    with ThreadPoolExecutor(len(NETWORKS) if device == "CPU" else 1) as pool:
+        work = partial(train_and_evaluate, device)
+        results = dict(zip(NETWORKS, pool.map(work, NETWORKS)))
     print(json.dumps(results["TSM"]))
     print(format_table(results, time.monotonic() - start))
     print("Both networks beside each other in a browser: pip install 'gradio>=6.31,<7', then")
     print(format_demo({name: result["checkpoint"] for name, result in results.items()}), flush=True)
 
 
-def train_and_evaluate(name: str) -> dict:
+def train_and_evaluate(device: str, name: str) -> dict:
     """Trains with the smoke recipe, then evaluates the last checkpoint."""
     start = time.monotonic()
+    suffix = "" if device == "CPU" else f"_{device.lower()}"
+    out = OUT / f"quickstart_{name.lower()}{suffix}"
     shared = ["--config_path", str(CONFIG), f"--data.root={DATA}", *NETWORKS[name]]
+    shared += [f"--run.device={device}", f"--run.out={out}"]
     trained = run_script(name, "tsm/train.py", *shared)
     train_seconds = round(time.monotonic() - start, 1)
     result = run_script(name, "tsm/eval.py", *shared, f"--checkpoint_path={trained['checkpoint']}")

@@ -15,6 +15,7 @@ from typing import Callable, Optional
 import pytest
 
 from scripts.data.synthetic.motion_videos import draw_dataset
+from scripts.dry_run import stub_libraries
 from tests.helpers import build_dump_env, find_smoke_yaml, read_result, run_json, run_script
 from utils import cli, log, signals
 from utils.config import ROOT
@@ -26,6 +27,14 @@ TINY = [
     "--data.segments=2", "--data.crop=32", "--data.resize=40", "--data.batch=4",
     "--train.epochs=2", "--train.warmup_epochs=1",
 ]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def compiler() -> None:
+    """Skips a test that needs stub libraries if this machine cannot build them."""
+    reason = stub_libraries.explain_missing()
+    if reason:
+        pytest.skip(reason)
 
 
 def build_once(tmp_path_factory, name: str, build: Callable[[Path], None]) -> Path:

@@ -1,5 +1,6 @@
 """constraints.txt pins one version of every package for each Python; the scripts install it."""
 
+import re
 import runpy
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ from utils.config import ROOT
 compare_versions = runpy.run_path(str(ROOT / "scripts" / "compare_versions.py"))
 FILES = ("requirements.txt", "requirements-dev.txt")
 # The extras of the package, without `ascend`, the packages that the wheels of CANN need, and
-# without `int8`, which pins its package itself.
+# without `int8` and `gpu`, which pin their packages themselves.
 EXTRAS = ("tensorboard", "decord", "cluster")
 PYTHONS = ("3.9", "3.10", "3.11", "3.12")
 
@@ -68,6 +69,14 @@ def test_constraints_have_one_version_that_fits_every_requirement(python, machin
     for requirement in [line for name in FILES for line in read_lines(name)]:
         if applies(requirement, **environment):
             assert requirement.specifier.contains(versions[canonicalize_name(requirement.name)])
+
+
+def test_the_gpu_extra_has_the_pins_of_requirements_gpu_txt():
+    text = (ROOT / "pyproject.toml").read_text()
+    extra = re.search(r"^gpu = \[\n(.*?)^\]", text, re.DOTALL | re.MULTILINE)[1]
+    lines = read_lines("requirements-gpu.txt")
+    assert re.findall(r'"(.*)",\n', extra) == list(map(str, lines))
+    assert all(str(line.specifier).startswith("==") for line in lines)
 
 
 def test_constraints_name_no_package_index():

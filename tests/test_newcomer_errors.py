@@ -243,7 +243,7 @@ ERRORS = [
      "--out: cannot write /proc/none"),
     ([LISTS, "--out", "new", "--videos", "a", "path/with", "blanks"],
      "unexpected argument path/with; a path with blanks needs quotes"),
-    (["scripts/quickstart.py", "now"], "now: this command takes no arguments"),
+    (["scripts/quickstart.py", "now"], "unexpected argument now"),
     ([SCAN, *RESNET, "--out", "new"], "resnet50 has no lists of videos"),
     ([SCAN, *TSM, "--data.root=synthetic", "--out", "synthetic"],
      "train.txt, which would be replaced"),

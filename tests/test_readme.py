@@ -141,6 +141,7 @@ LIMITS = {
     "debugging.md": 400,
     "demo.md": 400,
     "deploy.md": 1400,
+    "gpu.md": 750,
     "labels.md": 500,
     "mindcv.md": 400,
     "mindspore_models.md": 500,

@@ -27,7 +27,7 @@ from utils.messages import LINE
 from utils.networks import list_networks
 
 # Started by other scripts.
-INTERNAL = {"zoo.py", "worker.py", "env.sh", "compare_versions.py", "measurements.py"}
+INTERNAL = {"zoo.py", "worker.py", "cuda.py", "compare_versions.py", "measurements.py"}
 SCRIPTS = sorted(
     str(path.relative_to(ROOT))
     for path in [*(ROOT / "scripts").rglob("*.*"), *(ROOT / "benchmarks").rglob("*.py")]
@@ -146,11 +146,13 @@ def test_a_command_of_a_network_requires_a_network(line, run_zoo):
     assert f"NETWORK must be one of {', '.join(list_networks())}" in done.stderr
 
 
-def test_the_quickstart_takes_no_arguments():
-    done = run_script("scripts/quickstart.sh", "now")
+@pytest.mark.parametrize("arguments", [["now"], ["--device", "gpu"], ["--device"]])
+def test_the_quickstart_takes_only_a_device(arguments):
+    done = run_script("scripts/quickstart.sh", *arguments)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
-        "error: now: the quickstart takes no arguments; --help says what it does"
+        f"error: {' '.join(arguments)}: the quickstart takes --device CPU, GPU or Ascend; --help "
+        "says what it does"
     ]
 
 

@@ -58,7 +58,10 @@ class Machine:
 
     def __post_init__(self):
         if self.ranks > 1 and self.device == "GPU":
-            raise ValueError(f"--ranks {self.ranks}: several ranks are simulated on Ascend only")
+            # Its simulation has a substitute for HCCL, but not for NCCL.
+            raise ValueError(
+                f"--ranks {self.ranks}: MindSpore simulates several ranks on Ascend only"
+            )
         if self.cann and self.device == "GPU":
             raise ValueError(f"--cann is for Ascend, not for --chip {self.chip}")
         if self.cann and not (self.cann / "lib64" / "libascendcl.so").is_file():

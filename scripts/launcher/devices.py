@@ -72,6 +72,12 @@ def read_cuda_version(environ: Mapping[str, str]) -> str:
     return result[1] if result else ""
 
 
+def read_nvcc_version(home: Path) -> tuple[int, int]:
+    """The version of the compiler of an installed CUDA; (0, 0) if there is none."""
+    result = re.search(r"release (\d+)\.(\d+),", run_tool(str(home / "bin" / "nvcc"), "--version"))
+    return (int(result[1]), int(result[2])) if result else (0, 0)
+
+
 def find_library(name: str, environ: Mapping[str, str]) -> str:
     """The path from which the loader takes a library; empty if there is none."""
     for folder in environ.get("LD_LIBRARY_PATH", "").split(os.pathsep):

@@ -1,0 +1,228 @@
+"""CUDA for MindSpore's GPU back end: the driver, an installed CUDA, or NVIDIA's wheels.
+
+    python scripts/launcher/cuda.py driver               is there a driver, with a GPU?
+    python scripts/launcher/cuda.py installed FOLDER     uses an installed CUDA 11.1 to 11.8
+    python scripts/launcher/cuda.py wheels FOLDER        uses the wheels of requirements-gpu.txt
+
+scripts/env.sh runs these, the first with any Python. The others write FOLDER/set_env.sh, which sets
+CUDA_HOME, LD_LIBRARY_PATH and the driver's cache of compiled kernels; `wheels` writes a folder of
+links that has the form of an installed CUDA. Exit status 2, with one line on stderr, without a
+driver or if libraries are missing; 1 without a line if no installed CUDA works.
+"""
+
+import ctypes
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple, Optional
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[0] = str(ROOT)
+
+from scripts.launcher import devices as host
+
+REQUIREMENTS = ROOT / "requirements-gpu.txt"
+COMPILER = "nvidia-cuda-nvcc-cu11"  # its wheel has ptxas, but no nvcc
+VERSIONS = ((11, 1), (11, 8))  # of CUDA: the first and the last that MindSpore's libraries fit
+PLUGINS = {(11, 1): "libmindspore_gpu.so.11.1", (11, 6): "libmindspore_gpu.so.11.6"}
+INSTALLED = ("/usr/local/cuda", "/usr/local/cuda-11.?", "/opt/cuda")  # besides CUDA_HOME
+# Compute capabilities of the machine code in MindSpore's libcuda_ops.so.11: 6.0, 6.1, 7.0, 7.5 and
+# 8.0. It runs on later minor versions too. The PTX code is for 8.6.
+MACHINE_CODE = (6, 7, 8)
+LEAST_DRIVER = (11, 0)
+# Attributes of cuDeviceGetAttribute.
+MAJOR = 75
+MINOR = 76
+NVCC = """#!/bin/sh
+# MindSpore reads the version of CUDA from this file.
+case "$1" in
+    --version* | -V) echo 'Cuda compilation tools, release {release}, V{version}' ;;
+    *) echo 'nvcc: the wheels of CUDA have no compiler; only --version works' >&2 && exit 1 ;;
+esac
+"""
+SET_ENV = """# Sourced by .venv/bin/activate and scripts/env.sh.
+export CUDA_HOME={home}
+case ":${{LD_LIBRARY_PATH:-}}:" in
+    *:{libraries}:*) ;;
+    *) export LD_LIBRARY_PATH={libraries}"${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}" ;;
+esac
+[ -n "${{CUDA_CACHE_PATH:-}}" ] || export CUDA_CACHE_PATH={cache}
+[ -n "${{CUDA_CACHE_MAXSIZE:-}}" ] || export CUDA_CACHE_MAXSIZE=4294967296
+"""
+
+
+class Gpu(NamedTuple):
+    """A GPU that the driver sees, and its architecture: the compute capability."""
+
+    name: str
+    architecture: tuple[int, int]
+
+
+class Driver(NamedTuple):
+    """The newest CUDA that the driver supports, and its GPUs."""
+
+    version: tuple[int, int]
+    gpus: list[Gpu]
+
+
+def main(task: str, folder: str = "") -> int:
+    try:
+        if task == "driver":
+            read_driver(os.environ)
+        elif task == "installed":
+            home = find_installed(os.environ, Path(folder))
+            if home is None:
+                return 1
+            write_set_env(Path(folder), home)
+        else:
+            link_wheels(Path(folder), os.environ)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def read_driver(environ: Mapping[str, str]) -> Driver:
+    """Asks the driver. Raises ValueError if there is none, or if it sees no GPU."""
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        raise ValueError(
+            f"MindSpore uses GPUs on Linux on x86-64, not {sys.platform} on {platform.machine()}"
+        )
+    try:
+        library = ctypes.CDLL(host.find_library("libcuda.so.1", environ) or "libcuda.so.1")
+    except OSError:
+        raise ValueError(
+            "no NVIDIA driver here: the loader does not find libcuda.so.1; install the driver (in "
+            "a container: start it with GPUs), or use --device CPU"
+        ) from None
+    status = library.cuInit(0)
+    count = ctypes.c_int()
+    if not status:
+        library.cuDeviceGetCount(ctypes.byref(count))
+    if not count.value:
+        raise ValueError(
+            f"the NVIDIA driver sees no GPU (cuInit returned {status}): nvidia-smi should list it; "
+            "CUDA_VISIBLE_DEVICES may hide it"
+        )
+    version = ctypes.c_int()
+    library.cuDriverGetVersion(ctypes.byref(version))
+    gpus = [read_gpu(library, number) for number in range(count.value)]
+    return Driver((version.value // 1000, version.value % 1000 // 10), gpus)
+
+
+def read_gpu(library: ctypes.CDLL, number: int) -> Gpu:
+    device = ctypes.c_int()
+    library.cuDeviceGet(ctypes.byref(device), number)
+    name = ctypes.create_string_buffer(100)
+    library.cuDeviceGetName(name, len(name), device)
+    major = ctypes.c_int()
+    minor = ctypes.c_int()
+    library.cuDeviceGetAttribute(ctypes.byref(major), MAJOR, device)
+    library.cuDeviceGetAttribute(ctypes.byref(minor), MINOR, device)
+    return Gpu(name.value.decode(errors="replace"), (major.value, minor.value))
+
+
+def find_installed(environ: Mapping[str, str], own: Path) -> Optional[Path]:
+    """The first installed CUDA with which MindSpore's GPU back end loads; not `own`, the links."""
+    libraries = environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    others = [folder for folder in libraries if not folder.startswith(str(own))]
+    environ = {**environ, "LD_LIBRARY_PATH": os.pathsep.join(others)}
+    homes = [
+        home
+        for pattern in filter(None, [environ.get("CUDA_HOME"), *INSTALLED])
+        for home in sorted(Path("/").glob(os.path.abspath(pattern).lstrip("/")), reverse=True)
+    ]
+    return next((home for home in homes if home != own and not list_missing(home, environ)), None)
+
+
+def list_missing(home: Path, environ: Mapping[str, str]) -> list[str]:
+    """What MindSpore's GPU back end lacks with the CUDA of this folder: libraries, functions.
+
+    The loader resolves the libraries as it does for MindSpore.
+    """
+    number = host.read_nvcc_version(home)
+    if not VERSIONS[0] <= number <= VERSIONS[1]:
+        return ["nvcc 11.1 to 11.8"]
+    plugin = find_mindspore() / PLUGINS[max(least for least in PLUGINS if least <= number)]
+    if not plugin.is_file():
+        return [plugin.name]
+    variables = {**environ, "LD_LIBRARY_PATH": join_libraries(home, environ)}
+    text = subprocess.run(["ldd", "-r", plugin], capture_output=True, text=True, env=variables)
+    pattern = r"(\S+) => not found|undefined symbol: ((?:cu[a-zA-Z]|nvrtc)\w+)"
+    return sorted({"".join(names) for names in re.findall(pattern, text.stdout + text.stderr)})
+
+
+def find_mindspore() -> Path:
+    """The folder of the back ends of MindSpore, which is not imported. Raises ValueError."""
+    spec = importlib.util.find_spec("mindspore")
+    if spec is None:
+        raise ValueError(f"{sys.executable} has no MindSpore")
+    return Path(spec.origin).parent / "lib" / "plugin"
+
+
+def list_library_folders(home: Path) -> list[Path]:
+    """The folders for LD_LIBRARY_PATH; the second has MindSpore's own NCCL."""
+    return [home / "lib64", find_mindspore() / "gpu11.6"]
+
+
+def join_libraries(home: Path, environ: Mapping[str, str]) -> str:
+    own = list_library_folders(home)
+    return os.pathsep.join(filter(None, [*map(str, own), environ.get("LD_LIBRARY_PATH", "")]))
+
+
+def link_wheels(folder: Path, environ: Mapping[str, str]) -> None:
+    """Makes `folder` a CUDA of links to the installed wheels.
+
+    Raises ValueError if the back end of MindSpore lacks a library or a function then.
+    """
+    lines = REQUIREMENTS.read_text().splitlines()
+    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+        new = Path(temporary) / "cuda"
+        for name in ("bin", "lib64"):
+            (new / name).mkdir(parents=True)
+        for name in pins:
+            for file in importlib.metadata.files(name):
+                path = Path(file.locate())
+                if file.parts[-2] == "lib" and ".so" in file.name:
+                    (new / "lib64" / file.name).symlink_to(path)
+                elif file.name == "ptxas":
+                    (new / "bin" / "ptxas").symlink_to(path)
+                    (new / "nvvm").symlink_to(path.parents[1] / "nvvm")
+        # MindSpore looks for these names.
+        (new / "lib64" / f"libcudart.so.{pins[COMPILER]}").symlink_to("libcudart.so.11.0")
+        (new / "lib64" / "libcudnn.so").symlink_to("libcudnn.so.8")
+        version = pins[COMPILER]
+        nvcc = new / "bin" / "nvcc"
+        nvcc.write_text(NVCC.format(release=version.rpartition(".")[0], version=version))
+        nvcc.chmod(0o755)
+        missing = list_missing(new, environ)
+        if missing:
+            raise ValueError(f"MindSpore's GPU back end lacks {', '.join(missing[:3])}")
+        shutil.rmtree(folder, ignore_errors=True)
+        new.rename(folder)
+    write_set_env(folder, folder)
+
+
+def write_set_env(folder: Path, home: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    text = SET_ENV.format(
+        home=shlex.quote(str(home)),
+        libraries=shlex.quote(os.pathsep.join(map(str, list_library_folders(home)))),
+        cache=shlex.quote(str(ROOT / ".cache" / "cuda")),
+    )
+    (folder / "set_env.sh").write_text(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
