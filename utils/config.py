@@ -139,7 +139,7 @@ class Run:
     jit_level: Literal["auto", "O0", "O1", "O2"] = "O0"
     # Weights of one rate and decay in one array, for fewer kernels: utils/train/flat_weights.py.
     # auto: on Ascend and GPU. It changes the order of the sums of train.clip_norm only.
-    flat_weights: Literal["auto", "always", "never"] = "auto"
+    flat_weights: Literal["auto", "always", "never"] = "never"
     # eager: MindSpore calls the network's Python code and compiles nothing: docs/debugging.md.
     mode: Literal["graph", "eager"] = "graph"
     # float32 convolutions and matrix products with a mantissa of 10 bits: HF32 on Ascend, TF32 on
