@@ -52,7 +52,7 @@ def main(*, device: Device = "CPU") -> None:
         results = dict(zip(NETWORKS, pool.map(work, NETWORKS)))
     print(json.dumps(results["TSM"]))
     print(format_table(results, time.monotonic() - start))
-    print("Both networks beside each other in a browser: pip install 'gradio>=6.31,<7', then")
+    print("Both networks in a browser: pip install 'gradio>=6.31,<7' 'numpy<2', then")
     print(format_demo({name: result["checkpoint"] for name, result in results.items()}), flush=True)
 
 
