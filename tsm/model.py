@@ -89,6 +89,7 @@ class TSM(PaddedNetwork):
             self.base_model = ResNet(arch, segments, *shifts, *sizes, padding)
         self.segments = segments // 2 if temporal_pool else segments  # frames that reach the head
         width = self.base_model.width
+        self.width = width
         self.dropout = Dropout(dropout, self.segments * width) if dropout > 0 else None
         self.new_fc = dense(width, num_classes, 0.001) if dropout > 0 else None
         self.consensus = consensus
@@ -107,7 +108,8 @@ class TSM(PaddedNetwork):
         scores = scores.mean(1) if self.consensus == "avg" else scores
         if not with_features:
             return scores
-        return scores, x.reshape(-1, self.segments, x.shape[-1]).mean(1)
+        # Not x.shape[-1]: in a MINDIR of any batch size MindSpore 2.10 computes another number.
+        return scores, x.reshape(-1, self.segments, self.width).mean(1)
 
     def head(self, x: Tensor) -> Tensor:
         """(N*T, features) -> (N*T, classes), each frame with its own dropout mask."""
