@@ -235,6 +235,17 @@ def test_a_class_without_a_readable_video_is_named(tmp_path):
         finetune.check_good_lists(tmp_path, 2)
 
 
+def test_a_rate_for_one_batch_scales_with_the_batch_of_the_videos(tmp_path):
+    start = load_start(find_recipe("tsm_smoke"), ["run.device=CPU"], checkpoint=None)
+    options = {"videos": Path("/my videos"), "names": NAMES, "counts": VideoCounts(16, 3, 1e6)}
+    cfg = write_config_file(tmp_path / "finetune.yaml", start=start, fitting=100, **options)
+    recipe = load_smoke_config("tsm")
+    assert recipe.train.base_batch == 0
+    assert cfg.train.base_batch == recipe.data.batch
+    assert cfg.data.batch == 4
+    assert cfg.train.lr == recipe.train.lr
+
+
 def test_a_command_that_fails_ends_the_journey_with_its_status(tmp_path, capfd):
     command = ["scripts/data/make_lists.py", "--videos", str(tmp_path / "no"), "--out", "x"]
     with pytest.raises(SystemExit) as end:
