@@ -89,7 +89,6 @@ class TSM(PaddedNetwork):
             self.base_model = ResNet(arch, segments, *shifts, *sizes, padding)
         self.segments = segments // 2 if temporal_pool else segments  # frames that reach the head
         width = self.base_model.width
-        self.width = width
         self.dropout = Dropout(dropout, self.segments * width) if dropout > 0 else None
         self.new_fc = dense(width, num_classes, 0.001) if dropout > 0 else None
         self.consensus = consensus
@@ -109,7 +108,7 @@ class TSM(PaddedNetwork):
         if not with_features:
             return scores
         # Not x.shape[-1]: in a MINDIR of any batch size MindSpore 2.10 computes another number.
-        return scores, x.reshape(-1, self.segments, self.width).mean(1)
+        return scores, x.reshape(-1, self.segments, self.base_model.width).mean(1)
 
     def head(self, x: Tensor) -> Tensor:
         """(N*T, features) -> (N*T, classes), each frame with its own dropout mask."""
