@@ -40,6 +40,8 @@ OPERATORS: dict[type, tuple[str, tuple[str, ...]]] = {
     conv3d.FrameConv: ("conv", ("weight",)),
     conv3d.Conv3d: ("conv", ("weight",)),
 }
+# Flags of mixed precision.
+PRECISIONS = ("fp16", "bf16", "fp32")
 
 
 class Views(Operator):
@@ -146,6 +148,10 @@ class FlatWeights(nn.Cell):
         )
         self.ends = [max(k for k, p in enumerate(self.positions) if p[0] <= end) for end in ends]
         self.optimizer = optimizer.rebuild(arrays, [weights[p[0]] for p in self.positions])
+        members = {id(weight) for weight in weights}
+        for state in self.optimizer.get_parameters():
+            if id(state) not in members:
+                state.name = f"flat.{state.name}"  # else MindSpore renames those of `optimizer` too
         self.copies = list(self.arrays)
         for own, others in zip(self.optimizer.list_states(), optimizer.list_states()):
             for array, positions in zip(own, self.positions):
@@ -198,6 +204,8 @@ def find_layers(net: nn.Cell) -> dict[int, nn.Cell]:
     """{id of a weight: its layer} of the weights that the operators of layers take."""
     layers_of_weights = {}
     for _, cell in net.cells_and_names():
+        if isinstance(cell, conv3d.DepthwiseConv3d) and cell.joined:
+            continue
         for name in OPERATORS.get(type(cell), ("", ()))[1]:
             weight = getattr(cell, name)
             if weight is not None:
@@ -209,7 +217,11 @@ def replace_operator(layer: nn.Cell, views_of_weights: dict[int, FlatWeight]) ->
     attribute, names = OPERATORS[type(layer)]
     views = [views_of_weights.get(id(getattr(layer, name))) for name in names]
     if any(views):
-        setattr(layer, attribute, FlatOperator(getattr(layer, attribute), views))
+        operator = FlatOperator(getattr(layer, attribute), views)
+        # For the weights of an evaluation, which MindSpore casts by the flags.
+        precision = {name: value for name, value in layer.get_flags().items() if name in PRECISIONS}
+        operator.add_flags(**precision)
+        setattr(layer, attribute, operator)
 
 
 def find_dtype(layer: nn.Cell) -> Any:
@@ -257,8 +269,11 @@ def join_values(parameters: Iterable[Parameter]) -> np.ndarray:
     return np.concatenate([parameter.asnumpy().reshape(-1) for parameter in parameters])
 
 
-def use_flat_weights(run: Run, optimizer: nn.Optimizer, device: str) -> bool:
-    """Whether a training has flat weights. LARS needs the norm of each weight."""
-    if run.mode == "eager" or not isinstance(optimizer, (SGD, AdamW)):
-        return False
-    return run.flat_weights == "always" or (run.flat_weights == "auto" and device != "CPU")
+def check_flat_weights(run: Run, optimizer: nn.Optimizer) -> None:
+    """Raises ValueError if `run.flat_weights` is true, and not possible."""
+    if not run.flat_weights:
+        return
+    if not isinstance(optimizer, (SGD, AdamW)):
+        raise ValueError("run.flat_weights: LARS needs the norm of each weight; set it to false")
+    if run.mode == "eager":
+        raise ValueError("run.flat_weights needs run.mode: graph; set one of them")

@@ -160,6 +160,7 @@ class RunDirectory:
 
     def save_epoch(self, step: TrainStep, epoch: int) -> None:
         """Writes the weights of an epoch, and beside them the averaged ones."""
+        step.distribute_weights()
         name = f"epoch_{epoch:03d}"
         checkpoint.save(self.path / f"{name}.ckpt", checkpoint.weights_of(step.net))
         if step.ema is not None:

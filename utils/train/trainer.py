@@ -25,7 +25,7 @@ from utils.nn.loss import Loss
 from utils.runtime import Runtime, release_memory
 from utils.signals import handle_signals
 from utils.train import amp, lr_schedules, memory
-from utils.train.flat_weights import FlatWeights, use_flat_weights
+from utils.train.flat_weights import FlatWeights, check_flat_weights
 from utils.train.run_dir import RunDirectory
 from utils.train.schedule import choose_sink_size
 from utils.train.train_step import TrainStep
@@ -73,8 +73,9 @@ def build_setup(
         )
         run = replace(run, loss_scale=1.0, dynamic_loss_scale=False)
     net = amp.cast(net, run.amp_level, run.amp_dtype)
+    check_flat_weights(run, optimizer)
     flat = None
-    if use_flat_weights(run, optimizer, rt.device):
+    if run.flat_weights:
         flat = FlatWeights(net, optimizer, [last for last, _, _ in segments])
         if rt.size > 1:
             set_segment_ends(flat.ends)
