@@ -189,8 +189,10 @@ def check_architecture(architecture: tuple[int, int]) -> Line:
         return Line(name, "no code in MindSpore", "it needs a GPU of architecture 6.0 or newer")
     result = "the driver compiles MindSpore's kernels at the first start: many minutes"
     cache = os.environ.get("CUDA_CACHE_PATH")
-    advice = "" if cache else "export CUDA_CACHE_PATH and CUDA_CACHE_MAXSIZE=4294967296 first"
-    return Line(name, f"{result}; kept in {cache}" if cache else result, advice)
+    advice = f"export CUDA_CACHE_PATH and CUDA_CACHE_MAXSIZE={cuda.CACHE_BYTES} first"
+    if cache:
+        return Line(name, f"{result}; kept in {cache}")
+    return Line(name, result, advice)
 
 
 def check_host() -> Iterator[Line]:

@@ -47,7 +47,8 @@ from utils.networks import find_network, find_network_of_yaml, list_networks
 if TYPE_CHECKING:
     from scripts.prediction.cam import GradCam
 
-GRADIO = "gradio>=6.31,<7"  # as in pyproject.toml
+# Without numpy<2, pip takes a newer NumPy for Gradio, which MindSpore cannot use.
+INSTALL = "pip install 'gradio>=6.31,<7' 'numpy<2'"
 NEXT_MODEL = ("--config_path", "--checkpoint_path")
 OPTIONS_OF_MODEL = ("checkpoint_path", "labels", "network")
 EXAMPLES = 8
@@ -60,7 +61,7 @@ def run() -> None:
     """Reads the command line, loads the models and serves the page until ctrl-C or SIGTERM."""
     models, options = parse(sys.argv[1:])
     if find_spec("gradio") is None:
-        raise ValueError(f"the page needs Gradio and Python 3.10 or newer: pip install '{GRADIO}'")
+        raise ValueError(f"the page needs Gradio and Python 3.10 or newer: {INSTALL}")
     check_address(options.get("host", LOCAL[0]), options.get("port", PORT))
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as ctrl-C, so that uploads go
     serve(dict(zip(name_models(models), [load_model(**model) for model in models])), **options)

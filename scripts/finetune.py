@@ -223,7 +223,7 @@ class Journey:
         command = ["scripts/analysis/plot_training.py", run]
         self.do("plot the training", command, run / "curves.png")
         predict = format_command(["scripts/predict.py", *shared, *best, "VIDEO"])
-        print_line(f"report: {report}; training curves: {run / 'curves.png'}")
+        print_line(f"report: {report / 'index.html'}; training curves: {run / 'curves.png'}")
         print(f"predict with\n    {predict}", file=sys.stderr)
         paths = {"config": str(self.config), "report": str(report), "predict": predict}
         print(json.dumps({**paths, **result}))

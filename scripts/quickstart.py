@@ -5,7 +5,7 @@
 Makes encoded videos whose class is their motion, trains both networks at the same time with one
 recipe (one after the other on a GPU or an Ascend), evaluates them with 2 clips x 3 crops, and
 prints TSM's metrics as one JSON line, a table, and the command that shows both networks in a
-browser. Four to five minutes on two cores. Writes data/synthetic, out/quickstart_tsm and
+browser. Two to five minutes on two cores. Writes data/synthetic, out/quickstart_tsm and
 out/quickstart_tsn, or out/quickstart_tsm_gpu and so on. Complete steps are not repeated.
 """
 
@@ -52,7 +52,8 @@ def main(*, device: Device = "CPU") -> None:
         results = dict(zip(NETWORKS, pool.map(work, NETWORKS)))
     print(json.dumps(results["TSM"]))
     print(format_table(results, time.monotonic() - start))
-    print("Both networks beside each other in a browser: pip install 'gradio>=6.31,<7', then")
+    print("Both networks in a browser: source .venv/bin/activate")
+    print("pip install 'gradio>=6.31,<7' 'numpy<2'")
     print(format_demo({name: result["checkpoint"] for name, result in results.items()}), flush=True)
 
 

@@ -3,7 +3,7 @@
 #
 # The zoo at work on any CPU: makes the environment, draws real videos, trains TSM and the same
 # network without the shift, evaluates both, prints a table and, last, the command that shows both
-# in a browser. Two to three minutes on two cores after the installation. Writes .venv,
+# in a browser. Two to five minutes on two cores after the installation. Writes .venv,
 # data/synthetic, out/quickstart_tsm and out/quickstart_tsn; what is done already is not done again.
 # --device GPU installs CUDA too if it is missing (scripts/env.sh).
 set -euo pipefail

@@ -10,7 +10,7 @@
 # whose version differs, then runs the same.
 #
 # Tests of the demo page are skipped without Gradio, which is not installed: 250 MB, and a Pillow
-# below 13. .venv/bin/pip install 'gradio>=6.31,<7' adds it.
+# below 13. .venv/bin/pip install 'gradio>=6.31,<7' 'numpy<2' adds it.
 set -euo pipefail
 if [ "${1:-}" = --latest ]; then
     latest=1

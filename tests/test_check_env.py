@@ -249,7 +249,7 @@ def test_scripts_print_the_script_to_source_if_cann_is_installed(checkout, tmp_p
 
 
 def test_the_supported_cuda_versions_are_those_of_the_mindspore_wheel():
-    assert f"CUDA {' and '.join(check_env.CUDA)}" in (ROOT / "README.md").read_text()
+    assert f"CUDA {' and '.join(check_env.CUDA)}" in (ROOT / "docs/gpu.md").read_text()
     package = Path(importlib.util.find_spec("mindspore").origin).parent
     result = sorted(path.name[len("gpu") :] for path in package.glob("lib/plugin/gpu[0-9]*"))
     if not result:

@@ -33,7 +33,7 @@ esac
 
 @pytest.fixture
 def checkout(compiler, tmp_path) -> Path:
-    """A checkout of the scripts with an environment, whose packages are those of this one."""
+    """A checkout of the scripts with an environment, with the packages of this one."""
     copy_scripts(tmp_path, PYTHON)
     shutil.copy(ROOT / "requirements-gpu.txt", tmp_path)
     (tmp_path / ".venv" / "bin" / "activate").write_text(f'VIRTUAL_ENV="{tmp_path}/.venv"\n')

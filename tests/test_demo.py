@@ -29,7 +29,7 @@ from tests.test_api import load_toy
 from tests.test_documents import read_lines, save_random_weights
 from utils.config import ROOT
 
-ADVICE = f"needs Gradio: pip install '{demo.GRADIO}'"
+ADVICE = f"needs Gradio: {demo.INSTALL}"
 SMOKE = "tsm/configs/tsm_smoke.yaml"
 
 
@@ -64,15 +64,18 @@ def test_the_quickstart_ends_with_a_command_of_both_networks(monkeypatch):
     tsm = {"config_path": SMOKE, "checkpoint_path": "out/tsm/a.ckpt", "settings": []}
     tsn = {**tsm, "checkpoint_path": "out/tsn/b.ckpt", "settings": ["model.shift_div=0"]}
     assert models == [tsm, tsn]
-    assert f"pip install '{demo.GRADIO}'" in (ROOT / "scripts/quickstart.py").read_text()
-    assert f"pip install '{demo.GRADIO}'" in (ROOT / "scripts/run_tests.sh").read_text()
-    assert f"'{demo.GRADIO};" in (ROOT / "pyproject.toml").read_text()
+    for name in ("scripts/quickstart.py", "scripts/run_tests.sh", "docs/demo.md"):
+        assert demo.INSTALL in (ROOT / name).read_text()
+    gradio, numpy = re.findall("'(.+?)'", demo.INSTALL)
+    text = (ROOT / "pyproject.toml").read_text()
+    assert f"'{gradio};" in text
+    assert f",{numpy.removeprefix('numpy')}" in re.search('"numpy.+"', text)[0]
 
 
 def test_without_gradio_one_line_has_the_command_that_installs_it(monkeypatch):
     monkeypatch.setattr(demo, "find_spec", lambda name: None)
     monkeypatch.setattr(sys, "argv", ["demo.py", "--checkpoint_path", "x3d_s"])
-    with pytest.raises(ValueError, match=re.escape(f"pip install '{demo.GRADIO}'")):
+    with pytest.raises(ValueError, match=re.escape(demo.INSTALL)):
         demo.run()
 
 
@@ -147,7 +150,7 @@ def address(models, videos, tmp_path_factory):
         demo_page.Panel(name, model=model, max_seconds=20, window=0.5, cam=demo.build_cam(model))
         for name, model in models.items()
     ]
-    patch.setattr(demo_page, "KEEP", 10)
+    patch.setattr(demo_page, "KEEP", 40)
     page = demo_page.build_page(panels, [("one", str(videos[0]))], max_mb=1)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -246,7 +249,7 @@ def test_uploads_are_deleted_and_examples_stay(client, videos):
     folder = Path(os.environ["GRADIO_TEMP_DIR"])
     assert folder in Path(path).parents
     assert Path(path).read_bytes() == videos[2].read_bytes()
-    end = time.monotonic() + 60
+    end = time.monotonic() + 180
     while len(list(folder.rglob("*.mp4"))) > 1:
         assert time.monotonic() < end
         time.sleep(1)
@@ -312,13 +315,25 @@ def test_the_page_works_in_a_browser(address, models, videos, browser, tmp_path,
     assert browser.errors == []
 
 
+# Counts the bytes that the page has got of its recording: a busy machine gives the first ones late.
+COUNT_RECORDED = """
+window.recorded = 0;
+const start = MediaRecorder.prototype.start;
+MediaRecorder.prototype.start = function (...values) {
+    this.addEventListener("dataavailable", event => { window.recorded += event.data.size; });
+    return start.apply(this, values);
+};
+"""
+
+
 @pytest.mark.slow
 def test_a_camera_is_recorded(address, browser, tmp_path):
+    browser.send("Page.addScriptToEvaluateOnNewDocument", source=COUNT_RECORDED)
     open_page(browser, address, tmp_path, width=1280, dark=False)
     click(browser, "/Capture from camera/")
     click(browser, "/Click to Access/")
     click(browser, "/start recording/")
-    time.sleep(1)
+    wait_for(browser, "window.recorded > 4000")
     click(browser, r"/recording\s*Stop/")
     wait_for(browser, f"{RESULTS} == 2")
 

@@ -85,6 +85,11 @@ def read_lines(document: Path) -> list[Line]:
     return result
 
 
+def test_no_command_changes_the_installed_packages():
+    lines = [line for page in DOCUMENTS for line in read_lines(page) if not line.reason]
+    assert not [line.command for line in lines if "pip install" in line.command]
+
+
 @pytest.fixture
 def zoo(data_root, tmp_path) -> Path:
     """A copy of the checkout with videos of two classes, images and weights."""

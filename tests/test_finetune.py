@@ -7,8 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -237,6 +235,17 @@ def test_a_class_without_a_readable_video_is_named(tmp_path):
         finetune.check_good_lists(tmp_path, 2)
 
 
+def test_a_rate_for_one_batch_scales_with_the_batch_of_the_videos(tmp_path):
+    start = load_start(find_recipe("tsm_smoke"), ["run.device=CPU"], checkpoint=None)
+    options = {"videos": Path("/my videos"), "names": NAMES, "counts": VideoCounts(16, 3, 1e6)}
+    cfg = write_config_file(tmp_path / "finetune.yaml", start=start, fitting=100, **options)
+    recipe = load_smoke_config("tsm")
+    assert recipe.train.base_batch == 0
+    assert cfg.train.base_batch == recipe.data.batch
+    assert cfg.data.batch == 4
+    assert cfg.train.lr == recipe.train.lr
+
+
 def test_a_command_that_fails_ends_the_journey_with_its_status(tmp_path, capfd):
     command = ["scripts/data/make_lists.py", "--videos", str(tmp_path / "no"), "--out", "x"]
     with pytest.raises(SystemExit) as end:
@@ -246,50 +255,52 @@ def test_a_command_that_fails_ends_the_journey_with_its_status(tmp_path, capfd):
 
 
 SLEEPER = """
-import json, pathlib, signal, sys, time
+import json, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(print(json.dumps({"stopped": 1}))))
-pathlib.Path(sys.argv[1]).touch()
+sys.stderr.write("started")
+sys.stderr.flush()
 time.sleep(60)
+"""
+RUN = """
+import os, signal, subprocess, sys
+from scripts import finetune
+
+def start_late(*arguments, **options):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return start(*arguments, **options)
+
+start = subprocess.Popen
+if sys.argv[2] == "before":
+    subprocess.Popen = start_late
+print(finetune.run_command(sys.argv[1:2]))
 """
 
 
+def start_command(folder: Path, sleeper: str, moment: str) -> subprocess.Popen:
+    """A process that runs the script `sleeper` as a command of a fine-tuning.
+
+    With moment "before" it sends SIGTERM to itself just before the command starts.
+    """
+    (folder / "sleeper.py").write_text(sleeper)
+    command = [sys.executable, "-c", RUN, folder / "sleeper.py", moment]
+    return subprocess.Popen(
+        command, env=build_env(), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
 def test_a_signal_is_passed_on_to_the_command(tmp_path):
-    (tmp_path / "sleeper.py").write_text(SLEEPER)
-    flag = tmp_path / "started"
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def stop() -> None:
-        while not flag.exists():
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    thread = threading.Thread(target=stop)
-    thread.start()
-    try:
-        assert finetune.run_command([str(tmp_path / "sleeper.py"), str(flag)]) == {"stopped": 1}
-    finally:
-        thread.join()
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+    process = start_command(tmp_path, SLEEPER, moment="after")
+    assert process.stderr.read(7) == b"started"
+    process.terminate()
+    output, _ = process.communicate(timeout=60)
+    assert output == b"{'stopped': 1}\n"
+    assert process.returncode == 0
 
 
-def test_a_signal_before_the_command_has_started_is_passed_on(tmp_path, monkeypatch):
-    (tmp_path / "sleeper.py").write_text("import time\ntime.sleep(60)\n")
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    start = subprocess.Popen
-
-    def start_late(*arguments, **options):
-        os.kill(os.getpid(), signal.SIGTERM)
-        return start(*arguments, **options)
-
-    monkeypatch.setattr(subprocess, "Popen", start_late)
-    try:
-        with pytest.raises(SystemExit) as end:
-            finetune.run_command([str(tmp_path / "sleeper.py")])
-        assert end.value.code == 128 + signal.SIGTERM
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+def test_a_signal_before_the_command_has_started_is_passed_on(tmp_path):
+    process = start_command(tmp_path, "import time\ntime.sleep(60)\n", moment="before")
+    process.communicate(timeout=50)
+    assert process.returncode == 128 + signal.SIGTERM
 
 
 def test_a_training_that_was_stopped_is_not_evaluated(tmp_path, monkeypatch, capsys):

@@ -307,4 +307,4 @@ def test_curves_show_every_point():
         assert axes.get_yscale() == "linear"
         assert axes.get_ylim()[0] < 0 <= min(values)
         assert max(values) < axes.get_ylim()[1]
-    assert "dashed of tests" in panels[1].get_title(loc="left")
+    assert "dashed of validations" in panels[1].get_title(loc="left")

@@ -220,7 +220,9 @@ def test_a_stream_that_stops_in_the_middle_ends_in_one_line_with_its_results(
     assert done.stderr.count("did not come back") == 1
     assert "secret" not in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
-    assert last["results"] == len(lines) > 5
+    assert last["results"] == len(lines)
+    # Of both connections: a busy machine drops frames, and has fewer windows of each.
+    assert lines[0]["end"] < COUNT / RATE < lines[-1]["end"]
     assert len(requests) > 2
     heading, rows = read_table(last["csv"])
     assert heading == ["start", "end", *MOTIONS]

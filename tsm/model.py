@@ -107,7 +107,8 @@ class TSM(PaddedNetwork):
         scores = scores.mean(1) if self.consensus == "avg" else scores
         if not with_features:
             return scores
-        return scores, x.reshape(-1, self.segments, x.shape[-1]).mean(1)
+        # Not x.shape[-1]: in a MINDIR of any batch size MindSpore 2.10 computes another number.
+        return scores, x.reshape(-1, self.segments, self.base_model.width).mean(1)
 
     def head(self, x: Tensor) -> Tensor:
         """(N*T, features) -> (N*T, classes), each frame with its own dropout mask."""

@@ -38,7 +38,7 @@ PANELS = (
     ("clips a second", "clips_per_second", 1),
     ("waiting for data, % of the time", "waiting", 100),
 )
-LINES = ": solid of training batches (bold: average over an epoch), dashed of tests"
+LINES = ": solid of training batches (bold: average over an epoch), dashed of validations"
 FROM_ZERO = ("lr", "clips_per_second", "waiting")
 AVERAGED = ("loss", "top1")  # of training batches
 PALE = 0.3  # opacity of what is averaged
@@ -125,7 +125,7 @@ def draw_run(axes, lines: list[dict], name: str, unit: float, label: str, color:
         epochs, values = select_points(lines, name=name, unit=unit, of_tests=is_test)
         if not len(epochs):
             continue
-        text = f"{label}, tests" if is_test else label
+        text = f"{label}, validation" if is_test else label
         style = "o--" if is_test else ".-" if len(epochs) == 1 else "-"
         if name in AVERAGED and not is_test:
             axes.plot(epochs, values, style, color=color, alpha=PALE)

@@ -234,7 +234,7 @@ def write_results(target: Path, lines: list[CheckedLine], kinds: set[str]) -> No
     for line in left_out[:MAX_SHOWN]:
         print_line(f"left out: {line.path}: {line.finding.kind}, {line.finding.reason}")
     if left_out:
-        print_line(f"{len(left_out)} of {len(lines)} left out, all in {target}.bad.tsv")
+        print_line(f"{len(left_out)} of {len(lines)} left out; the reasons are in {target}.bad.tsv")
 
 
 if __name__ == "__main__":

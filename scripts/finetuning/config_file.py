@@ -182,6 +182,8 @@ def choose_recipe(start: Start, epochs: int, steps: int) -> dict[str, Any]:
     for name in ("lr", "warmup_lr", "end_lr"):
         if train.get(name):
             rules[name] = float(f"{scale * train[name]:.6g}")
+    if train["base_batch"] == 0:  # the rate is for the batch of the recipe
+        rules["base_batch"] = read_yaml(start.recipe)["data"]["batch"]
     if train["warmup_epochs"]:
         rules["warmup_epochs"] = round(train["warmup_epochs"] * epochs / train["epochs"], 2)
     if "milestones" in train:

@@ -39,6 +39,7 @@ INSTALLED = ("/usr/local/cuda", "/usr/local/cuda-11.?", "/opt/cuda")  # besides 
 # 8.0. It runs on later minor versions too. The PTX code is for 8.6.
 MACHINE_CODE = (6, 7, 8)
 LEAST_DRIVER = (11, 0)
+CACHE_BYTES = 2**32  # of kernels that the driver has compiled
 # Attributes of cuDeviceGetAttribute.
 MAJOR = 75
 MINOR = 76
@@ -56,7 +57,7 @@ case ":${{LD_LIBRARY_PATH:-}}:" in
     *) export LD_LIBRARY_PATH={libraries}"${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}" ;;
 esac
 [ -n "${{CUDA_CACHE_PATH:-}}" ] || export CUDA_CACHE_PATH={cache}
-[ -n "${{CUDA_CACHE_MAXSIZE:-}}" ] || export CUDA_CACHE_MAXSIZE=4294967296
+[ -n "${{CUDA_CACHE_MAXSIZE:-}}" ] || export CUDA_CACHE_MAXSIZE={cache_bytes}
 """
 
 
@@ -200,9 +201,9 @@ def link_wheels(folder: Path, environ: Mapping[str, str]) -> None:
                     (new / "bin" / "ptxas").symlink_to(path)
                     (new / "nvvm").symlink_to(path.parents[1] / "nvvm")
         # MindSpore looks for these names.
-        (new / "lib64" / f"libcudart.so.{pins[COMPILER]}").symlink_to("libcudart.so.11.0")
-        (new / "lib64" / "libcudnn.so").symlink_to("libcudnn.so.8")
         version = pins[COMPILER]
+        (new / "lib64" / f"libcudart.so.{version}").symlink_to("libcudart.so.11.0")
+        (new / "lib64" / "libcudnn.so").symlink_to("libcudnn.so.8")
         nvcc = new / "bin" / "nvcc"
         nvcc.write_text(NVCC.format(release=version.rpartition(".")[0], version=version))
         nvcc.chmod(0o755)
@@ -220,6 +221,7 @@ def write_set_env(folder: Path, home: Path) -> None:
         home=shlex.quote(str(home)),
         libraries=shlex.quote(os.pathsep.join(map(str, list_library_folders(home)))),
         cache=shlex.quote(str(ROOT / ".cache" / "cuda")),
+        cache_bytes=CACHE_BYTES,
     )
     (folder / "set_env.sh").write_text(text)
 

@@ -31,6 +31,8 @@ COLUMN = 320  # pixels, the smallest width; a telephone shows one column
 # Fonts of the visitor's system: Gradio's own are loaded from another server.
 FONTS = {"font": ["system-ui", "sans-serif"], "font_mono": ["ui-monospace", "monospace"]}
 TITLE = "MindSpore video zoo"
+# A video of a larger size is more than the networks see, and a slow machine cannot record it.
+CAMERA = {"video": {"width": {"ideal": 640}, "height": {"ideal": 480}}}
 
 
 class Panel:
@@ -206,7 +208,7 @@ def build_page(
 
 def build_source(is_video: bool) -> gr.Component:
     """What a visitor sends; Gradio passes on the file as it is."""
-    camera = gr.WebcamOptions(mirror=False)  # left stays left
+    camera = gr.WebcamOptions(mirror=False, constraints=CAMERA)  # left stays left
     sources = ["upload", "webcam"]
     if is_video:
         return gr.Video(label="video", sources=sources, webcam_options=camera)

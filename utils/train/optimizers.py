@@ -185,9 +185,12 @@ class AdamW(nn.Optimizer):
     def construct(self, gradients: tuple) -> tuple:
         step = self.global_step
         rates = ops.gather(self.rates, step, 1)  # (groups, 1)
-        of_groups = ()
-        for k in range(rates.shape[0]):
-            of_groups += (ops.reshape(rates[k], ()),)
+        if rates.shape[0] == 1:
+            of_groups = (ops.reshape(rates, ()),)  # without a kernel
+        else:
+            of_groups = ()
+            for k in range(rates.shape[0]):
+                of_groups += (ops.reshape(rates[k], ()),)
         rates_by_weight = self.hyper_map(ops.partial(take_element, of_groups), self.positions)
         epsilon = ops.reshape(ops.gather(self.epsilons, step, 0), ())
         arrays = (gradients, self._parameters, self.moment1, self.moment2)
