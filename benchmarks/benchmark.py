@@ -11,9 +11,10 @@
 
 `step`: clips/s of training and evaluation, compile seconds, peak memory, GFLOP/s, and their ratio
 to those of a matrix product on this machine, timed in the same run. `amp` is the amp level of the
-training: O0 is float32, on a CPU unless --run.amp is given. With --torch the same network in eager
-PyTorch alternates with MindSpore, in PyTorch's default memory layout and with the channels last;
-`_over_torch` is the ratio of clips/s, MindSpore over the better of the two. `kernels`: the
+training: O0 is float32, on a CPU unless --run.amp is given. With --torch the same network in
+PyTorch alternates with MindSpore: eager in PyTorch's default memory layout and with the channels
+last, and compiled by `torch.compile` (for minutes at first; evaluation with frozen weights).
+`_over_torch` is the ratio of clips/s, MindSpore over the fastest of the three. `kernels`: the
 operators that cost most in a training step on a CPU, and their rates compared with the machine's;
 `benchmarks/kernel_profile.py` explains the table. `compile`: seconds to compile the training and
 the evaluation graph. `memory`: the peak memory of compiling, training and evaluation, GB; of the
@@ -46,6 +47,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from utils.runtime import prepare_process
 
+ENVIRONMENT = dict(os.environ)  # PyTorch has the user's variables, without those of the zoo
 prepare_process()
 
 import numpy as np
@@ -94,7 +96,6 @@ def main(
     if kind in ("compile", "memory") and not part:
         result.update(measure_parts(kind, cfg.data.batch))
     else:
-        environment = dict(os.environ) if torch else None  # of before MindSpore's settings
         rt = runtime.start(cfg.run)
         without_pretrained = build_networks.drop_pretrained(cfg)
         log.start_log(rt)
@@ -115,7 +116,7 @@ def main(
                     rt=rt,
                     repeats=repeats,
                     checkpoint_path=checkpoint_path,
-                    torch=environment,
+                    torch=torch,
                 )
             )
         elif kind == "kernels":
@@ -141,11 +142,11 @@ def measure_step(
     rt: runtime.Runtime,
     repeats: int,
     checkpoint_path: str,
-    torch: Optional[dict] = None,
+    torch: bool = False,
 ) -> dict:
     """Training and evaluation steps on synthetic clips of the config file's shape and batch.
 
-    `torch` is the environment of the same steps in PyTorch; None: only MindSpore.
+    `torch`: also the same steps in PyTorch.
     """
     step = build_networks.build_train_step(network.name, cfg, rt)
     shape = network.get_input_shape(cfg)
@@ -153,10 +154,14 @@ def measure_step(
     inputs = (clip, label, *step.make_dropout_factors())
     batch = clip.size // int(np.prod(shape))  # several clips of a video count as several
     twins = []
-    for layout in baseline.LAYOUTS if torch is not None else ():
+    for variant in baseline.VARIANTS.values() if torch else ():
         twins.append(
             baseline.TorchTwin(
-                network.name, cfg=cfg, shape=(batch, *shape), layout=layout, environment=torch
+                network.name,
+                cfg=cfg,
+                shape=(batch, *shape),
+                variant=variant,
+                environment=ENVIRONMENT,
             )
         )
     macs = count_multiply_adds(step.net, shape)

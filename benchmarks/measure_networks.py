@@ -2,7 +2,7 @@
 
     python benchmarks/measure_networks.py [--torch] [--repeats 5] [--only NAME,NAME]
 
-Runs `benchmarks/benchmark.py step` once for each network, in float32; with --torch also in eager
+Runs `benchmarks/benchmark.py step` once for each network, in float32; with --torch also in
 PyTorch, if that is installed. --only takes names of recipes. Prints the table. The last line of
 stdout is one JSON object: rows.
 """
@@ -42,10 +42,12 @@ COLUMNS = {
     "training clips/s": "train_clips_per_second",
     "PyTorch": "torch_train_clips_per_second",
     "channels last": "torch_channels_last_train_clips_per_second",
+    "compiled": "torch_compiled_train_clips_per_second",
     "ratio": "train_over_torch",
     "evaluation clips/s": "eval_clips_per_second",
     " PyTorch": "torch_eval_clips_per_second",
     " channels last": "torch_channels_last_eval_clips_per_second",
+    " compiled": "torch_compiled_eval_clips_per_second",
     " ratio": "eval_over_torch",
     "training GFLOP/s": "train_gflops",
     "of the product": "train_share_of_matmul",
@@ -53,6 +55,7 @@ COLUMNS = {
     "peak GB": "train_peak_gb",
     "  PyTorch": "torch_train_peak_gb",
     "  channels last": "torch_channels_last_train_peak_gb",
+    "  compiled": "torch_compiled_train_peak_gb",
 }
 
 

@@ -138,15 +138,17 @@ def test_missing_pytorch_is_an_error(tiny_args, tmp_path):
     assert completed.stderr == "error: --torch: PyTorch is not installed here (pip install torch)\n"
 
 
+@pytest.mark.slow  # torch.compile runs for a minute
 def test_pytorch_is_measured_in_turns_with_mindspore(tiny_args):
     pytest.importorskip("torch")
     result = run_json(BENCHMARK, "step", *tiny_args, "--repeats=1", "--torch")
     for name in ("train", "eval"):
-        keys = ("", "torch_", "torch_channels_last_")
+        keys = ("", "torch_", "torch_channels_last_", "torch_compiled_")
         mindspore, *torch = (result[f"{key}{name}_clips_per_second"] for key in keys)
         assert result[f"{name}_over_torch"] == pytest.approx(mindspore / max(torch), rel=0.05)
     assert result["torch_train_peak_gb"] > 0.1
     assert result["torch_channels_last_train_peak_gb"] > 0.1
+    assert result["torch_compiled_train_peak_gb"] > 0.1
 
 
 @pytest.mark.slow

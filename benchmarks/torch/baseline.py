@@ -1,6 +1,7 @@
 """Times the PyTorch twin of a network, in other processes that alternate with this one.
 
-PyTorch can store activations in two layouts. Either can be the faster one, so each has a process.
+Each of VARIANTS has a process, because any of them can be the fastest one. All have what a careful
+user sets: an allocator that keeps freed memory, a fused optimizer.
 """
 
 import importlib.util
@@ -19,11 +20,18 @@ from utils.data.loader import count_usable_cores
 
 WORKER = ROOT / "benchmarks" / "torch" / "worker.py"
 TURN_SECONDS = 2.0
-LAYOUTS = {"default": "torch", "channels_last": "torch_channels_last"}  # layout: name in results
+# Settings by the name in results.
+VARIANTS: dict[str, dict] = {
+    "torch": {"layout": "default", "compiled": False},
+    "torch_channels_last": {"layout": "channels_last", "compiled": False},
+    "torch_compiled": {"layout": "channels_last", "compiled": True},
+}
+# Otherwise glibc returns the activations of a step to the system, and the next one gets new pages.
+ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "-1"}
 
 
 class TorchTwin:
-    """The twin of a network with a batch of synthetic clips of one shape, in one of LAYOUTS.
+    """The twin of a network with a batch of synthetic clips of one shape, in one of VARIANTS.
 
     `environment` is the one from before MindSpore was set up, whose settings PyTorch must not have.
     Raises ValueError if PyTorch is not installed or the twin does not support a setting.
@@ -34,7 +42,7 @@ class TorchTwin:
         network_name: str,
         cfg: NetworkConfig,
         shape: tuple,
-        layout: str,
+        variant: Mapping[str, Any],
         environment: Mapping[str, str],
     ):
         job = {
@@ -43,15 +51,15 @@ class TorchTwin:
             "train": vars(cfg.train),
             "shape": shape,
             "fraction": 0.7 if cfg.data.mixes else 1.0,
-            "layout": layout,
             "threads": count_usable_cores(),
+            **variant,
         }
         self.process = subprocess.Popen(
             [sys.executable, str(WORKER)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=dict(environment),
+            env={**ALLOCATOR, **environment},
         )
         self.train_peak_gb = 0.0
         self.version = self.send(job)["torch"]
@@ -115,12 +123,12 @@ def measure_medians(
 def compare_with_twins(
     twins: Sequence[TorchTwin], batch: int, train: Sequence[float], evaluation: Sequence[float]
 ) -> dict:
-    """Clips/s of the twins, their memory in GB, and MindSpore's clips/s over those of the better.
+    """Clips/s of the twins, their memory in GB, and MindSpore's clips/s over those of the fastest.
 
     `train` and `evaluation` are the seconds of `measure_medians`.
     """
     result = {"torch": twins[0].version}
-    for name, twin, trained, evaluated in zip(LAYOUTS.values(), twins, train[1:], evaluation[1:]):
+    for name, twin, trained, evaluated in zip(VARIANTS, twins, train[1:], evaluation[1:]):
         result[f"{name}_train_clips_per_second"] = round(batch / trained, 3)
         result[f"{name}_eval_clips_per_second"] = round(batch / evaluated, 3)
         result[f"{name}_train_peak_gb"] = round(twin.train_peak_gb, 2)

@@ -2,7 +2,8 @@
 
 It reads lines of JSON and answers each with a line. The first line is the job: network_name,
 network (settings of the model), train (settings of the training), shape of a batch, fraction (of
-mixup, 1 for none), layout (default or channels_last), threads; the answer is {"torch": version}.
+mixup, 1 for none), layout (default or channels_last), compiled (by `torch.compile`; evaluation with
+weights that are frozen), threads; the answer is {"torch": version}.
 Each further line, {"work": "train" or "evaluate", "seconds": s}, runs steps, at least one, until s
 seconds have passed; the answer is {"seconds": [of each step], "peak_gb": of this process so far}.
 An error is {"error": text}.
@@ -40,12 +41,18 @@ class Trial:
         weights = [weight for weight in self.net.parameters() if weight.requires_grad]
         self.weights = weights
         self.optimizer = build_optimizer(weights, self.train)
+        self.scores = self.net
+        if job["compiled"]:
+            self.compute_loss = torch.compile(self.compute_loss, dynamic=False)
+            self.scores = torch.compile(self.net, dynamic=False, options={"freezing": True})
+
+    def compute_loss(self) -> torch.Tensor:
+        x = mix_batch(self.net.normalize(self.clips), self.fraction)
+        return self.twin.loss_of(self.net(x), self.labels, self.fraction, self.train)
 
     def train_step(self) -> None:
-        x = mix_batch(self.net.normalize(self.clips), self.fraction)
-        loss = self.twin.loss_of(self.net(x), self.labels, self.fraction, self.train)
         accumulation_steps = self.train["accumulation_steps"]
-        (loss / accumulation_steps).backward()
+        (self.compute_loss() / accumulation_steps).backward()
         self.count += 1
         if self.count % accumulation_steps == 0:
             if self.train["clip_norm"]:
@@ -55,7 +62,7 @@ class Trial:
 
     def evaluate(self) -> None:
         with torch.no_grad():
-            self.net(self.clips)
+            self.scores(self.clips)
 
     def run(self, work: str, seconds: float) -> dict:
         training = work == "train"
@@ -85,7 +92,7 @@ def build_optimizer(weights: list, train: dict) -> torch.optim.Optimizer:
     if train["freeze"] or train["class_weights"] or train.get("layer_decay", 1) < 1:
         settings = "train.freeze, train.class_weights, train.layer_decay"
         raise ValueError(f"{settings}: the twins train all weights alike")
-    options = {"lr": 1e-4, "weight_decay": train["weight_decay"]}
+    options = {"lr": 1e-4, "weight_decay": train["weight_decay"], "fused": True}
     if name == "adamw":
         return torch.optim.AdamW(weights, betas=train["betas"], eps=train["eps"], **options)
     nesterov = train.get("nesterov", False)

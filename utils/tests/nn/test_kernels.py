@@ -46,6 +46,7 @@ CASES = {
     "7x7 stride 2": (conv2d(3, 16, 7, 2), (2, 3, 20, 20)),
     "1x1": (conv2d(5, 7, 1), (3, 5, 6, 4)),
     "1x1 stride 2": (conv2d(5, 7, 1, 2), (3, 5, 6, 4)),
+    "1x1 stride 3 of a map that it does not divide": (conv2d(5, 7, 1, 3), (2, 5, 9, 5)),
     "3x3 in groups": (conv2d(8, 8, 3, groups=8), (2, 8, 6, 6)),
     "3x3 with bias": (conv2d(4, 4, 3, bias=True), (2, 4, 6, 6)),
     "pointwise": (lambda: PointwiseConv3d(6, 4, bias=True), (2, 6, 3, 4, 5)),

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -219,34 +220,6 @@ struct Convolution {
   }
 };
 
-// Runs a convolution of the shapes of the parameters x, w, y; `data` are the arrays of its kind.
-int run(Kind kind, int x, int w, int y, int settings, const std::vector<int>& data, void** p,
-        int* n, int64_t** s) {
-  static std::mutex mutex;
-  static std::map<Dims, Convolution> known;
-  std::lock_guard<std::mutex> lock(mutex);
-  try {
-    const int32_t* numbers = static_cast<int32_t*>(p[settings]);
-    Dims key{kind}, shapes[3];
-    for (int i = 0; i < 3; ++i) {
-      int k = i == 0 ? x : i == 1 ? w : y;
-      shapes[i] = Dims(s[k], s[k] + n[k]);
-      key.insert(key.end(), shapes[i].begin(), shapes[i].end());
-    }
-    key.insert(key.end(), numbers, numbers + s[settings][0]);
-    auto position = known.find(key);
-    if (position == known.end()) {
-      Convolution convolution(kind, shapes[0], shapes[1], shapes[2], numbers);
-      position = known.emplace(key, convolution).first;
-    }
-    position->second.execute({p[data[0]], p[data[1]], p[data[2]]});
-    return 0;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: a convolution failed: %s\n", error.what());
-    return 1;
-  }
-}
-
 // `count` products y (m, n) = a (m, k) b (k, n), `one_...`: of one matrix for all, y as the sum.
 struct Product {
   int64_t count, m, n, k;
@@ -279,6 +252,74 @@ int multiply_all(char transpose_a, char transpose_b, void** p, int64_t** s) {
                   {std::max(s[0][0], s[1][0]), s[2][1], s[2][2], k, s[0][0] == 1, s[1][0] == 1,
                    s[2][0] == 1},
                   p);
+}
+
+// Copies between maps (H, W) and the pixels (h, w) of them that a stride reaches; the others are 0.
+void copy_reached(bool to_reached, int64_t maps, const int64_t* full, const int64_t* reached,
+                  const int32_t* stride, float* all, float* few) {
+  const int64_t width = full[3], columns = reached[3], step = stride[1];
+#pragma omp parallel for schedule(static)
+  for (int64_t map = 0; map < maps; ++map) {
+    float* start = all + map * full[2] * width;
+    if (!to_reached) std::memset(start, 0, 4 * full[2] * width);
+    for (int64_t row = 0; row < reached[2]; ++row) {
+      float *x = start + row * stride[0] * width, *y = few + (map * reached[2] + row) * columns;
+      if (to_reached)
+        for (int64_t i = 0; i < columns; ++i) y[i] = x[i * step];
+      else
+        for (int64_t i = 0; i < columns; ++i) x[i * step] = y[i];
+    }
+  }
+}
+
+// A 1x1 convolution with a stride: products of the pixels that it reaches; oneDNN's own is slower.
+int run_strided_pointwise(Kind kind, const int64_t* x_shape, const int64_t* y_shape,
+                          const int32_t* stride, const std::vector<Handle>& data) {
+  static Buffer buffer;
+  const int64_t count = x_shape[0], cin = x_shape[1], cout = y_shape[1];
+  const int64_t pixels = y_shape[2] * y_shape[3];
+  Handle few = buffer.reserve(4 * count * cin * pixels);
+  float *x = static_cast<float*>(data[kind == kForward ? 0 : kind == kInputGrad ? 2 : 1]);
+  if (kind != kInputGrad)
+    copy_reached(true, count * cin, x_shape, y_shape, stride, x, static_cast<float*>(few));
+  Handle forward[] = {data[1], few, data[2]}, input[] = {data[1], data[0], few};
+  Handle weight[] = {data[0], few, data[2]};
+  if (kind == kForward) return multiply('N', 'N', {count, cout, pixels, cin, true, false, false}, forward);
+  if (kind == kWeightGrad) return multiply('N', 'T', {count, cout, cin, pixels, false, false, true}, weight);
+  const int status = multiply('T', 'N', {count, cin, pixels, cout, true, false, false}, input);
+  copy_reached(false, count * cin, x_shape, y_shape, stride, x, static_cast<float*>(few));
+  return status;
+}
+
+// Runs a convolution of the shapes of the parameters x, w, y; `data` are the arrays of its kind.
+int run(Kind kind, int x, int w, int y, int settings, const std::vector<int>& data, void** p,
+        int* n, int64_t** s) {
+  static std::mutex mutex;
+  static std::map<Dims, Convolution> known;
+  std::lock_guard<std::mutex> lock(mutex);
+  try {
+    const int32_t* numbers = static_cast<int32_t*>(p[settings]);
+    const std::vector<Handle> arrays{p[data[0]], p[data[1]], p[data[2]]};
+    if (n[x] == 4 && s[w][2] * s[w][3] == 1 && numbers[2] + numbers[3] == 0 && numbers[4] == 1)
+      return run_strided_pointwise(kind, s[x], s[y], numbers, arrays);
+    Dims key{kind}, shapes[3];
+    for (int i = 0; i < 3; ++i) {
+      int k = i == 0 ? x : i == 1 ? w : y;
+      shapes[i] = Dims(s[k], s[k] + n[k]);
+      key.insert(key.end(), shapes[i].begin(), shapes[i].end());
+    }
+    key.insert(key.end(), numbers, numbers + s[settings][0]);
+    auto position = known.find(key);
+    if (position == known.end()) {
+      Convolution convolution(kind, shapes[0], shapes[1], shapes[2], numbers);
+      position = known.emplace(key, convolution).first;
+    }
+    position->second.execute(arrays);
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: a convolution failed: %s\n", error.what());
+    return 1;
+  }
 }
 
 // The product of the sizes of all axes after the second.

@@ -377,23 +377,28 @@ KERNEL(add_channel_bias_grad) {
   return 0;
 }
 
-// Calls function(output, input) for every output of a max pool of one map x (height, width), with the
-// indices of the output and of its first maximum. `settings`: kernel, stride, padding.
-template <class F>
-void pool_map(const float* x, int64_t height, int64_t width, const int32_t* settings, F function) {
+// A row of outputs of a max pool of one map x (height, width) whose windows begin at the row `top`:
+// `largest`, and `from`, the indices of the first maxima. `settings`: kernel, stride, padding.
+void pool_row(const float* x, int64_t height, int64_t width, int64_t top, const int32_t* settings,
+              int64_t outputs, float* largest, int32_t* from) {
   const int64_t kernel = settings[0], stride = settings[1], padding = settings[2];
-  int64_t output = 0;
-  for (int64_t top = -padding; top + kernel <= height + padding; top += stride) {
-    const int64_t first_row = std::max<int64_t>(top, 0), rows = std::min(top + kernel, height);
-    for (int64_t left = -padding; left + kernel <= width + padding; left += stride, ++output) {
-      const int64_t first = std::max<int64_t>(left, 0), end = std::min(left + kernel, width);
-      int64_t best = first_row * width + first;
-      for (int64_t row = first_row; row < rows; ++row)
-        for (int64_t i = row * width + first; i < row * width + end; ++i)
-          if (x[i] > x[best] || x[i] != x[i]) best = i;  // a NaN is the maximum
-      function(output, best);
-    }
+  const int64_t first_row = std::max<int64_t>(top, 0), rows = std::min(top + kernel, height);
+  for (int64_t i = 0; i < outputs; ++i) {
+    largest[i] = -INFINITY;
+    from[i] = first_row * width + std::max<int64_t>(i * stride - padding, 0);
   }
+  for (int64_t row = first_row; row < rows; ++row)
+    for (int64_t k = -padding; k < kernel - padding; ++k) {
+      const int64_t first = k < 0 ? (stride - 1 - k) / stride : 0, start = row * width + k;
+      const int64_t end = std::min(outputs, (width - k + stride - 1) / stride);
+#pragma omp simd
+      for (int64_t i = first; i < end; ++i) {
+        const float value = x[start + i * stride];
+        const bool is_larger = value > largest[i] || value != value;  // a NaN is the maximum
+        largest[i] = is_larger ? value : largest[i];
+        from[i] = is_larger ? static_cast<int32_t>(start + i * stride) : from[i];
+      }
+    }
 }
 
 // x (N, C, H, W), settings -> y
@@ -401,12 +406,13 @@ KERNEL(max_pool) {
   const float* x = f(p[0]);
   const int32_t* settings = static_cast<int32_t*>(p[1]);
   float* y = f(p[2]);
-  const int64_t maps = s[0][0] * s[0][1], area = size(s[0], n[0], 2), out_area = size(s[2], n[2], 2);
+  const int64_t maps = s[0][0] * s[0][1], area = size(s[0], n[0], 2), rows = s[2][2], width = s[2][3];
 #pragma omp parallel for schedule(static)
   for (int64_t map = 0; map < maps; ++map) {
-    const float* in = x + map * area;
-    float* out = y + map * out_area;
-    pool_map(in, s[0][2], s[0][3], settings, [=](int64_t i, int64_t best) { out[i] = in[best]; });
+    std::vector<int32_t> from(width);
+    for (int64_t row = 0; row < rows; ++row)
+      pool_row(x + map * area, s[0][2], s[0][3], row * settings[1] - settings[2], settings, width,
+               y + (map * rows + row) * width, from.data());
   }
   return 0;
 }
@@ -416,14 +422,18 @@ KERNEL(max_pool_grad) {
   const float *dy = f(p[0]), *x = f(p[1]);
   const int32_t* settings = static_cast<int32_t*>(p[2]);
   float* dx = f(p[3]);
-  const int64_t maps = s[1][0] * s[1][1], area = size(s[1], n[1], 2), out_area = size(s[0], n[0], 2);
+  const int64_t maps = s[1][0] * s[1][1], area = size(s[1], n[1], 2), rows = s[0][2], width = s[0][3];
 #pragma omp parallel for schedule(static)
   for (int64_t map = 0; map < maps; ++map) {
-    const float *in = x + map * area, *slope = dy + map * out_area;
-    float* out = dx + map * area;
-    std::memset(out, 0, 4 * area);
-    pool_map(in, s[1][2], s[1][3], settings,
-             [=](int64_t i, int64_t best) { out[best] += slope[i]; });
+    std::vector<float> largest(width);
+    std::vector<int32_t> from(width);
+    std::memset(dx + map * area, 0, 4 * area);
+    for (int64_t row = 0; row < rows; ++row) {
+      pool_row(x + map * area, s[1][2], s[1][3], row * settings[1] - settings[2], settings, width,
+               largest.data(), from.data());
+      const float* slope = dy + (map * rows + row) * width;
+      for (int64_t i = 0; i < width; ++i) dx[map * area + from[i]] += slope[i];
+    }
   }
   return 0;
 }
