@@ -91,8 +91,6 @@ class Attention(nn.Cell):
         ]
         norms = [LayerNorm(self.size, eps) for _ in strides]
         self.pool_q, self.pool_k, self.pool_v = pools
-        self.pool_k.joined = True  # by `project_and_pool`
-        self.pool_v.joined = True
         self.norm_q, self.norm_k, self.norm_v = norms
         for pool in pools:
             pool.weight.set_data(initializer(Uniform(27**-0.5), pool.weight.shape))

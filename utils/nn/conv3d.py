@@ -61,7 +61,6 @@ class DepthwiseConv3d(nn.Cell):
         self.channels = channels
         self.kernel = kernel
         self.stride = stride
-        self.joined = False  # whether a back end may compute it together with another one
         self.weight = Parameter(init_kaiming_normal((channels, 1, *kernel)), name="weight")
         self.conv = kernels.current().depthwise3d(channels, kernel=kernel, stride=stride, impl=impl)
 

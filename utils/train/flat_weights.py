@@ -26,7 +26,7 @@ from utils.config import Run
 from utils.nn import conv3d, layers
 from utils.nn.kernels.plain import Operator, take_element
 from utils.train.gradients import PACKED, flatten
-from utils.train.optimizers import SGD, AdamW
+from utils.train.optimizers import SGD
 
 # The operator that a layer calls with its weights after the first input. A subclass may differ.
 OPERATORS: dict[type, tuple[str, tuple[str, ...]]] = {
@@ -34,7 +34,6 @@ OPERATORS: dict[type, tuple[str, tuple[str, ...]]] = {
     layers.Dense: ("linear", ("weight", "bias")),
     layers.BatchNorm2d: ("bn_train", ("gamma", "beta")),
     layers.BatchNorm3d: ("bn_train", ("gamma", "beta")),
-    layers.LayerNorm: ("layer_norm", ("gamma", "beta")),
     conv3d.PointwiseConv3d: ("conv", ("weight", "bias")),
     conv3d.DepthwiseConv3d: ("conv", ("weight",)),
     conv3d.FrameConv: ("conv", ("weight",)),
@@ -121,11 +120,13 @@ class FlatWeights(nn.Cell):
     by the names of the weights.
     """
 
-    def __init__(self, net: nn.Cell, optimizer: nn.Optimizer, ends: Sequence[int]):
+    def __init__(self, net: nn.Cell, optimizer: SGD, ends: Sequence[int]):
         super().__init__(auto_prefix=False)
         weights = optimizer.parameters
         layers_of_weights = find_layers(net)
-        self.positions = group_weights(weights, optimizer.groups, ends, layers_of_weights)
+        self.positions = group_weights(
+            weights, groups=optimizer.groups, ends=ends, layers_of_weights=layers_of_weights
+        )
         self.arrays: list[tuple[Parameter, list[Parameter]]] = []
         arrays: list[Parameter] = []
         views_of_weights = {}
@@ -153,9 +154,8 @@ class FlatWeights(nn.Cell):
             if id(state) not in members:
                 state.name = f"flat.{state.name}"  # else MindSpore renames those of `optimizer` too
         self.copies = list(self.arrays)
-        for own, others in zip(self.optimizer.list_states(), optimizer.list_states()):
-            for array, positions in zip(own, self.positions):
-                self.copies.append((array, [others[i] for i in positions]))
+        for array, positions in zip(self.optimizer.buffers, self.positions):
+            self.copies.append((array, [optimizer.buffers[i] for i in positions]))
         self.copies.append((self.optimizer.global_step, [optimizer.global_step]))
         self.map = ops.HyperMap()
         self.concat = ops.Concat(0)
@@ -164,14 +164,14 @@ class FlatWeights(nn.Cell):
         self, sources: Sequence[Parameter], means: Sequence[Parameter]
     ) -> tuple[ms.ParameterTuple, ms.ParameterTuple]:
         """Weights and their averages, with the flat arrays in the place of those that they hold."""
-        rest = {id(source): (source, mean) for source, mean in zip(sources, means)}
+        means_of_others = {id(source): (source, mean) for source, mean in zip(sources, means)}
         pairs = []
         for array, members in self.arrays:
-            of_members = [rest.pop(id(weight))[1] for weight in members]
+            of_members = [means_of_others.pop(id(weight))[1] for weight in members]
             average = Parameter(Tensor(join_values(of_members)), name=f"ema.{array.name}")
             self.copies.append((average, of_members))
             pairs.append((array, average))
-        updated, averages = zip(*pairs, *rest.values())
+        updated, averages = zip(*pairs, *means_of_others.values())
         return ms.ParameterTuple(updated), ms.ParameterTuple(averages)
 
     def construct(self, grads: tuple) -> tuple:
@@ -204,8 +204,6 @@ def find_layers(net: nn.Cell) -> dict[int, nn.Cell]:
     """{id of a weight: its layer} of the weights that the operators of layers take."""
     layers_of_weights = {}
     for _, cell in net.cells_and_names():
-        if isinstance(cell, conv3d.DepthwiseConv3d) and cell.joined:
-            continue
         for name in OPERATORS.get(type(cell), ("", ()))[1]:
             weight = getattr(cell, name)
             if weight is not None:
@@ -257,12 +255,12 @@ def group_weights(
         if layer is not None:
             key = (segment, schedule_of[id(weight)], str(find_dtype(layer)))
         members.setdefault(key, []).append(i)
-    found = [
+    positions = [
         tuple(indices[k : k + PACKED])
         for indices in members.values()
         for k in range(0, len(indices), PACKED)
     ]
-    return tuple(sorted(found))
+    return tuple(sorted(positions))
 
 
 def join_values(parameters: Iterable[Parameter]) -> np.ndarray:
@@ -273,7 +271,7 @@ def check_flat_weights(run: Run, optimizer: nn.Optimizer) -> None:
     """Raises ValueError if `run.flat_weights` is true, and not possible."""
     if not run.flat_weights:
         return
-    if not isinstance(optimizer, (SGD, AdamW)):
-        raise ValueError("run.flat_weights: LARS needs the norm of each weight; set it to false")
+    if not isinstance(optimizer, SGD):
+        raise ValueError("run.flat_weights is for SGD only; set it to false")
     if run.mode == "eager":
         raise ValueError("run.flat_weights needs run.mode: graph; set one of them")

@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+from mindspore import Parameter, Tensor, nn, ops
 from mindspore import dtype as mstype
 from mindspore.common.initializer import Zero, initializer
 
@@ -51,9 +51,6 @@ class SGD(nn.Optimizer):
         # dampening, that makes no difference, so that one array serves all of a shape.
         shapes = {p.shape: zeros(f"met.{k}", p.shape) for k, p in enumerate(self._parameters)}
         self.met = tuple(shapes[p.shape] for p in self._parameters)
-
-    def list_states(self) -> list[ParameterTuple]:
-        return [self.buffers]
 
     def rebuild(self, parameters: list[Parameter], like: list[Parameter]) -> "SGD":
         """The same for `parameters`, in the groups that the parameters of `like` are in."""
@@ -174,9 +171,6 @@ class AdamW(nn.Optimizer):
     ):
         super().__init__(0.1, parameters)  # the rate given here is never used
         groups = [group for group in groups if group["params"]]
-        self.groups = groups
-        self.betas = betas
-        self.eps = eps
         rates = np.array([group["lr"] for group in groups], np.float64)  # (groups, updates)
         if (rates == rates[0]).all():
             rates = rates[:1]
@@ -194,14 +188,6 @@ class AdamW(nn.Optimizer):
         group_of = {id(p): k for k, group in enumerate(groups) for p in group["params"]}
         positions = tuple(group_of[id(parameter)] for parameter in self._parameters)
         self.positions = positions if len(rates) > 1 else (0,) * len(positions)
-
-    def list_states(self) -> list[ParameterTuple]:
-        return [self.moment1, self.moment2]
-
-    def rebuild(self, parameters: list[Parameter], like: list[Parameter]) -> "AdamW":
-        """The same for `parameters`, in the groups that the parameters of `like` are in."""
-        groups = regroup(self.groups, parameters, like)
-        return AdamW(parameters, groups=groups, betas=self.betas, eps=self.eps)
 
     def construct(self, gradients: tuple) -> tuple:
         step = self.global_step
