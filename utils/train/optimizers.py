@@ -33,6 +33,7 @@ class SGD(nn.Optimizer):
     ):
         super().__init__(0.1, parameters)  # the rate given here is never looked at
         groups = [group for group in groups if group["params"]]
+        self.groups = groups
         group_of = {id(p): k for k, group in enumerate(groups) for p in group["params"]}
         positions = [group_of[id(parameter)] for parameter in self._parameters]
         rates = np.array([group["lr"] for group in groups], np.float32)  # (groups, updates)
@@ -50,6 +51,12 @@ class SGD(nn.Optimizer):
         # dampening, that makes no difference, so that one array serves all of a shape.
         shapes = {p.shape: zeros(f"met.{k}", p.shape) for k, p in enumerate(self._parameters)}
         self.met = tuple(shapes[p.shape] for p in self._parameters)
+
+    def rebuild(self, parameters: list[Parameter], like: list[Parameter]) -> "SGD":
+        """The same for `parameters`, in the groups that the parameters of `like` are in."""
+        momentum = float(self.momentum)
+        groups = regroup(self.groups, parameters, like)
+        return SGD(parameters, groups=groups, momentum=momentum, nesterov=self.nesterov)
 
     def build_kernels(self, scale: float) -> tuple:
         """The kernel of every parameter, for gradients multiplied by `scale`.
@@ -201,6 +208,15 @@ class AdamW(nn.Optimizer):
 
 def update(momentum: Tensor, rate: Tensor, gradient: Tensor, weight, buffer, met, kernel):
     return kernel(weight, gradient, rate, buffer, momentum, met)
+
+
+def regroup(groups: list[dict], parameters: list[Parameter], like: list[Parameter]) -> list[dict]:
+    """The groups with `parameters` instead of those of `like`."""
+    group_of = {id(p): k for k, group in enumerate(groups) for p in group["params"]}
+    members: list[list[Parameter]] = [[] for _ in groups]
+    for parameter, other in zip(parameters, like):
+        members[group_of[id(other)]].append(parameter)
+    return [{**group, "params": params} for group, params in zip(groups, members)]
 
 
 def zeros(name: str, shape: tuple[int, ...]) -> Parameter:

@@ -27,7 +27,7 @@ CHANGEABLE_ON_RESUME = {
     "run": {
         "device", "mode", "log_every", "save_every", "save_steps", "keep_checkpoints", "eval_every",
         "resume", "out", "all_reduce", "profile", "tensorboard", "engine", "keep_best", "patience",
-        "engine_precision", "calibration", "calibration_clips",
+        "engine_precision", "calibration", "calibration_clips", "flat_weights",
     },
     # Batch and accumulation may change with the number of devices: `RunDirectory.resume`.
     "data": {
@@ -142,6 +142,7 @@ class RunDirectory:
             )
         for name, value in arrays.items():
             state[name].set_data(Tensor(value, state[name].dtype))
+        step.collect_weights()
         step.micro_step.set_data(Tensor(self.start_step, step.micro_step.dtype))
 
     def save(self, step: TrainStep, sampler: TrainSampler) -> None:
@@ -159,6 +160,7 @@ class RunDirectory:
 
     def save_epoch(self, step: TrainStep, epoch: int) -> None:
         """Writes the weights of an epoch, and beside them the averaged ones."""
+        step.distribute_weights()
         name = f"epoch_{epoch:03d}"
         checkpoint.save(self.path / f"{name}.ckpt", checkpoint.weights_of(step.net))
         if step.ema is not None:
