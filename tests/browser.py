@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -102,9 +103,13 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.send("Emulation.setEmulatedMedia", features=[scheme])
         self.loaded = False
-        self.send("Page.navigate", url=page.resolve().as_uri())
+        url = page.resolve().as_uri()
+        self.send("Page.navigate", url=url)
         while not self.loaded:
             self.read()
+        # The event may be of the page before.
+        while self.run("document.readyState + ' ' + location.href") != f"complete {url}":
+            time.sleep(0.02)
 
     def run(self, script: str) -> Any:
         """The value of an expression in JavaScript."""

@@ -216,6 +216,15 @@ def test_jit_level_o1_fuses_kernels(network, compiler):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("network", ["resnet50", "tsm", "x3d"])
+def test_flat_weights_launch_fewer_kernels_and_hide_all_reduces(network, compiler):
+    result = run_smoke(network, "ascend910b", "train", "run.flat_weights=true")
+    assert_kernels(result)
+    assert_split(result, "train", gathers=0)
+    assert result.launches < 0.85 * BUDGET[network]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("network", ["x3d", "mvit_multi"])
 def test_float32_needs_no_3d_convolution_on_a_910a(network, compiler):
     """Ascend 910A has 3D convolutions for float16 only."""

@@ -9,7 +9,6 @@ from mindspore import Tensor, nn
 
 from scripts.analysis import build_networks
 from tests.helpers import load_smoke_config
-from utils import runtime
 from utils.config import Run
 from utils.nn import layers
 from utils.nn.loss import Loss
@@ -125,7 +124,7 @@ def test_flat_weights_change_no_bit_and_no_name_and_resume(level, train):
 def test_what_flat_weights_do_not_support_is_one_line(settings, message):
     cfg = load_smoke_config("resnet50", *settings.split(), "run.flat_weights=true")
     with pytest.raises(ValueError, match=message):
-        build_networks.build_train_step("resnet50", cfg, runtime.start(cfg.run))
+        build_networks.build_train_step("resnet50", cfg, Runtime())
 
 
 def test_mvit_refuses_flat_weights():

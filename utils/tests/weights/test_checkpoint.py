@@ -295,6 +295,9 @@ class Step:
     def state(self) -> dict:
         return {"micro_step": self.micro_step}
 
+    def collect_weights(self) -> None:
+        """There is no flat array."""
+
 
 class Accumulating(Step):
     accumulation_steps = 2
