@@ -47,7 +47,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from utils.runtime import prepare_process
 
-ENVIRONMENT = dict(os.environ)  # PyTorch has the user's variables, without those of the zoo
+ENVIRONMENT = dict(os.environ)  # PyTorch gets the user's variables only
 prepare_process()
 
 import numpy as np

@@ -123,7 +123,7 @@ def measure_medians(
 def compare_with_twins(
     twins: Sequence[TorchTwin], batch: int, train: Sequence[float], evaluation: Sequence[float]
 ) -> dict:
-    """Clips/s of the twins, their memory in GB, and MindSpore's clips/s over those of the fastest.
+    """Clips/s of the twins, their memory in GB, and MindSpore's clips/s over the fastest one's.
 
     `train` and `evaluation` are the seconds of `measure_medians`.
     """

@@ -73,8 +73,8 @@ class Standin(Operator):
 class FlatWeight(Operator):
     """A weight that is element `index` of a flat array.
 
-    Gradients are those of `leaf`, which has the shape of the weight and the type of the views:
-    the compiler takes the type of a gradient from the Parameter. No kernel reads its values.
+    Its gradient is the gradient of `leaf`, which has the shape of the weight and the type of the
+    views: the compiler takes the type of a gradient from the Parameter. No kernel reads its values.
     """
 
     def __init__(self, weight: Parameter, views: Views, index: int):
@@ -115,8 +115,8 @@ class FlatOperator(Operator):
 class FlatWeights(nn.Cell):
     """Makes the weights of a network flat; called with their gradients, joins these.
 
-    `ends` are the last indices of the AllReduce segments among the weights of `optimizer`. `ends`
-    and `optimizer` of this object are those of the arrays; the given optimizer holds the same state
+    `ends` are the last indices of the AllReduce segments among the weights of `optimizer`. The
+    attributes `ends` and `optimizer` belong to the arrays; the given optimizer holds the same state
     by the names of the weights.
     """
 
@@ -149,10 +149,10 @@ class FlatWeights(nn.Cell):
         )
         self.ends = [max(k for k, p in enumerate(self.positions) if p[0] <= end) for end in ends]
         self.optimizer = optimizer.rebuild(arrays, [weights[p[0]] for p in self.positions])
-        members = {id(weight) for weight in weights}
+        weight_ids = {id(weight) for weight in weights}
         for state in self.optimizer.get_parameters():
-            if id(state) not in members:
-                state.name = f"flat.{state.name}"  # else MindSpore renames those of `optimizer` too
+            if id(state) not in weight_ids:
+                state.name = f"flat.{state.name}"  # else MindSpore renames the state of `optimizer`
         self.copies = list(self.arrays)
         for array, positions in zip(self.optimizer.buffers, self.positions):
             self.copies.append((array, [optimizer.buffers[i] for i in positions]))

@@ -211,7 +211,7 @@ def update(momentum: Tensor, rate: Tensor, gradient: Tensor, weight, buffer, met
 
 
 def regroup(groups: list[dict], parameters: list[Parameter], like: list[Parameter]) -> list[dict]:
-    """The groups with `parameters` instead of those of `like`."""
+    """The groups with `parameters` in the place of `like`."""
     group_of = {id(p): k for k, group in enumerate(groups) for p in group["params"]}
     members: list[list[Parameter]] = [[] for _ in groups]
     for parameter, other in zip(parameters, like):
