@@ -1,6 +1,7 @@
 """Results of measurements: runs commands, describes the machine, compares with an earlier run."""
 
 import json
+import os
 import platform
 import re
 import subprocess
@@ -44,7 +45,11 @@ def run_script(script: str, *arguments: str) -> dict:
     Raises ValueError with the last line of its errors.
     """
     command = [sys.executable, str(ROOT / script), *arguments]
-    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    # Without `env` the command would inherit the OMP_NUM_THREADS=1 that MindSpore sets when it is
+    # imported, and compute with one thread. os.environ does not have it.
+    process = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=dict(os.environ)
+    )
     if process.returncode:
         messages = [f"ended with status {process.returncode}"]
         if process.returncode > 0:  # else the system has killed it

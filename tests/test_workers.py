@@ -1,4 +1,4 @@
-"""Workers of the launcher: HCCL timeouts, bound CPU cores, crashes after the work is complete."""
+"""Workers of the launcher: HCCL timeouts, cores and threads, crashes after complete work."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from utils import cpu_cores
 
 if os.environ["MS_ROLE"] == "MS_SCHED":
     time.sleep(100)
-names = [cpu_cores.LAUNCHER_CORES, "HCCL_CONNECT_TIMEOUT", "HCCL_EXEC_TIMEOUT"]
+names = [cpu_cores.LAUNCHER_CORES, "HCCL_CONNECT_TIMEOUT", "HCCL_EXEC_TIMEOUT", "OMP_NUM_THREADS"]
 variables = {name: os.environ.get(name) for name in names}
 cores = cpu_cores.list_affinity()
 print(json.dumps({**variables, "cores": cores, "bound": cpu_cores.is_bound()}))
@@ -52,6 +52,18 @@ def test_the_launcher_sets_hccl_timeouts_unless_the_user_does(printer):
     result = read_result(run_script("scripts/launch.py", "1", printer, environment=variables))
     assert (result["HCCL_CONNECT_TIMEOUT"], result["HCCL_EXEC_TIMEOUT"]) == ("1200", "3672")
     assert (result[LAUNCHER_CORES], result["bound"]) == (None, False)
+
+
+def test_a_rank_on_a_cpu_computes_with_its_cores_unless_the_user_chooses(printer, monkeypatch):
+    """msrun imports MindSpore, which would set 1 for its workers."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    cores = len(os.sched_getaffinity(0))
+    for chosen, expected in (({}, str(cores)), ({"OMP_NUM_THREADS": "7"}, "7")):
+        variables = {"PYTHONPATH": str(ROOT), **chosen}
+        done = run_script(
+            "scripts/launch.py", "1", printer, "--run.device=CPU", environment=variables
+        )
+        assert read_result(done)["OMP_NUM_THREADS"] == expected
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")

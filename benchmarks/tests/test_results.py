@@ -90,3 +90,13 @@ def test_the_error_of_a_failed_command_is_its_last_line():
     script = "scripts/data/synthesize_videos.py"
     with pytest.raises(ValueError, match=f"{script}: error: the following arguments are required"):
         results.run_script(script, "--train=1")
+
+
+def test_a_measured_command_computes_with_the_threads_of_the_user(monkeypatch, tmp_path):
+    """Importing MindSpore sets OMP_NUM_THREADS to 1 where os.environ does not show it."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    script = tmp_path / "threads.py"
+    script.write_text("import json, os; print(json.dumps(os.environ.get('OMP_NUM_THREADS')))")
+    assert results.run_script(str(script)) is None
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert results.run_script(str(script)) == "3", "the user's"

@@ -235,6 +235,16 @@ def should_bind_cores(arguments: Sequence[str], environ: Mapping[str, str]) -> b
     return len(os.sched_getaffinity(0)) // devices >= LEAST_CORES
 
 
+def share_cores(devices: int, arguments: Sequence[str]) -> dict[str, str]:
+    """Variables that give each rank of a job on CPUs its share of this host's cores.
+
+    msrun imports MindSpore, which sets OMP_NUM_THREADS to 1 if it is not set, also for its workers.
+    """
+    if read_device(arguments) != "CPU":
+        return {}
+    return {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // devices))}
+
+
 def read_device(arguments: Sequence[str]) -> str:
     """run.device of the command line or else of the config file; empty if neither can be read."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)

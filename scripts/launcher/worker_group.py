@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import psutil
 
-from scripts.launcher.launch_config import HCCL_TIMEOUTS, Job, should_bind_cores
+from scripts.launcher.launch_config import HCCL_TIMEOUTS, Job, share_cores, should_bind_cores
 from utils.config import ROOT
 from utils.cpu_cores import LAUNCHER_CORES, list_affinity
 from utils.processes import die_with_parent
@@ -55,7 +55,9 @@ class WorkerGroup:
         command += [f"--master_addr={job.master}", f"--master_port={port}"]
         command += [f"--log_dir={logs}", "--join=False"]
         environ = {
-            **HCCL_TIMEOUTS,  # unless the user has set them
+            # Unless the user has set them:
+            **HCCL_TIMEOUTS,
+            **share_cores(job.devices, job.arguments),
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
             "ZOO_LAUNCHER": str(os.getpid()),

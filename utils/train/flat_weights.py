@@ -39,15 +39,11 @@ OPERATORS: dict[type, tuple[str, tuple[str, ...]]] = {
     conv3d.FrameConv: ("conv", ("weight",)),
     conv3d.Conv3d: ("conv", ("weight",)),
 }
-# Flags of mixed precision.
-PRECISIONS = ("fp16", "bf16", "fp32")
+HALVES = {"fp16": mstype.float16, "bf16": mstype.bfloat16}  # by the flags of mixed precision
 
 
 class Views(Operator):
-    """All weights of a flat array, one-dimensional, of a type.
-
-    The compiler merges the calls of all layers into one.
-    """
+    """All weights of a flat array, one-dimensional, of a type; compiled once for all layers."""
 
     def __init__(self, array: Parameter, sizes: Sequence[int], dtype: Any):
         super().__init__(auto_prefix=False)
@@ -79,11 +75,9 @@ class FlatWeight(Operator):
 
     def __init__(self, weight: Parameter, views: Views, index: int):
         super().__init__(auto_prefix=False)
-        self.leaf = (
-            Parameter(
-                initializer(Zero(), weight.shape, views.dtype), name=f"gradient.{weight.name}"
-            ),
-        )
+        leaf = Parameter(initializer(Zero(), weight.shape, views.dtype))
+        leaf.name = f"gradient.{weight.name}"
+        self.leaf = (leaf,)
         self.views = views
         self.index = index
         self.standin = Standin()
@@ -105,28 +99,23 @@ class FlatOperator(Operator):
             return self.operator(x, *inputs)
         values = ()
         for i in range(len(inputs)):
-            if i < len(self.weights) and self.weights[i] is not None:
-                values += (self.weights[i](inputs[i].shape),)
-            else:
-                values += (inputs[i],)
+            weight = self.weights[i] if i < len(self.weights) else None
+            values += (inputs[i] if weight is None else weight(inputs[i].shape),)
         return self.operator(x, *values)
 
 
 class FlatWeights(nn.Cell):
     """Makes the weights of a network flat; called with their gradients, joins these.
 
-    `ends` are the last indices of the AllReduce segments among the weights of `optimizer`. The
-    attributes `ends` and `optimizer` belong to the arrays; the given optimizer holds the same state
-    by the names of the weights.
+    `ends` are the last indices of the AllReduce segments among the weights of `optimizer`, which
+    holds the state by their names; the attributes `ends` and `optimizer` belong to the arrays.
     """
 
     def __init__(self, net: nn.Cell, optimizer: SGD, ends: Sequence[int]):
         super().__init__(auto_prefix=False)
         weights = optimizer.parameters
         layers_of_weights = find_layers(net)
-        self.positions = group_weights(
-            weights, groups=optimizer.groups, ends=ends, layers_of_weights=layers_of_weights
-        )
+        self.positions = group_weights(optimizer, ends, layers_of_weights)
         self.arrays: list[tuple[Parameter, list[Parameter]]] = []
         arrays: list[Parameter] = []
         views_of_weights = {}
@@ -177,21 +166,18 @@ class FlatWeights(nn.Cell):
     def construct(self, grads: tuple) -> tuple:
         arrays = ()
         for positions in self.positions:
-            if len(positions) == 1:
-                arrays += (grads[positions[0]],)
-            else:
-                members = self.map(ops.partial(take_element, grads), positions)
+            members = self.map(ops.partial(take_element, grads), positions)
+            if len(positions) > 1:
                 joined = self.concat(self.map(flatten, members))
-                arrays += (ops.cast(joined, mstype.float32),)
+                members = (ops.cast(joined, mstype.float32),)
+            arrays += members
         return arrays
 
     def distribute(self) -> None:
         """Copies the arrays into the parameters that checkpoints and validations read."""
         for array, members in self.copies:
-            values = np.split(
-                array.asnumpy().reshape(-1), np.cumsum([p.size for p in members])[:-1]
-            )
-            for parameter, value in zip(members, values):
+            ends = np.cumsum([parameter.size for parameter in members])[:-1]
+            for parameter, value in zip(members, np.split(array.asnumpy().reshape(-1), ends)):
                 parameter.set_data(Tensor(value.reshape(parameter.shape).copy()))
 
     def collect(self) -> None:
@@ -217,50 +203,38 @@ def replace_operator(layer: nn.Cell, views_of_weights: dict[int, FlatWeight]) ->
     if any(views):
         operator = FlatOperator(getattr(layer, attribute), views)
         # For the weights of an evaluation, which MindSpore casts by the flags.
-        precision = {name: value for name, value in layer.get_flags().items() if name in PRECISIONS}
-        operator.add_flags(**precision)
+        flags = layer.get_flags()
+        operator.add_flags(**{flag: flags[flag] for flag in (*HALVES, "fp32") if flag in flags})
         setattr(layer, attribute, operator)
 
 
 def find_dtype(layer: nn.Cell) -> Any:
     """The type in which a layer of OPERATORS takes its weights: see `utils.train.amp`."""
     flags = layer.get_flags()
-    if flags.get("bf16"):
-        return mstype.bfloat16
-    return mstype.float16 if flags.get("fp16") else mstype.float32
+    return next((dtype for flag, dtype in HALVES.items() if flags.get(flag)), mstype.float32)
 
 
 def group_weights(
-    weights: Sequence[Parameter],
-    groups: list[dict],
-    ends: Sequence[int],
-    layers_of_weights: dict[int, nn.Cell],
+    optimizer: SGD, ends: Sequence[int], layers_of_weights: dict[int, nn.Cell]
 ) -> tuple[tuple[int, ...], ...]:
     """The positions of the weights of every array, in the order of the first ones.
 
-    Weights of an array share the segment, the rate, the decay, and the type in which layers take
-    them. A weight alone stays as it is.
+    Weights of an array share segment, rate, decay and type. A weight alone stays as it is.
     """
-    schedules = [(group["weight_decay"], np.asarray(group["lr"]).tobytes()) for group in groups]
-    schedule_of = {
-        id(weight): schedules.index(schedule)
-        for group, schedule in zip(groups, schedules)
-        for weight in group["params"]
-    }
+    schedule_of = {}
+    for group in optimizer.groups:
+        schedule = (group["weight_decay"], np.asarray(group["lr"]).tobytes())
+        schedule_of.update({id(weight): schedule for weight in group["params"]})
     members: dict[tuple, list[int]] = {}
-    for i, weight in enumerate(weights):
+    for i, weight in enumerate(optimizer.parameters):
         layer = layers_of_weights.get(id(weight))
         segment = next(end for end in ends if i <= end)
         key: tuple = (segment, i)
         if layer is not None:
             key = (segment, schedule_of[id(weight)], str(find_dtype(layer)))
         members.setdefault(key, []).append(i)
-    positions = [
-        tuple(indices[k : k + PACKED])
-        for indices in members.values()
-        for k in range(0, len(indices), PACKED)
-    ]
-    return tuple(sorted(positions))
+    chunks = (m[k : k + PACKED] for m in members.values() for k in range(0, len(m), PACKED))
+    return tuple(sorted(map(tuple, chunks)))
 
 
 def join_values(parameters: Iterable[Parameter]) -> np.ndarray:
@@ -269,9 +243,7 @@ def join_values(parameters: Iterable[Parameter]) -> np.ndarray:
 
 def check_flat_weights(run: Run, optimizer: nn.Optimizer) -> None:
     """Raises ValueError if `run.flat_weights` is true, and not possible."""
-    if not run.flat_weights:
-        return
-    if not isinstance(optimizer, SGD):
+    if run.flat_weights and not isinstance(optimizer, SGD):
         raise ValueError("run.flat_weights is for SGD only; set it to false")
-    if run.mode == "eager":
+    if run.flat_weights and run.mode == "eager":
         raise ValueError("run.flat_weights needs run.mode: graph; set one of them")

@@ -12,6 +12,7 @@ from scripts.launcher.launch_config import (
     read_job,
     read_mpi_environment,
     reserve_port,
+    share_cores,
     should_bind_cores,
 )
 from scripts.launcher.rank_table import read_rank_table
@@ -124,6 +125,13 @@ def test_ranks_are_bound_only_on_ascend_with_enough_cores(tmp_path, monkeypatch)
     assert not should_bind_cores(["--run.device=CPU"], {})
     monkeypatch.setattr("os.sched_getaffinity", lambda process: range(95))
     assert not should_bind_cores(ascend, {})
+
+
+def test_the_ranks_of_a_job_on_cpus_share_the_cores(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: range(9))
+    assert share_cores(2, ["--run.device=CPU"]) == {"OMP_NUM_THREADS": "4"}
+    assert share_cores(16, ["--run.device=CPU"]) == {"OMP_NUM_THREADS": "1"}
+    assert share_cores(2, ["--run.device=Ascend"]) == {}
 
 
 @pytest.mark.parametrize("role", ["MS_WORKER", "MS_SCHED"])
