@@ -15,7 +15,7 @@ from mindspore import Parameter, Tensor, nn
 from mindspore.common.initializer import Initializer, TruncatedNormal, XavierUniform, initializer
 
 from resnet50.se import SEResNet50
-from utils.nn.layers import BatchNorm2d, Normalize, ReLU, conv2d, max_pool2d, torch_dense
+from utils.nn.layers import BatchNorm2d, Normalize, NormReLU, conv2d, max_pool2d, torch_dense
 from utils.nn.padding import PaddedNetwork
 
 
@@ -31,13 +31,13 @@ class BasicBlock(nn.Cell):
         self.bn1 = BatchNorm2d(width)
         self.conv2 = conv2d(width, cout=width, kernel=3, fan=fan)
         self.bn2 = BatchNorm2d(width, last_gamma)
-        self.relu = ReLU()
+        self.norm_relu = NormReLU()
         self.downsample = shortcut(cin, cout=width, stride=stride, fan=fan)
 
     def construct(self, x: Tensor) -> Tensor:
-        y = self.relu(self.bn1(self.conv1(x)))
-        y = self.bn2(self.conv2(y))
-        return self.relu(y + (x if self.downsample is None else self.downsample(x)))
+        y = self.norm_relu(self.bn1, self.conv1(x))
+        shortcut = x if self.downsample is None else self.downsample(x)
+        return self.norm_relu(self.bn2, self.conv2(y), shortcut)
 
 
 class Bottleneck(nn.Cell):
@@ -55,14 +55,14 @@ class Bottleneck(nn.Cell):
         self.bn2 = BatchNorm2d(width)
         self.conv3 = conv2d(width, cout=cout, kernel=1, fan=fan)
         self.bn3 = BatchNorm2d(cout, last_gamma)
-        self.relu = ReLU()
+        self.norm_relu = NormReLU()
         self.downsample = shortcut(cin, cout=cout, stride=stride, fan=fan)
 
     def construct(self, x: Tensor) -> Tensor:
-        y = self.relu(self.bn1(self.conv1(x)))
-        y = self.relu(self.bn2(self.conv2(y)))
-        y = self.bn3(self.conv3(y))
-        return self.relu(y + (x if self.downsample is None else self.downsample(x)))
+        y = self.norm_relu(self.bn1, self.conv1(x))
+        y = self.norm_relu(self.bn2, self.conv2(y))
+        shortcut = x if self.downsample is None else self.downsample(x)
+        return self.norm_relu(self.bn3, self.conv3(y), shortcut)
 
 
 def shortcut(cin: int, cout: int, stride: int, fan: str):
@@ -113,7 +113,7 @@ class ResNet(PaddedNetwork):
             3, cout=first_width, kernel=7, stride=2, fan=fan, same=padding == "same"
         )
         self.bn1 = BatchNorm2d(first_width)
-        self.relu = ReLU()
+        self.norm_relu = NormReLU()
         self.maxpool = max_pool2d(3, 2, same=padding != "symmetric")
         self.layer1 = self.build_stage(1, depths[0])
         self.layer2 = self.build_stage(2, depths[1])
@@ -141,7 +141,7 @@ class ResNet(PaddedNetwork):
 
     def construct(self, image: Tensor, with_features: bool = False) -> Union[Tensor, tuple]:
         """Features (N, C), which are returned too if asked for, are those after the pool."""
-        x = self.maxpool(self.relu(self.bn1(self.conv1(self.normalize(image)))))
+        x = self.maxpool(self.norm_relu(self.bn1, self.conv1(self.normalize(image))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x)))).mean((2, 3))
         scores = self.fc(x)
         return (scores, x) if with_features else scores

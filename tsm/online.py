@@ -25,7 +25,7 @@ class OnlineTSM(nn.Cell):
         trunk = net.base_model
         # `stem_halvings`: layers of stride 2 before the blocks.
         if isinstance(trunk, ResNet):
-            before = [trunk.conv1, trunk.bn1, trunk.relu, trunk.maxpool]
+            before = [trunk.conv1, trunk.bn1, trunk.norm_relu.relu, trunk.maxpool]
             after = []
             blocks = [*trunk.layer1, *trunk.layer2, *trunk.layer3, *trunk.layer4]
             self.stem_halvings = 2

@@ -9,7 +9,7 @@ from mindspore import Tensor, nn
 
 from tsm.non_local import NonLocal, WithNonLocal
 from tsm.shift import Shift, TemporalPool
-from utils.nn.layers import BatchNorm2d, ReLU, conv2d, dense, max_pool2d
+from utils.nn.layers import BatchNorm2d, NormReLU, conv2d, dense, max_pool2d
 
 Wrap = Callable[[nn.Cell], nn.Cell]  # wraps a cell with a shift, or returns it unchanged
 
@@ -26,7 +26,7 @@ class BasicBlock(nn.Cell):
         self.bn1 = BatchNorm2d(width)
         self.conv2 = conv2d(width, width, 3)
         self.bn2 = BatchNorm2d(width)
-        self.relu = ReLU()
+        self.norm_relu = NormReLU()
         self.downsample = build_shortcut(cin, width, stride)
 
     def construct(self, x: Tensor) -> Tensor:
@@ -34,9 +34,9 @@ class BasicBlock(nn.Cell):
 
     def forward_after_conv1(self, x: Tensor, y: Tensor) -> Tensor:
         """The layers after the first convolution, which mapped x to y; then the residual sum."""
-        y = self.relu(self.bn1(y))
-        y = self.bn2(self.conv2(y))
-        return self.relu(y + (x if self.downsample is None else self.downsample(x)))
+        y = self.norm_relu(self.bn1, y)
+        shortcut = x if self.downsample is None else self.downsample(x)
+        return self.norm_relu(self.bn2, self.conv2(y), shortcut)
 
 
 class Bottleneck(nn.Cell):
@@ -53,7 +53,7 @@ class Bottleneck(nn.Cell):
         self.bn2 = BatchNorm2d(width)
         self.conv3 = conv2d(width, cout, 1)
         self.bn3 = BatchNorm2d(cout)
-        self.relu = ReLU()
+        self.norm_relu = NormReLU()
         self.downsample = build_shortcut(cin, cout, stride)
 
     def construct(self, x: Tensor) -> Tensor:
@@ -61,10 +61,10 @@ class Bottleneck(nn.Cell):
 
     def forward_after_conv1(self, x: Tensor, y: Tensor) -> Tensor:
         """The layers after the first convolution, which mapped x to y; then the residual sum."""
-        y = self.relu(self.bn1(y))
-        y = self.relu(self.bn2(self.conv2(y)))
-        y = self.bn3(self.conv3(y))
-        return self.relu(y + (x if self.downsample is None else self.downsample(x)))
+        y = self.norm_relu(self.bn1, y)
+        y = self.norm_relu(self.bn2, self.conv2(y))
+        shortcut = x if self.downsample is None else self.downsample(x)
+        return self.norm_relu(self.bn3, self.conv3(y), shortcut)
 
 
 def build_shortcut(cin: int, cout: int, stride: int):
@@ -123,7 +123,7 @@ class ResNet(nn.Cell):
         self.same = padding == "same"
         self.conv1 = conv2d(channels, cout=first_width, kernel=7, stride=2, same=self.same)
         self.bn1 = BatchNorm2d(first_width)
-        self.relu = ReLU()
+        self.norm_relu = NormReLU()
         self.maxpool = max_pool2d(3, 2, same=padding != "symmetric")
         self.layer1 = self.build_stage(1, segments)
         self.layer2 = self.build_stage(2, pooled_segments)
@@ -164,7 +164,7 @@ class ResNet(nn.Cell):
         return block
 
     def construct(self, x: Tensor) -> Tensor:
-        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = self.maxpool(self.norm_relu(self.bn1, self.conv1(x)))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         return x.mean((2, 3))  # (N*T, features)
 

@@ -79,6 +79,17 @@ class BatchNorm3d(Operator):
         return (ops.reshape(y, x.shape),)
 
 
+class NormReLU(Operator):
+    """relu(norm(x)), or relu(norm(x) + shortcut) if there is one; `norm` is a batch norm."""
+
+    def construct(self, norm: nn.Cell, relu: nn.Cell, x: Tensor, shortcut: Optional[Tensor]):
+        return self.compute(norm, relu, x, shortcut)
+
+    def compute(self, norm: nn.Cell, relu: nn.Cell, x: Tensor, shortcut: Optional[Tensor]):
+        y = norm(x)
+        return relu(y if shortcut is None else y + shortcut)
+
+
 class MatMul(Operator):
     """Products of (..., m, k) and (..., k, n); with `transpose`, the second is (..., n, k)."""
 
@@ -352,16 +363,27 @@ def compute_square_sum(x: Tensor) -> Tensor:
     return ops.square(x.astype(mstype.float32)).sum()
 
 
+class SumArrays(Operator):
+    """The sum of `compute(array)`, a scalar, over a tuple of arrays."""
+
+    def __init__(self, compute: Callable):
+        super().__init__()
+        self.compute = compute
+        self.map = ops.HyperMap()
+
+    def construct(self, arrays: tuple) -> Tensor:
+        return ops.addn(self.map(self.compute, arrays))
+
+
 class SumIsFinite(Operator):
     """Whether all arrays of a tuple are finite: their sum is finite only if all terms are."""
 
     def __init__(self, total: Callable):
         super().__init__()
         self.total = total
-        self.map = ops.HyperMap()
 
     def construct(self, arrays: tuple) -> Tensor:
-        return ops.isfinite(ops.addn(self.map(self.total, arrays)))
+        return ops.isfinite(self.total(arrays))
 
 
 class VectorNorm(Operator):
@@ -370,10 +392,9 @@ class VectorNorm(Operator):
     def __init__(self, square_sum: Callable):
         super().__init__()
         self.square_sum = square_sum
-        self.map = ops.HyperMap()
 
     def construct(self, arrays: tuple) -> Tensor:
-        return ops.sqrt(ops.addn(self.map(self.square_sum, arrays)))
+        return ops.sqrt(self.square_sum(arrays))
 
 
 class AdamW(Operator):
@@ -478,6 +499,9 @@ class Plain:
         """The same with the running statistics, which it does not change."""
         return ops.BatchNorm(is_training=False, epsilon=EPSILON)
 
+    def norm_relu(self) -> Callable:
+        return NormReLU()
+
     def batch_norm3d(self) -> Callable:
         """`batch_norm` of clips."""
         return BatchNorm3d(self.batch_norm())
@@ -523,11 +547,12 @@ class Plain:
         return SelectRows(matrix)
 
     def total(self) -> Callable:
-        """The sum of an array, for the check of overflow."""
-        return compute_total
+        """The sum of all elements of a tuple of arrays, for the check of overflow."""
+        return SumArrays(compute_total)
 
     def square_sum(self) -> Callable:
-        return compute_square_sum
+        """The sum of their squares."""
+        return SumArrays(compute_square_sum)
 
     def all_finite(self) -> Callable:
         """Called with a tuple of gradients."""

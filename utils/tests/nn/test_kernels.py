@@ -39,6 +39,20 @@ def attention(token: bool, impl: str = "frames"):
     return lambda: Attention(plan, eps=1e-6, relative=token, token=token, impl=impl)
 
 
+class NormAndReLU(nn.Cell):
+    """A batch norm of five channels and ReLU, as a block of a network has them."""
+
+    def __init__(self, has_shortcut: bool = False):
+        super().__init__()
+        self.norm = layers.BatchNorm2d(5)
+        self.norm_relu = layers.NormReLU()
+        self.has_shortcut = has_shortcut
+
+    def construct(self, x: Tensor) -> Tensor:
+        shortcut = ops.flip(x, (0,)) if self.has_shortcut else None
+        return self.norm_relu(self.norm, x, shortcut)
+
+
 # A function that builds the Cell, the shape of its input.
 CASES = {
     "3x3": (conv2d(5, 7, 3), (2, 5, 9, 10)),
@@ -71,6 +85,8 @@ CASES = {
     ),
     "batch norm": (lambda: layers.BatchNorm2d(5), (3, 5, 7, 4)),
     "batch norm of clips": (lambda: layers.BatchNorm3d(5), (3, 5, 2, 7, 4)),
+    "batch norm and ReLU": (NormAndReLU, (3, 5, 7, 4)),
+    "batch norm, shortcut and ReLU": (lambda: NormAndReLU(has_shortcut=True), (3, 5, 7, 4)),
     "layer norm": (lambda: layers.LayerNorm(40, 1e-6), (3, 65, 40)),
     "max pool": (lambda: layers.max_pool2d(3, 2), (2, 3, 9, 10)),
     "max pool with a large window": (lambda: layers.max_pool2d(5, 2), (2, 3, 9, 7)),
@@ -136,7 +152,7 @@ def compute_gradients(cell: nn.Cell, x: Tensor, slopes: Tensor) -> tuple:
 
 
 @pytest.fixture(scope="module")
-def cpu() -> Cpu:
+def cpu_kernels() -> Cpu:
     try:
         return Cpu(library.load(CACHE))
     except OSError as error:
@@ -173,8 +189,18 @@ def assert_same_training(build, shape: tuple, back_end: Plain) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_kernels_for_a_cpu_compute_the_same(name, cpu):
-    assert_same_training(*CASES[name], cpu)
+def test_kernels_for_a_cpu_compute_the_same(name, cpu_kernels):
+    assert_same_training(*CASES[name], cpu_kernels)
+
+
+@pytest.mark.parametrize("has_shortcut", [False, True])
+def test_a_kernel_of_norm_and_relu_has_the_bits_of_separate_kernels(has_shortcut, cpu_kernels):
+    """`run.flat_weights` takes the separate kernels, and changes no bit."""
+    with kernels.use(cpu_kernels):
+        joined, separate = (NormAndReLU(has_shortcut) for _ in range(2))
+    separate.norm_relu.norm_relu = Plain().norm_relu()
+    for array, other in zip(*(run_training(cell, (3, 5, 7, 9)) for cell in (joined, separate))):
+        np.testing.assert_array_equal(array, other)
 
 
 @pytest.mark.parametrize("name", ASCEND_CASES)
@@ -183,7 +209,7 @@ def test_operators_for_ascend_compute_the_same(name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_cell_uses_the_kernels_of_its_back_end(name, cpu, monkeypatch):
+def test_every_cell_uses_the_kernels_of_its_back_end(name, cpu_kernels, monkeypatch):
     """In training and in an evaluation of the same network; a plain Cell never does."""
     calls = []
     monkeypatch.setattr(ops.Custom, "__call__", lambda self, *inputs: calls.append(self))
@@ -193,7 +219,7 @@ def test_every_cell_uses_the_kernels_of_its_back_end(name, cpu, monkeypatch):
         for is_training in (True, False):
             build().set_train(is_training)(x)
             assert not calls
-            with kernels.use(cpu):
+            with kernels.use(cpu_kernels):
                 cell = build().set_train(is_training)
             with contextlib.suppress(Exception):  # the kernel returns None
                 cell(x)
@@ -213,11 +239,11 @@ class AfterSlice(nn.Cell):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_an_eager_run_has_the_shapes_of_the_plain_cells(name, cpu):
+def test_an_eager_run_has_the_shapes_of_the_plain_cells(name, cpu_kernels):
     """It does not run the kernels: they would read whole arrays, not views, or crash."""
     build, shape = CASES[name]
     x = Tensor(np.ones((*shape[:2], shape[2] + 1, *shape[3:]), np.float32))
-    own, plain = (AfterSlice(cell).set_train(False) for cell in build_with_each(build, cpu))
+    own, plain = (AfterSlice(cell).set_train(False) for cell in build_with_each(build, cpu_kernels))
     with eager_mode(), kernels.shapes_only():
         result = own(x)
     with eager_mode():
@@ -232,13 +258,13 @@ def test_a_shift_of_frames_for_ascend_pads_on_the_right_side():
         np.testing.assert_array_equal(shifted, Plain.shift_frames(x, by).asnumpy())
 
 
-def test_norm_and_overflow_check_of_gradients_are_those_of_numpy(cpu):
+def test_norm_and_overflow_check_of_gradients_are_those_of_numpy(cpu_kernels):
     random = np.random.RandomState(0)
     arrays = [random.standard_normal(shape).astype(np.float32) for shape in [(300, 200), (7,)]]
     expected = np.sqrt(sum(np.square(x.astype(np.float64)).sum() for x in arrays))
     gradients = tuple(map(Tensor, arrays))
     damaged = (gradients[0], Tensor(np.array([1, np.nan, 2], np.float32)))
-    for back_end in (Plain(), cpu):
+    for back_end in (Plain(), cpu_kernels):
         norm = back_end.vector_norm()(gradients).asnumpy()
         np.testing.assert_allclose(norm, expected, rtol=1e-5)
         is_finite = back_end.all_finite()
@@ -246,11 +272,11 @@ def test_norm_and_overflow_check_of_gradients_are_those_of_numpy(cpu):
         assert not is_finite(damaged)
 
 
-def test_gelu_is_exact_over_the_whole_range(cpu):
+def test_gelu_is_exact_over_the_whole_range(cpu_kernels):
     x = np.concatenate((np.linspace(-9, 9, 4001), [-1e4, 1e4, 0])).astype(np.float32)
     y, slope, exact, exact_slope = (
         array.asnumpy()
-        for cell in build_with_each(layers.GELU, cpu)
+        for cell in build_with_each(layers.GELU, cpu_kernels)
         for array in compute_gradients(cell, Tensor(x), Tensor(np.ones_like(x)))
     )
     np.testing.assert_allclose(y, exact, rtol=1e-6, atol=1e-6)
@@ -265,18 +291,18 @@ def build_with_each(build, back_end: Plain) -> tuple[nn.Cell, nn.Cell]:
 
 
 @pytest.mark.parametrize("cell_class", [layers.SiLU, layers.GELU])
-def test_activations_of_huge_numbers_are_those_of_mindspore(cell_class, cpu):
+def test_activations_of_huge_numbers_are_those_of_mindspore(cell_class, cpu_kernels):
     """Below -87 the exponential of float32 is limited, and 1e38 times the rest was not 0."""
     x = Tensor(np.array([-np.inf, -1e38, -1e30, -100, 1e30, 1e38, np.inf, np.nan], np.float32))
     own, expected = (
         compute_gradients(cell, x, Tensor(np.ones(8, np.float32)))
-        for cell in build_with_each(cell_class, cpu)
+        for cell in build_with_each(cell_class, cpu_kernels)
     )
     for array, other in zip(own, expected):
         np.testing.assert_allclose(array.asnumpy(), other.asnumpy(), atol=1e-30)
 
 
-def test_a_build_in_float32_on_a_cpu_has_the_kernels(cpu):
+def test_a_build_in_float32_on_a_cpu_has_the_kernels(cpu_kernels):
     @with_training_kernels
     def build(cfg, rt, sampler):
         return kernels.current()
@@ -291,7 +317,7 @@ def test_a_build_in_float32_on_a_cpu_has_the_kernels(cpu):
 
 
 @pytest.fixture
-def fake_compiler(cpu, tmp_path, monkeypatch):
+def fake_compiler(cpu_kernels, tmp_path, monkeypatch):
     """A function that makes a shell script the compiler `g++`; "$target" is its output.
 
     It returns the file to which the script writes a line each time it runs. `$good` is the library.
@@ -299,7 +325,7 @@ def fake_compiler(cpu, tmp_path, monkeypatch):
     """
     folder = tmp_path / "bin"
     folder.mkdir()
-    good = cpu.library
+    good = cpu_kernels.library
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     monkeypatch.setattr(library, "find_onednn", lambda: good)
 

@@ -2,7 +2,7 @@
 // ReLU, SiLU, GELU, biases, sums, max pool, the temporal shift. All arrays are float32.
 //
 // A function has the signature of MindSpore's `ops.Custom` of type `aot`: p are the pointers to the
-// inputs and then the outputs, s their shapes, n their numbers of axes.
+// inputs and then the outputs, `count` their number, s their shapes, n their numbers of axes.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #define KERNEL(name) \
-  extern "C" int name(int, void** p, int* n, int64_t** s, const char**, void*, void*)
+  extern "C" int name(int count, void** p, int* n, int64_t** s, const char**, void*, void*)
 
 namespace {
 float* f(void* p) { return static_cast<float*>(p); }
@@ -78,13 +78,15 @@ void split(int64_t count, F function) {
     function(begin / kPart, begin, begin + kPart < count ? begin + kPart : count);
 }
 
+// The parts have copies of `function`: without them the compiler makes no vectors.
 template <class F>
-float sum_each(int64_t count, F function) {
+double sum_each(int64_t count, F function) {
   std::vector<float> sums((count + kPart - 1) / kPart);
   split(count, [&](int64_t part, int64_t begin, int64_t end) {
+    const F own = function;
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
-    for (int64_t i = begin; i < end; ++i) sum += function(i);
+    for (int64_t i = begin; i < end; ++i) sum += own(i);
     sums[part] = sum;
   });
   double total = 0;
@@ -92,7 +94,6 @@ float sum_each(int64_t count, F function) {
   return total;
 }
 
-// A copy of `function` for each part: without it the compiler makes no vectors.
 template <class F>
 int map_each(int64_t count, F function) {
   split(count, [&](int64_t, int64_t begin, int64_t end) {
@@ -154,26 +155,38 @@ KERNEL(gelu_grad) {
   });
 }
 
-// x -> the sum of all elements
+// Any number of arrays -> the sum of all elements
 KERNEL(total) {
-  const float* x = f(p[0]);
-  f(p[1])[0] = sum_each(size(s[0], n[0]), [=](int64_t i) { return x[i]; });
+  double sum = 0;
+  for (int i = 0; i < count - 1; ++i) {
+    const float* x = f(p[i]);
+    sum += sum_each(size(s[i], n[i]), [=](int64_t k) { return x[k]; });
+  }
+  f(p[count - 1])[0] = sum;
   return 0;
 }
 
-// x -> the sum of their squares
+// Any number of arrays -> the sum of the squares of all elements
 KERNEL(sum_of_squares) {
-  const float* x = f(p[0]);
-  f(p[1])[0] = sum_each(size(s[0], n[0]), [=](int64_t i) { return x[i] * x[i]; });
+  double sum = 0;
+  for (int i = 0; i < count - 1; ++i) {
+    const float* x = f(p[i]);
+    sum += sum_each(size(s[i], n[i]), [=](int64_t k) { return x[k] * x[k]; });
+  }
+  f(p[count - 1])[0] = sum;
   return 0;
 }
 
-// x (N, C, ...), gamma, beta, moving mean, moving variance
-//   -> y, mean, 1 / deviation, new moving mean, new moving variance
-KERNEL(batch_norm) {
-  const float *x = f(p[0]), *gamma = f(p[1]), *beta = f(p[2]), *old_mean = f(p[3]), *old_var = f(p[4]);
-  float *y = f(p[5]), *mean = f(p[6]), *inverse = f(p[7]), *new_mean = f(p[8]), *new_var = f(p[9]);
-  int64_t images = s[0][0], channels = s[0][1], area = size(s[0], n[0], 2), count = images * area;
+namespace {
+// y = x * factor + shift, with `shortcut` plus that array; with `relu` at least 0.
+template <bool relu, bool has_shortcut>
+int normalize(const float* x, const float* gamma, const float* beta, const float* old_mean,
+              const float* old_var, const float* shortcut, float** outputs, int axes,
+              const int64_t* shape) {
+  float *y = outputs[0], *mean = outputs[1], *inverse = outputs[2];
+  float *new_mean = outputs[3], *new_var = outputs[4];
+  int64_t images = shape[0], channels = shape[1], area = size(shape, axes, 2);
+  int64_t count = images * area;
 #pragma omp parallel for schedule(static)
   for (int64_t c = 0; c < channels; ++c) {
     double total = 0, squares = 0;
@@ -199,49 +212,109 @@ KERNEL(batch_norm) {
     new_var[c] = 0.9f * old_var[c] + 0.1f * (count > 1 ? squares / (count - 1) : 0.0);
     float factor = gamma[c] * scale, shift = beta[c] - m * factor;
     for (int64_t i = 0; i < images; ++i) {
-      const float* row = x + (i * channels + c) * area;
-      float* out = y + (i * channels + c) * area;
+      const int64_t start = (i * channels + c) * area;
+      const float *row = x + start, *other = shortcut + (has_shortcut ? start : 0);
+      float* out = y + start;
 #pragma omp simd
-      for (int64_t k = 0; k < area; ++k) out[k] = row[k] * factor + shift;
+      for (int64_t k = 0; k < area; ++k) {
+        float value = row[k] * factor + shift;
+        if (has_shortcut) value += other[k];
+        out[k] = relu && !(value > 0) ? 0 : value;
+      }
     }
   }
   return 0;
 }
 
-// dy, x, gamma, mean, 1 / deviation -> dx, dgamma, dbeta
-KERNEL(batch_norm_grad) {
-  const float *dy = f(p[0]), *x = f(p[1]), *gamma = f(p[2]), *mean = f(p[3]), *inverse = f(p[4]);
-  float *dx = f(p[5]), *dgamma = f(p[6]), *dbeta = f(p[7]);
-  int64_t images = s[0][0], channels = s[0][1], area = size(s[0], n[0], 2), count = images * area;
+// The gradient of `normalize`. `y` is read, and `dshortcut` written, only with a shortcut.
+template <bool relu, bool has_shortcut>
+int normalize_grad(const float* dy, const float* x, const float* y, const float* gamma,
+                   const float* beta, const float* mean, const float* inverse, float** outputs,
+                   int axes, const int64_t* shape) {
+  float *dx = outputs[0], *dgamma = outputs[1], *dbeta = outputs[2], *dshortcut = outputs[3];
+  int64_t images = shape[0], channels = shape[1], area = size(shape, axes, 2);
+  int64_t count = images * area;
 #pragma omp parallel for schedule(static)
   for (int64_t c = 0; c < channels; ++c) {
     double total = 0, products = 0;
-    float m = mean[c], scale = inverse[c];
+    float m = mean[c], scale = inverse[c], factor = gamma[c] * scale;
+    float shift = relu && !has_shortcut ? beta[c] - m * factor : 0;
     for (int64_t i = 0; i < images; ++i) {
-      const float *slope = dy + (i * channels + c) * area, *row = x + (i * channels + c) * area;
+      const int64_t start = (i * channels + c) * area;
+      const float *slope = dy + start, *row = x + start, *out = y + (has_shortcut ? start : 0);
+      float* own = dshortcut + (has_shortcut ? start : 0);
       float part = 0, product = 0;
 #pragma omp simd reduction(+ : part, product)
       for (int64_t k = 0; k < area; ++k) {
-        part += slope[k];
-        product += slope[k] * (row[k] - m);
+        float value = slope[k];
+        if (relu) value = (has_shortcut ? out[k] : row[k] * factor + shift) > 0 ? value : 0;
+        if (has_shortcut) own[k] = value;
+        part += value;
+        product += value * (row[k] - m);
       }
       total += part;
       products += product;
     }
     dbeta[c] = total;
     dgamma[c] = products * scale;
-    float factor = gamma[c] * scale, slope_mean = total / count;
-    float part_of_x = products * scale * scale / count;
+    float slope_mean = total / count, part_of_x = products * scale * scale / count;
     for (int64_t i = 0; i < images; ++i) {
-      int64_t start = (i * channels + c) * area;
-      const float *slope = dy + start, *row = x + start;
+      const int64_t start = (i * channels + c) * area;
+      const float *slope = has_shortcut ? dshortcut + start : dy + start, *row = x + start;
       float* out = dx + start;
 #pragma omp simd
-      for (int64_t k = 0; k < area; ++k)
-        out[k] = factor * (slope[k] - slope_mean - (row[k] - m) * part_of_x);
+      for (int64_t k = 0; k < area; ++k) {
+        float value = slope[k];
+        if (relu && !has_shortcut) value = row[k] * factor + shift > 0 ? value : 0;
+        out[k] = factor * (value - slope_mean - (row[k] - m) * part_of_x);
+      }
     }
   }
   return 0;
+}
+}  // namespace
+
+// x (N, C, ...), gamma, beta, moving mean, moving variance
+//   -> y, mean, 1 / deviation, new moving mean, new moving variance
+KERNEL(batch_norm) {
+  float* outputs[] = {f(p[5]), f(p[6]), f(p[7]), f(p[8]), f(p[9])};
+  return normalize<false, false>(f(p[0]), f(p[1]), f(p[2]), f(p[3]), f(p[4]), nullptr, outputs,
+                                 n[0], s[0]);
+}
+
+// The same, then ReLU.
+KERNEL(batch_norm_relu) {
+  float* outputs[] = {f(p[5]), f(p[6]), f(p[7]), f(p[8]), f(p[9])};
+  return normalize<true, false>(f(p[0]), f(p[1]), f(p[2]), f(p[3]), f(p[4]), nullptr, outputs,
+                                n[0], s[0]);
+}
+
+// The same, with a sixth input of the shape of x that is added before ReLU.
+KERNEL(batch_norm_add_relu) {
+  float* outputs[] = {f(p[6]), f(p[7]), f(p[8]), f(p[9]), f(p[10])};
+  return normalize<true, true>(f(p[0]), f(p[1]), f(p[2]), f(p[3]), f(p[4]), f(p[5]), outputs, n[0],
+                               s[0]);
+}
+
+// dy, x, gamma, mean, 1 / deviation -> dx, dgamma, dbeta
+KERNEL(batch_norm_grad) {
+  float* outputs[] = {f(p[5]), f(p[6]), f(p[7]), nullptr};
+  return normalize_grad<false, false>(f(p[0]), f(p[1]), nullptr, f(p[2]), nullptr, f(p[3]),
+                                      f(p[4]), outputs, n[0], s[0]);
+}
+
+// dy, x, gamma, beta, mean, 1 / deviation -> dx, dgamma, dbeta
+KERNEL(batch_norm_relu_grad) {
+  float* outputs[] = {f(p[6]), f(p[7]), f(p[8]), nullptr};
+  return normalize_grad<true, false>(f(p[0]), f(p[1]), nullptr, f(p[2]), f(p[3]), f(p[4]),
+                                     f(p[5]), outputs, n[0], s[0]);
+}
+
+// dy, x, y, gamma, mean, 1 / deviation -> dx, dgamma, dbeta, gradient of the sixth input
+KERNEL(batch_norm_add_relu_grad) {
+  float* outputs[] = {f(p[6]), f(p[7]), f(p[8]), f(p[9])};
+  return normalize_grad<true, true>(f(p[0]), f(p[1]), f(p[2]), f(p[3]), nullptr, f(p[4]), f(p[5]),
+                                    outputs, n[0], s[0]);
 }
 
 // x (..., C), gamma, beta, epsilon (1) -> y, mean, 1 / deviation

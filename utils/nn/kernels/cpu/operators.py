@@ -13,6 +13,7 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from utils.nn.kernels.plain import MatMul, Operator, Plain, make_zeros
+from utils.nn.kernels.plain import NormReLU as PlainNormReLU
 
 DEPTHWISE_KERNELS = ((3, 3, 3), (5, 1, 1))
 
@@ -102,12 +103,40 @@ class BatchNorm(Operator):
         super().__init__()
         self.kernel = kernel
 
-    def construct(self, x, gamma, beta, mean, variance) -> tuple:
+    def construct(self, x, gamma, beta, mean, variance, *shortcut) -> tuple:
         # Not unpacked: MindSpore would print two warnings for the outputs that nothing reads.
-        outputs = self.kernel(x, gamma, beta, mean, variance)
+        outputs = self.kernel(x, gamma, beta, mean, variance, *shortcut)
         ops.assign(mean, outputs[3])
         ops.assign(variance, outputs[4])
         return outputs
+
+
+class NormReLU(PlainNormReLU):
+    """In training, kernels of a batch norm and ReLU, without and with a shortcut."""
+
+    def __init__(self, kernel: ops.Custom, kernel_with_shortcut: ops.Custom):
+        super().__init__()
+        self.kernel = BatchNorm(kernel)
+        self.kernel_with_shortcut = BatchNorm(kernel_with_shortcut)
+
+    def construct(self, norm: nn.Cell, relu: nn.Cell, x: Tensor, shortcut: Optional[Tensor]):
+        if not self.training or norm.use_batch_statistics is False:
+            return self.compute(norm, relu, x, shortcut)
+        arrays = (norm.gamma, norm.beta, norm.moving_mean, norm.moving_variance)
+        if shortcut is None:
+            return self.kernel(x, *arrays)[0]
+        return self.kernel_with_shortcut(x, *arrays, shortcut)[0]
+
+
+class SumArrays(Operator):
+    """A kernel of all arrays of a tuple."""
+
+    def __init__(self, kernel: ops.Custom):
+        super().__init__()
+        self.kernel = kernel
+
+    def construct(self, arrays: tuple) -> Tensor:
+        return self.kernel(*arrays)
 
 
 class LayerNorm(Operator):
@@ -331,28 +360,54 @@ class Cpu(Plain):
         return MaxPool2d(operator, kernel, stride, padding)
 
     def total(self) -> Callable:
-        return self.bind("total", lambda x: (), copy_first)
+        return SumArrays(self.bind("total", lambda *_: (), copy_first))
 
     def square_sum(self) -> Callable:
-        return self.bind("sum_of_squares", lambda x: (), copy_first)
+        return SumArrays(self.bind("sum_of_squares", lambda *_: (), copy_first))
 
-    def batch_norm(self) -> Callable:
+    def bind_batch_norm(self, name: str, bprop: Callable) -> ops.Custom:
         """The outputs are y, the batch's mean and 1 / deviation, the new mean and variance."""
 
-        def compute_shape(x, gamma, *_):
+        def infer_shapes(x, gamma, *_):
             return x, gamma, gamma, gamma, gamma
 
+        def infer_types(x, *_):
+            return x, x, x, x, x
+
+        return self.bind(name, shape=infer_shapes, dtype=infer_types, bprop=bprop)
+
+    def batch_norm(self) -> Callable:
         gradient = self.bind_norm_gradient("batch_norm_grad")
 
         def bprop(x, gamma, beta, mean, variance, out, dout):
             dx, dgamma, dbeta = gradient(dout[0], x, gamma, out[1], out[2])
             return dx, dgamma, dbeta, ops.zeros_like(mean), ops.zeros_like(variance)
 
-        def infer_types(x, *_):
-            return x, x, x, x, x
+        return BatchNorm(self.bind_batch_norm("batch_norm", bprop))
 
-        return BatchNorm(
-            self.bind("batch_norm", shape=compute_shape, dtype=infer_types, bprop=bprop)
+    def norm_relu(self) -> Callable:
+        gradient = self.bind(
+            "batch_norm_relu_grad",
+            lambda dy, x, gamma, *_: (x, gamma, gamma),
+            lambda dy, *_: (dy, dy, dy),
+        )
+        gradient_with_shortcut = self.bind(
+            "batch_norm_add_relu_grad",
+            lambda dy, x, y, gamma, *_: (x, gamma, gamma, x),
+            lambda dy, *_: (dy, dy, dy, dy),
+        )
+
+        def bprop(x, gamma, beta, mean, variance, out, dout):
+            dx, dgamma, dbeta = gradient(dout[0], x, gamma, beta, out[1], out[2])
+            return dx, dgamma, dbeta, ops.zeros_like(mean), ops.zeros_like(variance)
+
+        def bprop_with_shortcut(x, gamma, beta, mean, variance, shortcut, out, dout):
+            grads = gradient_with_shortcut(dout[0], x, out[0], gamma, out[1], out[2])
+            return *grads[:3], ops.zeros_like(mean), ops.zeros_like(variance), grads[3]
+
+        return NormReLU(
+            self.bind_batch_norm("batch_norm_relu", bprop),
+            self.bind_batch_norm("batch_norm_add_relu", bprop_with_shortcut),
         )
 
     def batch_norm3d(self) -> Callable:
