@@ -116,6 +116,7 @@ def connect(layer: nn.Cell, views_of_weights: dict[int, FlatWeight]) -> None:
     if not any(views):
         return
     if isinstance(layer, Reader):
+        layer.is_flat = True
         layer.sources = views
     else:
         attribute = OPERATORS[type(layer)][0]

@@ -10,6 +10,10 @@ The weights of the network keep their names and shapes. While a step runs, they 
 their gradients; `FlatWeights.distribute` copies the arrays into them for checkpoints and
 validations, `collect` copies them back into the arrays. The weights of other layers than
 `flat_layers` has stay separate.
+
+MindSpore 2.10 allocates the inputs of a fused AllReduce together, when the first kernel writes one.
+If a view, such as a reshape, is an input that exists before, the step ends with "Memory isn't
+enough". The gradients of most layers are kernels' outputs; those of pools of an MViT are views.
 """
 
 from collections.abc import Iterable, Sequence
