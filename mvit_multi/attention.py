@@ -11,12 +11,13 @@ from typing import NamedTuple
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore import dtype as mstype
-from mindspore.common.initializer import Normal, Uniform, Zero, initializer
+from mindspore.common.initializer import Normal, Uniform, initializer
 from scipy.linalg import block_diag
 
 from utils.nn import kernels
 from utils.nn.conv3d import DepthwiseConv3d
-from utils.nn.layers import Dense, LayerNorm, make_resize_matrix
+from utils.nn.layers import ChannelsFirstDense, Dense, LayerNorm, make_resize_matrix
+from utils.nn.reader import Reader
 
 Grid = tuple[int, int, int]
 # Initial deviation of all position embeddings and matrices. The sources truncate the normal
@@ -46,30 +47,7 @@ def pool_grid(grid: Grid, stride: int) -> Grid:
     return t, (h - 1) // stride + 1, (w - 1) // stride + 1
 
 
-class ChannelsFirstDense(nn.Cell):
-    """A fully connected layer from tokens (B, N, C) to (B, cout, N).
-
-    With `parts` it computes only one of equal parts of the output channels. Weight (cout, C), bias
-    (cout,), as PyTorch's.
-    """
-
-    def __init__(self, cin: int, cout: int):
-        super().__init__()
-        self.weight = Parameter(initializer(Normal(STD), (cout, cin)), name="weight")
-        self.bias = Parameter(initializer(Zero(), (cout,)), name="bias")
-        self.linear = kernels.current().channels_first_linear()
-
-    def construct(self, x: Tensor, part: int = 0, parts: int = 1) -> Tensor:
-        weight = ops.cast(self.weight, x.dtype)
-        bias = ops.cast(self.bias, x.dtype)
-        if parts > 1:
-            size = self.weight.shape[0] // parts
-            weight = weight[part * size : (part + 1) * size]
-            bias = bias[part * size : (part + 1) * size]
-        return self.linear(x, weight, bias)
-
-
-class Attention(nn.Cell):
+class Attention(Reader):
     """Multi-head attention whose queries, keys and values are pooled by depthwise 3x3x3 kernels.
 
     The pooled query is added to the output (residual pooling). All heads use the same kernels and
@@ -77,12 +55,14 @@ class Attention(nn.Cell):
     token is a class token, which has neither pooling nor relative positions.
     """
 
+    readable = ("rel_pos_t", "rel_pos_h", "rel_pos_w")
+
     def __init__(self, plan: BlockPlan, eps: float, relative: bool, token: bool, impl: str):
         super().__init__()
         self.heads, self.size, self.grid = plan.heads, plan.dim_out // plan.heads, plan.grid
         self.token = token
         self.out_grid = pool_grid(plan.grid, plan.stride_q)
-        self.qkv = ChannelsFirstDense(plan.dim, 3 * plan.dim_out)
+        self.qkv = ChannelsFirstDense(plan.dim, 3 * plan.dim_out, Normal(STD))
         self.proj = Dense(plan.dim_out, plan.dim_out, weight_init=Normal(STD))
         strides = (plan.stride_q, plan.stride_kv, plan.stride_kv)
         pools = [
@@ -114,7 +94,11 @@ class Attention(nn.Cell):
         v = self.norm_v(v)
         scaled = q * self.size**-0.5
         if self.positions is not None:
-            tables = (self.rel_pos_t, self.rel_pos_h, self.rel_pos_w)
+            tables = (
+                self.read(self.rel_pos_t, 0),
+                self.read(self.rel_pos_h, 1),
+                self.read(self.rel_pos_w, 2),
+            )
             scaled, k = self.positions(scaled, q, k, tables)
         k = ops.cast(k, scaled.dtype)
         weights = ops.softmax(ops.cast(self.score(scaled, k), mstype.float32), -1)

@@ -221,8 +221,6 @@ class Config(NetworkConfig):
         names = [dataset.name for dataset in self.data.sets]
         model = self.model
         train = self.train
-        if self.run.flat_weights:
-            raise ValueError("run.flat_weights: mvit_multi does not support it; set it to false")
         if model.single_head and len(names) > 1:
             raise ValueError("model.single_head: one linear head serves one data set; give one")
         if train.informative_weight and not model.expander:

@@ -9,6 +9,7 @@ from mindspore.common.initializer import Normal, initializer
 
 from utils.nn.dropout import Dropout
 from utils.nn.layers import GELU, Dense
+from utils.nn.reader import Reader
 
 STD = 0.02
 HEAD_WIDTH = 2048
@@ -37,8 +38,10 @@ class Mlp(nn.Cell):
         return x if self.drop2 is None else self.drop2(x)
 
 
-class Projection(nn.Cell):
+class Projection(Reader):
     """Projects scores of one data set's classes to another's, without bias. Weight (cout, cin)."""
+
+    readable = ("weight",)
 
     def __init__(self, cin: int, cout: int):
         super().__init__()
@@ -46,7 +49,7 @@ class Projection(nn.Cell):
         self.product = ops.MatMul(transpose_b=True)
 
     def construct(self, x: Tensor) -> Tensor:
-        return self.product(x, ops.cast(self.weight, x.dtype))
+        return self.product(x, ops.cast(self.read(self.weight, 0), x.dtype))
 
 
 def list_projection_pairs(names: Sequence[str]) -> list[tuple[int, int]]:

@@ -18,10 +18,11 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore.common.initializer import Constant, Normal, Uniform, initializer
 
-from mvit_multi.attention import STD, Attention, BlockPlan, ChannelsFirstDense, Grid, pool_grid
+from mvit_multi.attention import STD, Attention, BlockPlan, Grid, pool_grid
 from mvit_multi.heads import EXPANDER_WIDTH, Mlp, MultiHead, SingleHead
 from utils.nn.dropout import DropPath
-from utils.nn.layers import LayerNorm, Normalize, max_pool2d
+from utils.nn.layers import ChannelsFirstDense, LayerNorm, Normalize, max_pool2d
+from utils.nn.reader import Reader
 
 MEAN = (0.45,) * 3
 STD_OF_PIXELS = (0.225,) * 3
@@ -88,12 +89,14 @@ class PatchEmbed(nn.Cell):
         return ops.transpose(ops.reshape(x, (-1, c, t * h * w)), (0, 2, 1))
 
 
-class PatchConv(nn.Cell):
+class PatchConv(Reader):
     """A 3-D convolution, kernel 3 x 7 x 7, stride 2 x 4 x 4, computed as a 2-D convolution.
 
     Output frame o reads input frames 2o - 1, 2o and 2o + 1 as nine channels of one image. Weight
     (dim, 3, 3, 7, 7), bias (dim,), as PyTorch's. On Ascend 3-D convolutions are float16 only.
     """
+
+    readable = ("weight", "bias")
 
     def __init__(self, dim: int):
         super().__init__()
@@ -112,12 +115,13 @@ class PatchConv(nn.Cell):
         previous = ops.cat((ops.zeros((b, 1, c, h, w), clip.dtype), frames[:, 1 : t - 1 : 2]), 1)
         x = ops.cat((previous, frames[:, ::2], frames[:, 1::2]), 2)  # (B, T/2, 9, H, W)
         dim = self.weight.shape[0]
-        weight = ops.cast(ops.transpose(self.weight, (0, 2, 1, 3, 4)), clip.dtype)
+        weight = self.read(self.weight, 0)
+        weight = ops.cast(ops.transpose(weight, (0, 2, 1, 3, 4)), clip.dtype)
         x = self.conv(
             ops.reshape(x, (b * (t // 2), 3 * c, h, w)),
             ops.reshape(weight, (dim, 3 * c, *PATCH_KERNEL[1:])),
         )
-        x = self.add(x, ops.cast(self.bias, x.dtype))
+        x = self.add(x, ops.cast(self.read(self.bias, 1), x.dtype))
         x = ops.reshape(x, (b, t // 2, *x.shape[1:]))
         return ops.transpose(x, (0, 2, 1, 3, 4))
 
@@ -158,7 +162,7 @@ class Block(nn.Cell):
         self.grid = plan.grid
         self.token = token
         self.on_normed = on_normed
-        layer = ChannelsFirstDense(dim, cout) if dim != cout else None
+        layer = ChannelsFirstDense(dim, cout, Normal(STD)) if dim != cout else None
         self.proj, self.proj_max_pool = (layer, None) if on_normed else (None, layer)
         self.max_pool = max_pool2d(plan.stride_q + 1, plan.stride_q) if plan.stride_q > 1 else None
 
@@ -189,7 +193,7 @@ class Block(nn.Cell):
         return ops.cat((y[:, :, :1], inner), 2) if self.token else inner
 
 
-class MViT(nn.Cell):
+class MViT(Reader):
     """Clips (B, 3, frames, crop, crop), uint8 or normalised float32; see the module for outputs.
 
     `datasets` are the names, `num_classes` the numbers of classes of the data sets. `variant`
@@ -202,6 +206,8 @@ class MViT(nn.Cell):
     pooling convolutions (`utils.nn.conv3d.FORMS`). `recompute`: the backward pass recomputes the
     activations of a block instead of storing them.
     """
+
+    readable = ("cls_token",)
 
     def __init__(
         self,
@@ -285,7 +291,8 @@ class MViT(nn.Cell):
     def add_positions(self, x: Tensor) -> Tensor:
         """Adds the class token, or the absolute position embeddings."""
         if self.token:
-            token = ops.broadcast_to(ops.cast(self.cls_token, x.dtype), (x.shape[0], 1, x.shape[2]))
+            token = ops.cast(self.read(self.cls_token, 0), x.dtype)
+            token = ops.broadcast_to(token, (x.shape[0], 1, x.shape[2]))
             return ops.cat((token, x), 1)
         if self.pos_embed_spatial is None:
             return x

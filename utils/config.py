@@ -138,7 +138,7 @@ class Run:
     # the whole graph by GE (O2, Ascend 910A only); auto is MindSpore's choice. No effect on CPU.
     jit_level: Literal["auto", "O0", "O1", "O2"] = "O0"
     # Joins weights of the same rate and decay in one array, for fewer kernel launches on Ascend and
-    # GPU: utils/train/flat_weights.py. Only with SGD, and not for MViT.
+    # GPU: utils/train/flat_weights.py. Only with SGD and AdamW.
     flat_weights: bool = False
     # eager: MindSpore calls the network's Python code and compiles nothing: docs/debugging.md.
     mode: Literal["graph", "eager"] = "graph"

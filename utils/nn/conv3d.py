@@ -17,6 +17,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindspore.common.initializer import Normal, Zero, initializer
 
 from utils.nn import kernels
+from utils.nn.reader import Reader
 
 FORMS = ("taps", "grouped", "frames")
 
@@ -45,12 +46,14 @@ class PointwiseConv3d(nn.Cell):
         return self.conv(x, ops.cast(self.weight, x.dtype), bias)
 
 
-class DepthwiseConv3d(nn.Cell):
+class DepthwiseConv3d(Reader):
     """A depthwise 3-D convolution of (N, C, T, H, W): one kernel per channel.
 
     Zero padding (k - 1) / 2; `stride` applies to height and width. Weight
     (channels, 1, kt, kh, kw), odd sizes. `impl` is one of FORMS; all give the same result.
     """
+
+    readable = ("weight",)
 
     def __init__(
         self, channels: int, kernel: tuple[int, int, int], stride: int = 1, impl: str = "taps"
@@ -65,7 +68,7 @@ class DepthwiseConv3d(nn.Cell):
         self.conv = kernels.current().depthwise3d(channels, kernel=kernel, stride=stride, impl=impl)
 
     def construct(self, x: Tensor) -> Tensor:
-        return self.conv(x, ops.cast(self.weight, x.dtype))
+        return self.conv(x, ops.cast(self.read(self.weight, 0), x.dtype))
 
 
 class FrameConv(nn.Cell):

@@ -6,12 +6,12 @@ are those of `utils.nn.kernels` for the device.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Optional
+from typing import Callable, Optional
 
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore import dtype as mstype
-from mindspore.common.initializer import HeNormal, Initializer, Normal, Uniform
+from mindspore.common.initializer import HeNormal, Initializer, Normal, Uniform, initializer
 
 from utils.nn import kernels
 from utils.nn.kernels import plain
@@ -89,7 +89,11 @@ class BatchNorm2d(nn.BatchNorm2d):
     MindSpore writes that momentum as 0.9, the weight of the old value. `construct` is replaced to
     save compile time: MindSpore's own checks each shape during compilation, which is noticeable
     with a hundred norms.
+
+    If `joins_relu` is set to False, NormReLU computes it and ReLU by separate operators.
     """
+
+    joins_relu = True
 
     def __init__(self, channels: int, gamma: str = "ones"):
         super().__init__(
@@ -178,6 +182,39 @@ class Dense(nn.Dense):
 def dense(cin: int, cout: int, std: float = 0.01) -> Dense:
     """A fully connected layer with bias; weights normal(0, std), bias 0."""
     return Dense(cin, cout=cout, weight_init=Normal(sigma=std), bias_init="zeros")
+
+
+class ChannelsFirstDense(nn.Cell):
+    """A fully connected layer from tokens (B, N, C) to (B, cout, N).
+
+    With `parts` it computes only one of equal parts of the output channels. Weight (cout, C), bias
+    (cout,), as PyTorch's; biases begin at 0.
+    """
+
+    def __init__(self, cin: int, cout: int, weight_init: Initializer):
+        super().__init__()
+        self.weight = Parameter(initializer(weight_init, (cout, cin)), name="weight")
+        self.bias = Parameter(initializer("zeros", (cout,)), name="bias")
+        self.linear = LinearPart(kernels.current().channels_first_linear())
+
+    def construct(self, x: Tensor, part: int = 0, parts: int = 1) -> Tensor:
+        weight = ops.cast(self.weight, x.dtype)
+        return self.linear(x, weight, ops.cast(self.bias, x.dtype), part, parts)
+
+
+class LinearPart(plain.Operator):
+    """The linear operator with one of equal parts of the weight and of the bias."""
+
+    def __init__(self, linear: Callable):
+        super().__init__()
+        self.linear = linear
+
+    def construct(self, x: Tensor, weight: Tensor, bias: Tensor, part: int, parts: int) -> Tensor:
+        if parts > 1:
+            size = bias.shape[0] // parts
+            weight = weight[part * size : (part + 1) * size]
+            bias = bias[part * size : (part + 1) * size]
+        return self.linear(x, weight, bias)
 
 
 def torch_dense(cin: int, cout: int) -> Dense:

@@ -43,6 +43,7 @@ class SGD(nn.Optimizer):
         self.rates = Tensor(rates)
         self.momentum = Tensor(momentum, mstype.float32)
         self.buffers = self._parameters.clone(prefix="momentum", init="zeros")
+        self.states = (self.buffers,)
         self.nesterov = nesterov
         self.group_of_each = positions
         self.decays = [float(group["weight_decay"]) for group in groups]
@@ -171,6 +172,9 @@ class AdamW(nn.Optimizer):
     ):
         super().__init__(0.1, parameters)  # the rate given here is never used
         groups = [group for group in groups if group["params"]]
+        self.groups = groups
+        self.betas = betas
+        self.eps = eps
         rates = np.array([group["lr"] for group in groups], np.float64)  # (groups, updates)
         if (rates == rates[0]).all():
             rates = rates[:1]
@@ -182,12 +186,18 @@ class AdamW(nn.Optimizer):
         self.epsilons = Tensor(eps * corrected, mstype.float32)
         self.moment1 = self._parameters.clone(prefix="moment1", init="zeros")
         self.moment2 = self._parameters.clone(prefix="moment2", init="zeros")
+        self.states = (self.moment1, self.moment2)
         self.move = kernels.current().adamw(
             groups=groups, weights=self._parameters, betas=betas, factors=factors
         )
         group_of = {id(p): k for k, group in enumerate(groups) for p in group["params"]}
         positions = tuple(group_of[id(parameter)] for parameter in self._parameters)
         self.positions = positions if len(rates) > 1 else (0,) * len(positions)
+
+    def rebuild(self, parameters: list[Parameter], like: list[Parameter]) -> "AdamW":
+        """The same for `parameters`, in the groups that the parameters of `like` are in."""
+        groups = regroup(self.groups, parameters, like)
+        return AdamW(parameters, groups, betas=self.betas, eps=self.eps)
 
     def construct(self, gradients: tuple) -> tuple:
         step = self.global_step

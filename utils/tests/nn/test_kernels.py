@@ -9,8 +9,9 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
+from mindspore.common.initializer import Normal
 
-from mvit_multi.attention import Attention, BlockPlan, ChannelsFirstDense
+from mvit_multi.attention import Attention, BlockPlan
 from tsm.shift import Shift
 from utils.config import ROOT, Run
 from utils.files import lock_folder
@@ -94,7 +95,7 @@ CASES = {
     "silu": (layers.SiLU, (3, 5, 7)),
     "gelu": (layers.GELU, (30, 50, 7)),
     "dense": (lambda: layers.torch_dense(6, 4), (2, 3, 6)),
-    "dense, channels first": (lambda: ChannelsFirstDense(6, 4), (3, 5, 6)),
+    "dense, channels first": (lambda: layers.ChannelsFirstDense(6, 4, Normal()), (3, 5, 6)),
     "attention": (attention(token=True), (2, 1 + 2 * 4 * 4, 8)),
     "shift": (lambda: Shift(layers.conv2d(8, 8, 1), 4, 4), (8, 8, 3, 3)),
     "shifts of different numbers of channels": (

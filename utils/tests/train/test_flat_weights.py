@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor, nn
+from mindspore import Tensor, nn, ops
 
+from mvit_multi.model import MViT
 from scripts.analysis import build_networks
 from tests.helpers import load_smoke_config
 from utils.config import Run
@@ -15,11 +16,12 @@ from utils.nn.loss import Loss
 from utils.runtime import Runtime
 from utils.train import amp
 from utils.train.flat_weights import FlatWeights
-from utils.train.optimizers import SGD
+from utils.train.optimizers import SGD, AdamW
 from utils.train.train_step import TrainStep
 
 RNG = np.random.RandomState(0)
 CLIPS = RNG.randn(6, 4, 3, 8, 8).astype(np.float32)
+VIDEOS = RNG.randn(6, 4, 3, 4, 32, 32).astype(np.float32)
 LABELS = np.array([0, 1, 1, 0], np.int32)
 RATES = np.linspace(0.1, 0.01, 6)
 
@@ -46,9 +48,40 @@ class SquaredError(Loss):
         return ((scores - 1) ** 2).sum(axis=1).mean()
 
 
-def build_step(flat: bool, level: str, **train) -> TrainStep:
+def build_mvit() -> MViT:
+    """Three blocks, with a class token and relative positions."""
+    return MViT(
+        ["set"],
+        num_classes=[2],
+        frames=4,
+        crop=32,
+        depth=3,
+        dim=8,
+        stage_starts=[1],
+        kv_stride=2,
+        drop_path=0,
+        dropout=0,
+        variant="pyslowfast",
+        single_head=True,
+        cross_projections=False,
+        expander=False,
+        depthwise_impl="frames",
+    )
+
+
+class ScoresError(SquaredError):
+    """Of a network that returns a tuple of scores."""
+
+    def construct(self, scores, label):
+        return ((scores[0] - 1) ** 2).sum(axis=1).mean()
+
+    def top1(self, scores, label):
+        return ops.zeros((), ms.float32)
+
+
+def build_step(flat: bool, level: str, mvit: bool = False, **train) -> TrainStep:
     ms.set_seed(0)
-    net = Net()
+    net = build_mvit() if mvit else Net()
     weights = net.trainable_params()
     weights[0].requires_grad = False  # frozen
     weights = net.trainable_params()
@@ -58,13 +91,13 @@ def build_step(flat: bool, level: str, **train) -> TrainStep:
         {"params": decayed, "lr": RATES, "weight_decay": 0.1},
         {"params": others, "lr": 2 * RATES, "weight_decay": 0.0},
     ]
-    optimizer = SGD(weights, groups=groups, momentum=0.9)
+    optimizer = AdamW(weights, groups) if mvit else SGD(weights, groups=groups, momentum=0.9)
     net = amp.cast(net, level)
     ends = [3, len(weights) - 1]
     defaults = {"accumulation_steps": 1, "clip_norm": 0.0, "ema_decay": 0.0}
     step = TrainStep(
         net,
-        loss=SquaredError(),
+        loss=ScoresError() if mvit else SquaredError(),
         optimizer=optimizer,
         run=Run(device="CPU", loss_scale=1024.0),
         train=SimpleNamespace(**{**defaults, **train}),
@@ -92,23 +125,27 @@ def assert_equal(expected: dict, actual: dict) -> None:
     ("level", "train"),
     [
         ("O2", {"ema_decay": 0.9}),
+        ("O2", {"mvit": True}),
+        pytest.param("O0", {"mvit": True, "ema_decay": 0.9}, marks=pytest.mark.slow),
+        pytest.param("O3", {"mvit": True, "accumulation_steps": 2}, marks=pytest.mark.slow),
         pytest.param("O0", {"accumulation_steps": 2}, marks=pytest.mark.slow),
         pytest.param("O3", {}, marks=pytest.mark.slow),
         pytest.param("O1", {"accumulation_steps": 4}, marks=pytest.mark.slow),
     ],
 )
 def test_flat_weights_change_no_bit_and_no_name_and_resume(level, train):
-    expected = feed(build_step(False, level, **train), CLIPS)
+    clips = VIDEOS if train.get("mvit") else CLIPS
+    expected = feed(build_step(False, level, **train), clips)
     step = build_step(True, level, **train)
     assert 1 < len(step.updater.parameters) < len(step.optimizer.parameters)
-    start = feed(step, CLIPS[:4])
-    assert_equal(expected, feed(step, CLIPS[4:]))
+    start = feed(step, clips[:4])
+    assert_equal(expected, feed(step, clips[4:]))
     # Another process continues from the saved state.
     step = build_step(True, level, **train)
     for name, value in step.state().items():
         value.set_data(Tensor(start[name], value.dtype))
     step.collect_weights()
-    assert_equal(expected, feed(step, CLIPS[4:]))
+    assert_equal(expected, feed(step, clips[4:]))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +153,7 @@ def test_flat_weights_change_no_bit_and_no_name_and_resume(level, train):
     [
         (
             "train.optimizer=lars train.nesterov=false",
-            "run.flat_weights is for SGD only",
+            "run.flat_weights is for sgd and adamw only",
         ),
         ("run.mode=eager", "run.flat_weights needs run.mode: graph"),
     ],
@@ -125,8 +162,3 @@ def test_what_flat_weights_do_not_support_is_one_line(settings, message):
     cfg = load_smoke_config("resnet50", *settings.split(), "run.flat_weights=true")
     with pytest.raises(ValueError, match=message):
         build_networks.build_train_step("resnet50", cfg, Runtime())
-
-
-def test_mvit_refuses_flat_weights():
-    with pytest.raises(ValueError, match="run.flat_weights: mvit_multi does not support it"):
-        load_smoke_config("mvit_multi", "run.flat_weights=true")
