@@ -17,7 +17,7 @@ from scipy.linalg import block_diag
 from utils.nn import kernels
 from utils.nn.conv3d import DepthwiseConv3d
 from utils.nn.layers import ChannelsFirstDense, Dense, LayerNorm, make_resize_matrix
-from utils.nn.reader import Reader
+from utils.nn.weight_reader import WeightReader
 
 Grid = tuple[int, int, int]
 # Initial deviation of all position embeddings and matrices. The sources truncate the normal
@@ -47,15 +47,13 @@ def pool_grid(grid: Grid, stride: int) -> Grid:
     return t, (h - 1) // stride + 1, (w - 1) // stride + 1
 
 
-class Attention(Reader):
+class Attention(WeightReader):
     """Multi-head attention whose queries, keys and values are pooled by depthwise 3x3x3 kernels.
 
     The pooled query is added to the output (residual pooling). All heads use the same kernels and
     norms. `relative`: relative position embeddings are added to the scores. `token`: the first
     token is a class token, which has neither pooling nor relative positions.
     """
-
-    readable = ("rel_pos_t", "rel_pos_h", "rel_pos_w")
 
     def __init__(self, plan: BlockPlan, eps: float, relative: bool, token: bool, impl: str):
         super().__init__()
@@ -76,6 +74,7 @@ class Attention(Reader):
             pool.weight.set_data(initializer(Uniform(27**-0.5), pool.weight.shape))
         self.positions = RelativePositions(plan, token) if relative else None
         if relative:
+            self.weight_names = ("rel_pos_t", "rel_pos_h", "rel_pos_w")
             self.rel_pos_t, self.rel_pos_h, self.rel_pos_w = (
                 Parameter(initializer(Normal(STD), (length, self.size)), name=f"rel_pos_{axis}")
                 for axis, length in zip("thw", self.positions.lengths)

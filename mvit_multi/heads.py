@@ -9,7 +9,7 @@ from mindspore.common.initializer import Normal, initializer
 
 from utils.nn.dropout import Dropout
 from utils.nn.layers import GELU, Dense
-from utils.nn.reader import Reader
+from utils.nn.weight_reader import WeightReader
 
 STD = 0.02
 HEAD_WIDTH = 2048
@@ -38,10 +38,10 @@ class Mlp(nn.Cell):
         return x if self.drop2 is None else self.drop2(x)
 
 
-class Projection(Reader):
+class Projection(WeightReader):
     """Projects scores of one data set's classes to another's, without bias. Weight (cout, cin)."""
 
-    readable = ("weight",)
+    weight_names = ("weight",)
 
     def __init__(self, cin: int, cout: int):
         super().__init__()

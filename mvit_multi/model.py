@@ -22,7 +22,7 @@ from mvit_multi.attention import STD, Attention, BlockPlan, Grid, pool_grid
 from mvit_multi.heads import EXPANDER_WIDTH, Mlp, MultiHead, SingleHead
 from utils.nn.dropout import DropPath
 from utils.nn.layers import ChannelsFirstDense, LayerNorm, Normalize, max_pool2d
-from utils.nn.reader import Reader
+from utils.nn.weight_reader import WeightReader
 
 MEAN = (0.45,) * 3
 STD_OF_PIXELS = (0.225,) * 3
@@ -89,14 +89,14 @@ class PatchEmbed(nn.Cell):
         return ops.transpose(ops.reshape(x, (-1, c, t * h * w)), (0, 2, 1))
 
 
-class PatchConv(Reader):
+class PatchConv(WeightReader):
     """A 3-D convolution, kernel 3 x 7 x 7, stride 2 x 4 x 4, computed as a 2-D convolution.
 
     Output frame o reads input frames 2o - 1, 2o and 2o + 1 as nine channels of one image. Weight
     (dim, 3, 3, 7, 7), bias (dim,), as PyTorch's. On Ascend 3-D convolutions are float16 only.
     """
 
-    readable = ("weight", "bias")
+    weight_names = ("weight", "bias")
 
     def __init__(self, dim: int):
         super().__init__()
@@ -193,7 +193,7 @@ class Block(nn.Cell):
         return ops.cat((y[:, :, :1], inner), 2) if self.token else inner
 
 
-class MViT(Reader):
+class MViT(WeightReader):
     """Clips (B, 3, frames, crop, crop), uint8 or normalised float32; see the module for outputs.
 
     `datasets` are the names, `num_classes` the numbers of classes of the data sets. `variant`
@@ -207,7 +207,7 @@ class MViT(Reader):
     activations of a block instead of storing them.
     """
 
-    readable = ("cls_token",)
+    weight_names = ("cls_token",)
 
     def __init__(
         self,

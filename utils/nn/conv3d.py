@@ -17,7 +17,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindspore.common.initializer import Normal, Zero, initializer
 
 from utils.nn import kernels
-from utils.nn.reader import Reader
+from utils.nn.weight_reader import WeightReader
 
 FORMS = ("taps", "grouped", "frames")
 
@@ -46,14 +46,14 @@ class PointwiseConv3d(nn.Cell):
         return self.conv(x, ops.cast(self.weight, x.dtype), bias)
 
 
-class DepthwiseConv3d(Reader):
+class DepthwiseConv3d(WeightReader):
     """A depthwise 3-D convolution of (N, C, T, H, W): one kernel per channel.
 
     Zero padding (k - 1) / 2; `stride` applies to height and width. Weight
     (channels, 1, kt, kh, kw), odd sizes. `impl` is one of FORMS; all give the same result.
     """
 
-    readable = ("weight",)
+    weight_names = ("weight",)
 
     def __init__(
         self, channels: int, kernel: tuple[int, int, int], stride: int = 1, impl: str = "taps"

@@ -1,7 +1,7 @@
 """Layers that take their weights from flat arrays: see `utils.train.flat_weights`.
 
 A layer takes them in one of two ways: its operator is replaced (OPERATORS), or it reads them
-itself (`utils.nn.reader`).
+itself (`utils.nn.weight_reader`).
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from mindspore.ops.auto_generate import SplitWithSize
 
 from utils.nn import conv3d, layers
 from utils.nn.kernels.plain import Operator
-from utils.nn.reader import Reader
+from utils.nn.weight_reader import WeightReader
 
 # The operator that a layer calls with its weights after the first input. A subclass may differ.
 OPERATORS: dict[type, tuple[str, tuple[str, ...]]] = {
@@ -98,7 +98,7 @@ def find_layers(net: nn.Cell) -> dict[int, nn.Cell]:
     layers_of_weights = {}
     for _, cell in net.cells_and_names():
         for name in list_names(cell):
-            weight = getattr(cell, name, None)
+            weight = getattr(cell, name)
             if weight is not None:
                 layers_of_weights[id(weight)] = cell
     return layers_of_weights
@@ -106,18 +106,20 @@ def find_layers(net: nn.Cell) -> dict[int, nn.Cell]:
 
 def list_names(layer: nn.Cell) -> tuple[str, ...]:
     """The attributes of a layer whose weights can be flat."""
-    return layer.readable if isinstance(layer, Reader) else OPERATORS.get(type(layer), ("", ()))[1]
+    if isinstance(layer, WeightReader):
+        return layer.weight_names
+    return OPERATORS.get(type(layer), ("", ()))[1]
 
 
 def connect(layer: nn.Cell, views_of_weights: dict[int, FlatWeight]) -> None:
     """Gives a layer the flat weights among its weights."""
-    weights = (getattr(layer, name, None) for name in list_names(layer))
+    weights = (getattr(layer, name) for name in list_names(layer))
     views = tuple(views_of_weights.get(id(weight)) for weight in weights)
     if not any(views):
         return
-    if isinstance(layer, Reader):
+    if isinstance(layer, WeightReader):
         layer.is_flat = True
-        layer.sources = views
+        layer.views = views
     else:
         attribute = OPERATORS[type(layer)][0]
         operator = FlatOperator(getattr(layer, attribute), views)

@@ -197,7 +197,7 @@ class AdamW(nn.Optimizer):
     def rebuild(self, parameters: list[Parameter], like: list[Parameter]) -> "AdamW":
         """The same for `parameters`, in the groups that the parameters of `like` are in."""
         groups = regroup(self.groups, parameters, like)
-        return AdamW(parameters, groups, betas=self.betas, eps=self.eps)
+        return AdamW(parameters, groups=groups, betas=self.betas, eps=self.eps)
 
     def construct(self, gradients: tuple) -> tuple:
         step = self.global_step
