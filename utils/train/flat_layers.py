@@ -46,7 +46,7 @@ class Views(Operator):
 
 
 class Standin(Operator):
-    """The values of a view, whose gradient becomes that of `weight`."""
+    """The values of a view; its gradient becomes the gradient of `weight`."""
 
     def construct(self, weight: Tensor, view: Tensor) -> Tensor:
         return ops.stop_gradient(view)

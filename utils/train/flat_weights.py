@@ -13,7 +13,7 @@ validations, `collect` copies them back into the arrays. The weights of other la
 
 MindSpore 2.10 allocates the inputs of a fused AllReduce together, when the first kernel writes one.
 If a view, such as a reshape, is an input that exists before, the step ends with "Memory isn't
-enough". The gradients of most layers are kernels' outputs; those of pools of an MViT are views.
+enough". Kernels write the gradients of most layers; the gradients of pools of an MViT are views.
 """
 
 from collections.abc import Iterable, Sequence
