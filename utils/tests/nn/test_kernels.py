@@ -1,6 +1,7 @@
 """utils/nn/kernels: every back end computes what the plain operators compute."""
 
 import contextlib
+import ctypes
 import os
 import shutil
 from pathlib import Path
@@ -57,6 +58,9 @@ class NormAndReLU(nn.Cell):
 # A function that builds the Cell, the shape of its input.
 CASES = {
     "3x3": (conv2d(5, 7, 3), (2, 5, 9, 10)),
+    "3x3 of many channels": (conv2d(64, 128, 3), (1, 64, 8, 10)),
+    "3x3 of many channels and an odd map": (conv2d(128, 64, 3), (3, 128, 5, 7)),
+    "3x3 of many channels and tiles": (conv2d(64, 64, 3), (2, 64, 6, 200)),
     "3x3 stride 2": (conv2d(16, 32, 3, 2), (2, 16, 9, 10)),
     "7x7 stride 2": (conv2d(3, 16, 7, 2), (2, 3, 20, 20)),
     "1x1": (conv2d(5, 7, 1), (3, 5, 6, 4)),
@@ -174,7 +178,7 @@ def run_training(cell: nn.Cell, shape: tuple) -> list[np.ndarray]:
     randomize(cell)
     random = np.random.RandomState(2)
     x = Tensor((3 * random.standard_normal(shape)).astype(np.float32))
-    slopes = Tensor(random.standard_normal(12_000).astype(np.float32))
+    slopes = Tensor(random.standard_normal(160_000).astype(np.float32))
     arrays = (*compute_gradients(cell, x, slopes), *cell.get_parameters())
     return [array.asnumpy() for array in arrays]
 
@@ -201,6 +205,38 @@ def test_a_kernel_of_norm_and_relu_has_the_bits_of_separate_kernels(has_shortcut
         joined, separate = (NormAndReLU(has_shortcut) for _ in range(2))
     separate.norm_relu.norm_relu = Plain().norm_relu()
     for array, other in zip(*(run_training(cell, (3, 5, 7, 9)) for cell in (joined, separate))):
+        np.testing.assert_array_equal(array, other)
+
+
+def call_kernel(kernels_library: ctypes.CDLL, name: str, inputs: list, output: np.ndarray) -> None:
+    """Calls a kernel as MindSpore does: pointers, numbers of axes and shapes of all arrays."""
+    arrays = [*inputs, output]
+    shapes = [(ctypes.c_int64 * array.ndim)(*array.shape) for array in arrays]
+    pointers = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
+    axes = (ctypes.c_int * len(arrays))(*(array.ndim for array in arrays))
+    addresses = (ctypes.c_void_p * len(arrays))(*map(ctypes.addressof, shapes))
+    assert kernels_library[name](len(arrays), pointers, axes, addresses, None, None, None) == 0
+
+
+def test_convolutions_have_the_same_bits_on_any_number_of_threads(cpu_kernels):
+    """3x3 convolutions of 64 channels with stride 1: the kernels of winograd.cc."""
+    kernels_library = ctypes.CDLL(str(cpu_kernels.library))
+    random = np.random.RandomState(0)
+    x, dy = random.standard_normal((2, 2, 64, 30, 28)).astype(np.float32)
+    w = random.standard_normal((64, 64, 3, 3)).astype(np.float32)
+    settings = np.ones(5, np.int32)
+    results = []
+    usual = kernels_library.omp_get_max_threads()
+    for threads in (1, 3):
+        kernels_library.omp_set_num_threads(threads)
+        y, dx, dw = (np.zeros_like(array) for array in (x, x, w))
+        call_kernel(kernels_library, "convolution", [x, w, settings], y)
+        call_kernel(kernels_library, "convolution_input_grad", [dy, w, x, settings], dx)
+        call_kernel(kernels_library, "convolution_weight_grad", [dy, x, w, settings], dw)
+        results.append((y, dx, dw))
+    kernels_library.omp_set_num_threads(usual)
+    for array, other in zip(*results):
+        assert array.any()
         np.testing.assert_array_equal(array, other)
 
 

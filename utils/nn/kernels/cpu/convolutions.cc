@@ -20,6 +20,13 @@
 #include <string>
 #include <vector>
 
+// Of winograd.cc.
+bool is_winograd_faster(const int64_t* x, const int64_t* w, const int32_t* settings);
+void convolve_by_winograd(bool is_input_grad, const int64_t* x_shape, const int64_t* w_shape,
+                          const float* x, const float* w, float* y);
+void compute_weight_grad_by_winograd(const int64_t* x_shape, const int64_t* w_shape,
+                                     const float* dy, const float* x, float* dw);
+
 namespace {
 using Handle = void*;
 using Dims = std::vector<int64_t>;
@@ -291,6 +298,16 @@ int run_strided_pointwise(Kind kind, const int64_t* x_shape, const int64_t* y_sh
   return status;
 }
 
+int run_winograd(Kind kind, const int64_t* x, const int64_t* w, const std::vector<Handle>& data) {
+  float *first = static_cast<float*>(data[0]), *second = static_cast<float*>(data[1]);
+  float* output = static_cast<float*>(data[2]);
+  if (kind == kWeightGrad)
+    compute_weight_grad_by_winograd(x, w, first, second, output);
+  else
+    convolve_by_winograd(kind == kInputGrad, x, w, first, second, output);
+  return 0;
+}
+
 // Runs a convolution of the shapes of the parameters x, w, y; `data` are the arrays of its kind.
 int run(Kind kind, int x, int w, int y, int settings, const std::vector<int>& data, void** p,
         int* n, int64_t** s) {
@@ -302,6 +319,8 @@ int run(Kind kind, int x, int w, int y, int settings, const std::vector<int>& da
     const std::vector<Handle> arrays{p[data[0]], p[data[1]], p[data[2]]};
     if (n[x] == 4 && s[w][2] * s[w][3] == 1 && numbers[2] + numbers[3] == 0 && numbers[4] == 1)
       return run_strided_pointwise(kind, s[x], s[y], numbers, arrays);
+    if (n[x] == 4 && is_winograd_faster(s[x], s[w], numbers))
+      return run_winograd(kind, s[x], s[w], arrays);
     Dims key{kind}, shapes[3];
     for (int i = 0; i < 3; ++i) {
       int k = i == 0 ? x : i == 1 ? w : y;
