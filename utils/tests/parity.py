@@ -163,24 +163,31 @@ def assert_statistics(net: nn.Cell, expected: dict, rel: float) -> None:
 def assert_updates(step: TrainStep, inputs: tuple, recorded: dict, lengths: str) -> int:
     """Losses, and lengths of the updates of parameters, of five updates against float64.
 
-    They may differ by three times the error of the original's float32, plus 1e-3 (losses) or 2 %
-    (lengths). Parameters whose float32 error in the original is above 2 % are left out: a ReLU at
-    its kink. `lengths` is the key of the lengths in `recorded`. Returns the number of parameters
-    that were compared.
+    Losses may differ by three times the error of the original's float32, plus 1e-3; lengths by
+    three times it, plus 3 %. Parameters whose float32 error in the original is above 2 % are left
+    out of that: the rounding of the weights hides small updates, and a ReLU is at its kink. Over
+    all parameters the root mean square of the errors, and the number of errors above 2 %, may
+    hardly be larger than in the original's float32. `lengths` is the key of the lengths in
+    `recorded`. Returns the number of parameters that were compared one by one.
     """
     before = {p.name: p.asnumpy().copy() for p in step.net.trainable_params()}
     losses = [float(step(*inputs)[0].asnumpy()) for _ in recorded["losses"]]
     noise = np.abs(np.divide(recorded["losses"], recorded["losses64"]) - 1).max()
     np.testing.assert_allclose(losses, recorded["losses64"], rtol=1e-3 + 3 * noise)
     names = map_torch_names(step.net)
-    compared = 0
+    errors = []
+    original_errors = []
     for parameter in step.net.trainable_params():
         name = names[parameter.name]
         expected = recorded[f"{lengths}64"].get(name)
-        original_error = relative_error(recorded[lengths][name], expected) if expected else 1
-        if original_error < 0.02:
-            tolerance = 0.02 + 3 * original_error
-            moved = parameter.asnumpy().astype(np.float64) - before[parameter.name]
-            assert np.linalg.norm(moved) == pytest.approx(expected, rel=tolerance), name
-            compared += 1
-    return compared
+        if expected:
+            moved = np.linalg.norm(parameter.asnumpy().astype(np.float64) - before[parameter.name])
+            errors.append(relative_error(moved, expected))
+            original_errors.append(relative_error(recorded[lengths][name], expected))
+            if original_errors[-1] < 0.02:
+                assert errors[-1] < 0.03 + 3 * original_errors[-1], name
+    mean_square = np.mean(np.square(errors))
+    assert mean_square < 1.2 * np.mean(np.square(original_errors)) + 1e-6
+    large = np.greater(errors, 0.02).sum()
+    assert large <= np.greater(original_errors, 0.02).sum() + 0.02 * len(errors)
+    return int(np.less(original_errors, 0.02).sum())
