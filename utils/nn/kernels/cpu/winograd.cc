@@ -27,7 +27,7 @@ constexpr int kLanes = 8, kRows = 4;
 constexpr int kWidth = 2 * kLanes;      // columns of a block of a product, which has kRows rows
 constexpr int kElements = 16;           // of a transformed tile
 constexpr int64_t kTiles = 48;          // that a thread transforms at once
-constexpr int64_t kGroup = 384;         // tiles of a product for the gradients of weights
+constexpr int64_t kGroup = 256;         // tiles of a product for the gradients of weights
 constexpr int64_t kLine = 16;           // floats of a line of a cache; also the gap between rows, so
                                         // that they are in different places of it
 typedef float Vector __attribute__((vector_size(4 * kLanes)));
