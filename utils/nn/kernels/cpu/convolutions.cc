@@ -21,7 +21,7 @@
 #include <vector>
 
 // Of winograd.cc.
-bool is_winograd_faster(const int64_t* x, const int64_t* w, const int32_t* settings);
+bool should_use_winograd(const int64_t* x, const int64_t* w, const int32_t* settings);
 void convolve_by_winograd(bool is_input_grad, const int64_t* x_shape, const int64_t* w_shape,
                           const float* x, const float* w, float* y);
 void compute_weight_grad_by_winograd(const int64_t* x_shape, const int64_t* w_shape,
@@ -128,9 +128,11 @@ struct Buffer {
   Handle reserve(size_t needed) {
     if (needed > bytes) {
       std::free(data);
-      bytes = (needed + 4095) / 4096 * 4096;
-      data = std::aligned_alloc(4096, bytes);
+      bytes = 0;
+      const size_t rounded = (needed + 4095) / 4096 * 4096;
+      data = std::aligned_alloc(4096, rounded);
       if (!data) throw std::runtime_error("out of memory");
+      bytes = rounded;
     }
     return data;
   }
@@ -319,7 +321,7 @@ int run(Kind kind, int x, int w, int y, int settings, const std::vector<int>& da
     const std::vector<Handle> arrays{p[data[0]], p[data[1]], p[data[2]]};
     if (n[x] == 4 && s[w][2] * s[w][3] == 1 && numbers[2] + numbers[3] == 0 && numbers[4] == 1)
       return run_strided_pointwise(kind, s[x], s[y], numbers, arrays);
-    if (n[x] == 4 && is_winograd_faster(s[x], s[w], numbers))
+    if (n[x] == 4 && should_use_winograd(s[x], s[w], numbers))
       return run_winograd(kind, s[x], s[w], arrays);
     Dims key{kind}, shapes[3];
     for (int i = 0; i < 3; ++i) {
