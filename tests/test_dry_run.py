@@ -396,6 +396,31 @@ def test_a_process_that_hangs_is_killed(printed, reason, monkeypatch, tmp_path):
     assert json.loads(stdout) == result
 
 
+def test_a_process_has_time_to_save_its_execution_order(monkeypatch, tmp_path):
+    """A busy machine needs more than GRACE for it."""
+    monkeypatch.setattr(simulator, "GRACE", 1)
+    script = """if True:
+        import time
+        print('{"finished": true}', flush=True)
+        time.sleep(2)
+        open("execute_order.csv", "w").close()
+    """
+    stdout, status = simulator.run_worker(["-c", script], dict(os.environ), tmp_path)
+    assert (json.loads(stdout), status) == ({"finished": True}, 0)
+    assert (tmp_path / "execute_order.csv").is_file()
+
+
+def test_a_step_without_an_execution_order_is_an_error(monkeypatch, tmp_path):
+    kernel = "kernel opname:MatMul, kernel type:acl_kernel"
+    (tmp_path / "log.txt").write_text(f"{STEP_BEGINS}\n{kernel}")
+    result = read_run("gpu", folder=tmp_path, stdout='{"finished": true}', status=0, seconds=1.0)
+    monkeypatch.setattr(simulator, "simulate", lambda *arguments: result)
+    cfg = load_config(find_network_of_yaml(find_yaml("tsm")).config, find_yaml("tsm"))
+    result = dry_run("tsm", cfg=cfg, machine=Machine("gpu"))
+    assert not result.finished
+    assert result.reason.startswith("MindSpore did not save the order of its kernels within 300 s")
+
+
 def test_a_graph_that_cannot_be_compiled_is_one_line_and_status_1(compiler):
     options = ["--chip=ascend910b", "--model.depthwise_impl=grouped"]
     completed = run_script(COMMAND, build_config_option("x3d"), *options)

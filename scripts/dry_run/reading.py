@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from utils.processes import describe_exit
 
+EXECUTION_ORDER = "execute_order.csv"
 NO_LAUNCH = "rt_kernel"  # reshapes and the like: views, which launch nothing
 VIEWS = {"Reshape", "ExpandDims", "Squeeze", "Flatten"}  # the same on a GPU
 PYTHON = "PyExecute"  # a call of the Python interpreter
@@ -203,7 +204,7 @@ def read_result(stdout: str) -> dict[str, Any]:
 
 def read_order(folder: Path) -> Iterator[ScheduledKernel]:
     """The rows of MindSpore's execution order; with several ranks it is saved twice."""
-    files = sorted(folder.rglob("execute_order.csv"), key=lambda file: "graphs" not in file.parts)
+    files = sorted(folder.rglob(EXECUTION_ORDER), key=lambda file: "graphs" not in file.parts)
     csv.field_size_limit(1 << 30)  # a row names all inputs of its kernel
     for file in files[:1]:
         with open(file, newline="", errors="replace") as rows:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
 
-from scripts.dry_run.reading import DryRun, read_run
+from scripts.dry_run.reading import EXECUTION_ORDER, DryRun, read_run
 from scripts.dry_run.stub_libraries import SOURCES, build_stubs
 from utils.config import Device, NetworkConfig, get_cache_folder, to_yaml
 from utils.files import report_write_errors
@@ -37,7 +37,8 @@ SOC_NAMES = {"ascend910b": "Ascend910B1", "ascend910": "Ascend910A", "ascend910_
 MODES = ("train", "eval")
 CORES = 24  # of the simulated host: what a rank has on a host of 192 cores with 8 devices
 TIMEOUT = 3600  # seconds for one dry run
-GRACE = 30  # seconds for its end, which takes 2 on a quiet machine
+SAVING = 300  # seconds for its execution order after the step; a busy machine needs many
+GRACE = 30  # seconds for its end after that, which takes 2 on a quiet machine
 HCCL_MODULE = 'class sys_version:\n    __sys_version__ = "9.1"\n'
 # Variables that would change the simulation; all that it needs are set here.
 DROPPED = ("MS_", "GLOG_", "RANK_", "DEVICE_ID", "OMPI_", "ASCEND_RT_", "CUDA_VISIBLE")
@@ -107,7 +108,11 @@ def dry_run(
         "ranks": machine.ranks,
         "separate_gradients": separate_gradients,
     }
-    return simulate([str(SOURCES / "worker.py"), json.dumps(request)], machine, keep)
+    result = simulate([str(SOURCES / "worker.py"), json.dumps(request)], machine, keep)
+    if result.finished and not result.order:
+        reason = f"MindSpore did not save the order of its kernels within {SAVING} s after the step"
+        return replace(result, finished=False, reason=reason)
+    return result
 
 
 def simulate(script: Sequence[str], machine: Machine, keep: Optional[Path] = None) -> DryRun:
@@ -146,7 +151,8 @@ def simulate(script: Sequence[str], machine: Machine, keep: Optional[Path] = Non
 def run_worker(script: Sequence[str], environment: dict[str, str], folder: Path) -> tuple[str, int]:
     """Runs a Python script in `folder`, with its stderr in log.txt; (stdout, exit status).
 
-    A script has GRACE seconds to end after it has printed its JSON object: MindSpore's destructors
+    A script is killed if it has not ended GRACE seconds after it has printed its JSON object and
+    saved an execution order, or SAVING seconds after its JSON object: MindSpore's destructors
     sometimes hang on stub libraries, after they have written their files.
     """
     (folder / "hccl").mkdir()
@@ -165,7 +171,8 @@ def run_worker(script: Sequence[str], environment: dict[str, str], folder: Path)
     deadline = time.monotonic() + TIMEOUT
     while process.poll() is None and time.monotonic() < deadline:
         if output.read_text().endswith("}\n"):
-            deadline = min(deadline, time.monotonic() + GRACE)
+            is_saved = any(folder.rglob(EXECUTION_ORDER))
+            deadline = min(deadline, time.monotonic() + (GRACE if is_saved else SAVING))
         time.sleep(0.1)
     process.kill()  # no effect if it has ended
     process.wait()
