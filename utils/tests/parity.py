@@ -164,11 +164,12 @@ def assert_updates(step: TrainStep, inputs: tuple, recorded: dict, lengths: str)
     """Losses, and lengths of the updates of parameters, of five updates against float64.
 
     Losses may differ by three times the error of the original's float32, plus 1e-3; lengths by
-    three times it, plus 3 %. Parameters whose float32 error in the original is above 2 % are left
-    out of that: the rounding of the weights hides small updates, and a ReLU is at its kink. Over
-    all parameters the root mean square of the errors, and the number of errors above 2 %, may
-    hardly be larger than in the original's float32. `lengths` is the key of the lengths in
-    `recorded`. Returns the number of parameters that were compared one by one.
+    three times it, plus 2 %, or 3 % for one parameter in a hundred. Parameters whose float32 error
+    in the original is above 2 % are left out of that: the rounding of the weights hides small
+    updates, and a ReLU is at its kink. Over all parameters the root mean square of the errors, and
+    the number of errors above 2 %, may hardly be larger than in the original's float32. `lengths`
+    is the key of the lengths in `recorded`. Returns the number of parameters that were compared one
+    by one.
     """
     before = {p.name: p.asnumpy().copy() for p in step.net.trainable_params()}
     losses = [float(step(*inputs)[0].asnumpy()) for _ in recorded["losses"]]
@@ -177,6 +178,7 @@ def assert_updates(step: TrainStep, inputs: tuple, recorded: dict, lengths: str)
     names = map_torch_names(step.net)
     errors = []
     original_errors = []
+    exceptions = []
     for parameter in step.net.trainable_params():
         name = names[parameter.name]
         expected = recorded[f"{lengths}64"].get(name)
@@ -186,6 +188,9 @@ def assert_updates(step: TrainStep, inputs: tuple, recorded: dict, lengths: str)
             original_errors.append(relative_error(recorded[lengths][name], expected))
             if original_errors[-1] < 0.02:
                 assert errors[-1] < 0.03 + 3 * original_errors[-1], name
+                if errors[-1] >= 0.02 + 3 * original_errors[-1]:
+                    exceptions.append(name)
+    assert len(exceptions) <= 0.01 * len(errors), exceptions
     mean_square = np.mean(np.square(errors))
     assert mean_square < 1.2 * np.mean(np.square(original_errors)) + 1e-6
     large = np.greater(errors, 0.02).sum()
