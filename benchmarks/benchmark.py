@@ -9,18 +9,18 @@
         [--checkpoint_path C] [--repeats 7] [--seconds 20] [--network tsm] [--out FILE]
         [--against FILE]
 
-`step`: clips/s of training and evaluation, compile seconds, peak memory, GFLOP/s, and their ratio
-to those of a matrix product on this machine, timed in the same run. `amp` is the amp level of the
-training: O0 is float32, on a CPU unless --run.amp is given. With --torch the same network in
-PyTorch alternates with MindSpore: eager in PyTorch's default memory layout and with the channels
-last, and compiled by `torch.compile` (for minutes at first; evaluation with frozen weights).
-`_over_torch` is the ratio of clips/s, MindSpore over the fastest of the three. `kernels`: the
-operators that cost most in a training step on a CPU, and their rates compared with the machine's;
-`benchmarks/kernel_profile.py` explains the table. `compile`: seconds to compile the training and
-the evaluation graph. `memory`: the peak memory of compiling, training and evaluation, GB; of the
-host (framework and compiler included), and of a device that has its own; `train_estimate_gb` is the
-peak that train.py expects on a CPU. For both, each graph has a new process; --part NAME measures
-only one.
+`step`: clips/s of training and evaluation, compile seconds, peak memory (of an NPU or a GPU: its
+own), GFLOP/s, and their ratio to those of a matrix product on this machine, timed in the same run.
+`amp` is the amp level of the training: O0 is float32, on a CPU unless --run.amp is given. With
+--torch the same network in PyTorch alternates with MindSpore: eager in PyTorch's default memory
+layout and with the channels last, and compiled by `torch.compile` (for minutes at first; evaluation
+with frozen weights). `_over_torch` is the ratio of clips/s, MindSpore over the fastest of the
+three. `kernels`: the operators that cost most in a training step on a CPU, and their rates compared
+with the machine's; `benchmarks/kernel_profile.py` explains the table. `compile`: seconds to compile
+the training and the evaluation graph. `memory`: the peak memory of compiling, training and
+evaluation, GB; of the host (framework and compiler included), and of a device that has its own;
+`train_estimate_gb` is the peak that train.py expects on a CPU. For both, each graph has a new
+process; --part NAME measures only one.
 `data`: clips/s and clips per CPU-second of the pipeline alone, compared with only decoding the same
 frames; it takes up to two times --seconds. `eval`: videos/s of an evaluation, data and network; of
 several data sets, the first one of eval.sets. With another `run.engine_precision` than f32,
@@ -50,6 +50,7 @@ from utils.runtime import prepare_process
 ENVIRONMENT = dict(os.environ)  # PyTorch gets the user's variables only
 prepare_process()
 
+import mindspore as ms
 import numpy as np
 from mindspore import Tensor, ops
 
@@ -164,13 +165,15 @@ def measure_step(
                 environment=ENVIRONMENT,
             )
         )
-    macs = count_multiply_adds(step.net, shape)
+    # In float32: a GPU's batch norm, operator by operator, has no float16 weights.
+    macs = count_multiply_adds(network.build_model(**cfg.model_arguments()), shape)
     log.log.info("compiling the training graph ...")
     compiled = measure_compile_seconds(step, *inputs)
     train = baseline.measure_medians(
         lambda: step(*inputs).asnumpy(), repeats=repeats, twins=twins, work="train"
     )
-    peak_gb = read_peak_memory()
+    on_device = rt.device != "CPU"
+    peak_gb = ms.runtime.max_memory_allocated() / 1e9 if on_device else read_peak_memory()
     scorer = open_scorer(network, cfg, checkpoint_path)
     evaluate = partial(scorer, clip.asnumpy().reshape(batch, *shape))
     log.log.info("compiling the evaluation graph ...")

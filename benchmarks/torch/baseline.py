@@ -1,5 +1,8 @@
 """Times the PyTorch twin of a network, in other processes that alternate with this one.
 
+On a GPU the twin has the precision of the run: float32 with or without TF32, or float16 autocast
+with a gradient scaler for every amp level above O0.
+
 Each of VARIANTS has a process, because any of them can be the fastest one. All have what a careful
 user sets: an allocator that keeps freed memory, a fused optimizer.
 """
@@ -52,6 +55,9 @@ class TorchTwin:
             "shape": shape,
             "fraction": 0.7 if cfg.data.mixes else 1.0,
             "threads": count_usable_cores(),
+            "device": {"GPU": "cuda"}.get(cfg.run.device, "cpu"),
+            "half": cfg.run.amp_level != "O0",
+            "tf32": cfg.run.tf32,
             **variant,
         }
         self.process = subprocess.Popen(
@@ -93,8 +99,10 @@ def check_torch(kind: str, run: Run) -> None:
         raise ValueError(f"--torch goes with step, not with {kind}")
     if importlib.util.find_spec("torch") is None:
         raise ValueError("--torch: PyTorch is not installed here (pip install torch)")
-    if run.device != "CPU" or run.amp_level != "O0":
-        raise ValueError("--torch compares float32 on the CPU: --run.device=CPU, without --run.amp")
+    if run.device == "Ascend":
+        raise ValueError("--torch: PyTorch's twins run on a CPU or a GPU; set --run.device")
+    if run.device == "CPU" and run.amp_level != "O0":
+        raise ValueError("--torch compares float32 on a CPU: without --run.amp")
 
 
 def measure_medians(

@@ -102,8 +102,9 @@ def lookup_positions(table: Tensor, queries: int, keys: int) -> Tensor:
         table = F.interpolate(table.T[None], size=length, mode="linear")[0].T
     wide = max(keys / queries, 1.0)
     tall = max(queries / keys, 1.0)
-    position = torch.arange(queries)[:, None] * wide - torch.arange(keys)[None] * tall
-    return table[(position + (keys - 1) * tall).long()]
+    rows = torch.arange(queries, device=table.device)[:, None]
+    columns = torch.arange(keys, device=table.device)[None]
+    return table[(rows * wide - columns * tall + (keys - 1) * tall).long()]
 
 
 class Mlp(nn.Module):
@@ -155,7 +156,7 @@ class Block(nn.Module):
         """Drops the branches of some samples."""
         if not self.training or not self.drop_path:
             return x
-        keep = torch.rand(len(x), 1, 1) >= self.drop_path
+        keep = torch.rand(len(x), 1, 1, device=x.device) >= self.drop_path
         return x * (keep / (1 - self.drop_path))
 
 
@@ -300,7 +301,7 @@ def loss_of(
     names = [key for key in outputs if isinstance(key, str) and key != "embedding"]
     total = 0.0
     if datasets is None:
-        datasets = torch.arange(len(labels)) % len(names)
+        datasets = torch.arange(len(labels), device=labels.device) % len(names)
     smoothing = train["smoothing"]
     weight = train["projection_weight"]
     for k, name in enumerate(names):

@@ -3,7 +3,8 @@
 It reads lines of JSON and answers each with a line. The first line is the job: network_name,
 network (settings of the model), train (settings of the training), shape of a batch, fraction (of
 mixup, 1 for none), layout (default or channels_last), compiled (by `torch.compile`; evaluation with
-weights that are frozen), threads; the answer is {"torch": version}.
+weights that are frozen), threads, device (cpu or cuda), half (float16 autocast), tf32; the answer
+is {"torch": version}.
 Each further line, {"work": "train" or "evaluate", "seconds": s}, runs steps, at least one, until s
 seconds have passed; the answer is {"seconds": [of each step], "peak_gb": of this process so far}.
 An error is {"error": text}.
@@ -32,37 +33,54 @@ class Trial:
         self.train = job["train"]
         self.fraction = job["fraction"]
         self.count = 0
-        self.net = self.twin.build_network(**job["network"])
+        self.device = torch.device(job["device"])
+        self.half = job["half"]
+        self.net = self.twin.build_network(**job["network"]).to(self.device)
         self.clips = torch.randint(0, 255, job["shape"], dtype=torch.uint8)
         self.labels = torch.arange(job["shape"][0]) % 2
         if job["layout"] == "channels_last":
             self.clips = put_channels_last(self.net, self.clips)
+        self.inputs = self.clips.to(self.device)
+        self.labels = self.labels.to(self.device)
         freeze_norms(self.net, self.train.get("batch_norm", "trained"))
         weights = [weight for weight in self.net.parameters() if weight.requires_grad]
         self.weights = weights
         self.optimizer = build_optimizer(weights, self.train)
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.half)
         self.scores = self.net
         if job["compiled"]:
             self.compute_loss = torch.compile(self.compute_loss, dynamic=False)
             self.scores = torch.compile(self.net, dynamic=False, options={"freezing": True})
 
     def compute_loss(self) -> torch.Tensor:
-        x = mix_batch(self.net.normalize(self.clips), self.fraction)
-        return self.twin.loss_of(self.net(x), self.labels, self.fraction, self.train)
+        x = mix_batch(self.net.normalize(self.inputs), self.fraction)
+        with torch.autocast(self.device.type, torch.float16, enabled=self.half):
+            scores = self.net(x)
+        return self.twin.loss_of(scores, self.labels, self.fraction, self.train)
 
     def train_step(self) -> None:
         accumulation_steps = self.train["accumulation_steps"]
-        (self.compute_loss() / accumulation_steps).backward()
+        self.scaler.scale(self.compute_loss() / accumulation_steps).backward()
         self.count += 1
         if self.count % accumulation_steps == 0:
             if self.train["clip_norm"]:
+                self.scaler.unscale_(self.optimizer)
                 nn.utils.clip_grad_norm_(self.weights, self.train["clip_norm"])
-            self.optimizer.step()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
             self.optimizer.zero_grad()
+        self.wait()
 
     def evaluate(self) -> None:
-        with torch.no_grad():
-            self.scores(self.clips)
+        with torch.no_grad(), torch.autocast(self.device.type, torch.float16, enabled=self.half):
+            scores = self.scores(self.clips.to(self.device))
+        for output in scores if isinstance(scores, (list, tuple)) else [scores]:
+            output.cpu()
+
+    def wait(self) -> None:
+        """A GPU computes while Python goes on."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
 
     def run(self, work: str, seconds: float) -> dict:
         training = work == "train"
@@ -74,11 +92,15 @@ class Trial:
             began = time.monotonic()
             step()
             times.append(time.monotonic() - began)
-        return {"seconds": times, "peak_gb": read_peak_memory()}
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()  # for the others that take turns
+        return {"seconds": times, "peak_gb": read_peak_memory(self.device)}
 
 
-def read_peak_memory() -> float:
-    """The largest memory that this process has held so far, in GB."""
+def read_peak_memory(device: torch.device) -> float:
+    """The largest memory that this process has held so far, in GB; on a GPU, of its memory."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 1e9
     status = Path("/proc/self/status").read_text()
     return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024 / 1e9
 
@@ -102,6 +124,9 @@ def build_optimizer(weights: list, train: dict) -> torch.optim.Optimizer:
 def main() -> None:
     job = json.loads(sys.stdin.readline())
     torch.set_num_threads(job["threads"])
+    torch.backends.cudnn.benchmark = True  # shapes are fixed
+    torch.backends.cudnn.allow_tf32 = job["tf32"]
+    torch.backends.cuda.matmul.allow_tf32 = job["tf32"]
     try:
         trial = Trial(job)
     except ValueError as error:

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 
 import mindspore as ms
 import pytest
@@ -60,6 +61,32 @@ def device(monkeypatch):
     for name in ("DEVICE_ID", "MS_WORKER_NUM", "MS_ROLE"):
         monkeypatch.delenv(name, raising=False)
     return calls
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_a_gpu_tries_all_algorithms_and_its_libraries_know_whether_tf32_is_allowed(
+    tf32, environment
+):
+    """The variable is set before the device is opened, because NVIDIA's libraries read it then."""
+    environment.setenv("NVIDIA_TF32_OVERRIDE", "")  # restored after the test
+    environment.delenv("NVIDIA_TF32_OVERRIDE")
+    calls = {}
+    modules = {"precision": ("conv", "matmul"), "tuning": ("fprop", "dgrad", "wgrad")}
+    for name in modules["precision"]:
+        call = partial(calls.__setitem__, name)
+        environment.setattr(device_context.gpu.op_precision, f"{name}_allow_tf32", call)
+    for name in modules["tuning"]:
+        call = partial(calls.__setitem__, name)
+        environment.setattr(device_context.gpu.op_tuning, f"conv_{name}_algo", call)
+    variable = partial(os.environ.get, "NVIDIA_TF32_OVERRIDE", "unset")
+    environment.setattr(ms, "set_device", lambda *_: calls.update(override=variable()))
+    runtime.start_device(Run(device="GPU", tf32=tf32, jit_level="auto"))
+    assert calls == {
+        "conv": tf32,
+        "matmul": tf32,
+        **dict.fromkeys(modules["tuning"], "performance"),
+        "override": "unset" if tf32 else "0",
+    }
 
 
 @pytest.mark.parametrize("name", ["CPU", "GPU", "Ascend"])
