@@ -23,10 +23,10 @@ prepare_process()
 import numpy as np
 
 from benchmarks.results import format_table, run_script
-from scripts.data.integrity import SUFFIXES
 from utils import cli
 from utils.config import ROOT
 from utils.files import report_write_errors, write_text
+from utils.video.media_files import VIDEO_SUFFIXES, has_suffix
 
 ROWS_OF_SET = "data.sets=[{name: clips, num_classes: 400}]"
 YAMLS = {
@@ -68,7 +68,7 @@ def main(
 ) -> None:
     if not videos.is_dir():
         raise ValueError(f"--videos: {videos} is not a folder")
-    files = sorted(p for p in videos.resolve().iterdir() if p.suffix.lower() in SUFFIXES)
+    files = sorted(p for p in videos.resolve().iterdir() if has_suffix(p.name, VIDEO_SUFFIXES))
     if not files:
         raise ValueError(f"--videos: {videos} has no video")
     folder = out.resolve()

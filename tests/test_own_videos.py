@@ -160,7 +160,7 @@ def test_images_are_linked_into_a_folder_of_each_list(folder, make_lists, tmp_pa
     assert (result["classes"], result["train"], result["test"]) == (3, 3, 2)
     assert result["lists"] == [f"{out}/train", f"{out}/test"]
     links = [sorted(path.name for path in (out / name).rglob("*.*")) for name in ("train", "test")]
-    assert sorted(sum(links, [])) == ["a.png", "a.png", "c.jpeg", "more_b.jpg", "more_b.jpg"]
+    assert sorted(sum(links, [])) == ["a.PNG", "a.PNG", "c.jpeg", "more_b.jpg", "more_b.jpg"]
     assert all(path.read_text() for path in out.rglob("*.*"))
     assert sorted(path.name for path in (out / "test").iterdir()) == ["alone", "jump", "run far"]
     again = make_lists(folder, out, "--names", "images")
