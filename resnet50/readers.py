@@ -19,7 +19,7 @@ import numpy as np
 from resnet50.config import Data
 from utils.data.annotation_file import AnnotationFile, Label, read_annotations
 from utils.data.packed.reader import open_shard
-from utils.video.jpeg import read_image, read_jpeg
+from utils.video.images import open_image
 from utils.video.reader import read_bytes, reading
 
 SUFFIXES = (b".jpg", b".jpeg", b".png", b".bmp", b".JPG", b".JPEG", b".PNG", b".BMP")
@@ -258,8 +258,7 @@ def decode_image(image: Union[bytes, np.ndarray]) -> np.ndarray:
     if isinstance(image, np.ndarray):
         return image
     try:
-        pixels = read_jpeg(image, "RGB")
-        return read_image(image, "RGB") if pixels is None else pixels
+        return open_image(image)
     except Exception as error:  # PIL raises errors of many classes for damaged files
         raise ValueError(f"not a readable image: {error}") from None
 

@@ -33,7 +33,6 @@ from utils.video.reader import (
     SegmentReader,
     VideoError,
     VideoFile,
-    check_size,
     plain_path,
 )
 
