@@ -47,7 +47,6 @@ NAMES = {
 }
 PATHS = {
     "original, decord": ["data.reader=decord"],
-    "original, OpenCV": ["data.reader=opencv"],
     "original, PyAV": ["data.reader=pyav"],
     "packed": ["data.packed={out}/packed"],
     "folders of JPEG frames": ["data.root={out}/frames", "data.source=frames"],
@@ -173,7 +172,7 @@ def format_needs(rows: list[dict]) -> Iterator[str]:
     header += [f"{count} devices: cores, MB/s" for count in DEVICES]
     cells = []
     for row in rows:
-        if any(word in row["path"] for word in ("without", "decord", "OpenCV")):
+        if any(word in row["path"] for word in ("without", "decord")):
             continue
         demand = DEMAND[row["network"]]
         read = row["bytes_read"]

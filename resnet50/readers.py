@@ -24,8 +24,9 @@ from utils.data.annotation_file import AnnotationFile, Label, read_annotations
 from utils.data.packed.reader import open_shard
 from utils.log import log
 from utils.messages import format_value, join_names
-from utils.video.jpeg import read_image, read_jpeg
+from utils.video.images import open_image
 from utils.video.media_files import MAX_SHOWN
+from utils.video.reader import read_bytes, reading
 from utils.video.reader import read_bytes, reading
 
 # Files of the splits, and bytes before the pixels of an image; the last one is the label.
@@ -285,11 +286,13 @@ def open_images(data: Data, split: str, num_classes: int, run: Optional[Path]) -
         if not path.is_file():
             raise ValueError(f"{setting} does not exist")
         packed = MindRecord(path)
-        check_labels(packed, setting, find_classes(data, num_classes, split=split, run=run))
+        check_labels(
+            packed, setting, find_classes(data, num_classes=num_classes, split=split, run=run)
+        )
         return packed
     if not path.is_dir():
         raise ValueError(f"{setting} is not a folder")
-    classes = find_classes(data, num_classes, split=split, run=run)
+    classes = find_classes(data, num_classes=num_classes, split=split, run=run)
     if not classes:
         train = get_split_path(data, "train")
         raise ValueError(
@@ -344,8 +347,7 @@ def decode_image(image: Union[bytes, np.ndarray]) -> np.ndarray:
     if isinstance(image, np.ndarray):
         return image
     try:
-        pixels = read_jpeg(image, "RGB")
-        return read_image(image, "RGB") if pixels is None else pixels
+        return open_image(image)
     except Exception as error:  # PIL raises errors of many classes for damaged files
         raise ValueError(f"not a readable image: {error}") from None
 

@@ -270,7 +270,7 @@ class NumberReader(Head):
 
 
 @pytest.mark.parametrize("step", [0, 1, 3])
-@pytest.mark.parametrize("reader", ["pyav", "opencv"])
+@pytest.mark.parametrize("reader", ["pyav", "decord"])
 def test_a_window_gets_its_frames_and_holds_no_others(tmp_path, reader, step):
     """Each frame is decoded once and in order, also if windows or heads overlap."""
     path = tmp_path / "numbered.mp4"
