@@ -27,7 +27,6 @@ from utils.messages import format_value, join_names
 from utils.video.images import open_image
 from utils.video.media_files import MAX_SHOWN
 from utils.video.reader import read_bytes, reading
-from utils.video.reader import read_bytes, reading
 
 # Files of the splits, and bytes before the pixels of an image; the last one is the label.
 CIFAR = {
