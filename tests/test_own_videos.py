@@ -97,7 +97,16 @@ def test_a_class_of_copies_is_refused(folder, make_lists, tmp_path):
     assert_one_line_error(done, "all videos of class jump copy are also in other classes; move it")
 
 
-@pytest.mark.parametrize("name", [" lead", "\u2028line", "a\rb", "caf\udce9", "trail "])
+def test_a_class_whose_name_is_not_utf8_is_refused(folder):
+    """labels.txt is UTF-8. A video may have such a name."""
+    (folder / "jump" / os.fsdecode(b"caf\xe9.mp4")).write_text("new")
+    assert len(scan_class_folders(folder).classes["jump"]) == 6
+    (folder / "jump").rename(folder / os.fsdecode(b"caf\xe9"))
+    with pytest.raises(ValueError, match="name of the class folder 'caf.udce9' is not UTF-8; ren"):
+        scan_class_folders(folder)
+
+
+@pytest.mark.parametrize("name", [" lead", "\u2028line", "a\rb", "\x85", "trail "])
 def test_lists_read_class_names_as_they_are(name, folder, tmp_path):
     """Lines are those of a line feed; a space at the start is part of a name."""
     (folder / "jump").rename(folder / name)

@@ -39,9 +39,12 @@ def scan_class_folders(
     a class are also in other classes.
     """
     scan = find_files(folder, suffixes)
-    odd = next((video for video in scan.files if "\n" in video), None)
-    if odd:
-        raise ValueError(f"{odd!r} has a line break in its name; rename it")
+    for video in scan.files:
+        name = get_class(video)
+        if "\n" in video:
+            raise ValueError(f"{video!r} has a line break in its name; rename it")
+        if name.encode("utf-8", "replace") != os.fsencode(name):
+            raise ValueError(f"the name of the class folder {name!a} is not UTF-8; rename it")
     twins = []
     if with_twins:
         paths = {str(folder / video): video for video in scan.files if "/" in video}
