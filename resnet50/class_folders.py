@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Optional
 
 from utils.files import read_text, report_write_errors, write_text
+from utils.log import log
 from utils.runtime import Runtime
 from utils.video.media_files import IMAGE_SUFFIXES, has_suffix, is_system_name
 
@@ -60,8 +61,23 @@ def write_run_classes(run: Path, classes: list[str], rt: Runtime) -> None:
             "has others now; choose another --run.out"
         )
     if rt.is_main_process:
-        with report_write_errors(run / FILE):
-            write_text(run / FILE, "".join(f"{name}\n" for name in classes))
+        write_list(run / FILE, classes)
+
+
+def copy_run_classes(run: Path, folder: Path) -> None:
+    """Copies the class folders of a training to a file of its network, which is in `folder`."""
+    classes = read_run_classes(run)
+    if not classes or read_run_classes(folder) == classes:
+        return
+    if (folder / FILE).exists():
+        log.warning("%s is of another network; it is left as it is", folder / FILE)
+        return
+    write_list(folder / FILE, classes)
+
+
+def write_list(path: Path, classes: list[str]) -> None:
+    with report_write_errors(path):
+        write_text(path, "".join(f"{name}\n" for name in classes))
 
 
 def list_class_folders(path: Path) -> list[str]:

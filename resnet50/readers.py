@@ -117,6 +117,7 @@ class ImageFolder(Images):
             for what, names in (
                 ("left out, no images in class folders", self.left_out),
                 ("classes without images", empty),
+                ("one class only", list(self.classes) if len(self.classes) == 1 else []),
             )
             if names
         ]
@@ -296,8 +297,8 @@ def open_images(data: Data, split: str, num_classes: int, run: Optional[Path]) -
         train = get_split_path(data, "train")
         raise ValueError(
             f"{setting} has not {num_classes} class folders (model.num_classes), and nothing says "
-            f"which of the network's classes they are: data.train {train} does not exist, nor does "
-            f"{class_folders.FILE}, which a training writes, beside the checkpoint"
+            f"which of the network's classes they are: data.train {train} has no class folders, and "
+            f"the checkpoint's folder has no {class_folders.FILE}, which a training writes there"
         )
     if len(classes) > num_classes:
         number = len(classes)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from resnet50.class_folders import FILE, read_run_classes, write_run_classes
+from resnet50.class_folders import FILE, copy_run_classes, read_run_classes, write_run_classes
 from resnet50.config import Config
 from resnet50.dataset import read_records
 from resnet50.network import NETWORK
@@ -109,6 +109,22 @@ def test_names_in_another_order_are_not_those_of_the_labels(root):
         (root / "labels.txt").write_text(text)
         (head,) = NETWORK.build_heads(make_config(root))
         assert head.list_names() == names
+
+
+def test_an_exported_file_has_the_classes_beside_it(tmp_path, log_messages):
+    run = tmp_path / "run"
+    for folder in (run, tmp_path / "a", tmp_path / "b"):
+        folder.mkdir()
+    copy_run_classes(run, tmp_path / "a")
+    assert read_run_classes(tmp_path / "a") == []
+    write_run_classes(run, CLASSES, Runtime())
+    write_run_classes(tmp_path / "b", ["a", "b"], Runtime())
+    for folder in (run, tmp_path / "a", tmp_path / "b"):
+        copy_run_classes(run, folder)
+    assert read_run_classes(tmp_path / "a") == CLASSES
+    assert read_run_classes(tmp_path / "b") == ["a", "b"]
+    (line,) = log_messages
+    assert f"b/{FILE} is of another network" in line
 
 
 def test_a_run_of_other_classes_is_not_resumed(tmp_path):
