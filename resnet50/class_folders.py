@@ -23,6 +23,7 @@ def find_classes(
 
     They are those that a training wrote into its folder `run`; without it, the folders of `train`;
     without these, the `num_classes` names in labels.txt beside it, or as many folders of `split`.
+    Networks of mindspore-ai/models have 1001 classes for the 1000 of ImageNet.
     """
     written = read_run_classes(run)
     if written or train.is_dir():
@@ -30,9 +31,10 @@ def find_classes(
     own = list_class_folders(split) if split.is_dir() else []
     labels = train.with_name("labels.txt")
     listed = sorted(read_names(labels)) if labels.is_file() else []
-    if len(listed) == num_classes and set(own) <= set(listed):
+    numbers = (num_classes, 1000 if num_classes == 1001 else num_classes)
+    if len(listed) in numbers and set(own) <= set(listed):
         return listed
-    return own if len(own) == num_classes else []
+    return own if len(own) in numbers else []
 
 
 def read_run_classes(run: Optional[Path]) -> list[str]:

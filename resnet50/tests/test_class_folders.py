@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from resnet50.class_folders import FILE, copy_run_classes, read_run_classes, write_run_classes
+from resnet50.class_folders import (
+    FILE,
+    copy_run_classes,
+    find_classes,
+    read_run_classes,
+    write_run_classes,
+)
 from resnet50.config import Config
 from resnet50.dataset import read_records
 from resnet50.network import NETWORK
@@ -79,6 +85,15 @@ def test_two_folders_do_not_say_which_of_three_classes_they_are(root):
     assign_class_names([head], "", "x.ckpt")
     assert list(head.names) == []
     assert list_samples(root, "model.num_classes=2")[2] == "cat/B.WEBP 1"
+
+
+def test_imagenet_has_a_class_less_than_some_networks(tmp_path):
+    folders = [f"n{k:08d}" for k in range(1000)]
+    for name in folders:
+        (tmp_path / "val" / name).mkdir(parents=True)
+    paths = {"train": tmp_path / "train", "split": tmp_path / "val"}
+    assert find_classes(**paths, num_classes=1001) == folders
+    assert find_classes(**paths, num_classes=1002) == []
 
 
 def test_a_folder_that_the_training_lacks_is_an_error(root):
