@@ -297,7 +297,7 @@ def open_images(data: Data, split: str, num_classes: int, run: Optional[Path]) -
         train = get_split_path(data, "train")
         raise ValueError(
             f"{setting} has not {num_classes} class folders (model.num_classes), and nothing says "
-            f"which of the network's classes they are: data.train {train} has no class folders, and "
+            f"which of the classes they are: data.train {train} has no class folders, and "
             f"the checkpoint's folder has no {class_folders.FILE}, which a training writes there"
         )
     if len(classes) > num_classes:
