@@ -23,10 +23,10 @@ prepare_process()
 import numpy as np
 
 from benchmarks.results import format_table, run_script
-from scripts.data.integrity import SUFFIXES
 from utils import cli
 from utils.config import ROOT
 from utils.files import report_write_errors, write_text
+from utils.video.media_files import VIDEO_SUFFIXES, has_suffix
 
 ROWS_OF_SET = "data.sets=[{name: clips, num_classes: 400}]"
 YAMLS = {
@@ -47,7 +47,6 @@ NAMES = {
 }
 PATHS = {
     "original, decord": ["data.reader=decord"],
-    "original, OpenCV": ["data.reader=opencv"],
     "original, PyAV": ["data.reader=pyav"],
     "packed": ["data.packed={out}/packed"],
     "folders of JPEG frames": ["data.root={out}/frames", "data.source=frames"],
@@ -68,7 +67,7 @@ def main(
 ) -> None:
     if not videos.is_dir():
         raise ValueError(f"--videos: {videos} is not a folder")
-    files = sorted(p for p in videos.resolve().iterdir() if p.suffix.lower() in SUFFIXES)
+    files = sorted(p for p in videos.resolve().iterdir() if has_suffix(p.name, VIDEO_SUFFIXES))
     if not files:
         raise ValueError(f"--videos: {videos} has no video")
     folder = out.resolve()
@@ -173,7 +172,7 @@ def format_needs(rows: list[dict]) -> Iterator[str]:
     header += [f"{count} devices: cores, MB/s" for count in DEVICES]
     cells = []
     for row in rows:
-        if any(word in row["path"] for word in ("without", "decord", "OpenCV")):
+        if any(word in row["path"] for word in ("without", "decord")):
             continue
         demand = DEMAND[row["network"]]
         read = row["bytes_read"]

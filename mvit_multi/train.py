@@ -17,7 +17,7 @@ from utils.runtime import prepare_process
 prepare_process()
 
 from mvit_multi.config import Config
-from mvit_multi.dataset import TrainSource, get_input_shape, read_records
+from mvit_multi.dataset import Sample, TrainSource, get_input_shape, read_records
 from mvit_multi.evaluation import build_eval_videos, evaluate_datasets
 from mvit_multi.loss import GatherEmbeddings, MultiLoss, VarianceCovarianceLoss
 from mvit_multi.lr_generator import build_parameter_groups, get_lr
@@ -25,6 +25,7 @@ from mvit_multi.mixup import MixClips
 from mvit_multi.model import MViT
 from mvit_multi.network import NETWORK
 from utils import cli, runtime
+from utils.data.equal_files import log_repeats
 from utils.data.sampler import TrainSampler
 from utils.data.videos import build_train_sampler
 from utils.inference.scorer import CellScorer
@@ -45,7 +46,9 @@ def main(cfg: Config) -> None:
     train_set = TrainSource(
         samples, cfg=cfg, sampler=sampler, epochs=cfg.train.epochs, skip=trainer.start_step
     )
-    trainer.fit(setup, train_set, evaluate=build_validation(cfg, setup.step.net, rt))
+    distinct = samples[: len(samples) // cfg.data.dataset_repeats]
+    validation = build_validation(cfg, net=setup.step.net, rt=rt, trained=distinct)
+    trainer.fit(setup, train_set, evaluate=validation)
 
 
 @with_training_kernels
@@ -104,11 +107,17 @@ def build_training_loss(cfg: Config, rt: runtime.Runtime, class_weights: tuple[C
     )
 
 
-def build_validation(cfg: Config, net, rt: runtime.Runtime):
-    """A function that evaluates `net` during training; None if `run.eval_every` is 0."""
+def build_validation(cfg: Config, net, rt: runtime.Runtime, trained: list[Sample]):
+    """A function that evaluates `net` during training; None if `run.eval_every` is 0.
+
+    Logs repeated videos, also those that are among `trained`.
+    """
     if not cfg.run.eval_every:
+        log_repeats(rt, train=trained)
         return None
     videos = build_eval_videos(cfg, rt, "val")  # a bad line stops the run before training starts
+    validated = [sample for rows in videos.values() for sample in rows.records]
+    log_repeats(rt, train=trained, validation=validated)
     scorer = CellScorer(net)
     return lambda: evaluate_datasets(scorer, videos, rt)
 

@@ -8,7 +8,8 @@ images and for the padding of the last batch.
 
 import functools
 from dataclasses import dataclass
-from typing import Union
+from pathlib import Path
+from typing import Optional, Union
 
 import numpy as np
 
@@ -23,13 +24,18 @@ from utils.data.sampler import TrainSampler
 from utils.runtime import Runtime
 
 
-def read_records(cfg: Config, split: str) -> Images:
+def read_records(cfg: Config, split: str, run: Optional[Path] = None) -> Images:
     """The images of a split, in training `data.fraction` of them.
 
-    Raises ValueError if there are none, or labels out of range.
+    `run` is the folder of the checkpoint, for its class list. Raises ValueError if there are none,
+    or labels out of range.
     """
     images = read_images(
-        cfg.data, split=split, num_classes=cfg.model.num_classes, multi_label=cfg.has_several_labels
+        cfg.data,
+        split=split,
+        num_classes=cfg.model.num_classes,
+        multi_label=cfg.has_several_labels,
+        run=run,
     )
     if split != "train" or cfg.data.fraction == 1:
         return images

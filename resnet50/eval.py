@@ -29,9 +29,11 @@ from utils.inference import evaluation
 
 def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
     rt = evaluation.start(cfg)
-    images = read_records(cfg, "test")
+    run = Path(checkpoint_path).parent
+    images = read_records(cfg, "test", run)
     rows = EvalImages(images, cfg, rt)
     (head,) = NETWORK.build_heads(cfg)
+    head.run_folder = run
     samples = Samples()
     if report:
         samples = Samples(

@@ -19,6 +19,7 @@ from utils.runtime import prepare_process
 
 prepare_process()
 
+from resnet50.class_folders import copy_run_classes
 from resnet50.config import Config
 from resnet50.network import NETWORK
 from utils import cli
@@ -27,6 +28,7 @@ from utils.export.export import check_options, export_network
 
 def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
     export_network(NETWORK, cfg=cfg, checkpoint_path=checkpoint_path, options=options)
+    copy_run_classes(Path(checkpoint_path).parent, Path(options["target"]).parent)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from resnet50 import readers, transforms
-from resnet50.config import Config, Data
+from resnet50.config import Config
 from utils.evaluate.predict import Head, Window
 from utils.video.reader import FrameReader, read_bytes, reading
 
@@ -39,7 +39,12 @@ class ImageHead(Head):
         self.names_file = cfg.data.root / CIFAR_NAMES.get(cfg.data.source, "labels.txt")
 
     def find_names(self) -> Sequence[str]:
-        return super().find_names() or list_folder_names(self.data, self.classes)
+        """Without names of their own, or if these are the folders', those of the class folders."""
+        names = super().find_names()
+        folders = readers.find_classes(self.data, self.classes, run=self.run_folder)
+        if not folders or (names and sorted(names) != sorted(folders)):
+            return names
+        return [*folders, *[""] * (self.classes - len(folders))]
 
     def frame_indices(self, window: Window) -> np.ndarray:
         return np.zeros(1, np.int64)
@@ -49,14 +54,3 @@ class ImageHead(Head):
 
     def preview_frames(self, views: np.ndarray) -> np.ndarray:
         return views[:, None].transpose(0, 1, 3, 4, 2)
-
-
-def list_folder_names(data: Data, classes: int) -> Sequence[str]:
-    """The names of the sorted class folders, which are the classes; empty for further classes."""
-    if data.source != "folder":
-        return ()
-    for folder in (readers.get_split_path(data, split) for split in ("train", "test")):
-        if folder.is_dir():
-            names = [class_folder.name for class_folder in readers.list_class_folders(folder)]
-            return [*names, *[""] * (classes - len(names))]
-    return ()

@@ -1,5 +1,7 @@
 """Images of a split: class folders, lists, MindRecord files, CIFAR's binary files; their decoder.
 
+The labels of class folders are those of the training in every split (`find_classes`).
+
 `read_images` gives random access to the images and labels of a split. Names and labels are arrays:
 lists of a million Python objects would be copied into every worker process.
 """
@@ -12,17 +14,20 @@ import os
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Callable, NamedTuple, Union
+from typing import Any, Callable, NamedTuple, Optional, Union
 
 import numpy as np
 
+from resnet50 import class_folders
 from resnet50.config import Data
 from utils.data.annotation_file import AnnotationFile, Label, read_annotations
 from utils.data.packed.reader import open_shard
-from utils.video.jpeg import read_image, read_jpeg
+from utils.log import log
+from utils.messages import format_value, join_names
+from utils.video.images import open_image
+from utils.video.media_files import MAX_SHOWN
 from utils.video.reader import read_bytes, reading
 
-SUFFIXES = (b".jpg", b".jpeg", b".png", b".bmp", b".JPG", b".JPEG", b".PNG", b".BMP")
 # Files of the splits, and bytes before the pixels of an image; the last one is the label.
 CIFAR = {
     "cifar10": ({"train": "data_batch_?.bin", "test": "test_batch.bin"}, 1),
@@ -76,22 +81,46 @@ class Images(Sequence[ImageRecord]):
 
 
 class ImageFolder(Images):
-    """Class folders; labels count the folders in the order of their names, names are files."""
+    """Class folders; labels count `classes`, names are files. `left_out` are files and folders.
 
-    def __init__(self, path: Path):
+    Images are in the order of the folders and of the bytes of their names, as MindData's. Raises
+    ValueError if a folder with images is none of `classes`.
+    """
+
+    def __init__(self, path: Path, classes: Sequence[str]):
         self.path = path
-        folders = list_class_folders(path)
-        files = [list_image_names(folder) for folder in folders]
-        self.classes = len(folders)
-        self.labels = np.repeat(np.arange(len(folders)), [len(names) for names in files])
-        self.names = np.array(
-            [
-                os.path.join(os.fsencode(folder.name), name)
-                for folder, names in zip(folders, files)
-                for name in names
-            ],
-            np.bytes_,
-        )
+        self.classes = classes
+        label_of = {name: label for label, name in enumerate(classes)}
+        names: list[bytes] = []
+        labels: list[int] = []
+        folders = class_folders.list_class_folders(path)
+        self.left_out = sorted({*os.listdir(path)} - {*folders})
+        for folder in folders:
+            images, others = class_folders.list_images(path / folder)
+            self.left_out += [os.path.join(folder, name) for name in others]
+            if images and folder not in label_of:
+                raise ValueError(
+                    f"{path} has a class folder {format_value(folder)}, which the training has "
+                    f"not; its classes are {join_names([*classes], MAX_SHOWN)}: rename or move it"
+                )
+            names += [os.fsencode(os.path.join(folder, name)) for name in images]
+            labels += [label_of.get(folder, 0)] * len(images)
+        self.names = np.array(names, np.bytes_)
+        self.labels = np.array(labels, np.int64)
+
+    def describe_rest(self) -> list[str]:
+        """A line about what is no image of a class, and one about classes without images."""
+        counts = np.bincount(self.labels, minlength=len(self.classes))
+        empty = [self.classes[label] for label in np.flatnonzero(counts == 0)]
+        return [
+            f"{self.path}: {what} ({len(names)}): {join_names(names, MAX_SHOWN)}"
+            for what, names in (
+                ("left out, no images in class folders", self.left_out),
+                ("classes without images", empty),
+                ("one class only", list(self.classes) if len(self.classes) == 1 else []),
+            )
+            if names
+        ]
 
     def __getitem__(self, index: Any) -> Any:
         path = os.path.join(self.path, os.fsdecode(self.names[index]))
@@ -150,6 +179,16 @@ class MindRecord(Images):
         load = functools.partial(self.load, index)
         return ImageRecord(f"{name} in {self.path}", int(self.labels[index]), load)
 
+    def list_classes(self) -> list[str]:
+        """The class folder of each label, by its first image; "" if that is not known."""
+        labels, first = np.unique(self.labels, return_index=True)
+        classes = [""] * (int(labels.max(initial=-1)) + 1)
+        for label, index in zip(labels, first if len(self.names) else ()):
+            folder = os.path.dirname(os.fsdecode(self.names[index]))
+            if label >= 0:
+                classes[label] = folder
+        return classes
+
     def load(self, index: int) -> bytes:
         shard = open_shard(self.shards[self.shard[index]])
         data = os.pread(shard.fileno(), int(self.size[index]), int(self.offset[index]))[8:]
@@ -166,7 +205,7 @@ class Cifar(Images):
     """CIFAR's binary files: for every image its label, then 32 x 32 pixels of each colour."""
 
     def __init__(self, files: Sequence[Path], label_bytes: int):
-        self.path = files[0].parent
+        self.path = files[0] if len(files) == 1 else files[0].parent
         size = label_bytes + int(np.prod(CIFAR_SHAPE))
         for file in files:
             if file.stat().st_size % size:
@@ -198,8 +237,17 @@ class ChosenImages(Images):
         return self.images[self.chosen[index]]
 
 
-def read_images(data: Data, split: str, num_classes: int, multi_label: bool = False) -> Images:
-    """The images of a split. Raises ValueError if there are none, or labels out of range."""
+def read_images(
+    data: Data,
+    split: str,
+    num_classes: int,
+    multi_label: bool = False,
+    run: Optional[Path] = None,
+) -> Images:
+    """The images of a split. `run` is the folder of the checkpoint, for its class list.
+
+    Raises ValueError if there are none, labels out of range, or other classes than in training.
+    """
     split = "test" if split == "val" and not data.val else split
     if data.source == "list":
         path = get_split_path(data, split)
@@ -214,7 +262,7 @@ def read_images(data: Data, split: str, num_classes: int, multi_label: bool = Fa
                 multi_label=multi_label,
             )
         )
-    images = open_images(data, split, num_classes)
+    images = open_images(data, split=split, num_classes=num_classes, run=run)
     for label in (images.labels.min(), images.labels.max()):
         if not 0 <= label < num_classes:
             raise ValueError(
@@ -223,7 +271,7 @@ def read_images(data: Data, split: str, num_classes: int, multi_label: bool = Fa
     return images
 
 
-def open_images(data: Data, split: str, num_classes: int) -> Images:
+def open_images(data: Data, split: str, num_classes: int, run: Optional[Path]) -> Images:
     if data.is_cifar:
         patterns, label_bytes = CIFAR[data.source]
         pattern = patterns["train" if split == "train" else "test"]
@@ -237,17 +285,58 @@ def open_images(data: Data, split: str, num_classes: int) -> Images:
     if data.source == "mindrecord":
         if not path.is_file():
             raise ValueError(f"{setting} does not exist")
-        return MindRecord(path)
+        packed = MindRecord(path)
+        check_labels(
+            packed, setting, find_classes(data, num_classes=num_classes, split=split, run=run)
+        )
+        return packed
     if not path.is_dir():
         raise ValueError(f"{setting} is not a folder")
-    images = ImageFolder(path)
-    if images.classes > num_classes:
+    classes = find_classes(data, num_classes=num_classes, split=split, run=run)
+    if not classes:
+        train = get_split_path(data, "train")
         raise ValueError(
-            f"{setting} has {images.classes} classes, model.num_classes is {num_classes}"
+            f"{setting} has not {num_classes} class folders (model.num_classes), and nothing says "
+            f"which of the classes they are: data.train {train} has no class folders, and "
+            f"the checkpoint's folder has no {class_folders.FILE}, which a training writes there"
         )
+    if len(classes) > num_classes:
+        number = len(classes)
+        raise ValueError(f"{setting} has {number} classes, model.num_classes is {num_classes}")
+    images = ImageFolder(path, classes)
     if not len(images):
         raise ValueError(f"{setting} has no class folder with images")
+    for line in images.describe_rest():
+        log.info("%s", line)
     return images
+
+
+def find_classes(
+    data: Data, num_classes: int, split: str = "test", run: Optional[Path] = None
+) -> list[str]:
+    """The class folders in the order of their labels, the same for all splits; empty if unknown.
+
+    Those of a pack are in its images: a class without an image is "".
+    """
+    if data.source == "folder":
+        train, folder = (get_split_path(data, name) for name in ("train", split))
+        return class_folders.find_classes(train, split=folder, num_classes=num_classes, run=run)
+    if data.source == "mindrecord":
+        train = get_split_path(data, "train")
+        packed = MindRecord(train).list_classes() if train.is_file() else []
+        return class_folders.read_run_classes(run) or packed
+    return []
+
+
+def check_labels(packed: MindRecord, setting: str, classes: Sequence[str]) -> None:
+    """Raises ValueError if a pack has another label for a class than the training."""
+    for label, name in enumerate(packed.list_classes()):
+        if name and label < len(classes) and classes[label] not in ("", name):
+            raise ValueError(
+                f"{setting} has the label {label} for {format_value(name)}, the training for "
+                f"{format_value(classes[label])}: pack it again with scripts/data/pack_images.py "
+                "--classes and the folder of the training images"
+            )
 
 
 def decode_image(image: Union[bytes, np.ndarray]) -> np.ndarray:
@@ -258,8 +347,7 @@ def decode_image(image: Union[bytes, np.ndarray]) -> np.ndarray:
     if isinstance(image, np.ndarray):
         return image
     try:
-        pixels = read_jpeg(image, "RGB")
-        return read_image(image, "RGB") if pixels is None else pixels
+        return open_image(image)
     except Exception as error:  # PIL raises errors of many classes for damaged files
         raise ValueError(f"not a readable image: {error}") from None
 
@@ -268,16 +356,6 @@ def get_split_path(data: Data, split: str) -> Path:
     """The folder or MindRecord file of a split."""
     names = {"train": data.train, "test": data.test, "val": data.val}
     return data.root / names[split]
-
-
-def list_class_folders(path: Path) -> list[Path]:
-    """The class folders in the order of the labels."""
-    return sorted(folder for folder in path.iterdir() if folder.is_dir())
-
-
-def list_image_names(folder: Path) -> list[bytes]:
-    """The names of the images of a class folder, in MindData's order: that of their bytes."""
-    return sorted(name for name in os.listdir(os.fsencode(folder)) if name.endswith(SUFFIXES))
 
 
 def read_header(path: Path) -> dict:

@@ -19,6 +19,7 @@ prepare_process()
 
 from mindspore import nn
 
+from resnet50.class_folders import write_run_classes
 from resnet50.config import Config
 from resnet50.dataset import (
     EvalImages,
@@ -32,7 +33,9 @@ from resnet50.lr_generator import build_parameter_groups, get_lr
 from resnet50.mixup import MixImages
 from resnet50.model import build_network
 from resnet50.network import NETWORK
+from resnet50.readers import Images, find_classes
 from utils import cli, runtime
+from utils.data.equal_files import log_repeats
 from utils.data.sampler import TrainSampler
 from utils.evaluate.metrics import evaluate_rows
 from utils.inference.scorer import CellScorer
@@ -50,11 +53,14 @@ def main(cfg: Config) -> None:
     trainer = Trainer(cfg, rt)  # run directory, log, resume point
     images = read_records(cfg, "train")
     sampler = trainer.resume(build_train_sampler(cfg, images, rt))
+    classes = find_classes(cfg.data, cfg.model.num_classes, split="train")
+    write_run_classes(trainer.directory.path, classes, rt)
     setup = build(cfg, rt, sampler)  # model, optimizer, AllReduce fusion, train step
     train_set = TrainSource(
         images, cfg=cfg, sampler=sampler, epochs=cfg.train.epochs, skip=trainer.start_step
     )
-    trainer.fit(setup, train_set, evaluate=build_validation(cfg, setup.step.net, rt))
+    validation = build_validation(cfg, net=setup.step.net, rt=rt, trained=images)
+    trainer.fit(setup, train_set, evaluate=validation)
 
 
 @with_training_kernels
@@ -94,11 +100,16 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
     )
 
 
-def build_validation(cfg: Config, net, rt: runtime.Runtime):
-    """A function that evaluates `net` during training; None if `run.eval_every` is 0."""
+def build_validation(cfg: Config, net, rt: runtime.Runtime, trained: Images):
+    """A function that evaluates `net` during training; None if `run.eval_every` is 0.
+
+    Logs repeated images, also those that are among `trained`.
+    """
     if not cfg.run.eval_every:
+        log_repeats(rt, train=trained)
         return None
     images = read_records(cfg, "val")  # a bad label stops the run before training starts
+    log_repeats(rt, train=trained, validation=images)
     (head,) = NETWORK.build_heads(cfg)
     scorer = CellScorer(net)
     return lambda: evaluate_rows(scorer, rows=EvalImages(images, cfg, rt), head=head, rt=rt)

@@ -64,7 +64,7 @@ def check_packages() -> Iterator[Line]:
         advice="pip install 'numpy>=1.26,<2', for MindSpore",
         release="1.",
     )
-    advice = "pip install av: decodes videos twice as fast as OpenCV"
+    advice = "pip install av: decodes videos"
     yield check_package("PyAV", packages=("av",), advice=advice, fatal=False)
     names = ("opencv-python-headless", "opencv-python")
     yield check_package("OpenCV", names, "pip install 'opencv-python-headless>=4.11,<5'")

@@ -36,13 +36,12 @@ from utils.runtime import prepare_process
 
 prepare_process()
 
-from scripts.data.integrity import SUFFIXES
-from scripts.data.prepare.class_folders import IMAGE_SUFFIXES
 from scripts.prediction.files import list_videos
 from utils import api, cli
 from utils.config import list_settings
 from utils.messages import print_line
 from utils.networks import find_network, find_network_of_yaml, list_networks
+from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 
 if TYPE_CHECKING:
     from scripts.prediction.cam import GradCam
@@ -150,7 +149,7 @@ def serve(
 ) -> None:
     """Serves the page of the models, by name, until KeyboardInterrupt."""
     reads_videos = check_models(models)
-    videos = choose_examples(examples, SUFFIXES if reads_videos else IMAGE_SUFFIXES)
+    videos = choose_examples(examples, VIDEO_SUFFIXES if reads_videos else IMAGE_SUFFIXES)
     cams = [build_cam(model) if cam else None for model in models.values()]
     with tempfile.TemporaryDirectory(prefix="zoo_demo_") as folder:
         os.environ["GRADIO_TEMP_DIR"] = folder  # read when Gradio is imported

@@ -33,8 +33,7 @@ from utils.runtime import prepare_process
 
 prepare_process()
 
-from scripts.data.integrity import SUFFIXES
-from scripts.data.prepare.class_folders import IMAGE_SUFFIXES, find_sources, scan_class_folders
+from scripts.data.prepare.class_folders import ClassFolders, find_sources, scan_class_folders
 from scripts.finetuning.config_file import (
     Start,
     VideoCounts,
@@ -55,9 +54,10 @@ from utils.config import (
     list_settings,
     load_config,
 )
-from utils.files import lock_folder, report_write_errors, write_text
+from utils.files import lock_folder, read_text, report_write_errors, write_text
 from utils.messages import escape_control, is_installed, join_names, print_line
 from utils.networks import Network, find_network, find_network_of_yaml, list_networks
+from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 from utils.weights.published import resolve_checkpoint
 
 TEST = 0.2  # the fractions of a class in the lists of the test and the validation
@@ -81,9 +81,9 @@ def main(
     yaml = find_recipe(recipe)
     network = find_network_of_yaml(yaml)
     videos = videos.resolve()
-    check_videos(videos, network, group)
     folder = (out or get_base_folder() / "out" / f"{videos.name}_{yaml.stem}").resolve()
     is_new = not (folder / "finetune.yaml").exists()
+    folders = check_videos(videos, network=network, group=group, with_twins=is_new)
     weights = Path(resolve_checkpoint(checkpoint)).resolve() if checkpoint else None
     if is_new:
         start = load_start(yaml, settings, weights)
@@ -101,16 +101,21 @@ def main(
         print_line(f"using {journey.config} as it is; delete it to have it written again")
     counts = journey.make_lists(videos, group)
     if is_new:
+        sizes = [(videos / v).stat().st_size for files in folders.classes.values() for v in files]
+        counts["size"] = sum(sizes) / len(sizes)
         write_new_config(journey.config, start=start, videos=videos, counts=counts, fitting=fitting)
     return journey.run(load_config(network.config, journey.config), counts["classes"])
 
 
-def check_videos(videos: Path, network: Network, group: str) -> None:
-    """Raises ValueError if the folder is no data set, or a class has only one video."""
+def check_videos(videos: Path, network: Network, group: str, with_twins: bool) -> ClassFolders:
+    """Raises ValueError if the folder is no data set, or a class has only one video.
+
+    `with_twins`: equal ones count as one.
+    """
     if not videos.is_dir():
         raise ValueError(f"VIDEOS: {videos} is not a folder")
-    suffixes = IMAGE_SUFFIXES if choose_list_names(network) == "images" else SUFFIXES
-    folders = scan_class_folders(videos, suffixes, with_twins=False)
+    suffixes = IMAGE_SUFFIXES if choose_list_names(network) == "images" else VIDEO_SUFFIXES
+    folders = scan_class_folders(videos, suffixes, with_twins)
     single = [name for name, files in folders.classes.items() if len(files) == 1]
     if single:
         raise ValueError(
@@ -119,21 +124,20 @@ def check_videos(videos: Path, network: Network, group: str) -> None:
         )
     if group:
         find_sources(folders, group)
+    return folders
 
 
 def write_new_config(
     path: Path, start: Start, videos: Path, counts: dict[str, Any], fitting: int
 ) -> None:
     """Writes the config file, and says what it decides."""
-    names = (path.parent / "lists" / "labels.txt").read_text(encoding="utf-8").splitlines()
-    files = [file for file in videos.glob("*/**/*") if file.is_file()]
-    size = sum(file.stat().st_size for file in files) / len(files)
+    names = read_names(path.parent / "lists" / "labels.txt")
     cfg = write_config_file(
         path,
         start=start,
         videos=videos,
         names=names,
-        counts=VideoCounts(counts["train"], counts["val"], size),
+        counts=VideoCounts(counts["train"], counts["val"], counts["size"]),
         fitting=fitting,
     )
     if not start.checkpoint:
@@ -267,15 +271,20 @@ def check_good_lists(folder: Path, classes: int) -> None:
     """Raises ValueError if a class has no readable video for training or for the test."""
     for name in ("train", "test"):
         (path,) = (file for file in folder.glob(f"{name}.*") if file.suffix in (".txt", ".csv"))
-        text = path.read_text(encoding="utf-8", errors="surrogateescape")
-        labels = {int(line.rpartition(" ")[2]) for line in text.splitlines()}
+        text = read_text(path, str(path), "surrogateescape")
+        labels = {int(line.rpartition(" ")[2]) for line in text.split("\n") if line}
         missing = sorted(set(range(classes)) - labels)
         if missing:
-            names = (folder / "labels.txt").read_text(encoding="utf-8").splitlines()
+            names = read_names(folder / "labels.txt")
             raise ValueError(
                 f"{path} has no readable video of {join_names([names[k] for k in missing], 5)}: "
                 f"{path}.bad.tsv has the reasons"
             )
+
+
+def read_names(path: Path) -> list[str]:
+    """The lines of a file that make_lists.py wrote: names of folders, which may be any bytes."""
+    return read_text(path, str(path), "surrogateescape").removesuffix("\n").split("\n")
 
 
 def format_command(words: Sequence[Any]) -> str:

@@ -45,10 +45,9 @@ from utils.runtime import prepare_process
 
 prepare_process()
 
-from scripts.data.integrity import SUFFIXES
 from scripts.executors.process_pool import PROCESSES, Executor, PartOption
 from scripts.executors.video_jobs import JobSettings
-from scripts.prediction.files import IMAGE_SUFFIXES, list_videos, write_predictions
+from scripts.prediction.files import list_videos, write_predictions
 from scripts.prediction.records import PredictOptions, Predictor
 from scripts.prediction.stream import label_stream
 from utils import cli, log
@@ -58,6 +57,7 @@ from utils.evaluate.predict import Head, assign_class_names
 from utils.networks import Network
 from utils.runtime import Runtime
 from utils.video.live import RETRY, is_address
+from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 
 
 def main(
@@ -91,7 +91,8 @@ def main(
         raise ValueError("--cam: a stream has no heat maps; leave one of both options out")
     reads_videos = bool(network.list_annotation_files(cfg))
     if not (stream and (videos[0].isdecimal() or is_address(videos[0]))):
-        videos = list_videos(videos, SUFFIXES if reads_videos or stream else IMAGE_SUFFIXES)
+        is_video = reads_videos or stream
+        videos = list_videos(videos, VIDEO_SUFFIXES if is_video else IMAGE_SUFFIXES)
     if stream or save:
         name = "--stream" if stream else "--save"
         if part or executor != PROCESSES:
@@ -103,7 +104,7 @@ def main(
     if save and not (stream or reads_videos):
         raise ValueError("--save writes a video: the network reads images, so it needs --stream")
     heads = network.build_heads(cfg)
-    assign_class_names(heads, labels)  # an error before a video is read
+    assign_class_names(heads, labels, checkpoint_path)  # an error before a video is read
     check_cam(cam, label=cam_class, path=checkpoint_path, heads=heads)
     folder = out or Path(checkpoint_path).parent / "predictions"
     log.start_log(Runtime())

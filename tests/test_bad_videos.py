@@ -153,7 +153,7 @@ def test_a_file_without_video_is_refused_by_its_name_in_one_line(bad_files, read
         assert "\n" not in message
 
 
-@pytest.mark.parametrize("reader", ["auto", "opencv"])
+@pytest.mark.parametrize("reader", ["auto"])
 def test_every_kind_of_damage_is_recognized(bad_files, reader):
     folder, kinds = bad_files
     result = {name: examine(VideoJob(str(folder / name), reader)) for name in kinds}

@@ -1,6 +1,7 @@
 """scripts/data/check_videos.py: lists, tables, resuming; tests/test_bad_videos.py has the kinds."""
 
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -66,6 +67,24 @@ def test_the_command_writes_lists_of_good_and_bad_videos(listed_files, run_here,
     again = read_result(run_here(*build_arguments(folder, tmp_path, network)))
     assert again["read"] == 0
     assert {**again, "read": 0, "seconds": 0} == {**result, "read": 0, "seconds": 0}
+
+
+def test_a_line_counts_videos_that_are_listed_twice(intact_video, run_here, tmp_path):
+    """They stay in the lists. A copy of the test list is not compared with it."""
+    for name in ("a", "b", "c"):
+        shutil.copy(intact_video, tmp_path / f"{name}.mp4")
+    write(tmp_path / "other.mp4", pictures(20, 160, 128))
+    (tmp_path / "train.txt").write_text("a.mp4 0\nb.mp4 1\n")
+    (tmp_path / "test.txt").write_text("./c.mp4 0\nother.mp4 1\n")
+    (tmp_path / "val.txt").write_text("./c.mp4 0\nother.mp4 1\n")
+    done = run_here(*build_arguments(tmp_path, tmp_path / "out"), "--data.val_list=val.txt")
+    assert read_result(done)["good"] == 6
+    lines = [line for line in done.stderr.splitlines() if "for example" in line]
+    assert [line.partition(", for")[0] for line in lines] == [
+        "train.txt has samples more than once (1)",
+        "train.txt has equal samples with different labels (1)",
+        "train.txt and test.txt have the same samples (1)",
+    ]
 
 
 def test_keep_damaged_keeps_damaged_videos_in_the_list(run_here, tmp_path):

@@ -224,7 +224,7 @@ def test_the_benchmark_measures_a_step(tiny_args):
 
 @pytest.mark.parametrize(
     ("network_name", "reader"),
-    [("tsm", "auto"), pytest.param("x3d", "opencv", marks=pytest.mark.slow)],
+    [("tsm", "auto"), pytest.param("x3d", "decord", marks=pytest.mark.slow)],
 )
 def test_the_benchmark_measures_the_data_pipeline(data_root, network_name, reader):
     config = ROOT / network_name / "configs" / f"{network_name}_smoke.yaml"

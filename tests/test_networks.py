@@ -1,6 +1,8 @@
 """Every network folder provides every method of `Network`, at toy size."""
 
+import importlib
 import inspect
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -87,6 +89,26 @@ def test_views_of_a_video_are_cut_without_importing_mindspore(name, heads):
     command = [sys.executable, "-c", program, name, find_smoke_yaml(name)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{heads} False\n", "")
+
+
+@pytest.mark.parametrize("every", [0, 1])
+@pytest.mark.parametrize("name", list_networks())
+def test_a_training_logs_samples_that_its_validation_has_too(name, every, tmp_path, log_messages):
+    draw_samples(name, tmp_path)
+    for path in tmp_path.rglob("train.*"):
+        path.write_text(path.read_text() + path.read_text().splitlines(keepends=True)[0])
+        shutil.copy(path, path.with_name(f"val{path.suffix}"))
+    settings = [f"data.root={tmp_path}", f"run.eval_every={every}", *TOY[name]]
+    own = {"resnet50": ["data.val=train"], "mvit_multi": []}
+    cfg = load_smoke_config(name, *settings, *own.get(name, ["data.val_list=val.txt"]))
+    trained = find_network(name).read_records(cfg, "train")
+    train = importlib.import_module(f"{name}.train")
+    train.build_validation(cfg, net=None, rt=Runtime(), trained=trained)
+    assert any("train has samples more than once" in line for line in log_messages) == (
+        name != "resnet50"
+    )
+    line = "train and validation have the same samples"
+    assert any(line in text for text in log_messages) == bool(every)
 
 
 @pytest.mark.parametrize("name", list_networks())

@@ -90,7 +90,7 @@ ERRORS = [
      "run.device: GPU is not available here",
      "check_env.py lists the devices; --run.device=CPU runs anywhere"),
     ([*TRAIN, "--run.device=Ascend"], "run.device: Ascend is not available here"),
-    ([*TRAIN, "--data.reader=vlc"], "one of auto, pyav, decord, opencv"),
+    ([*TRAIN, "--data.reader=vlc"], "one of auto, pyav, decord"),
     ([*TRAIN, "--model.arch=resnet19"], "model.arch must be one of resnet18"),
     ([*TRAIN, "--model.non_local=true"], "non_local is defined for resnet50"),
     ([*TRAIN, "--run.all_reduce=[layer9]"], "in a layer named layer9"),

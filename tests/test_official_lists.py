@@ -7,7 +7,11 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from scripts.data.prepare.public_annotations import match_videos, read_public_annotations
+from scripts.data.prepare.public_annotations import (
+    find_frame_folders,
+    match_videos,
+    read_public_annotations,
+)
 from tests.helpers import assert_one_line_error, read_result
 from utils.data.annotation_file import AnnotationFile, read_annotations
 
@@ -232,6 +236,63 @@ def test_make_lists_lists_existing_videos_and_counts_missing_ones(data_root, mak
     assert (lists / "missing.txt").read_text().splitlines()[0].startswith("train -0A2-mhWuYk_")
     assert (lists / "unlisted.txt").read_text() == "abseiling/unknown.mp4\n"
     assert result["lists"] == [str(lists / name) for name in ("train.csv", "test.csv", "val.csv")]
+
+
+def test_folders_of_frames_count_up_from_0_or_1(tmp_path, capsys):
+    """Others are counted, and so are folders of a file system."""
+    numbers = {"1": range(3), "2": range(1, 4), "3": (0, 2), "4": (5, 6)}
+    for folder, frames in numbers.items():
+        write_files(tmp_path, {f"{folder}/img_{k:05d}.PNG": "-" for k in frames})
+    write_files(tmp_path, {"__MACOSX/1/._00001.jpg": "-", "1/.DS_Store": "-"})
+    assert find_frame_folders(tmp_path) == {"1": ["1 3"], "2": ["2 3"]}
+    lines = capsys.readouterr().err.splitlines()
+    assert "from 0 or 1 without a gap (2), for example 3" in lines[1]
+    assert lines[0] == "hidden or system files and folders, left out (2), for example __MACOSX"
+
+
+TWICE = {
+    "kinetics": (
+        {
+            "all.csv": """label,youtube_id,time_start,time_end,split
+a,x,0,1,train\nb,x,0,1,train\na,y,0,1,train\na,y,0,1,train\nb,x,0,1,val"""
+        },
+        {"x_000000_000001": 1, "y_000000_000001": 0},
+    ),
+    "sthv2": (
+        {
+            "labels.json": '{"a": 0, "b": 1}',
+            "train.json": """[{"id": "x", "template": "a"}, {"id": "x", "template": "b"},
+                {"id": "y", "template": "a"}, {"id": "y", "template": "a"}]""",
+            "validation.json": '[{"id": "x", "template": "b"}]',
+        },
+        {"x": 1, "y": 0},
+    ),
+    "sthv1": (
+        {"x-labels.csv": "a\nb", "x-train.csv": "x;a\nx;b\ny;a\ny;a", "x-validation.csv": "x;b"},
+        {"x": 1, "y": 0},
+    ),
+    "diving48": (
+        {
+            "Diving48_vocab.json": '[["a"], ["b"]]',
+            "Diving48_V2_train.json": """[{"vid_name": "x", "label": 0},
+                {"vid_name": "x", "label": 1}, {"vid_name": "y", "label": 0},
+                {"vid_name": "y", "label": 0}]""",
+            "Diving48_V2_test.json": '[{"vid_name": "x", "label": 1}]',
+        },
+        {"x": 1, "y": 0},
+    ),
+}
+
+
+@pytest.mark.parametrize("dataset", TWICE)
+def test_a_line_counts_videos_that_are_annotated_twice(dataset, tmp_path, capsys):
+    files, train = TWICE[dataset]
+    write_files(tmp_path, files)
+    assert read_public_annotations(dataset, tmp_path, 1).train == train
+    lines = capsys.readouterr().err
+    assert "videos twice (2), for example x" in lines
+    assert "videos with several labels, of which the last counts (1), for example x" in lines
+    assert "videos in both lists, train and val (1), for example x" in lines
 
 
 def test_segments_of_uncut_kinetics_videos(make_lists, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from scripts.analysis import plot_training
 from scripts.data.prepare.class_folders import scan_class_folders, split_classes
 from tests.helpers import assert_one_line_error, find_smoke_yaml, read_result, run_script
 from utils import progress
+from utils.data.annotation_file import AnnotationFile, read_annotations
 
 PLOT = "scripts/analysis/plot_training.py"
 
@@ -66,6 +68,55 @@ def test_equal_files_are_listed_once(folder):
     listed = sum(split_classes(result, {"test": 0.2}, 0).values(), [])
     assert len(listed) == 15
     assert sum(line.rsplit(" ", 1)[0] in result.twins[0] for line in listed) == 1
+
+
+def test_a_line_counts_what_is_no_video_of_a_class(folder, make_lists, tmp_path):
+    """Files of macOS, Windows and Jupyter, equal files, folders without a video."""
+    out = tmp_path / ".cache" / "lists"
+    for name in ("__MACOSX", "jump/.ipynb_checkpoints", "jump/@eaDir", "empty"):
+        (folder / name / "in").mkdir(parents=True)
+        (folder / name / "in" / ("x.MP4" if name != "empty" else "x.heic")).write_text(name)
+    (folder / "jump" / "._0.mp4").write_text("x")
+    (folder / "run far" / "old.mp4").write_text("run far 0")
+    (folder / "run far" / "wrong.mp4").write_text("jump 0")
+    (folder / "run far" / "link.mp4").symlink_to(folder / "run far" / "0 ü.mp4")
+    done = make_lists(folder, out)
+    result = read_result(done)
+    counts = {"classes": 2, "train": 12, "test": 3, "others": 2, "system": 5, "twins": 2}
+    assert result.items() >= counts.items()
+    assert "2 groups of equal files, listed once: jump/0" in done.stderr
+    assert "1 of them are in several classes; the first counts: jump/0 ü.mp4 = run" in done.stderr
+    assert "left out: no videos (2): empty/in/x.heic, jump/notes.txt; hidden or sys" in done.stderr
+    assert "files and folders (5): .cache, __MACOSX, jump/._0.mp4, jump/.ipy" in done.stderr
+    assert "folders without videos, which are no classes (1): empty" in done.stderr
+
+
+def test_a_class_of_copies_is_refused(folder, make_lists, tmp_path):
+    shutil.copytree(folder / "jump", folder / "jump copy")
+    done = make_lists(folder, tmp_path / ".lists")
+    assert_one_line_error(done, "all videos of class jump copy are also in other classes; move it")
+
+
+def test_a_class_whose_name_is_not_utf8_is_refused(folder):
+    """labels.txt is UTF-8. A video may have such a name."""
+    (folder / "jump" / os.fsdecode(b"caf\xe9.mp4")).write_text("new")
+    assert len(scan_class_folders(folder).classes["jump"]) == 6
+    (folder / "jump").rename(folder / os.fsdecode(b"caf\xe9"))
+    with pytest.raises(ValueError, match="name of the class folder 'caf.udce9' is not UTF-8; ren"):
+        scan_class_folders(folder)
+
+
+@pytest.mark.parametrize("name", [" lead", "\u2028line", "a\rb", "\x85", "trail "])
+def test_lists_read_class_names_as_they_are(name, folder, tmp_path):
+    """Lines are those of a line feed; a space at the start is part of a name."""
+    (folder / "jump").rename(folder / name)
+    lines = sum(split_classes(scan_class_folders(folder), {"test": 0.2}, 0).values(), [])
+    (tmp_path / "list.txt").write_bytes(os.fsencode("".join(f"{line}\n" for line in lines)))
+    file = AnnotationFile(
+        "list.txt", path=tmp_path / "list.txt", root=folder, source="video", num_classes=2
+    )
+    records, _ = read_annotations(file)
+    assert sorted(Path(r.path) for r in records) == sorted(folder.rglob("*.mp4"))
 
 
 def test_the_only_video_of_a_class_is_for_training(folder, make_lists, tmp_path):
@@ -160,7 +211,7 @@ def test_images_are_linked_into_a_folder_of_each_list(folder, make_lists, tmp_pa
     assert (result["classes"], result["train"], result["test"]) == (3, 3, 2)
     assert result["lists"] == [f"{out}/train", f"{out}/test"]
     links = [sorted(path.name for path in (out / name).rglob("*.*")) for name in ("train", "test")]
-    assert sorted(sum(links, [])) == ["a.png", "a.png", "c.jpeg", "more_b.jpg", "more_b.jpg"]
+    assert sorted(sum(links, [])) == ["a.PNG", "a.PNG", "c.jpeg", "more_b.jpg", "more_b.jpg"]
     assert all(path.read_text() for path in out.rglob("*.*"))
     assert sorted(path.name for path in (out / "test").iterdir()) == ["alone", "jump", "run far"]
     again = make_lists(folder, out, "--names", "images")

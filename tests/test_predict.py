@@ -226,12 +226,17 @@ def test_a_table_names_the_data_set_of_a_class(tmp_path):
     ]
 
 
-def test_a_folder_of_images_stands_for_its_images(tmp_path):
-    for name in ("b.JPG", "a/c.png", "a.mp4", "d.txt"):
+def test_a_folder_of_images_stands_for_its_images(tmp_path, capsys):
+    """A line counts what is left out, and equal files."""
+    for name in ("b.JPG", "a/c.Webp", "a.mp4", "d.txt", "__MACOSX/e.png", "a/._c.webp"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    images = [str(tmp_path / name) for name in ("a/c.png", "b.JPG")]
+        (tmp_path / name).write_text("same size")
+    images = [str(tmp_path / name) for name in ("a/c.Webp", "b.JPG")]
     assert list_videos([str(tmp_path)], IMAGE_SUFFIXES) == images
+    left_out, equal = capsys.readouterr().err.splitlines()
+    assert "left out: no images (2): a.mp4, d.txt; hidden or system files and" in left_out
+    assert "(2): __MACOSX, a/._c.webp" in left_out
+    assert equal == f"groups of equal files (1), for example {images[0]} = {images[1]}"
     (tmp_path / "frames").mkdir()
     frames = [str(tmp_path / "frames")]  # a folder of frames, or a mistake: opening it tells
     assert list_videos(frames, (".mp4",)) == frames
@@ -270,7 +275,7 @@ class NumberReader(Head):
 
 
 @pytest.mark.parametrize("step", [0, 1, 3])
-@pytest.mark.parametrize("reader", ["pyav", "opencv"])
+@pytest.mark.parametrize("reader", ["pyav", "decord"])
 def test_a_window_gets_its_frames_and_holds_no_others(tmp_path, reader, step):
     """Each frame is decoded once and in order, also if windows or heads overlap."""
     path = tmp_path / "numbered.mp4"

@@ -17,6 +17,7 @@ from tests.helpers import (
     assert_close_weights,
     assert_fine_tuning,
     assert_mindir_matches,
+    assert_one_line_error,
     assert_predictions,
     assert_report,
     assert_same_weights,
@@ -86,6 +87,7 @@ def trained(small, packed, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("trained_resnet") / "run"
     result = run_json("resnet50/train.py", *small, *packed, f"--run.out={out}")
     assert result["steps"] == 12
+    assert (out / "class_folders.txt").read_text().split() == sorted(PATTERNS[:4])
     return Path(result["checkpoint"])
 
 
@@ -102,6 +104,42 @@ def test_packed_images_are_those_of_the_folder(pictures, packed, run_here):
     assert len(images) == len(set(files)) == 24
     for image, file in zip(images, files):
         assert image.load() == (pictures / "train" / file).read_bytes()
+
+
+def test_packs_have_the_labels_of_the_training(pictures, run_here, tmp_path):
+    """By default those of the folder `train` beside the source; a class may be missing."""
+    root = tmp_path / "data"
+    shutil.copytree(pictures, root)
+    classes = sorted(PATTERNS[:4])
+    shutil.rmtree(root / "val" / classes[1])
+    first, second = (next((root / "train" / name).iterdir()) for name in classes[:2])
+    shutil.copy(first, second.with_name("again.JPG"))
+
+    def pack(split: str, name: str, *more):
+        arguments = ["--source", root / split, "--target", root / name, *more]
+        return run_here("scripts/data/pack_images.py", *arguments)
+
+    done = pack("train", "train.mindrecord")
+    assert read_result(done)["images"] == 25
+    assert "equal images (1), for example" in done.stderr
+    assert "equal images with different labels (1), for example" in done.stderr
+    done = pack("val", "val.mindrecord")
+    assert read_result(done)["classes"] == 4
+    assert f"classes without images (1): {classes[1]}" in done.stderr
+    settings = [f"data.root={root}", "data.source=mindrecord", "data.train=train.mindrecord"]
+    cfg = load_smoke_config("resnet50", *settings, "data.test=val.mindrecord", "data.augment=crop")
+    images = read_images(cfg.data, "test", 4)
+    folders = [Path(name).parent.name for name in images.list_names()]
+    assert [classes[label] for label in images.labels] == folders
+    read_result(pack("val", "wrong.mindrecord", "--classes", root / "val"))
+    cfg = load_smoke_config(
+        "resnet50", *settings, "data.test=wrong.mindrecord", "data.augment=crop"
+    )
+    with pytest.raises(ValueError, match="has the label 1 for .*: pack it again with scripts/data"):
+        read_images(cfg.data, "test", 4)
+    (root / "train" / classes[0]).rename(root / "train" / "other")
+    assert_one_line_error(pack("val", "x"), f"class folder '{classes[0]}', which the training has")
+    assert not list(root.glob("x*"))
 
 
 def test_an_evaluation_counts_every_image_once_on_one_rank_and_on_two(

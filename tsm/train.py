@@ -23,6 +23,8 @@ from tsm.lr_generator import build_parameter_groups, get_lr
 from tsm.model import TSM, freeze_batch_norms
 from tsm.network import NETWORK
 from utils import cli, runtime
+from utils.data.annotation_file import Record
+from utils.data.equal_files import log_repeats
 from utils.data.sampler import TrainSampler
 from utils.data.videos import build_train_sampler
 from utils.evaluate.metrics import evaluate_rows
@@ -44,7 +46,8 @@ def main(cfg: Config) -> None:
     train_set = TrainSource(
         records, cfg=cfg, sampler=sampler, epochs=cfg.train.epochs, skip=trainer.start_step
     )
-    trainer.fit(setup, train_set, evaluate=build_validation(cfg, setup.step.net, rt))
+    validation = build_validation(cfg, net=setup.step.net, rt=rt, trained=records)
+    trainer.fit(setup, train_set, evaluate=validation)
 
 
 @with_training_kernels
@@ -71,11 +74,16 @@ def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup
     )
 
 
-def build_validation(cfg: Config, net, rt: runtime.Runtime):
-    """A function that evaluates `net` during training; None if `run.eval_every` is 0."""
+def build_validation(cfg: Config, net, rt: runtime.Runtime, trained: list[Record]):
+    """A function that evaluates `net` during training; None if `run.eval_every` is 0.
+
+    Logs repeated videos, also those that are among `trained`.
+    """
     if not cfg.run.eval_every:
+        log_repeats(rt, train=trained)
         return None
     records = read_records(cfg, "val")  # a bad line stops the run before training starts
+    log_repeats(rt, train=trained, validation=records)
     (head,) = NETWORK.build_heads(cfg)
     scorer = CellScorer(net)
     return lambda: evaluate_rows(

@@ -146,7 +146,7 @@ def build_model(
     from utils.inference.load import load_scorer
 
     heads = network.build_heads(cfg)
-    assign_class_names(heads, os.fspath(labels))
+    assign_class_names(heads, os.fspath(labels), os.fspath(checkpoint))
     start = functools.cache(lambda: start_device(cfg.run))
     with runtime.guest(cfg.run):
         scorer = load_scorer(network, cfg=cfg, path=os.fspath(checkpoint), start=start)

@@ -263,7 +263,7 @@ class VideoData(ImageData):
     source: Literal["video", "frames"] = "video"
     image_tmpl: str = "img_{:05d}.jpg"  # if source is frames: the name of frame i, from 1
     folder_fps: float = 0.0  # frames per second of a folder of frames; 0: unknown, as `fps`
-    reader: Literal["auto", "pyav", "decord", "opencv"] = "auto"
+    reader: Literal["auto", "pyav", "decord"] = "auto"
     max_pixels: int = 4096 * 4096  # of a frame; a video with larger frames is unreadable
 
     def __post_init__(self):

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Callable, Optional
+from typing import IO, Callable, Optional, Union
 
 MAX_BYTES = 2**30  # bytes of a file that is read
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)  # errors of file systems without locks
@@ -124,7 +124,7 @@ def check_encodable(text: str, name: str) -> None:
         ) from None
 
 
-def compute_sha256(path: Path) -> str:
+def compute_sha256(path: Union[str, Path]) -> str:
     """The SHA-256 of a file in hexadecimal, read one megabyte at a time."""
     result = hashlib.sha256()
     with open(path, "rb") as file:

@@ -20,6 +20,8 @@ prepare_process()
 from mindspore import nn
 
 from utils import cli, runtime
+from utils.data.annotation_file import Record
+from utils.data.equal_files import log_repeats
 from utils.data.sampler import TrainSampler
 from utils.data.videos import build_train_sampler
 from utils.evaluate.metrics import evaluate_rows
@@ -56,7 +58,7 @@ def main(cfg: Config) -> None:
         records, cfg=cfg, sampler=sampler, epochs=cfg.train.epochs, skip=trainer.start_step
     )
     net = setup.step.net
-    validation = build_validation(cfg, net, rt)
+    validation = build_validation(cfg, net=net, rt=rt, trained=records)
     statistics = build_precise_batch_norm(cfg, net=net, records=records, sampler=sampler)
     trainer.fit(setup, train_set, evaluate=validation, before_saving=statistics)
 
@@ -105,11 +107,16 @@ def build_precise_batch_norm(cfg: Config, net, records: list, sampler: TrainSamp
     return update_statistics
 
 
-def build_validation(cfg: Config, net, rt: runtime.Runtime):
-    """A function that evaluates `net` during training; None if `run.eval_every` is 0."""
+def build_validation(cfg: Config, net, rt: runtime.Runtime, trained: list[Record]):
+    """A function that evaluates `net` during training; None if `run.eval_every` is 0.
+
+    Logs repeated videos, also those that are among `trained`.
+    """
     if not cfg.run.eval_every:
+        log_repeats(rt, train=trained)
         return None
     records = read_records(cfg, "val")  # a bad line stops the run before training starts
+    log_repeats(rt, train=trained, validation=records)
     (head,) = NETWORK.build_heads(cfg)
     scorer = CellScorer(net)
     return lambda: evaluate_rows(

@@ -143,7 +143,7 @@ def test_images_have_the_names_of_files_in_minddatas_order(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         draw_image(np.random.RandomState(k), 20, 20).save(path, format="png")
     (tmp_path / "val" / "b" / "notes.txt").touch()
-    cfg = make_config(tmp_path, "model.num_classes=4")
+    cfg = make_config(tmp_path, "model.num_classes=4", "data.train=val")
     images = read_records(cfg, "test")
     assert NETWORK.build_heads(cfg)[0].list_names() == ["Z", "b", "é", ""]
     rows = ds.ImageFolderDataset(str(tmp_path / "val"), extensions=[".png", ".PNG"], shuffle=False)

@@ -13,6 +13,7 @@ from utils.data.annotation_file import NO_LABEL, format_label
 from utils.evaluate.label_report import LABEL_COLUMNS
 from utils.evaluate.report import SCORE_COLUMNS, Samples
 from utils.evaluate.several_labels import encode_label_sets
+from utils.files import read_text
 
 UNREADABLE = "unreadable"
 
@@ -105,8 +106,8 @@ def read_json(path: Path) -> tuple[Sequence[str], list]:
 
 def read_npy(path: Path) -> tuple[Sequence[str], np.ndarray]:
     names = path.with_suffix(".txt")
-    paths = names.read_text(encoding="utf-8").splitlines() if names.is_file() else []
-    return paths, np.load(path, allow_pickle=False)
+    text = read_text(names, str(names), "surrogateescape") if names.is_file() else ""
+    return text.removesuffix("\n").split("\n") if text else [], np.load(path, allow_pickle=False)
 
 
 def read_npz(path: Path) -> tuple[Sequence[str], np.ndarray]:

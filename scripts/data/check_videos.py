@@ -20,6 +20,9 @@ lists, and reads what a part has left. Docs: docs/many_machines.md.
 or without folders and suffix; they have the kind `excluded` and are not read. A name in LIST that
 no video has is reported.
 
+The command also names videos that are equal, in one list or in two, with one label or with several;
+it leaves them in the lists.
+
 Videos of the kind `damaged` can be decoded, but FFmpeg marks some of their frames as damaged. They
 are left out like all bad ones; with `--keep_damaged` they stay in the list, and are in
 `NAME.bad.tsv` as well.
@@ -27,6 +30,7 @@ are left out like all bad ones; with `--keep_damaged` they stay in the list, and
 
 import glob
 import json
+import math
 import os
 import shutil
 import sys
@@ -66,10 +70,12 @@ from utils import cli
 from utils.config import NetworkConfig
 from utils.data.annotation_file import (
     AnnotationFile,
+    Record,
     choose_output_names,
     iterate_lines,
     name_record,
 )
+from utils.data.equal_files import describe_repeats
 from utils.files import report_write_errors, write_text
 from utils.messages import join_names, print_line
 from utils.networks import Network
@@ -134,6 +140,9 @@ def main(
     if exclusions.unmatched:
         names = join_names([*exclusions.unmatched], MAX_SHOWN)
         print_line(f"--exclude: {len(exclusions.unmatched)} names match no video: {names}")
+    if not part:
+        for line in find_repeats(files):
+            print_line(line)
     seconds = round(time.monotonic() - start, 1)
     if part:
         print(json.dumps({"part": str(part), "read": read, "seconds": seconds}))
@@ -143,6 +152,22 @@ def main(
     result = {"videos": good + bad, "good": good, "bad": bad, "kinds": kinds}
     lists = [str(target) for target in targets]
     print(json.dumps({**result, "lists": lists, "read": read, "seconds": seconds}))
+
+
+def find_repeats(files: list[AnnotationFile]) -> list[str]:
+    """A line each about videos that a list has twice, with two labels, or that two lists have.
+
+    Lists of several data sets are in several folders; only those of one folder are compared, and a
+    copy of another list than the first is not.
+    """
+    folders: dict[Path, dict[str, list[Record]]] = {}
+    for file in files:
+        lists = folders.setdefault(file.path.parent, {})
+        parsed = (record for _, _, record in iterate_lines(file))
+        records = [record for record in parsed if isinstance(record, Record)]
+        if records not in [*lists.values()][1:]:
+            lists[file.name] = records
+    return [line for lists in folders.values() for line in describe_repeats(lists, math.inf)]
 
 
 def scan_list(

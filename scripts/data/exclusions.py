@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Optional
 
-from scripts.data.integrity import SUFFIXES
 from utils.files import read_text
+from utils.video.media_files import VIDEO_SUFFIXES
 
 
 class Exclusions:
@@ -33,4 +33,4 @@ class Exclusions:
 def remove_suffix(path: str) -> str:
     """The path without the suffix of a video; any other dot stays."""
     stem, dot, suffix = path.rpartition(".")
-    return stem if f"{dot}{suffix.lower()}" in SUFFIXES else path
+    return stem if f"{dot}{suffix.lower()}" in VIDEO_SUFFIXES else path

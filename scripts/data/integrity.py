@@ -13,6 +13,7 @@ from av.container import InputContainer
 
 from utils.video.decoders import open_video
 from utils.video.frame_folder import FrameFolder
+from utils.video.media_files import VIDEO_SUFFIXES
 from utils.video.mp4_boxes import check_header, find_truncation
 from utils.video.pyav_reader import open_container
 from utils.video.reader import (
@@ -40,12 +41,6 @@ KINDS = (
     EXCLUDED,  # a list of the user names it
     "bad line",  # of the list: its label, its number of frames, its format
 )
-# fmt: off
-SUFFIXES = (
-    ".3gp", ".asf", ".avi", ".f4v", ".flv", ".gif", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4",
-    ".mpeg", ".mpg", ".mts", ".ogv", ".rm", ".rmvb", ".ts", ".vob", ".webm", ".wmv", ".y4m",
-)
-# fmt: on
 DURATION_TOLERANCE = 0.5  # seconds by which a stream may end before the container's duration
 SEEK_MARGIN = 60  # seconds that a frame may be decoded before the first frame is shown
 
@@ -137,7 +132,7 @@ def check_file(job: VideoJob) -> int:
     try:
         check_header(path, job.reader)
         with open_container(path, job.max_pixels) as container:
-            if path.suffix.lower() not in SUFFIXES:
+            if path.suffix.lower() not in VIDEO_SUFFIXES:
                 content = f"{path.suffix or 'no extension'}, the content is {container.format.name}"
                 raise BadVideoError("wrong extension", content)
             check_streams(container, job.max_pixels)
@@ -204,7 +199,7 @@ def classify_error(path: Path, error: Exception) -> BadVideoError:
         return BadVideoError("no frames", error.args[-1])
     if isinstance(error, WrongContentError):
         return BadVideoError("wrong extension", error.args[-1])
-    if path.suffix.lower() not in SUFFIXES:
+    if path.suffix.lower() not in VIDEO_SUFFIXES:
         return BadVideoError(
             "wrong extension", f"{path.suffix or 'no extension'}, and no video inside"
         )

@@ -18,8 +18,9 @@ Without NAME: DIR/CLASS/VIDEO gives train.txt and test.txt (or the same csv); `-
 fraction of every class in the test list; the only video of a class is for training. `--val` makes a
 third list, val.txt, for the validation during training (without it val.csv is a copy of test.csv).
 Of equal files (`twins` counts the groups) only the first is listed; `others` are files without the
-extension of a video. `--names images`, for resnet50: DIR has images; the command makes folders of
-links, LISTS/train/CLASS/IMAGE, LISTS/test and LISTS/val.
+extension of a video, `system` hidden files and those of an operating system, as `__MACOSX`.
+`--names images`, for resnet50: DIR has images; the command makes folders of links,
+LISTS/train/CLASS/IMAGE, LISTS/test and LISTS/val.
 
 `--group PATTERN` keeps videos of one source in one list: cut from one film, of one person or one
 camera. The first group of this regular expression, in the path CLASS/VIDEO, names the source, as in
@@ -41,9 +42,7 @@ from utils.runtime import prepare_process
 
 prepare_process()
 
-from scripts.data.integrity import SUFFIXES
 from scripts.data.prepare.class_folders import (
-    IMAGE_SUFFIXES,
     find_sources,
     link_images,
     scan_class_folders,
@@ -58,9 +57,10 @@ from scripts.data.prepare.public_annotations import (
 from utils import cli
 from utils.files import report_write_errors, write_text
 from utils.messages import join_names, print_line
+from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES, describe_left_out
 
 CSV_NAMES = ("train.csv", "test.csv", "val.csv")
-MAX_SHOWN = 5  # files without the extension of a video that are named
+MAX_SHOWN = 5  # names in a line
 PUBLIC_OPTIONS = ("annotations", "split", "uncut")
 FOLDER_OPTIONS = ("test", "val", "group", "seed")
 
@@ -143,7 +143,8 @@ def list_class_folders(
         raise ValueError(f"--test must lie between 0 and 1, not {test}")
     if test + val >= 1:
         raise ValueError(f"--test {test} and --val {val} leave no video for training")
-    result = scan_class_folders(root, IMAGE_SUFFIXES if names == "images" else SUFFIXES)
+    kind = "images" if names == "images" else "videos"
+    result = scan_class_folders(root, IMAGE_SUFFIXES if kind == "images" else VIDEO_SUFFIXES)
     sources = find_sources(result, group) if group else None
     fractions = {"test": test, "val": val} if val else {"test": test}
     splits = split_classes(result, fractions=fractions, seed=seed, sources=sources)
@@ -152,10 +153,19 @@ def list_class_folders(
     files = {f"{name}{ending}": splits[name] for name in splits}
     if names == "csv" and not splits.get("val"):
         files["val.csv"] = tested
-    for twins in result.twins:
-        print_line(f"equal files, listed once: {', '.join(twins)}")
-    if result.others:
-        print_line(f"no videos, left out: {join_names(result.others, MAX_SHOWN)}")
+    for what, groups in (
+        ("groups of equal files, listed once", result.twins),
+        ("of them are in several classes; the first counts", result.contradictions),
+    ):
+        if groups:
+            shown = join_names([" = ".join(group) for group in groups], MAX_SHOWN)
+            print_line(f"{len(groups)} {what}: {shown}")
+    left_out = describe_left_out(result.scan, kind)
+    if left_out:
+        print_line(left_out)
+    if result.empty:
+        listed = join_names(result.empty, MAX_SHOWN)
+        print_line(f"folders without {kind}, which are no classes ({len(result.empty)}): {listed}")
     tested_labels = {int(line.rsplit(" ", 1)[1]) for line in tested}
     single = [name for k, name in enumerate(sorted(result.classes)) if k not in tested_labels]
     if single:
@@ -168,7 +178,8 @@ def list_class_folders(
     counts = {"classes": len(result.classes), "train": len(splits["train"]), "test": len(tested)}
     if val:
         counts["val"] = len(splits["val"])
-    counts.update(others=len(result.others), twins=len(result.twins))
+    counts.update(others=len(result.scan.others), system=len(result.scan.system))
+    counts["twins"] = len(result.twins)
     if sources:
         counts["sources"] = len(set(sources.values()))
     return counts, {**files, "labels.txt": sorted(result.classes)}

@@ -1,17 +1,21 @@
 """Packs a folder of class folders of images into MindRecord files, for faster reading.
 
     python scripts/data/pack_images.py --source data/imagenet/train
-        --target data/imagenet.mindrecord [--shards 1]
+        --target data/imagenet.mindrecord [--shards 1] [--classes data/imagenet/train]
 
-Labels count the class folders in the order of their names. With several shards the files are
-TARGET0, TARGET1, ...; `data.train` names the first. The command never overwrites a target. The last
-line of stdout is one JSON object: target, shards, classes, images.
+Labels count the class folders of --classes, the folder of the training images, in the order of
+their names. By default it is the folder `train` beside SOURCE, if that exists, else SOURCE. With
+several shards the files are TARGET0, TARGET1, ...; `data.train` names the first. The command never
+overwrites a target. The last line of stdout is one JSON object: target, shards, classes, images.
 """
 
+import hashlib
 import json
+import os
 import re
 import sys
 from pathlib import Path
+from typing import Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
@@ -21,57 +25,66 @@ prepare_process()
 
 from mindspore.mindrecord import FileWriter
 
+from resnet50.class_folders import list_class_folders
+from resnet50.readers import ImageFolder, ImageRecord
 from utils import cli
+from utils.messages import print_line
 from utils.progress import track
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
 SCHEMA = {"image": {"type": "bytes"}, "label": {"type": "int32"}, "file": {"type": "string"}}
 IMAGES_PER_WRITE = 256
 
 
-def list_images(source: Path) -> list[tuple[Path, int]]:
-    """(file, label) in the order of the names. Raises ValueError if there is no image."""
-    if not source.is_dir():
-        raise ValueError(f"--source: {source} is not a folder")
-    classes = sorted(folder for folder in source.iterdir() if folder.is_dir())
-    result = [
-        (file, label)
-        for label, folder in enumerate(classes)
-        for file in sorted(folder.iterdir())
-        if file.suffix.lower() in SUFFIXES
-    ]
-    if not result:
-        raise ValueError(f"--source: {source} has no class folder with images")
-    return result
-
-
-def write_shards(images: list[tuple[Path, int]], target: Path, shards: int) -> None:
+def write_shards(images: ImageFolder, target: Path, shards: int) -> None:
+    """Writes the files; prints how many images are equal."""
     writer = FileWriter(str(target), shard_num=shards)
     writer.add_schema(SCHEMA, "images and labels")
     starts = range(0, len(images), IMAGES_PER_WRITE)
+    first: dict[bytes, ImageRecord] = {}  # by the checksum of the image
+    equal = []
     for start in track(starts, "packing", unit=f"batches of {IMAGES_PER_WRITE} images"):
-        rows = [
-            {"image": file.read_bytes(), "label": label, "file": f"{file.parent.name}/{file.name}"}
-            for file, label in images[start : start + IMAGES_PER_WRITE]
-        ]
+        rows = []
+        for index in range(start, min(start + IMAGES_PER_WRITE, len(images))):
+            image = images[index]
+            data = image.load()
+            before = first.setdefault(hashlib.sha256(data).digest(), image)
+            if before is not image:
+                equal.append((before, image))
+            name = os.fsdecode(images.names[index])
+            rows.append({"image": data, "label": image.label, "file": name})
         writer.write_raw_data(rows, parallel_writer=shards > 1)
     writer.commit()
+    contrary = [(a, b) for a, b in equal if a.label != b.label]
+    for what, pairs in (("images", equal), ("images with different labels", contrary)):
+        if pairs:
+            a, b = pairs[0]
+            print_line(f"equal {what} ({len(pairs)}), for example {a.path} and {b.path}")
 
 
-def main(*, source: Path, target: Path, shards: cli.PositiveInt = 1) -> None:
+def main(
+    *, source: Path, target: Path, shards: cli.PositiveInt = 1, classes: Optional[Path] = None
+) -> None:
     old = re.compile(rf"{re.escape(target.name)}\d*(\.db)?")
     for file in target.parent.glob("*"):
         if old.fullmatch(file.name):
             raise ValueError(f"--target: {file} exists; remove it first, with its .db file")
-    images = list_images(source)
+    for option, folder in (("--source", source), ("--classes", classes or source)):
+        if not folder.is_dir():
+            raise ValueError(f"{option}: {folder} is not a folder")
+    train = source.resolve().with_name("train")
+    names = list_class_folders(classes or (train if train.is_dir() else source))
+    images = ImageFolder(source, names)
+    if not len(images):
+        raise ValueError(f"--source: {source} has no class folder with images")
+    for line in images.describe_rest():
+        print_line(line)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         write_shards(images, target, shards)
     except (OSError, RuntimeError) as error:  # RuntimeError: MindRecord's writer
         raise ValueError(str(error)) from None
-    classes = images[-1][1] + 1
-    result = {"target": str(target), "shards": shards, "classes": classes, "images": len(images)}
-    print(json.dumps(result))
+    result = {"target": str(target), "shards": shards, "classes": len(names)}
+    print(json.dumps({**result, "images": len(images)}))
 
 
 if __name__ == "__main__":

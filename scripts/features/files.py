@@ -11,16 +11,16 @@ from typing import Callable, NamedTuple, Optional
 
 import numpy as np
 
-from scripts.data.integrity import SUFFIXES
 from scripts.executors.process_pool import Part
 from scripts.executors.video_jobs import RunJobs, make_key, write_records
 from scripts.features.jobs import DTYPE, UNLISTED
-from scripts.prediction.files import IMAGE_SUFFIXES, list_videos
+from scripts.prediction.files import list_videos
 from utils.config import NetworkConfig, VideoData
 from utils.data.annotation_file import Record, format_label
 from utils.data.records import read_records
 from utils.files import open_replacement
 from utils.networks import Network
+from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 
 LISTS = (".txt", ".csv")  # of annotation files
 FEATURES = "features"
@@ -47,7 +47,7 @@ def read_source(network: Network, cfg: NetworkConfig, sources: Sequence[str]) ->
     lists = [Path(source) for source in sources if Path(source).suffix.lower() in LISTS]
     files = network.list_annotation_files(cfg)
     if not lists:
-        suffixes = SUFFIXES if isinstance(cfg.data, VideoData) else IMAGE_SUFFIXES
+        suffixes = VIDEO_SUFFIXES if isinstance(cfg.data, VideoData) else IMAGE_SUFFIXES
         videos = enumerate(list_videos(sources, suffixes), 1)
         return Source([Record(path, num_frames=None, label=UNLISTED, line=k) for k, path in videos])
     if len(sources) > 1:

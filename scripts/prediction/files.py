@@ -12,20 +12,22 @@ from typing import Callable, Optional
 from scripts.executors.process_pool import Part
 from scripts.executors.video_jobs import RunJobs, make_key, write_records
 from scripts.prediction.records import Job
+from utils.data.equal_files import MAX_COMPARED, find_equal_files
 from utils.evaluate.predict import PREDICTIONS, make_file_names
 from utils.files import open_replacement, write_text
-from utils.messages import escape_control, format_line
+from utils.messages import escape_control, format_line, print_line
 from utils.video.live import ADDRESS, hide_password
+from utils.video.media_files import IMAGE_SUFFIXES, describe_left_out, find_files
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
 MAX_CLASS_NAME = 200  # characters of a class name in a table
 
 
 def list_videos(names: Sequence[str], suffixes: Sequence[str]) -> list[str]:
     """The paths of videos; a folder stands for all files below it that end in `suffixes`, sorted.
 
-    A folder without such a file stays, as a folder of frames. Hidden files and folders are left
-    out. Raises ValueError for what does not exist, and for an address.
+    A folder without such a file stays, as a folder of frames. Hidden and system files and folders
+    are left out. Prints what is left out, and how many videos are equal. Raises ValueError for what
+    does not exist, and for an address.
     """
     videos = []
     for name in names:
@@ -33,15 +35,18 @@ def list_videos(names: Sequence[str], suffixes: Sequence[str]) -> list[str]:
             raise ValueError(f"{hide_password(name)}: an address needs --stream")
         if not os.path.exists(name):
             raise ValueError(f"{name} does not exist")
-        inside = []
-        for folder, inner, files in os.walk(name):
-            inner[:] = [part for part in inner if not part.startswith(".")]
-            inside += [
-                os.path.join(folder, file)
-                for file in files
-                if file.lower().endswith(tuple(suffixes)) and not file.startswith(".")
-            ]
-        videos += sorted(inside) or [name]
+        scan = find_files(name, suffixes) if os.path.isdir(name) else None
+        if scan is None or not scan.files:
+            videos.append(name)
+            continue
+        videos += [os.path.join(name, file) for file in scan.files]
+        kind = "images" if suffixes == IMAGE_SUFFIXES else "videos"
+        left_out = describe_left_out(scan, kind)
+        if left_out:
+            print_line(f"{name}: {left_out}")
+    equal = find_equal_files(videos) if len(videos) <= MAX_COMPARED else []
+    if equal:
+        print_line(f"groups of equal files ({len(equal)}), for example {' = '.join(equal[0])}")
     return videos
 
 

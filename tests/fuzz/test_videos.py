@@ -82,10 +82,7 @@ def assert_outcomes(result: dict, count: int) -> None:
     ("reader", "count", "seconds"),
     [
         ("pyav", FEW, 120),
-        *(
-            pytest.param(r, SLOW_COUNT, 900, marks=pytest.mark.slow)
-            for r in ("pyav", "decord", "opencv")
-        ),
+        *(pytest.param(r, SLOW_COUNT, 900, marks=pytest.mark.slow) for r in ("pyav", "decord")),
     ],
 )
 def test_damaged_videos_are_read_or_refused(tmp_path, seed, reader, count, seconds):

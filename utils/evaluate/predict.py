@@ -61,6 +61,7 @@ class Head(abc.ABC):
     names: Sequence[str] = ()  # of the classes, once `assign_class_names` has run
     names_file: Optional[Path] = None  # a file of class names, used if it exists
     builtin_names = ""  # the list in utils/labels
+    run_folder: Optional[Path] = None  # of the checkpoint, where a training leaves its classes
     classes = 0
     clips = crops = 1
     raw_scores = True  # whether the network returns raw scores, not probabilities
@@ -152,13 +153,16 @@ def softmax(scores: np.ndarray) -> np.ndarray:
     return powers / powers.sum()
 
 
-def assign_class_names(heads: Sequence[Head], labels: str) -> None:
+def assign_class_names(heads: Sequence[Head], labels: str, checkpoint: str) -> None:
     """Sets `names` of the heads, from the file `labels` (head after head) or without it.
+
+    `checkpoint` is that of the network.
 
     Raises ValueError if the file has another number of names than the heads have classes.
     """
     if not labels:
         for head in heads:
+            head.run_folder = Path(checkpoint).parent
             head.names = head.find_names()
         return
     if not Path(labels).is_file():

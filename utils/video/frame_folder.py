@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from string import Formatter
@@ -9,7 +10,7 @@ from typing import Any, Optional, Union
 
 import numpy as np
 
-from utils.video.jpeg import read_image, read_jpeg
+from utils.video.images import open_image
 from utils.video.reader import (
     MAX_PIXELS,
     FrameReader,
@@ -22,7 +23,9 @@ from utils.video.reader import (
 
 
 class FrameFolder(FrameReader):
-    """A folder of images numbered from 1; index 0 is file 1. Pixels equal PIL's.
+    """A folder of images numbered without a gap. Pixels equal PIL's.
+
+    Index 0 is the first number that exists: 0, else 1, else the lowest one.
 
     `image_tmpl` is the template of file names. RGB: one field, the number. Optical flow, which is
     read as (n, H, W, 2) for x and y: two fields (x or y, number); three (the folder's name as an
@@ -50,6 +53,7 @@ class FrameFolder(FrameReader):
         if self._fields == 3 and not self.path.name.isdecimal():
             raise self._error(f"data.image_tmpl {image_tmpl!r} needs a number as folder name")
         self._folder = (int(self.path.name),) if self._fields == 3 else ()
+        self._fields_before = (*self._folder, "x") if self._fields > 1 else ()  # the number
         self._read = self._flow if flow else functools.partial(self._image, "RGB")
 
     def cut(self, segment: Segment) -> SegmentReader:
@@ -60,11 +64,34 @@ class FrameFolder(FrameReader):
 
     def has_frame(self, index: int) -> bool:
         """Whether the file of a frame exists; for flow, the file of x."""
-        fields = (*self._folder, "x", index + 1) if self._fields > 1 else (index + 1,)
-        return (self.path / self._template.format(*fields)).is_file()
+        return self._has_number(self._first_number + index)
+
+    def _has_number(self, number: int) -> bool:
+        return (self.path / self._template.format(*self._fields_before, number)).is_file()
+
+    @functools.cached_property
+    def _first_number(self) -> int:
+        """That of the first frame; 1 if there is none."""
+        known = next((number for number in (0, 1) if self._has_number(number)), None)
+        return min(self._list_numbers(), default=1) if known is None else known
+
+    def _list_numbers(self) -> Iterator[int]:
+        """The numbers of all files."""
+        before = iter(self._fields_before)
+        pattern = ""
+        for text, field, form, _ in Formatter().parse(self._template):
+            pattern += re.escape(text)
+            if field is not None:
+                value = next(before, None)
+                pattern += r"(\d+)" if value is None else re.escape(format(value, form or ""))
+        depth = "/".join("*" for _ in Path(self._template).parts)
+        for path in self.path.glob(depth):
+            match = re.fullmatch(pattern, path.relative_to(self.path).as_posix())
+            if match and self._has_number(int(match[1])):
+                yield int(match[1])
 
     def _decode(self, indices: list[int]) -> Iterator[np.ndarray]:
-        return (self._read(index + 1) for index in indices)
+        return (self._read(self._first_number + index) for index in indices)
 
     def _flow(self, number: int) -> np.ndarray:
         if self._fields == 1:
@@ -77,9 +104,7 @@ class FrameFolder(FrameReader):
     def _image(self, mode: str, *fields: object) -> np.ndarray:
         path = self.path / self._template.format(*fields)
         with reading(path, self.reader):
-            data = read_bytes(path)
-            pixels = read_jpeg(data, mode, self._max_pixels)
-            return read_image(data, mode, self._max_pixels) if pixels is None else pixels
+            return open_image(read_bytes(path), mode, self._max_pixels)
 
 
 def open_folder(
@@ -103,7 +128,7 @@ def open_folder(
 
 
 def count_frames(folder: Path, image_tmpl: str, flow: bool = False) -> int:
-    """The number of frames of a folder, from 1 without a gap; VideoError if there is none."""
+    """The number of frames of a folder, up to the first gap; VideoError if there is none."""
     video = FrameFolder(folder, num_frames=0, image_tmpl=image_tmpl, flow=flow)
     count = next(k for k in itertools.count() if not video.has_frame(k))
     if not count:

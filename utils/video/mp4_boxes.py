@@ -18,7 +18,7 @@ PARENTS = {"moov", "edts", "mdia", "minf", "stbl", "moof", "traf"}
 COUNT_OFFSETS = {"stsz": 8, "stz2": 8, "elst": 4, "trun": 4}  # of the number of entries in a box
 ENTRIES_PER_BYTE = 2  # a sample has at least a byte of data; edits may repeat some samples
 MIN_LIMIT = 2**16  # entries that any file may declare
-# The first bytes of playlists; ID3 is a tag that may precede one. decord and OpenCV would open the
+# The first bytes of playlists; ID3 is a tag that may precede one. decord would open the
 # files that a playlist names, and wait for the files of a live one.
 PLAYLISTS = (b"#EXTM3U", b"ffconcat", b"ID3")
 CHARACTERS = set(string.ascii_letters + string.digits + " ")

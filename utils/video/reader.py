@@ -63,8 +63,8 @@ def reading(path: object, reader: str) -> Iterator[None]:
 def plain_path(path: Path) -> Iterator[str]:
     """An absolute path for libraries, in UTF-8; never an address such as `http:x.mp4`.
 
-    A name that is not UTF-8 is replaced by the number of the open file: OpenCV aborts the process
-    for such a name.
+    A name that is not UTF-8 is replaced by the number of the open file: libraries refuse such a
+    name.
     """
     plain = os.path.abspath(path)
     try:

@@ -3,73 +3,82 @@
 Or with images, if `suffixes` are theirs.
 """
 
+import os
 import re
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Optional
 
 import numpy as np
 
-from scripts.data.integrity import SUFFIXES
-from utils.files import compute_sha256
-
-IMAGE_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png")
+from utils.data.equal_files import find_equal_files
+from utils.video.media_files import VIDEO_SUFFIXES, FolderScan, find_files, is_system_name
 
 
 class ClassFolders(NamedTuple):
     """What a folder of class folders holds; all paths are relative to it."""
 
-    classes: dict[str, list[str]]  # videos
-    others: list[str]  # other files
+    classes: dict[str, list[str]]  # videos; of equal ones the first
+    scan: FolderScan  # all files
     twins: list[list[str]]  # groups of equal files
     nested: list[str]  # classes whose videos are all in several folders below the class folder
+    empty: list[str]  # folders without a video, which are no classes
+
+    @property
+    def contradictions(self) -> list[list[str]]:
+        """The groups of equal files that are in several classes."""
+        return [group for group in self.twins if len({get_class(video) for video in group}) > 1]
 
 
 def scan_class_folders(
-    folder: Path, suffixes: Sequence[str] = SUFFIXES, with_twins: bool = True
+    folder: Path, suffixes: Sequence[str] = VIDEO_SUFFIXES, with_twins: bool = True
 ) -> ClassFolders:
     """Looks for equal files if `with_twins`, which reads those of equal size.
 
-    Raises ValueError if there are fewer than two classes, or no class has two videos.
+    Raises ValueError if there are fewer than two classes, no class has two videos, or all videos of
+    a class are also in other classes.
     """
-    classes = {}
-    others = [str(p.name) for p in folder.iterdir() if p.is_file()]
-    for inner in sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")):
-        files = [p.relative_to(folder) for p in sorted(inner.rglob("*")) if p.is_file()]
-        videos = [str(p) for p in files if p.suffix.lower() in suffixes]
-        others += [str(p) for p in files if p.suffix.lower() not in suffixes]
-        if videos:
-            classes[inner.name] = videos
+    scan = find_files(folder, suffixes)
+    for video in scan.files:
+        name = get_class(video)
+        if "\n" in video:
+            raise ValueError(f"{video!r} has a line break in its name; rename it")
+        if name.encode("utf-8", "replace") != os.fsencode(name):
+            raise ValueError(f"the name of the class folder {name!a} is not UTF-8; rename it")
+    twins = []
+    if with_twins:
+        paths = {str(folder / video): video for video in scan.files if "/" in video}
+        twins = [[paths[path] for path in group] for group in find_equal_files(paths)]
+    again = {video for group in twins for video in group[1:]}
+    classes: dict[str, list[str]] = {get_class(v): [] for v in scan.files if "/" in v}
+    for video in scan.files:
+        if "/" in video and video not in again:
+            classes[get_class(video)].append(video)
     if len(classes) < 2:
         raise ValueError(
             f"{folder} has {len(classes)} class folders with videos, but a data set "
             f"needs two: {folder}/CLASS/VIDEO.mp4"
+        )
+    empty = next((name for name, videos in classes.items() if not videos), None)
+    if empty is not None:
+        raise ValueError(
+            f"{folder}: all videos of class {empty} are also in other classes; move it away"
         )
     if all(len(videos) < 2 for videos in classes.values()):
         raise ValueError(
             f"every class of {folder} has one video; "
             "at least one class needs two, one of them for the test list"
         )
-    odd = next((v for videos in classes.values() for v in videos if "\n" in v), None)
-    if odd:
-        raise ValueError(f"{odd!r} has a line break in its name; rename it")
     folders = {name: {Path(v).parts[1:-1][:1] for v in videos} for name, videos in classes.items()}
     nested = [name for name, inner in folders.items() if len(inner) > 1 and () not in inner]
-    twins = find_twins(folder, classes) if with_twins else []
-    return ClassFolders(classes, others=others, twins=twins, nested=nested)
+    inner = {p.name for p in folder.iterdir() if p.is_dir() and not is_system_name(p.name)}
+    without = sorted(inner - classes.keys())
+    return ClassFolders(classes, scan=scan, twins=twins, nested=nested, empty=without)
 
 
-def find_twins(folder: Path, classes: dict[str, list[str]]) -> list[list[str]]:
-    """Groups of equal files. Reads only files whose size occurs more than once."""
-    by_size: dict[int, list[str]] = defaultdict(list)
-    for video in (video for videos in classes.values() for video in videos):
-        by_size[(folder / video).stat().st_size].append(video)
-    by_content: dict[str, list[str]] = defaultdict(list)
-    for videos in by_size.values():
-        for video in videos if len(videos) > 1 else ():
-            by_content[compute_sha256(folder / video)].append(video)
-    return [videos for videos in by_content.values() if len(videos) > 1]
+def get_class(video: str) -> str:
+    """The class folder of a path."""
+    return video.partition("/")[0]
 
 
 def split_classes(
@@ -80,29 +89,31 @@ def split_classes(
 ) -> dict[str, list[str]]:
     """Lines `path label` for {"train" and the names of `fractions`}: `fractions` of every class.
 
-    Each of these lists gets at least one video of a class, training first. Of equal files only the
-    first is listed: the test must not contain training videos. `sources`, {video: its source},
-    keeps all videos of a source in one list; then the fractions are approximate.
+    Each of these lists gets at least one video of a class, training first. `sources`, {video: its
+    source}, keeps all videos of a source in one list; then the fractions are approximate.
     """
-    twins = {video: group[0] for group in folders.twins for video in group}
     labels = {}
     lists = {}
     for label, (_, videos) in enumerate(sorted(folders.classes.items())):
-        distinct = [video for video in videos if twins.get(video, video) == video]
-        labels.update(dict.fromkeys(distinct, label))
-        order = np.random.RandomState([seed, label]).permutation(len(distinct)).tolist()
-        lists.update(dict.fromkeys(distinct, "train"))
+        labels.update(dict.fromkeys(videos, label))
+        order = np.random.RandomState([seed, label]).permutation(len(videos)).tolist()
+        lists.update(dict.fromkeys(videos, "train"))
         for name, fraction in fractions.items():
-            count = min(max(1, round(fraction * len(distinct))), len(order) - 1)
-            lists.update((distinct[k], name) for k in order[:count])
+            count = min(max(1, round(fraction * len(videos))), len(order) - 1)
+            lists.update((videos[k], name) for k in order[:count])
             del order[:count]
     if sources:
         parts = split_sources(labels, sources=sources, fractions=fractions, seed=seed)
         lists = {video: parts[sources[video]] for video in labels}
     return {
-        name: [f"{video} {label}" for video, label in labels.items() if lists[video] == name]
+        name: [format_line(video, label) for video, label in labels.items() if lists[video] == name]
         for name in ("train", *fractions)
     }
+
+
+def format_line(video: str, label: int) -> str:
+    """A line of a list; a path that begins with a space begins with `./` there."""
+    return f"{video if video == video.lstrip() else f'./{video}'} {label}"
 
 
 def split_sources(
@@ -115,7 +126,8 @@ def split_sources(
     """
     names = sorted({sources[video] for video in labels})
     counts = np.zeros((len(names), max(labels.values()) + 1), np.int64)
-    rows = [names.index(sources[video]) for video in labels]
+    row_of = {name: row for row, name in enumerate(names)}
+    rows = [row_of[sources[video]] for video in labels]
     np.add.at(counts, (rows, list(labels.values())), 1)
     totals = counts.sum(0)
     parts = ["train", *fractions]
@@ -128,13 +140,16 @@ def split_sources(
         assigned[chosen[k]] += counts[k]
     smallest_first = np.argsort(counts.sum(1), kind="stable")
     for part, label in np.ndindex(*assigned.shape):
-        for k in smallest_first:
+        if assigned[part, label]:
+            continue
+        for k in smallest_first[counts[smallest_first, label] > 0]:
             left = assigned[chosen[k]] - counts[k]
             is_free = part == 0 or (chosen[k] == 0 and left[counts[k] > 0].all())
-            if not assigned[part, label] and counts[k, label] and is_free:
+            if is_free:
                 assigned[chosen[k]] -= counts[k]
                 assigned[part] += counts[k]
                 chosen[k] = part
+                break
     return {name: parts[part] for name, part in zip(names, chosen)}
 
 
@@ -184,4 +199,6 @@ def link_images(
         for line in lines:
             image = Path(line.rpartition(" ")[0])
             link = out / name / image.parts[0] / "_".join(image.parts[1:])
-            link.with_suffix(image.suffix.lower()).symlink_to(root / image)
+            while os.path.lexists(link):  # a/b.jpg and a_b.jpg
+                link = link.with_name(f"_{link.name}")
+            link.symlink_to(root / image)

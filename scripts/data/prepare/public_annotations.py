@@ -8,7 +8,6 @@ uses one name in several folders.
 
 import csv
 import json
-import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,14 +16,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Callable, NamedTuple, Optional
 
-from scripts.data.integrity import SUFFIXES
 from utils.files import read_text
-from utils.messages import format_value
+from utils.messages import format_value, print_line
+from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES, has_suffix, walk_files
 from utils.video.reader import Segment
 
 KINETICS_SPLITS = {"train": "train", "val": "val", "validate": "val"}
 KINETICS_COLUMNS = {"label", "youtube_id", "time_start", "time_end", "split"}
-FRAME = re.compile(r"(?:.*\D)?([0-9]+)\.jpe?g", re.IGNORECASE)
+FRAME = re.compile(r"(?:.*\D)?([0-9]+)\.\w+")
 
 
 class Annotations(NamedTuple):
@@ -42,7 +41,7 @@ class Annotations(NamedTuple):
 
 def read_kinetics(folder: Path, split: int) -> Annotations:
     """CSV files with the columns label, youtube_id, time_start, time_end, split; sorted classes."""
-    result: dict[str, dict[str, str]] = {"train": {}, "val": {}}
+    result: dict[str, list[tuple[str, str]]] = {"train": [], "val": []}
     segments: dict[str, tuple[str, Segment]] = {}
     files = [file for file in sorted(folder.glob("*.csv")) if read_header(file) >= KINETICS_COLUMNS]
     for file in files:
@@ -53,12 +52,12 @@ def read_kinetics(folder: Path, split: int) -> Annotations:
                 span = Segment(float(row["time_start"]), float(row["time_end"]))
                 key = f"{row['youtube_id']}_{int(span.start):06d}_{int(span.end):06d}"
                 segments[key] = (row["youtube_id"], span)
-                result[KINETICS_SPLITS[row["split"]]][key] = require_value(row["label"])
+                result[KINETICS_SPLITS[row["split"]]].append((key, require_value(row["label"])))
     if not files:
         columns = ", ".join(sorted(KINETICS_COLUMNS))
         raise ValueError(f"--annotations: {folder} has no csv with {columns}")
-    annotations = convert_names_to_labels(result["train"], result["val"], files)
-    return annotations._replace(segments=segments)
+    train, val = (collect(pairs, f"{folder}, {name}") for name, pairs in result.items())
+    return convert_names_to_labels(train, val, files)._replace(segments=segments)
 
 
 def read_sthv2(folder: Path, split: int) -> Annotations:
@@ -71,7 +70,8 @@ def read_sthv2(folder: Path, split: int) -> Annotations:
     for file in files[1:]:
         with annotation_errors(file):
             rows = read_json(file)
-            result.append({str(r["id"]): labels[r["template"].translate(brackets)] for r in rows})
+            pairs = [(str(r["id"]), labels[r["template"].translate(brackets)]) for r in rows]
+            result.append(collect(pairs, str(file)))
     return Annotations(order_names(labels, files[0]), train=result[0], val=result[1], files=files)
 
 
@@ -127,15 +127,16 @@ def read_hmdb51(folder: Path, split: int) -> Annotations:
     files = sorted(folder.glob(f"*{end}"))
     if not files:
         raise ValueError(f"--annotations: {folder} has no CLASS{end}")
-    result: dict[str, dict[str, int]] = {"0": {}, "1": {}, "2": {}}
+    result: dict[str, list[tuple[str, int]]] = {"0": [], "1": [], "2": []}
     names = [file.name[: -len(end)] for file in files]
     for label, (name, file) in enumerate(zip(names, files)):
         for number, line in number_lines(file):
             with annotation_errors(file, number):
                 if line:
                     video, part = line.split()
-                    result[part][strip_extension(f"{name}/{video}")] = label
-    return Annotations(names, train=result["1"], val=result["2"], files=files)
+                    result[part].append((strip_extension(f"{name}/{video}"), label))
+    train, val = (collect(result[part], f"{folder}, {part} of *{end}") for part in "12")
+    return Annotations(names, train=train, val=val, files=files)
 
 
 def read_diving48(folder: Path, split: int) -> Annotations:
@@ -146,7 +147,8 @@ def read_diving48(folder: Path, split: int) -> Annotations:
     parts = []
     for file in files[1:]:
         with annotation_errors(file):
-            rows = {row["vid_name"]: int(row["label"]) for row in read_json(file)}
+            pairs = [(row["vid_name"], int(row["label"])) for row in read_json(file)]
+            rows = collect(pairs, str(file))
             if not all(0 <= label < len(names) for label in rows.values()):
                 raise ValueError
             parts.append(rows)
@@ -190,6 +192,9 @@ def read_public_annotations(dataset: str, folder: Path, split: int) -> Annotatio
     if not folder.is_dir():
         raise ValueError(f"--annotations: {folder} is not a folder")
     result = READERS[dataset](folder, split)
+    both = [key for key in result.val if key in result.train]
+    if both:
+        print_line(f"videos in both lists, train and val ({len(both)}), for example {both[0]}")
     odd = next((name for name in result.names if not name.isprintable()), None)
     if odd is not None:
         raise ValueError(
@@ -249,29 +254,40 @@ def match_videos(
 def find_videos(root: Path, with_folder: bool) -> dict[str, list[str]]:
     """{key: paths below `root`} of all videos; `with_folder`: a key includes the last folder."""
     result: dict[str, list[str]] = defaultdict(list)
-    for folder, names in walk_sorted(root):
-        for name in sorted(names):
-            if os.path.splitext(name)[1].lower() in SUFFIXES:
+    for folder, names in walk_data(root):
+        for name in names:
+            if has_suffix(name, VIDEO_SUFFIXES):
                 key = f"{folder.name}/{name}" if with_folder else name
                 result[strip_extension(key)].append(str(folder / name))
     return result
 
 
 def find_frame_folders(root: Path) -> dict[str, list[str]]:
-    """{name: [`path num_frames`]} of all folders whose JPEG frames count up from 1."""
+    """{name: [`path num_frames`]} of all folders whose frames count up from 0 or 1."""
     result: dict[str, list[str]] = defaultdict(list)
-    for folder, names in walk_sorted(root):
-        numbers = {int(hit.group(1)) for hit in map(FRAME.fullmatch, names) if hit}
-        if numbers and numbers == set(range(1, len(numbers) + 1)):
+    gaps = []
+    for folder, names in walk_data(root):
+        images = [name for name in names if has_suffix(name, IMAGE_SUFFIXES)]
+        numbers = {int(hit.group(1)) for hit in map(FRAME.fullmatch, images) if hit}
+        first = min(numbers, default=0)
+        if numbers and first < 2 and max(numbers) - first == len(numbers) - 1:
             result[folder.name].append(f"{folder} {len(numbers)}")
+        elif numbers:
+            gaps.append(str(folder))
+    if gaps:
+        what = "folders left out, whose frames do not count up from 0 or 1 without a gap"
+        print_line(f"{what} ({len(gaps)}), for example {gaps[0]}")
     return result
 
 
-def walk_sorted(root: Path) -> Iterator[tuple[Path, list[str]]]:
-    """(folder below `root`, its file names) of all folders, in the order of their names."""
-    for folder, inner, names in os.walk(root, followlinks=True):
-        inner.sort()
-        yield Path(folder).relative_to(root), names
+def walk_data(root: Path) -> Iterator[tuple[Path, list[str]]]:
+    """(folder below `root`, its file names) as `walk_files`; prints what it leaves out."""
+    system: list[str] = []
+    for folder, names in walk_files(root, system):
+        yield Path(folder), names
+    if system:
+        what = "hidden or system files and folders, left out"
+        print_line(f"{what} ({len(system)}), for example {system[0]}")
 
 
 def strip_extension(path: str) -> str:
@@ -303,12 +319,28 @@ def order_names(labels: dict[str, int], file: Path) -> list[str]:
 
 def read_rows(file: Path, parse: Callable, csv_reader: Optional[Callable] = None) -> dict[str, Any]:
     """{key: value} of lines or rows of csv, each by `parse`; empty ones are skipped."""
-    result = {}
+    result = []
     for number, row in iterate_csv(file, csv_reader) if csv_reader else number_lines(file):
         if row:
             with annotation_errors(file, number):
-                key, value = parse(row)
-                result[key] = value
+                result.append(parse(row))
+    return collect(result, str(file))
+
+
+def collect(pairs: Sequence[tuple[str, Any]], name: str) -> dict[str, Any]:
+    """{key: value}; of a key with several values the last. Prints how many keys occur twice."""
+    result: dict[str, Any] = {}
+    repeated: dict[str, bool] = {}  # whether the values differ
+    for key, value in pairs:
+        if key in result:
+            repeated[key] = repeated.get(key, False) or result[key] != value
+        result[key] = value
+    contrary = [key for key, differs in repeated.items() if differs]
+    if repeated:
+        print_line(f"{name}: videos twice ({len(repeated)}), for example {next(iter(repeated))}")
+    if contrary:
+        what = "with several labels, of which the last counts"
+        print_line(f"{name}: videos {what} ({len(contrary)}), for example {contrary[0]}")
     return result
 
 

@@ -414,7 +414,7 @@ def test_one_worker_keeps_one_core_busy(processes):
     assert process <= 1.2 * worker
 
 
-@pytest.mark.parametrize(("reader", "threads"), [("pyav", 2), ("opencv", 2), ("decord", 3)])
+@pytest.mark.parametrize(("reader", "threads"), [("pyav", 2), ("decord", 3)])
 def test_a_worker_process_has_few_threads(tmp_path, reader, threads):
     """One makes rows, one watches the parent; with decord a third waits."""
     pytest.importorskip(MODULES[reader])

@@ -1,5 +1,6 @@
 """Folders of images: frame numbers, pixels, flow, and bad images, which are refused by name."""
 
+import itertools
 import os
 import struct
 import time
@@ -10,10 +11,11 @@ import pytest
 from PIL import Image
 
 from scripts.data.integrity import VideoJob, examine
-from utils.tests.video.test_decoders import picture
-from utils.video.frame_folder import FrameFolder
-from utils.video.jpeg import jpeg_size, read_jpeg
-from utils.video.reader import VideoError
+from utils.tests.video.test_decoders import picture, read_bits
+from utils.video.frame_folder import FrameFolder, count_frames
+from utils.video.images import read_jpeg, read_jpeg_head
+from utils.video.orientation import EXIF_ORIENTATIONS, UPRIGHT
+from utils.video.reader import Segment, VideoError
 
 
 def write_jpeg(path, pixels):
@@ -27,6 +29,26 @@ def test_a_folder_counts_its_files_from_one(tmp_path):
     with FrameFolder(tmp_path, 5, "img_{:05d}.jpg") as source:
         assert len(source) == 5
         assert np.array_equal(source.frames([4, 0, 0, 2]), np.stack(expected)[[4, 0, 0, 2]])
+
+
+@pytest.mark.parametrize("first", [0, 1, 2, 7, 123])
+@pytest.mark.parametrize("template", ["img_{:03d}.png", "{:05d}.png", "a{}/x[1].png"])
+def test_the_first_frame_is_the_first_file_that_exists(tmp_path, first, template):
+    for number in range(first, first + 4):
+        path = tmp_path / template.format(number)
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(picture(number, 70, 40)).save(path)
+    folder = FrameFolder(tmp_path, num_frames=4, image_tmpl=template, fps=2.0)
+    assert count_frames(tmp_path, template) == 4
+    assert read_bits(folder.frames([0, 3])) == [first, first + 3]
+    assert read_bits(folder.cut(Segment(1, 2)).frames([0, 1])) == [first + 2, first + 3]
+    flow = "{:06d}-{}_{:05d}.png"
+    (tmp_path / "12").mkdir()
+    for number, axis in itertools.product(range(first, first + 2), "xy"):
+        Image.fromarray(picture(number, 70, 40)[..., 0]).save(
+            tmp_path / "12" / flow.format(12, axis, number)
+        )
+    assert count_frames(tmp_path / "12", flow, flow=True) == 2
 
 
 def test_grey_frames_of_a_colour_folder_become_rgb(tmp_path):
@@ -139,11 +161,14 @@ def test_the_size_in_a_jpeg_header_equals_that_of_the_decoder(tmp_path, form):
     options = {"exif": exif} if form == "exif" else {}
     image.save(tmp_path / "a.jpg", progressive=form == "progressive", **options)
     data = (tmp_path / "a.jpg").read_bytes()
-    assert jpeg_size(data) == (70, 40)
+    head = read_jpeg_head(data)
+    assert head[:2] == (70, 40)
+    assert head.channels == {"grey": 1, "cmyk": 4}.get(form, 3)
+    assert head.orientation == EXIF_ORIENTATIONS.get(6 if form == "exif" else 1, UPRIGHT)
     with pytest.raises(ValueError, match="70x40"):
         read_jpeg(data, "RGB", 70 * 256 * 256 // 40 - 1)
     for end in range(len(data)):
-        assert jpeg_size(data[:end]) in (None, (70, 40))
+        assert read_jpeg_head(data[:end]) in (None, head)
 
 
 def test_a_pipe_among_frames_does_not_block(tmp_path):

@@ -1,0 +1,152 @@
+"""Class folders have the labels of the training in every split; what is no image is counted."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from resnet50.class_folders import (
+    FILE,
+    copy_run_classes,
+    find_classes,
+    read_run_classes,
+    write_run_classes,
+)
+from resnet50.config import Config
+from resnet50.dataset import read_records
+from resnet50.network import NETWORK
+from utils.config import ROOT, load_config
+from utils.evaluate.predict import assign_class_names
+from utils.runtime import Runtime
+
+YAML = ROOT / "resnet50" / "configs" / "resnet50_r50_imagenet_tutorial.yaml"
+CLASSES = ["ant", "bee", "cat"]
+
+
+@pytest.fixture
+def root(tmp_path) -> Path:
+    """Two images of each class in train, of ant and cat in val; the second ends in .WEBP."""
+    for split, classes in (("train", CLASSES), ("val", ["ant", "cat"])):
+        for k, name in enumerate(classes):
+            folder = tmp_path / split / name
+            folder.mkdir(parents=True)
+            image = Image.fromarray(np.full((8, 8, 3), [len(split), 40 * k, k], np.uint8))
+            image.save(folder / "a.png")
+            image.save(folder / "B.WEBP", lossless=True)
+    return tmp_path
+
+
+def make_config(root: Path, *settings: str) -> Config:
+    return load_config(Config, YAML, [f"data.root={root}", "model.num_classes=3", *settings])
+
+
+def list_samples(root: Path, *settings: str, run: Path = None) -> list[str]:
+    images = read_records(make_config(root, *settings), "test", run)
+    return [f"{name} {label}" for name, label in zip(images.list_names(), images.labels)]
+
+
+RIGHT = ["ant/B.WEBP 0", "ant/a.png 0", "cat/B.WEBP 2", "cat/a.png 2"]
+
+
+def remove_train(root: Path) -> None:
+    shutil.rmtree(root / "train")
+
+
+def write_labels(root: Path) -> None:
+    remove_train(root)
+    (root / "labels.txt").write_text("cat\nbee\nant\n")
+
+
+@pytest.mark.parametrize("change", [lambda root: None, write_labels])
+def test_a_split_that_lacks_a_class_keeps_the_labels(change, root):
+    change(root)
+    assert list_samples(root) == RIGHT
+
+
+@pytest.mark.parametrize("change", [lambda root: None, remove_train])
+def test_the_class_list_of_the_run_decides(change, root, tmp_path):
+    change(root)
+    run = tmp_path / "run"
+    run.mkdir()
+    write_run_classes(run, CLASSES, Runtime())
+    assert list_samples(root, run=run) == RIGHT
+    (head,) = NETWORK.build_heads(make_config(root))
+    assign_class_names([head], "", str(run / "x.ckpt"))
+    assert head.names == CLASSES
+
+
+def test_two_folders_do_not_say_which_of_three_classes_they_are(root):
+    remove_train(root)
+    with pytest.raises(ValueError, match=r"data.test: .* has not 3 class folders \(model.num_cl"):
+        list_samples(root)
+    (head,) = NETWORK.build_heads(make_config(root))
+    assign_class_names([head], "", "x.ckpt")
+    assert list(head.names) == []
+    assert list_samples(root, "model.num_classes=2")[2] == "cat/B.WEBP 1"
+
+
+def test_imagenet_has_a_class_less_than_some_networks(tmp_path):
+    folders = [f"n{k:08d}" for k in range(1000)]
+    for name in folders:
+        (tmp_path / "val" / name).mkdir(parents=True)
+    paths = {"train": tmp_path / "train", "split": tmp_path / "val"}
+    assert find_classes(**paths, num_classes=1001) == folders
+    assert find_classes(**paths, num_classes=1002) == []
+
+
+def test_a_folder_that_the_training_lacks_is_an_error(root):
+    (root / "val" / "dog").mkdir()
+    assert list_samples(root) == RIGHT, "an empty folder is no class"
+    shutil.copy(root / "val" / "ant" / "a.png", root / "val" / "dog")
+    with pytest.raises(ValueError, match="class folder 'dog', which the training has not; its cla"):
+        list_samples(root)
+
+
+@pytest.mark.parametrize("name", ["__MACOSX", "@eaDir", ".ipynb_checkpoints"])
+def test_what_is_no_image_of_a_class_is_counted(name, root, log_messages):
+    for folder in (root / "val", root / "train", root / "val" / "ant"):
+        shutil.copytree(root / "train" / "ant", folder / name)
+    (root / "val" / "cat" / "x.heic").touch()
+    (root / "val" / "ant" / "._a.png").touch()
+    assert list_samples(root) == RIGHT
+    (line,) = [line for line in log_messages if "left out" in line]
+    assert f"left out, no images in class folders (4): {name}, ant/" in line
+    assert any("classes without images (1): bee" in line for line in log_messages)
+    (head,) = NETWORK.build_heads(make_config(root))
+    assert head.list_names() == CLASSES
+
+
+def test_names_in_another_order_are_not_those_of_the_labels(root):
+    """labels.txt names the classes, unless it has the names of the folders."""
+    for text, names in (("cat\nbee\nant\n", CLASSES), ("A\nB\nC\n", ["A", "B", "C"])):
+        (root / "labels.txt").write_text(text)
+        (head,) = NETWORK.build_heads(make_config(root))
+        assert head.list_names() == names
+
+
+def test_an_exported_file_has_the_classes_beside_it(tmp_path, log_messages):
+    run = tmp_path / "run"
+    for folder in (run, tmp_path / "a", tmp_path / "b"):
+        folder.mkdir()
+    copy_run_classes(run, tmp_path / "a")
+    assert read_run_classes(tmp_path / "a") == []
+    write_run_classes(run, CLASSES, Runtime())
+    write_run_classes(tmp_path / "b", ["a", "b"], Runtime())
+    for folder in (run, tmp_path / "a", tmp_path / "b"):
+        copy_run_classes(run, folder)
+    assert read_run_classes(tmp_path / "a") == CLASSES
+    assert read_run_classes(tmp_path / "b") == ["a", "b"]
+    (line,) = log_messages
+    assert f"b/{FILE} is of another network" in line
+
+
+def test_a_run_of_other_classes_is_not_resumed(tmp_path):
+    write_run_classes(tmp_path, [" a", "b\u2028\r", "c\udce9"], Runtime())
+    assert read_run_classes(tmp_path) == [" a", "b\u2028\r", "c\udce9"]
+    write_run_classes(tmp_path, [" a", "b\u2028\r", "c\udce9"], Runtime(1, 2))
+    with pytest.raises(ValueError, match=f"holds a run with the class folders of .*{FILE}"):
+        write_run_classes(tmp_path, ["a", "b"], Runtime(1, 2))
+    with pytest.raises(ValueError, match="has a line break in its name; rename it"):
+        write_run_classes(tmp_path, ["a\n", "b"], Runtime())
