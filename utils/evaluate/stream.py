@@ -78,11 +78,11 @@ class LiveScorer(abc.ABC):
 
     def __init__(self, fps: float):
         self.fps = fps  # of the frames that it reads
-        self.last_number = -1
+        self.last_number = -1.0
 
     def chooses(self, frame: Frame, source_fps: float) -> bool:
         """Whether to read this frame: `fps` of `source_fps`, at equal distances, and the first."""
-        number = frame.number if frame.position is None else frame.position
+        number = float(frame.number if frame.position is None else frame.position)
         fraction = self.fps / source_fps
         before = int(self.last_number * fraction + 1e-9)
         self.last_number = number
@@ -138,9 +138,10 @@ class ImageScorer(FrameScorer):
 class WindowScorer(LiveScorer):
     """Windows of `window` seconds, `step` seconds apart, with the views of the evaluation.
 
-    In memory are the crops of the frames that open windows need. A frame that did not come counts as the one before it. If several windows of a live source are
-    complete when the network is ready, it computes the last one and skips the others. The windows
-    of a file are those of `split_into_windows`.
+    In memory are the crops of the frames that open windows need. A frame that did not come counts
+    as the one before it. If several windows of a live source are complete when the network is
+    ready, it computes the last one and skips the others. The windows of a file are those of
+    `split_into_windows`.
     """
 
     def __init__(self, scorer: "Scorer", heads: Sequence[Head], timing: Timing):

@@ -174,6 +174,8 @@ class ExactVideo(VideoFile):
             try:
                 frames = packet.decode()
             except av.error.InvalidDataError:
+                context = self._stream.codec_context
+                check_size(context.width, context.height, self._max_pixels)
                 self.damaged += has_begun
                 continue
             has_begun = has_begun or bool(frames)
