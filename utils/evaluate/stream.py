@@ -169,6 +169,9 @@ class WindowScorer(LiveScorer):
         self.first_window = Window(0, self.length, source.fps)
         self.restart(0)
 
+    def chooses(self, frame: Frame, source_fps: float) -> bool:
+        return True  # a window chooses among all frames
+
     def restart(self, number: int) -> None:
         """Begins the first window with the frame of this number."""
         self.origin = number

@@ -243,18 +243,19 @@ def read_address(
     end = 0.0  # of the packets of all streams
     reason = "it ended"
     try:
-        for packet in container.demux():
-            if packet.pts is not None:
+        for packet in demux_to_end(container):
+            if packet is not None and packet.pts is not None:
                 end = max(end, (packet.pts + (packet.duration or 0)) * float(packet.time_base))
-            if packet.stream.index != stream.index:
+            if packet is not None and packet.stream.index != stream.index:
                 continue
             try:
-                pictures = packet.decode()
+                pictures = stream.decode(packet)
             except InvalidDataError:  # a damaged packet, or one that refers to an earlier one
                 pictures = []
             for picture in pictures:
-                stamp = picture.time if has_stamps else None
-                stamp = time.monotonic() - start if stamp is None else float(stamp)
+                stamp = time.monotonic() - start
+                if has_stamps and picture.pts is not None:
+                    stamp = picture.pts * float(stream.time_base)
                 first_stamp = stamp if first_stamp is None else first_stamp
                 pixels = find_orientation(picture).apply(to_array(to_rgb, picture))
                 yield max(stamp - first_stamp, 0.0), np.ascontiguousarray(pixels)
@@ -270,6 +271,17 @@ def read_address(
         container.close()
     if is_live or first_stamp is None or missing > END_TOLERANCE:
         raise VideoError(shown, "pyav", reason)
+
+
+def demux_to_end(container) -> Iterator[Any]:
+    """All packets; before a failure None, which makes the decoder give its last pictures."""
+    from av.error import FFmpegError
+
+    try:
+        yield from container.demux()
+    except FFmpegError:
+        yield None
+        raise
 
 
 def explain_failure(error: Any, stall: float) -> str:

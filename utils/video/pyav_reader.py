@@ -159,7 +159,7 @@ class ExactVideo(VideoFile):
         """Whether a decoder that counts packets, and knows no matrix and one stream, is right."""
         if not self._counts_packets or set(self._table.shown) != {1}:
             return False
-        if len(self._handle.streams.video) > 1:
+        if len(self._handle.streams.video) > 1 or self._table.codec == "hevc":
             return False
         next(self._decode([0]))
         return self.orientation == UPRIGHT

@@ -159,13 +159,15 @@ def measure_times(
     """(`fps`, `times`) of a `Timeline`, by the seconds at which its frames are shown.
 
     `fps` is the rate that the file states, `last` the seconds for which the last frame is shown, if
-    they are known. The rate is constant if each frame is shown within half a frame of its place.
+    they are known. The rate is constant if each frame is shown within half a frame of its place, at
+    the stated rate or else at the mean one.
     """
     times = stamps - stamps[:1]
     if len(times) < 2 or not (np.diff(times) > 0).all():
         return fps, None
-    if fps and np.abs(times * fps - np.arange(len(times))).max() <= 0.5:
-        return fps, None
+    for rate in (fps, (len(times) - 1) / times[-1]):
+        if rate and np.abs(times * rate - np.arange(len(times))).max() <= 0.5:
+            return float(rate), None
     end = times[-1] + (last or times[-1] / (len(times) - 1))
     return len(times) / end, np.append(times, end)
 
