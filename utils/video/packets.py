@@ -16,6 +16,7 @@ TIMED_FORMATS = {"mov", "mp4", "matroska", "webm"}
 # decoded in order, because this module does not find their random-access points.
 INDEXED_CODECS = {"h264", "hevc", "mpeg4", "vp8", "vp9"}
 TIMED_CODECS = {*INDEXED_CODECS, "av1", "mjpeg", "png", "prores"}
+IMAGE_CODECS = {"bmp", "gif", "jpeg2000", "mjpeg", "png", "tiff", "webp"}
 AVI_CODECS = {"mpeg4", "mjpeg"}
 PICTURES = av.stream.Disposition.attached_pic | av.stream.Disposition.timed_thumbnails
 STILL_IMAGE = av.stream.Disposition.still_image
@@ -30,15 +31,18 @@ MAX_EMPTY_VOP = 8  # bytes of a picture that is not coded, which stands for the 
 def choose_stream(container: InputContainer) -> Any:
     """The video stream that FFmpeg would choose; ValueError if there is none.
 
-    It is never a cover picture or a thumbnail. Of several it is, as in the program `ffmpeg`, the
-    one with most pixels, and a default one counts as if it had 5 million more.
+    It is never a cover picture or a thumbnail, marked as such, and one of a single frame or a codec
+    of images only if there is no other. Of several it is, as in the program `ffmpeg`, the one with
+    most pixels, and a default one counts as if it had 5 million more.
     """
 
     def rate(stream: Any) -> tuple:
-        pixels = stream.width * stream.height if stream.codec_context else 0
-        is_moving = stream.frames != 1 and not stream.disposition & STILL_IMAGE
+        if stream.codec_context is None:
+            return ()
+        is_image = stream.codec_context.codec.canonical_name in IMAGE_CODECS
+        is_moving = stream.frames != 1 and not is_image and not stream.disposition & STILL_IMAGE
         is_default = bool(stream.disposition & av.stream.Disposition.default)
-        return stream.codec_context is not None, is_moving, pixels + is_default * DEFAULT_BONUS
+        return is_moving, stream.width * stream.height + is_default * DEFAULT_BONUS
 
     streams = container.streams.video
     videos = [stream for stream in streams if not stream.disposition & PICTURES]

@@ -66,6 +66,7 @@ ONE_THREAD = {"threads": 1} if PYAV >= 17 else {}
 # PyAV 19 has no such argument, and accepts any bytes in metadata.
 METADATA = {"metadata_errors": "replace"} if PYAV < 19 else {}
 MAX_KEPT_PACKETS = 2**19  # packets of a file kept in memory: half a kB each beside their bytes
+MATRIX = "DISPLAYMATRIX"
 NO_FRAME = "none of its frames can be decoded"
 
 
@@ -78,7 +79,7 @@ class ExactVideo(VideoFile):
         self._packets: list = []
         self._frames: Iterator[av.VideoFrame] = iter(())
         self._counts_packets = True  # whether packets tell the number of frames
-        self.orientation = UPRIGHT  # of the frame that was read last
+        self._has_matrix = False  # a frame that was read
         super().__init__(path, "pyav", max_pixels)
         self._next = len(self)  # reading in order opens the file again
 
@@ -162,7 +163,7 @@ class ExactVideo(VideoFile):
         if len(self._handle.streams.video) > 1 or self._table.codec == "hevc":
             return False
         next(self._decode([0]))
-        return self.orientation == UPRIGHT
+        return not self._has_matrix
 
     def _decode_all(self) -> Iterator[av.VideoFrame]:
         """All frames in order; decoding has not begun."""
@@ -239,8 +240,8 @@ class ExactVideo(VideoFile):
     def _pixels(self, frame: av.VideoFrame) -> np.ndarray:
         """(H, W, 3), turned and mirrored as the file specifies."""
         self.damaged += frame.is_corrupt
-        self.orientation = find_orientation(frame)
-        return self.orientation.apply(to_array(self._to_rgb, frame))
+        self._has_matrix |= MATRIX in frame.side_data
+        return find_orientation(frame).apply(to_array(self._to_rgb, frame))
 
     def close(self) -> None:
         if self._handle is not None:
@@ -382,7 +383,7 @@ def read_rate(stream: Any) -> float:
 
 def find_orientation(frame: av.VideoFrame) -> Orientation:
     """How a frame must be turned: by the matrix of its file, or one in its packet."""
-    matrix = frame.side_data.get("DISPLAYMATRIX")
+    matrix = frame.side_data.get(MATRIX)
     return UPRIGHT if matrix is None else read_display_matrix(bytes(matrix))
 
 
