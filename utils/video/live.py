@@ -199,16 +199,15 @@ def open_address(address: str, max_pixels: int = MAX_PIXELS, stall: float = STAL
     shown = hide_password(address)
     if av is None:
         raise ValueError(f"{shown}: addresses need PyAV, which is not installed: pip install av")
-    from utils.video.pyav_reader import FORMATS, METADATA, open_stream, read_rate
+    from utils.video.pyav_reader import FORMATS, open_stream, open_with_options, read_rate
 
     options = {
         "format_whitelist": f"{FORMATS},hls,mpjpeg,rtp,rtsp,sdp",
         "protocol_whitelist": PROTOCOLS,
-        "max_pixels": str(max_pixels),
         "rtsp_flags": "prefer_tcp",
     }
     try:
-        container = av.open(address, options=options, timeout=(stall, stall), **METADATA)
+        container = open_with_options(address, options, max_pixels, timeout=(stall, stall))
     except av.error.FFmpegError as error:
         raise VideoError(shown, "pyav", explain_failure(error, stall)) from None
     try:
@@ -230,13 +229,12 @@ def read_address(
     VideoError.
     """
     from av.error import ExitError, FFmpegError, InvalidDataError
-    from av.video.reformatter import VideoReformatter
 
     from utils.video.packets import measure_missing
-    from utils.video.pyav_reader import find_orientation, to_array
+    from utils.video.pyav_reader import FrameConverter
 
     has_stamps = not UNTIMED & set(container.format.name.split(","))
-    to_rgb = VideoReformatter()
+    converter = FrameConverter()
     start = time.monotonic()
     last_time = start  # of a picture
     first_stamp = None
@@ -257,8 +255,9 @@ def read_address(
                 if has_stamps and picture.pts is not None:
                     stamp = picture.pts * float(stream.time_base)
                 first_stamp = stamp if first_stamp is None else first_stamp
-                pixels = find_orientation(picture).apply(to_array(to_rgb, picture))
-                yield max(stamp - first_stamp, 0.0), np.ascontiguousarray(pixels)
+                converter.follow(picture)
+                pixels = np.ascontiguousarray(converter.to_pixels(picture))
+                yield max(stamp - first_stamp, 0.0), pixels
                 last_time = time.monotonic()
             if time.monotonic() - last_time > stall:
                 reason = f"no picture came for {stall:g} s"
@@ -286,14 +285,14 @@ def demux_to_end(container) -> Iterator[Any]:
 
 def explain_failure(error: Any, stall: float) -> str:
     """The reason of an error of PyAV while an address is opened."""
-    from av.error import ArgumentError, EOFError, ExitError, InvalidDataError
+    from av.error import EOFError, ExitError, InvalidDataError
 
     if isinstance(error, ExitError):
         return f"no data came for {stall:g} s"
     if error.errno == errno.EIO and error.log and error.log[1] == "tcp":
         return error.log[2].strip()  # the host has no address
-    sudden_end = error.errno == errno.EIO
-    if not sudden_end and not isinstance(error, (ArgumentError, EOFError, InvalidDataError)):
+    is_video = error.errno not in (errno.EINVAL, errno.EIO)
+    if is_video and not isinstance(error, (EOFError, InvalidDataError)):
         return error.strerror
     return "it sends no video, perhaps a web page or nothing"
 

@@ -15,6 +15,7 @@ counted as damaged frames.
 Of a segment, only the packets from the last random-access point before its start are read.
 """
 
+import errno
 import itertools
 import math
 from collections.abc import Iterable, Iterator
@@ -26,7 +27,7 @@ import numpy as np
 from av.container import InputContainer
 from av.video.reformatter import VideoReformatter
 
-from utils.video.orientation import UPRIGHT, Orientation, read_display_matrix
+from utils.video.orientation import UPRIGHT, read_display_matrix
 from utils.video.packets import (
     INDEXED_CODECS,
     PacketTable,
@@ -63,10 +64,7 @@ PYAV = int(av.__version__.split(".")[0])
 # (`frame.reformat`, `to_ndarray(format)`) keep these threads in a converter of the frame, and a
 # process that is forked later waits for them for ever. So this module makes its own converters.
 ONE_THREAD = {"threads": 1} if PYAV >= 17 else {}
-# PyAV 19 has no such argument, and accepts any bytes in metadata.
-METADATA = {"metadata_errors": "replace"} if PYAV < 19 else {}
 MAX_KEPT_PACKETS = 2**19  # packets of a file kept in memory: half a kB each beside their bytes
-MATRIX = "DISPLAYMATRIX"
 NO_FRAME = "none of its frames can be decoded"
 
 
@@ -75,11 +73,10 @@ class ExactVideo(VideoFile):
 
     def __init__(self, path: Path, max_pixels: int = MAX_PIXELS):
         self._handle = None
-        self._to_rgb = VideoReformatter()
+        self._converter = FrameConverter()
         self._packets: list = []
         self._frames: Iterator[av.VideoFrame] = iter(())
         self._counts_packets = True  # whether packets tell the number of frames
-        self._has_matrix = False  # a frame that was read
         super().__init__(path, "pyav", max_pixels)
         self._next = len(self)  # reading in order opens the file again
 
@@ -163,7 +160,7 @@ class ExactVideo(VideoFile):
         if len(self._handle.streams.video) > 1 or self._table.codec == "hevc":
             return False
         next(self._decode([0]))
-        return not self._has_matrix
+        return not self._converter.has_matrix
 
     def _decode_all(self) -> Iterator[av.VideoFrame]:
         """All frames in order; decoding has not begun."""
@@ -207,6 +204,7 @@ class ExactVideo(VideoFile):
                 for frame in decode_part(
                     self._stream.codec_context, packets=self._packets, start=start, needed=needed
                 ):
+                    self._converter.follow(frame)
                     if frame.pts in numbers:
                         early[numbers[frame.pts]] = self._pixels(frame)
                     while expected in early:
@@ -235,13 +233,12 @@ class ExactVideo(VideoFile):
             raise self._error(f"frame {self._next}: {error.strerror or error}") from None
         except StopIteration:
             raise self._error(f"frame {self._next} of {len(self)} cannot be decoded") from None
+        self._converter.follow(frame)
         return self._pixels(frame) if keep else None
 
     def _pixels(self, frame: av.VideoFrame) -> np.ndarray:
-        """(H, W, 3), turned and mirrored as the file specifies."""
         self.damaged += frame.is_corrupt
-        self._has_matrix |= MATRIX in frame.side_data
-        return find_orientation(frame).apply(to_array(self._to_rgb, frame))
+        return self._converter.to_pixels(frame)
 
     def close(self) -> None:
         if self._handle is not None:
@@ -353,12 +350,26 @@ def open_container(path: Path, max_pixels: int = MAX_PIXELS) -> InputContainer:
     Raises WrongContentError if the file is a playlist or not a video, else FFmpeg's errors.
     """
     options = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}
-    options["max_pixels"] = str(max_pixels)  # FFmpeg may decode to find the size
     try:
         with plain_path(path) as plain:
-            return av.open(plain, options=options, **METADATA)
-    except av.error.ArgumentError:  # FFmpeg's error for a format that is not allowed
+            return open_with_options(plain, options, max_pixels)
+    except av.error.FFmpegError as error:
+        if error.errno != errno.EINVAL:  # FFmpeg's error for a format that is not allowed
+            raise
         raise WrongContentError(path, "pyav", "its content is not one video in one file") from None
+
+
+def open_with_options(
+    source: str, options: dict[str, str], max_pixels: int, **settings: Any
+) -> InputContainer:
+    """`av.open` of PyAV 15 to 19, with options of the container."""
+    if PYAV < 19:  # later ones accept any bytes in metadata
+        settings["metadata_errors"] = "replace"
+    # FFmpeg may decode to find the size. PyAV 15 and 16 write outside of their memory if they
+    # have options for streams, and the file has no header (MPEG).
+    if PYAV >= 17:
+        settings["options"] = {"max_pixels": str(max_pixels)}
+    return av.open(source, container_options=options, **settings)
 
 
 def open_stream(container: InputContainer, max_pixels: int) -> Any:
@@ -381,10 +392,28 @@ def read_rate(stream: Any) -> float:
     return float(stream.average_rate) if stream.average_rate else 0.0
 
 
-def find_orientation(frame: av.VideoFrame) -> Orientation:
-    """How a frame must be turned: by the matrix of its file, or one in its packet."""
-    matrix = frame.side_data.get(MATRIX)
-    return UPRIGHT if matrix is None else read_display_matrix(bytes(matrix))
+class FrameConverter:
+    """Makes RGB pixels (H, W, 3) of frames, turned and mirrored as their file says.
+
+    A matrix in the stream is in its first packet only, and valid until the next key frame. So
+    `follow` gets every frame that the decoder gives, before `to_pixels`.
+    """
+
+    def __init__(self):
+        self.has_matrix = False
+        self._orientation = UPRIGHT
+        self._to_rgb = VideoReformatter()
+
+    def follow(self, frame: av.VideoFrame) -> None:
+        matrix = frame.side_data.get("DISPLAYMATRIX")
+        if matrix is not None:
+            self.has_matrix = True
+            self._orientation = read_display_matrix(bytes(matrix))
+        elif frame.key_frame:
+            self._orientation = UPRIGHT
+
+    def to_pixels(self, frame: av.VideoFrame) -> np.ndarray:
+        return self._orientation.apply(to_array(self._to_rgb, frame))
 
 
 def decode_part(context, packets: list, start: int, needed: list[int]) -> Iterator[av.VideoFrame]:
