@@ -62,7 +62,7 @@ class DatasetHead(Head):
         return choose_test_frames(window, data=self.data, settings=self.settings, clips=self.clips)
 
     def crop_frames(self, frames: np.ndarray) -> np.ndarray:
-        return cut_test_crops(frames, self.data, self.settings, self.crops)
+        return cut_test_crops(frames, data=self.data, settings=self.settings, crops=self.crops)
 
     def make_views(self, crops: np.ndarray, positions: np.ndarray) -> np.ndarray:
         return arrange_views(crops, positions)

@@ -116,4 +116,12 @@ def draw_augmentation(
         _, _, w, h = erased
         levels = rng.standard_normal((3, count, h, w)) * STD + MEAN
         noise = np.rint(np.clip(levels, 0, 1) * 255).astype(np.uint8)
-    return Augmentation(operations, region, size, box, mirrored, erased, noise)
+    return Augmentation(
+        operations,
+        region=region,
+        size=size,
+        box=box,
+        mirrored=mirrored,
+        erased=erased,
+        noise=noise,
+    )

@@ -137,7 +137,8 @@ class EvalVideos(videos.EvalVideos):
                 crops=self.crops,
             )
             crops, order = video.read(indices, cut)
-        return transforms.arrange_views(crops, order, self.clips, self.cfg.data.segments)
+        segments = self.cfg.data.segments
+        return transforms.arrange_views(crops, order=order, clips=self.clips, segments=segments)
 
 
 def get_clip_shape(data: Data, size: int) -> tuple[int, int, int, int]:

@@ -35,7 +35,8 @@ class TSMHead(Head):
         )
 
     def make_views(self, crops: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        return transforms.arrange_views(crops, positions, self.clips, self.cfg.data.segments)
+        segments = self.cfg.data.segments
+        return transforms.arrange_views(crops, order=positions, clips=self.clips, segments=segments)
 
     def group_by_clip(self, values: np.ndarray) -> np.ndarray:
         """The views are those of the first crop of all clips, then of the second, ..."""

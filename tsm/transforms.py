@@ -47,7 +47,7 @@ def make_train_clip(
     """
     rows, columns = frames.shape[1:3]
     box = draw_crop(columns, height=rows, size=size, scales=scales, rng=rng)
-    patch = transform_frames(frames, lambda part: resize(part, size, size, box))
+    patch = transform_frames(frames, lambda part: resize(part, width=size, height=size, box=box))
     mirrored = flip and rng.random() < 0.5
     return stack_frames(mirror_frames(patch) if mirrored else patch, new_length), mirrored
 
@@ -56,8 +56,8 @@ def make_test_views(
     frames: np.ndarray, clips: int, segments: int, resize_to: int, crop: int, crops: int
 ) -> np.ndarray:
     """The views of `arrange_views`, of the frames of all clips in order."""
-    cut = cut_crops(frames, resize_to, crop, crops)
-    return arrange_views(cut, np.arange(len(frames)), clips, segments)
+    cut = cut_crops(frames, resize_to=resize_to, crop=crop, crops=crops)
+    return arrange_views(cut, order=np.arange(len(frames)), clips=clips, segments=segments)
 
 
 def cut_crops(frames: np.ndarray, resize_to: int, crop: int, crops: int) -> np.ndarray:

@@ -207,7 +207,7 @@ def split_by_time(times: np.ndarray, seconds: float, step: float) -> list[Window
     end = float(times[-1])
     fps = count / end
     if seconds == 0 or seconds >= end:
-        return [Window(0, count, fps, times)]
+        return [Window(0, length=count, fps=fps, times=times)]
     step = max(step, 1 / fps)
     last_start = end - seconds
     starts = [k * step for k in range(int(last_start / step) + 1)]
@@ -217,7 +217,8 @@ def split_by_time(times: np.ndarray, seconds: float, step: float) -> list[Window
         first = frames.start if frames else max(frames.start - 1, 0)
         length = len(frames) or 1
         fps = length / float(times[first + length] - times[first])
-        windows.append(Window(first, length, fps, times, (start, start + seconds)))
+        limits = (start, start + seconds)
+        windows.append(Window(first, length=length, fps=fps, times=times, limits=limits))
     return windows
 
 
@@ -263,9 +264,9 @@ def crop_numbers(
     source: FrameReader, numbers: np.ndarray, heads: Sequence[Head]
 ) -> Iterator[tuple[int, list[np.ndarray]]]:
     """(number, its crops for each head) of frames of ascending numbers."""
-    rest = iter(numbers.tolist())
+    coming = iter(numbers.tolist())
     for part in source.parts(numbers):
-        for arrays, number in zip(zip(*crop_for_heads(part, heads)), rest):
+        for arrays, number in zip(zip(*crop_for_heads(part, heads)), coming):
             yield number, list(arrays)
 
 

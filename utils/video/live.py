@@ -207,7 +207,9 @@ def open_address(address: str, max_pixels: int = MAX_PIXELS, stall: float = STAL
         "rtsp_flags": "prefer_tcp",
     }
     try:
-        container = open_with_options(address, options, max_pixels, timeout=(stall, stall))
+        container = open_with_options(
+            address, options=options, max_pixels=max_pixels, timeout=(stall, stall)
+        )
     except av.error.FFmpegError as error:
         raise VideoError(shown, "pyav", explain_failure(error, stall)) from None
     try:
@@ -216,7 +218,7 @@ def open_address(address: str, max_pixels: int = MAX_PIXELS, stall: float = STAL
         container.close()
         raise VideoError(shown, "pyav", error) from None
     is_live = not (stream.duration or container.duration)
-    frames = read_address(container, stream, shown=shown, is_live=is_live, stall=stall)
+    frames = read_address(container, stream=stream, shown=shown, is_live=is_live, stall=stall)
     return Connection(read_rate(stream), is_live, frames)
 
 

@@ -25,6 +25,7 @@ from typing import Any, Optional
 import av
 import numpy as np
 from av.container import InputContainer
+from av.sidedata.sidedata import SideDataContainer
 from av.video.reformatter import VideoReformatter
 
 from utils.video.orientation import UPRIGHT, read_display_matrix
@@ -405,7 +406,8 @@ class FrameConverter:
         self._to_rgb = VideoReformatter()
 
     def follow(self, frame: av.VideoFrame) -> None:
-        matrix = frame.side_data.get("DISPLAYMATRIX")
+        # `frame.side_data` would keep the frame in memory: both refer to each other.
+        matrix = SideDataContainer(frame).get("DISPLAYMATRIX")
         if matrix is not None:
             self.has_matrix = True
             self._orientation = read_display_matrix(bytes(matrix))

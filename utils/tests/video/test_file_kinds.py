@@ -4,6 +4,7 @@ The frames are those that FFmpeg decodes of the stream that it chooses, in every
 """
 
 import contextlib
+import gc
 import math
 import struct
 
@@ -176,7 +177,8 @@ def test_a_duration_may_be_counted_from_zero_or_from_the_first_frame():
 
 def rotate(degrees, mirror=1):
     angle = math.radians(degrees)
-    sine, cosine = math.sin(angle), math.cos(angle)
+    sine = math.sin(angle)
+    cosine = math.cos(angle)
     return mirror * cosine, mirror * sine, -sine, cosine
 
 
@@ -335,3 +337,17 @@ def test_an_avi_is_counted_by_its_packets(tmp_path):
     with open_video(path) as video:
         assert video._counts_packets
         np.testing.assert_array_equal(np.stack(list(video.in_order())), expected)
+
+
+def test_decoded_frames_do_not_stay_in_memory(plain):
+    """Without the garbage collector, which large frames would not wake."""
+    with open_video(plain) as video:
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(3):
+                video.frames(range(4))
+            frames = [o for o in gc.get_objects() if type(o) is av.VideoFrame]
+        finally:
+            gc.enable()
+    assert len(frames) <= 2
