@@ -7,6 +7,7 @@ for unreadable videos and for the padding of the last batch. A video is decoded 
 clips or views.
 """
 
+from functools import partial
 from typing import Any, NamedTuple, Optional, cast
 
 import numpy as np
@@ -19,7 +20,7 @@ from utils.data.mixing import NO_BOX, Mix, draw_mix
 from utils.data.sampler import TrainSampler
 from utils.runtime import Runtime
 from utils.video.reader import Segment, Timeline
-from utils.video.transforms import cut_views
+from utils.video.transforms import arrange_views, cut_crops
 
 SPLITS = ("train", "val", "test")
 
@@ -123,27 +124,24 @@ class TrainSource(videos.TrainVideos):
         sets = enumerate(self.data.sets)
         return [(get_annotation_file(self.cfg, k, "train"), settings) for k, settings in sets]
 
-    def read_frames(self, sample: Sample, rng: np.random.RandomState) -> np.ndarray:
+    def choose_frames(
+        self, video: Timeline, sample: Sample, rng: np.random.RandomState
+    ) -> np.ndarray:
         data = self.data
-        with self.open_video(sample) as video:
-            length = len(video)
-            if data.sets[sample.dataset_index].sampling == "segments":
-                return video.frames(sampling.sample_by_segments(data.frames, length, rng.uniform))
-            span = compute_span(video, data)
-            start = rng.uniform() * max(length - span, 0)
-            return video.frames(
-                sampling.sample_by_time(start, span=span, frames=data.frames, length=length)
-            )
+        length = len(video)
+        if data.sets[sample.dataset_index].sampling == "segments":
+            return sampling.sample_by_segments(data.frames, length, rng.uniform)
+        span = compute_span(video, data)
+        start = rng.uniform() * max(length - span, 0)
+        return sampling.sample_by_time(start, span=span, frames=data.frames, length=length)
 
     def make_row(self, sample: Sample, rng: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
         data = self.data
         settings = self.data.sets[sample.dataset_index]
-        frames = self.read_frames(sample, rng)
-        clips = []
-        targets = []
-        for _ in range(self.copies):
-            clip, mirrored = transforms.make_train_clip(
+        with self.open_clip(sample, rng) as frames:
+            clips, mirrored = transforms.make_train_clips(
                 frames,
+                copies=self.copies,
                 crop=data.crop,
                 area=data.area,
                 policy=self.policy,
@@ -152,10 +150,9 @@ class TrainSource(videos.TrainVideos):
                 rng=rng,
                 scales=data.scales,
             )
-            label = swap_label(sample.label, settings.swap_labels if mirrored else ())
-            clips.append(clip)
-            targets.append(build_target_row(sample.dataset_index, label, 1.0))
-        return np.stack(clips), np.stack(targets)
+        swapped = [settings.swap_labels if is_mirrored else () for is_mirrored in mirrored]
+        labels = [swap_label(sample.label, pairs) for pairs in swapped]
+        return clips, np.stack([build_target_row(sample.dataset_index, k, 1.0) for k in labels])
 
     def blank(self) -> tuple[np.ndarray, np.ndarray]:
         clips = np.zeros((self.copies, *get_input_shape(self.data)), np.uint8)
@@ -187,10 +184,8 @@ class EvalVideos(videos.EvalVideos):
         data = self.cfg.data
         with self.open_video(record) as video:
             indices = choose_test_frames(video, data=data, settings=self.settings, clips=self.clips)
-            frames, order = video.frames_once(indices)
-        return cut_test_views(
-            frames, order=order, data=data, settings=self.settings, crops=self.crops
-        )
+            cut = partial(cut_test_crops, data=data, settings=self.settings, crops=self.crops)
+            return arrange_views(*video.read(indices, cut))
 
 
 def choose_test_frames(
@@ -209,14 +204,11 @@ def choose_test_frames(
     return np.stack(indices)
 
 
-def cut_test_views(
-    frames: np.ndarray, order: np.ndarray, data: Data, settings: DatasetSettings, crops: int
+def cut_test_crops(
+    frames: np.ndarray, data: Data, settings: DatasetSettings, crops: int
 ) -> np.ndarray:
-    """Views uint8 (V, 3, T, crop, crop): the crops of the first clip, then of the second, ...
-
-    `order` (clips, T) holds the index into `frames` of every frame of the clips.
-    """
-    return cut_views(frames, clips=order, side=settings.short_side, crop=data.crop, crops=crops)
+    """The crops of the frames of a test: uint8 (n, crops, 3, crop, crop)."""
+    return cut_crops(frames, side=settings.short_side, crop=data.crop, crops=crops)
 
 
 def compute_span(video: Timeline, data: Data) -> float:

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from mvit_multi.config import Config, DatasetSettings
-from mvit_multi.dataset import choose_test_frames, cut_test_views, get_annotation_file
+from mvit_multi.dataset import choose_test_frames, cut_test_crops, get_annotation_file
 from utils.evaluate.predict import Head, Window
 from utils.inference.scorer import Scorer
-from utils.video.transforms import resize_frame
+from utils.video.transforms import arrange_views
 
 
 def arrange_tokens(tokens: np.ndarray, grid: tuple[int, int, int]) -> np.ndarray:
@@ -56,18 +56,16 @@ class DatasetHead(Head):
         self.names_file = get_annotation_file(cfg, dataset_index, "labels").path.with_suffix(".txt")
         self.clips = settings.clips
         self.crops = settings.crops
-        self.short_side = settings.short_side
+        self.crop_settings = (settings.short_side, settings.crops)
 
     def frame_indices(self, window: Window) -> np.ndarray:
         return choose_test_frames(window, data=self.data, settings=self.settings, clips=self.clips)
 
-    def make_views(self, frames: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        return cut_test_views(
-            frames, order=positions, data=self.data, settings=self.settings, crops=self.crops
-        )
+    def crop_frames(self, frames: np.ndarray) -> np.ndarray:
+        return cut_test_crops(frames, data=self.data, settings=self.settings, crops=self.crops)
 
-    def resize(self, frame: np.ndarray) -> np.ndarray:
-        return resize_frame(frame, self.short_side)
+    def make_views(self, crops: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        return arrange_views(crops, positions)
 
     def select_output(self, scorer: Scorer) -> HeadScorer:
         return HeadScorer(scorer, self.data.sets, self.dataset_index)

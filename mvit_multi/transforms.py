@@ -7,21 +7,49 @@ Differences from the source: the source resizes normalised float32 frames; round
 here the same noise is rounded and limited to the range of pixels, -2 to 2.44 deviations.
 """
 
-from typing import Optional
+from typing import NamedTuple, Optional, Union
 
 import numpy as np
 
 from mvit_multi.config import Policy
-from mvit_multi.randaugment import apply_operations, draw_operations
+from mvit_multi.randaugment import Operation, apply_operations, draw_operations
 from mvit_multi.sampling import draw_crop_box, draw_erase_box, draw_scaled_crop
-from utils.video.transforms import cut_clips
+from utils.video.reader import Clip, transform_frames
+from utils.video.transforms import Box, cut_clips
 
 MEAN = 0.45
 STD = 0.225
 
 
-def make_train_clip(
-    frames: np.ndarray,
+class Augmentation(NamedTuple):
+    """What is done to a clip: RandAugment, then a box of its resized frames, then erasing.
+
+    `region` is a box of the frames before they are resized. `noise` (3, T, h, w) fills `erased`.
+    """
+
+    operations: list[Operation]
+    region: Optional[Box]
+    size: tuple[int, int]
+    box: Box
+    mirrored: bool
+    erased: Optional[Box]
+    noise: Optional[np.ndarray]
+
+    def apply(self, frames: np.ndarray) -> np.ndarray:
+        """The clip (3, n, crop, crop) of frames (n, H, W, 3), before erasing."""
+        frames = apply_operations(frames, self.operations, self.region)
+        boxes = [self.box]
+        return cut_clips(frames, size=self.size, boxes=boxes, mirrored=self.mirrored)[0]
+
+    def erase(self, clip: np.ndarray) -> None:
+        if self.erased is not None:
+            x, y, w, h = self.erased
+            clip[:, :, y : y + h, x : x + w] = self.noise
+
+
+def make_train_clips(
+    frames: Union[np.ndarray, Clip],
+    copies: int,
     crop: int,
     area: tuple[float, float],
     policy: Optional[Policy],
@@ -29,29 +57,71 @@ def make_train_clip(
     flip: bool,
     rng: np.random.RandomState,
     scales: Optional[tuple[int, int]] = None,
-) -> tuple[np.ndarray, bool]:
-    """Augments all frames alike. Returns the clip, and whether it is mirrored.
+) -> tuple[np.ndarray, list[bool]]:
+    """Clips (copies, 3, T, crop, crop), and whether each one is mirrored.
 
-    `area` is the range of the crop, as fractions of the frame; `erase` the probability of erasing.
-    With `scales` the crop is a square of a frame whose short side lies in this range.
+    A clip augments all frames alike. `area` is the range of the crop, as fractions of the frame;
+    `erase` the probability of erasing. With `scales` the crop is a square of a frame whose short
+    side lies in this range.
     """
-    height, width = frames.shape[1:3]
+    augmentations = [
+        draw_augmentation(
+            frames.shape,
+            crop=crop,
+            area=area,
+            policy=policy,
+            erase=erase,
+            flip=flip,
+            rng=rng,
+            scales=scales,
+        )
+        for _ in range(copies)
+    ]
+
+    def augment(part: np.ndarray) -> np.ndarray:
+        return np.stack([augmentation.apply(part) for augmentation in augmentations])
+
+    clips = transform_frames(frames, augment, axis=2)
+    for augmentation, clip in zip(augmentations, clips):
+        augmentation.erase(clip)
+    return clips, [augmentation.mirrored for augmentation in augmentations]
+
+
+def draw_augmentation(
+    shape: tuple[int, ...],
+    crop: int,
+    area: tuple[float, float],
+    policy: Optional[Policy],
+    erase: float,
+    flip: bool,
+    rng: np.random.RandomState,
+    scales: Optional[tuple[int, int]],
+) -> Augmentation:
+    """Draws the augmentation of frames of `shape` (T, H, W, 3); see `make_train_clips`."""
+    count, height, width, _ = shape
     operations = draw_operations(policy, rng) if policy else []
+    region = None
+    size = (crop, crop)
+    box = (0, 0, crop, crop)
     if scales:
         size, box = draw_scaled_crop(
             width, height=height, scales=scales, crop=crop, draw=rng.uniform
         )
-        frames = apply_operations(frames, operations)
     else:
         region = draw_crop_box(width, height=height, draw=rng.uniform, area=area)
-        frames = apply_operations(frames, operations, region)
-        size = (crop, crop)
-        box = (0, 0, crop, crop)
     mirrored = flip and rng.uniform() < 0.5
-    clip = cut_clips(frames, size=size, boxes=[box], mirrored=mirrored)[0]
-    box = draw_erase_box(crop, height=crop, prob=erase, draw=rng.uniform) if erase else None
-    if box is not None:
-        x, y, w, h = box
-        noise = rng.standard_normal((3, len(frames), h, w)) * STD + MEAN
-        clip[:, :, y : y + h, x : x + w] = np.rint(np.clip(noise, 0, 1) * 255)
-    return clip, mirrored
+    erased = draw_erase_box(crop, height=crop, prob=erase, draw=rng.uniform) if erase else None
+    noise = None
+    if erased is not None:
+        _, _, w, h = erased
+        levels = rng.standard_normal((3, count, h, w)) * STD + MEAN
+        noise = np.rint(np.clip(levels, 0, 1) * 255).astype(np.uint8)
+    return Augmentation(
+        operations,
+        region=region,
+        size=size,
+        box=box,
+        mirrored=mirrored,
+        erased=erased,
+        noise=noise,
+    )

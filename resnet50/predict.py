@@ -49,8 +49,12 @@ class ImageHead(Head):
     def frame_indices(self, window: Window) -> np.ndarray:
         return np.zeros(1, np.int64)
 
-    def make_views(self, frames: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        return transforms.make_test_view(frames[0], self.data.resize, self.crop)[None]
+    def crop_frames(self, frames: np.ndarray) -> np.ndarray:
+        views = [transforms.make_test_view(f, self.data.resize, self.crop) for f in frames]
+        return np.stack(views)
+
+    def make_views(self, crops: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        return crops
 
     def preview_frames(self, views: np.ndarray) -> np.ndarray:
         return views[:, None].transpose(0, 1, 3, 4, 2)

@@ -149,11 +149,11 @@ def test_a_file_without_video_is_refused_by_its_name_in_one_line(bad_files, read
             open_video(folder / name, reader)
         message = str(caught.value)
         assert str(folder / name) in message
-        assert reader in message
+        assert " with pyav: " in message or f" with {reader}: " in message
         assert "\n" not in message
 
 
-@pytest.mark.parametrize("reader", ["auto"])
+@pytest.mark.parametrize("reader", ["auto", "decord"])
 def test_every_kind_of_damage_is_recognized(bad_files, reader):
     folder, kinds = bad_files
     result = {name: examine(VideoJob(str(folder / name), reader)) for name in kinds}
@@ -169,16 +169,12 @@ def test_a_check_of_both_ends_misses_only_damage_in_the_middle(bad_files):
 
 
 @pytest.mark.parametrize("reader", BACK_ENDS)
-def test_a_damaged_video_is_an_error_and_repeats_no_frames(tmp_path, reader):
+def test_a_video_without_its_first_key_frame_begins_with_the_next_one(tmp_path, reader):
     path = draw(tmp_path / "video.mp4", count=40)
     # Without its key frame, nothing before frame 12 can be decoded.
     cut = copy_packets(path, tmp_path / "cut.mp4", lambda k, packet: k > 2)
     with open_video(cut, reader) as source:
-        length = len(source)
-        assert length == (35 if reader == "pyav" else 37)  # two packets are marked as not shown
-        assert read_bits(source.frames(range(28))) == list(range(12, 40))
-        with pytest.raises(VideoError, match="frame 28"):
-            source.frames(range(length))
+        assert read_bits(source.frames(range(len(source)))) == list(range(12, 40))
         assert read_bits(source.frames([0])) == [12]
 
 
@@ -315,8 +311,8 @@ def test_a_video_whose_frames_become_larger_is_refused(tmp_path):
     path.write_bytes(small.read_bytes() + large.read_bytes())
     with open_video(path) as source:
         assert {frame.shape for frame in source.in_order()} == {(256, 256, 3), (512, 512, 3)}
-    with open_video(path, max_pixels=256 * 256) as source, pytest.raises(VideoError):
-        list(source.in_order())
+    with pytest.raises(VideoError, match="512x512 .*data.max_pixels"):
+        open_video(path, max_pixels=256 * 256)
 
 
 def replace_box(data: bytes, kind: bytes, content: bytes) -> bytes:

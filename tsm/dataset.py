@@ -8,6 +8,7 @@ A video is opened and decoded once for all its clips and crops.
 """
 
 import random
+from functools import partial
 
 import numpy as np
 
@@ -71,27 +72,23 @@ class TrainSource(videos.TrainVideos):
     def list_flip_settings(self) -> list:
         return [(get_annotation_file(self.cfg, "train"), self.data)]
 
-    def read_frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
+    def choose_frames(
+        self, video: Timeline, record: Record, rng: np.random.RandomState
+    ) -> np.ndarray:
         dense = self.data.sampling == "dense"
-        with self.open_video(record) as video:
-            indices = sample_frame_indices(
-                video, data=self.data, split="train", dense=dense, rng=rng
-            )
-            frames, order = video.frames_once(indices)
-        return frames if len(frames) == len(order) else frames[order]
+        return sample_frame_indices(video, data=self.data, split="train", dense=dense, rng=rng)
 
     def make_row(self, record: Record, rng: np.random.RandomState) -> Row:
         data = self.data
-        frames = self.read_frames(record, rng)
-        crop_rng = random.Random(int(rng.randint(2**31)))
-        clip, flipped = transforms.make_train_clip(
-            frames,
-            new_length=data.frames_per_segment,
-            size=data.crop,
-            scales=data.scales,
-            rng=crop_rng,
-            flip=data.flip,
-        )
+        with self.open_clip(record, rng) as frames:
+            clip, flipped = transforms.make_train_clip(
+                frames,
+                new_length=data.frames_per_segment,
+                size=data.crop,
+                scales=data.scales,
+                rng=random.Random(int(rng.randint(2**31))),
+                flip=data.flip,
+            )
         return clip, self.encode(record.label, data.swap_labels if flipped else ())
 
     def blank(self) -> Row:
@@ -133,29 +130,15 @@ class EvalVideos(videos.EvalVideos):
                 clips=self.clips,
                 rng=rng,
             )
-            frames, order = video.frames_once(indices)
-        return cut_views(
-            frames, order=order, cfg=self.cfg, clips=self.clips, crops=self.crops, size=self.size
-        )
-
-
-def cut_views(
-    frames: np.ndarray, order: np.ndarray, cfg: Config, clips: int, crops: int, size: int
-) -> np.ndarray:
-    """Views (V, T, C, size, size): all clips of the first crop, then of the second, ...
-
-    `order` (clips * T * L,) holds the index into `frames` of every frame of the clips.
-    """
-    data = cfg.data
-    return transforms.make_test_views(
-        frames,
-        clips=clips,
-        segments=data.segments,
-        resize_to=data.resize,
-        crop=size,
-        crops=crops,
-        order=order,
-    )
+            cut = partial(
+                transforms.cut_crops,
+                resize_to=self.cfg.data.resize,
+                crop=self.size,
+                crops=self.crops,
+            )
+            crops, order = video.read(indices, cut)
+        segments = self.cfg.data.segments
+        return transforms.arrange_views(crops, order=order, clips=self.clips, segments=segments)
 
 
 def get_clip_shape(data: Data, size: int) -> tuple[int, int, int, int]:

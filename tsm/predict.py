@@ -4,7 +4,7 @@ import numpy as np
 
 from tsm import transforms
 from tsm.config import Config
-from tsm.dataset import cut_views, get_annotation_file, sample_frame_indices
+from tsm.dataset import get_annotation_file, sample_frame_indices
 from utils.evaluate.predict import Head, Window
 
 # {number of crops: index of the center crop that is not mirrored}
@@ -22,7 +22,6 @@ class TSMHead(Head):
         self.names_file = get_annotation_file(cfg, "test").path.with_name("labels.txt")
         self.clips = cfg.eval.clips
         self.crops = cfg.eval.crops
-        self.short_side = cfg.data.resize
         self.raw_scores = cfg.model.before_softmax
 
     def frame_indices(self, window: Window) -> np.ndarray:
@@ -30,24 +29,18 @@ class TSMHead(Head):
             window, data=self.cfg.data, split="test", dense=self.cfg.dense_test, clips=self.clips
         )
 
-    def make_views(self, frames: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        return cut_views(
-            frames,
-            order=positions,
-            cfg=self.cfg,
-            clips=self.clips,
-            crops=self.crops,
-            size=self.cfg.test_crop,
+    def crop_frames(self, frames: np.ndarray) -> np.ndarray:
+        return transforms.cut_crops(
+            frames, resize_to=self.cfg.data.resize, crop=self.cfg.test_crop, crops=self.crops
         )
+
+    def make_views(self, crops: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        segments = self.cfg.data.segments
+        return transforms.arrange_views(crops, order=positions, clips=self.clips, segments=segments)
 
     def group_by_clip(self, values: np.ndarray) -> np.ndarray:
         """The views are those of the first crop of all clips, then of the second, ..."""
         return values.reshape(self.crops, self.clips, *values.shape[1:]).swapaxes(0, 1)
-
-    def resize(self, frame: np.ndarray) -> np.ndarray:
-        height, width = frame.shape[:2]
-        size = transforms.short_side_size(width, height, self.short_side)
-        return transforms.resize(frame[None], *size)[0]
 
     @property
     def middle_crop(self) -> int:

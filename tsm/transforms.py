@@ -17,7 +17,8 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from utils.video.transforms import Box, cut_clips
+from utils.video.reader import Clip, transform_frames
+from utils.video.transforms import Box
 
 MAX_DISTORT = 1  # largest difference of the indices of width and height in the list of scales
 CROPS = (1, 3, 5, 10)
@@ -32,7 +33,7 @@ LEFT_RIGHT_CENTER = ((0, 2), (4, 2), (2, 2))
 
 
 def make_train_clip(
-    frames: np.ndarray,
+    frames: Union[np.ndarray, Clip],
     new_length: int,
     size: int,
     scales: Sequence[float],
@@ -45,49 +46,54 @@ def make_train_clip(
     mirrored, for labels that name a direction.
     """
     rows, columns = frames.shape[1:3]
-    patch = resize(
-        frames,
-        width=size,
-        height=size,
-        box=draw_crop(columns, height=rows, size=size, scales=scales, rng=rng),
-    )
+    box = draw_crop(columns, height=rows, size=size, scales=scales, rng=rng)
+    patch = transform_frames(frames, lambda part: resize(part, width=size, height=size, box=box))
     mirrored = flip and rng.random() < 0.5
     return stack_frames(mirror_frames(patch) if mirrored else patch, new_length), mirrored
 
 
 def make_test_views(
-    frames: np.ndarray,
-    clips: int,
-    segments: int,
-    resize_to: int,
-    crop: int,
-    crops: int,
-    order: Union[Sequence[int], np.ndarray] = (),
+    frames: np.ndarray, clips: int, segments: int, resize_to: int, crop: int, crops: int
 ) -> np.ndarray:
-    """Resizes every frame once, to short side `resize_to`, and crops every view of all clips.
+    """The views of `arrange_views`, of the frames of all clips in order."""
+    cut = cut_crops(frames, resize_to=resize_to, crop=crop, crops=crops)
+    return arrange_views(cut, order=np.arange(len(frames)), clips=clips, segments=segments)
 
-    `order` (clips * T * L,) holds the index into `frames` of every frame of the clips, so a frame
-    that several clips use is passed only once. Without `order`, `frames` are the frames of the
-    clips in order. Returns (crops * clips, T, L*C, crop, crop): all clips of the first crop, then
-    all of the second. Raises ValueError if the crop is larger than `resize_to`, or if the number
-    of crops is not 1, 3, 5 or 10.
+
+def cut_crops(frames: np.ndarray, resize_to: int, crop: int, crops: int) -> np.ndarray:
+    """The crops of frames whose short side is resized: uint8 (n, crops, C, crop, crop).
+
+    Raises ValueError if the crop is larger than `resize_to`, or if the number of crops is not 1,
+    3, 5 or 10.
     """
     if crop > resize_to:
         raise ValueError(f"the crop of {crop} is larger than data.resize {resize_to}")
-    rows, columns = frames.shape[1:3]
+    count, rows, columns, channels = frames.shape
     width, height = short_side_size(columns, rows, resize_to)
-    frames = resize(frames, width, height)
-    order = np.arange(len(frames)) if len(order) == 0 else np.asarray(order)
-    (planes,) = cut_clips(frames, (width, height), [(0, 0, width, height)])  # (C, n, H, W)
     boxes = list_view_boxes(width, height=height, crop=crop, crops=crops)
-    views = np.empty((len(boxes), len(order), len(planes), crop, crop), np.uint8)
-    for view, ((x, y, _, _), mirrored) in zip(views, boxes):
-        part = planes[:, :, y : y + crop, x : x + crop]
-        for t, k in enumerate(order):
-            view[t] = part[:, k, :, ::-1] if mirrored else part[:, k]
-        if mirrored and len(planes) == 2:  # flow x, as in `mirror_frames`
-            np.subtract(255, view[:, 0], out=view[:, 0])
-    return views.reshape(len(boxes) * clips, segments, -1, crop, crop)
+    result = np.empty((count, len(boxes), channels, crop, crop), np.uint8)
+    for frame, targets in zip(frames, result):
+        (planes,) = resize(frame[None], width, height).transpose(0, 3, 1, 2)
+        for ((x, y, _, _), mirrored), target in zip(boxes, targets):
+            part = planes[:, y : y + crop, x : x + crop]
+            target[...] = part[..., ::-1] if mirrored else part
+            if mirrored and channels == 2:  # flow x, as in `mirror_frames`
+                np.subtract(255, target[0], out=target[0])
+    return result
+
+
+def arrange_views(
+    crops: np.ndarray, order: Union[Sequence[int], np.ndarray], clips: int, segments: int
+) -> np.ndarray:
+    """Views (crops * clips, T, L*C, crop, crop): all clips of the first crop, then of the second.
+
+    `order` (clips * T * L,) holds the index into `crops`, those of `cut_crops`, of every frame of
+    the clips; several clips may use a frame.
+    """
+    views = np.empty((crops.shape[1], len(order), *crops.shape[2:]), np.uint8)
+    for t, k in enumerate(order):
+        views[:, t] = crops[k]
+    return views.reshape(len(views) * clips, segments, -1, *views.shape[3:])
 
 
 def stack_frames(frames: np.ndarray, new_length: int) -> np.ndarray:

@@ -7,6 +7,7 @@ once for all its views.
 """
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from utils.data.annotation_file import AnnotationFile, Record
 from utils.data.rows import Row
 from utils.runtime import Runtime
 from utils.video.reader import Timeline
-from utils.video.transforms import cut_views
+from utils.video.transforms import arrange_views, cut_crops
 from x3d import sampling, transforms
 from x3d.config import Config, Data
 
@@ -60,16 +61,17 @@ class TrainSource(videos.TrainVideos):
     def list_flip_settings(self) -> list:
         return [(get_annotation_file(self.cfg, "train"), self.data)]
 
-    def read_frames(self, record: Record, rng: np.random.RandomState) -> np.ndarray:
-        with self.open_video(record) as video:
-            return video.frames(choose_clip_frames(video, self.data, rng.uniform()))
+    def choose_frames(
+        self, video: Timeline, record: Record, rng: np.random.RandomState
+    ) -> np.ndarray:
+        return choose_clip_frames(video, self.data, rng.uniform())
 
     def make_row(self, record: Record, rng: np.random.RandomState) -> Row:
-        frames = self.read_frames(record, rng)
         data = self.data
-        clip, mirrored = transforms.make_train_clip(
-            frames, scales=data.scales, crop=data.crop, flip=data.flip, rng=rng
-        )
+        with self.open_clip(record, rng) as frames:
+            clip, mirrored = transforms.make_train_clip(
+                frames, scales=data.scales, crop=data.crop, flip=data.flip, rng=rng
+            )
         return clip, self.encode(record.label, data.swap_labels if mirrored else ())
 
     def blank(self) -> Row:
@@ -105,7 +107,7 @@ class EvalVideos(videos.EvalVideos):
                 indices = choose_clip_frames(video, self.cfg.data, 0.5)[None]
             else:
                 indices = choose_test_frames(video, self.cfg)
-            return cut_test_views(*video.frames_once(indices), self.cfg)
+            return arrange_views(*video.read(indices, partial(cut_test_crops, cfg=self.cfg)))
 
 
 def choose_test_frames(video: Timeline, cfg: Config) -> np.ndarray:
@@ -114,18 +116,10 @@ def choose_test_frames(video: Timeline, cfg: Config) -> np.ndarray:
     return np.stack([choose_clip_frames(video, cfg.data, start) for start in starts])
 
 
-def cut_test_views(frames: np.ndarray, order: np.ndarray, cfg: Config) -> np.ndarray:
-    """Views (V, 3, T, crop, crop): the crops of the first clip, then of the second, ...
-
-    `order` (K, T) holds the index into `frames` of every frame of the clips.
-    """
-    side = choose_test_side(cfg)
-    return cut_views(frames, clips=order, side=side, crop=cfg.test_crop, crops=cfg.eval.crops)
-
-
-def choose_test_side(cfg: Config) -> int:
-    """The short side in pixels to which a test resizes frames."""
-    return cfg.test_crop if cfg.eval.crops == 3 else cfg.data.scales[0]
+def cut_test_crops(frames: np.ndarray, cfg: Config) -> np.ndarray:
+    """The crops of the frames of a test: uint8 (n, crops, 3, crop, crop)."""
+    side = cfg.test_crop if cfg.eval.crops == 3 else cfg.data.scales[0]
+    return cut_crops(frames, side=side, crop=cfg.test_crop, crops=cfg.eval.crops)
 
 
 def get_clip_shape(data: Data, size: int) -> tuple[int, int, int, int]:

@@ -3,14 +3,9 @@
 import numpy as np
 
 from utils.evaluate.predict import Head, Window
-from utils.video.transforms import resize_frame
+from utils.video.transforms import arrange_views
 from x3d.config import Config
-from x3d.dataset import (
-    choose_test_frames,
-    choose_test_side,
-    cut_test_views,
-    get_annotation_file,
-)
+from x3d.dataset import choose_test_frames, cut_test_crops, get_annotation_file
 
 
 class X3DHead(Head):
@@ -26,13 +21,12 @@ class X3DHead(Head):
         self.names_file = get_annotation_file(cfg, "test").path.with_name("labels.txt")
         self.clips = cfg.eval.clips
         self.crops = cfg.eval.crops
-        self.short_side = choose_test_side(cfg)
 
     def frame_indices(self, window: Window) -> np.ndarray:
         return choose_test_frames(window, self.cfg)
 
-    def make_views(self, frames: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        return cut_test_views(frames, positions, self.cfg)
+    def crop_frames(self, frames: np.ndarray) -> np.ndarray:
+        return cut_test_crops(frames, self.cfg)
 
-    def resize(self, frame: np.ndarray) -> np.ndarray:
-        return resize_frame(frame, self.short_side)
+    def make_views(self, crops: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        return arrange_views(crops, positions)

@@ -5,19 +5,30 @@ in `utils/video/transforms.py`. Source: facebookresearch/SlowFast, commit 287ec0
 (`datasets/transform.py`).
 """
 
+from typing import Union
+
 import numpy as np
 
+from utils.video.reader import Clip, transform_frames
 from utils.video.transforms import Box, cut_clips, scale_short_side
 
 
 def make_train_clip(
-    frames: np.ndarray, scales: tuple[int, int], crop: int, flip: bool, rng: np.random.RandomState
+    frames: Union[np.ndarray, Clip],
+    scales: tuple[int, int],
+    crop: int,
+    flip: bool,
+    rng: np.random.RandomState,
 ) -> tuple[np.ndarray, bool]:
     """Resizes, crops and flips all frames alike. Returns the clip, and whether it is mirrored."""
     height, width = frames.shape[1:3]
     size, box, mirrored = draw_scale_crop_flip(width, height, *scales, crop, rng)
     mirrored = flip and mirrored
-    return cut_clips(frames, size=size, boxes=[box], mirrored=mirrored)[0], mirrored
+
+    def cut(part: np.ndarray) -> np.ndarray:
+        return cut_clips(part, size=size, boxes=[box], mirrored=mirrored)[0]
+
+    return transform_frames(frames, cut, axis=1), mirrored
 
 
 def draw_scale_crop_flip(

@@ -172,8 +172,9 @@ def test_a_training_clip_is_a_crop_of_augmented_frames():
     frames = PICTURES["noise"]
     policy = parse_policy("rand-m7-n4-mstd0.5-inc1")
     for seed in range(10):
-        clip, _ = transforms.make_train_clip(
+        (clip,), _ = transforms.make_train_clips(
             frames,
+            copies=1,
             crop=32,
             area=(0.08, 1.0),
             policy=policy,
@@ -193,8 +194,9 @@ def test_with_scales_a_training_clip_is_a_square_of_scaled_augmented_frames():
     frames = PICTURES["noise"]
     policy = parse_policy("rand-m7-n4-mstd0.5-inc1")
     for seed in range(10):
-        clip, _ = transforms.make_train_clip(
+        (clip,), _ = transforms.make_train_clips(
             frames,
+            copies=1,
             crop=32,
             area=(0.08, 1.0),
             policy=policy,

@@ -137,9 +137,8 @@ def test_the_order_of_views_equals_the_originals(case):
     frames = np.zeros((clips, 8, 24, 3), np.uint8)
     frames[..., 0] = np.arange(clips)[:, None, None]
     frames[..., 1] = np.arange(24)[None, None]
-    result = transforms.cut_views(
-        frames, clips=np.arange(clips)[:, None], side=8, crop=8, crops=crops
-    )
+    cut = transforms.cut_crops(frames, side=8, crop=8, crops=crops)
+    result = transforms.arrange_views(cut, np.arange(clips)[:, None])
     assert len(result) == crops * clips
     for sample in case["samples"]:
         if sample["video"]:

@@ -232,7 +232,9 @@ def test_evaluation_has_its_own_crop(folder):
         np.testing.assert_array_equal(image, expected)
         np.testing.assert_array_equal(label, expected_label)
     frames = np.zeros((1, 50, 60, 3), np.uint8)
-    assert NETWORK.build_heads(cfg)[0].make_views(frames, np.zeros(1)).shape == (1, 3, 32, 32)
+    (head,) = NETWORK.build_heads(cfg)
+    views = head.make_views(head.crop_frames(frames), np.zeros(1))
+    assert views.shape == (1, 3, 32, 32)
     assert NETWORK.describe_export(cfg).clip == (3, 32, 32)
     empty = list_batches(EvalImages([read_records(cfg, "test")[0]], cfg, Runtime(1, 2)))
     assert [image.shape for image, _, _ in empty] == [(4, 1, 3, 32, 32)]

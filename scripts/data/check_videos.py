@@ -4,8 +4,9 @@
         [--frames all|ends] [--workers N] [--keep_damaged] [--exclude LIST] [--network x3d]
         [--executor processes|dask:ADDRESS] [--part I/N]
 
-`all` decodes every frame with `data.reader`. `ends` decodes the first, one in the middle
-and the last ones: it is several times as fast, and does not find damage elsewhere. For every list
+`all` decodes every frame with `data.reader`. `ends` decodes the first, one in the middle and the
+last one, and does not find damage elsewhere. It is several times as fast for MP4 and Matroska, and
+not faster for files that have to be decoded from their start. For every list
 the command writes into DIR: a list of its good lines under the same name, for the config file; and
 `NAME.bad.tsv`: line number, kind, path, reason. Lists with the same name keep the folders in which
 they differ, and `labels.txt` is copied. An interrupted scan, even a killed one, continues when the

@@ -3,8 +3,6 @@
 No MindSpore here: worker processes start fast and stay small.
 """
 
-from collections.abc import Iterator
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
@@ -15,7 +13,8 @@ from utils.video.decoders import open_video
 from utils.video.frame_folder import FrameFolder
 from utils.video.media_files import VIDEO_SUFFIXES
 from utils.video.mp4_boxes import check_header, find_truncation
-from utils.video.pyav_reader import open_container
+from utils.video.packets import choose_stream, measure_missing
+from utils.video.pyav_reader import open_container, open_stream
 from utils.video.reader import (
     MAX_PIXELS,
     EmptySegmentError,
@@ -23,7 +22,6 @@ from utils.video.reader import (
     Segment,
     VideoError,
     WrongContentError,
-    check_size,
 )
 
 GOOD = "good"
@@ -42,7 +40,6 @@ KINDS = (
     "bad line",  # of the list: its label, its number of frames, its format
 )
 DURATION_TOLERANCE = 0.5  # seconds by which a stream may end before the container's duration
-SEEK_MARGIN = 60  # seconds that a frame may be decoded before the first frame is shown
 
 
 class VideoJob(NamedTuple):
@@ -135,59 +132,50 @@ def check_file(job: VideoJob) -> int:
             if path.suffix.lower() not in VIDEO_SUFFIXES:
                 content = f"{path.suffix or 'no extension'}, the content is {container.format.name}"
                 raise BadVideoError("wrong extension", content)
-            check_streams(container, job.max_pixels)
+            stream = find_stream(container, job.max_pixels)
             if job.segment is None:
-                check_length(path, container)
-        if job.segment is None and job.depth == "ends":
-            return decode_ends(job)
+                check_length(path, container, stream)
         with job.open() as video:
             return read_frames(video, job.depth)
     except (av.error.FFmpegError, OSError, ValueError) as error:  # also VideoError
         raise classify_error(path, error) from None
 
 
-def check_streams(container: InputContainer, max_pixels: int) -> None:
-    stream = find_video_stream(container)
-    if stream is None:
+def find_stream(container: InputContainer, max_pixels: int) -> Any:
+    """The video stream; raises BadVideoError if there is none."""
+    try:
+        choose_stream(container)
+    except ValueError as error:
         if container.streams.audio:
-            audio = f"{len(container.streams.audio)} audio streams, no video"
-            raise BadVideoError("audio only", audio)
-        raise BadVideoError("no frames", "no video stream")
-    if stream.codec_context is None:
-        raise BadVideoError("broken", "this FFmpeg has no decoder for its codec")
-    check_size(stream.codec_context.width, stream.codec_context.height, max_pixels)
+            reason = f"{len(container.streams.audio)} audio streams, {error}"
+            raise BadVideoError("audio only", reason) from None
+        raise BadVideoError("no frames", error) from None
+    return open_stream(container, max_pixels)
 
 
-def find_video_stream(container: InputContainer):
-    """The first video stream that is not a cover picture of a song."""
-    for stream in container.streams.video:
-        if not stream.disposition & av.stream.Disposition.attached_pic:
-            return stream
-    return None
+def check_length(path: Path, container: InputContainer, stream: Any) -> None:
+    """Compares the packets with the duration that the header declares.
 
-
-def check_length(path: Path, container: InputContainer) -> None:
-    """Compares the packets with the number of frames and the duration that the header declares."""
-    stream = find_video_stream(container)
+    It may declare more frames: an AVI those that were dropped in recording, an MP4 those that an
+    edit list hides.
+    """
     packets = 0
     end = 0.0
     for packet in container.demux():
         if packet.size and packet.stream is stream:
             packets += 1
         if packet.pts is not None:
-            end = max(end, float((packet.pts + (packet.duration or 0)) * packet.time_base))
+            end = max(end, (packet.pts + (packet.duration or 0)) * float(packet.time_base))
     truncation = find_truncation(path)
     if truncation:
         raise BadVideoError("truncated", truncation)
     if not packets:
         raise BadVideoError("no frames", "the video stream is empty")
-    # An AVI counts frames that were dropped in recording; FFmpeg gives no packets for them.
-    if stream.frames > packets and container.format.name != "avi":
-        raise BadVideoError("truncated", f"{packets} of {stream.frames} frames are there")
-    start = (container.start_time or 0) / av.time_base
     duration = (container.duration or 0) / av.time_base
-    if duration - (end - start) > max(DURATION_TOLERANCE, 0.05 * duration):
-        raise BadVideoError("truncated", f"{end - start:.1f} of {duration:.1f} seconds are there")
+    missing = measure_missing(container, end)
+    if missing > max(DURATION_TOLERANCE, 0.05 * duration):
+        reason = f"{duration - missing:.1f} of {duration:.1f} seconds are there"
+        raise BadVideoError("truncated", reason)
 
 
 def classify_error(path: Path, error: Exception) -> BadVideoError:
@@ -227,53 +215,6 @@ def read_frames(video: FrameReader, depth: str) -> int:
 def check_damaged(damaged: int, frames: int) -> None:
     if damaged:
         raise BadVideoError(DAMAGED, f"the decoder marks {damaged} of {frames} frames as damaged")
-
-
-def decode_ends(job: VideoJob) -> int:
-    """Decodes the first frame, one in the middle, and all from the last key frame on."""
-    marks = []
-    with open_container(Path(job.path), job.max_pixels) as container:
-        stream = find_video_stream(container)
-        stream.codec_context.options = {"max_pixels": str(job.max_pixels)}
-        start = stream.start_time or 0
-        length = stream.duration or 0
-        for fraction in (0.0, 0.5, 1.0):
-            stamp = start + int(fraction * length) if fraction and length else None
-            before = len(marks)
-            count = None if fraction == 1.0 else 1
-            marks += islice(read_damage_marks(container, stream, stamp), count)
-            if len(marks) == before:
-                raise BadVideoError("broken", f"no frame can be decoded at {fraction:.0%}")
-        check_damaged(sum(marks), len(marks))
-        return stream.frames
-
-
-def read_damage_marks(container: InputContainer, stream, stamp: Optional[int]) -> Iterator[bool]:
-    """Whether each frame is damaged, from the last key frame before `stamp`, or else from here."""
-    packets = container.demux(stream)
-    if stamp is not None:
-        packets = seek_key_frame(container, stream, stamp)
-    return (frame.is_corrupt for packet in packets for frame in packet.decode())
-
-
-def seek_key_frame(container: InputContainer, stream, stamp: int) -> Iterator[av.Packet]:
-    """The packets from the last key frame before a time stamp on.
-
-    An MPEG stream has no index, so a seek ends at any packet. If no key frame follows, this tries
-    earlier stamps.
-    """
-    second = max(1, round(1 / stream.time_base))
-    back = 0
-    lowest = (stream.start_time or 0) - SEEK_MARGIN * second
-    while True:
-        container.seek(stamp - back, stream=stream)
-        packets = container.demux(stream)
-        for packet in packets:
-            if packet.is_keyframe:
-                return chain([packet], packets)
-        if stamp - back < lowest:
-            return iter(())
-        back = 4 * back or second
 
 
 def check_folder(job: VideoJob) -> int:

@@ -12,7 +12,7 @@ from utils.data.annotation_file import Record
 from utils.data.loader import count_workers
 from utils.data.records import open_record
 from utils.evaluate.predict import Window, read_ahead, read_windows, split_into_windows
-from utils.video.reader import DEFAULT_FPS, FrameReader, VideoError
+from utils.video.reader import FrameReader, VideoError
 
 DTYPE = "<f4"  # float32
 UNLISTED = -1  # the label of a video that is not a line of a list
@@ -66,9 +66,9 @@ class FeatureExtractor:
             spans = [window.span]
             values = self.model.compute_features(views)[None]  # (rows, views, C)
             if self.options.per == "clip":
-                indices = window.start + head.frame_indices(window).reshape(head.clips, -1)
-                fps = window.fps or DEFAULT_FPS
-                spans = [(int(clip.min()) / fps, int(clip.max() + 1) / fps) for clip in indices]
+                indices = head.frame_indices(window).reshape(head.clips, -1)
+                limits = ((clip.min(), clip.max() + 1) for clip in indices)
+                spans = [(window.find_time(low), window.find_time(high)) for low, high in limits]
                 values = head.group_by_clip(values[0])
             rows.append(values.mean(axis=1, dtype=np.float64))
             is_image = window.length == 1 and not window.fps

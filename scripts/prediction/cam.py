@@ -21,7 +21,6 @@ from utils.api import Model
 from utils.evaluate.predict import Head, Window
 from utils.networks import CamCells
 from utils.runtime import eager_mode
-from utils.video.reader import DEFAULT_FPS
 from utils.video.writer import CaptionedVideo
 
 OPACITY = 0.5  # of the heat map over the frame
@@ -126,5 +125,5 @@ def write_clips(path: Path, frames: np.ndarray, rate: float) -> None:
 def find_rate(head: Head, window: Window, count: int) -> float:
     """Frames per second of clips of `count` frames: the video's speed, within `RATES`."""
     first = head.frame_indices(window).reshape(head.clips, count, -1)[0, :, 0]
-    seconds = float(first[-1] - first[0]) / (window.fps or DEFAULT_FPS)
+    seconds = float(window.find_time(first[-1]) - window.find_time(first[0]))
     return float(np.clip((count - 1) / max(seconds, 1e-6), *RATES))

@@ -26,7 +26,7 @@ from utils.evaluate.predict import (
 from utils.files import open_replacement
 from utils.messages import format_line
 from utils.progress import track
-from utils.video.reader import DEFAULT_FPS, FrameReader, VideoError
+from utils.video.reader import DEFAULT_FPS, FrameReader, VideoError, find_time
 from utils.video.writer import CaptionedVideo
 
 if TYPE_CHECKING:
@@ -189,8 +189,9 @@ class Predictor:
         fps = source.fps or DEFAULT_FPS
         with contextlib.closing(CaptionedVideo(path, fps)) as video:
             for number, pixels in enumerate(source.in_order()):
-                nearest = np.abs(middles - number / fps).argmin()
-                video.write(number, pixels, captions[nearest])
+                seconds = float(find_time(source, number))
+                nearest = np.abs(middles - seconds).argmin()
+                video.write(seconds * fps, pixels, captions[nearest])
 
     def write_timeline(
         self, video: str, name: str, windows: list[Window], by_head: list[np.ndarray]
@@ -229,7 +230,7 @@ def preview_times(head: Head, window: Window, shape: tuple) -> Optional[np.ndarr
     """
     if not window.fps:
         return None
-    return (window.start + head.frame_indices(window).reshape(*shape, -1)[..., 0]) / window.fps
+    return window.find_time(head.frame_indices(window).reshape(*shape, -1)[..., 0])
 
 
 def describe_views(head: Head) -> str:

@@ -227,9 +227,8 @@ def test_views_are_ordered_by_crop_then_by_clip(crops, channels, length):
 def test_a_frame_that_several_clips_use_may_be_passed_once(crops):
     frames = make_noise(5, 40, 61)
     order = [0, 2, 4, 1, 2, 4]
-    once = transforms.make_test_views(
-        frames, clips=2, segments=3, resize_to=32, crop=28, crops=crops, order=order
-    )
+    cut = transforms.cut_crops(frames, resize_to=32, crop=28, crops=crops)
+    once = transforms.arrange_views(cut, order=order, clips=2, segments=3)
     repeated = transforms.make_test_views(
         frames[order], clips=2, segments=3, resize_to=32, crop=28, crops=crops
     )

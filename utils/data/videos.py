@@ -1,8 +1,11 @@
 """Rows of annotated videos, and their sampler: what the networks that read videos share."""
 
+import abc
 import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
+
+import numpy as np
 
 from utils.config import NetworkConfig, VideoData
 from utils.data import records
@@ -13,7 +16,7 @@ from utils.data.sampler import TrainSampler
 from utils.data.unreadable import VideoWarnings
 from utils.log import log
 from utils.runtime import Runtime
-from utils.video.reader import FrameReader
+from utils.video.reader import Clip, FrameReader, Timeline
 
 
 def build_train_sampler(cfg: NetworkConfig, records: Sequence[Any], rt: Runtime) -> TrainSampler:
@@ -73,6 +76,20 @@ class TrainVideos(VideoRows, TrainRows):
     ):
         VideoRows.__init__(self)
         TrainRows.__init__(self, records, cfg=cfg, sampler=sampler, epochs=epochs, skip=skip)
+
+    @abc.abstractmethod
+    def choose_frames(self, video: Timeline, record: Any, rng: np.random.RandomState) -> np.ndarray:
+        """The frame numbers of a clip."""
+
+    @contextlib.contextmanager
+    def open_clip(self, record: Any, rng: np.random.RandomState) -> Iterator[Clip]:
+        """The frames of a clip, which are decoded inside the `with` block."""
+        with self.open_video(record) as video:
+            yield Clip(video, self.choose_frames(video, record, rng))
+
+    def read_frames(self, record: Any, rng: np.random.RandomState) -> np.ndarray:
+        with self.open_video(record) as video:
+            return video.frames(self.choose_frames(video, record, rng))
 
 
 class EvalVideos(VideoRows, EvalRows):

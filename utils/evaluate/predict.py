@@ -8,10 +8,10 @@ import abc
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable, NamedTuple, Optional, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, TypeVar
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from utils.data.class_names import find_class_names, read_class_names
 from utils.evaluate.scores import choose_clips_per_pass, video_scores
 from utils.evaluate.several_labels import sigmoid
 from utils.messages import escape_control, format_line
-from utils.video.reader import DEFAULT_FPS, FrameReader, Timeline
+from utils.video.reader import DEFAULT_FPS, FrameReader, Timeline, find_frames, find_time
 
 if TYPE_CHECKING:
     from utils.inference.scorer import Scorer
@@ -38,11 +38,16 @@ NAME_BYTES = 190  # of 255 that a file's name may have; endings and temporary na
 
 @dataclass(frozen=True)
 class Window:
-    """A part of a video, in frames; `fps` is 0 if the video has no frame rate."""
+    """A part of a video, in frames; `fps` is its own mean, 0 if the video has no frame rate.
+
+    Of a variable rate, `times` are those of the whole video, and `limits` the window in seconds.
+    """
 
     start: int
     length: int
     fps: float
+    times: Optional[np.ndarray] = field(default=None, compare=False, repr=False)
+    limits: Optional[tuple[float, float]] = None
 
     def __len__(self) -> int:
         return self.length
@@ -50,8 +55,11 @@ class Window:
     @property
     def span(self) -> tuple[float, float]:
         """Start and end in seconds."""
-        fps = self.fps or DEFAULT_FPS
-        return self.start / fps, (self.start + self.length) / fps
+        return self.limits or (self.find_time(0), self.find_time(self.length))
+
+    def find_time(self, frame: Any) -> Any:
+        """Seconds from the first frame of the video to a frame, or frames, of the window."""
+        return find_time(self, self.start + frame)
 
 
 class Head(abc.ABC):
@@ -67,25 +75,22 @@ class Head(abc.ABC):
     raw_scores = True  # whether the network returns raw scores, not probabilities
     multi_label = False  # whether a sample has any number of labels
     clips_per_pass = 0  # as in `video_scores`
-    short_side = 0  # pixels of the frames that `resize` returns; 0: of any size
+    crop_settings: tuple = ()  # heads with equal ones have equal crops of a frame
 
     @abc.abstractmethod
     def frame_indices(self, window: Window) -> np.ndarray:
         """The frames of all clips, counted from the window's start; any shape."""
 
     @abc.abstractmethod
-    def make_views(self, frames: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """The views uint8 (V, ...).
+    def make_views(self, crops: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """The views uint8 (V, ...) of the results of `crop_frames`.
 
-        `positions` has the shape of `frame_indices` and holds their indices in `frames`.
+        `positions` has the shape of `frame_indices` and holds their indices in `crops`.
         """
 
-    def resize(self, frame: np.ndarray) -> np.ndarray:
-        """The frame (H, W, C) in the size in which `make_views` crops it: the views are the same.
-
-        The results of heads with equal `short_side` are equal.
-        """
-        return frame
+    def crop_frames(self, frames: np.ndarray) -> np.ndarray:
+        """What the views need of frames (n, H, W, C): (n, ...). By default whole frames."""
+        return frames
 
     def group_by_clip(self, values: np.ndarray) -> np.ndarray:
         """Values (V, ...), one for each view, as (clips, crops, ...)."""
@@ -185,6 +190,8 @@ def split_into_windows(
     fps = source.fps or DEFAULT_FPS
     if seconds is None:
         seconds = WINDOW if len(source) > LONG_VIDEO * fps else 0.0
+    if source.times is not None:
+        return split_by_time(source.times, seconds, step or seconds)
     length = max(round(seconds * fps), 1)
     if seconds == 0 or length >= len(source):
         return [Window(0, len(source), source.fps)]
@@ -193,6 +200,30 @@ def split_into_windows(
     starts = [round(k * stride) for k in range(int(last_start / stride) + 1)]
     starts = [start for start in starts if start < last_start]
     return [Window(start, length, source.fps) for start in (*starts, last_start)]
+
+
+def split_by_time(times: np.ndarray, seconds: float, step: float) -> list[Window]:
+    """`split_into_windows` of a video of a variable rate, with its `times`.
+
+    A window without the beginning of a frame has the frame that is shown at its start.
+    """
+    count = len(times) - 1
+    end = float(times[-1])
+    fps = count / end
+    if seconds == 0 or seconds >= end:
+        return [Window(0, length=count, fps=fps, times=times)]
+    step = max(step, 1 / fps)
+    last_start = end - seconds
+    starts = [k * step for k in range(int(last_start / step) + 1)]
+    windows = []
+    for start in (*(start for start in starts if start < last_start), last_start):
+        frames = find_frames(times, start, start + seconds)
+        first = frames.start if frames else max(frames.start - 1, 0)
+        length = len(frames) or 1
+        fps = length / float(times[first + length] - times[first])
+        limits = (start, start + seconds)
+        windows.append(Window(first, length=length, fps=fps, times=times, limits=limits))
+    return windows
 
 
 def choose_passes(heads: Sequence[Head], device: str) -> None:
@@ -205,20 +236,51 @@ def choose_passes(heads: Sequence[Head], device: str) -> None:
 def read_windows(
     source: FrameReader, windows: Sequence[Window], heads: Sequence[Head]
 ) -> Iterator[tuple[Window, list[np.ndarray]]]:
-    """Each window with the views of each head. Decoding goes forward."""
+    """Each window with the views of each head.
+
+    Each frame is decoded once, in order. In memory are its crops, while a window needs them.
+    """
     plans = [[head.frame_indices(window) for head in heads] for window in windows]
     needed = [
         window.start + np.unique(np.concatenate([indices.ravel() for indices in plan]))
         for window, plan in zip(windows, plans)
     ]
-    for window, plan, numbers, frames in zip(windows, plans, needed, read_forward(source, needed)):
+    union = np.unique(np.concatenate(needed))
+    # The first frame that this or a later window needs
+    lowest = np.minimum.accumulate([numbers[0] for numbers in needed[::-1]])[::-1]
+    crops: dict[int, list[np.ndarray]] = {}
+    end = 0
+    for window, plan, numbers, first in zip(windows, plans, needed, lowest):
+        crops = {number: arrays for number, arrays in crops.items() if number >= first}
+        new_end = int(np.searchsorted(union, numbers[-1], "right"))
+        if new_end > end:
+            crops.update(crop_numbers(source, union[end:new_end], heads))
+            end = new_end
         views = []
-        for head, indices in zip(heads, plan):
-            unique, positions = np.unique(indices, return_inverse=True)
-            chosen = np.searchsorted(numbers, window.start + unique)
-            head_frames = frames if len(chosen) == len(frames) else frames[chosen]
-            views.append(head.make_views(head_frames, positions.reshape(indices.shape)))
+        for index, (head, indices) in enumerate(zip(heads, plan)):
+            unique, positions = np.unique(window.start + indices, return_inverse=True)
+            head_crops = np.stack([crops[number][index] for number in unique.tolist()])
+            views.append(head.make_views(head_crops, positions.reshape(indices.shape)))
         yield window, views
+
+
+def crop_numbers(
+    source: FrameReader, numbers: np.ndarray, heads: Sequence[Head]
+) -> Iterator[tuple[int, list[np.ndarray]]]:
+    """(number, its crops for each head) of frames of ascending numbers."""
+    coming = iter(numbers.tolist())
+    for part in source.parts(numbers):
+        for arrays, number in zip(zip(*crop_for_heads(part, heads)), coming):
+            yield number, list(arrays)
+
+
+def crop_for_heads(frames: np.ndarray, heads: Sequence[Head]) -> list[np.ndarray]:
+    """`crop_frames` of each head; heads with equal `crop_settings` have the same array."""
+    crops: dict[tuple, np.ndarray] = {}
+    for head in heads:
+        if head.crop_settings not in crops:
+            crops[head.crop_settings] = head.crop_frames(frames)
+    return [crops[head.crop_settings] for head in heads]
 
 
 def read_ahead(
@@ -249,30 +311,6 @@ def read_ahead(
                 yield item, follow(parts, part)
         finally:
             pool.shutdown(cancel_futures=True)
-
-
-def read_forward(source: FrameReader, needed: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
-    """The frames (n, H, W, C) of each of the ascending lists `needed`.
-
-    Frames that a later list needs too are kept: some readers start the video again to return an
-    earlier frame.
-    """
-    if len(needed) == 1:
-        yield source.frames(needed[0])
-        return
-    union = np.unique(np.concatenate(needed))
-    frames_by_number = {}
-    end = 0
-    for numbers, following in zip(needed, [*needed[1:], np.array([np.inf])]):
-        new_end = int(np.searchsorted(union, numbers[-1], "right"))
-        if new_end > end:
-            new_numbers = union[end:new_end]
-            end = new_end
-            frames_by_number.update(zip(new_numbers.tolist(), source.frames(new_numbers)))
-        yield np.stack([frames_by_number[number] for number in numbers.tolist()])
-        frames_by_number = {
-            number: frame for number, frame in frames_by_number.items() if number >= following[0]
-        }
 
 
 def choose_classes(

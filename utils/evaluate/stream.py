@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 import numpy as np
 
 from utils import runtime
-from utils.evaluate.predict import WINDOW, Head, Window, split_into_windows
+from utils.evaluate.predict import WINDOW, Head, Window, crop_for_heads, split_into_windows
 from utils.log import log
 from utils.video.live import Frame, LatestItems, StreamSource
 from utils.video.reader import DEFAULT_FPS
@@ -57,6 +57,15 @@ class PreparedFrame(NamedTuple):
     arrays: list[np.ndarray]
 
 
+class OpenWindow:
+    """A window that has begun: which frames it needs, for each head and in all."""
+
+    def __init__(self, window: Window, heads: Sequence[Head]):
+        self.plans = [window.start + head.frame_indices(window) for head in heads]
+        self.needed = set(np.concatenate([plan.ravel() for plan in self.plans]).tolist())
+        self.window = window
+
+
 class LiveScorer(abc.ABC):
     """Maps the frames of a stream to probabilities.
 
@@ -69,14 +78,15 @@ class LiveScorer(abc.ABC):
 
     def __init__(self, fps: float):
         self.fps = fps  # of the frames that it reads
-        self.last_number = -1
+        self.last_number = -1.0
 
     def chooses(self, frame: Frame, source_fps: float) -> bool:
         """Whether to read this frame: `fps` of `source_fps`, at equal distances, and the first."""
+        number = float(frame.number if frame.position is None else frame.position)
         fraction = self.fps / source_fps
         before = int(self.last_number * fraction + 1e-9)
-        self.last_number = frame.number
-        return frame.restarts or int(frame.number * fraction + 1e-9) > before
+        self.last_number = number
+        return frame.restarts or int(number * fraction + 1e-9) > before
 
     @abc.abstractmethod
     def prepare(self, pixels: np.ndarray) -> list[np.ndarray]:
@@ -118,7 +128,8 @@ class ImageScorer(FrameScorer):
         self.head = head
 
     def prepare(self, pixels: np.ndarray) -> list[np.ndarray]:
-        return [self.head.make_views(pixels[None], np.zeros(1, np.int64))]
+        crops = self.head.crop_frames(pixels[None])
+        return [self.head.make_views(crops, np.zeros(1, np.int64))]
 
     def score(self, view: np.ndarray) -> np.ndarray:
         return self.head.predict_probs(self.scorer, view)
@@ -127,10 +138,10 @@ class ImageScorer(FrameScorer):
 class WindowScorer(LiveScorer):
     """Windows of `window` seconds, `step` seconds apart, with the views of the evaluation.
 
-    In memory are the frames that the views of open windows need, in the size of these views. A
-    frame that did not come counts as the one before it. If several windows of a live source are
-    complete when the network is ready, it computes the last one and skips the others. The windows
-    of a file are those of `split_into_windows`.
+    In memory are the crops of the frames that open windows need. A frame that did not come counts
+    as the one before it. If several windows of a live source are complete when the network is
+    ready, it computes the last one and skips the others. The windows of a file are those of
+    `split_into_windows`.
     """
 
     def __init__(self, scorer: "Scorer", heads: Sequence[Head], timing: Timing):
@@ -146,9 +157,8 @@ class WindowScorer(LiveScorer):
         self.all_windows: list[Window] = []  # of a file
         self.length = max(round(seconds * self.fps), 1)
         if source.length:
-            whole = Window(0, source.length, source.fps)
-            self.all_windows = split_into_windows(whole, seconds, step)
-            self.length = len(self.all_windows[0])
+            self.all_windows = split_into_windows(source, seconds, step)
+            self.length = max(map(len, self.all_windows))
         elif seconds == 0:
             raise ValueError("window must be above 0 seconds: the length of this stream is unknown")
         self.is_live = source.is_live
@@ -157,9 +167,10 @@ class WindowScorer(LiveScorer):
         self.scorer = scorer
         self.heads = heads
         self.first_window = Window(0, self.length, source.fps)
-        self.plans = [head.frame_indices(self.first_window) for head in heads]
-        self.needed = set(np.concatenate([plan.ravel() for plan in self.plans]).tolist())
         self.restart(0)
+
+    def chooses(self, frame: Frame, source_fps: float) -> bool:
+        return True  # a window chooses among all frames
 
     def restart(self, number: int) -> None:
         """Begins the first window with the frame of this number."""
@@ -167,7 +178,7 @@ class WindowScorer(LiveScorer):
         self.next_number = 0
         self.last_arrays: list[np.ndarray] = []
         self.frames: dict[int, list[np.ndarray]] = {}
-        self.open: deque[Window] = deque()  # windows that have begun
+        self.open: deque[OpenWindow] = deque()
         self.coming = self.list_windows()
         self.next_window = next(self.coming, None)
 
@@ -179,11 +190,7 @@ class WindowScorer(LiveScorer):
             yield replace(self.first_window, start=round(k * self.stride))
 
     def prepare(self, pixels: np.ndarray) -> list[np.ndarray]:
-        resized: dict[int, np.ndarray] = {}
-        for head in self.heads:
-            if head.short_side not in resized:
-                resized[head.short_side] = head.resize(pixels)
-        return [resized[head.short_side] for head in self.heads]
+        return [crops[0] for crops in crop_for_heads(pixels[None], self.heads)]
 
     def add(self, frame: PreparedFrame, is_behind: bool) -> Iterator[Scores]:
         last_shapes = [array.shape for array in self.last_arrays]
@@ -194,32 +201,36 @@ class WindowScorer(LiveScorer):
         number = frame.number - self.origin
         for k in range(self.next_number, number + 1):
             while self.next_window is not None and self.next_window.start <= k:
-                self.open.append(self.next_window)
+                self.open.append(OpenWindow(self.next_window, self.heads))
                 self.next_window = next(self.coming, None)
-            if any(k - window.start in self.needed for window in self.open):
+            if any(k in begun.needed for begun in self.open):
                 self.frames[k] = frame.arrays if k == number else self.last_arrays
         self.next_number = number + 1
         self.last_arrays = frame.arrays
-        complete = [w for w in self.open if w.start + w.length <= self.next_number]
+        complete = [
+            begun
+            for begun in self.open
+            if begun.window.start + begun.window.length <= self.next_number
+        ]
         if not complete or is_behind:
             return
         if self.is_live:
             self.skipped += len(complete) - 1
             complete = complete[-1:]
-        for window in complete:
-            start, end = (self.origin / self.fps + seconds for seconds in window.span)
-            yield start, end, self.score(window)
-        while self.open and self.open[0].start <= complete[-1].start:
+        for begun in complete:
+            start, end = (self.origin / self.fps + seconds for seconds in begun.window.span)
+            yield start, end, self.score(begun)
+        while self.open and self.open[0].window.start <= complete[-1].window.start:
             self.open.popleft()
-        first = self.open[0].start if self.open else self.next_number
+        first = self.open[0].window.start if self.open else self.next_number
         self.frames = {k: arrays for k, arrays in self.frames.items() if k >= first}
 
-    def score(self, window: Window) -> list[np.ndarray]:
+    def score(self, begun: OpenWindow) -> list[np.ndarray]:
         results = []
-        for index, (head, plan) in enumerate(zip(self.heads, self.plans)):
+        for index, (head, plan) in enumerate(zip(self.heads, begun.plans)):
             unique, positions = np.unique(plan, return_inverse=True)
-            frames = np.stack([self.frames[window.start + k][index] for k in unique.tolist()])
-            views = head.make_views(frames, positions.reshape(plan.shape))
+            crops = np.stack([self.frames[k][index] for k in unique.tolist()])
+            views = head.make_views(crops, positions.reshape(plan.shape))
             results.append(head.predict_probs(self.scorer, views))
         return results
 
@@ -339,4 +350,5 @@ class Stream:
                     frame.number, seconds=frame.seconds, restarts=frame.restarts, arrays=arrays
                 )
             if self.video:
-                self.video.write(frame.number, frame.pixels, self.caption)
+                position = frame.number if frame.position is None else frame.position
+                self.video.write(position, frame.pixels, self.caption)

@@ -1,24 +1,26 @@
 """Reads frames of video files. No MindSpore here.
 
 A `FrameReader` has `len(video)` frames and `video.frames(indices)`: uint8, channels last, RGB.
-Frames are numbered from 0 in presentation order.
+Frames are numbered from 0 in presentation order. They are those that FFmpeg decodes of the stream
+that FFmpeg chooses, turned and mirrored as the file says.
 
-decord decodes files from the first frame on and never seeks. Its `get_batch`, `seek_accurate` and
-`skip_frames` return wrong frames without an error for open groups of pictures (H.264, HEVC), MPEG-4
-and MPEG-1/2 with B-frames, WMV, and H.264 in AVI. `utils.video.pyav_reader` explains how PyAV
-decodes only the frames that are needed.
+PyAV decodes only the frames that are needed (`utils.video.pyav_reader`). It is twice as fast as
+decord, so `auto` takes it. decord decodes a file from the first frame on and never seeks. Its
+`get_batch`, `seek_accurate` and `skip_frames` return wrong frames without an error for open groups
+of pictures (H.264, HEVC), MPEG-4 and MPEG-1/2 with B-frames, WMV, and H.264 in AVI.
 
-Both readers return the same bytes, with these exceptions. Interlaced and 10-bit video has other
-colours: their versions of FFmpeg differ. decord loses the start of MPEG transport streams. It
-counts frames that an edit list hides, and fails for as many frames at the end. FFmpeg 7 (PyAV 15,
-Python 3.9) misreads files whose frames are hours apart.
+decord also misreads files in which packets are not frames, which have a display matrix or several
+video streams, and MPEG transport streams; in HEVC it fails now and then. PyAV reads such files,
+whatever the reader is. For all other files both readers return the same bytes, with one exception:
+interlaced and 10-bit video has other colours, because their versions of FFmpeg differ. FFmpeg 7
+(PyAV 15, Python 3.9) misreads files whose frames are hours apart.
 """
 
 import contextlib
 import os
 import re
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
 
@@ -36,11 +38,22 @@ from utils.video.reader import (
     plain_path,
 )
 
+if TYPE_CHECKING:
+    from utils.video.pyav_reader import ExactVideo
+
 READERS = ("auto", "pyav", "decord")
 _DECORD_PREFIX = re.compile(r"\[\d\d:\d\d:\d\d\] \S+:\d+: ")
 
 
-class _DecordVideo(VideoFile):
+class DecordVideo(VideoFile):
+    """Frames of a video file by decord; `index` is the same file, opened by PyAV."""
+
+    def __init__(self, index: "ExactVideo", max_pixels: int):
+        super().__init__(index.path, "decord", max_pixels)
+        self._length = len(index)
+        self.fps = index.fps
+        self.times = index.times
+
     def _open(self) -> int:
         try:
             # decord replaces a frame that it cannot decode by a neighbour; fault_tol makes it fail.
@@ -51,7 +64,6 @@ class _DecordVideo(VideoFile):
             raise self._error(NO_VIDEO) from None
         except Exception as error:  # decord's errors have no common class
             raise self._error(_decord_reason(error)) from None
-        self.fps = float(self._handle.get_avg_fps())
         return len(self._handle)
 
     def _read(self, keep: bool) -> Optional[np.ndarray]:
@@ -73,39 +85,39 @@ def open_video(
     max_pixels: int = MAX_PIXELS,
     segment: Optional[Segment] = None,
 ) -> FrameReader:
-    """Opens a video with "pyav", "decord", or "auto": the first that is installed.
+    """Opens a video with "pyav", "decord", or "auto", which is PyAV.
 
     With `segment`, the frames are those of this part of the video. PyAV finds them by time stamps
-    and reads only this part, if the file has time stamps (`pyav_reader.CONTAINERS`). Else they
-    follow from the frame rate, and decoding starts at the first frame of the video.
+    and reads only this part, if the file has time stamps (`packets.PacketTable`). Else decoding
+    starts at the first frame of the video.
 
     Raises VideoError if the file is missing, empty, damaged, no video, a playlist, or has frames of
     more than `max_pixels` pixels; ValueError if the reader is unknown or not installed.
     """
     if reader not in READERS:
         raise ValueError(f"data.reader is {reader!r}; choose one of {', '.join(READERS)}")
-    if reader == "auto":
-        reader = "decord" if load_library("pyav") is None and load_library("decord") else "pyav"
-    if load_library(reader) is None:
-        package = {"pyav": "av", "decord": "decord2"}[reader]
+    if load_library("pyav") is None:
+        raise ValueError("videos are read by PyAV, which is not installed: pip install av")
+    if reader == "decord" and load_library("decord") is None:
         raise ValueError(
-            f"data.reader is {reader!r}, which is not installed: pip install {package}, "
+            f"data.reader is {reader!r}, which is not installed: pip install decord2, "
             "or --data.reader=auto"
         )
+    reader = "pyav" if reader == "auto" else reader
     if not os.path.isfile(path) or not os.path.getsize(path):
         raise VideoError(path, reader, "no such file, or an empty one")
     check_header(path, reader)
     load_library("opencv")  # limits it to one thread; it resizes the frames
-    video: FrameReader
-    if reader == "pyav":
-        from utils.video.pyav_reader import ExactSegment, ExactVideo, NoTimeStampsError  # need PyAV
+    from utils.video.pyav_reader import ExactSegment, ExactVideo, NoTimeStampsError  # need PyAV
 
-        with contextlib.suppress(NoTimeStampsError):
-            if segment is not None:
-                return ExactSegment(Path(path), max_pixels, segment)
-        video = ExactVideo(Path(path), max_pixels)
-    else:
-        video = _DecordVideo(Path(path), reader, max_pixels)
+    with contextlib.suppress(NoTimeStampsError):
+        if segment is not None and reader == "pyav":
+            return ExactSegment(Path(path), max_pixels, segment)
+    exact = ExactVideo(Path(path), max_pixels)
+    video: FrameReader = exact
+    if reader == "decord" and exact.is_ordinary():
+        with exact:
+            video = DecordVideo(exact, max_pixels)
     return video if segment is None else SegmentReader(video, segment)
 
 

@@ -81,7 +81,8 @@ def read_jpeg_head(data: bytes) -> Optional[JpegHead]:
         if marker in SIZE_MARKERS:
             height = int.from_bytes(data[position + 5 : position + 7], "big")
             width = int.from_bytes(data[position + 7 : position + 9], "big")
-            return JpegHead(width, height, data[position + 9], orientation)
+            channels = data[position + 9]
+            return JpegHead(width, height=height, channels=channels, orientation=orientation)
         if marker in MARKERS_WITHOUT_LENGTH:
             return None
         length = max(int.from_bytes(data[position + 2 : position + 4], "big"), 2)

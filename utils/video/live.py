@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from utils.video.libraries import load_library
-from utils.video.reader import DEFAULT_FPS, MAX_PIXELS, FrameReader, VideoError, check_size
+from utils.video.reader import DEFAULT_FPS, MAX_PIXELS, FrameReader, VideoError, find_time
 
 RATES = (1.0, 240.0)  # a live source that says another rate does not know it
 STALL = 10.0  # seconds without data after which a source is broken
@@ -36,6 +36,7 @@ Item = TypeVar("Item")
 class Frame(NamedTuple):
     """A frame (H, W, C). `number` is its position at the rate of the source, from 0, ascending.
 
+    In a file it is the number of the frame; `position` is the other if the rate is variable.
     `restarts` is true for the first frame, and for the first one after an interruption.
     """
 
@@ -43,10 +44,13 @@ class Frame(NamedTuple):
     seconds: float
     pixels: np.ndarray
     restarts: bool
+    position: Optional[float] = None
 
 
 class Connection(NamedTuple):
     """An open source. `length` is the number of frames, 0 if unknown; of a file `fps` may be 0.
+
+    `times` are those of the file, as in `Timeline`.
 
     `frames` yields (seconds, RGB frame). It ends if the source has a known duration, and else
     raises VideoError.
@@ -56,6 +60,7 @@ class Connection(NamedTuple):
     is_live: bool
     frames: Generator[tuple[float, np.ndarray], None, None]
     length: int = 0
+    times: Optional[np.ndarray] = None
 
 
 class StreamSource:
@@ -82,9 +87,13 @@ class StreamSource:
         self.connection = connect()
         self.is_live = self.connection.is_live
         self.length = self.connection.length
+        self.times = self.connection.times
         rate = self.connection.fps
         is_known = RATES[0] <= rate <= RATES[1] or self.length
         self.fps = rate if is_known else DEFAULT_FPS
+
+    def __len__(self) -> int:
+        return self.length
 
     def stop(self) -> None:
         """Ends `frames` soon, from any thread."""
@@ -113,7 +122,7 @@ class StreamSource:
                             return
                         if not self.is_live and seconds <= last:
                             continue  # a file at an address starts again at its beginning
-                        position = round((seconds + offset) * fps)
+                        position = 0 if self.length else round((seconds + offset) * fps)
                         if self.is_live and number - position > fps:
                             continue  # a second ahead: its rate is above the stated one
                         self.reopened += failure is not None
@@ -121,7 +130,11 @@ class StreamSource:
                         last = seconds
                         number = max(number + 1, position)
                         yield Frame(
-                            number, seconds=seconds + offset, pixels=pixels, restarts=restarts
+                            number,
+                            seconds=seconds + offset,
+                            pixels=pixels,
+                            restarts=restarts,
+                            position=None if self.times is None else seconds * fps,
                         )
                         restarts = False
                 return
@@ -146,9 +159,11 @@ def open_file(reader: FrameReader) -> Connection:
     def read_frames() -> Generator[tuple[float, np.ndarray], None, None]:
         with reader:
             for number, pixels in enumerate(reader.in_order()):
-                yield number / (reader.fps or DEFAULT_FPS), pixels
+                yield float(find_time(reader, number)), pixels
 
-    return Connection(reader.fps, is_live=False, frames=read_frames(), length=len(reader))
+    return Connection(
+        reader.fps, is_live=False, frames=read_frames(), length=len(reader), times=reader.times
+    )
 
 
 def open_camera(number: int) -> Connection:
@@ -184,76 +199,67 @@ def open_address(address: str, max_pixels: int = MAX_PIXELS, stall: float = STAL
     shown = hide_password(address)
     if av is None:
         raise ValueError(f"{shown}: addresses need PyAV, which is not installed: pip install av")
-    from utils.video.pyav_reader import FORMATS
+    from utils.video.pyav_reader import FORMATS, open_stream, open_with_options, read_rate
 
     options = {
         "format_whitelist": f"{FORMATS},hls,mpjpeg,rtp,rtsp,sdp",
         "protocol_whitelist": PROTOCOLS,
-        "max_pixels": str(max_pixels),
         "rtsp_flags": "prefer_tcp",
     }
     try:
-        container = av.open(
-            address, metadata_errors="replace", options=options, timeout=(stall, stall)
+        container = open_with_options(
+            address, options=options, max_pixels=max_pixels, timeout=(stall, stall)
         )
     except av.error.FFmpegError as error:
         raise VideoError(shown, "pyav", explain_failure(error, stall)) from None
     try:
-        stream = container.streams.video[0]
-        context = stream.codec_context
-        check_size(context.width, context.height, max_pixels)
-    except IndexError:
-        container.close()
-        raise VideoError(shown, "pyav", "it has no video") from None
-    except (AttributeError, ValueError) as error:  # AttributeError: the codec has no decoder
+        stream = open_stream(container, max_pixels)
+    except ValueError as error:
         container.close()
         raise VideoError(shown, "pyav", error) from None
-    context.thread_count = 1
-    context.options = {"max_pixels": str(max_pixels)}
-    duration = 0.0
-    if stream.duration:
-        duration = float(stream.duration * stream.time_base)
-    elif container.duration:
-        duration = container.duration / av.time_base
-    frames = read_address(container, shown=shown, duration=duration, stall=stall)
-    return Connection(float(stream.average_rate or 0), duration == 0, frames)
+    is_live = not (stream.duration or container.duration)
+    frames = read_address(container, stream=stream, shown=shown, is_live=is_live, stall=stall)
+    return Connection(read_rate(stream), is_live, frames)
 
 
 def read_address(
-    container, shown: str, duration: float, stall: float
+    container, stream, shown: str, is_live: bool, stall: float
 ) -> Generator[tuple[float, np.ndarray], None, None]:
     """(seconds, RGB frame) of an open address; closes it at the end.
 
-    Returns if a source of known `duration` is complete. Else, and if no frame came for `stall`
-    seconds, raises VideoError.
+    Returns if a file is complete. Else, and if no frame came for `stall` seconds, raises
+    VideoError.
     """
     from av.error import ExitError, FFmpegError, InvalidDataError
-    from av.video.reformatter import VideoReformatter
 
-    from utils.video.pyav_reader import to_array
+    from utils.video.packets import measure_missing
+    from utils.video.pyav_reader import FrameConverter
 
-    stream = container.streams.video[0]
     has_stamps = not UNTIMED & set(container.format.name.split(","))
-    to_rgb = VideoReformatter()
+    converter = FrameConverter()
     start = time.monotonic()
     last_time = start  # of a picture
     first_stamp = None
-    seconds = 0.0
+    end = 0.0  # of the packets of all streams
     reason = "it ended"
     try:
-        for packet in container.demux(stream):
+        for packet in demux_to_end(container):
+            if packet is not None and packet.pts is not None:
+                end = max(end, (packet.pts + (packet.duration or 0)) * float(packet.time_base))
+            if packet is not None and packet.stream.index != stream.index:
+                continue
             try:
-                pictures = packet.decode()
+                pictures = stream.decode(packet)
             except InvalidDataError:  # a damaged packet, or one that refers to an earlier one
                 pictures = []
             for picture in pictures:
-                stamp = picture.time if has_stamps else None
-                stamp = time.monotonic() - start if stamp is None else float(stamp)
+                stamp = time.monotonic() - start
+                if has_stamps and picture.pts is not None:
+                    stamp = picture.pts * float(stream.time_base)
                 first_stamp = stamp if first_stamp is None else first_stamp
-                seconds = max(stamp - first_stamp, 0.0)
-                pixels = to_array(to_rgb, picture)
-                turns = picture.rotation // 90
-                yield seconds, np.ascontiguousarray(np.rot90(pixels, turns))
+                converter.follow(picture)
+                pixels = np.ascontiguousarray(converter.to_pixels(picture))
+                yield max(stamp - first_stamp, 0.0), pixels
                 last_time = time.monotonic()
             if time.monotonic() - last_time > stall:
                 reason = f"no picture came for {stall:g} s"
@@ -262,21 +268,33 @@ def read_address(
         is_silent = first_stamp is None or isinstance(error, ExitError)
         reason = explain_failure(error, stall) if is_silent else "it broke off"
     finally:
+        missing = measure_missing(container, end)
         container.close()
-    if not duration or seconds + END_TOLERANCE < duration or first_stamp is None:
+    if is_live or first_stamp is None or missing > END_TOLERANCE:
         raise VideoError(shown, "pyav", reason)
+
+
+def demux_to_end(container) -> Iterator[Any]:
+    """All packets; before a failure None, which makes the decoder give its last pictures."""
+    from av.error import FFmpegError
+
+    try:
+        yield from container.demux()
+    except FFmpegError:
+        yield None
+        raise
 
 
 def explain_failure(error: Any, stall: float) -> str:
     """The reason of an error of PyAV while an address is opened."""
-    from av.error import ArgumentError, EOFError, ExitError, InvalidDataError
+    from av.error import EOFError, ExitError, InvalidDataError
 
     if isinstance(error, ExitError):
         return f"no data came for {stall:g} s"
     if error.errno == errno.EIO and error.log and error.log[1] == "tcp":
         return error.log[2].strip()  # the host has no address
-    sudden_end = error.errno == errno.EIO
-    if not sudden_end and not isinstance(error, (ArgumentError, EOFError, InvalidDataError)):
+    is_video = error.errno not in (errno.EINVAL, errno.EIO)
+    if is_video and not isinstance(error, (EOFError, InvalidDataError)):
         return error.strerror
     return "it sends no video, perhaps a web page or nothing"
 

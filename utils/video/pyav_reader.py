@@ -6,22 +6,35 @@ point before it, a key frame after which no frame refers to an earlier one. It e
 requested frame that uses the same random-access point. Non-reference frames between them are
 skipped, and only requested frames are converted to RGB.
 
-If a file has no reliable time stamps (`is_indexed`), or if a frame does not arrive as predicted,
-all frames are decoded in order instead.
+If packets have no reliable time stamps, or if a frame does not arrive as predicted, all frames are
+decoded in order instead. If they do not tell the number of frames either (a recording that starts
+inside a group of pictures, an MPEG transport stream, and most formats besides MP4, Matroska and
+AVI), the whole file is decoded once to count them. Then errors are passed over, as FFmpeg does, and
+counted as damaged frames.
 
 Of a segment, only the packets from the last random-access point before its start are read.
 """
 
+import errno
+import itertools
 import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 import av
 import numpy as np
 from av.container import InputContainer
+from av.sidedata.sidedata import SideDataContainer
 from av.video.reformatter import VideoReformatter
 
+from utils.video.orientation import UPRIGHT, read_display_matrix
+from utils.video.packets import (
+    INDEXED_CODECS,
+    PacketTable,
+    choose_stream,
+    is_random_access_point,
+)
 from utils.video.reader import (
     HALF_MILLISECOND,
     MAX_FILE_BYTES,
@@ -34,6 +47,7 @@ from utils.video.reader import (
     WrongContentError,
     check_size,
     describe_empty,
+    measure_times,
     plain_path,
     reading,
 )
@@ -46,15 +60,13 @@ FORMATS = (
     "mpegts,mpegvideo,mxf,nut,obu,ogg,rm,swf,vc1,vvc,wtv,yuv4mpegpipe,"
     "aac,ac3,aiff,amr,au,flac,mp3,wav"
 )
-# Formats in which a packet is one picture and its time stamp gives the presentation order.
-CONTAINERS = {"mov", "mp4", "matroska", "webm"}
-CODECS = {"h264", "hevc", "mpeg4", "vp8", "vp9"}
+PYAV = int(av.__version__.split(".")[0])
 # From PyAV 17 on, a converter starts one thread per core by default. The shorthands of PyAV
 # (`frame.reformat`, `to_ndarray(format)`) keep these threads in a converter of the frame, and a
 # process that is forked later waits for them for ever. So this module makes its own converters.
-ONE_THREAD = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
+ONE_THREAD = {"threads": 1} if PYAV >= 17 else {}
 MAX_KEPT_PACKETS = 2**19  # packets of a file kept in memory: half a kB each beside their bytes
-IDR = 5  # H.264 slice type: no later picture refers to a picture before an IDR picture
+NO_FRAME = "none of its frames can be decoded"
 
 
 class ExactVideo(VideoFile):
@@ -62,103 +74,147 @@ class ExactVideo(VideoFile):
 
     def __init__(self, path: Path, max_pixels: int = MAX_PIXELS):
         self._handle = None
+        self._converter = FrameConverter()
+        self._packets: list = []
+        self._frames: Iterator[av.VideoFrame] = iter(())
+        self._counts_packets = True  # whether packets tell the number of frames
         super().__init__(path, "pyav", max_pixels)
         self._next = len(self)  # reading in order opens the file again
 
     def _open(self) -> int:
         """Opens the container; the first time it reads the index, later it starts at frame 0."""
         try:
-            if self._handle is not None:
-                self._handle.close()
-            self._handle = open_container(self.path, self._max_pixels)
-            stream = self._handle.streams.video[0]
-            context = stream.codec_context
-            if context is None:
-                raise self._error("this FFmpeg has no decoder for its codec")
-            check_size(context.width, context.height, self._max_pixels)
-            context.thread_count = 1  # many workers decode at once
-            # Also for frames after a change of size.
-            context.options = {"max_pixels": str(self._max_pixels)}
+            self._open_container()
             if self._length:
-                self._frames = self._decode_all(stream)
+                self._frames = self._decode_all()
                 return self._length
-            self._to_rgb = VideoReformatter()
-            return self._read_index(stream)
+            self.fps = read_rate(self._stream)
+            return self._read_index()
         except av.error.FFmpegError:
             raise self._error(NO_VIDEO) from None
-        except IndexError:
-            raise self._error("it has no video frames") from None
 
-    def _read_index(self, stream) -> int:
+    def _open_container(self) -> None:
+        if self._handle is not None:
+            self._handle.close()
+        self._handle = open_container(self.path, self._max_pixels)
+        self._stream = open_stream(self._handle, self._max_pixels)
+
+    def _read_index(self) -> int:
         """Reads all packets; returns the number of frames. Keeps the packets if it can use them."""
         keep = self.path.stat().st_size <= MAX_FILE_BYTES
-        self.fps = float(stream.average_rate or 0)
+        self._table = PacketTable(self._handle, self._stream)
         packets = []
-        count = 0
-        for packet in self._handle.demux(stream):
+        for packet in self._handle.demux(self._stream):
             if packet.size:
-                count += not packet.is_discard  # an edit list hides such a frame
+                self._table.add(packet)
                 packets += [packet] if keep else []
                 keep = keep and len(packets) < MAX_KEPT_PACKETS
-        self._packets = []
-        if keep and self.is_indexed(stream, packets) and packets[0] is min(packets, key=get_stamp):
-            self._keep_packets(stream, packets)
-        if not count:
+        self._counts_packets = self._table.counts_frames
+        if not self._table.shown:
             raise self._error("it has no video frames")
+        if not self._counts_packets:
+            return self._decode_index()
+        if keep and self.is_indexed(packets):
+            self._keep_packets(packets)
+        count = sum(self._table.shown)
+        stamps = self._table.list_stamps()
+        if len(stamps) == count:
+            self._measure_times(stamps, self._table.last_duration)
         return count
 
-    def _keep_packets(self, stream, packets: list) -> np.ndarray:
-        """Makes the index of the packets; returns their time stamps, sorted."""
+    def _decode_index(self) -> int:
+        """Decodes all frames; returns their number."""
+        self._open_container()
+        stamps = [frame.pts for frame in self._decode_all()]
+        self.damaged = 0
+        if not stamps:
+            raise self._error(NO_FRAME)
+        if None not in stamps:
+            self._measure_times(np.array(stamps))
+        return len(stamps)
+
+    def _measure_times(self, stamps: np.ndarray, last: int = 0) -> None:
+        """Sets `fps` and `times`, by time stamps and the duration of the last frame, if known."""
+        unit = float(self._stream.time_base)
+        self.fps, self.times = measure_times(stamps * unit, self.fps, last * unit)
+
+    def _keep_packets(self, packets: list) -> np.ndarray:
+        """Makes the index of the packets; returns the time stamps of the frames, sorted."""
         self._packets = packets
-        stamps = np.array([packet.pts for packet in packets])
-        self._packet_of_frame = np.argsort(stamps)  # frame -> packet, in decoding order
-        self._starts = [i for i, p in enumerate(packets) if is_random_access_point(stream, p)]
-        return stamps[self._packet_of_frame]
+        shown = np.flatnonzero(self._table.shown)
+        stamps = np.array([packets[k].pts for k in shown])
+        order = np.argsort(stamps)
+        self._packet_of_frame = shown[order]  # frame -> packet, in decoding order
+        self._starts = [i for i, p in enumerate(packets) if is_random_access_point(self._stream, p)]
+        return stamps[order]
 
-    def is_indexed(self, stream, packets: list) -> bool:
-        """Whether every packet is one picture and time stamps give the presentation order."""
-        stamps = [packet.pts for packet in packets]
-        return (
-            self.has_time_stamps(stream)
-            and None not in stamps
-            and len(set(stamps)) == len(stamps)
-            and not any(packet.is_discard or packet.is_corrupt for packet in packets)
-            and is_random_access_point(stream, packets[0])
-        )
+    def is_indexed(self, packets: list) -> bool:
+        """Whether packets can be decoded alone: time stamps tell which frame each of them is."""
+        has_stamps = self._table.has_stamps and self._table.starts_clean
+        is_known = self._table.codec in INDEXED_CODECS
+        return has_stamps and is_known and not any(packet.is_discard for packet in packets)
 
-    def has_time_stamps(self, stream) -> bool:
-        """Whether time stamps are reliable in files of this format and codec."""
-        names = set(self._handle.format.name.split(","))
-        return bool(names & CONTAINERS) and stream.codec_context.name in CODECS
+    def is_ordinary(self) -> bool:
+        """Whether a decoder that counts packets, and knows no matrix and one stream, is right."""
+        if not self._counts_packets or set(self._table.shown) != {1}:
+            return False
+        if len(self._handle.streams.video) > 1 or self._table.codec == "hevc":
+            return False
+        next(self._decode([0]))
+        return not self._converter.has_matrix
 
-    def _decode_all(self, stream) -> Iterator[av.VideoFrame]:
+    def _decode_all(self) -> Iterator[av.VideoFrame]:
         """All frames in order; decoding has not begun."""
-        return self._handle.decode(stream)
+        if self._counts_packets:
+            yield from self._handle.decode(self._stream)
+            return
+        has_begun = False
+        for packet in self._handle.demux(self._stream):
+            try:
+                frames = packet.decode()
+            except av.error.InvalidDataError:
+                context = self._stream.codec_context
+                check_size(context.width, context.height, self._max_pixels)
+                self.damaged += has_begun
+                continue
+            has_begun = has_begun or bool(frames)
+            yield from frames
 
     def _decode(self, indices: list[int]) -> Iterator[np.ndarray]:
-        with reading(self.path, self.reader):
-            result = self._decode_parts(indices) if self._packets else None
-        return super()._decode(indices) if result is None else iter(result)
+        done = 0
+        if self._packets:
+            with reading(self.path, self.reader):
+                for pixels in self._decode_parts(indices):
+                    yield pixels
+                    done += 1
+        if done < len(indices):
+            yield from super()._decode(indices[done:])
 
     def in_order(self) -> Iterator[np.ndarray]:
         return super()._decode(list(range(len(self))))
 
-    def _decode_parts(self, indices: list[int]) -> Optional[list[np.ndarray]]:
-        """The requested frames by the index; None if one does not arrive."""
+    def _decode_parts(self, indices: list[int]) -> Iterator[np.ndarray]:
+        """The requested frames by the index, up to the first one that does not arrive."""
         numbers = {self._packets[self._packet_of_frame[k]].pts: k for k in indices}
-        context = self._handle.streams.video[0].codec_context
-        result: dict[int, np.ndarray] = {}
+        missing = iter(indices)
+        expected = next(missing)
+        early: dict[int, np.ndarray] = {}
+        self._next = len(self)  # decoding in order must start again
         try:
             for start, needed in self._parts(indices):
                 for frame in decode_part(
-                    context, packets=self._packets, start=start, needed=needed
+                    self._stream.codec_context, packets=self._packets, start=start, needed=needed
                 ):
+                    self._converter.follow(frame)
                     if frame.pts in numbers:
-                        result[numbers[frame.pts]] = self._pixels(frame)
+                        early[numbers[frame.pts]] = self._pixels(frame)
+                    while expected in early:
+                        yield early.pop(expected)
+                        expected = next(missing, -1)
+                if expected in map(numbers.get, (self._packets[k].pts for k in needed)):
+                    return
         except av.error.FFmpegError:
-            result = {}
-        self._next = len(self)  # decoding in order must start again
-        return [result[k] for k in indices] if len(result) == len(indices) else None
+            return
 
     def _parts(self, indices: list[int]) -> list[tuple[int, list[int]]]:
         """(random-access point, ascending requested packets that start there), for all points."""
@@ -178,13 +234,12 @@ class ExactVideo(VideoFile):
             raise self._error(f"frame {self._next}: {error.strerror or error}") from None
         except StopIteration:
             raise self._error(f"frame {self._next} of {len(self)} cannot be decoded") from None
+        self._converter.follow(frame)
         return self._pixels(frame) if keep else None
 
     def _pixels(self, frame: av.VideoFrame) -> np.ndarray:
-        """(H, W, 3), rotated upright as the file specifies."""
         self.damaged += frame.is_corrupt
-        pixels = to_array(self._to_rgb, frame)
-        return np.rot90(pixels, frame.rotation // 90) if frame.rotation else pixels
+        return self._converter.to_pixels(frame)
 
     def close(self) -> None:
         if self._handle is not None:
@@ -213,32 +268,47 @@ class ExactSegment(ExactVideo):
         self._segment = segment
         super().__init__(path, max_pixels)
 
-    def _read_index(self, stream) -> int:
-        self.fps = float(stream.average_rate or 0)
+    def _read_index(self) -> int:
+        stream = self._stream
         start = stream.start_time
-        if not self.has_time_stamps(stream) or start is None:
+        self._table = PacketTable(self._handle, stream)
+        if start is None or not self._starts_clean():
             raise self._no_time_stamps()
-        second = 1 / stream.time_base
+        second = 1 / float(stream.time_base)
         self._limits = [start + math.ceil((t - HALF_MILLISECOND) * second) for t in self._segment]
         self._limits[0] = max(self._limits[0], start)
         # A key frame up to a millisecond later is the first frame of the segment.
         self._latest_start = self._limits[0] + int(2 * HALF_MILLISECOND * second)
-        packets, is_last = self._read_part(stream)
-        if not self.is_indexed(stream, packets):
+        packets, is_last = self._read_part()
+        self._table = PacketTable(self._handle, stream)
+        for packet in packets:
+            self._table.add(packet)
+        if not self.is_indexed(packets):
             raise self._no_time_stamps()
-        stamps = self._keep_packets(stream, packets)
-        frames = slice(*np.searchsorted(stamps, self._limits))
-        self._packet_of_frame = self._packet_of_frame[frames]
+        stamps = self._keep_packets(packets)
+        first, last = np.searchsorted(stamps, self._limits)
+        self._packet_of_frame = self._packet_of_frame[first:last]
         length = 1 / self.fps if self.fps else 0.0  # of a frame, in seconds
         end = float((stamps[-1] - start) / second) + length if is_last else math.inf
         self.shortened = self._segment.end > end + length
         if not len(self._packet_of_frame):
             reason = describe_empty(self._segment, end)
             raise EmptySegmentError(self.path, self.reader, reason)
+        following = stamps[last : last + 1].tolist() or [0]
+        self._measure_times(stamps[first:last], max(following[0] - int(stamps[last - 1]), 0))
         return len(self._packet_of_frame)
 
-    def _read_part(self, stream) -> tuple[list, bool]:
+    def _starts_clean(self) -> bool:
+        """Whether the first frame of the file is that of its first packet."""
+        for packet in itertools.islice(self._handle.demux(self._stream), 2):
+            if packet.size:
+                self._table.add(packet)
+        stamps = self._table.pts
+        return self._table.has_stamps and self._table.starts_clean and stamps[0] == min(stamps)
+
+    def _read_part(self) -> tuple[list, bool]:
         """The packets that the segment needs, and whether the last is the last of the video."""
+        stream = self._stream
         back = 0  # time units
         while True:
             self._seek_stamp = max(self._latest_start - back, stream.start_time)
@@ -248,7 +318,7 @@ class ExactSegment(ExactVideo):
             for packet in self._handle.demux(stream):
                 if packet.dts is not None and packet.dts >= self._limits[1]:
                     return packets, False
-                if not packets and not self._can_start(stream, packet):
+                if not packets and not self._can_start(packet):
                     break
                 packets += [packet] if packet.size else []
                 size += packet.size
@@ -258,24 +328,21 @@ class ExactSegment(ExactVideo):
                 return packets, True
             if self._seek_stamp == stream.start_time:
                 raise self._no_time_stamps()
-            back = 2 * back or math.ceil(1 / stream.time_base)
+            back = 2 * back or math.ceil(1 / float(stream.time_base))
 
-    def _can_start(self, stream, packet: av.Packet) -> bool:
+    def _can_start(self, packet: av.Packet) -> bool:
         """Whether all frames of the segment can be decoded from this packet on."""
         is_before = packet.pts is not None and packet.pts <= self._latest_start
-        return is_before and is_random_access_point(stream, packet)
+        return is_before and is_random_access_point(self._stream, packet)
 
-    def _decode_all(self, stream) -> Iterator[av.VideoFrame]:
-        self._handle.seek(self._seek_stamp, stream=stream)
+    def _decode_all(self) -> Iterator[av.VideoFrame]:
+        self._handle.seek(self._seek_stamp, stream=self._stream)
         low, high = self._limits
-        return (f for f in self._handle.decode(stream) if f.pts is not None and low <= f.pts < high)
+        frames = self._handle.decode(self._stream)
+        return (f for f in frames if f.pts is not None and low <= f.pts < high)
 
     def _no_time_stamps(self) -> NoTimeStampsError:
         return NoTimeStampsError(self.path, self.reader, "its time stamps are not reliable")
-
-
-def get_stamp(packet: av.Packet) -> int:
-    return packet.pts
 
 
 def open_container(path: Path, max_pixels: int = MAX_PIXELS) -> InputContainer:
@@ -284,12 +351,71 @@ def open_container(path: Path, max_pixels: int = MAX_PIXELS) -> InputContainer:
     Raises WrongContentError if the file is a playlist or not a video, else FFmpeg's errors.
     """
     options = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}
-    options["max_pixels"] = str(max_pixels)  # FFmpeg may decode to find the size
     try:
         with plain_path(path) as plain:
-            return av.open(plain, metadata_errors="replace", options=options)
-    except av.error.ArgumentError:  # FFmpeg's error for a format that is not allowed
+            return open_with_options(plain, options, max_pixels)
+    except av.error.FFmpegError as error:
+        if error.errno != errno.EINVAL:  # FFmpeg's error for a format that is not allowed
+            raise
         raise WrongContentError(path, "pyav", "its content is not one video in one file") from None
+
+
+def open_with_options(
+    source: str, options: dict[str, str], max_pixels: int, **settings: Any
+) -> InputContainer:
+    """`av.open` of PyAV 15 to 19, with options of the container."""
+    if PYAV < 19:  # later ones accept any bytes in metadata
+        settings["metadata_errors"] = "replace"
+    # FFmpeg may decode to find the size. PyAV 15 and 16 write outside of their memory if they
+    # have options for streams, and the file has no header (MPEG).
+    if PYAV >= 17:
+        settings["options"] = {"max_pixels": str(max_pixels)}
+    return av.open(source, container_options=options, **settings)
+
+
+def open_stream(container: InputContainer, max_pixels: int) -> Any:
+    """The stream of `choose_stream`, ready to be decoded by one thread.
+
+    Raises ValueError if there is none, or no decoder, or if a frame is larger than `max_pixels`.
+    """
+    stream = choose_stream(container)
+    context = stream.codec_context
+    if context is None:
+        raise ValueError("this FFmpeg has no decoder for its codec")
+    check_size(context.width, context.height, max_pixels)
+    context.thread_count = 1  # many workers decode at once
+    context.options = {"max_pixels": str(max_pixels)}  # also after a change of size
+    return stream
+
+
+def read_rate(stream: Any) -> float:
+    """The frames per second that the file states, on average; 0 if unknown."""
+    return float(stream.average_rate) if stream.average_rate else 0.0
+
+
+class FrameConverter:
+    """Makes RGB pixels (H, W, 3) of frames, turned and mirrored as their file says.
+
+    A matrix in the stream is in its first packet only, and valid until the next key frame. So
+    `follow` gets every frame that the decoder gives, before `to_pixels`.
+    """
+
+    def __init__(self):
+        self.has_matrix = False
+        self._orientation = UPRIGHT
+        self._to_rgb = VideoReformatter()
+
+    def follow(self, frame: av.VideoFrame) -> None:
+        # `frame.side_data` would keep the frame in memory: both refer to each other.
+        matrix = SideDataContainer(frame).get("DISPLAYMATRIX")
+        if matrix is not None:
+            self.has_matrix = True
+            self._orientation = read_display_matrix(bytes(matrix))
+        elif frame.key_frame:
+            self._orientation = UPRIGHT
+
+    def to_pixels(self, frame: av.VideoFrame) -> np.ndarray:
+        return self._orientation.apply(to_array(self._to_rgb, frame))
 
 
 def decode_part(context, packets: list, start: int, needed: list[int]) -> Iterator[av.VideoFrame]:
@@ -352,29 +478,3 @@ def convert_format(
     converter: VideoReformatter, frame: av.VideoFrame, pix_fmt: str
 ) -> av.VideoFrame:
     return converter.reformat(frame, format=pix_fmt, **ONE_THREAD)
-
-
-def is_random_access_point(stream, packet: av.Packet) -> bool:
-    """Whether all frames presented from this packet on can be decoded from here.
-
-    H.264 also marks recovery points as key frames, where a picture builds up gradually; only an IDR
-    picture is a random-access point.
-    """
-    if not packet.is_keyframe:
-        return False
-    extra = stream.codec_context.extradata or b""
-    if stream.codec_context.name != "h264":
-        return True
-    if extra[:1] != b"\x01":  # start codes instead of lengths
-        return False
-    return IDR in read_nal_types(bytes(packet), 1 + (extra[4] & 3))
-
-
-def read_nal_types(data: bytes, size: int) -> set[int]:
-    """The types of a packet's NAL units, each after its length in `size` bytes."""
-    types = set()
-    position = 0
-    while position + size < len(data):
-        types.add(data[position + size] & 31)
-        position += size + int.from_bytes(data[position : position + size], "big")
-    return types

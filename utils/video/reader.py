@@ -2,13 +2,14 @@
 
 import abc
 import contextlib
+import itertools
 import math
 import operator
 import os
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Optional, Protocol, Union
+from typing import Any, Callable, NamedTuple, Optional, Protocol, Union
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from utils.messages import escape_control
 
 MAX_FILE_BYTES = 2**28  # of a video whose packets are kept in memory, and of an image file
 MAX_PIXELS = 4096 * 4096  # of a frame, unless data.max_pixels is set
+PART_BYTES = 2**26  # of frames that are in memory at full size
 SHORT_SIDE = 256  # pixels
 DEFAULT_FPS = 30.0  # of a video without a frame rate
 NO_VIDEO = "it does not open: cut short, or not a video"
@@ -122,13 +124,52 @@ class Segment(NamedTuple):
 
 
 class Timeline(Protocol):
-    """A number of frames at a rate: a video, or a part of it."""
+    """The times of the frames of a video, or of a part of it."""
 
     @property
     def fps(self) -> float:
-        """Frames per second; 0 if unknown."""
+        """Frames per second, of a variable rate their mean; 0 if unknown."""
+
+    @property
+    def times(self) -> Optional[np.ndarray]:
+        """Of a variable rate, the seconds (n + 1,) from the first frame to each, and to the end.
+
+        None: frame k is shown at k / fps.
+        """
 
     def __len__(self) -> int: ...
+
+
+def find_time(timeline: Timeline, frame: Any) -> Any:
+    """Seconds from the first frame to a frame, or to frames of an array; its length is the end."""
+    if timeline.times is None:
+        return frame / (timeline.fps or DEFAULT_FPS)
+    return timeline.times[frame]
+
+
+def find_frames(times: np.ndarray, start: float, end: float) -> range:
+    """The frames with `start` <= t < `end` of the `times` of a variable rate."""
+    limits = np.array([start, end]) - HALF_MILLISECOND
+    return range(*np.searchsorted(times[:-1], limits).tolist())
+
+
+def measure_times(
+    stamps: np.ndarray, fps: float, last: float = 0.0
+) -> tuple[float, Optional[np.ndarray]]:
+    """(`fps`, `times`) of a `Timeline`, by the seconds at which its frames are shown.
+
+    `fps` is the rate that the file states, `last` the seconds for which the last frame is shown, if
+    they are known. The rate is constant if each frame is shown within half a frame of its place, at
+    the stated rate or else at the mean one.
+    """
+    times = stamps - stamps[:1]
+    if len(times) < 2 or not (np.diff(times) > 0).all():
+        return fps, None
+    for rate in (fps, (len(times) - 1) / times[-1]):
+        if rate and np.abs(times * rate - np.arange(len(times))).max() <= 0.5:
+            return float(rate), None
+    end = times[-1] + (last or times[-1] / (len(times) - 1))
+    return len(times) / end, np.append(times, end)
 
 
 class FrameReader(abc.ABC):
@@ -139,7 +180,8 @@ class FrameReader(abc.ABC):
         self.reader = reader
         self._handle: Any = None  # the decoder; close() releases it with its file and memory
         self._length = 0
-        self.fps = 0.0  # frames per second; 0 if unknown
+        self.fps = 0.0  # as in `Timeline`
+        self.times: Optional[np.ndarray] = None  # as in `Timeline`
         self.damaged = 0  # frames read so far that the decoder marks as damaged; PyAV only
         self.shortened = False  # whether it is a segment that ends after its video
 
@@ -159,32 +201,51 @@ class FrameReader(abc.ABC):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def frames(self, indices: Iterable[int]) -> np.ndarray:
-        """Reads frames in the order of `indices`; repeated ones are decoded once.
+    def parts(self, numbers: np.ndarray) -> Iterator[np.ndarray]:
+        """The frames of ascending, unique numbers as arrays uint8 (n, H, W, C), one after another.
 
-        Returns uint8 (len(indices), H, W, C). Raises VideoError for an index outside the video,
-        a frame that cannot be decoded, or frames of different sizes; ValueError for no index.
+        An array has at most PART_BYTES, or one frame. Raises VideoError for a number outside the
+        video, a frame that cannot be decoded, or frames of different sizes; ValueError for none.
         """
-        numbers = np.array([operator.index(index) for index in indices], np.int64)
-        if not numbers.size:
+        left = len(numbers)
+        if not left:
             raise ValueError(f"no frames of {self.path} are requested")
-        unique, inverse = np.unique(numbers, return_inverse=True)
-        for index in (unique[0], unique[-1]):
+        for index in (numbers[0], numbers[-1]):
             if not 0 <= index < len(self):
                 raise self._error(f"frame {index} is not one of its {len(self)} frames")
-        out = None
-        for k, frame in enumerate(self._decode(unique.tolist())):
-            if out is None:
-                out = np.empty((numbers.size, *frame.shape), np.uint8)
-            if frame.shape != out.shape[1:]:
-                raise self._error(f"frame {unique[k]} is {frame.shape}, others {out.shape[1:]}")
-            out[inverse == k] = frame
-        return out
+        shape: tuple[int, ...] = ()
+        part = np.empty(0)
+        filled = 0
+        for number, frame in zip(numbers, self._decode(numbers.tolist())):
+            shape = shape or frame.shape
+            if frame.shape != shape:
+                raise self._error(f"frame {number} is {frame.shape}, others {shape}")
+            if not filled:
+                part = np.empty((min(left, max(PART_BYTES // frame.nbytes, 1)), *shape), np.uint8)
+            part[filled] = frame
+            filled += 1
+            if filled == len(part):
+                yield part
+                left -= filled
+                filled = 0
 
-    def frames_once(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(unique frames, index): `frames[index]` are the frames of the array `numbers`."""
+    def read(
+        self, numbers: Any, prepare: Callable[[np.ndarray], np.ndarray] = lambda frames: frames
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(results of `prepare` for the unique frames, index): `results[index]` are for `numbers`.
+
+        `prepare` maps frames (n, H, W, C) to an array (n, ...). It gets few frames at once, so the
+        memory for large frames is small. Raises what `parts` does.
+        """
+        numbers = as_numbers(numbers)
         unique, inverse = np.unique(numbers, return_inverse=True)
-        return self.frames(unique), inverse.reshape(numbers.shape)
+        return join_parts(map(prepare, self.parts(unique))), inverse.reshape(numbers.shape)
+
+    def frames(self, indices: Iterable[int]) -> np.ndarray:
+        """The frames uint8 (len(indices), H, W, C), in the order of `indices`; as `read`."""
+        frames, index = self.read(indices)
+        is_in_order = np.array_equal(index, np.arange(len(frames)))
+        return frames if is_in_order else frames[index]
 
     def in_order(self) -> Iterator[np.ndarray]:
         """All frames (H, W, C), one after the other. Raises VideoError."""
@@ -192,6 +253,46 @@ class FrameReader(abc.ABC):
 
     def _error(self, reason: object) -> VideoError:
         return VideoError(self.path, self.reader, reason)
+
+
+class Clip:
+    """The frames of a clip, which are decoded while they are transformed, once.
+
+    `shape` is (T, H, W, C). Raises what `FrameReader.parts` does.
+    """
+
+    def __init__(self, video: FrameReader, numbers: Iterable[int]):
+        unique, self._index = np.unique(as_numbers(numbers), return_inverse=True)
+        self._parts = video.parts(unique)
+        self._first = next(self._parts)
+        self.shape = (len(self._index), *self._first.shape[1:])
+
+    def transform(self, transform: Callable[[np.ndarray], np.ndarray], axis: int = 0) -> np.ndarray:
+        """`transform` of all frames; it gets some of them, and `axis` counts them in its result."""
+        parts = itertools.chain([self._first], self._parts)
+        del self._first
+        result = join_parts(map(transform, parts), axis)
+        is_in_order = len(self._index) == result.shape[axis] and (np.diff(self._index) > 0).all()
+        return result if is_in_order else result.take(self._index, axis)
+
+
+def transform_frames(
+    frames: Union[np.ndarray, Clip], transform: Callable[[np.ndarray], np.ndarray], axis: int = 0
+) -> np.ndarray:
+    """`Clip.transform`, also of frames (T, H, W, C) in memory."""
+    return frames.transform(transform, axis) if isinstance(frames, Clip) else transform(frames)
+
+
+def as_numbers(numbers: Any) -> np.ndarray:
+    """Frame numbers as int64; TypeError if they are not integers."""
+    if isinstance(numbers, np.ndarray) and numbers.dtype.kind in "iu":
+        return numbers.astype(np.int64)
+    return np.array([operator.index(number) for number in numbers], np.int64)
+
+
+def join_parts(parts: Iterable[np.ndarray], axis: int = 0) -> np.ndarray:
+    arrays = list(parts)
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis)
 
 
 class VideoFile(FrameReader):
@@ -228,7 +329,7 @@ class VideoFile(FrameReader):
 
 
 class SegmentReader(FrameReader):
-    """The frames of a segment, by the frame rate of the video: frame k is shown at k / fps.
+    """The frames of a segment of a video, by the times of its frames.
 
     Raises VideoError if the video has no frame in the segment, or no frame rate.
     """
@@ -239,13 +340,21 @@ class SegmentReader(FrameReader):
         self.fps = video.fps
         if not self.fps:
             raise self._error("it has no frame rate, so its segments are unknown")
-        frames = segment.find_frames(self.fps)
-        self._numbers = frames[: max(len(video) - frames.start, 0)]
+        if video.times is None:
+            frames = segment.find_frames(self.fps)
+            self._numbers = frames[: max(len(video) - frames.start, 0)]
+            self.shortened = len(self._numbers) + 1 < len(frames)  # times in lists are rounded
+        else:
+            self._numbers = find_frames(video.times, *segment)
+            self.shortened = segment.end > video.times[-1] + 1 / self.fps
         self._length = len(self._numbers)
-        self.shortened = self._length + 1 < len(frames)  # times in lists are rounded
         if not self._numbers:
-            reason = describe_empty(segment, len(video) / self.fps)
+            reason = describe_empty(segment, find_time(video, len(video)))
             raise EmptySegmentError(self.path, self.reader, reason)
+        if video.times is not None:
+            part = video.times[self._numbers.start : self._numbers.stop + 1]
+            last = float(part[-1] - part[-2])
+            self.fps, self.times = measure_times(part[:-1], self.fps, last)
 
     def _decode(self, indices: list[int]) -> Iterator[np.ndarray]:
         yield from self._handle._decode([self._numbers[index] for index in indices])

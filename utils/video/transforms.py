@@ -38,13 +38,28 @@ def view_box(width: int, height: int, crop: int, location: int) -> Box:
 def cut_clips(
     frames: np.ndarray, size: tuple[int, int], boxes: Sequence[Box], mirrored: bool = False
 ) -> list[np.ndarray]:
-    """Boxes of all frames resized to (width, height): each uint8 (C, n, h, w), contiguous.
+    """Boxes of all frames resized to (width, height): each uint8 (C, n, h, w), contiguous."""
+    count, *_, channels = frames.shape
+    clips = [np.empty((channels, count, h, w), np.uint8) for _, _, w, h in boxes]
+    cut_boxes(
+        frames, size=size, boxes=boxes, targets=[c.swapaxes(0, 1) for c in clips], mirrored=mirrored
+    )
+    return clips
+
+
+def cut_boxes(
+    frames: np.ndarray,
+    size: tuple[int, int],
+    boxes: Sequence[Box],
+    targets: Sequence[np.ndarray],
+    mirrored: bool = False,
+) -> None:
+    """Writes each box of all frames resized to (width, height) into a target (n, C, h, w).
 
     Bilinear with half-pixel centres, in float32, then rounded (halves to even). All frames use the
     same buffers, which therefore stay in the processor's cache.
     """
-    count, *shape, channels = frames.shape
-    clips = [np.empty((channels, count, h, w), np.uint8) for _, _, w, h in boxes]
+    _, *shape, channels = frames.shape
     same = tuple(shape[::-1]) == size
     large = np.empty((*shape, channels), np.float32)
     small = np.empty((*size[::-1], channels), np.float32)
@@ -52,34 +67,32 @@ def cut_clips(
         if not same:
             large[...] = frame
             frame = cv2.resize(large, size, small, interpolation=cv2.INTER_LINEAR)
-        for (x, y, w, h), clip in zip(boxes, clips):
+        for (x, y, w, h), target in zip(boxes, targets):
             part = frame[y : y + h, x : x + w]
             part = part if same else cv2.convertScaleAbs(part)
-            cv2.split(cv2.flip(part, 1) if mirrored else part, list(clip[:, k]))
-    return clips
+            cv2.split(cv2.flip(part, 1) if mirrored else part, list(target[k]))
 
 
-def resize_frame(frame: np.ndarray, side: int) -> np.ndarray:
-    """A frame (H, W, C) with the short side `side`; `cut_views` then leaves its size as it is."""
-    size = scale_short_side(frame.shape[1], frame.shape[0], side)
-    (planes,) = cut_clips(frame[None], size, [(0, 0, *size)])
-    return cv2.merge(planes[:, 0])
+def cut_crops(frames: np.ndarray, side: int, crop: int, crops: int) -> np.ndarray:
+    """The crops of frames whose short side is resized to `side`: uint8 (n, crops, C, crop, crop).
+
+    They are those of `view_box`; a single one is in the centre.
+    """
+    count, height, width, channels = frames.shape
+    size = scale_short_side(width, height, side)
+    boxes = [view_box(*size, crop, position) for position in ((0, 1, 2) if crops == 3 else (1,))]
+    result = np.empty((count, len(boxes), channels, crop, crop), np.uint8)
+    cut_boxes(frames, size=size, boxes=boxes, targets=[*result.swapaxes(0, 1)])
+    return result
 
 
-def cut_views(
-    frames: np.ndarray, clips: np.ndarray, side: int, crop: int, crops: int
-) -> np.ndarray:
+def arrange_views(crops: np.ndarray, clips: np.ndarray) -> np.ndarray:
     """All views of a video: uint8 (clips * crops, 3, T, crop, crop), crop after crop of a clip.
 
-    `clips` (K, T) holds indices of `frames`, so that a frame in several clips is resized only
-    once.
+    `clips` (K, T) holds indices of `crops`, those of `cut_crops`.
     """
-    height, width = frames.shape[1:3]
-    size = scale_short_side(width, height, side)
-    (whole,) = cut_clips(frames, size, [(0, 0, *size)])
-    boxes = [view_box(*size, crop, position) for position in ((0, 1, 2) if crops == 3 else (1,))]
-    views = np.empty((len(clips), len(boxes), 3, clips.shape[1], crop, crop), np.uint8)
-    for k, b, t in np.ndindex(len(clips), len(boxes), clips.shape[1]):
-        x, y, _, _ = boxes[b]
-        views[k, b, :, t] = whole[:, clips[k, t], y : y + crop, x : x + crop]
+    _, boxes, *shape = crops.shape
+    views = np.empty((len(clips), boxes, shape[0], clips.shape[1], *shape[1:]), np.uint8)
+    for k, b, t in np.ndindex(len(clips), boxes, clips.shape[1]):
+        views[k, b, :, t] = crops[clips[k, t], b]
     return views.reshape(-1, *views.shape[2:])

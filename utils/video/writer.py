@@ -16,6 +16,7 @@ from utils.video.libraries import load_library
 
 TEXT_LINES = 18  # of text in the height of a frame
 MIN_TEXT = 8  # pixels
+TICKS = 100  # time stamps from one frame to the next, for files of a variable rate
 ENCODER = {"preset": "veryfast", "crf": "23", "threads": "1"}
 
 
@@ -38,11 +39,12 @@ class CaptionedVideo:
         self.lock = threading.Lock()
         self.container: Any = None
         self.stream: Any = None
-        self.first_number: Optional[int] = None
+        self.first_position: Optional[float] = None
+        self.last_stamp = -1
         self.is_closed = False
 
-    def write(self, number: int, pixels: np.ndarray, caption: str = "") -> None:
-        """Appends an RGB frame (H, W, 3) at the time `number` / fps; numbers ascend.
+    def write(self, position: float, pixels: np.ndarray, caption: str = "") -> None:
+        """Appends an RGB frame (H, W, 3) at the time `position` / fps; positions ascend.
 
         All frames get the size of the first one, less one column or row if it is odd.
         """
@@ -51,9 +53,9 @@ class CaptionedVideo:
                 return
             if pixels.shape[2] != 3:
                 raise ValueError(f"{self.path}: optical flow cannot be saved, only RGB frames")
-            if self.first_number is None:
+            if self.first_position is None:
                 self._open(pixels.shape[1] & ~1, pixels.shape[0] & ~1)
-                self.first_number = number
+                self.first_position = position
             width = self.stream.width
             height = self.stream.height
             if abs(pixels.shape[1] - width) > 1 or abs(pixels.shape[0] - height) > 1:
@@ -61,8 +63,10 @@ class CaptionedVideo:
             pixels = draw_caption(pixels[:height, :width], caption)
             planes = cv2.cvtColor(pixels, cv2.COLOR_RGB2YUV_I420)
             frame = self.av.VideoFrame.from_ndarray(planes, format="yuv420p")
-            frame.pts = number - self.first_number
-            frame.time_base = 1 / self.rate
+            stamp = round((position - self.first_position) * TICKS)
+            self.last_stamp = max(stamp, self.last_stamp + 1)
+            frame.pts = self.last_stamp
+            frame.time_base = 1 / (self.rate * TICKS)
             self.container.mux(self.stream.encode(frame))
 
     def _open(self, width: int, height: int) -> None:
@@ -72,6 +76,7 @@ class CaptionedVideo:
         self.stream.width = width
         self.stream.height = height
         self.stream.pix_fmt = "yuv420p"
+        self.stream.codec_context.time_base = 1 / (self.rate * TICKS)
         self.stream.codec_context.options = ENCODER
 
     def close(self) -> None:

@@ -31,9 +31,9 @@ def test_thirty_views_need_one_decode(evaluation, monkeypatch):
 
     def count_calls(record, reader):
         video = open_record(record, reader)
-        frames = video.frames
+        decode = video._decode
         monkeypatch.setattr(
-            video, "frames", lambda numbers: requests.append(numbers) or frames(numbers)
+            video, "_decode", lambda numbers: requests.append(numbers) or decode(numbers)
         )
         opened.append(record)
         return video

@@ -64,7 +64,8 @@ def test_views_of_a_video_are_ordered_by_clip(case):
     frames = np.zeros((clips, 8, 24, 3), np.uint8)
     frames[..., 0] = np.arange(clips)[:, None, None]
     frames[..., 1] = np.arange(24)
-    result = views.cut_views(frames, clips=np.arange(clips)[:, None], side=8, crop=8, crops=crops)
+    cut = views.cut_crops(frames, side=8, crop=8, crops=crops)
+    result = views.arrange_views(cut, np.arange(clips)[:, None])
     assert len(result) == clips * crops
     clip = result[case["flat_index"] % len(result), :, 0]
     x, *_ = views.view_box(24, height=8, crop=8, location=case["spatial_idx"])

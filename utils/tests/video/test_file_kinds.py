@@ -1,0 +1,353 @@
+"""Files as people have them: covers, mirrored and cut recordings, hidden frames, late starts.
+
+The frames are those that FFmpeg decodes of the stream that it chooses, in every reader.
+"""
+
+import contextlib
+import gc
+import math
+import struct
+
+import av
+import numpy as np
+import pytest
+from av.stream import Disposition
+from av.video.reformatter import VideoReformatter
+
+from scripts.data.integrity import VideoJob, examine
+from tests.video_server import Answer, serve
+from utils.tests.video.test_decoders import (
+    BACK_ENDS,
+    copy_packets,
+    draw,
+    encode,
+    picture,
+    read_bits,
+)
+from utils.video.decoders import open_video
+from utils.video.live import StreamSource, open_address
+from utils.video.packets import count_frames, find_vop_types, measure_missing
+from utils.video.pyav_reader import to_array
+from utils.video.reader import Segment, VideoError
+
+HEVC = {"x265-params": "log-level=0:keyint=12:min-keyint=12:open-gop=1:bframes=3:repeat-headers=1"}
+REPEATED = {"x264-params": "scenecut=0:keyint=12:repeat-headers=1"}
+
+
+def decode_most(path, index=0):
+    """All frames that FFmpeg gives of a video stream, past errors."""
+    to_rgb = VideoReformatter()
+    frames = []
+    with av.open(str(path)) as container:
+        for packet in container.demux(video=index):
+            with contextlib.suppress(av.error.InvalidDataError):
+                frames += [to_array(to_rgb, frame) for frame in packet.decode()]
+    return np.stack(frames)
+
+
+def cut(path, start, suffix="", seconds=0.0):
+    """A copy from the packet `start` on, moved by `seconds`."""
+
+    def change(k, packet):
+        shift = round(seconds / float(packet.time_base))
+        packet.pts += shift
+        packet.dts += shift
+        return k >= start
+
+    target = path.with_name(f"cut_{start}_{seconds}_{path.stem}{suffix or path.suffix}")
+    return copy_packets(path, target, change)
+
+
+def hide_frames(path, hidden):
+    """A copy of a VP8 file in which frames are not shown, as an encoder hides golden frames."""
+    target = path.with_name(f"hidden{path.suffix}")
+    with av.open(str(path)) as source, av.open(str(target), "w") as new:
+        stream = new.add_stream_from_template(source.streams.video[0])
+        for k, packet in enumerate(p for p in source.demux(video=0) if p.size):
+            data = bytearray(bytes(packet))
+            data[0] &= 0xEF if k in hidden else 0xFF
+            copy = av.Packet(bytes(data))
+            copy.pts = copy.dts = packet.pts
+            copy.time_base = packet.time_base
+            copy.is_keyframe = packet.is_keyframe
+            copy.stream = stream
+            new.mux(copy)
+    return target
+
+
+def draw_gif(path, count):
+    frames = [picture(k, 160, 120) for k in range(count)]
+    return encode(path, frames=frames, codec="gif", pix_fmt="rgb8")
+
+
+KINDS = {
+    "inside a group, MP4": lambda f: cut(draw(f / "a.mp4", count=40), 3),
+    "inside a group, MPEG-TS": lambda f: cut(draw(f / "a.ts", count=40, options=REPEATED), 3),
+    "inside a group, Matroska": lambda f: cut(draw(f / "a.mkv", count=40), 5),
+    "inside a group, FLV": lambda f: cut(draw(f / "a.flv", count=40), 3),
+    "inside a group, MPEG-2": lambda f: cut(draw(f / "a.mpg", "mpeg2video", 40, options={}), 4),
+    "inside a group, AVI": lambda f: cut(draw(f / "a.avi", "mpeg4", 40, options={}), 5),
+    "open group, HEVC": lambda f: cut(draw(f / "a.mkv", "libx265", 40, options=HEVC), 11),
+    "open group, HEVC, MP4": lambda f: cut(draw(f / "a.mp4", "libx265", 40, options=HEVC), 11),
+    "open group, MPEG-2": lambda f: cut(draw(f / "a.mkv", "mpeg2video", 40, options={}), 10),
+    "hidden VP8": lambda f: hide_frames(
+        draw(f / "a.webm", "libvpx", 40, options={"g": "12"}), {5, 17, 38}
+    ),
+    "late Matroska": lambda f: cut(draw(f / "a.mkv", count=40), 0, seconds=2),
+    "late MP4": lambda f: cut(draw(f / "a.mp4", count=40), 0, seconds=2),
+    "late MPEG-TS": lambda f: cut(draw(f / "a.ts", count=40), 0, seconds=20_000),
+    "late FLV": lambda f: cut(draw(f / "a.flv", count=40), 0, seconds=2),
+    "one GIF": lambda f: draw_gif(f / "a.gif", 1),
+    "GIF": lambda f: draw_gif(f / "a.gif", 5),
+    "AV1": lambda f: draw(f / "a.mkv", "libsvtav1", 20, options={"preset": "12"}),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_frames_and_their_number_are_those_that_ffmpeg_gives(name, tmp_path):
+    path = KINDS[name](tmp_path)
+    expected = decode_most(path)
+    count = len(expected)
+    for reader in BACK_ENDS:
+        with open_video(path, reader) as video:
+            assert len(video) == count
+            chosen = [count - 1, 0, count // 2]
+            np.testing.assert_array_equal(video.frames(chosen), expected[chosen])
+            np.testing.assert_array_equal(np.stack(list(video.in_order())), expected)
+            assert video.fps == pytest.approx(25, rel=0.1)
+        for depth in ("all", "ends"):
+            assert examine(VideoJob(str(path), reader, depth))[::2] == ("good", count)
+        if count > 20:
+            with open_video(path, reader, segment=Segment(0.2, 0.4)) as video:
+                frames = video.frames(range(len(video)))
+            first = 5 if name != "hidden VP8" else 4 + 1  # frame 5 is hidden: the next is at 0.24 s
+            np.testing.assert_array_equal(frames[0], expected[first])
+
+
+def test_a_file_without_a_frame_that_can_be_decoded_is_refused(tmp_path):
+    whole = draw(tmp_path / "a.mp4", count=20, gop=250)
+    path = cut(whole, 3)
+    with pytest.raises(VideoError, match="none of its frames can be decoded"):
+        open_video(path)
+    assert examine(VideoJob(str(path))).kind == "broken"
+
+
+def test_errors_in_a_counted_file_are_damaged_frames(tmp_path):
+    """FFmpeg goes on after them; the scan leaves the file out."""
+    path = cut(draw(tmp_path / "a.mkv", count=60, options=REPEATED), 3)
+    data = bytearray(path.read_bytes())
+    with av.open(str(path)) as container:
+        packet = [packet for packet in container.demux(video=0) if packet.size][30]
+        start = data.index(bytes(packet))
+        data[start : start + packet.size] = b"\xff" * packet.size
+    path.write_bytes(data)
+    with open_video(path) as video:
+        np.testing.assert_array_equal(np.stack(list(video.in_order())), decode_most(path))
+        assert video.damaged
+    assert examine(VideoJob(str(path))).kind == "damaged"
+
+
+def test_hidden_pictures_of_packets_are_not_counted():
+    class Data(bytes):
+        pass
+
+    assert [count_frames("vp8", Data([byte])) for byte in (0x10, 0x00, 0x31)] == [1, 0, 1]
+    # Frame marker 2 and profile 0: an existing frame, a key frame, a hidden one; a superframe
+    shown = [count_frames("vp9", Data([byte, 1])) for byte in (0x88, 0x82, 0x80, 0x84)]
+    assert shown == [1, 1, 0, 0]
+    assert count_frames("vp9", Data([0x80, 1, 0xC0])) == 1
+    assert count_frames("vp9", Data([0xB0, 0x00, 1])) == 0, "profile 3 has a bit more"
+    assert count_frames("vp9", Data([0xB1, 0x00, 1])) == 1
+    coded = b"\0\0\1\xb6\x80" + bytes(9)
+    assert find_vop_types(b"\0\0\1\xb0" + coded + b"\0\0\1\xb6\x40\1\2") == [2]
+    assert count_frames("mpeg4", Data(2 * coded)) == 2
+
+
+def test_a_duration_may_be_counted_from_zero_or_from_the_first_frame():
+    class Container:
+        def __init__(self, start, duration):
+            self.start_time = start and int(start * av.time_base)
+            self.duration = duration and int(duration * av.time_base)
+
+    for start, duration, end, missing in (
+        (2, 5, 5, 0), (2, 3, 5, -2), (2, 5, 4, 1), (-1, 5, 4, 0), (None, None, 4, -4),
+    ):  # fmt: skip
+        assert measure_missing(Container(start, duration), end) == pytest.approx(missing)
+
+
+def rotate(degrees, mirror=1):
+    angle = math.radians(degrees)
+    sine = math.sin(angle)
+    cosine = math.cos(angle)
+    return mirror * cosine, mirror * sine, -sine, cosine
+
+
+MATRICES = {  # (a, b, c, d), whether it mirrors, quarters clockwise
+    "none": ((1, 0, 0, 1), False, 0),
+    "90": ((0, 1, -1, 0), False, 1),
+    "180": ((-1, 0, 0, -1), False, 2),
+    "270": ((0, -1, 1, 0), False, 3),
+    "left and right": ((-1, 0, 0, 1), True, 0),
+    "up and down": ((1, 0, 0, -1), True, 2),
+    "transposed": ((0, 1, 1, 0), True, 3),
+    "transversed": ((0, -1, -1, 0), True, 1),
+    "2": (rotate(2), False, 0),
+    "-2": (rotate(-2), False, 0),
+    "44": (rotate(44), False, 0),
+    "88": (rotate(88), False, 1),
+    "182": (rotate(182), False, 2),
+    "mirrored 2": (rotate(2, -1), True, 0),
+    "half": ((0.5, 0, 0, 0.5), False, 0),
+    "zero": ((0, 0, 0, 0), False, 0),
+    "a line": ((1, 0, 0, 0), False, 0),
+    "another line": ((0, 1, 0, 0), False, 0),
+}
+
+
+def write_matrix(path, matrix, target):
+    """A copy of an MP4 with another matrix in its track header."""
+    data = bytearray(path.read_bytes())
+    a, b, c, d = (round(value * 2**16) for value in matrix)
+    struct.pack_into(">5i", data, data.index(b"tkhd") + 44, a, b, 0, c, d)
+    target.write_bytes(data)
+    return target
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    return draw(tmp_path_factory.mktemp("plain") / "plain.mp4", count=4, b_frames=0)
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_a_display_matrix_mirrors_and_turns_by_quarters(name, plain, tmp_path):
+    """In MP4 and Matroska, in files and at addresses."""
+    matrix, mirrored, turns = MATRICES[name]
+    path = write_matrix(plain, matrix, tmp_path / "turned.mp4")
+    frames = decode_most(plain)
+    frames = np.rot90(frames[:, :, ::-1] if mirrored else frames, -turns, axes=(1, 2))
+    copy = copy_packets(path, tmp_path / "turned.mkv", lambda k, packet: True)
+    for file in (path, copy):
+        for reader in BACK_ENDS:
+            with open_video(file, reader) as video:
+                np.testing.assert_array_equal(video.frames([0, 3]), frames[[0, 3]])
+    with serve(Answer(path.read_bytes(), "video/mp4")) as (address, _):
+        source = StreamSource("turned", lambda: open_address(f"{address}/a.mp4"), retry=0.0)
+        shown = np.stack([frame.pixels for frame in source.frames()])
+    np.testing.assert_array_equal(shown, frames)
+
+
+def test_an_orientation_in_the_h264_stream_is_followed_too(plain, tmp_path):
+    path = tmp_path / "sei.mp4"
+    with av.open(str(plain)) as source, av.open(str(path), "w") as new:
+        stream = new.add_stream_from_template(source.streams.video[0])
+        change = "h264_metadata=display_orientation=insert:rotate=0:flip=horizontal"
+        bits = av.bitstream.BitStreamFilterContext(change, source.streams.video[0])
+        for packet in source.demux(video=0):
+            for changed in bits.filter(packet if packet.size else None):
+                changed.stream = stream
+                new.mux(changed)
+    expected = decode_most(plain)[[0, 3], :, ::-1]
+    for reader in BACK_ENDS:
+        with open_video(path, reader) as video:
+            np.testing.assert_array_equal(video.frames([0, 3]), expected)
+            np.testing.assert_array_equal(video.frames([2, 3])[1], expected[1])
+
+
+VIDEO = ("libx264", (160, 120), 20, 0, None)
+SMALL = ("libx264", (80, 60), 10, 30, None)
+COVER = ("mjpeg", (320, 240), 1, 99, Disposition.attached_pic)
+STILL = ("mjpeg", (320, 240), 1, 99, None)
+THUMBNAILS = ("mjpeg", (320, 240), 5, 99, None)
+STREAMS = {
+    "cover first": ("mp4", [COVER, VIDEO]),
+    "cover last": ("mp4", [VIDEO, COVER]),
+    "two covers": ("mp4", [COVER, COVER, VIDEO]),
+    "a still": ("mkv", [STILL, VIDEO]),
+    "a still in MP4": ("mp4", [STILL, VIDEO]),
+    "thumbnails": ("mov", [THUMBNAILS, VIDEO]),
+    "the larger one": ("mkv", [SMALL, VIDEO]),
+    "the default one": ("mkv", [(*SMALL[:4], 0), (*VIDEO[:4], Disposition.default)]),
+}
+
+
+def write_streams(path, streams, audio=False):
+    """`streams` are (codec, size, frames, first number, disposition)."""
+    with av.open(str(path), "w") as container:
+        made = []
+        for codec, (width, height), *_, disposition in streams:
+            stream = container.add_stream(codec, rate=25)
+            stream.width = width
+            stream.height = height
+            stream.pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
+            if disposition is not None:
+                stream.disposition = disposition
+            made.append(stream)
+        sound = container.add_stream("aac", rate=8000) if audio else None
+        for stream, (_, size, count, first, _) in zip(made, streams):
+            for number in range(first, first + count):
+                frame = av.VideoFrame.from_ndarray(picture(number, *size), "rgb24")
+                container.mux(stream.encode(frame))
+            container.mux(stream.encode())
+        for number in range(5 if audio else 0):
+            samples = np.zeros((1, 1024), np.float32)
+            frame = av.AudioFrame.from_ndarray(samples, format="fltp", layout="mono")
+            frame.sample_rate = 8000
+            frame.pts = number * 1024
+            container.mux(sound.encode(frame))
+    return path
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_the_video_stream_is_no_picture(name, tmp_path):
+    suffix, streams = STREAMS[name]
+    path = write_streams(tmp_path / f"a.{suffix}", streams)
+    for reader in BACK_ENDS:
+        with open_video(path, reader) as video:
+            assert read_bits(video.frames(range(len(video)))) == list(range(20))
+        with open_video(path, reader, segment=Segment(0.2, 0.4)) as video:
+            assert read_bits(video.frames([0, 4])) == [5, 9]
+        for depth in ("all", "ends"):
+            assert examine(VideoJob(str(path), reader, depth))[::2] == ("good", 20)
+    with serve(Answer(path.read_bytes(), "video/x")) as (address, _):
+        source = StreamSource("a", lambda: open_address(f"{address}/a"), retry=0.0)
+        frames = np.stack([frame.pixels for frame in source.frames()])
+    assert read_bits(frames) == list(range(20))
+
+
+def test_a_song_with_a_cover_is_no_video(tmp_path):
+    path = write_streams(tmp_path / "a.mp4", [COVER], audio=True)
+    for reader in BACK_ENDS:
+        with pytest.raises(VideoError, match="it has no video, only a cover picture"):
+            open_video(path, reader)
+    finding = examine(VideoJob(str(path)))
+    assert finding.kind == "audio only"
+    assert "only a cover picture" in finding.reason
+    words = "only a cover picture"
+    with (
+        serve(Answer(path.read_bytes(), "video/mp4")) as (address, _),
+        pytest.raises(VideoError, match=words),
+    ):
+        open_address(f"{address}/a.mp4")
+
+
+def test_an_avi_is_counted_by_its_packets(tmp_path):
+    """It is not decoded twice: the videos of many data sets are AVI."""
+    path = draw(tmp_path / "a.avi", "mpeg4", count=20, options={})
+    expected = decode_most(path)
+    with open_video(path) as video:
+        assert video._counts_packets
+        np.testing.assert_array_equal(np.stack(list(video.in_order())), expected)
+
+
+def test_decoded_frames_do_not_stay_in_memory(plain):
+    """Without the garbage collector, which large frames would not wake."""
+    with open_video(plain) as video:
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(3):
+                video.frames(range(4))
+            frames = [o for o in gc.get_objects() if type(o) is av.VideoFrame]
+        finally:
+            gc.enable()
+    assert len(frames) <= 2

@@ -1,0 +1,178 @@
+"""What the packets of a video file tell before any is decoded. Needs PyAV.
+
+Which stream is the video, which packets show a frame and when, and where decoding can start.
+"""
+
+import math
+from typing import Any
+
+import av
+import numpy as np
+from av.container import InputContainer
+
+# Formats in which a packet is one picture and its time stamp gives the presentation order.
+TIMED_FORMATS = {"mov", "mp4", "matroska", "webm"}
+# Codecs of which a packet in these formats has one shown picture at most. The last ones are
+# decoded in order, because this module does not find their random-access points.
+INDEXED_CODECS = {"h264", "hevc", "mpeg4", "vp8", "vp9"}
+TIMED_CODECS = {*INDEXED_CODECS, "av1", "mjpeg", "png", "prores"}
+IMAGE_CODECS = {"bmp", "gif", "jpeg2000", "mjpeg", "png", "tiff", "webp"}
+AVI_CODECS = {"mpeg4", "mjpeg"}
+PICTURES = av.stream.Disposition.attached_pic | av.stream.Disposition.timed_thumbnails
+STILL_IMAGE = av.stream.Disposition.still_image
+NO_STREAM = "it has no video"
+DEFAULT_BONUS = 5_000_000  # pixels
+IDR = 5  # H.264 slice type: no later picture refers to a picture before an IDR picture
+VOP = b"\0\0\1\xb6"  # MPEG-4: start code of a picture, whose type is in the next two bits
+B_VOP = 2
+MAX_EMPTY_VOP = 8  # bytes of a picture that is not coded, which stands for the one before
+
+
+def choose_stream(container: InputContainer) -> Any:
+    """The video stream that FFmpeg would choose; ValueError if there is none.
+
+    It is never a cover picture or a thumbnail, marked as such, and one of a single frame or a codec
+    of images only if there is no other. Of several it is, as in the program `ffmpeg`, the one with
+    most pixels, and a default one counts as if it had 5 million more.
+    """
+
+    def rate(stream: Any) -> tuple:
+        if stream.codec_context is None:
+            return ()
+        is_image = stream.codec_context.codec.canonical_name in IMAGE_CODECS
+        is_moving = stream.frames != 1 and not is_image and not stream.disposition & STILL_IMAGE
+        is_default = bool(stream.disposition & av.stream.Disposition.default)
+        return is_moving, stream.width * stream.height + is_default * DEFAULT_BONUS
+
+    streams = container.streams.video
+    videos = [stream for stream in streams if not stream.disposition & PICTURES]
+    if not videos:
+        raise ValueError(NO_STREAM + (", only a cover picture" if streams else ""))
+    return max(videos, key=rate)
+
+
+def measure_missing(container: InputContainer, end: float) -> float:
+    """Seconds of the declared duration after the time stamp `end` of the last packet, in seconds.
+
+    A duration may be counted from 0 or from the first time stamp. This takes the shorter rest.
+    """
+    start = min(container.start_time or 0, 0) / av.time_base
+    return (container.duration or 0) / av.time_base - (end - start)
+
+
+class PacketTable:
+    """Time stamps of packets, in decoding order, and how many frames each one shows."""
+
+    def __init__(self, container: InputContainer, stream: Any):
+        self.stream = stream
+        self.codec = stream.codec_context.codec.canonical_name
+        self.formats = set(container.format.name.split(","))
+        self.pts: list = []
+        self.dts: list = []
+        self.shown: list[int] = []
+        self.last_stamp = -math.inf
+        self.last_duration = 0  # of the packet with the last time stamp
+        self.is_sound = True  # no packet is damaged
+        self.starts_clean = False  # with a picture after which none refers to an earlier one
+
+    def add(self, packet: av.Packet) -> None:
+        """Adds a packet that is not empty."""
+        count = 0 if packet.is_discard else count_frames(self.codec, packet)
+        if not self.shown:
+            self.starts_clean = is_random_access_point(self.stream, packet)
+        elif len(self.shown) == 1 and self.codec == "mpeg4":
+            # Such a picture refers to one before the file, and is not decoded.
+            self.starts_clean &= find_vop_types(bytes(packet))[:1] != [B_VOP]
+        if packet.pts is not None and packet.pts >= self.last_stamp:
+            self.last_stamp = packet.pts
+            self.last_duration = packet.duration or 0
+        self.pts.append(packet.pts)
+        self.dts.append(packet.dts)
+        self.shown.append(count)
+        self.is_sound &= not packet.is_corrupt
+
+    @property
+    def has_stamps(self) -> bool:
+        """Whether every packet is one picture with its own time stamp, or a hidden one."""
+        stamps = [pts for pts, count in zip(self.pts, self.shown) if count]
+        return (
+            bool(self.formats & TIMED_FORMATS)
+            and self.codec in TIMED_CODECS
+            and self.is_sound
+            and None not in stamps
+            and len(set(stamps)) == len(stamps)
+            and max(self.shown, default=0) <= 1
+        )
+
+    @property
+    def counts_frames(self) -> bool:
+        """Whether `shown` is right: the decoder needs no packet that is not in the file.
+
+        Other files start inside a group of pictures, or packets may be parts of pictures.
+        """
+        if not self.starts_clean or not self.is_sound:
+            return False
+        if "avi" in self.formats:
+            return self.codec in AVI_CODECS
+        return self.has_stamps and self.pts[0] == min(pts for pts in self.pts if pts is not None)
+
+    def list_stamps(self) -> np.ndarray:
+        """The sorted time stamps of the frames, in units of the stream; empty if unknown."""
+        column = self.dts if "avi" in self.formats else self.pts
+        stamps = [stamp for stamp, count in zip(column, self.shown) if count]
+        if None in stamps or max(self.shown, default=0) > 1:
+            return np.empty(0, np.int64)
+        return np.sort(np.array(stamps, np.int64))
+
+
+def count_frames(codec: str, packet: av.Packet) -> int:
+    """The number of frames that a packet shows; some codecs have hidden pictures."""
+    if codec == "vp8":
+        return memoryview(packet)[0] >> 4 & 1
+    if codec == "vp9":
+        return shows_vp9(bytes(packet))
+    if codec == "mpeg4":
+        return len(find_vop_types(bytes(packet)))
+    return 1
+
+
+def shows_vp9(data: bytes) -> int:
+    """Whether a packet of VP9 shows a frame: a superframe always does."""
+    if data[-1] >> 5 == 0b110:
+        return 1
+    header = data[0] << 8 | data[1] if len(data) > 1 else data[0] << 8
+    bit = 10 if header >> 12 & 3 == 3 else 11  # profile 3 has one more bit before
+    shows_existing = header >> bit & 1
+    return shows_existing or header >> bit - 2 & 1
+
+
+def find_vop_types(data: bytes) -> list[int]:
+    """The types of the coded pictures in a packet of MPEG-4."""
+    starts = data.split(VOP)[1:]
+    return [part[0] >> 6 for part in starts if len(part) + len(VOP) > MAX_EMPTY_VOP]
+
+
+def is_random_access_point(stream: Any, packet: av.Packet) -> bool:
+    """Whether all frames presented from this packet on can be decoded from here.
+
+    H.264 also marks recovery points as key frames, where a picture builds up gradually; only an IDR
+    picture is a random-access point.
+    """
+    if not packet.is_keyframe:
+        return False
+    extra = stream.codec_context.extradata or b""
+    if stream.codec_context.name != "h264":
+        return True
+    if extra[:1] != b"\x01":  # start codes instead of lengths
+        return False
+    return IDR in read_nal_types(bytes(packet), 1 + (extra[4] & 3))
+
+
+def read_nal_types(data: bytes, size: int) -> set[int]:
+    """The types of a packet's NAL units, each after its length in `size` bytes."""
+    types = set()
+    position = 0
+    while position + size < len(data):
+        types.add(data[position + size] & 31)
+        position += size + int.from_bytes(data[position : position + size], "big")
+    return types
