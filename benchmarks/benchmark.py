@@ -32,18 +32,23 @@ now / before. --network is not needed if the config file is in the network's fol
 of stdout is one JSON object.
 """
 
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from utils.entry import prepare_process
+
+prepare_process(__name__)
+
 import atexit
 import json
 import os
 import shutil
-import sys
 import tempfile
 import time
 from functools import partial
-from pathlib import Path
 from typing import Literal, Optional
-
-sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from utils.runtime import prepare_process
 

@@ -8,6 +8,15 @@ makes every run fail. The last line of stdout is one JSON object: found, missing
 ASCEND_RT_VISIBLE_DEVICES=2, or CUDA_VISIBLE_DEVICES=2, chooses the device of a run.
 """
 
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from utils.entry import prepare_process
+
+prepare_process(__name__)
+
 import importlib.metadata
 import json
 import os
@@ -15,17 +24,14 @@ import platform
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
-
-sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from scripts.launcher import cuda
 from scripts.launcher import devices as host
 from utils import cli
 from utils.cpu_cores import LEAST_CORES
+from utils.processes import die_with_parent
 
 # The versions that MindSpore 2.10 looks for, and has libraries for.
 CANN = ("8.2", "8.3", "8.5", "9.0", "9.1")
@@ -119,6 +125,7 @@ def run_python(code: str) -> str:
     """The output of code in another process, which may crash; empty if it takes too long."""
     command = [sys.executable, "-c", code]
     options = {"capture_output": True, "errors": "replace", "timeout": PYTHON_TIMEOUT}
+    options["preexec_fn"] = die_with_parent
     try:
         return subprocess.run(command, **options, check=False).stdout
     except subprocess.TimeoutExpired:
@@ -226,4 +233,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    cli.run_command(main, __doc__, watch_signals=False)
+    cli.run_command(main, __doc__)

@@ -32,7 +32,7 @@ ALLOWED = {
 UTILS = [path for path in SOURCES if path.is_relative_to(ROOT / "utils")]
 # The layers of utils/ from top to bottom.
 LAYERS = [
-    {"cli", "api"},
+    {"cli", "api", "entry"},
     {"networks"},
     {"export"},
     {"inference"},
@@ -148,7 +148,7 @@ ENTRY_POINTS = [
     for path in [*SOURCES, *sorted((ROOT / "benchmarks").rglob("*.py"))]
     if re.search(r"^sys\.path\[0\] = ", path.read_text(), re.MULTILINE)
 ]
-PREPARE = "prepare_process()"
+PREPARE = "prepare_process(__name__)"
 # They start MindSpore in other processes only, or replace themselves by another program.
 WITHOUT_MINDSPORE = {"check_env.py", "zoo.py", "scripts/worker.py", "torch/worker.py"}
 
@@ -166,7 +166,7 @@ def test_an_entry_point_prepares_the_environment_before_it_imports_mindspore(pat
     assert call, f"{path.name} does not call {PREPARE}"
     names = list_names_of_imports(ast.parse(before))
     others = [name for name in names if name.split(".")[0] not in sys.stdlib_module_names]
-    assert others == ["utils.runtime.prepare_process"]
+    assert others == ["utils.entry.prepare_process"]
 
 
 def test_a_program_that_predicts_imports_no_entry_point():

@@ -8,16 +8,17 @@ TARGET0, TARGET1, ...; `data.train` names the first. The command never overwrite
 line of stdout is one JSON object: target, shards, classes, images.
 """
 
-import json
-import re
 import sys
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from utils.runtime import prepare_process
+from utils.entry import prepare_process
 
-prepare_process()
+prepare_process(__name__)
+
+import json
+import re
 
 from mindspore.mindrecord import FileWriter
 

@@ -9,6 +9,8 @@ imports, so modules outside of this package are not affected, and no short name 
 """
 
 import builtins
+import os
+import signal
 import sys
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -54,6 +56,10 @@ class OwnFinder:
             spec.loader = OwnLoader(name, spec.origin)
         return spec
 
+
+if Path(sys.argv[0]).name == "zoo":  # the command, until its script watches the signals
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, frame: os._exit(128 + number))
 
 __path__ = [str(ROOT)]
 sys.meta_path[:0] = [OwnFinder]  # type: ignore[list-item]
