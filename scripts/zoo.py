@@ -9,23 +9,14 @@ of the zoo starts at its network, `tsm/configs/tsm_smoke.yaml`; `data` and `out`
 folder.
 """
 
-import sys
-from pathlib import Path
-
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[0] = str(ROOT)
-
-from utils.entry import prepare_process
-
-prepare_process(__name__)
-
 import ast
 import runpy
+import sys
 from difflib import get_close_matches
+from pathlib import Path
 from typing import NoReturn
 
-from utils.cli import exit_on_broken_pipe, show_usage
-
+ROOT = Path(__file__).resolve().parents[1]
 NETWORK_SCRIPTS = {  # of every network folder
     "train": "Trains a network",
     "eval": "Evaluates a network",
@@ -42,6 +33,9 @@ COMMANDS = {
     if path.stem not in NOT_COMMANDS
 }
 COMMANDS["verify-device"] = "scripts/verify_device/verify_device.py"
+sys.path[0] = str(ROOT)
+
+from utils.cli import exit_on_broken_pipe, show_usage
 
 
 def main() -> None:

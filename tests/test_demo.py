@@ -371,7 +371,7 @@ def test_the_command_of_the_guide_serves_until_sigterm(data_root, tmp_path):
     assert tsm[1] != tsn[1]
     assert list(temporary.glob("zoo_demo_*/*/left_000.mp4"))
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 130
-    assert process.stderr.read() == "interrupted\n"
+    assert process.wait(600) == 143
+    assert process.stderr.read() == "terminated; nothing was lost\n"
     assert not list(temporary.glob("zoo_demo_*"))
     assert not (folder / ".gradio").exists()
