@@ -32,6 +32,7 @@ now / before. --network is not needed if the config file is in the network's fol
 of stdout is one JSON object.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -39,21 +40,16 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from utils.entry import prepare_process
 
+ENVIRONMENT = dict(os.environ)  # PyTorch gets the user's variables only
 prepare_process(__name__)
 
 import atexit
 import json
-import os
 import shutil
 import tempfile
 import time
 from functools import partial
 from typing import Literal, Optional
-
-from utils.runtime import prepare_process
-
-ENVIRONMENT = dict(os.environ)  # PyTorch gets the user's variables only
-prepare_process()
 
 import numpy as np
 from mindspore import Tensor, ops
