@@ -14,8 +14,8 @@ from scripts.executors.video_jobs import RunJobs, make_key, write_records
 from scripts.prediction.records import Job
 from utils.evaluate.predict import PREDICTIONS, make_file_names
 from utils.files import open_replacement, write_text
-from utils.messages import escape_control, format_line
-from utils.video.live import ADDRESS, hide_password
+from utils.messages import escape_control, format_line, hide_secrets
+from utils.video.live import ADDRESS
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
 MAX_CLASS_NAME = 200  # characters of a class name in a table
@@ -30,7 +30,7 @@ def list_videos(names: Sequence[str], suffixes: Sequence[str]) -> list[str]:
     videos = []
     for name in names:
         if ADDRESS.match(name):
-            raise ValueError(f"{hide_password(name)}: an address needs --stream")
+            raise ValueError(f"{hide_secrets(name)}: an address needs --stream")
         if not os.path.exists(name):
             raise ValueError(f"{name} does not exist")
         inside = []
