@@ -151,14 +151,13 @@ def test_the_installed_package_predicts_by_every_engine(wheel, tmp_path, network
 
 
 def test_the_package_requires_the_packages_of_requirements_txt(wheel):
-    """Except decord, which is an extra of the package."""
     with zipfile.ZipFile(wheel) as file:
         (name,) = [name for name in file.namelist() if name.endswith("/METADATA")]
         requirements = message_from_bytes(file.read(name)).get_all("Requires-Dist")
     lines = (ROOT / "requirements.txt").read_text().splitlines()
     listed = {str(Requirement(line)) for line in lines if line and not line.startswith("#")}
     required = {str(Requirement(line)) for line in requirements if "extra ==" not in line}
-    assert {line for line in listed if not line.startswith("decord")} == required
+    assert listed == required
 
 
 def test_an_installed_package_uses_the_current_folder(tmp_path, monkeypatch, capsys):

@@ -13,7 +13,7 @@ colours in each of them: their versions of FFmpeg differ, and OpenCV garbles row
 start of MPEG transport streams. decord and OpenCV count frames that an edit list hides, and fail
 for as many frames at the end. OpenCV 4.11 also takes BT.709 colours for BT.601 (at most 39 levels
 apart, on a synthetic chart), is 2 levels off in a few pixels of MPEG-4, does not decode AV1 and
-stops if frames are hours apart; FFmpeg 7 (PyAV 15, Python 3.9) misreads such files.
+stops if frames are hours apart; FFmpeg 7 (PyAV 15) misreads such files.
 """
 
 import contextlib
