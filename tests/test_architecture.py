@@ -148,7 +148,9 @@ ENTRY_POINTS = [
     for path in [*SOURCES, *sorted((ROOT / "benchmarks").rglob("*.py"))]
     if re.search(r"^sys\.path\[0\] = ", path.read_text(), re.MULTILINE)
 ]
-IS_ZOO = "Path(sys.argv[0]).name == 'zoo'"  # the package is imported before the command's script
+IS_ZOO = (
+    "os.path.basename(sys.argv[0]) == 'zoo'"  # the package is imported before the command's script
+)
 PREPARE = "prepare_process(__name__)"
 # They start MindSpore in other processes only, or replace themselves by another program.
 WITHOUT_MINDSPORE = {"check_env.py", "zoo.py", "scripts/worker.py", "torch/worker.py"}

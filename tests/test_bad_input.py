@@ -35,7 +35,7 @@ def checkout(tmp_path, monkeypatch):
 def run_quickstart(checkout: Path, **variables: str) -> subprocess.CompletedProcess:
     return subprocess.run(
         ["/bin/bash", str(checkout / "scripts" / "quickstart.sh")],
-        capture_output=True, text=True, timeout=60, env={**os.environ, **variables},
+        capture_output=True, text=True, timeout=600, env={**os.environ, **variables},
     )  # fmt: skip
 
 

@@ -301,7 +301,7 @@ def test_a_signal_is_passed_on_to_the_command(tmp_path):
     process = start_command(tmp_path, SLEEPER, moment="after")
     assert process.stderr.read(7) == b"started"
     process.terminate()
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=600)
     assert output == b"{'stopped': 1}\n"
     assert process.returncode == 0
 

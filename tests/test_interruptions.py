@@ -31,9 +31,10 @@ COMMANDS = {
 }
 
 
-def has_blocked_signals(process: int) -> bool:
-    blocked = re.search(r"SigBlk:\s*(\w+)", Path(f"/proc/{process}/status").read_text())[1]
-    return bool(int(blocked, 16) >> (signal.SIGINT - 1) & 1)
+def watches_signals(process: int) -> bool:
+    """Whether a process blocks SIGTERM, or has a handler for it; Python itself does neither."""
+    masks = re.findall(r"Sig(?:Blk|Cgt):\s*(\w+)", Path(f"/proc/{process}/status").read_text())
+    return any(int(mask, 16) >> (signal.SIGTERM - 1) & 1 for mask in masks)
 
 
 def interrupt(script: str, arguments: list[str], delay: float, number: int) -> tuple:
@@ -42,7 +43,7 @@ def interrupt(script: str, arguments: list[str], delay: float, number: int) -> t
     Before them, while Python itself starts, no program can prevent a traceback.
     """
     process = start_script(script, *arguments)
-    while not has_blocked_signals(process.pid):
+    while not watches_signals(process.pid):
         assert process.poll() is None
         time.sleep(0.001)
     time.sleep(delay)

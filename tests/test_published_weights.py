@@ -339,7 +339,7 @@ def test_two_processes_download_once(server, folder, tmp_path):
     command = [sys.executable, "-c", code]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     processes = [subprocess.Popen(command, cwd=ROOT, env=build_env(), **pipes) for _ in range(2)]
-    results = [process.communicate(timeout=120) for process in processes]
+    results = [process.communicate(timeout=600) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], results
     assert {output for output, _ in results} == {f"{tmp_path / 'weights' / 'tsm_small.ckpt'}\n"}
     assert sum("waiting for another process" in errors for _, errors in results) == 1

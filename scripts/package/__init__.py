@@ -8,10 +8,15 @@ imports, so modules outside of this package are not affected, and no short name 
 `sys.modules`.
 """
 
-import builtins
 import os
 import signal
 import sys
+
+if os.path.basename(sys.argv[0]) == "zoo":  # the command, until its script watches the signals
+    signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))
+    signal.signal(signal.SIGTERM, lambda number, frame: os._exit(128 + number))
+
+import builtins
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -56,10 +61,6 @@ class OwnFinder:
             spec.loader = OwnLoader(name, spec.origin)
         return spec
 
-
-if Path(sys.argv[0]).name == "zoo":  # the command, until its script watches the signals
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, frame: os._exit(128 + number))
 
 __path__ = [str(ROOT)]
 sys.meta_path[:0] = [OwnFinder]  # type: ignore[list-item]
