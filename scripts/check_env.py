@@ -136,9 +136,9 @@ def check_readers() -> Iterator[Line]:
         advice = f"pip install '{requirement}'"
         if working:
             advice += f"; until then --data.reader={working[0]}"
-        is_fatal = not working
         title = {"pyav": "PyAV"}.get(reader, reader)
-        yield Line(title, result, advice if reasons[reader] else "", is_fatal)
+        advice = advice if reasons[reader] else ""
+        yield Line(title, result=result, advice=advice, fatal=not working)
 
 
 def check_devices() -> Iterator[Line]:

@@ -148,9 +148,8 @@ ENTRY_POINTS = [
     for path in [*SOURCES, *sorted((ROOT / "benchmarks").rglob("*.py"))]
     if re.search(r"^sys\.path\[0\] = ", path.read_text(), re.MULTILINE)
 ]
-IS_ZOO = (
-    "os.path.basename(sys.argv[0]) == 'zoo'"  # the package is imported before the command's script
-)
+# The package is imported before the script of its command.
+IS_ZOO = "os.path.basename(sys.argv[0]) == 'zoo'"
 PREPARE = "prepare_process(__name__)"
 # They start MindSpore in other processes only, or replace themselves by another program.
 WITHOUT_MINDSPORE = {"check_env.py", "zoo.py", "scripts/worker.py", "torch/worker.py"}

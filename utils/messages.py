@@ -50,8 +50,7 @@ def hide_secrets(address: str) -> str:
     cannot be a user's name remains.
     """
     scheme = SCHEME.match(address)[0]
-    rest = address[len(scheme) :]
-    before, _, query = re.sub("#", "?", rest, count=1).partition("?")
+    before, _, query = address[len(scheme) :].replace("#", "?", 1).partition("?")
     if "@" in query:
         host = HOST.match(before)
         return f"{scheme}{host[0] if host else '...'}"

@@ -11,7 +11,7 @@ from tests.fuzz.torch_files import COSTLY, MUTATED, make_repeated_rows
 from utils.config import ROOT
 from utils.weights.torch_reader import TorchFileError, load
 
-CALLS = 10  # of functions, for each byte of the file; the most is 4 (empty lists and names)
+CALLS = 100  # of functions, for each byte of the file; the most is 32
 BYTES = 500_000_000
 pytestmark = pytest.mark.timeout(600)  # a stop against hangs
 # Prints the result of the reader, its calls of functions and the peak memory of the process.
