@@ -3,9 +3,9 @@
 import gc
 import logging
 
-from utils.runtime import prepare_process
+from utils.runtime import set_environment
 
-prepare_process()
+set_environment()
 
 import psutil
 import pytest

@@ -32,23 +32,24 @@ now / before. --network is not needed if the config file is in the network's fol
 of stdout is one JSON object.
 """
 
-import atexit
-import json
 import os
-import shutil
 import sys
-import tempfile
-import time
-from functools import partial
 from pathlib import Path
-from typing import Literal, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from utils.runtime import prepare_process
+from utils.entry import prepare_process
 
 ENVIRONMENT = dict(os.environ)  # PyTorch gets the user's variables only
-prepare_process()
+prepare_process(__name__)
+
+import atexit
+import json
+import shutil
+import tempfile
+import time
+from functools import partial
+from typing import Literal, Optional
 
 import mindspore as ms
 import numpy as np

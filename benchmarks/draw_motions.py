@@ -8,16 +8,17 @@ docs/motions.webp. The last line of stdout is one JSON object: out, bytes, and t
 network predicts.
 """
 
-import json
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from utils.runtime import prepare_process
+from utils.entry import prepare_process
 
-prepare_process()
+prepare_process(__name__)
+
+import json
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont, ImageOps

@@ -8,17 +8,18 @@ workers.
 Prints the tables. The last line of stdout is one JSON object: rows, packed, extracted.
 """
 
-import json
 import sys
-from collections.abc import Iterator
-from itertools import cycle, islice
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from utils.runtime import prepare_process
+from utils.entry import prepare_process
 
-prepare_process()
+prepare_process(__name__)
+
+import json
+from collections.abc import Iterator
+from itertools import cycle, islice
 
 import numpy as np
 

@@ -7,16 +7,17 @@ PyTorch, if that is installed. --only takes names of recipes. Prints the table. 
 stdout is one JSON object: rows.
 """
 
-import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from utils.runtime import prepare_process
+from utils.entry import prepare_process
 
-prepare_process()
+prepare_process(__name__)
+
+import json
+from collections.abc import Iterator
 
 from benchmarks.results import format_table, run_script
 from utils import cli

@@ -9,15 +9,16 @@ tables and plots of every image, class and probability into a folder: docs/evalu
 With several labels an image the metrics are map, classes, top1, loss: docs/labels.md.
 """
 
-import functools
 import sys
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
 
-from utils.runtime import prepare_process
+from utils.entry import prepare_process
 
-prepare_process()
+prepare_process(__name__)
+
+import functools
 
 from resnet50.config import Config
 from resnet50.dataset import EvalImages, read_records

@@ -8,14 +8,15 @@ validation_loss, validation_top1, best_epoch (null without validations), clips_p
 """
 
 import sys
-from functools import partial
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # a script starts in its own folder
 
-from utils.runtime import prepare_process
+from utils.entry import prepare_process
 
-prepare_process()
+prepare_process(__name__)
+
+from functools import partial
 
 from mindspore import nn
 

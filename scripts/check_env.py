@@ -8,6 +8,16 @@ makes every run fail. The last line of stdout is one JSON object: found, missing
 ASCEND_RT_VISIBLE_DEVICES=2, or CUDA_VISIBLE_DEVICES=2, chooses the device of a run.
 """
 
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[0] = str(ROOT)
+
+from utils.entry import prepare_process
+
+prepare_process(__name__)
+
 import importlib.metadata
 import json
 import os
@@ -15,17 +25,15 @@ import platform
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
-
-sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from scripts.launcher import cuda
 from scripts.launcher import devices as host
 from utils import cli
 from utils.cpu_cores import LEAST_CORES
+from utils.messages import format_line
+from utils.processes import die_with_parent
 
 # The versions that MindSpore 2.10 looks for, and has libraries for.
 CANN = ("8.2", "8.3", "8.5", "9.0", "9.1")
@@ -37,6 +45,26 @@ OPTIONAL = ("tensorboardX", "distributed")  # pip install '.[tensorboard,cluster
 WHEELS = ("te", "hccl")  # of CANN: te compiles kernels, hccl joins ranks
 GIGA = 1e9
 PYTHON_TIMEOUT = 120  # seconds for another Python process
+# The readers of videos, as data.reader names them, and their packages in requirements.txt.
+READERS = {"pyav": "av>=17,<20", "decord": "decord2>=3,<4"}
+DECODED = "decoded [0, 60, 120, 180]"
+DECODE = """
+import os, sys, tempfile
+sys.path.insert(0, {root!r})
+import cv2
+import numpy as np
+from utils.video.decoders import open_video
+
+with tempfile.TemporaryDirectory() as folder:
+    path = os.path.join(folder, "clip.mp4")
+    writer = cv2.VideoWriter(path, cv2.VideoWriter_fourcc(*"mp4v"), 4, (64, 48))
+    for level in range(0, 240, 60):
+        writer.write(np.full((48, 64, 3), level, np.uint8))
+    writer.release()
+    with open_video(path, {reader!r}) as video:
+        levels = video.frames(range(len(video))).mean((1, 2, 3))
+    print("decoded", [int(10 * np.round(level / 10)) for level in levels])
+"""
 
 
 class Line(NamedTuple):
@@ -49,14 +77,13 @@ class Line(NamedTuple):
 
 
 def check_packages() -> Iterator[Line]:
-    is_known = (3, 9) <= sys.version_info[:2] <= (3, 12)
-    advice = "" if is_known else "MindSpore has wheels for 3.9 to 3.12"
+    is_known = (3, 10) <= sys.version_info[:2] <= (3, 12)
+    advice = "" if is_known else "MindSpore 2.10 has wheels for 3.10 to 3.12"
     yield Line("Python", result=platform.python_version(), advice=advice, fatal=True)
-    release = "2.9." if sys.version_info < (3, 10) else "2.10."
     is_missing = not read_version("mindspore")
-    advice = f"pip install 'mindspore=={release}*'"
+    advice = "pip install 'mindspore==2.10.*'"
     yield check_package(
-        "MindSpore", packages=("mindspore",), advice=advice, release=release, fatal=is_missing
+        "MindSpore", packages=("mindspore",), advice=advice, release="2.10.", fatal=is_missing
     )
     yield check_package(
         "NumPy",
@@ -64,8 +91,6 @@ def check_packages() -> Iterator[Line]:
         advice="pip install 'numpy>=1.26,<2', for MindSpore",
         release="1.",
     )
-    advice = "pip install av: decodes videos"
-    yield check_package("PyAV", packages=("av",), advice=advice, fatal=False)
     names = ("opencv-python-headless", "opencv-python")
     yield check_package("OpenCV", names, "pip install 'opencv-python-headless>=4.11,<5'")
     missing = [name for name in REQUIRED if not read_version(name)]
@@ -98,6 +123,24 @@ def list_versions(packages: tuple[str, ...]) -> str:
     return ", ".join(f"{name} {read_version(name) or '–'}" for name in packages)
 
 
+def check_readers() -> Iterator[Line]:
+    """Each reader decodes a generated clip in a process of its own."""
+    reasons = {}
+    for reader in READERS:
+        lines = run_python(DECODE.format(root=str(ROOT), reader=reader)).splitlines()
+        reasons[reader] = "" if lines[-1:] == [DECODED] else " ".join(lines[-1:]) or "it crashes"
+    working = [reader for reader in READERS if not reasons[reader]]
+    for reader, requirement in READERS.items():
+        version = read_version(requirement.partition(">")[0]) or "not installed"
+        result = f"{version}: {format_line(reasons[reader], 200)}" if reasons[reader] else version
+        advice = f"pip install '{requirement}'"
+        if working:
+            advice += f"; until then --data.reader={working[0]}"
+        title = {"pyav": "PyAV"}.get(reader, reader)
+        advice = advice if reasons[reader] else ""
+        yield Line(title, result=result, advice=advice, fatal=not working)
+
+
 def check_devices() -> Iterator[Line]:
     """The devices that MindSpore can use; those of the host, and what they need."""
     code = "import mindspore as ms; kinds = [k for k in ('CPU', 'GPU', 'Ascend')"
@@ -116,11 +159,18 @@ def check_devices() -> Iterator[Line]:
 
 
 def run_python(code: str) -> str:
-    """The output of code in another process, which may crash; empty if it takes too long."""
+    """What code in another process, which may crash, prints; empty if it takes too long."""
     command = [sys.executable, "-c", code]
-    options = {"capture_output": True, "errors": "replace", "timeout": PYTHON_TIMEOUT}
     try:
-        return subprocess.run(command, **options, check=False).stdout
+        return subprocess.run(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            errors="replace",
+            timeout=PYTHON_TIMEOUT,
+            preexec_fn=die_with_parent,
+            check=False,
+        ).stdout
     except subprocess.TimeoutExpired:
         return ""
 
@@ -216,7 +266,7 @@ def advise(lines: list[Line]) -> str:
 
 
 def main() -> int:
-    lines = [*check_packages(), *check_devices(), *check_host()]
+    lines = [*check_packages(), *check_readers(), *check_devices(), *check_host()]
     for line in [*lines, Line("next", advise(lines))]:
         advice = f"  <- {line.advice}" if line.advice else ""
         print(f"{'!' if line.advice else ' '} {line.name:15s} {line.result}{advice}")
@@ -226,4 +276,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    cli.run_command(main, __doc__, watch_signals=False)
+    cli.run_command(main, __doc__)

@@ -5,9 +5,17 @@
 One line a package: its name, the pinned and the installed version; a dash for none.
 """
 
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from utils.entry import prepare_process
+
+prepare_process(__name__)
+
 from collections.abc import Iterator
 from importlib.metadata import distributions
-from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name

@@ -11,15 +11,16 @@ zoo's (`utils/weights/mindspore_checkpoint.py`), the number of weights that T ha
 initialised ones (non-local blocks, from ImageNet), the missing parameters.
 """
 
-import json
 import sys
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from utils.runtime import prepare_process
+from utils.entry import prepare_process
 
-prepare_process()
+prepare_process(__name__)
+
+import json
 
 from mindspore import Parameter, Tensor
 

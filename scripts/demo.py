@@ -18,26 +18,27 @@ Only this machine can open the page; --host 0.0.0.0 opens it to the network. Upl
 It needs Gradio, which is not installed with the zoo. Docs: docs/demo.md.
 """
 
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from utils.entry import prepare_process
+
+prepare_process(__name__)
+
 import os
 import re
-import signal
+import shutil
 import socket
-import sys
 import tempfile
 import threading
 from collections.abc import Sequence
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])
-
-from utils.runtime import prepare_process
-
-prepare_process()
-
 from scripts.prediction.files import list_videos
-from utils import api, cli
+from utils import api, cli, signals
 from utils.config import list_settings
 from utils.messages import print_line
 from utils.networks import find_network, find_network_of_yaml, list_networks
@@ -62,7 +63,6 @@ def run() -> None:
     if find_spec("gradio") is None:
         raise ValueError(f"the page needs Gradio and Python 3.10 or newer: {INSTALL}")
     check_address(options.get("host", LOCAL[0]), options.get("port", PORT))
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as ctrl-C, so that uploads go
     serve(dict(zip(name_models(models), [load_model(**model) for model in models])), **options)
 
 
@@ -147,27 +147,30 @@ def serve(
     max_mb: cli.PositiveInt = 100,
     max_seconds: cli.NonNegativeFloat = 300.0,
 ) -> None:
-    """Serves the page of the models, by name, until KeyboardInterrupt."""
+    """Serves the page of the models, by name, until ctrl-C or SIGTERM."""
     reads_videos = check_models(models)
     videos = choose_examples(examples, VIDEO_SUFFIXES if reads_videos else IMAGE_SUFFIXES)
     cams = [build_cam(model) if cam else None for model in models.values()]
     with tempfile.TemporaryDirectory(prefix="zoo_demo_") as folder:
-        os.environ["GRADIO_TEMP_DIR"] = folder  # read when Gradio is imported
-        from scripts.prediction import demo_page
 
-        panels = [
-            demo_page.Panel(name, model=model, max_seconds=max_seconds, window=window, cam=cam)
-            for (name, model), cam in zip(models.items(), cams)
-        ]
-        page = demo_page.build_page(panels, examples=videos, max_mb=max_mb)
-        address = demo_page.launch(page, host=host, port=port, max_mb=max_mb)
-        if host not in LOCAL:
-            print_line(f"warning: --host {host}: whoever reaches this machine can use the page")
-        print_line(f"open {address} in a browser; ctrl-C ends the page")
-        try:
+        def stop(number: int) -> None:
+            shutil.rmtree(folder, ignore_errors=True)  # uploads
+            signals.end_command(number)
+
+        with signals.handle_signals(stop):
+            os.environ["GRADIO_TEMP_DIR"] = folder  # read when Gradio is imported
+            from scripts.prediction import demo_page
+
+            panels = [
+                demo_page.Panel(name, model=model, max_seconds=max_seconds, window=window, cam=cam)
+                for (name, model), cam in zip(models.items(), cams)
+            ]
+            page = demo_page.build_page(panels, examples=videos, max_mb=max_mb)
+            address = demo_page.launch(page, host=host, port=port, max_mb=max_mb)
+            if host not in LOCAL:
+                print_line(f"warning: --host {host}: whoever reaches this machine can use the page")
+            print_line(f"open {address} in a browser; ctrl-C ends the page")
             threading.Event().wait()
-        finally:
-            page.close(verbose=False)
 
 
 def check_models(models: dict[str, api.Model]) -> bool:
@@ -203,4 +206,4 @@ def build_cam(model: api.Model) -> "GradCam":
 
 
 if __name__ == "__main__":
-    cli.main_guard(__doc__, run, watch_signals=False)
+    cli.main_guard(__doc__, run)

@@ -9,17 +9,18 @@ stdout is then one JSON object, {name: checkpoint}. Interrupted downloads are co
 is in `utils/weights/published.yaml`; docs/weights.md has proxies, mirrors and checks.
 """
 
-import json
 import sys
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from utils.runtime import prepare_process
+from utils.entry import prepare_process
 
-prepare_process()
+prepare_process(__name__)
+
+import json
+from collections.abc import Iterable
+from typing import Optional
 
 from utils import cli
 from utils.weights.published import (

@@ -14,21 +14,21 @@ VERSIONS=("--constraint=$ROOT/constraints.txt") # empty: the newest that the req
 
 say() { echo "$*" >&2; }
 
-fits() { # PYTHON: 3.9 to 3.12, with venv
-    "$1" -c 'import sys, venv; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null
+fits() { # PYTHON: 3.10 to 3.12, with venv
+    "$1" -c 'import sys, venv; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null
 }
 
 find_python() { # prints the first fitting interpreter; ZOO_PYTHON wins
     local candidate
     if [ -n "${ZOO_PYTHON:-}" ]; then
         fits "$ZOO_PYTHON" && echo "$ZOO_PYTHON" && return
-        say "ZOO_PYTHON=$ZOO_PYTHON is not a Python 3.9 to 3.12 with the venv module"
+        say "ZOO_PYTHON=$ZOO_PYTHON is not a Python 3.10 to 3.12 with the venv module"
         return 2
     fi
-    for candidate in python3.11 python3.12 python3.10 python3.9 python3 python; do
+    for candidate in python3.11 python3.12 python3.10 python3 python; do
         fits "$candidate" && echo "$candidate" && return
     done
-    say "no fitting Python: MindSpore needs Python 3.9 to 3.12 with the venv module; install one," \
+    say "no fitting Python: MindSpore needs Python 3.10 to 3.12 with the venv module; install one," \
         "or name it in ZOO_PYTHON"
     return 2
 }

@@ -19,15 +19,16 @@ of N, from 1 to N; then the command without `--part` joins the parts. Docs: docs
 """
 
 import sys
-from functools import partial
 from pathlib import Path
-from typing import Literal, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from utils.runtime import prepare_process
+from utils.entry import prepare_process
 
-prepare_process()
+prepare_process(__name__)
+
+from functools import partial
+from typing import Literal, Optional
 
 from scripts.executors.process_pool import PROCESSES, Executor, PartOption
 from scripts.executors.video_jobs import JobSettings

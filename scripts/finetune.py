@@ -17,21 +17,21 @@ stdout is one JSON object: config, checkpoint, report, predict (a command), and 
 eval.py. Docs: docs/own_videos.md.
 """
 
-import hashlib
-import json
-import shlex
-import signal
-import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from utils.runtime import prepare_process
+from utils.entry import prepare_process
 
-prepare_process()
+prepare_process(__name__)
+
+import hashlib
+import json
+import shlex
+import subprocess
+from collections.abc import Sequence
+from typing import Any, Optional
 
 from scripts.data.prepare.class_folders import ClassFolders, find_sources, scan_class_folders
 from scripts.finetuning.config_file import (
@@ -57,6 +57,7 @@ from utils.config import (
 from utils.files import lock_folder, read_text, report_write_errors, write_text
 from utils.messages import escape_control, is_installed, join_names, print_line
 from utils.networks import Network, find_network, find_network_of_yaml, list_networks
+from utils.processes import pass_on_signals
 from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 from utils.weights.published import resolve_checkpoint
 
@@ -305,24 +306,14 @@ def run_command(words: Sequence[str]) -> dict[str, Any]:
     reason is on stderr.
     """
     script, *arguments = words
-    process: Optional[subprocess.Popen] = None
-    early: list[int] = []  # signals that came before the process had started
-
-    def pass_on(number: int, _: Any) -> None:
-        if process is None:
-            early.append(number)
-        else:
-            process.send_signal(number)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, pass_on)
-    process = subprocess.Popen(
-        [sys.executable, str(ROOT / script), *arguments], stdout=subprocess.PIPE, text=True
-    )
-    for number in early:
-        process.send_signal(number)
-    output = process.stdout.read()
-    if process.wait():
+    with pass_on_signals() as add:
+        process = subprocess.Popen(
+            [sys.executable, str(ROOT / script), *arguments], stdout=subprocess.PIPE, text=True
+        )
+        add(process)
+        output = process.stdout.read()
+        process.wait()
+    if process.returncode:
         sys.exit(process.returncode if process.returncode > 0 else 128 - process.returncode)
     return json.loads(output.splitlines()[-1])
 
@@ -330,4 +321,4 @@ def run_command(words: Sequence[str]) -> dict[str, Any]:
 if __name__ == "__main__":
     configs = [find_network(name).config for name in list_networks()]
     names = [name for config in configs for name in list_settings(config)]
-    cli.run_command(main, __doc__, watch_signals=False, settings=names)
+    cli.run_command(main, __doc__, settings=names)

@@ -14,28 +14,29 @@ then begins again, at most N times, each time with the logs in a folder of its o
 an interruption end it for good. Exit status: as that of one process.
 """
 
-import asyncio
-import os
-import signal
 import sys
-import time
 from pathlib import Path
-from typing import Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from utils.runtime import prepare_process
+from utils.entry import prepare_process
 
-prepare_process()
+prepare_process(__name__)
+
+import asyncio
+import os
+import signal
+import time
+from typing import Optional
 
 from scripts.launcher.launch_config import Job, read_job
 from scripts.launcher.rendezvous import Rendezvous
 from scripts.launcher.worker_group import Failure, WorkerGroup
+from utils import signals
 from utils.cli import exit_on_broken_pipe, fill_closed_streams, show_usage
 from utils.config import get_base_folder
 from utils.messages import format_line, print_line
 from utils.processes import adopt_orphans
-from utils.signals import DEBOUNCE
 
 GRACE = 2  # seconds for failures that follow the first one: they may be its cause
 
@@ -63,6 +64,7 @@ class Launcher:
         adopt_orphans()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, self.receive_signal, number)
+        signals.release()
         name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
         for attempt in range(self.job.restarts + 1):
             if attempt:
@@ -80,7 +82,7 @@ class Launcher:
         return failure.status if failure else 0
 
     def receive_signal(self, number: int) -> None:
-        if not self.signals or time.monotonic() - self.last_signal > DEBOUNCE:
+        if not self.signals or time.monotonic() - self.last_signal > signals.DEBOUNCE:
             self.signals.append(number)
             self.last_signal = time.monotonic()
             self.opening.cancel()  # no effect once all nodes have joined

@@ -7,22 +7,24 @@ one fails; rank 0, on MASTER_ADDR, also starts the scheduler at MASTER_PORT (811
 terminal, the logs of the others go to out/logs/mpi-(number of the job).
 """
 
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from utils.entry import prepare_process
+
+prepare_process(__name__)
+
 import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
-from pathlib import Path
 from typing import Optional
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])
-
-from utils.runtime import prepare_process
-
-prepare_process()
-
 from scripts.launcher.launch_config import find_script, listen, read_mpi_environment
+from utils import signals
 from utils.cli import show_usage
 from utils.config import get_base_folder
 from utils.messages import print_line
@@ -54,6 +56,7 @@ def main() -> int:
     worker = start(command, environ, logs / f"worker_{rank}.log" if rank else None)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, frame: worker.send_signal(number))
+    signals.release()
     while worker.poll() is None:
         if scheduler and scheduler.poll():
             print_line(f"the scheduler is gone; its log is in {logs}")

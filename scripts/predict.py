@@ -34,16 +34,17 @@ seconds (30); then the exit status is 1. Docs: docs/streams.md.
 """
 
 import sys
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
-from typing import Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from utils.runtime import prepare_process
+from utils.entry import prepare_process
 
-prepare_process()
+prepare_process(__name__)
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Optional
 
 from scripts.executors.process_pool import PROCESSES, Executor, PartOption
 from scripts.executors.video_jobs import JobSettings

@@ -9,23 +9,24 @@ browser. Two to five minutes on two cores. Writes data/synthetic, out/quickstart
 out/quickstart_tsn, or out/quickstart_tsm_gpu and so on. Complete steps are not repeated.
 """
 
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from utils.entry import prepare_process
+
+prepare_process(__name__)
+
 import json
 import os
 import re
 import shlex
 import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
-from typing import Union
-
-sys.path[0] = str(Path(__file__).resolve().parents[1])
-
-from utils.runtime import prepare_process
-
-prepare_process()
+from typing import Callable, Union
 
 import yaml
 from tqdm import tqdm
@@ -33,6 +34,7 @@ from tqdm import tqdm
 from utils import cli
 from utils.config import ROOT, Device, get_base_folder
 from utils.messages import name_commands
+from utils.processes import pass_on_signals
 
 DATA = get_base_folder() / "data" / "synthetic"
 OUT = get_base_folder() / "out"
@@ -43,12 +45,18 @@ NETWORKS: dict[str, list[str]] = {"TSM": [], "TSN": [WITHOUT_SHIFT]}
 
 
 def main(*, device: Device = "CPU") -> None:
+    with pass_on_signals() as add:
+        make_and_train(device, add)
+
+
+def make_and_train(device: str, add: Callable[[subprocess.Popen], None]) -> None:
+    """All steps; `add` makes signals go to a process."""
     print_step("making videos of 8 motions that look alike in any single frame")
-    run_script("", "scripts/data/synthesize_videos.py", "--out", str(DATA), *VIDEOS)
+    run_script(add, "", "scripts/data/synthesize_videos.py", "--out", str(DATA), *VIDEOS)
     print_step("training TSM and TSN, the same network without the shift, then evaluating both")
     start = time.monotonic()
     with ThreadPoolExecutor(len(NETWORKS) if device == "CPU" else 1) as pool:
-        work = partial(train_and_evaluate, device)
+        work = partial(train_and_evaluate, add, device)
         results = dict(zip(NETWORKS, pool.map(work, NETWORKS)))
     print(json.dumps(results["TSM"]))
     print(format_table(results, time.monotonic() - start))
@@ -57,20 +65,22 @@ def main(*, device: Device = "CPU") -> None:
     print(format_demo({name: result["checkpoint"] for name, result in results.items()}), flush=True)
 
 
-def train_and_evaluate(device: str, name: str) -> dict:
+def train_and_evaluate(add: Callable, device: str, name: str) -> dict:
     """Trains with the smoke recipe, then evaluates the last checkpoint."""
     start = time.monotonic()
     suffix = "" if device == "CPU" else f"_{device.lower()}"
     out = OUT / f"quickstart_{name.lower()}{suffix}"
     shared = ["--config_path", str(CONFIG), f"--data.root={DATA}", *NETWORKS[name]]
     shared += [f"--run.device={device}", f"--run.out={out}"]
-    trained = run_script(name, "tsm/train.py", *shared)
+    trained = run_script(add, name, "tsm/train.py", *shared)
     train_seconds = round(time.monotonic() - start, 1)
-    result = run_script(name, "tsm/eval.py", *shared, f"--checkpoint_path={trained['checkpoint']}")
+    result = run_script(
+        add, name, "tsm/eval.py", *shared, f"--checkpoint_path={trained['checkpoint']}"
+    )
     return {**result, "checkpoint": trained["checkpoint"], "train_seconds": train_seconds}
 
 
-def run_script(name: str, script: str, *arguments: str) -> dict:
+def run_script(add: Callable, name: str, script: str, *arguments: str) -> dict:
     """Runs a script of the zoo; returns the JSON object in its last line of stdout.
 
     If it fails, this script ends with its exit status; the reason is on stderr.
@@ -82,11 +92,12 @@ def run_script(name: str, script: str, *arguments: str) -> dict:
         stderr=subprocess.PIPE if name else None,
         text=True,
     )
+    add(process)
     if name:
         show_progress(name, script, process.stderr)
     output = process.stdout.read()
     if process.wait():
-        sys.exit(process.returncode)
+        sys.exit(process.returncode if process.returncode > 0 else 128 - process.returncode)
     return json.loads(output.splitlines()[-1])
 
 
@@ -144,4 +155,4 @@ def shorten_path(path: Union[str, Path]) -> str:
 
 
 if __name__ == "__main__":
-    cli.run_command(main, __doc__, watch_signals=False)
+    cli.run_command(main, __doc__)

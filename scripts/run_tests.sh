@@ -32,7 +32,7 @@ if [ -n "${latest:-}" ]; then
 fi
 ruff check .
 ruff format --check .
-if [ -x "$VENV/bin/mypy" ]; then mypy; fi # there is none for Python 3.9
+mypy
 for script in scripts/*.sh scripts/cluster/*.sh .ci/run; do bash -n "$script"; done
 shellcheck --external-sources scripts/*.sh scripts/cluster/*.sh .ci/run
 command -v chromium > /dev/null || echo "no chromium: tests/test_pages.py is skipped; apt-get install chromium"

@@ -45,7 +45,7 @@ def start_dask_cluster(folder: Path, **variables: str) -> Iterator[DaskCluster]:
             for command in (scheduler, worker, worker)
         ]
         try:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 600
             while not file.exists() or not file.read_text():
                 assert time.monotonic() < deadline, (folder / "dask.log").read_text()
                 time.sleep(0.1)

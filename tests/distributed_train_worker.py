@@ -7,16 +7,17 @@ FLAGGED_STEP=3 reports an overflow in step 3 although its gradients are finite; 
 requests the end of the run after step 5.
 """
 
-import os
-import signal
 import sys
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from utils.runtime import prepare_process
+from utils.entry import prepare_process
 
-prepare_process()
+prepare_process(__name__)
+
+import os
+import signal
 
 import numpy as np
 from mindspore import ops

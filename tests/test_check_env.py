@@ -255,3 +255,24 @@ def test_the_supported_cuda_versions_are_those_of_the_mindspore_wheel():
     if not result:
         pytest.skip("this wheel is for CPUs or NPUs only")
     assert tuple(result) == check_env.CUDA
+
+
+def test_the_readers_of_videos_decode_a_clip(monkeypatch):
+    lines = check(check_env.check_readers)
+    assert [line.advice for line in lines.values()] == ["", ""]
+    requirements = (ROOT / "requirements.txt").read_text().splitlines()
+    assert set(check_env.READERS.values()) <= set(requirements)
+
+
+@pytest.mark.parametrize("broken", [("av",), ("av", "decord")])
+def test_a_reader_that_cannot_decode_is_named_with_its_error(broken, monkeypatch, tmp_path):
+    """Without any reader the exit status is 1: every run of videos fails."""
+    for name in broken:
+        (tmp_path / f"{name}.py").write_text("raise TypeError('unexpected keyword')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    lines = check(check_env.check_readers)
+    assert lines["PyAV"].result.endswith(": TypeError: unexpected keyword")
+    other = "" if "decord" in broken else "; until then --data.reader=decord"
+    assert lines["PyAV"].advice == f"pip install 'av>=17,<20'{other}"
+    assert bool(lines["decord"].advice) == ("decord" in broken)
+    assert {line.fatal for line in lines.values()} == {"decord" in broken}

@@ -116,7 +116,7 @@ def test_a_killed_scan_resumes(intact_video, run_here, tmp_path):
     (folder / "test.txt").write_text("0.mp4 0\n")
     journal = out / "train.txt.scan.jsonl"
     process = start_script(*build_arguments(folder, out), "--workers=1")
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while not journal.is_file() or journal.read_text().count("\n") < 5:
         assert process.poll() is None, process.stderr.read()
         assert time.monotonic() < deadline

@@ -61,7 +61,7 @@ def run_as_job(folder: Path, *command: str, **variables: str) -> subprocess.Comp
     environment |= {"SLURM_SUBMIT_DIR": str(ROOT), "MASTER_ADDR": "127.0.0.1", **variables}
     return subprocess.run(
         ["bash", str(spool), *map(str, command[1:])],
-        env=environment, cwd="/", capture_output=True, text=True, timeout=300,
+        env=environment, cwd="/", capture_output=True, text=True, timeout=600,
     )  # fmt: skip
 
 
@@ -160,7 +160,7 @@ def slurm(tmp_path) -> Iterator[dict]:
         options = {"env": environment, "stdout": log, "stderr": log}
         daemons = [subprocess.Popen(command, **options) for command in commands]
         try:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 600
             nodes = ["sinfo", "--noheader", "--states=idle", "--format=%D"]
             while subprocess.run(nodes, env=environment, capture_output=True).stdout != b"2\n":
                 assert time.monotonic() < deadline, (tmp_path / "daemons.log").read_text()
@@ -275,7 +275,7 @@ def test_a_job_on_modelarts_without_variables_is_one_node(modelarts, tmp_path):
 def test_a_job_on_modelarts_copies_results_while_it_runs_and_passes_sigterm_on(modelarts, tmp_path):
     job = modelarts("wait", **URLS)
     runs = tmp_path / "obs" / "b" / "runs"
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 600
     while not (runs / "waiting").exists():
         assert time.monotonic() < deadline
         time.sleep(0.1)

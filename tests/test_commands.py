@@ -124,7 +124,7 @@ def interrupt_after(process: subprocess.Popen, word: str, seconds: float) -> str
             break
     time.sleep(seconds)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=10)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == 130, errors
     return errors.strip().splitlines()[-1]
 

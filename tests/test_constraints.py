@@ -18,8 +18,8 @@ compare_versions = runpy.run_path(str(ROOT / "scripts" / "compare_versions.py"))
 FILES = ("requirements.txt", "requirements-dev.txt")
 # The extras of the package, without `ascend`, the packages that the wheels of CANN need, and
 # without `int8` and `gpu`, which pin their packages themselves.
-EXTRAS = ("tensorboard", "decord", "cluster")
-PYTHONS = ("3.9", "3.10", "3.11", "3.12")
+EXTRAS = ("tensorboard", "cluster")
+PYTHONS = ("3.10", "3.11", "3.12")
 
 
 def read_lines(name: str) -> list[Requirement]:
@@ -69,6 +69,24 @@ def test_constraints_have_one_version_that_fits_every_requirement(python, machin
     for requirement in [line for name in FILES for line in read_lines(name)]:
         if applies(requirement, **environment):
             assert requirement.specifier.contains(versions[canonicalize_name(requirement.name)])
+
+
+def test_every_requirement_ends_before_the_next_major_version():
+    """A new release, such as PyAV 19 once was, must not change what is installed."""
+    text = (ROOT / "pyproject.toml").read_text()
+    block = re.search(r"^dependencies = \[.*?(?=^# `zoo COMMAND`)", text, re.DOTALL | re.MULTILINE)[
+        0
+    ]
+    quoted = re.findall(r"""^ *"(.*)",$|^ *'(.*)',$|^\w+ = \["(.*)"\]$""", block, re.MULTILINE)
+    requirements = [Requirement("".join(groups)) for groups in quoted]
+    requirements += [line for name in FILES for line in read_lines(name)]
+    requirements.append(Requirement(re.search(r'^requires = \["(.*)"\]', text, re.MULTILINE)[1]))
+    assert {"av", "decord2", "gradio", "nncf", "sympy", "setuptools"} <= {
+        r.name for r in requirements
+    }
+    for requirement in requirements:
+        operators = {bound.operator for bound in requirement.specifier}
+        assert operators & {"<", "=="}, str(requirement)
 
 
 def test_the_gpu_extra_has_the_pins_of_requirements_gpu_txt():

@@ -249,7 +249,7 @@ def test_uploads_are_deleted_and_examples_stay(client, videos):
     folder = Path(os.environ["GRADIO_TEMP_DIR"])
     assert folder in Path(path).parents
     assert Path(path).read_bytes() == videos[2].read_bytes()
-    end = time.monotonic() + 180
+    end = time.monotonic() + 600
     while len(list(folder.rglob("*.mp4"))) > 1:
         assert time.monotonic() < end
         time.sleep(1)
@@ -278,7 +278,7 @@ def open_page(browser: Browser, address: str, folder: Path, width: int, dark: bo
 
 
 def wait_for(browser: Browser, expression: str) -> None:
-    end = time.monotonic() + 90
+    end = time.monotonic() + 600
     while not browser.run(expression):
         assert time.monotonic() < end, browser.run("document.body.innerText")
         time.sleep(0.3)
@@ -371,7 +371,7 @@ def test_the_command_of_the_guide_serves_until_sigterm(data_root, tmp_path):
     assert tsm[1] != tsn[1]
     assert list(temporary.glob("zoo_demo_*/*/left_000.mp4"))
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 130
-    assert process.stderr.read() == "interrupted\n"
+    assert process.wait(600) == 143
+    assert process.stderr.read() == "terminated; nothing was lost\n"
     assert not list(temporary.glob("zoo_demo_*"))
     assert not (folder / ".gradio").exists()

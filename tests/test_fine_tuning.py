@@ -95,8 +95,8 @@ def test_a_validation_list_that_does_not_exist_stops_a_run_at_its_start(
 KILLED = f"""
 import os, runpy, sys
 sys.path.insert(0, {str(ROOT)!r})
-from utils.runtime import prepare_process
-prepare_process()
+from utils.entry import prepare_process
+prepare_process("__main__")
 from utils.train.training_loop import TrainingLoop
 write_values = TrainingLoop.write_values
 def write_or_die(self, values):

@@ -256,14 +256,23 @@ def test_a_command_that_fails_ends_the_journey_with_its_status(tmp_path, capfd):
 
 SLEEPER = """
 import json, signal, sys, time
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(print(json.dumps({"stopped": 1}))))
 sys.stderr.write("started")
 sys.stderr.flush()
-time.sleep(60)
+time.sleep(600)
+"""
+DYING = """
+import signal, time
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+time.sleep(600)
 """
 RUN = """
 import os, signal, subprocess, sys
 from scripts import finetune
+from utils import signals
+
+signals.watch()
 
 def start_late(*arguments, **options):
     os.kill(os.getpid(), signal.SIGTERM)
@@ -292,14 +301,14 @@ def test_a_signal_is_passed_on_to_the_command(tmp_path):
     process = start_command(tmp_path, SLEEPER, moment="after")
     assert process.stderr.read(7) == b"started"
     process.terminate()
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=600)
     assert output == b"{'stopped': 1}\n"
     assert process.returncode == 0
 
 
 def test_a_signal_before_the_command_has_started_is_passed_on(tmp_path):
-    process = start_command(tmp_path, "import time\ntime.sleep(60)\n", moment="before")
-    process.communicate(timeout=50)
+    process = start_command(tmp_path, DYING, moment="before")
+    process.communicate(timeout=600)
     assert process.returncode == 128 + signal.SIGTERM
 
 

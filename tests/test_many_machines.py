@@ -83,14 +83,14 @@ def packed(root, tmp_path_factory) -> tuple[dict, dict]:
 def run_and_kill_worker(cluster, file: Path, script: str, *arguments):
     """Runs a script on the cluster; kills a Dask worker when `file`, a pattern, has content."""
     process = start_script(script, *arguments, f"--executor={cluster.executor}")
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 600
     while not any(path.stat().st_size > 1 for path in file.parent.glob(file.name)):
         assert process.poll() is None, process.stderr.read()
         assert time.monotonic() < deadline
         time.sleep(0.01)
     cluster.kill_worker()
     assert process.poll() is None, "it ended before a worker was killed"
-    output, errors = process.communicate(timeout=300)
+    output, errors = process.communicate(timeout=600)
     return subprocess.CompletedProcess(script, process.returncode, output, errors)
 
 
@@ -133,13 +133,13 @@ def test_parts_that_pack_at_the_same_time_equal_one_host(root, packed, tmp_path)
     arguments = [*build_arguments(root, tmp_path), "--shards=6"]
     processes = [start_script(PACK, *arguments, f"--part={part}/3") for part in (1, 2, 3)]
     folder = tmp_path / "train.txt"
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while not list(folder.glob("unfinished/shard-00001-*.spool")):  # of part 2
         assert time.monotonic() < deadline
         time.sleep(0.01)
     processes[1].send_signal(signal.SIGKILL)
     for process, part in zip(processes, ("1/3", "2/3", "3/3")):
-        output, errors = process.communicate(timeout=300)
+        output, errors = process.communicate(timeout=600)
         if part != "2/3":
             assert process.returncode == 0, errors
             result = json.loads(output.splitlines()[-1])

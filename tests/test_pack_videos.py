@@ -78,7 +78,7 @@ def test_an_interrupted_packing_continues_to_the_same_result(data_root, pack_her
     expected = read_result(pack_here(data_root, tmp_path / "whole", *options))
     process = start_script(*build_arguments(data_root, tmp_path / "cut", *options))
     folder = tmp_path / "cut" / "train.txt"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while not list(folder.glob("*.mindrecord.json")):
         assert process.poll() is None, process.stderr.read()
         assert time.monotonic() < deadline

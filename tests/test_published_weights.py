@@ -267,6 +267,41 @@ def test_no_connection_is_one_line(server, folder, monkeypatch):
     assert_refused("tsm_small", "no address/tsm.pth: cannot be reached")
 
 
+@pytest.mark.parametrize(
+    "mirror",
+    [
+        "http://plugh:xyzzy@127.0.0.1:9",
+        "http://plugh:se@xyzzy@127.0.0.1:9",
+        "http://plugh:se/xyzzy@127.0.0.1:9",
+        "http://127.0.0.1:9/a?user=plugh&password=xyzzy",
+        "http://plugh:xyzzy@127.0.0.1:port",
+        "http://plugh:xyzzy@127.0.0.1:9/\x01",
+        "htp://plugh:xyzzy@127.0.0.1:9",
+        "plugh:xyzzy@127.0.0.1:9",
+        "http://plugh:xyzzy@" + "long" * 30,
+    ],
+)
+def test_secrets_of_a_mirror_are_not_printed(mirror, folder, monkeypatch, capfd):
+    monkeypatch.setenv(published.MIRROR, mirror)
+    with pytest.raises(ValueError, match="cannot be reached") as error:
+        published.prepare("tsm_small")
+    text = f"{error.value}{''.join(capfd.readouterr())}"
+    assert "tsm_small" in text
+    assert "xyzzy" not in text
+    assert "plugh" not in text
+
+
+def test_secrets_of_a_proxy_are_not_printed(folder, monkeypatch, capfd):
+    for proxy in ("http://plugh:xyzzy@127.0.0.1:9", "http://plugh:se/xyzzy@127.0.0.1:9"):
+        monkeypatch.setenv("http_proxy", proxy)
+        monkeypatch.setenv("no_proxy", "")
+        monkeypatch.setenv(published.MIRROR, "http://mirror.example")
+        with pytest.raises(ValueError, match="http://mirror.example/tsm.pth") as error:
+            published.prepare("tsm_small")
+        text = f"{error.value}{''.join(capfd.readouterr())}"
+        assert "xyzzy" not in text
+
+
 def test_a_mirror_has_all_files_in_one_folder(server, folder, monkeypatch, tmp_path):
     monkeypatch.setenv(published.MIRROR, f"{server.address}/mirror/")
     published.fetch(published.find_published("tsm_small"), mkdir(folder))
@@ -304,7 +339,7 @@ def test_two_processes_download_once(server, folder, tmp_path):
     command = [sys.executable, "-c", code]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     processes = [subprocess.Popen(command, cwd=ROOT, env=build_env(), **pipes) for _ in range(2)]
-    results = [process.communicate(timeout=120) for process in processes]
+    results = [process.communicate(timeout=600) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], results
     assert {output for output, _ in results} == {f"{tmp_path / 'weights' / 'tsm_small.ckpt'}\n"}
     assert sum("waiting for another process" in errors for _, errors in results) == 1

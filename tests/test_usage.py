@@ -67,7 +67,7 @@ def test_a_script_shows_its_usage(script, run_here):
 def test_a_python_without_packages_is_reported_in_one_line(script):
     """A shell in which the environment is not activated has such a Python."""
     command = [sys.executable, "-S", "-I", str(ROOT / script), "--config_path", "x"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert_one_line_error(
         done, "has no MindSpore: source .venv/bin/activate, which bash scripts/quickstart.sh makes"
     )
@@ -135,7 +135,7 @@ def test_help_does_not_import_mindspore():
         "atexit.register(lambda: sys.stderr.write(str('mindspore' in sys.modules)));"
         f"runpy.run_path({str(ROOT / 'scripts' / 'zoo.py')!r})['main']()"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stderr) == (0, "False")
 
 
@@ -162,7 +162,7 @@ def run_with_closed_stdout(*command: str, **variables: str) -> subprocess.Comple
     os.close(reader)
     done = subprocess.run(
         [sys.executable, *command],
-        stdout=writer, stderr=subprocess.PIPE, timeout=60,
+        stdout=writer, stderr=subprocess.PIPE, timeout=600,
         cwd=ROOT, env={**build_env(), **variables},
     )  # fmt: skip
     os.close(writer)
@@ -211,7 +211,7 @@ def test_a_full_disk_is_reported_in_one_line(line, data_root, tmp_path):
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, str(ROOT / "scripts" / "data" / "make_lists.py"), *arguments],
-            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, env=build_env(),
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=600, env=build_env(),
         )  # fmt: skip
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
@@ -226,7 +226,7 @@ def test_an_opened_file_never_gets_the_number_of_a_closed_stream(data_root, tmp_
         f"os.write(os.open({str(tmp_path / 'number')!r}, os.O_CREAT | os.O_WRONLY), b'x');"
         "os._exit(os.open(os.devnull, os.O_RDONLY))"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=600)
     assert done.returncode > 2
     script = ROOT / "scripts" / "data" / "make_lists.py"
     command = [
@@ -267,7 +267,7 @@ def test_launch_scripts_pass_hostile_arguments_unchanged(checkout, tmp_path):
     for words, script in [(["tsm"], "standalone_train"), (["tsm", "2"], "distribute_train")]:
         done = subprocess.run(
             ["bash", str(checkout / "scripts" / f"run_{script}.sh"), *words, *hostile],
-            capture_output=True, text=True, timeout=60, cwd=tmp_path,
+            capture_output=True, text=True, timeout=600, cwd=tmp_path,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         arguments = done.stdout.split("\0")[:-1]

@@ -78,7 +78,7 @@ def test_ranks_on_ascend_are_bound_to_separate_cores(printer, tmp_path, binds):
         [sys.executable, "-c", LAUNCH, tmp_path, "2", printer, "--run.device=Ascend"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         cwd=ROOT,
         env={**build_env(), "PYTHONPATH": str(ROOT), "ZOO_BIND_CORE": "" if binds else "0"},
     )

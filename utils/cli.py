@@ -28,7 +28,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Callable, NoReturn
 
-from utils import signals
 from utils.messages import (
     VALUE,
     MachineError,
@@ -104,7 +103,6 @@ def run_command(
     main: Callable,
     usage: str,
     *options_of: Callable,
-    watch_signals: bool = True,
     settings: Sequence[str] = (),
 ) -> NoReturn:
     """Calls `main(**options)` of a script without a config file, and exits.
@@ -119,7 +117,7 @@ def run_command(
         _, values, options = parser.parse(sys.argv[1:])
         return main(values, **options) if settings else main(**options)
 
-    main_guard(usage, work, watch_signals)
+    main_guard(usage, work)
 
 
 class Parser(argparse.ArgumentParser):
@@ -249,17 +247,14 @@ Probability = Annotated[float, number_up_to(1)]
 Seed = Annotated[int, integer_between(0, 2**32 - 1)]  # NumPy takes no other
 
 
-def main_guard(usage: str, work: Callable[[], Any], watch_signals: bool = True) -> NoReturn:
+def main_guard(usage: str, work: Callable[[], Any]) -> NoReturn:
     """Runs `work` and exits: an error becomes an exit status and one line on stderr.
 
-    `--help` prints the usage instead. With `watch_signals`, ctrl-C and SIGTERM end the process even
-    while MindSpore is busy; without, Python's handlers are used.
+    `--help` prints the usage instead.
     """
     fill_closed_streams()
     try:
         show_usage(usage)
-        if watch_signals:
-            signals.watch()
         with exit_on_broken_pipe():
             status = work()
         status = status if isinstance(status, int) else 0

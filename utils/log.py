@@ -29,10 +29,10 @@ def start_log(rt: Runtime, folder: Optional[Path] = None) -> None:
 
 
 class EscapingFormatter(logging.Formatter):
-    """Escapes control characters, which names of files may hold, in every line of a record."""
+    """Escapes control characters, which names of files may hold, and hides secrets of addresses."""
 
     def format(self, record: logging.LogRecord) -> str:
-        text = messages.name_commands(super().format(record))
+        text = messages.hide_all_secrets(messages.name_commands(super().format(record)))
         return "\n".join(map(messages.escape_control, text.split("\n")))
 
 

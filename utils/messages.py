@@ -19,6 +19,15 @@ FEW_NAMES = 8  # so many are all named if none is similar
 # A script as a message names it, relative to the checkout; not a part of a longer path.
 SCRIPT = re.compile(r"(?<![\w/.-])(?:python )?(?:scripts|benchmarks)/(?:\w+/)*(\w+)\.py\b")
 
+# An address in a text, without the punctuation after it; pathlib makes one slash of two.
+ADDRESS = re.compile(
+    r"([A-Za-z][A-Za-z0-9+.-]*://|(?:https?|rtsps?|rtmp):/)(\S+?)(?=[:;,.)'\"]*(?:\s|$))"
+)
+SCHEME = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:/{1,2})?")
+HOST = re.compile(r"(?:\[[\da-fA-F:.]+\]|localhost|[\w-]+(?:\.[\w-]+)+)(?=[:/]|$)")
+# Some cameras take user=NAME&password=WORD as a part of the path.
+QUERY_IN_PATH = re.compile(r"[;&].*|(?<=/)[^/;&]*=.*", re.DOTALL)
+
 # Control characters, invisible ones that reorder text, bytes that are not UTF-8, line separators.
 UNPRINTED = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
@@ -32,6 +41,25 @@ class MachineError(RuntimeError):
 
     MindData replaces an error in a data pipeline by a RuntimeError that contains only its text.
     """
+
+
+def hide_secrets(address: str) -> str:
+    """An address without user and password, up to the last @ before the host, and the query.
+
+    If a query has an @, it may belong to a password with a question mark: then only a host that
+    cannot be a user's name remains.
+    """
+    scheme = SCHEME.match(address)[0]
+    before, _, query = address[len(scheme) :].replace("#", "?", 1).partition("?")
+    if "@" in query:
+        host = HOST.match(before)
+        return f"{scheme}{host[0] if host else '...'}"
+    return scheme + QUERY_IN_PATH.sub("", before.rpartition("@")[2])
+
+
+def hide_all_secrets(text: str) -> str:
+    """The text, with `hide_secrets` of every address in it."""
+    return ADDRESS.sub(lambda match: hide_secrets(match[0]), text)
 
 
 def escape_control(text: str) -> str:
@@ -102,8 +130,12 @@ def name_commands(text: str) -> str:
 
 
 def format_line(message: object, limit: int = LINE) -> str:
-    """The message without line breaks and control characters, at most `limit` characters."""
-    return shorten(escape_control(name_commands(" ".join(str(message).split()))), limit)
+    """The message without line breaks, control characters and secrets of addresses.
+
+    At most `limit` characters.
+    """
+    text = hide_all_secrets(name_commands(" ".join(str(message).split())))
+    return shorten(escape_control(text), limit)
 
 
 def format_error(error: Exception) -> str:

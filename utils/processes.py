@@ -4,10 +4,15 @@ import ctypes
 import os
 import re
 import signal
+import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Callable
+
+from utils.signals import handle_signals, received
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -68,6 +73,27 @@ def read_peak_memory() -> float:
     """
     status = Path("/proc/self/status").read_text()
     return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024 / 1e9
+
+
+@contextmanager
+def pass_on_signals() -> Iterator[Callable[[subprocess.Popen], None]]:
+    """Inside, signals go to the processes that are given to the function that this yields.
+
+    They get those too that came before.
+    """
+    processes: list[subprocess.Popen] = []
+
+    def pass_on(number: int) -> None:
+        for process in processes:
+            process.send_signal(number)
+
+    def add(process: subprocess.Popen) -> None:
+        processes.append(process)
+        for number in received:
+            process.send_signal(number)
+
+    with handle_signals(pass_on):
+        yield add
 
 
 def describe_exit(status: int, log: Sequence[str] = ()) -> str:

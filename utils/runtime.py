@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
-from utils import missing_packages
 from utils.cpu_cores import choose_dispatch_threads, count_cores
 from utils.files import USE_UTF8
 from utils.messages import VALUE, shorten
@@ -38,15 +37,6 @@ class Runtime:
     @property
     def is_main_process(self) -> bool:
         return self.rank == 0
-
-
-def prepare_process() -> None:
-    """`set_environment` for entry points, which call it before they import a package.
-
-    A package that is missing ends the process with one line.
-    """
-    missing_packages.install_hook()
-    set_environment()
 
 
 def set_environment() -> None:

@@ -2,7 +2,8 @@
 
 Python calls its handlers only when the interpreter runs again. A graph that compiles, or a long
 kernel, can delay that for a minute. While a graph runs, MindSpore installs its own handlers, which
-turn ctrl-C into SIGTERM. So both signals are blocked in all threads, and one thread waits for them.
+turn ctrl-C into SIGTERM. An exception in the middle of MindSpore's import aborts the process. So
+`watch`, which runs first, blocks both signals in all threads, and one thread waits for them.
 """
 
 import os
@@ -15,6 +16,7 @@ from contextlib import contextmanager
 from typing import Callable
 
 WATCHED = (signal.SIGINT, signal.SIGTERM)
+RELEASE = signal.SIGURG  # ends the thread that waits; without a handler it has no effect
 DEBOUNCE = 1.0  # seconds; `timeout` and batch systems signal a process, and then its group
 # Of a rank, which gets the signal of the batch system and later the same one from the launcher. A
 # busy host delays the latter. The launcher kills its ranks if it gets a second signal itself.
@@ -24,11 +26,14 @@ EVENTS: dict[int, str] = {signal.SIGINT: "interrupted", signal.SIGTERM: "termina
 
 def end_command(number: int) -> None:
     """The default handler. Ends the process at once: every file is either complete or absent."""
+    if "ZOO_LAUNCHER" in os.environ:  # which says it for all ranks
+        os._exit(128 + number)
     end_process(128 + number, f"{EVENTS[number]}; nothing was lost")
 
 
 handlers: list[Callable[[int], None]] = [end_command]  # only the last one is called
 received: list[int] = []  # signals that a handler was called with
+watchers: list[threading.Thread] = []  # the thread that waits, once there is one
 
 
 class StopRequestError(Exception):
@@ -47,31 +52,42 @@ def handle_signals(on_signal: Callable[[int], None]) -> Iterator[None]:
 
 
 def watch() -> None:
-    """Call this once, before MindSpore starts threads: they inherit the blocked signals."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
-    os.register_at_fork(after_in_child=unblock_signals)  # SIGTERM ends worker processes
-    restart_blas_threads()
+    """Call this before MindSpore and numpy start threads: they inherit the blocked signals.
+
+    A second call does nothing.
+    """
+    if watchers:
+        return
+    signal.pthread_sigmask(signal.SIG_BLOCK, {*WATCHED, RELEASE})
+    watchers.append(threading.Thread(target=wait_for_signals, daemon=True))
     if os.environ.get("MS_ROLE") != "MS_SCHED":  # ranks need the scheduler until they have saved
-        threading.Thread(target=wait_for_signals, daemon=True).start()
+        watchers[0].start()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {RELEASE})  # the thread still blocks it
+    os.register_at_fork(after_in_child=unblock_signals)  # SIGTERM ends worker processes
+
+
+def block() -> None:
+    """Blocks the signals in this thread again, if they are watched."""
+    if watchers and watchers[0].is_alive():
+        signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
+
+
+def release() -> None:
+    """Leaves the signals to handlers of Python, which the caller has set, from now on."""
+    if watchers and watchers[0].is_alive():
+        signal.pthread_kill(watchers[0].ident, RELEASE)
+        watchers[0].join()
+        unblock_signals()
 
 
 def unblock_signals() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
 
 
-def restart_blas_threads() -> None:
-    """Forks once: OpenBLAS, loaded by numpy, ends its threads at a fork, starts new ones later.
-
-    Its present threads do not block the signals and would receive them.
-    """
-    child = os.fork()
-    if child == 0:
-        os._exit(0)
-    os.waitpid(child, 0)
-
-
 def wait_for_signals() -> None:
-    number = signal.sigwait(WATCHED)
+    number = signal.sigwait({*WATCHED, RELEASE})
+    if number == RELEASE:
+        return
     first_time = time.monotonic()
     received.append(number)
     handlers[-1](number)
@@ -84,5 +100,7 @@ def wait_for_signals() -> None:
 
 def end_process(status: int, line: str) -> None:
     """Ends the process at once, whatever MindSpore's threads are doing."""
-    print(line, file=sys.stderr, flush=True)
-    os._exit(status)
+    try:
+        print(line, file=sys.stderr, flush=True)
+    finally:
+        os._exit(status)

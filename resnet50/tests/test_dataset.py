@@ -25,6 +25,7 @@ from scripts.data.synthetic.pattern_images import draw_cifar10
 from utils.config import ROOT, load_config
 from utils.runtime import Runtime
 from utils.testing.golden import load_case
+from utils.video.reader import VideoError
 
 CASES = load_case(Path(__file__).parent / "golden" / "resnet50_data.json")["eval_preprocessing"]
 FOLDER = ROOT / "resnet50" / "configs" / "resnet50_r50_imagenet_tutorial.yaml"
@@ -442,14 +443,34 @@ def test_a_replacement_does_not_change_the_other_crops(folder, damaged_folder):
     assert damaged.unreadable.count == len(DAMAGED)
 
 
-def test_an_unreadable_image_is_not_read_again(damaged_folder, monkeypatch):
-    paths = []
+def test_a_row_does_not_depend_on_what_could_not_be_read_before(
+    damaged_folder, monkeypatch, log_messages
+):
+    """As of a video that is readable in part: here every second read of an image fails."""
+    source = build_train_source(make_config(damaged_folder, *RARE), epochs=4)
     read = ImageRecord.read
-    monkeypatch.setattr(ImageRecord, "read", lambda image: paths.append(image.path) or read(image))
-    source = build_train_source(make_config(damaged_folder, *RARE), epochs=20)
-    for k in range(len(source)):
-        assert source[k][0].any()
-    assert [paths.count(source.records[k].path) for k in DAMAGED] == [1, 1]
+    failing = {source.records[k].path for k in (1, 5, 9)}
+
+    def read_in_part(image: ImageRecord) -> np.ndarray:
+        if image.path in failing and draws[-1] % 2:
+            raise VideoError(image.path, "PIL", "damaged")
+        return read(image)
+
+    draws = []
+    draw = TrainSource.draw_candidates
+    monkeypatch.setattr(
+        TrainSource,
+        "draw_candidates",
+        lambda self, sample, epoch: draws.append(epoch) or draw(self, sample, epoch),
+    )
+    monkeypatch.setattr(ImageRecord, "read", read_in_part)
+    rows = [source[k][0] for k in range(len(source))]
+    assert source.unreadable.count == 3 + len(DAMAGED)
+    for k in reversed(range(len(rows))):
+        assert np.array_equal(source[k][0], rows[k])
+    again = build_train_source(make_config(damaged_folder, *RARE), epochs=4)
+    assert all(np.array_equal(again[k][0], rows[k]) for k in range(len(rows) // 2, len(rows)))
+    assert sum("unreadable image" in line for line in log_messages) == 5 + again.unreadable.count
 
 
 def test_too_many_damaged_images_are_reported_in_one_line(damaged_folder):

@@ -9,16 +9,17 @@ one JSON object: the number of arrays and files, and the target. docs/evaluation
 average is better than its parts.
 """
 
-import json
 import sys
 from pathlib import Path
-from typing import Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from utils.runtime import prepare_process
+from utils.entry import prepare_process
 
-prepare_process()
+prepare_process(__name__)
+
+import json
+from typing import Optional
 
 import numpy as np
 from mindspore import Parameter, Tensor

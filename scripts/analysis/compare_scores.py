@@ -18,13 +18,14 @@ these), worst. The exit status is 1 if a video is beyond the tolerance; NaN alwa
 
 import sys
 from pathlib import Path
-from typing import Any, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from utils.runtime import prepare_process
+from utils.entry import prepare_process
 
-prepare_process()
+prepare_process(__name__)
+
+from typing import Any, Optional
 
 import numpy as np
 

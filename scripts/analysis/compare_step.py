@@ -19,17 +19,18 @@ object: first (stage, name and error of the first beyond the tolerance, or null)
 stage), tolerance.
 """
 
-import json
 import sys
-from dataclasses import replace
 from pathlib import Path
-from typing import Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from utils.runtime import prepare_process
+from utils.entry import prepare_process
 
-prepare_process()
+prepare_process(__name__)
+
+import json
+from dataclasses import replace
+from typing import Optional
 
 import numpy as np
 

@@ -13,19 +13,20 @@ parameters, as float32. The columns `per ...` are multiply-adds for each of thes
 line of stdout is one JSON object with all numbers.
 """
 
-import json
 import sys
-import time
-from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from utils.runtime import prepare_process
+from utils.entry import prepare_process
 
-prepare_process()
+prepare_process(__name__)
+
+import json
+import time
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 
 import numpy as np
 

@@ -15,16 +15,17 @@ position of each AllReduce in the backward pass. The last line of stdout is one 
 status 0: the step ran; 1: the graph cannot be built or run, for the reason on stderr.
 """
 
-import json
 import sys
 from pathlib import Path
-from typing import Literal, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from utils.runtime import prepare_process
+from utils.entry import prepare_process
 
-prepare_process()
+prepare_process(__name__)
+
+import json
+from typing import Literal, Optional
 
 from scripts.dry_run.reading import DryRun
 from scripts.dry_run.simulator import CHIPS, CORES, MODES, Machine, dry_run

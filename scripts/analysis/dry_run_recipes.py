@@ -10,16 +10,17 @@ Delete FILE.jsonl to start again. --only takes names of recipes. The last line o
 object: recipes, failed. Exit status 1 if a step cannot be built or run.
 """
 
-import json
 import sys
 from pathlib import Path
-from typing import Any, Literal
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from utils.runtime import prepare_process
+from utils.entry import prepare_process
 
-prepare_process()
+prepare_process(__name__)
+
+import json
+from typing import Any, Literal
 
 from scripts.dry_run.simulator import CHIPS, Machine, dry_run
 from utils import cli

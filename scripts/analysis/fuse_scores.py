@@ -19,13 +19,14 @@ each report. `--report` writes the files of docs/evaluation.md.
 
 import sys
 from pathlib import Path
-from typing import Literal, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from utils.runtime import prepare_process
+from utils.entry import prepare_process
 
-prepare_process()
+prepare_process(__name__)
+
+from typing import Literal, Optional
 
 import numpy as np
 

@@ -15,21 +15,22 @@ and one segment a layer, and the line for the config file. Writes plan.csv into 
 docs/measured/scaling.md explains the model. The last line of stdout is one JSON object.
 """
 
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+from utils.entry import prepare_process
+
+prepare_process(__name__)
+
 import argparse
 import csv
 import json
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any, Literal, Optional
-
-sys.path[0] = str(Path(__file__).resolve().parents[2])
-
-from utils.runtime import prepare_process
-
-prepare_process()
 
 import numpy as np
 

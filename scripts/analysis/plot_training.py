@@ -10,16 +10,17 @@ of training batches jump; a bold line is their average over the epoch before, a 
 batches. A vertical line is the 95 % interval of a test of few videos.
 """
 
-import json
 import sys
 from pathlib import Path
-from typing import Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from utils.runtime import prepare_process
+from utils.entry import prepare_process
 
-prepare_process()
+prepare_process(__name__)
+
+import json
+from typing import Optional
 
 import numpy as np
 from matplotlib.figure import Figure

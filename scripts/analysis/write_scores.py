@@ -8,15 +8,16 @@ F.npz has two arrays: `clips`, normalised float32 with the axes of the network, 
 last line of stdout is one JSON object with the shapes.
 """
 
-import json
 import sys
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from utils.runtime import prepare_process
+from utils.entry import prepare_process
 
-prepare_process()
+prepare_process(__name__)
+
+import json
 
 import numpy as np
 

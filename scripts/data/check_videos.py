@@ -29,23 +29,23 @@ are left out like all bad ones; with `--keep_damaged` they stay in the list, and
 `NAME.bad.tsv` as well.
 """
 
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+from utils.entry import prepare_process
+
+prepare_process(__name__)
+
 import glob
 import json
 import math
 import os
 import shutil
-import sys
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Literal, NamedTuple, Optional
-
-sys.path[0] = str(Path(__file__).resolve().parents[2])
-
-from utils.runtime import prepare_process
-
-prepare_process()
-
 
 from scripts.data.exclusions import Exclusions
 from scripts.data.integrity import (

@@ -20,19 +20,20 @@ interrupted: it does not write a complete folder again. The last line of stdout 
 out, videos, bad, frames, lists, seconds.
 """
 
-import json
-import os
-import shutil
 import sys
-import time
 from pathlib import Path
-from typing import Annotated, Optional, Union
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from utils.runtime import prepare_process
+from utils.entry import prepare_process
 
-prepare_process()
+prepare_process(__name__)
+
+import json
+import os
+import shutil
+import time
+from typing import Annotated, Optional, Union
 
 from scripts.data.integrity import make_job
 from scripts.data.prepare.frames import SUFFIXES, FrameJob, extract_frames

@@ -31,16 +31,17 @@ labels.txt has the class names in the order of their labels. This command decode
 Sources and folders of the data sets: docs/data_preparation.md.
 """
 
-import json
 import sys
 from pathlib import Path
-from typing import Literal, Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from utils.runtime import prepare_process
+from utils.entry import prepare_process
 
-prepare_process()
+prepare_process(__name__)
+
+import json
+from typing import Literal, Optional
 
 from scripts.data.prepare.class_folders import (
     find_sources,

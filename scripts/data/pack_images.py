@@ -9,19 +9,20 @@ several shards the files are TARGET0, TARGET1, ...; `data.train` names the first
 overwrites a target. The last line of stdout is one JSON object: target, shards, classes, images.
 """
 
-import hashlib
-import json
-import os
-import re
 import sys
 from pathlib import Path
 from typing import Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from utils.runtime import prepare_process
+from utils.entry import prepare_process
 
-prepare_process()
+prepare_process(__name__)
+
+import hashlib
+import json
+import os
+import re
 
 from mindspore.mindrecord import FileWriter
 

@@ -23,17 +23,18 @@ last line of stdout is one JSON object: of packing videos, bad, shards, bytes, o
 (dB), packed (in this run), seconds; of `--verify` videos, compared, psnr.
 """
 
-import json
 import sys
-import time
 from pathlib import Path
-from typing import Optional
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from utils.runtime import prepare_process
+from utils.entry import prepare_process
 
-prepare_process()
+prepare_process(__name__)
+
+import json
+import time
+from typing import Optional
 
 import numpy as np
 

@@ -9,18 +9,19 @@ hard links: they need no further space, and no file is moved. An interrupted com
 it is run again. The last line of stdout is one JSON object: classes, images, missing.
 """
 
-import csv
-import json
-import os
-import re
 import sys
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from utils.runtime import prepare_process
+from utils.entry import prepare_process
 
-prepare_process()
+prepare_process(__name__)
+
+import csv
+import json
+import os
+import re
 
 from scipy.io import loadmat
 

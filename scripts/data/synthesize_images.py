@@ -6,16 +6,17 @@ The last line of stdout is one JSON object: root, classes, train, test (images o
 seconds.
 """
 
-import json
 import sys
-import time
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from utils.runtime import prepare_process
+from utils.entry import prepare_process
 
-prepare_process()
+prepare_process(__name__)
+
+import json
+import time
 
 from scripts.data.synthetic.pattern_images import PATTERNS, draw_cifar10
 from utils import cli

@@ -10,16 +10,17 @@ completes an interrupted one. The last line of stdout is one JSON object: root, 
 counts of each set.
 """
 
-import json
 import sys
-import time
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from utils.runtime import prepare_process
+from utils.entry import prepare_process
 
-prepare_process()
+prepare_process(__name__)
+
+import json
+import time
 
 from scripts.data.synthetic.motion_videos import MOTIONS, draw_dataset, draw_sets
 from utils import cli

@@ -8,18 +8,19 @@ ranks, separate_gradients. The config file is written to the current folder.
 a JSON object.
 """
 
-import json
-import re
 import sys
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from utils.runtime import prepare_process
+from utils.entry import prepare_process
 
-prepare_process()
+prepare_process(__name__)
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
 
 import mindspore as ms
 from mindspore import nn

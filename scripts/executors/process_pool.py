@@ -13,6 +13,8 @@ import multiprocessing
 import os
 import pickle
 import re
+import signal
+import sys
 import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -21,6 +23,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any, Callable, NamedTuple, Optional
 
+from utils import signals
 from utils.messages import MachineError, print_line
 from utils.processes import exit_when_parent_dies
 
@@ -28,6 +31,7 @@ JOBS_IN_FLIGHT = 4  # per worker
 CONNECT_TIMEOUT = 20  # seconds, to the scheduler of Dask
 PROCESSES = "processes"
 DASK = "dask:"
+TRACKER_IS_QUIET = "ignore:resource_tracker:UserWarning"
 LOGGERS = ("distributed", "distributed.client", "tornado.application")  # they log tracebacks
 POOLS: dict[int, ProcessPoolExecutor] = {}  # in a Dask worker: of one process, by thread
 
@@ -123,9 +127,24 @@ def run_alone(work: Callable, job: Any) -> Any:
 
 
 def start_process_pool(workers: int) -> ProcessPoolExecutor:
-    """Starts new processes: a forked one would inherit the locks of MindSpore's threads."""
+    """Starts new processes: a forked one would inherit the locks of MindSpore's threads.
+
+    Python's tracker of semaphores, which starts too, unblocks the signals of `utils.signals`, and
+    would warn if one of them ends this process.
+    """
+    if TRACKER_IS_QUIET not in sys.warnoptions:
+        sys.warnoptions.append(TRACKER_IS_QUIET)
     context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, context, exit_when_parent_dies, (os.getpid(),))
+    pool = ProcessPoolExecutor(workers, context, prepare_worker, (os.getpid(),))
+    signals.block()
+    return pool
+
+
+def prepare_worker(parent: int) -> None:
+    """In a process of the pool, which ends by SIGTERM or with its parent, not by ctrl-C itself."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    exit_when_parent_dies(parent)
 
 
 def run_on_dask(work: Callable, jobs: Iterable, address: str) -> Iterator[tuple[Any, Any]]:

@@ -8,8 +8,15 @@ imports, so modules outside of this package are not affected, and no short name 
 `sys.modules`.
 """
 
-import builtins
+import os
+import signal
 import sys
+
+if os.path.basename(sys.argv[0]) == "zoo":  # the command, until its script watches the signals
+    signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))
+    signal.signal(signal.SIGTERM, lambda number, frame: os._exit(128 + number))
+
+import builtins
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType

@@ -9,8 +9,9 @@ MindSpore computes it eagerly and in float32, whatever `run.engine` is.
 
 import contextlib
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import cv2
 import mindspore as ms
@@ -34,14 +35,63 @@ class Overlay(NamedTuple):
     label: int
 
 
+class HeatMaps:
+    """The heat maps of a network, which is for this object only: its hooks stay.
+
+    MindSpore keeps a graph for every function that it differentiates, so there is one for all
+    clips. It adds zero to the output of the layer, and the gradient is that with respect to this
+    zero: then MindSpore needs no activations of the cells before it.
+    """
+
+    def __init__(self, net: nn.Cell, cells: CamCells):
+        self.net = net
+        self.cells = cells
+        self.outputs: dict[Any, Tensor] = {}  # of one clip
+        cells.layer.register_forward_hook(self.watch)
+        for head, scores in enumerate(cells.scores):
+            scores.register_forward_hook(partial(self.save, head))
+        with eager_mode():
+            self.differentiate = ms.grad(self.score)
+
+    def watch(self, cell: nn.Cell, inputs: tuple, output: Tensor) -> Tensor:
+        watched = output + self.outputs["zero"]
+        watched.register_hook(self.save_gradient)
+        self.outputs["maps"] = output
+        return watched
+
+    def save_gradient(self, gradient: Tensor) -> None:
+        self.outputs["gradient"] = gradient
+
+    def save(self, head: int, cell: nn.Cell, inputs: tuple, output: Tensor) -> None:
+        self.outputs[head] = output
+
+    def score(self, zero: Tensor, clip: Tensor, head: int, label: int) -> Tensor:
+        """The mean over frames or positions if the network has a raw score for each."""
+        self.outputs["zero"] = zero
+        self.net(clip)
+        scores = self.outputs[head]
+        return scores.reshape(-1, scores.shape[-1])[:, label].mean()
+
+    def compute(self, clip: np.ndarray, head: int, label: int) -> np.ndarray:
+        """The heat maps float32 (T, H, W), of the layer's size, at least 0, of a clip (C, ...)."""
+        with eager_mode():
+            zero = Tensor(np.zeros(1, np.float32))
+            self.differentiate(zero, Tensor(clip[None]), head, label)
+            maps = self.cells.arrange(self.outputs["maps"].asnumpy())  # (T, C, H, W)
+            gradient = self.cells.arrange(self.outputs["gradient"].asnumpy())
+        self.outputs.clear()
+        weights = gradient.mean(axis=(2, 3), keepdims=True)
+        return np.maximum((maps * weights).sum(axis=1), 0)
+
+
 class GradCam:
     """Draws the heat maps of `label`, by default the most probable class, in float32."""
 
     def __init__(self, model: Model, label: Optional[int] = None):
         self.heads = model.heads
         self.label = label
-        self.net = model.load_cell()
-        self.cells = model.network.find_cam_cells(self.net)
+        net = model.load_cell()
+        self.maps = HeatMaps(net, model.network.find_cam_cells(net))
 
     def overlay(self, views: np.ndarray, head: int, probabilities: np.ndarray) -> Overlay:
         """The heat maps of one window's `views` (V, ...), over the frames that a preview shows."""
@@ -49,49 +99,9 @@ class GradCam:
         frames = self.heads[head].preview_frames(views)
         result = np.empty_like(frames)
         for k, clip in enumerate(self.heads[head].select_middle_crops(views)):
-            maps = compute_heat_maps(self.net, cells=self.cells, clip=clip, head=head, label=label)
+            maps = self.maps.compute(clip, head, label)
             result[k] = blend(frames[k], scale_maps(maps, frames.shape[1:4]))
         return Overlay(result, label)
-
-
-def compute_heat_maps(
-    net: nn.Cell, cells: CamCells, clip: np.ndarray, head: int, label: int
-) -> np.ndarray:
-    """The heat maps float32 (T, H, W), of the layer's size and at least 0, of one clip (C, ...).
-
-    The raw score is the mean over frames or positions if the network has a score for each. Zero is
-    added to the output of the layer, and the gradient is that with respect to this zero: then
-    MindSpore needs no activations of the cells before it.
-    """
-    outputs: dict[str, Tensor] = {}
-
-    def score(zero: Tensor) -> Tensor:
-        def watch(cell, inputs, output):
-            watched = output + zero
-            watched.register_hook(lambda gradient: outputs.update(gradient=gradient))
-            outputs["maps"] = output
-            return watched
-
-        def save(cell, inputs, output):
-            outputs["scores"] = output
-
-        handles = [
-            cells.layer.register_forward_hook(watch),
-            cells.scores[head].register_forward_hook(save),
-        ]
-        try:
-            net(Tensor(clip[None]))
-        finally:
-            for handle in handles:
-                handle.remove()
-        return outputs["scores"].reshape(-1, outputs["scores"].shape[-1])[:, label].mean()
-
-    with eager_mode():
-        ms.grad(score)(Tensor(np.zeros(1, np.float32)))
-        maps = cells.arrange(outputs["maps"].asnumpy())  # (T, C, H, W)
-        gradient = cells.arrange(outputs["gradient"].asnumpy())
-    weights = gradient.mean(axis=(2, 3), keepdims=True)
-    return np.maximum((maps * weights).sum(axis=1), 0)
 
 
 def scale_maps(maps: np.ndarray, shape: Sequence[int]) -> np.ndarray:

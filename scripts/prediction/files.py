@@ -15,8 +15,8 @@ from scripts.prediction.records import Job
 from utils.data.equal_files import MAX_COMPARED, find_equal_files
 from utils.evaluate.predict import PREDICTIONS, make_file_names
 from utils.files import open_replacement, write_text
-from utils.messages import escape_control, format_line, print_line
-from utils.video.live import ADDRESS, hide_password
+from utils.messages import escape_control, format_line, hide_secrets, print_line
+from utils.video.live import ADDRESS
 from utils.video.media_files import IMAGE_SUFFIXES, describe_left_out, find_files
 
 MAX_CLASS_NAME = 200  # characters of a class name in a table
@@ -32,7 +32,7 @@ def list_videos(names: Sequence[str], suffixes: Sequence[str]) -> list[str]:
     videos = []
     for name in names:
         if ADDRESS.match(name):
-            raise ValueError(f"{hide_password(name)}: an address needs --stream")
+            raise ValueError(f"{hide_secrets(name)}: an address needs --stream")
         if not os.path.exists(name):
             raise ValueError(f"{name} does not exist")
         scan = find_files(name, suffixes) if os.path.isdir(name) else None

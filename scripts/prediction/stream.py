@@ -16,8 +16,7 @@ from utils.evaluate.predict import TITLE_LENGTH, list_columns
 from utils.evaluate.stream import Stream, StreamResult
 from utils.files import open_replacement, report_write_errors
 from utils.log import log
-from utils.messages import RunInterruptedError, format_line
-from utils.video.live import hide_password
+from utils.messages import RunInterruptedError, format_line, hide_secrets
 from utils.video.reader import VideoError
 
 MAX_PLOTTED = 10_000  # results; the picture shows the last ones
@@ -32,7 +31,7 @@ def label_stream(
     breaks, the results before are written, and the summary has an `error`. Raises ValueError if
     there is no result, or RunInterruptedError after ctrl-C.
     """
-    video = hide_password(video)
+    video = hide_secrets(video)
     columns = stream.scorer.columns
     table = folder / f"{stream.source.name}_stream.csv"
     totals = [np.zeros(head.classes) for head in model.heads]  # of the probabilities

@@ -7,18 +7,19 @@ prints every result as a line with a JSON object, so a task that fails later lea
 ones. Several ranks run under scripts/launch.py, which reads `--run.device`.
 """
 
-import json
-import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from utils.runtime import prepare_process
+from utils.entry import prepare_process
 
-prepare_process()
+prepare_process(__name__)
+
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
 
 import mindspore as ms
 import numpy as np

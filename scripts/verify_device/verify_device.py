@@ -17,20 +17,21 @@ logs/. The last line of stdout is one JSON object: report, device, verdicts. Exi
 failed; 1: a part failed; 2: wrong arguments; 130: interrupted, with a report of the finished parts.
 """
 
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+from utils.entry import prepare_process
+
+prepare_process(__name__)
+
 import json
 import os
 import shutil
 import signal
-import sys
 import time
-from pathlib import Path
-from typing import Literal, Optional
-
-sys.path[0] = str(Path(__file__).resolve().parents[2])
-
-from utils.runtime import prepare_process
-
-prepare_process()
+from typing import Any, Literal, NoReturn, Optional
 
 from scripts.launcher.launch_config import check_devices
 from scripts.verify_device.communication import verify_communication
@@ -40,7 +41,7 @@ from scripts.verify_device.processes import Runner
 from scripts.verify_device.report import FAILED, MARKDOWN, Finding, PartResult, Report, write_report
 from scripts.verify_device.resume import verify_resume
 from scripts.verify_device.training import verify_training
-from utils import cli
+from utils import cli, signals
 from utils.config import get_base_folder
 from utils.files import report_write_errors
 from utils.messages import check_choice
@@ -62,13 +63,19 @@ def main(*, only: str = ",".join(PARTS), out: Optional[Path] = None, **options) 
     out = out or get_base_folder() / "out/verify_device"
     plan = make_plan(out.resolve(), **options)
     adopt_orphans()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in signals.WATCHED:
+        signal.signal(number, interrupt)
+    signals.release()
     report, status = run_parts(plan, [name for name in PARTS if name in names], out)
     shutil.rmtree(plan.work, ignore_errors=True)
     verdicts = {part.name: part.verdict for part in report.parts}
     result = {"report": str(out / MARKDOWN), "device": plan.device, "verdicts": verdicts}
     print(json.dumps(result))
     return status
+
+
+def interrupt(number: int, frame: Any) -> NoReturn:
+    raise KeyboardInterrupt(number)
 
 
 def make_plan(
@@ -118,9 +125,9 @@ def run_parts(plan: Plan, names: list[str], out: Path) -> tuple[Report, int]:
             completed.append(run_part(plan, name))
             print_progress(f"{name}: {completed[-1].verdict}, {completed[-1].seconds:.0f} s")
             write()
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         print_progress("interrupted; the report holds the finished parts")
-        status = 128 + signal.SIGINT
+        status = 128 + error.args[0]
     report = write()
     return report, status or int(report.failed)
 
@@ -144,4 +151,4 @@ def print_progress(line: str) -> None:
 
 
 if __name__ == "__main__":
-    cli.run_command(main, __doc__, make_plan, watch_signals=False)
+    cli.run_command(main, __doc__, make_plan)

@@ -38,7 +38,7 @@ def test_damaged_images_do_not_end_the_process(tmp_path, seed, count):
         content = mutate(encode_intact_jpeg(number), number)
         (tmp_path / "class" / f"{number:06d}.jpg").write_bytes(content)
     command = [sys.executable, "-c", READ_ALL, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=30 + count)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=900)
     assert done.returncode == 0, done.stdout.splitlines()[-1:]
     shapes = json.loads(done.stdout.splitlines()[-1])
     assert len(shapes) == count

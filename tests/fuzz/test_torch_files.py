@@ -1,9 +1,8 @@
-"""Untrusted .pth and .safetensors files are read or refused in little time and memory."""
+"""Untrusted .pth and .safetensors files are read or refused with little work and memory."""
 
 import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -12,30 +11,32 @@ from tests.fuzz.torch_files import COSTLY, MUTATED, make_repeated_rows
 from utils.config import ROOT
 from utils.weights.torch_reader import TorchFileError, load
 
-SECONDS = 2
+CALLS = 100  # of functions, for each byte of the file; the most is 32
 BYTES = 500_000_000
-# Prints the result of the reader, its CPU seconds and the peak memory of the process. getrusage
-# would include the memory of the parent process.
+pytestmark = pytest.mark.timeout(600)  # a stop against hangs
+# Prints the result of the reader, its calls of functions and the peak memory of the process.
+# getrusage would include the memory of the parent process. The limit is a stop against hangs.
 MEASURE = """
-import resource, sys, time
+import itertools, resource, sys
 from utils.weights import torch_reader
-resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
-before = time.process_time()
+resource.setrlimit(resource.RLIMIT_CPU, (600, 600))
+calls = itertools.count()
+sys.setprofile(lambda *event: next(calls))
 try:
     torch_reader.load(sys.argv[1])
     print("read")
 except torch_reader.TorchFileError as error:
     print(error)
-seconds = time.process_time() - before
+sys.setprofile(None)
 with open("/proc/self/status") as status:
     peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
-print(seconds, 1024 * peak)
+print(next(calls), 1024 * peak)
 """
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's VmHWM")
 @pytest.mark.parametrize("make", COSTLY, ids=lambda make: make.__name__)
-def test_a_small_file_never_needs_much_time_or_memory(make, tmp_path):
+def test_a_small_file_never_needs_much_work_or_memory(make, tmp_path):
     path = tmp_path / "costly.pth"
     path.write_bytes(make())
     command = [sys.executable, "-c", MEASURE, str(path)]
@@ -44,8 +45,8 @@ def test_a_small_file_never_needs_much_time_or_memory(make, tmp_path):
     assert len(answer) == 1
     assert len(answer[0]) < 1000
     assert answer == ["read"] if make is make_repeated_rows else answer[0].startswith(f"{path}: ")
-    seconds, memory = map(float, figures.split())
-    assert seconds < SECONDS
+    calls, memory = map(int, figures.split())
+    assert calls < CALLS * path.stat().st_size + 1e5
     assert memory < BYTES
 
 
@@ -65,12 +66,10 @@ def test_mutated_files_are_read_or_refused(make, seeds, seed, tmp_path):
     path = tmp_path / "mutated"
     for number in seeds:
         path.write_bytes(make(seed + number))
-        start = time.process_time()
         try:
             load(path)
         except TorchFileError as error:
             lines.append(str(error))
-        assert time.process_time() - start < SECONDS, number
     assert lines
     assert all(line.startswith(f"{path}: ") and line.isprintable() for line in lines)
     assert measure_peak_memory() - before < BYTES

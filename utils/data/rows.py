@@ -50,8 +50,8 @@ class TrainRows(Rows):
     """Training rows of one rank, for all remaining epochs of the run.
 
     A resumed run has trained the first `skip` batches already; index 0 is the row after them. An
-    unreadable file is replaced by another one, chosen at random. Once a file is known to be
-    unreadable, it is not read again.
+    unreadable file is replaced by another one, chosen at random. It is read again the next time: a
+    video may be readable in part, and a row must not depend on what was read before.
 
     Args:
         records: one object with the attributes `path` and `label` for each sample.
@@ -86,12 +86,11 @@ class TrainRows(Rows):
         sample, epoch = self.sampler.sample_at(position)
         copy = self.sampler.copy_at(position)
         for candidate in self.draw_candidates(sample, epoch):
-            if not self.unreadable.is_unreadable(candidate):
-                try:
-                    rng = sample_rng(self.sampler.seed, epoch=epoch, sample=candidate, copy=copy)
-                    return self.make_row(self.records[candidate], rng)
-                except VideoError as error:
-                    self.unreadable.add(candidate, str(error))
+            try:
+                rng = sample_rng(self.sampler.seed, epoch=epoch, sample=candidate, copy=copy)
+                return self.make_row(self.records[candidate], rng)
+            except VideoError as error:
+                self.unreadable.add(candidate, str(error))
         return self.blank()  # with so many unreadable files, `find_fault` stops the run
 
     def draw_candidates(self, sample: int, epoch: int) -> Iterator[int]:

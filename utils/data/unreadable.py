@@ -40,8 +40,13 @@ class UnreadableFiles:
         if not was_marked:
             log.warning("unreadable %s: %s", self.kind, reason)
 
-    def is_unreadable(self, index: int) -> bool:
-        return bool(self.flags[index])
+    def list_marked(self) -> np.ndarray:
+        """The indices of the marked files, int32, ascending."""
+        return np.flatnonzero(self.view_flags()).astype(np.int32)
+
+    def mark_again(self, indices: np.ndarray) -> None:
+        """Marks the files that were marked before a run was stopped."""
+        self.view_flags()[indices[indices < len(self.records)]] = True
 
     @property
     def count(self) -> int:

@@ -263,7 +263,7 @@ def save_mindir(net: nn.Cell, clips: Tensor, file: Path, info: dict[str, str]) -
             clips,
             file_name=f"{folder}/net.mindir",
             file_format="MINDIR",
-            custom_func=lambda model: mindir.write_info(model, info),
+            custom_func=lambda model: model.user_info.update(info),
         )
         shutil.move(f"{folder}/net.mindir", file)
 

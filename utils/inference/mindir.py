@@ -5,7 +5,6 @@ number, tuple or tensor. Every node has the shape of its result, with -1 for a f
 """
 
 import os
-from collections.abc import MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
@@ -151,23 +150,8 @@ def parse_graph(content: bytes) -> Graph:
         weights={tensor.name: parse_tensor(tensor) for tensor in graph.parameter},
         constants={node.output[0]: parse_value(node.attribute[0]) for node in constants},
         nodes=[parse_node(node, primitives.get(node.op_type)) for node in operators],
-        info=read_info(model),
+        info=dict(model.user_info),
     )
-
-
-def read_info(model: ModelProto) -> dict[str, str]:
-    entries = model.user_info
-    if isinstance(entries, MutableMapping):
-        return dict(entries)
-    return {entry.key: entry.value for entry in entries}  # a list in MindSpore 2.9
-
-
-def write_info(model: ModelProto, info: dict[str, str]) -> None:
-    if isinstance(model.user_info, MutableMapping):
-        model.user_info.update(info)
-        return
-    for key, text in info.items():
-        model.user_info.add(key=key, value=text)
 
 
 def parse_array(name: str, tensor: Any) -> Array:

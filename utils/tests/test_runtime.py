@@ -12,6 +12,7 @@ from mindspore import device_context
 
 from utils import runtime
 from utils.config import ROOT, Run
+from utils.entry import prepare_process
 
 VARIABLES = "GLOG_v", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"
 
@@ -31,7 +32,7 @@ def test_a_process_hides_mindspore_warnings_except_on_ascend(environment, tmp_pa
     (tmp_path / "davinci0").touch()
     assert runtime.choose_log_level(tmp_path) == "2"
     environment.setattr(runtime, "choose_log_level", lambda: "2")
-    runtime.prepare_process()
+    prepare_process("a program")
     assert (os.environ[runtime.LOG_LEVEL], os.environ["GOMP_SPINCOUNT"]) == ("2", "1000")
 
 
@@ -39,13 +40,13 @@ def test_variables_of_the_user_have_precedence(environment):
     own = {"GLOG_v": "1", "OMP_WAIT_POLICY": "active"}
     for name, value in own.items():
         environment.setenv(name, value)
-    runtime.prepare_process()
+    prepare_process("a program")
     assert {name: os.environ[name] for name in VARIABLES if name in os.environ} == own
 
 
 def test_the_environment_is_prepared_without_mindspore():
     code = (
-        "import sys; from utils.runtime import prepare_process; prepare_process(); "
+        "import sys; from utils.entry import prepare_process; prepare_process(__name__); "
         "assert 'mindspore' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -15,12 +15,13 @@ from mindspore import Parameter, Tensor
 
 from utils.config import read_yaml, to_dict, to_yaml
 from utils.data.sampler import TrainSampler
+from utils.data.unreadable import UnreadableFiles
 from utils.files import lock_folder, report_write_errors, write_text
 from utils.runtime import Runtime
 from utils.train import tensorboard
 from utils.train.train_step import TrainStep
 from utils.weights import checkpoint
-from utils.weights.checkpoint_file import RESUME, SAMPLER, list_epochs, read
+from utils.weights.checkpoint_file import RESUME, SAMPLER, UNREADABLE, list_epochs, read
 
 # Settings that may differ when a run is resumed: none of them changes a number.
 CHANGEABLE_ON_RESUME = {
@@ -125,8 +126,8 @@ class RunDirectory:
         self.start_step = steps * before.global_batch_size // sampler.global_batch_size
         return replace(sampler, epoch_samples=before.samples_per_epoch)
 
-    def restore(self, step: TrainStep) -> None:
-        """Loads the state of a stopped run, if there is one, into the train step.
+    def restore(self, step: TrainStep, unreadable: UnreadableFiles) -> None:
+        """Loads the state of a stopped run, if there is one, into the train step and the marks.
 
         Raises ValueError if names or shapes differ.
         """
@@ -135,6 +136,7 @@ class RunDirectory:
         arrays = read(self.resume_file)
         state = step.state()
         read_sampler_state(arrays, self.resume_file)
+        unreadable.mark_again(arrays.pop(UNREADABLE, np.zeros(0, np.int32)))
         report = checkpoint.report_differences(arrays, state)
         if report:
             raise ValueError(
@@ -145,17 +147,22 @@ class RunDirectory:
         step.collect_weights()
         step.micro_step.set_data(Tensor(self.start_step, step.micro_step.dtype))
 
-    def save(self, step: TrainStep, sampler: TrainSampler) -> None:
-        """Writes the resume file: the state of the train step and of the sampler."""
+    def save(self, step: TrainStep, sampler: TrainSampler, unreadable: UnreadableFiles) -> None:
+        """Writes the resume file: the state of the train step and the sampler, unreadable files.
+
+        Every rank of the resumed run counts on from the files that this rank could not read.
+        """
         counts = SamplerState(
             sampler.global_batch_size,
             effective_batch_size=sampler.effective_batch_size(step.accumulation_steps),
             samples_per_epoch=sampler.samples_per_epoch,
             samples=sampler.samples,
         )
-        array = Parameter(Tensor(np.array(counts, np.int32)), name=SAMPLER, requires_grad=False)
+        more = {SAMPLER: np.array(counts, np.int32), UNREADABLE: unreadable.list_marked()}
         state = step.state()
-        state[SAMPLER] = array
+        for name, value in more.items():
+            if value.size:  # MindSpore cannot save an empty array
+                state[name] = Parameter(Tensor(value), name=name, requires_grad=False)
         checkpoint.save(self.resume_file, state)
 
     def save_epoch(self, step: TrainStep, epoch: int) -> None:

@@ -149,7 +149,7 @@ class Trainer:
         """
         train = self.cfg.train
         step = setup.step
-        self.directory.restore(step)
+        self.directory.restore(step, train_set.unreadable)
         for file, settings in train_set.list_flip_settings():
             warn_about_mirroring(file, settings)
         log_start(train, sampler=self.sampler, segments=setup.segments, start_step=self.start_step)

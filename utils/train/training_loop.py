@@ -198,7 +198,7 @@ class TrainingLoop(Callback):
         epoch, step_in_epoch = divmod(self.position, self.step.steps_per_epoch)
         if save_epoch:
             self.directory.save_epoch(self.step, epoch)
-        self.directory.save(self.step, self.sampler)
+        self.directory.save(self.step, self.sampler, self.train_set.unreadable)
         position = {"epoch": epoch, "step_in_epoch": step_in_epoch, "step": self.position}
         self.directory.write_state({**position, "epochs": self.epochs})
         self.directory.delete_old_epochs(self.run.keep_checkpoints)

@@ -12,8 +12,7 @@ of pictures (H.264, HEVC), MPEG-4 and MPEG-1/2 with B-frames, WMV, and H.264 in 
 decord also misreads files in which packets are not frames, which have a display matrix or several
 video streams, and MPEG transport streams; in HEVC it fails now and then. PyAV reads such files,
 whatever the reader is. For all other files both readers return the same bytes, with one exception:
-interlaced and 10-bit video has other colours, because their versions of FFmpeg differ. FFmpeg 7
-(PyAV 15, Python 3.9) misreads files whose frames are hours apart.
+interlaced and 10-bit video has other colours, because their versions of FFmpeg differ.
 """
 
 import contextlib

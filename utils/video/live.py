@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from utils.messages import hide_secrets
 from utils.video.libraries import load_library
 from utils.video.reader import DEFAULT_FPS, MAX_PIXELS, FrameReader, VideoError, find_time
 
@@ -196,7 +197,7 @@ def open_address(address: str, max_pixels: int = MAX_PIXELS, stall: float = STAL
     A source of known duration is a file at an address: it is not live.
     """
     av = load_library("pyav")
-    shown = hide_password(address)
+    shown = hide_secrets(address)
     if av is None:
         raise ValueError(f"{shown}: addresses need PyAV, which is not installed: pip install av")
     from utils.video.pyav_reader import FORMATS, open_stream, open_with_options, read_rate
@@ -292,7 +293,8 @@ def explain_failure(error: Any, stall: float) -> str:
     if isinstance(error, ExitError):
         return f"no data came for {stall:g} s"
     if error.errno == errno.EIO and error.log and error.log[1] == "tcp":
-        return error.log[2].strip()  # the host has no address
+        reason = error.log[2].strip().rpartition(": ")[2]  # not the name: a password may be in it
+        return f"its host has no address: {reason}"
     is_video = error.errno not in (errno.EINVAL, errno.EIO)
     if is_video and not isinstance(error, (EOFError, InvalidDataError)):
         return error.strerror
@@ -304,20 +306,15 @@ def is_address(source: str) -> bool:
     match = ADDRESS.match(source)
     if match and match[1].lower() not in SCHEMES:
         raise ValueError(
-            f"{hide_password(source)}: this kind of address is not read; use one of "
+            f"{hide_secrets(source)}: this kind of address is not read; use one of "
             + ", ".join(f"{scheme}://" for scheme in SCHEMES)
         )
     return match is not None
 
 
-def hide_password(address: str) -> str:
-    """The address without the name and password before its host."""
-    return re.sub(r"(://)[^/@]*@", r"\1", address)
-
-
 def name_address(address: str) -> str:
     """A name for files: host and path, other characters replaced by underscores."""
-    parts = urlsplit(hide_password(address))
+    parts = urlsplit(hide_secrets(address))
     return re.sub(r"\W+", "_", f"{parts.netloc}{parts.path}").strip("_") or "stream"
 
 

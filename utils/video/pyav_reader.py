@@ -363,14 +363,11 @@ def open_container(path: Path, max_pixels: int = MAX_PIXELS) -> InputContainer:
 def open_with_options(
     source: str, options: dict[str, str], max_pixels: int, **settings: Any
 ) -> InputContainer:
-    """`av.open` of PyAV 15 to 19, with options of the container."""
+    """`av.open` of PyAV 17 to 19, with options of the container."""
     if PYAV < 19:  # later ones accept any bytes in metadata
         settings["metadata_errors"] = "replace"
-    # FFmpeg may decode to find the size. PyAV 15 and 16 write outside of their memory if they
-    # have options for streams, and the file has no header (MPEG).
-    if PYAV >= 17:
-        settings["options"] = {"max_pixels": str(max_pixels)}
-    return av.open(source, container_options=options, **settings)
+    streams = {"max_pixels": str(max_pixels)}  # FFmpeg may decode to find the size
+    return av.open(source, options=streams, container_options=options, **settings)
 
 
 def open_stream(container: InputContainer, max_pixels: int) -> Any:

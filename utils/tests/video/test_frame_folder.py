@@ -3,7 +3,6 @@
 import itertools
 import os
 import struct
-import time
 import zlib
 
 import numpy as np
@@ -144,11 +143,9 @@ def test_images_above_the_limit_are_a_video_error(tmp_path, side, kind):
     if kind != "png":
         data = make_jpeg_bomb(tmp_path, side, progressive=kind == "progressive")
     (tmp_path / "00001.jpg").write_bytes(data)
-    start = time.monotonic()
     with pytest.raises(VideoError, match=f"{tmp_path}/00001.jpg with PIL.*pixels"):
         FrameFolder(tmp_path, 1, "{:05d}.jpg").frames([0])
     assert examine(VideoJob(str(tmp_path), num_frames=1, image_tmpl="{:05d}.jpg")).kind == "broken"
-    assert time.monotonic() - start < 1
 
 
 @pytest.mark.parametrize("form", ["baseline", "progressive", "grey", "exif", "cmyk"])

@@ -15,6 +15,7 @@ from mindspore.train import serialization
 
 from utils.config import Run, read_yaml
 from utils.data.sampler import TrainSampler
+from utils.data.unreadable import UnreadableFiles
 from utils.files import write_text
 from utils.runtime import Runtime
 from utils.train.run_dir import RunDirectory
@@ -264,20 +265,24 @@ def test_a_run_of_an_older_version_resumes_with_the_defaults_of_newer_settings(t
 def test_a_run_resumes_on_other_ranks_if_the_effective_batch_size_stays(tmp_path):
     """2 devices x 4, 100 samples: 12 steps of 8, 96 samples an epoch; 5 steps are done."""
     folder = RunDirectory(make_config(tmp_path), Runtime())
-    folder.save(Step(5), TrainSampler(100, batch=4, rank=0, size=2, seed=0))
+    marks = UnreadableFiles([None] * 100)
+    marks.mark_again(np.array([3, 40]))
+    folder.save(Step(5), TrainSampler(100, batch=4, rank=0, size=2, seed=0), marks)
     assert (
         folder.resume(TrainSampler(100, batch=8, rank=0, size=1, seed=0), 1).samples_per_epoch == 96
     )
     one = folder.resume(TrainSampler(100, batch=4, rank=0, size=1, seed=0), 2)
     step = Step(0)
     assert (one.steps_per_epoch, folder.start_step) == (24, 10)
-    folder.restore(step)
+    marks = UnreadableFiles([None] * 100)
+    folder.restore(step, marks)
+    assert marks.list_marked().tolist() == [3, 40]
     assert int(step.micro_step.asnumpy()) == 10
     with pytest.raises(ValueError, match="8 samples an update, and 4 a device x 3 devices x 1"):
         folder.resume(TrainSampler(100, batch=4, rank=0, size=3, seed=0), 1)
     with pytest.raises(ValueError, match="over 100 samples, and the list now has 103"):
         folder.resume(TrainSampler(103, batch=4, rank=0, size=2, seed=0), 1)
-    folder.save(Accumulating(5), TrainSampler(100, batch=4, rank=0, size=1, seed=0))
+    folder.save(Accumulating(5), TrainSampler(100, batch=4, rank=0, size=1, seed=0), marks)
     with pytest.raises(ValueError, match="100 samples an epoch, which are no whole steps of 8"):
         folder.resume(TrainSampler(100, batch=8, rank=0, size=1, seed=0), 1)
     folder.lock.close()

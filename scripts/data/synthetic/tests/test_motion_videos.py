@@ -313,7 +313,7 @@ def test_folders_with_other_videos_are_not_changed(dataset, tmp_path):
 def test_the_command_runs_in_any_folder_and_prints_json(tmp_path):
     script = str(ROOT / "scripts" / "data" / "synthesize_videos.py")
     command = [sys.executable, script, "--out", "set", "--train", "1", "--test", "1"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert (result.returncode, result.stderr) == (0, "")
     result = json.loads(result.stdout)
     assert result.pop("seconds") >= 0

@@ -1,0 +1,79 @@
+"""Ctrl-C and SIGTERM in the first seconds of a command: one line, exit status 130 or 143."""
+
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import find_smoke_yaml, start_script
+from utils.config import ROOT
+
+WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+CONFIG = ["--config_path", str(find_smoke_yaml("tsm"))]
+FOREVER = [*CONFIG, "--train.epochs=100000"]
+# Every kind of command: with MindSpore and without, with processes and handlers of its own.
+COMMANDS = {
+    "tsm/train.py": FOREVER,
+    "tsm/eval.py": [*CONFIG, "--checkpoint_path=none.ckpt"],
+    "scripts/predict.py": [*CONFIG, "--checkpoint_path=none.ckpt", "none.mp4"],
+    "scripts/launch.py": ["1", "tsm/train.py", *FOREVER],
+    "scripts/launch_mpi.py": ["tsm/train.py"],
+    "scripts/finetune.py": ["none", "--recipe=tsm_smoke"],
+    "scripts/quickstart.py": [],
+    "scripts/demo.py": [*CONFIG, "--checkpoint_path=none.ckpt"],
+    "scripts/check_env.py": [],
+    "scripts/verify_device/verify_device.py": [],
+    "scripts/data/make_lists.py": ["--videos=none", "--out=none"],
+    "scripts/analysis/average_checkpoints.py": ["none.ckpt", "--target=none.ckpt"],
+    "benchmarks/benchmark.py": CONFIG,
+}
+
+
+def watches_signals(process: int) -> bool:
+    """Whether a process blocks SIGTERM, or has a handler for it; Python itself does neither."""
+    masks = re.findall(r"Sig(?:Blk|Cgt):\s*(\w+)", Path(f"/proc/{process}/status").read_text())
+    return any(int(mask, 16) >> (signal.SIGTERM - 1) & 1 for mask in masks)
+
+
+def interrupt(script: str, arguments: list[str], delay: float, number: int) -> tuple:
+    """(exit status, stderr) of a command that gets a signal `delay` seconds after its first lines.
+
+    Before them, while Python itself starts, no program can prevent a traceback.
+    """
+    process = start_script(script, *arguments)
+    while not watches_signals(process.pid):
+        assert process.poll() is None
+        time.sleep(0.001)
+    time.sleep(delay)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=600)
+    return process.returncode, errors
+
+
+@pytest.mark.parametrize("number", WORDS)
+@pytest.mark.parametrize("script", COMMANDS)
+def test_a_signal_at_the_start_of_a_command_is_one_line(script, number):
+    status, errors = interrupt(script, COMMANDS[script], delay=0, number=number)
+    assert (status, errors) == (128 + number, f"{WORDS[number]}; nothing was lost\n")
+
+
+@pytest.mark.parametrize("delay", [0.1, 0.2, 0.4, 0.8, 1.6, 3.2])
+def test_a_signal_while_mindspore_starts_is_one_line(delay, tiny_args, tmp_path):
+    arguments = [*tiny_args, "--train.epochs=100000", f"--run.out={tmp_path}"]
+    status, errors = interrupt("tsm/train.py", arguments, delay=delay, number=signal.SIGINT)
+    lines = [line for line in errors.splitlines() if not re.match(r"\d\d:\d\d:\d\d ", line)]
+    assert (status, len(lines)) == (130, 1), errors
+    assert lines[0].startswith("interrupted")
+
+
+def test_every_script_watches_signals_first():
+    """The table above need not name all of them. worker.py becomes another script."""
+    command = re.compile(r'^if __name__ == "__main__":', re.MULTILINE)
+    folders = ["scripts", "scripts/data", "scripts/analysis", "benchmarks"]
+    folders += [path.parent.name for path in ROOT.glob("*/network.py")]
+    scripts = [path for folder in folders for path in (ROOT / folder).glob("*.py")]
+    for path in scripts:
+        if command.search(path.read_text()) and path.name != "worker.py":
+            assert "\nprepare_process(__name__)\n" in path.read_text(), path

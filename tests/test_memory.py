@@ -1,0 +1,72 @@
+"""The Python interface keeps no memory for what it has computed."""
+
+import gc
+from pathlib import Path
+from typing import Callable
+
+import psutil
+import pytest
+
+from scripts.prediction.cam import GradCam
+from tests.numbered_videos import write_numbered_video
+from tests.separate_process import in_separate_process
+from tests.test_api import FRAMES, load_toy
+from utils import api
+
+CALLS = 50
+WARM_UP = 10
+GROWTH = 20e6  # bytes of all calls; heat maps once took 400 MB
+RATE = 20  # frames per second
+
+
+def draw_heat_maps(model: api.Model, folder: Path) -> Callable[[], object]:
+    cam = GradCam(model)
+    ((_, views),) = model.read(FRAMES, window=None, fps=RATE)
+    clip = model.heads[0].select_middle_crops(views[0])[0]
+    return lambda: cam.maps.compute(clip, head=0, label=2)
+
+
+def predict(model: api.Model, folder: Path) -> Callable[[], object]:
+    return lambda: model.predict(write_video(folder))
+
+
+def compute_features(model: api.Model, folder: Path) -> Callable[[], object]:
+    return lambda: model.features(write_video(folder))
+
+
+def read_stream(model: api.Model, folder: Path) -> Callable[[], object]:
+    """One window at each call, of 64."""
+    results = model.stream(write_video(folder, seconds=32), window=0.5, step=0.5)
+    return lambda: next(iter(results))
+
+
+def write_video(folder: Path, seconds: int = 1) -> Path:
+    path = folder / f"{seconds}.mp4"
+    if not path.exists():
+        write_numbered_video(path, seconds * RATE, width=64, height=48, rate=RATE)
+    return path
+
+
+USES = [(draw_heat_maps, "auto")]  # computed by MindSpore in any case
+USES += [
+    (use, engine)
+    for use in (predict, compute_features, read_stream)
+    for engine in ("mindspore", "auto")
+]
+
+
+@pytest.mark.parametrize(("use", "engine"), USES)
+@in_separate_process
+def test_calls_keep_no_memory(use, engine, tmp_path):
+    call = use(load_toy("tsm", tmp_path, f"run.engine={engine}"), tmp_path)
+    for _ in range(WARM_UP):
+        call()
+    before = measure_memory()
+    for _ in range(CALLS):
+        call()
+    assert measure_memory() - before < GROWTH
+
+
+def measure_memory() -> int:
+    gc.collect()
+    return psutil.Process().memory_info().rss
