@@ -1,21 +1,25 @@
-"""Text files: written whole or not at all, read in UTF-8 or UTF-16; folder locks."""
+"""Files: outputs that replace only what the zoo wrote, written whole or not at all; reading text
+in UTF-8 or UTF-16, small JSON files; folder locks."""
 
 import codecs
 import contextlib
 import errno
 import fcntl
 import hashlib
+import json
 import math
 import os
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Callable, Optional
+from typing import IO, Callable, Optional, Union
 
 MAX_BYTES = 2**30  # bytes of a file that is read
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)  # errors of file systems without locks
+OUTPUTS = ".zoo_outputs"
+PENDING = "pending"
 USE_UTF8 = "set the environment variable PYTHONUTF8=1"
 
 
@@ -47,6 +51,71 @@ def open_replacement(path: Path, newline: Optional[str] = None) -> Iterator[IO[s
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_output(path: Path, inputs: Iterable[Union[str, Path]], option: str = "--out") -> None:
+    """Raises ValueError, which names `option`, if `path` is one of the inputs: by any link too."""
+    for source in inputs:
+        with contextlib.suppress(OSError):  # one of them does not exist
+            is_same = os.path.realpath(path) == os.path.realpath(source)
+            if is_same or os.path.samefile(path, source):
+                raise ValueError(f"{option}: {path} is an input, which it would replace")
+
+
+@contextlib.contextmanager
+def guard_outputs(
+    paths: Iterable[Path], inputs: Iterable[Union[str, Path]] = (), option: str = "--out"
+) -> Iterator[None]:
+    """Inside, the files at `paths` may be replaced: they are no inputs and nobody else's files.
+
+    The file OUTPUTS beside them has their SHA-256: a file is the zoo's own if it is as it was
+    written, or if a command was killed while it wrote it. Makes the folders. Raises ValueError,
+    which names `option` and the file, before anything is written.
+    """
+    folders: dict[Path, list[str]] = {}
+    inputs = list(inputs)
+    for path in map(Path, paths):
+        check_output(path, inputs, option)
+        folders.setdefault(path.parent, []).append(path.name)
+    for folder, names in folders.items():
+        own = read_outputs(folder)
+        for path in (folder / name for name in names):
+            if os.path.lexists(path) and own.get(path.name, "") not in (PENDING, digest(path)):
+                raise ValueError(
+                    f"{option}: {path} exists and is not as the zoo wrote it: move it away, or "
+                    f"choose another {option}"
+                )
+    for folder, names in folders.items():
+        with report_write_errors(folder, option):
+            folder.mkdir(parents=True, exist_ok=True)
+            note_outputs(folder, dict.fromkeys(names, PENDING))
+    try:
+        yield
+    finally:
+        for folder, names in folders.items():
+            with contextlib.suppress(OSError):  # the disk has become read-only
+                note_outputs(folder, {name: digest(folder / name) for name in names})
+
+
+def digest(path: Path) -> str:
+    """The SHA-256 of a file; a word for what is no file."""
+    return compute_sha256(path) if os.path.isfile(path) else "none"
+
+
+def read_outputs(folder: Path) -> dict[str, str]:
+    """{name: SHA-256} of what commands have written into a folder; a later line counts."""
+    entries = {}
+    with contextlib.suppress(OSError), open(folder / OUTPUTS, encoding="ascii") as file:
+        for line in file:
+            with contextlib.suppress(ValueError, TypeError):  # a kill has cut it off
+                entries.update([json.loads(line)])
+    return entries
+
+
+def note_outputs(folder: Path, digests: Mapping[str, str]) -> None:
+    """Appends lines, so that several processes can do it at once."""
+    with open(folder / OUTPUTS, "a", encoding="ascii") as file:
+        file.write("\n" + "".join(f"{json.dumps(entry)}\n" for entry in digests.items()))
 
 
 def set_default_mode(path: Path) -> None:
