@@ -16,7 +16,6 @@ initialised ones (non-local blocks, from ImageNet), the missing parameters.
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
@@ -44,17 +43,7 @@ def main(
     key: str = "",
 ) -> None:
     target = target if target.suffix == ".ckpt" else target.with_name(f"{target.name}.ckpt")
-    with files.guard_outputs([target], inputs=[source], option="--target"):
-        report = write_converted(
-            network, cfg=cfg, source=source, target=target, new_head=new_head, key=key
-        )
-    print(json.dumps({**report, "target": str(target)}))
-
-
-def write_converted(
-    network: Network, cfg: NetworkConfig, source: Path, target: Path, new_head: bool, key: str
-) -> dict[str, Any]:
-    """Writes the weights of `source` to `target`; returns the counts of what was done."""
+    files.check_outputs([target], inputs=[source], option="--target")
     net = network.build_model(**cfg.model_arguments())
     weights = checkpoint.weights_of(net)
     shapes = {name: tuple(p.shape) for name, p in weights.items()}
@@ -68,11 +57,13 @@ def write_converted(
         raise ValueError(text if str(source) in text else f"{source}: {text}") from None
     arrays = {k: Parameter(Tensor(v), name=k) for k, v in converted.arrays.items()}
     arrays |= {name: weights[name] for name in converted.initial}
-    checkpoint.save(target, checkpoint.Weights(arrays, weights.padding), "--target")
+    with files.guard_outputs([target], inputs=[source], option="--target"):
+        checkpoint.save(target, checkpoint.Weights(arrays, weights.padding), "--target")
     dropped = count_by_kind([*loaded.dropped, *converted.dropped])
     report = {"matched": len(converted.arrays), "dropped": dropped}
     report["changed_eps"] = loaded.changed_eps
-    return {**report, "initial": len(converted.initial), "missing": converted.missing}
+    report |= {"initial": len(converted.initial), "missing": converted.missing}
+    print(json.dumps({**report, "target": str(target)}))
 
 
 if __name__ == "__main__":

@@ -9,12 +9,13 @@ import hashlib
 import json
 import math
 import os
+import shutil
 import stat
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Callable, Optional, Union
+from typing import IO, Any, Callable, Optional, Union
 
 MAX_BYTES = 2**30  # bytes of a file that is read
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)  # errors of file systems without locks
@@ -38,63 +39,98 @@ def report_write_errors(path: Path, setting: str = "run.out") -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def open_replacement(path: Path, newline: Optional[str] = None) -> Iterator[IO[str]]:
-    """A text file that replaces `path` when it is complete; after an error, `path` is unchanged."""
+def open_replacement(
+    path: Path, newline: Optional[str] = None, option: str = ""
+) -> Iterator[IO[str]]:
+    """A text file that replaces `path` when it is complete; after an error, `path` is unchanged.
+
+    `option` is that of a command which names the folder: then `guard_outputs` guards the file.
+    """
     temporary = path.with_name(path.name + ".tmp")
     try:
-        with temporary.open(
-            "w", newline=newline, encoding="utf-8", errors="surrogateescape"
-        ) as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        with guard_outputs([path], option=option) if option else contextlib.nullcontext():
+            with temporary.open(
+                "w", newline=newline, encoding="utf-8", errors="surrogateescape"
+            ) as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def check_output(path: Path, inputs: Iterable[Union[str, Path]], option: str = "--out") -> None:
-    """Raises ValueError, which names `option`, if `path` is one of the inputs: by any link too."""
-    for source in inputs:
-        with contextlib.suppress(OSError):  # one of them does not exist
-            is_same = os.path.realpath(path) == os.path.realpath(source)
-            if is_same or os.path.samefile(path, source):
-                raise ValueError(f"{option}: {path} is an input, which it would replace")
+def check_outputs(
+    paths: Iterable[Path], inputs: Iterable[Union[str, Path]] = (), option: str = "--out"
+) -> None:
+    """Raises ValueError, which names `option`, if a command may not replace a file of `paths`.
+
+    It may not be one of the `inputs`, by a link neither, nor a file that the zoo did not write: the
+    file OUTPUTS beside it has its SHA-256, or that a command was killed while it wrote it.
+    """
+    sources = {identity for source in inputs for identity in identify(source)}
+    own: dict[Path, dict[str, str]] = {}
+    for path in paths:
+        if not sources.isdisjoint(identify(path)):
+            raise ValueError(f"{option}: {path} is an input, which it would replace")
+        if os.path.lexists(path):
+            if path.parent not in own:
+                own[path.parent] = read_outputs(path.parent)
+            if own[path.parent].get(path.name, "") not in (PENDING, digest(path)):
+                raise ValueError(
+                    f"{option}: {path} exists and is not as the zoo wrote it: move it away, or "
+                    f"choose another {option}"
+                )
 
 
 @contextlib.contextmanager
 def guard_outputs(
     paths: Iterable[Path], inputs: Iterable[Union[str, Path]] = (), option: str = "--out"
 ) -> Iterator[None]:
-    """Inside, the files at `paths` may be replaced: they are no inputs and nobody else's files.
+    """Inside, files may be written at `paths`: makes the folders, and notes the files in OUTPUTS.
 
-    The file OUTPUTS beside them has their SHA-256: a file is the zoo's own if it is as it was
-    written, or if a command was killed while it wrote it. Makes the folders. Raises ValueError,
-    which names `option` and the file, before anything is written.
+    Raises ValueError as `check_outputs`.
     """
-    folders: dict[Path, list[str]] = {}
-    inputs = list(inputs)
-    for path in map(Path, paths):
-        check_output(path, inputs, option)
-        folders.setdefault(path.parent, []).append(path.name)
-    for folder, names in folders.items():
-        own = read_outputs(folder)
-        for path in (folder / name for name in names):
-            if os.path.lexists(path) and own.get(path.name, "") not in (PENDING, digest(path)):
-                raise ValueError(
-                    f"{option}: {path} exists and is not as the zoo wrote it: move it away, or "
-                    f"choose another {option}"
-                )
-    for folder, names in folders.items():
-        with report_write_errors(folder, option):
-            folder.mkdir(parents=True, exist_ok=True)
-            note_outputs(folder, dict.fromkeys(names, PENDING))
+    paths = list(paths)
+    check_outputs(paths, inputs, option)
+    for path in paths:
+        with report_write_errors(path, option):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            note_output(path, PENDING)
     try:
         yield
     finally:
-        for folder, names in folders.items():
-            with contextlib.suppress(OSError):  # the disk has become read-only
-                note_outputs(folder, {name: digest(folder / name) for name in names})
+        with contextlib.suppress(OSError):  # the disk has become read-only
+            for path in paths:
+                note_output(path, digest(path))
+
+
+def copy_output(source: Path, target: Path, option: str = "--out") -> None:
+    """Copies a file, whole or not at all, to `target`, which `guard_outputs` guards."""
+    temporary = target.with_name(f"{target.name}.tmp")
+    try:
+        with guard_outputs([target], inputs=[source], option=option):
+            shutil.copyfile(source, temporary)
+            os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def delete_output(path: Path) -> None:
+    """Deletes a file if the zoo wrote it, and nobody has changed it since."""
+    if os.path.lexists(path) and read_outputs(path.parent).get(path.name) in (
+        PENDING,
+        digest(path),
+    ):
+        path.unlink()
+
+
+def identify(path: Union[str, Path]) -> list[Any]:
+    """The real path of a file and, if it exists, its number on its disk, which links share."""
+    with contextlib.suppress(OSError, ValueError):  # an address may be no path
+        stat_result = os.stat(path)
+        return [os.path.realpath(path), (stat_result.st_dev, stat_result.st_ino)]
+    return [os.path.realpath(path)]
 
 
 def digest(path: Path) -> str:
@@ -112,10 +148,10 @@ def read_outputs(folder: Path) -> dict[str, str]:
     return entries
 
 
-def note_outputs(folder: Path, digests: Mapping[str, str]) -> None:
-    """Appends lines, so that several processes can do it at once."""
-    with open(folder / OUTPUTS, "a", encoding="ascii") as file:
-        file.write("\n" + "".join(f"{json.dumps(entry)}\n" for entry in digests.items()))
+def note_output(path: Path, text: str) -> None:
+    """Appends a line, so that several processes can do it at once."""
+    with open(path.with_name(OUTPUTS), "a", encoding="ascii") as file:
+        file.write(f"\n{json.dumps([path.name, text])}\n")
 
 
 def set_default_mode(path: Path) -> None:
@@ -135,8 +171,8 @@ def set_default_mode(path: Path) -> None:
         probe.unlink(missing_ok=True)
 
 
-def write_text(path: Path, text: str) -> None:
-    with open_replacement(path) as file:
+def write_text(path: Path, text: str, option: str = "") -> None:
+    with open_replacement(path, option=option) as file:
         file.write(text)
 
 
@@ -200,6 +236,21 @@ def compute_sha256(path: Path) -> str:
         for part in iter(lambda: file.read(2**20), b""):
             result.update(part)
     return result.hexdigest()
+
+
+def read_json(path: Path, name: str, kind: type = dict) -> Any:
+    """The value in a small JSON file, of a type such as `dict`.
+
+    Raises ValueError of one line, which names the file by `name`, if it is not such a file.
+    """
+    try:
+        value = json.loads(read_text(path, name))
+    except (RecursionError, json.JSONDecodeError) as error:
+        reason = "nests too deeply" if isinstance(error, RecursionError) else error
+        raise ValueError(f"{name} is damaged: {reason}") from None
+    if not isinstance(value, kind):
+        raise ValueError(f"{name} is damaged: it holds no {kind.__name__}")
+    return value
 
 
 def read_text(path: Path, name: str, errors: str = "strict") -> str:

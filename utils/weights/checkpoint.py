@@ -97,7 +97,7 @@ def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> li
         raise ValueError(f"{path} does not fit this network: {report}{advice}")
     if weights.padding:
         check_padding(path, find_padding(path, arrays, content.texts), weights.padding)
-    damaged = [name for name, value in arrays.items() if not np.isfinite(value).all()]
+    damaged = list_damaged(arrays)
     if damaged:
         raise ValueError(
             f"{path} has weights that are NaN or infinite, {join_names(damaged, 3)}: its training "
@@ -106,6 +106,11 @@ def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> li
     for name, value in arrays.items():
         weights[name].set_data(Tensor(value, weights[name].dtype))
     return initial_names
+
+
+def list_damaged(arrays: Mapping[str, np.ndarray]) -> list[str]:
+    """The names of arrays with numbers that are NaN or infinite."""
+    return [name for name, value in arrays.items() if not np.isfinite(value).all()]
 
 
 def report_differences(arrays: dict[str, np.ndarray], weights: dict[str, Parameter]) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from utils.messages import escape_control, find_nearest, join_names
 from utils.nn.layers import resize_table
 from utils.weights import checkpoint_file, torch_reader
-from utils.weights.checkpoint import join_reports
+from utils.weights.checkpoint import join_reports, list_damaged
 from utils.weights.mindspore_checkpoint import drop_training_state, find_padding, unify_eps
 from utils.weights.parameter_names import ParameterNames
 
@@ -144,7 +144,7 @@ def convert(
         elif others and prefix:
             advice = f"; --key {prefix[:-1]} takes only the weights whose names begin with {prefix}"
         raise ValueError(f"the file does not fit this network: {report}{advice}")
-    damaged = [name for name, array in converted.items() if not np.isfinite(array).all()]
+    damaged = list_damaged(converted)
     if damaged:
         raise ValueError(
             f"the file has weights that are NaN or infinite, {join_names(damaged, MAX_LISTED)}: "

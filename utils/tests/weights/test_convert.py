@@ -62,7 +62,8 @@ def test_weights_of_a_loss_beside_the_network_are_dropped():
 @pytest.mark.parametrize(
     ("beside", "message"),
     [
-        ({"neck.weight": np.ones(3)}, r"unknown neck.weight \(nearest: .*; --key model takes only the weights"),
+        ({"neck.weight": np.ones(3)},
+         r"unknown neck.weight \(nearest: .*; --key model takes only the weights"),
         ({"model.base_model.conv7.weight": np.ones(3)},
          r"unknown base_model.conv7.weight \(nearest: base_model.conv1.weight\)"),
         (make_source, "the file has several networks, model., ema.: --key chooses one"),
