@@ -66,13 +66,14 @@ def main(
         runner=FeatureExtractor,
         options=FeatureOptions(videos.head, per=per, window=window, step=step),
     )
+    digest = settings.compute_digest()
     outputs = [] if part else [out / name for name in (f"{FEATURES}.npy", "index.csv")]
     with guard_outputs(outputs, inputs=[*source, checkpoint_path]):
         result = write_features(
             videos,
             folder=out,
             run_jobs=partial(settings.run_jobs, executor),
-            settings=settings.compute_digest(),
+            settings=digest,
             part=part,
         )
     log.print_result(result, Runtime())

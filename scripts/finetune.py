@@ -186,9 +186,9 @@ class Journey:
         """Raises ValueError if the folder is of other videos, another recipe or checkpoint."""
         before = self.state["origin"] or origin
         for name, value in origin.items():
-            if before[name] != value:
+            if before.get(name) != value:
                 raise ValueError(
-                    f"--out: {self.folder} was made with {name} {before[name]}, not {value}; "
+                    f"--out: {self.folder} was made with {name} {before.get(name)}, not {value}; "
                     "choose another --out"
                 )
         self.state["origin"] = origin
@@ -299,11 +299,8 @@ def read_state(path: Path) -> dict[str, Any]:
     """What a journey has done. Raises ValueError if the file is damaged."""
     state = read_json(path, str(path))
     done = state.get("done")
-    valid = isinstance(state.get("origin"), dict) and isinstance(done, dict)
-    entries = done.values() if valid and done else ()
-    if not valid or not all(
-        isinstance(e, dict) and isinstance(e.get("result"), dict) for e in entries
-    ):
+    entries = [state.get("origin") or {}, done, *(done.values() if isinstance(done, dict) else ())]
+    if "origin" not in state or not all(isinstance(entry, dict) for entry in entries):
         raise ValueError(f"{path} is damaged: delete it, and all steps are repeated")
     return state
 

@@ -103,6 +103,8 @@ def main(
             raise ValueError(f"{name} takes one VIDEO, not {len(videos)}")
     if save and not (stream or reads_videos):
         raise ValueError("--save writes a video: the network reads images, so it needs --stream")
+    if save:
+        check_outputs([save], inputs=[*videos, checkpoint_path, labels], option="--save")
     heads = network.build_heads(cfg)
     assign_class_names(heads, labels)  # an error before a video is read
     check_cam(cam, label=cam_class, path=checkpoint_path, heads=heads)
@@ -134,8 +136,6 @@ def main(
         cam=cam,
         cam_class=cam_class,
     )
-    if save:
-        check_outputs([save], inputs=videos, option="--save")
     names = part.select(make_file_names(videos)) if part else make_file_names(videos)
     tables = [folder / f"{PREDICTIONS}{end}" for end in (".csv", ".jsonl")]
     outputs = list_outputs(options, heads, names)

@@ -21,6 +21,7 @@ MAX_BYTES = 2**30  # bytes of a file that is read
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)  # errors of file systems without locks
 OUTPUTS = ".zoo_outputs"
 PENDING = "pending"
+NO_FILE = "none"
 USE_UTF8 = "set the environment variable PYTHONUTF8=1"
 
 
@@ -103,6 +104,23 @@ def guard_outputs(
         with contextlib.suppress(OSError):  # the disk has become read-only
             for path in paths:
                 note_output(path, digest(path))
+            for folder in {path.parent for path in paths}:
+                if set(read_outputs(folder).values()) == {NO_FILE}:  # nothing was written
+                    (folder / OUTPUTS).unlink()
+
+
+def make_own_folder(path: Path, option: str = "--out") -> None:
+    """Makes an empty folder, in place of one that the zoo made; ValueError if others made it."""
+    if os.path.lexists(path) and read_outputs(path.parent).get(path.name) != PENDING:
+        raise ValueError(
+            f"{option}: {path} exists and is not of the zoo: move it away, or choose another "
+            f"{option}"
+        )
+    with report_write_errors(path, option):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        note_output(path, PENDING)
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir()
 
 
 def copy_output(source: Path, target: Path, option: str = "--out") -> None:
@@ -135,7 +153,7 @@ def identify(path: Union[str, Path]) -> list[Any]:
 
 def digest(path: Path) -> str:
     """The SHA-256 of a file; a word for what is no file."""
-    return compute_sha256(path) if os.path.isfile(path) else "none"
+    return compute_sha256(path) if os.path.isfile(path) else NO_FILE
 
 
 def read_outputs(folder: Path) -> dict[str, str]:
@@ -243,9 +261,10 @@ def read_json(path: Path, name: str, kind: type = dict) -> Any:
 
     Raises ValueError of one line, which names the file by `name`, if it is not such a file.
     """
+    text = read_text(path, name)
     try:
-        value = json.loads(read_text(path, name))
-    except (RecursionError, json.JSONDecodeError) as error:
+        value = json.loads(text)
+    except (RecursionError, ValueError) as error:
         reason = "nests too deeply" if isinstance(error, RecursionError) else error
         raise ValueError(f"{name} is damaged: {reason}") from None
     if not isinstance(value, kind):

@@ -38,6 +38,7 @@ CHANGEABLE_ON_RESUME = {
     },
     "train": {"accumulation_steps"},
 }  # fmt: skip
+WRITTEN = ("epoch_*.ckpt", RESUME, "best.ckpt", "best.json", "config.yaml", "state.json")
 COUNTER = "micro_step"  # steps since the start of the run
 
 
@@ -65,7 +66,7 @@ class RunDirectory:
         if self.resume_file.exists():
             self.check_same_run(config)
         with report_write_errors(self.path):
-            checkpoint.remove_leftovers(self.path)
+            checkpoint.remove_leftovers(self.path, WRITTEN)
 
     def check_same_run(self, config: Any) -> None:
         """Raises ValueError if the run in the directory has other settings.

@@ -1,8 +1,9 @@
 """Writes checkpoints atomically, and loads them; every name, shape and type must match."""
 
+import glob
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import mindspore as ms
@@ -26,10 +27,12 @@ class Weights(dict[str, Parameter]):
         self.padding = padding
 
 
-def remove_leftovers(folder: Path, name: str = "*") -> None:
-    """Deletes the temporary files of a write that did not end."""
-    for file in folder.glob(f"{name}.tmp*"):
-        file.unlink()
+def remove_leftovers(folder: Path, names: Iterable[str]) -> None:
+    """Deletes the temporary files of writes of these files (shell patterns) that did not end."""
+    for name in names:
+        for end in (".tmp", ".tmp.*"):
+            for file in folder.glob(f"{name}{end}"):
+                file.unlink()
 
 
 def save(path: Path, parameters: dict[str, Parameter], setting: str = "run.out") -> None:
@@ -56,7 +59,8 @@ def save(path: Path, parameters: dict[str, Parameter], setting: str = "run.out")
                 f"{setting}: cannot write {path}: {format_error(error)[:200]}"
             ) from None
         finally:  # fails too if the disk has become read-only
-            remove_leftovers(path.parent, path.name)  # MindSpore leaves a temporary file, too
+            # MindSpore leaves a temporary file, too.
+            remove_leftovers(path.parent, [glob.escape(path.name)])
 
 
 def weights_of(net: nn.Cell) -> Weights:
