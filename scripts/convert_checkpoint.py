@@ -1,10 +1,12 @@
 """Converts a checkpoint of PyTorch or MindSpore to this zoo's, without PyTorch.
 
     python scripts/convert_checkpoint.py --network tsm --config_path Y --source S --target T
-        [--new_head] [--section.key=value ...]
+        [--new_head] [--key KEY] [--section.key=value ...]
 
-S is a .pth, .pt, .pth.tar, .pyth, .safetensors or .ckpt file. Every weight of S and of the network
-must match; with --new_head the classifier is not converted (its weights are then not in T). The
+S is a file of PyTorch, safetensors, numpy (.npz) or MindSpore; its content tells which, not its
+name. If S has several sets of weights, as averaged ones, KEY chooses: their key in S, as
+--key=state_dict_ema, or what their names begin with. Every weight of S and of the network must
+match; with --new_head the classifier is not converted (its weights are then not in T). The
 last line of stdout is one JSON object: the number of matched parameters, the number of dropped
 arrays of each kind (as the optimizer's), the number of batch norms whose eps was changed to this
 zoo's (`utils/weights/mindspore_checkpoint.py`), the number of weights that T has as newly
@@ -33,25 +35,31 @@ from utils.weights.mindspore_checkpoint import check_padding, count_by_kind
 
 
 def main(
-    network: Network, cfg: NetworkConfig, *, source: Path, target: Path, new_head: bool = False
+    network: Network,
+    cfg: NetworkConfig,
+    *,
+    source: Path,
+    target: Path,
+    new_head: bool = False,
+    key: str = "",
 ) -> None:
+    target = target if target.suffix == ".ckpt" else target.with_name(f"{target.name}.ckpt")
+    files.check_outputs([target], inputs=[source], option="--target")
     net = network.build_model(**cfg.model_arguments())
     weights = checkpoint.weights_of(net)
     shapes = {name: tuple(p.shape) for name, p in weights.items()}
     try:
-        loaded = read_source(source)
+        loaded = read_source(source, key)
         converted = convert(loaded.arrays, shapes=shapes, network=network, new_head=new_head)
         if weights.padding:
             check_padding(source, loaded.padding, weights.padding)
     except ValueError as error:
         text = str(error)
         raise ValueError(text if str(source) in text else f"{source}: {text}") from None
-    target = target if target.suffix == ".ckpt" else target.with_name(f"{target.name}.ckpt")
-    with files.report_write_errors(target, "--target"):
-        target.parent.mkdir(parents=True, exist_ok=True)
     arrays = {k: Parameter(Tensor(v), name=k) for k, v in converted.arrays.items()}
     arrays |= {name: weights[name] for name in converted.initial}
-    checkpoint.save(target, checkpoint.Weights(arrays, weights.padding), "--target")
+    with files.guard_outputs([target], inputs=[source], option="--target"):
+        checkpoint.save(target, checkpoint.Weights(arrays, weights.padding), "--target")
     dropped = count_by_kind([*loaded.dropped, *converted.dropped])
     report = {"matched": len(converted.arrays), "dropped": dropped}
     report["changed_eps"] = loaded.changed_eps

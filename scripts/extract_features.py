@@ -32,10 +32,11 @@ from typing import Literal, Optional
 
 from scripts.executors.process_pool import PROCESSES, Executor, PartOption
 from scripts.executors.video_jobs import JobSettings
-from scripts.features.files import read_source, write_features
+from scripts.features.files import FEATURES, read_source, write_features
 from scripts.features.jobs import FeatureExtractor, FeatureOptions
 from utils import cli, log
 from utils.config import NetworkConfig
+from utils.files import guard_outputs
 from utils.networks import Network
 from utils.runtime import Runtime
 
@@ -66,13 +67,16 @@ def main(
         runner=FeatureExtractor,
         options=FeatureOptions(videos.head, per=per, window=window, step=step),
     )
-    result = write_features(
-        videos,
-        folder=out,
-        run_jobs=partial(settings.run_jobs, executor),
-        settings=settings.compute_digest(),
-        part=part,
-    )
+    digest = settings.compute_digest()
+    outputs = [] if part else [out / name for name in (f"{FEATURES}.npy", "index.csv")]
+    with guard_outputs(outputs, inputs=[*source, checkpoint_path]):
+        result = write_features(
+            videos,
+            folder=out,
+            run_jobs=partial(settings.run_jobs, executor),
+            settings=digest,
+            part=part,
+        )
     log.print_result(result, Runtime())
     return 1 if result["failed"] else 0
 

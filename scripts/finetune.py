@@ -30,7 +30,7 @@ import hashlib
 import json
 import shlex
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Optional
 
 from scripts.data.prepare.class_folders import ClassFolders, find_sources, scan_class_folders
@@ -54,11 +54,19 @@ from utils.config import (
     list_settings,
     load_config,
 )
-from utils.files import lock_folder, read_text, report_write_errors, write_text
+from utils.files import (
+    compute_sha256,
+    lock_folder,
+    read_json,
+    read_text,
+    report_write_errors,
+    write_text,
+)
 from utils.messages import escape_control, is_installed, join_names, print_line
 from utils.networks import Network, find_network, find_network_of_yaml, list_networks
 from utils.processes import pass_on_signals
 from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
+from utils.weights.checkpoint_file import RESUME
 from utils.weights.published import resolve_checkpoint
 
 TEST = 0.2  # the fractions of a class in the lists of the test and the validation
@@ -105,7 +113,9 @@ def main(
         sizes = [(videos / v).stat().st_size for files in folders.classes.values() for v in files]
         counts["size"] = sum(sizes) / len(sizes)
         write_new_config(journey.config, start=start, videos=videos, counts=counts, fitting=fitting)
-    return journey.run(load_config(network.config, journey.config), counts["classes"])
+    cfg = load_config(network.config, journey.config)
+    check_classes(journey, cfg, counts["classes"])
+    return journey.run(cfg, counts["classes"])
 
 
 def check_videos(videos: Path, network: Network, group: str, with_twins: bool) -> ClassFolders:
@@ -170,26 +180,27 @@ class Journey:
     """The commands of a fine-tuning, in order, and which of them are done.
 
     `folder` gets lists, good (checked lists), packed, run, report, and finetune.json, which says
-    what is done: a command is repeated if it, or the config file, has changed, or its result is
-    gone.
+    what is done: a command is repeated if it, the config file, or what it reads has changed, or its
+    result is gone. `videos` are digests of the videos' names and sizes.
     """
 
     def __init__(self, folder: Path, network: Network):
         self.folder = folder
         self.network = network
         self.config = folder / "finetune.yaml"
+        self.videos = ""
         self.state_file = folder / "finetune.json"
         self.state: dict[str, Any] = {"origin": None, "done": {}}
-        if self.state_file.is_file():
-            self.state = json.loads(self.state_file.read_text(encoding="utf-8"))
+        if self.state_file.exists():
+            self.state = read_state(self.state_file)
 
     def check_origin(self, origin: dict[str, Any]) -> None:
         """Raises ValueError if the folder is of other videos, another recipe or checkpoint."""
         before = self.state["origin"] or origin
         for name, value in origin.items():
-            if before[name] != value:
+            if before.get(name) != value:
                 raise ValueError(
-                    f"--out: {self.folder} was made with {name} {before[name]}, not {value}; "
+                    f"--out: {self.folder} was made with {name} {before.get(name)}, not {value}; "
                     "choose another --out"
                 )
         self.state["origin"] = origin
@@ -198,6 +209,7 @@ class Journey:
         command = ["scripts/data/make_lists.py", "--videos", videos, "--out", self.folder / "lists"]
         command += ["--names", choose_list_names(self.network), "--test", TEST, "--val", VAL]
         command += ["--group", group] if group else []
+        self.videos = compute_names_digest(videos)
         return self.do("make the lists", command, self.folder / "lists" / "labels.txt", text="")
 
     def run(self, cfg: NetworkConfig, classes: int) -> Optional[int]:
@@ -205,17 +217,22 @@ class Journey:
         own = ["--config_path", self.config]
         shared = ["--network", self.network.name, *own]
         good = self.folder / "good"
+        lists = [self.folder / "lists"]
         if isinstance(cfg.data, VideoData):
             command = ["scripts/data/check_videos.py", *shared, "--out", good]
             command += self.name_unchecked_lists(cfg)
-            self.do("check the videos", command, good / "labels.txt")
+            self.do("check the videos", command, good / "labels.txt", reads=lists)
             check_good_lists(good, classes)
+            lists = [good]
             packed = cfg.data.packed
             if packed is not None:
                 command = ["scripts/data/pack_videos.py", *shared, "--out", packed]
-                self.do("pack the videos", command, packed)
+                self.do("pack the videos", command, packed, reads=lists)
         run = cfg.run.out
-        trained = self.do("train", [f"{self.network.name}/train.py", *own], run / "best.ckpt")
+        starts = [cfg.train.pretrained] if cfg.train.pretrained else []
+        self.check_run(run, [*lists, *starts])
+        command = [f"{self.network.name}/train.py", *own]
+        trained = self.do("train", command, run / "best.ckpt", reads=[*lists, *starts])
         if not trained["complete"]:
             del self.state["done"]["train"]
             self.write_state()
@@ -224,9 +241,10 @@ class Journey:
         best = ["--checkpoint_path", run / "best.ckpt"]
         report = self.folder / "report"
         command = [f"{self.network.name}/eval.py", *own, *best, "--report", report]
-        result = self.do("evaluate the best checkpoint", command, report)
+        reads = [*lists, run / "best.ckpt"]
+        result = self.do("evaluate the best checkpoint", command, report, reads=reads)
         command = ["scripts/analysis/plot_training.py", run]
-        self.do("plot the training", command, run / "curves.png")
+        self.do("plot the training", command, run / "curves.png", reads=[run / "log.jsonl"])
         predict = format_command(["scripts/predict.py", *shared, *best, "VIDEO"])
         print_line(f"report: {report / 'index.html'}; training curves: {run / 'curves.png'}")
         print(f"predict with\n    {predict}", file=sys.stderr)
@@ -242,17 +260,38 @@ class Journey:
         settings = get_lists(lists, bool(cfg.data.val_list))
         return [f"--data.{name}={path}" for name, path in settings.items()]
 
+    def check_run(self, run: Path, reads: Sequence[Path]) -> None:
+        """Raises ValueError if the training in `run` has read other videos, lists or weights.
+
+        Notes what it reads before it begins.
+        """
+        digest = compute_digest([self.videos], reads)
+        before = self.state.get("trained_on", digest)
+        if before != digest and (run / RESUME).exists():
+            raise ValueError(
+                f"{run} was trained on other videos, classes or weights than there are now: delete "
+                "it to train again, or choose another --out"
+            )
+        self.state["trained_on"] = digest
+        self.write_state()
+
     def do(
-        self, title: str, command: Sequence[Any], result: Path, text: Optional[str] = None
+        self,
+        title: str,
+        command: Sequence[Any],
+        result: Path,
+        text: Optional[str] = None,
+        reads: Sequence[Path] = (),
     ) -> dict[str, Any]:
         """Runs a command unless it is done; returns the JSON object in its last line of stdout.
 
         `result` is a file or folder that it writes; `text` the config file it reads, by default
-        ours. Ends this process with its exit status if it fails.
+        ours; `reads` are other files, and folders of files, that it reads besides the videos. Ends
+        this process with its exit status if it fails.
         """
         words = [str(word) for word in command]
         text = self.config.read_text(encoding="utf-8") if text is None else text
-        key = hashlib.sha256("\n".join([*words, text]).encode(errors="surrogateescape")).hexdigest()
+        key = compute_digest([*words, text, self.videos], reads)
         before = self.state["done"].get(title, {})
         if before.get("key") == key and result.exists():
             print_line(f"{title}: done before; delete {result} to repeat it")
@@ -268,6 +307,45 @@ class Journey:
             write_text(self.state_file, json.dumps(self.state, indent=1) + "\n")
 
 
+def read_state(path: Path) -> dict[str, Any]:
+    """What a journey has done. Raises ValueError if the file is damaged."""
+    state = read_json(path, str(path))
+    done = state.get("done")
+    entries = [state.get("origin") or {}, done, *(done.values() if isinstance(done, dict) else ())]
+    if "origin" not in state or not all(isinstance(entry, dict) for entry in entries):
+        raise ValueError(f"{path} is damaged: delete it, and all steps are repeated")
+    return state
+
+
+def compute_digest(texts: Iterable[str], paths: Iterable[Path]) -> str:
+    """A checksum of texts, and of names and contents of files and of those in folders.
+
+    Of a link in a folder, it takes the name only: `make_lists.py` links images.
+    """
+    result = hashlib.sha256("\n".join(texts).encode(errors="surrogateescape"))
+    for path in paths:
+        files = sorted(f for f in path.rglob("*") if f.name[0] != ".") if path.is_dir() else [path]
+        for file in files:
+            content = compute_sha256(file) if file.is_file() and not file.is_symlink() else ""
+            result.update(f"\n{file}\n{content}".encode(errors="surrogateescape"))
+    return result.hexdigest()
+
+
+def compute_names_digest(videos: Path) -> str:
+    """A checksum of the names and sizes of all files below a folder."""
+    files = sorted(file for file in videos.rglob("*") if file.is_file())
+    return compute_digest([f"{file} {file.stat().st_size}" for file in files], [])
+
+
+def check_classes(journey: "Journey", cfg: NetworkConfig, classes: int) -> None:
+    """Raises ValueError if the config file is of another number of classes than the videos."""
+    if cfg.class_counts != (classes,):
+        raise ValueError(
+            f"VIDEOS has {classes} classes, and {journey.config} is for {cfg.class_counts[0]}: "
+            f"delete it and {cfg.run.out}, or choose another --out"
+        )
+
+
 def check_good_lists(folder: Path, classes: int) -> None:
     """Raises ValueError if a class has no readable video for training or for the test."""
     for name in ("train", "test"):
@@ -277,6 +355,7 @@ def check_good_lists(folder: Path, classes: int) -> None:
         missing = sorted(set(range(classes)) - labels)
         if missing:
             names = read_names(folder / "labels.txt")
+            names += [f"class {k}" for k in range(len(names), classes)]
             raise ValueError(
                 f"{path} has no readable video of {join_names([names[k] for k in missing], 5)}: "
                 f"{path}.bad.tsv has the reasons"

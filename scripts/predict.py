@@ -49,12 +49,13 @@ from typing import Optional
 from scripts.executors.process_pool import PROCESSES, Executor, PartOption
 from scripts.executors.video_jobs import JobSettings
 from scripts.prediction.files import list_videos, write_predictions
-from scripts.prediction.records import PredictOptions, Predictor
+from scripts.prediction.records import PredictOptions, Predictor, list_outputs
 from scripts.prediction.stream import label_stream
 from utils import cli, log
 from utils.api import build_model
 from utils.config import NetworkConfig
-from utils.evaluate.predict import Head, assign_class_names
+from utils.evaluate.predict import PREDICTIONS, Head, assign_class_names, make_file_names
+from utils.files import check_outputs
 from utils.networks import Network
 from utils.runtime import Runtime
 from utils.video.live import RETRY, is_address
@@ -104,6 +105,8 @@ def main(
             raise ValueError(f"{name} takes one VIDEO, not {len(videos)}")
     if save and not (stream or reads_videos):
         raise ValueError("--save writes a video: the network reads images, so it needs --stream")
+    if save:
+        check_outputs([save], inputs=[*videos, checkpoint_path, labels], option="--save")
     heads = network.build_heads(cfg)
     assign_class_names(heads, labels, checkpoint_path)  # an error before a video is read
     check_cam(cam, label=cam_class, path=checkpoint_path, heads=heads)
@@ -135,6 +138,10 @@ def main(
         cam=cam,
         cam_class=cam_class,
     )
+    names = part.select(make_file_names(videos)) if part else make_file_names(videos)
+    tables = [folder / f"{PREDICTIONS}{end}" for end in (".csv", ".jsonl")]
+    outputs = list_outputs(options, heads, names)
+    check_outputs([*tables, *outputs], inputs=[*videos, checkpoint_path, labels])
     settings = JobSettings(
         network.name,
         cfg=cfg,

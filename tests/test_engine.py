@@ -502,6 +502,13 @@ def test_the_operators_of_the_exporter_are_those_that_a_file_may_have():
     assert written == onnx_limits.OPERATORS
 
 
+def make_odd_array(value: float, kind: str):
+    """An ONNX array `a` with a number that is not finite, in the list of its type."""
+    from onnx import TensorProto, helper
+
+    return helper.make_tensor("a", getattr(TensorProto, kind), [2], [1.0, value])
+
+
 def build_hostile_models() -> dict:
     """{kind: (model, words of the error)}"""
     from onnx import helper
@@ -554,6 +561,22 @@ def build_hostile_models() -> dict:
                 row, sizes, make_node("Expand", "input sizes"), arrays=[make_array("first", 0)]
             ),
             "does not follow",
+        ),
+        **{
+            f"{value} of {kind}": (
+                build_model(make_node("Add", "input a"), arrays=[make_odd_array(value, kind)]),
+                "its a has NaN or infinite numbers",
+            )
+            for value in (np.nan, np.inf, -np.inf)
+            for kind in ("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE")
+        },
+        "nan of bytes": (
+            build_model(make_node("Add", "input a"), arrays=[make_array("a", ones * np.nan)]),
+            "its a has NaN or infinite numbers",
+        ),
+        "attribute": (
+            build_model(make_node("ReduceMean", "input", axes=[1], odd=np.nan)),
+            "its attribute odd is NaN",
         ),
         "long": (build_model(*[relu] * (onnx_limits.MAX_NODES + 1)), "operators, more than"),
     }

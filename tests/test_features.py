@@ -36,6 +36,7 @@ from utils.config import ROOT
 from utils.data.annotation_file import Record
 from utils.evaluate.predict import split_into_windows
 from utils.export import export
+from utils.files import OUTPUTS
 from utils.inference import mindir, onnx
 from utils.inference.onnx import OnnxScorer
 from utils.inference.scorer import CellScorer
@@ -248,7 +249,8 @@ def test_rows_are_means_over_the_views_of_an_evaluation(
         assert results[per].dtype == np.float32
         assert result["features"] == [*results[per].shape]
         assert (result["videos"], result["failed"], result["out"]) == (8, 0, str(out))
-        assert sorted(path.name for path in out.iterdir()) == [".lock", "features.npy", "index.csv"]
+        names = [".lock", OUTPUTS, "features.npy", "index.csv"]
+        assert sorted(path.name for path in out.iterdir()) == names
     np.testing.assert_allclose(results["video"], expected.mean(1), atol=1e-6)
     np.testing.assert_array_equal(results["video"][3], model.features(rows.records[3].path))
     index = read_index(tmp_path / "video")
@@ -333,6 +335,27 @@ def test_a_command_that_was_stopped_computes_no_video_twice(source, whole, tmp_p
     second = CountedJobs()
     write_features(source, folder=out, run_jobs=second, settings="a")
     assert first.done[:3] + second.done == [record.path for record in source.records[:6]]
+    assert read_both(out) == whole
+
+
+def test_another_checkpoint_of_equal_size_and_time_gives_other_keys(tmp_path):
+    path = tmp_path / "a.ckpt"
+    cfg = load_smoke_config("tsm")
+    settings = JobSettings("tsm", cfg, str(path), runner=FeatureExtractor, options=None)
+    digests = []
+    for content in (b"1", b"2", b"1"):
+        path.write_bytes(content)
+        os.utime(path, ns=(0, 0))
+        digests.append(settings.compute_digest())
+    assert digests[0] == digests[2] != digests[1]
+
+
+@pytest.mark.parametrize("line", ["null", "5", '[["x"], {}]', "[" * 100_000, '["key", 3]'])
+def test_a_damaged_line_of_a_part_is_computed_again(line, source, whole, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "features.part-1-of-1.jsonl").write_text(f"{line}\n")
+    write_features(source, folder=out, run_jobs=CountedJobs(), settings="a")
     assert read_both(out) == whole
 
 

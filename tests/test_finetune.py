@@ -221,6 +221,61 @@ def test_a_step_is_repeated_if_something_has_changed(journey, tmp_path, capsys):
     assert journey.commands[1] == ["tsm/train.py", "2"]
 
 
+def test_a_step_is_repeated_if_what_it_reads_has_changed(journey, tmp_path):
+    """Contents of files and folders; names and sizes of the videos."""
+    result = tmp_path / "result"
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "lists" / "train.txt").write_text("a 0\n")
+    weights = tmp_path / "w.ckpt"
+    weights.write_text("1")
+    (tmp_path / "videos").mkdir()
+    video = tmp_path / "videos" / "a.mp4"
+    video.write_text("1")
+
+    def count() -> int:
+        journey.videos = finetune.compute_names_digest(video.parent)
+        return journey.do("x", ["x.py"], result, reads=[tmp_path / "lists", weights])["number"]
+
+    assert (count(), count()) == (1, 1)
+    stat = weights.stat()
+    weights.write_text("2")
+    os.utime(weights, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert (count(), count()) == (2, 2)
+    (tmp_path / "lists" / "train.txt").write_text("a 1\n")
+    assert (count(), count()) == (3, 3)
+    video.write_text("11")
+    assert (count(), count()) == (4, 4)
+    video.rename(video.with_name("b.mp4"))
+    assert (count(), count()) == (5, 5)
+
+
+def test_a_training_on_other_lists_is_not_continued(journey, tmp_path):
+    lists = tmp_path / "train.txt"
+    lists.write_text("a 0\n")
+    journey.check_run(tmp_path, [lists])
+    lists.write_text("a 1\n")
+    finetune.Journey(tmp_path, find_network("tsm")).check_run(tmp_path, [lists])
+    (tmp_path / "resume.ckpt").touch()
+    lists.write_text("a 2\n")
+    again = finetune.Journey(tmp_path, find_network("tsm"))
+    with pytest.raises(ValueError, match=f"{tmp_path} was trained on other videos, classes or wei"):
+        again.check_run(tmp_path, [lists])
+
+
+def test_another_number_of_classes_than_that_of_the_config_file_is_refused(journey, tmp_path):
+    cfg = write_config(tmp_path, "tsm")
+    finetune.check_classes(journey, cfg, 3)
+    with pytest.raises(ValueError, match=r"VIDEOS has 4 classes, and .*finetune.yaml is for 3: de"):
+        finetune.check_classes(journey, cfg, 4)
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "null", "[" * 100_000, '{"origin": {}, "done": []}'])
+def test_a_damaged_state_is_one_line(text, tmp_path):
+    (tmp_path / "finetune.json").write_text(text)
+    with pytest.raises(ValueError, match=r"finetune.json is damaged"):
+        finetune.Journey(tmp_path, find_network("tsm"))
+
+
 def test_a_folder_of_other_videos_is_refused(journey):
     journey.check_origin({"videos": "/a", "recipe": "x"})
     with pytest.raises(ValueError, match="was made with videos /a, not /b; choose another --out"):

@@ -361,7 +361,10 @@ def test_damaged_annotations_are_reported_in_one_line(dataset, damage, message, 
         ([], "missing --annotations"),
         (["--annotations", "nowhere"], "--annotations: nowhere is not a folder"),
         (["--annotations", "{}", "--seed", "4"], "val, group and seed go without --dataset"),
-        (["--annotations", "{}", "--out", "{}", "--names", "csv"], "is one of the annotations"),
+        (
+            ["--annotations", "{}", "--out", "{}", "--names", "csv"],
+            "is an input, which it would replace",
+        ),
     ],
 )
 def test_a_user_error_is_one_line(more, message, make_lists, tmp_path):

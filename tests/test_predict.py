@@ -319,7 +319,7 @@ def test_videos_with_unusual_names_get_separate_files(tmp_path, capsys):
         assert record["video"] == str(video)
         assert all(Path(record[key]).is_file() for key in ("picture", "csv", "timeline"))
     files = [path.name for path in (tmp_path / "out").iterdir()]
-    assert len(files) == 3 * len(videos) + 3  # the tables and .lock
+    assert len(files) == 3 * len(videos) + 4  # the tables, .lock and the note of the outputs
     assert all(name.isprintable() for name in files)
     assert "caf\\xe9.png" in files
     lines = capsys.readouterr().out.splitlines()

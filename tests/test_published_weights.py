@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -49,6 +50,7 @@ class Server(ThreadingHTTPServer):
         self.files = {"tsm.pth": CONTENT, HASHED: CONTENT}
         self.cuts: list[int] = []  # bytes after which the next connections end
         self.validator = True
+        self.length = "own"
         self.kind = "application/octet-stream"
         self.delay = 0.0
         self.requests: list[dict] = []
@@ -77,7 +79,9 @@ class Handler(BaseHTTPRequestHandler):
         if server.validator:
             self.send_header("ETag", tag)
         self.send_header("Content-Type", server.kind)
-        self.send_header("Content-Length", str(len(content) - start))
+        length = str(len(content) - start) if server.length == "own" else server.length
+        if length is not None:
+            self.send_header("Content-Length", length)
         self.end_headers()
         end = server.cuts.pop(0) if server.cuts else len(content)
         self.wfile.write(content[start:end])
@@ -256,8 +260,60 @@ def test_a_changed_file_is_refused(server, folder):
     assert_refused("tsm_small", f"was {DIGEST[:8]}... when it was first downloaded", "delete")
     assert list_visible(folder) == ["tsm.pth", "tsm.pth.sha256"]
     (folder / HASHED).write_bytes(OTHER)  # as a user may have saved it
-    assert_refused("tsm_hashed", f"instead of {DIGEST[:8]}: ", "is deleted")
-    assert not (folder / HASHED).exists()
+    other = hashlib.sha256(OTHER).hexdigest()
+    words = (
+        str(folder / HASHED),
+        f"begins with {other[:8]} instead of {DIGEST[:8]}: ",
+        "and stays",
+    )
+    assert_refused("tsm_hashed", *words)
+    (folder / HASHED).write_bytes(CONTENT[:-30_000])
+    (folder / "tsm.pth").write_bytes(CONTENT[:-30_000])
+    (folder / "tsm.pth.sha256").unlink()
+    assert_refused("tsm_hashed", "and stays")
+    assert_refused("tsm_small", "and stays")
+    assert (folder / HASHED).read_bytes() == (folder / "tsm.pth").read_bytes() == CONTENT[:-30_000]
+
+
+def link_part(part: Path) -> None:
+    part.symlink_to(part.with_name("mine"))
+
+
+@pytest.mark.parametrize("make", [link_part, Path.touch, Path.mkdir, os.mkfifo])
+def test_a_part_of_somebody_else_is_not_overwritten(make, server, folder):
+    part = mkdir(folder) / f"{HASHED}.part"
+    make(part)
+    assert_refused("tsm_hashed", f"{part} exists and is no part of this download")
+    assert list_visible(folder) == [part.name]
+
+
+@pytest.mark.parametrize("text", ["[1e400, 1]", "null", "[" * 100_000, "[1]", "\x00"])
+def test_a_damaged_note_of_a_part_begins_the_download_anew(text, server, folder):
+    part = mkdir(folder) / f"{HASHED}.part"
+    part.write_bytes(b"x")
+    (folder / f"{HASHED}.part.json").write_text(text)
+    published.fetch(published.find_published("tsm_hashed"), folder)
+    assert (folder / HASHED).read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("length", ["abc", "-5", "1e3", "9" * 5000])
+def test_a_wrong_length_is_named(length, server, folder):
+    server.length = length
+    assert_refused("tsm_hashed", f"{server.address}/{HASHED}: the server sends a wrong Content-Le")
+
+
+@pytest.mark.parametrize("length", [None, str(len(CONTENT))])
+def test_a_file_larger_than_published_is_refused(length, server, folder, monkeypatch):
+    monkeypatch.setattr(published, "LARGEST", 10_000)
+    monkeypatch.setattr(download, "CHUNK", 5_000)
+    server.length = length
+    assert_refused("tsm_hashed", "the server sends more than 10000 bytes")
+
+
+def test_the_password_of_a_mirror_is_not_printed(folder, monkeypatch, capsys):
+    monkeypatch.setenv(published.MIRROR, "http://user:secret@127.0.0.1:9")
+    assert_refused("tsm_hashed", "http://127.0.0.1:9/")
+    assert "secret" not in capsys.readouterr().err
 
 
 def test_no_connection_is_one_line(server, folder, monkeypatch):

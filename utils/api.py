@@ -344,12 +344,15 @@ class Model:
         """
         from utils.evaluate.predict import format_caption
         from utils.evaluate.stream import Stream, Timing
+        from utils.files import check_outputs
         from utils.video.reader import DEFAULT_FPS
         from utils.video.writer import CaptionedVideo
 
         check_positive_integer(top, "top")
         check_threshold(threshold)
         check_numbers(window=window, step=step, fps=fps, retry=retry)
+        if save:
+            check_outputs([Path(save)], inputs=[str(source)], option="save")
         opened = self.open_stream(str(source), retry)
         with self.computing():
             scorer = self.network.build_live_scorer(

@@ -1,21 +1,27 @@
-"""Text files: written whole or not at all, read in UTF-8 or UTF-16; folder locks."""
+"""Files: outputs that replace only what the zoo wrote, written whole or not at all; reading text
+in UTF-8 or UTF-16, small JSON files; folder locks."""
 
 import codecs
 import contextlib
 import errno
 import fcntl
 import hashlib
+import json
 import math
 import os
+import shutil
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Callable, Optional, Union
+from typing import IO, Any, Callable, Optional, Union
 
 MAX_BYTES = 2**30  # bytes of a file that is read
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)  # errors of file systems without locks
+OUTPUTS = ".zoo_outputs"
+PENDING = "pending"
+NO_FILE = "none"
 USE_UTF8 = "set the environment variable PYTHONUTF8=1"
 
 
@@ -34,19 +40,136 @@ def report_write_errors(path: Path, setting: str = "run.out") -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def open_replacement(path: Path, newline: Optional[str] = None) -> Iterator[IO[str]]:
-    """A text file that replaces `path` when it is complete; after an error, `path` is unchanged."""
+def open_replacement(
+    path: Path, newline: Optional[str] = None, option: str = ""
+) -> Iterator[IO[str]]:
+    """A text file that replaces `path` when it is complete; after an error, `path` is unchanged.
+
+    `option` is that of a command which names the folder: then `guard_outputs` guards the file.
+    """
     temporary = path.with_name(path.name + ".tmp")
     try:
-        with temporary.open(
-            "w", newline=newline, encoding="utf-8", errors="surrogateescape"
-        ) as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        with guard_outputs([path], option=option) if option else contextlib.nullcontext():
+            with temporary.open(
+                "w", newline=newline, encoding="utf-8", errors="surrogateescape"
+            ) as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_outputs(
+    paths: Iterable[Path], inputs: Iterable[Union[str, Path]] = (), option: str = "--out"
+) -> None:
+    """Raises ValueError, which names `option`, if a command may not replace a file of `paths`.
+
+    It may not be one of the `inputs`, by a link neither, nor a file that the zoo did not write: the
+    file OUTPUTS beside it has its SHA-256, or that a command was killed while it wrote it.
+    """
+    sources = {identity for source in inputs for identity in identify(source)}
+    own: dict[Path, dict[str, str]] = {}
+    for path in paths:
+        if not sources.isdisjoint(identify(path)):
+            raise ValueError(f"{option}: {path} is an input, which it would replace")
+        if os.path.lexists(path):
+            if path.parent not in own:
+                own[path.parent] = read_outputs(path.parent)
+            if own[path.parent].get(path.name, "") not in (PENDING, digest(path)):
+                raise ValueError(
+                    f"{option}: {path} exists and is not as the zoo wrote it: move it away, or "
+                    f"choose another {option}"
+                )
+
+
+@contextlib.contextmanager
+def guard_outputs(
+    paths: Iterable[Path], inputs: Iterable[Union[str, Path]] = (), option: str = "--out"
+) -> Iterator[None]:
+    """Inside, files may be written at `paths`: makes the folders, and notes the files in OUTPUTS.
+
+    Raises ValueError as `check_outputs`.
+    """
+    paths = list(paths)
+    check_outputs(paths, inputs, option)
+    for path in paths:
+        with report_write_errors(path, option):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            note_output(path, PENDING)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # the disk has become read-only
+            for path in paths:
+                note_output(path, digest(path))
+            for folder in {path.parent for path in paths}:
+                if set(read_outputs(folder).values()) == {NO_FILE}:  # nothing was written
+                    (folder / OUTPUTS).unlink()
+
+
+def make_own_folder(path: Path, option: str = "--out") -> None:
+    """Makes an empty folder, in place of one that the zoo made; ValueError if others made it."""
+    if os.path.lexists(path) and read_outputs(path.parent).get(path.name) != PENDING:
+        raise ValueError(
+            f"{option}: {path} exists and is not of the zoo: move it away, or choose another "
+            f"{option}"
+        )
+    with report_write_errors(path, option):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        note_output(path, PENDING)
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir()
+
+
+def copy_output(source: Path, target: Path, option: str = "--out") -> None:
+    """Copies a file, whole or not at all, to `target`, which `guard_outputs` guards."""
+    temporary = target.with_name(f"{target.name}.tmp")
+    try:
+        with guard_outputs([target], inputs=[source], option=option):
+            shutil.copyfile(source, temporary)
+            os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def delete_output(path: Path) -> None:
+    """Deletes a file if the zoo wrote it, and nobody has changed it since."""
+    if os.path.lexists(path) and read_outputs(path.parent).get(path.name) in (
+        PENDING,
+        digest(path),
+    ):
+        path.unlink()
+
+
+def identify(path: Union[str, Path]) -> list[Any]:
+    """The real path of a file and, if it exists, its number on its disk, which links share."""
+    with contextlib.suppress(OSError, ValueError):  # an address may be no path
+        stat_result = os.stat(path)
+        return [os.path.realpath(path), (stat_result.st_dev, stat_result.st_ino)]
+    return [os.path.realpath(path)]
+
+
+def digest(path: Path) -> str:
+    """The SHA-256 of a file; a word for what is no file."""
+    return compute_sha256(path) if os.path.isfile(path) else NO_FILE
+
+
+def read_outputs(folder: Path) -> dict[str, str]:
+    """{name: SHA-256} of what commands have written into a folder; a later line counts."""
+    entries = {}
+    with contextlib.suppress(OSError), open(folder / OUTPUTS, encoding="ascii") as file:
+        for line in file:
+            with contextlib.suppress(ValueError, TypeError):  # a kill has cut it off
+                entries.update([json.loads(line)])
+    return entries
+
+
+def note_output(path: Path, text: str) -> None:
+    """Appends a line, so that several processes can do it at once."""
+    with open(path.with_name(OUTPUTS), "a", encoding="ascii") as file:
+        file.write(f"\n{json.dumps([path.name, text])}\n")
 
 
 def set_default_mode(path: Path) -> None:
@@ -66,8 +189,8 @@ def set_default_mode(path: Path) -> None:
         probe.unlink(missing_ok=True)
 
 
-def write_text(path: Path, text: str) -> None:
-    with open_replacement(path) as file:
+def write_text(path: Path, text: str, option: str = "") -> None:
+    with open_replacement(path, option=option) as file:
         file.write(text)
 
 
@@ -131,6 +254,22 @@ def compute_sha256(path: Union[str, Path]) -> str:
         for part in iter(lambda: file.read(2**20), b""):
             result.update(part)
     return result.hexdigest()
+
+
+def read_json(path: Path, name: str, kind: type = dict) -> Any:
+    """The value in a small JSON file, of a type such as `dict`.
+
+    Raises ValueError of one line, which names the file by `name`, if it is not such a file.
+    """
+    text = read_text(path, name)
+    try:
+        value = json.loads(text)
+    except (RecursionError, ValueError) as error:
+        reason = "nests too deeply" if isinstance(error, RecursionError) else error
+        raise ValueError(f"{name} is damaged: {reason}") from None
+    if not isinstance(value, kind):
+        raise ValueError(f"{name} is damaged: it holds no {kind.__name__}")
+    return value
 
 
 def read_text(path: Path, name: str, errors: str = "strict") -> str:

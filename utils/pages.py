@@ -38,4 +38,4 @@ def write_page(path: Path, script: Path, data: dict[str, Any], option: str) -> N
         FRAME.read_text(encoding="utf-8"),
     )
     with report_write_errors(path, option):
-        write_text(path, text)
+        write_text(path, text, option)

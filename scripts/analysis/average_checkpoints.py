@@ -25,7 +25,7 @@ import numpy as np
 from mindspore import Parameter, Tensor
 
 from utils import cli
-from utils.files import report_write_errors
+from utils.files import check_outputs, guard_outputs
 from utils.weights import checkpoint, checkpoint_file
 from utils.weights.mindspore_checkpoint import find_padding
 
@@ -40,11 +40,11 @@ def main(
         raise ValueError(f"--weights: give {len(checkpoints)} numbers, one of them above 0")
     if target.suffix != ".ckpt":
         raise ValueError(f"--target: {target} must end in .ckpt")
+    check_outputs([target], inputs=checkpoints, option="--target")
     means, padding = average(checkpoints, factors / factors.sum())
-    with report_write_errors(target, "--target"):
-        target.parent.mkdir(parents=True, exist_ok=True)
     parameters = {name: Parameter(Tensor(value), name=name) for name, value in means.items()}
-    checkpoint.save(target, checkpoint.Weights(parameters, padding), "--target")
+    with guard_outputs([target], inputs=checkpoints, option="--target"):
+        checkpoint.save(target, checkpoint.Weights(parameters, padding), "--target")
     report = {"arrays": len(means), "files": len(checkpoints), "target": str(target)}
     print(json.dumps(report))
 
@@ -77,7 +77,12 @@ def average(paths: list[Path], weights: np.ndarray) -> tuple[dict[str, np.ndarra
                 raise ValueError(f"{path}: {name} is NaN or infinite; its training has diverged")
             else:
                 sums[name] = sums.get(name, 0.0) + weight * value.astype(np.float64)
-    return {name: value.astype(first[name][1]) for name, value in sums.items()}, paddings[0]
+    with np.errstate(over="ignore"):
+        means = {name: value.astype(first[name][1]) for name, value in sums.items()}
+    damaged = checkpoint.list_damaged(means)
+    if damaged:
+        raise ValueError(f"the average of {damaged[0]} is beyond its type {first[damaged[0]][1]}")
+    return means, paddings[0]
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from typing import Any, Literal
 from scripts.dry_run.simulator import CHIPS, Machine, dry_run
 from utils import cli
 from utils.config import ROOT, load_config
-from utils.files import report_write_errors, write_text
+from utils.files import check_outputs, report_write_errors, write_text
 from utils.messages import check_choice
 from utils.networks import find_network_of_yaml
 
@@ -46,6 +46,7 @@ def main(
     for name in names:
         check_choice(name, paths, "name of --only ")
     done = out.with_suffix(".jsonl")
+    check_outputs([out])
     with report_write_errors(out, "--out"):
         out.parent.mkdir(parents=True, exist_ok=True)
         lines = done.read_text().splitlines() if done.is_file() else []
@@ -59,7 +60,7 @@ def main(
         with report_write_errors(out, "--out"):
             with open(done, "a") as file:
                 file.write(json.dumps(rows[name]) + "\n")
-            write_text(out, format_table(rows) + "\n")
+            write_text(out, format_table(rows) + "\n", "--out")
     failed = [name for name in names if not rows[name]["finished"]]
     print(format_table(rows))
     print(json.dumps({"recipes": len(names), "failed": failed}))

@@ -35,8 +35,8 @@ from utils import cli
 from utils.evaluate import several_labels
 from utils.evaluate.label_report import write_label_report
 from utils.evaluate.metrics import Counts
-from utils.evaluate.report import MIN_PROBABILITY, compute_predictions, write_report
-from utils.files import report_write_errors
+from utils.evaluate.report import FILES, MIN_PROBABILITY, compute_predictions, write_report
+from utils.files import check_outputs, report_write_errors
 from utils.log import print_result
 from utils.runtime import Runtime
 
@@ -53,6 +53,9 @@ def main(
     factors = np.asarray(weights or [1.0] * len(reports))
     if len(factors) != len(reports) or not factors.sum():
         raise ValueError(f"--weights: give {len(reports)} numbers, one of them above 0")
+    if report:
+        inputs = [folder / "scores.csv" for folder in reports]
+        check_outputs([report / name for name in FILES], inputs=inputs, option="--report")
     read = [read_scores(folder / "scores.csv") for folder in reports]
     samples = read[0][0]
     for folder, (other, _) in zip(reports[1:], read[1:]):

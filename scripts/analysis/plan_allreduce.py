@@ -51,7 +51,7 @@ from utils import cli, runtime
 from utils.complexity import count_layers
 from utils.config import build_dataclass
 from utils.distributed.gradient_fusion import segment_ends
-from utils.files import report_write_errors
+from utils.files import open_replacement
 from utils.networks import Network
 from utils.yaml_text import load_yaml
 
@@ -233,9 +233,7 @@ def write_table(folder: Path, backward: Backward, plans: dict) -> None:
         for i, segment in enumerate(prediction.segments)
     ]
     rows = [{k: round(v, 4) if k.endswith("_ms") else v for k, v in row.items()} for row in rows]
-    with report_write_errors(folder, "--out"):
-        folder.mkdir(parents=True, exist_ok=True)
-    with report_write_errors(folder, "--out"), open(folder / "plan.csv", "w", newline="") as file:
+    with open_replacement(folder / "plan.csv", newline="", option="--out") as file:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
         writer.writerows(rows)

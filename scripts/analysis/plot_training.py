@@ -26,6 +26,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from utils import cli
+from utils.files import check_outputs
 from utils.messages import escape_control
 from utils.pages import write_page
 from utils.plotting import save
@@ -53,10 +54,12 @@ def main(folders: list[str], *, out: Optional[Path] = None, html: bool = False) 
     target = out or Path(folders[0]) / "curves.png"
     if target.suffix not in FORMATS:
         raise ValueError(f"--out: {target} must end in {' or '.join(FORMATS)}")
+    page = target.with_suffix(".html")
+    logs = [Path(folder) / name for folder in folders for name in ("log.jsonl", "config.yaml")]
+    check_outputs([target, *[page] * html], inputs=logs)
     save(draw_runs(runs), target)
     result = {"file": str(target)}
     if html:
-        page = target.with_suffix(".html")
         write_page(page, script=SCRIPT, data=describe_runs(runs), option="--html")
         result["page"] = str(page)
     last = {folder: lines[-1] for folder, lines in runs.items()}

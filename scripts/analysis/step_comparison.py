@@ -14,7 +14,7 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from utils.config import convert_scalar
-from utils.files import report_write_errors
+from utils.files import guard_outputs, report_write_errors
 from utils.nn.layers import BatchNorm2d
 from utils.testing.golden import (
     UPDATES,
@@ -93,7 +93,7 @@ def subsample(values: np.ndarray) -> np.ndarray:
 def save_record(path: Path, record: dict[str, np.ndarray]) -> None:
     """Writes the whole file or none. Raises ValueError if it cannot be written."""
     temporary = path.with_name(path.name + ".tmp")
-    with report_write_errors(path):
+    with report_write_errors(path, "--record"), guard_outputs([path], option="--record"):
         with open(temporary, "wb") as file:
             np.savez(file, **record)
         temporary.replace(path)

@@ -34,6 +34,8 @@ def main(
     target: Path,
     count: cli.PositiveInt = 2,
 ) -> None:
+    target = target if target.suffix == ".npz" else target.with_name(f"{target.name}.npz")
+    files.check_outputs([target], inputs=[checkpoint_path], option="--target")
     runtime.start(Run(device="CPU"))
     from mindspore import Tensor
 
@@ -43,9 +45,8 @@ def main(
     net = load_checkpoint(network, cfg=cfg, path=str(checkpoint_path), level="O0")
     clips = generate_input(0, (count, *network.get_input_shape(cfg)))
     scores = compute_scores(net, Tensor(clips))
-    target = target if target.suffix == ".npz" else target.with_name(f"{target.name}.npz")
-    with files.report_write_errors(target, "--target"):
-        target.parent.mkdir(parents=True, exist_ok=True)
+    guard = files.guard_outputs([target], option="--target")
+    with files.report_write_errors(target, "--target"), guard:
         np.savez(target, clips=clips, scores=scores)
     shapes = {"clips": clips.shape, "scores": scores.shape}
     print(json.dumps({**shapes, "target": str(target)}))

@@ -42,7 +42,6 @@ import glob
 import json
 import math
 import os
-import shutil
 import time
 from collections import Counter
 from typing import Literal, NamedTuple, Optional
@@ -77,7 +76,7 @@ from utils.data.annotation_file import (
     name_record,
 )
 from utils.data.equal_files import describe_repeats
-from utils.files import report_write_errors, write_text
+from utils.files import check_outputs, copy_output, report_write_errors, write_text
 from utils.messages import join_names, print_line
 from utils.networks import Network
 from utils.progress import track
@@ -111,9 +110,11 @@ def main(
     if not files:
         raise ValueError(f"{network.name} has no lists of videos; there is nothing to scan")
     targets = [out / name for name in choose_output_names(files)]
-    for file, target in zip(files, targets):
-        if file.path.resolve() == target.resolve():
-            raise ValueError(f"--out {out} is the folder of {file.path}, which would be replaced")
+    outputs = list(targets)
+    outputs += [target.with_name(f"{target.name}.bad.tsv") for target in targets]
+    outputs += [t.with_name("labels.txt") for t, file in zip(targets, files) if find_labels(file)]
+    inputs = [file.path for file in files] + [find_labels(file) or file.path for file in files]
+    check_outputs(outputs, inputs)
     exclusions = Exclusions(exclude)
     kinds = Counter()
     read = 0
@@ -134,9 +135,9 @@ def main(
             if part:
                 continue
             write_results(target, lines, {GOOD, DAMAGED} if keep_damaged else {GOOD})
-            class_names = file.path.with_name("labels.txt")
-            if class_names.is_file():
-                shutil.copyfile(class_names, target.with_name("labels.txt"))
+            class_names = find_labels(file)
+            if class_names:
+                copy_output(class_names, target.with_name("labels.txt"))
             kinds.update(line.finding.kind for line in lines)
     if exclusions.unmatched:
         names = join_names([*exclusions.unmatched], MAX_SHOWN)
@@ -169,6 +170,12 @@ def find_repeats(files: list[AnnotationFile]) -> list[str]:
         if records not in [*lists.values()][1:]:
             lists[file.name] = records
     return [line for lists in folders.values() for line in describe_repeats(lists, math.inf)]
+
+
+def find_labels(file: AnnotationFile) -> Optional[Path]:
+    """The file with the names of the classes beside a list; None if there is none."""
+    path = file.path.with_name("labels.txt")
+    return path if path.is_file() else None
 
 
 def scan_list(
@@ -252,10 +259,12 @@ def read_journals(target: Path) -> dict[str, Finding]:
 
 def write_results(target: Path, lines: list[CheckedLine], kinds: set[str]) -> None:
     """Writes the list of these kinds and the table of bad lines; prints the first left out."""
-    write_text(target, "".join(f"{line.text}\n" for line in lines if line.finding.kind in kinds))
+    texts = [f"{line.text}\n" for line in lines if line.finding.kind in kinds]
+    write_text(target, "".join(texts), "--out")
     bad = [line for line in lines if line.finding.kind != GOOD]
     rows = (table_row(line.number, line.finding, line.path) for line in bad)
-    write_text(target.with_name(f"{target.name}.bad.tsv"), "".join(f"{row}\n" for row in rows))
+    table = target.with_name(f"{target.name}.bad.tsv")
+    write_text(table, "".join(f"{row}\n" for row in rows), "--out")
     left_out = [line for line in bad if line.finding.kind not in kinds]
     for line in left_out[:MAX_SHOWN]:
         print_line(f"left out: {line.path}: {line.finding.kind}, {line.finding.reason}")

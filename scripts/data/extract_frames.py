@@ -31,7 +31,6 @@ prepare_process(__name__)
 
 import json
 import os
-import shutil
 import time
 from typing import Annotated, Optional, Union
 
@@ -42,7 +41,7 @@ from utils import cli
 from utils.config import NetworkConfig
 from utils.data.annotation_file import format_label, read_annotations
 from utils.data.packed.reader import pack_folder
-from utils.files import report_write_errors, write_text
+from utils.files import check_outputs, copy_output, report_write_errors, write_text
 from utils.messages import print_line
 from utils.networks import Network
 from utils.progress import track
@@ -71,8 +70,7 @@ def main(
         raise ValueError(f"data.image_tmpl: {data.image_tmpl} must end in {', '.join(SUFFIXES)}")
     rows = []  # of all lists: list, path of the video in it, label, job
     for file in files:
-        if file.path.resolve() == pack_folder(out, file).resolve():
-            raise ValueError(f"--out {out} is the folder of {file.path}, which would be replaced")
+        check_outputs([pack_folder(out, file)], inputs=[file.path])
         for record in read_annotations(file, min_frames=0)[0]:
             segment = str(record.segment).split() if record.segment else []
             path = get_path_below(file.root, "_".join([record.path, *segment]))
@@ -99,10 +97,10 @@ def main(
             if not good:
                 raise ValueError(f"{file.path} has no video that can be read")
             target = pack_folder(out, file)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            write_text(target, "".join(f"{p} {frames[job]} {k}\n" for _, p, k, job in good))
+            lines = [f"{p} {frames[job]} {k}\n" for _, p, k, job in good]
+            write_text(target, "".join(lines), "--out")
             if file.path.with_name("labels.txt").is_file():
-                shutil.copyfile(file.path.with_name("labels.txt"), target.with_name("labels.txt"))
+                copy_output(file.path.with_name("labels.txt"), target.with_name("labels.txt"))
     result = {"out": str(out), "videos": len(rows) - len(bad), "bad": len(bad)}
     result["frames"] = sum(count for count in frames.values() if isinstance(count, int))
     result["lists"] = [str(pack_folder(out, file)) for file in files]

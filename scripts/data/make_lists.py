@@ -56,7 +56,7 @@ from scripts.data.prepare.public_annotations import (
     read_public_annotations,
 )
 from utils import cli
-from utils.files import report_write_errors, write_text
+from utils.files import check_outputs, guard_outputs, report_write_errors, write_text
 from utils.messages import join_names, print_line
 from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES, describe_left_out
 
@@ -92,8 +92,8 @@ def main(
         lists = tuple(name for name in files if name != "labels.txt")
     if names == "images":
         links = {name: files.pop(name) for name in lists}
-    with report_write_errors(out, "--out"):
-        out.mkdir(parents=True, exist_ok=True)
+    outputs = [out / name for name in files]
+    with guard_outputs(outputs), report_write_errors(out, "--out"):
         link_images(root, out=out, classes=files["labels.txt"], lists=links)
         for name, lines in files.items():
             write_text(out / name, "".join(f"{line}\n" for line in lines))
@@ -121,9 +121,7 @@ def list_public_data_set(
     files = {name: result.train if "train" in name else result.val for name in lists}
     files["labels.txt"] = official.names
     files.update({"missing.txt": result.missing, "unlisted.txt": result.others})
-    for file in official.files:
-        if file.resolve().parent == out.resolve() and file.name in files:
-            raise ValueError(f"--out: {file} is one of the annotations; choose another folder")
+    check_outputs([out / name for name in files], inputs=official.files)
     for path in result.doubles:
         print_line(f"a second file of one video, not listed: {path}")
     counts = {name: len(getattr(result, name)) for name in result._fields}

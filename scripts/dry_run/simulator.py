@@ -22,7 +22,7 @@ from typing import Optional
 from scripts.dry_run.reading import EXECUTION_ORDER, DryRun, read_run
 from scripts.dry_run.stub_libraries import SOURCES, build_stubs
 from utils.config import Device, NetworkConfig, get_cache_folder, to_yaml
-from utils.files import report_write_errors
+from utils.files import make_own_folder, report_write_errors
 from utils.processes import die_with_parent
 from utils.signals import end_command, handle_signals
 
@@ -123,8 +123,7 @@ def simulate(script: Sequence[str], machine: Machine, keep: Optional[Path] = Non
     """
     stubs = build_stubs(machine.device, get_cache_folder() / "dry_run")
     if keep:
-        with report_write_errors(keep, "--keep"):
-            keep.mkdir(parents=True, exist_ok=True)
+        make_own_folder(keep, "--keep")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
 

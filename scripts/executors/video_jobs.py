@@ -19,7 +19,7 @@ from typing import Any, Callable, NamedTuple, Optional, TypeVar
 from scripts.executors.process_pool import PROCESSES, CrashError, Part, run_all
 from utils.api import build_model
 from utils.config import NetworkConfig
-from utils.files import lock_folder, report_write_errors
+from utils.files import compute_sha256, lock_folder, report_write_errors
 from utils.networks import find_network
 from utils.progress import Progress
 from utils.weights.checkpoint_file import check_kind
@@ -44,14 +44,13 @@ class JobSettings(NamedTuple):
     labels: str = ""
 
     def compute_digest(self) -> str:
-        """Changes with every setting, and with the size or time of the files that they name.
+        """Changes with every setting, and with the content of the files that they name.
 
         Raises ValueError if there is no checkpoint.
         """
         if not os.path.isfile(self.checkpoint_path):
             check_kind(Path(self.checkpoint_path))
-        stats = [os.stat(path) for path in (self.checkpoint_path, self.labels) if path]
-        files = [(stat.st_size, stat.st_mtime_ns) for stat in stats]
+        files = [compute_sha256(Path(p)) for p in (self.checkpoint_path, self.labels) if p]
         return hashlib.sha256(repr((self, files)).encode()).hexdigest()
 
     def run_jobs(self, executor: str, jobs: list[JobT]) -> Results[JobT]:
@@ -194,9 +193,10 @@ class PartFiles:
             position = 0
             with open(path, "rb") as file:
                 for line in file:
-                    with contextlib.suppress(ValueError):
-                        key, _ = json.loads(line)
-                        lines[key] = (path, position)
+                    with contextlib.suppress(ValueError, TypeError, RecursionError):
+                        key, record = json.loads(line)
+                        if isinstance(key, str) and isinstance(record, dict):
+                            lines[key] = (path, position)
                     position += len(line)
         return lines
 

@@ -68,7 +68,7 @@ def write_predictions(
         yield print_record
         if not part:
             lines = "".join(f"{json.dumps(record)}\n" for record in records)
-            write_text(folder / f"{PREDICTIONS}.jsonl", lines)
+            write_text(folder / f"{PREDICTIONS}.jsonl", lines, "--out")
             write_table(folder / f"{PREDICTIONS}.csv", records)
 
     def print_record(job: Job, record: dict) -> None:
@@ -98,7 +98,7 @@ def write_table(path: Path, records: Sequence[dict]) -> None:
     heading = ["video"]
     for rank in range(1, max(map(len, rankings)) + 1):
         heading += [f"class_{rank}", f"label_{rank}", f"probability_{rank}"]
-    with open_replacement(path, newline="") as file:
+    with open_replacement(path, newline="", option="--out") as file:
         writer = csv.DictWriter(file, [*heading, "error"])
         writer.writeheader()
         for record, ranking in zip(records, rankings):

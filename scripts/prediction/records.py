@@ -86,6 +86,17 @@ class PredictOptions(NamedTuple):
     cam_class: Optional[int] = None
 
 
+def list_outputs(
+    options: PredictOptions, heads: Sequence[Head], names: Iterable[str]
+) -> list[Path]:
+    """The files that `Predictor` may write for videos whose files have these `names`."""
+    ends = [".png", ".csv", "_timeline.png"]
+    if options.cam:
+        parts = [f"_{head.name}" if head.name else "" for head in heads]
+        ends += ["_cam.png", *(f"_cam{part}.mp4" for part in parts)]
+    return [options.folder / f"{name}{end}" for name in names for end in ends]
+
+
 class Predictor:
     """Predicts videos with one model."""
 
@@ -200,7 +211,7 @@ class Predictor:
         spans = [window.span for window in windows]
         table = self.options.folder / f"{name}.csv"
         plot = self.options.folder / f"{name}_timeline.png"
-        with open_replacement(table, newline="") as file:
+        with open_replacement(table, newline="", option="--out") as file:
             rows = np.concatenate((spans, *by_head), axis=1)
             csv.writer(file).writerow(["start", "end", *list_columns(self.heads)])
             csv.writer(file).writerows([f"{value:.7g}" for value in row] for row in rows)

@@ -14,7 +14,7 @@ from utils import signals
 from utils.api import Model
 from utils.evaluate.predict import TITLE_LENGTH, list_columns
 from utils.evaluate.stream import Stream, StreamResult
-from utils.files import open_replacement, report_write_errors
+from utils.files import check_outputs, open_replacement, report_write_errors
 from utils.log import log
 from utils.messages import RunInterruptedError, format_line, hide_secrets
 from utils.video.reader import VideoError
@@ -31,6 +31,7 @@ def label_stream(
     breaks, the results before are written, and the summary has an `error`. Raises ValueError if
     there is no result, or RunInterruptedError after ctrl-C.
     """
+    source = video
     video = hide_secrets(video)
     columns = stream.scorer.columns
     table = folder / f"{stream.source.name}_stream.csv"
@@ -44,9 +45,11 @@ def label_stream(
         interrupted.set()
         stream.stop()
 
+    picture = table.with_suffix(".png")
     with stream, report_write_errors(folder, "--out"):
-        folder.mkdir(parents=True, exist_ok=True)
-        with signals.handle_signals(stop), open_replacement(table, newline="") as file:
+        check_outputs([table, picture], inputs=[source])
+        written = open_replacement(table, newline="", option="--out")
+        with signals.handle_signals(stop), written as file:
             rows = csv.writer(file)
             rows.writerow([*columns, *list_columns(model.heads)])
             try:
@@ -71,7 +74,6 @@ def label_stream(
                 raise ValueError(error or f"{video}: {reason}")
     if error:
         log.error("%s", error)
-    picture = table.with_suffix(".png")
     way = "in windows" if len(columns) == 2 else "frame by frame"
     title = f"{format_line(video, TITLE_LENGTH)}, {way}"
     by_head = zip(model.heads, zip(*(result.probabilities for result in last)))

@@ -76,8 +76,8 @@ def write_report(report: Report, folder: Path) -> None:
         "parts": [{**asdict(part), "verdict": part.verdict} for part in report.parts],
         "missing": list(report.missing),
     }
-    write_text(folder / JSON, json.dumps(redact(content), indent=1) + "\n")
-    write_text(folder / MARKDOWN, redact(format_markdown(report)))
+    write_text(folder / JSON, json.dumps(redact(content), indent=1) + "\n", "--out")
+    write_text(folder / MARKDOWN, redact(format_markdown(report)), "--out")
 
 
 def format_markdown(report: Report) -> str:

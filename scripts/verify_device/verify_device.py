@@ -43,7 +43,7 @@ from scripts.verify_device.resume import verify_resume
 from scripts.verify_device.training import verify_training
 from utils import cli, signals
 from utils.config import get_base_folder
-from utils.files import report_write_errors
+from utils.files import make_own_folder, report_write_errors
 from utils.messages import check_choice
 from utils.processes import adopt_orphans
 
@@ -96,10 +96,8 @@ def make_plan(
     if devices:
         count = devices
         check_devices(count, [f"--run.device={device}"], os.environ)
-    with report_write_errors(out, "--out"):
-        shutil.rmtree(out / "logs", ignore_errors=True)
-        shutil.rmtree(out / "work", ignore_errors=True)
-        (out / "work").mkdir(parents=True)
+    for name in ("logs", "work"):
+        make_own_folder(out / name)
     runner = Runner(out / "logs", timeout or LIMITS[device])
     return Plan(device, devices=count, work=out / "work", runner=runner)
 

@@ -28,7 +28,7 @@ from utils.evaluate.several_labels import (
     list_label_sets,
     sigmoid,
 )
-from utils.files import report_write_errors, write_text
+from utils.files import delete_output, report_write_errors, write_text
 
 LABEL_COLUMNS = ("path", "labels", "predicted", "correct")  # of scores.csv, before the classes
 WRONG_COLUMNS = ("path", "labels", "predicted", "missed", "extra", "loss")
@@ -64,9 +64,9 @@ def write_label_report(
     lowest = sorted(with_videos, key=lambda row: row["average_precision"])[:WORST_CLASSES]
     with report_write_errors(folder, "--report"):
         for name in OTHER_FILES:
-            (folder / name).unlink(missing_ok=True)
+            delete_output(folder / name)
         report = {**result, "threshold": THRESHOLD, "worst_classes": lowest}
-        write_text(folder / "report.json", json.dumps(report, indent=1) + "\n")
+        write_text(folder / "report.json", json.dumps(report, indent=1) + "\n", "--report")
 
     from utils.evaluate import report_plots  # matplotlib is imported only for a report
 

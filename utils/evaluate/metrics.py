@@ -15,7 +15,7 @@ from mindspore import dtype as mstype
 
 from utils.evaluate.scores import video_scores
 from utils.evaluate.several_labels import compute_metrics
-from utils.files import read_text, write_text
+from utils.files import read_json, write_text
 from utils.log import log
 from utils.progress import Progress
 from utils.runtime import Runtime
@@ -360,8 +360,12 @@ def write_result_file(checkpoint: str, values: dict, rt: Runtime) -> None:
         return
     target = Path(checkpoint).with_suffix(".json")
     try:
-        if target.name == "best.json" and target.is_file():  # `utils.train.validation` wrote it
-            values = {**json.loads(read_text(target, f"{target}")), **values}
+        if target.exists():
+            earlier = read_json(target, f"{target}")
+            if not {"videos", "sets", "keep_best"} & set(earlier):
+                raise ValueError(f"{target} exists and is not the result of an evaluation")
+            if target.name == "best.json":  # `utils.train.validation` wrote it
+                values = {**earlier, **values}
         write_text(target, json.dumps(values) + "\n")
     except (OSError, ValueError) as error:
         log.warning("the result is not written beside the checkpoint: %s", error)

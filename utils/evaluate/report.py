@@ -20,10 +20,20 @@ from utils.evaluate import report_page
 from utils.evaluate.metrics import TOP5_CLASSES, ScoreTable, list_bounds
 from utils.evaluate.predict import Head
 from utils.evaluate.report_page import Entry
-from utils.files import open_replacement, report_write_errors, write_text
+from utils.files import (
+    check_outputs,
+    delete_output,
+    open_replacement,
+    report_write_errors,
+    write_text,
+)
 from utils.runtime import Runtime
 from utils.video.reader import VideoError
 
+# Of a report, besides its pictures of videos
+FILES = ("scores.csv", "confusion.csv", "classes.csv", "confused_pairs.csv", "calibration.csv")
+FILES += ("wrong.csv", "report.json", "index.html", "wrong.png", "confusion.png", "classes.png")
+FILES += ("calibration.png",)
 WORST_CLASSES = 10  # in report.json
 PAIRS = 100  # in confused_pairs.csv
 SCORE_COLUMNS = ("path", "label", "predicted", "correct", "probability")  # before the classes
@@ -84,6 +94,7 @@ class Report:
         width = classes + (classes if multi_label else 1) + 1
         self.table = ScoreTable(own_samples, len(samples.paths), width)
         if self.folder and rt.is_main_process:
+            check_outputs([self.folder / name for name in FILES], option="--report")
             with report_write_errors(self.folder, "--report"):
                 self.folder.mkdir(parents=True, exist_ok=True)
                 tempfile.TemporaryFile(dir=self.folder).close()
@@ -142,7 +153,7 @@ def write_report(folder: Path, samples: Samples, predictions: Predictions, resul
     worst = sorted(with_videos, key=lambda row: row["top1"])[:WORST_CLASSES]
     with report_write_errors(folder, "--report"):
         report = {**result, **losses, "worst_classes": worst}
-        write_text(folder / "report.json", json.dumps(report, indent=1) + "\n")
+        write_text(folder / "report.json", json.dumps(report, indent=1) + "\n", "--report")
 
     from utils.evaluate import report_plots  # matplotlib is imported only for a report
 
@@ -153,7 +164,7 @@ def write_report(folder: Path, samples: Samples, predictions: Predictions, resul
     report_plots.draw_class_accuracy(folder / "classes.png", accuracies)
     report_plots.draw_calibration(folder / "calibration.png", bins, losses["ece"])
     with report_write_errors(folder, "--report"):
-        (folder / "wrong.png").unlink(missing_ok=True)
+        delete_output(folder / "wrong.png")
     mistakes = [make_entry(predictions, k, int(predictions.predicted[k])) for k, _ in wrong]
     hits = [make_entry(predictions, k, find_second(predictions, k)) for k in find_hits(predictions)]
     frames = read_samples(samples, mistakes, hits)
@@ -406,7 +417,8 @@ def compute_losses(predictions: Predictions, bins: np.ndarray) -> dict[str, Opti
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Iterable]) -> None:
     """Raises ValueError, and keeps the old file, if the disk is full or not writable."""
-    with report_write_errors(path, "--report"), open_replacement(path, newline="") as file:
+    written = open_replacement(path, newline="", option="--report")
+    with report_write_errors(path, "--report"), written as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
         writer.writerows(rows)

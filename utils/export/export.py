@@ -21,7 +21,7 @@ from utils import log, runtime
 from utils.config import NetworkConfig
 from utils.export import onnx_graph
 from utils.export.rewrite import FOR_ONNX, Builders, replace_cells
-from utils.files import report_write_errors, set_default_mode
+from utils.files import guard_outputs, report_write_errors, set_default_mode
 from utils.inference import mindir
 from utils.inference.load import load_checkpoint
 from utils.inference.onnx import ENGINES, choose_engine, list_engines
@@ -150,7 +150,9 @@ def export_network(
         checked = checked._replace(engine=choose_engine(cfg.run))
     build = partial(load_checkpoint, network, cfg, checkpoint_path)
     spec = network.describe_export(cfg)
-    log.print_result(export(build, spec=spec, options=checked, network=network.name), rt)
+    with guard_outputs([checked.target], inputs=[checkpoint_path], option="--target"):
+        result = export(build, spec=spec, options=checked, network=network.name)
+    log.print_result(result, rt)
 
 
 def export(

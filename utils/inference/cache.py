@@ -9,6 +9,7 @@ import contextlib
 import functools
 import hashlib
 import os
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 # Raise it with every change of a network or of the export that changes what is in a file.
 EXPORT_VERSION = 2
 PRECISIONS = {"f32": "float32", "bf16": "bfloat16", "int8": "int8"}
+OWN_NAME = re.compile(r"[0-9a-f]{32}-.+\.(onnx|npz)")  # of a file in the cache
 KEPT_FILES = 8  # in the cache, the last used ones
 LONGEST_WAIT = 600  # seconds for the export of another process
 
@@ -167,7 +169,7 @@ def delete_old_files(folder: Path, count: int = KEPT_FILES) -> None:
     """Deletes all but the last used files, and what a killed export left."""
     for scratch in folder.glob(".*.onnx.tmp"):
         shutil.rmtree(scratch, ignore_errors=True)
-    exported = [*folder.glob("*.onnx"), *folder.glob("*.npz")]
+    exported = [file for file in folder.iterdir() if OWN_NAME.fullmatch(file.name)]
     files = sorted(exported, key=lambda file: file.stat().st_mtime, reverse=True)
     for file in files[count:]:
         file.unlink(missing_ok=True)

@@ -1,7 +1,8 @@
 """int8: the network in an ONNX file, quantised by NNCF and calibrated by clips of a list.
 
 The cache of exported networks also keeps these files. The name of one is a checksum of the ONNX
-file, the version of NNCF, the names of the videos and the first clip: all that decides the numbers.
+file, the version of NNCF, names and sizes of the videos and the first clip: all that decides the
+numbers.
 """
 
 import contextlib
@@ -50,7 +51,9 @@ def find_int8(
     if first is None:
         raise ValueError(f"run.calibration {cfg.run.calibration}: no video of the list can be read")
     names = [name_record(record) for record in records]
-    content = repr((NNCF, compute_sha256(path), names, hashlib.sha256(first.tobytes()).hexdigest()))
+    sizes = [os.path.getsize(r.path) if os.path.isfile(r.path) else 0 for r in records]
+    first_clip = hashlib.sha256(first.tobytes()).hexdigest()
+    content = repr((NNCF, compute_sha256(path), names, sizes, first_clip))
     key = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
     file = get_cache_folder() / "onnx" / f"{key}-openvino-int8.npz"
     with report_write_errors(file.parent, "the cache of exported networks"):

@@ -1,13 +1,17 @@
 """Limits on an ONNX file, which somebody else may have written.
 
 A file may only use what the zoo's own exporter writes: one graph of a few operators, with all
-numbers inside. So it reads no other file and runs no loop, and its sizes follow from its input.
+numbers inside, and all finite. So it reads no other file and runs no loop, and its sizes follow
+from its input. Some engines make 0 of NaN: the scores would not show it.
 """
 
 import math
 from typing import Any
 
+import numpy as np
 from google.protobuf.message import Message
+
+from utils.messages import escape_control
 
 # Those that utils/export/onnx_graph.py writes.
 OPERATORS = {
@@ -15,6 +19,7 @@ OPERATORS = {
     "LayerNormalization", "MatMul", "Max", "MaxPool", "Mul", "ReduceMean", "ReduceSum", "Relu",
     "Reshape", "Shape", "Sigmoid", "Slice", "Softmax", "Squeeze", "Sub", "Transpose", "Unsqueeze",
 }  # fmt: skip
+INTEGERS = range(2, 10)  # types of onnx.TensorProto: of integers, strings and bool
 MAX_NODES = 10_000  # MViTv2-B has 2,100
 # Elements for each clip. One of MViTv2-B, 32 frames, has 7e7 in the largest array, 3e9 in all.
 MAX_ELEMENTS = 2**28
@@ -42,7 +47,7 @@ def check_model(model: Any, batch: int) -> None:
 
 
 def check_messages(message: Message) -> None:
-    """Raises ValueError for further graphs, for sparse arrays and for data in other files."""
+    """Raises ValueError for further graphs, sparse arrays, data in other files, NaN, infinity."""
     for field, value in message.ListFields():
         if field.message_type is None:
             continue
@@ -55,9 +60,24 @@ def check_messages(message: Message) -> None:
             for tensor in [value] if isinstance(value, Message) else value:
                 if tensor.external_data or tensor.data_location:
                     raise ValueError("its weights are in other files")
+                check_finite(tensor)
             continue
+        if name == "AttributeProto":
+            for attribute in value:
+                if not np.isfinite([attribute.f, *attribute.floats]).all():
+                    raise ValueError(f"its attribute {attribute.name} is NaN or infinite")
         for part in [value] if isinstance(value, Message) else value:
             check_messages(part)
+
+
+def check_finite(tensor: Any) -> None:
+    """Raises ValueError if an array has numbers that are NaN or infinite."""
+    import onnx
+
+    if tensor.data_type not in INTEGERS:
+        values = onnx.numpy_helper.to_array(tensor)
+        if not np.isfinite(values.astype(np.float64) if values.dtype.kind == "V" else values).all():
+            raise ValueError(f"its {escape_control(tensor.name)[:100]} has NaN or infinite numbers")
 
 
 def check_sizes(model: Any, batch: int) -> None:

@@ -17,18 +17,21 @@ from utils.config import read_yaml, to_dict, to_yaml
 from utils.data.sampler import TrainSampler
 from utils.data.unreadable import UnreadableFiles
 from utils.files import lock_folder, report_write_errors, write_text
+from utils.messages import join_names
 from utils.runtime import Runtime
 from utils.train import tensorboard
 from utils.train.train_step import TrainStep
 from utils.weights import checkpoint
-from utils.weights.checkpoint_file import RESUME, SAMPLER, UNREADABLE, list_epochs, read
+from utils.weights.checkpoint_file import RESUME, SAMPLER, UNREADABLE, advise, list_epochs, read
 
-# Settings that may differ when a run is resumed: none of them changes a number.
+# Settings that may differ when a run is resumed: none of them changes what is trained, but for the
+# rounding of another device, mode or reader. `run.flat_weights` may too, unless it sums gradients
+# for `train.clip_norm` in another order.
 CHANGEABLE_ON_RESUME = {
     "run": {
         "device", "mode", "log_every", "save_every", "save_steps", "keep_checkpoints", "eval_every",
         "resume", "out", "all_reduce", "profile", "tensorboard", "engine", "keep_best", "patience",
-        "engine_precision", "calibration", "calibration_clips", "flat_weights",
+        "engine_precision", "calibration", "calibration_clips",
     },
     # Batch and accumulation may change with the number of devices: `RunDirectory.resume`.
     "data": {
@@ -36,6 +39,7 @@ CHANGEABLE_ON_RESUME = {
     },
     "train": {"accumulation_steps"},
 }  # fmt: skip
+WRITTEN = ("epoch_*.ckpt", RESUME, "best.ckpt", "best.json", "config.yaml", "state.json")
 COUNTER = "micro_step"  # steps since the start of the run
 
 
@@ -63,7 +67,7 @@ class RunDirectory:
         if self.resume_file.exists():
             self.check_same_run(config)
         with report_write_errors(self.path):
-            checkpoint.remove_leftovers(self.path)
+            checkpoint.remove_leftovers(self.path, WRITTEN)
 
     def check_same_run(self, config: Any) -> None:
         """Raises ValueError if the run in the directory has other settings.
@@ -75,7 +79,9 @@ class RunDirectory:
         old = read_yaml(self.path / "config.yaml")
         new = to_dict(config)
         for section in new:
-            changeable = CHANGEABLE_ON_RESUME.get(section, ())
+            changeable = CHANGEABLE_ON_RESUME.get(section, set())
+            if section == "run" and not config.train.clip_norm:
+                changeable = changeable | {"flat_weights"}
             defaults = {f.name: f.default for f in fields(getattr(config, section))}
             for key, value in new[section].items():
                 before = old.get(section, {}).get(key, defaults[key])
@@ -141,6 +147,12 @@ class RunDirectory:
         if report:
             raise ValueError(
                 f"{self.resume_file} is of another run: {report}; choose another --run.out"
+            )
+        damaged = checkpoint.list_damaged(arrays)
+        if damaged:
+            raise ValueError(
+                f"{self.resume_file} has numbers that are NaN or infinite, "
+                f"{join_names(damaged, 3)}: {advise(self.resume_file)}"
             )
         for name, value in arrays.items():
             state[name].set_data(Tensor(value, state[name].dtype))

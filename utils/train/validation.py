@@ -12,11 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Callable
 
+import numpy as np
 from mindspore import Tensor
 
 from utils.config import Run
 from utils.evaluate.metrics import broadcast_bn_statistics
 from utils.files import report_write_errors, write_text
+from utils.log import log
 from utils.runtime import Runtime
 from utils.train.train_step import TrainStep
 from utils.weights import checkpoint
@@ -26,6 +28,8 @@ BEST = "best.ckpt"
 
 class Validation:
     """Evaluates the weights of a train step, and keeps the best as `run.keep_best` says.
+
+    Weights or statistics that are not finite do not count.
 
     `evaluate()` returns the metrics of the network. All ranks know all metrics, so they decide
     alike; rank 0 writes. `lines` are the metrics of all epochs that were validated.
@@ -66,10 +70,20 @@ class Validation:
         averages = self.step.ema is not None
         with exchange_weights(self.step, self.rt) if averages else contextlib.nullcontext():
             metrics = {**self.evaluate(), "weights": "averaged" if averages else "trained"}
-            self.lines[epoch] = {"epoch": epoch, **metrics}
+            line = {"epoch": epoch, **metrics}
+            if not self.is_finite():
+                log.warning("epoch %d is not the best: its weights are not finite", epoch)
+                return line
+            self.lines[epoch] = line
             if self.run.keep_best != "none" and self.best_epoch == epoch:
                 self.save_best()
-        return self.lines[epoch]
+        return line
+
+    def is_finite(self) -> bool:
+        """Whether all weights and statistics are, the same on all ranks. Else no run resumes here:
+        nothing is saved after such an epoch."""
+        weights = checkpoint.weights_of(self.step.net)
+        return all(np.isfinite(value.asnumpy()).all() for value in weights.values())
 
     def save_best(self) -> None:
         """Writes the weights that the network has now, and their metrics."""

@@ -11,7 +11,7 @@ import matplotlib
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from utils.files import report_write_errors
+from utils.files import check_outputs, guard_outputs, report_write_errors
 from utils.video.libraries import load_library
 
 TEXT_LINES = 18  # of text in the height of a frame
@@ -24,7 +24,7 @@ class CaptionedVideo:
     """A video of `fps` frames per second, which appears at `path` when `close` is called.
 
     `write` and `close` may be called by different threads. Raises ValueError if `path` does not end
-    in .mp4, or if PyAV is missing.
+    in .mp4, is a file that the zoo did not write, or if PyAV is missing.
     """
 
     def __init__(self, path: Path, fps: float):
@@ -33,6 +33,7 @@ class CaptionedVideo:
             raise ValueError(f"{path} must end in .mp4")
         if self.av is None:
             raise ValueError(f"{path}: writing needs PyAV, which is not installed: pip install av")
+        check_outputs([path], option="--save")
         self.path = path
         self.temporary = path.with_name(f"{path.name}.tmp")
         self.rate = Fraction(fps).limit_denominator(1001)
@@ -89,7 +90,8 @@ class CaptionedVideo:
             try:
                 self.container.mux(self.stream.encode())
                 self.container.close()
-                self.temporary.replace(self.path)
+                with guard_outputs([self.path], option="--save"):
+                    self.temporary.replace(self.path)
             finally:
                 self.temporary.unlink(missing_ok=True)
 

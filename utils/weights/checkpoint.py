@@ -1,8 +1,9 @@
 """Writes checkpoints atomically, and loads them; every name, shape and type must match."""
 
+import glob
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import mindspore as ms
@@ -26,10 +27,12 @@ class Weights(dict[str, Parameter]):
         self.padding = padding
 
 
-def remove_leftovers(folder: Path, name: str = "*") -> None:
-    """Deletes the temporary files of a write that did not end."""
-    for file in folder.glob(f"{name}.tmp*"):
-        file.unlink()
+def remove_leftovers(folder: Path, names: Iterable[str]) -> None:
+    """Deletes the temporary files of writes of these files (shell patterns) that did not end."""
+    for name in names:
+        for end in (".tmp", ".tmp.*"):
+            for file in folder.glob(f"{name}{end}"):
+                file.unlink()
 
 
 def save(path: Path, parameters: dict[str, Parameter], setting: str = "run.out") -> None:
@@ -56,7 +59,8 @@ def save(path: Path, parameters: dict[str, Parameter], setting: str = "run.out")
                 f"{setting}: cannot write {path}: {format_error(error)[:200]}"
             ) from None
         finally:  # fails too if the disk has become read-only
-            remove_leftovers(path.parent, path.name)  # MindSpore leaves a temporary file, too
+            # MindSpore leaves a temporary file, too.
+            remove_leftovers(path.parent, [glob.escape(path.name)])
 
 
 def weights_of(net: nn.Cell) -> Weights:
@@ -97,7 +101,7 @@ def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> li
         raise ValueError(f"{path} does not fit this network: {report}{advice}")
     if weights.padding:
         check_padding(path, find_padding(path, arrays, content.texts), weights.padding)
-    damaged = [name for name, value in arrays.items() if not np.isfinite(value).all()]
+    damaged = list_damaged(arrays)
     if damaged:
         raise ValueError(
             f"{path} has weights that are NaN or infinite, {join_names(damaged, 3)}: its training "
@@ -106,6 +110,11 @@ def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> li
     for name, value in arrays.items():
         weights[name].set_data(Tensor(value, weights[name].dtype))
     return initial_names
+
+
+def list_damaged(arrays: Mapping[str, np.ndarray]) -> list[str]:
+    """The names of arrays with numbers that are NaN or infinite."""
+    return [name for name, value in arrays.items() if not np.isfinite(value).all()]
 
 
 def report_differences(arrays: dict[str, np.ndarray], weights: dict[str, Parameter]) -> str:

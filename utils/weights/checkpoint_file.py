@@ -9,6 +9,7 @@ before it is created. Memory is at most a few times the file's size.
 A file may end with the text `crc_num` and the CRC-32 of all bytes before it, in ten bytes.
 """
 
+import contextlib
 import math
 import os
 import re
@@ -22,6 +23,7 @@ import numpy as np
 
 from utils.log import log
 from utils.messages import escape_control
+from utils.weights import torch_reader
 from utils.weights.dtypes import DTYPES, get_itemsize
 from utils.weights.model_checksum import check_checksum
 from utils.weights.published import advise as advise_download
@@ -34,6 +36,8 @@ UNREADABLE = "unreadable"
 TYPES = ("Bool", "Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64")
 TYPES += ("BFloat16", "Float16", "Float32", "Float64")
 TEXT = "str"  # the type of a string, which `append_dict` of `save_checkpoint` writes
+FIRST_BYTE = b"\n"  # field 1, bytes
+FOREIGN = (".pth", ".pyth", ".pt", ".safetensors", ".tar", ".npz")
 CHECKSUM = b"crc_num"
 CHECKSUM_BYTES = 10
 MAX_ENTRIES = 100_000  # each takes some hundred bytes of memory; no network here has 2,000
@@ -92,15 +96,14 @@ def read_content(path: Path) -> Content:
     path = Path(path)
     check_kind(path)
     try:
-        return parse(path)
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from None
+        with report_read_errors(path):
+            return parse(path)
     except DamagedFileError as error:
         raise ValueError(f"{path}: not a readable checkpoint ({error}); {advise(path)}") from None
 
 
 def check_kind(path: Path) -> None:
-    """Raises ValueError if a file's name or size shows that it is not a checkpoint."""
+    """Raises ValueError if a file is missing, or its name or first bytes show another kind."""
     if not os.path.isfile(path):
         folder = path if os.path.isdir(path) else path.parent
         names = [file.name for file in list_epochs(folder)][-3:]
@@ -109,8 +112,6 @@ def check_kind(path: Path) -> None:
             hint = f"{folder} has {', '.join(names)}"
         hint = advise_download(path) or hint
         raise ValueError(f"{path}: no such checkpoint; {hint}")
-    if path.suffix in (".pth", ".pyth", ".pt", ".safetensors", ".tar"):
-        raise ValueError(f"{path}: convert it first with scripts/convert_checkpoint.py")
     if path.suffix == ".mindir":
         raise ValueError(f"{path}: a MINDIR holds no weights to load; give the checkpoint")
     if path.suffix == ".onnx":
@@ -118,10 +119,37 @@ def check_kind(path: Path) -> None:
         raise ValueError(
             f"{path}: ONNX Runtime runs it (docs/export.md); give a checkpoint or MINDIR"
         )
-    if path.suffix != ".ckpt":
-        raise ValueError(f"{path}: not a readable checkpoint: its name does not end in .ckpt")
-    if not path.stat().st_size:
-        raise ValueError(f"{path}: is empty; {advise(path)}")
+    with report_read_errors(path):
+        if not path.stat().st_size:
+            raise ValueError(f"{path}: is empty; {advise(path)}")
+        is_foreign = torch_reader.is_readable(path)
+        begins_like_ours = has_own_start(path)
+    if is_foreign or (path.suffix in FOREIGN and not begins_like_ours):
+        target = path.with_name(f"{path.stem}_{path.suffix[1:]}.ckpt")
+        raise ValueError(
+            f"{path}: convert it first with scripts/convert_checkpoint.py --config_path RECIPE "
+            f"--source {path} --target {target}"
+        )
+    if path.suffix != ".ckpt" and not begins_like_ours:
+        raise ValueError(
+            f"{path}: not a readable checkpoint: its name does not end in .ckpt, and its content "
+            "is no checkpoint either"
+        )
+
+
+def has_own_start(path: Path) -> bool:
+    """Whether a file may be one of MindSpore: it begins with its first entry."""
+    with open(path, "rb") as file:
+        return file.read(1) == FIRST_BYTE
+
+
+@contextlib.contextmanager
+def report_read_errors(path: Path) -> Iterator[None]:
+    """Turns an OSError into a ValueError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
 def list_epochs(folder: Path) -> list[Path]:

@@ -6,16 +6,17 @@ the rules for files of MindSpore: state of the training, padding, eps.
 """
 
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from utils.messages import escape_control, find_nearest, join_names
 from utils.nn.layers import resize_table
-from utils.nn.padding import SYMMETRIC
 from utils.weights import checkpoint_file, torch_reader
-from utils.weights.checkpoint import join_reports
+from utils.weights.checkpoint import join_reports, list_damaged
 from utils.weights.mindspore_checkpoint import drop_training_state, find_padding, unify_eps
 from utils.weights.parameter_names import ParameterNames
 
@@ -28,7 +29,10 @@ NORM = {
     "running_mean": "moving_mean",
     "running_var": "moving_variance",
 }
-PREFIXES = ("module.", "model.", "backbone.", "_orig_mod.")  # that wrappers put before names
+# What training code keeps beside the network: weights of classes in a loss, counts of a metric.
+BESIDE = re.compile(r"[^.]*(criterion|loss|metric|acc)[^.]*\.")
+MAX_LISTED = 3  # names in a message
+MAX_PREFIX = 200  # characters
 
 
 class Converted(NamedTuple):
@@ -49,16 +53,28 @@ class Source(NamedTuple):
     changed_eps: int  # batch norms whose eps was not that of this zoo
 
 
-def read_source(path: Path) -> Source:
-    """The weights in a PyTorch, safetensors or MindSpore file."""
+def read_source(path: Path, key: str = "") -> Source:
+    """The weights in a PyTorch, safetensors, npz or MindSpore file; its content tells which.
+
+    `key` chooses those under a key of the file, or with names that begin with it
+    (`torch_reader.load_state`).
+    """
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
-    if path.suffix != ".ckpt":
-        return Source(torch_reader.load_state(path), dropped=[], padding=SYMMETRIC, changed_eps=0)
-    content = checkpoint_file.read_all(path)
-    arrays, dropped = drop_training_state(content.arrays)
-    padding = find_padding(path, arrays, content.texts)
+    texts: dict[str, bytes] = {}
+    with checkpoint_file.report_read_errors(path):
+        is_foreign = torch_reader.is_readable(path)
+        is_own = checkpoint_file.has_own_start(path) or path.suffix == ".ckpt"
+    if is_foreign or not is_own:
+        arrays = torch_reader.load_state(path, key)
+    else:
+        arrays, texts, _ = checkpoint_file.read_all(path)
+        arrays = torch_reader.select_names(arrays, key) if key else arrays
+        if not arrays:
+            raise ValueError(f"{path}: no name in it begins with {key}.")
+    arrays, dropped = drop_training_state(arrays)
+    padding = find_padding(path, arrays, texts)
     return Source(arrays, dropped=dropped, padding=padding, changed_eps=unify_eps(arrays))
 
 
@@ -70,19 +86,33 @@ def convert(
 ) -> Converted:
     """Puts the arrays of `source` under our names; `shapes` is {our name: shape}.
 
-    With `new_head` the classifier of `network` is dropped on both sides. Raises ValueError if
-    another name is missing on either side, twice in `source`, or has another shape.
+    With `new_head` the classifier of `network` is dropped on both sides. If the names of the
+    network have a prefix, those of BESIDE without it are dropped. Raises ValueError if another name
+    is missing on either side, twice in `source`, or has another shape, or if a weight has numbers
+    that are not finite.
     """
     naming = network.get_parameter_names()
     classifier = network.classifier
-    prefix, source_format = detect_prefix_and_format(source, naming)
-    bare = {name[len(prefix) :]: array for name, array in source.items()}
     names = {naming.canonical_name(name): name for name in shapes}
+    prefix, source_format = detect_prefix_and_format(source, naming, names)
     norms = {key[: -len(".gamma")] for key in names if key.endswith(".gamma")}
     dropped_head = classifier if new_head else "$^"
+    bare = {name[len(prefix) :]: value for name, value in source.items() if name.startswith(prefix)}
     arrays, dropped = rename_arrays(
         bare, naming=naming, source_format=source_format, dropped_head=dropped_head, norms=norms
     )
+    dropped = [prefix + name for name in dropped]
+    beside = [name for name in source if not name.startswith(prefix)]
+    dropped += [name for name in beside if BESIDE.match(name)]
+    others, dropped_others = rename_arrays(
+        {name: source[name] for name in beside if not BESIDE.match(name)},
+        naming=naming,
+        source_format=source_format,
+        dropped_head=dropped_head,
+        norms=norms,
+    )
+    dropped += dropped_others
+    arrays = {**others, **arrays}
     head = [name for name in shapes if new_head and re.search(classifier, name)]
     converted = {}
     missing = []
@@ -104,36 +134,77 @@ def convert(
             initial.append(name)
         else:
             missing.append(name)
-    report = join_reports(missing=missing, unknown=sorted(arrays), shape=differing)
+    unknown = [describe_unknown(name, names) for name in sorted(arrays)]
+    report = join_reports(missing=missing, unknown=unknown, shape=differing)
     if report:
         advice = "; is it of another network, or of other settings under model?"
         if any(name in report for name in shapes if re.search(classifier, name)):
             advice = "; model.num_classes must be its own"
             advice += ", or --new_head leaves the classifier newly initialised"
+        elif others and prefix:
+            advice = f"; --key {prefix[:-1]} takes only the weights whose names begin with {prefix}"
         raise ValueError(f"the file does not fit this network: {report}{advice}")
-    dropped = [prefix + name for name in dropped]
+    damaged = list_damaged(converted)
+    if damaged:
+        raise ValueError(
+            f"the file has weights that are NaN or infinite, {join_names(damaged, MAX_LISTED)}: "
+            "its training has diverged, or its numbers are beyond float32; take another file"
+        )
     return Converted(converted, dropped=dropped, missing=head, initial=initial)
 
 
-def detect_prefix_and_format(source: Iterable[str], naming: ParameterNames) -> tuple[str, str]:
-    """(prefix of all names, format of the rest of the names).
+def describe_unknown(name: str, names: Iterable[str]) -> str:
+    """A name of the source with the nearest of ours."""
+    near = find_nearest(name, names)
+    return f"{name} (nearest: {near})" if near else name
 
-    A wrapper's prefix may be part of a format, so the shortest names of a known format are used.
-    Raises ValueError if there is none.
+
+def detect_prefix_and_format(
+    source: Iterable[str], naming: ParameterNames, names: Collection[str] = ()
+) -> tuple[str, str]:
+    """(prefix of the names of the network, format of the rest of these names).
+
+    `names` are the canonical names of the network. The prefix is that with which most of its
+    modules are there; without `names`, all names have it. A wrapper's prefix may be part of a
+    format, so the longest one of several that are as good is taken. Raises ValueError if there is
+    none, or if two networks in the source are as good.
     """
-    prefixes = [""]
-    while source:
-        longer = [prefixes[0] + prefix for prefix in PREFIXES]
-        longer = [p for p in longer if all(name.startswith(p) for name in source)]
-        if not longer:
-            break
-        prefixes.insert(0, longer[0])
-    for prefix in prefixes:
+    source = list(source)
+    modules = {name.rpartition(".")[0] for name in names}
+    best: list[tuple[str, str]] = []
+    most = 0
+    reason = "it has no names"
+    for prefix in list_prefixes(source, len(modules) // 2 if modules else len(source)):
+        bare = [name[len(prefix) :] for name in source if name.startswith(prefix)]
         try:
-            return prefix, naming.detect_format([name[len(prefix) :] for name in source])
+            source_format = naming.detect_format(bare)
         except ValueError as error:
-            reason = error
-    raise reason
+            reason = str(error)
+            continue
+        renamed = {naming.canonical_name(name, source_format) or "" for name in bare}
+        count = len(modules & {name.rpartition(".")[0] for name in renamed}) if modules else 1
+        if count > most:
+            best = []
+            most = count
+        if count == most and not any(longer.startswith(prefix) for longer, _ in best):
+            best.append((prefix, source_format))
+    if not best:
+        examples = [describe_unknown(escape_control(name), names) for name in source[:MAX_LISTED]]
+        raise ValueError(f"{reason}; the first are {', '.join(examples)}")
+    if len(best) > 1:
+        several = escape_control(join_names([prefix for prefix, _ in best], MAX_LISTED))
+        raise ValueError(f"the file has several networks, {several}: --key chooses one")
+    return best[0]
+
+
+def list_prefixes(names: list[str], least: int) -> list[str]:
+    """What at least so many of the names, and at least one, begin with, up to a dot; the longest
+    first, and last the empty one."""
+    counts = Counter(
+        name[: dot.end()] for name in names for dot in re.finditer(r"\.", name[:MAX_PREFIX])
+    )
+    prefixes = [prefix for prefix, count in counts.items() if count >= least]
+    return [*sorted(prefixes, key=len, reverse=True), ""] if names else []
 
 
 def rename_arrays(
@@ -175,4 +246,5 @@ def fit_array(key: str, array: np.ndarray, shape: tuple, naming: ParameterNames)
         array = resize_table(array, shape[0])
     elif rule == "reshape":
         array = array.reshape(shape)
-    return array.astype(np.float32) if array.shape == shape else array
+    with np.errstate(over="ignore"):  # `convert` refuses what becomes infinite
+        return array.astype(np.float32) if array.shape == shape else array

@@ -7,13 +7,14 @@ file it is a part. Python's urllib takes proxies from the environment (`https_pr
 import contextlib
 import http.client
 import json
+import re
 import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import NamedTuple
 
-from utils.files import report_write_errors, write_text
-from utils.messages import format_error, hide_all_secrets, hide_secrets, print_line
+from utils.files import read_json, report_write_errors, write_text
+from utils.messages import format_error, hide_all_secrets, hide_secrets, print_line, shorten
 from utils.progress import Progress
 
 CHUNK = 2**20  # bytes; the bar counts chunks
@@ -22,6 +23,8 @@ ATTEMPTS = 3  # connections that end too early
 PARTIAL_CONTENT = 206
 RANGE_NOT_SATISFIABLE = 416
 INVALID = "it is no valid address, or that of the proxy is none"
+LARGEST = 2**32  # bytes of a file whose size nobody has published
+SHOWN = 200  # characters of a server's text in a message
 ADVICE = "a proxy is set by https_proxy, a mirror by ZOO_WEIGHTS_MIRROR"
 
 
@@ -43,23 +46,28 @@ class Version(NamedTuple):
 NO_VERSION = Version(-1, "")
 
 
-def download(address: str, part: Path) -> None:
+def download(address: str, part: Path, largest: int = LARGEST) -> None:
     """Writes the whole file to `part`, whose name ends in .part; continues an earlier call's.
 
-    Raises DownloadError if the server does not send it all, and ValueError if it cannot be written.
+    Raises DownloadError if the server does not send it all, or more than `largest` bytes, and
+    ValueError if it cannot be written.
     """
+    is_own = name_version_file(part).exists()  # which is written first
+    if part.is_symlink() or (part.exists() and not (part.is_file() and is_own)):
+        raise ValueError(f"{part} exists and is no part of this download: move it away")
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            receive(address, part)
-        except ConnectionCutError as error:
-            if attempt == ATTEMPTS:
-                raise
-            print_line(f"{error}; connecting again")
+            receive(address, part, largest)
+        except DownloadError as error:
+            line = format_error(error).replace(address, hide_secrets(address))
+            if attempt == ATTEMPTS or not isinstance(error, ConnectionCutError):
+                raise type(error)(line) from None
+            print_line(f"{line}; connecting again")
         else:
             return
 
 
-def receive(address: str, part: Path) -> None:
+def receive(address: str, part: Path, largest: int) -> None:
     """One connection, which continues `part` if the server still has the same version."""
     earlier = read_version(part)
     start = part.stat().st_size if earlier != NO_VERSION and part.is_file() else 0
@@ -73,7 +81,8 @@ def receive(address: str, part: Path) -> None:
     shown = hide_secrets(address)
     with open_address(address, headers, part) as response:
         start = start if response.status == PARTIAL_CONTENT else 0  # else the whole file comes
-        length = int(response.headers.get("Content-Length", -1))
+        length = read_length(response, shown)
+        check_size(start + length, largest=largest, address=shown)
         version = Version(start + length if length >= 0 else -1, read_validator(response))
         position = response.headers.get("Content-Range", "").partition("-")[0]
         if start and (version != earlier or position != f"bytes {start}"):
@@ -91,10 +100,24 @@ def receive(address: str, part: Path) -> None:
                 while data:
                     file.write(data)
                     bar.update()
+                    check_size(file.tell(), largest=largest, address=shown)
                     data = read_chunk(response, shown)
                 size = file.tell()
     if size < version.size:
         raise ConnectionCutError(f"{shown}: ended after {size} of {version.size} bytes")
+
+
+def read_length(response: http.client.HTTPResponse, address: str) -> int:
+    """The bytes that the server says it sends; -1 if it does not say it."""
+    text = response.headers.get("Content-Length", "-1")
+    if not re.fullmatch(r"-1|[0-9]{1,18}", text.strip()):
+        raise DownloadError(f"{address}: the server sends a wrong Content-Length: {text[:80]!a}")
+    return int(text)
+
+
+def check_size(size: int, largest: int, address: str) -> None:
+    if size > largest:
+        raise DownloadError(f"{address}: the server sends more than {largest} bytes: another file")
 
 
 def read_chunk(response: http.client.HTTPResponse, address: str) -> bytes:
@@ -116,14 +139,15 @@ def open_address(address: str, headers: dict[str, str], part: Path) -> http.clie
         if error.code == RANGE_NOT_SATISFIABLE:
             forget(part)
             raise ConnectionCutError(f"{shown}: the file is shorter than its first part") from None
-        reason = f"the server answers {error.code} {hide_all_secrets(str(error.reason))}"
+        answer = shorten(hide_all_secrets(str(error.reason)), SHOWN)
+        reason = f"the server answers {error.code} {answer}"
     except urllib.error.URLError as error:
         known = isinstance(error.reason, OSError)  # else its message has a part of the address
         reason = f"cannot be reached: {error.reason if known else INVALID}; {ADVICE}"
     except (http.client.InvalidURL, ValueError):  # whose messages have a part of the address
         reason = f"cannot be reached: {INVALID}; {ADVICE}"
     except (OSError, http.client.HTTPException) as error:
-        reason = f"cannot be reached: {format_error(error)}; {ADVICE}"
+        reason = f"cannot be reached: {shorten(format_error(error), SHOWN)}; {ADVICE}"
     raise DownloadError(f"{shown}: {reason}")
 
 
@@ -146,9 +170,9 @@ def name_version_file(part: Path) -> Path:
 
 def read_version(part: Path) -> Version:
     try:
-        size, validator = json.loads(name_version_file(part).read_text())
+        size, validator = read_json(name_version_file(part), "part", list)
         return Version(int(size), str(validator))
-    except (OSError, ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return NO_VERSION
 
 

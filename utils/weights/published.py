@@ -16,7 +16,7 @@ from pathlib import Path
 from utils.config import ROOT, build_dataclass, get_base_folder
 from utils.files import compute_sha256, report_write_errors, wait_for_lock, write_text
 from utils.messages import check_choice, find_nearest, hide_secrets, is_installed, print_line
-from utils.weights.download import DownloadError, download, forget
+from utils.weights.download import LARGEST, DownloadError, download, forget
 from utils.yaml_text import load_yaml_file
 
 TABLE = Path(__file__).with_suffix(".yaml")
@@ -127,9 +127,13 @@ def prepare(name: str) -> Path:
         lock = wait_for_lock(folder, lambda: print_line(waiting), name=f".{entry.file_name}.lock")
     with lock:
         if not entry.checkpoint.is_file():
+            is_downloaded = not (folder / entry.file_name).exists()
             file = fetch(entry, folder)
-            digest = check_hash(file)
-            convert(entry, file)
+            try:
+                digest = check_hash(file)
+                convert(entry, file)
+            except UnfitFileError as error:
+                raise ValueError(f"{error}; {delete_download(file, is_downloaded)}") from None
             if not HASH.search(file.name):
                 write_text(name_record(file), f"{digest}  {file.name}\n")
     return entry.checkpoint
@@ -151,12 +155,24 @@ def fetch(entry: Published, folder: Path) -> Path:
         f"(licence of {entry.source}: {entry.licence})"
     )
     try:
-        download(entry.address, part)
+        download(entry.address, part, round(entry.size + 1) * 2**20 if entry.size else LARGEST)
     except DownloadError as error:
         raise ValueError(f"{error}; you can also save the file as {file} ({entry.page})") from None
     os.replace(part, file)
     forget(part)
     return file
+
+
+class UnfitFileError(ValueError):
+    """A file of published weights is damaged, or another one."""
+
+
+def delete_download(file: Path, is_downloaded: bool) -> str:
+    """Deletes an unfit file if this call has downloaded it; says what to do."""
+    if not is_downloaded:
+        return "it was there before and stays: move it away, and the same command downloads it"
+    file.unlink()
+    return "the file is deleted: the same command downloads it again"
 
 
 def name_record(file: Path) -> Path:
@@ -167,17 +183,16 @@ def name_record(file: Path) -> Path:
 def check_hash(file: Path) -> str:
     """The SHA-256 of a file.
 
-    Raises ValueError if it is not that in the file's name, and deletes the file; without one, if it
+    Raises UnfitFileError if it is not that in the file's name; ValueError if there is none, and it
     is not the recorded one.
     """
     digest = compute_sha256(file)
     record = name_record(file)
     if match := HASH.search(file.name):
         if not digest.startswith(match[1]):
-            file.unlink()
-            raise ValueError(
+            raise UnfitFileError(
                 f"{file}: its SHA-256 begins with {digest[: len(match[1])]} instead of {match[1]}: "
-                "it was damaged, or another file, and is deleted"
+                "it is damaged, or another file"
             )
     elif record.is_file() and not digest.startswith(record.read_text()[:64].strip()):
         raise ValueError(
@@ -196,10 +211,8 @@ def convert(entry: Published, file: Path) -> None:
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["the conversion failed"])[-1]
         reason = reason.removeprefix("error: ")
-        if str(file) in reason:  # damaged, and not a full disk
-            file.unlink()
-            reason += "; the file is deleted: the same command downloads it again"
-        raise ValueError(reason)
+        # One that names the file is not that of a full disk.
+        raise UnfitFileError(reason) if str(file) in reason else ValueError(reason)
 
 
 def describe_use(entry: Published) -> str:

@@ -1,23 +1,27 @@
-"""Reads PyTorch and safetensors files without PyTorch; no code in a file is executed.
+"""Reads PyTorch, safetensors and npz files without PyTorch; no code in a file is executed.
 
     load("model.pth")        the saved object; every tensor in it is a numpy array
     load_state("model.pth")  the state dict in it: {name: array}
 
 Formats: the zip that torch.save writes since PyTorch 1.6, the sequence of pickles that it wrote
-before, and safetensors. A pickle is read in three steps:
+before, safetensors, and numpy's npz. The content decides, not the name. A pickle is read in three
+steps:
 
 1. `PickleReader.scan` reads its opcodes with pickletools and counts them. It refuses opcodes that
    torch.save does not write, and gaps in the memo.
 2. `Unpickler` builds the objects with Python's unpickler, but imports nothing: a global becomes a
-   `Name`, and a call of a name runs the function that CALLS has for it.
+   `Name`, and a call of a name runs the function that CALLS has for it. An unknown global becomes
+   an `Unread`, and so does every object that is made of one: it holds nothing of the file.
 3. `PickleReader.resolve` converts the objects to plain values and counts them too.
 
 The tensors' bytes are read last and in pieces, so memory stays near the size of the tensors.
 
-Differences from torch.load: bfloat16 becomes float32; OrderedDict and argparse.Namespace become
-dict, Parameter its array, torch.Size a tuple, bytearray bytes; torch.device, torch.dtype and
-classes become their names. float8, complex, quantized, sparse, meta and lazily negated tensors,
-files of big-endian machines, bare storages, and containers that contain themselves are refused.
+Differences from torch.load: bfloat16 becomes float32; OrderedDict, defaultdict and
+argparse.Namespace become dict, Parameter its array, torch.Size a tuple, bytearray bytes;
+torch.device, torch.dtype and classes become their names. Entries of a dictionary whose key is no
+plain value are left out. float8, complex, quantized, sparse, meta and lazily negated tensors, files
+of big-endian machines, containers that contain themselves, and whatever names a function of
+RUNNING are refused.
 """
 
 import io
@@ -30,11 +34,13 @@ import re
 import reprlib
 import struct
 import zipfile
-from collections.abc import Sized
-from typing import BinaryIO, Optional, Union
+from collections.abc import Iterator, Sized
+from typing import BinaryIO, Callable, Optional, Union
 
 import numpy as np
 
+from utils.log import log
+from utils.messages import escape_control, join_names
 from utils.weights.dtypes import DTYPES, get_itemsize
 
 # The first two pickles of a file before PyTorch 1.6
@@ -48,6 +54,8 @@ MAX_DEPTH = 100  # containers inside each other
 MAX_AXES = 32  # numpy's limit
 MAX_DTYPES = 4  # as which tensors view one storage; every one costs an array
 MAX_EXPANDED = 1 << 28  # elements that strides of 0 may repeat
+MAX_UNPACKED = 1 << 26  # bytes of a small npz; a large one may have 20 times its size
+LISTED = 5  # names in a message
 OPCODES = """PROTO FRAME MARK STOP NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT
     SHORT_BINSTRING BINSTRING SHORT_BINUNICODE BINUNICODE SHORT_BINBYTES BINBYTES EMPTY_TUPLE TUPLE
     TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS EMPTY_DICT SETITEM SETITEMS BINPUT LONG_BINPUT
@@ -77,10 +85,29 @@ UNREAD_TYPES = """torch.ComplexFloatStorage:complex64 torch.ComplexDoubleStorage
 UNREAD_TYPES = dict(pair.split(":") for pair in UNREAD_TYPES.split())
 CONVERT = "{} is of type {}; convert it to float32 first"
 BIG_ENDIAN = "is of a big-endian machine; load it with PyTorch and save it again on another machine"
-STATE_KEYS = ("state_dict", "model_state", "model")
+# What holds the weights, the ones that were trained before their averages.
+STATE_KEYS = ("state_dict", "model_state", "model_state_dict", "model", "net", "network", "module")
+STATE_KEYS += ("params", "weights", "ema", "ema_state_dict", "state_dict_ema", "model_ema")
+# Names of functions that no checkpoint needs. Nothing would run, but the user should know.
+RUNNING = re.compile(
+    r"(os|posix|nt|subprocess|sys|shutil|socket|runpy|importlib|ctypes)\..*"
+    r"|builtins\.(eval|exec|compile|open|__import__)"
+)
+PACKED = "is packed by {}; unpack it, and give the file in it"
 OTHER_KINDS = (  # the start of a file, and what it is
     (rb"\Z", "is empty; copy or download it again"),
-    (rb".{257}ustar", "is a tar of PyTorch before 0.1.10; load it there and save it again"),
+    (
+        rb".{257}ustar",
+        "is a tar: unpack it, and give the file in it; a tar of PyTorch before 0.1.10 has to be "
+        "loaded there and saved again",
+    ),
+    (rb"\x1f\x8b", PACKED.format("gzip")),
+    (rb"BZh", PACKED.format("bzip2")),
+    (rb"\xfd7zXZ", PACKED.format("xz")),
+    (rb"\x28\xb5\x2f\xfd", PACKED.format("zstd")),
+    (rb"7z\xbc\xaf", PACKED.format("7-Zip")),
+    (rb"Rar!", PACKED.format("RAR")),
+    (rb"\x89HDF", "is an HDF5 file, which PyTorch and MindSpore do not write"),
     (rb"version https://git-lfs", "is a git-lfs pointer; fetch the file with git lfs pull"),
     (rb"\s*<", "is a web page, not a checkpoint; download it again"),
     (rb".*blobs", "is a Caffe2 pickle of blobs; it needs its own converter"),
@@ -111,8 +138,12 @@ def load(path: Union[str, os.PathLike]) -> object:
     Raises TorchFileError if the file is missing, damaged, hostile or of another kind.
     """
     try:
+        if not os.path.isfile(path) and os.path.exists(path) and not os.path.isdir(path):
+            raise TorchFileError("is not a file")  # a pipe would block
         with CappedFile(io.FileIO(path)) as file:
-            return read_file(file, os.fstat(file.fileno()).st_size)
+            tree = read_file(file, os.fstat(file.fileno()).st_size)
+        check(not isinstance(tree, Unread), "{}", tree.why if isinstance(tree, Unread) else "")
+        return tree
     except TorchFileError as error:
         raise make_error(path, str(error)) from error
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
@@ -127,40 +158,87 @@ def make_error(path: Union[str, os.PathLike], what: str) -> TorchFileError:
     return TorchFileError(f"{os.fspath(path)}: {line}")
 
 
-def load_state(path: Union[str, os.PathLike], key: Optional[str] = None) -> dict[str, np.ndarray]:
-    """The state dict in a checkpoint: the one under `key`, or the first one in it.
+def load_state(path: Union[str, os.PathLike], key: str = "") -> dict[str, np.ndarray]:
+    """The state dict in a checkpoint: {name: array}; entries that are no named arrays are left out.
 
-    Without `key` it is the whole file if that is a dictionary of arrays, else the first of
-    STATE_KEYS that holds arrays, itself or in turn under one of those keys.
-    Raises TorchFileError as `load` does, and if there is none or it holds other things.
+    `key` chooses it: a key of the file, or several inside each other with dots between them, or
+    what the names of some weights begin with (`select_names`). Without `key` it is the whole file
+    if that is a dictionary of arrays, else the first of STATE_KEYS that holds arrays, itself or in
+    turn under one of those keys; else the only other dictionary of named arrays. Raises
+    TorchFileError as `load` does, and if there is none.
     """
     tree = load(path)
-    top = "nothing"
-    if not isinstance(tree, dict):
-        tree, top = {}, f"a {type(tree).__name__}"
-    elif tree:
-        names = ", ".join(str(name)[:40] for name in list(tree)[:12])
-        top = f"the keys: {names}{', ...' if len(tree) > 12 else ''}"
-    state = find_state(tree) if key is None else tree.get(key)
-    if not isinstance(state, dict) or not state:
-        what = f"holds no state dict{f' under {key!r}' if key else ''}"
-        raise make_error(path, f"{what}; at the top it has {top}")
-    for name, value in state.items():
-        if not isinstance(name, str) or not isinstance(value, np.ndarray):
-            what = f"entry {str(name)[:100]!r} of the state dict is a {type(value).__name__}"
-            raise make_error(path, f"{what}, not a named tensor; at the top it has {top}")
+    entry = get_entry(tree, key) if key else None
+    chosen = tree if entry is None else entry
+    states = dict(find_states(chosen)) if isinstance(chosen, dict) else {}
+    known = [name for name in states if not name or name.split(".")[0] in STATE_KEYS]
+    name, *others = known or states or [""]
+    state = {k: value for k, value in states.get(name, {}).items() if is_weight(k, value)}
+    if key and entry is None:
+        others = []
+        state = select_names(state, key)
+    if not state or (others and not known):
+        what = f"holds several state dicts: {', '.join(states)}; --key chooses"
+        if not state:
+            what = f"holds no state dict under {key!r}" if key else "holds no state dict"
+        raise make_error(path, f"{what}; at the top it has {describe_top(tree)}")
+    if others:
+        texts = (escape_control(name or "its names"), escape_control(join_names(others, LISTED)))
+        log.info("%s: the weights are under %s; --key chooses others: %s", path, *texts)
+    left_out = [str(k) for k, value in states[name].items() if not is_weight(k, value)]
+    if left_out:
+        names = escape_control(join_names(left_out, LISTED))
+        log.info("%s: left out what is no array: %s", path, names)
     return state
 
 
-def find_state(tree: object) -> Optional[dict]:
-    """A dictionary with at least one array; `load_state` checks its other values."""
+def select_names(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    """The arrays whose names begin with `prefix` and a dot, without these."""
+    start = f"{prefix.rstrip('.')}."
+    return {name[len(start) :]: value for name, value in arrays.items() if name.startswith(start)}
+
+
+def is_weight(name: object, value: object) -> bool:
+    return isinstance(name, str) and isinstance(value, np.ndarray)
+
+
+def get_entry(tree: object, key: str) -> object:
+    """The value under a key, or under keys with dots between them; None if there is none."""
+    if not isinstance(tree, dict) or key in tree:
+        return tree.get(key) if isinstance(tree, dict) else None
+    parts = [part for part in tree if isinstance(part, str) and key.startswith(f"{part}.")]
+    return get_entry(tree[parts[0]], key[len(parts[0]) + 1 :]) if parts else None
+
+
+def find_states(tree: dict) -> Iterator[tuple[str, dict]]:
+    """(key, dictionary with weights) of those in a file: those under STATE_KEYS, or else the file
+    itself, whose key is empty; then those under other keys."""
+    weights = [name for name, value in tree.items() if is_weight(name, value)]
+    if weights and len(weights) == len(tree):
+        yield "", tree
+        return
+    is_empty = True
+    for key in STATE_KEYS:
+        for inner, state in find_states(tree[key]) if isinstance(tree.get(key), dict) else ():
+            is_empty = False
+            yield f"{key}.{inner}".rstrip("."), state
+    if is_empty and any(tree[name].ndim for name in weights):
+        yield "", tree
+    for key, value in tree.items():
+        if isinstance(key, str) and key not in STATE_KEYS and isinstance(value, dict):
+            arrays = {name: array for name, array in value.items() if is_weight(name, array)}
+            if any("." in name and array.ndim for name, array in arrays.items()):
+                yield key, value
+
+
+def describe_top(tree: object) -> str:
+    """What a file has at the top, for a message."""
     if not isinstance(tree, dict):
-        return None
-    is_array = [isinstance(value, np.ndarray) for value in tree.values()]
-    if is_array and all(is_array):
-        return tree
-    states = (find_state(tree.get(key)) for key in STATE_KEYS)
-    return next((state for state in states if state is not None), tree if any(is_array) else None)
+        return f"a {type(tree).__name__}"
+    unread = [f"{k!s:.40} is a {v.name}" for k, v in tree.items() if isinstance(v, Unread)]
+    names = [str(name)[:40] for name in tree]
+    objects = f" ({join_names(unread, LISTED)}: save its state_dict())" if unread else ""
+    return f"the keys: {join_names(names, 12)}{objects}" if names else "nothing"
 
 
 # The formats.
@@ -174,16 +252,28 @@ class CappedFile(io.BufferedReader):
         return super().read(size)
 
 
+def is_readable(path: Union[str, os.PathLike]) -> bool:
+    """Whether a file begins like one that `load` reads. Raises OSError if it cannot be read."""
+    with open(path, "rb") as file:
+        return find_reader(file.read(512)) is not None
+
+
+def find_reader(head: bytes) -> Optional[Callable[[BinaryIO, int], object]]:
+    """The function that reads a file that begins with `head`; None if there is none."""
+    if head.startswith(b"PK\x03\x04"):
+        return read_zip
+    if MAGIC.to_bytes(10, "little") in head[:32]:
+        return read_legacy
+    return read_safetensors if head[8:9] == b"{" else None
+
+
 def read_file(file: BinaryIO, size: int) -> object:
     """The object in a file of `size` bytes, of any format."""
     head = file.read(512)
     file.seek(0)
-    if head.startswith(b"PK\x03\x04"):
-        return read_zip(file, size)
-    if MAGIC.to_bytes(10, "little") in head[:32]:
-        return read_legacy(file, size)
-    if head[8:9] == b"{":
-        return read_safetensors(file, size)
+    read = find_reader(head)
+    if read is not None:
+        return read(file, size)
     kind = next(text for start, text in OTHER_KINDS if re.match(start, head, re.DOTALL))
     raise TorchFileError(f"{kind}; it starts with {head[:8]}")
 
@@ -191,6 +281,8 @@ def read_file(file: BinaryIO, size: int) -> object:
 def read_zip(file: BinaryIO, size: int) -> object:
     """A folder of records: data.pkl, data/KEY for every storage, and since 2.1 byteorder."""
     with zipfile.ZipFile(file) as archive:
+        if all(name.endswith(".npy") for name in archive.namelist()):
+            return read_npz(file, archive.infolist(), size)
         folder = check_entries(archive.infolist(), size)
         entries = archive.NameToInfo
         marker = f"{folder}/byteorder"
@@ -209,6 +301,16 @@ def read_zip(file: BinaryIO, size: int) -> object:
     return tree
 
 
+def read_npz(file: BinaryIO, entries: list[zipfile.ZipInfo], size: int) -> dict[str, np.ndarray]:
+    """The arrays of numpy.savez, which may be compressed."""
+    unpacked = sum(entry.file_size for entry in entries)
+    text = "holds {} bytes, too many for a file of {}"
+    check(unpacked <= MAX_UNPACKED + 20 * size, text, unpacked, size)
+    file.seek(0)
+    with np.load(io.FileIO(file.fileno(), closefd=False), allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays.files}
+
+
 def check_entries(entries: list[zipfile.ZipInfo], size: int) -> str:
     """The archive's one folder. No file is extracted, but unusual names are refused."""
     names = [entry.orig_filename for entry in entries]
@@ -216,7 +318,8 @@ def check_entries(entries: list[zipfile.ZipInfo], size: int) -> str:
     check(not is_script, "is a TorchScript archive, which is a program; save model.state_dict()")
     folder = names[0].split("/")[0] if names else ""
     valid = f"{folder}/data.pkl" in names and all(n.split("/")[0] == folder for n in names)
-    check(valid, "is a zip, but not one that torch.save wrote: it has no single data.pkl")
+    text = "is a zip, but not one that torch.save wrote: it has no single data.pkl; unpack it"
+    check(valid, text)
     check(len(set(names)) == len(names), "refused: its zip has two entries of one name")
     for name, entry in zip(names, entries):
         is_odd = name.startswith("/") or "\\" in name or "\0" in name or ".." in name.split("/")
@@ -340,6 +443,9 @@ class Name(str):
 
     def __call__(self, *args: object) -> object:
         check(self in CALLS, "calls '{}', which this reader does not build", self)
+        unread = next((arg for arg in args if isinstance(arg, Unread)), None)
+        if unread is not None:
+            return unread
         function, *types = CALLS[self]
         self.pickles.spend(None, *args)
         wrong = [type(arg).__name__ for arg in args if not isinstance(arg, tuple(types))]
@@ -350,19 +456,38 @@ class Name(str):
         check(False, "sets the state of a Name, {}", self)
 
 
+class Unread:
+    """An object of a class, or the result of a function, that is not built: `why`."""
+
+    def __init__(self, name: str, why: str):
+        self.name = name
+        self.why = why
+
+    def __call__(self, *args: object) -> "Unread":
+        return self
+
+    def ignore(self, *values: object) -> None:
+        """Leaves out an item or the state."""
+
+    __setstate__ = __setitem__ = append = extend = ignore
+
+
 class Dict(dict):
-    """A dictionary whose keys take little time to hash; ignores the attributes of OrderedDict."""
+    """A dictionary whose keys take little time to hash; ignores the attributes of OrderedDict.
+
+    Items with other keys are left out. A class as a key is its name.
+    """
 
     def __init__(self, items: Union[list, tuple] = ()):
         for key, value in items:
             self[key] = value
 
     def __setitem__(self, key: object, value: object) -> None:
+        key = key.name if isinstance(key, Unread) else str(key) if isinstance(key, Name) else key
         # Tuples may be nested deeply, and long numbers may all have the same hash.
         valid = type(key) in (str, bytes, int, float, bool, NONE)
-        valid = valid and (type(key) is not int or key.bit_length() <= 64)
-        check(valid, "has a {} as the key of a dictionary or set", type(key).__name__)
-        super().__setitem__(key, value)
+        if valid and (type(key) is not int or key.bit_length() <= 64):
+            super().__setitem__(key, value)
 
     def __setstate__(self, state: object) -> None:
         pass
@@ -384,13 +509,13 @@ class Dtype:
     """A numpy dtype of numbers; its state has the byte order."""
 
     def __init__(self, code: str, *flags: object):
-        valid = isinstance(code, str) and re.fullmatch("b1|[iuf][0-9]{1,2}", code)
-        check(valid, "holds numpy values of dtype '{}'; only numbers are read", code)
-        self.value = np.dtype(code)
+        valid = isinstance(code, str) and re.fullmatch("b1|[iu][1248]|f[248]", code)
+        self.code = code
+        self.value = np.dtype(code) if valid else None  # strings, times, objects
 
     def __setstate__(self, state: tuple) -> None:
         check(state[1] in list("<>|="), "holds a numpy dtype of an unknown byte order")
-        self.value = self.value.newbyteorder(state[1])
+        self.value = self.value.newbyteorder(state[1]) if self.value is not None else None
 
 
 def build_tensor(part, offset, shape, strides, grad=0, hooks=0, lazy=None, dtype=None) -> Constant:
@@ -458,12 +583,23 @@ def build_bytes(text: Union[str, bytes] = "", encoding: str = "latin1") -> bytes
     return text.encode("latin-1") if isinstance(text, str) else text
 
 
-def build_array(dtype: Dtype, data: object, shape: tuple = (), fortran: bool = False) -> np.ndarray:
+def build_array(
+    dtype: Dtype, data: object, shape: tuple = (), fortran: bool = False
+) -> Union[np.ndarray, Unread]:
     """A numpy array that views `data`; it is in the order of columns if `fortran`."""
+    if dtype.value is None:
+        why = f"holds numpy values of dtype '{dtype.code!s:.40}'; only numbers are read"
+        return Unread("numpy.ndarray", why)
     valid = len(shape) <= MAX_AXES and are_counts(*shape)
     valid = valid and len(data) == math.prod(shape) * dtype.value.itemsize
     check(valid, "has a numpy array {} of {} bytes, of the wrong length", shape, len(data))
     return np.ndarray(shape, dtype.value, build_bytes(data), order="F" if fortran else "C")
+
+
+def build_scalar(dtype: Dtype, data: object) -> object:
+    """A number of numpy; Unread for a string and others."""
+    array = build_array(dtype, data)
+    return array if isinstance(array, Unread) else array[()]
 
 
 NONE = type(None)
@@ -483,6 +619,7 @@ CALLS = {  # a name: the function that a call of it runs, and the types that its
     "torch.device": (build_device, str, int),
     "collections.OrderedDict": (Dict, list, tuple),
     "collections.Counter": (lambda items: items, Dict),
+    "collections.defaultdict": (lambda *factory: Dict(), Name, NONE),
     "argparse.Namespace": (Constant,),
     "builtins.dict": (Dict,),
     "builtins.set": (lambda items: Constant(set(Dict([(item, 0) for item in items]))), list, tuple),
@@ -493,12 +630,12 @@ CALLS = {  # a name: the function that a call of it runs, and the types that its
     "_codecs.encode": (build_bytes, str, bytes),
     "numpy.dtype": (Dtype, str, int),
     "numpy.core.multiarray._reconstruct": (lambda *about: Constant(), Name, tuple, str, bytes, int),
-    "numpy.core.multiarray.scalar": (lambda *args: build_array(*args)[()], Dtype, str, bytes),
+    "numpy.core.multiarray.scalar": (build_scalar, Dtype, object),
 }
 NAMES = {*CALLS, *TENSOR_CLASSES, *STORAGE_TYPES, "numpy.ndarray"}
 NAMES |= {f"torch.{dtype}" for dtype in DTYPES}
 RENAMED = {"__builtin__": "builtins", "numpy._core.multiarray": "numpy.core.multiarray"}
-VALUES = (str, bytes, int, float, complex, NONE, slice, set, np.generic, np.ndarray)
+VALUES = (str, bytes, int, float, complex, NONE, slice, set, np.generic, np.ndarray, Unread)
 
 
 class PickleReader(io.BytesIO):
@@ -564,14 +701,17 @@ class PickleReader(io.BytesIO):
                 self.spend(shape, data)
                 node.value = build_array(dtype, data=data, shape=shape, fortran=fortran)
             node = node.value
+            if isinstance(node, Unread):
+                return node
+        if isinstance(node, tuple) and isinstance(next(iter(node), None), Storage):
+            return Unread("torch.Storage", "holds a bare storage; save the tensor")
         if isinstance(node, (list, tuple)):
             return type(node)([self.resolve(value, depth + 1) for value in node])
         if isinstance(node, dict):
             return {key: self.resolve(value, depth + 1) for key, value in node.items()}
-        check(not isinstance(node, Storage), "holds a bare storage; save the tensor")
-        check(
-            isinstance(node, VALUES), "holds a {}, which is not a plain value", type(node).__name__
-        )
+        if not isinstance(node, VALUES):
+            name = type(node).__name__
+            return Unread(name, f"holds a {name}, which is not a plain value")
         return str(node) if isinstance(node, Name) else node
 
 
@@ -582,18 +722,23 @@ class Unpickler(pickle.Unpickler):
         super().__init__(io.BytesIO(pickles.scan()), encoding="latin-1")
         self.pickles = pickles
 
-    def find_class(self, module: str, name: str) -> Name:
+    def find_class(self, module: str, name: str) -> Union[Name, Unread]:
         symbol = Name(f"{RENAMED.get(module, module)}.{name}")
         is_unread = symbol in UNREAD_TYPES
         check(not is_unread, CONVERT, "a tensor in it", UNREAD_TYPES.get(symbol))
-        text = "refused: it names {}, which this reader does not build; save a dense state dict"
-        check(symbol in NAMES, text, symbol)
+        text = "refused: it names {}, which a checkpoint does not need; it may be an attack"
+        check(not RUNNING.fullmatch(symbol), text, symbol)
         self.pickles.spend(None, None)  # it takes more time than other objects
+        if symbol not in NAMES:
+            text = "refused: it names {}, which this reader does not build; save a dense state dict"
+            return Unread(str(symbol[:200]), text.format(symbol[:200]))
         symbol.pickles = self.pickles
         return symbol
 
-    def persistent_load(self, identity: tuple) -> tuple[Storage, int, int]:
+    def persistent_load(self, identity: tuple) -> Union[tuple[Storage, int, int], Unread]:
         """(storage, start, count), in elements, of a storage that the pickle names."""
+        if isinstance(identity, tuple) and len(identity) > 1 and isinstance(identity[1], Unread):
+            return identity[1]  # a class with its source text, or a storage
         valid = isinstance(identity, tuple) and len(identity) in (5, 6)
         word, name, key, _, count, *view = identity if valid else [None] * 5
         valid = word == "storage" and isinstance(name, Name) and name in STORAGE_TYPES

@@ -60,6 +60,24 @@ def test_a_file_that_does_not_fit_is_named(arrays, words, files, tmp_path):
         average([files[0], other], np.array([0.5, 0.5]))
 
 
+def test_an_input_and_the_file_of_somebody_else_are_not_replaced(files, tmp_path):
+    before = files[0].read_bytes()
+    with pytest.raises(ValueError, match="--target: .*epoch_0.ckpt is an input"):
+        main(files, target=files[0])
+    with pytest.raises(ValueError, match="--target: .*epoch_2.ckpt exists and is not as the zoo"):
+        main(files[:2], target=files[2])
+    assert files[0].read_bytes() == before
+    for _ in range(2):
+        main(files, target=tmp_path / "mean.ckpt")
+
+
+def test_an_average_beyond_its_type_is_refused(tmp_path):
+    values = np.full(2, 65_504, np.float16)
+    files = [write(tmp_path / f"{k}.ckpt", half=values) for k in range(2)]
+    with pytest.raises(ValueError, match="the average of half is beyond its type float16"):
+        average(files, np.array([0.6, 0.6]))
+
+
 def test_a_single_file_and_wrong_weights_are_refused(files, tmp_path):
     with pytest.raises(ValueError, match="at least two"):
         main(files[:1], target=tmp_path / "x.ckpt")

@@ -32,7 +32,7 @@ from scripts.executors.process_pool import CrashError, Part, run_all
 from utils.data.annotation_file import AnnotationFile, Record, iterate_lines, name_record
 from utils.data.packed.format import add_checksum
 from utils.data.packed.reader import INDEX, LIST, LOCATION_DTYPE, NOWHERE
-from utils.files import compute_sha256, lock_folder, report_write_errors, write_text
+from utils.files import check_outputs, compute_sha256, lock_folder, report_write_errors, write_text
 from utils.progress import track
 
 BAD = "bad.tsv"
@@ -141,12 +141,12 @@ def pack_lists(
 
 
 def is_complete(plan: PackPlan, name: str) -> bool:
-    """Whether a shard is complete, and no video that was missing then exists now."""
+    """Whether a shard is complete, and its videos are the same: none of another size exists now."""
     note = read_note(plan.folder / name)
-    return note is not None and not any(
-        kind == "missing" and os.path.exists(plan.record(line).path)
-        for line, (kind, *_) in note["bad"]
-    )
+    if note is None:
+        return False
+    sizes = {line: original_bytes(plan.record(line)) for line, _ in note.get("sizes", ())}
+    return not any(sizes[line] not in (0, size) for line, size in note.get("sizes", ()))
 
 
 def start_packing(plan: PackPlan, part: Optional[Part]) -> list[IO]:
@@ -169,6 +169,10 @@ def start_packing(plan: PackPlan, part: Optional[Part]) -> list[IO]:
     if None in locks:
         raise ValueError(f"--out: {plan.folder} is being packed by another process")
     path = plan.folder / "settings.json"
+    if not path.exists():
+        check_outputs([plan.folder / name for name in (BAD, LIST, LOCATIONS_FILE, INDEX)])
+        if any(file.suffix != ".json" and file.name[0] != "." for file in list_files(drafts)):
+            raise ValueError(f"--out: {drafts} is not of a pack: move it away")
     if path.is_file():
         for key, value in read_settings(path).items():
             if settings.get(key) != value:
@@ -184,6 +188,10 @@ def start_packing(plan: PackPlan, part: Optional[Part]) -> list[IO]:
         shutil.rmtree(drafts, ignore_errors=True)
         write_text(path, json.dumps(settings))
     return locks
+
+
+def list_files(folder: Path) -> list[Path]:
+    return list(folder.iterdir()) if folder.is_dir() else []
 
 
 def read_settings(path: Path) -> dict:
@@ -227,7 +235,8 @@ def pack_shards(
             spool.add(line, Finding("broken", str(result)) if crashed else result)
             if len(spool) == len(lines):
                 records = {line: plan.record(line) for line in lines}
-                spools.pop((which, name)).write_shard(records)
+                sizes = [(line, original_bytes(record)) for line, record in records.items()]
+                spools.pop((which, name)).write_shard(records, sizes)
 
 
 def finish_packing(plan: PackPlan, names: list[str]) -> dict:
@@ -285,5 +294,5 @@ def original_bytes(record: Record) -> int:
     """Bytes of a video file; of a frame folder by its first frame: all would take hours."""
     if not os.path.isdir(record.path):
         return os.path.getsize(record.path) if os.path.isfile(record.path) else 0
-    frame = next(os.scandir(record.path), None)
+    frame = next((entry for entry in os.scandir(record.path) if entry.name[0] != "."), None)
     return frame.stat().st_size * (record.num_frames or 1) if frame else 0

@@ -84,8 +84,11 @@ class Spool:
             head,
         )
 
-    def write_shard(self, records: dict[int, Record]) -> None:
-        """Writes the videos in the order of `records`, then the note that the shard is complete."""
+    def write_shard(self, records: dict[int, Record], sizes: list[tuple[int, int]]) -> None:
+        """Writes the videos in the order of `records`, then the note that the shard is complete.
+
+        `sizes` are (line, bytes of the original video), for the note.
+        """
         records = {line: record for line, record in records.items() if line in self.videos}
         temporary = self.folder / UNFINISHED / self.name
         target = self.folder / self.name
@@ -101,6 +104,7 @@ class Spool:
             sync_file(f"{temporary}{end}")
             os.replace(f"{temporary}{end}", f"{target}{end}")
         note = {"bytes": target.stat().st_size, "rows": rows, "bad": list(self.bad.items())}
+        note["sizes"] = sizes
         write_text(note_path(target), json.dumps(add_checksum(note)))
         self.file.close()
         os.remove(self.file.name)

@@ -3,6 +3,7 @@
 No MindSpore here: worker processes start fast and stay small.
 """
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -16,6 +17,7 @@ from scripts.data.packing.encoder import downscale
 from utils.video.frame_folder import count_frames
 from utils.video.reader import VideoError
 
+KEY = ".zoo_frames"
 SUFFIXES = (".jpg", ".jpeg", ".png")
 
 
@@ -33,21 +35,38 @@ class FrameJob(NamedTuple):
 def extract_frames(job: FrameJob) -> Union[int, VideoError]:
     """Returns the number of frames in the folder, or why the video cannot be read.
 
-    A complete folder is not written again. An incomplete one ends in `.tmp`. OSError if a file
-    cannot be written.
+    A complete folder, whose file KEY names the settings and the size of the video, is not written
+    again. An incomplete one ends in `.tmp`. OSError if a file cannot be written, ValueError if the
+    folder is another one.
     """
     folder = Path(job.folder)
+    size = os.path.getsize(job.video.path) if os.path.isfile(job.video.path) else 0
+    key = json.dumps([job.fps, job.short_side, job.quality, job.image_tmpl, size])
+    if folder.is_dir() and size and read_key(folder) != key:
+        raise ValueError(
+            f"--out: {folder} is of other settings or of another video: delete it, or choose "
+            "another folder"
+        )
     temporary = Path(f"{folder}.tmp")
     try:
         if not folder.is_dir():
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir(parents=True)
             write_frames(job, temporary)
+            (temporary / KEY).write_text(key)
             os.replace(temporary, folder)
         return count_frames(folder, job.image_tmpl)
     except VideoError as error:
         shutil.rmtree(temporary, ignore_errors=True)
         return error
+
+
+def read_key(folder: Path) -> str:
+    """What the folder was made of; empty if this module did not make it."""
+    try:
+        return (folder / KEY).read_text()
+    except (OSError, ValueError):
+        return ""
 
 
 def write_frames(job: FrameJob, folder: Path) -> None:

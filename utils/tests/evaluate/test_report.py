@@ -8,6 +8,7 @@ import pytest
 
 from utils.evaluate import metrics, report, report_plots
 from utils.evaluate.report import BINS, Report, Samples, compute_bins, compute_calibration_error
+from utils.files import OUTPUTS
 from utils.runtime import Runtime
 from utils.video.reader import VideoError
 
@@ -215,7 +216,7 @@ def test_a_full_disk_leaves_the_old_table(tmp_path):
     with pytest.raises(ValueError, match="--report: cannot write .*No space left"):
         report.write_csv(path, ["a"], rows())
     assert path.read_text() == "a\n0\n"
-    assert list(tmp_path.iterdir()) == [path]
+    assert sorted(tmp_path.iterdir()) == [tmp_path / OUTPUTS, path]
 
 
 def test_a_picture_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):

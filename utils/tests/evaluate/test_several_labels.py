@@ -18,6 +18,7 @@ from utils.evaluate.several_labels import (
     compute_metrics,
     sigmoid,
 )
+from utils.files import write_text
 from utils.nn.loss import SigmoidCrossEntropy
 from utils.runtime import Runtime
 from utils.video.reader import VideoError
@@ -142,7 +143,7 @@ def read_csv(path) -> list[dict]:
 
 def test_the_report_of_several_labels(tmp_path):
     frames = np.zeros((2, 4, 4, 3), np.uint8)
-    (tmp_path / "confusion.csv").write_text("of an older report")
+    write_text(tmp_path / "confusion.csv", "of an older report", "--report")
 
     def read_frames(number: int) -> np.ndarray:
         if number == 0:

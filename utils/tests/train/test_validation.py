@@ -84,6 +84,17 @@ def test_a_validation_without_a_readable_video_is_never_the_best(tmp_path):
     assert validation.best_epoch == 2
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_not_finite_are_never_the_best(value, tmp_path):
+    recorder = Recorder([2.0, 1.0])
+    validation = make_validation(recorder, tmp_path, keep_best="loss")
+    validate_epochs(validation, 1)
+    recorder.set_weight(value)
+    assert validation.validate(2)["loss"] == 1.0
+    assert validation.best_epoch == 1
+    assert read_weights(tmp_path / "best.ckpt")["bias"].tolist() == [1.0, 1.0]
+
+
 def test_patience_counts_the_validations_since_the_best(tmp_path):
     losses = [2.0, 3.0, 1.5, 1.6, 1.5, 1.4]
     validation = make_validation(Recorder(losses), tmp_path, patience=2)
