@@ -164,4 +164,4 @@ def test_the_folder_of_the_lists_is_refused(videos, run_here):
     lists = [f"--{setting}" for setting in (f"data.root={videos}", *LISTED)]
     done = run_here(SCRIPT, "--config_path", yaml, "--out", videos, *lists)
     assert done.returncode == 2
-    assert f"--out: {videos / 'train.txt'} is an input, which it would replace" in done.stderr
+    assert f"the command reads {videos / 'train.txt'}, which would be replaced" in done.stderr

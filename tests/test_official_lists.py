@@ -363,7 +363,7 @@ def test_damaged_annotations_are_reported_in_one_line(dataset, damage, message, 
         (["--annotations", "{}", "--seed", "4"], "val, group and seed go without --dataset"),
         (
             ["--annotations", "{}", "--out", "{}", "--names", "csv"],
-            "is an input, which it would replace",
+            ", which would be replaced",
         ),
     ],
 )

@@ -73,7 +73,7 @@ def check_outputs(
     own: dict[Path, dict[str, str]] = {}
     for path in paths:
         if not sources.isdisjoint(identify(path)):
-            raise ValueError(f"{option}: {path} is an input, which it would replace")
+            raise ValueError(f"{option}: the command reads {path}, which would be replaced")
         if os.path.lexists(path):
             if path.parent not in own:
                 own[path.parent] = read_outputs(path.parent)

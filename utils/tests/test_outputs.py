@@ -32,13 +32,15 @@ def test_an_input_is_not_replaced(link, tmp_path):
         target = tmp_path / "b.csv"
         link(source, target)
     (tmp_path / "sub").mkdir()
-    with pytest.raises(ValueError, match=f"--out: {target} is an input, which it would replace"):
+    with pytest.raises(
+        ValueError, match=f"--out: the command reads {target}, which would be replaced"
+    ):
         check_outputs([tmp_path / "c.csv", target], inputs=["http://a/b", "0", str(source)])
     assert not (tmp_path / OUTPUTS).exists()
 
 
 def test_an_input_that_does_not_exist_yet_is_recognised(tmp_path):
-    with pytest.raises(ValueError, match="is an input"):
+    with pytest.raises(ValueError, match="which would be replaced"):
         check_outputs([tmp_path / "a"], inputs=[tmp_path / "b" / ".." / "a"])
 
 
@@ -94,7 +96,7 @@ def test_only_own_files_and_folders_are_deleted(tmp_path):
 
 def test_a_copy_is_an_output(tmp_path):
     (tmp_path / "labels.txt").write_text("a\n")
-    with pytest.raises(ValueError, match="is an input"):
+    with pytest.raises(ValueError, match="which would be replaced"):
         copy_output(tmp_path / "labels.txt", tmp_path / "labels.txt")
     copy_output(tmp_path / "labels.txt", tmp_path / "out" / "labels.txt")
     assert (tmp_path / "out" / "labels.txt").read_text() == "a\n"

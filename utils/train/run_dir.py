@@ -80,7 +80,7 @@ class RunDirectory:
         new = to_dict(config)
         for section in new:
             changeable = CHANGEABLE_ON_RESUME.get(section, set())
-            if section == "run" and not config.train.clip_norm:
+            if section == "run" and not new.get("train", {}).get("clip_norm"):
                 changeable = changeable | {"flat_weights"}
             defaults = {f.name: f.default for f in fields(getattr(config, section))}
             for key, value in new[section].items():
