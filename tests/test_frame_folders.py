@@ -140,6 +140,8 @@ def test_frames_are_repeated_or_dropped_for_another_rate():
     assert count_copies(6, 20, 30).tolist() == [2, 1, 2, 1, 2, 1]
     assert count_copies(6, 30, 10).tolist() == [1, 0, 0, 1, 0, 0]
     assert count_copies(1, 30, 10).tolist() == [1]
+    times = np.array([0, 0.1, 0.2, 2.0, 2.5])
+    assert count_copies(4, video_fps=1.6, fps=2, times=times).tolist() == [1, 0, 3, 1]
 
 
 @pytest.mark.parametrize(
