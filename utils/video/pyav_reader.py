@@ -61,10 +61,10 @@ FORMATS = (
     "aac,ac3,aiff,amr,au,flac,mp3,wav"
 )
 PYAV = int(av.__version__.split(".")[0])
-# From PyAV 17 on, a converter starts one thread per core by default. The shorthands of PyAV
+# A converter starts one thread per core by default. The shorthands of PyAV
 # (`frame.reformat`, `to_ndarray(format)`) keep these threads in a converter of the frame, and a
 # process that is forked later waits for them for ever. So this module makes its own converters.
-ONE_THREAD = {"threads": 1} if PYAV >= 17 else {}
+ONE_THREAD = {"threads": 1}
 MAX_KEPT_PACKETS = 2**19  # packets of a file kept in memory: half a kB each beside their bytes
 NO_FRAME = "none of its frames can be decoded"
 
