@@ -533,8 +533,8 @@ def test_training_and_evaluation_skip_unreadable_videos(tiny_args, hostile, run_
     for text in (done.stderr, (tmp_path / "run" / "run.log").read_text()):
         assert "\x1b[2J" not in text
         assert all(f"{name} with pyav: " in text for name in REFUSED)
-        assert "title.mp4" not in text
-        assert "caf" not in text
+        refused = [line for line in text.splitlines() if "unreadable video: " in line]
+        assert not [line for line in refused if "title.mp4" in line or "caf" in line]
     report = tmp_path / "report"
     more = ["--checkpoint_path", checkpoint, allow, f"--report={report}"]
     result = read_result(run_here("tsm/eval.py", *arguments, *more))
