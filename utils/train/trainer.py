@@ -18,14 +18,13 @@ from mindspore.train import Model
 from utils.config import NetworkConfig, Recipe, Run
 from utils.data.class_names import warn_about_mirroring
 from utils.data.sampler import TrainSampler
-from utils.distributed.gradient_fusion import Segments, set_segment_ends, split_all_reduce
+from utils.distributed.gradient_fusion import Segments, split_all_reduce
 from utils.evaluate.metrics import check_same_step
 from utils.log import log, print_result, start_log
 from utils.nn.loss import Loss
 from utils.runtime import Runtime, release_memory
 from utils.signals import handle_signals
 from utils.train import amp, lr_schedules, memory
-from utils.train.flat_weights import FlatWeights, check_flat_weights
 from utils.train.run_dir import RunDirectory
 from utils.train.schedule import choose_sink_size
 from utils.train.train_step import TrainStep
@@ -73,12 +72,6 @@ def build_setup(
         )
         run = replace(run, loss_scale=1.0, dynamic_loss_scale=False)
     net = amp.cast(net, run.amp_level, run.amp_dtype)
-    check_flat_weights(run, optimizer)
-    flat = None
-    if run.flat_weights:
-        flat = FlatWeights(net, optimizer, [last for last, _, _ in segments])
-        if rt.size > 1:
-            set_segment_ends(flat.ends)
     step = TrainStep(
         net,
         loss=loss,
@@ -89,7 +82,6 @@ def build_setup(
         steps_per_epoch=sampler.steps_per_epoch,
         mix=mix,
         samples=clips[0],
-        flat=flat,
     )
     return TrainSetup(step, lr=lr, segments=segments, clips=clips)
 
