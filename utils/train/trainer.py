@@ -5,7 +5,6 @@ which runs the train step through `mindspore.train.Model` over one long sequence
 are counted here. `TrainingLoop` is the callback between the steps.
 """
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -197,10 +196,9 @@ class Trainer:
                 "run.mode eager: no graph is compiled, operators are MindSpore's and run one by one"
             )
         else:
-            usual = 0.0
             if self.rt.device == "CPU":
-                usual = memory.check_step(step.net, setup.clips, self.cfg.data.batch)
-            loop.compile_seconds = compile_step(step, batch=blank, rt=self.rt, usual=usual)
+                memory.check_step(step.net, setup.clips, self.cfg.data.batch)
+            loop.compile_seconds = compile_step(step, batch=blank, rt=self.rt)
         with handle_signals(loop.request_stop):
             calls = batches // size if sink else 1
             Model(step).train(calls, data, [loop], dataset_sink_mode=sink, sink_size=size)
@@ -239,22 +237,9 @@ def describe_device_counts(train: Recipe, sampler: TrainSampler) -> str:
     return f"devices: samples an update, peak lr | {' | '.join(parts)}"
 
 
-def format_duration(seconds: float) -> str:
-    """`20 s` or `3 minutes`, in steps of 10 s and of a minute."""
-    if seconds < 90:
-        return f"{10 * math.ceil(seconds / 10)} s"
-    return f"{math.ceil(seconds / 60)} minutes"
-
-
-def compile_step(
-    step: TrainStep, batch: Sequence[np.ndarray], rt: Runtime, usual: float = 0.0
-) -> float:
-    """Builds the graph for batches like `batch`, with a log line before and after; seconds.
-
-    `usual`: the seconds that this takes on an idle machine; 0 if they are not known.
-    """
-    duration = f", usually {format_duration(usual)} on an idle machine" if usual else ""
-    log.info("compiling the graph%s ...", duration)
+def compile_step(step: TrainStep, batch: Sequence[np.ndarray], rt: Runtime) -> float:
+    """Builds the graph for batches like `batch`, with a log line before and after; seconds."""
+    log.info("compiling the graph ...")
     start = time.monotonic()
     step.compile(*map(Tensor, batch))
     release_memory()
