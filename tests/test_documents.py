@@ -58,7 +58,7 @@ SMALL = [
     (("synthesize_videos",), "data/synthetic", "--train 3 --test 1 --seed 1"),
     (("synthesize_videos",), "--sets", "--train 2 --test 1"),
     (("predict",), "--window", "--window 1 --step 0.5"),
-    *((("benchmark",), f".py {name}", "--repeats=1") for name in ("step", "kernels", "eval")),
+    *((("benchmark",), f".py {name}", "--repeats=1") for name in ("step", "eval")),
     (("benchmark",), ".py data", "--seconds=1"),
     (("measure_data",), "", "--seconds 1 --clips 8"),
 ]  # fmt: skip
