@@ -116,7 +116,7 @@ def convert_scalar(value: Any, kind: type, name: str) -> Any:
 
 ROOT = Path(__file__).resolve().parents[1]  # of the code: a checkout, or an installed package
 # Settings of older versions in the config.yaml of a run, and the values that switched them off.
-SWITCHED_OFF = {"flat_weights": False}
+SWITCHED_OFF = {"flat_weights": False, "cluster": None, "gradient_profile": None}
 Level = Literal["O0", "O1", "O2", "O3"]
 Device = Literal["Ascend", "GPU", "CPU"]
 
@@ -484,7 +484,6 @@ def load_config(cls: type[ConfigT], path: Path, overrides: Sequence[str] = ()) -
     """Reads `path`, puts `section.key=value` strings on top and builds `cls`."""
     values = read_yaml(path)
     try:
-        refuse_planning(values.get("run", {}))
         drop_settings_without_effect(values.get("run", {}))
         check_names(cls, values)
     except ValueError as error:
@@ -494,7 +493,6 @@ def load_config(cls: type[ConfigT], path: Path, overrides: Sequence[str] = ()) -
     values.setdefault("run", {}).setdefault("out", str(get_base_folder() / "out" / Path(path).stem))
     for override in overrides:
         apply_override(cls, values, override)
-    refuse_planning(values["run"])
     if any(override.startswith("run.amp=") for override in overrides):
         values["run"]["cpu_amp"] = values["run"]["amp"]
     return build_dataclass(cls, values, "")
@@ -503,19 +501,6 @@ def load_config(cls: type[ConfigT], path: Path, overrides: Sequence[str] = ()) -
 def name_network(cls: type[NetworkConfig]) -> str:
     """The folder of the network whose `Config` this is."""
     return cls.__module__.split(".")[-2]
-
-
-def refuse_planning(run: dict) -> None:
-    """Raises ValueError for settings of older versions, which planned AllReduce in a training.
-
-    Removes them if they are null, as in the config.yaml of an older run.
-    """
-    settings = [run.pop("cluster", None), run.pop("gradient_profile", None)]
-    if settings != [None, None] or run.get("all_reduce") == "auto":
-        raise ValueError(
-            "run.all_reduce auto, run.cluster and run.gradient_profile: write the line that "
-            "scripts/analysis/plan_allreduce.py --cluster prints"
-        )
 
 
 def drop_settings_without_effect(run: dict) -> None:
