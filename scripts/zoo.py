@@ -32,7 +32,6 @@ COMMANDS = {
     for path in sorted((ROOT / folder).glob("*.py"))
     if path.stem not in NOT_COMMANDS
 }
-COMMANDS["verify-device"] = "scripts/verify_device/verify_device.py"
 sys.path[0] = str(ROOT)
 
 from utils.cli import exit_on_broken_pipe, show_usage
