@@ -53,7 +53,7 @@ SMALL = [
     (("run_eval", "export"), "x3d_s_k400", f"{SYNTHETIC} {TINY_X3D} --run.device=CPU"),
     (("run_eval", "export"), "x3d_s_k400", "--model.depth_factor=0.4 --eval.clips=1"),
     (RUN, "mvit_multi_smoke", "--data.crop=32 --data.frames=4 --model.dim=8 --data.batch=4"),
-    ((*RUN, "write_scores", "convert_checkpoint"), "resnet50_r50_imagenet_torchvision",
+    ((*RUN, "convert_checkpoint"), "resnet50_r50_imagenet_torchvision",
      f"{RESNET} --model.num_classes=10 --data.resize=64 --data.crop=64 --run.device=CPU"),
     (("synthesize_videos",), "data/synthetic", "--train 3 --test 1 --seed 1"),
     (("synthesize_videos",), "--sets", "--train 2 --test 1"),
