@@ -1,11 +1,9 @@
 """Measures a network, or its data pipeline, on this machine.
 
-    python benchmarks/benchmark.py step    --config_path Y [--section.key=value ...] [--torch]
-    python benchmarks/benchmark.py kernels --config_path Y [--section.key=value ...]
-    python benchmarks/benchmark.py compile --config_path Y [--section.key=value ...]
-    python benchmarks/benchmark.py memory  --config_path Y [--section.key=value ...]
-    python benchmarks/benchmark.py data    --config_path Y [--section.key=value ...]
-    python benchmarks/benchmark.py eval    --config_path Y [--section.key=value ...]
+    python benchmarks/benchmark.py step   --config_path Y [--section.key=value ...] [--torch]
+    python benchmarks/benchmark.py memory --config_path Y [--section.key=value ...]
+    python benchmarks/benchmark.py data   --config_path Y [--section.key=value ...]
+    python benchmarks/benchmark.py eval   --config_path Y [--section.key=value ...]
         [--checkpoint_path C] [--repeats 7] [--seconds 20] [--network tsm] [--out FILE]
         [--against FILE]
 
@@ -15,12 +13,9 @@ own), GFLOP/s, and their ratio to those of a matrix product on this machine, tim
 --torch the same network in PyTorch alternates with MindSpore: eager in PyTorch's default memory
 layout and with the channels last, and compiled by `torch.compile` (for minutes at first; evaluation
 with frozen weights). `_over_torch` is the ratio of clips/s, MindSpore over the fastest of the
-three. `kernels`: the operators that cost most in a training step on a CPU, and their rates compared
-with the machine's; `benchmarks/kernel_profile.py` explains the table. `compile`: seconds to compile
-the training and the evaluation graph. `memory`: the peak memory of compiling, training and
-evaluation, GB; of the host (framework and compiler included), and of a device that has its own;
-`train_estimate_gb` is the peak that train.py expects on a CPU. For both, each graph has a new
-process; --part NAME measures only one.
+three. `memory`: the peak memory of compiling, training and evaluation, GB; of the host (framework
+and compiler included), and of a device that has its own; `train_estimate_gb` is the peak that
+train.py expects on a CPU. Each graph has a new process; --part NAME measures only one.
 `data`: clips/s and clips per CPU-second of the pipeline alone, compared with only decoding the same
 frames; it takes up to two times --seconds. `eval`: videos/s of an evaluation, data and network; of
 several data sets, the first one of eval.sets. With another `run.engine_precision` than f32,
@@ -58,7 +53,6 @@ from mindspore import Tensor, ops
 from benchmarks import graph_costs, results
 from benchmarks.data_speed import measure_data
 from benchmarks.graph_costs import measure_compile_seconds
-from benchmarks.kernel_profile import profile_kernels
 from benchmarks.torch import baseline
 from scripts.analysis import build_networks
 from utils import cli, log, runtime
@@ -79,7 +73,7 @@ GIGABYTES = ("peak_gb", "device_peak_gb", "estimate_gb")
 def main(
     network: Network,
     cfg: NetworkConfig,
-    kind: Literal["step", "kernels", "compile", "memory", "data", "eval"],
+    kind: Literal["step", "memory", "data", "eval"],
     *,
     torch: bool = False,
     repeats: cli.PositiveInt = 7,
@@ -93,10 +87,10 @@ def main(
     before = results.read_result(against, **result) if against else None
     if torch:
         baseline.check_torch(kind, cfg.run)
-    if part and kind not in ("compile", "memory"):
-        raise ValueError(f"--part goes with compile and memory, not with {kind}")
-    if kind in ("compile", "memory") and not part:
-        result.update(measure_parts(kind, cfg.data.batch))
+    if part and kind != "memory":
+        raise ValueError(f"--part goes with memory, not with {kind}")
+    if kind == "memory" and not part:
+        result.update(measure_parts(cfg.data.batch))
     else:
         rt = runtime.start(cfg.run)
         without_pretrained = build_networks.drop_pretrained(cfg)
@@ -120,11 +114,6 @@ def main(
                     checkpoint_path=checkpoint_path,
                     torch=torch,
                 )
-            )
-        elif kind == "kernels":
-            product = measure_matmul_gflops(repeats)
-            result.update(
-                profile_kernels(network, cfg=without_pretrained, rt=rt, matmul_gflops=product)
             )
         else:
             result.update(measure_data(network, cfg=cfg, rt=rt, seconds=seconds))
@@ -222,12 +211,12 @@ def open_scorer(network: Network, cfg: NetworkConfig, checkpoint_path: str) -> S
     return load_scorer(network, cfg, str(path))
 
 
-def measure_parts(kind: str, batch: int) -> dict:
+def measure_parts(batch: int) -> dict:
     """Runs this command once for each part: the peak memory of a process never falls."""
     result = {"batch": batch}
-    for part in graph_costs.PARTS[:2] if kind == "compile" else graph_costs.PARTS:
+    for part in graph_costs.PARTS:
         costs = results.run_script("benchmarks/benchmark.py", *sys.argv[1:], f"--part={part}")
-        for name in ("seconds",) if kind == "compile" else GIGABYTES:
+        for name in GIGABYTES:
             if name in costs:
                 result[f"{part}_{name}"] = costs[name]
     return result

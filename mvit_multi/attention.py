@@ -17,7 +17,6 @@ from scipy.linalg import block_diag
 from utils.nn import kernels
 from utils.nn.conv3d import DepthwiseConv3d
 from utils.nn.layers import ChannelsFirstDense, Dense, LayerNorm, make_resize_matrix
-from utils.nn.weight_reader import WeightReader
 
 Grid = tuple[int, int, int]
 # Initial deviation of all position embeddings and matrices. The sources truncate the normal
@@ -47,7 +46,7 @@ def pool_grid(grid: Grid, stride: int) -> Grid:
     return t, (h - 1) // stride + 1, (w - 1) // stride + 1
 
 
-class Attention(WeightReader):
+class Attention(nn.Cell):
     """Multi-head attention whose queries, keys and values are pooled by depthwise 3x3x3 kernels.
 
     The pooled query is added to the output (residual pooling). All heads use the same kernels and
@@ -74,7 +73,6 @@ class Attention(WeightReader):
             pool.weight.set_data(initializer(Uniform(27**-0.5), pool.weight.shape))
         self.positions = RelativePositions(plan, token) if relative else None
         if relative:
-            self.weight_names = ("rel_pos_t", "rel_pos_h", "rel_pos_w")
             self.rel_pos_t, self.rel_pos_h, self.rel_pos_w = (
                 Parameter(initializer(Normal(STD), (length, self.size)), name=f"rel_pos_{axis}")
                 for axis, length in zip("thw", self.positions.lengths)
@@ -93,11 +91,7 @@ class Attention(WeightReader):
         v = self.norm_v(v)
         scaled = q * self.size**-0.5
         if self.positions is not None:
-            tables = (
-                self.read(self.rel_pos_t, 0),
-                self.read(self.rel_pos_h, 1),
-                self.read(self.rel_pos_w, 2),
-            )
+            tables = (self.rel_pos_t, self.rel_pos_h, self.rel_pos_w)
             scaled, k = self.positions(scaled, q, k, tables)
         k = ops.cast(k, scaled.dtype)
         weights = ops.softmax(ops.cast(self.score(scaled, k), mstype.float32), -1)

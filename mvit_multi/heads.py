@@ -9,7 +9,6 @@ from mindspore.common.initializer import Normal, initializer
 
 from utils.nn.dropout import Dropout
 from utils.nn.layers import GELU, Dense
-from utils.nn.weight_reader import WeightReader
 
 STD = 0.02
 HEAD_WIDTH = 2048
@@ -38,10 +37,8 @@ class Mlp(nn.Cell):
         return x if self.drop2 is None else self.drop2(x)
 
 
-class Projection(WeightReader):
+class Projection(nn.Cell):
     """Projects scores of one data set's classes to another's, without bias. Weight (cout, cin)."""
-
-    weight_names = ("weight",)
 
     def __init__(self, cin: int, cout: int):
         super().__init__()
@@ -49,7 +46,7 @@ class Projection(WeightReader):
         self.product = ops.MatMul(transpose_b=True)
 
     def construct(self, x: Tensor) -> Tensor:
-        return self.product(x, ops.cast(self.read(self.weight, 0), x.dtype))
+        return self.product(x, ops.cast(self.weight, x.dtype))
 
 
 def list_projection_pairs(names: Sequence[str]) -> list[tuple[int, int]]:

@@ -22,7 +22,6 @@ from mvit_multi.attention import STD, Attention, BlockPlan, Grid, pool_grid
 from mvit_multi.heads import EXPANDER_WIDTH, Mlp, MultiHead, SingleHead
 from utils.nn.dropout import DropPath
 from utils.nn.layers import ChannelsFirstDense, LayerNorm, Normalize, max_pool2d
-from utils.nn.weight_reader import WeightReader
 
 MEAN = (0.45,) * 3
 STD_OF_PIXELS = (0.225,) * 3
@@ -89,14 +88,12 @@ class PatchEmbed(nn.Cell):
         return ops.transpose(ops.reshape(x, (-1, c, t * h * w)), (0, 2, 1))
 
 
-class PatchConv(WeightReader):
+class PatchConv(nn.Cell):
     """A 3-D convolution, kernel 3 x 7 x 7, stride 2 x 4 x 4, computed as a 2-D convolution.
 
     Output frame o reads input frames 2o - 1, 2o and 2o + 1 as nine channels of one image. Weight
     (dim, 3, 3, 7, 7), bias (dim,), as PyTorch's. On Ascend 3-D convolutions are float16 only.
     """
-
-    weight_names = ("weight", "bias")
 
     def __init__(self, dim: int):
         super().__init__()
@@ -115,13 +112,12 @@ class PatchConv(WeightReader):
         previous = ops.cat((ops.zeros((b, 1, c, h, w), clip.dtype), frames[:, 1 : t - 1 : 2]), 1)
         x = ops.cat((previous, frames[:, ::2], frames[:, 1::2]), 2)  # (B, T/2, 9, H, W)
         dim = self.weight.shape[0]
-        weight = self.read(self.weight, 0)
-        weight = ops.cast(ops.transpose(weight, (0, 2, 1, 3, 4)), clip.dtype)
+        weight = ops.cast(ops.transpose(self.weight, (0, 2, 1, 3, 4)), clip.dtype)
         x = self.conv(
             ops.reshape(x, (b * (t // 2), 3 * c, h, w)),
             ops.reshape(weight, (dim, 3 * c, *PATCH_KERNEL[1:])),
         )
-        x = self.add(x, ops.cast(self.read(self.bias, 1), x.dtype))
+        x = self.add(x, ops.cast(self.bias, x.dtype))
         x = ops.reshape(x, (b, t // 2, *x.shape[1:]))
         return ops.transpose(x, (0, 2, 1, 3, 4))
 
@@ -193,7 +189,7 @@ class Block(nn.Cell):
         return ops.cat((y[:, :, :1], inner), 2) if self.token else inner
 
 
-class MViT(WeightReader):
+class MViT(nn.Cell):
     """Clips (B, 3, frames, crop, crop), uint8 or normalised float32; see the module for outputs.
 
     `datasets` are the names, `num_classes` the numbers of classes of the data sets. `variant`
@@ -206,8 +202,6 @@ class MViT(WeightReader):
     pooling convolutions (`utils.nn.conv3d.FORMS`). `recompute`: the backward pass recomputes the
     activations of a block instead of storing them.
     """
-
-    weight_names = ("cls_token",)
 
     def __init__(
         self,
@@ -291,7 +285,7 @@ class MViT(WeightReader):
     def add_positions(self, x: Tensor) -> Tensor:
         """Adds the class token, or the absolute position embeddings."""
         if self.token:
-            token = ops.cast(self.read(self.cls_token, 0), x.dtype)
+            token = ops.cast(self.cls_token, x.dtype)
             token = ops.broadcast_to(token, (x.shape[0], 1, x.shape[2]))
             return ops.cat((token, x), 1)
         if self.pos_embed_spatial is None:

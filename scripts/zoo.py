@@ -23,7 +23,7 @@ NETWORK_SCRIPTS = {  # of every network folder
     "export": "Exports a network to MINDIR or ONNX",
 }
 FOLDERS = ("scripts", "scripts/data", "scripts/analysis", "benchmarks")
-NOT_COMMANDS = ("compare_versions", "data_speed", "graph_costs", "kernel_profile")
+NOT_COMMANDS = ("compare_versions", "data_speed", "graph_costs")
 NOT_COMMANDS += ("results", "score_files", "worker", "zoo")
 NOT_COMMANDS += ("build_networks", "exclusions", "integrity", "step_comparison")
 COMMANDS = {
@@ -32,7 +32,6 @@ COMMANDS = {
     for path in sorted((ROOT / folder).glob("*.py"))
     if path.stem not in NOT_COMMANDS
 }
-COMMANDS["verify-device"] = "scripts/verify_device/verify_device.py"
 sys.path[0] = str(ROOT)
 
 from utils.cli import exit_on_broken_pipe, show_usage

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.helpers import assert_same_weights, read_result, read_weights, run_json, run_script
+from tests.helpers import read_weights, run_json, run_script
 
 WORKER = Path(__file__).parent / "distributed_train_worker.py"
 
@@ -67,17 +67,6 @@ def test_a_run_of_two_devices_resumes_on_one(stopped_run, pair_args, pair_run):
     expected = read_weights(pair_run[1]["checkpoint"])
     for name, value in actual.items():
         np.testing.assert_allclose(value, expected[name], rtol=1e-3, atol=1e-5, err_msg=name)
-
-
-@pytest.mark.slow
-def test_flat_weights_on_two_ranks_give_the_same_bits(pair_args, tmp_path):
-    checkpoints = []
-    for flat in ("false", "true"):
-        arguments = [*pair_args[1:], "--train.clip_norm=0", f"--run.flat_weights={flat}"]
-        out = f"--run.out={tmp_path / flat}"
-        completed = run_script("scripts/run_distribute_train.sh", "tsm", "2", *arguments, out)
-        checkpoints.append(read_result(completed)["checkpoint"])
-    assert_same_weights(*checkpoints)
 
 
 def test_another_effective_batch_size_cannot_resume_a_run(pair_args, pair_run):

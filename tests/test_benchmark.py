@@ -1,15 +1,14 @@
-"""benchmarks/benchmark.py: compile time, memory, comparison with earlier results and PyTorch."""
+"""benchmarks/benchmark.py: memory, comparison with earlier results and PyTorch."""
 
 import json
 
 import pytest
 
-from benchmarks import benchmark, kernel_profile, measure_networks
+from benchmarks import benchmark, measure_networks
 from benchmarks.graph_costs import PARTS
 from tests.helpers import assert_one_line_error, read_result, run_json, run_script
 from tsm.config import Config
 from utils.config import ROOT, load_config
-from utils.train.profiler import RECORDED
 
 BENCHMARK = "benchmarks/benchmark.py"
 NETWORKS = ("x3d", "mvit_multi", "resnet50")
@@ -21,21 +20,20 @@ def build_smoke_arguments(network: str) -> list:
 
 
 @pytest.mark.slow
-def test_compile_seconds_are_compared_with_an_earlier_result(tiny_args, tmp_path):
+def test_a_result_is_compared_with_an_earlier_one(tiny_args, tmp_path):
     earlier_file = tmp_path / "before.json"
     out = tmp_path / "new" / "now.json"
-    earlier = {"benchmark": "compile", "config": "tsm_smoke", "batch": 4, "machine": {"cores": 99}}
-    earlier_file.write_text(json.dumps({**earlier, "train_compile_seconds": 1e3}))
+    earlier = {"benchmark": "memory", "config": "tsm_smoke", "batch": 4, "machine": {"cores": 99}}
+    earlier_file.write_text(json.dumps({**earlier, "train_peak_gb": 1e3}))
     files = [f"--against={earlier_file}", f"--out={out}"]
-    completed = run_script(BENCHMARK, "compile", *tiny_args, *files)
+    completed = run_script(BENCHMARK, "memory", *tiny_args, *files)
     result = read_result(completed)
     assert result == json.loads(out.read_text())
-    assert min(result["train_compile_seconds"], result["eval_compile_seconds"]) > 0
     assert result["against"] == str(earlier_file)
-    assert set(result["ratios"]) == {"train_compile_seconds"}
-    ratio = result["ratios"]["train_compile_seconds"]
-    assert ratio == pytest.approx(result["train_compile_seconds"] / 1e3, rel=0.01, abs=1e-3)
-    assert "| train_compile_seconds | 1000 |" in completed.stdout
+    assert set(result["ratios"]) == {"train_peak_gb"}
+    ratio = result["ratios"]["train_peak_gb"]
+    assert ratio == pytest.approx(result["train_peak_gb"] / 1e3, rel=0.01, abs=1e-3)
+    assert "| train_peak_gb | 1000 |" in completed.stdout
     assert "cores was 99, now it is" in completed.stderr
     assert "batch was" not in completed.stderr
 
@@ -52,13 +50,11 @@ def test_memory_is_measured_for_each_graph(tiny_args):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("network_name", NETWORKS)
-@pytest.mark.parametrize("kind", ["compile", "memory"])
-def test_compile_and_memory_run_for_every_network(network_name, kind):
-    result = run_json(BENCHMARK, kind, *build_smoke_arguments(network_name))
-    numbers = [value for name, value in result.items() if name.endswith(("seconds", "gb"))]
-    assert len(numbers) == {"compile": 2, "memory": 5}[kind]
-    if kind == "memory":
-        assert result["train_estimate_gb"] == pytest.approx(result["train_peak_gb"], rel=0.25)
+def test_memory_is_measured_for_every_network(network_name):
+    result = run_json(BENCHMARK, "memory", *build_smoke_arguments(network_name))
+    numbers = [value for name, value in result.items() if name.endswith("gb")]
+    assert len(numbers) == 5
+    assert result["train_estimate_gb"] == pytest.approx(result["train_peak_gb"], rel=0.25)
     assert min(numbers) > 0
 
 
@@ -67,8 +63,7 @@ def test_compile_and_memory_run_for_every_network(network_name, kind):
     [
         (
             ["speed"],
-            "invalid choice: 'speed' (choose from 'step', 'kernels', 'compile', 'memory', 'data', "
-            "'eval')",
+            "invalid choice: 'speed' (choose from 'step', 'memory', 'data', 'eval')",
         ),
         (["memory", "--part=trian"], "--part: invalid choice: 'trian'"),
         (["step", "--against=/no/such/file"], "--against: /no/such/file does not exist"),
@@ -83,7 +78,7 @@ def test_a_user_error_is_one_line(arguments, message, tiny_args):
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        ("step", {"part": "train"}, "--part goes with compile and memory, not with step"),
+        ("step", {"part": "train"}, "--part goes with memory, not with step"),
         ("eval", {"torch": True}, "--torch goes with step, not with eval"),
     ],
 )
@@ -93,39 +88,8 @@ def test_options_that_exclude_each_other_are_an_error(kind, options, message):
         benchmark.main("tsm", cfg, kind, **{"torch": False, **options})
 
 
-def test_kernels_are_rated_by_their_operations(tiny_args):
-    plain = {"ZOO_CPU_KERNELS": "0"}
-    completed = run_script(BENCHMARK, "kernels", *tiny_args, "--repeats=1", environment=plain)
-    result = read_result(completed)
-    rows = {row["operator"]: row for row in result["operators"]}
-    assert {row["unit"] for row in rows.values()} == {"GFLOP/s", "GB/s"}
-    assert rows["Conv2D"]["kernels"] == 20
-    assert sum(row["fraction"] for row in rows.values()) <= 1 + 0.0005 * len(rows)
-    assert sum(row["unit"] == "GFLOP/s" for row in rows.values()) < len(rows)
-    assert "| Conv2D | 20 |" in completed.stdout
-
-
-def test_operations_of_a_convolution_and_its_gradients_are_equal():
-    x = (2, 8, 9, 9)
-    weight = (4, 8, 3, 3)
-    y = (2, 4, 5, 5)
-    launches = [
-        ("Conv2D", (x, weight)),
-        ("Conv2DBackpropInput", (y, weight, (4,))),
-        ("Conv2DBackpropFilter", (y, x, (4,))),
-    ]
-    costs = {operator: kernel_profile.Cost(operator, 1, 1.0) for operator, _ in launches}
-    for cost in kernel_profile.add_costs(costs, launches):
-        assert cost.flops * RECORDED == 2 * (2 * 4 * 5 * 5) * (8 * 3 * 3)
-
-
-def test_operations_of_a_product_do_not_depend_on_its_transpositions():
-    for one, other in [((2, 3, 5), (2, 5, 7)), ((2, 3, 5), (2, 7, 5)), ((2, 5, 3), (2, 5, 7))]:
-        assert kernel_profile.count_product_flops(one, other) == 2 * 2 * 3 * 5 * 7
-
-
 def test_an_error_in_a_measuring_process_is_printed_once(tiny_args):
-    completed = run_script(BENCHMARK, "compile", *tiny_args, "--run.device=Ascend")
+    completed = run_script(BENCHMARK, "memory", *tiny_args, "--run.device=Ascend")
     assert_one_line_error(completed, "run.device: Ascend is not available here")
 
 

@@ -73,26 +73,6 @@ def test_a_killed_run_resumes_with_the_same_bits(tiny_args, tmp_path):
 
 
 @pytest.mark.slow
-def test_flat_weights_write_the_same_files_and_resume(tiny_args, tmp_path):
-    """A run without flat weights, and one that is killed and continued with them."""
-    state = ["--train.ema_decay=0.9", "--train.accumulation_steps=2", "--train.clip_norm=0"]
-    arguments = [*tiny_args, *state, "--run.amp=O2", "--run.save_steps=1", "--run.eval_every=1"]
-    flat = [*arguments, "--run.flat_weights=true"]
-    whole = tmp_path / "whole"
-    killed = tmp_path / "killed"
-    expected = run_json("tsm/train.py", *arguments, f"--run.out={whole}")
-    start_and_stop("tsm/train.py", arguments=arguments, out=killed, steps=4, number=signal.SIGKILL)
-    result = run_json("tsm/train.py", *flat, f"--run.out={killed}")
-    assert result["steps"] == expected["steps"] == 12
-    for path in whole.glob("*.ckpt"):
-        assert_same_weights(path, killed / path.name)
-    for name in ("top1", "loss"):
-        texts = [(folder / "log.jsonl").read_text() for folder in (whole, killed)]
-        lines = [json.loads(text.splitlines()[-1]) for text in texts]
-        assert lines[0].get(name) == lines[1].get(name)
-
-
-@pytest.mark.slow
 def test_a_terminated_run_saves_and_resumes(tiny_args, tiny_ckpt, tmp_path):
     arguments = [*tiny_args, "--run.save_steps=1"]
     stopped = start_and_stop(

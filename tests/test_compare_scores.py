@@ -117,8 +117,7 @@ def test_raw_scores_of_several_labels_become_their_probabilities(run_here, tmp_p
     assert (status, result["videos"], result["unreadable"]) == (0, 3, 1)
 
 
-def test_the_file_of_write_scores_is_compared_row_by_row(run_here, tmp_path):
-    """docs/deploy.md compares a runtime on random clips so."""
+def test_files_without_names_are_compared_row_by_row(run_here, tmp_path):
     ours = write_scores(tmp_path / "ours.npz", RAW[0], ())
     theirs = write_scores(tmp_path / "theirs.npy", RAW[0] + 0.5, ())
     status, result = compare(run_here, ours, theirs)

@@ -216,25 +216,6 @@ def test_jit_level_o1_fuses_kernels(network, compiler):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("network", list_networks())
-def test_flat_weights_launch_fewer_kernels_and_hide_all_reduces(network, compiler):
-    result = run_smoke(network, "ascend910b", "train", "run.flat_weights=true")
-    assert_kernels(result)
-    assert_split(result, "train", GATHERS.get(network, 0))
-    assert result.launches < 0.85 * BUDGET[network]
-
-
-@pytest.mark.slow
-def test_flat_weights_of_a_mvit_with_relative_positions_fit_into_memory(compiler):
-    """MindSpore must not compute a view into the memory of a fused AllReduce before a kernel."""
-    path = find_yaml("mvit_multi", "mvit_multi_plain_s_k400_16x4")
-    small = ("model.depth=5", "model.stage_starts=[1,3]", "run.all_reduce=[blocks.2]")
-    result = run_yaml(path, "ascend910b", "run.flat_weights=true", *small, ranks=RANKS)
-    assert_kernels(result)
-    assert len(result.all_reduces) == 3
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("network", ["x3d", "mvit_multi"])
 def test_float32_needs_no_3d_convolution_on_a_910a(network, compiler):
     """Ascend 910A has 3D convolutions for float16 only."""

@@ -24,7 +24,6 @@ COMMANDS = {
     "scripts/quickstart.py": [],
     "scripts/demo.py": [*CONFIG, "--checkpoint_path=none.ckpt"],
     "scripts/check_env.py": [],
-    "scripts/verify_device/verify_device.py": [],
     "scripts/data/make_lists.py": ["--videos=none", "--out=none"],
     "scripts/analysis/average_checkpoints.py": ["none.ckpt", "--target=none.ckpt"],
     "benchmarks/benchmark.py": CONFIG,

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from mindspore import Parameter, ParameterTuple, Tensor, nn
 
-from scripts.analysis import write_scores
 from scripts.convert_checkpoint import main
 from tests.helpers import load_smoke_config
 from utils.config import ROOT, load_config
@@ -225,23 +224,6 @@ def test_tsm_starts_from_a_checkpoint_and_its_trunk_computes_the_originals_featu
     classify.weight.set_data(Tensor(source[f"{head}.weight"]))
     classify.bias.set_data(Tensor(source[f"{head}.bias"]))
     assert max(compare_scores(nn.SequentialCell(net.base_model, classify), name)) < 1e-5
-
-
-def test_scores_are_written_for_a_comparison_with_the_original(tmp_path, capsys):
-    convert_case("models_resnet18", tmp_path, capsys)
-    network, cfg = load_recipe("models_resnet18", "data.crop=64")
-    write_scores.main(
-        network, cfg=cfg, checkpoint_path=tmp_path / "new.ckpt", target=tmp_path / "a.npz", count=3
-    )
-    report = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert report["clips"] == [3, 3, 64, 64]
-    assert report["scores"] == [3, 7]
-    written = np.load(tmp_path / "a.npz")
-    net = network.build_model(**cfg.model_arguments()).set_train(False)
-    load(net, tmp_path / "new.ckpt")
-    with eager_mode():
-        scores = net(Tensor(written["clips"])).asnumpy()
-    np.testing.assert_allclose(written["scores"], scores, atol=1e-5 * np.ptp(scores))
 
 
 @pytest.mark.parametrize("name", list_networks())

@@ -254,7 +254,7 @@ ERRORS = [
     ([PLOT, "."], "log.jsonl does not exist: name the output folder of a training"),
     ([PLOT, "run", "--out", "a.pdf"], "must end in .png or .svg"),
     (["benchmarks/benchmark.py", *TSM],
-     "the following arguments are required: step|kernels|compile|memory|data|eval"),
+     "the following arguments are required: step|memory|data|eval"),
     ([PLAN, *TSM, "--devices", "many"],
      "--devices: must be numbers above 0, as in 8,64,512, not many"),
     (["scripts/analysis/compare_step.py", *TSM], "one of --record, --against, --case"),

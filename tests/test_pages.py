@@ -1,17 +1,15 @@
-"""Pages of reports and of training curves in Chromium: numbers, sorting, hover, escaping, speed."""
+"""Pages of reports in Chromium: numbers, sorting, hover, escaping, speed."""
 
 import json
 
 import numpy as np
 import pytest
 
-from scripts.analysis import plot_training
 from tests.browser import MISSING, Browser
 from utils.evaluate import report, report_page
 from utils.evaluate.label_report import write_label_report
 from utils.evaluate.metrics import Counts
 from utils.evaluate.report import Samples
-from utils.pages import write_page
 from utils.video.reader import VideoError
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
@@ -192,52 +190,6 @@ def test_a_page_without_videos_and_numbers_opens(browser, tmp_path):
     browser.open(tmp_path / "index.html")
     assert browser.errors == []
     assert read_column(browser, "classes", 1) == ["class 0", "class 1", "class 2"]
-
-
-def test_curves_of_several_runs_are_side_by_side(browser, tmp_path):
-    runs = {}
-    for name, rate in {"one": 0.1, f"two {EVIL[:30]}".replace("/", ""): 0.2}.items():
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / "config.yaml").write_text(f"train: {{lr: {rate}, epochs: 4}}\n")
-        lines = [
-            {"epoch": k / 4, "step": k, "loss": 4.0 / k, "top1": k / 16, "lr": rate}
-            for k in range(1, 17)
-        ]
-        lines.append({"epoch": 4, "top1": 0.5, "top1_low": 0.4, "top1_high": 0.6, "videos": 90})
-        runs[str(folder)] = lines
-    data = plot_training.describe_runs(runs)
-    path = tmp_path / "curves.html"
-    write_page(path, script=plot_training.SCRIPT, data=data, option="--html")
-    browser.open(path, width=400)
-    assert browser.run("document.documentElement.scrollWidth") == 400
-    browser.open(path)
-    assert read_column(browser, "runs", 1) == sorted(run["name"] for run in data["runs"])
-    assert read_column(browser, "runs", 7) == ["50.0\u202f%"] * 2  # the best validation
-    assert read_column(browser, "settings", 1) == ["train.lr"]
-    titles = browser.run("[...document.querySelectorAll('h2')].map((node) => node.textContent)")
-    assert titles == ["loss", "top-1, %", "learning rate", "Settings that differ"]
-    lines = hover(browser, "svg[aria-label=loss] rect", across=1.0 - 1e-6)
-    assert lines.startswith("epoch 4.00|one: 0.2775, batches 0.25|two ")
-    lines = hover(browser, "svg[aria-label^=top] rect", across=1.0 - 1e-6)
-    assert "validation 50\u202f% (epoch 4)" in lines
-    browser.run("document.querySelectorAll('.run')[1].click()")
-    assert "two" not in hover(browser, "svg[aria-label=loss] rect", across=0.5)
-    browser.run("[...document.querySelectorAll('button')].at(-1).click()")  # logarithms
-    assert browser.errors == []
-    assert browser.requests == [path.as_uri()]
-
-
-def test_a_run_of_one_line_and_one_of_tests_only_have_a_page(browser, tmp_path):
-    runs = {
-        "a": [{"epoch": 1, "step": 4, "loss": 2.0}],
-        "b": [{"epoch": 1, "top1": 0.1, "videos": 3}],
-    }
-    data = plot_training.describe_runs(runs)
-    write_page(tmp_path / "a.html", script=plot_training.SCRIPT, data=data, option="--html")
-    browser.open(tmp_path / "a.html")
-    assert browser.errors == []
-    assert browser.run("document.querySelectorAll('svg').length") == 2
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ from utils.messages import LINE
 from utils.networks import list_networks
 
 # Started by other scripts.
-INTERNAL = {"zoo.py", "worker.py", "cuda.py", "compare_versions.py", "measurements.py"}
+INTERNAL = {"zoo.py", "worker.py", "cuda.py", "compare_versions.py"}
 SCRIPTS = sorted(
     str(path.relative_to(ROOT))
     for path in [*(ROOT / "scripts").rglob("*.*"), *(ROOT / "benchmarks").rglob("*.py")]

@@ -115,6 +115,8 @@ def convert_scalar(value: Any, kind: type, name: str) -> Any:
 
 
 ROOT = Path(__file__).resolve().parents[1]  # of the code: a checkout, or an installed package
+# Settings of older versions in the config.yaml of a run, and the values that switched them off.
+SWITCHED_OFF = {"flat_weights": False, "cluster": None, "gradient_profile": None}
 Level = Literal["O0", "O1", "O2", "O3"]
 Device = Literal["Ascend", "GPU", "CPU"]
 
@@ -137,9 +139,6 @@ class Run:
     # How MindSpore compiles for Ascend and GPU: kernel by kernel (O0), with fused kernels (O1),
     # the whole graph by GE (O2, Ascend 910A only); auto is MindSpore's choice. No effect on CPU.
     jit_level: Literal["auto", "O0", "O1", "O2"] = "O0"
-    # Joins weights of the same rate and decay in one array, for fewer kernel launches on Ascend and
-    # GPU: utils/train/flat_weights.py. Only with SGD and AdamW.
-    flat_weights: bool = False
     # eager: MindSpore calls the network's Python code and compiles nothing: docs/debugging.md.
     mode: Literal["graph", "eager"] = "graph"
     # float32 convolutions and matrix products with a mantissa of 10 bits: HF32 on Ascend, TF32 on
@@ -485,7 +484,7 @@ def load_config(cls: type[ConfigT], path: Path, overrides: Sequence[str] = ()) -
     """Reads `path`, puts `section.key=value` strings on top and builds `cls`."""
     values = read_yaml(path)
     try:
-        refuse_planning(values.get("run", {}))
+        drop_settings_without_effect(values.get("run", {}))
         check_names(cls, values)
     except ValueError as error:
         network = name_network(cls)
@@ -494,7 +493,6 @@ def load_config(cls: type[ConfigT], path: Path, overrides: Sequence[str] = ()) -
     values.setdefault("run", {}).setdefault("out", str(get_base_folder() / "out" / Path(path).stem))
     for override in overrides:
         apply_override(cls, values, override)
-    refuse_planning(values["run"])
     if any(override.startswith("run.amp=") for override in overrides):
         values["run"]["cpu_amp"] = values["run"]["amp"]
     return build_dataclass(cls, values, "")
@@ -505,17 +503,11 @@ def name_network(cls: type[NetworkConfig]) -> str:
     return cls.__module__.split(".")[-2]
 
 
-def refuse_planning(run: dict) -> None:
-    """Raises ValueError for settings of older versions, which planned AllReduce in a training.
-
-    Removes them if they are null, as in the config.yaml of an older run.
-    """
-    settings = [run.pop("cluster", None), run.pop("gradient_profile", None)]
-    if settings != [None, None] or run.get("all_reduce") == "auto":
-        raise ValueError(
-            "run.all_reduce auto, run.cluster and run.gradient_profile: write the line that "
-            "scripts/analysis/plan_allreduce.py --cluster prints"
-        )
+def drop_settings_without_effect(run: dict) -> None:
+    """Removes settings of older versions that the config.yaml of an older run has switched off."""
+    for key, off in SWITCHED_OFF.items():
+        if key in run and run[key] == off:
+            del run[key]
 
 
 def read_yaml(path: Path) -> dict:

@@ -6,7 +6,7 @@
 OURS and THEIRS are each one of: a folder that `eval.py --report` wrote, or its scores.csv; a .csv
 with a video and its scores in every line; a .json {video: scores}; a .npy (videos, classes), with
 the videos in the lines of a .txt of the same name; a .npz with `scores` and `paths`. A .npy without
-.txt, and a .npz without `paths`, as write_scores.py writes it, are compared row by row.
+.txt, and a .npz without `paths`, are compared row by row.
 `--raw` makes probabilities of the raw scores of THEIRS, as a report has them: by softmax, or by
 sigmoid if OURS is a report of several labels a video.
 

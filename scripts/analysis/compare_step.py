@@ -58,7 +58,7 @@ def main(
     if recipe and not case:
         raise ValueError("--recipe changes a golden case: it needs --case")
     # A difference of 1e-4 would otherwise be that of HF32 or TF32, which devices use by default.
-    cfg = replace(cfg, run=replace(cfg.run, tf32=False, flat_weights=False))
+    cfg = replace(cfg, run=replace(cfg.run, tf32=False))
     rt = runtime.start(cfg.run)
     log.start_log(rt)
     if case:

@@ -140,7 +140,7 @@ def order_gradients(network: str, cfg: Any, chip: str) -> dict[str, float]:
     """
     if CHIPS[chip] != "Ascend":
         raise ValueError(f"--chip {chip}: a dry run shows the order of gradients on Ascend only")
-    cfg = replace(cfg, run=replace(cfg.run, all_reduce="none", flat_weights=False))
+    cfg = replace(cfg, run=replace(cfg.run, all_reduce="none"))
     result = dry_run(network, cfg=cfg, machine=Machine(chip, RANKS), separate_gradients=True)
     if not result.finished:
         raise ValueError(f"--chip {chip}: the train step does not compile: {result.reason}")
@@ -165,7 +165,7 @@ def time_positions(positions: Mapping[str, float], counted: Backward, chip: str)
 def time_gradients(network: Network, cfg, cluster: Cluster) -> Backward:
     """When each gradient is complete on one device, counted from operations."""
     float32 = {"amp": "O0", "cpu_amp": "O0", "amp_dtype": "float16"}
-    run = replace(cfg.run, device="CPU", **float32, all_reduce="none", flat_weights=False)
+    run = replace(cfg.run, device="CPU", **float32, all_reduce="none")
     cfg = drop_pretrained(replace(cfg, run=run))
     step = build_train_step(network.name, cfg, runtime.start(cfg.run))
     names = [p.name for p in step.optimizer.parameters]

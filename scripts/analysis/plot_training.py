@@ -1,13 +1,12 @@
 """Plots the curves of training runs: loss, accuracy, learning rate, clips a second, data waiting.
 
-    python scripts/analysis/plot_training.py RUN [RUN ...] [--out FILE.png] [--html]
+    python scripts/analysis/plot_training.py RUN [RUN ...] [--out FILE.png]
 
 A RUN is the output folder of a training (with its `log.jsonl`); several share the axes. FILE may
-end in .png or .svg; without --out it is `curves.png` in the first RUN. `--html` also writes a page
-beside it, with the values under the mouse and the settings that differ. The last line of stdout is
-one JSON object: file, with --html page, runs, and the last line of each run's log. Loss and top-1
-of training batches jump; a bold line is their average over the epoch before, a pale one the
-batches. A vertical line is the 95 % interval of a test of few videos.
+end in .png or .svg; without --out it is `curves.png` in the first RUN. The last line of stdout is
+one JSON object: file, runs, and the last line of each run's log. Loss and top-1 of training batches
+jump; a bold line is their average over the epoch before, a pale one the batches. A vertical line is
+the 95 % interval of a test of few videos.
 """
 
 import sys
@@ -27,10 +26,7 @@ from matplotlib.figure import Figure
 
 from utils import cli
 from utils.files import check_outputs
-from utils.messages import escape_control
-from utils.pages import write_page
 from utils.plotting import save
-from utils.yaml_text import load_yaml_file
 
 # From top to bottom: title, name in the log, and factor between the log and the plot.
 PANELS = (
@@ -45,25 +41,17 @@ FROM_ZERO = ("lr", "clips_per_second", "waiting")
 AVERAGED = ("loss", "top1")  # of training batches
 PALE = 0.3  # opacity of what is averaged
 FORMATS = (".png", ".svg")
-PAGE_POINTS = 2000  # of a curve of the page; of more, some are left out
-SCRIPT = Path(__file__).with_suffix(".js")
 
 
-def main(folders: list[str], *, out: Optional[Path] = None, html: bool = False) -> None:
+def main(folders: list[str], *, out: Optional[Path] = None) -> None:
     runs = {folder: read_log(Path(folder)) for folder in folders}
     target = out or Path(folders[0]) / "curves.png"
     if target.suffix not in FORMATS:
         raise ValueError(f"--out: {target} must end in {' or '.join(FORMATS)}")
-    page = target.with_suffix(".html")
-    logs = [Path(folder) / name for folder in folders for name in ("log.jsonl", "config.yaml")]
-    check_outputs([target, *[page] * html], inputs=logs)
+    check_outputs([target], inputs=[Path(folder) / "log.jsonl" for folder in folders])
     save(draw_runs(runs), target)
-    result = {"file": str(target)}
-    if html:
-        write_page(page, script=SCRIPT, data=describe_runs(runs), option="--html")
-        result["page"] = str(page)
     last = {folder: lines[-1] for folder, lines in runs.items()}
-    print(json.dumps({**result, "runs": len(runs), "last": last}))
+    print(json.dumps({"file": str(target), "runs": len(runs), "last": last}))
 
 
 def read_log(folder: Path) -> list[dict]:
@@ -156,75 +144,6 @@ def select_points(
     ]
     epochs, values = np.array(points, np.float64).reshape(-1, 2).T
     return epochs, values
-
-
-def describe_runs(runs: dict[str, list[dict]]) -> dict:
-    """What the page shows: a summary, the curves of all panels and the settings that differ."""
-    names = [escape_control(name) for name in name_runs(runs)]
-    summaries = map(summarize_run, runs.values())
-    panels = [
-        {
-            "title": title,
-            "unit": "\u202f%" if unit == 100 else "",
-            "zero": name in FROM_ZERO,
-            "logarithm": name in ("loss", "lr"),
-            "curves": [describe_curve(lines, name, unit) for lines in runs.values()],
-        }
-        for title, name, unit in PANELS
-    ]
-    return {
-        "title": "Training curves",
-        "panels": panels,
-        "runs": [{"name": name, "last": last} for name, last in zip(names, summaries)],
-        "settings": list_differences([read_settings(Path(folder)) for folder in runs]),
-    }
-
-
-def summarize_run(lines: list[dict]) -> dict:
-    """The last values of the training, and the last and the best top-1 of its tests."""
-    training = [line for line in lines if "videos" not in line]
-    summary = dict(training[-1]) if training else {}
-    tests = [line for line in lines if "videos" in line and line.get("top1") is not None]
-    if tests:
-        best = max(tests, key=lambda line: line["top1"])
-        summary.update(last=tests[-1]["top1"], best=best["top1"], best_epoch=best["epoch"])
-    return summary
-
-
-def describe_curve(lines: list[dict], name: str, unit: float) -> dict[str, list]:
-    """Points [epoch, value] of training batches, their means and tests, and intervals of these."""
-    epochs, values = select_points(lines, name=name, unit=unit, of_tests=False)
-    means = average_epoch(epochs, values) if name in AVERAGED else values[:0]
-    tests = np.stack(select_points(lines, name=name, unit=unit, of_tests=True), 1)
-    bounded = [line for line in lines if f"{name}_low" in line]
-    intervals = [
-        [line["epoch"], unit * line[f"{name}_low"], unit * line[f"{name}_high"]] for line in bounded
-    ]
-    chosen = np.unique(np.linspace(0, len(epochs) - 1, PAGE_POINTS).astype(int))
-    chosen = chosen[chosen >= 0][: len(epochs)]
-    curve = {"batches": np.stack([epochs, values], 1)[chosen], "tests": tests}
-    curve["means"] = np.stack([epochs[: len(means)], means], 1)[chosen[: len(means)]]
-    rounded = {part: np.round(points, 7).tolist() for part, points in curve.items()}
-    return {**rounded, "intervals": intervals}
-
-
-def read_settings(folder: Path) -> dict[str, str]:
-    """The settings of a run, `train.lr` and others; empty without its config file."""
-    path = folder / "config.yaml"
-    if not path.is_file():
-        return {}
-    return {
-        f"{section}.{name}": json.dumps(value)
-        for section, values in load_yaml_file(path).items()
-        for name, value in values.items()
-    }
-
-
-def list_differences(runs: list[dict[str, str]]) -> list[list]:
-    """[setting, its values] of the settings that are not the same in all runs; None: not set."""
-    names = dict.fromkeys(name for settings in runs for name in settings)
-    table = {name: [settings.get(name) for settings in runs] for name in names}
-    return [[name, values] for name, values in table.items() if len(set(values)) > 1]
 
 
 def average_epoch(epochs: np.ndarray, values: np.ndarray) -> np.ndarray:

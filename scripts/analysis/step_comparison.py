@@ -15,7 +15,8 @@ from mindspore import Tensor, nn
 
 from utils.config import convert_scalar
 from utils.files import guard_outputs, report_write_errors
-from utils.nn.layers import BatchNorm2d
+from utils.nn import kernels
+from utils.nn.layers import NormReLU
 from utils.testing.golden import (
     UPDATES,
     GoldenCase,
@@ -47,8 +48,8 @@ class Difference(NamedTuple):
 def record_step(step: TrainStep, clip: np.ndarray, target: np.ndarray) -> dict[str, np.ndarray]:
     """Runs one training step; {"stage/name": values}. The network keeps the updated weights."""
     for _, cell in step.net.cells_and_names():
-        if isinstance(cell, BatchNorm2d):
-            cell.joins_relu = False  # its own output is recorded
+        if isinstance(cell, NormReLU):
+            cell.norm_relu = kernels.PLAIN.norm_relu()  # the norm's own output is recorded
     before = copy_weights(step.net)
     record = {"data/clip": clip, "data/target": target}
     record.update({f"weights/{name}": value for name, value in before.items()})

@@ -58,20 +58,6 @@ def read_cann_version(cann: Path) -> str:
     return ""
 
 
-def find_nvcc(environ: Mapping[str, str]) -> str:
-    """The compiler in CUDA_HOME, whose version MindSpore's GPU plugin reads; or empty."""
-    home = environ.get("CUDA_HOME")
-    return os.path.join(home, "bin", "nvcc") if home else ""
-
-
-def read_cuda_version(environ: Mapping[str, str]) -> str:
-    """The version of CUDA_HOME's compiler, of the runtime library, or of `nvcc`; empty if none."""
-    library = os.path.realpath(find_library("libcudart.so", environ))
-    own, other = (run_tool(name, "--version") for name in (find_nvcc(environ), "nvcc"))
-    result = re.search(r"(?:libcudart\.so\.|release )(\d+\.\d+)", f"{own} {library} {other}")
-    return result[1] if result else ""
-
-
 def read_nvcc_version(home: Path) -> tuple[int, int]:
     """The version of the compiler of an installed CUDA; (0, 0) if there is none."""
     result = re.search(r"release (\d+)\.(\d+),", run_tool(str(home / "bin" / "nvcc"), "--version"))

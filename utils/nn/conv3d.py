@@ -17,7 +17,6 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindspore.common.initializer import Normal, Zero, initializer
 
 from utils.nn import kernels
-from utils.nn.weight_reader import WeightReader
 
 FORMS = ("taps", "grouped", "frames")
 
@@ -46,14 +45,12 @@ class PointwiseConv3d(nn.Cell):
         return self.conv(x, ops.cast(self.weight, x.dtype), bias)
 
 
-class DepthwiseConv3d(WeightReader):
+class DepthwiseConv3d(nn.Cell):
     """A depthwise 3-D convolution of (N, C, T, H, W): one kernel per channel.
 
     Zero padding (k - 1) / 2; `stride` applies to height and width. Weight
     (channels, 1, kt, kh, kw), odd sizes. `impl` is one of FORMS; all give the same result.
     """
-
-    weight_names = ("weight",)
 
     def __init__(
         self, channels: int, kernel: tuple[int, int, int], stride: int = 1, impl: str = "taps"
@@ -68,7 +65,7 @@ class DepthwiseConv3d(WeightReader):
         self.conv = kernels.current().depthwise3d(channels, kernel=kernel, stride=stride, impl=impl)
 
     def construct(self, x: Tensor) -> Tensor:
-        return self.conv(x, ops.cast(self.read(self.weight, 0), x.dtype))
+        return self.conv(x, ops.cast(self.weight, x.dtype))
 
 
 class FrameConv(nn.Cell):

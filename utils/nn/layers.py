@@ -6,7 +6,7 @@ are those of `utils.nn.kernels` for the device.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Callable, Optional
+from typing import Optional
 
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
@@ -89,11 +89,7 @@ class BatchNorm2d(nn.BatchNorm2d):
     MindSpore writes that momentum as 0.9, the weight of the old value. `construct` is replaced to
     save compile time: MindSpore's own checks each shape during compilation, which is noticeable
     with a hundred norms.
-
-    If `joins_relu` is set to False, NormReLU computes it and ReLU by separate operators.
     """
-
-    joins_relu = True
 
     def __init__(self, channels: int, gamma: str = "ones"):
         super().__init__(
@@ -195,21 +191,11 @@ class ChannelsFirstDense(nn.Cell):
         super().__init__()
         self.weight = Parameter(initializer(weight_init, (cout, cin)), name="weight")
         self.bias = Parameter(initializer("zeros", (cout,)), name="bias")
-        self.linear = LinearPart(kernels.current().channels_first_linear())
+        self.linear = kernels.current().channels_first_linear()
 
     def construct(self, x: Tensor, part: int = 0, parts: int = 1) -> Tensor:
         weight = ops.cast(self.weight, x.dtype)
-        return self.linear(x, weight, ops.cast(self.bias, x.dtype), part, parts)
-
-
-class LinearPart(plain.Operator):
-    """The linear operator with one of equal parts of the weight and of the bias."""
-
-    def __init__(self, linear: Callable):
-        super().__init__()
-        self.linear = linear
-
-    def construct(self, x: Tensor, weight: Tensor, bias: Tensor, part: int, parts: int) -> Tensor:
+        bias = ops.cast(self.bias, x.dtype)
         if parts > 1:
             size = bias.shape[0] // parts
             weight = weight[part * size : (part + 1) * size]

@@ -98,11 +98,9 @@ def test_a_wrong_override_is_refused_by_name(yaml_file, override, words):
         ("rum: {}\ndata: {root: x}\n", "unknown section rum; nearest: run"),
         ("- a\n", "expected sections"),
         ("run: {device: CPU\n", "not a readable config file"),
-        ("run: {all_reduce: auto}\n", "run.all_reduce auto, .*plan_allreduce.py --cluster prints$"),
-        (
-            "run: {cluster: {tflops: 9}}\n",
-            "run.all_reduce auto, run.cluster and run.gradient_profile: write the line",
-        ),
+        ("run: {all_reduce: auto}\ndata: {root: x}\n", "run.all_reduce must be"),
+        ("run: {flat_weights: true}\ndata: {root: x}\n", "unknown setting run.flat_weights"),
+        ("run: {cluster: {tflops: 9}}\ndata: {root: x}\n", "unknown setting run.cluster"),
     ],
 )
 def test_a_wrong_yaml_is_refused_by_name(tmp_path, text, words):
@@ -113,9 +111,10 @@ def test_a_wrong_yaml_is_refused_by_name(tmp_path, text, words):
 
 
 def test_the_config_of_an_older_run_loads(tmp_path):
-    """Its settings of the planner are null."""
+    """Its settings of the planner are null, and flat weights are off."""
     path = tmp_path / "config.yaml"
-    path.write_text("run: {cluster: null, gradient_profile: null}\ndata: {root: x}\n")
+    old = "cluster: null, gradient_profile: null, flat_weights: false"
+    path.write_text(f"run: {{{old}}}\ndata: {{root: x}}\n")
     assert load_config(Config, path).run.all_reduce == "none"
 
 

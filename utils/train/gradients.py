@@ -14,7 +14,6 @@ from utils.nn import kernels
 from utils.nn.kernels.plain import take_element
 from utils.runtime import Runtime
 
-SMALL = 2**16  # elements of a gradient that is packed
 PACKED = 128  # with 400, the sizes of a split alone exceed the compiler's call depth
 
 
@@ -85,14 +84,14 @@ def create_counter(name: str, dtype: Any = mstype.int32) -> Parameter:
 
 
 class Packing(nn.Cell):
-    """Gradients with the small one-dimensional ones in arrays of up to PACKED; these come first.
+    """Gradients with the one-dimensional ones in arrays of up to PACKED each, which come first.
 
     Half of the weights or more are biases and scales of norms: one kernel serves all of an array.
     """
 
     def __init__(self, weights: tuple):
         super().__init__(auto_prefix=False)
-        small = [i for i, weight in enumerate(weights) if weight.ndim == 1 and weight.size < SMALL]
+        small = [i for i, weight in enumerate(weights) if weight.ndim == 1]
         self.groups = tuple(tuple(small[k : k + PACKED]) for k in range(0, len(small), PACKED))
         self.sizes = tuple(tuple(weights[i].size for i in group) for group in self.groups)
         self.large = tuple(i for i in range(len(weights)) if i not in small)

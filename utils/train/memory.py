@@ -1,4 +1,4 @@
-"""Memory and compile time of a training step on a CPU, estimated before the step is compiled.
+"""Memory of a training step on a CPU, estimated before the step is compiled.
 
 A step needs memory for the compiler, for the gradients, and for the maps that the forward pass
 keeps for the backward pass. The maps are counted layer by layer, in an evaluation of one clip: a
@@ -32,11 +32,10 @@ SIMPLE = ("spatial convolution", "1x1 convolution", "batch norm", "activation", 
 
 @dataclass(frozen=True)
 class StepCost:
-    """Additional memory of a step in bytes, `fixed` and `clip` for each clip; compile seconds."""
+    """Additional memory of a step in bytes, `fixed` and `clip` for each clip."""
 
     fixed: float
     clip: float
-    compile_seconds: float
 
 
 def estimate_step(net: nn.Cell, layers: Sequence[LayerCost]) -> StepCost:
@@ -52,12 +51,10 @@ def estimate_step(net: nn.Cell, layers: Sequence[LayerCost]) -> StepCost:
     maps = sum(layer.outputs * count_copies(layer, recomputed) for layer in trained)
     maps = max(maps, *(layer.inputs + layer.outputs for layer in layers))
     simple = sum(layer.kind in SIMPLE for layer in layers)
-    others = len(layers) - simple
-    compiler = 1.2e6 * simple + 4e6 * others
+    compiler = 1.2e6 * simple + 4e6 * (len(layers) - simple)
     return StepCost(
         fixed=BUFFERS + compiler + BYTES * COPIES_OF_GRADIENTS * weights,
         clip=BYTES * maps,
-        compile_seconds=0.07 * simple + 0.15 * others,
     )
 
 
@@ -75,8 +72,8 @@ def estimate_peak(net: nn.Cell, clips: tuple[int, ...]) -> float:
     return (resident + cost.fixed + clips[0] * cost.clip) / GIGA
 
 
-def check_step(net: nn.Cell, clips: tuple[int, ...], batch: int) -> float:
-    """Logs the memory that a step needs; returns the seconds in which it usually compiles.
+def check_step(net: nn.Cell, clips: tuple[int, ...], batch: int) -> None:
+    """Logs the memory that a step needs.
 
     `clips` is the shape of its input, of `data.batch` samples. Raises ValueError if the step needs
     far more than the free memory.
@@ -84,7 +81,6 @@ def check_step(net: nn.Cell, clips: tuple[int, ...], batch: int) -> float:
     free = read_free_memory() / get_local_rank_size()
     cost = estimate_step(net, count_layers(net, clips[1:]))
     check_fit(cost, clips=clips[0], batch=batch, free=free)
-    return cost.compile_seconds
 
 
 def check_fit(cost: StepCost, clips: int, batch: int, free: float) -> None:

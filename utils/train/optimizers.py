@@ -33,7 +33,6 @@ class SGD(nn.Optimizer):
     ):
         super().__init__(0.1, parameters)  # the rate given here is never looked at
         groups = [group for group in groups if group["params"]]
-        self.groups = groups
         group_of = {id(p): k for k, group in enumerate(groups) for p in group["params"]}
         positions = [group_of[id(parameter)] for parameter in self._parameters]
         rates = np.array([group["lr"] for group in groups], np.float32)  # (groups, updates)
@@ -43,7 +42,6 @@ class SGD(nn.Optimizer):
         self.rates = Tensor(rates)
         self.momentum = Tensor(momentum, mstype.float32)
         self.buffers = self._parameters.clone(prefix="momentum", init="zeros")
-        self.states = (self.buffers,)
         self.nesterov = nesterov
         self.group_of_each = positions
         self.decays = [float(group["weight_decay"]) for group in groups]
@@ -52,12 +50,6 @@ class SGD(nn.Optimizer):
         # dampening, that makes no difference, so that one array serves all of a shape.
         shapes = {p.shape: zeros(f"met.{k}", p.shape) for k, p in enumerate(self._parameters)}
         self.met = tuple(shapes[p.shape] for p in self._parameters)
-
-    def rebuild(self, parameters: list[Parameter], like: list[Parameter]) -> "SGD":
-        """The same for `parameters`, in the groups that the parameters of `like` are in."""
-        momentum = float(self.momentum)
-        groups = regroup(self.groups, parameters, like)
-        return SGD(parameters, groups=groups, momentum=momentum, nesterov=self.nesterov)
 
     def build_kernels(self, scale: float) -> tuple:
         """The kernel of every parameter, for gradients multiplied by `scale`.
@@ -172,9 +164,6 @@ class AdamW(nn.Optimizer):
     ):
         super().__init__(0.1, parameters)  # the rate given here is never used
         groups = [group for group in groups if group["params"]]
-        self.groups = groups
-        self.betas = betas
-        self.eps = eps
         rates = np.array([group["lr"] for group in groups], np.float64)  # (groups, updates)
         if (rates == rates[0]).all():
             rates = rates[:1]
@@ -186,18 +175,12 @@ class AdamW(nn.Optimizer):
         self.epsilons = Tensor(eps * corrected, mstype.float32)
         self.moment1 = self._parameters.clone(prefix="moment1", init="zeros")
         self.moment2 = self._parameters.clone(prefix="moment2", init="zeros")
-        self.states = (self.moment1, self.moment2)
         self.move = kernels.current().adamw(
             groups=groups, weights=self._parameters, betas=betas, factors=factors
         )
         group_of = {id(p): k for k, group in enumerate(groups) for p in group["params"]}
         positions = tuple(group_of[id(parameter)] for parameter in self._parameters)
         self.positions = positions if len(rates) > 1 else (0,) * len(positions)
-
-    def rebuild(self, parameters: list[Parameter], like: list[Parameter]) -> "AdamW":
-        """The same for `parameters`, in the groups that the parameters of `like` are in."""
-        groups = regroup(self.groups, parameters, like)
-        return AdamW(parameters, groups=groups, betas=self.betas, eps=self.eps)
 
     def construct(self, gradients: tuple) -> tuple:
         step = self.global_step
@@ -218,15 +201,6 @@ class AdamW(nn.Optimizer):
 
 def update(momentum: Tensor, rate: Tensor, gradient: Tensor, weight, buffer, met, kernel):
     return kernel(weight, gradient, rate, buffer, momentum, met)
-
-
-def regroup(groups: list[dict], parameters: list[Parameter], like: list[Parameter]) -> list[dict]:
-    """The groups with `parameters` in the place of `like`."""
-    group_of = {id(p): k for k, group in enumerate(groups) for p in group["params"]}
-    members: list[list[Parameter]] = [[] for _ in groups]
-    for parameter, other in zip(parameters, like):
-        members[group_of[id(other)]].append(parameter)
-    return [{**group, "params": params} for group, params in zip(groups, members)]
 
 
 def zeros(name: str, shape: tuple[int, ...]) -> Parameter:

@@ -25,8 +25,7 @@ from utils.weights import checkpoint
 from utils.weights.checkpoint_file import RESUME, SAMPLER, UNREADABLE, advise, list_epochs, read
 
 # Settings that may differ when a run is resumed: none of them changes what is trained, but for the
-# rounding of another device, mode or reader. `run.flat_weights` may too, unless it sums gradients
-# for `train.clip_norm` in another order.
+# rounding of another device, mode or reader.
 CHANGEABLE_ON_RESUME = {
     "run": {
         "device", "mode", "log_every", "save_every", "save_steps", "keep_checkpoints", "eval_every",
@@ -80,8 +79,6 @@ class RunDirectory:
         new = to_dict(config)
         for section in new:
             changeable = CHANGEABLE_ON_RESUME.get(section, set())
-            if section == "run" and not new.get("train", {}).get("clip_norm"):
-                changeable = changeable | {"flat_weights"}
             defaults = {f.name: f.default for f in fields(getattr(config, section))}
             for key, value in new[section].items():
                 before = old.get(section, {}).get(key, defaults[key])
@@ -156,7 +153,6 @@ class RunDirectory:
             )
         for name, value in arrays.items():
             state[name].set_data(Tensor(value, state[name].dtype))
-        step.collect_weights()
         step.micro_step.set_data(Tensor(self.start_step, step.micro_step.dtype))
 
     def save(self, step: TrainStep, sampler: TrainSampler, unreadable: UnreadableFiles) -> None:
@@ -179,7 +175,6 @@ class RunDirectory:
 
     def save_epoch(self, step: TrainStep, epoch: int) -> None:
         """Writes the weights of an epoch, and beside them the averaged ones."""
-        step.distribute_weights()
         name = f"epoch_{epoch:03d}"
         checkpoint.save(self.path / f"{name}.ckpt", checkpoint.weights_of(step.net))
         if step.ema is not None:

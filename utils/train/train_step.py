@@ -42,7 +42,6 @@ from utils.nn.dropout import DropoutFactors
 from utils.nn.loss import Loss
 from utils.runtime import Runtime
 from utils.train.amp import loss_scaler
-from utils.train.flat_weights import FlatWeights
 from utils.train.gradients import (
     Packing,
     choose_finite_check,
@@ -160,19 +159,15 @@ class MovingAverage(nn.Cell):
     A call moves them by one update. What stays as it is in this training has no average.
     """
 
-    def __init__(self, net: nn.Cell, decay: float, flat: Optional[FlatWeights] = None):
+    def __init__(self, net: nn.Cell, decay: float):
         super().__init__(auto_prefix=False)
         self.decay = decay
         self.sources = ms.ParameterTuple(list_changing(net))
         self.means = self.sources.clone("ema", "same")
-        self.updated = self.sources
-        self.averages = self.means
-        if flat is not None:
-            self.updated, self.averages = flat.replace_averages(self.sources, self.means)
         self.map = ops.HyperMap()
 
     def construct(self) -> tuple:
-        return self.map(ops.partial(move_average, self.decay), self.averages, self.updated)
+        return self.map(ops.partial(move_average, self.decay), self.means, self.sources)
 
 
 class TrainStep(nn.Cell):
@@ -206,7 +201,6 @@ class TrainStep(nn.Cell):
         steps_per_epoch: int,
         mix: Optional[nn.Cell] = None,
         samples: int = 0,
-        flat: Optional[FlatWeights] = None,
     ):
         """`samples`: clips in a batch of this rank, N; only dropout needs it."""
         super().__init__(auto_prefix=False)
@@ -222,22 +216,18 @@ class TrainStep(nn.Cell):
         self.stop, self.bad_data = (create_counter(name, mstype.float32) for name in REQUESTS)
 
         self.optimizer = optimizer
-        self.flat = flat
-        weights = optimizer.parameters if flat is None else flat.leaves
+        weights = optimizer.parameters
         accumulates = train.accumulation_steps > 1
         self.scaler = loss_scaler(run.loss_scale, run.dynamic_loss_scale)
         # A Python number if it is static: then the compiler folds it into other constants.
         self.loss_scale = self.scaler.scale_value if run.dynamic_loss_scale else run.loss_scale
         self.backward = Backward(net, loss=loss, weights=weights, scaler=self.scaler)
-        # From here on, flat arrays are in the place of the weights that they hold.
-        self.updater = optimizer if flat is None else flat.optimizer
-        weights = self.updater.parameters
         self.accumulator = Accumulator(weights) if accumulates else None
         self.check = choose_finite_check(rt.device)
         reducer = choose_reducer(weights, accumulates, rt) if rt.size > 1 else None
         optimizer_unscales = False
         if not (accumulates or run.dynamic_loss_scale or train.clip_norm > 0):
-            optimizer_unscales = fold_scale(self.updater, run.loss_scale * rt.size)
+            optimizer_unscales = fold_scale(optimizer, run.loss_scale * rt.size)
         self.sync = GradientSync(
             weights,
             reducer=reducer,
@@ -246,7 +236,7 @@ class TrainStep(nn.Cell):
             clip_norm=train.clip_norm,
             optimizer_unscales=optimizer_unscales,
         )
-        self.ema = MovingAverage(net, train.ema_decay, flat) if train.ema_decay > 0 else None
+        self.ema = MovingAverage(net, train.ema_decay) if train.ema_decay > 0 else None
 
     def construct(self, clip: Tensor, target: Tensor, factors: Optional[Tensor] = None) -> Tensor:
         if self.dropout_factors is not None:
@@ -254,7 +244,7 @@ class TrainStep(nn.Cell):
         clip = self.check.clear(clip)
         clip = clip if self.mix is None else self.mix(clip, target)
         loss, scores, grads = self.backward(clip, target)
-        grads = self.check.record(grads if self.flat is None else self.flat(grads))
+        grads = self.check.record(grads)
         values = (loss, self.loss.top1(scores, target), self.stop.value(), self.bad_data.value())
         if self.accumulator is None:  # one AllReduce serves the values and the overflow check
             values = self.update(grads, self.loss_scale, values)
@@ -295,7 +285,7 @@ class TrainStep(nn.Cell):
     def update_weights(self, grads: tuple, finite: Tensor) -> Tensor:
         """One step of the optimizer and the EMA, if the gradients are finite."""
         if finite:
-            self.updater(grads)
+            self.optimizer(grads)
             if self.ema is not None:
                 self.ema()
             ops.assign(self.overflows, 0)
@@ -324,10 +314,8 @@ class TrainStep(nn.Cell):
     def state(self) -> Weights:
         """Everything that a resumed run needs, by name: weights, optimizer, EMA, scale, counters.
 
-        Accumulated gradients are not part of it, so it is complete only between updates. After new
-        values are set, call `collect_weights`.
+        Accumulated gradients are not part of it, so it is complete only between updates.
         """
-        self.distribute_weights()
         own = [self.micro_step, self.overflows]
         if self.ema is not None:
             own += self.ema.means
@@ -340,16 +328,6 @@ class TrainStep(nn.Cell):
         # `padding`: a ResNet pads as PyTorch or as MindSpore; weights fit one, so files say which.
         weights = weights_of(self.net)
         return Weights({**weights, **{p.name: p for p in own}}, weights.padding)
-
-    def distribute_weights(self) -> None:
-        """Gives the network and `state` the values of flat arrays; they keep them until a step."""
-        if self.flat is not None:
-            self.flat.distribute()
-
-    def collect_weights(self) -> None:
-        """Gives flat arrays the values that the network and the entries of `state` have."""
-        if self.flat is not None:
-            self.flat.collect()
 
     def ema_parameters(self) -> Weights:
         """The averaged weights under the network's names; empty without EMA."""

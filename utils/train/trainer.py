@@ -5,7 +5,6 @@ which runs the train step through `mindspore.train.Model` over one long sequence
 are counted here. `TrainingLoop` is the callback between the steps.
 """
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,14 +17,13 @@ from mindspore.train import Model
 from utils.config import NetworkConfig, Recipe, Run
 from utils.data.class_names import warn_about_mirroring
 from utils.data.sampler import TrainSampler
-from utils.distributed.gradient_fusion import Segments, set_segment_ends, split_all_reduce
+from utils.distributed.gradient_fusion import Segments, split_all_reduce
 from utils.evaluate.metrics import check_same_step
 from utils.log import log, print_result, start_log
 from utils.nn.loss import Loss
 from utils.runtime import Runtime, release_memory
 from utils.signals import handle_signals
 from utils.train import amp, lr_schedules, memory
-from utils.train.flat_weights import FlatWeights, check_flat_weights
 from utils.train.run_dir import RunDirectory
 from utils.train.schedule import choose_sink_size
 from utils.train.train_step import TrainStep
@@ -73,12 +71,6 @@ def build_setup(
         )
         run = replace(run, loss_scale=1.0, dynamic_loss_scale=False)
     net = amp.cast(net, run.amp_level, run.amp_dtype)
-    check_flat_weights(run, optimizer)
-    flat = None
-    if run.flat_weights:
-        flat = FlatWeights(net, optimizer, [last for last, _, _ in segments])
-        if rt.size > 1:
-            set_segment_ends(flat.ends)
     step = TrainStep(
         net,
         loss=loss,
@@ -89,7 +81,6 @@ def build_setup(
         steps_per_epoch=sampler.steps_per_epoch,
         mix=mix,
         samples=clips[0],
-        flat=flat,
     )
     return TrainSetup(step, lr=lr, segments=segments, clips=clips)
 
@@ -205,10 +196,9 @@ class Trainer:
                 "run.mode eager: no graph is compiled, operators are MindSpore's and run one by one"
             )
         else:
-            usual = 0.0
             if self.rt.device == "CPU":
-                usual = memory.check_step(step.net, setup.clips, self.cfg.data.batch)
-            loop.compile_seconds = compile_step(step, batch=blank, rt=self.rt, usual=usual)
+                memory.check_step(step.net, setup.clips, self.cfg.data.batch)
+            loop.compile_seconds = compile_step(step, batch=blank, rt=self.rt)
         with handle_signals(loop.request_stop):
             calls = batches // size if sink else 1
             Model(step).train(calls, data, [loop], dataset_sink_mode=sink, sink_size=size)
@@ -247,22 +237,9 @@ def describe_device_counts(train: Recipe, sampler: TrainSampler) -> str:
     return f"devices: samples an update, peak lr | {' | '.join(parts)}"
 
 
-def format_duration(seconds: float) -> str:
-    """`20 s` or `3 minutes`, in steps of 10 s and of a minute."""
-    if seconds < 90:
-        return f"{10 * math.ceil(seconds / 10)} s"
-    return f"{math.ceil(seconds / 60)} minutes"
-
-
-def compile_step(
-    step: TrainStep, batch: Sequence[np.ndarray], rt: Runtime, usual: float = 0.0
-) -> float:
-    """Builds the graph for batches like `batch`, with a log line before and after; seconds.
-
-    `usual`: the seconds that this takes on an idle machine; 0 if they are not known.
-    """
-    duration = f", usually {format_duration(usual)} on an idle machine" if usual else ""
-    log.info("compiling the graph%s ...", duration)
+def compile_step(step: TrainStep, batch: Sequence[np.ndarray], rt: Runtime) -> float:
+    """Builds the graph for batches like `batch`, with a log line before and after; seconds."""
+    log.info("compiling the graph ...")
     start = time.monotonic()
     step.compile(*map(Tensor, batch))
     release_memory()

@@ -65,7 +65,6 @@ class Validation:
 
         Raises StopRequestError on all ranks if a signal stops it.
         """
-        self.step.distribute_weights()
         broadcast_bn_statistics(self.step.net, self.rt)
         averages = self.step.ema is not None
         with exchange_weights(self.step, self.rt) if averages else contextlib.nullcontext():

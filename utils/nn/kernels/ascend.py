@@ -157,10 +157,7 @@ def project_and_pool(
     q, kv = ops.split(wide, (width, 2 * width), 1)
     q = pools[0](ops.reshape(q, (-1, size, *grid)))
     # All heads of the keys use the same kernels, so do all heads of the values.
-    weights = (pools[1].weight, pools[2].weight)
-    if pools[1].is_flat:  # else mixed precision would cast the arguments of `read`
-        weights = (pools[1].read(weights[0], 0), pools[2].read(weights[1], 0))
-    kernels = stack(weights, 0)  # (2, d, 1, 3, 3, 3)
+    kernels = stack((pools[1].weight, pools[2].weight), 0)  # (2, d, 1, 3, 3, 3)
     kernels = ops.expand_dims(ops.cast(kernels, kv.dtype), 1)
     shape = (2, heads, *kernels.shape[2:])
     kernels = ops.reshape(ops.broadcast_to(kernels, shape), (2 * width, *shape[3:]))

@@ -200,7 +200,7 @@ def test_kernels_for_a_cpu_compute_the_same(name, cpu_kernels):
 
 @pytest.mark.parametrize("has_shortcut", [False, True])
 def test_a_kernel_of_norm_and_relu_has_the_bits_of_separate_kernels(has_shortcut, cpu_kernels):
-    """`run.flat_weights` takes the separate kernels, and changes no bit."""
+    """`compare_step.py` takes the separate kernels."""
     with kernels.use(cpu_kernels):
         joined, separate = (NormAndReLU(has_shortcut) for _ in range(2))
     separate.norm_relu.norm_relu = Plain().norm_relu()

@@ -7,7 +7,7 @@ import pytest
 
 from utils.train.memory import StepCost, check_fit
 
-COST = StepCost(fixed=1e9, clip=0.5e9, compile_seconds=20.0)
+COST = StepCost(fixed=1e9, clip=0.5e9)
 
 
 @pytest.mark.parametrize(

@@ -256,6 +256,7 @@ def test_a_run_of_an_older_version_resumes_with_the_defaults_of_newer_settings(t
     save(folder.resume_file, weights_of(build_network()))
     settings = read_yaml(tmp_path / "config.yaml")
     del settings["run"]["cpu_amp"]
+    settings["run"]["flat_weights"] = False  # a setting that is gone
     (tmp_path / "config.yaml").write_text(json.dumps(settings))
     RunDirectory(cfg, Runtime()).lock.close()
     with pytest.raises(ValueError, match="holds a run with run.cpu_amp O0, not O2"):
@@ -299,9 +300,6 @@ class Step:
 
     def state(self) -> dict:
         return {"micro_step": self.micro_step}
-
-    def collect_weights(self) -> None:
-        """There is no flat array."""
 
 
 class Accumulating(Step):

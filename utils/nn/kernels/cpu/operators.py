@@ -120,7 +120,7 @@ class NormReLU(PlainNormReLU):
         self.kernel_with_shortcut = BatchNorm(kernel_with_shortcut)
 
     def construct(self, norm: nn.Cell, relu: nn.Cell, x: Tensor, shortcut: Optional[Tensor]):
-        if not (self.training and norm.joins_relu) or norm.use_batch_statistics is False:
+        if not self.training or norm.use_batch_statistics is False:
             return self.compute(norm, relu, x, shortcut)
         arrays = (norm.gamma, norm.beta, norm.moving_mean, norm.moving_variance)
         if shortcut is None:
