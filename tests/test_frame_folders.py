@@ -12,6 +12,7 @@ from utils.data import records
 from utils.data.videos import build_train_sampler
 from utils.networks import find_network
 from utils.runtime import Runtime
+from utils.video.array_frames import ArrayFrames
 from utils.video.frame_folder import FrameFolder
 from x3d import dataset as x3d
 
@@ -136,12 +137,16 @@ def test_an_extraction_continues_and_writes_one_frame_rate(videos, run_here, tmp
 
 
 def test_frames_are_repeated_or_dropped_for_another_rate():
-    assert count_copies(6, 20, 0).tolist() == count_copies(6, 0, 30).tolist() == [1] * 6
-    assert count_copies(6, 20, 30).tolist() == [2, 1, 2, 1, 2, 1]
-    assert count_copies(6, 30, 10).tolist() == [1, 0, 0, 1, 0, 0]
-    assert count_copies(1, 30, 10).tolist() == [1]
-    times = np.array([0, 0.1, 0.2, 2.0, 2.5])
-    assert count_copies(4, video_fps=1.6, fps=2, times=times).tolist() == [1, 0, 3, 1]
+    def count(length, video_fps, fps, times=None):
+        video = ArrayFrames(np.zeros((length, 2, 2, 3), np.uint8), video_fps, max_pixels=2**20)
+        video.times = times
+        return count_copies(video, fps).tolist()
+
+    assert count(6, 20, 0) == count(6, 0, 30) == [1] * 6
+    assert count(6, 20, 30) == [2, 1, 2, 1, 2, 1]
+    assert count(6, 30, 10) == [1, 0, 0, 1, 0, 0]
+    assert count(2, 30, 10) == [1, 0]
+    assert count(4, 4, 10, np.array([0, 0.1, 0.5, 0.55, 1])) == [1, 4, 1, 4], "a variable rate"
 
 
 @pytest.mark.parametrize(

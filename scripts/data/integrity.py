@@ -3,6 +3,7 @@
 No MindSpore here: worker processes start fast and stay small.
 """
 
+import os
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
@@ -229,5 +230,6 @@ def check_folder(job: VideoJob) -> int:
     except EmptySegmentError as error:
         raise BadVideoError("no frames", error.args[-1]) from None
     except VideoError as error:
-        missing = not Path(error.args[0]).exists()
-        raise BadVideoError("truncated" if missing else "broken", error.args[-1]) from None
+        path, _, reason = error.args
+        kind = "broken" if Path(path).exists() else "truncated"
+        raise BadVideoError(kind, f"{os.path.basename(path)}: {reason}") from None

@@ -1,7 +1,6 @@
 """Folders of images, one for each frame of a video, or of its optical flow."""
 
 import functools
-import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,10 +72,10 @@ class FrameFolder(FrameReader):
     def _first_number(self) -> int:
         """That of the first frame; 1 if there is none."""
         known = next((number for number in (0, 1) if self._has_number(number)), None)
-        return min(self._list_numbers(), default=1) if known is None else known
+        return min(self.list_numbers(), default=1) if known is None else known
 
-    def _list_numbers(self) -> Iterator[int]:
-        """The numbers of all files."""
+    def list_numbers(self) -> Iterator[int]:
+        """The numbers of all files, in any order."""
         before = iter(self._fields_before)
         pattern = ""
         for text, field, form, _ in Formatter().parse(self._template):
@@ -128,9 +127,13 @@ def open_folder(
 
 
 def count_frames(folder: Path, image_tmpl: str, flow: bool = False) -> int:
-    """The number of frames of a folder, up to the first gap; VideoError if there is none."""
+    """The number of frames of a folder; VideoError if there is none, or a gap in their numbers."""
     video = FrameFolder(folder, num_frames=0, image_tmpl=image_tmpl, flow=flow)
-    count = next(k for k in itertools.count() if not video.has_frame(k))
-    if not count:
+    numbers = set(video.list_numbers())
+    if not numbers:
         raise VideoError(folder, video.reader, f"it has no frame named {image_tmpl}")
-    return count
+    missing = set(range(min(numbers), max(numbers))) - numbers
+    if missing:
+        gap = f"frame {min(missing)} is missing ({len(missing)} in all), the last is {max(numbers)}"
+        raise VideoError(folder, video.reader, gap)
+    return len(numbers)

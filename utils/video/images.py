@@ -28,6 +28,7 @@ MARKERS_WITHOUT_LENGTH = {0x00, 0x01, *range(0xD0, 0xDA), 0xFF}
 EXIF_MARKER = 0xE1
 EXIF_HEAD = b"Exif\0\0"
 ORIENTATION_TAG = 0x0112
+LONG = 4  # the type of a number of 32 bits, which some programs write instead of 16
 # PIL's mode I holds 32 bits, but of these formats 16 (PNG: Pillow before 11).
 FORMATS_OF_16_BITS = {"PNG", "PPM"}
 
@@ -103,8 +104,10 @@ def read_exif(content: bytes) -> Orientation:
         (start,) = struct.unpack_from(f"{order}I", data, 4)
         (entries,) = struct.unpack_from(f"{order}H", data, start)
         for position in range(start + 2, start + 2 + 12 * entries, 12):
-            tag, _, _, value = struct.unpack_from(f"{order}HHIH", data, position)
+            tag, kind = struct.unpack_from(f"{order}HH", data, position)
             if tag == ORIENTATION_TAG:
+                form = "I" if kind == LONG else "H"
+                (value,) = struct.unpack_from(f"{order}{form}", data, position + 8)
                 return EXIF_ORIENTATIONS.get(value, UPRIGHT)
     return UPRIGHT
 

@@ -121,7 +121,8 @@ class StreamSource:
                     for seconds, pixels in connection.frames:
                         if self.stopped.is_set():
                             return
-                        if not self.is_live and seconds <= last:
+                        is_repeated = not self.is_live and seconds <= last
+                        if failure is not None and is_repeated:
                             continue  # a file at an address starts again at its beginning
                         position = 0 if self.length else round((seconds + offset) * fps)
                         if self.is_live and number - position > fps:

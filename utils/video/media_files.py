@@ -17,11 +17,13 @@ IMAGE_SUFFIXES = (
     ".apng", ".avif", ".bmp", ".dib", ".gif", ".j2k", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg",
     ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tga", ".tif", ".tiff", ".webp",
 )
-# Lower case; of macOS, Windows, Linux, network drives (Synology, QNAP) and Python.
+# Lower case; of macOS, Windows, Linux, Android, network drives (Synology, QNAP, NetApp) and Python.
 SYSTEM_NAMES = frozenset((
-    "__macosx", "$recycle.bin", "recycler", "system volume information", "thumbs.db",
-    "ehthumbs.db", "desktop.ini", "lost+found", "#recycle", "#snapshot", "@eadir", "@recycle",
-    "@recently-snapshot", "__pycache__",
+    "__macosx", "icon\r", "desktop db", "desktop df", "network trash folder", "temporary items",
+    "thevolumesettingsfolder", "$recycle.bin", "recycler", "found.000", "found.001",
+    "system volume information", "thumbs.db", "ehthumbs.db", "desktop.ini", "lost+found",
+    "lost.dir", "#recycle", "#snapshot", "~snapshot", "@eadir", "@recycle", "@recently-snapshot",
+    "__pycache__",
 ))
 # fmt: on
 MAX_SHOWN = 5  # names in a line

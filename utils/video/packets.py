@@ -4,6 +4,7 @@ Which stream is the video, which packets show a frame and when, and where decodi
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import av
@@ -25,6 +26,7 @@ DEFAULT_BONUS = 5_000_000  # pixels
 IDR = 5  # H.264 slice type: no later picture refers to a picture before an IDR picture
 VOP = b"\0\0\1\xb6"  # MPEG-4: start code of a picture, whose type is in the next two bits
 B_VOP = 2
+MAX_GAP = 10.0  # seconds between two frames of one recording, as in FFmpeg
 MAX_EMPTY_VOP = 8  # bytes of a picture that is not coded, which stands for the one before
 
 
@@ -123,6 +125,26 @@ class PacketTable:
         if None in stamps or max(self.shown, default=0) > 1:
             return np.empty(0, np.int64)
         return np.sort(np.array(stamps, np.int64))
+
+
+def list_frame_stamps(frames: Sequence[tuple], formats: set[str], unit: float) -> np.ndarray:
+    """The ascending time stamps of decoded frames, in units of `unit` seconds; empty if unknown.
+
+    AVI and ASF hold times of decoding, which the last frames lack. In MPEG streams recordings may
+    be joined: a stamp that is lower, or MAX_GAP seconds later, follows at once.
+    """
+    has_dts = bool(formats & {"avi", "asf"})
+    known = [dts if has_dts else pts for pts, dts in frames]
+    while has_dts and known and known[-1] is None:
+        known.pop()
+    if None in known or len(known) < 2:
+        return np.empty(0, np.int64)
+    steps = np.diff(known)
+    step = int(np.median(steps))
+    if formats & {"mpeg", "mpegts"}:
+        steps[(steps < 0) | (steps * unit > MAX_GAP)] = step
+    steps = np.append(steps, np.full(len(frames) - len(known), step))
+    return known[0] + np.append(0, np.cumsum(steps))
 
 
 def count_frames(codec: str, packet: av.Packet) -> int:

@@ -34,6 +34,7 @@ from utils.video.packets import (
     PacketTable,
     choose_stream,
     is_random_access_point,
+    list_frame_stamps,
 )
 from utils.video.reader import (
     HALF_MILLISECOND,
@@ -125,12 +126,12 @@ class ExactVideo(VideoFile):
     def _decode_index(self) -> int:
         """Decodes all frames; returns their number."""
         self._open_container()
-        stamps = [frame.pts for frame in self._decode_all()]
+        stamps = [(frame.pts, frame.dts) for frame in self._decode_all()]
         self.damaged = 0
         if not stamps:
             raise self._error(NO_FRAME)
-        if None not in stamps:
-            self._measure_times(np.array(stamps))
+        unit = float(self._stream.time_base)
+        self._measure_times(list_frame_stamps(stamps, self._table.formats, unit))
         return len(stamps)
 
     def _measure_times(self, stamps: np.ndarray, last: int = 0) -> None:

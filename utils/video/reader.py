@@ -163,7 +163,7 @@ def measure_times(
     the stated rate or else at the mean one.
     """
     times = stamps - stamps[:1]
-    if len(times) < 2 or not (np.diff(times) > 0).all():
+    if len(times) < 2 or times[-1] <= 0 or (np.diff(times) < 0).any():
         return fps, None
     for rate in (fps, (len(times) - 1) / times[-1]):
         if rate and np.abs(times * rate - np.arange(len(times))).max() <= 0.5:

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import NamedTuple, Optional, Union
+from typing import NamedTuple, Union
 
 import cv2
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from scripts.data.integrity import VideoJob
 from scripts.data.packing.encoder import downscale
 from utils.video.frame_folder import count_frames
-from utils.video.reader import HALF_MILLISECOND, VideoError
+from utils.video.reader import HALF_MILLISECOND, Timeline, VideoError, find_time
 
 KEY = ".zoo_frames"
 SUFFIXES = (".jpg", ".jpeg", ".png")
@@ -72,7 +72,7 @@ def read_key(folder: Path) -> str:
 def write_frames(job: FrameJob, folder: Path) -> None:
     written = 0
     with job.video.open() as video:
-        copies = count_copies(len(video), video_fps=video.fps, fps=job.fps, times=video.times)
+        copies = count_copies(video, job.fps)
         for frame, count in zip(video.in_order(), copies):
             if count == 0:
                 continue
@@ -83,21 +83,15 @@ def write_frames(job: FrameJob, folder: Path) -> None:
                 (folder / job.image_tmpl.format(written)).write_bytes(data)
 
 
-def count_copies(
-    length: int, video_fps: float, fps: float, times: Optional[np.ndarray] = None
-) -> np.ndarray:
-    """int64 (length,): how often each frame of a video is shown at a rate of `fps`.
-
-    `times` are those of a video of a variable rate (`reader.Timeline`).
-    """
-    if not fps or not video_fps:
+def count_copies(video: Timeline, fps: float) -> np.ndarray:
+    """int64 (len(video),): how often each frame of a video is shown at a rate of `fps`."""
+    length = len(video)
+    if not fps or not video.fps:
         return np.ones(length, np.int64)
-    frames = max(round(length * fps / video_fps), 1)
-    shown = (np.arange(frames) * video_fps / fps).astype(np.int64)
-    if times is not None:
-        starts = times[:-1] - HALF_MILLISECOND
-        shown = np.searchsorted(starts, np.arange(frames) / fps, "right") - 1
-    return np.bincount(np.minimum(shown, length - 1), minlength=length)
+    frames = max(round(float(find_time(video, length)) * fps), 1)
+    starts = find_time(video, np.arange(length))
+    shown = np.searchsorted(starts, np.arange(frames) / fps + HALF_MILLISECOND, "right") - 1
+    return np.bincount(shown, minlength=length)
 
 
 def encode_image(pixels: np.ndarray, suffix: str, quality: int) -> bytes:

@@ -75,6 +75,13 @@ def hide_frames(path, hidden):
     return target
 
 
+def join(path, *seconds):
+    """Copies of a file, which start at these times, one after another in one file."""
+    target = path.with_name(f"joined{path.suffix}")
+    target.write_bytes(b"".join(cut(path, 0, seconds=start).read_bytes() for start in seconds))
+    return target
+
+
 def draw_gif(path, count):
     frames = [picture(k, 160, 120) for k in range(count)]
     return encode(path, frames=frames, codec="gif", pix_fmt="rgb8")
@@ -99,6 +106,10 @@ KINDS = {
     "late FLV": lambda f: cut(draw(f / "a.flv", count=40), 0, seconds=2),
     "one GIF": lambda f: draw_gif(f / "a.gif", 1),
     "GIF": lambda f: draw_gif(f / "a.gif", 5),
+    "AVI with times of decoding": lambda f: draw(f / "a.avi", count=40),
+    "ASF with times of decoding": lambda f: draw(f / "a.asf", count=40),
+    "joined MPEG-TS": lambda f: join(draw(f / "a.ts", count=20), 0, 300),
+    "joined MPEG-TS, back in time": lambda f: join(draw(f / "a.ts", count=20), 300, 0),
     "AV1": lambda f: draw(f / "a.mkv", "libsvtav1", 20, options={"preset": "12"}),
 }
 
@@ -122,6 +133,13 @@ def test_frames_and_their_number_are_those_that_ffmpeg_gives(name, tmp_path):
                 frames = video.frames(range(len(video)))
             first = 5 if name != "hidden VP8" else 4 + 1  # frame 5 is hidden: the next is at 0.24 s
             np.testing.assert_array_equal(frames[0], expected[first])
+    with serve(Answer(path.read_bytes(), "video/x")) as (address, _):
+        connection = open_address(f"{address}/a")
+        source = StreamSource("a", lambda: connection._replace(is_live=False), retry=0.0)
+        frames = []
+        with contextlib.suppress(VideoError):  # the end, if the duration is unknown
+            frames.extend(frame.pixels for frame in source.frames())
+    np.testing.assert_array_equal(np.stack(frames), expected)
 
 
 def test_a_file_without_a_frame_that_can_be_decoded_is_refused(tmp_path):

@@ -48,6 +48,9 @@ def test_the_first_frame_is_the_first_file_that_exists(tmp_path, first, template
             tmp_path / "12" / flow.format(12, axis, number)
         )
     assert count_frames(tmp_path / "12", flow, flow=True) == 2
+    (tmp_path / template.format(first + 1)).unlink()
+    with pytest.raises(VideoError, match=f"frame {first + 1} is missing .1 in all., the last is"):
+        count_frames(tmp_path, template)
 
 
 def test_grey_frames_of_a_colour_folder_become_rgb(tmp_path):

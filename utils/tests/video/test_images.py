@@ -1,6 +1,7 @@
 """Image files of many formats become the pixels that they show, or are refused."""
 
 import io
+import struct
 
 import numpy as np
 import pytest
@@ -106,6 +107,18 @@ def test_exif_turns_and_mirrors_an_image(form, value):
         with Image.open(io.BytesIO(data)) as image:
             expected = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
         np.testing.assert_array_equal(open_image(data), expected)
+
+
+@pytest.mark.parametrize("order", "<>")
+def test_an_orientation_may_have_16_or_32_bits(order):
+    head = {"<": b"II*\0", ">": b"MM\0*"}[order]
+    for entry in (
+        struct.pack(f"{order}HHIHH", 0x0112, 3, 1, 6, 0),
+        struct.pack(f"{order}HHII", 0x0112, 4, 1, 6),
+    ):
+        exif = b"Exif\0\0" + head + struct.pack(f"{order}IH", 8, 1) + entry + bytes(4)
+        data = encode(Image.fromarray(COLOURS), "JPEG", exif=exif)
+        assert open_image(data).shape == (*COLOURS.shape[1::-1], 3)
 
 
 def test_damaged_exif_data_do_not_matter():

@@ -14,7 +14,8 @@ from utils.video.media_files import (
 SYSTEM = (
     "__MACOSX", "@eaDir", "$RECYCLE.BIN", "$Recycle.Bin", "System Volume Information",
     ".Trash-1000", "lost+found", "#recycle", "Thumbs.db", "desktop.ini", "._0.mp4", ".DS_Store",
-    ".ipynb_checkpoints",
+    ".ipynb_checkpoints", "Network Trash Folder", "Temporary Items", "FOUND.000", "LOST.DIR",
+    "~snapshot",
 )  # fmt: skip
 
 
