@@ -23,6 +23,7 @@ import pytest
 from utils.api import Model
 from utils.config import ROOT, load_config
 from utils.evaluate.predict import Head
+from utils.files import OUTPUTS
 from utils.inference.scorer import Scorer
 from utils.networks import find_network
 from utils.testing.golden import build_state_dict, load_weights
@@ -345,7 +346,7 @@ def assert_report(folder: Path, result: dict) -> list[dict]:
     # The tables have nine digits, so that confidences next to 1 may be equal there.
     assert [confidence[path] for path in wrong] == sorted(confidence[path] for path in missed)
     sheet = {"wrong.png"} if wrong else set()
-    assert {path.name for path in folder.iterdir()} == REPORT | sheet
+    assert {path.name for path in folder.iterdir()} == REPORT | sheet | {OUTPUTS}
     return rows
 
 

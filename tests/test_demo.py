@@ -68,7 +68,7 @@ def test_the_quickstart_ends_with_a_command_of_both_networks(monkeypatch):
         assert demo.INSTALL in (ROOT / name).read_text()
     gradio, numpy = re.findall("'(.+?)'", demo.INSTALL)
     text = (ROOT / "pyproject.toml").read_text()
-    assert f"'{gradio};" in text
+    assert f'"{gradio}"' in text
     assert f",{numpy.removeprefix('numpy')}" in re.search('"numpy.+"', text)[0]
 
 

@@ -310,11 +310,11 @@ def test_a_cache_that_cannot_be_written_is_named_once(opened, cache):
 
 
 def test_only_the_last_used_files_stay_in_the_cache(tmp_path):
-    for k in range(5):
-        (tmp_path / f"{k}.onnx").touch()
-        subprocess.run(["touch", "-d", f"2020-01-0{k + 1}", tmp_path / f"{k}.onnx"], check=True)
+    names = [f"{k:032x}-8x3x64x64-openvino.onnx" for k in range(5)]
+    for day, name in enumerate(["own.onnx", *names], start=1):
+        subprocess.run(["touch", "-d", f"2020-01-0{day}", tmp_path / name], check=True)
     cache_module.delete_old_files(tmp_path, 2)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["3.onnx", "4.onnx"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [*names[3:], "own.onnx"]
 
 
 @pytest.fixture(scope="module")

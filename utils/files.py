@@ -110,8 +110,10 @@ def guard_outputs(
 
 
 def make_own_folder(path: Path, option: str = "--out") -> None:
-    """Makes an empty folder, in place of one that the zoo made; ValueError if others made it."""
-    if os.path.lexists(path) and read_outputs(path.parent).get(path.name) != PENDING:
+    """Makes an empty folder, in place of one that the zoo made; ValueError if others filled it."""
+    is_empty = path.is_dir() and not any(path.iterdir())
+    is_own = is_empty or read_outputs(path.parent).get(path.name) == PENDING
+    if os.path.lexists(path) and not is_own:
         raise ValueError(
             f"{option}: {path} exists and is not of the zoo: move it away, or choose another "
             f"{option}"

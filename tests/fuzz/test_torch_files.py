@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.torch_files import COSTLY, MUTATED, make_repeated_rows
+from tests.fuzz.torch_files import COSTLY, MUTATED, make_keys_of_one_hash, make_repeated_rows
 from utils.config import ROOT
 from utils.weights.torch_reader import TorchFileError, load
 
@@ -44,7 +44,10 @@ def test_a_small_file_never_needs_much_work_or_memory(make, tmp_path):
     *answer, figures = done.stdout.splitlines()
     assert len(answer) == 1
     assert len(answer[0]) < 1000
-    assert answer == ["read"] if make is make_repeated_rows else answer[0].startswith(f"{path}: ")
+    if make in (make_repeated_rows, make_keys_of_one_hash):
+        assert answer == ["read"]
+    else:
+        assert answer[0].startswith(f"{path}: ")
     calls, memory = map(int, figures.split())
     assert calls < CALLS * path.stat().st_size + 1e5
     assert memory < BYTES
