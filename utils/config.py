@@ -259,7 +259,6 @@ class ImageData:
 class VideoData(ImageData):
     """What the section `data` of every network for videos has."""
 
-    packed: Optional[Path] = None  # folder of packed videos: scripts/data/pack_videos.py
     source: Literal["video", "frames"] = "video"
     image_tmpl: str = "img_{:05d}.jpg"  # if source is frames: the name of frame i, from 1
     folder_fps: float = 0.0  # frames per second of a folder of frames; 0: unknown, as `fps`
@@ -485,7 +484,7 @@ def load_config(cls: type[ConfigT], path: Path, overrides: Sequence[str] = ()) -
     """Reads `path`, puts `section.key=value` strings on top and builds `cls`."""
     values = read_yaml(path)
     try:
-        refuse_planning(values.get("run", {}))
+        refuse_removed(values)
         check_names(cls, values)
     except ValueError as error:
         network = name_network(cls)
@@ -494,7 +493,7 @@ def load_config(cls: type[ConfigT], path: Path, overrides: Sequence[str] = ()) -
     values.setdefault("run", {}).setdefault("out", str(get_base_folder() / "out" / Path(path).stem))
     for override in overrides:
         apply_override(cls, values, override)
-    refuse_planning(values["run"])
+    refuse_removed(values)
     if any(override.startswith("run.amp=") for override in overrides):
         values["run"]["cpu_amp"] = values["run"]["amp"]
     return build_dataclass(cls, values, "")
@@ -505,11 +504,17 @@ def name_network(cls: type[NetworkConfig]) -> str:
     return cls.__module__.split(".")[-2]
 
 
-def refuse_planning(run: dict) -> None:
-    """Raises ValueError for settings of older versions, which planned AllReduce in a training.
+def refuse_removed(values: dict) -> None:
+    """Raises ValueError for settings of older versions: those that planned AllReduce, and packs.
 
     Removes them if they are null, as in the config.yaml of an older run.
     """
+    if values.get("data", {}).pop("packed", None) is not None:
+        raise ValueError(
+            "data.packed: packs are not read any more; scripts/data/reencode_videos.py writes MP4 "
+            "files that are read about as fast"
+        )
+    run = values.get("run", {})
     settings = [run.pop("cluster", None), run.pop("gradient_profile", None)]
     if settings != [None, None] or run.get("all_reduce") == "auto":
         raise ValueError(
@@ -573,6 +578,7 @@ def apply_override(cls: type, values: dict, override: str) -> None:
         value = load_yaml(text) if text else ""
     except ValueError:
         value = text
+    refuse_removed({section: {key: value}})
     check_names(cls, {section: {key: value}})
     values.setdefault(section, {})[key] = value
     resolve_paths(cls, {section: values[section]}, Path.cwd())

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(1800)  # a stop against hangs
 SCRIPTS = [
     *(f"{net}/{name}.py" for net in list_networks() for name in ("train", "eval", "export")),
     *(f"scripts/{name}.py" for name in ("predict", "convert_checkpoint", "launch")),
-    *(f"scripts/data/{name}.py" for name in ("check_videos", "pack_videos", "make_lists")),
+    *(f"scripts/data/{name}.py" for name in ("check_videos", "reencode_videos", "make_lists")),
     *(f"scripts/analysis/{name}.py" for name in ("complexity", "compare_step", "plan_allreduce")),
     "scripts/data/sort_imagenet.py",
     "scripts/analysis/plot_training.py",
