@@ -2,10 +2,10 @@
 
     python benchmarks/measure_data.py --videos DIR [--out out/data_path] [--seconds 10] [--clips 32]
 
-From the videos of DIR, repeated, it makes annotation files, folders of frames, images and packs in
---out. Then `benchmarks/benchmark.py data` runs once for each network and path, on the CPU, with two
-workers.
-Prints the tables. The last line of stdout is one JSON object: rows, packed, extracted.
+From the videos of DIR, repeated, it makes annotation files, folders of frames, images and small
+copies in --out. Then `benchmarks/benchmark.py data` runs once for each network and path, on the
+CPU, with two workers. Prints the tables. The last line of stdout is one JSON object: rows,
+reencoded, extracted.
 """
 
 import sys
@@ -49,7 +49,7 @@ NAMES = {
 PATHS = {
     "original, decord": ["data.reader=decord"],
     "original, PyAV": ["data.reader=pyav"],
-    "packed": ["data.packed={out}/packed"],
+    "re-encoded": ["data.root={out}/small"],
     "folders of JPEG frames": ["data.root={out}/frames", "data.source=frames"],
 }
 WITHOUT_RAND_AUGMENT = ["data.rand_augment=", "data.repeated_aug=1"]  # of MViT
@@ -75,7 +75,7 @@ def main(
     with report_write_errors(folder, "--out"):
         folder.mkdir(parents=True, exist_ok=True)
         write_lists(files, folder, clips)
-    packed = run_for_lists("pack_videos", folder, folder / "packed")
+    reencoded = run_for_lists("reencode_videos", folder, folder / "small")
     extracted = run_for_lists("extract_frames", folder, folder / "frames")
     link_images(files, folder)
     options = ["--data.workers=2", "--seconds", str(seconds)]
@@ -86,7 +86,7 @@ def main(
         rows.append({"network": network, "path": path, **result})
     for line in [*format_costs(rows), "", *format_needs(rows)]:
         print(line)
-    print(json.dumps({"rows": rows, "packed": packed, "extracted": extracted}))
+    print(json.dumps({"rows": rows, "reencoded": reencoded, "extracted": extracted}))
 
 
 def write_lists(videos: list[Path], folder: Path, clips: int) -> None:

@@ -8,7 +8,7 @@ clips or views.
 """
 
 from functools import partial
-from typing import Any, NamedTuple, Optional, cast
+from typing import NamedTuple, Optional, cast
 
 import numpy as np
 
@@ -37,7 +37,6 @@ class Sample(NamedTuple):
     dataset_index: int
     label: int
     num_frames: Optional[int] = None  # of a folder of frames
-    location: Any = None  # of a packed list: the `utils.data.packed.reader.PackLocation`
     segment: Optional[Segment] = None  # the part of the video, or else the whole
 
 
@@ -74,7 +73,6 @@ def read_dataset_records(cfg: Config, dataset_index: int, split: str) -> list[Sa
             dataset_index=dataset_index,
             label=cast(int, record.label),  # its lists have one label a video
             num_frames=record.num_frames,
-            location=record.location,
             segment=record.segment,
         )
         for record in listed

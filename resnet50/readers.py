@@ -14,14 +14,13 @@ import os
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Callable, NamedTuple, Optional, Union
+from typing import Any, BinaryIO, Callable, NamedTuple, Optional, Union
 
 import numpy as np
 
 from resnet50 import class_folders
 from resnet50.config import Data
 from utils.data.annotation_file import AnnotationFile, Label, read_annotations
-from utils.data.packed.reader import open_shard
 from utils.log import log
 from utils.messages import format_value, join_names
 from utils.video.images import open_image
@@ -34,6 +33,7 @@ CIFAR = {
     "cifar100": ({"train": "train.bin", "test": "test.bin"}, 2),
 }
 CIFAR_SHAPE = (3, 32, 32)
+MAX_OPEN_SHARDS = 256  # files that a process keeps open
 
 
 class ImageRecord(NamedTuple):
@@ -363,6 +363,11 @@ def read_header(path: Path) -> dict:
     with open(path, "rb") as file:
         size = int.from_bytes(file.read(8), "little")
         return json.loads(file.read(size))
+
+
+@functools.lru_cache(MAX_OPEN_SHARDS)
+def open_shard(shard: str) -> BinaryIO:
+    return open(shard, "rb", buffering=0)
 
 
 def read_index(shard: Path, columns: Sequence[str]) -> list[np.ndarray]:

@@ -9,7 +9,7 @@ training starts from these with a new classifier, and on a CPU trains only that;
 from random weights. `--group`: see make_lists.py.
 
 The command runs other commands of the zoo and prints each: make_lists.py, check_videos.py,
-pack_videos.py if that pays, train.py, eval.py, plot_training.py. Before the training it writes
+reencode_videos.py if that pays, train.py, eval.py, plot_training.py. Before the training it writes
 DIR/finetune.yaml, by simple rules, with the settings of the command line. The config file is yours
 from then on: change it and run the command again. Steps that are done are skipped, and a training
 resumes where it was stopped. DIR is out/<name of VIDEOS>_<recipe> by default. The last line of
@@ -35,6 +35,7 @@ from typing import Any, Optional
 
 from scripts.data.prepare.class_folders import ClassFolders, find_sources, scan_class_folders
 from scripts.finetuning.config_file import (
+    COPIES,
     Start,
     VideoCounts,
     choose_list_names,
@@ -179,9 +180,9 @@ def check_unused(journey: "Journey", settings: Sequence[str]) -> None:
 class Journey:
     """The commands of a fine-tuning, in order, and which of them are done.
 
-    `folder` gets lists, good (checked lists), packed, run, report, and finetune.json, which says
-    what is done: a command is repeated if it, the config file, or what it reads has changed, or its
-    result is gone. `videos` are digests of the videos' names and sizes.
+    `folder` gets lists, good (checked lists), copies (of the videos), run, report, and
+    finetune.json, which says what is done: a command is repeated if it, the config file, or what it
+    reads has changed, or its result is gone. `videos` are digests of the videos' names and sizes.
     """
 
     def __init__(self, folder: Path, network: Network):
@@ -219,15 +220,18 @@ class Journey:
         good = self.folder / "good"
         lists = [self.folder / "lists"]
         if isinstance(cfg.data, VideoData):
-            command = ["scripts/data/check_videos.py", *shared, "--out", good]
-            command += self.name_unchecked_lists(cfg)
+            copies = self.folder / COPIES
+            has_copies = cfg.data.root == copies
+            videos = [f"--data.root={self.state['origin']['videos']}"] if has_copies else []
+            command = ["scripts/data/check_videos.py", *shared, "--out", good, *videos]
+            command += self.name_lists(cfg, self.folder / "lists")
             self.do("check the videos", command, good / "labels.txt", reads=lists)
             check_good_lists(good, classes)
             lists = [good]
-            packed = cfg.data.packed
-            if packed is not None:
-                command = ["scripts/data/pack_videos.py", *shared, "--out", packed]
-                self.do("pack the videos", command, packed, reads=lists)
+            if has_copies:
+                command = ["scripts/data/reencode_videos.py", *shared, "--out", copies, *videos]
+                command += self.name_lists(cfg, good)
+                self.do("re-encode the videos", command, copies / "labels.txt", reads=lists)
         run = cfg.run.out
         starts = [cfg.train.pretrained] if cfg.train.pretrained else []
         self.check_run(run, [*lists, *starts])
@@ -252,9 +256,8 @@ class Journey:
         print(json.dumps({**paths, **result}))
         return None
 
-    def name_unchecked_lists(self, cfg: NetworkConfig) -> list[str]:
-        """The settings that make check_videos.py read the lists as make_lists.py wrote them."""
-        lists = self.folder / "lists"
+    def name_lists(self, cfg: NetworkConfig, lists: Path) -> list[str]:
+        """The settings that make a command read the lists in a folder."""
         if not isinstance(cfg.data, VideoSet):
             return [f"--data.lists={lists}"]
         settings = get_lists(lists, bool(cfg.data.val_list))

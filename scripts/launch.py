@@ -9,9 +9,10 @@ node 0; the logs of all workers stay in out/logs. SIGTERM and ctrl-C reach the w
 ASCEND_RT_VISIBLE_DEVICES=4,5,6,7, or CUDA_VISIBLE_DEVICES, chooses devices of this node. On Ascend
 each worker is bound to its own part of the cores; ZOO_BIND_CORE=0 leaves them unbound.
 
-A worker that fails ends the job, on all nodes, and a line names the worker. With --restarts the job
-then begins again, at most N times, each time with the logs in a folder of its own; a user error and
-an interruption end it for good. Exit status: as that of one process.
+A worker that fails ends the job on this node, and a line names the worker. MindSpore's scheduler
+then ends the other nodes, which takes it 24 to 64 seconds. With --restarts a job on one node begins
+again, at most N times, each time with the logs in a folder of its own; a user error and an
+interruption end it for good. Exit status: as that of one process.
 """
 
 import sys
@@ -23,19 +24,17 @@ from utils.entry import prepare_process
 
 prepare_process(__name__)
 
-import asyncio
 import os
 import signal
 import time
 from typing import Optional
 
-from scripts.launcher.launch_config import Job, read_job
-from scripts.launcher.rendezvous import Rendezvous
+from scripts.launcher.launch_config import Job, read_job, reserve_port
 from scripts.launcher.worker_group import Failure, WorkerGroup
 from utils import signals
 from utils.cli import exit_on_broken_pipe, fill_closed_streams, show_usage
 from utils.config import get_base_folder
-from utils.messages import format_line, print_line
+from utils.messages import print_line
 from utils.processes import adopt_orphans
 
 GRACE = 2  # seconds for failures that follow the first one: they may be its cause
@@ -45,7 +44,7 @@ def main() -> int:
     fill_closed_streams()
     show_usage(__doc__)
     try:
-        return asyncio.run(Launcher(read_job(sys.argv[1:], os.environ)).run())
+        return Launcher(read_job(sys.argv[1:], os.environ)).run()
     except ValueError as error:
         print_line(f"error: {error}")
         return 2
@@ -60,17 +59,17 @@ class Launcher:
         self.last_signal = 0.0
         self.result = ""
 
-    async def run(self) -> int:
+    def run(self) -> int:
         adopt_orphans()
         for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, self.receive_signal, number)
+            signal.signal(number, lambda number, _: self.receive_signal(number))
         signals.release()
         name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+        name += f"-node-{self.job.node}" if self.job.nodes > 1 else ""
         for attempt in range(self.job.restarts + 1):
             if attempt:
                 print_line(f"restart {attempt} of {self.job.restarts}, from the last checkpoint")
-            logs = f"{name}-restart-{attempt}" if attempt else name
-            failure = await self.run_attempt(logs)
+            failure = self.run_attempt(f"{name}-restart-{attempt}" if attempt else name)
             if failure:
                 print_line(failure.line)
             if not failure or failure.status != 1 or self.signals:
@@ -85,38 +84,27 @@ class Launcher:
         if not self.signals or time.monotonic() - self.last_signal > signals.DEBOUNCE:
             self.signals.append(number)
             self.last_signal = time.monotonic()
-            self.opening.cancel()  # no effect once all nodes have joined
 
-    async def run_attempt(self, name: str) -> Optional[Failure]:
-        """Runs the job once, from the rendezvous of the nodes to its end."""
-        rendezvous = Rendezvous(self.job)
-        self.opening = asyncio.ensure_future(rendezvous.open(name))
+    def run_attempt(self, name: str) -> Optional[Failure]:
+        """Runs the job once. On a single node the scheduler has any free port."""
+        holder = None if self.job.port else reserve_port(self.job.master)
+        port = holder.getsockname()[1] if holder else self.job.port
+        group = WorkerGroup(self.job, port, get_base_folder() / "out" / "logs" / name)
         try:
-            plan = await self.opening
-            logs = get_base_folder() / "out" / "logs" / Path(plan["logs"]).name
-            logs.mkdir(parents=True, exist_ok=True)
-            group = WorkerGroup(self.job, plan["port"], logs)
-            try:
-                return await self.watch(group, rendezvous)
-            finally:
-                group.kill()
-                group.tail.show()
-                self.result = group.tail.result
-        except asyncio.CancelledError:
-            return self.describe_interruption()
+            return self.watch(group)
         finally:
-            rendezvous.close()
+            group.kill()
+            group.tail.show()
+            self.result = group.tail.result
+            if holder:
+                holder.close()
 
-    async def watch(self, group: WorkerGroup, rendezvous: Rendezvous) -> Optional[Failure]:
-        """Waits until the workers of all nodes have ended well, or returns why they cannot.
-
-        MindSpore's scheduler, which takes four seconds to see that nobody is left, is not needed.
-        """
-        finished: set[int] = set()  # nodes
+    def watch(self, group: WorkerGroup) -> Optional[Failure]:
+        """Waits until the workers of this node have ended well, or returns why they cannot."""
         failures: list[Failure] = []
         deadline = float("inf")
-        while len(finished) < self.job.nodes and time.monotonic() < deadline:
-            await asyncio.sleep(0.1)
+        while not group.is_done() and time.monotonic() < deadline:
+            time.sleep(0.1)
             group.tail.show()
             own = group.poll()
             if self.signals:
@@ -124,21 +112,10 @@ class Launcher:
                 is_second = len(self.signals) > 1
                 own = [self.describe_interruption()] if own or is_second else []
                 deadline = 0 if is_second else deadline
-            for failure in own:
-                line = format_line(f"node {self.job.node}: {failure.line}")
-                rendezvous.broadcast(failure._asdict() | {"line": line})
-            if self.job.node not in finished and group.is_done():
-                finished.add(self.job.node)
-                rendezvous.broadcast({"finished": self.job.node})
             failures += own
-            for message in rendezvous.poll():
-                if "finished" in message:
-                    finished.add(message["finished"])
-                elif "line" in message:
-                    failures.append(Failure(**message))
             if failures:
                 deadline = min(deadline, time.monotonic() + GRACE)
-        if len(finished) == self.job.nodes:
+        if not failures:
             return None
         return max(failures, key=lambda failure: failure.severity)  # the first of equal ones
 

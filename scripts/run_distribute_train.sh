@@ -9,7 +9,7 @@
 # Two nodes:  NODES=2 NODE_RANK=0 MASTER_ADDR=10.0.0.1 bash scripts/run_distribute_train.sh ...
 #             NODES=2 NODE_RANK=1 MASTER_ADDR=10.0.0.1 ... the same on the other
 # Rank table: RANK_TABLE_FILE=/shared/hccl.json bash scripts/run_distribute_train.sh ... on each
-# Restarts:   bash scripts/run_distribute_train.sh --restarts 3 tsm 8 ... goes on after failures
+# Restarts:   bash scripts/run_distribute_train.sh --restarts 3 tsm 8 ... goes on after failures, on one node
 set -euo pipefail
 # shellcheck source=scripts/env.sh
 source "$(dirname "${BASH_SOURCE[0]}")/env.sh"

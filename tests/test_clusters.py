@@ -45,7 +45,7 @@ status=$?
 wait
 exit $status
 """
-PRINT = 'printf "%s\\n" "$NODES $NODE_RANK $MASTER_ADDR $MASTER_PORT ${#ZOO_JOB_TOKEN} $*"\n'
+PRINT = 'printf "%s\\n" "$NODES $NODE_RANK $MASTER_ADDR $MASTER_PORT $*"\n'
 
 
 def run_as_job(folder: Path, *command: str, **variables: str) -> subprocess.CompletedProcess:
@@ -69,7 +69,7 @@ def test_every_node_of_a_slurm_job_gets_its_number_and_the_settings_of_the_job(t
     (tmp_path / "print.sh").write_text(PRINT)
     done = run_as_job(tmp_path, LAUNCH, tmp_path / "print.sh", "tsm", "a b")
     assert done.returncode == 0, done.stderr
-    lines = [f"2 {node} 127.0.0.1 11234 64 tsm a b" for node in (0, 1)]
+    lines = [f"2 {node} 127.0.0.1 11234 tsm a b" for node in (0, 1)]
     assert sorted(done.stdout.splitlines()) == lines
 
 

@@ -67,12 +67,11 @@ def test_the_config_file_is_the_recipe_for_the_own_classes(network, tmp_path):
     if network == "resnet50":
         assert (cfg.data.root, cfg.data.val) == (tmp_path / "lists", "val")
         return
-    assert cfg.data.root == Path("/my videos")
-    assert cfg.data.packed == tmp_path / "packed"
+    assert cfg.data.root == tmp_path / "copies"
     swapped = cfg.data.sets[0] if network == "mvit_multi" else cfg.data
     assert swapped.swap_labels == ((0, 1),)
     files = find_network(network).list_annotation_files(cfg)
-    assert {file.path.parent for file in files} == {tmp_path / "good"}
+    assert {file.path.parent for file in files} == {tmp_path / "copies"}
     assert len({file.path for file in files}) == 3
 
 
@@ -96,9 +95,9 @@ def test_settings_of_the_command_line_have_precedence_over_the_rules(tmp_path):
     assert cfg.run.log_every == 8
 
 
-def test_few_or_small_videos_give_a_small_batch_and_no_pack(tmp_path):
+def test_few_or_small_videos_give_a_small_batch_and_no_copies(tmp_path):
     cfg = write_config(tmp_path, "tsm", counts=VideoCounts(8, 0, 1e5))
-    assert (cfg.data.batch, cfg.data.packed, cfg.data.val_list) == (2, None, "")
+    assert (cfg.data.batch, cfg.data.root, cfg.data.val_list) == (2, Path("/my videos"), "")
 
 
 def test_settings_that_do_not_fit_together_leave_no_config_file(tmp_path):
@@ -380,6 +379,40 @@ def test_a_training_that_was_stopped_is_not_evaluated(tmp_path, monkeypatch, cap
     assert commands == ["resnet50/train.py"] * 2
 
 
+@pytest.mark.parametrize("network", ["tsm", "mvit_multi"])
+def test_copies_are_made_of_the_good_videos_and_trained_on(network, tmp_path, monkeypatch):
+    """check_videos.py and reencode_videos.py read the videos, and train.py the copies."""
+    commands = []
+
+    def run(words: list[str]) -> dict:
+        commands.append(words)
+        folder = words[words.index("--out") + 1] if "--out" in words else tmp_path / "run"
+        Path(folder).mkdir(exist_ok=True)
+        for name in ("train", "test"):
+            suffix = "csv" if network == "mvit_multi" else "txt"
+            (Path(folder) / f"{name}.{suffix}").write_text("a 0\nb 1\nc 2\n")
+        (Path(folder) / "labels.txt").write_text("\n".join(NAMES))
+        return {"epochs": 1, "complete": False}
+
+    monkeypatch.setattr(finetune, "run_command", run)
+    cfg = write_config(tmp_path, network)
+    for count in (3, 1):  # the second time, the first two are done
+        journey = finetune.Journey(tmp_path, find_network(network))
+        journey.state["origin"] = {"videos": "/my videos"}
+        assert journey.run(cfg, 3) == 1
+        assert len(commands) == count
+        if count == 3:
+            scan, copy, train = commands
+            assert scan[0].endswith("check_videos.py")
+            assert copy[0].endswith("reencode_videos.py")
+            for words, lists in ((scan, "lists"), (copy, "good")):
+                assert "--data.root=/my videos" in words
+                assert any(word.endswith((f"/{lists}", f"/{lists}/train.txt")) for word in words)
+            assert copy[copy.index("--out") + 1] == str(tmp_path / "copies")
+            assert train[0] == f"{network}/train.py"
+        commands.clear()
+
+
 TINY = ["--model.first_width=8", "--data.segments=2", "--data.crop=32", "--data.resize=40"]
 TINY += ["--data.batch=3", "--train.epochs=2", "--run.device=CPU", "--run.engine=mindspore"]
 
@@ -392,19 +425,17 @@ def test_the_journey_leads_from_videos_to_a_prediction(videos, tmp_path):
         file.truncate(2000)
     out = tmp_path / "out"
     command = [SCRIPT, videos, "--recipe=tsm_smoke", f"--out={out}", *TINY]
-    command.append(f"--data.packed={out / 'packed'}")
     done = run_script(*command, timeout=1800)
     result = read_result(done)
     assert_report(out / "report", result)
     assert "no --checkpoint: the training starts from random weights" in done.stderr
     assert "damaged.mp4" not in (out / "good" / "train.txt").read_text()
     assert (out / "run" / "curves.png").is_file()
-    assert list((out / "packed").rglob("*.mindrecord*"))
     assert json.loads((out / "run" / "best.json").read_text())["keep_best"] == "top1"
     before = (out / "finetune.yaml").read_bytes()
     again = run_script(*command)
     assert read_result(again) == result
-    assert again.stderr.count("done before; delete") == 6
+    assert again.stderr.count("done before; delete") == 5
     assert f"using {out}/finetune.yaml as it is" in again.stderr
     assert (out / "finetune.yaml").read_bytes() == before
     assert_one_line_error(run_script(*command, "--train.lr=3"), "exists and has another value")

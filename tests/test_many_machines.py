@@ -1,4 +1,4 @@
-"""Checks, packs and predictions on a Dask cluster and in parts equal those of one host."""
+"""Checks, copies and predictions on a Dask cluster and in parts equal those of one host."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from utils.config import ROOT, load_config
 from utils.weights import checkpoint
 
 CHECK = "scripts/data/check_videos.py"
-PACK = "scripts/data/pack_videos.py"
+REENCODE = "scripts/data/reencode_videos.py"
 PREDICT = "scripts/predict.py"
 EXTRACT = "scripts/extract_features.py"
 VIDEOS = 48
@@ -59,7 +59,7 @@ def read_files(folder: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and ".scan.jsonl" not in path.name and path.name != ".lock"
+        if path.is_file() and ".scan.jsonl" not in path.name and path.name[0] != "."
     }
 
 
@@ -75,9 +75,9 @@ def checked(root, tmp_path_factory) -> tuple[dict, dict]:
 
 
 @pytest.fixture(scope="module")
-def packed(root, tmp_path_factory) -> tuple[dict, dict]:
-    out = tmp_path_factory.mktemp("packed")
-    return run_json(PACK, *build_arguments(root, out), "--shards=6"), read_files(out)
+def copied(root, tmp_path_factory) -> tuple[dict, dict]:
+    out = tmp_path_factory.mktemp("copied")
+    return run_json(REENCODE, *build_arguments(root, out)), read_files(out)
 
 
 def run_and_kill_worker(cluster, file: Path, script: str, *arguments):
@@ -103,13 +103,12 @@ def test_a_check_on_a_cluster_that_loses_a_worker_equals_one_host(cluster, root,
     assert read_files(tmp_path) == checked[1]
 
 
-def test_a_pack_on_a_cluster_that_loses_a_worker_equals_one_host(cluster, root, packed, tmp_path):
-    arguments = [*build_arguments(root, tmp_path), "--shards=6"]
-    note = tmp_path / "train.txt" / "*.mindrecord.json"
-    result = read_result(run_and_kill_worker(cluster, note, PACK, *arguments))
-    assert drop(result) == drop(packed[0])
-    assert result["packed"] == VIDEOS + 1 + 9
-    assert read_files(tmp_path) == packed[1]
+def test_copies_on_a_cluster_that_loses_a_worker_equal_one_host(cluster, root, copied, tmp_path):
+    arguments = build_arguments(root, tmp_path)
+    result = read_result(run_and_kill_worker(cluster, tmp_path / "*.mp4", REENCODE, *arguments))
+    assert drop(result) == drop(copied[0])
+    assert (result["videos"], result["bad"]) == (VIDEOS - 2, 2)
+    assert read_files(tmp_path) == copied[1]
 
 
 def test_a_check_in_parts_equals_one_host(root, checked, tmp_path):
@@ -128,13 +127,12 @@ def test_a_check_in_parts_equals_one_host(root, checked, tmp_path):
     assert read_files(tmp_path) == checked[1]
 
 
-def test_parts_that_pack_at_the_same_time_equal_one_host(root, packed, tmp_path):
-    """One of them is killed: the command without --part writes its shards."""
-    arguments = [*build_arguments(root, tmp_path), "--shards=6"]
-    processes = [start_script(PACK, *arguments, f"--part={part}/3") for part in (1, 2, 3)]
-    folder = tmp_path / "train.txt"
+def test_parts_that_encode_at_the_same_time_equal_one_host(root, copied, tmp_path):
+    """One of them is killed: the command without --part writes its videos."""
+    arguments = build_arguments(root, tmp_path)
+    processes = [start_script(REENCODE, *arguments, f"--part={part}/3") for part in (1, 2, 3)]
     deadline = time.monotonic() + 600
-    while not list(folder.glob("unfinished/shard-00001-*.spool")):  # of part 2
+    while not (tmp_path / "1.mp4").exists():  # of part 2
         assert time.monotonic() < deadline
         time.sleep(0.01)
     processes[1].send_signal(signal.SIGKILL)
@@ -143,12 +141,10 @@ def test_parts_that_pack_at_the_same_time_equal_one_host(root, packed, tmp_path)
         if part != "2/3":
             assert process.returncode == 0, errors
             result = json.loads(output.splitlines()[-1])
-            assert (result["part"], result["shards"]) == (part, 4)
-    assert not (folder / "pack.json").exists()
-    result = run_json(PACK, *arguments)
-    assert 0 < result["packed"] < packed[0]["packed"]
-    assert drop(result, "packed") == drop(packed[0], "packed")
-    assert read_files(tmp_path) == packed[1]
+            assert (result["part"], result["videos"] + result["bad"]) == (part, 16)
+    assert not (tmp_path / "train.txt").exists()
+    assert drop(run_json(REENCODE, *arguments)) == drop(copied[0])
+    assert read_files(tmp_path) == copied[1]
 
 
 def test_wrong_options_are_one_line(root, tmp_path):
@@ -156,12 +152,10 @@ def test_wrong_options_are_one_line(root, tmp_path):
     message = "--part: must be I/N, with I from 1 to N"
     assert_one_line_error(run_script(CHECK, *arguments, "--part=0/3"), message)
     message = "--executor: must be processes or dask:ADDRESS"
-    assert_one_line_error(run_script(PACK, *arguments, "--executor=ray:host"), message)
+    assert_one_line_error(run_script(REENCODE, *arguments, "--executor=ray:host"), message)
     message = "--workers goes with --executor processes"
     dask = "--executor=dask:localhost:1"
     assert_one_line_error(run_script(CHECK, *arguments, dask, "--workers=2"), message)
-    message = "--verify reads in this process: --part and --executor do not go with it"
-    assert_one_line_error(run_script(PACK, *arguments, "--verify", "--part=1/2"), message)
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,7 @@ EVAL = ["tsm/eval.py", *TINY_TSM, "--checkpoint_path"]
 EXPORT = ["tsm/export.py", *TINY_TSM, "--checkpoint_path", TRAINED, "--format", "mindir"]
 PREDICT = ["scripts/predict.py", *TINY_TSM, "--checkpoint_path", TRAINED, "--out", "new"]
 CONVERT = ["scripts/convert_checkpoint.py", "--target", "new", *TSM]
-PACK = ["scripts/data/pack_videos.py", "--data.root=synthetic", *TSM]
+COPY = ["scripts/data/reencode_videos.py", "--data.root=synthetic", *TSM]
 LISTS = "scripts/data/make_lists.py"
 SCAN = "scripts/data/check_videos.py"
 VIDEOS = "scripts/data/synthesize_videos.py"
@@ -133,7 +133,6 @@ ERRORS = [
      "data.swap_labels: 7 is not a label of 3 classes", "--data.swap_labels=[]"),
     ([*TRAIN, "--model.num_classes=3", "--data.swap_labels=[]"],
      "label '3' is not an integer from 0 to 2: num_classes is 3"),
-    ([*TRAIN, "--data.packed=."], "run scripts/data/pack_videos.py"),
     (["x3d/train.py", *X3D, "--data.root=none", "--run.out=new"], "none/train.txt does not exist"),
     ([*TRAIN_MVIT, "--data.root=none", "--run.out=new"], "none/eight/train.csv does not exist"),
     (["resnet50/train.py", *RESNET, "--data.root=none", "--run.out=new"],
@@ -249,8 +248,9 @@ ERRORS = [
     ([SCAN, *TSM, "--data.root=synthetic", "--out", "synthetic"],
      "train.txt, which would be replaced"),
     ([SCAN, *TSM, "--data.root=none", "--out", "new"], "none/train.txt does not exist"),
-    ([*PACK, "--out", "synthetic"], "--out: cannot write"),
-    ([*PACK, "--out", "new", "--quality", "99"], "--quality is 0 to"),
+    ([*COPY, "--out", "synthetic"], "train.txt, which would be replaced"),
+    ([*COPY, "--out", "new", "--quality", "99"],
+     "--quality: must be an integer from 0 to 51, not 99"),
     ([PLOT, "."], "log.jsonl does not exist: name the output folder of a training"),
     ([PLOT, "run", "--out", "a.pdf"], "must end in .png or .svg"),
     (["benchmarks/benchmark.py", *TSM],
@@ -273,17 +273,13 @@ ERRORS = [
      "--test must lie between 0 and 1, not 1"),
     ([LISTS, "--videos", "synthetic", "--out", "new", "--names", "tsv"],
      "--names: invalid choice: 'tsv'"),
-    ([*PACK, "--out", "new", "--codec", "jpeg"],
-     "packs are H.264 only; for images, run scripts/data/extract_frames.py"),
-    ([*PACK, "--out", "new", "--shards", "x"],
-     "--shards: must be an integer of at least 0, not x"),
-    ([*PACK, "--out", "new", "--bad", "/nowhere"],
-     "--bad: /nowhere/train.txt.bad.tsv is not there", "name the --out of scripts/data/check_vid"),
-    ([*PACK, "--out", "new", "--verify"], "is not there; run scripts/data/pack_videos.py"),
-    ([*PACK, "--out", "new", "--data.source=frames", "--data.modality=flow"],
-     "data.modality flow: packs hold videos"),
-    (["scripts/data/pack_videos.py", *RESNET, "--out", "new", "--network", "resnet50"],
-     "scripts/data/pack_images.py packs images"),
+    ([*COPY, "--out", "new", "--gop", "0"], "--gop: must be an integer of at least 1, not 0"),
+    ([*COPY, "--out", "new", "--data.source=frames"], "data.source: the lists name folders of fra"),
+    ([*COPY, "--out", "new", "--videos", "synthetic"], "this command takes no settings"),
+    ([*COPY[:1], "--out", "new"], "--config_path"),
+    ([*COPY[:1], "--out", "new", "--videos", "nowhere"], "--videos: nowhere is not a folder"),
+    ([*COPY[:1], *RESNET, "--out", "new", "--network", "resnet50"],
+     "resnet50 has no lists of videos; images are read as they are"),
     ([SCAN, *TSM, "--data.root=synthetic", "--out", "new", "--frames=some"],
      "--frames: invalid choice: 'some'"),
     (["scripts/check_env.py", "--device=GPU"], "--device=GPU: this command takes no arguments"),
@@ -370,7 +366,7 @@ def test_a_user_error_is_reported_in_one_line(row, run_line, damaged):
     assert set(damaged.iterdir()) - before <= {damaged / "new"}
     written = [path.name for path in (damaged / "new").rglob("*") if path.is_file()]
     assert not [name for name in written if name.endswith((".ckpt", ".mindir"))]
-    if "pack_videos" in command[0] or "predict" in command[0]:
+    if "reencode_videos" in command[0] or "predict" in command[0]:
         assert set(written) <= {".lock"}
 
 
@@ -386,14 +382,6 @@ def test_a_yaml_in_the_folder_of_another_network_is_read_if_its_settings_fit(mon
     )
     with pytest.raises(ValueError, match="is in the folder of x3d: use x3d/eval.py"):
         load_for_script(Config, path=file, overrides=["train.epochs=x"], remedy="{}/eval.py")
-
-
-def test_a_pack_refuses_videos_of_another_quality(run_line, tmp_path):
-    command = [*PACK, "--data.train_list=test.txt", "--out", tmp_path, "--workers", "1"]
-    assert run_line([*command, "--quality", "1"])[0] == 0
-    status, message = run_line([*command, "--quality", "2"])
-    assert status == 2
-    assert "was begun with another quality (1, now 2); remove the folder or choose" in message
 
 
 def test_a_missing_tensorboard_is_reported_before_anything_is_written(

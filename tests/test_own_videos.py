@@ -267,7 +267,7 @@ def test_videos_of_a_user_are_listed_scanned_and_trained(
     ("script", "line"),
     [
         ("check_videos.py --frames ends", "odd.txt: 7 of 7 videos, "),
-        ("pack_videos.py --short_side 32 --shards 1", "packing: 7 of 7 videos, "),
+        ("reencode_videos.py --short_side 32", "re-encoding: 7 of 7 videos, "),
     ],
 )
 def test_a_long_command_reports_its_progress_in_a_file(

@@ -77,17 +77,17 @@ def test_rows_of_segments_equal_rows_of_cut_videos(network, folders):
 
 
 @pytest.mark.parametrize("network", ["x3d", "mvit_multi"])
-def test_packed_segments_hold_only_their_part(network, folders, run_here, tmp_path):
+def test_copies_of_segments_hold_only_their_part(network, folders, run_here, tmp_path):
     results = []
     for name in ("segments", "parts"):
         settings = f"data.root={folders / name}"
-        packed = run(run_here, "pack_videos", network, tmp_path / name, settings)
-        assert (packed["videos"], packed["bad"]) == (6, 0)
-        run(run_here, "pack_videos", network, tmp_path / name, settings, more=["--verify"])
-        results.append((packed, build_rows(network, settings, f"data.packed={tmp_path / name}")))
+        result = run(run_here, "reencode_videos", network, tmp_path / name, settings)
+        assert (result["videos"], result["bad"]) == (3, 0)
+        results.append((result, build_rows(network, f"data.root={tmp_path / name}")))
     (segments, rows), (parts, expected) = results
-    assert segments["bytes"] == parts["bytes"]
-    assert segments["original_bytes"] == 2 * (folders / "segments/long.mp4").stat().st_size
+    first = (tmp_path / "segments" / LISTS[network][0]).read_text().splitlines()[1]
+    assert first == "long.mp4_1.5_3.mp4 1"
+    assert segments["original_bytes"] == (folders / "segments/long.mp4").stat().st_size
     assert_equal_rows(rows, expected)
 
 
@@ -135,9 +135,8 @@ def test_a_scan_tells_segments_of_one_video_apart(depth, folders, run_here, tmp_
     assert (
         run(run_here, "check_videos", "x3d", tmp_path / "out", settings, more=options)["read"] == 0
     )
-    bad = ["--bad", tmp_path / "out"]
-    packed = run(run_here, "pack_videos", "x3d", tmp_path / "pack", settings, more=bad)
-    assert (packed["videos"], packed["bad"]) == (4, 6)
+    copied = run(run_here, "reencode_videos", "x3d", tmp_path / "copies", settings)
+    assert (copied["videos"], copied["bad"]) == (2, 2)
 
 
 @pytest.mark.parametrize("network", NETWORKS)

@@ -116,7 +116,12 @@ def convert_scalar(value: Any, kind: type, name: str) -> Any:
 
 ROOT = Path(__file__).resolve().parents[1]  # of the code: a checkout, or an installed package
 # Settings of older versions in the config.yaml of a run, and the values that switched them off.
-SWITCHED_OFF = {"flat_weights": False, "cluster": None, "gradient_profile": None}
+SWITCHED_OFF = {
+    "run.flat_weights": False,
+    "run.cluster": None,
+    "run.gradient_profile": None,
+    "data.packed": None,
+}
 Level = Literal["O0", "O1", "O2", "O3"]
 Device = Literal["Ascend", "GPU", "CPU"]
 
@@ -258,7 +263,6 @@ class ImageData:
 class VideoData(ImageData):
     """What the section `data` of every network for videos has."""
 
-    packed: Optional[Path] = None  # folder of packed videos: scripts/data/pack_videos.py
     source: Literal["video", "frames"] = "video"
     image_tmpl: str = "img_{:05d}.jpg"  # if source is frames: the name of frame i, from 1
     folder_fps: float = 0.0  # frames per second of a folder of frames; 0: unknown, as `fps`
@@ -484,7 +488,7 @@ def load_config(cls: type[ConfigT], path: Path, overrides: Sequence[str] = ()) -
     """Reads `path`, puts `section.key=value` strings on top and builds `cls`."""
     values = read_yaml(path)
     try:
-        drop_settings_without_effect(values.get("run", {}))
+        drop_settings_without_effect(values)
         check_names(cls, values)
     except ValueError as error:
         network = name_network(cls)
@@ -503,11 +507,13 @@ def name_network(cls: type[NetworkConfig]) -> str:
     return cls.__module__.split(".")[-2]
 
 
-def drop_settings_without_effect(run: dict) -> None:
+def drop_settings_without_effect(values: dict) -> None:
     """Removes settings of older versions that the config.yaml of an older run has switched off."""
-    for key, off in SWITCHED_OFF.items():
-        if key in run and run[key] == off:
-            del run[key]
+    for name, off in SWITCHED_OFF.items():
+        section, key = name.split(".")
+        settings = values.get(section, {})
+        if key in settings and settings[key] == off:
+            del settings[key]
 
 
 def read_yaml(path: Path) -> dict:

@@ -23,8 +23,6 @@ install requirements.txt # once, before all nodes use it
 export NODES=$SLURM_NNODES
 export MASTER_ADDR=${MASTER_ADDR:-$(hostname)} # this runs on the first node
 export MASTER_PORT=${MASTER_PORT:-$((10000 + SLURM_JOB_ID % 20000))}
-ZOO_JOB_TOKEN=${ZOO_JOB_TOKEN:-$(python -c 'import secrets; print(secrets.token_hex())')}
-export ZOO_JOB_TOKEN
 # shellcheck disable=SC2016  # each node has its own SLURM_NODEID
-exec srun --mpi=none --cpus-per-task="$SLURM_CPUS_ON_NODE" \
+exec srun --mpi=none --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_ON_NODE" \
     bash -c 'NODE_RANK=$SLURM_NODEID exec bash "$@"' node "$@"

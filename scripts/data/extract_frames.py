@@ -30,18 +30,22 @@ from utils.entry import prepare_process
 prepare_process(__name__)
 
 import json
-import os
 import time
-from typing import Annotated, Optional, Union
+from typing import Annotated, Optional
 
 from scripts.data.integrity import make_job
 from scripts.data.prepare.frames import SUFFIXES, FrameJob, extract_frames
+from scripts.data.prepare.list_copies import (
+    choose_list_paths,
+    get_path_below,
+    name_copy,
+    write_list,
+)
 from scripts.executors.process_pool import PROCESSES, choose_workers, run_all
 from utils import cli
 from utils.config import NetworkConfig
-from utils.data.annotation_file import format_label, read_annotations
-from utils.data.packed.reader import pack_folder
-from utils.files import check_outputs, copy_output, report_write_errors, write_text
+from utils.data.annotation_file import read_annotations
+from utils.files import check_outputs, report_write_errors
 from utils.messages import print_line
 from utils.networks import Network
 from utils.progress import track
@@ -68,12 +72,12 @@ def main(
         raise ValueError("data.source: the lists name folders of frames already")
     if not data.image_tmpl.endswith(SUFFIXES):
         raise ValueError(f"data.image_tmpl: {data.image_tmpl} must end in {', '.join(SUFFIXES)}")
-    rows = []  # of all lists: list, path of the video in it, label, job
+    rows = []  # of all lists: list, path of the video in it, record, job
+    lists = choose_list_paths(files, out)
+    check_outputs(lists, inputs=[file.path for file in files])
     for file in files:
-        check_outputs([pack_folder(out, file)], inputs=[file.path])
         for record in read_annotations(file, min_frames=0)[0]:
-            segment = str(record.segment).split() if record.segment else []
-            path = get_path_below(file.root, "_".join([record.path, *segment]))
+            path = name_copy(record, file)
             folder = out / get_path_below(data.root, file.root) / path
             video = make_job(record, file, data.reader)
             job = FrameJob(
@@ -84,7 +88,7 @@ def main(
                 short_side=short_side,
                 quality=quality,
             )
-            rows.append((file, path, format_label(record.label), job))
+            rows.append((file, path, record, job))
     jobs = dict.fromkeys(job for *_, job in rows)  # a video may be in several lists
     with report_write_errors(out, "--out"):
         results = run_all(extract_frames, jobs, choose_workers(workers, PROCESSES))
@@ -92,24 +96,13 @@ def main(
         bad = [row for row in rows if not isinstance(frames[row[-1]], int)]
         for *_, job in bad[:MAX_SHOWN]:
             print_line(f"left out: {job.video.path}: {frames[job]}")
-        for file in files:
+        for file, target in zip(files, lists):
             good = [row for row in rows if row[0] is file and isinstance(frames[row[-1]], int)]
-            if not good:
-                raise ValueError(f"{file.path} has no video that can be read")
-            target = pack_folder(out, file)
-            lines = [f"{p} {frames[job]} {k}\n" for _, p, k, job in good]
-            write_text(target, "".join(lines), "--out")
-            if file.path.with_name("labels.txt").is_file():
-                copy_output(file.path.with_name("labels.txt"), target.with_name("labels.txt"))
+            write_list(file, target, [(f"{p} {frames[job]}", r) for _, p, r, job in good])
     result = {"out": str(out), "videos": len(rows) - len(bad), "bad": len(bad)}
     result["frames"] = sum(count for count in frames.values() if isinstance(count, int))
-    result["lists"] = [str(pack_folder(out, file)) for file in files]
+    result["lists"] = [str(path) for path in lists]
     print(json.dumps({**result, "seconds": round(time.monotonic() - start, 1)}))
-
-
-def get_path_below(folder: Path, path: Union[str, Path]) -> Path:
-    """The path relative to a folder, without the `..` of a path outside it."""
-    return Path(*(part for part in Path(os.path.relpath(path, folder)).parts if part != ".."))
 
 
 if __name__ == "__main__":

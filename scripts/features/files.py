@@ -39,8 +39,8 @@ class Source(NamedTuple):
 def read_source(network: Network, cfg: NetworkConfig, sources: Sequence[str]) -> Source:
     """The videos of one list, or videos and those in folders, without labels.
 
-    A list of the config file has the folder of its videos, its pack and its head; another list has
-    the folder of the first one. Labels may be any integer that is not negative.
+    A list of the config file has the folder of its videos and its head; another list has the folder
+    of the first one. Labels may be any integer that is not negative.
 
     Raises ValueError for a list beside other sources or for a network of images, and for bad lines.
     """
@@ -57,8 +57,7 @@ def read_source(network: Network, cfg: NetworkConfig, sources: Sequence[str]) ->
     path = lists[0].resolve()
     own = [file for file in files if file.path.resolve() == path]
     file = (own or files)[0]._replace(path=lists[0], num_classes=sys.maxsize)
-    packed = cfg.data.packed if own and isinstance(cfg.data, VideoData) else None
-    records = read_records(file, packed)
+    records = read_records(file)
     heads = network.build_heads(cfg)
     folders = [head.names_file.parent.resolve() for head in heads if head.names_file]
     head = folders.index(path.parent) if path.parent in folders else 0
@@ -117,10 +116,7 @@ def write_features(
     """Writes features.npy and index.csv; returns the result of the command. See `write_records`."""
 
     def key(record: Record) -> str:
-        """Of a packed video, with size and time of its shard."""
-        path = record.location.shard if record.location else record.path
-        values = (record.path, record.num_frames, record.location, record.segment)
-        return make_key(settings, path, *values)
+        return make_key(settings, record.path, record.num_frames, record.segment)
 
     writer = (
         contextlib.nullcontext(lambda *_: None) if part else open_feature_files(folder, source.root)

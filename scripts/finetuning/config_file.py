@@ -32,9 +32,10 @@ UPDATES_PRETRAINED = 600
 EPOCHS = (10, 100)  # at least and at most
 LR_PRETRAINED = 0.1  # of the recipe's rate
 FREE_MEMORY = 0.8  # the fraction of it that a batch may take on a CPU
-# A pack pays if each video is read so often, and is so large
-PACK_EPOCHS = 10
-PACK_BYTES = 200_000
+# Small copies of the videos pay if each video is read so often, and is so large
+COPY_EPOCHS = 10
+COPY_BYTES = 200_000
+COPIES = "copies"  # their folder
 SET_NAME = "videos"  # of the data set of a network that takes several
 # What the command sets; the user's other settings have precedence over its rules.
 OWN_SETTINGS = ("data.root", "data.sets", "data.lists", "data.source", "data.train", "data.val")
@@ -139,9 +140,11 @@ def write_config_file(
     epochs = min(max(math.ceil(updates / steps), EPOCHS[0]), EPOCHS[1])
     epochs = cfg.train.epochs if "train.epochs" in start.settings else epochs
     every = max(1, epochs // 20)
-    data = describe_data(
-        cfg, folder=path.parent, videos=videos, names=names, has_val=counts.val > 0
-    )
+    root = videos
+    lists = path.parent / "good"
+    if epochs >= COPY_EPOCHS and counts.size >= COPY_BYTES and isinstance(cfg.data, VideoData):
+        root = lists = path.parent / COPIES
+    data = describe_data(cfg, lists=lists, root=root, names=names, has_val=counts.val > 0)
     rules: dict[str, dict[str, Any]] = {
         "data": data,
         "run": {"device": cfg.run.device, "all_reduce": "none", "log_every": min(20, steps)},
@@ -154,8 +157,6 @@ def write_config_file(
         rules["eval"] = {"val_skip": 1}
     else:
         rules["model"] = {"num_classes": len(names)}
-    if epochs >= PACK_EPOCHS and counts.size >= PACK_BYTES and isinstance(cfg.data, VideoData):
-        data["packed"] = str(path.parent / "packed")
     values = read_yaml(start.recipe)
     values["data"].pop("labels", None)
     for section, settings in rules.items():
@@ -201,23 +202,22 @@ def choose_recipe(start: Start, epochs: int, steps: int) -> dict[str, Any]:
 
 
 def describe_data(
-    cfg: NetworkConfig, folder: Path, videos: Path, names: Sequence[str], has_val: bool
+    cfg: NetworkConfig, lists: Path, root: Path, names: Sequence[str], has_val: bool
 ) -> dict[str, Any]:
     """Folders, lists and classes; validations without a list of their own use the test list."""
     data: Any = cfg.data
     swapped = [list(pair) for pair in find_mirror_pairs(names)]
     if isinstance(cfg.data, VideoSet):
-        lists = get_lists(folder / "good", has_val)
         swaps = {"swap_labels": swapped if data.flip else []}
-        return {"root": str(videos), "source": "video", **lists, **swaps}
+        return {"root": str(root), "source": "video", **get_lists(lists, has_val), **swaps}
     if not isinstance(cfg.data, VideoData):
-        lists = {"train": "train", "test": "test", "val": "val" if has_val else ""}
-        return {"root": str(folder / "lists"), "source": "folder", **lists}
+        splits = {"train": "train", "test": "test", "val": "val" if has_val else ""}
+        return {"root": str(lists.with_name("lists")), "source": "folder", **splits}
     first = vars(data.sets[0])
     inherited = ("sampling", "clips", "crops", "short_side", "flip")
     dataset = {"name": SET_NAME, "num_classes": len(names), **{k: first[k] for k in inherited}}
     dataset["swap_labels"] = swapped if first["flip"] else []
-    return {"root": str(videos), "lists": str(folder / "good"), "sets": [dataset]}
+    return {"root": str(root), "lists": str(lists), "sets": [dataset]}
 
 
 def get_lists(folder: Path, has_val: bool) -> dict[str, str]:

@@ -9,7 +9,7 @@ import errno
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
@@ -50,9 +50,8 @@ class Job:
     master: str = "127.0.0.1"
     port: int = 0  # 0: any free one
     restarts: int = 0
-    timeout: float = 300  # seconds to wait for the other nodes
+    timeout: int = 300  # seconds to wait for the other nodes
     table: Optional[Path] = None
-    token: str = field(default="", repr=False)  # ZOO_JOB_TOKEN, the shared secret of all nodes
 
 
 def read_job(arguments: Sequence[str], environ: Mapping[str, str]) -> Job:
@@ -95,9 +94,13 @@ def read_job(arguments: Sequence[str], environ: Mapping[str, str]) -> Job:
         restarts=parse_number("--restarts", restarts, 0),
         timeout=parse_number("MASTER_TIMEOUT", environ.get("MASTER_TIMEOUT", TIMEOUT), 1),
         table=table,
-        token=environ.get("ZOO_JOB_TOKEN", ""),
     )
     check_devices(devices, job.arguments, environ)
+    if job.restarts and nodes > 1:
+        raise ValueError(
+            f"--restarts is for a job on one node, not on NODES={nodes}: start all nodes again, by "
+            "hand or by the scheduler of the cluster"
+        )
     if job.node == 0 and job.port:
         listen(job.master, job.port).close()
     return job
@@ -175,23 +178,17 @@ def listen(address: str, port: int) -> socket.socket:
         raise ValueError(problem) from None
 
 
-def reserve_port(address: str, lowest: int = 0) -> socket.socket:
-    """A socket at the first free port from `lowest` on; at any free one for 0.
+def reserve_port(address: str) -> socket.socket:
+    """A socket at any free port.
 
     While it is open no other program gets the port, but MindSpore's scheduler can listen there: it
     sets SO_REUSEADDR too. The socket itself never listens.
     """
-    for port in range(lowest, lowest + 100) if lowest else [0]:
-        holder = socket.socket(find_family(address))
-        try:
-            # With SO_REUSEADDR, bind fails at the port of a listener only; so not for port 0.
-            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, bool(port))
-            holder.bind((address, port))
-            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            return holder
-        except OSError:
-            holder.close()
-    raise ValueError(f"MASTER_PORT: no free port from {lowest} to {lowest + 99} at {address}")
+    holder = socket.socket(find_family(address))
+    holder.bind((address, 0))
+    # Before, bind could choose the port of another such socket.
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return holder
 
 
 def check_devices(requested: int, arguments: Sequence[str], environ: Mapping[str, str]) -> None:

@@ -4,8 +4,9 @@ msrun starts the scheduler and the workers, writes their logs, and ends. The lau
 parent: it gets the exit status of each process, and the kernel ends them if the launcher is killed.
 Each of them runs scripts/worker.py first.
 
-`msrun --join=True` would wait for the workers of its own node only, ends with 1 for every failure
-and leaves workers behind if it is killed (scripts/launcher/rendezvous.py has measured times).
+`msrun --join=True` would do without the launcher: the workers of other nodes are found by
+MindSpore's scheduler in both cases. But it ends with 1 for every failure, kills workers at ctrl-C,
+before they have saved, and leaves them behind if SIGTERM ends it, as at the time limit of Slurm.
 """
 
 import contextlib
@@ -45,6 +46,7 @@ class WorkerGroup:
     def __init__(self, job: Job, port: int, logs: Path):
         self.job = job
         self.logs = logs
+        logs.mkdir(parents=True, exist_ok=True)
         lowest = job.node * job.devices
         self.workers = [f"worker_{rank}" for rank in range(lowest, lowest + job.devices)]
         self.statuses: dict[str, int] = {}  # name -> exit status, negative for a signal
@@ -53,7 +55,7 @@ class WorkerGroup:
         command = ["msrun", f"--worker_num={job.devices * job.nodes}"]
         command += [f"--local_worker_num={job.devices}", f"--node_rank={job.node}"]
         command += [f"--master_addr={job.master}", f"--master_port={port}"]
-        command += [f"--log_dir={logs}", "--join=False"]
+        command += [f"--cluster_time_out={job.timeout}", f"--log_dir={logs}", "--join=False"]
         environ = {
             # Unless the user has set them:
             **HCCL_TIMEOUTS,
@@ -106,8 +108,13 @@ class WorkerGroup:
         return failures
 
     def is_done(self) -> bool:
-        """Whether all workers of this node have ended well."""
-        return all(self.statuses.get(name) == 0 for name in self.workers)
+        """Whether all workers of this node have ended well.
+
+        The scheduler takes four seconds to see that nobody is left. Of several nodes, the others
+        need it until then.
+        """
+        needed = [*self.workers, *([SCHEDULER] if self.job.nodes > 1 and not self.job.node else [])]
+        return all(self.statuses.get(name) == 0 for name in needed)
 
     def describe(self, name: str, status: int) -> Failure:
         path = self.logs / f"{name}.log"

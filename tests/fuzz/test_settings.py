@@ -19,12 +19,12 @@ pytestmark = pytest.mark.timeout(1800)  # a stop against hangs
 SCRIPTS = [
     *(f"{net}/{name}.py" for net in list_networks() for name in ("train", "eval", "export")),
     *(f"scripts/{name}.py" for name in ("predict", "convert_checkpoint", "launch")),
-    *(f"scripts/data/{name}.py" for name in ("check_videos", "pack_videos", "make_lists")),
+    *(f"scripts/data/{name}.py" for name in ("check_videos", "reencode_videos", "make_lists")),
     *(f"scripts/analysis/{name}.py" for name in ("complexity", "compare_step", "plan_allreduce")),
     "scripts/data/sort_imagenet.py",
     "scripts/analysis/plot_training.py",
 ]
-VARIABLES = ["NODES", "NODE_RANK", "MASTER_PORT", "MASTER_TIMEOUT", "MASTER_ADDR", "ZOO_JOB_TOKEN"]
+VARIABLES = ["NODES", "NODE_RANK", "MASTER_PORT", "MASTER_TIMEOUT", "MASTER_ADDR"]
 VARIABLES += ["RANK_TABLE_FILE", "ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"]
 SLOW = pytest.param(1000, 600, marks=pytest.mark.slow)
 
@@ -84,7 +84,6 @@ def run_until_work(run_here, monkeypatch, tmp_path):
 
     monkeypatch.setattr(runtime, "start", work)
     monkeypatch.setattr("scripts.launcher.worker_group.WorkerGroup", work)
-    monkeypatch.setattr("scripts.launcher.rendezvous.Rendezvous", work)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("utils.processes.adopt_orphans", lambda: None)
     monkeypatch.setattr("scripts.executors.process_pool.Pool", work, raising=False)

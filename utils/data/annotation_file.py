@@ -46,7 +46,6 @@ class Record(NamedTuple):
     num_frames: Optional[int]
     label: Label
     line: int
-    location: Any = None  # of a packed video: its `utils.data.packed.reader.PackLocation`
     segment: Optional[Segment] = None  # the part of the video, or else the whole
 
     @property
@@ -111,18 +110,12 @@ def read_annotations(file: AnnotationFile, min_frames: int = 3) -> tuple[list[Re
     return records, short
 
 
-def iterate_lines(
-    file: AnnotationFile, whole: bool = False
-) -> Iterator[tuple[int, str, Union[Record, str]]]:
-    """(number, text, record or why it is bad) of every line; does not look for the videos.
-
-    `whole`: the list is known to have whole videos, which may not exist any more.
-    """
-    lines, form = _read_lines(file, whole)
+def iterate_lines(file: AnnotationFile) -> Iterator[tuple[int, str, Union[Record, str]]]:
+    """(number, text, record or why it is bad) of every line; does not look for the videos."""
+    lines, form = _read_lines(file)
     for number, text in lines:
         try:
-            if not whole:
-                _check_form(text, form, file)
+            _check_form(text, form, file)
             record = _parse(number, text=text, file=file, form=form, min_frames=1)
             yield number, text, record or "num_frames is 0"
         except ValueError as error:
@@ -143,7 +136,7 @@ def choose_output_names(files: list[AnnotationFile]) -> list[Path]:
     return [path.relative_to(top) for path in paths]
 
 
-def _read_lines(file: AnnotationFile, whole: bool = False) -> tuple[list[tuple[int, str]], str]:
+def _read_lines(file: AnnotationFile) -> tuple[list[tuple[int, str]], str]:
     """(number, text) of the lines with text, and the form of the first one (`_find_form`)."""
     path = file.path
     check_encodable(str(path), f"the path of the annotation file {path}")
@@ -163,7 +156,7 @@ def _read_lines(file: AnnotationFile, whole: bool = False) -> tuple[list[tuple[i
         raise ValueError(f"annotation file {path} is empty")
     if file.multi_label:
         lines = _join_columns(lines, file)
-    form = FIELDS[file.source] if whole else _find_form(lines[0][1], file)
+    form = _find_form(lines[0][1], file)
     if form != FIELDS[file.source] and file.source == "frames" and not file.folder_fps:
         raise ValueError(
             f"data.folder_fps: set the frame rate of the folders; {path} lists segments in seconds"

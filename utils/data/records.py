@@ -1,13 +1,11 @@
-"""Records of a list of videos: reads the list, packed or not, and opens the video of a record."""
+"""Records of a list of videos: reads the list, and opens the video of a record."""
 
 import logging
-from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from utils.config import VideoData
 from utils.data.annotation_file import AnnotationFile, Record, read_annotations
 from utils.data.classes import choose_fraction, list_classes
-from utils.data.packed.reader import PackedVideo, read_packed
 from utils.video.decoders import open_video
 from utils.video.frame_folder import open_folder
 from utils.video.reader import FrameReader
@@ -15,30 +13,24 @@ from utils.video.reader import FrameReader
 log = logging.getLogger("zoo")
 
 
-def read_records(file: AnnotationFile, packed: Optional[Path]) -> list[Record]:
-    """The records of a list; of a pack, if `packed` is its folder.
-
-    Raises ValueError as `read_annotations` or `read_packed` does.
-    """
-    records, left_out = read_packed(file, Path(packed)) if packed else read_annotations(file)
+def read_records(file: AnnotationFile) -> list[Record]:
+    """The records of a list. Raises ValueError as `read_annotations` does."""
+    records, left_out = read_annotations(file)
     if left_out:
-        what = "too short, or unreadable when packed" if packed else "fewer than 3 frames"
-        log.info("%s: %d videos are left out: %s", file.path, left_out, what)
+        log.info("%s: %d videos are left out: fewer than 3 frames", file.path, left_out)
     return records
 
 
 def read_split(data: VideoData, file: AnnotationFile, split: str, seed: int) -> list[Record]:
     """The records of the list of a split: of the training list `data.fraction`, by the seed."""
-    records = read_records(file, data.packed)
+    records = read_records(file)
     if split != "train" or data.fraction == 1:
         return records
     return [records[k] for k in choose_fraction(list_classes(records), data.fraction, seed)]
 
 
 def open_record(record: Any, data: VideoData) -> FrameReader:
-    """Opens the video of a record, or its segment: packed, a folder of frames, or a file."""
-    if record.location is not None:
-        return PackedVideo(record.path, record.location, data.max_pixels)
+    """Opens the video of a record, or its segment: a folder of frames, or a file."""
     if data.source == "frames":
         count = record.num_frames
         return open_folder(record.path, data=data, num_frames=count, segment=record.segment)

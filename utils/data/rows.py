@@ -185,18 +185,13 @@ class EvalRows(Rows):
         cfg: NetworkConfig,
         rt: Runtime,
         shape: tuple[int, ...],
-        storage_order: Sequence[int] = (),
     ):
-        """`shape` is (V, ...), the shape of all V views; `storage_order`: see `shard_for_eval`."""
+        """`shape` is (V, ...), the shape of all V views."""
         self.records = records
         self.cfg = cfg
         self.shape = shape
         self.samples_of_rank = shard_for_eval(
-            len(records),
-            batch=cfg.eval.batch,
-            rank=rt.rank,
-            size=rt.size,
-            storage_order=storage_order,
+            len(records), batch=cfg.eval.batch, rank=rt.rank, size=rt.size
         )
         self.unreadable = UnreadableFiles(records, self.kind)
 

@@ -10,7 +10,6 @@ a resumed run starts in the middle of it, and two ranks at batch size B see what
 """
 
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Optional
@@ -132,17 +131,12 @@ def sample_rng(seed: int, epoch: int, sample: int, copy: int = 0) -> np.random.R
     return GENERATORS.rng
 
 
-def shard_for_eval(
-    samples: int, batch: int, rank: int, size: int, storage_order: Sequence[int] = ()
-) -> list[Optional[int]]:
+def shard_for_eval(samples: int, batch: int, rank: int, size: int) -> list[Optional[int]]:
     """The samples of one rank in an evaluation, padded with None to whole batches.
 
     Every sample belongs to exactly one rank, and all ranks have the same number of batches.
-    `storage_order` is that of packed samples: a rank then reads one contiguous part of it.
     """
     longest = -(-samples // size)
     length = -(-longest // batch) * batch
     shard = list(range(rank, samples, size))
-    if len(storage_order):
-        shard = list(storage_order[samples * rank // size : samples * (rank + 1) // size])
     return shard + [None] * (length - len(shard))

@@ -7,43 +7,23 @@ from typing import Any
 
 import numpy as np
 
-from utils.config import NetworkConfig, VideoData
+from utils.config import NetworkConfig
 from utils.data import records
 from utils.data.classes import choose_order, count_labels, list_classes
-from utils.data.packed.sampler import PackedSampler, group_by_shard, storage_order
 from utils.data.rows import EvalRows, Rows, TrainRows
 from utils.data.sampler import TrainSampler
 from utils.data.unreadable import VideoWarnings
-from utils.log import log
 from utils.runtime import Runtime
 from utils.video.reader import Clip, FrameReader, Timeline
 
 
 def build_train_sampler(cfg: NetworkConfig, records: Sequence[Any], rt: Runtime) -> TrainSampler:
-    """The sampler of a training run over these records.
-
-    That of packed videos assigns the shard files to the micro-batches of all ranks. Logs if several
-    of them read the same shard file, and if an epoch leaves out more than 2 % of the samples. With
-    `data.balance`, packed videos are read in random order.
-    """
+    """The sampler of a training run over these records."""
     order = choose_order(cfg, rt, lambda: list_classes(records))
     if cfg.has_several_labels and cfg.train.class_weights == "balanced":
         labels = (record.label for record in records)
         order["positives"] = count_labels(labels, cfg.class_counts[0])
-    if not isinstance(cfg.data, VideoData) or cfg.data.packed is None or order["balance"] != "none":
-        return TrainSampler(len(records), **order)
-    parts = rt.size * cfg.train.accumulation_steps  # micro-batches of an update, over all ranks
-    shards = group_by_shard(records)
-    group = cfg.data.batch * parts
-    sampler = PackedSampler(len(records), **order, group=group, shards=shards)
-    for count in {len(data_set) for data_set in shards}:
-        if count % parts:
-            log.info("data.packed: %d shards for %d parts: ranks share some of them", count, parts)
-    if sampler.epoch_samples < 0.98 * sampler.samples:
-        log.info(
-            "data.packed: an epoch takes %d of %d samples", sampler.epoch_samples, sampler.samples
-        )
-    return sampler
+    return TrainSampler(len(records), **order)
 
 
 class VideoRows(Rows):
@@ -93,11 +73,10 @@ class TrainVideos(VideoRows, TrainRows):
 
 
 class EvalVideos(VideoRows, EvalRows):
-    """Evaluation rows of videos; a rank reads one contiguous part of packed videos."""
+    """Evaluation rows of videos."""
 
     def __init__(
         self, records: Sequence[Any], cfg: NetworkConfig, rt: Runtime, shape: tuple[int, ...]
     ):
         VideoRows.__init__(self)
-        order = storage_order(records)
-        EvalRows.__init__(self, records, cfg=cfg, rt=rt, shape=shape, storage_order=order)
+        EvalRows.__init__(self, records, cfg=cfg, rt=rt, shape=shape)

@@ -111,10 +111,10 @@ def test_a_wrong_yaml_is_refused_by_name(tmp_path, text, words):
 
 
 def test_the_config_of_an_older_run_loads(tmp_path):
-    """Its settings of the planner are null, and flat weights are off."""
+    """Its settings of the planner and of packs are null, and flat weights are off."""
     path = tmp_path / "config.yaml"
     old = "cluster: null, gradient_profile: null, flat_weights: false"
-    path.write_text(f"run: {{{old}}}\ndata: {{root: x}}\n")
+    path.write_text(f"run: {{{old}}}\ndata: {{root: x, packed: null}}\n")
     assert load_config(Config, path).run.all_reduce == "none"
 
 

@@ -228,12 +228,14 @@ class TrainingLoop(Callback):
         waiting = self.meter.find_waiting()
         if waiting:
             rows = self.train_set
-            can_pack = isinstance(rows.data, VideoData) and rows.data.packed is None
+            reads_videos = isinstance(rows.data, VideoData) and rows.data.source == "video"
             log.info(
                 "steps wait %.0f %% of the time for data: raise data.workers if cores are idle%s; "
                 "benchmarks/benchmark.py data measures the cost of a clip",
                 100 * waiting,
-                ", or pack the videos with scripts/data/pack_videos.py" if can_pack else "",
+                ", or re-encode the videos with scripts/data/reencode_videos.py"
+                if reads_videos
+                else "",
             )
 
     def write_values(self, values: dict) -> None:

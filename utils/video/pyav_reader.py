@@ -18,7 +18,7 @@ Of a segment, only the packets from the last random-access point before its star
 import errno
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Optional
 
@@ -428,44 +428,6 @@ def decode_part(context, packets: list, start: int, needed: list[int]) -> Iterat
         yield from context.decode(packets[i])
     context.skip_frame = "DEFAULT"
     yield from context.decode(None)
-
-
-def decode_h264(
-    packets: Iterable[tuple[int, bytes]], indices: list[int], max_pixels: int
-) -> Iterator[np.ndarray]:
-    """Decodes (frame number, packet) in decoding order; yields the frames of `indices`, ascending.
-
-    A frame is RGB (H, W, 3); only these are converted. Raises ValueError if one does not arrive or
-    is larger than `max_pixels`.
-    """
-    decoder = av.CodecContext.create("h264", "r")
-    to_rgb = VideoReformatter()
-    decoder.thread_count = 1
-    decoder.options = {"max_pixels": str(max_pixels)}
-    numbers = set(indices)
-    missing = iter(indices)
-    result = {}
-    expected = next(missing)
-    try:
-        for picture in decode_packets(decoder, packets):
-            if picture.pts in numbers:
-                result[picture.pts] = to_array(to_rgb, picture)
-            while expected in result:
-                yield result.pop(expected)
-                expected = next(missing, None)
-    except av.error.FFmpegError as error:
-        check_size(decoder.width, decoder.height, max_pixels)
-        raise ValueError(error.strerror or str(error)) from None
-    if expected is not None:
-        raise ValueError(f"frame {expected} cannot be decoded")
-
-
-def decode_packets(decoder, packets: Iterable[tuple[int, bytes]]) -> Iterator[av.VideoFrame]:
-    for number, data in packets:
-        packet = av.Packet(data)
-        packet.pts = packet.dts = number
-        yield from decoder.decode(packet)
-    yield from decoder.decode(None)
 
 
 def to_array(to_rgb: VideoReformatter, frame: av.VideoFrame) -> np.ndarray:

@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 
 from scripts.data.integrity import VideoJob
-from scripts.data.packing.encoder import downscale
+from scripts.data.prepare.encoder import downscale
 from utils.video.frame_folder import count_frames
 from utils.video.reader import HALF_MILLISECOND, Timeline, VideoError, find_time
 

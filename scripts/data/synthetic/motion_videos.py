@@ -23,7 +23,7 @@ import av
 import cv2
 import numpy as np
 
-from scripts.data.packing.encoder import DETERMINISTIC, to_yuv420p
+from scripts.data.prepare.encoder import DETERMINISTIC, to_yuv420p
 from scripts.executors.process_pool import start_process_pool
 from utils.files import write_text
 from utils.progress import track

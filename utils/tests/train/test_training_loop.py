@@ -197,9 +197,9 @@ def test_a_state_that_is_not_finite_is_not_saved_and_fails_the_run(
     assert f"step {position + 1} is not saved: its state is not finite" in log_messages
 
 
-@pytest.mark.parametrize("packed", ["null", "here"])
-def test_advice_names_packing_if_the_videos_are_not_packed(packed, tmp_path, log_messages):
-    cfg = load_smoke_config("tsm", f"data.packed={packed}")
+@pytest.mark.parametrize("source", ["video", "frames"])
+def test_advice_names_smaller_files_for_videos(source, tmp_path, log_messages):
+    cfg = load_smoke_config("tsm", f"data.source={source}")
     sampler = TrainSampler(32, batch=4, rank=0, size=1, seed=0)
     loop = make_loop(tmp_path, rows=TrainSource([], cfg=cfg, sampler=sampler, epochs=1, skip=0))
     loop.meter.lines = 1
@@ -208,7 +208,7 @@ def test_advice_names_packing_if_the_videos_are_not_packed(packed, tmp_path, log
     loop.log_line()
     advice = [line for line in log_messages if "raise data.workers" in line]
     assert len(advice) == 1
-    assert ("scripts/data/pack_videos.py" in advice[0]) == (packed == "null")
+    assert ("scripts/data/reencode_videos.py" in advice[0]) == (source == "video")
 
 
 @pytest.mark.parametrize("level", ["O0", "O2"])

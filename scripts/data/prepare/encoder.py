@@ -1,0 +1,187 @@
+"""Encodes videos as MP4 files that are read fast: H.264 with short groups of pictures, no audio.
+
+No MindSpore here: worker processes start fast and stay small.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import NamedTuple
+
+import av
+import cv2
+import numpy as np
+from av.video.reformatter import VideoReformatter
+
+from scripts.data.integrity import DAMAGED, GOOD, Finding, VideoJob, examine
+from utils.video.decoders import open_video
+from utils.video.pyav_reader import convert_format, open_container
+from utils.video.reader import DEFAULT_FPS, FrameReader, VideoError, find_time, reading
+from utils.video.transforms import scale_short_side
+
+MAX_QUALITY = 51  # of x264's constant rate factor
+# x264 settings with which the same frames give the same bytes every time.
+DETERMINISTIC = "rc-lookahead=0:mbtree=0:lookahead-threads=1:cpu-independent=1"
+VARIABLE_UNIT = Fraction(1, 90_000)  # seconds: of the time stamps of a variable frame rate
+KEY = "comment"  # the field of an MP4 file that has the settings and the size of the original
+LOWEST_PSNR = 20.0  # dB; below it, the copy shows another picture
+
+
+class EncodeOptions(NamedTuple):
+    """How videos are encoded."""
+
+    short_side: int  # pixels; larger videos are downscaled to it; 0: all keep their size
+    gop: int  # pictures from one key frame to the next
+    quality: int  # constant rate factor, 0 to 51, lower is better
+
+
+class EncodeJob(NamedTuple):
+    """A video, and the MP4 file to write."""
+
+    video: VideoJob
+    target: str
+    drafts: str  # a folder for files that are not complete
+    options: EncodeOptions
+
+
+def reencode_video(job: EncodeJob) -> Finding:
+    """Writes the file of a job, whole or not at all; the kind is GOOD, or why there is no file.
+
+    A file that this function wrote before, by the same settings from a video of the same size, is
+    not written again. OSError if the file cannot be written, ValueError if it is another one.
+    """
+    target = Path(job.target)
+    size = os.path.getsize(job.video.path) if os.path.isfile(job.video.path) else 0
+    key = json.dumps([*job.options, str(job.video.segment or ""), size])
+    if os.path.lexists(target):
+        if size and read_key(target, job.video.max_pixels) != key:
+            raise ValueError(
+                f"--out: {target} is of other settings or of another video: delete it, or choose "
+                "another folder"
+            )
+        return Finding(GOOD)
+    # A worker that another one replaces may still write, until it notices that its parent is gone.
+    temporary = Path(job.drafts, f"{os.uname().nodename}-{os.getpid()}.mp4")
+    try:
+        finding = examine(job.video)
+        if finding.kind not in (GOOD, DAMAGED):
+            return finding
+        for folder in (target.parent, temporary.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+        with job.video.open() as video:
+            probes = encode(video, path=temporary, options=job.options, key=key)
+            check_copy(open_video(temporary, max_pixels=job.video.max_pixels), probes, len(video))
+        os.replace(temporary, target)
+        return Finding(GOOD)
+    except VideoError as error:
+        return Finding("broken", error.args[-1])
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_key(path: Path, max_pixels: int) -> str:
+    """The settings and the size of the original of a copy; empty if this module wrote no copy."""
+    try:
+        with open_container(path, max_pixels) as container:
+            return container.metadata.get(KEY, "")
+    except (OSError, ValueError):
+        return ""
+
+
+def encode(
+    video: FrameReader, path: Path, options: EncodeOptions, key: str
+) -> dict[int, np.ndarray]:
+    """Writes all frames of a video with their times; returns some of them as they were encoded.
+
+    Every group of pictures is closed. Between two reference frames are two non-reference frames,
+    which a reader can leave out. The tuning for fast decoding turns off arithmetic coding and the
+    loop filter; psychovisual optimisation (psy) is off.
+    """
+    probes = dict.fromkeys((0, len(video) // 2, len(video) - 1), np.empty(0))
+    rate = Fraction(video.fps or DEFAULT_FPS).limit_denominator(1001)
+    unit = 1 / rate if video.times is None else VARIABLE_UNIT
+    groups = f"keyint={options.gop}:min-keyint={options.gop}:scenecut=0:open-gop=0"
+    with (
+        open(path, "wb") as file,
+        av.open(file, "w", format="mp4", options={"movflags": "faststart"}) as container,
+    ):
+        container.metadata[KEY] = key
+        stream = container.add_stream("libx264", rate)
+        stream.codec_context.time_base = unit
+        stream.codec_context.thread_count = 1  # many workers encode at once
+        stream.codec_context.options = {
+            "preset": "veryfast",
+            "tune": "fastdecode",
+            "crf": str(options.quality),
+            "bf": "2",
+            "b_strategy": "0",
+            "x264-params": f"{groups}:b-pyramid=none:ref=1:psy=0:{DETERMINISTIC}",
+        }
+        for number, frame in enumerate(prepare_frames(video, options.short_side)):
+            if not number:
+                height, stream.width = frame.shape[:2]
+                stream.height = height
+                # yuv420p halves the resolution of colours, so it needs even sides.
+                is_odd = height % 2 or stream.width % 2
+                stream.pix_fmt = "yuv444p" if is_odd else "yuv420p"
+            if number in probes:
+                probes[number] = frame
+            picture = to_yuv444p(frame) if stream.pix_fmt == "yuv444p" else to_yuv420p(frame)
+            picture.time_base = unit
+            picture.pts = round(find_time(video, number) / unit)
+            container.mux(stream.encode(picture))
+        container.mux(stream.encode())
+    return probes
+
+
+def prepare_frames(video: FrameReader, short_side: int) -> Iterator[np.ndarray]:
+    """All frames, downscaled; VideoError for several sizes."""
+    shape = None
+    with reading(video.path, video.reader):
+        for frame in video.in_order():
+            shape = shape or frame.shape
+            if frame.shape != shape:
+                raise VideoError(video.path, video.reader, f"frames {shape} and {frame.shape}")
+            yield downscale(frame, short_side)
+
+
+def downscale(frame: np.ndarray, short_side: int, even: bool = True) -> np.ndarray:
+    """A frame with this short side, if it is larger; 0 keeps its size. H.264 needs even sides."""
+    height, width = frame.shape[:2]
+    if not short_side or min(width, height) <= short_side:
+        return frame
+    size = scale_short_side(width, height, short_side)
+    if even:
+        size = [side + side % 2 for side in size]
+    return cv2.resize(frame, size, interpolation=cv2.INTER_AREA)
+
+
+def to_yuv420p(frame: np.ndarray) -> av.VideoFrame:
+    """A picture of RGB pixels, always the same: FFmpeg's scaler reads past narrow frames' edges."""
+    planes = cv2.cvtColor(frame, cv2.COLOR_RGB2YUV_I420)
+    return av.VideoFrame.from_ndarray(planes, format="yuv420p")
+
+
+def to_yuv444p(frame: np.ndarray) -> av.VideoFrame:
+    rgb = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
+    return convert_format(VideoReformatter(), rgb, "yuv444p")
+
+
+def check_copy(copy: FrameReader, originals: dict[int, np.ndarray], length: int) -> None:
+    """Raises VideoError unless a copy has `length` frames and shows `originals` there."""
+    with copy:
+        numbers = sorted(originals)
+        if len(copy) != length:
+            reason = f"the copy has {len(copy)} of {length} frames"
+            raise VideoError(copy.path, copy.reader, reason)
+        psnr = compute_psnr(copy.frames(numbers), np.stack([originals[k] for k in numbers]))
+        if psnr < LOWEST_PSNR:
+            raise VideoError(copy.path, copy.reader, "the copy shows something else")
+
+
+def compute_psnr(a: np.ndarray, b: np.ndarray) -> float:
+    """Peak signal-to-noise ratio of uint8 frames in dB; infinite for equal ones."""
+    error = np.mean((a.astype(np.float32) - b) ** 2)
+    return float(10 * np.log10(255**2 / error)) if error else float("inf")

@@ -1,0 +1,206 @@
+"""`scripts/data/reencode_videos.py`, and training rows and predictions from its MP4 files."""
+
+import shutil
+import signal
+import time
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+from mvit_multi.network import NETWORK as MVIT
+from scripts.data.synthetic.motion_videos import draw_sets
+from tests.helpers import (
+    assert_one_line_error,
+    find_smoke_yaml,
+    load_smoke_config,
+    read_result,
+    start_script,
+)
+from tests.numbered_videos import write_numbered_video
+from tsm.network import NETWORK as TSM
+from utils.networks import Network
+from utils.runtime import Runtime
+from utils.video.decoders import open_video
+from x3d.network import NETWORK as X3D
+
+SCRIPT = "scripts/data/reencode_videos.py"
+
+
+def build_arguments(root: Path, out: Path, *more, network_name: str = "tsm") -> list:
+    """A command that re-encodes, without its `python`."""
+    yaml = find_smoke_yaml(network_name)
+    return [SCRIPT, "--config_path", yaml, f"--data.root={root}", "--out", out, *more]
+
+
+@pytest.fixture
+def reencode(run_here):
+    """Re-encodes in this process."""
+    return lambda *arguments, **network: run_here(*build_arguments(*arguments, **network))
+
+
+@pytest.fixture(scope="module")
+def copies(data_root, tmp_path_factory) -> Path:
+    """The synthetic lists, at a quality that keeps all results."""
+    out = tmp_path_factory.mktemp("copies")
+    process = start_script(*build_arguments(data_root, out, "--quality", "1"))
+    output, errors = process.communicate(timeout=600)
+    assert process.returncode == 0, errors
+    assert '"videos": 32, "bad": 0' in output
+    return out
+
+
+def read_files(folder: Path) -> dict[str, bytes]:
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.name[0] != "."]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+def read_rows(network: Network, config, count: int = 4) -> dict[tuple, tuple]:
+    """{(sample, epoch): row} of the first `count` samples of a run; 0 is a whole epoch."""
+    records = network.read_records(config, "train")
+    sampler = network.build_train_sampler(config, records, Runtime())
+    source = network.build_train_rows(config, records, sampler, epochs=1, skip=0)
+    return {sampler.sample_at(k): source[k] for k in range(count or sampler.samples_per_epoch)}
+
+
+@pytest.mark.parametrize("network", [TSM, X3D], ids=["tsm", "x3d"])
+def test_a_sample_has_the_same_crop_from_the_copy(network, copies, data_root):
+    lists = ["data.train_list=train.txt", "data.test_list=test.txt", "data.batch=4"]
+    plain = load_smoke_config(network.name, *lists, f"data.root={data_root}")
+    other = load_smoke_config(network.name, *lists, f"data.root={copies}")
+    assert (copies / "train.txt").read_text() == (data_root / "train.txt").read_text()
+    expected = read_rows(network, plain)
+    result = read_rows(network, other)
+    assert list(result) == list(expected)
+    for key, (clip, label) in result.items():
+        assert label == expected[key][1]
+        assert np.abs(clip.astype(int) - expected[key][0]).mean() < 3
+    views = [network.build_eval_rows(cfg, Runtime())[0][3][0] for cfg in (plain, other)]
+    assert np.abs(views[0].astype(int) - views[1]).mean() < 3
+
+
+def test_several_data_sets_are_copied(reencode, tmp_path):
+    root = tmp_path / "sets"
+    draw_sets(root, train_per_motion=2, test_per_motion=1, seed=1)
+    out = tmp_path / "copies"
+    done = read_result(reencode(root, out, "--quality", "1", network_name="mvit_multi"))
+    assert done["bad"] == 0
+    settings = ["data.batch=2", "data.dataset_repeats=2", "data.rand_augment="]
+    plain = load_smoke_config("mvit_multi", f"data.root={root}", *settings)
+    expected = read_rows(MVIT, plain)
+    result = read_rows(MVIT, load_smoke_config("mvit_multi", f"data.root={out}", *settings))
+    for key, (clip, target) in result.items():
+        np.testing.assert_array_equal(target[:, :2], expected[key][1][:, :2])
+        assert np.abs(clip.astype(int) - expected[key][0]).mean() < 3
+
+
+def test_an_interrupted_command_continues_to_the_same_files(copies, data_root, reencode, tmp_path):
+    options = ["--quality", "1", "--workers", "1"]
+    process = start_script(*build_arguments(data_root, tmp_path, *options))
+    deadline = time.monotonic() + 600
+    while not list(tmp_path.rglob("*.mp4")):
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert not (tmp_path / "train.txt").exists(), "killed before its end"
+    (early, *_) = tmp_path.rglob("*.mp4")
+    written = early.stat().st_mtime_ns
+    assert read_result(reencode(data_root, tmp_path, *options))["videos"] == 32
+    assert early.stat().st_mtime_ns == written
+    assert read_files(tmp_path) == read_files(copies)
+
+
+def test_unreadable_videos_are_left_out_and_listed(data_root, reencode, tmp_path):
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "videos").symlink_to(data_root / "videos")
+    whole = next((data_root / "videos").rglob("*.mp4")).read_bytes()
+    (root / "cut.mp4").write_bytes(whole[:3000])
+    lines = (data_root / "test.txt").read_text() + "cut.mp4 3\nnone.mp4 1\nno label\n"
+    (root / "train.txt").write_text(lines)
+    (root / "test.txt").write_text((data_root / "test.txt").read_text())
+    out = tmp_path / "out"
+    done = reencode(root, out)
+    result = read_result(done)
+    assert (result["videos"], result["bad"]) == (8, 2)
+    assert "left out: " in done.stderr
+    rows = (out / "train.txt.bad.tsv").read_text().splitlines()
+    kinds = [row.split("\t")[:2] for row in rows]
+    assert kinds == [["9", "truncated"], ["10", "missing"], ["11", "bad line"]]
+    assert (out / "train.txt").read_text() == (data_root / "test.txt").read_text()
+    assert not list(out.rglob("*.tmp"))
+
+
+STEADY = range(31)
+VARIABLE = np.cumsum([0, *[1, 1, 5] * 9])  # ticks of 1/30 second
+
+
+def write_video(path: Path, ticks, width: int, height: int, rate=30, **stream_settings) -> None:
+    """Pictures that become brighter; the container is that of the suffix."""
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate)
+        stream.width = width
+        stream.height = height
+        stream.pix_fmt = stream_settings.get("pix_fmt", "yuv420p")
+        for number, tick in enumerate(ticks):
+            picture = np.full((height, width, 3), 8 * number, np.uint8)
+            frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
+            frame.pts = int(tick)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+
+
+def test_a_folder_keeps_numbers_times_and_sizes(run_here, tmp_path):
+    """Several containers, rates and odd sides; a name that is not UTF-8."""
+    videos = tmp_path / "videos"
+    (videos / "in").mkdir(parents=True)
+    write_video(videos / "a.avi", STEADY, 64, 48, rate=25)
+    write_video(videos / "in" / "odd.mkv", STEADY, 65, 49, Fraction(30000, 1001), pix_fmt="yuv444p")
+    write_video(videos / "large.mp4", STEADY, 160, 120, rate=24)
+    write_video(videos / "variable.mkv", VARIABLE, 64, 48)
+    shutil.copy(videos / "large.mp4", bytes(videos) + b"/\xff.mov")
+    out = tmp_path / "out"
+    command = [SCRIPT, "--videos", videos, "--out", out, "--short_side", "60", "--quality", "1"]
+    result = read_result(run_here(*command))
+    assert (result["videos"], result["bad"]) == (5, 0)
+    assert (out / "bad.tsv").read_bytes() == b""
+    for name in ("a.avi.mp4", "in/odd.mkv.mp4", "large.mp4", "variable.mkv.mp4", "\udcff.mov.mp4"):
+        original = videos / (name if name == "large.mp4" else name.removesuffix(".mp4"))
+        with open_video(out / name) as copy, open_video(original) as video:
+            assert len(copy) == len(video)
+            if video.times is None:
+                assert (copy.fps, copy.times) == (pytest.approx(video.fps, rel=1e-4), None)
+            else:  # MP4 has no end of the last picture
+                np.testing.assert_allclose(copy.times[:-1], video.times[:-1], atol=2e-3)
+            frames = video.frames([0, 20])
+            side = (60, 80) if frames.shape[1] == 120 else frames.shape[1:3]
+            assert copy.frames([0, 20]).shape[1:3] == side
+            assert abs(copy.frames([20]).mean() - frames[1].mean()) < 2
+    assert read_result(run_here(*command))["bytes"] == result["bytes"]
+
+
+def test_files_of_others_and_of_other_settings_stay(data_root, reencode, run_here, tmp_path):
+    videos = tmp_path / "videos"
+    videos.mkdir()
+    write_numbered_video(videos / "a.mp4", frames=5, width=64, height=48, rate=25)
+    out = tmp_path / "out"
+    command = [SCRIPT, "--videos", videos, "--out"]
+    read_result(run_here(*command, out))
+    before = read_files(tmp_path)
+    rest = " is of other settings or of another video: delete it, or choose another"
+    for done in (
+        run_here(*command, out, "--quality", "20"),
+        run_here(*command, videos),
+    ):
+        assert_one_line_error(done, f"a.mp4{rest}")
+    shutil.copy(videos / "a.mp4", videos / "a")
+    (videos / "a").rename(videos / "b.avi")
+    shutil.copy(videos / "a.mp4", videos / "b.avi.mp4")
+    assert_one_line_error(run_here(*command, tmp_path / "new"), "would both become")
+    assert before.items() <= read_files(tmp_path).items()
+    message = f"--out: the command reads {data_root / 'train.txt'}, which would be replaced"
+    assert_one_line_error(reencode(data_root, data_root), message)
