@@ -48,7 +48,9 @@ def extract_frames(job: FrameJob) -> Union[int, VideoError]:
             "another folder"
         )
     if folder.is_file():
-        raise ValueError(f"--out: {folder} is a file, not a folder for frames; choose another --out")
+        raise ValueError(
+            f"--out: {folder} is a file, not a folder for frames; choose another --out"
+        )
     temporary = Path(f"{folder}.tmp")
     try:
         if not folder.is_dir():
