@@ -26,9 +26,10 @@ import json
 
 from mindspore import Parameter, Tensor
 
-from utils import cli, files
+from utils import cli, files, log
 from utils.config import NetworkConfig
 from utils.networks import Network
+from utils.runtime import Runtime
 from utils.weights import checkpoint
 from utils.weights.convert import convert, read_source
 from utils.weights.mindspore_checkpoint import check_padding, count_by_kind
@@ -45,6 +46,7 @@ def main(
 ) -> None:
     target = target if target.suffix == ".ckpt" else target.with_name(f"{target.name}.ckpt")
     files.check_outputs([target], inputs=[source], option="--target")
+    log.start_log(Runtime())
     net = network.build_model(**cfg.model_arguments())
     weights = checkpoint.weights_of(net)
     shapes = {name: tuple(p.shape) for name, p in weights.items()}

@@ -9,6 +9,7 @@ from utils.config import ROOT, load_config
 from utils.networks import find_network
 from utils.testing.golden import generate_weight
 from utils.tests.parity import read_manifest
+from utils.tests.weights.torch_pickles import plain, tensor, write_zip
 from utils.weights import checkpoint
 from utils.weights.checkpoint_file import read
 
@@ -50,6 +51,14 @@ def test_new_head_drops_the_classifier(run_here, tmp_path):
     result = read_result(run_here("scripts/convert_checkpoint.py", *arguments, "--new_head"))
     assert result["missing"] == ["new_fc.weight", "new_fc.bias"]
     assert "new_fc.weight" not in read(target)
+
+
+def test_another_set_of_weights_in_the_file_is_named(run_here, tmp_path):
+    sets = (plain(key) + b"}" + plain("a") + tensor() + b"s" for key in ("state_dict", "model_ema"))
+    source = write_zip(tmp_path / "a.pth", b"}" + b"".join(text + b"s" for text in sets))
+    arguments = [*ARGUMENTS[:4], "--source", source, "--target", tmp_path / "new.ckpt"]
+    lines = run_here("scripts/convert_checkpoint.py", *arguments).stderr
+    assert "the weights are under state_dict; --key chooses others: model_ema" in lines
 
 
 @pytest.mark.slow

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scripts.data.prepare.frames import count_copies
+from scripts.data.integrity import VideoJob
+from scripts.data.prepare.frames import FrameJob, count_copies, extract_frames
 from tests.helpers import find_smoke_yaml, load_smoke_config, read_result
 from tests.numbered_videos import read_number, write_numbered_video
 from utils.data import records
@@ -172,3 +173,10 @@ def test_the_folder_of_the_lists_is_refused(videos, run_here):
     done = run_here(SCRIPT, "--config_path", yaml, "--out", videos, *lists)
     assert done.returncode == 2
     assert f"the command reads {videos / 'train.txt'}, which would be replaced" in done.stderr
+
+
+def test_a_video_is_in_the_way_of_its_folder(videos):
+    path = str(videos / "clips/0.mp4")
+    with pytest.raises(ValueError, match=f"--out: {path} is a file, not a folder for frames"):
+        extract_frames(FrameJob(VideoJob(path), path, "{:05d}.jpg", 0.0, 0, 90))
+    assert not Path(f"{path}.tmp").exists()

@@ -17,6 +17,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, Callable, Optional, Union
 
+from utils.signals import unfinished
+
 MAX_BYTES = 2**30  # bytes of a file that is read
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)  # errors of file systems without locks
 OUTPUTS = ".zoo_outputs"
@@ -40,6 +42,19 @@ def report_write_errors(path: Path, setting: str = "run.out") -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def write_beside(path: Path) -> Iterator[Path]:
+    """A name for a file that will be renamed to `path`; if it is left, it is deleted at the end."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    unfinished.add(os.path.abspath(temporary))
+    try:
+        yield temporary
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        unfinished.discard(os.path.abspath(temporary))
+
+
+@contextlib.contextmanager
 def open_replacement(
     path: Path, newline: Optional[str] = None, option: str = ""
 ) -> Iterator[IO[str]]:
@@ -47,18 +62,17 @@ def open_replacement(
 
     `option` is that of a command which names the folder: then `guard_outputs` guards the file.
     """
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        with guard_outputs([path], option=option) if option else contextlib.nullcontext():
-            with temporary.open(
-                "w", newline=newline, encoding="utf-8", errors="surrogateescape"
-            ) as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with (
+        write_beside(path) as temporary,
+        guard_outputs([path], option=option) if option else contextlib.nullcontext(),
+    ):
+        with temporary.open(
+            "w", newline=newline, encoding="utf-8", errors="surrogateescape"
+        ) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
 
 
 def check_outputs(
@@ -127,13 +141,9 @@ def make_own_folder(path: Path, option: str = "--out") -> None:
 
 def copy_output(source: Path, target: Path, option: str = "--out") -> None:
     """Copies a file, whole or not at all, to `target`, which `guard_outputs` guards."""
-    temporary = target.with_name(f"{target.name}.tmp")
-    try:
-        with guard_outputs([target], inputs=[source], option=option):
-            shutil.copyfile(source, temporary)
-            os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with write_beside(target) as temporary, guard_outputs([target], [source], option):
+        shutil.copyfile(source, temporary)
+        os.replace(temporary, target)
 
 
 def delete_output(path: Path) -> None:

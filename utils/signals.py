@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Callable
 
 WATCHED = (signal.SIGINT, signal.SIGTERM)
@@ -34,6 +34,7 @@ def end_command(number: int) -> None:
 handlers: list[Callable[[int], None]] = [end_command]  # only the last one is called
 received: list[int] = []  # signals that a handler was called with
 watchers: list[threading.Thread] = []  # the thread that waits, once there is one
+unfinished: set[str] = set()  # files that are being written, which the end of a command deletes
 
 
 class StopRequestError(Exception):
@@ -101,6 +102,9 @@ def wait_for_signals() -> None:
 def end_process(status: int, line: str) -> None:
     """Ends the process at once, whatever MindSpore's threads are doing."""
     try:
+        for path in list(unfinished):
+            with suppress(OSError):
+                os.unlink(path)
         print(line, file=sys.stderr, flush=True)
     finally:
         os._exit(status)

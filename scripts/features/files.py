@@ -18,7 +18,7 @@ from scripts.prediction.files import list_videos
 from utils.config import NetworkConfig, VideoData
 from utils.data.annotation_file import Record, format_label
 from utils.data.records import read_records
-from utils.files import open_replacement
+from utils.files import open_replacement, write_beside
 from utils.networks import Network
 from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 
@@ -73,7 +73,6 @@ def open_feature_files(folder: Path, root: str) -> Iterator[Callable]:
     """
     array = folder / f"{FEATURES}.npy"
     table = folder / "index.csv"
-    temporary = array.with_name(f"{array.name}.tmp")
     shape = (0, 0)
 
     def write_header() -> None:
@@ -91,19 +90,20 @@ def open_feature_files(folder: Path, root: str) -> Iterator[Callable]:
             rows.writerows([path, *times, label] for times in record["times"])
             shape = (shape[0] + len(record["times"]), record["width"])
 
-    try:
-        with open(temporary, "wb") as data, open_replacement(table, newline="") as text:
-            rows = csv.writer(text)
-            rows.writerow(COLUMNS)
-            write_header()
-            yield add
-            write_header()  # now with the number of rows
-            data.flush()
-            os.fsync(data.fileno())
-            table.unlink(missing_ok=True)
-            os.replace(temporary, array)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with (
+        write_beside(array) as temporary,
+        open(temporary, "wb") as data,
+        open_replacement(table, newline="") as text,
+    ):
+        rows = csv.writer(text)
+        rows.writerow(COLUMNS)
+        write_header()
+        yield add
+        write_header()  # now with the number of rows
+        data.flush()
+        os.fsync(data.fileno())
+        table.unlink(missing_ok=True)
+        os.replace(temporary, array)
 
 
 def write_features(

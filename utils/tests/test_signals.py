@@ -23,10 +23,24 @@ with handle_signals(stop):
 """
 
 
-def start(**variables: str) -> subprocess.Popen:
+WRITING = """
+import os, time
+from pathlib import Path
+from utils.files import open_replacement
+from utils.signals import watch
+watch()
+with open_replacement(Path(os.environ["TARGET"])) as file:
+    file.write("half")
+    file.flush()
+    print("ready", flush=True)
+    time.sleep(600)
+"""
+
+
+def start(code: str = WAITING, **variables: str) -> subprocess.Popen:
     """A process that waits."""
     process = subprocess.Popen(
-        [sys.executable, "-c", WAITING],
+        [sys.executable, "-c", code],
         cwd=ROOT,
         env={**os.environ, **variables},
         stdout=subprocess.PIPE,
@@ -78,3 +92,12 @@ def test_a_second_signal_ends_the_process():
     output, errors = process.communicate(timeout=600)
     assert (process.returncode, output) == (143, "")
     assert errors == "terminated again; ended at once, what was saved is intact\n"
+
+
+def test_a_signal_leaves_no_half_written_file(tmp_path):
+    process = start(WRITING, TARGET=str(tmp_path / "whole.txt"))
+    assert [path.name for path in tmp_path.iterdir()] == ["whole.txt.tmp"]
+    process.terminate()
+    assert process.communicate(timeout=600)[1] == "terminated; nothing was lost\n"
+    assert process.returncode == 143
+    assert not list(tmp_path.iterdir())

@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from utils.files import check_outputs, guard_outputs, report_write_errors
+from utils.signals import unfinished
 from utils.video.libraries import load_library
 
 TEXT_LINES = 18  # of text in the height of a frame
@@ -72,6 +73,7 @@ class CaptionedVideo:
 
     def _open(self, width: int, height: int) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.add(str(self.temporary))
         self.container = self.av.open(str(self.temporary), "w", format="mp4")
         self.stream = self.container.add_stream("libx264", self.rate)
         self.stream.width = width
@@ -94,6 +96,7 @@ class CaptionedVideo:
                     self.temporary.replace(self.path)
             finally:
                 self.temporary.unlink(missing_ok=True)
+                unfinished.discard(str(self.temporary))
 
 
 def draw_caption(pixels: np.ndarray, caption: str) -> np.ndarray:

@@ -47,6 +47,10 @@ def extract_frames(job: FrameJob) -> Union[int, VideoError]:
             f"--out: {folder} is of other settings or of another video: delete it, or choose "
             "another folder"
         )
+    if folder.is_file():
+        raise ValueError(
+            f"--out: {folder} is a file, not a folder for frames; choose another --out"
+        )
     temporary = Path(f"{folder}.tmp")
     try:
         if not folder.is_dir():
