@@ -19,6 +19,7 @@ from scripts.convert_checkpoint import main
 from tests.helpers import load_smoke_config
 from utils.config import ROOT, load_config
 from utils.data.sampler import TrainSampler
+from utils.data.unreadable import UnreadableFiles
 from utils.networks import Network, find_network, list_networks
 from utils.runtime import Runtime, eager_mode
 from utils.testing.golden import generate_input, generate_weight, get_shapes, load_case
@@ -251,7 +252,7 @@ def test_averages_and_weights_of_a_training_say_how_the_network_pads(tmp_path):
     save(tmp_path / "a.ckpt", weights_of(step.net))
     save(tmp_path / "a_ema.ckpt", step.ema_parameters())
     folder = RunDirectory(cfg, Runtime())
-    folder.save(step, sampler)
+    folder.save(step, sampler, UnreadableFiles([]))
     folder.lock.close()
     for name in ("a.ckpt", "a_ema.ckpt", "resume.ckpt"):
         assert parse(tmp_path / name).texts["model.padding"].decode("utf-32-le") == "same"
