@@ -53,7 +53,8 @@ def write_shards(images: ImageFolder, target: Path, shards: int) -> None:
                 equal.append((before, image))
             name = os.fsdecode(images.names[index])
             rows.append({"image": data, "label": image.label, "file": name})
-        writer.write_raw_data(rows, parallel_writer=shards > 1)
+        # MindRecord's parallel writer forks processes, which once waited for each other for ever.
+        writer.write_raw_data(rows)
     writer.commit()
     contrary = [(a, b) for a, b in equal if a.label != b.label]
     for what, pairs in (("images", equal), ("images with different labels", contrary)):
