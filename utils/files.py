@@ -91,7 +91,7 @@ def check_outputs(
         if os.path.lexists(path):
             if path.parent not in own:
                 own[path.parent] = read_outputs(path.parent)
-            if own[path.parent].get(path.name, "") not in (PENDING, digest(path)):
+            if not is_own(path, own[path.parent]):
                 raise ValueError(
                     f"{option}: {path} exists and is not as the zoo wrote it: move it away, or "
                     f"choose another {option}"
@@ -148,11 +148,16 @@ def copy_output(source: Path, target: Path, option: str = "--out") -> None:
 
 def delete_output(path: Path) -> None:
     """Deletes a file if the zoo wrote it, and nobody has changed it since."""
-    if os.path.lexists(path) and read_outputs(path.parent).get(path.name) in (
-        PENDING,
-        digest(path),
-    ):
+    if os.path.lexists(path) and is_own(path, read_outputs(path.parent)):
         path.unlink()
+
+
+def is_own(path: Path, outputs: dict[str, str]) -> bool:
+    """Whether the zoo wrote a file, by `read_outputs` of its folder, and nobody has changed it.
+
+    A file that a killed command was writing counts too.
+    """
+    return outputs.get(path.name) in (PENDING, digest(path))
 
 
 def identify(path: Union[str, Path]) -> list[Any]:
