@@ -13,8 +13,8 @@ from mindspore import nn
 from mindspore.graph.api import _cell_graph_executor
 
 from utils import runtime
-from utils.config import Run
 from utils.log import log
+from utils.settings import Run
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -57,14 +57,14 @@ from benchmarks.torch import baseline
 from scripts.analysis import build_networks
 from utils import cli, log, runtime
 from utils.complexity import count_multiply_adds
-from utils.config import NetworkConfig
 from utils.evaluate.scores import video_scores
-from utils.inference import evaluation
-from utils.inference.load import load_scorer
-from utils.inference.onnx import choose_engine
-from utils.inference.scorer import CellScorer, Scorer
 from utils.networks import Network
 from utils.processes import read_peak_memory
+from utils.scoring import evaluation
+from utils.scoring.engines import choose_engine
+from utils.scoring.load import load_scorer
+from utils.scoring.scorer import CellScorer, Scorer
+from utils.settings import NetworkConfig
 from utils.weights import checkpoint
 
 GIGABYTES = ("peak_gb", "device_peak_gb", "estimate_gb")
@@ -241,7 +241,7 @@ def measure_eval(
     data = rows.dataset()
     if data.get_dataset_size() < 2:
         raise ValueError("eval.batch: all test videos fit into one batch, which is not timed")
-    head = network.build_heads(cfg)[index]
+    head = network.list_label_spaces(cfg)[index]
     scored = head.select_output(scorer)
     batches = iter(data.create_tuple_iterator(num_epochs=1, output_numpy=True))
     clips, _, _ = next(batches)

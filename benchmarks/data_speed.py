@@ -9,12 +9,12 @@ from unittest import mock
 import numpy as np
 import psutil
 
-from utils.config import NetworkConfig
 from utils.data.loader import count_workers
 from utils.data.rows import TrainRows
 from utils.data.sampler import sample_rng
 from utils.networks import Network
 from utils.runtime import Runtime
+from utils.settings import NetworkConfig
 from utils.video.reader import FrameReader, VideoError
 
 MOST_CLIPS = 64  # that are only decoded

@@ -23,8 +23,9 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-from utils import api, cli
-from utils.config import ROOT
+from utils import cli
+from utils.files import ROOT
+from utils.predict import model as api
 from utils.video.decoders import open_video
 
 VIDEOS = ROOT / "data/synthetic/videos/test"

@@ -7,10 +7,10 @@ from mindspore import Tensor, nn
 
 from scripts.analysis.build_networks import build_cell
 from utils import log
-from utils.config import NetworkConfig
 from utils.networks import find_network
 from utils.processes import read_peak_memory
 from utils.runtime import Runtime, release_memory
+from utils.settings import NetworkConfig
 from utils.train.memory import estimate_peak
 
 # The first two graphs are only compiled; the others also run.

@@ -25,8 +25,7 @@ import numpy as np
 
 from benchmarks.results import format_table, run_script
 from utils import cli
-from utils.config import ROOT
-from utils.files import report_write_errors, write_text
+from utils.files import ROOT, report_write_errors, write_text
 from utils.video.media_files import VIDEO_SUFFIXES, has_suffix
 
 ROWS_OF_SET = "data.sets=[{name: clips, num_classes: 400}]"

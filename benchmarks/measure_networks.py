@@ -21,7 +21,7 @@ from collections.abc import Iterator
 
 from benchmarks.results import format_table, run_script
 from utils import cli
-from utils.config import ROOT
+from utils.files import ROOT
 from utils.messages import check_choice
 
 # Settings by recipe, besides FIXED: batches that a small machine holds.

@@ -12,9 +12,8 @@ from typing import Optional
 
 import mindspore
 
-from utils.config import ROOT
 from utils.data.loader import count_usable_cores
-from utils.files import read_text, report_write_errors, write_text
+from utils.files import ROOT, read_text, report_write_errors, write_text
 
 CPU_INFO = Path("/proc/cpuinfo")
 # Circumstances in a result; those of two results that are compared should be equal.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, Optional
 
-from utils.config import (
+from utils.settings import (
     ClassSettings,
     Evaluation,
     NetworkConfig,

@@ -86,7 +86,7 @@ def read_records(cfg: Config, split: str) -> list[Sample]:
     return samples * (cfg.data.dataset_repeats if split == "train" else 1)
 
 
-class TrainSource(videos.TrainVideos):
+class TrainVideos(videos.TrainVideos):
     """Several clips of one random sequence of frames of a video, each with its own augmentation."""
 
     cfg: Config

@@ -27,15 +27,15 @@ from utils import cli
 from utils.evaluate.metrics import write_result_file
 from utils.evaluate.report import report_videos
 from utils.evaluate.report_page import write_index
-from utils.inference import evaluation
-from utils.inference.load import load_scorer
 from utils.log import print_result
+from utils.scoring import evaluation
+from utils.scoring.load import load_scorer
 
 
 def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
     rt = evaluation.start(cfg)
     videos = build_eval_videos(cfg, rt)
-    heads = NETWORK.build_heads(cfg)
+    heads = NETWORK.list_label_spaces(cfg)
     pages = {}
     for k, source in videos.items():
         folder = report and f"{report}/{source.settings.name}"

@@ -6,11 +6,11 @@ import numpy as np
 
 from mvit_multi.config import Config
 from mvit_multi.dataset import EvalVideos
-from mvit_multi.predict import HeadScorer
+from mvit_multi.labels import LabelSpaceScorer
 from utils.evaluate.metrics import Counts, evaluate, sum_count
 from utils.evaluate.scores import choose_clips_per_pass
-from utils.inference.scorer import Scorer
 from utils.runtime import Runtime
+from utils.scoring.scorer import Scorer
 
 
 def build_eval_videos(cfg: Config, rt: Runtime, split: str = "test") -> dict[int, EvalVideos]:
@@ -44,7 +44,7 @@ def evaluate_datasets(
     cfg = sources[0].cfg
     size = choose_clips_per_pass(cfg.eval.batch, *views, device=scorer.device)
     for k, source in videos.items():
-        head = HeadScorer(scorer, cfg.data.sets, k)
+        head = LabelSpaceScorer(scorer, cfg.data.sets, k)
         add = collect[k] if collect else None
         metrics: dict[str, Any] = evaluate(
             head,
@@ -53,7 +53,7 @@ def evaluate_datasets(
             rt=rt,
             collect=add,
             clips_per_pass=size,
-            reference=HeadScorer(reference, cfg.data.sets, k) if reference else None,
+            reference=LabelSpaceScorer(reference, cfg.data.sets, k) if reference else None,
         )
         metrics["unreadable"] = sum_count(source.unreadable.count, rt)
         metrics["views"] = source.views

@@ -12,10 +12,10 @@ from utils.networks import CamCells, Network
 
 if TYPE_CHECKING:
     from mvit_multi.convert import MViTNames
-    from mvit_multi.dataset import EvalVideos, Sample, TrainSource
+    from mvit_multi.dataset import EvalVideos, Sample, TrainVideos
     from mvit_multi.golden_case import MViTCase
+    from mvit_multi.labels import DatasetLabelSpace
     from mvit_multi.model import MViT
-    from mvit_multi.predict import DatasetHead
     from utils.data.annotation_file import AnnotationFile
     from utils.data.sampler import TrainSampler
     from utils.export.export import ExportSpec
@@ -52,10 +52,10 @@ class MViTNetwork(Network[Config]):
 
     def build_train_rows(
         self, cfg: Config, records: list[Sample], sampler: TrainSampler, epochs: int, skip: int
-    ) -> TrainSource:
-        from mvit_multi.dataset import TrainSource
+    ) -> TrainVideos:
+        from mvit_multi.dataset import TrainVideos
 
-        return TrainSource(records, cfg=cfg, sampler=sampler, epochs=epochs, skip=skip)
+        return TrainVideos(records, cfg=cfg, sampler=sampler, epochs=epochs, skip=skip)
 
     def build_eval_rows(self, cfg: Config, rt: Runtime) -> dict[int, EvalVideos]:
         from mvit_multi.evaluation import build_eval_videos
@@ -77,10 +77,10 @@ class MViTNetwork(Network[Config]):
         rows = [[build_target_row(0, int(k), 1.0)] * cfg.data.repeated_aug for k in labels]
         return np.array(rows, np.float32)
 
-    def build_heads(self, cfg: Config) -> list[DatasetHead]:
-        from mvit_multi.predict import DatasetHead
+    def list_label_spaces(self, cfg: Config) -> list[DatasetLabelSpace]:
+        from mvit_multi.labels import DatasetLabelSpace
 
-        return [DatasetHead(cfg, index) for index in range(len(cfg.data.sets))]
+        return [DatasetLabelSpace(cfg, index) for index in range(len(cfg.data.sets))]
 
     def describe_export(self, cfg: Config) -> ExportSpec:
         from mvit_multi.model import ConcatHeads
@@ -101,7 +101,7 @@ class MViTNetwork(Network[Config]):
     def find_cam_cells(self, net: MViT) -> CamCells:
         """What the last block's attention reads; after it, one token may be all that counts."""
         from mvit_multi.heads import list_classifiers
-        from mvit_multi.predict import arrange_tokens
+        from mvit_multi.labels import arrange_tokens
 
         block = net.blocks[-1]
         arrange = partial(arrange_tokens, grid=block.grid)

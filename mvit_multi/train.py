@@ -17,7 +17,7 @@ from utils.entry import prepare_process
 prepare_process(__name__)
 
 from mvit_multi.config import Config
-from mvit_multi.dataset import Sample, TrainSource, get_input_shape, read_records
+from mvit_multi.dataset import Sample, TrainVideos, get_input_shape, read_records
 from mvit_multi.evaluation import build_eval_videos, evaluate_datasets
 from mvit_multi.loss import GatherEmbeddings, MultiLoss, VarianceCovarianceLoss
 from mvit_multi.lr_generator import build_parameter_groups, get_lr
@@ -28,7 +28,7 @@ from utils import cli, runtime
 from utils.data.equal_files import log_repeats
 from utils.data.sampler import TrainSampler
 from utils.data.videos import build_train_sampler
-from utils.inference.scorer import CellScorer
+from utils.scoring.scorer import CellScorer
 from utils.train import optimizers
 from utils.train.choose_kernels import with_training_kernels
 from utils.train.class_weights import ClassWeights, compute_class_weights
@@ -43,7 +43,7 @@ def main(cfg: Config) -> None:
     samples = read_records(cfg, "train")
     sampler = trainer.resume(build_train_sampler(cfg, samples, rt))
     setup = build(cfg, rt, sampler)  # model, optimizer, AllReduce fusion, train step
-    train_set = TrainSource(
+    train_set = TrainVideos(
         samples, cfg=cfg, sampler=sampler, epochs=cfg.train.epochs, skip=trainer.start_step
     )
     distinct = samples[: len(samples) // cfg.data.dataset_repeats]

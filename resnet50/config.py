@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from utils.config import (
+from utils.settings import (
     Classes,
     Evaluation,
     ImageData,

@@ -82,7 +82,7 @@ class RepeatingSampler(TrainSampler):
         return (taken * self.size + self.rank) % self.copies
 
 
-class TrainSource(TrainRows):
+class TrainImages(TrainRows):
     """A random view of an image."""
 
     cfg: Config

@@ -25,7 +25,7 @@ from resnet50.dataset import EvalImages, read_records
 from resnet50.network import NETWORK
 from utils import cli
 from utils.evaluate.report import Samples, build_report, read_preview
-from utils.inference import evaluation
+from utils.scoring import evaluation
 
 
 def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
@@ -33,7 +33,7 @@ def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
     run = Path(checkpoint_path).parent
     images = read_records(cfg, "test", run)
     rows = EvalImages(images, cfg, rt)
-    (head,) = NETWORK.build_heads(cfg)
+    (head,) = NETWORK.list_label_spaces(cfg)
     head.run_folder = run
     samples = Samples()
     if report:

@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from mindspore import nn
 
     from resnet50.convert import ResNetNames
-    from resnet50.dataset import EvalImages, TrainSource
+    from resnet50.dataset import EvalImages, TrainImages
     from resnet50.golden_case import ResNetCase
-    from resnet50.predict import ImageHead
+    from resnet50.labels import ImageLabelSpace
     from resnet50.readers import ImageRecord, Images
     from utils.data.sampler import TrainSampler
-    from utils.evaluate.predict import Head
-    from utils.evaluate.stream import LiveScorer, Timing
+    from utils.evaluate.label_space import LabelSpace
     from utils.export.export import ExportSpec
-    from utils.inference.scorer import Scorer
+    from utils.predict.stream import LiveScorer, Timing
     from utils.runtime import Runtime
+    from utils.scoring.scorer import Scorer
     from utils.train.trainer import TrainSetup
     from utils.video.reader import FrameReader
 
@@ -57,10 +57,10 @@ class ResNetNetwork(Network[Config]):
 
     def build_train_rows(
         self, cfg: Config, records: Images, sampler: TrainSampler, epochs: int, skip: int
-    ) -> TrainSource:
-        from resnet50.dataset import TrainSource
+    ) -> TrainImages:
+        from resnet50.dataset import TrainImages
 
-        return TrainSource(records, cfg=cfg, sampler=sampler, epochs=epochs, skip=skip)
+        return TrainImages(records, cfg=cfg, sampler=sampler, epochs=epochs, skip=skip)
 
     def build_eval_rows(self, cfg: Config, rt: Runtime) -> dict[int, EvalImages]:
         from resnet50.dataset import EvalImages
@@ -79,13 +79,13 @@ class ResNetNetwork(Network[Config]):
             return super().build_targets(cfg, labels)
         return mix_targets(labels, cfg.data, np.random.RandomState(0))
 
-    def build_heads(self, cfg: Config) -> list[ImageHead]:
-        from resnet50.predict import ImageHead
+    def list_label_spaces(self, cfg: Config) -> list[ImageLabelSpace]:
+        from resnet50.labels import ImageLabelSpace
 
-        return [ImageHead(cfg)]
+        return [ImageLabelSpace(cfg)]
 
     def open_frames(self, cfg: Config, path: str) -> FrameReader:
-        from resnet50.predict import ImageFile
+        from resnet50.labels import ImageFile
 
         return ImageFile(path)
 
@@ -98,11 +98,11 @@ class ResNetNetwork(Network[Config]):
         self,
         cfg: Config,
         scorer: Scorer,
-        heads: Sequence[Head],
+        heads: Sequence[LabelSpace],
         timing: Timing,
         load: Callable[[], nn.Cell],
     ) -> LiveScorer:
-        from utils.evaluate.stream import ImageScorer
+        from utils.predict.stream import ImageScorer
 
         return ImageScorer(scorer, heads[0], timing)
 

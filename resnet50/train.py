@@ -24,7 +24,7 @@ from resnet50.class_folders import write_run_classes
 from resnet50.config import Config
 from resnet50.dataset import (
     EvalImages,
-    TrainSource,
+    TrainImages,
     build_train_sampler,
     get_clip_shape,
     read_records,
@@ -39,8 +39,8 @@ from utils import cli, runtime
 from utils.data.equal_files import log_repeats
 from utils.data.sampler import TrainSampler
 from utils.evaluate.metrics import evaluate_rows
-from utils.inference.scorer import CellScorer
 from utils.nn.layers import freeze_norms
+from utils.scoring.scorer import CellScorer
 from utils.train import optimizers
 from utils.train.choose_kernels import with_training_kernels
 from utils.train.class_weights import choose_loss, compute_class_weights
@@ -57,7 +57,7 @@ def main(cfg: Config) -> None:
     classes = find_classes(cfg.data, cfg.model.num_classes, split="train")
     write_run_classes(trainer.directory.path, classes, rt)
     setup = build(cfg, rt, sampler)  # model, optimizer, AllReduce fusion, train step
-    train_set = TrainSource(
+    train_set = TrainImages(
         images, cfg=cfg, sampler=sampler, epochs=cfg.train.epochs, skip=trainer.start_step
     )
     validation = build_validation(cfg, net=setup.step.net, rt=rt, trained=images)
@@ -111,7 +111,7 @@ def build_validation(cfg: Config, net, rt: runtime.Runtime, trained: Images):
         return None
     images = read_records(cfg, "val")  # a bad label stops the run before training starts
     log_repeats(rt, train=trained, validation=images)
-    (head,) = NETWORK.build_heads(cfg)
+    (head,) = NETWORK.list_label_spaces(cfg)
     scorer = CellScorer(net)
     return lambda: evaluate_rows(scorer, rows=EvalImages(images, cfg, rt), head=head, rt=rt)
 

@@ -27,9 +27,9 @@ import json
 from mindspore import Parameter, Tensor
 
 from utils import cli, files, log
-from utils.config import NetworkConfig
 from utils.networks import Network
 from utils.runtime import Runtime
+from utils.settings import NetworkConfig
 from utils.weights import checkpoint
 from utils.weights.convert import convert, read_source
 from utils.weights.mindspore_checkpoint import check_padding, count_by_kind

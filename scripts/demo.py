@@ -38,10 +38,11 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Optional
 
 from scripts.prediction.files import list_videos
-from utils import api, cli, signals
-from utils.config import list_settings
+from utils import cli, signals
+from utils.load_config import list_settings
 from utils.messages import print_line
 from utils.networks import find_network, find_network_of_yaml, list_networks
+from utils.predict import model as api
 from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 
 if TYPE_CHECKING:

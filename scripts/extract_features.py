@@ -35,10 +35,10 @@ from scripts.executors.video_jobs import JobSettings
 from scripts.features.files import FEATURES, read_source, write_features
 from scripts.features.jobs import FeatureExtractor, FeatureOptions
 from utils import cli, log
-from utils.config import NetworkConfig
 from utils.files import guard_outputs
 from utils.networks import Network
 from utils.runtime import Runtime
+from utils.settings import NetworkConfig
 
 
 def main(

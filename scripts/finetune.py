@@ -45,27 +45,22 @@ from scripts.finetuning.config_file import (
     write_config_file,
 )
 from utils import cli
-from utils.api import find_recipe
-from utils.config import (
-    ROOT,
-    NetworkConfig,
-    VideoData,
-    VideoSet,
-    get_base_folder,
-    list_settings,
-    load_config,
-)
 from utils.files import (
+    ROOT,
     compute_sha256,
+    get_base_folder,
     lock_folder,
     read_json,
     read_text,
     report_write_errors,
     write_text,
 )
+from utils.load_config import list_settings, load_config
 from utils.messages import escape_control, is_installed, join_names, print_line
 from utils.networks import Network, find_network, find_network_of_yaml, list_networks
+from utils.predict.model import find_recipe
 from utils.processes import pass_on_signals
+from utils.settings import NetworkConfig, VideoData, VideoSet
 from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 from utils.weights.checkpoint_file import RESUME
 from utils.weights.published import resolve_checkpoint

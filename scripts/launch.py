@@ -33,7 +33,7 @@ from scripts.launcher.launch_config import Job, read_job, reserve_port
 from scripts.launcher.worker_group import Failure, WorkerGroup
 from utils import signals
 from utils.cli import exit_on_broken_pipe, fill_closed_streams, show_usage
-from utils.config import get_base_folder
+from utils.files import get_base_folder
 from utils.messages import print_line
 from utils.processes import adopt_orphans
 

@@ -26,7 +26,7 @@ from typing import Optional
 from scripts.launcher.launch_config import find_script, listen, read_mpi_environment
 from utils import signals
 from utils.cli import show_usage
-from utils.config import get_base_folder
+from utils.files import get_base_folder
 from utils.messages import print_line
 from utils.processes import die_with_parent
 

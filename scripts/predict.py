@@ -52,12 +52,12 @@ from scripts.prediction.files import list_videos, write_predictions
 from scripts.prediction.records import PredictOptions, Predictor, list_outputs
 from scripts.prediction.stream import label_stream
 from utils import cli, log
-from utils.api import build_model
-from utils.config import NetworkConfig
-from utils.evaluate.predict import PREDICTIONS, Head, assign_class_names, make_file_names
+from utils.evaluate.label_space import PREDICTIONS, LabelSpace, assign_class_names, make_file_names
 from utils.files import check_outputs
 from utils.networks import Network
+from utils.predict.model import build_model
 from utils.runtime import Runtime
+from utils.settings import NetworkConfig
 from utils.video.live import RETRY, is_address
 from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 
@@ -107,7 +107,7 @@ def main(
         raise ValueError("--save writes a video: the network reads images, so it needs --stream")
     if save:
         check_outputs([save], inputs=[*videos, checkpoint_path, labels], option="--save")
-    heads = network.build_heads(cfg)
+    heads = network.list_label_spaces(cfg)
     assign_class_names(heads, labels, checkpoint_path)  # an error before a video is read
     check_cam(cam, label=cam_class, path=checkpoint_path, heads=heads)
     folder = out or Path(checkpoint_path).parent / "predictions"
@@ -161,7 +161,7 @@ def main(
     return 1 if result["failed"] else 0
 
 
-def check_cam(cam: bool, label: Optional[int], path: str, heads: Sequence[Head]) -> None:
+def check_cam(cam: bool, label: Optional[int], path: str, heads: Sequence[LabelSpace]) -> None:
     """Raises ValueError if --cam or --cam_class does not fit the network or its file."""
     if label is not None and not cam:
         raise ValueError("--cam_class chooses the class of --cam: give both")

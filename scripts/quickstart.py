@@ -32,9 +32,10 @@ import yaml
 from tqdm import tqdm
 
 from utils import cli
-from utils.config import ROOT, Device, get_base_folder
+from utils.files import ROOT, get_base_folder
 from utils.messages import name_commands
 from utils.processes import pass_on_signals
+from utils.settings import Device
 
 DATA = get_base_folder() / "data" / "synthetic"
 OUT = get_base_folder() / "out"

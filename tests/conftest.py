@@ -18,7 +18,7 @@ from scripts.data.synthetic.motion_videos import draw_dataset
 from scripts.dry_run import stub_libraries
 from tests.helpers import build_dump_env, find_smoke_yaml, read_result, run_json, run_script
 from utils import cli, log, signals
-from utils.config import ROOT
+from utils.files import ROOT
 
 # A network that compiles in seconds. Lists have 24 training and 9 test videos.
 TINY = [

@@ -20,12 +20,12 @@ import numpy as np
 import psutil
 import pytest
 
-from utils.api import Model
-from utils.config import ROOT, load_config
-from utils.evaluate.predict import Head
-from utils.files import OUTPUTS
-from utils.inference.scorer import Scorer
+from utils.evaluate.label_space import LabelSpace
+from utils.files import OUTPUTS, ROOT
+from utils.load_config import load_config
 from utils.networks import find_network
+from utils.predict.model import Model
+from utils.scoring.scorer import Scorer
 from utils.testing.golden import build_state_dict, load_weights
 from utils.video.decoders import open_video
 from utils.video.reader import FrameReader
@@ -35,7 +35,7 @@ from utils.weights import checkpoint
 class FileModel(Model):
     """Heads of a test with a scorer, for video files."""
 
-    def __init__(self, scorer: Scorer, heads: list[Head]):
+    def __init__(self, scorer: Scorer, heads: list[LabelSpace]):
         super().__init__(None, cfg=load_smoke_config("tsm"), scorer=scorer, heads=heads)
 
     def open(self, source: str, fps: float = 0.0) -> FrameReader:

@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any, Callable
 
 from utils import runtime
-from utils.config import Run
+from utils.settings import Run
 
 # The server imports MindSpore once and starts no kernel; its children fork in milliseconds.
 CONTEXT = multiprocessing.get_context("forkserver")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import build_env, copy_checkout, read_result
-from utils.config import ROOT
+from utils.files import ROOT
 
 PAGE = ROOT / "docs" / "adding_a_network.md"
 BLOCK = re.compile(

@@ -1,4 +1,4 @@
-"""utils/api.py: predictions, features, errors; the examples of docs/python.md."""
+"""utils/predict/model.py: predictions, features, errors; the examples of docs/python.md."""
 
 import itertools
 import re
@@ -16,13 +16,15 @@ from tests.helpers import FileModel, save_random_weights
 from tests.numbered_videos import read_number, write_numbered_video
 from tests.test_predict import TINY as SMALL
 from tests.test_predict import NumberReader
-from utils import api, runtime
-from utils.config import ROOT, load_config
-from utils.evaluate.predict import softmax
+from utils import runtime
+from utils.evaluate.label_space import softmax
 from utils.evaluate.scores import video_scores
-from utils.inference.scorer import Scorer
+from utils.files import ROOT
+from utils.load_config import load_config
 from utils.networks import find_network, list_networks
+from utils.predict import model as api
 from utils.runtime import Runtime
+from utils.scoring.scorer import Scorer
 from utils.video.decoders import open_video
 from utils.video.reader import VideoError
 
@@ -252,7 +254,7 @@ def test_frames_in_memory_are_the_frames_of_a_video(tmp_path):
         frames = source.frames(range(9))
     network = find_network("tsm")
     cfg = load_config(network.config, api.find_recipe("tsm_smoke"), ["run.device=CPU"])
-    model = api.Model(network, cfg=cfg, scorer=NoNetwork(), heads=network.build_heads(cfg))
+    model = api.Model(network, cfg=cfg, scorer=NoNetwork(), heads=network.list_label_spaces(cfg))
     with model.open(frames, 8) as source:
         assert (len(source), source.fps) == (9, 8.0)
         assert [read_number(frame) for frame in source.frames([7, 2, 2])] == [7, 2, 2]

@@ -10,7 +10,7 @@ from typing import Optional
 
 import pytest
 
-from utils.config import ROOT
+from utils.files import ROOT
 from utils.networks import list_networks
 
 SOURCES = sorted(
@@ -32,10 +32,11 @@ ALLOWED = {
 UTILS = [path for path in SOURCES if path.is_relative_to(ROOT / "utils")]
 # The layers of utils/ from top to bottom.
 LAYERS = [
-    {"cli", "api", "entry"},
-    {"networks"},
+    {"cli", "entry"},
+    {"predict", "networks"},
+
     {"export"},
-    {"inference"},
+    {"scoring"},
     {"testing"},
     {"train", "evaluate"},
     {"data"},
@@ -44,7 +45,8 @@ LAYERS = [
     {"log"},
     {"complexity"},
     {"runtime"},
-    {"config", "plotting", "pages"},
+    {"load_config"},
+    {"settings", "plotting", "pages"},
     {"nn", "video", "signals", "processes", "files", "messages"}
     | {"yaml_text", "cpu_cores", "missing_packages", "option_names", "progress"},
 ]
@@ -104,7 +106,7 @@ def test_a_module_of_utils_imports_from_its_own_layer_or_below(path):
 def test_a_network_or_the_public_interface_imports_every_module_of_utils():
     """What only commands import is beside its command, in `scripts/<topic>/`."""
     users = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in list_networks()]
-    unused = set(UTILS) - follow_imports([*users, *ROOT.glob("utils/api.py")])
+    unused = set(UTILS) - follow_imports([*users, *ROOT.glob("utils/predict/model.py")])
     assert not unused, f"move to scripts/: {sorted(str(p.relative_to(ROOT)) for p in unused)}"
 
 
@@ -174,7 +176,7 @@ def test_an_entry_point_prepares_the_environment_before_it_imports_mindspore(pat
 def test_a_program_that_predicts_imports_no_entry_point():
     """It would change the program's `sys.path`. Only a training imports `train.py`."""
     networks = [ROOT / name / "network.py" for name in list_networks()]
-    reached = follow_imports([ROOT / "utils/api.py", *networks]) & set(ENTRY_POINTS)
+    reached = follow_imports([ROOT / "utils/predict/model.py", *networks]) & set(ENTRY_POINTS)
     assert {path.name for path in reached} == {"train.py"}
 
 
@@ -225,7 +227,7 @@ def test_only_runtime_and_gradient_fusion_set_the_context(path):
 
 MODEL_FILES = [ROOT / "utils" / "nn" / name for name in ("layers.py", "conv3d.py", "dropout.py")]
 # Entry points and settings name the device; they build nothing themselves.
-NOT_MODELS = {"train.py", "eval.py", "evaluation.py", "export.py", "config.py", "predict.py"}
+NOT_MODELS = {"train.py", "eval.py", "evaluation.py", "export.py", "config.py", "labels.py"}
 NOT_MODELS |= {"network.py"}
 MODEL_FILES += [
     path

@@ -8,7 +8,8 @@ from benchmarks import benchmark, measure_networks
 from benchmarks.graph_costs import PARTS
 from tests.helpers import assert_one_line_error, read_result, run_json, run_script
 from tsm.config import Config
-from utils.config import ROOT, load_config
+from utils.files import ROOT
+from utils.load_config import load_config
 
 BENCHMARK = "benchmarks/benchmark.py"
 NETWORKS = ("x3d", "mvit_multi", "resnet50")

@@ -15,10 +15,10 @@ from scripts.prediction.cam import GradCam, HeatMaps, blend, find_rate, scale_ma
 from scripts.prediction.records import PredictOptions, Predictor
 from tests.helpers import find_smoke_yaml, load_smoke_config, run_script, save_random_weights
 from tests.test_networks import TOY, draw_samples
-from utils.api import build_model
-from utils.config import ROOT
-from utils.evaluate.predict import Head, Window
+from utils.evaluate.label_space import LabelSpace, Window
+from utils.files import ROOT
 from utils.networks import CamCells, find_network, list_networks
+from utils.predict.model import build_model
 from utils.testing.golden import generate_input, load_case
 from utils.tests.parity import mark_slow_except, without_values
 
@@ -103,7 +103,7 @@ def test_the_colour_of_a_frame_follows_the_heat_map():
     assert red > blue, "the largest value is yellow"
 
 
-class EveryTenthFrame(Head):
+class EveryTenthFrame(LabelSpace):
     """Clips of four frames, a third of a second apart at 30 frames a second."""
 
     clips = 2
@@ -122,7 +122,7 @@ def test_a_video_of_heat_maps_plays_at_the_speed_of_the_video(fps, expected):
 
 
 def test_an_exported_file_and_an_unknown_class_are_refused():
-    heads = find_network("tsm").build_heads(load_smoke_config("tsm"))
+    heads = find_network("tsm").list_label_spaces(load_smoke_config("tsm"))
     check_cam(True, label=7, path="net.ckpt", heads=heads)
     check_cam(False, label=None, path="net.onnx", heads=heads)
     for suffix in (".onnx", ".mindir"):
@@ -202,7 +202,7 @@ def test_a_prediction_names_the_files_of_its_heat_maps(network, run_here, tmp_pa
     done = run_here("scripts/predict.py", *words, "--cam", sample)
     assert done.returncode == 0, done.stderr
     (record,) = json.loads(done.stdout.splitlines()[-1])["predictions"]
-    heads = find_network(network).build_heads(cfg)
+    heads = find_network(network).list_label_spaces(cfg)
     videos = [f"{sample.stem}_cam{'_' if head.name else ''}{head.name}.mp4" for head in heads]
     names = [f"{sample.stem}_cam.png", *(videos if network != "resnet50" else [])]
     assert [Path(path).name for path in record["cam"]] == names

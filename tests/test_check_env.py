@@ -14,7 +14,7 @@ import pytest
 from scripts import check_env
 from scripts.launcher import devices
 from tests.helpers import build_stub_driver, mark_installed
-from utils.config import ROOT
+from utils.files import ROOT
 
 
 def check(function, *arguments) -> dict:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.test_readme import count_words, make_anchor
-from utils.config import ROOT
+from utils.files import ROOT
 
 # {English page: Chinese page}
 PAGES = {ROOT / "docs" / page.name: page for page in sorted((ROOT / "docs" / "zh").glob("*.md"))}

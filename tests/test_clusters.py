@@ -30,7 +30,8 @@ from tests.helpers import (
     read_result,
     run_json,
 )
-from utils.config import ROOT, load_config
+from utils.files import ROOT
+from utils.load_config import load_config
 from utils.networks import find_network
 
 PAGE = (ROOT / "docs" / "clusters.md").read_text()

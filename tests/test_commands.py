@@ -20,7 +20,7 @@ from tests.helpers import (
     start_and_stop,
     start_script,
 )
-from utils.config import ROOT
+from utils.files import ROOT
 
 
 def test_a_training_writes_checkpoint_state_config_and_log(tiny_ckpt):

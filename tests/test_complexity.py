@@ -12,7 +12,7 @@ from typing import NamedTuple, Optional
 import pytest
 
 from tests.helpers import assert_one_line_error, run_json, run_script
-from utils.config import ROOT
+from utils.files import ROOT
 
 
 class Published(NamedTuple):

@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.helpers import build_env, copy_scripts, run_script
-from utils.config import ROOT
+from utils.files import ROOT
 
 compare_versions = runpy.run_path(str(ROOT / "scripts" / "compare_versions.py"))
 FILES = ("requirements.txt", "requirements-dev.txt")

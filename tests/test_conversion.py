@@ -5,7 +5,8 @@ import pytest
 from mindspore import Parameter, Tensor
 
 from tests.helpers import find_smoke_yaml, read_result
-from utils.config import ROOT, load_config
+from utils.files import ROOT
+from utils.load_config import load_config
 from utils.networks import find_network
 from utils.testing.golden import generate_weight
 from utils.tests.parity import read_manifest

@@ -18,7 +18,7 @@ from tests.helpers import (
     build_stub_driver,
     copy_scripts,
 )
-from utils.config import ROOT
+from utils.files import ROOT
 
 # pip of the checkout writes its arguments to stderr. It installs CUDA only, into the folder WHEELS.
 PYTHON = f"""

@@ -27,7 +27,7 @@ from tests.helpers import build_env, copy_checkout
 from tests.numbered_videos import write_numbered_video
 from tests.test_api import load_toy
 from tests.test_documents import read_lines, save_random_weights
-from utils.config import ROOT
+from utils.files import ROOT
 
 ADVICE = f"needs Gradio: {demo.INSTALL}"
 SMOKE = "tsm/configs/tsm_smoke.yaml"

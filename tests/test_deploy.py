@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.test_export import TOYS, export_toy
-from utils.config import ROOT
+from utils.files import ROOT
 
 ONNXRUNTIME = Path(os.environ.get("ONNXRUNTIME_ROOT", "nowhere"))  # with include/ and lib/
 

@@ -18,7 +18,8 @@ from PIL import Image
 
 from tests.helpers import build_env, copy_checkout, link_environment
 from tests.test_official_lists import CASES, IMAGES, write_files, write_imagenet
-from utils.config import ROOT, load_config
+from utils.files import ROOT
+from utils.load_config import load_config
 from utils.networks import find_network, list_networks
 from utils.weights import checkpoint
 

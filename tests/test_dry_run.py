@@ -17,7 +17,8 @@ from scripts.dry_run import simulator, stub_libraries
 from scripts.dry_run.reading import STEP_BEGINS, DryRun, read_run
 from scripts.dry_run.simulator import CHIPS, Machine, dry_run, simulate
 from tests.helpers import assert_one_line_error, read_result, run_script
-from utils.config import ROOT, load_config
+from utils.files import ROOT
+from utils.load_config import load_config
 from utils.networks import find_network_of_yaml, list_networks
 
 COMMAND = "scripts/analysis/dry_run.py"
@@ -258,7 +259,8 @@ BUILD = """
     sys.path.insert(0, str(root))
     from mindspore.nn.utils import no_init_parameters
     from utils import runtime
-    from utils.config import Run, load_config
+    from utils.load_config import load_config
+    from utils.settings import Run
     from utils.networks import find_network_of_yaml
     from utils.nn import kernels
 

@@ -13,11 +13,11 @@ from scripts.data.synthetic.motion_videos import draw_sets
 from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
 from tests.helpers import find_smoke_yaml, load_smoke_config, read_result, save_random_weights
 from tests.test_predict import TINY
-from utils.api import build_model
-from utils.inference.load import load_scorer
-from utils.inference.onnx import choose_engine
 from utils.networks import find_network
 from utils.nn.kernels.plain import Plain
+from utils.predict.model import build_model
+from utils.scoring.engines import choose_engine
+from utils.scoring.load import load_scorer
 from utils.train.choose_kernels import choose_kernels
 
 SMALL = {

@@ -20,16 +20,18 @@ from mindspore import Parameter, Tensor
 from tests.helpers import read_result, run_json
 from tests.test_export import TOYS, build_toy, export_toy, load_toy_config
 from utils import runtime
-from utils.config import ROOT, Run
 from utils.evaluate.scores import video_scores
 from utils.export import onnx_graph
-from utils.inference import cache as cache_module
-from utils.inference import load, onnx, onnx_limits
-from utils.inference.cache import CachedScorer
-from utils.inference.onnx import ENGINES, OnnxScorer, choose_engine, list_engines, load_onnx
-from utils.inference.onnx_process import EngineError, run_in_process
-from utils.inference.scorer import CellScorer
+from utils.files import ROOT
 from utils.networks import find_network
+from utils.scoring import cache as cache_module
+from utils.scoring import engines as onnx
+from utils.scoring import load, onnx_limits
+from utils.scoring.cache import CachedScorer
+from utils.scoring.engines import ENGINES, OnnxScorer, choose_engine, list_engines, load_onnx
+from utils.scoring.onnx_process import EngineError, run_in_process
+from utils.scoring.scorer import CellScorer
+from utils.settings import Run
 from utils.weights import checkpoint
 from utils.weights.checkpoint_file import read
 

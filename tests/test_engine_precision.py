@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from tests.helpers import assert_one_line_error, find_smoke_yaml, read_result, save_random_weights
-from utils import api
-from utils.config import Run, load_config
-from utils.inference import cache as cache_module
-from utils.inference import int8, onnx
-from utils.inference.onnx import choose_engine
+from utils.load_config import load_config
 from utils.networks import find_network
+from utils.predict import model as api
+from utils.scoring import cache as cache_module
+from utils.scoring import engines as onnx
+from utils.scoring import int8
+from utils.scoring.engines import choose_engine
+from utils.settings import Run
 
 needs_nncf = pytest.mark.skipif(not find_spec("nncf"), reason="needs nncf: pip install '.[int8]'")
 

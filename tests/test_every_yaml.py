@@ -14,9 +14,10 @@ from mindspore import Tensor
 from mindspore.nn.utils import no_init_parameters
 
 from tests.separate_process import run_in_separate_process
-from utils.config import ROOT, list_settings, load_config
 from utils.data.sampler import TrainSampler
 from utils.distributed.gradient_fusion import segment_ends
+from utils.files import ROOT
+from utils.load_config import list_settings, load_config
 from utils.networks import find_network, list_networks
 from utils.runtime import Runtime
 from utils.train.run_dir import CHANGEABLE_ON_RESUME

@@ -22,11 +22,12 @@ from tests.helpers import load_smoke_config
 from tests.operator_lists import list_problems
 from utils.evaluate.scores import video_scores
 from utils.export import export
-from utils.inference import load, mindir, onnx
-from utils.inference.mindir import load_mindir
-from utils.inference.scorer import CellScorer
 from utils.networks import find_network
 from utils.nn.conv3d import DepthwiseConv3d, FrameConv, PointwiseConv3d
+from utils.scoring import engines as onnx
+from utils.scoring import load, mindir
+from utils.scoring.mindir import load_mindir
+from utils.scoring.scorer import CellScorer
 from utils.testing.golden import build_state_dict, load_weights
 from utils.weights.checkpoint_file import read
 from utils.weights.model_checksum import SIZE

@@ -20,7 +20,7 @@ from tests.helpers import (
     start_launcher,
     start_script,
 )
-from utils.config import ROOT
+from utils.files import ROOT
 
 FAKE_WORKER = ROOT / "tests" / "fake_worker.py"
 TRAIN = ROOT / "tsm" / "train.py"

@@ -31,17 +31,17 @@ from tests.helpers import (
 )
 from tests.test_export import TOYS, build_toy, export_toy
 from tests.test_predict import TINY, load_toy_config
-from utils.api import build_model
-from utils.config import ROOT
 from utils.data.annotation_file import Record
-from utils.evaluate.predict import split_into_windows
+from utils.evaluate.label_space import split_into_windows
 from utils.export import export
-from utils.files import OUTPUTS
-from utils.inference import mindir, onnx
-from utils.inference.onnx import OnnxScorer
-from utils.inference.scorer import CellScorer
+from utils.files import OUTPUTS, ROOT
 from utils.networks import find_network
+from utils.predict.model import build_model
 from utils.runtime import Runtime, eager_mode
+from utils.scoring import engines as onnx
+from utils.scoring import mindir
+from utils.scoring.engines import OnnxScorer
+from utils.scoring.scorer import CellScorer
 from utils.testing.golden import load_case, record_activations
 from utils.tests.parity import make_clip
 

@@ -18,7 +18,7 @@ from tests.helpers import (
     run_script,
     run_with_kills,
 )
-from utils.config import ROOT
+from utils.files import ROOT
 
 SETTINGS = [
     "--train.freeze=backbone", "--train.ema_decay=0.5", "--data.balance=sqrt",

@@ -28,9 +28,10 @@ from tests.helpers import (
     run_script,
     save_random_weights,
 )
-from utils.api import find_recipe
-from utils.config import ROOT, load_config
+from utils.files import ROOT
+from utils.load_config import load_config
 from utils.networks import find_network
+from utils.predict.model import find_recipe
 from utils.weights import published
 
 SCRIPT = "scripts/finetune.py"

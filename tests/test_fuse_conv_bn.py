@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn
 
-from utils.config import ROOT
+from utils.files import ROOT
 from utils.networks import find_network, list_networks
 from utils.nn.fuse_conv_bn import fuse_conv_bn
 from utils.testing.golden import compute_scores, generate_input, load_case, read_expected_scores

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import find_smoke_yaml, start_script
-from utils.config import ROOT
+from utils.files import ROOT
 
 WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 CONFIG = ["--config_path", str(find_smoke_yaml("tsm"))]

@@ -9,7 +9,7 @@ from mvit_multi.dataset import EvalVideos, Sample
 from tests.helpers import load_smoke_config
 from utils.data.annotation_file import Record
 from utils.data.sampler import TrainSampler
-from utils.evaluate.predict import read_windows, split_into_windows
+from utils.evaluate.label_space import read_windows, split_into_windows
 from utils.networks import find_network
 from utils.runtime import Runtime
 from utils.tests.video.test_decoders import encode
@@ -71,7 +71,7 @@ def make_rows(name, path):
         yield rows.make_views(record, 0)
     with open_video(path) as source:
         windows = split_into_windows(source, 1.2, 0.6)
-        for _, views in read_windows(source, windows, network.build_heads(cfg)):
+        for _, views in read_windows(source, windows, network.list_label_spaces(cfg)):
             yield from views
 
 

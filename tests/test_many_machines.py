@@ -16,7 +16,8 @@ from tests.numbered_videos import write_numbered_video
 from tsm.config import Config
 from tsm.model import TSM
 from utils import runtime
-from utils.config import ROOT, load_config
+from utils.files import ROOT
+from utils.load_config import load_config
 from utils.weights import checkpoint
 
 CHECK = "scripts/data/check_videos.py"

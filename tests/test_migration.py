@@ -11,7 +11,8 @@ from typing import get_args, get_type_hints
 import pytest
 import yaml
 
-from utils.config import ROOT, load_config, to_dict
+from utils.files import ROOT
+from utils.load_config import load_config, to_dict
 from utils.networks import find_network
 
 TEXT = "\n".join(path.read_text() for path in sorted((ROOT / "docs/migration").glob("*.md")))

@@ -17,9 +17,10 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn
 
 from scripts.convert_checkpoint import main
 from tests.helpers import load_smoke_config
-from utils.config import ROOT, load_config
 from utils.data.sampler import TrainSampler
 from utils.data.unreadable import UnreadableFiles
+from utils.files import ROOT
+from utils.load_config import load_config
 from utils.networks import Network, find_network, list_networks
 from utils.runtime import Runtime, eager_mode
 from utils.testing.golden import generate_input, generate_weight, get_shapes, load_case

@@ -20,7 +20,7 @@ from tests.helpers import (
     run_script,
     start_script,
 )
-from utils.config import ROOT
+from utils.files import ROOT
 
 TRAIN = ROOT / "tsm" / "train.py"
 

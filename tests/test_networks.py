@@ -18,13 +18,13 @@ from scripts.data.synthetic.motion_videos import draw_dataset, draw_sets
 from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
 from tests.helpers import find_smoke_yaml, load_smoke_config
 from tests.numbered_videos import write_numbered_video
-from utils.config import ROOT
-from utils.evaluate.predict import Head
-from utils.evaluate.stream import Stream, Timing
+from utils.evaluate.label_space import LabelSpace
 from utils.export.export import ExportSpec
-from utils.inference.scorer import CellScorer
+from utils.files import ROOT
 from utils.networks import Network, find_network, list_networks
+from utils.predict.stream import Stream, Timing
 from utils.runtime import Runtime
+from utils.scoring.scorer import CellScorer
 from utils.testing.golden import GoldenCase, load_case
 from utils.train.train_step import TrainStep
 from utils.video.decoders import open_video
@@ -80,11 +80,11 @@ def check_golden_case(case: GoldenCase) -> None:
 def test_views_of_a_video_are_cut_without_importing_mindspore(name, heads):
     """A prediction by an exported file starts in a moment."""
     program = (
-        "import sys, pathlib; from utils.config import load_config;"
+        "import sys, pathlib; from utils.load_config import load_config;"
         "from utils.networks import find_network;"
         "network = find_network(sys.argv[1]);"
         "cfg = load_config(network.config, pathlib.Path(sys.argv[2]));"
-        "print(len(network.build_heads(cfg)), 'mindspore' in sys.modules)"
+        "print(len(network.list_label_spaces(cfg)), 'mindspore' in sys.modules)"
     )
     command = [sys.executable, "-c", program, name, find_smoke_yaml(name)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=ROOT)
@@ -146,8 +146,8 @@ def test_every_method_of_a_network_works(name, tmp_path):
     assert isinstance(spec, ExportSpec)
     assert spec.clip == clip
 
-    heads = results["build_heads"] = network.build_heads(cfg)
-    assert all(isinstance(head, Head) for head in heads)
+    heads = results["list_label_spaces"] = network.list_label_spaces(cfg)
+    assert all(isinstance(head, LabelSpace) for head in heads)
     eval_rows = results["build_eval_rows"] = network.build_eval_rows(cfg, rt)
     assert list(eval_rows) == list(range(len(heads)))
     with network.open_frames(cfg, str(sample)) as frames:

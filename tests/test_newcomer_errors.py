@@ -21,7 +21,7 @@ import pytest
 from tests.conftest import TINY
 from tsm.config import Config
 from utils import networks
-from utils.config import ROOT
+from utils.files import ROOT
 from utils.networks import load_for_script
 from utils.video import decoders
 from utils.weights.model_checksum import append_checksum

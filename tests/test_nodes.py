@@ -16,7 +16,7 @@ from tests.helpers import (
     start_launcher,
     write_json,
 )
-from utils.config import ROOT
+from utils.files import ROOT
 
 TRAIN = ROOT / "tsm" / "train.py"
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.operator_lists import LISTS, list_problems
-from utils.inference.onnx_limits import OPERATORS
+from utils.scoring.onnx_limits import OPERATORS
 
 onnx = pytest.importorskip("onnx")
 POOL = {"kernel_shape": [2, 2], "strides": [2, 2]}

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import assert_one_line_error, build_env
-from utils import cli, config
-from utils.config import ROOT
+from utils import cli
+from utils.files import ROOT
+from utils.load_config import list_settings
 from utils.networks import find_network, list_networks
 from utils.option_names import OPTIONS, OTHERS, translate_option
 
@@ -72,7 +73,7 @@ ANSWERS = [
 
 def build_parser(network: str, options: tuple[str, ...]) -> cli.Parser:
     """The parser of a command with these options and the settings of a network."""
-    parser = cli.Parser("usage", config.list_settings(find_network(network).config), lambda cfg: 0)
+    parser = cli.Parser("usage", list_settings(find_network(network).config), lambda cfg: 0)
     for option in options[1:]:
         parser.add_argument(option)
     return parser
@@ -88,9 +89,7 @@ def test_an_option_of_another_code_base_is_answered_by_ours(network, options, th
 
 def test_every_answer_is_an_option_or_a_setting_of_some_command():
     settings = {
-        f"--{name}"
-        for n in list_networks()
-        for name in config.list_settings(find_network(n).config)
+        f"--{name}" for n in list_networks() for name in list_settings(find_network(n).config)
     }
     for ours in [text for key in OPTIONS for text in re.findall(r"--[\w.]+", key)]:
         assert ours in {*settings, "--config_path", "--out", *CONVERT, *EXPORT}, ours
@@ -99,7 +98,7 @@ def test_every_answer_is_an_option_or_a_setting_of_some_command():
 
 
 def test_no_answer_replaces_a_setting_of_the_same_name():
-    keys = {name for n in list_networks() for name in config.list_settings(find_network(n).config)}
+    keys = {name for n in list_networks() for name in list_settings(find_network(n).config)}
     keys = {key.rpartition(".")[2] for key in keys}
     assert not keys & {name for names in [*OPTIONS.values(), *OTHERS] for name in names.split()}
 

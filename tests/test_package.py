@@ -28,9 +28,11 @@ from tests.numbered_videos import write_numbered_video
 from tests.test_api import TOYS
 from tests.test_interruptions import watches_signals
 from tsm.config import Config
-from utils import api, config
-from utils.config import ROOT
+from utils import files
+from utils.files import ROOT
+from utils.load_config import load_config, resolve_yaml
 from utils.networks import list_networks
+from utils.predict import model as api
 
 NAME = "mindspore_video_zoo"
 TSM = ["--config_path", "tsm/configs/tsm_smoke.yaml", *TINY]
@@ -167,18 +169,19 @@ def test_the_package_requires_the_packages_of_requirements_txt(wheel):
 def test_an_installed_package_uses_the_current_folder(tmp_path, monkeypatch, capsys):
     """Data and results are in the current folder; config files are those of the package."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(config, "ROOT", tmp_path / NAME)
+    monkeypatch.setattr(files, "ROOT", tmp_path / NAME)
+    monkeypatch.setattr("utils.load_config.ROOT", tmp_path / NAME)
     yaml = Path("tsm/configs/tsm_smoke.yaml")
-    assert config.resolve_yaml(yaml) == yaml
+    assert resolve_yaml(yaml) == yaml
     (tmp_path / NAME / yaml).parent.mkdir(parents=True)
     shutil.copy(ROOT / yaml, tmp_path / NAME / yaml)
-    cfg = config.load_config(Config, config.resolve_yaml(yaml))
+    cfg = load_config(Config, resolve_yaml(yaml))
     assert cfg.data.root == tmp_path / "data" / "synthetic"
     assert cfg.run.out == tmp_path / "out" / "tsm_smoke"
     message = f"reading {tmp_path / NAME / yaml}, of the installed package\n"
     assert capsys.readouterr().err == message
     (tmp_path / "mine.yaml").touch()
-    config.resolve_yaml(Path("mine.yaml"))
+    resolve_yaml(Path("mine.yaml"))
     assert capsys.readouterr().err == ""
 
 

@@ -17,7 +17,8 @@ from scripts.dry_run.reading import read_run
 from scripts.dry_run.simulator import Machine, dry_run
 from tests.helpers import run_json
 from utils.complexity import LayerCost
-from utils.config import ROOT, load_config
+from utils.files import ROOT
+from utils.load_config import load_config
 from utils.networks import find_network
 
 MISSING = stub_libraries.explain_missing()

@@ -10,7 +10,7 @@ from scripts.analysis import plan_allreduce
 from tests.helpers import run_json
 from tsm.config import Config
 from utils import cli
-from utils.config import list_settings, load_config
+from utils.load_config import list_settings, load_config
 from utils.networks import find_network
 
 PLAN = "scripts/analysis/plan_allreduce.py"

@@ -11,7 +11,7 @@ import re
 import pytest
 from mindspore import nn, ops
 
-from utils.config import ROOT
+from utils.files import ROOT
 from utils.networks import list_networks
 
 # Names documented for fewer devices or none, with the reason to use them.

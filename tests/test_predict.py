@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from mvit_multi.evaluation import build_eval_videos
-from mvit_multi.predict import HeadScorer
+from mvit_multi.labels import LabelSpaceScorer
 from resnet50.network import NETWORK as RESNET
 from scripts.data.synthetic.motion_videos import MOTIONS, draw_sets, write_video
 from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
@@ -23,11 +23,9 @@ from tests.helpers import FileModel, load_smoke_config, save_random_weights
 from tests.numbered_videos import read_number, write_numbered_video
 from tsm.network import NETWORK
 from utils import progress
-from utils.api import build_model
-from utils.config import ROOT, load_config
 from utils.data.class_names import BUILTIN_NAMES, find_class_names
-from utils.evaluate.predict import (
-    Head,
+from utils.evaluate.label_space import (
+    LabelSpace,
     Window,
     make_file_names,
     read_windows,
@@ -35,9 +33,12 @@ from utils.evaluate.predict import (
     split_into_windows,
 )
 from utils.evaluate.scores import video_scores
-from utils.inference.scorer import Scorer
+from utils.files import ROOT
+from utils.load_config import load_config
 from utils.networks import find_network, list_networks
+from utils.predict.model import build_model
 from utils.runtime import Runtime
+from utils.scoring.scorer import Scorer
 from utils.video.decoders import open_video
 from utils.video.frame_folder import count_frames
 from utils.video.reader import VideoError
@@ -111,7 +112,7 @@ def test_a_prediction_gives_the_scores_of_an_evaluation_for_every_set(tmp_path):
     for head, rows in build_eval_videos(cfg, Runtime()).items():
         record = whole.predict(rows.records[0].path, "video")
         expected = video_scores(
-            HeadScorer(result.model.scorer, cfg.data.sets, head), rows[0][0][None]
+            LabelSpaceScorer(result.model.scorer, cfg.data.sets, head), rows[0][0][None]
         )[0]
         probabilities = order_by_label(record["sets"][rows.settings.name])
         np.testing.assert_allclose(probabilities, expected, atol=1e-6)
@@ -252,7 +253,7 @@ class NoNetwork(Scorer):
         raise AssertionError("no head asks for features")
 
 
-class NumberReader(Head):
+class NumberReader(LabelSpace):
     """A head whose views are the numbers in every `step`-th frame of a numbered video."""
 
     classes = 2
@@ -384,7 +385,7 @@ def test_a_prediction_reads_a_folder_of_flow(tiny_args, tmp_path):
     cfg = load_toy_config(
         tiny_args, [*flow, "--data.image_tmpl=flow_{}_{:05d}.jpg", "--eval.crops=10"]
     )
-    (head,) = NETWORK.build_heads(cfg)
+    (head,) = NETWORK.list_label_spaces(cfg)
     with NETWORK.open_frames(cfg, str(tmp_path)) as source:
         assert len(source) == 7
         (window,) = split_into_windows(source, None, None)
@@ -431,7 +432,7 @@ def test_a_yaml_names_class_names_that_fit(network):
     count = 0
     for path in (ROOT / network / "configs").glob("*.yaml"):
         cfg = load_config(find_network(network).config, path)
-        for head in find_network(network).build_heads(cfg):
+        for head in find_network(network).list_label_spaces(cfg):
             if head.builtin_names:
                 assert len(find_class_names(None, head.builtin_names, head.classes)) == head.classes
                 count += 1

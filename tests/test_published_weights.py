@@ -17,9 +17,10 @@ from tests.conftest import TINY
 from tests.helpers import build_env, find_smoke_yaml, read_result
 from tests.test_conversion import SETTINGS
 from tests.test_conversion import SOURCE as SOURCE_FILE
-from utils import api
-from utils.config import ROOT, load_config
+from utils.files import ROOT
+from utils.load_config import load_config
 from utils.networks import Network, find_network
+from utils.predict import model as api
 from utils.progress import Progress
 from utils.testing.golden import get_shapes
 from utils.tests.parity import without_values

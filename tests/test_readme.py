@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from utils.config import ROOT, list_settings, load_config
+from utils.files import ROOT
+from utils.load_config import list_settings, load_config
 from utils.networks import find_network, list_networks
 from utils.weights.published import list_published
 

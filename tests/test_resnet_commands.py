@@ -31,7 +31,7 @@ from tests.helpers import (
     run_script,
     start_and_stop,
 )
-from utils.config import ROOT
+from utils.files import ROOT
 from utils.testing.golden import generate_weight
 
 SMOKE = find_smoke_yaml("resnet50")

@@ -151,7 +151,7 @@ def test_a_report_names_segments_and_a_segment_after_the_end(
     cfg = load_smoke_config(network, *SETTINGS[network], f"data.root={root}")
     file = net.list_annotation_files(cfg)[-1]
     folder = str(tmp_path / "report")
-    head = net.build_heads(cfg)[0]
+    head = net.list_label_spaces(cfg)[0]
     report = report_videos(folder, videos=evaluation, file=file, head=head, rt=Runtime())
     assert report.samples.paths == ["long.mp4 0 1.5", "long.mp4 4.5 9", "long.mp4 4 9"]
     assert [bool(evaluation[k][2]) for k in range(3)] == [True, False, True]

@@ -19,12 +19,12 @@ from tests.helpers import (
     save_random_weights,
 )
 from tests.test_torch_twins import randomize_weights
-from utils import api
 from utils.data.annotation_file import format_label
 from utils.data.records import read_records
 from utils.data.sampler import TrainSampler
 from utils.data.videos import build_train_sampler
 from utils.networks import find_network
+from utils.predict import model as api
 from utils.runtime import Runtime
 from utils.testing import golden
 from utils.train import optimizers

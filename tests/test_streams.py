@@ -22,12 +22,12 @@ from tsm import streaming
 from tsm.network import NETWORK
 from tsm.transforms import make_test_views
 from utils import cli, signals
-from utils.api import Model, build_model
-from utils.config import ROOT
-from utils.evaluate.predict import Head, softmax
-from utils.inference.load import load_scorer
-from utils.inference.scorer import Scorer
+from utils.evaluate.label_space import LabelSpace, softmax
+from utils.files import ROOT
 from utils.networks import find_network
+from utils.predict.model import Model, build_model
+from utils.scoring.load import load_scorer
+from utils.scoring.scorer import Scorer
 from utils.tests.parity import mark_slow_except
 from utils.video import live
 from utils.video.decoders import open_video
@@ -178,7 +178,7 @@ def toy(monkeypatch, tmp_path) -> list:
     """The words of a command whose network is a LevelScorer; nothing is compiled."""
 
     def build(network, cfg, checkpoint, labels: str = "") -> Model:
-        heads = network.build_heads(cfg)
+        heads = network.list_label_spaces(cfg)
         for head in heads:
             head.names = list(MOTIONS)
         return Model(network, cfg=cfg, scorer=LevelScorer(), heads=heads)
@@ -264,7 +264,7 @@ def test_a_threshold_turns_uncertain_classes_into_none(predict, video):
 
 
 def test_a_threshold_is_that_of_each_data_set():
-    class Set(Head):
+    class Set(LabelSpace):
         frame_indices = make_views = None
 
         def __init__(self, name: str):
@@ -350,7 +350,7 @@ def test_the_rate_of_online_tsm_is_that_of_training(tiny_args):
 def test_a_stream_in_python_refuses_bad_arguments(video):
     cfg = load_smoke_config("tsm", "data.segments=2")
     network = find_network("tsm")
-    model = Model(network, cfg=cfg, scorer=LevelScorer(), heads=network.build_heads(cfg))
+    model = Model(network, cfg=cfg, scorer=LevelScorer(), heads=network.list_label_spaces(cfg))
     for arguments, words in (
         ({"threshold": 2}, "threshold must be a number from 0 to 1, not 2"),
         ({"window": -1}, "window must be a number of at least 0"),

@@ -10,7 +10,8 @@ from mindspore import Tensor
 from scripts.analysis.build_networks import make_dummy_batch
 from tests.helpers import find_smoke_yaml, load_smoke_config, run_script
 from tests.test_every_yaml import YAMLS, load_toy_config
-from utils.config import ROOT, to_dict
+from utils.files import ROOT
+from utils.load_config import to_dict
 from utils.networks import find_network, list_networks
 from utils.testing.golden import compute_scores, load_weights
 from utils.weights.convert import read_source

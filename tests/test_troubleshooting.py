@@ -11,7 +11,7 @@ from functools import cache
 
 import pytest
 
-from utils.config import ROOT
+from utils.files import ROOT
 from utils.networks import list_networks
 
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()

@@ -22,7 +22,7 @@ from tests.helpers import (
     run_script,
 )
 from tests.test_readme import DOCUMENTS
-from utils.config import ROOT
+from utils.files import ROOT
 from utils.messages import LINE
 from utils.networks import list_networks
 

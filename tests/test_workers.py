@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import build_env, read_result, run_script
-from utils.config import ROOT
 from utils.cpu_cores import LAUNCHER_CORES, list_affinity
+from utils.files import ROOT
 
 CPUSET = Path("/sys/fs/cgroup/cpuset/cpuset.cpus")  # msrun reads the cores from here
 # A worker without MindSpore: prints its cores and some environment variables.

@@ -63,7 +63,7 @@ def sample_frame_indices(
     return sampling.expand_segments(offsets, len(video), length)
 
 
-class TrainSource(videos.TrainVideos):
+class TrainVideos(videos.TrainVideos):
     """One random clip of a video."""
 
     cfg: Config

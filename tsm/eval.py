@@ -22,7 +22,7 @@ from tsm.config import Config
 from tsm.dataset import EvalVideos, read_records
 from tsm.network import NETWORK
 from utils import cli
-from utils.inference import evaluation
+from utils.scoring import evaluation
 
 
 def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:

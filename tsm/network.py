@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from mindspore import nn
 
     from tsm.convert import TSMNames
-    from tsm.dataset import EvalVideos, TrainSource
+    from tsm.dataset import EvalVideos, TrainVideos
     from tsm.golden_case import TSMCase
+    from tsm.labels import TSMLabelSpace
     from tsm.model import TSM
-    from tsm.predict import TSMHead
     from utils.data.annotation_file import AnnotationFile, Record
     from utils.data.sampler import TrainSampler
-    from utils.evaluate.predict import Head
-    from utils.evaluate.stream import LiveScorer, Timing
+    from utils.evaluate.label_space import LabelSpace
     from utils.export.export import ExportSpec
-    from utils.inference.scorer import Scorer
+    from utils.predict.stream import LiveScorer, Timing
     from utils.runtime import Runtime
+    from utils.scoring.scorer import Scorer
     from utils.train.trainer import TrainSetup
 
 
@@ -57,10 +57,10 @@ class TSMNetwork(Network[Config]):
 
     def build_train_rows(
         self, cfg: Config, records: list[Record], sampler: TrainSampler, epochs: int, skip: int
-    ) -> TrainSource:
-        from tsm.dataset import TrainSource
+    ) -> TrainVideos:
+        from tsm.dataset import TrainVideos
 
-        return TrainSource(records, cfg=cfg, sampler=sampler, epochs=epochs, skip=skip)
+        return TrainVideos(records, cfg=cfg, sampler=sampler, epochs=epochs, skip=skip)
 
     def build_eval_rows(self, cfg: Config, rt: Runtime) -> dict[int, EvalVideos]:
         from tsm.dataset import EvalVideos
@@ -72,16 +72,16 @@ class TSMNetwork(Network[Config]):
 
         return get_clip_shape(cfg.data, cfg.data.crop)
 
-    def build_heads(self, cfg: Config) -> list[TSMHead]:
-        from tsm.predict import TSMHead
+    def list_label_spaces(self, cfg: Config) -> list[TSMLabelSpace]:
+        from tsm.labels import TSMLabelSpace
 
-        return [TSMHead(cfg)]
+        return [TSMLabelSpace(cfg)]
 
     def build_live_scorer(
         self,
         cfg: Config,
         scorer: Scorer,
-        heads: Sequence[Head],
+        heads: Sequence[LabelSpace],
         timing: Timing,
         load: Callable[[], nn.Cell],
     ) -> LiveScorer:

@@ -21,10 +21,10 @@ from mindspore import Tensor, nn
 
 from tsm import sampling, transforms
 from tsm.config import Config
+from tsm.labels import TSMLabelSpace
 from tsm.model import TSM
 from tsm.online import OnlineTSM
-from tsm.predict import TSMHead
-from utils.evaluate.stream import FrameScorer, Timing
+from utils.predict.stream import FrameScorer, Timing
 
 CLIP_SECONDS = 3.0  # assumed length of a clip of uniform sampling
 
@@ -44,7 +44,7 @@ class OnlineScorer(FrameScorer):
         assert isinstance(net, TSM)
         self.net = OnlineTSM(net).set_train(False)
         self.cfg = cfg
-        self.head = TSMHead(cfg)
+        self.head = TSMLabelSpace(cfg)
         self.recent_scores: deque = deque(maxlen=cfg.data.segments)
         self.restart()
 

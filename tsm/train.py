@@ -17,7 +17,7 @@ from utils.entry import prepare_process
 prepare_process(__name__)
 
 from tsm.config import Config
-from tsm.dataset import EvalVideos, TrainSource, get_clip_shape, read_records
+from tsm.dataset import EvalVideos, TrainVideos, get_clip_shape, read_records
 from tsm.loss import CrossEntropy
 from tsm.lr_generator import build_parameter_groups, get_lr
 from tsm.model import TSM, freeze_batch_norms
@@ -28,7 +28,7 @@ from utils.data.equal_files import log_repeats
 from utils.data.sampler import TrainSampler
 from utils.data.videos import build_train_sampler
 from utils.evaluate.metrics import evaluate_rows
-from utils.inference.scorer import CellScorer
+from utils.scoring.scorer import CellScorer
 from utils.train import optimizers
 from utils.train.choose_kernels import with_training_kernels
 from utils.train.class_weights import choose_loss, compute_class_weights
@@ -43,7 +43,7 @@ def main(cfg: Config) -> None:
     records = read_records(cfg, "train")
     sampler = trainer.resume(build_train_sampler(cfg, records, rt))
     setup = build(cfg, rt, sampler)  # model, optimizer, AllReduce fusion, train step
-    train_set = TrainSource(
+    train_set = TrainVideos(
         records, cfg=cfg, sampler=sampler, epochs=cfg.train.epochs, skip=trainer.start_step
     )
     validation = build_validation(cfg, net=setup.step.net, rt=rt, trained=records)
@@ -84,7 +84,7 @@ def build_validation(cfg: Config, net, rt: runtime.Runtime, trained: list[Record
         return None
     records = read_records(cfg, "val")  # a bad line stops the run before training starts
     log_repeats(rt, train=trained, validation=records)
-    (head,) = NETWORK.build_heads(cfg)
+    (head,) = NETWORK.list_label_spaces(cfg)
     scorer = CellScorer(net)
     return lambda: evaluate_rows(
         scorer, rows=EvalVideos(records, cfg=cfg, rt=rt, split="val"), head=head, rt=rt

@@ -51,11 +51,11 @@ def run(main: Callable, config_class: type, usage: str, *options_of: Callable) -
     """
 
     def work() -> Any:
-        from utils import config, networks
+        from utils import load_config, networks
 
-        parser = Parser(usage, config.list_settings(config_class), main, *options_of)
+        parser = Parser(usage, load_config.list_settings(config_class), main, *options_of)
         path, settings, options = parser.parse(sys.argv[1:])
-        path = config.resolve_yaml(path)
+        path = load_config.resolve_yaml(path)
         script = Path(sys.argv[0])
         remedy = f"zoo {script.stem} {{}}" if is_installed() else f"{{}}/{script.name}"
         cfg = networks.load_for_script(config_class, path=path, overrides=settings, remedy=remedy)
@@ -71,14 +71,14 @@ def run_for_network(main: Callable, usage: str, *options_of: Callable) -> NoRetu
     """
 
     def work() -> Any:
-        from utils import config, networks
+        from utils import load_config, networks
 
         records = {name: networks.find_network(name) for name in networks.list_networks()}
-        names = [name for r in records.values() for name in config.list_settings(r.config)]
+        names = [name for r in records.values() for name in load_config.list_settings(r.config)]
         parser = Parser(usage, names, main, *options_of)
         parser.add_argument("--network", choices=tuple(records))
         path, settings, options = parser.parse(sys.argv[1:])
-        path = config.resolve_yaml(path)
+        path = load_config.resolve_yaml(path)
         name = options.pop("network", None)
         network = records[name] if name else networks.find_network_of_yaml(path)
         cfg = networks.load_for_script(

@@ -19,12 +19,26 @@ from typing import IO, Any, Callable, Optional, Union
 
 from utils.signals import unfinished
 
+ROOT = Path(__file__).resolve().parents[1]  # of the code: a checkout, or an installed package
 MAX_BYTES = 2**30  # bytes of a file that is read
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)  # errors of file systems without locks
 OUTPUTS = ".zoo_outputs"
 PENDING = "pending"
 NO_FILE = "none"
 USE_UTF8 = "set the environment variable PYTHONUTF8=1"
+
+
+def get_base_folder() -> Path:
+    """The folder of data and results: the checkout, or the current folder if this is installed."""
+    return ROOT if (ROOT / "pyproject.toml").is_file() else Path.cwd()
+
+
+def get_cache_folder() -> Path:
+    """The folder of files that are made once: in the checkout, or the user's if it is installed."""
+    if get_base_folder() == ROOT:
+        return ROOT / ".cache"
+    folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(folder) / "mindspore_video_zoo"
 
 
 @contextlib.contextmanager

@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any, Callable, Generic, NamedTuple
 
 import numpy as np
 
-from utils.config import ROOT, ConfigT, VideoData, load_config, name_network, read_yaml
+from utils.files import ROOT
+from utils.load_config import load_config, read_yaml
+from utils.settings import ConfigT, VideoData, name_network
 
 if TYPE_CHECKING:
     from mindspore import nn
@@ -29,11 +31,11 @@ if TYPE_CHECKING:
     from utils.data.annotation_file import AnnotationFile
     from utils.data.rows import EvalRows, TrainRows
     from utils.data.sampler import TrainSampler
-    from utils.evaluate.predict import Head
-    from utils.evaluate.stream import LiveScorer, Timing
+    from utils.evaluate.label_space import LabelSpace
     from utils.export.export import ExportSpec
-    from utils.inference.scorer import Scorer
+    from utils.predict.stream import LiveScorer, Timing
     from utils.runtime import Runtime
+    from utils.scoring.scorer import Scorer
     from utils.testing.golden import GoldenCase
     from utils.train.trainer import TrainSetup
     from utils.video.reader import FrameReader
@@ -98,7 +100,7 @@ class Network(abc.ABC, Generic[ConfigT]):
 
     @abc.abstractmethod
     def build_eval_rows(self, cfg: ConfigT, rt: Runtime) -> Mapping[int, EvalRows]:
-        """{index of a head in `build_heads`: its test rows on this rank}.
+        """{index of a head in `list_label_spaces`: its test rows on this rank}.
 
         A row is a video with all its views. Heads that `cfg.eval` does not evaluate are missing.
 
@@ -125,7 +127,7 @@ class Network(abc.ABC, Generic[ConfigT]):
         return np.stack([encode_label((int(k),), cfg.class_counts[0]) for k in labels])
 
     @abc.abstractmethod
-    def build_heads(self, cfg: ConfigT) -> Sequence[Head]:
+    def list_label_spaces(self, cfg: ConfigT) -> Sequence[LabelSpace]:
         """The classes of each data set of the network, with the views of its evaluation."""
 
     def open_frames(self, cfg: ConfigT, path: str) -> FrameReader:
@@ -146,7 +148,7 @@ class Network(abc.ABC, Generic[ConfigT]):
         self,
         cfg: ConfigT,
         scorer: Scorer,
-        heads: Sequence[Head],
+        heads: Sequence[LabelSpace],
         timing: Timing,
         load: Callable[[], nn.Cell],
     ) -> LiveScorer:
@@ -156,7 +158,7 @@ class Network(abc.ABC, Generic[ConfigT]):
         loads the same weights as a Cell in float32. Raises ValueError for a `timing` that does not
         fit.
         """
-        from utils.evaluate.stream import WindowScorer
+        from utils.predict.stream import WindowScorer
 
         return WindowScorer(scorer, heads, timing)
 

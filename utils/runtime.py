@@ -17,7 +17,7 @@ from utils.files import USE_UTF8
 from utils.messages import VALUE, shorten
 
 if TYPE_CHECKING:
-    from utils.config import Run
+    from utils.settings import Run
 
 ROOT = Path(__file__).resolve().parents[1]
 LOG_LEVEL = "GLOG_v"

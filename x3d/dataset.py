@@ -52,7 +52,7 @@ def choose_clip_frames(video: Timeline, data: Data, relative_start: float) -> np
     return sampling.spread_frame_indices(start, span=span, frames=data.frames, length=len(video))
 
 
-class TrainSource(videos.TrainVideos):
+class TrainVideos(videos.TrainVideos):
     """One random clip of a video."""
 
     cfg: Config

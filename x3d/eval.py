@@ -19,7 +19,7 @@ from utils.entry import prepare_process
 prepare_process(__name__)
 
 from utils import cli
-from utils.inference import evaluation
+from utils.scoring import evaluation
 from x3d.config import Config
 from x3d.dataset import EvalVideos, read_records
 from x3d.network import NETWORK

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from utils.runtime import Runtime
     from utils.train.trainer import TrainSetup
     from x3d.convert import X3DNames
-    from x3d.dataset import EvalVideos, TrainSource
+    from x3d.dataset import EvalVideos, TrainVideos
     from x3d.golden_case import X3DCase
+    from x3d.labels import X3DLabelSpace
     from x3d.model import X3D
-    from x3d.predict import X3DHead
 
 
 class X3DNetwork(Network[Config]):
@@ -49,10 +49,10 @@ class X3DNetwork(Network[Config]):
 
     def build_train_rows(
         self, cfg: Config, records: list[Record], sampler: TrainSampler, epochs: int, skip: int
-    ) -> TrainSource:
-        from x3d.dataset import TrainSource
+    ) -> TrainVideos:
+        from x3d.dataset import TrainVideos
 
-        return TrainSource(records, cfg=cfg, sampler=sampler, epochs=epochs, skip=skip)
+        return TrainVideos(records, cfg=cfg, sampler=sampler, epochs=epochs, skip=skip)
 
     def build_eval_rows(self, cfg: Config, rt: Runtime) -> dict[int, EvalVideos]:
         from x3d.dataset import EvalVideos
@@ -64,10 +64,10 @@ class X3DNetwork(Network[Config]):
 
         return get_clip_shape(cfg.data, cfg.data.crop)
 
-    def build_heads(self, cfg: Config) -> list[X3DHead]:
-        from x3d.predict import X3DHead
+    def list_label_spaces(self, cfg: Config) -> list[X3DLabelSpace]:
+        from x3d.labels import X3DLabelSpace
 
-        return [X3DHead(cfg)]
+        return [X3DLabelSpace(cfg)]
 
     def describe_export(self, cfg: Config) -> ExportSpec:
         from utils.export.export import ExportSpec

@@ -26,9 +26,9 @@ from utils.data.equal_files import log_repeats
 from utils.data.sampler import TrainSampler
 from utils.data.videos import build_train_sampler
 from utils.evaluate.metrics import evaluate_rows
-from utils.inference.scorer import CellScorer
 from utils.log import log
 from utils.nn.layers import freeze_norms
+from utils.scoring.scorer import CellScorer
 from utils.train import optimizers
 from utils.train.choose_kernels import with_training_kernels
 from utils.train.class_weights import choose_loss, compute_class_weights
@@ -38,7 +38,7 @@ from utils.weights import checkpoint
 from x3d.config import Config
 from x3d.dataset import (
     EvalVideos,
-    TrainSource,
+    TrainVideos,
     get_clip_shape,
     read_records,
 )
@@ -55,7 +55,7 @@ def main(cfg: Config) -> None:
     records = read_records(cfg, "train")
     sampler = trainer.resume(build_train_sampler(cfg, records, rt))
     setup = build(cfg, rt, sampler)  # model, optimizer, AllReduce fusion, train step
-    train_set = TrainSource(
+    train_set = TrainVideos(
         records, cfg=cfg, sampler=sampler, epochs=cfg.train.epochs, skip=trainer.start_step
     )
     net = setup.step.net
@@ -99,7 +99,7 @@ def build_precise_batch_norm(cfg: Config, net, records: list, sampler: TrainSamp
     def update_statistics(position: int) -> None:
         epoch = position // sampler.steps_per_epoch
         skip = epoch * sampler.steps_per_epoch
-        source = TrainSource(records, cfg=cfg, sampler=sampler, epochs=epoch + 1, skip=skip)
+        source = TrainVideos(records, cfg=cfg, sampler=sampler, epochs=epoch + 1, skip=skip)
         batches = source.dataset().create_tuple_iterator(num_epochs=1, output_numpy=True)
         count = min(cfg.train.precise_bn, sampler.steps_per_epoch)
         log.info("precise batch norm over %d batches ...", count)
@@ -118,7 +118,7 @@ def build_validation(cfg: Config, net, rt: runtime.Runtime, trained: list[Record
         return None
     records = read_records(cfg, "val")  # a bad line stops the run before training starts
     log_repeats(rt, train=trained, validation=records)
-    (head,) = NETWORK.build_heads(cfg)
+    (head,) = NETWORK.list_label_spaces(cfg)
     scorer = CellScorer(net)
     return lambda: evaluate_rows(
         scorer, rows=EvalVideos(records, cfg=cfg, rt=rt, split="val"), head=head, rt=rt

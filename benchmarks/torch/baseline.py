@@ -18,8 +18,9 @@ from typing import Any, Callable
 import numpy as np
 
 from scripts.analysis.build_networks import measure_median_seconds
-from utils.config import ROOT, NetworkConfig, Run
 from utils.data.loader import count_usable_cores
+from utils.files import ROOT
+from utils.settings import NetworkConfig, Run
 
 WORKER = ROOT / "benchmarks" / "torch" / "worker.py"
 TURN_SECONDS = 2.0

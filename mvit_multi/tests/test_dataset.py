@@ -45,9 +45,9 @@ def root(tmp_path_factory) -> Path:
     return root
 
 
-def build_source(cfg, epochs: int = 20) -> dataset.TrainSource:
+def build_source(cfg, epochs: int = 20) -> dataset.TrainVideos:
     samples = dataset.read_records(cfg, "train")
-    return dataset.TrainSource(
+    return dataset.TrainVideos(
         samples,
         cfg=cfg,
         sampler=build_train_sampler(cfg, samples, Runtime()),
@@ -138,7 +138,7 @@ def test_all_ranks_mix_a_batch_alike_and_batches_differ(root):
     mixes = []
     for rank in (0, 1):
         sampler = TrainSampler(len(samples), batch=1, rank=rank, size=2, seed=0)
-        source = dataset.TrainSource(samples, cfg=cfg, sampler=sampler, epochs=5, skip=0)
+        source = dataset.TrainVideos(samples, cfg=cfg, sampler=sampler, epochs=5, skip=0)
         mixes.append([source[i][1][0, 2:].tolist() for i in range(8)])
     assert mixes[0] == mixes[1]
     assert len({tuple(row) for row in mixes[0]}) == 8
@@ -148,7 +148,7 @@ def test_a_resumed_run_continues_with_the_same_mixes(root):
     cfg = make_config(root)
     samples = dataset.read_records(cfg, "train")
     sampler = build_train_sampler(cfg, samples, Runtime())
-    resumed = dataset.TrainSource(samples, cfg=cfg, sampler=sampler, epochs=20, skip=3)
+    resumed = dataset.TrainVideos(samples, cfg=cfg, sampler=sampler, epochs=20, skip=3)
     for index in range(4):
         for mine, other in zip(resumed[index], build_source(cfg)[index + 6]):
             np.testing.assert_array_equal(mine, other)

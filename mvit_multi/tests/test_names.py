@@ -11,8 +11,9 @@ from mvit_multi.mixup import MixClips
 from mvit_multi.model import MEAN, STD_OF_PIXELS, MViT
 from mvit_multi.network import NETWORK
 from mvit_multi.tests.formula import multiply_adds
-from utils.config import ROOT, load_config
 from utils.data.mixing import Mix, make_cutmix
+from utils.files import ROOT
+from utils.load_config import load_config
 from utils.nn.dropout import Dropout
 from utils.nn.layers import Normalize, make_resize_matrix
 from utils.testing.golden import (

@@ -17,9 +17,10 @@ from mvit_multi.lr_generator import build_parameter_groups, compute_lr_at, get_l
 from mvit_multi.model import MViT
 from mvit_multi.train import build
 from tests.helpers import load_smoke_config
-from utils.config import ROOT, load_config
 from utils.data.mixing import draw_mix, make_cutmix
 from utils.data.sampler import TrainSampler
+from utils.files import ROOT
+from utils.load_config import load_config
 from utils.runtime import Runtime
 from utils.testing.golden import load_case, map_torch_names
 from utils.tests.parity import make_cosine_recipe, without_values

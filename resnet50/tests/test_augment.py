@@ -15,7 +15,8 @@ from resnet50.config import Config, Data
 from resnet50.dataset import RepeatingSampler, build_train_sampler
 from resnet50.loss import SmoothedCrossEntropy
 from resnet50.mixup import MixImages, mix_targets
-from utils.config import ROOT, load_config
+from utils.files import ROOT
+from utils.load_config import load_config
 from utils.nn.layers import Normalize
 from utils.runtime import Runtime
 from utils.testing.golden import load_case

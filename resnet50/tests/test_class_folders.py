@@ -17,8 +17,9 @@ from resnet50.class_folders import (
 from resnet50.config import Config
 from resnet50.dataset import read_records
 from resnet50.network import NETWORK
-from utils.config import ROOT, load_config
-from utils.evaluate.predict import assign_class_names
+from utils.evaluate.label_space import assign_class_names
+from utils.files import ROOT
+from utils.load_config import load_config
 from utils.runtime import Runtime
 
 YAML = ROOT / "resnet50" / "configs" / "resnet50_r50_imagenet_tutorial.yaml"
@@ -72,7 +73,7 @@ def test_the_class_list_of_the_run_decides(change, root, tmp_path):
     run.mkdir()
     write_run_classes(run, CLASSES, Runtime())
     assert list_samples(root, run=run) == RIGHT
-    (head,) = NETWORK.build_heads(make_config(root))
+    (head,) = NETWORK.list_label_spaces(make_config(root))
     assign_class_names([head], "", str(run / "x.ckpt"))
     assert head.names == CLASSES
 
@@ -81,7 +82,7 @@ def test_two_folders_do_not_say_which_of_three_classes_they_are(root):
     remove_train(root)
     with pytest.raises(ValueError, match=r"data.test: .* has not 3 class folders \(model.num_cl"):
         list_samples(root)
-    (head,) = NETWORK.build_heads(make_config(root))
+    (head,) = NETWORK.list_label_spaces(make_config(root))
     assign_class_names([head], "", "x.ckpt")
     assert list(head.names) == []
     assert list_samples(root, "model.num_classes=2")[2] == "cat/B.WEBP 1"
@@ -114,7 +115,7 @@ def test_what_is_no_image_of_a_class_is_counted(name, root, log_messages):
     (line,) = [line for line in log_messages if "left out" in line]
     assert f"left out, no images in class folders (4): {name}, ant/" in line
     assert any("classes without images (1): bee" in line for line in log_messages)
-    (head,) = NETWORK.build_heads(make_config(root))
+    (head,) = NETWORK.list_label_spaces(make_config(root))
     assert head.list_names() == CLASSES
 
 
@@ -122,7 +123,7 @@ def test_names_in_another_order_are_not_those_of_the_labels(root):
     """labels.txt names the classes, unless it has the names of the folders."""
     for text, names in (("cat\nbee\nant\n", CLASSES), ("A\nB\nC\n", ["A", "B", "C"])):
         (root / "labels.txt").write_text(text)
-        (head,) = NETWORK.build_heads(make_config(root))
+        (head,) = NETWORK.list_label_spaces(make_config(root))
         assert head.list_names() == names
 
 

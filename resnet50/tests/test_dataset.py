@@ -12,7 +12,7 @@ from mindspore.mindrecord import FileWriter
 from PIL import Image
 
 from resnet50.config import Config
-from resnet50.dataset import EvalImages, TrainSource, build_train_sampler, read_records
+from resnet50.dataset import EvalImages, TrainImages, build_train_sampler, read_records
 from resnet50.network import NETWORK
 from resnet50.readers import ImageRecord, MindRecord, decode_image
 from resnet50.transforms import (
@@ -22,7 +22,8 @@ from resnet50.transforms import (
     make_train_view,
 )
 from scripts.data.synthetic.pattern_images import draw_cifar10
-from utils.config import ROOT, load_config
+from utils.files import ROOT
+from utils.load_config import load_config
 from utils.runtime import Runtime
 from utils.testing.golden import load_case
 from utils.video.reader import VideoError
@@ -92,9 +93,9 @@ def make_config(root: Path, *more: str, path: Path = FOLDER) -> Config:
 
 def build_train_source(
     cfg: Config, epochs: int = 2, rt: Runtime = ONE_RANK, skip: int = 0
-) -> TrainSource:
+) -> TrainImages:
     images = read_records(cfg, "train")
-    return TrainSource(
+    return TrainImages(
         images, cfg=cfg, sampler=build_train_sampler(cfg, images, rt), epochs=epochs, skip=skip
     )
 
@@ -103,7 +104,7 @@ def read_batches(cfg: Config, rt: Runtime = ONE_RANK, epochs: int = 2, skip: int
     return list_batches(build_train_source(cfg, epochs=epochs, rt=rt, skip=skip))
 
 
-def list_batches(source: Union[TrainSource, EvalImages]) -> list:
+def list_batches(source: Union[TrainImages, EvalImages]) -> list:
     batches = source.dataset().create_tuple_iterator(num_epochs=1, output_numpy=True)
     return list(batches)
 
@@ -146,7 +147,7 @@ def test_images_have_the_names_of_files_in_minddatas_order(tmp_path):
     (tmp_path / "val" / "b" / "notes.txt").touch()
     cfg = make_config(tmp_path, "model.num_classes=4", "data.train=val")
     images = read_records(cfg, "test")
-    assert NETWORK.build_heads(cfg)[0].list_names() == ["Z", "b", "é", ""]
+    assert NETWORK.list_label_spaces(cfg)[0].list_names() == ["Z", "b", "é", ""]
     rows = ds.ImageFolderDataset(str(tmp_path / "val"), extensions=[".png", ".PNG"], shuffle=False)
     result = list(rows.create_tuple_iterator(num_epochs=1, output_numpy=True))
     assert len(result) == len(images) == 15
@@ -233,7 +234,7 @@ def test_evaluation_has_its_own_crop(folder):
         np.testing.assert_array_equal(image, expected)
         np.testing.assert_array_equal(label, expected_label)
     frames = np.zeros((1, 50, 60, 3), np.uint8)
-    (head,) = NETWORK.build_heads(cfg)
+    (head,) = NETWORK.list_label_spaces(cfg)
     views = head.make_views(head.crop_frames(frames), np.zeros(1))
     assert views.shape == (1, 3, 32, 32)
     assert NETWORK.describe_export(cfg).clip == (3, 32, 32)
@@ -457,9 +458,9 @@ def test_a_row_does_not_depend_on_what_could_not_be_read_before(
         return read(image)
 
     draws = []
-    draw = TrainSource.draw_candidates
+    draw = TrainImages.draw_candidates
     monkeypatch.setattr(
-        TrainSource,
+        TrainImages,
         "draw_candidates",
         lambda self, sample, epoch: draws.append(epoch) or draw(self, sample, epoch),
     )

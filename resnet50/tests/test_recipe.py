@@ -13,9 +13,10 @@ from resnet50.lr_generator import build_parameter_groups, get_lr, is_decayed
 from resnet50.mixup import MixImages, mix_targets
 from resnet50.model import build_network
 from resnet50.train import build
-from utils.config import ROOT, load_config
 from utils.data.sampler import TrainSampler
 from utils.distributed.gradient_fusion import segment_ends
+from utils.files import ROOT
+from utils.load_config import load_config
 from utils.nn.layers import Normalize
 from utils.runtime import Runtime
 from utils.testing.golden import load_case, map_torch_names

@@ -7,11 +7,11 @@ from typing import Any, Callable
 import numpy as np
 from mindspore import Tensor, nn
 
-from utils.config import NetworkConfig
 from utils.data.sampler import TrainSampler
-from utils.inference import load
 from utils.networks import find_network
 from utils.runtime import Runtime
+from utils.scoring import load
+from utils.settings import NetworkConfig
 from utils.train.train_step import TrainStep
 
 

@@ -36,9 +36,9 @@ import numpy as np
 
 from scripts.analysis import step_comparison
 from utils import cli, log, runtime
-from utils.config import NetworkConfig
 from utils.networks import Network
 from utils.nn import kernels
+from utils.settings import NetworkConfig
 from utils.testing.golden import load_case
 
 

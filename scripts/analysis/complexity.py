@@ -32,8 +32,10 @@ import numpy as np
 
 from utils import cli, runtime
 from utils.complexity import LayerCost, count_layers
-from utils.config import ROOT, NetworkConfig, Run, load_config
+from utils.files import ROOT
+from utils.load_config import load_config
 from utils.networks import Network, find_network_of_yaml
+from utils.settings import NetworkConfig, Run
 
 COMPUTING = {  # kind of operator: its name in the last column
     "1x1 convolution": "1x1",

@@ -30,8 +30,8 @@ from typing import Literal, Optional
 from scripts.dry_run.reading import DryRun
 from scripts.dry_run.simulator import CHIPS, CORES, MODES, Machine, dry_run
 from utils import cli
-from utils.config import NetworkConfig
 from utils.networks import Network
+from utils.settings import NetworkConfig
 
 TABLE_NAMES = 16  # kernels by name in the table
 

@@ -24,8 +24,8 @@ from typing import Any, Literal
 
 from scripts.dry_run.simulator import CHIPS, Machine, dry_run
 from utils import cli
-from utils.config import ROOT, load_config
-from utils.files import check_outputs, report_write_errors, write_text
+from utils.files import ROOT, check_outputs, report_write_errors, write_text
+from utils.load_config import load_config
 from utils.messages import check_choice
 from utils.networks import find_network_of_yaml
 

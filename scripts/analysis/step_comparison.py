@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from mindspore import Tensor, nn
 
-from utils.config import convert_scalar
 from utils.files import guard_outputs, report_write_errors
+from utils.load_config import convert_scalar
 from utils.nn import kernels
 from utils.nn.layers import NormReLU
 from utils.testing.golden import (

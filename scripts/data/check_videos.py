@@ -67,7 +67,6 @@ from scripts.executors.process_pool import (
     run_all,
 )
 from utils import cli
-from utils.config import NetworkConfig
 from utils.data.annotation_file import (
     AnnotationFile,
     Record,
@@ -80,6 +79,7 @@ from utils.files import check_outputs, copy_output, report_write_errors, write_t
 from utils.messages import join_names, print_line
 from utils.networks import Network
 from utils.progress import track
+from utils.settings import NetworkConfig
 
 MAX_SHOWN = 5  # bad videos named on stderr
 JOURNAL = ".scan.jsonl"  # ending of its name; the number of a part follows

@@ -43,12 +43,12 @@ from scripts.data.prepare.list_copies import (
 )
 from scripts.executors.process_pool import PROCESSES, choose_workers, run_all
 from utils import cli
-from utils.config import NetworkConfig
 from utils.data.annotation_file import read_annotations
 from utils.files import check_outputs, report_write_errors
 from utils.messages import print_line
 from utils.networks import Network
 from utils.progress import track
+from utils.settings import NetworkConfig
 
 MAX_SHOWN = 5  # unreadable videos named on stderr
 

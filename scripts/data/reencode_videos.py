@@ -54,12 +54,12 @@ from scripts.executors.process_pool import (
     run_all,
 )
 from utils import cli
-from utils.config import NetworkConfig
 from utils.data.annotation_file import iterate_lines, name_record
 from utils.files import check_outputs, report_write_errors, write_text
 from utils.messages import print_line
 from utils.networks import Network
 from utils.progress import track
+from utils.settings import NetworkConfig
 from utils.video.media_files import VIDEO_SUFFIXES, find_files
 
 MAX_SHOWN = 5  # unreadable videos named on stderr

@@ -21,9 +21,10 @@ from typing import Optional
 
 from scripts.dry_run.reading import EXECUTION_ORDER, DryRun, read_run
 from scripts.dry_run.stub_libraries import SOURCES, build_stubs
-from utils.config import Device, NetworkConfig, get_cache_folder, to_yaml
-from utils.files import make_own_folder, report_write_errors
+from utils.files import get_cache_folder, make_own_folder, report_write_errors
+from utils.load_config import to_yaml
 from utils.processes import die_with_parent
+from utils.settings import Device, NetworkConfig
 from utils.signals import end_command, handle_signals
 
 # Chip -> device of MindSpore. The GPU is an A100 of 40 GB.

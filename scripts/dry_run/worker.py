@@ -28,8 +28,8 @@ from mindspore import nn
 from scripts.analysis import build_networks
 from scripts.dry_run.reading import STEP_BEGINS
 from utils import runtime
-from utils.config import load_config
 from utils.distributed import gradient_fusion
+from utils.load_config import load_config
 from utils.networks import find_network
 
 # The part of MindSpore's messages that only its developers need begins with one of these.

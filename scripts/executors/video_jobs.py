@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional, TypeVar
 
 from scripts.executors.process_pool import PROCESSES, CrashError, Part, run_all
-from utils.api import build_model
-from utils.config import NetworkConfig
 from utils.files import compute_sha256, lock_folder, report_write_errors
 from utils.networks import find_network
+from utils.predict.model import build_model
 from utils.progress import Progress
+from utils.settings import NetworkConfig
 from utils.weights.checkpoint_file import check_kind
 
 PART_LOCK = ".lock-{}"

@@ -15,11 +15,11 @@ from scripts.executors.process_pool import Part
 from scripts.executors.video_jobs import RunJobs, make_key, write_records
 from scripts.features.jobs import DTYPE, UNLISTED
 from scripts.prediction.files import list_videos
-from utils.config import NetworkConfig, VideoData
 from utils.data.annotation_file import Record, format_label
 from utils.data.records import read_records
 from utils.files import open_replacement, write_beside
 from utils.networks import Network
+from utils.settings import NetworkConfig, VideoData
 from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 
 LISTS = (".txt", ".csv")  # of annotation files
@@ -58,7 +58,7 @@ def read_source(network: Network, cfg: NetworkConfig, sources: Sequence[str]) ->
     own = [file for file in files if file.path.resolve() == path]
     file = (own or files)[0]._replace(path=lists[0], num_classes=sys.maxsize)
     records = read_records(file)
-    heads = network.build_heads(cfg)
+    heads = network.list_label_spaces(cfg)
     folders = [head.names_file.parent.resolve() for head in heads if head.names_file]
     head = folders.index(path.parent) if path.parent in folders else 0
     return Source(records, str(file.root), head)

@@ -6,12 +6,12 @@ from typing import NamedTuple, Optional
 
 import numpy as np
 
-from utils.api import Model
-from utils.config import VideoData
 from utils.data.annotation_file import Record
 from utils.data.loader import count_workers
 from utils.data.records import open_record
-from utils.evaluate.predict import Window, read_ahead, read_windows, split_into_windows
+from utils.evaluate.label_space import Window, read_ahead, read_windows, split_into_windows
+from utils.predict.model import Model
+from utils.settings import VideoData
 from utils.video.reader import FrameReader, VideoError
 
 DTYPE = "<f4"  # float32

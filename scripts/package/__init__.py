@@ -1,6 +1,6 @@
 """The Python interface of the zoo: `import mindspore_video_zoo as zoo`; docs/python.md.
 
-The code of the zoo imports its own modules by short names, `from utils.config import ROOT`, as its
+The code of the zoo imports its own modules by short names, `from utils.files import ROOT`, as its
 commands do. A program may have modules of its own with these names. So a finder loads every module
 below `mindspore_video_zoo.` with an `__import__` of its own, which puts the name of this package
 before the short names. Python takes `__import__` from the `__builtins__` of the module that
@@ -65,6 +65,6 @@ class OwnFinder:
 __path__ = [str(ROOT)]
 sys.meta_path[:0] = [OwnFinder]  # type: ignore[list-item]
 
-from mindspore_video_zoo.utils.api import Model, list_recipes, load
+from mindspore_video_zoo.utils.predict.model import Model, list_recipes, load
 
 __all__ = ["Model", "list_recipes", "load"]

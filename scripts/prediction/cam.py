@@ -18,9 +18,9 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
 
-from utils.api import Model
-from utils.evaluate.predict import Head, Window
+from utils.evaluate.label_space import LabelSpace, Window
 from utils.networks import CamCells
+from utils.predict.model import Model
 from utils.runtime import eager_mode
 from utils.video.writer import CaptionedVideo
 
@@ -132,7 +132,7 @@ def write_clips(path: Path, frames: np.ndarray, rate: float) -> None:
             video.write(number, pixels)
 
 
-def find_rate(head: Head, window: Window, count: int) -> float:
+def find_rate(head: LabelSpace, window: Window, count: int) -> float:
     """Frames per second of clips of `count` frames: the video's speed, within `RATES`."""
     first = head.frame_indices(window).reshape(head.clips, count, -1)[0, :, 0]
     seconds = float(window.find_time(first[-1]) - window.find_time(first[0]))

@@ -19,9 +19,9 @@ import pandas as pd
 
 from scripts.prediction.cam import GradCam, find_rate, write_clips
 from scripts.prediction.plots import format_class, resize_to_fit
-from utils.api import Model
-from utils.evaluate.predict import WindowResult, list_columns
+from utils.evaluate.label_space import WindowResult, list_columns
 from utils.messages import format_line
+from utils.predict.model import Model
 from utils.video.reader import DEFAULT_FPS
 
 TOP = 5

@@ -13,7 +13,7 @@ from scripts.executors.process_pool import Part
 from scripts.executors.video_jobs import RunJobs, make_key, write_records
 from scripts.prediction.records import Job
 from utils.data.equal_files import MAX_COMPARED, find_equal_files
-from utils.evaluate.predict import PREDICTIONS, make_file_names
+from utils.evaluate.label_space import PREDICTIONS, make_file_names
 from utils.files import open_replacement, write_text
 from utils.messages import escape_control, format_line, hide_secrets, print_line
 from utils.video.live import ADDRESS

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple, Optional
 import numpy as np
 
 from scripts.prediction import plots
-from utils.api import Model
-from utils.evaluate.predict import (
+from utils.evaluate.label_space import (
     NONE,
     TITLE_LENGTH,
-    Head,
+    LabelSpace,
     Window,
     WindowResult,
     format_caption,
@@ -25,6 +24,7 @@ from utils.evaluate.predict import (
 )
 from utils.files import open_replacement
 from utils.messages import format_line
+from utils.predict.model import Model
 from utils.progress import track
 from utils.video.reader import DEFAULT_FPS, FrameReader, VideoError, find_time
 from utils.video.writer import CaptionedVideo
@@ -36,7 +36,10 @@ Job = tuple[str, str]  # a video, and the name of its files
 
 
 def rank_all(
-    heads: Sequence[Head], probabilities: Sequence[np.ndarray], top: int, threshold: float = 0.0
+    heads: Sequence[LabelSpace],
+    probabilities: Sequence[np.ndarray],
+    top: int,
+    threshold: float = 0.0,
 ) -> dict:
     """`top`; for several heads `sets`, and `joint`: all classes, each set with the same weight.
 
@@ -61,7 +64,9 @@ def rank_all(
     return {"joint": joint[: min(top, max(classes, 1))], "sets": sets}
 
 
-def find_best(heads: Sequence[Head], probabilities: Sequence[np.ndarray], threshold: float) -> dict:
+def find_best(
+    heads: Sequence[LabelSpace], probabilities: Sequence[np.ndarray], threshold: float
+) -> dict:
     """The first entry of `rank_all`."""
     ranking = rank_all(heads, probabilities=probabilities, top=1, threshold=threshold)
     (entry,) = ranking.get("joint") or ranking["top"]
@@ -87,7 +92,7 @@ class PredictOptions(NamedTuple):
 
 
 def list_outputs(
-    options: PredictOptions, heads: Sequence[Head], names: Iterable[str]
+    options: PredictOptions, heads: Sequence[LabelSpace], names: Iterable[str]
 ) -> list[Path]:
     """The files that `Predictor` may write for videos whose files have these `names`."""
     ends = [".png", ".csv", "_timeline.png"]
@@ -234,7 +239,7 @@ def describe_window(video: str, window: Window, windows: int) -> str:
     return f"{title}, {start:.1f} to {end:.1f} s, the most confident of {windows} windows"
 
 
-def preview_times(head: Head, window: Window, shape: tuple) -> Optional[np.ndarray]:
+def preview_times(head: LabelSpace, window: Window, shape: tuple) -> Optional[np.ndarray]:
     """Seconds of the previewed frames, of `shape` (clips, T); None without a frame rate.
 
     If a picture stands for several frames, its time is that of the first one.
@@ -244,7 +249,7 @@ def preview_times(head: Head, window: Window, shape: tuple) -> Optional[np.ndarr
     return window.find_time(head.frame_indices(window).reshape(*shape, -1)[..., 0])
 
 
-def describe_views(head: Head) -> str:
+def describe_views(head: LabelSpace) -> str:
     crops = f"the middle one of {head.crops} crops" if head.crops > 1 else "1 crop"
     clips = f"{head.clips} clips, a line each" if head.clips > 1 else "1 clip"
     views = "1 view" if head.clips * head.crops == 1 else f"{head.clips * head.crops} views"

@@ -11,12 +11,12 @@ import numpy as np
 from scripts.prediction.plots import draw_timeline
 from scripts.prediction.records import find_best, rank_all
 from utils import signals
-from utils.api import Model
-from utils.evaluate.predict import TITLE_LENGTH, list_columns
-from utils.evaluate.stream import Stream, StreamResult
+from utils.evaluate.label_space import TITLE_LENGTH, list_columns
 from utils.files import check_outputs, open_replacement, report_write_errors
 from utils.log import log
 from utils.messages import RunInterruptedError, format_line, hide_secrets
+from utils.predict.model import Model
+from utils.predict.stream import Stream, StreamResult
 from utils.video.reader import VideoError
 
 MAX_PLOTTED = 10_000  # results; the picture shows the last ones

@@ -43,8 +43,8 @@ def main(source: str, folder: str, start: str, count: str) -> None:
 
     from tests.helpers import load_smoke_config
     from utils import runtime
-    from utils.inference import mindir
     from utils.networks import find_network
+    from utils.scoring import mindir
     from utils.weights.model_checksum import SIZE
 
     settings = ["run.device=CPU", "data.segments=4", "data.crop=32", "data.resize=40"]

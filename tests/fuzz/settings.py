@@ -10,7 +10,7 @@ from typing import get_type_hints
 
 import yaml
 
-from utils.config import ROOT
+from utils.files import ROOT
 from utils.networks import list_networks
 
 YAMLS = {

@@ -8,7 +8,7 @@ import pytest
 
 from tests.fuzz.damage import mutate
 from tests.fuzz.files import encode_intact_jpeg
-from utils.config import ROOT
+from utils.files import ROOT
 
 # The last line of stdout has the shape of each view, or null.
 READ_ALL = """

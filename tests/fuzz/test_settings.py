@@ -11,7 +11,7 @@ import pytest
 from scripts.launcher.launch_config import read_job
 from tests.fuzz import settings
 from utils import runtime
-from utils.config import load_config, to_dict, to_yaml
+from utils.load_config import load_config, to_dict, to_yaml
 from utils.messages import LINE, SETTINGS_LINE
 from utils.networks import find_network, list_networks
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz.torch_files import COSTLY, MUTATED, make_keys_of_one_hash, make_repeated_rows
-from utils.config import ROOT
+from utils.files import ROOT
 from utils.weights.torch_reader import TorchFileError, load
 
 CALLS = 100  # of functions, for each byte of the file; the most is 32

@@ -17,9 +17,9 @@ from tests.fuzz.damage import mutate
 from tests.fuzz.files import encode_intact_jpeg, write_mutated_videos
 from tests.helpers import FileModel
 from tsm.transforms import resize
-from utils.config import ROOT
-from utils.evaluate.predict import Head
-from utils.inference.scorer import Scorer
+from utils.evaluate.label_space import LabelSpace
+from utils.files import ROOT
+from utils.scoring.scorer import Scorer
 from utils.video.frame_folder import FrameFolder
 from utils.video.libraries import MODULES
 from utils.video.reader import VideoError
@@ -101,7 +101,7 @@ class MeanColours(Scorer):
         return self(clips)
 
 
-class ThreeColours(Head):
+class ThreeColours(LabelSpace):
     classes = 3
 
     def frame_indices(self, window):

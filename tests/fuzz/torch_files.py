@@ -7,7 +7,7 @@ import zipfile
 from functools import partial
 
 from tests.fuzz.damage import mutate
-from utils.config import ROOT
+from utils.files import ROOT
 from utils.tests.weights.torch_pickles import call, dtype, name, plain, storage, tensor, write_zip
 from utils.weights.torch_reader import MAGIC
 

@@ -10,9 +10,10 @@ import pytest
 from tsm.config import Config
 from tsm.lr_generator import FLOW_FIRST_CONV, GROUPS, build_parameter_groups, get_lr
 from tsm.model import TSM, freeze_batch_norms
-from utils.config import ROOT, load_config
 from utils.data.sampler import TrainSampler
 from utils.distributed.gradient_fusion import segment_ends
+from utils.files import ROOT
+from utils.load_config import load_config
 from utils.testing.golden import load_case, map_torch_names
 from utils.tests.parity import without_values
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
 
-from utils.config import ROOT, ClassSettings
 from utils.data.annotation_file import AnnotationFile
-from utils.files import read_text
+from utils.files import ROOT, read_text
 from utils.log import log
 from utils.messages import check_choice
+from utils.settings import ClassSettings
 
 BUILTIN_NAMES = ROOT / "utils" / "labels"
 COUNTERCLOCKWISE = re.compile("(counter|anti)[- _]?clockwise")

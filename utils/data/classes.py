@@ -9,9 +9,9 @@ from typing import Any, Callable
 
 import numpy as np
 
-from utils.config import NetworkConfig
 from utils.log import log
 from utils.runtime import Runtime
+from utils.settings import NetworkConfig
 
 BALANCE_POWERS = {"none": 1.0, "sqrt": 0.5, "full": 0.0}
 

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Union
 import numpy as np
 import psutil
 
-from utils.config import ImageData
 from utils.cpu_cores import is_bound
 from utils.data.worker_pool import PrefetchedBatches
 from utils.log import log
+from utils.settings import ImageData
 
 if TYPE_CHECKING:
     import mindspore.dataset as ds

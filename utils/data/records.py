@@ -3,9 +3,9 @@
 import logging
 from typing import Any
 
-from utils.config import VideoData
 from utils.data.annotation_file import AnnotationFile, Record, read_annotations
 from utils.data.classes import choose_fraction, list_classes
+from utils.settings import VideoData
 from utils.video.decoders import open_video
 from utils.video.frame_folder import open_folder
 from utils.video.reader import FrameReader

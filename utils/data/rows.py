@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
 
-from utils.config import ClassSettings, NetworkConfig
 from utils.data.annotation_file import AnnotationFile, Label, encode_label, swap_labels
 from utils.data.loader import build_batch_dataset
 from utils.data.sampler import TrainSampler, sample_rng, shard_for_eval
 from utils.data.unreadable import UnreadableFiles
 from utils.runtime import Runtime
+from utils.settings import ClassSettings, NetworkConfig
 from utils.video.reader import VideoError
 
 if TYPE_CHECKING:

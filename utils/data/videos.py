@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from utils.config import NetworkConfig
 from utils.data import records
 from utils.data.classes import choose_order, count_labels, list_classes
 from utils.data.rows import EvalRows, Rows, TrainRows
 from utils.data.sampler import TrainSampler
 from utils.data.unreadable import VideoWarnings
 from utils.runtime import Runtime
+from utils.settings import NetworkConfig
 from utils.video.reader import Clip, FrameReader, Timeline
 
 

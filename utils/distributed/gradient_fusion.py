@@ -13,8 +13,8 @@ import mindspore as ms
 import numpy as np
 from mindspore import nn
 
-from utils.config import Run
 from utils.runtime import Runtime
+from utils.settings import Run
 
 MOST_SEGMENTS = 8  # HCCL's limit
 

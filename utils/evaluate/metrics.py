@@ -23,8 +23,8 @@ from utils.signals import StopRequestError, received
 
 if TYPE_CHECKING:
     from utils.data.rows import EvalRows
-    from utils.evaluate.predict import Head
-    from utils.inference.scorer import Scorer
+    from utils.evaluate.label_space import LabelSpace
+    from utils.scoring.scorer import Scorer
 
 
 LOSS_UNIT = 2.0**-20
@@ -329,7 +329,7 @@ def evaluate(
 def evaluate_rows(
     scorer: "Scorer",
     rows: "EvalRows",
-    head: "Head",
+    head: "LabelSpace",
     rt: Runtime,
     collect: Optional[Callable] = None,
     reference: Optional["Scorer"] = None,

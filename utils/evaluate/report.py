@@ -17,8 +17,8 @@ import numpy as np
 from utils.data.annotation_file import AnnotationFile, name_record
 from utils.data.rows import EvalRows
 from utils.evaluate import report_page
+from utils.evaluate.label_space import LabelSpace
 from utils.evaluate.metrics import TOP5_CLASSES, ScoreTable, list_bounds
-from utils.evaluate.predict import Head
 from utils.evaluate.report_page import Entry
 from utils.files import (
     check_outputs,
@@ -187,7 +187,7 @@ def write_report(folder: Path, samples: Samples, predictions: Predictions, resul
 
 
 def report_videos(
-    folder: str, videos: EvalRows, file: AnnotationFile, head: Head, rt: Runtime
+    folder: str, videos: EvalRows, file: AnnotationFile, head: LabelSpace, rt: Runtime
 ) -> Report:
     """The report of videos of the annotation file `file`; `head` has the class names."""
     if not folder:
@@ -204,7 +204,9 @@ def report_videos(
     return build_report(folder, rows=videos, samples=samples, head=head, rt=rt)
 
 
-def build_report(folder: str, rows: EvalRows, samples: Samples, head: Head, rt: Runtime) -> Report:
+def build_report(
+    folder: str, rows: EvalRows, samples: Samples, head: LabelSpace, rt: Runtime
+) -> Report:
     """The report of the samples of `rows`, with scores of `head`."""
     return Report(
         folder,
@@ -329,7 +331,7 @@ def list_worst_samples(
     ]
 
 
-def read_preview(rows: EvalRows, head: Head, sample: int) -> np.ndarray:
+def read_preview(rows: EvalRows, head: LabelSpace, sample: int) -> np.ndarray:
     """Three frames uint8 (3, H, W, 3) from the start to the end of a sample as evaluated.
 
     One if the clips have one frame. Raises VideoError.

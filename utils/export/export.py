@@ -18,15 +18,15 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from utils import log, runtime
-from utils.config import NetworkConfig
 from utils.export import onnx_graph
 from utils.export.rewrite import FOR_ONNX, Builders, replace_cells
 from utils.files import guard_outputs, report_write_errors, set_default_mode
-from utils.inference import mindir
-from utils.inference.load import load_checkpoint
-from utils.inference.onnx import ENGINES, choose_engine, list_engines
-from utils.inference.onnx_process import run_in_process
 from utils.messages import VALUE, shorten
+from utils.scoring import mindir
+from utils.scoring.engines import ENGINES, choose_engine, list_engines
+from utils.scoring.load import load_checkpoint
+from utils.scoring.onnx_process import run_in_process
+from utils.settings import NetworkConfig
 from utils.train import amp
 from utils.weights.model_checksum import append_checksum
 

@@ -10,7 +10,7 @@ from typing import Any, Callable, Union
 
 import numpy as np
 
-from utils.inference.mindir import Array, DynamicDim, Graph, Node, Tiled
+from utils.scoring.mindir import Array, DynamicDim, Graph, Node, Tiled
 
 # Read by ONNX Runtime from 1.14 on
 OPSET = 18

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mindspore import Tensor, nn
 
-from utils.config import Recipe, Run
 from utils.runtime import Runtime, eager_mode
+from utils.settings import Recipe, Run
 from utils.train.train_step import TrainStep
 from utils.weights.checkpoint import weights_of
 from utils.weights.convert import NORM, convert

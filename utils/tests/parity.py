@@ -13,9 +13,9 @@ import pytest
 from mindspore import Tensor, nn
 from mindspore.nn.utils import no_init_parameters
 
-from utils.config import Run
 from utils.nn import kernels
 from utils.nn.kernels.cpu.operators import Cpu
+from utils.settings import Run
 from utils.testing.golden import (
     compute_scores,
     generate_input,

@@ -9,7 +9,8 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from mvit_multi.tests.formula import multiply_adds
 from utils.complexity import LayerCost, classify_kernel, count_layers
-from utils.config import ROOT, load_config
+from utils.files import ROOT
+from utils.load_config import load_config
 from utils.networks import find_network, list_networks
 from utils.nn import kernels
 from utils.nn.conv3d import FORMS, Conv3d, DepthwiseConv3d

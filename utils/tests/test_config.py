@@ -6,7 +6,9 @@ from typing import Literal, Optional, Union
 
 import pytest
 
-from utils.config import ROOT, Run, check_positive, load_config, to_dict, to_yaml
+from utils.files import ROOT
+from utils.load_config import load_config, to_dict, to_yaml
+from utils.settings import Run, check_positive
 
 
 @dataclass(frozen=True)

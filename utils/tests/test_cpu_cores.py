@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from utils import cpu_cores
-from utils.config import ROOT
+from utils.files import ROOT
 
 LAST = max(os.sched_getaffinity(0))
 # As a script: the cores that cpu_cores and the C++ library count, and whether the rank is bound.

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from utils import runtime
-from utils.config import Run
 from utils.files import lock_folder, wait_for_lock
 from utils.messages import escape_control
+from utils.settings import Run
 
 
 @pytest.mark.parametrize(

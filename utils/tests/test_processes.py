@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 
-from utils.config import ROOT
+from utils.files import ROOT
 from utils.processes import read_peak_memory
 
 # Holds 500 MB, then starts a program in a fork, as a shell does.

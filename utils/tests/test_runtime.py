@@ -11,8 +11,9 @@ import pytest
 from mindspore import device_context
 
 from utils import runtime
-from utils.config import ROOT, Run
 from utils.entry import prepare_process
+from utils.files import ROOT
+from utils.settings import Run
 
 VARIABLES = "GLOG_v", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"
 

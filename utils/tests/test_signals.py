@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 
-from utils.config import ROOT
+from utils.files import ROOT
 
 WAITING = """
 import os, time

@@ -5,7 +5,8 @@ import os
 import pytest
 
 from tsm.config import Config
-from utils.config import ROOT, convert_value, load_config, read_yaml
+from utils.files import ROOT
+from utils.load_config import convert_value, load_config, read_yaml
 from utils.messages import SETTINGS_LINE, format_line, format_value, shorten
 from utils.yaml_text import load_yaml, load_yaml_file
 

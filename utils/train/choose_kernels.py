@@ -3,13 +3,14 @@
 import functools
 from typing import Any, Callable, TypeVar
 
-from utils.config import Run, get_cache_folder
+from utils.files import get_cache_folder
 from utils.log import log
 from utils.messages import SETTINGS_LINE, shorten
 from utils.nn import kernels
 from utils.nn.kernels.cpu import library
 from utils.nn.kernels.cpu.operators import Cpu
 from utils.runtime import Runtime
+from utils.settings import Run
 
 Result = TypeVar("Result")
 

@@ -4,10 +4,10 @@ from typing import Callable
 
 import numpy as np
 
-from utils.config import NetworkConfig
 from utils.data.sampler import TrainSampler
 from utils.log import log
 from utils.nn.loss import Loss, SigmoidCrossEntropy
+from utils.settings import NetworkConfig
 
 ClassWeights = tuple[float, ...]  # one a class; empty: all 1
 

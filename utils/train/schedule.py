@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from utils.config import Run
+from utils.settings import Run
 
 
 @dataclass(frozen=True)

@@ -36,11 +36,11 @@ import mindspore as ms
 from mindspore import Tensor, amp, nn, ops
 from mindspore import dtype as mstype
 
-from utils.config import Recipe, Run
 from utils.nn import kernels
 from utils.nn.dropout import DropoutFactors
 from utils.nn.loss import Loss
 from utils.runtime import Runtime
+from utils.settings import Recipe, Run
 from utils.train.amp import loss_scaler
 from utils.train.gradients import (
     Packing,

@@ -14,7 +14,6 @@ import numpy as np
 from mindspore import Tensor, nn
 from mindspore.train import Model
 
-from utils.config import NetworkConfig, Recipe, Run
 from utils.data.class_names import warn_about_mirroring
 from utils.data.sampler import TrainSampler
 from utils.distributed.gradient_fusion import Segments, split_all_reduce
@@ -22,6 +21,7 @@ from utils.evaluate.metrics import check_same_step
 from utils.log import log, print_result, start_log
 from utils.nn.loss import Loss
 from utils.runtime import Runtime, release_memory
+from utils.settings import NetworkConfig, Recipe, Run
 from utils.signals import handle_signals
 from utils.train import amp, lr_schedules, memory
 from utils.train.run_dir import RunDirectory
@@ -133,7 +133,7 @@ class Trainer:
     ) -> None:
         """Trains to the last epoch and prints the result as the last line of stdout.
 
-        `train_set` is a network's `TrainSource` from `start_step` on. `evaluate()` returns metrics,
+        `train_set` is a network's `TrainVideos` from `start_step` on. `evaluate()` returns metrics,
         every `run.eval_every` epochs; `before_saving(position)` runs before an epoch is saved or
         evaluated. Raises ValueError if the run failed (too many overflows or unreadable files),
         RunInterruptedError after ctrl-C.

@@ -12,13 +12,13 @@ from typing import Any, Callable, Optional
 import numpy as np
 from mindspore.train import Callback
 
-from utils.config import Run, VideoData
 from utils.data.rows import TrainRows
 from utils.data.sampler import TrainSampler
 from utils.log import format_values, log, log_values
 from utils.messages import RunInterruptedError
 from utils.progress import Progress
 from utils.runtime import Runtime
+from utils.settings import Run, VideoData
 from utils.signals import StopRequestError
 from utils.train import tensorboard
 from utils.train.meter import NOTHING_LEARNED, OUTPUTS, Meter

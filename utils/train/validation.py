@@ -15,11 +15,11 @@ from typing import Any, Callable
 import numpy as np
 from mindspore import Tensor
 
-from utils.config import Run
 from utils.evaluate.metrics import broadcast_bn_statistics
 from utils.files import report_write_errors, write_text
 from utils.log import log
 from utils.runtime import Runtime
+from utils.settings import Run
 from utils.train.train_step import TrainStep
 from utils.weights import checkpoint
 

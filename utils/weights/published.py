@@ -13,8 +13,15 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils.config import ROOT, build_dataclass, get_base_folder
-from utils.files import compute_sha256, report_write_errors, wait_for_lock, write_text
+from utils.files import (
+    ROOT,
+    compute_sha256,
+    get_base_folder,
+    report_write_errors,
+    wait_for_lock,
+    write_text,
+)
+from utils.load_config import build_dataclass
 from utils.messages import check_choice, find_nearest, hide_secrets, is_installed, print_line
 from utils.weights.download import LARGEST, DownloadError, download, forget
 from utils.yaml_text import load_yaml_file

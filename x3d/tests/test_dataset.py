@@ -89,7 +89,7 @@ def test_a_mirrored_clip_changes_a_label_that_names_a_direction(tmp_path):
     settings = ("data.frames=2", "data.stride=1", f"data.scales=[{SIDE},{SIDE}]", "data.batch=1")
     cfg = load_smoke_config("x3d", f"data.crop={SIDE}", "data.swap_labels=[[0,1]]", *settings)
     sampler = TrainSampler(1, batch=1, rank=0, size=1, seed=0)
-    source = dataset.TrainSource(
+    source = dataset.TrainVideos(
         [Record(str(path), num_frames=None, label=1, line=1)],
         cfg=cfg,
         sampler=sampler,

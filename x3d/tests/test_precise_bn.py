@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn
 
-from utils.config import ROOT, load_config
+from utils.files import ROOT
+from utils.load_config import load_config
 from utils.nn.layers import BatchNorm2d, conv2d, freeze_norms
 from x3d.config import Config
 from x3d.precise_bn import PreciseBatchNorms

@@ -19,7 +19,7 @@ from scripts.prediction.plots import (
 )
 from scripts.prediction.records import preview_times
 from utils.evaluate import report_plots
-from utils.evaluate.predict import Head, Window
+from utils.evaluate.label_space import LabelSpace, Window
 from utils.evaluate.report import compute_bins
 
 ENTRIES = [{"label": k, "name": f"a ${k}", "probability": 0.5 - 0.1 * k} for k in range(3)]
@@ -50,7 +50,7 @@ def test_large_frames_are_reduced_to_the_line(count):
     assert np.unique(small).tolist() == [7]
 
 
-class TwoClips(Head):
+class TwoClips(LabelSpace):
     clips = 2
 
     def frame_indices(self, window: Window) -> np.ndarray:

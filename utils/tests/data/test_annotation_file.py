@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from utils.config import ROOT
 from utils.data import annotation_file
 from utils.data.annotation_file import (
     AnnotationFile,
@@ -22,6 +21,7 @@ from utils.data.annotation_file import (
     read_annotations,
     swap_labels,
 )
+from utils.files import ROOT
 
 GOLDEN = json.loads((ROOT / "tsm" / "tests" / "golden" / "tsm_data.json").read_text())
 

@@ -20,12 +20,13 @@ import pytest
 
 from tests.numbered_videos import write_numbered_video
 from utils.cli import find_failure
-from utils.config import ROOT, ImageData, NetworkConfig, Run
 from utils.cpu_cores import LAUNCHER_CORES
 from utils.data import loader, worker_pool
 from utils.data.rows import TrainRows
 from utils.data.sampler import TrainSampler
 from utils.data.worker_pool import PrefetchedBatches, allocate_shared_rows
+from utils.files import ROOT
+from utils.settings import ImageData, NetworkConfig, Run
 from utils.video.decoders import open_video
 from utils.video.libraries import MODULES
 

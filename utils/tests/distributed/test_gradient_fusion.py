@@ -4,9 +4,9 @@ import mindspore as ms
 import pytest
 from mindspore import nn
 
-from utils.config import Run
 from utils.distributed.gradient_fusion import segment_ends, split_all_reduce
 from utils.runtime import Runtime
+from utils.settings import Run
 
 NAMES = ["base.conv1.weight", "base.layer1.0.weight", "base.layer1.0.gamma", "base.layer2.0.weight"]
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
 
-from utils.config import ROOT
 from utils.evaluate import metrics
 from utils.evaluate.metrics import Counts, compute_interval, evaluate
 from utils.evaluate.scores import CLIPS_PER_PASS, choose_clips_per_pass, video_scores
-from utils.inference.scorer import CellScorer, Scorer
+from utils.files import ROOT
 from utils.log import format_values
 from utils.runtime import Runtime
+from utils.scoring.scorer import CellScorer, Scorer
 from utils.signals import StopRequestError
 from utils.testing.golden import generate_input, load_case
 from utils.train.tensorboard import select_scalars
@@ -111,7 +111,7 @@ def test_a_fixed_batch_is_the_number_of_clips_in_a_pass():
 
 def test_a_head_has_its_columns_of_the_scores():
     """In passes of the fixed batch of an exported network."""
-    from mvit_multi.predict import HeadScorer
+    from mvit_multi.labels import LabelSpaceScorer
 
     sets = [SimpleNamespace(num_classes=count) for count in (2, 4)]
     net = RecordingNet(heads=2)
@@ -121,7 +121,7 @@ def test_a_head_has_its_columns_of_the_scores():
     whole = scorer(clips[0])
     assert whole.shape == (3, 6)
     for index, columns in enumerate((slice(0, 2), slice(2, 6))):
-        head = HeadScorer(scorer, sets, index)
+        head = LabelSpaceScorer(scorer, sets, index)
         np.testing.assert_array_equal(head(clips[0]), whole[:, columns])
         mean = whole[:, columns].mean(axis=0)
         np.testing.assert_allclose(video_scores(head, clips, 5)[0], mean, rtol=1e-5)

@@ -13,7 +13,7 @@ from PIL import Image
 from utils import pages
 from utils.evaluate import report, report_page
 from utils.evaluate.label_report import write_label_report
-from utils.evaluate.predict import Head
+from utils.evaluate.label_space import LabelSpace
 from utils.evaluate.report import Samples
 from utils.video.reader import Segment, VideoError
 
@@ -142,7 +142,7 @@ def test_frames_of_a_preview_are_from_the_start_to_the_end(clips, frames, expect
         def make_views(self, record, sample):
             return np.arange(clips * frames).reshape(clips, 1, frames, 1, 1)
 
-    class Views(Head):
+    class Views(LabelSpace):
         frame_indices = make_views = None
 
     head = Views()

@@ -9,8 +9,8 @@ import pytest
 from mindspore import Tensor
 
 from utils.data.annotation_file import encode_label
+from utils.evaluate.label_space import LabelSpace, choose_classes
 from utils.evaluate.metrics import LabelScores
-from utils.evaluate.predict import Head, choose_classes
 from utils.evaluate.report import Report, Samples
 from utils.evaluate.several_labels import (
     compute_average_precisions,
@@ -97,7 +97,7 @@ def test_the_training_loss_is_the_mean_with_positive_weights():
     assert float(plain(Tensor(scores), Tensor(targets))) == pytest.approx(losses.mean(), rel=1e-5)
 
 
-class SigmoidHead(Head):
+class SigmoidHead(LabelSpace):
     classes = 3
     multi_label = True
     names = ("a", "b", "c")

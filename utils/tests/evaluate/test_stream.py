@@ -8,8 +8,9 @@ import pytest
 
 from tests.helpers import load_smoke_config
 from tests.numbered_videos import read_number, write_numbered_video
-from utils.evaluate.predict import Head, Window, split_into_windows
-from utils.evaluate.stream import (
+from utils.evaluate.label_space import LabelSpace, Window, split_into_windows
+from utils.networks import find_network
+from utils.predict.stream import (
     ImageScorer,
     LiveScorer,
     PreparedFrame,
@@ -17,8 +18,7 @@ from utils.evaluate.stream import (
     Timing,
     WindowScorer,
 )
-from utils.inference.scorer import Scorer
-from utils.networks import find_network
+from utils.scoring.scorer import Scorer
 from utils.video.decoders import open_video
 from utils.video.live import Connection, Frame, StreamSource, open_file
 from utils.video.reader import VideoError
@@ -36,7 +36,7 @@ class NoScorer(Scorer):
         raise AssertionError("a stream has no features")
 
 
-class ToyHead(Head):
+class ToyHead(LabelSpace):
     """Reads every second frame of a window; its two scores are the first and the last of them."""
 
     classes = 2
@@ -100,7 +100,7 @@ NETWORKS = {
 def test_the_windows_of_a_file_have_the_views_of_a_prediction(name, window, step, video):
     """All windows, pixel for pixel; few frames are in memory, in the size of the views."""
     cfg = load_smoke_config(name, *NETWORKS[name])
-    heads = find_network(name).build_heads(cfg)
+    heads = find_network(name).list_label_spaces(cfg)
     views = []
 
     def record(_, clips):

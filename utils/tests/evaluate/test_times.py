@@ -8,8 +8,8 @@ import pytest
 from scripts.features.jobs import FeatureExtractor
 from scripts.prediction.records import PredictOptions, Predictor, preview_times
 from tests.test_predict import FileModel, NoNetwork, NumberReader
-from utils.evaluate.predict import read_windows, split_into_windows
-from utils.evaluate.stream import ImageScorer, Timing, WindowScorer
+from utils.evaluate.label_space import read_windows, split_into_windows
+from utils.predict.stream import ImageScorer, Timing, WindowScorer
 from utils.tests.evaluate.test_stream import NoScorer, ToyHead, run_stream
 from utils.tests.video.test_decoders import BACK_ENDS, copy_packets, draw, read_bits
 from utils.video.decoders import open_video

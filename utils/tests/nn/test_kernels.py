@@ -14,8 +14,7 @@ from mindspore.common.initializer import Normal
 
 from mvit_multi.attention import Attention, BlockPlan
 from tsm.shift import Shift
-from utils.config import ROOT, Run
-from utils.files import lock_folder
+from utils.files import ROOT, lock_folder
 from utils.log import log
 from utils.nn import kernels, layers
 from utils.nn.conv3d import DepthwiseConv3d, FrameConv, PointwiseConv3d
@@ -24,6 +23,7 @@ from utils.nn.kernels.cpu import library
 from utils.nn.kernels.cpu.operators import Cpu
 from utils.nn.kernels.plain import Plain
 from utils.runtime import Runtime, eager_mode
+from utils.settings import Run
 from utils.train.choose_kernels import choose_kernels, with_training_kernels
 from x3d.model import SE
 

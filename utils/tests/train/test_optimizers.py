@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn, ops
 
-from utils.config import Run
 from utils.nn import kernels
 from utils.nn.kernels import ascend
 from utils.nn.kernels.ascend import Ascend
 from utils.nn.kernels.plain import Plain
 from utils.nn.loss import Loss
 from utils.runtime import Runtime
+from utils.settings import Run
 from utils.train import optimizers
 from utils.train.optimizers import LARS
 from utils.train.train_step import TrainStep

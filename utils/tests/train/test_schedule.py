@@ -2,7 +2,7 @@
 
 import pytest
 
-from utils.config import Run
+from utils.settings import Run
 from utils.train.schedule import Due, Schedule, choose_sink_size
 
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn
 
-from utils.config import Run
 from utils.nn.dropout import Dropout
 from utils.nn.loss import Loss
 from utils.runtime import Runtime
+from utils.settings import Run
 from utils.train.gradients import Packing, StatusFlagCheck, clip_factor
 from utils.train.train_step import TrainStep
 

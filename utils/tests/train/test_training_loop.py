@@ -11,13 +11,14 @@ from mindspore import dtype as mstype
 
 from scripts.analysis.build_networks import build_train_step
 from tests.helpers import find_smoke_yaml, load_smoke_config
-from tsm.dataset import TrainSource
-from utils.config import Run, load_config
+from tsm.dataset import TrainVideos
 from utils.data.sampler import TrainSampler
 from utils.data.unreadable import UnreadableFiles
+from utils.load_config import load_config
 from utils.networks import find_network
 from utils.nn.layers import BatchNorm2d
 from utils.runtime import Runtime
+from utils.settings import Run
 from utils.train.amp import Float32Output
 from utils.train.train_step import create_counter
 from utils.train.training_loop import TrainingLoop
@@ -201,7 +202,7 @@ def test_a_state_that_is_not_finite_is_not_saved_and_fails_the_run(
 def test_advice_names_smaller_files_for_videos(source, tmp_path, log_messages):
     cfg = load_smoke_config("tsm", f"data.source={source}")
     sampler = TrainSampler(32, batch=4, rank=0, size=1, seed=0)
-    loop = make_loop(tmp_path, rows=TrainSource([], cfg=cfg, sampler=sampler, epochs=1, skip=0))
+    loop = make_loop(tmp_path, rows=TrainVideos([], cfg=cfg, sampler=sampler, epochs=1, skip=0))
     loop.meter.lines = 1
     loop.meter.add(1, loop.meter.values)
     loop.meter.window.waited = 1e9

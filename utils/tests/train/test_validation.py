@@ -8,8 +8,8 @@ import pytest
 from mindspore import Tensor, nn
 
 from tests.helpers import read_weights
-from utils.config import Run
 from utils.runtime import Runtime
+from utils.settings import Run
 from utils.signals import StopRequestError
 from utils.train.train_step import MovingAverage
 from utils.train.validation import Validation

@@ -13,11 +13,12 @@ import pytest
 from mindspore import Tensor, nn
 from mindspore.train import serialization
 
-from utils.config import Run, read_yaml
 from utils.data.sampler import TrainSampler
 from utils.data.unreadable import UnreadableFiles
 from utils.files import write_text
+from utils.load_config import read_yaml
 from utils.runtime import Runtime
+from utils.settings import Run
 from utils.train.run_dir import RunDirectory
 from utils.train.train_step import create_counter
 from utils.weights.checkpoint import load, save, weights_of

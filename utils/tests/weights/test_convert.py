@@ -9,7 +9,7 @@ import pytest
 from mindspore import Tensor
 
 from tests.helpers import find_smoke_yaml
-from utils.config import load_config
+from utils.load_config import load_config
 from utils.networks import find_network
 from utils.weights import checkpoint, checkpoint_file
 from utils.weights.convert import Converted, convert, read_source

@@ -1,6 +1,6 @@
 """Runs an ONNX file by an inference engine in a separate process.
 
-    python -m utils.inference.onnx_process ENGINE FILE CLIPS OUTPUTS
+    python -m utils.scoring.onnx_process ENGINE FILE CLIPS OUTPUTS
 
 A defect of an engine can end its process without a Python exception, on some processors only. At
 the export of a file it must end this process, not the run. CLIPS and OUTPUTS are .npz files: an
@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from utils.config import ROOT
 from utils.data.loader import count_workers
-from utils.inference.onnx import ENGINES, OPEN
+from utils.files import ROOT
 from utils.processes import describe_exit, die_with_parent
+from utils.scoring.engines import ENGINES, OPEN
 
-MODULE = "utils.inference.onnx_process"  # in ROOT; also where the package has a longer name
+MODULE = "utils.scoring.onnx_process"  # in ROOT; also where the package has a longer name
 
 
 class EngineError(RuntimeError):

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import numpy as np
 
-from utils.config import NetworkConfig, Run
 from utils.data.loader import count_workers
-from utils.inference.exported_file import (
+from utils.runtime import uncapped_instruction_set
+from utils.scoring.exported_file import (
     FileScorer,
     build_normalization,
     check_contents,
@@ -22,8 +22,8 @@ from utils.inference.exported_file import (
     shorten_error,
     warn_without_checksum,
 )
-from utils.inference.onnx_limits import check_model
-from utils.runtime import uncapped_instruction_set
+from utils.scoring.onnx_limits import check_model
+from utils.settings import NetworkConfig, Run
 
 if TYPE_CHECKING:
     from utils.networks import Network

@@ -5,13 +5,13 @@ import numpy as np
 from tsm import transforms
 from tsm.config import Config
 from tsm.dataset import get_annotation_file, sample_frame_indices
-from utils.evaluate.predict import Head, Window
+from utils.evaluate.label_space import LabelSpace, Window
 
 # {number of crops: index of the center crop that is not mirrored}
 CENTER_CROP = {1: 0, 3: 2, 5: 4, 10: 8}
 
 
-class TSMHead(Head):
+class TSMLabelSpace(LabelSpace):
     """The classes of TSM, with the views of `cfg.eval`."""
 
     def __init__(self, cfg: Config):

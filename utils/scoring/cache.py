@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import numpy as np
 
-from utils.config import NetworkConfig, get_cache_folder
-from utils.files import compute_sha256, report_write_errors, wait_for_lock
-from utils.inference.exported_file import count_classes
-from utils.inference.onnx import ENGINES, OnnxScorer
-from utils.inference.scorer import CellScorer, Scorer
+from utils.files import compute_sha256, get_cache_folder, report_write_errors, wait_for_lock
 from utils.log import log
+from utils.scoring.engines import ENGINES, OnnxScorer
+from utils.scoring.exported_file import count_classes
+from utils.scoring.scorer import CellScorer, Scorer
+from utils.settings import NetworkConfig
 from utils.weights.model_checksum import check_checksum
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class CachedScorer(Scorer):
     The first call opens the file in the cache, or exports it. If that fails, `run.engine` is auto
     and the precision f32, MindSpore computes the network, in float32.
 
-    `load(level, rewrite)` builds the network of the checkpoint: `utils.inference.load`.
+    `load(level, rewrite)` builds the network of the checkpoint: `utils.scoring.load`.
     `quantize(path)` makes the file for int8, if that is its precision. Raises ValueError for a
     checkpoint that does not fit, or that changes while it is read.
     """

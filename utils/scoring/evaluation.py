@@ -4,15 +4,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Optional
 
 from utils import log, runtime
-from utils.config import NetworkConfig
 from utils.data.rows import EvalRows
 from utils.data.videos import EvalVideos
 from utils.evaluate.metrics import evaluate_rows, write_result_file
 from utils.evaluate.report import Report, report_videos
-from utils.inference.load import load_scorer
-from utils.inference.scorer import Scorer
 from utils.log import print_result
 from utils.runtime import Runtime
+from utils.scoring.load import load_scorer
+from utils.scoring.scorer import Scorer
+from utils.settings import NetworkConfig
 
 if TYPE_CHECKING:
     from utils.networks import Network
@@ -38,7 +38,7 @@ def evaluate_videos(
     `report` is a folder for tables and plots, or empty.
     """
     annotations = network.list_annotation_files(cfg)[1]
-    head = network.build_heads(cfg)[0]
+    head = network.list_label_spaces(cfg)[0]
     pages = report_videos(report, videos=videos, file=annotations, head=head, rt=rt)
     return evaluate_samples(
         network, cfg=cfg, samples=videos, checkpoint_path=checkpoint_path, pages=pages
@@ -54,7 +54,7 @@ def evaluate_samples(
     eval.allow_unreadable.
     """
     rt = pages.rt
-    head = network.build_heads(cfg)[0]
+    head = network.list_label_spaces(cfg)[0]
     scorer = load_scorer(network, cfg, checkpoint_path)
     reference = load_reference(network, cfg, checkpoint_path)
     result = evaluate_rows(

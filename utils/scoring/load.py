@@ -4,12 +4,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
-from utils.config import NetworkConfig
-from utils.inference.cache import CachedScorer
-from utils.inference.int8 import find_int8
-from utils.inference.onnx import ENGINES, choose_engine, load_onnx
-from utils.inference.scorer import CellScorer, Scorer
 from utils.log import log
+from utils.scoring.cache import CachedScorer
+from utils.scoring.engines import ENGINES, choose_engine, load_onnx
+from utils.scoring.int8 import find_int8
+from utils.scoring.scorer import CellScorer, Scorer
+from utils.settings import NetworkConfig
 
 if TYPE_CHECKING:
     from mindspore import nn
@@ -37,7 +37,7 @@ def load_scorer(
         if engine in ENGINES and (cfg.run.engine, cfg.run.engine_precision) != ("auto", "f32"):
             raise ValueError(f"run.engine: {engine} cannot run {path}; export it to ONNX")
         start()
-        from utils.inference.mindir import load_mindir
+        from utils.scoring.mindir import load_mindir
 
         return load_mindir(Path(path), network, cfg)
 

@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import numpy as np
 
-from utils.config import NetworkConfig, get_cache_folder
 from utils.data.annotation_file import name_record
-from utils.evaluate.predict import read_windows, split_into_windows
-from utils.files import compute_sha256, report_write_errors, wait_for_lock
-from utils.inference.cache import LONGEST_WAIT, delete_old_files, is_sound
-from utils.inference.exported_file import shorten_error
-from utils.inference.onnx import NNCF
+from utils.evaluate.label_space import read_windows, split_into_windows
+from utils.files import compute_sha256, get_cache_folder, report_write_errors, wait_for_lock
 from utils.log import log
 from utils.runtime import uncapped_instruction_set
+from utils.scoring.cache import LONGEST_WAIT, delete_old_files, is_sound
+from utils.scoring.engines import NNCF
+from utils.scoring.exported_file import shorten_error
+from utils.settings import NetworkConfig
 from utils.video.reader import VideoError
 from utils.weights.model_checksum import append_checksum
 
@@ -79,7 +79,7 @@ def choose_records(records: Sequence[Any], cfg: NetworkConfig) -> list[Any]:
 
 def read_clips(network: "Network", cfg: NetworkConfig, records: list[Any]) -> Iterator[np.ndarray]:
     """A test view uint8 of each video, one after the other; unreadable videos are left out."""
-    heads = network.build_heads(cfg)
+    heads = network.list_label_spaces(cfg)
     for number, record in enumerate(records):
         head = heads[record.dataset_index]
         try:

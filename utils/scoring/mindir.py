@@ -13,8 +13,7 @@ import numpy as np
 from mindspore import Tensor, nn
 from mindspore.train.mind_ir_pb2 import ModelProto
 
-from utils.config import NetworkConfig
-from utils.inference.exported_file import (
+from utils.scoring.exported_file import (
     FileScorer,
     build_normalization,
     check_contents,
@@ -22,6 +21,7 @@ from utils.inference.exported_file import (
     shorten_error,
     warn_without_checksum,
 )
+from utils.settings import NetworkConfig
 
 if TYPE_CHECKING:
     from utils.networks import Network

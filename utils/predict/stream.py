@@ -15,15 +15,21 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 import numpy as np
 
 from utils import runtime
-from utils.evaluate.predict import WINDOW, Head, Window, crop_for_heads, split_into_windows
+from utils.evaluate.label_space import (
+    WINDOW,
+    LabelSpace,
+    Window,
+    crop_for_heads,
+    split_into_windows,
+)
 from utils.log import log
 from utils.video.live import Frame, LatestItems, StreamSource
 from utils.video.reader import DEFAULT_FPS
 from utils.video.writer import CaptionedVideo
 
 if TYPE_CHECKING:
-    from utils.config import Run
-    from utils.inference.scorer import Scorer
+    from utils.scoring.scorer import Scorer
+    from utils.settings import Run
 
 WAITING_FRAMES = 8  # of a live source that is read frame by frame; older ones are dropped
 IMAGE_STEP = 1.0  # seconds between the frames that a network for images reads
@@ -60,7 +66,7 @@ class PreparedFrame(NamedTuple):
 class OpenWindow:
     """A window that has begun: which frames it needs, for each head and in all."""
 
-    def __init__(self, window: Window, heads: Sequence[Head]):
+    def __init__(self, window: Window, heads: Sequence[LabelSpace]):
         self.plans = [window.start + head.frame_indices(window) for head in heads]
         self.needed = set(np.concatenate([plan.ravel() for plan in self.plans]).tolist())
         self.window = window
@@ -118,7 +124,7 @@ class FrameScorer(LiveScorer):
 class ImageScorer(FrameScorer):
     """A network for images: each frame by itself, with the view of its evaluation."""
 
-    def __init__(self, scorer: "Scorer", head: Head, timing: Timing):
+    def __init__(self, scorer: "Scorer", head: LabelSpace, timing: Timing):
         if timing.window is not None:
             raise ValueError("window: a network for images reads single frames; set step or fps")
         if timing.step is not None and timing.fps is not None:
@@ -144,7 +150,7 @@ class WindowScorer(LiveScorer):
     `split_into_windows`.
     """
 
-    def __init__(self, scorer: "Scorer", heads: Sequence[Head], timing: Timing):
+    def __init__(self, scorer: "Scorer", heads: Sequence[LabelSpace], timing: Timing):
         if timing.fps is not None:
             raise ValueError(
                 "fps: this network reads windows, not single frames; set step, the seconds from "

@@ -1,6 +1,6 @@
 """Video inference: windows of a video, views, probabilities, ranked classes.
 
-A network's `predict.py` defines a `Head` for each data set of the network. Frames and views are
+The `labels.py` of a network defines a `LabelSpace` for each of its data sets. Frames and views are
 those of the network's evaluation.
 """
 
@@ -22,7 +22,7 @@ from utils.messages import escape_control, format_line
 from utils.video.reader import DEFAULT_FPS, FrameReader, Timeline, find_frames, find_time
 
 if TYPE_CHECKING:
-    from utils.inference.scorer import Scorer
+    from utils.scoring.scorer import Scorer
 
 Item = TypeVar("Item")
 Part = TypeVar("Part")
@@ -62,7 +62,7 @@ class Window:
         return find_time(self, self.start + frame)
 
 
-class Head(abc.ABC):
+class LabelSpace(abc.ABC):
     """The classes of one data set, and the views with which they are predicted."""
 
     name = ""  # of the data set, if the network has several
@@ -158,7 +158,7 @@ def softmax(scores: np.ndarray) -> np.ndarray:
     return powers / powers.sum()
 
 
-def assign_class_names(heads: Sequence[Head], labels: str, checkpoint: str) -> None:
+def assign_class_names(heads: Sequence[LabelSpace], labels: str, checkpoint: str) -> None:
     """Sets `names` of the heads, from the file `labels` (head after head) or without it.
 
     `checkpoint` is that of the network.
@@ -226,7 +226,7 @@ def split_by_time(times: np.ndarray, seconds: float, step: float) -> list[Window
     return windows
 
 
-def choose_passes(heads: Sequence[Head], device: str) -> None:
+def choose_passes(heads: Sequence[LabelSpace], device: str) -> None:
     """Sets the clips per pass of all heads to one number, so that one graph is compiled."""
     numbers_of_views = [head.clips * head.crops for head in heads]
     for head in heads:
@@ -234,7 +234,7 @@ def choose_passes(heads: Sequence[Head], device: str) -> None:
 
 
 def read_windows(
-    source: FrameReader, windows: Sequence[Window], heads: Sequence[Head]
+    source: FrameReader, windows: Sequence[Window], heads: Sequence[LabelSpace]
 ) -> Iterator[tuple[Window, list[np.ndarray]]]:
     """Each window with the views of each head.
 
@@ -265,7 +265,7 @@ def read_windows(
 
 
 def crop_numbers(
-    source: FrameReader, numbers: np.ndarray, heads: Sequence[Head]
+    source: FrameReader, numbers: np.ndarray, heads: Sequence[LabelSpace]
 ) -> Iterator[tuple[int, list[np.ndarray]]]:
     """(number, its crops for each head) of frames of ascending numbers."""
     coming = iter(numbers.tolist())
@@ -274,7 +274,7 @@ def crop_numbers(
             yield number, list(arrays)
 
 
-def crop_for_heads(frames: np.ndarray, heads: Sequence[Head]) -> list[np.ndarray]:
+def crop_for_heads(frames: np.ndarray, heads: Sequence[LabelSpace]) -> list[np.ndarray]:
     """`crop_frames` of each head; heads with equal `crop_settings` have the same array."""
     crops: dict[tuple, np.ndarray] = {}
     for head in heads:
@@ -326,7 +326,7 @@ def choose_classes(
 
 
 def rank_classes(
-    head: Head, probabilities: np.ndarray, top: int, threshold: float = 0.0
+    head: LabelSpace, probabilities: np.ndarray, top: int, threshold: float = 0.0
 ) -> list[dict]:
     """The classes of `choose_classes` as entries of a record; NONE is called `none`."""
     names = {NONE: "none", **dict(enumerate(head.names))}
@@ -342,7 +342,7 @@ def rank_classes(
 
 
 def format_caption(
-    heads: Sequence[Head], probabilities: Sequence[np.ndarray], threshold: float = 0.0
+    heads: Sequence[LabelSpace], probabilities: Sequence[np.ndarray], threshold: float = 0.0
 ) -> str:
     """The best class of each head and its probability, a line each."""
     lines = []
@@ -354,7 +354,7 @@ def format_caption(
     return "\n".join(lines)
 
 
-def list_columns(heads: Sequence[Head]) -> list[str]:
+def list_columns(heads: Sequence[LabelSpace]) -> list[str]:
     """A heading for each class of each head: its name, or its number."""
     return [
         f"{head.name}/{name}" if head.name else name

@@ -7,7 +7,7 @@ import numpy as np
 
 from resnet50 import readers, transforms
 from resnet50.config import Config
-from utils.evaluate.predict import Head, Window
+from utils.evaluate.label_space import LabelSpace, Window
 from utils.video.reader import FrameReader, read_bytes, reading
 
 # The files of class names beside CIFAR's binary files.
@@ -27,7 +27,7 @@ class ImageFile(FrameReader):
         yield image
 
 
-class ImageHead(Head):
+class ImageLabelSpace(LabelSpace):
     """The classes of ResNet; its view is that of evaluation."""
 
     def __init__(self, cfg: Config):

@@ -6,8 +6,8 @@ import numpy as np
 
 from mvit_multi.config import Config, DatasetSettings
 from mvit_multi.dataset import choose_test_frames, cut_test_crops, get_annotation_file
-from utils.evaluate.predict import Head, Window
-from utils.inference.scorer import Scorer
+from utils.evaluate.label_space import LabelSpace, Window
+from utils.scoring.scorer import Scorer
 from utils.video.transforms import arrange_views
 
 
@@ -17,7 +17,7 @@ def arrange_tokens(tokens: np.ndarray, grid: tuple[int, int, int]) -> np.ndarray
     return tokens[0, -t * h * w :].reshape(t, h, w, -1).transpose(0, 3, 1, 2)
 
 
-class HeadScorer(Scorer):
+class LabelSpaceScorer(Scorer):
     """The scores of one head; all heads share one compiled graph."""
 
     def __init__(self, scorer: Scorer, sets: Sequence[DatasetSettings], dataset_index: int):
@@ -40,7 +40,7 @@ class HeadScorer(Scorer):
         return self.scorer.run_passes(passes)[..., self.columns]
 
 
-class DatasetHead(Head):
+class DatasetLabelSpace(LabelSpace):
     """The classes of one data set, with the views of its settings."""
 
     raw_scores = False
@@ -67,5 +67,5 @@ class DatasetHead(Head):
     def make_views(self, crops: np.ndarray, positions: np.ndarray) -> np.ndarray:
         return arrange_views(crops, positions)
 
-    def select_output(self, scorer: Scorer) -> HeadScorer:
-        return HeadScorer(scorer, self.data.sets, self.dataset_index)
+    def select_output(self, scorer: Scorer) -> LabelSpaceScorer:
+        return LabelSpaceScorer(scorer, self.data.sets, self.dataset_index)

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from utils.evaluate.predict import Head, Window
+from utils.evaluate.label_space import LabelSpace, Window
 from utils.video.transforms import arrange_views
 from x3d.config import Config
 from x3d.dataset import choose_test_frames, cut_test_crops, get_annotation_file
 
 
-class X3DHead(Head):
+class X3DLabelSpace(LabelSpace):
     """The classes of X3D, with the views of `cfg.eval`."""
 
     raw_scores = False  # the network returns probabilities

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Callable, Optional
 
 import numpy as np
 
-from utils.config import NetworkConfig, name_network
-from utils.inference.scorer import Scorer
 from utils.log import log
 from utils.messages import escape_control, format_error
+from utils.scoring.scorer import Scorer
+from utils.settings import NetworkConfig, name_network
 from utils.weights.model_checksum import check_checksum
 
 if TYPE_CHECKING:

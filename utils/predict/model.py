@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     import numpy as np
     from mindspore import nn
 
-    from utils.config import NetworkConfig, Run
-    from utils.evaluate.predict import Head, Window, WindowResult
-    from utils.evaluate.stream import Stream
-    from utils.inference.scorer import Scorer
+    from utils.evaluate.label_space import LabelSpace, Window, WindowResult
     from utils.networks import Network
+    from utils.predict.stream import Stream
+    from utils.scoring.scorer import Scorer
+    from utils.settings import NetworkConfig, Run
     from utils.video.live import StreamSource
     from utils.video.reader import FrameReader, VideoError
 
@@ -60,7 +60,7 @@ def list_recipes(network: str = "") -> list[str]:
 
 
 def find_recipes(network: str = "") -> dict[str, Path]:
-    from utils.config import ROOT
+    from utils.files import ROOT
     from utils.networks import list_networks
 
     networks = list_networks()
@@ -92,7 +92,7 @@ def load(
 
     Raises ValueError, also for a second device: MindSpore allows one in a process.
     """
-    from utils.config import load_config
+    from utils.load_config import load_config
     from utils.networks import find_network, find_network_of_yaml, list_networks
     from utils.weights.published import find_recipe_of_weights, resolve_checkpoint
 
@@ -113,7 +113,7 @@ def load(
 
 def find_recipe(recipe: AnyPath) -> Path:
     """The config file of a name or path; ValueError with the nearest name for an unknown one."""
-    from utils.config import resolve_yaml
+    from utils.load_config import resolve_yaml
 
     text = os.fspath(recipe)
     recipes = find_recipes()
@@ -142,10 +142,10 @@ def build_model(
     network: Network, cfg: NetworkConfig, checkpoint: AnyPath, labels: AnyPath = ""
 ) -> Model:
     """The model with the settings `cfg`; else as `load`."""
-    from utils.evaluate.predict import assign_class_names
-    from utils.inference.load import load_scorer
+    from utils.evaluate.label_space import assign_class_names
+    from utils.scoring.load import load_scorer
 
-    heads = network.build_heads(cfg)
+    heads = network.list_label_spaces(cfg)
     assign_class_names(heads, os.fspath(labels), os.fspath(checkpoint))
     start = functools.cache(lambda: start_device(cfg.run))
     with runtime.guest(cfg.run):
@@ -168,8 +168,10 @@ def start_device(run: Run) -> None:
 class Model:
     """A network with its weights; `load` makes it."""
 
-    def __init__(self, network: Network, cfg: NetworkConfig, scorer: Scorer, heads: Sequence[Head]):
-        from utils.evaluate.predict import choose_passes
+    def __init__(
+        self, network: Network, cfg: NetworkConfig, scorer: Scorer, heads: Sequence[LabelSpace]
+    ):
+        from utils.evaluate.label_space import choose_passes
 
         self.network = network
         self.cfg = cfg
@@ -219,7 +221,7 @@ class Model:
         `workers` threads decode the next videos, at most one window of each, while the network
         computes. `threshold`: as in `predict`.
         """
-        from utils.evaluate.predict import read_ahead
+        from utils.evaluate.label_space import read_ahead
         from utils.video.reader import VideoError
 
         check_positive_integer(top, "top")
@@ -293,7 +295,7 @@ class Model:
             return self.network.open_frames(self.cfg, os.fspath(source))
         import numpy as np
 
-        from utils.config import VideoData
+        from utils.settings import VideoData
         from utils.video.array_frames import ArrayFrames
 
         frames = np.asarray(source)
@@ -307,14 +309,14 @@ class Model:
         self, source: Source, window: float | None = None, fps: float | None = None
     ) -> Iterator[tuple[Window, list[np.ndarray]]]:
         """The windows of a video, each with the views of each head."""
-        from utils.evaluate.predict import read_windows, split_into_windows
+        from utils.evaluate.label_space import read_windows, split_into_windows
 
         check_numbers(window=window)
         with self.open(source, fps) as reader:
             yield from read_windows(reader, split_into_windows(reader, window), self.heads)
 
     def score_window(self, window: Window, views: list[np.ndarray]) -> WindowResult:
-        from utils.evaluate.predict import WindowResult
+        from utils.evaluate.label_space import WindowResult
 
         with self.computing():
             probs = [head.predict_probs(self.scorer, v) for head, v in zip(self.heads, views)]
@@ -342,9 +344,9 @@ class Model:
 
         Raises VideoError if the source cannot be opened, ValueError for other arguments.
         """
-        from utils.evaluate.predict import format_caption
-        from utils.evaluate.stream import Stream, Timing
+        from utils.evaluate.label_space import format_caption
         from utils.files import check_outputs
+        from utils.predict.stream import Stream, Timing
         from utils.video.reader import DEFAULT_FPS
         from utils.video.writer import CaptionedVideo
 
@@ -373,9 +375,9 @@ class Model:
 
     def open_stream(self, source: str, retry: float) -> StreamSource:
         """The frames of a camera (a number), an address, a video file or a folder of frames."""
-        from utils.config import VideoData
-        from utils.evaluate.predict import make_file_names
+        from utils.evaluate.label_space import make_file_names
         from utils.log import log
+        from utils.settings import VideoData
         from utils.video import live
         from utils.video.decoders import open_path, open_video
         from utils.video.reader import MAX_PIXELS
@@ -398,7 +400,7 @@ class Model:
 
     def load_cell(self) -> nn.Cell:
         """The network of the checkpoint as a Cell, in float32; ValueError for another file."""
-        from utils.inference.load import load_checkpoint
+        from utils.scoring.load import load_checkpoint
 
         path = self.scorer.name
         if Path(path).suffix in (".mindir", ".onnx"):
@@ -420,7 +422,7 @@ class Model:
         """
         import numpy as np
 
-        from utils.evaluate.predict import choose_classes
+        from utils.evaluate.label_space import choose_classes
 
         means = [np.mean(windows, axis=0) for windows in zip(*probabilities)]
         rankings = []

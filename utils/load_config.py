@@ -1,0 +1,229 @@
+"""Reads a config file, puts the command line on top, and builds the settings.
+
+An unknown key, a missing key or a value of the wrong type is a ValueError that names the setting
+and, for an unknown one, the nearest real one.
+
+Paths in a config file are relative to the checkout, those on the command line to the current
+folder. Installed as a package there is no checkout, and both start at the current folder.
+"""
+
+import dataclasses
+import difflib
+import json
+import math
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import yaml
+
+from utils.files import ROOT, get_base_folder
+from utils.messages import check_choice, format_error, format_value, shorten_errors
+from utils.settings import ConfigT, name_network
+from utils.yaml_text import load_yaml, load_yaml_file
+
+
+def build_dataclass(cls: type, values: dict, prefix: str) -> Any:
+    """An instance of the dataclass `cls` from a dict, every value checked against its type."""
+    hints = get_type_hints(cls)
+    arguments = {}
+    missing = dataclasses.MISSING
+    for key in values:
+        check_choice(key, hints, f"setting {prefix}")
+    for field in dataclasses.fields(cls):
+        name = prefix + field.name
+        kind = hints[field.name]
+        if field.name in values:
+            arguments[field.name] = convert_value(values[field.name], kind, name)
+        elif isinstance(kind, type) and dataclasses.is_dataclass(kind):
+            arguments[field.name] = build_dataclass(kind, {}, f"{name}.")
+        elif field.default is missing and field.default_factory is missing:
+            raise ValueError(f"missing setting {name}")
+    return cls(**arguments)
+
+
+def convert_value(value: Any, kind: Any, name: str) -> Any:
+    """The value as the type `kind`. Raises ValueError, with the setting, for another type."""
+    origin = get_origin(kind)
+    args = get_args(kind)
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        if not isinstance(value, dict):
+            raise ValueError(f"{name} must be settings, {{name: value}}, not {format_value(value)}")
+        return build_dataclass(kind, value, f"{name}.")
+    if origin is Literal:
+        if value not in args:
+            words = ", ".join(str(word) or "''" for word in args)
+            raise ValueError(f"{name} must be one of {words}, not {format_value(value)}")
+        return value
+    if origin is Union:
+        return convert_union(value, args, name)
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)):
+            raise ValueError(f"{name} must be a list, not {format_value(value)}")
+        inner = args[0] if len(args) == 2 and args[1] is Ellipsis else None
+        if inner is None and len(value) != len(args):
+            raise ValueError(f"{name} must have {len(args)} entries, not {len(value)}")
+        kinds = [inner] * len(value) if inner else args
+        return tuple(
+            convert_value(v, k, f"{name}[{i}]") for i, (v, k) in enumerate(zip(value, kinds))
+        )
+    return convert_scalar(value, kind, name)
+
+
+def convert_union(value: Any, kinds: tuple, name: str) -> Any:
+    if value is None and type(None) in kinds:
+        return None
+    for kind in kinds:
+        words = get_args(kind) if get_origin(kind) is Literal else ()
+        if type(value) is kind or value in words:
+            return convert_value(value, kind, name)
+    if value == "" and type(None) in kinds:
+        raise ValueError(f"{name} is empty; null is none")
+    choices = [kind for kind in kinds if kind is not type(None)]
+    lists = [kind for kind in choices if get_origin(kind) is tuple]
+    if lists and len(choices) > 1:  # a list, or else one of the words
+        words = [kind for kind in choices if kind not in lists]
+        return convert_value(value, (lists if isinstance(value, (list, tuple)) else words)[0], name)
+    if len(choices) > 1:
+        words = [WORDS.get(kind) or ", ".join(get_args(kind)) for kind in choices]
+        raise ValueError(f"{name} must be {' or '.join(words)}, not {format_value(value)}")
+    return convert_value(value, choices[0], name)
+
+
+WORDS = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}
+
+
+def convert_scalar(value: Any, kind: type, name: str) -> Any:
+    if kind is Path and isinstance(value, str) and value and "\0" not in value:
+        return Path(value)
+    if kind is float:
+        # YAML 1.1 reads 1e-4, without a dot, as a string; and nan and inf.
+        try:
+            number = float(value) if not isinstance(value, bool) else math.nan
+        except (OverflowError, TypeError, ValueError):
+            number = math.nan
+        if math.isfinite(number):
+            return number
+    elif type(value) is kind:
+        if not isinstance(value, int) or abs(value) < 2**63:
+            return value
+        raise ValueError(f"{name} must be an integer below 2^63, not {format_value(value)}")
+    raise ValueError(f"{name} must be {WORDS.get(kind, 'a path')}, not {format_value(value)}")
+
+
+# Settings of older versions in the config.yaml of a run, and the values that switched them off.
+SWITCHED_OFF = {
+    "run.flat_weights": False,
+    "run.cluster": None,
+    "run.gradient_profile": None,
+    "data.packed": None,
+}
+
+
+def resolve_yaml(path: Path) -> Path:
+    """The path itself or, if it does not exist, the file of this zoo with this name."""
+    own = ROOT / path
+    if os.path.exists(path) or not os.path.isfile(own):  # false for a name that is too long
+        return Path(path)
+    if get_base_folder() != ROOT:  # the user may have meant another copy
+        print(f"reading {own}, of the installed package", file=sys.stderr)
+    return own
+
+
+@shorten_errors()
+def load_config(cls: type[ConfigT], path: Path, overrides: Sequence[str] = ()) -> ConfigT:
+    """Reads `path`, puts `section.key=value` strings on top and builds `cls`."""
+    values = read_yaml(path)
+    try:
+        drop_settings_without_effect(values)
+        check_names(cls, values)
+    except ValueError as error:
+        network = name_network(cls)
+        raise ValueError(f"{path}, read as a config file of {network}: {error}") from None
+    resolve_paths(cls, values, get_base_folder())
+    values.setdefault("run", {}).setdefault("out", str(get_base_folder() / "out" / Path(path).stem))
+    for override in overrides:
+        apply_override(cls, values, override)
+    if any(override.startswith("run.amp=") for override in overrides):
+        values["run"]["cpu_amp"] = values["run"]["amp"]
+    return build_dataclass(cls, values, "")
+
+
+def drop_settings_without_effect(values: dict) -> None:
+    """Removes settings of older versions that the config.yaml of an older run has switched off."""
+    for name, off in SWITCHED_OFF.items():
+        section, key = name.split(".")
+        settings = values.get(section, {})
+        if key in settings and settings[key] == off:
+            del settings[key]
+
+
+def read_yaml(path: Path) -> dict:
+    if not os.path.isfile(path):
+        raise ValueError(f"{path}: no such config file{find_nearest_yaml(Path(path))}")
+    try:
+        values = load_yaml_file(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: not a readable config file: {format_error(error)}") from None
+    if not isinstance(values, dict) or not all(isinstance(v, dict) for v in values.values()):
+        raise ValueError(f"{path}: expected sections with settings, as in run: {{device: CPU}}")
+    return values
+
+
+def find_nearest_yaml(path: Path) -> str:
+    """Advice with the nearest name of the same folder, here or in this zoo; empty without one."""
+    for folder in (path, path.parent, ROOT / path, ROOT / path.parent):
+        names = [file.name for file in folder.glob("*.yaml")] if os.path.isdir(folder) else []
+        near = difflib.get_close_matches(path.name, names, 1, 0.0)
+        if near:
+            return f"; nearest: {path if folder.name == path.name else path.parent}/{near[0]}"
+    return ""
+
+
+def check_names(cls: type, values: dict) -> None:
+    """Raises ValueError for an unknown section or setting."""
+    sections = get_type_hints(cls)
+    for section in values:
+        check_choice(section, sections, "section")
+        for key in values[section]:
+            check_choice(key, get_type_hints(sections[section]), f"setting {section}.")
+
+
+def list_settings(cls: type) -> list[str]:
+    """`section.key` of every setting."""
+    sections = get_type_hints(cls).items()
+    return [f"{name}.{key}" for name, section in sections for key in get_type_hints(section)]
+
+
+def resolve_paths(cls: type, values: dict, base: Path) -> None:
+    """Makes the relative paths among the values absolute."""
+    for section, hint in get_type_hints(cls).items():
+        for key, kind in get_type_hints(hint).items():
+            value = values.get(section, {}).get(key)
+            if (kind is Path or Path in get_args(kind)) and isinstance(value, str) and value:
+                values[section][key] = str(base / value)
+
+
+def apply_override(cls: type, values: dict, override: str) -> None:
+    name, equals, text = override.partition("=")
+    section, dot, key = name.partition(".")
+    if not (equals and dot):
+        raise ValueError(f"--{override}: expected --section.key=value")
+    try:
+        value = load_yaml(text) if text else ""
+    except ValueError:
+        value = text
+    check_names(cls, {section: {key: value}})
+    values.setdefault(section, {})[key] = value
+    resolve_paths(cls, {section: values[section]}, Path.cwd())
+
+
+def to_dict(config: Any) -> dict:
+    """The settings as plain values, as they are written beside a checkpoint."""
+    return json.loads(json.dumps(dataclasses.asdict(config), default=str))
+
+
+def to_yaml(config: Any) -> str:
+    return yaml.safe_dump(to_dict(config), sort_keys=False, default_flow_style=None, width=100)
