@@ -34,7 +34,6 @@ UTILS = [path for path in SOURCES if path.is_relative_to(ROOT / "utils")]
 LAYERS = [
     {"cli", "entry"},
     {"predict", "networks"},
-
     {"export"},
     {"scoring"},
     {"testing"},

@@ -19,10 +19,9 @@ FEW_NAMES = 8  # so many are all named if none is similar
 # A script as a message names it, relative to the checkout; not a part of a longer path.
 SCRIPT = re.compile(r"(?<![\w/.-])(?:python )?(?:scripts|benchmarks)/(?:\w+/)*(\w+)\.py\b")
 
-# An address in a text, without the punctuation after it; pathlib makes one slash of two.
-ADDRESS = re.compile(
-    r"([A-Za-z][A-Za-z0-9+.-]*://|(?:https?|rtsps?|rtmp):/)(\S+?)(?=[:;,.)'\"]*(?:\s|$))"
-)
+# An address in a text; pathlib makes one slash of two. The bound keeps the search linear.
+ADDRESS = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]{0,30}://|(?:https?|rtsps?|rtmp):/)\S+")
+PUNCTUATION = ":;,.)'\""  # after an address, it belongs to the sentence
 SCHEME = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:/{1,2})?")
 HOST = re.compile(r"(?:\[[\da-fA-F:.]+\]|localhost|[\w-]+(?:\.[\w-]+)+)(?=[:/]|$)")
 # Some cameras take user=NAME&password=WORD as a part of the path.
@@ -59,7 +58,12 @@ def hide_secrets(address: str) -> str:
 
 def hide_all_secrets(text: str) -> str:
     """The text, with `hide_secrets` of every address in it."""
-    return ADDRESS.sub(lambda match: hide_secrets(match[0]), text)
+    return ADDRESS.sub(replace_address, text)
+
+
+def replace_address(match: re.Match) -> str:
+    address = match[0].rstrip(PUNCTUATION)
+    return hide_secrets(address) + match[0][len(address) :]
 
 
 def escape_control(text: str) -> str:

@@ -80,3 +80,9 @@ def test_a_path_that_was_an_address_is_shown_without_its_secrets():
 def test_a_log_line_hides_secrets():
     record = logging.LogRecord("", logging.INFO, "", 0, "http://a:word@host/x: gone", (), None)
     assert log.EscapingFormatter("%(message)s").format(record) == "http://host/x: gone"
+
+
+@pytest.mark.parametrize("text", ["a" * 500_000, "http://" + "." * 500_000, "a:" * 250_000])
+def test_the_search_for_addresses_is_linear(text):
+    """A quadratic search takes minutes here."""
+    assert len(format_line(text)) == 1000
