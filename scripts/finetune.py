@@ -177,7 +177,8 @@ class Journey:
 
     `folder` gets lists, good (checked lists), copies (of the videos), run, report, and
     finetune.json, which says what is done: a command is repeated if it, the config file, or what it
-    reads has changed, or its result is gone. `videos` are digests of the videos' names and sizes.
+    reads has changed, or its result is gone. `videos` is a digest of the videos' names, sizes and
+    times of change.
     """
 
     def __init__(self, folder: Path, network: Network):
@@ -330,9 +331,9 @@ def compute_digest(texts: Iterable[str], paths: Iterable[Path]) -> str:
 
 
 def compute_names_digest(videos: Path) -> str:
-    """A checksum of the names and sizes of all files below a folder."""
-    files = sorted(file for file in videos.rglob("*") if file.is_file())
-    return compute_digest([f"{file} {file.stat().st_size}" for file in files], [])
+    """A checksum of the names, sizes and times of change of all files below a folder."""
+    files = [(file, file.stat()) for file in sorted(videos.rglob("*")) if file.is_file()]
+    return compute_digest([f"{file} {s.st_size} {s.st_mtime_ns}" for file, s in files], [])
 
 
 def check_classes(journey: "Journey", cfg: NetworkConfig, classes: int) -> None:

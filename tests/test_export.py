@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import json
 import os
+import re
 import stat
 import zlib
 from functools import partial
@@ -16,6 +17,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Tensor, nn
+from mindspore.train.mind_ir_pb2 import ModelProto
 
 from mvit_multi.model import ConcatHeads
 from tests.helpers import load_smoke_config
@@ -238,6 +240,16 @@ def test_a_mindir_takes_pixels_like_its_network(normalised, cell):
     words = r"takes clips \[2, 4, 3, 32, 32\], .* \[3, 4, 3, 32, 32\]"
     with pytest.raises(ValueError, match=words):
         scorer(np.zeros((3, 4, 3, 32, 32), np.uint8))
+
+
+def test_a_mindir_with_a_number_that_is_nan_is_refused(normalised, tmp_path):
+    model = ModelProto.FromString(normalised.read_bytes()[:-SIZE])
+    weight = next(p for p in model.graph.parameter if len(p.dims) == 4)
+    weight.raw_data = np.float32(np.nan).tobytes() + weight.raw_data[4:]
+    file = tmp_path / "nan.mindir"
+    file.write_bytes(model.SerializeToString())
+    with pytest.raises(ValueError, match=re.escape(weight.name)):
+        load_mindir(file, find_network("tsm"), load_toy_config())
 
 
 def test_the_views_of_a_video_fill_fixed_batches_of_a_mindir(normalised, cell):

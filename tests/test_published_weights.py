@@ -1,5 +1,6 @@
 """Published weights by name: the table, downloads from a local server, conversion, commands."""
 
+import base64
 import hashlib
 import json
 import os
@@ -315,6 +316,14 @@ def test_the_password_of_a_mirror_is_not_printed(folder, monkeypatch, capsys):
     monkeypatch.setenv(published.MIRROR, "http://user:secret@127.0.0.1:9")
     assert_refused("tsm_hashed", "http://127.0.0.1:9/")
     assert "secret" not in capsys.readouterr().err
+
+
+def test_a_mirror_gets_its_user_and_password(server, folder, monkeypatch):
+    address = server.address.replace("//", "//user:se%40cret@")
+    monkeypatch.setenv(published.MIRROR, f"{address}/files")
+    published.prepare("tsm_hashed")
+    login = base64.b64encode(b"user:se@cret").decode()
+    assert [r["Authorization"] for r in server.requests] == [f"Basic {login}"]
 
 
 def test_no_connection_is_one_line(server, folder, monkeypatch):

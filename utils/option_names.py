@@ -10,7 +10,7 @@ from collections.abc import Container
 # Ours -> theirs. Of several lines with a name, the first whose option or setting the command has
 # counts. Names that are similar to ours, such as `weight_decay`, are not here.
 OPTIONS = {
-    "--config_path": "c config cfg config_file",
+    "--config_path": "c config cfg config_file recipe yaml",
     "--checkpoint_path": "checkpoint_file_path ckpt_path ckpt_file ckpt pth_path load_path weights",
     "--source": "checkpoint_file_path ckpt_path ckpt_file ckpt pth_path weights",
     "--train.pretrained": "checkpoint_file_path ckpt_path ckpt_file ckpt pth_path pretrain "

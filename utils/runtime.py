@@ -99,7 +99,9 @@ def start_device(run: "Run") -> Optional[int]:
         os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")
     import mindspore as ms
 
-    ms.set_context(mode=ms.PYNATIVE_MODE if run.mode == "eager" else ms.GRAPH_MODE)
+    is_eager = run.mode == "eager"
+    mode = ms.PYNATIVE_MODE if is_eager else ms.GRAPH_MODE
+    ms.set_context(mode=mode, pynative_synchronize=is_eager)  # why: `eager_mode`
     try:
         if device_id is None or is_worker():  # MindSpore gives each worker of a node its device
             ms.set_device(run.device)
@@ -243,15 +245,19 @@ def set_device_options(run: "Run") -> None:
 
 @contextlib.contextmanager
 def eager_mode() -> Iterator[None]:
-    """Runs networks operator by operator: for one forward pass, faster than their compilation."""
+    """Runs networks operator by operator: for one forward pass, faster than their compilation.
+
+    Synchronously: on a busy CPU, MindSpore 2.10 sometimes waits without an end for its queue of
+    operators, whose thread sleeps (a wake-up is lost).
+    """
     import mindspore as ms
 
-    mode = ms.get_context("mode")
-    ms.set_context(mode=ms.PYNATIVE_MODE)
+    before = {name: ms.get_context(name) for name in ("mode", "pynative_synchronize")}
+    ms.set_context(mode=ms.PYNATIVE_MODE, pynative_synchronize=True)
     try:
         yield
     finally:
-        ms.set_context(mode=mode)
+        ms.set_context(**before)
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ from typing import Optional
 import numpy as np
 from mindspore import Parameter, Tensor
 
+from resnet50.class_folders import copy_run_classes
 from utils import cli
 from utils.files import check_outputs, guard_outputs
 from utils.weights import checkpoint, checkpoint_file
@@ -45,6 +46,7 @@ def main(
     parameters = {name: Parameter(Tensor(value), name=name) for name, value in means.items()}
     with guard_outputs([target], inputs=checkpoints, option="--target"):
         checkpoint.save(target, checkpoint.Weights(parameters, padding), "--target")
+    copy_run_classes(checkpoints[0].parent, target.parent)
     report = {"arrays": len(means), "files": len(checkpoints), "target": str(target)}
     print(json.dumps(report))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 import av
+import numpy as np
 from av.container import InputContainer
 
 from utils.video.decoders import open_video
@@ -40,6 +41,7 @@ KINDS = (
     EXCLUDED,  # a list of the user names it
     "bad line",  # of the list: its label, its number of frames, its format
 )
+MAX_REORDER = 3  # pictures from a packet without presentation time to its picture's place
 DURATION_TOLERANCE = 0.5  # seconds by which a stream may end before the container's duration
 
 
@@ -158,13 +160,16 @@ def check_length(path: Path, container: InputContainer, stream: Any) -> None:
     """Compares the packets with the duration that the header declares.
 
     It may declare more frames: an AVI those that were dropped in recording, an MP4 those that an
-    edit list hides.
+    edit list hides. In files without presentation times, as ASF, the last packets are up to two
+    pictures late; and the duration of a last packet may be unknown.
     """
     packets = 0
     end = 0.0
+    stamps = []
     for packet in container.demux():
         if packet.size and packet.stream is stream:
             packets += 1
+            stamps += [packet.dts * float(packet.time_base)] if packet.dts is not None else []
         if packet.pts is not None:
             end = max(end, (packet.pts + (packet.duration or 0)) * float(packet.time_base))
     truncation = find_truncation(path)
@@ -174,7 +179,9 @@ def check_length(path: Path, container: InputContainer, stream: Any) -> None:
         raise BadVideoError("no frames", "the video stream is empty")
     duration = (container.duration or 0) / av.time_base
     missing = measure_missing(container, end)
-    if missing > max(DURATION_TOLERANCE, 0.05 * duration):
+    pictures = MAX_REORDER if stream.codec_context.has_b_frames else 1
+    late = pictures * max(np.diff(stamps), default=0.0)
+    if missing > max(DURATION_TOLERANCE, 0.05 * duration, late):
         reason = f"{duration - missing:.1f} of {duration:.1f} seconds are there"
         raise BadVideoError("truncated", reason)
 

@@ -13,6 +13,7 @@ import numpy as np
 from mindspore import Tensor, nn
 from mindspore.train.mind_ir_pb2 import ModelProto
 
+from utils.messages import escape_control
 from utils.scoring.exported_file import (
     FileScorer,
     build_normalization,
@@ -114,6 +115,7 @@ def load_mindir(path: Path, network: "Network", cfg: NetworkConfig) -> MindirSco
     """
     warn_without_checksum(path)
     graph = read_graph(path)
+    check_finite(path, graph)
     source = graph.inputs[0]
     check_contents(
         path, cfg=cfg, info=graph.info, classes=graph.outputs[0].shape[-1], batch=source.shape[0]
@@ -121,6 +123,15 @@ def load_mindir(path: Path, network: "Network", cfg: NetworkConfig) -> MindirSco
     takes_floats = DTYPES.get(source.dtype) == "float32"
     normalize = build_normalization(network, cfg) if takes_floats else None
     return MindirScorer(path, shape=source.shape, classes=count_classes(cfg), normalize=normalize)
+
+
+def check_finite(path: Path, graph: Graph) -> None:
+    """Raises ValueError if weights are NaN or infinite: some operators would hide it."""
+    for name, value in graph.weights.items():
+        if value.dtype.kind == "f" and not np.isfinite(value).all():
+            raise ValueError(
+                f"{path}: its {escape_control(name)[:100]} has NaN or infinite numbers"
+            )
 
 
 def read_graph(path: Path) -> Graph:

@@ -4,11 +4,13 @@ Until the file is complete it is NAME.part, beside NAME.part.json, which says of
 file it is a part. Python's urllib takes proxies from the environment (`https_proxy`, `no_proxy`).
 """
 
+import base64
 import contextlib
 import http.client
 import json
 import re
 import urllib.error
+import urllib.parse
 import urllib.request
 from pathlib import Path
 from typing import NamedTuple
@@ -132,7 +134,8 @@ def open_address(address: str, headers: dict[str, str], part: Path) -> http.clie
     """The answer of the server, which is not an error."""
     shown = hide_secrets(address)
     try:
-        request = urllib.request.Request(address, headers=headers)
+        address, login = split_login(address)
+        request = urllib.request.Request(address, headers={**headers, **login})
         opener = urllib.request.build_opener()  # reads the variables of proxies now
         return opener.open(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
@@ -149,6 +152,16 @@ def open_address(address: str, headers: dict[str, str], part: Path) -> http.clie
     except (OSError, http.client.HTTPException) as error:
         reason = f"cannot be reached: {shorten(format_error(error), SHOWN)}; {ADVICE}"
     raise DownloadError(f"{shown}: {reason}")
+
+
+def split_login(address: str) -> tuple[str, dict[str, str]]:
+    """An address without its user and password, and the header that carries them."""
+    parts = urllib.parse.urlsplit(address)
+    login, at, host = parts.netloc.rpartition("@")
+    if not at:
+        return address, {}
+    code = base64.b64encode(urllib.parse.unquote_to_bytes(login)).decode()
+    return parts._replace(netloc=host).geturl(), {"Authorization": f"Basic {code}"}
 
 
 def check_kind(address: str, response: http.client.HTTPResponse, data: bytes) -> None:

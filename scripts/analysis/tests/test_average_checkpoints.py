@@ -31,6 +31,7 @@ def files(tmp_path):
 
 def test_the_average_equals_numpys(files, tmp_path, capsys):
     target = tmp_path / "new" / "mean.ckpt"
+    (tmp_path / "class_folders.txt").write_text("cat\ndog\n")
     main(files, target=target, weights=[1.0, 1.0, 2.0])
     contents = [checkpoint_file.read(file) for file in files]
     written = checkpoint_file.read(target)
@@ -39,6 +40,7 @@ def test_the_average_equals_numpys(files, tmp_path, capsys):
         expected = np.average(values, axis=0, weights=[1, 1, 2]).astype(dtype)
         np.testing.assert_array_equal(written[name], expected)
     assert written["count"] == 2, "integers are those of the last file"
+    assert (target.parent / "class_folders.txt").read_text() == "cat\ndog\n"
     assert '"files": 3' in capsys.readouterr().out
     assert set(ms.load_checkpoint(str(target))) == {"weight", "half", "count"}
 

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import math
 import struct
+from fractions import Fraction
 
 import av
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 from av.stream import Disposition
 from av.video.reformatter import VideoReformatter
 
-from scripts.data.integrity import VideoJob, examine
+from scripts.data.integrity import Finding, VideoJob, examine
 from tests.video_server import Answer, serve
 from utils.tests.video.test_decoders import (
     BACK_ENDS,
@@ -369,3 +370,26 @@ def test_decoded_frames_do_not_stay_in_memory(plain):
         finally:
             gc.enable()
     assert len(frames) <= 2
+
+
+@pytest.mark.parametrize("suffix", [".wmv", ".avi", ".mkv", ".mp4", ".ts", ".flv"])
+def test_a_video_whose_frames_become_rare_is_complete(suffix, tmp_path):
+    """25 frames a second, then one a second; in ASF, the last packets are two pictures late."""
+    source = tmp_path / f"rare{suffix}"
+    with av.open(str(source), "w") as container:
+        stream = container.add_stream("libx264", rate=25)
+        stream.width = 64
+        stream.height = 64
+        stream.pix_fmt = "yuv420p"
+        stream.codec_context.time_base = Fraction(1, 25)
+        for k in range(50):
+            frame = av.VideoFrame.from_ndarray(picture(k, 64, 64), "rgb24")
+            frame.pts = k if k < 25 else (k - 24) * 25
+            frame.time_base = Fraction(1, 25)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    assert examine(VideoJob(str(source))) == Finding("good", "", 50)
+    content = source.read_bytes()
+    source.write_bytes(content[: len(content) // 2])
+    if suffix != ".ts":  # which declares no duration
+        assert examine(VideoJob(str(source))).kind in ("truncated", "damaged")
