@@ -40,9 +40,8 @@ from utils.settings import Device
 DATA = get_base_folder() / "data" / "synthetic"
 OUT = get_base_folder() / "out"
 CONFIG = ROOT / "tsm" / "configs" / "tsm_smoke.yaml"
-WITHOUT_SHIFT = "--model.shift_div=0"
 VIDEOS = ["--train", "60", "--test", "16"]  # per class
-NETWORKS: dict[str, list[str]] = {"TSM": [], "TSN": [WITHOUT_SHIFT]}
+NETWORKS: dict[str, list[str]] = {"TSM": [], "TSN": ["--model.shift_div=0"]}
 
 
 def main(*, device: Device = "CPU") -> None:
@@ -61,9 +60,9 @@ def make_and_train(device: str, add: Callable[[subprocess.Popen], None]) -> None
         results = dict(zip(NETWORKS, pool.map(work, NETWORKS)))
     print(json.dumps(results["TSM"]))
     print(format_table(results, time.monotonic() - start))
-    print("Both networks in a browser: source .venv/bin/activate")
+    print("TSM in a browser: source .venv/bin/activate")
     print("pip install 'gradio>=6.31,<7' 'numpy<2'")
-    print(format_demo({name: result["checkpoint"] for name, result in results.items()}), flush=True)
+    print(format_demo(results["TSM"]["checkpoint"]), flush=True)
 
 
 def train_and_evaluate(add: Callable, device: str, name: str) -> dict:
@@ -140,13 +139,11 @@ def format_table(results: dict, seconds: float) -> str:
     return "\n".join(rows)
 
 
-def format_demo(checkpoints: dict[str, str]) -> str:
-    """The command that shows the networks; paths start at the current folder."""
+def format_demo(checkpoint: str) -> str:
+    """The command that shows the network; paths start at the current folder."""
     words = ["python", shorten_path(ROOT / "scripts" / "demo.py")]
     words += ["--examples", shorten_path(DATA / "videos" / "test")]
-    for name, path in checkpoints.items():
-        words += ["--config_path", shorten_path(CONFIG), "--checkpoint_path", shorten_path(path)]
-        words += [setting for setting in NETWORKS[name] if setting == WITHOUT_SHIFT]
+    words += ["--config_path", shorten_path(CONFIG), "--checkpoint_path", shorten_path(checkpoint)]
     return name_commands(shlex.join(words))
 
 

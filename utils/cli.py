@@ -114,7 +114,9 @@ def run_command(
     parser.settings = settings
 
     def work() -> Any:
-        _, values, options = parser.parse(sys.argv[1:])
+        path, values, options = parser.parse(sys.argv[1:])
+        if path:  # an option like others here
+            options["config_path"] = path
         return main(values, **options) if settings else main(**options)
 
     main_guard(usage, work)

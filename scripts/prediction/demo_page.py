@@ -1,13 +1,12 @@
-"""The demo page of scripts/demo.py: the results of one or several models for a video, by Gradio.
+"""The demo page of scripts/demo.py, by Gradio: the results of a network for an upload.
 
-A model has a column: its best classes, a plot of classes over time for a video in windows, and heat
-maps. The page waits for one prediction at a time, because a model is for one thread.
+Best classes, a table of the windows, and heat maps. One prediction runs at a time, because a model
+is for one thread.
 """
 
 import base64
 import html
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Optional
@@ -15,95 +14,55 @@ from typing import Optional
 import cv2
 import gradio as gr
 import numpy as np
-import pandas as pd
 
 from scripts.prediction.cam import GradCam, find_rate, write_clips
 from scripts.prediction.plots import format_class, resize_to_fit
-from utils.evaluate.label_space import WindowResult, list_columns
+from utils.evaluate.label_space import WindowResult
 from utils.messages import format_line
 from utils.predict.model import Model
 from utils.video.reader import DEFAULT_FPS
 
 TOP = 5
-TIMELINE_CLASSES = 3
 KEEP = 600  # seconds until an upload is deleted
-COLUMN = 320  # pixels, the smallest width; a telephone shows one column
 # Fonts of the visitor's system: Gradio's own are loaded from another server.
 FONTS = {"font": ["system-ui", "sans-serif"], "font_mono": ["ui-monospace", "monospace"]}
 TITLE = "MindSpore video zoo"
-# A video of a larger size is more than the networks see, and a slow machine cannot record it.
-CAMERA = {"video": {"width": {"ideal": 640}, "height": {"ideal": 480}}}
+COLUMNS = ["start", "end", "class", "probability"]
 
 
-class Panel:
-    """The column of one model, with heat maps if there is a `cam`.
+class Predictor:
+    """What the page calls. A video longer than `max_seconds` is refused.
 
-    Windows of `window` seconds are those of `Model.predict`. A longer video than `max_seconds` is
-    refused.
+    Windows of `window` seconds are those of `Model.predict`.
     """
 
     def __init__(
-        self,
-        name: str,
-        model: Model,
-        max_seconds: float,
-        window: Optional[float] = None,
-        cam: Optional[GradCam] = None,
+        self, model: Model, max_seconds: float, window: Optional[float] = None, cam: bool = False
     ):
-        self.name = name
         self.model = model
         self.max_seconds = max_seconds
         self.window = window
-        self.cam = cam
-        self.components: list[gr.Component] = []
+        self.cam = GradCam(model) if cam else None
+        self.reads_videos = bool(model.network.list_annotation_files(model.cfg))
 
-    @property
-    def reads_videos(self) -> bool:
-        return bool(self.model.network.list_annotation_files(self.model.cfg))
-
-    def build(self) -> None:
-        """Adds the components of this model to the page."""
-        heads = self.model.heads
-        gr.Markdown(f"### {self.name}")
-        status = gr.Markdown()
-        bars = [gr.Label(label=head.name or "classes", num_top_classes=TOP) for head in heads]
-        timeline = gr.LinePlot(
-            x="seconds",
-            y="probability",
-            color="class",
-            y_lim=[0, 1],
-            label="classes over time",
-            tooltip="all",
-            visible=False,
-        )
-        maps = [gr.HTML(visible=False) for _ in heads if self.cam]
-        self.components = [status, *bars, timeline, *maps]
-
-    def show(self, path: Optional[str], progress: gr.Progress = gr.Progress()) -> list:  # noqa: B008
-        """The new values of the components, for an upload; of an empty page without one."""
+    def predict(self, path: Optional[str]) -> list:
+        """[bars of each data set, rows of the windows, HTML of the heat maps] of an upload."""
         if not path:
-            return [
-                gr.update(value=None, visible=component.visible) for component in self.components
-            ]
-        start = time.monotonic()
+            return [*[None] * len(self.model.heads), gr.update(visible=False), ""]
         try:
             self.check_length(path)
-            spans, probabilities, best = self.score(path, progress)
+            results = [
+                self.model.score_window(*part) for part in self.model.read(path, self.window)
+            ]
         except ValueError as error:
             line = format_line(str(error).replace(path, Path(path).name))
             raise gr.Error(line, print_exception=False) from None
-        ranking = self.model.rank(probabilities, TOP)
+        ranking = self.model.rank([result.probabilities for result in results], TOP)
         rankings = list(ranking.values()) if isinstance(ranking, dict) else [ranking]
-        table = self.tabulate(spans, probabilities)
-        count = f"{len(spans)} windows, " if len(spans) > 1 else ""
-        views = " and ".join(f"{head.clips} x {head.crops}" for head in self.model.heads)
-        maps = list(self.draw_heat_maps(best))
-        return [
-            f"{count}{views} views, {time.monotonic() - start:.1f} s",
-            *map(dict, rankings),
-            gr.update(value=table, visible=len(spans) > 1),
-            *[gr.update(value=text, visible=True) for text in maps],
-        ]
+        rows = [row for result in results for row in self.list_rows(result)]
+        best = max(results, key=lambda result: result.confidence)
+        table = gr.update(value=rows, visible=len(results) > 1)
+        return [*map(dict, rankings), table, "".join(self.draw_heat_maps(best))]
 
     def check_length(self, path: str) -> None:
         with self.model.open(path) as frames:
@@ -112,35 +71,12 @@ class Panel:
             limit = f"{self.max_seconds:g} s"
             raise ValueError(f"{path} has {seconds:.0f} s; this page takes at most {limit}")
 
-    def score(
-        self, path: str, progress: gr.Progress
-    ) -> tuple[list[tuple[float, float]], list[list[np.ndarray]], WindowResult]:
-        """The spans and probabilities of all windows, and the most confident window."""
-        spans = []
-        probabilities = []
-        best = None
-        for part in self.model.read(path, self.window):
-            result = self.model.score_window(*part)
-            spans.append(result.window.span)
-            probabilities.append(result.probabilities)
-            if best is None or result.confidence > best.confidence:
-                best = result
-            progress((len(spans), None), unit="windows")
-        return spans, probabilities, best
-
-    def tabulate(
-        self, spans: Sequence[tuple[float, float]], probabilities: Sequence[list[np.ndarray]]
-    ) -> pd.DataFrame:
-        """Rows of the timeline: the middle of a window, a class, its probability."""
-        names = list_columns(self.model.heads)
-        values = np.stack([np.concatenate(window) for window in probabilities])
-        best = np.argsort(-values.max(axis=0), kind="stable")[:TIMELINE_CLASSES]
-        rows = [
-            {"seconds": sum(span) / 2, "class": names[label], "probability": float(row[label])}
-            for label in best
-            for span, row in zip(spans, values)
-        ]
-        return pd.DataFrame(rows)
+    def list_rows(self, result: WindowResult) -> Iterator[list]:
+        """The best class of a window in each data set."""
+        start, end = result.window.span
+        ranking = self.model.rank([result.probabilities], 1)
+        for ((name, probability),) in ranking.values() if isinstance(ranking, dict) else [ranking]:
+            yield [round(start, 2), round(end, 2), name, round(probability, 4)]
 
     def draw_heat_maps(self, result: WindowResult) -> Iterator[str]:
         """The heat map of each data set as HTML with the pixels inside: no file remains."""
@@ -169,51 +105,36 @@ def to_html(frames: np.ndarray, rate: float) -> str:
     return f'<video width="100%" autoplay loop muted playsinline src="{source}"></video>'
 
 
-def build_page(
-    panels: Sequence[Panel], examples: Sequence[tuple[str, str]], max_mb: int
-) -> gr.Blocks:
-    """The page. `examples` are the names and paths of videos on this machine."""
-    is_video = panels[0].reads_videos
-    action = "Upload or record a video" if is_video else "Upload or take an image"
-    action += ", or choose an example" if examples else ""
-    length = f" and {panels[0].max_seconds:g} s" if is_video else ""
+def build_page(predictor: Predictor, examples: Sequence[str], max_mb: int) -> gr.Blocks:
+    """The page; `examples` are paths of this machine."""
+    length = f" and {predictor.max_seconds:g} s" if predictor.reads_videos else ""
     limits = f"At most {max_mb} MB{length}; deleted after {KEEP // 60} minutes."
     with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(KEEP // 10, KEEP)) as page:
-        gr.Markdown(f"# {TITLE}\n\n{action}. The {TOP} most probable classes appear as bars.")
+        gr.Markdown(f"# {TITLE}\n\nUpload a file: the {TOP} most probable classes appear. {limits}")
         with gr.Row():
-            with gr.Column(min_width=COLUMN):
-                source = build_source(is_video)
+            with gr.Column():
+                if predictor.reads_videos:
+                    source = gr.Video(label="video", sources=["upload"])
+                else:
+                    options = {"sources": ["upload"], "type": "filepath", "image_mode": None}
+                    source = gr.Image(label="image", **options)
                 if examples:
-                    gr.Examples(
-                        [[path] for _, path in examples],
-                        inputs=source,
-                        example_labels=[name for name, _ in examples],
-                        cache_examples=False,
-                    )
-                gr.Markdown(limits)
-            for panel in panels:
-                with gr.Column(min_width=COLUMN):
-                    panel.build()
-        for panel in panels:
-            source.change(
-                panel.show,
-                inputs=source,
-                outputs=panel.components,
-                api_name=panel.name,
-                concurrency_limit=1,
-                concurrency_id="models",
-            )
+                    names = [f"{Path(file).parent.name}/{Path(file).stem}" for file in examples]
+                    files = [[file] for file in examples]
+                    gr.Examples(files, source, example_labels=names, cache_examples=False)
+            with gr.Column():
+                names = [head.name or "classes" for head in predictor.model.heads]
+                bars = [gr.Label(label=name, num_top_classes=TOP) for name in names]
+                table = gr.Dataframe(headers=COLUMNS, label="windows", visible=False)
+                maps = gr.HTML()
+        source.change(
+            predictor.predict,
+            inputs=source,
+            outputs=[*bars, table, maps],
+            api_name="predict",
+            concurrency_limit=1,
+        )
     return page
-
-
-def build_source(is_video: bool) -> gr.Component:
-    """What a visitor sends; Gradio passes on the file as it is."""
-    camera = gr.WebcamOptions(mirror=False, constraints=CAMERA)  # left stays left
-    sources = ["upload", "webcam"]
-    if is_video:
-        return gr.Video(label="video", sources=sources, webcam_options=camera)
-    options = {"type": "filepath", "image_mode": None, "webcam_options": camera}
-    return gr.Image(label="image", sources=sources, **options)
 
 
 def launch(page: gr.Blocks, host: str, port: int, max_mb: int) -> str:
