@@ -14,7 +14,8 @@ import av
 class Answer(NamedTuple):
     """The answer to one request. `pause` are seconds before each of `parts` equal parts.
 
-    With `stall` the connection stays open, and silent, until the server ends.
+    With `stall` the connection stays open, and silent, until the server ends. `length` is the
+    Content-Length that the answer states; 0: none, as of a camera.
     """
 
     body: bytes
@@ -23,6 +24,7 @@ class Answer(NamedTuple):
     status: int = 200
     parts: int = 1
     pause: float = 0.0
+    length: int = 0
 
 
 @contextlib.contextmanager
@@ -40,6 +42,8 @@ def serve(*answers: Answer) -> Iterator[tuple[str, list[str]]]:
             requests.append(self.path)
             self.send_response(answer.status)
             self.send_header("Content-Type", answer.kind)
+            if answer.length:
+                self.send_header("Content-Length", str(answer.length))
             self.end_headers()
             size = -(-len(answer.body) // answer.parts) or 1
             with contextlib.suppress(OSError):

@@ -25,10 +25,12 @@ STALL = 10.0  # seconds without data after which a source is broken
 RETRY = 30.0  # seconds after which a broken source is not opened again
 FIRST_DELAY = 0.5  # seconds before a source is opened again; doubled after each failure
 MAX_DELAY = 8.0
+ENDED = "it ended"
 END_TOLERANCE = 1.0  # seconds: a file at an address may end so long before its stated duration
 SCHEMES = ("http", "https", "rtmp", "rtsp", "rtsps", "udp")
 ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 PROTOCOLS = "http,https,httpproxy,tcp,tls,udp,rtp,rtmp,rtsp,crypto"  # not `file`: playlists
+PLAYLISTS = ("hls", "rtp", "rtsp", "sdp")  # formats whose size is not that of the video
 UNTIMED = {"h264", "hevc", "mjpeg", "mpjpeg"}  # formats without time stamps
 
 Item = TypeVar("Item")
@@ -195,7 +197,7 @@ def open_camera(number: int) -> Connection:
 def open_address(address: str, max_pixels: int = MAX_PIXELS, stall: float = STALL) -> Connection:
     """An address by PyAV. Raises VideoError if no video comes from it within `stall` seconds.
 
-    A source of known duration is a file at an address: it is not live.
+    A source of known duration or size is a file at an address: it is not live.
     """
     av = load_library("pyav")
     shown = hide_secrets(address)
@@ -219,7 +221,8 @@ def open_address(address: str, max_pixels: int = MAX_PIXELS, stall: float = STAL
     except ValueError as error:
         container.close()
         raise VideoError(shown, "pyav", error) from None
-    is_live = not (stream.duration or container.duration)
+    is_file = container.size > 0 and container.format.name not in PLAYLISTS
+    is_live = not (is_file or stream.duration or container.duration)
     frames = read_address(container, stream=stream, shown=shown, is_live=is_live, stall=stall)
     return Connection(read_rate(stream), is_live, frames)
 
@@ -243,7 +246,8 @@ def read_address(
     last_time = start  # of a picture
     first_stamp = None
     end = 0.0  # of the packets of all streams
-    reason = "it ended"
+    has_duration = bool(stream.duration or container.duration)
+    reason = ENDED
     try:
         for packet in demux_to_end(container):
             if packet is not None and packet.pts is not None:
@@ -272,7 +276,8 @@ def read_address(
     finally:
         missing = measure_missing(container, end)
         container.close()
-    if is_live or first_stamp is None or missing > END_TOLERANCE:
+    is_cut = missing > END_TOLERANCE if has_duration else reason != ENDED
+    if is_live or first_stamp is None or is_cut:
         raise VideoError(shown, "pyav", reason)
 
 

@@ -84,6 +84,20 @@ def test_a_file_at_an_address_goes_on_where_it_broke_off(video, tmp_path):
     assert (len(lines), len(requests), source.reopened) == (1, 2, 1)
 
 
+def test_a_file_of_known_size_without_a_duration_ends(stream):
+    """A transport stream states no duration; a camera states no size."""
+    size = len(stream)
+    whole = Answer(stream, length=size)
+    for answers, requested in (
+        ((whole,), 1),
+        ((Answer(stream[: size // 2], length=size), whole), 2),
+    ):
+        with serve(*answers) as (address, requests):
+            source = open_source(f"{address}/a.ts", 5.0, [])
+            assert [read_number(frame.pixels) for frame in source.frames()] == list(range(COUNT))
+        assert (source.is_live, len(requests)) == (False, requested)
+
+
 def test_a_live_source_that_stops_is_opened_again_until_retry_has_passed(stream):
     """The second answer is the rest of the stream, from a key frame; then only web pages come."""
     half = Answer(stream[: len(stream) // 2])
