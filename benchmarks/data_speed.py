@@ -26,7 +26,7 @@ def measure_data(network: Network, cfg: NetworkConfig, rt: Runtime, seconds: int
     records = network.read_records(cfg, "train")
     order = network.build_train_sampler(cfg, records, rt)
     epochs = 10**6 // order.samples + 1
-    clips = network.build_train_rows(cfg, records, order, epochs, skip=0)
+    clips = network.train_rows(records, cfg=cfg, sampler=order, epochs=epochs, skip=0)
     floor = measure_decoding(partial(decode_row, clips), len(clips), seconds)
     is_video = bool(network.list_annotation_files(cfg))
     done, wall, cpu = measure_throughput(clips.dataset(), cfg.data.batch, seconds)

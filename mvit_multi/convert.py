@@ -27,6 +27,8 @@ TORCHVISION = [
 class MViTNames(ParameterNames):
     """Rules for MViTv2."""
 
+    classifier = r"^(head|expander)\."  # heads and expander of the data sets
+
     def detect_format(self, names: Iterable[str]) -> str:
         names = {self.canonical_name(name) for name in names}
         if "pos_encoding.class_token" in names:

@@ -20,8 +20,8 @@ from utils.entry import prepare_process
 prepare_process(__name__)
 
 from mvit_multi.config import Config
-from mvit_multi.dataset import get_annotation_file
-from mvit_multi.evaluation import build_eval_videos, evaluate_datasets
+from mvit_multi.dataset import build_eval_videos, get_annotation_file
+from mvit_multi.evaluation import evaluate_datasets
 from mvit_multi.network import NETWORK
 from utils import cli
 from utils.evaluate.metrics import write_result_file

@@ -4,23 +4,12 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
-from mvit_multi.config import Config
 from mvit_multi.dataset import EvalVideos
 from mvit_multi.labels import LabelSpaceScorer
 from utils.evaluate.metrics import Counts, evaluate, sum_count
 from utils.evaluate.scores import choose_clips_per_pass
 from utils.runtime import Runtime
 from utils.scoring.scorer import Scorer
-
-
-def build_eval_videos(cfg: Config, rt: Runtime, split: str = "test") -> dict[int, EvalVideos]:
-    """{data set index: its videos}: the data sets of `eval.sets` in a test, all in validation.
-
-    Reads the annotation files; raises ValueError for bad lines.
-    """
-    names = (split == "test" and cfg.eval.sets) or [dataset.name for dataset in cfg.data.sets]
-    chosen = [k for k, dataset in enumerate(cfg.data.sets) if dataset.name in names]
-    return {k: EvalVideos(cfg, rt=rt, dataset_index=k, split=split) for k in chosen}
 
 
 def evaluate_datasets(

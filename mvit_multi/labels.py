@@ -11,12 +11,6 @@ from utils.scoring.scorer import Scorer
 from utils.video.transforms import arrange_views
 
 
-def arrange_tokens(tokens: np.ndarray, grid: tuple[int, int, int]) -> np.ndarray:
-    """Tokens (1, N, C) of one clip as maps (T, C, H, W) of the grid, without a class token."""
-    t, h, w = grid
-    return tokens[0, -t * h * w :].reshape(t, h, w, -1).transpose(0, 3, 1, 2)
-
-
 class LabelSpaceScorer(Scorer):
     """The scores of one head; all heads share one compiled graph."""
 

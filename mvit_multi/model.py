@@ -12,14 +12,15 @@ the probabilities of all heads, not of one.
 """
 
 from collections.abc import Sequence
-from typing import Union
+from functools import partial
 
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore.common.initializer import Constant, Normal, Uniform, initializer
 
 from mvit_multi.attention import STD, Attention, BlockPlan, Grid, pool_grid
-from mvit_multi.heads import EXPANDER_WIDTH, Mlp, MultiHead, SingleHead
+from mvit_multi.heads import EXPANDER_WIDTH, Mlp, MultiHead, SingleHead, list_classifiers
+from utils.nn.cam_cells import CamCells
 from utils.nn.dropout import DropPath
 from utils.nn.layers import ChannelsFirstDense, LayerNorm, Normalize, max_pool2d
 
@@ -296,22 +297,11 @@ class MViT(nn.Cell):
         positions = ops.reshape(space + ops.reshape(time, (1, t, 1, d)), (1, -1, d))
         return x + ops.broadcast_to(ops.cast(positions, x.dtype), x.shape)
 
-
-class ConcatHeads(nn.Cell):
-    """Concatenates the probabilities of all heads, (B, sum of C_k), for export.
-
-    The features (B, C) stay an output of their own.
-    """
-
-    def __init__(self, net: nn.Cell):
-        super().__init__(auto_prefix=False)
-        self.net = net
-
-    def construct(self, clip: Tensor, with_features: bool = False) -> Union[Tensor, tuple]:
-        outputs = self.net(clip, with_features)
-        if with_features:
-            return ops.cat(outputs[:-1], 1), outputs[-1]
-        return ops.cat(outputs, 1)
+    def find_cam_cells(self) -> CamCells:
+        """What the last block's attention reads; after it, one token may be all that counts."""
+        block = self.blocks[-1]
+        arrange = partial(arrange_tokens, grid=block.grid)
+        return CamCells(block.norm1, scores=list_classifiers(self.head), arrange=arrange)
 
 
 def build_embedding(shape: tuple[int, ...], name: str) -> Parameter:
@@ -327,3 +317,9 @@ def initialize_like_pyslowfast(net: nn.Cell) -> None:
             parameter.set_data(initializer(Normal(STD), parameter.shape))
         elif leaf in ("bias", "beta"):
             parameter.set_data(initializer(Constant(STD), parameter.shape))
+
+
+def arrange_tokens(tokens: np.ndarray, grid: tuple[int, int, int]) -> np.ndarray:
+    """Tokens (1, N, C) of one clip as maps (T, C, H, W) of the grid, without a class token."""
+    t, h, w = grid
+    return tokens[0, -t * h * w :].reshape(t, h, w, -1).transpose(0, 3, 1, 2)

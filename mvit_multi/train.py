@@ -17,8 +17,14 @@ from utils.entry import prepare_process
 prepare_process(__name__)
 
 from mvit_multi.config import Config
-from mvit_multi.dataset import Sample, TrainVideos, get_input_shape, read_records
-from mvit_multi.evaluation import build_eval_videos, evaluate_datasets
+from mvit_multi.dataset import (
+    Sample,
+    TrainVideos,
+    build_eval_videos,
+    get_input_shape,
+    read_records,
+)
+from mvit_multi.evaluation import evaluate_datasets
 from mvit_multi.loss import GatherEmbeddings, MultiLoss, VarianceCovarianceLoss
 from mvit_multi.lr_generator import build_parameter_groups, get_lr
 from mvit_multi.mixup import MixClips

@@ -32,6 +32,8 @@ ZOO_SE = [
 class ResNetNames(ParameterNames):
     """Rules for ResNet."""
 
+    classifier = r"^fc\."
+
     def detect_format(self, names: Iterable[str]) -> str:
         names = {re.sub(r"^module\.", "", name) for name in names}
         if any(name.startswith("layers.0.") for name in names):

@@ -1,12 +1,9 @@
 """Mixup or cutmix with one weight lambda per batch, as in NVIDIA's and torchvision's recipes."""
 
 import numpy as np
-from mindspore import Tensor, nn, ops
-from mindspore import dtype as mstype
 
 from resnet50.config import Data
 from utils.data.mixing import draw_mix
-from utils.nn.mixing import mix_partners
 
 
 def mix_targets(label: np.ndarray, data: Data, rng: np.random.RandomState) -> np.ndarray:
@@ -31,19 +28,3 @@ def draw_partners(count: int, data: Data, rng: np.random.RandomState) -> np.ndar
     if data.cutmix:
         columns += [np.full(count, edge) for edge in mix.box]
     return np.stack(columns, axis=1)
-
-
-class MixImages(nn.Cell):
-    """Images uint8 (N, 3, H, W) and targets (N, 3 or 7) to normalised float32 mixtures."""
-
-    def __init__(self, normalize: nn.Cell):
-        super().__init__(auto_prefix=False)
-        self.normalize = normalize
-
-    def construct(self, image: Tensor, target: Tensor) -> Tensor:
-        x = self.normalize(image)
-        partner = ops.gather(x, target[:, 2].astype(mstype.int32), 0)
-        if target.shape[1] == 7:
-            return mix_partners(x, partner, target[0, 1], target[0, 3:])
-        lam = target[:, 1].reshape(-1, 1, 1, 1)
-        return lam * x + (1 - lam) * partner

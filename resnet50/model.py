@@ -11,10 +11,12 @@ networks (`utils/nn/padding.py`).
 from collections.abc import Sequence
 from typing import Any, Union
 
+import numpy as np
 from mindspore import Parameter, Tensor, nn
 from mindspore.common.initializer import Initializer, TruncatedNormal, XavierUniform, initializer
 
 from resnet50.se import SEResNet50
+from utils.nn.cam_cells import CamCells
 from utils.nn.layers import BatchNorm2d, Normalize, NormReLU, conv2d, max_pool2d, torch_dense
 from utils.nn.padding import PaddedNetwork
 
@@ -145,6 +147,10 @@ class ResNet(PaddedNetwork):
         x = self.layer4(self.layer3(self.layer2(self.layer1(x)))).mean((2, 3))
         scores = self.fc(x)
         return (scores, x) if with_features else scores
+
+    def find_cam_cells(self) -> CamCells:
+        """The last stage; an image counts as one frame."""
+        return CamCells(self.layer4, scores=[self.fc], arrange=np.asarray)
 
 
 def build_network(arch: str, init: str = "kaiming", **settings) -> nn.Cell:

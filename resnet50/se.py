@@ -13,8 +13,10 @@ Cells inside a block keep the zoo's names; stages, shortcut and classifier have 
 from collections.abc import Sequence
 from typing import Union
 
+import numpy as np
 from mindspore import Tensor, nn, ops
 
+from utils.nn.cam_cells import CamCells
 from utils.nn.layers import BatchNorm2d, Normalize, conv2d, max_pool2d, torch_dense
 from utils.nn.padding import PaddedNetwork
 
@@ -128,3 +130,7 @@ class SEResNet50(PaddedNetwork):
         x = self.layer4(self.layer3(self.layer2(self.layer1(x)))).mean((2, 3))
         scores = self.fc(x)
         return (scores, x) if with_features else scores
+
+    def find_cam_cells(self) -> CamCells:
+        """The last stage; an image counts as one frame."""
+        return CamCells(self.layer4, scores=[self.fc], arrange=np.asarray)

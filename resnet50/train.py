@@ -31,7 +31,7 @@ from resnet50.dataset import (
 )
 from resnet50.loss import SmoothedCrossEntropy
 from resnet50.lr_generator import build_parameter_groups, get_lr
-from resnet50.mixup import MixImages
+from resnet50.mix_images import MixImages
 from resnet50.model import build_network
 from resnet50.network import NETWORK
 from resnet50.readers import Images, find_classes

@@ -553,9 +553,8 @@ def test_training_counts_frames_that_are_marked_as_damaged(name, log_messages, t
         if name == "mvit_multi"
         else Record(path, num_frames=None, label=0, line=1)
     )
-    source = network.build_train_rows(
-        cfg, [record], TrainSampler(1, batch=1, rank=0, size=1, seed=0), 30, 0
-    )
+    sampler = TrainSampler(1, batch=1, rank=0, size=1, seed=0)
+    source = network.train_rows([record], cfg=cfg, sampler=sampler, epochs=30, skip=0)
     for index in range(30):
         source[index]
     total, logged = source.warnings.damaged.counts

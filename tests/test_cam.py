@@ -17,9 +17,10 @@ from tests.helpers import find_smoke_yaml, load_smoke_config, run_script, save_r
 from tests.test_networks import TOY, draw_samples
 from utils.evaluate.label_space import LabelSpace, Window
 from utils.files import ROOT
-from utils.networks import CamCells, find_network, list_networks
+from utils.networks import find_network, list_networks
+from utils.nn.cam_cells import CamCells
 from utils.predict.model import build_model
-from utils.testing.golden import generate_input, load_case
+from utils.testing.golden import find_case, generate_input, load_case
 from utils.tests.parity import mark_slow_except, without_values
 
 RECORDED = json.loads((ROOT / "tests/golden/cam.json").read_text())
@@ -28,9 +29,9 @@ RECORDED = json.loads((ROOT / "tests/golden/cam.json").read_text())
 @pytest.mark.parametrize("record", RECORDED, ids=lambda record: Path(record["case"]).stem)
 def test_heat_maps_equal_those_of_pytorch(record):
     network = find_network(record["case"].split("/")[0])
-    net = network.build_golden_case(load_case(ROOT / record["case"])).build_model()
+    net = find_case(network.name, load_case(ROOT / record["case"])).build_model()
     clip = generate_input(record["input_seed"], record["input_shape"])
-    heat_maps = HeatMaps(net, network.find_cam_cells(net))
+    heat_maps = HeatMaps(net, net.find_cam_cells())
     maps = heat_maps.compute(clip, record["head"], record["label"])
     expected = np.array(record["maps"])
     assert np.ptp(expected) > 0.2 * expected.max(), "a map without a pattern shows nothing"
@@ -149,7 +150,7 @@ def test_an_exported_file_and_an_unknown_class_are_refused():
 def test_every_architecture_has_a_layer_and_raw_scores(network, settings):
     segments = {"segments": 2} if network == "tsm" else {"padding": "same"}
     net = find_network(network).build_model(num_classes=7, **settings, **segments)
-    cells = find_network(network).find_cam_cells(net)
+    cells = net.find_cam_cells()
     assert cells.scores[0].weight.shape[0] == 7
     assert {cells.layer, *cells.scores} <= {cell for _, cell in net.cells_and_names()}
 

@@ -18,7 +18,7 @@ from utils.data.sampler import TrainSampler
 from utils.distributed.gradient_fusion import segment_ends
 from utils.files import ROOT
 from utils.load_config import list_settings, load_config
-from utils.networks import find_network, list_networks
+from utils.networks import find_build, find_network, list_networks
 from utils.runtime import Runtime
 from utils.train.run_dir import CHANGEABLE_ON_RESUME
 from utils.train.trainer import TrainSetup
@@ -125,7 +125,7 @@ def select_one_yaml_per_graph() -> list:
 def build_toy_training(path: Path) -> TrainSetup:
     """Builds the training of a toy network with two updates an epoch."""
     network = find_network(path.parents[1].name)
-    return network.build_train_setup(
+    return find_build(network.name)(
         load_toy_config(path), Runtime(), TrainSampler(4, batch=2, rank=0, size=1, seed=0)
     )
 

@@ -19,7 +19,7 @@ import pytest
 from mindspore import Tensor, nn
 from mindspore.train.mind_ir_pb2 import ModelProto
 
-from mvit_multi.model import ConcatHeads
+from mvit_multi.export_cells import ConcatHeads
 from tests.helpers import load_smoke_config
 from tests.operator_lists import list_problems
 from utils.evaluate.scores import video_scores

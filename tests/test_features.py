@@ -42,7 +42,7 @@ from utils.scoring import engines as onnx
 from utils.scoring import mindir
 from utils.scoring.engines import OnnxScorer
 from utils.scoring.scorer import CellScorer
-from utils.testing.golden import load_case, record_activations
+from utils.testing.golden import find_case, load_case, record_activations
 from utils.tests.parity import make_clip
 
 EXTRACT = "scripts/extract_features.py"
@@ -64,7 +64,7 @@ CLASSIFIERS = {
 def test_features_equal_the_activation_that_the_original_recorded(network):
     """And the original's classifier maps them to the original's raw scores."""
     case = load_case(ROOT / network / "tests" / "golden" / f"{SMALL_CASES[network]}.json")
-    net = find_network(network).build_golden_case(case).build_model()
+    net = find_case(network, case).build_model()
     clip = make_clip(case)
     with eager_mode():
         *outputs, features = (output.asnumpy() for output in net(clip, True))
@@ -107,7 +107,7 @@ def assert_recorded(values: np.ndarray, recorded: dict) -> None:
 
 def test_features_of_a_larger_clip_of_x3d_are_the_mean_over_its_positions():
     case = load_case(ROOT / "x3d" / "tests" / "golden" / "x3d_s_small.json")
-    net = find_network("x3d").build_golden_case(case).build_model()
+    net = find_case("x3d", case).build_model()
     clip = make_clip(case["eval_large"])
     with eager_mode():
         features = net(clip, True)[-1].asnumpy()

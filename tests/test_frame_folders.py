@@ -56,9 +56,8 @@ def read_rows(network: str, *settings: str) -> list[np.ndarray]:
     net = find_network(network)
     cfg = load_smoke_config(network, *SETTINGS[network], "data.batch=2", *settings)
     records = net.read_records(cfg, "train")
-    training = net.build_train_rows(
-        cfg, records, build_train_sampler(cfg, records, Runtime()), 2, 0
-    )
+    sampler = build_train_sampler(cfg, records, Runtime())
+    training = net.train_rows(records, cfg=cfg, sampler=sampler, epochs=2, skip=0)
     evaluation = net.build_eval_rows(cfg, Runtime())[0]
     rows = [training[k] for k in range(4)] + [evaluation[k] for k in range(2)]
     assert not training.unreadable.count

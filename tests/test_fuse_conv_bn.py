@@ -5,9 +5,15 @@ import pytest
 from mindspore import Tensor, nn
 
 from utils.files import ROOT
-from utils.networks import find_network, list_networks
+from utils.networks import list_networks
 from utils.nn.fuse_conv_bn import fuse_conv_bn
-from utils.testing.golden import compute_scores, generate_input, load_case, read_expected_scores
+from utils.testing.golden import (
+    compute_scores,
+    find_case,
+    generate_input,
+    load_case,
+    read_expected_scores,
+)
 
 
 @pytest.mark.parametrize(
@@ -16,7 +22,7 @@ from utils.testing.golden import compute_scores, generate_input, load_case, read
 )
 def test_fused_networks_give_the_golden_scores(network):
     case = load_case(sorted((ROOT / network / "tests" / "golden").glob("*_small.json"))[0])
-    net = fuse_conv_bn(find_network(network).build_golden_case(case).build_model())
+    net = fuse_conv_bn(find_case(network, case).build_model())
     assert not [cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d)]
     clip = Tensor(generate_input(case["input_seed"], case["input_shape"]))
     result = compute_scores(net.set_train(False), clip)

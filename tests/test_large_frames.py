@@ -55,7 +55,7 @@ def make_rows(name, path):
     if name == "mvit_multi":
         record = Sample(str(path), 0, 0)
     sampler = TrainSampler(1, batch=1, rank=0, size=1, seed=0)
-    train = network.build_train_rows(cfg, [record], sampler, 2, 0)
+    train = network.train_rows([record], cfg=cfg, sampler=sampler, epochs=2, skip=0)
     yield from train[0]
     yield from train[1]
     if name != "mvit_multi":

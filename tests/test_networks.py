@@ -16,16 +16,18 @@ from benchmarks.benchmark import measure_eval
 from scripts.analysis.build_networks import build_eval_network
 from scripts.data.synthetic.motion_videos import draw_dataset, draw_sets
 from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
+from scripts.prediction.cam import GradCam
 from tests.helpers import find_smoke_yaml, load_smoke_config
 from tests.numbered_videos import write_numbered_video
 from utils.evaluate.label_space import LabelSpace
 from utils.export.export import ExportSpec
 from utils.files import ROOT
-from utils.networks import Network, find_network, list_networks
-from utils.predict.stream import Stream, Timing
+from utils.networks import Network, find_build, find_network, list_networks
+from utils.predict.model import Model
+from utils.predict.stream import Stream, Timing, WindowScorer
 from utils.runtime import Runtime
 from utils.scoring.scorer import CellScorer
-from utils.testing.golden import GoldenCase, load_case
+from utils.testing.golden import GoldenCase, find_case, load_case
 from utils.train.train_step import TrainStep
 from utils.video.decoders import open_video
 from utils.video.live import StreamSource, open_file
@@ -61,6 +63,13 @@ def draw_samples(network: str, root: Path) -> Path:
 def draw_video(path: Path) -> Path:
     write_numbered_video(path, 30, 64, 48, 15.0)
     return path
+
+
+class LoadedModel(Model):
+    net: nn.Cell
+
+    def load_cell(self) -> nn.Cell:
+        return self.net
 
 
 def list_methods() -> set[str]:
@@ -124,7 +133,7 @@ def test_every_method_of_a_network_works(name, tmp_path):
     with network.open_record(cfg, records[0]) as frames:
         results["open_record"] = frames.frames([0])
     sampler = results["build_train_sampler"] = network.build_train_sampler(cfg, records, rt)
-    rows = results["build_train_rows"] = network.build_train_rows(cfg, records, sampler, 1, 0)
+    rows = network.train_rows(records, cfg=cfg, sampler=sampler, epochs=1, skip=0)
     shape = results["get_sample_shape"] = network.get_sample_shape(cfg)
     labels = np.zeros(cfg.data.batch, np.int32)
     target = results["build_targets"] = network.build_targets(cfg, labels)
@@ -134,8 +143,7 @@ def test_every_method_of_a_network_works(name, tmp_path):
     files = results["list_annotation_files"] = network.list_annotation_files(cfg)
     assert bool(files) == (name != "resnet50")
 
-    step = network.build_train_setup(cfg, rt, sampler).step
-    results["build_train_setup"] = step
+    step = find_build(name)(cfg, rt, sampler).step
     assert isinstance(step, TrainStep)
     net = results["build_model"] = network.build_model(**cfg.model_arguments())
     with pytest.raises(TypeError):
@@ -156,7 +164,7 @@ def test_every_method_of_a_network_works(name, tmp_path):
     measured = measure_eval(network, cfg=cfg, rt=rt, seconds=0, scorer=scorer)
     assert measured["videos"] == cfg.eval.batch
 
-    names = results["get_parameter_names"] = network.get_parameter_names()
+    names = network.parameter_names()
     assert isinstance(names, ParameterNames)
     own = [parameter.name for parameter in net.get_parameters()]
     source_format = names.detect_format(own)
@@ -166,30 +174,27 @@ def test_every_method_of_a_network_works(name, tmp_path):
     assert names.default_value("other", source_format) is None
 
     if name in SMALL_CASES:
-        check_golden_case(network.build_golden_case(load_case(SMALL_CASES[name])))
+        check_golden_case(find_case(name, load_case(SMALL_CASES[name])))
     else:
         with pytest.raises(ValueError, match=f"{name} has no golden cases"):
-            network.build_golden_case({})
-    results["build_golden_case"] = True
+            find_case(name, {})
 
     video = draw_video(tmp_path / "one.mp4")
     source = StreamSource("one", lambda: open_file(open_video(video)))
-    live = network.build_live_scorer(
-        cfg, scorer=scorer, heads=heads, timing=Timing(source), load=lambda: net.set_train(False)
-    )
-    results["build_live_scorer"] = live
+    model = LoadedModel(network, cfg=cfg, scorer=scorer, heads=heads)
+    model.net = net.set_train(False)
+    live = model.build_live_scorer(Timing(source))
+    results["find_online_scorer"] = network.find_online_scorer(cfg) or WindowScorer
     shown = [*Stream(source, scorer=live, rank=list, describe=str)]
     classes = [head.classes for head in heads]
     assert [probabilities.shape for probabilities in shown[0].probabilities] == [
         (count,) for count in classes
     ]
     if name in SMALL_CASES:
-        cells = results["find_cam_cells"] = network.find_cam_cells(net)
-        assert len(cells.scores) == len(heads)
+        assert len(net.find_cam_cells().scores) == len(heads)
     else:
-        with pytest.raises(ValueError, match=f"{name} does not name the layer") as error:
-            network.find_cam_cells(net)
-        results["find_cam_cells"] = error.value
+        with pytest.raises(ValueError, match=f"--cam: {name}"):
+            GradCam(model)
 
     assert set(results) == list_methods()
     assert all(value is not None for value in results.values())

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from PIL import Image
 
-from mvit_multi.evaluation import build_eval_videos
+from mvit_multi.dataset import build_eval_videos
 from mvit_multi.labels import LabelSpaceScorer
 from resnet50.network import NETWORK as RESNET
 from scripts.data.synthetic.motion_videos import MOTIONS, draw_sets, write_video

@@ -61,7 +61,7 @@ def read_rows(network: Network, config, count: int = 4) -> dict[tuple, tuple]:
     """{(sample, epoch): row} of the first `count` samples of a run; 0 is a whole epoch."""
     records = network.read_records(config, "train")
     sampler = network.build_train_sampler(config, records, Runtime())
-    source = network.build_train_rows(config, records, sampler, epochs=1, skip=0)
+    source = network.train_rows(records, cfg=config, sampler=sampler, epochs=1, skip=0)
     return {sampler.sample_at(k): source[k] for k in range(count or sampler.samples_per_epoch)}
 
 

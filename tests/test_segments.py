@@ -52,7 +52,7 @@ def build_rows(network: str, *settings: str) -> tuple:
     cfg = load_smoke_config(network, *SETTINGS[network], "data.batch=1", *settings)
     records = net.read_records(cfg, "train")
     sampler = build_train_sampler(cfg, records, Runtime())
-    training = net.build_train_rows(cfg, records=records, sampler=sampler, epochs=2, skip=0)
+    training = net.train_rows(records, cfg=cfg, sampler=sampler, epochs=2, skip=0)
     return training, net.build_eval_rows(cfg, Runtime())[0]
 
 

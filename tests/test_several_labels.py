@@ -132,7 +132,7 @@ def test_targets_of_training_and_test_have_all_labels(multi_args):
     records = network.read_records(cfg, "train")
     assert len(records) == len(whole) // 2 == 12
     sampler = build_train_sampler(cfg, whole, Runtime())
-    rows = network.build_train_rows(cfg, whole, sampler=sampler, epochs=20, skip=0)
+    rows = network.train_rows(whole, cfg=cfg, sampler=sampler, epochs=20, skip=0)
     seen = set()
     for index in range(30):
         clip, target = rows[index]
@@ -171,7 +171,7 @@ def test_images_of_a_list_have_all_labels(tmp_path):
     images = network.read_records(cfg, "train")
     assert images.list_names() == ["0.png", "1.png", "2.png", "3.png"]
     sampler = network.build_train_sampler(cfg, images, Runtime())
-    rows = network.build_train_rows(cfg, images, sampler=sampler, epochs=1, skip=0)
+    rows = network.train_rows(images, cfg=cfg, sampler=sampler, epochs=1, skip=0)
     for index in range(4):
         _, target = rows[index]
         label = images[sampler.sample_at(index)[0]].label

@@ -82,6 +82,8 @@ def rename_from_mmaction2(name: str, rules: list) -> str:
 class TSMNames(ParameterNames):
     """Rules for TSM."""
 
+    classifier = r"^(new_fc|base_model\.(fc|classifier))\."
+
     def detect_format(self, names: Iterable[str]) -> str:
         names = {re.sub(r"^module\.", "", name) for name in names}
         if any(re.match(MOBILE_BLOCK, name.replace(".net.", ".")) for name in names):

@@ -1,10 +1,18 @@
-"""The Cells that an ONNX file of TSM has in place of those of the network."""
+"""The exported TSM: shape of a clip, output, Cells of an ONNX file in place of the network's."""
 
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore.ops import constexpr
 
+from tsm.config import Config
+from tsm.dataset import get_clip_shape
 from tsm.shift import Shift
+from utils.export.export import ExportSpec
+
+
+def describe_export(cfg: Config) -> ExportSpec:
+    shape = get_clip_shape(cfg.data, cfg.test_crop)
+    return ExportSpec(shape, "scores", cells={Shift: split_convolution})
 
 
 class SplitShift(nn.Cell):

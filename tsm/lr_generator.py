@@ -9,7 +9,7 @@ import re
 import numpy as np
 
 from tsm.config import Train
-from tsm.network import NETWORK
+from tsm.convert import TSMNames
 from utils.train import lr_schedules
 
 # group name: (lr multiplier, weight-decay multiplier)
@@ -63,7 +63,7 @@ def find_group(name: str, fast_head: bool) -> str:
         raise ValueError(f"{name} needs a policy: neither convolution, dense nor batch norm")
     if module in FIRST_CONVS:
         return f"first_conv_{leaf}"
-    if re.match(NETWORK.classifier, name) and fast_head:
+    if re.match(TSMNames.classifier, name) and fast_head:
         return "lr5_weight" if leaf == "weight" else "lr10_bias"
     return f"normal_{leaf}"
 

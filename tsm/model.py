@@ -14,10 +14,12 @@ Differences from the source, which fails or computes wrong results in the first 
 
 from typing import Union
 
+import numpy as np
 from mindspore import Tensor, nn, ops
 
 from tsm.mobilenet import MobileNetV2
 from tsm.resnet import DEPTHS, ResNet
+from utils.nn.cam_cells import CamCells
 from utils.nn.dropout import Dropout
 from utils.nn.layers import BatchNorm3d, Normalize, dense, freeze_norms
 from utils.nn.padding import PaddedNetwork
@@ -114,6 +116,16 @@ class TSM(PaddedNetwork):
         """(N*T, features) -> (N*T, classes), each frame with its own dropout mask."""
         x = self.base_model.classify(x) if self.new_fc is None else self.new_fc(self.dropout(x))
         return x if self.before_softmax else ops.softmax(x, axis=-1)
+
+    def find_cam_cells(self) -> CamCells:
+        """The last stage, whose batch are the frames of the clip."""
+        trunk = self.base_model
+        is_mobile = isinstance(trunk, MobileNetV2)
+        layer = trunk.features if is_mobile else trunk.layer4
+        scores = self.new_fc
+        if scores is None:
+            scores = trunk.classifier if is_mobile else trunk.fc
+        return CamCells(layer, scores=[scores], arrange=np.asarray)
 
 
 def check_settings(

@@ -57,6 +57,8 @@ IDENTITY = {"gamma": (1 + 1e-5) ** 0.5, "beta": 0.0, "moving_mean": 0.0, "moving
 class X3DNames(ParameterNames):
     """Rules for X3D."""
 
+    classifier = r"^head\.projection\."
+
     def detect_format(self, names: Iterable[str]) -> str:
         names = set(names)
         if any(re.match(r"(model\.)?blocks\.\d\.", name) for name in names):

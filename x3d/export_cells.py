@@ -1,9 +1,21 @@
-"""The Cells that an ONNX file of X3D has in place of those of the network."""
+"""The exported X3D: shape of a clip, output, Cells of an ONNX file in place of the network's."""
 
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
+from utils.export.export import ExportSpec
+from x3d.config import Config
+from x3d.dataset import get_clip_shape
 from x3d.model import SE
+
+
+def describe_export(cfg: Config) -> ExportSpec:
+    return ExportSpec(
+        get_clip_shape(cfg.data, cfg.test_crop),
+        output="probabilities",
+        info={"labels": cfg.model.labels},  # they decide the last activation
+        cells={SE: MeanSE},
+    )
 
 
 class MeanSE(nn.Cell):

@@ -21,6 +21,7 @@ from mindspore import Tensor, nn, ops
 from mindspore.common.initializer import initializer
 
 from utils.nn import kernels
+from utils.nn.cam_cells import CamCells
 from utils.nn.conv3d import Conv3d, DepthwiseConv3d, FrameConv, PointwiseConv3d
 from utils.nn.dropout import Dropout
 from utils.nn.layers import BatchNorm3d, Normalize, ReLU, SiLU, dense
@@ -291,3 +292,11 @@ class X3D(nn.Cell):
         for stage in (self.s2, self.s3, self.s4, self.s5):
             x = stage(x)
         return self.head(x, with_features)
+
+    def find_cam_cells(self) -> CamCells:
+        """The last maps before the head averages them."""
+        return CamCells(
+            self.head.conv_5_relu,
+            scores=[self.head.projection],
+            arrange=lambda maps: maps[0].swapaxes(0, 1),
+        )

@@ -6,11 +6,11 @@ from mindspore import Tensor
 
 from mvit_multi.config import Config
 from mvit_multi.dataset import build_target_row
-from mvit_multi.golden_case import MViTCase
 from mvit_multi.mixup import MixClips
 from mvit_multi.model import MEAN, STD_OF_PIXELS, MViT
 from mvit_multi.network import NETWORK
 from mvit_multi.tests.formula import multiply_adds
+from mvit_multi.tests.golden_case import MViTCase
 from utils.data.mixing import Mix, make_cutmix
 from utils.files import ROOT
 from utils.load_config import load_config

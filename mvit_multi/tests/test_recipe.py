@@ -11,10 +11,10 @@ from mindspore import Tensor
 from mvit_multi import sampling
 from mvit_multi.config import Config, Train
 from mvit_multi.dataset import build_target_row
-from mvit_multi.golden_case import MViTCase
 from mvit_multi.loss import MultiLoss
 from mvit_multi.lr_generator import build_parameter_groups, compute_lr_at, get_lr
 from mvit_multi.model import MViT
+from mvit_multi.tests.golden_case import MViTCase
 from mvit_multi.train import build
 from tests.helpers import load_smoke_config
 from utils.data.mixing import draw_mix, make_cutmix

@@ -14,7 +14,8 @@ from resnet50.augment import MAGNITUDES, apply_operator, augment, draw_erased_bo
 from resnet50.config import Config, Data
 from resnet50.dataset import RepeatingSampler, build_train_sampler
 from resnet50.loss import SmoothedCrossEntropy
-from resnet50.mixup import MixImages, mix_targets
+from resnet50.mix_images import MixImages
+from resnet50.mixup import mix_targets
 from utils.files import ROOT
 from utils.load_config import load_config
 from utils.nn.layers import Normalize

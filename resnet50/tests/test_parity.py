@@ -10,7 +10,7 @@ import pytest
 
 from resnet50 import loss as losses
 from resnet50 import model
-from resnet50.golden_case import MEAN, STD, ResNetCase
+from resnet50.tests.golden_case import MEAN, STD, ResNetCase
 from tests.separate_process import in_separate_process
 from utils.testing.golden import load_case
 from utils.tests.parity import (

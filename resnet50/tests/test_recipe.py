@@ -10,7 +10,8 @@ from mindspore import Parameter, Tensor, nn
 from resnet50.config import Config, Data, Model, Train
 from resnet50.loss import SmoothedCrossEntropy
 from resnet50.lr_generator import build_parameter_groups, get_lr, is_decayed
-from resnet50.mixup import MixImages, mix_targets
+from resnet50.mix_images import MixImages
+from resnet50.mixup import mix_targets
 from resnet50.model import build_network
 from resnet50.train import build
 from utils.data.sampler import TrainSampler

@@ -36,10 +36,10 @@ import numpy as np
 
 from scripts.analysis import step_comparison
 from utils import cli, log, runtime
-from utils.networks import Network
+from utils.networks import Network, find_build
 from utils.nn import kernels
 from utils.settings import NetworkConfig
-from utils.testing.golden import load_case
+from utils.testing.golden import find_case, load_case
 
 
 def main(
@@ -62,7 +62,7 @@ def main(
     rt = runtime.start(cfg.run)
     log.start_log(rt)
     if case:
-        golden = network.build_golden_case(read_case(case))
+        golden = find_case(network.name, read_case(case))
         step_comparison.change_recipe(golden, recipe)
         with kernels.use(kernels.select(cfg.run.device)):
             differences = step_comparison.compare_with_case(golden)
@@ -104,8 +104,8 @@ def build_first_step(
     sampler = network.build_train_sampler(cfg, records, rt)
     if path:
         cfg = replace(cfg, train=replace(cfg.train, pretrained=path))
-    step = network.build_train_setup(cfg, rt, sampler).step
-    source = network.build_train_rows(cfg, records, sampler, epochs=1, skip=0)
+    step = find_build(network.name)(cfg, rt, sampler).step
+    source = network.train_rows(records, cfg=cfg, sampler=sampler, epochs=1, skip=0)
     rows = source.dataset().create_tuple_iterator(num_epochs=1, output_numpy=True)
     return step, *next(iter(rows))
 

@@ -19,7 +19,7 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from utils.evaluate.label_space import LabelSpace, Window
-from utils.networks import CamCells
+from utils.nn.cam_cells import CamCells, HasCamCells
 from utils.predict.model import Model
 from utils.runtime import eager_mode
 from utils.video.writer import CaptionedVideo
@@ -91,7 +91,11 @@ class GradCam:
         self.heads = model.heads
         self.label = label
         net = model.load_cell()
-        self.maps = HeatMaps(net, model.network.find_cam_cells(net))
+        if not isinstance(net, HasCamCells):
+            raise ValueError(
+                f"--cam: {model.network.name} does not name the layer of its heat maps"
+            )
+        self.maps = HeatMaps(net, net.find_cam_cells())
 
     def overlay(self, views: np.ndarray, head: int, probabilities: np.ndarray) -> Overlay:
         """The heat maps of one window's `views` (V, ...), over the frames that a preview shows."""

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from tsm.golden_case import TSMCase
 from tsm.model import TSM
 from tsm.online import OnlineTSM
 from tsm.shift import shift_past, temporal_max_pool
+from tsm.tests.golden_case import TSMCase
 from utils.nn.kernels.plain import TemporalShift
 from utils.testing.golden import generate_input, load_case
 from utils.tests.parity import mark_slow_except, without_values

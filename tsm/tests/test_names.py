@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tsm.golden_case import TSMCase
 from tsm.model import TSM
 from tsm.network import NETWORK
+from tsm.tests.golden_case import TSMCase
 from utils.testing.golden import (
     generate_weight,
     get_shapes,
@@ -26,7 +26,7 @@ from utils.weights.checkpoint import weights_of
 from utils.weights.convert import convert, detect_prefix_and_format
 
 GOLDEN = Path(__file__).parent / "golden"
-NAMES = NETWORK.get_parameter_names()
+NAMES = NETWORK.parameter_names()
 
 # (settings, classes): parameters, trainable tensors, state-dict entries; reference section 1.8.
 SIZES = [

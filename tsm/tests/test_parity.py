@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.separate_process import in_separate_process
-from tsm.golden_case import TSMCase
+from tsm.tests.golden_case import TSMCase
 from utils.testing.golden import load_case, map_torch_names, relative_error
 from utils.tests.parity import (
     assert_activations,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from utils.evaluate.label_space import LabelSpace, Window, WindowResult
     from utils.networks import Network
-    from utils.predict.stream import Stream
+    from utils.predict.stream import LiveScorer, Stream, Timing
     from utils.scoring.scorer import Scorer
     from utils.settings import NetworkConfig, Run
     from utils.video.live import StreamSource
@@ -357,13 +357,7 @@ class Model:
             check_outputs([Path(save)], inputs=[str(source)], option="save")
         opened = self.open_stream(str(source), retry)
         with self.computing():
-            scorer = self.network.build_live_scorer(
-                self.cfg,
-                scorer=self.scorer,
-                heads=self.heads,
-                timing=Timing(opened, window=window, step=step, fps=fps),
-                load=self.load_cell,
-            )
+            scorer = self.build_live_scorer(Timing(opened, window=window, step=step, fps=fps))
         return Stream(
             opened,
             scorer=scorer,
@@ -372,6 +366,20 @@ class Model:
             video=CaptionedVideo(Path(save), opened.fps or DEFAULT_FPS) if save else None,
             run=self.cfg.run,
         )
+
+    def build_live_scorer(self, timing: Timing) -> LiveScorer:
+        """How the network labels a stream: frame by frame if it can, else sliding windows.
+
+        Raises ValueError for a `timing` that does not fit.
+        """
+        from utils.predict.stream import ImageScorer, WindowScorer
+
+        online = self.network.find_online_scorer(self.cfg)
+        if online and timing.window is None and timing.step is None:
+            return online(self.cfg, timing, self.load_cell)
+        if self.network.reads_images:
+            return ImageScorer(self.scorer, self.heads[0], timing)
+        return WindowScorer(self.scorer, self.heads, timing)
 
     def open_stream(self, source: str, retry: float) -> StreamSource:
         """The frames of a camera (a number), an address, a video file or a folder of frames."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mindspore import Tensor, nn
 
+from utils.files import ROOT
 from utils.runtime import Runtime, eager_mode
 from utils.settings import Recipe, Run
 from utils.train.train_step import TrainStep
@@ -67,6 +68,18 @@ class GoldenCase(abc.ABC):
     def cell_name(self, point: str) -> str:
         """The cell here whose output the original recorded as `point`; empty if there is none."""
         return point
+
+
+def find_case(network: str, case: dict[str, Any], depthwise_impl: str = "frames") -> GoldenCase:
+    """Our side of a case: the class CASE of the tests of a network's folder.
+
+    `depthwise_impl` replaces the model's own setting; `frames` is the fastest on a CPU. Raises
+    ValueError if the network has no cases.
+    """
+    if not (ROOT / network / "tests" / "golden_case.py").is_file():
+        raise ValueError(f"--case: {network} has no golden cases")
+    module = __import__(f"{network}.tests.golden_case", fromlist=["CASE"])
+    return module.CASE(case, depthwise_impl)
 
 
 def generate_weight(name: str, shape: tuple) -> np.ndarray:

@@ -91,7 +91,7 @@ def convert(
     is missing on either side, twice in `source`, or has another shape, or if a weight has numbers
     that are not finite.
     """
-    naming = network.get_parameter_names()
+    naming = network.parameter_names()
     classifier = network.classifier
     names = {naming.canonical_name(name): name for name in shapes}
     prefix, source_format = detect_prefix_and_format(source, naming, names)

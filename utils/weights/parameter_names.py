@@ -6,7 +6,14 @@ from typing import Optional
 
 
 class ParameterNames(abc.ABC):
-    """The rules of one network. Two names mean the same weight if their canonical name is equal."""
+    """The rules of one network. Two names mean the same weight if their canonical name is equal.
+
+    `classifier` is a regular expression for the names here of the classifier's parameters: with the
+    setting `train.new_head` they stay newly initialised, and with `train.head_lr_mult` they get a
+    separate learning rate.
+    """
+
+    classifier: str
 
     @abc.abstractmethod
     def detect_format(self, names: Iterable[str]) -> str:

@@ -30,9 +30,9 @@ from utils.tests.parity import (
     use_cpu_kernels,
     without_values,
 )
-from x3d.golden_case import X3DCase
 from x3d.model import X3D
 from x3d.precise_bn import PreciseBatchNorms
+from x3d.tests.golden_case import X3DCase
 
 GOLDEN = Path(__file__).parent / "golden"
 SMALL = load_case(GOLDEN / "x3d_s_small.json")

@@ -23,7 +23,7 @@ sys.path[0] = str(HERE.parents[2])
 
 from benchmarks.torch import golden
 from benchmarks.torch.mvit_multi import MViT, loss_of
-from mvit_multi.golden_case import MViTCase
+from mvit_multi.tests.golden_case import MViTCase
 
 
 def build(case: dict) -> MViT:

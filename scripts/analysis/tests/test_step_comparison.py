@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from resnet50.golden_case import ResNetCase
 from resnet50.loss import SmoothedCrossEntropy
+from resnet50.tests.golden_case import ResNetCase
 from scripts.analysis.step_comparison import change_recipe, load_record, save_record
-from tsm.golden_case import TSMCase
 from tsm.model import TSM
+from tsm.tests.golden_case import TSMCase
 
 CASE = {"train": {"loss64": 1.0}}
 ARRAYS = {"data/clip": np.zeros((2, 3)), "data/target": np.zeros(2), "loss/loss": np.ones(1)}

@@ -47,7 +47,7 @@ from benchmarks.torch import golden
 from benchmarks.torch.parts import freeze_norms
 from benchmarks.torch.resnet50 import DEPTHS, ResNet
 from benchmarks.torch.tsm import TSM, MobileNetV2
-from tsm.golden_case import TSMCase
+from tsm.tests.golden_case import TSMCase
 
 # Parts of names in mmaction2, which has no bias in a non-local block's `W.0`.
 MMACTION_NON_LOCAL = {

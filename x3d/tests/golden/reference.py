@@ -29,7 +29,7 @@ sys.path[0] = str(HERE.parents[2])
 
 from benchmarks.torch import golden
 from benchmarks.torch.x3d import X3D
-from x3d.golden_case import X3DCase
+from x3d.tests.golden_case import X3DCase
 from x3d.tests.pytorchvideo import rename_to_pytorchvideo
 
 

@@ -94,3 +94,6 @@ class MViTCase(golden.GoldenCase):
         """Empty if the output here has the channels first, or if evaluation does not compute it."""
         other_order = re.search(r"attn\.(qkv|pool_[qkv])$|^blocks\.\d+\.proj(_max_pool)?$", point)
         return "" if other_order or point == "expander" else point
+
+
+CASE = MViTCase

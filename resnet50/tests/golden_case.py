@@ -47,3 +47,6 @@ class ResNetCase(golden.GoldenCase):
     def cell_name(self, point: str) -> str:
         """Empty for the average pool, which is not a cell here."""
         return "" if point == "avgpool" else point
+
+
+CASE = ResNetCase

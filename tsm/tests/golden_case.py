@@ -69,3 +69,6 @@ class TSMCase(golden.GoldenCase):
         point = point.replace("conv1 (input after", "conv1.net (input after")
         point = point.replace("conv.0 (input after", "conv.0.net (input after")
         return point.replace("layer2 (input after the pool)", "layer2.net (input)")
+
+
+CASE = TSMCase

@@ -51,3 +51,6 @@ class X3DCase(golden.GoldenCase):
     def cell_name(self, point: str) -> str:
         """Empty for the pool, which is not a cell here."""
         return "" if point == "head.avg_pool" else point
+
+
+CASE = X3DCase

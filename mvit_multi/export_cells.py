@@ -1,0 +1,35 @@
+"""The exported MViTv2: shape of a clip, the probabilities of all heads as one output."""
+
+from typing import Union
+
+from mindspore import Tensor, nn, ops
+
+from mvit_multi.config import Config
+from mvit_multi.dataset import get_input_shape
+from utils.export.export import ExportSpec, describe_columns
+
+
+def describe_export(cfg: Config) -> ExportSpec:
+    return ExportSpec(
+        get_input_shape(cfg.data),
+        output="probabilities",
+        info={"columns": describe_columns(cfg.data.sets)},
+        wrap=ConcatHeads,
+    )
+
+
+class ConcatHeads(nn.Cell):
+    """Concatenates the probabilities of all heads, (B, sum of C_k), for export.
+
+    The features (B, C) stay an output of their own.
+    """
+
+    def __init__(self, net: nn.Cell):
+        super().__init__(auto_prefix=False)
+        self.net = net
+
+    def construct(self, clip: Tensor, with_features: bool = False) -> Union[Tensor, tuple]:
+        outputs = self.net(clip, with_features)
+        if with_features:
+            return ops.cat(outputs[:-1], 1), outputs[-1]
+        return ops.cat(outputs, 1)
