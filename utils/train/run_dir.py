@@ -22,7 +22,15 @@ from utils.runtime import Runtime
 from utils.train import tensorboard
 from utils.train.train_step import TrainStep
 from utils.weights import checkpoint
-from utils.weights.checkpoint_file import RESUME, SAMPLER, UNREADABLE, advise, list_epochs, read
+from utils.weights.checkpoint_file import (
+    EPOCHS,
+    RESUME,
+    SAMPLER,
+    UNREADABLE,
+    advise,
+    list_epochs,
+    read,
+)
 
 # Settings that may differ when a run is resumed: none of them changes what is trained, but for the
 # rounding of another device, mode or reader.
@@ -46,6 +54,8 @@ class RunDirectory:
     """The output directory of one run, locked while the process lives. Rank 0 writes.
 
     `start_step` is the step at which a resumed run starts, counted in steps of this run.
+    `own_epochs` are those whose weights this run has written: others in the directory are an older
+    run's, and stay.
     """
 
     def __init__(self, config: Any, rt: Runtime):
@@ -54,6 +64,7 @@ class RunDirectory:
         self.config = config
         self.rt = rt
         self.start_step = 0
+        self.own_epochs: list[int] = []
         if not rt.is_main_process:
             return
         if config.run.tensorboard:
@@ -139,6 +150,9 @@ class RunDirectory:
         arrays = read(self.resume_file)
         state = step.state()
         read_sampler_state(arrays, self.resume_file)
+        # A run of an older version did not say which it wrote: all that are there count as its own.
+        found = [read_epoch(file) for file in list_epochs(self.path)]
+        self.own_epochs = arrays.pop(EPOCHS, np.array([0, *found])).tolist()[1:]
         unreadable.mark_again(arrays.pop(UNREADABLE, np.zeros(0, np.int32)))
         report = checkpoint.report_differences(arrays, state)
         if report:
@@ -166,7 +180,11 @@ class RunDirectory:
             samples_per_epoch=sampler.samples_per_epoch,
             samples=sampler.samples,
         )
-        more = {SAMPLER: np.array(counts, np.int32), UNREADABLE: unreadable.list_marked()}
+        more = {
+            SAMPLER: np.array(counts, np.int32),
+            UNREADABLE: unreadable.list_marked(),
+            EPOCHS: np.array([0, *self.own_epochs], np.int32),
+        }
         state = step.state()
         for name, value in more.items():
             if value.size:  # MindSpore cannot save an empty array
@@ -179,6 +197,7 @@ class RunDirectory:
         checkpoint.save(self.path / f"{name}.ckpt", checkpoint.weights_of(step.net))
         if step.ema is not None:
             checkpoint.save(self.path / f"{name}_ema.ckpt", step.ema_parameters())
+        self.own_epochs.append(epoch)
 
     def write_state(self, position: dict) -> None:
         """Writes state.json, for people and other tools; nothing here reads it."""
@@ -198,15 +217,24 @@ class RunDirectory:
 
     def find_newest(self) -> Optional[str]:
         """The name of the newest epoch's weights."""
-        epochs = list_epochs(self.path)
+        epochs = self.list_own_epochs()
         return epochs[-1].name if epochs else None
 
+    def list_own_epochs(self) -> list[Path]:
+        """The weights that this run has written and that are still there, oldest first."""
+        return [file for file in list_epochs(self.path) if read_epoch(file) in self.own_epochs]
+
     def delete_old_epochs(self, keep: int) -> None:
-        """Deletes the weights of all but the newest `keep` epochs; 0 keeps all."""
-        for file in list_epochs(self.path)[:-keep] if keep else ():
+        """Deletes the weights of all but the newest `keep` epochs of this run; 0 keeps all."""
+        for file in self.list_own_epochs()[:-keep] if keep else ():
             with report_write_errors(file):
                 file.unlink()
                 file.with_name(f"{file.stem}_ema.ckpt").unlink(missing_ok=True)
+
+
+def read_epoch(file: Path) -> int:
+    """The number in `epoch_012.ckpt`."""
+    return int(file.stem.removeprefix("epoch_"))
 
 
 class SamplerState(NamedTuple):

@@ -32,6 +32,7 @@ RESUME = "resume.ckpt"
 # An array of this file only: samples of a step, an update, an epoch, and of the annotation file.
 SAMPLER = "sampler"
 UNREADABLE = "unreadable"
+EPOCHS = "epochs"  # 0, then those whose weights the run has written
 # MindSpore's names of types; in lower case they are PyTorch's. bfloat16 becomes float32.
 TYPES = ("Bool", "Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64")
 TYPES += ("BFloat16", "Float16", "Float32", "Float64")

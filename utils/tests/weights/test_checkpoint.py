@@ -22,6 +22,7 @@ from utils.settings import Run
 from utils.train.run_dir import RunDirectory
 from utils.train.train_step import create_counter
 from utils.weights.checkpoint import load, save, weights_of
+from utils.weights.checkpoint_file import read
 
 
 @dataclass(frozen=True)
@@ -313,17 +314,29 @@ def test_temporary_files_of_a_killed_process_are_deleted(tmp_path):
     assert not list(tmp_path.glob("*.tmp*"))
 
 
-def test_old_epochs_are_deleted_with_their_averages(tmp_path):
+@pytest.mark.parametrize("is_old_version", [False, True])
+def test_old_epochs_of_the_run_are_deleted_with_their_averages(tmp_path, is_old_version):
+    """Epochs of another run stay; a run of an older version does not say which are its own."""
+    sampler = TrainSampler(100, batch=4, rank=0, size=1, seed=0)
     folder = RunDirectory(make_config(tmp_path), Runtime())
-    for epoch in (1, 2, 10):
+    folder.resume(sampler, 1)  # writes config.yaml
+    for epoch in (1, 2, 4, 10, 20):
         for name in (f"epoch_{epoch:03d}.ckpt", f"epoch_{epoch:03d}_ema.ckpt"):
             (tmp_path / name).write_text("")
+    folder.own_epochs = [1, 2, 4]
     folder.delete_old_epochs(2)
-    assert sorted(p.name for p in tmp_path.glob("*.ckpt")) == [
-        "epoch_002.ckpt",
-        "epoch_002_ema.ckpt",
-        "epoch_010.ckpt",
-        "epoch_010_ema.ckpt",
-    ]
-    assert folder.find_newest() == "epoch_010.ckpt"
+    assert folder.find_newest() == "epoch_004.ckpt"
+    marks = UnreadableFiles([None] * 100)
+    folder.save(Step(5), sampler, marks)
     folder.lock.close()
+    if is_old_version:
+        arrays = read(folder.resume_file)
+        del arrays["epochs"]
+        save(folder.resume_file, {name: Tensor(value) for name, value in arrays.items()})
+    folder = RunDirectory(make_config(tmp_path), Runtime())
+    folder.restore(Step(0), marks)
+    folder.delete_old_epochs(1)
+    folder.lock.close()
+    kept = {20} if is_old_version else {4, 10, 20}
+    names = {f"epoch_{k:03d}{kind}.ckpt" for k in kept for kind in ("", "_ema")}
+    assert {p.name for p in tmp_path.glob("epoch_*")} == names
