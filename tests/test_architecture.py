@@ -2,13 +2,12 @@
 
 import ast
 import functools
+import itertools
 import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Optional
-
-import pytest
 
 from utils.files import ROOT
 from utils.networks import list_networks
@@ -76,16 +75,16 @@ def list_names_of_imports(tree: ast.Module) -> list:
     return names
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_a_module_imports_no_other_network(path):
-    home = path.relative_to(ROOT).parts[0]
-    for name in list_imports(path):
-        top = name.split(".")[0]
-        assert top != "torch", name
-        assert top != "scripts" or home == "scripts", name
-        assert not name.startswith("mindspore.mint"), name
-        if top in list_networks():
-            assert top == home or home == "scripts", f"{path.name} imports {name}"
+def test_a_module_imports_no_other_network():
+    for path in SOURCES:
+        home = path.relative_to(ROOT).parts[0]
+        for name in list_imports(path):
+            top = name.split(".")[0]
+            assert top != "torch", name
+            assert top != "scripts" or home == "scripts", name
+            assert not name.startswith("mindspore.mint"), name
+            if top in list_networks():
+                assert top == home or home == "scripts", f"{path.name} imports {name}"
 
 
 def find_layer(module: str) -> int:
@@ -94,12 +93,12 @@ def find_layer(module: str) -> int:
     return next(index for index, layer in enumerate(LAYERS) if name in layer)
 
 
-@pytest.mark.parametrize("path", UTILS, ids=lambda p: str(p.relative_to(ROOT)))
-def test_a_module_of_utils_imports_from_its_own_layer_or_below(path):
-    module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    for name in list_imports(path):
-        if name.startswith("utils."):
-            assert find_layer(name) >= find_layer(module), f"{module} imports {name}"
+def test_a_module_of_utils_imports_from_its_own_layer_or_below():
+    for path in UTILS:
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for name in list_imports(path):
+            if name.startswith("utils."):
+                assert find_layer(name) >= find_layer(module), f"{module} imports {name}"
 
 
 def test_a_network_or_the_public_interface_imports_every_module_of_utils():
@@ -110,39 +109,37 @@ def test_a_network_or_the_public_interface_imports_every_module_of_utils():
     assert not unused, f"move to scripts/: {sorted(str(p.relative_to(ROOT)) for p in unused)}"
 
 
-@pytest.mark.parametrize("network", list_networks())
-@pytest.mark.parametrize("name", ALLOWED)
-def test_a_file_of_a_network_imports_only_what_it_needs(network, name):
-    path = ROOT / network / name
+def test_a_file_of_a_network_imports_only_what_it_needs():
     third_party = {"mindspore", "numpy", "cv2", "PIL", "yaml", "tqdm", "utils", "scipy"}
-    used = {n.split(".")[0] for n in list_imports(path)} & third_party
-    assert used <= ALLOWED[name] | ({"mindspore"} if name == "model.py" else set())
+    for network, name in itertools.product(list_networks(), ALLOWED):
+        used = {n.split(".")[0] for n in list_imports(ROOT / network / name)} & third_party
+        assert used <= ALLOWED[name], f"{network}/{name}"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_a_module_does_no_work_at_import(path):
+def test_a_module_does_no_work_at_import():
     """A module has only definitions, constants, imports and assignments.
 
     An entry point prepares the environment, because it imports MindSpore next.
     """
-    for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.Expr) and ast.unparse(node) != PREPARE:
-            assert isinstance(node.value, ast.Constant), ast.unparse(node)
-        assert not isinstance(node, (ast.For, ast.While, ast.With, ast.Try)), ast.unparse(node)
-        if isinstance(node, ast.If):
-            assert ast.unparse(node.test) in ("TYPE_CHECKING", "__name__ == '__main__'", IS_ZOO)
+    for path in SOURCES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.Expr) and ast.unparse(node) != PREPARE:
+                assert isinstance(node.value, ast.Constant), ast.unparse(node)
+            assert not isinstance(node, (ast.For, ast.While, ast.With, ast.Try)), ast.unparse(node)
+            if isinstance(node, ast.If):
+                assert ast.unparse(node.test) in ("TYPE_CHECKING", "__name__ == '__main__'", IS_ZOO)
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_a_module_asks_types_and_not_whether_an_attribute_exists(path):
+def test_a_module_asks_types_and_not_whether_an_attribute_exists():
     """No `hasattr`, no `getattr` with a default, no `__getattr__`."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.FunctionDef):
-            assert node.name != "__getattr__", node.lineno
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            name = node.func.id
-            assert name != "hasattr", ast.unparse(node)
-            assert name != "getattr" or len(node.args) == 2, ast.unparse(node)
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                assert node.name != "__getattr__", node.lineno
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                name = node.func.id
+                assert name != "hasattr", ast.unparse(node)
+                assert name != "getattr" or len(node.args) == 2, ast.unparse(node)
 
 
 ENTRY_POINTS = [
@@ -157,20 +154,20 @@ PREPARE = "prepare_process(__name__)"
 WITHOUT_MINDSPORE = {"check_env.py", "zoo.py", "scripts/worker.py", "torch/worker.py"}
 
 
-@pytest.mark.parametrize("path", ENTRY_POINTS, ids=lambda p: str(p.relative_to(ROOT)))
-def test_an_entry_point_prepares_the_environment_before_it_imports_mindspore(path):
+def test_an_entry_point_prepares_the_environment_before_it_imports_mindspore():
     """Otherwise MindSpore would print warnings, and threads of several ranks would wait busily."""
-    text = path.read_text()
-    reads_settings = "cli.run(" in text or "cli.run_for_network(" in text
-    if not reads_settings and not reaches_mindspore(path):
-        return
-    if any(str(path).endswith(name) for name in WITHOUT_MINDSPORE):
-        return
-    before, call, _ = text.partition(f"\n{PREPARE}\n")
-    assert call, f"{path.name} does not call {PREPARE}"
-    names = list_names_of_imports(ast.parse(before))
-    others = [name for name in names if name.split(".")[0] not in sys.stdlib_module_names]
-    assert others == ["utils.entry.prepare_process"]
+    for path in ENTRY_POINTS:
+        text = path.read_text()
+        reads_settings = "cli.run(" in text or "cli.run_for_network(" in text
+        if not reads_settings and not reaches_mindspore(path):
+            continue
+        if any(str(path).endswith(name) for name in WITHOUT_MINDSPORE):
+            continue
+        before, call, _ = text.partition(f"\n{PREPARE}\n")
+        assert call, f"{path.name} does not call {PREPARE}"
+        names = list_names_of_imports(ast.parse(before))
+        others = [name for name in names if name.split(".")[0] not in sys.stdlib_module_names]
+        assert others == ["utils.entry.prepare_process"]
 
 
 def test_a_program_that_predicts_imports_no_entry_point():
@@ -206,22 +203,22 @@ def find_files(name: str) -> list[Path]:
     return [file for file in files if file.is_file()][:1]
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_only_runtime_and_gradient_fusion_set_the_context(path):
-    calls = {
-        node.func.attr
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        # The seed of a data pipeline is not part of the context.
-        and ast.unparse(node.func) != "ds.config.set_seed"
-    }
-    allowed = {
-        "runtime.py": {"set_context", "set_device", "set_seed", "set_auto_parallel_context"},
-        "gradient_fusion.py": {"set_auto_parallel_context"},
-        "complexity.py": {"set_context"},  # below runtime.py; it moves to the scripts
-    }
-    assert not calls & allowed["runtime.py"] - allowed.get(path.name, set())
+def test_only_runtime_and_gradient_fusion_set_the_context():
+    for path in SOURCES:
+        calls = {
+            node.func.attr
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            # The seed of a data pipeline is not part of the context.
+            and ast.unparse(node.func) != "ds.config.set_seed"
+        }
+        allowed = {
+            "runtime.py": {"set_context", "set_device", "set_seed", "set_auto_parallel_context"},
+            "gradient_fusion.py": {"set_auto_parallel_context"},
+            "complexity.py": {"set_context"},  # below runtime.py; it moves to the scripts
+        }
+        assert not calls & allowed["runtime.py"] - allowed.get(path.name, set())
 
 
 MODEL_FILES = [ROOT / "utils" / "nn" / name for name in ("layers.py", "conv3d.py", "dropout.py")]
@@ -237,15 +234,15 @@ MODEL_FILES += [
 DEVICE_WORDS = {"cpu", "on_ascend", "ascend", "is_ascend", "device", "device_target", "get_context"}
 
 
-@pytest.mark.parametrize("path", MODEL_FILES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_a_layer_or_network_has_no_branch_on_devices_or_precision(path):
+def test_a_layer_or_network_has_no_branch_on_devices_or_precision():
     """`utils.nn.kernels` chooses its operators. A test for uint8 is about pixels, not precision."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        name = getattr(node, "id", "") or getattr(node, "attr", "") or getattr(node, "name", "")
-        assert str(name).lower() not in DEVICE_WORDS, f"line {node.lineno}: {name}"
-        if isinstance(node, ast.Compare):
-            text = ast.unparse(node)
-            assert ".dtype" not in text or "uint8" in text, f"line {node.lineno}: {text}"
+    for path in MODEL_FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            name = getattr(node, "id", "") or getattr(node, "attr", "") or getattr(node, "name", "")
+            assert str(name).lower() not in DEVICE_WORDS, f"line {node.lineno}: {name}"
+            if isinstance(node, ast.Compare):
+                text = ast.unparse(node)
+                assert ".dtype" not in text or "uint8" in text, f"line {node.lineno}: {text}"
 
 
 def test_no_module_of_a_network_names_a_back_end():
@@ -258,125 +255,10 @@ FORMS_FOR_ENGINES = r"keep_time|split_shifted|onnx_|ONNX|(?i:openvino)|\bForm\("
 LAYERS_OF_NETWORKS = [ROOT / "utils/nn/layers.py", ROOT / "utils/nn/conv3d.py"]
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_a_network_has_no_form_for_inference_engines(path):
+def test_a_network_has_no_form_for_inference_engines():
     """`export_cells.py` of a network has the Cells that replace others in a file."""
-    in_network = path.relative_to(ROOT).parts[0] in list_networks()
-    in_network = in_network and path.name not in ("export.py", "export_cells.py")
-    if in_network or path in LAYERS_OF_NETWORKS:
-        assert not re.findall(FORMS_FOR_ENGINES, path.read_text())
-
-
-# These words had several meanings in earlier versions, or do not name a value.
-BANNED = {"room", "tape", "crew", "told", "foretell", "foretold", "share", "place", "found"}
-BANNED |= {"wanted", "given", "each", "many"}
-# They do not say what a value is. Tests may use them for a few lines.
-VAGUE = {"kept", "held", "mine", "drawn", "stored", "passed", "fed", "common", "rest"}
-KEYS = {"share", "found", "drawn"}  # in files and results that commands have written for long
-
-
-def list_names(path: Path) -> set[str]:
-    """Returns the functions, classes, parameters, variables and keys that a file defines."""
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            names.add(node.name)
-        elif isinstance(node, ast.arg):
-            names.add(node.arg)
-        elif isinstance(node, ast.Dict):
-            keys = {key.value for key in node.keys if isinstance(key, ast.Constant)}
-            names |= {key for key in keys if isinstance(key, str)} - KEYS
-        elif isinstance(getattr(node, "ctx", None), ast.Store):
-            names.add(getattr(node, "id", "") or getattr(node, "attr", ""))
-    return names
-
-
-@pytest.mark.parametrize("folder", [*list_networks(), "utils", "scripts", "benchmarks", "tests"])
-def test_no_name_is_a_banned_word(folder):
-    for path in (ROOT / folder).rglob("*.py"):
-        words = BANNED if "tests" in path.parts else BANNED | VAGUE
-        banned = {name for name in list_names(path) if name.lower().rstrip("s") in words}
-        assert not banned, f"{path.relative_to(ROOT)} defines {banned}"
-
-
-def is_pair_of_statements(node: ast.AST) -> bool:
-    """Whether `a, b = c, d` could be two statements, because `d` does not need the old `a`."""
-    if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Tuple):
-        return False
-    targets = getattr(node.targets[0], "elts", [])
-    values = node.value.elts
-    if len(node.targets) > 1 or not targets or len(targets) != len(values):
-        return False
-    for index, target in enumerate(targets):
-        name = getattr(target, "id", "") or getattr(target, "attr", "")
-        later = "\n".join(ast.unparse(value) for value in values[index + 1 :])
-        # A method may read the attribute; an item of a list or dict may be any item.
-        if not name or re.search(rf"\b{name}\b", later) or re.search(r"\bself\.\w+\(", later):
-            return False
-    return not any(isinstance(part, ast.Starred) for part in [*targets, *values])
-
-
-@pytest.mark.parametrize("folder", [*list_networks(), "utils", "scripts", "benchmarks", "tests"])
-def test_independent_values_are_assigned_in_separate_statements(folder):
-    for path in (ROOT / folder).rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            where = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
-            assert not is_pair_of_statements(node), f"{where} assigns several values at once"
-
-
-OWN = {*list_networks(), "utils", "scripts", "benchmarks"}
-LOGGER = "log"  # its arguments have no names
-TUPLES_OF_ARGUMENTS = {"arguments", "common", "rest"}
-
-
-@functools.cache
-def list_variadic_functions() -> set[str]:
-    """Returns the functions and classes here that take any number of arguments without names."""
-    return {
-        node.name
-        for folder in OWN
-        for path in (ROOT / folder).rglob("*.py")
-        if "tests" not in path.parts
-        for node in ast.walk(ast.parse(path.read_text()))
-        if is_variadic(node)
-    }
-
-
-def is_variadic(node: ast.AST) -> bool:
-    if isinstance(node, ast.ClassDef):
-        methods = [part for part in node.body if isinstance(part, ast.FunctionDef)]
-        return any(is_variadic(part) for part in methods if part.name == "__init__")
-    return isinstance(node, ast.FunctionDef) and node.args.vararg is not None
-
-
-def list_own_functions(tree: ast.Module) -> set[str]:
-    """Returns the functions and classes of this project that a module defines or imports."""
-    own = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in OWN:
-            own |= {alias.asname or alias.name for alias in node.names}
-    return own - {LOGGER}
-
-
-def list_calls(tree: ast.Module) -> list[ast.Call]:
-    """Returns the calls of a module outside of `construct`, which MindSpore compiles."""
-    graphs = [node for node in ast.walk(tree) if getattr(node, "name", "") == "construct"]
-    inside = {id(node) for graph in graphs for node in ast.walk(graph)}
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    return [call for call in calls if id(call) not in inside]
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_a_call_with_more_than_three_arguments_names_them(path):
-    """All but the first, of functions and classes of this project; no tuple stands for them."""
-    tree = ast.parse(path.read_text())
-    own = list_own_functions(tree)
-    for call in list_calls(tree):
-        first, _, last = ast.unparse(call.func).rpartition(".")
-        tuples = {ast.unparse(a.value) for a in call.args if isinstance(a, ast.Starred)}
-        assert not tuples & TUPLES_OF_ARGUMENTS, call.lineno
-        if len(call.args) < 2 or len(call.args) + len(call.keywords) < 4 or tuples:
-            continue
-        is_variadic = last in {*list_variadic_functions(), "Convolution", "MaxPool2d"}
-        function = (first or last).split(".")[0]
-        assert is_variadic or function not in own, f"line {call.lineno}: name all but the first"
+    for path in SOURCES:
+        in_network = path.relative_to(ROOT).parts[0] in list_networks()
+        in_network = in_network and path.name not in ("export.py", "export_cells.py")
+        if in_network or path in LAYERS_OF_NETWORKS:
+            assert not re.findall(FORMS_FOR_ENGINES, path.read_text())

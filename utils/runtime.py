@@ -99,9 +99,9 @@ def start_device(run: "Run") -> Optional[int]:
         os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")
     import mindspore as ms
 
-    is_eager = run.mode == "eager"
-    mode = ms.PYNATIVE_MODE if is_eager else ms.GRAPH_MODE
-    ms.set_context(mode=mode, pynative_synchronize=is_eager)  # why: `eager_mode`
+    ms.set_context(mode=ms.PYNATIVE_MODE if run.mode == "eager" else ms.GRAPH_MODE)
+    if run.mode == "eager":
+        wait_for_operators(True)
     try:
         if device_id is None or is_worker():  # MindSpore gives each worker of a node its device
             ms.set_device(run.device)
@@ -252,12 +252,28 @@ def eager_mode() -> Iterator[None]:
     """
     import mindspore as ms
 
-    before = {name: ms.get_context(name) for name in ("mode", "pynative_synchronize")}
-    ms.set_context(mode=ms.PYNATIVE_MODE, pynative_synchronize=True)
+    mode = ms.get_context("mode")
+    waits = wait_for_operators(True)
+    ms.set_context(mode=ms.PYNATIVE_MODE)
     try:
         yield
     finally:
-        ms.set_context(**before)
+        ms.set_context(mode=mode)
+        wait_for_operators(waits)
+
+
+def wait_for_operators(value: bool) -> bool:
+    """Sets whether an eager operator ends before the next one begins; returns the value of before.
+
+    `ms.set_context(pynative_synchronize=...)` does the same and warns. What it recommends,
+    `ms.runtime.launch_blocking()`, cannot be undone, and slows graphs down as well.
+    """
+    from mindspore._c_expression import MSContext, ms_ctx_param
+
+    context = MSContext.get_instance()
+    before = context.get_param(ms_ctx_param.pynative_synchronize)
+    context.set_param(ms_ctx_param.pynative_synchronize, value)
+    return before
 
 
 @contextlib.contextmanager
