@@ -372,9 +372,14 @@ def test_decoded_frames_do_not_stay_in_memory(plain):
     assert len(frames) <= 2
 
 
-@pytest.mark.parametrize("suffix", [".wmv", ".avi", ".mkv", ".mp4", ".ts", ".flv"])
-def test_a_video_whose_frames_become_rare_is_complete(suffix, tmp_path):
-    """25 frames a second, then one a second; in ASF, the last packets are two pictures late."""
+RARE = [*range(25), *range(25, 650, 25)]  # times in 1/25 second: 25 frames a second, then one
+LONG_END = [*range(30), 130]  # the gap is before the last frame
+
+
+@pytest.mark.parametrize("times", [RARE, LONG_END], ids=["rare", "long end"])
+@pytest.mark.parametrize("suffix", [".wmv", ".asf", ".avi", ".mkv", ".mp4", ".ts", ".flv"])
+def test_a_video_whose_frames_become_rare_is_complete(suffix, times, tmp_path):
+    """In ASF, the times in the last packets are those of earlier pictures."""
     source = tmp_path / f"rare{suffix}"
     with av.open(str(source), "w") as container:
         stream = container.add_stream("libx264", rate=25)
@@ -382,13 +387,13 @@ def test_a_video_whose_frames_become_rare_is_complete(suffix, tmp_path):
         stream.height = 64
         stream.pix_fmt = "yuv420p"
         stream.codec_context.time_base = Fraction(1, 25)
-        for k in range(50):
+        for k, stamp in enumerate(times):
             frame = av.VideoFrame.from_ndarray(picture(k, 64, 64), "rgb24")
-            frame.pts = k if k < 25 else (k - 24) * 25
+            frame.pts = stamp
             frame.time_base = Fraction(1, 25)
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
-    assert examine(VideoJob(str(source))) == Finding("good", "", 50)
+    assert examine(VideoJob(str(source))) == Finding("good", "", len(times))
     content = source.read_bytes()
     source.write_bytes(content[: len(content) // 2])
     if suffix != ".ts":  # which declares no duration
