@@ -16,6 +16,7 @@ from av.stream import Disposition
 from av.video.reformatter import VideoReformatter
 
 from scripts.data.integrity import Finding, VideoJob, examine
+from tests.field_videos import write_field_video
 from tests.video_server import Answer, serve
 from utils.tests.video.test_decoders import (
     BACK_ENDS,
@@ -111,6 +112,9 @@ KINDS = {
     "ASF with times of decoding": lambda f: draw(f / "a.asf", count=40),
     "joined MPEG-TS": lambda f: join(draw(f / "a.ts", count=20), 0, 300),
     "joined MPEG-TS, back in time": lambda f: join(draw(f / "a.ts", count=20), 300, 0),
+    "fields, MP4": lambda f: write_field_video(f / "a.mp4", 24),
+    "fields, Matroska": lambda f: write_field_video(f / "a.mkv", 24),
+    "fields and frames, MP4": lambda f: write_field_video(f / "a.mp4", 24, whole=3),
     "AV1": lambda f: draw(f / "a.mkv", "libsvtav1", 20, options={"preset": "12"}),
 }
 
