@@ -52,11 +52,13 @@ from scripts.data.integrity import (
     EXCLUDED,
     GOOD,
     KINDS,
+    MAX_SHOWN,
     Finding,
     VideoJob,
     examine,
     make_job,
-    table_row,
+    print_left_out,
+    write_table,
 )
 from scripts.executors.process_pool import (
     PROCESSES,
@@ -81,7 +83,6 @@ from utils.networks import Network
 from utils.progress import track
 from utils.settings import NetworkConfig
 
-MAX_SHOWN = 5  # bad videos named on stderr
 JOURNAL = ".scan.jsonl"  # ending of its name; the number of a part follows
 
 
@@ -262,12 +263,10 @@ def write_results(target: Path, lines: list[CheckedLine], kinds: set[str]) -> No
     texts = [f"{line.text}\n" for line in lines if line.finding.kind in kinds]
     write_text(target, "".join(texts), "--out")
     bad = [line for line in lines if line.finding.kind != GOOD]
-    rows = (table_row(line.number, line.finding, line.path) for line in bad)
-    table = target.with_name(f"{target.name}.bad.tsv")
-    write_text(table, "".join(f"{row}\n" for row in rows), "--out")
-    left_out = [line for line in bad if line.finding.kind not in kinds]
-    for line in left_out[:MAX_SHOWN]:
-        print_line(f"left out: {line.path}: {line.finding.kind}, {line.finding.reason}")
+    rows = ((line.number, line.path, line.finding) for line in bad)
+    write_table(target.with_name(f"{target.name}.bad.tsv"), rows)
+    left_out = [(line.path, line.finding) for line in bad if line.finding.kind not in kinds]
+    print_left_out(left_out)
     if left_out:
         print_line(f"{len(left_out)} of {len(lines)} left out; the reasons are in {target}.bad.tsv")
 

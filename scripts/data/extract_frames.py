@@ -33,7 +33,7 @@ import json
 import time
 from typing import Annotated, Optional
 
-from scripts.data.integrity import make_job
+from scripts.data.integrity import make_job, print_left_out
 from scripts.data.prepare.frames import SUFFIXES, FrameJob, extract_frames
 from scripts.data.prepare.list_copies import (
     choose_list_paths,
@@ -45,12 +45,9 @@ from scripts.executors.process_pool import PROCESSES, choose_workers, run_all
 from utils import cli
 from utils.data.annotation_file import read_annotations
 from utils.files import check_outputs, report_write_errors
-from utils.messages import print_line
 from utils.networks import Network
 from utils.progress import track
 from utils.settings import NetworkConfig
-
-MAX_SHOWN = 5  # unreadable videos named on stderr
 
 
 def main(
@@ -94,8 +91,7 @@ def main(
         results = run_all(extract_frames, jobs, choose_workers(workers, PROCESSES))
         frames = dict(track(results, "extracting frames", len(jobs)))
         bad = [row for row in rows if not isinstance(frames[row[-1]], int)]
-        for *_, job in bad[:MAX_SHOWN]:
-            print_line(f"left out: {job.video.path}: {frames[job]}")
+        print_left_out([(job.video.path, frames[job]) for *_, job in bad])
         for file, target in zip(files, lists):
             good = [row for row in rows if row[0] is file and isinstance(frames[row[-1]], int)]
             write_list(file, target, [(f"{p} {frames[job]}", r) for _, p, r, job in good])

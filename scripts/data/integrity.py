@@ -4,6 +4,7 @@ No MindSpore here: worker processes start fast and stay small.
 """
 
 import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
@@ -11,6 +12,8 @@ import av
 import numpy as np
 from av.container import InputContainer
 
+from utils.files import write_text
+from utils.messages import print_line
 from utils.video.decoders import open_video
 from utils.video.frame_folder import FrameFolder
 from utils.video.media_files import VIDEO_SUFFIXES
@@ -41,6 +44,7 @@ KINDS = (
     EXCLUDED,  # a list of the user names it
     "bad line",  # of the list: its label, its number of frames, its format
 )
+MAX_SHOWN = 5  # names on stderr
 MAX_REORDER = 3  # pictures from a packet without presentation time to its picture's place
 DURATION_TOLERANCE = 0.5  # seconds by which a stream may end before the container's duration
 
@@ -89,13 +93,21 @@ class Finding(NamedTuple):
     frames: int = 0
 
 
-def table_row(number: int, finding: Finding, path: str) -> str:
-    """A row of `NAME.bad.tsv`: line number, kind, path or line, reason."""
-    return f"{number}\t{finding.kind}\t{path}\t{finding.reason}"
+def write_table(path: Path, rows: Iterable[tuple[int, str, Finding]]) -> None:
+    """Writes a table of (line number, path or line, finding): number, kind, path, reason."""
+    lines = (f"{number}\t{bad.kind}\t{name}\t{bad.reason}\n" for number, name, bad in rows)
+    write_text(path, "".join(lines), "--out")
+
+
+def print_left_out(videos: Sequence[tuple[str, object]]) -> None:
+    """Prints a line for each of the first (path, finding or error) that a command leaves out."""
+    for path, reason in videos[:MAX_SHOWN]:
+        text = f"{reason.kind}, {reason.reason}" if isinstance(reason, Finding) else reason
+        print_line(f"left out: {path}: {text}")
 
 
 def read_table(path: Path) -> dict[str, Finding]:
-    """{path or line: finding} of such rows."""
+    """{path or line: finding} of the rows of `write_table`."""
     result = {}
     for row in path.read_text("utf-8", "surrogateescape").split("\n"):
         if row:

@@ -36,7 +36,14 @@ import shutil
 import time
 from typing import Annotated, Any, NamedTuple, Optional, Union
 
-from scripts.data.integrity import GOOD, Finding, VideoJob, make_job, table_row
+from scripts.data.integrity import (
+    GOOD,
+    Finding,
+    VideoJob,
+    make_job,
+    print_left_out,
+    write_table,
+)
 from scripts.data.prepare.encoder import MAX_QUALITY, EncodeJob, EncodeOptions, reencode_video
 from scripts.data.prepare.list_copies import (
     choose_list_paths,
@@ -55,14 +62,11 @@ from scripts.executors.process_pool import (
 )
 from utils import cli
 from utils.data.annotation_file import iterate_lines, name_record
-from utils.files import check_outputs, report_write_errors, write_text
-from utils.messages import print_line
+from utils.files import check_outputs, report_write_errors
 from utils.networks import Network
 from utils.progress import track
 from utils.settings import NetworkConfig
 from utils.video.media_files import VIDEO_SUFFIXES, find_files
-
-MAX_SHOWN = 5  # unreadable videos named on stderr
 
 
 class Encoding(NamedTuple):
@@ -203,11 +207,10 @@ def reencode(
         works = [(line, line.work) for line in lines]
         checked = [(k, findings[w.target] if isinstance(w, EncodeJob) else w) for k, w in works]
         good.append([line for line, finding in checked if finding.kind == GOOD])
-        bad = [(line, finding) for line, finding in checked if finding.kind != GOOD]
-        rows = [table_row(line.number, finding, line.name) for line, finding in bad]
-        write_text(table, "".join(f"{row}\n" for row in rows), "--out")
-        for line, finding in bad[:MAX_SHOWN]:
-            print_line(f"left out: {line.name}: {finding.kind}, {finding.reason}")
+        bad = [(line.number, line.name, finding) for line, finding in checked]
+        bad = [row for row in bad if row[-1].kind != GOOD]
+        write_table(table, bad)
+        print_left_out([(name, finding) for _, name, finding in bad])
     return result, good
 
 
