@@ -10,9 +10,10 @@ decord, so `auto` takes it. decord decodes a file from the first frame on and ne
 of pictures (H.264, HEVC), MPEG-4 and MPEG-1/2 with B-frames, WMV, and H.264 in AVI.
 
 decord also misreads files in which packets are not frames, which have a display matrix or several
-video streams, and MPEG transport streams; in HEVC it fails now and then. PyAV reads such files,
-whatever the reader is. For all other files both readers return the same bytes, with one exception:
-interlaced and 10-bit video has other colours, because their versions of FFmpeg differ.
+video streams, and MPEG transport streams; in HEVC it fails now and then. PyAV reads such files, and
+those that decord cannot open, as Matroska files of a variable rate that start late, whatever the
+reader is. For all other files both readers return the same bytes, with one exception: interlaced
+and 10-bit video has other colours, because their versions of FFmpeg differ.
 """
 
 import contextlib
@@ -115,8 +116,9 @@ def open_video(
     exact = ExactVideo(Path(path), max_pixels)
     video: FrameReader = exact
     if reader == "decord" and exact.is_ordinary():
-        with exact:
+        with contextlib.suppress(VideoError):  # a file without a frame rate, for example
             video = DecordVideo(exact, max_pixels)
+            exact.close()
     return video if segment is None else SegmentReader(video, segment)
 
 

@@ -41,6 +41,22 @@ def write_variable_rate(folder):
     return write(folder / "variable.mp4", pictures(), stamps=[int(s) for s in np.cumsum(gaps)])
 
 
+def write_late_webm(folder):
+    """A variable rate that the file does not state, and the first frame after three seconds."""
+    stamps = [40 * k for k in (0, 1, 2, 5, 6, 7, 20, 21, 22, 23, 24, 40, 41, 60, 61)]
+    early = write(folder / "early.webm", pictures(len(stamps)), codec="libvpx-vp9", stamps=stamps)
+    path = folder / "late.webm"
+    with av.open(str(early)) as source, av.open(str(path), "w") as target:
+        stream = target.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(video=0):
+            if packet.size:
+                packet.pts += 3000
+                packet.dts += 3000
+                packet.stream = stream
+                target.mux(packet)
+    return path
+
+
 def write_ten_hours(folder):
     """Three frames with hours between them: the header declares nine hundred thousand."""
     return write(folder / "long.mp4", pictures(3), stamps=[0, 18_000_000, 36_000_000])
@@ -96,6 +112,7 @@ ODD_VIDEOS = {
     ),
     "vp9": lambda f: write(f / "vp9.webm", pictures=pictures(), codec="libvpx-vp9", g="10"),
     "vp8": lambda f: write(f / "vp8.webm", pictures=pictures(), codec="libvpx", g="10"),
+    "late and variable": write_late_webm,
     "spaces and letters": lambda f: write(f / "ein Bär – 熊 (1).mp4", pictures(20)),
     "ten bits": lambda f: write(f / "ten.mp4", pictures(20), pix_fmt="yuv420p10le"),
 }
