@@ -1,5 +1,6 @@
 """What the folder of ResNet provides; utils/networks.py documents the names."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from resnet50.config import Config
 from resnet50.convert import ResNetNames
 from resnet50.labels import ImageFile, ImageLabelSpace
 from resnet50.mixup import mix_targets
-from resnet50.readers import ImageRecord
+from resnet50.readers import ImageRecord, Images
 from utils.networks import Network
 from utils.video.array_frames import ArrayFrames
 
@@ -26,6 +27,9 @@ class ResNetNetwork(Network[Config]):
     parameter_names = ResNetNames
     read_records = staticmethod(dataset.read_records)
     build_train_sampler = staticmethod(dataset.build_train_sampler)
+
+    def read_calibration(self, cfg: Config, run: Path) -> Images:
+        return dataset.read_records(cfg, cfg.run.calibration, run)
 
     def get_input_shape(self, cfg: Config) -> tuple[int, ...]:
         return dataset.get_clip_shape(cfg.data, cfg.data.crop)

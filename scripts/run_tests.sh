@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # usage: bash scripts/run_tests.sh [--latest] [pytest arguments, for example -m slow]
 #
-# Lint, types and the whole test suite, after the same environment step as the quickstart; minutes.
+# Lint, types, the size of the project and the whole test suite, after the same environment step as
+# the quickstart; minutes.
 # The tests of HTML pages (tests/test_pages.py) open them in Chromium: `apt-get install chromium`;
 # without it they are skipped.
 #
@@ -35,5 +36,6 @@ ruff format --check .
 mypy
 for script in scripts/*.sh scripts/cluster/*.sh .ci/run; do bash -n "$script"; done
 shellcheck --external-sources scripts/*.sh scripts/cluster/*.sh .ci/run
+git rev-parse --git-dir > /dev/null 2>&1 && python tests/budget.py # the files are those in Git
 command -v chromium > /dev/null || echo "no chromium: tests/test_pages.py is skipped; apt-get install chromium"
 exec python -m pytest -n 3 --dist worksteal "$@"

@@ -130,7 +130,7 @@ def test_clips_are_from_all_parts_of_the_list_and_the_key_names_them(arguments, 
     assert [clip.shape for clip in clips] == [(2, 3, 32, 32)] * 2
     monkeypatch.setattr(int8, "read_clips", lambda *_: iter(()))
     with pytest.raises(ValueError, match="run.calibration val: no video of the list can be read"):
-        int8.find_int8(network, cfg, Path("net.onnx"))
+        int8.find_int8(network, cfg, Path(), Path("net.onnx"))
 
 
 @pytest.mark.parametrize(

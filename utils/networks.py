@@ -74,6 +74,10 @@ class Network(abc.ABC, Generic[ConfigT]):
     def read_records(self, cfg: ConfigT, split: str) -> Any:
         """The checked samples of `split`: train or test. Raises ValueError for bad lines."""
 
+    def read_calibration(self, cfg: ConfigT, run: Path) -> Any:
+        """The records of `run.calibration`; `run` is the folder of the checkpoint."""
+        return self.read_records(cfg, cfg.run.calibration)
+
     def build_train_sampler(self, cfg: ConfigT, records: Any, rt: Runtime) -> TrainSampler:
         """The sampler, which maps each position of the training run to a record."""
         return videos.build_train_sampler(cfg, records, rt)

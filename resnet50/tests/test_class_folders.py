@@ -21,6 +21,7 @@ from utils.evaluate.label_space import assign_class_names
 from utils.files import ROOT
 from utils.load_config import load_config
 from utils.runtime import Runtime
+from utils.scoring import int8, load
 
 YAML = ROOT / "resnet50" / "configs" / "resnet50_r50_imagenet_tutorial.yaml"
 CLASSES = ["ant", "bee", "cat"]
@@ -151,3 +152,18 @@ def test_a_run_of_other_classes_is_not_resumed(tmp_path):
         write_run_classes(tmp_path, ["a", "b"], Runtime(1, 2))
     with pytest.raises(ValueError, match="has a line break in its name; rename it"):
         write_run_classes(tmp_path, ["a\n", "b"], Runtime())
+
+
+def test_int8_is_calibrated_with_the_classes_of_the_run(root, monkeypatch):
+    """The images of `val` lack a class, and only the checkpoint's folder names all three."""
+    remove_train(root)
+    run = root / "run"
+    run.mkdir()
+    write_run_classes(run, CLASSES, Runtime())
+    files = []
+    monkeypatch.setattr(load, "load_onnx", lambda path, quantize, **_: quantize(path, None))
+    monkeypatch.setattr(int8, "read_clips", lambda *args: files.extend(args[-1]) or iter(()))
+    cfg = make_config(root, "run.engine_precision=int8")
+    with pytest.raises(ValueError, match="run.calibration"):
+        load.load_scorer(NETWORK, cfg, str(run / "net.onnx"))
+    assert [record.label for record in files] == [0, 0, 2, 2]

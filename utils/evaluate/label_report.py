@@ -1,4 +1,4 @@
-"""The report of an evaluation of samples with several labels: tables and plots.
+"""The report of an evaluation of samples with several labels: tables and a page.
 
 `scores.csv` has a line for every video of the list, as that of `utils.evaluate.report`; a label
 counts as predicted from the probability THRESHOLD on.
@@ -12,10 +12,10 @@ import numpy as np
 
 from utils.data.annotation_file import format_label
 from utils.evaluate.report import (
+    OLD_FILES,
     WORST_CLASSES,
     Samples,
     divide,
-    list_worst_samples,
     read_samples,
     write_csv,
 )
@@ -33,8 +33,8 @@ from utils.files import delete_output, report_write_errors, write_text
 LABEL_COLUMNS = ("path", "labels", "predicted", "correct")  # of scores.csv, before the classes
 WRONG_COLUMNS = ("path", "labels", "predicted", "missed", "extra", "loss")
 # The report of samples with one label has these files too.
-OTHER_FILES = ("confusion.csv", "confusion.png", "confused_pairs.csv", "wrong.png")
-OTHER_FILES += ("calibration.csv", "calibration.png")
+OTHER_FILES = ("confusion.csv", "confusion.png", "confused_pairs.csv", "calibration.csv")
+OTHER_FILES += ("calibration.png", *OLD_FILES)
 
 
 def write_label_report(
@@ -67,20 +67,10 @@ def write_label_report(
             delete_output(folder / name)
         report = {**result, "threshold": THRESHOLD, "worst_classes": lowest}
         write_text(folder / "report.json", json.dumps(report, indent=1) + "\n", "--report")
-
-    from utils.evaluate import report_plots  # matplotlib is imported only for a report
-
-    bars = [(names[row["class"]], row["average_precision"], None, None) for row in with_videos]
-    if bars:
-        report_plots.draw_class_accuracy(folder / "classes.png", bars, "average precision")
     predicted = dict(zip(worst, list_label_sets(probabilities[worst] >= THRESHOLD)))
     mistakes = [Entry(k, true=samples.labels[k], other=predicted[k]) for k in worst]
     correct = [Entry(k, true=samples.labels[k], other=None) for k in hits]
     frames = read_samples(samples, mistakes, correct)
-    captions = [(k, *row[:3]) for k, row in zip(worst, wrong)]
-    pictures = list_worst_samples(frames, captions)
-    if pictures:
-        report_plots.draw_wrong(folder / "wrong.png", pictures)
     page = describe_report(
         folder,
         samples=samples,

@@ -1,4 +1,4 @@
-"""Evaluation report, `eval.py --report DIR`: tables and plots of videos, classes and calibration.
+"""Evaluation report, `eval.py --report DIR`: tables, a page and two plots.
 
 `scores.csv` has a line for every video of the list, unreadable ones too, with the probabilities of
 all classes in nine digits: all other tables, and the metrics, follow from it.
@@ -32,8 +32,8 @@ from utils.video.reader import VideoError
 
 # Of a report, besides its pictures of videos
 FILES = ("scores.csv", "confusion.csv", "classes.csv", "confused_pairs.csv", "calibration.csv")
-FILES += ("wrong.csv", "report.json", "index.html", "wrong.png", "confusion.png", "classes.png")
-FILES += ("calibration.png",)
+FILES += ("wrong.csv", "report.json", "index.html", "confusion.png", "calibration.png")
+OLD_FILES = ("wrong.png", "classes.png")  # an earlier version wrote them; the page shows both
 WORST_CLASSES = 10  # in report.json
 PAIRS = 100  # in confused_pairs.csv
 SCORE_COLUMNS = ("path", "label", "predicted", "correct", "probability")  # before the classes
@@ -158,19 +158,13 @@ def write_report(folder: Path, samples: Samples, predictions: Predictions, resul
     from utils.evaluate import report_plots  # matplotlib is imported only for a report
 
     report_plots.draw_confusion(folder / "confusion.png", counts, names)
-    accuracies = [
-        (names[row["class"]], row["top1"], row["top1_low"], row["top1_high"]) for row in with_videos
-    ]
-    report_plots.draw_class_accuracy(folder / "classes.png", accuracies)
     report_plots.draw_calibration(folder / "calibration.png", bins, losses["ece"])
     with report_write_errors(folder, "--report"):
-        delete_output(folder / "wrong.png")
+        for name in OLD_FILES:
+            delete_output(folder / name)
     mistakes = [make_entry(predictions, k, int(predictions.predicted[k])) for k, _ in wrong]
     hits = [make_entry(predictions, k, find_second(predictions, k)) for k in find_hits(predictions)]
     frames = read_samples(samples, mistakes, hits)
-    worst_samples = list_worst_samples(frames, map(describe_wrong, wrong))
-    if worst_samples:
-        report_plots.draw_wrong(folder / "wrong.png", worst_samples)
     page = report_page.describe_report(
         folder,
         samples=samples,
@@ -294,14 +288,6 @@ def make_entry(predictions: Predictions, sample: int, other: Optional[int]) -> E
     )
 
 
-def describe_wrong(wrong: tuple[int, list]) -> tuple[int, str, str, str]:
-    """Sample, name, true and predicted class of an entry of `list_wrong`."""
-    k, (path, label, predicted, of_label, of_predicted, name, other) = wrong
-    true = f"{label} {name}".strip()
-    wrong_class = f"{predicted} {other}".strip()
-    return k, path, f"{true} {float(of_label):.0%}", f"{wrong_class} {float(of_predicted):.0%}"
-
-
 def read_samples(samples: Samples, *groups: Sequence[Entry]) -> dict[int, Optional[np.ndarray]]:
     """The frames of the first samples of each group, None for those that cannot be read.
 
@@ -315,20 +301,6 @@ def read_samples(samples: Samples, *groups: Sequence[Entry]) -> dict[int, Option
         except VideoError:  # it could be read before
             frames[sample] = None
     return frames
-
-
-def list_worst_samples(
-    frames: dict[int, Optional[np.ndarray]], wrong: Iterable[tuple[int, str, str, str]]
-) -> list[tuple[np.ndarray, str, str, str]]:
-    """Frames, name, true and predicted class of those of `wrong` that have frames.
-
-    `wrong` has (sample, name, true, predicted).
-    """
-    return [
-        (frames[k], path, true, predicted)
-        for k, path, true, predicted in wrong
-        if frames.get(k) is not None
-    ]
 
 
 def read_preview(rows: EvalRows, head: LabelSpace, sample: int) -> np.ndarray:

@@ -1,11 +1,10 @@
-"""Plots of a report: confusion matrix, accuracy per class, reliability diagram, wrong videos."""
+"""Plots of a report for a paper: confusion matrix and reliability diagram."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -17,7 +16,6 @@ from utils.plotting import save
 FEW_CLASSES = 40  # up to which each class is named
 COUNT_CLASSES = 20  # up to which the matrix shows counts
 GRID_CLASSES = 30  # up to which cells have lines between them
-WORST_CLASSES = 25  # named if there are many classes
 NAME_LENGTH = 40  # characters
 # A bar of fewer videos has this opacity
 FEW_VIDEOS = 10
@@ -27,10 +25,6 @@ BLUE = "#3182bd"
 PALE = "#9ecae1"
 ORANGE = "#e6550d"
 GREEN = "#a1d99b"
-# Of the contact sheet of wrong videos
-SHEET_COLUMNS = 4
-SHEET_FRAMES = 3  # of a video
-SHEET_NAME_LENGTH = 48  # characters
 
 
 def draw_confusion(path: Path, counts: np.ndarray, names: Sequence[str]) -> None:
@@ -67,55 +61,6 @@ def draw_confusion(path: Path, counts: np.ndarray, names: Sequence[str]) -> None
     save(figure, path, "--report")
 
 
-ClassAccuracy = tuple[str, float, Optional[float], Optional[float]]
-
-
-def draw_class_accuracy(
-    path: Path, classes: Sequence[ClassAccuracy], metric: str = "top-1"
-) -> None:
-    """Bars of `classes`, (name, top-1, low, high), sorted; of many, a curve and bars of the worst.
-
-    A line is the interval of the top-1; its ends are None if the videos are many, and for another
-    `metric`.
-    """
-    ranked = sorted(classes, key=lambda item: item[1])
-    named = ranked if len(ranked) <= FEW_CLASSES else ranked[:WORST_CLASSES]
-    height = 1.2 + 0.22 * max(len(named), 3)
-    if len(ranked) > len(named):
-        figure = Figure(figsize=(8, height + 3), layout="constrained")
-        curve, axes = figure.subplots(2, 1, height_ratios=[3, height])
-        draw_curve(curve, 100 * np.array([item[1] for item in ranked]), metric)
-        title = f"the worst {len(named)} of {len(ranked)} classes"
-    else:
-        figure = Figure(figsize=(8, height), layout="constrained")
-        axes = figure.add_subplot()
-        title = f"{metric} of every class"
-    fractions = [100 * item[1] for item in named]
-    axes.barh(range(len(named)), fractions, color=BLUE)
-    for row, (_, fraction, low, high) in enumerate(named):
-        end = fraction
-        if low is not None and high is not None:
-            axes.hlines(row, 100 * low, 100 * high, color="black", linewidth=1)
-            end = high
-        axes.text(100 * end + 0.8, row, f"{100 * fraction:.1f}", va="center", fontsize=7)
-    names = shorten_names([item[0] for item in named])
-    axes.set_yticks(range(len(named)), names, fontsize=8, parse_math=False)
-    axes.set(xlim=(0, 106), ylim=(len(named) - 0.4, -0.6), xlabel=f"{metric}, %")
-    axes.set_title(title, fontsize=10, loc="left")
-    save(figure, path, "--report")
-
-
-def draw_curve(axes: Axes, fractions: np.ndarray, metric: str) -> None:
-    """The metric of all classes, the worst first, and their mean."""
-    edges = np.arange(len(fractions) + 1)
-    axes.fill_between(edges, [*fractions, fractions[-1]], step="post", color=BLUE)
-    axes.axhline(fractions.mean(), color=ORANGE, linewidth=1)
-    axes.set(xlim=(0, len(fractions)), ylim=(0, 102))
-    axes.set(xlabel="classes, the worst first", ylabel=f"{metric}, %")
-    title = f"{metric} of {len(fractions)} classes; the line is their mean, {fractions.mean():.1f}"
-    axes.set_title(title, fontsize=10, loc="left")
-
-
 def draw_calibration(path: Path, table: np.ndarray, error: Optional[float]) -> None:
     """A reliability diagram of `report.compute_bins`, with the number of videos of every bin."""
     figure = Figure(figsize=(5.5, 6.5), layout="constrained")
@@ -145,26 +90,6 @@ def draw_calibration(path: Path, table: np.ndarray, error: Optional[float]) -> N
     histogram.bar(table["from"], table["videos"], color=PALE, **bars)
     histogram.set(xlim=(0, 1), ylabel="videos")
     histogram.set_xlabel("confidence: probability of the predicted class")
-    save(figure, path, "--report")
-
-
-def draw_wrong(path: Path, samples: Sequence[tuple[np.ndarray, str, str, str]]) -> None:
-    """A contact sheet: of each sample some frames, its name, its true and its predicted class.
-
-    Frames are uint8 (T, H, W, 3).
-    """
-    rows = -(-len(samples) // SHEET_COLUMNS)
-    figure = Figure(figsize=(4 * SHEET_COLUMNS, 2.2 * rows + 0.5), layout="constrained")
-    panels = figure.subplots(rows, SHEET_COLUMNS, squeeze=False).ravel()
-    for axes in panels:
-        axes.set_axis_off()
-    for axes, (frames, name, true, predicted) in zip(panels, samples):
-        chosen = np.linspace(0, len(frames) - 1, min(SHEET_FRAMES, len(frames))).astype(int)
-        axes.imshow(np.concatenate(frames[chosen], axis=1))
-        texts = [name, f"true: {true}", f"predicted: {predicted}"]
-        title = "\n".join(format_line(text, SHEET_NAME_LENGTH) for text in texts)
-        axes.set_title(title, fontsize=8, loc="left", parse_math=False)
-    figure.suptitle("wrong predictions, the most confident first", fontsize=11)
     save(figure, path, "--report")
 
 

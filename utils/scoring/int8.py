@@ -38,14 +38,17 @@ Normalize = Optional[Callable[[np.ndarray], np.ndarray]]
 
 
 def find_int8(
-    network: "Network", cfg: NetworkConfig, path: Path, normalize: Normalize = None
+    network: "Network", cfg: NetworkConfig, run: Path, path: Path, normalize: Normalize = None
 ) -> Path:
     """The int8 file of an ONNX file: that in the cache, or a new one.
 
-    `normalize` computes what the network takes from uint8 clips. Raises ValueError for bad lines of
-    the list, if none of its videos can be read, or if NNCF cannot quantise the network.
+    `run` is the folder of the checkpoint, or of the exported file, with the classes of its
+    training. `normalize` computes what the network takes from uint8 clips.
+
+    Raises ValueError for bad lines of the list, if none of its videos can be read, or if NNCF
+    cannot quantise the network.
     """
-    records = choose_records(network.read_records(cfg, cfg.run.calibration), cfg)
+    records = choose_records(network.read_calibration(cfg, run), cfg)
     clips = read_clips(network, cfg, records)
     first = next(clips, None)
     if first is None:

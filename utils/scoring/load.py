@@ -29,7 +29,9 @@ def load_scorer(
     is_eager = cfg.run.mode == "eager"
     if is_eager and suffix in (".onnx", ".mindir"):
         raise ValueError(f"run.mode eager computes a checkpoint, not {path}")
-    quantize = partial(find_int8, network, cfg) if cfg.run.engine_precision == "int8" else None
+    quantize = None
+    if cfg.run.engine_precision == "int8":
+        quantize = partial(find_int8, network, cfg, Path(path).parent)
     if suffix == ".onnx":
         return load_onnx(Path(path), network=network, cfg=cfg, quantize=quantize)
     engine = choose_engine(cfg.run)
