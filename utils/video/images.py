@@ -6,11 +6,12 @@ The size in the header is checked before an image is decoded. Images are read as
 * 16 bits a channel become 8 by leaving out the lower eight, as PIL does for colours;
 * numbers of 32 bits, whole or float, are refused: such files do not say which one is white;
 * transparency is left out, and CMYK converted, both by PIL;
-* EXIF's orientation turns and mirrors the picture.
+* the orientation in EXIF, or in XMP if EXIF has none, turns and mirrors the picture.
 """
 
 import contextlib
 import io
+import re
 import struct
 from typing import NamedTuple, Optional
 
@@ -25,8 +26,10 @@ PIL_PIXELS = 178_956_970  # PIL refuses larger images
 # JPEG markers of segments with the image size, and markers without a length.
 SIZE_MARKERS = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 MARKERS_WITHOUT_LENGTH = {0x00, 0x01, *range(0xD0, 0xDA), 0xFF}
-EXIF_MARKER = 0xE1
+APP1 = 0xE1  # the marker of EXIF and XMP
 EXIF_HEAD = b"Exif\0\0"
+XMP_HEAD = b"http://ns.adobe.com/xap/1.0/\0"
+XMP_ORIENTATION = re.compile(rb"tiff:Orientation(?:\s*=\s*[\"']|>)\s*(\d+)")
 ORIENTATION_TAG = 0x0112
 LONG = 4  # the type of a number of 32 bits, which some programs write instead of 16
 # PIL's mode I holds 32 bits, but of these formats 16 (PNG: Pillow before 11).
@@ -76,30 +79,43 @@ def read_jpeg_head(data: bytes) -> Optional[JpegHead]:
     """
     position = 2
     end = len(data) - 10
-    orientation = UPRIGHT
+    exif = b""
+    xmp = b""
     while data[:2] == b"\xff\xd8" and position <= end and data[position] == 0xFF:
         marker = data[position + 1]
         if marker in SIZE_MARKERS:
             height = int.from_bytes(data[position + 5 : position + 7], "big")
             width = int.from_bytes(data[position + 7 : position + 9], "big")
             channels = data[position + 9]
+            orientation = find_orientation(exif, xmp)
             return JpegHead(width, height=height, channels=channels, orientation=orientation)
         if marker in MARKERS_WITHOUT_LENGTH:
             return None
         length = max(int.from_bytes(data[position + 2 : position + 4], "big"), 2)
         content = data[position + 4 : position + 2 + length]
-        if marker == EXIF_MARKER and content.startswith(EXIF_HEAD):
-            orientation = read_exif(content)
+        if marker == APP1 and content.startswith(EXIF_HEAD):
+            exif = exif or content
+        elif marker == APP1 and content.startswith(XMP_HEAD):
+            xmp = xmp or content
         position += 2 + length
     return None
 
 
-def read_exif(content: bytes) -> Orientation:
-    """The orientation that EXIF data state; upright if they have none, or are damaged."""
+def find_orientation(exif: bytes, xmp: bytes) -> Orientation:
+    """The orientation in EXIF data; if they have none, in XMP data; else upright."""
+    value = read_exif(exif)
+    if value is None:
+        found = XMP_ORIENTATION.search(xmp)
+        value = int(found[1][:3]) if found else None
+    return EXIF_ORIENTATIONS.get(value or 0, UPRIGHT)
+
+
+def read_exif(content: bytes) -> Optional[int]:
+    """The number of the orientation that EXIF data state; None if they have none or are damaged."""
     data = content[len(EXIF_HEAD) :] if content.startswith(EXIF_HEAD) else content
     order = {b"II": "<", b"MM": ">"}.get(data[:2])
     if order is None:
-        return UPRIGHT
+        return None
     with contextlib.suppress(struct.error):  # the data end too early
         (start,) = struct.unpack_from(f"{order}I", data, 4)
         (entries,) = struct.unpack_from(f"{order}H", data, start)
@@ -108,16 +124,20 @@ def read_exif(content: bytes) -> Orientation:
             if tag == ORIENTATION_TAG:
                 form = "I" if kind == LONG else "H"
                 (value,) = struct.unpack_from(f"{order}{form}", data, position + 8)
-                return EXIF_ORIENTATIONS.get(value, UPRIGHT)
-    return UPRIGHT
+                return value
+    return None
 
 
 def read_by_pil(data: bytes, mode: str, max_pixels: int = PIL_PIXELS) -> np.ndarray:
     """`open_image` by PIL."""
     with Image.open(io.BytesIO(data)) as image:
         check_size(*image.size, max_pixels)
-        image.load()  # turns a TIFF file; its other formats have EXIF data
-        orientation = read_exif(image.info.get("exif") or b"")
+        image.load()
+        xmp = image.info.get("xmp") or image.info.get("XML:com.adobe.xmp") or b""
+        xmp = xmp.encode() if isinstance(xmp, str) else xmp  # PNG has it as text
+        is_turned = image.format == "TIFF"  # which PIL turns by its own tags, and by XMP
+        exif = image.info.get("exif") or b""
+        orientation = UPRIGHT if is_turned else find_orientation(exif, xmp)
         return np.ascontiguousarray(orientation.apply(convert(image, mode)))
 
 

@@ -1,4 +1,4 @@
-"""The boxes of MP4 files: how many index entries they declare, and whether the file is cut short.
+"""Sizes in the headers of files: entries of an MP4's index, and whether a file is cut short.
 
 FFmpeg makes an index of all samples when it opens a file. An MP4 of a few hundred bytes may declare
 2**31 samples, by a number alone or by edits that repeat the same samples. FFmpeg would then fill
@@ -21,6 +21,7 @@ MIN_LIMIT = 2**16  # entries that any file may declare
 # The first bytes of playlists; ID3 is a tag that may precede one. decord would open the
 # files that a playlist names, and wait for the files of a live one.
 PLAYLISTS = (b"#EXTM3U", b"ffconcat", b"ID3")
+ASF_HEADER = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
 CHARACTERS = set(string.ascii_letters + string.digits + " ")
 
 
@@ -102,7 +103,7 @@ def parse_box(head: bytes, start: int, end: int) -> Optional[Mp4Box]:
 
 
 def find_truncation(path: Path) -> str:
-    """How an MP4 or AVI is cut short, by the sizes of its outermost boxes; "" if it is not.
+    """How an MP4, AVI or ASF is cut short, by the sizes of its outermost boxes; "" if it is not.
 
     Only this finds an MP4 that is cut before its index.
     """
@@ -112,6 +113,9 @@ def find_truncation(path: Path) -> str:
         if head[:4] == b"RIFF" and len(head) >= 8:
             declared = struct.unpack("<I", head[4:8])[0] + 8
             return f"{size} of {declared} bytes are there" if declared > size else ""
+        if head == ASF_HEADER:
+            declared = find_asf_end(file, size)
+            return f"{size} of {declared} bytes are there" if declared > size else ""
         if head[4:8] not in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"):
             return ""
         boxes = list(read_boxes(file, 0, size))
@@ -119,3 +123,18 @@ def find_truncation(path: Path) -> str:
         return f"{size} of at least {boxes[-1].end} bytes are there"
     has_index = {box.kind for box in boxes} & {"moov", "moof"}
     return "" if has_index else f"it ends after {size} bytes, before its index"
+
+
+def find_asf_end(file: BinaryIO, size: int) -> int:
+    """Where the last object of an ASF file ends; an object is an ID of 16 bytes, a size, content.
+
+    The data of a broadcast, which has no end, have the size 0.
+    """
+    end = 0
+    while end < size:
+        file.seek(end + 16)
+        length = int.from_bytes(file.read(8), "little")
+        if length < 24:
+            break
+        end += length
+    return end

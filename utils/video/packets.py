@@ -11,6 +11,8 @@ import av
 import numpy as np
 from av.container import InputContainer
 
+from utils.video.h264 import find_sequence, has_field, has_idr
+
 # Formats in which a packet is one picture and its time stamp gives the presentation order.
 TIMED_FORMATS = {"mov", "mp4", "matroska", "webm"}
 # Codecs of which a packet in these formats has one shown picture at most. The last ones are
@@ -23,7 +25,6 @@ PICTURES = av.stream.Disposition.attached_pic | av.stream.Disposition.timed_thum
 STILL_IMAGE = av.stream.Disposition.still_image
 NO_STREAM = "it has no video"
 DEFAULT_BONUS = 5_000_000  # pixels
-IDR = 5  # H.264 slice type: no later picture refers to a picture before an IDR picture
 VOP = b"\0\0\1\xb6"  # MPEG-4: start code of a picture, whose type is in the next two bits
 B_VOP = 2
 MAX_GAP = 10.0  # seconds between two frames of one recording, as in FFmpeg
@@ -69,6 +70,9 @@ class PacketTable:
         self.stream = stream
         self.codec = stream.codec_context.codec.canonical_name
         self.formats = set(container.format.name.split(","))
+        self._header = stream.codec_context.extradata or b""
+        self._sequence = find_sequence(self._header) if self.codec == "h264" else None
+        self._has_fields = False  # two packets may be one frame
         self.pts: list = []
         self.dts: list = []
         self.shown: list[int] = []
@@ -92,6 +96,8 @@ class PacketTable:
         self.dts.append(packet.dts)
         self.shown.append(count)
         self.is_sound &= not packet.is_corrupt
+        if self._sequence and self._sequence.may_have_fields and not self._has_fields:
+            self._has_fields = has_field(bytes(packet), self._header, self._sequence)
 
     @property
     def has_stamps(self) -> bool:
@@ -101,6 +107,7 @@ class PacketTable:
             bool(self.formats & TIMED_FORMATS)
             and self.codec in TIMED_CODECS
             and self.is_sound
+            and not self._has_fields
             and None not in stamps
             and len(set(stamps)) == len(stamps)
             and max(self.shown, default=0) <= 1
@@ -182,19 +189,6 @@ def is_random_access_point(stream: Any, packet: av.Packet) -> bool:
     """
     if not packet.is_keyframe:
         return False
-    extra = stream.codec_context.extradata or b""
     if stream.codec_context.name != "h264":
         return True
-    if extra[:1] != b"\x01":  # start codes instead of lengths
-        return False
-    return IDR in read_nal_types(bytes(packet), 1 + (extra[4] & 3))
-
-
-def read_nal_types(data: bytes, size: int) -> set[int]:
-    """The types of a packet's NAL units, each after its length in `size` bytes."""
-    types = set()
-    position = 0
-    while position + size < len(data):
-        types.add(data[position + size] & 31)
-        position += size + int.from_bytes(data[position : position + size], "big")
-    return types
+    return has_idr(bytes(packet), stream.codec_context.extradata or b"")

@@ -16,6 +16,7 @@ from av.stream import Disposition
 from av.video.reformatter import VideoReformatter
 
 from scripts.data.integrity import Finding, VideoJob, examine
+from tests.field_videos import write_field_video
 from tests.video_server import Answer, serve
 from utils.tests.video.test_decoders import (
     BACK_ENDS,
@@ -111,6 +112,9 @@ KINDS = {
     "ASF with times of decoding": lambda f: draw(f / "a.asf", count=40),
     "joined MPEG-TS": lambda f: join(draw(f / "a.ts", count=20), 0, 300),
     "joined MPEG-TS, back in time": lambda f: join(draw(f / "a.ts", count=20), 300, 0),
+    "fields, MP4": lambda f: write_field_video(f / "a.mp4", 24),
+    "fields, Matroska": lambda f: write_field_video(f / "a.mkv", 24),
+    "fields and frames, MP4": lambda f: write_field_video(f / "a.mp4", 24, whole=3),
     "AV1": lambda f: draw(f / "a.mkv", "libsvtav1", 20, options={"preset": "12"}),
 }
 
@@ -372,9 +376,14 @@ def test_decoded_frames_do_not_stay_in_memory(plain):
     assert len(frames) <= 2
 
 
-@pytest.mark.parametrize("suffix", [".wmv", ".avi", ".mkv", ".mp4", ".ts", ".flv"])
-def test_a_video_whose_frames_become_rare_is_complete(suffix, tmp_path):
-    """25 frames a second, then one a second; in ASF, the last packets are two pictures late."""
+RARE = [*range(25), *range(25, 650, 25)]  # times in 1/25 second: 25 frames a second, then one
+LONG_END = [*range(30), 130]  # the gap is before the last frame
+
+
+@pytest.mark.parametrize("times", [RARE, LONG_END], ids=["rare", "long end"])
+@pytest.mark.parametrize("suffix", [".wmv", ".asf", ".avi", ".mkv", ".mp4", ".ts", ".flv"])
+def test_a_video_whose_frames_become_rare_is_complete(suffix, times, tmp_path):
+    """In ASF, the times in the last packets are those of earlier pictures."""
     source = tmp_path / f"rare{suffix}"
     with av.open(str(source), "w") as container:
         stream = container.add_stream("libx264", rate=25)
@@ -382,13 +391,13 @@ def test_a_video_whose_frames_become_rare_is_complete(suffix, tmp_path):
         stream.height = 64
         stream.pix_fmt = "yuv420p"
         stream.codec_context.time_base = Fraction(1, 25)
-        for k in range(50):
+        for k, stamp in enumerate(times):
             frame = av.VideoFrame.from_ndarray(picture(k, 64, 64), "rgb24")
-            frame.pts = k if k < 25 else (k - 24) * 25
+            frame.pts = stamp
             frame.time_base = Fraction(1, 25)
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
-    assert examine(VideoJob(str(source))) == Finding("good", "", 50)
+    assert examine(VideoJob(str(source))) == Finding("good", "", len(times))
     content = source.read_bytes()
     source.write_bytes(content[: len(content) // 2])
     if suffix != ".ts":  # which declares no duration

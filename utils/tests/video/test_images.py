@@ -5,7 +5,7 @@ import struct
 
 import numpy as np
 import pytest
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, PngImagePlugin
 
 from utils.tests.video.test_decoders import picture
 from utils.video.frame_folder import FrameFolder
@@ -21,6 +21,18 @@ def encode(image, form="PNG", **options):
     file = io.BytesIO()
     image.save(file, form, **options)
     return file.getvalue()
+
+
+def encode_xmp(image, form, xmp, **options):
+    """An image with XMP data, where its format has them."""
+    if form == "PNG":
+        text = PngImagePlugin.PngInfo()
+        text.add_itxt("XML:com.adobe.xmp", xmp.decode())
+        return encode(image, form, pnginfo=text, **options)
+    if form == "TIFF":
+        exif = options.pop("exif", Image.Exif())
+        return encode(image, form, tiffinfo={700: xmp, **exif})
+    return encode(image, form, xmp=xmp, **options)
 
 
 def encode_deep(form):
@@ -88,6 +100,19 @@ def test_a_jpeg_in_cmyk_has_the_colours_of_pil():
         np.testing.assert_array_equal(open_image(data), np.asarray(image.convert("RGB")))
 
 
+def test_a_jpeg_in_ycck_has_the_colours_of_its_inks():
+    """The inks as YCbCr, black beside them; the transform 2 in the Adobe segment says so."""
+    inks = Image.fromarray(np.dstack((COLOURS, GREY // 2)), "CMYK")
+    *colours, black = inks.split()
+    converted = Image.merge("RGB", colours).convert("YCbCr").split()
+    stored = [ImageOps.invert(channel) for channel in converted]  # PIL inverts what it writes
+    data = encode(Image.merge("CMYK", [*stored, black]), "JPEG", quality=100, subsampling=0)
+    transform = data.index(b"Adobe") + 11
+    data = data[:transform] + b"\2" + data[transform + 1 :]
+    expected = np.asarray(inks.convert("RGB")).astype(int)
+    assert np.abs(open_image(data) - expected).max() <= 6
+
+
 @pytest.mark.parametrize("form", ["GIF", "WEBP", "TIFF", "PNG"])
 def test_the_first_picture_of_an_animation_is_read(form):
     pictures = [Image.fromarray(picture(k, 70, 40)).quantize(256).convert("RGB") for k in (5, 6)]
@@ -107,6 +132,25 @@ def test_exif_turns_and_mirrors_an_image(form, value):
         with Image.open(io.BytesIO(data)) as image:
             expected = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
         np.testing.assert_array_equal(open_image(data), expected)
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("value", [*range(1, 9), 0, 99])
+@pytest.mark.parametrize(
+    "text", ['tiff:Orientation="%d"', "<tiff:Orientation>%d</tiff:Orientation>"]
+)
+def test_an_orientation_in_xmp_turns_an_image_without_one_in_exif(form, value, text):
+    xmp = b"<x:xmpmeta>" + text.encode() % value + b"</x:xmpmeta>"
+    exif = Image.Exif()
+    for pixels in (COLOURS, GREY):
+        image = Image.fromarray(pixels)
+        turned = Image.fromarray(open_image(encode(image, form)))
+        turned.getexif()[0x0112] = value
+        expected = np.asarray(ImageOps.exif_transpose(turned))
+        np.testing.assert_array_equal(open_image(encode_xmp(image, form, xmp)), expected)
+        exif[0x0112] = 1
+        upright = open_image(encode_xmp(image, form, xmp, exif=exif))
+        np.testing.assert_array_equal(upright, open_image(encode(image, form)))
 
 
 @pytest.mark.parametrize("order", "<>")
