@@ -130,6 +130,7 @@ def test_every_method_of_a_network_works(name, tmp_path):
     results = {}
 
     records = results["read_records"] = network.read_records(cfg, "train")
+    results["read_calibration"] = network.read_calibration(cfg, Path())
     with network.open_record(cfg, records[0]) as frames:
         results["open_record"] = frames.frames([0])
     sampler = results["build_train_sampler"] = network.build_train_sampler(cfg, records, rt)

@@ -19,6 +19,7 @@ from mindspore import Tensor, nn
 
 from utils import log, runtime
 from utils.export import onnx_graph
+from utils.export.free_batch import with_dynamic_batch
 from utils.export.rewrite import FOR_ONNX, Builders, replace_cells
 from utils.files import guard_outputs, report_write_errors, set_default_mode
 from utils.messages import VALUE, shorten
@@ -289,7 +290,7 @@ def write_onnx(
             net, clips=Tensor(np.zeros((size, *spec.clip), options.dtype)), file=path, info={}
         )
         graphs.append(mindir.read_graph(path))
-    graph = graphs[0] if options.batch else mindir.with_dynamic_batch(*graphs)
+    graph = graphs[0] if options.batch else with_dynamic_batch(*graphs)
     names = options.name_outputs(spec.output)
     model = onnx_graph.translate(graph, (INPUT, *names), info)
     onnx.checker.check_model(model, full_check=True)

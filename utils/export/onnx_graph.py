@@ -10,7 +10,8 @@ from typing import Any, Callable, Union
 
 import numpy as np
 
-from utils.scoring.mindir import Array, DynamicDim, Graph, Node, Tiled
+from utils.export.free_batch import DynamicDim, Tiled
+from utils.scoring.mindir import Array, Graph, Node
 
 # Read by ONNX Runtime from 1.14 on
 OPSET = 18
