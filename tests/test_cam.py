@@ -1,4 +1,4 @@
-"""scripts/prediction/cam.py against PyTorch, and its pictures."""
+"""utils/predict/cam.py against PyTorch, and its pictures."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,6 @@ from mindspore import Tensor, nn, ops
 
 from scripts.executors.video_jobs import JobSettings
 from scripts.predict import check_cam, main
-from scripts.prediction.cam import GradCam, HeatMaps, blend, find_rate, scale_maps
 from scripts.prediction.records import PredictOptions, Predictor
 from tests.helpers import find_smoke_yaml, load_smoke_config, run_script, save_random_weights
 from tests.test_networks import TOY, draw_samples
@@ -19,6 +18,7 @@ from utils.evaluate.label_space import LabelSpace, Window
 from utils.files import ROOT
 from utils.networks import find_network, list_networks
 from utils.nn.cam_cells import CamCells
+from utils.predict.cam import GradCam, HeatMaps, blend, find_rate, scale_maps
 from utils.predict.model import build_model
 from utils.testing.golden import find_case, generate_input, load_case
 from utils.tests.parity import mark_slow_except, without_values

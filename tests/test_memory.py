@@ -7,11 +7,11 @@ from typing import Callable
 import psutil
 import pytest
 
-from scripts.prediction.cam import GradCam
 from tests.numbered_videos import write_numbered_video
 from tests.separate_process import in_separate_process
 from tests.test_api import FRAMES, load_toy
 from utils.predict import model as api
+from utils.predict.cam import GradCam
 
 CALLS = 50
 WARM_UP = 10

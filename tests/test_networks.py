@@ -16,13 +16,13 @@ from benchmarks.benchmark import measure_eval
 from scripts.analysis.build_networks import build_eval_network
 from scripts.data.synthetic.motion_videos import draw_dataset, draw_sets
 from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
-from scripts.prediction.cam import GradCam
 from tests.helpers import find_smoke_yaml, load_smoke_config
 from tests.numbered_videos import write_numbered_video
 from utils.evaluate.label_space import LabelSpace
 from utils.export.export import ExportSpec
 from utils.files import ROOT
 from utils.networks import Network, find_build, find_network, list_networks
+from utils.predict.cam import GradCam
 from utils.predict.model import Model
 from utils.predict.stream import Stream, Timing, WindowScorer
 from utils.runtime import Runtime

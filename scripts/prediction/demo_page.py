@@ -15,10 +15,10 @@ import cv2
 import gradio as gr
 import numpy as np
 
-from scripts.prediction.cam import GradCam, find_rate, write_clips
 from scripts.prediction.plots import format_class, resize_to_fit
 from utils.evaluate.label_space import WindowResult
 from utils.messages import format_line
+from utils.predict.cam import GradCam, find_rate, write_clips
 from utils.predict.model import Model
 from utils.video.reader import DEFAULT_FPS
 

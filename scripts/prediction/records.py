@@ -30,7 +30,7 @@ from utils.video.reader import DEFAULT_FPS, FrameReader, VideoError, find_time
 from utils.video.writer import CaptionedVideo
 
 if TYPE_CHECKING:
-    from scripts.prediction.cam import Overlay
+    from utils.predict.cam import Overlay
 
 Job = tuple[str, str]  # a video, and the name of its files
 
@@ -111,7 +111,7 @@ class Predictor:
         self.options = options
         self.cam = None
         if options.cam:
-            from scripts.prediction import cam
+            from utils.predict import cam
 
             self.cam = cam.GradCam(model, options.cam_class)
 
@@ -182,7 +182,7 @@ class Predictor:
 
     def draw_heat_maps(self, name: str, title: str, result: WindowResult) -> list[str]:
         """Draws the heat maps of all heads as a picture, and as a video each; returns the files."""
-        from scripts.prediction.cam import find_rate, write_clips
+        from utils.predict.cam import find_rate, write_clips
 
         results = enumerate(zip(result.views, result.probabilities))
         overlays = [self.cam.overlay(views, k, probs) for k, (views, probs) in results]
