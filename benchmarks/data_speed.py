@@ -9,7 +9,7 @@ from unittest import mock
 import numpy as np
 import psutil
 
-from utils.data.loader import count_workers
+from utils.cores import count_workers
 from utils.data.rows import TrainRows
 from utils.data.sampler import sample_rng
 from utils.networks import Network

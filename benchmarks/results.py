@@ -12,7 +12,7 @@ from typing import Optional
 
 import mindspore
 
-from utils.data.loader import count_usable_cores
+from utils.cores import count_usable_cores
 from utils.files import ROOT, read_text, report_write_errors, write_text
 
 CPU_INFO = Path("/proc/cpuinfo")

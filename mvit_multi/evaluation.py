@@ -6,7 +6,8 @@ import numpy as np
 
 from mvit_multi.dataset import EvalVideos
 from mvit_multi.labels import LabelSpaceScorer
-from utils.evaluate.metrics import Counts, evaluate, sum_count
+from utils.distributed.collectives import sum_count
+from utils.evaluate.metrics import Counts, evaluate
 from utils.evaluate.scores import choose_clips_per_pass
 from utils.runtime import Runtime
 from utils.scoring.scorer import Scorer

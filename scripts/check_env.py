@@ -31,7 +31,7 @@ from typing import NamedTuple
 from scripts.launcher import cuda
 from scripts.launcher import devices as host
 from utils import cli
-from utils.cpu_cores import LEAST_CORES
+from utils.cores import LEAST_CORES
 from utils.messages import format_line
 from utils.processes import die_with_parent
 

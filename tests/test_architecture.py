@@ -46,7 +46,7 @@ LAYERS = [
     {"load_config"},
     {"settings", "plotting", "pages"},
     {"nn", "video", "signals", "processes", "files", "messages"}
-    | {"yaml_text", "cpu_cores", "missing_packages", "option_names", "progress"},
+    | {"yaml_text", "cores", "missing_packages", "option_names", "progress"},
 ]
 
 

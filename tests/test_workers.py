@@ -10,21 +10,21 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import build_env, read_result, run_script
-from utils.cpu_cores import LAUNCHER_CORES, list_affinity
+from utils.cores import LAUNCHER_CORES, list_affinity
 from utils.files import ROOT
 
 CPUSET = Path("/sys/fs/cgroup/cpuset/cpuset.cpus")  # msrun reads the cores from here
 # A worker without MindSpore: prints its cores and some environment variables.
 PRINT_ENVIRONMENT = """
 import json, os, time
-from utils import cpu_cores
+from utils import cores
 
 if os.environ["MS_ROLE"] == "MS_SCHED":
     time.sleep(100)
-names = [cpu_cores.LAUNCHER_CORES, "HCCL_CONNECT_TIMEOUT", "HCCL_EXEC_TIMEOUT", "OMP_NUM_THREADS"]
+names = [cores.LAUNCHER_CORES, "HCCL_CONNECT_TIMEOUT", "HCCL_EXEC_TIMEOUT", "OMP_NUM_THREADS"]
 variables = {name: os.environ.get(name) for name in names}
-cores = cpu_cores.list_affinity()
-print(json.dumps({**variables, "cores": cores, "bound": cpu_cores.is_bound()}))
+own = cores.list_affinity()
+print(json.dumps({**variables, "cores": own, "bound": cores.is_bound()}))
 """
 # Runs the launcher with the device files of a folder; one core for each device is enough.
 LAUNCH = """

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
-from utils.cpu_cores import choose_dispatch_threads, count_cores
+from utils.cores import choose_dispatch_threads, count_cores
 from utils.files import USE_UTF8
 from utils.messages import VALUE, shorten
 

@@ -18,7 +18,7 @@ from typing import Any, Callable
 import numpy as np
 
 from scripts.analysis.build_networks import measure_median_seconds
-from utils.data.loader import count_usable_cores
+from utils.cores import count_usable_cores
 from utils.files import ROOT
 from utils.settings import NetworkConfig, Run
 

@@ -6,8 +6,8 @@ from typing import NamedTuple, Optional
 
 import numpy as np
 
+from utils.cores import count_workers
 from utils.data.annotation_file import Record
-from utils.data.loader import count_workers
 from utils.data.records import open_record
 from utils.evaluate.label_space import Window, read_ahead, read_windows, split_into_windows
 from utils.predict.model import Model

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Optional, get_args, get_type_hints
 import yaml
 
 from utils import runtime
+from utils.cores import read_free_memory
 from utils.data.class_names import find_mirror_pairs
-from utils.data.loader import read_free_memory
 from utils.files import report_write_errors, write_text
 from utils.load_config import apply_override, load_config, read_yaml
 from utils.networks import Network, find_network_of_yaml

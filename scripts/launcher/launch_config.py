@@ -15,7 +15,7 @@ from typing import Optional
 
 from scripts.launcher.devices import VISIBLE, count_devices
 from scripts.launcher.rank_table import read_rank_table
-from utils.cpu_cores import LEAST_CORES
+from utils.cores import LEAST_CORES
 from utils.load_config import resolve_yaml
 from utils.messages import VALUE, shorten
 from utils.yaml_text import load_yaml_file

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import psutil
 
 from scripts.launcher.launch_config import HCCL_TIMEOUTS, Job, share_cores, should_bind_cores
-from utils.cpu_cores import LAUNCHER_CORES, list_affinity
+from utils.cores import LAUNCHER_CORES, list_affinity
 from utils.files import ROOT
 from utils.processes import die_with_parent
 

@@ -17,15 +17,11 @@ ACL, HCCL or CUDA. A fork copies the locks that they hold at that moment, and ma
 
 import functools
 import math
-import os
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Union
 
 import numpy as np
-import psutil
 
-from utils.cpu_cores import is_bound
+from utils import cores
 from utils.data.worker_pool import PrefetchedBatches
 from utils.log import log
 from utils.settings import ImageData
@@ -42,7 +38,6 @@ MIN_PREFETCH = 2
 MAX_PREFETCH = 8
 MEMORY_FRACTION = 1 / 4  # of the free memory, by `auto`: evaluation and the network need some too
 MINDDATA_BUFFERED = 2  # batches that MindData holds
-CGROUP = Path("/sys/fs/cgroup")  # limits of the container
 
 
 def build_batch_dataset(rows: "Rows", data: ImageData, batch: int) -> "ds.GeneratorDataset":
@@ -79,15 +74,6 @@ def get_device() -> str:
     return ms.get_context("device_target")
 
 
-def get_local_rank_size() -> int:
-    """The number of ranks on this node."""
-    if "MS_WORKER_NUM" not in os.environ:  # not started by msrun or scripts/launch_mpi.py
-        return 1
-    from mindspore import communication
-
-    return communication.get_local_rank_size()
-
-
 def choose_workers(
     setting: Union[int, str], processes: Union[bool, str], device: str
 ) -> tuple[int, bool]:
@@ -95,7 +81,7 @@ def choose_workers(
 
     Raises ValueError for `data.processes: true` on Ascend and GPU.
     """
-    workers = count_workers(setting)
+    workers = cores.count_workers(setting)
     if device == "CPU":
         return workers, workers > MAX_THREADS if processes == "auto" else bool(processes)
     if processes is True:
@@ -117,26 +103,11 @@ def log_workers(setting: Union[int, str], workers: int, processes: bool, note: s
         "processes" if processes else "threads",
         workers,
         setting,
-        count_usable_cores(),
-        get_local_rank_size(),
-        ", each bound to its own" if is_bound() else "",
+        cores.count_usable_cores(),
+        cores.get_local_rank_size(),
+        ", each bound to its own" if cores.is_bound() else "",
         note,
     )
-
-
-def count_workers(setting: Union[int, str]) -> int:
-    """The number of workers of this rank, for `data.workers`.
-
-    `auto` takes this rank's part of the cores; a number is limited to the number of cores. The
-    cores are divided by the ranks of the node, unless msrun has bound each rank to its own cores.
-    The CPU quota of a container is for all its ranks together.
-    """
-    if isinstance(setting, int):
-        return min(setting, count_usable_cores())
-    ranks = get_local_rank_size()
-    cores = count_usable_cores()
-    cores = min(cores, read_cpu_quota() // ranks) if is_bound() else cores // ranks
-    return max(1, int(cores))
 
 
 def choose_prefetch(
@@ -150,7 +121,7 @@ def choose_prefetch(
 
     Raises ValueError if all these batches need more than the free memory.
     """
-    free = read_free_memory() / get_local_rank_size()
+    free = cores.read_free_memory() / cores.get_local_rank_size()
     if isinstance(setting, int):
         prefetch = setting
     else:
@@ -164,33 +135,3 @@ def choose_prefetch(
             "lower it, or data.batch and eval.batch"
         )
     return int(min(prefetch, total))
-
-
-def count_usable_cores() -> int:
-    """The cores that this process may use, by its affinity and its container's CPU quota."""
-    return int(min(len(os.sched_getaffinity(0)), max(1, read_cpu_quota())))
-
-
-def read_cpu_quota() -> float:
-    """The CPU quota of the container in whole cores; infinite if it has none."""
-    # Control groups version 2, then version 1.
-    for files in (["cpu.max"], ["cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"]):
-        limit = read_cgroup_numbers(files)
-        if limit and limit[0] > 0:
-            return round(limit[0] / limit[1])
-    return math.inf
-
-
-def read_free_memory() -> float:
-    """Free bytes. Memory that a container uses counts as free: most of it is cached files."""
-    limits = read_cgroup_numbers(["memory.max"])
-    limits += read_cgroup_numbers(["memory/memory.limit_in_bytes"])
-    return min([psutil.virtual_memory().available, *limits])
-
-
-def read_cgroup_numbers(files: Sequence[str]) -> list[float]:
-    """The numbers in these files of CGROUP; empty if a file is missing or sets no limit ("max")."""
-    try:
-        return [float(word) for file in files for word in (CGROUP / file).read_text().split()]
-    except (OSError, ValueError):  # ValueError: "max"
-        return []

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import numpy as np
 
-from utils.data.loader import count_workers
+from utils.cores import count_workers
 from utils.runtime import uncapped_instruction_set
 from utils.scoring.exported_file import (
     FileScorer,

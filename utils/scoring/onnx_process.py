@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from utils.data.loader import count_workers
+from utils.cores import count_workers
 from utils.files import ROOT
 from utils.processes import describe_exit, die_with_parent
 from utils.scoring.engines import ENGINES, OPEN

@@ -14,7 +14,7 @@ import psutil
 from mindspore import nn
 
 from utils.complexity import LayerCost, count_layers
-from utils.data.loader import get_local_rank_size, read_free_memory
+from utils.cores import get_local_rank_size, read_free_memory
 from utils.log import log
 
 GIGA = 1e9

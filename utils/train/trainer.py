@@ -16,8 +16,8 @@ from mindspore.train import Model
 
 from utils.data.class_names import warn_about_mirroring
 from utils.data.sampler import TrainSampler
+from utils.distributed.collectives import check_same_step
 from utils.distributed.gradient_fusion import Segments, split_all_reduce
-from utils.evaluate.metrics import check_same_step
 from utils.log import log, print_result, start_log
 from utils.nn.loss import Loss
 from utils.runtime import Runtime, release_memory

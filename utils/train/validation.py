@@ -15,7 +15,7 @@ from typing import Any, Callable
 import numpy as np
 from mindspore import Tensor
 
-from utils.evaluate.metrics import broadcast_bn_statistics
+from utils.distributed.collectives import broadcast_bn_statistics
 from utils.files import report_write_errors, write_text
 from utils.log import log
 from utils.runtime import Runtime

@@ -19,8 +19,8 @@ import psutil
 import pytest
 
 from tests.numbered_videos import write_numbered_video
+from utils import cores
 from utils.cli import find_failure
-from utils.cpu_cores import LAUNCHER_CORES
 from utils.data import loader, worker_pool
 from utils.data.rows import TrainRows
 from utils.data.sampler import TrainSampler
@@ -135,6 +135,7 @@ READ_MOST_SCRIPT = """
 import numpy as np, psutil
 from itertools import islice
 from types import SimpleNamespace
+from utils import cores
 from utils.data import loader, worker_pool
 
 class Rows:
@@ -147,7 +148,7 @@ class Rows:
         return (np.full(2**20, index % 100, np.uint8),)
 
 data = SimpleNamespace(workers=2, processes=True, prefetch=4)
-loader.count_usable_cores = lambda: 2
+cores.count_usable_cores = lambda: 2
 batches = loader.build_batch_dataset(Rows(), data, 4)
 iterator = batches.create_tuple_iterator(num_epochs=1, output_numpy=True)
 batch = next(iterator)
@@ -161,6 +162,7 @@ PARTLY_READ_SCRIPT = """
 import time
 import numpy as np
 from types import SimpleNamespace
+from utils import cores
 from utils.data import loader, worker_pool
 
 class Rows:
@@ -173,7 +175,7 @@ class Rows:
         time.sleep(0.2)
         return (np.zeros(1),)
 
-loader.count_usable_cores = lambda: 2
+cores.count_usable_cores = lambda: 2
 iterators = []
 for processes in (True, False):
     data = SimpleNamespace(workers=2, processes=processes, prefetch=4)
@@ -184,7 +186,7 @@ for processes in (True, False):
 
 
 def test_batches_are_the_same_for_any_workers(monkeypatch):
-    monkeypatch.setattr(loader, "count_usable_cores", lambda: 3)
+    monkeypatch.setattr(cores, "count_usable_cores", lambda: 3)
     result = []
     for data in (
         make_settings(1, False),
@@ -368,7 +370,7 @@ def test_processes_are_forked_when_the_batches_are_built(live_workers):
 def test_workers_end_with_their_iterator(processes, live_workers):
     batches = iterate_batches(lambda index: [index], 1, 2, processes)
     next(batches)
-    assert len(live_workers()) == min(2, loader.count_usable_cores())
+    assert len(live_workers()) == min(2, cores.count_usable_cores())
     del batches
     assert wait_until(lambda: not live_workers()), live_workers()
 
@@ -446,14 +448,14 @@ def test_workers_need_no_space_in_dev_shm_and_die_with_their_parent():
 
 
 def test_workers_are_limited_to_the_cores_of_a_rank(monkeypatch, log_messages):
-    monkeypatch.setattr(loader, "count_usable_cores", lambda: 8)
-    monkeypatch.setattr(loader, "get_local_rank_size", lambda: 3)
-    assert loader.count_workers("auto") == 2
-    assert (loader.count_workers(5), loader.count_workers(64)) == (5, 8)
-    monkeypatch.setattr(loader, "get_local_rank_size", lambda: 16)
-    assert loader.count_workers("auto") == 1
-    loader.log_workers(64, workers=loader.count_workers(64), processes=False, note="; more")
-    loader.log_workers(64, workers=loader.count_workers(64), processes=False, note="; more")
+    monkeypatch.setattr(cores, "count_usable_cores", lambda: 8)
+    monkeypatch.setattr(cores, "get_local_rank_size", lambda: 3)
+    assert cores.count_workers("auto") == 2
+    assert (cores.count_workers(5), cores.count_workers(64)) == (5, 8)
+    monkeypatch.setattr(cores, "get_local_rank_size", lambda: 16)
+    assert cores.count_workers("auto") == 1
+    loader.log_workers(64, workers=cores.count_workers(64), processes=False, note="; more")
+    loader.log_workers(64, workers=cores.count_workers(64), processes=False, note="; more")
     assert log_messages == [
         "data: worker threads: 8 (data.workers 64; cores: 8, ranks on this node: 16); more"
     ]
@@ -461,30 +463,30 @@ def test_workers_are_limited_to_the_cores_of_a_rank(monkeypatch, log_messages):
 
 def test_a_bound_rank_does_not_divide_its_cores_again(tmp_path, monkeypatch, log_messages):
     """A rank of 8, with 24 of 192 cores; a container's CPU quota is for all ranks together."""
-    monkeypatch.setattr(loader, "CGROUP", tmp_path)
+    monkeypatch.setattr(cores, "CGROUP", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(24))
-    monkeypatch.setattr(loader, "get_local_rank_size", lambda: 8)
-    assert loader.count_workers("auto") == 3
-    monkeypatch.setenv(LAUNCHER_CORES, ",".join(map(str, range(24))))
-    assert loader.count_workers("auto") == 3, "msrun could not bind it"
-    monkeypatch.setenv(LAUNCHER_CORES, ",".join(map(str, range(192))))
-    assert loader.count_workers("auto") == 24
-    assert (loader.count_workers(5), loader.count_workers(64)) == (5, 24)
+    monkeypatch.setattr(cores, "get_local_rank_size", lambda: 8)
+    assert cores.count_workers("auto") == 3
+    monkeypatch.setenv(cores.LAUNCHER_CORES, ",".join(map(str, range(24))))
+    assert cores.count_workers("auto") == 3, "msrun could not bind it"
+    monkeypatch.setenv(cores.LAUNCHER_CORES, ",".join(map(str, range(192))))
+    assert cores.count_workers("auto") == 24
+    assert (cores.count_workers(5), cores.count_workers(64)) == (5, 24)
     loader.log_workers(
-        "auto", workers=loader.count_workers("auto"), processes=False, note="; of a bound rank"
+        "auto", workers=cores.count_workers("auto"), processes=False, note="; of a bound rank"
     )
     assert log_messages[0].startswith(
         "data: worker threads: 24 (data.workers auto; cores: 24, ranks on this node: 8, each bound"
     )
     (tmp_path / "cpu.max").write_text("9600000 100000\n")
-    assert loader.count_workers("auto") == 12
+    assert cores.count_workers("auto") == 12
     (tmp_path / "cpu.max").write_text("400000 100000\n")
-    assert loader.count_workers("auto") == 1
+    assert cores.count_workers("auto") == 1
 
 
 @pytest.mark.parametrize("device", ["Ascend", "GPU"])
 def test_workers_are_threads_on_an_accelerator(monkeypatch, log_messages, device):
-    monkeypatch.setattr(loader, "count_usable_cores", lambda: 24)
+    monkeypatch.setattr(cores, "count_usable_cores", lambda: 24)
     monkeypatch.setattr(loader, "get_device", lambda: device)
 
     def choose(*data):
@@ -505,37 +507,17 @@ def test_get_device_returns_the_device_of_the_run():
 
 
 def test_workers_are_processes_if_there_are_many(monkeypatch):
-    monkeypatch.setattr(loader, "count_usable_cores", lambda: 24)
+    monkeypatch.setattr(cores, "count_usable_cores", lambda: 24)
     for ranks, processes in ((3, False), (2, True)):
-        monkeypatch.setattr(loader, "get_local_rank_size", lambda ranks=ranks: ranks)
+        monkeypatch.setattr(cores, "get_local_rank_size", lambda ranks=ranks: ranks)
         batches = loader.build_batch_dataset(Rows(int), make_settings(), 4).source
         assert (batches.workers, batches.processes) == (24 // ranks, processes)
 
 
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        ({}, 6),
-        ({"cpu.max": "max 100000"}, 6),
-        ({"cpu.max": "250000 100000"}, 2),
-        ({"cpu.max": "50000 100000"}, 1),
-        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 6),
-        ({"cpu/cpu.cfs_quota_us": "400000", "cpu/cpu.cfs_period_us": "100000"}, 4),
-    ],
-)
-def test_usable_cores_are_limited_by_the_container(tmp_path, monkeypatch, files, expected):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(6))
-    monkeypatch.setattr(loader, "CGROUP", tmp_path)
-    (tmp_path / "cpu").mkdir()
-    for name, text in files.items():
-        (tmp_path / name).write_text(text + "\n")
-    assert loader.count_usable_cores() == expected
-
-
 def test_prefetched_batches_fit_the_free_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(loader, "CGROUP", tmp_path)
+    monkeypatch.setattr(cores, "CGROUP", tmp_path)
     (tmp_path / "memory.max").write_text("8000\n")
-    monkeypatch.setattr(loader, "get_local_rank_size", lambda: 2)  # 4000 bytes each
+    monkeypatch.setattr(cores, "get_local_rank_size", lambda: 2)  # 4000 bytes each
     for size, expected in ((1, 8), (100, 8), (200, 3), (900, 2)):
         assert loader.choose_prefetch("auto", size, 2) == expected
     assert loader.choose_prefetch(30, 100, 2) == 30
