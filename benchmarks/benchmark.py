@@ -15,7 +15,7 @@ layout and with the channels last, and compiled by `torch.compile` (for minutes 
 with frozen weights). `_over_torch` is the ratio of clips/s, MindSpore over the fastest of the
 three. `memory`: the peak memory of compiling, training and evaluation, GB; of the host (framework
 and compiler included), and of a device that has its own; `train_estimate_gb` is the peak that
-train.py expects on a CPU. Each graph has a new process; --part NAME measures only one.
+train.py expects on a CPU. Each graph has a new process; --part train or eval measures only one.
 `data`: clips/s and clips per CPU-second of the pipeline alone, compared with only decoding the same
 frames; it takes up to two times --seconds. `eval`: videos/s of an evaluation, data and network; of
 several data sets, the first one of eval.sets. With another `run.engine_precision` than f32,
@@ -48,11 +48,10 @@ from typing import Literal, Optional
 
 import mindspore as ms
 import numpy as np
-from mindspore import Tensor, ops
+from mindspore import Tensor, nn, ops
 
-from benchmarks import graph_costs, results
+from benchmarks import results
 from benchmarks.data_speed import measure_data
-from benchmarks.graph_costs import measure_compile_seconds
 from benchmarks.torch import baseline
 from scripts.analysis import build_networks
 from utils import cli, log, runtime
@@ -65,9 +64,11 @@ from utils.scoring.engines import choose_engine
 from utils.scoring.load import load_scorer
 from utils.scoring.scorer import CellScorer, Scorer
 from utils.settings import NetworkConfig
+from utils.train.memory import estimate_peak
 from utils.weights import checkpoint
 
-GIGABYTES = ("peak_gb", "device_peak_gb", "estimate_gb")
+PARTS = ("train", "eval")
+STEPS = 2  # of a graph whose memory is measured
 
 
 def main(
@@ -80,7 +81,7 @@ def main(
     seconds: cli.PositiveInt = 20,
     out: Optional[Path] = None,
     against: Optional[Path] = None,
-    part: Optional[Literal[graph_costs.PARTS]] = None,
+    part: Optional[Literal[PARTS]] = None,
     checkpoint_path: str = "",
 ) -> None:
     result = {"benchmark": kind, "config": str(cfg.run.out.name)}
@@ -96,10 +97,7 @@ def main(
         without_pretrained = build_networks.drop_pretrained(cfg)
         log.start_log(rt)
         if part:
-            costs = graph_costs.measure_graph(
-                network.name, cfg=without_pretrained, rt=rt, part=part
-            )
-            print(json.dumps(costs))
+            print(json.dumps(measure_graph(network, cfg=without_pretrained, rt=rt, part=part)))
             return
         if kind == "eval":
             scorer = open_scorer(network, cfg, checkpoint_path)
@@ -214,12 +212,42 @@ def open_scorer(network: Network, cfg: NetworkConfig, checkpoint_path: str) -> S
 def measure_parts(batch: int) -> dict:
     """Runs this command once for each part: the peak memory of a process never falls."""
     result = {"batch": batch}
-    for part in graph_costs.PARTS:
+    for part in PARTS:
         costs = results.run_script("benchmarks/benchmark.py", *sys.argv[1:], f"--part={part}")
-        for name in GIGABYTES:
-            if name in costs:
-                result[f"{part}_{name}"] = costs[name]
+        result.update({f"{part}_{name}": value for name, value in costs.items()})
     return result
+
+
+def measure_graph(network: Network, cfg: NetworkConfig, rt: runtime.Runtime, part: str) -> dict:
+    """Compiles the training or the evaluation graph of a batch of random clips, and runs it.
+
+    The most memory of this process after each, `compile_peak_gb` and `peak_gb`; `device_peak_gb`
+    of a device that has its own; `estimate_gb`, of a training on a CPU, what train.py expects.
+    """
+    cell, inputs = build_networks.build_cell(network.name, cfg=cfg, rt=rt, mode=part)
+    log.log.info("%s ...", part)
+    result = {}
+    if part == "train" and rt.device == "CPU":
+        clips = inputs[0].reshape(-1, *network.get_input_shape(cfg)).shape
+        result["estimate_gb"] = round(estimate_peak(cell.net, clips), 3)
+    measure_compile_seconds(cell, *inputs)
+    result["compile_peak_gb"] = round(read_peak_memory(), 3)
+    for _ in range(STEPS):
+        outputs = cell(*inputs)
+        (outputs[0] if isinstance(outputs, tuple) else outputs).asnumpy()
+    result["peak_gb"] = round(read_peak_memory(), 3)
+    if rt.device != "CPU":
+        result["device_peak_gb"] = round(ms.runtime.max_memory_allocated() / 1e9, 3)
+    return result
+
+
+def measure_compile_seconds(cell: nn.Cell, *inputs: Tensor) -> float:
+    """Compiles a graph, releases the compiler's memory, and returns the seconds."""
+    cell.check_names_and_refresh_name()  # as the first call does; fused norms have a new weight
+    began = time.monotonic()
+    cell.compile(*inputs)
+    runtime.release_memory()
+    return time.monotonic() - began
 
 
 def measure_matmul_gflops(repeats: int, size: int = 2048) -> float:

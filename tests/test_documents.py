@@ -61,7 +61,6 @@ SMALL = [
     (("predict",), "--window", "--window 1 --step 0.5"),
     *((("benchmark",), f".py {name}", "--repeats=1") for name in ("step", "eval")),
     (("benchmark",), ".py data", "--seconds=1"),
-    (("measure_data",), "", "--seconds 1 --clips 8"),
 ]  # fmt: skip
 # Text in a command -> package that it needs beyond requirements.txt.
 PACKAGES = {"--run.tensorboard": "tensorboardX", "precision=int8": "nncf"}
