@@ -119,7 +119,9 @@ def write_inputs(folder: Path, data_root: Path) -> None:
     for name in IMAGES:
         for position in ("ILSVRC/Data/CLS-LOC/val", "ILSVRC2012_img_val"):
             (folder / position).mkdir(parents=True, exist_ok=True)
-            shutil.copy(folder / f"data/imagenet/train/{SYNSETS[0]}/0.jpg", folder / position / name)
+            shutil.copy(
+                folder / f"data/imagenet/train/{SYNSETS[0]}/0.jpg", folder / position / name
+            )
     tsm = "TSM_kinetics_RGB_resnet50_shift8_blockres_avg_segment8_e50.pth"
     shutil.copy(folder / "tsm/tests/golden/tsm_r18_w2.pth.tar", folder / tsm)
     resnet = folder / "resnet50" / "tests" / "golden" / "resnet18_w2.pth"
