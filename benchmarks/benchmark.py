@@ -44,7 +44,7 @@ import shutil
 import tempfile
 import time
 from functools import partial
-from typing import Literal, Optional
+from typing import Callable, Literal, Optional
 
 import mindspore as ms
 import numpy as np
@@ -59,9 +59,9 @@ from utils.complexity import count_multiply_adds
 from utils.evaluate.scores import video_scores
 from utils.networks import Network
 from utils.processes import read_peak_memory
-from utils.scoring import evaluation
+from utils.scoring import load
 from utils.scoring.engines import choose_engine
-from utils.scoring.load import load_scorer
+from utils.scoring.evaluation import open_reference
 from utils.scoring.scorer import CellScorer, Scorer
 from utils.settings import NetworkConfig
 from utils.train.memory import estimate_peak
@@ -199,14 +199,14 @@ def measure_step(
 def open_scorer(network: Network, cfg: NetworkConfig, checkpoint_path: str) -> Scorer:
     """The network that `run.engine` computes, of a checkpoint or with random weights."""
     if checkpoint_path:
-        return load_scorer(network, cfg, checkpoint_path)
+        return load.open_scorer(network, cfg, checkpoint_path)
     if choose_engine(cfg.run) == "mindspore":
         return CellScorer(build_networks.build_eval_network(network.name, cfg))
     path = Path(tempfile.mkdtemp()) / "random.ckpt"
     atexit.register(shutil.rmtree, path.parent)
     net = network.build_model(**cfg.model_arguments())
     checkpoint.save(path, checkpoint.weights_of(net))
-    return load_scorer(network, cfg, str(path))
+    return load.open_scorer(network, cfg, str(path))
 
 
 def measure_parts(batch: int) -> dict:
@@ -269,26 +269,26 @@ def measure_eval(
     data = rows.dataset()
     if data.get_dataset_size() < 2:
         raise ValueError("eval.batch: all test videos fit into one batch, which is not timed")
-    head = network.list_label_spaces(cfg)[index]
-    scored = head.select_output(scorer)
+    score = partial(video_scores, columns=network.list_label_spaces(cfg)[index].columns)
     batches = iter(data.create_tuple_iterator(num_epochs=1, output_numpy=True))
     clips, _, _ = next(batches)
-    video_scores(scored, clips)  # compiles
+    score(scorer, clips)  # compiles
     began = time.monotonic()
     computed = 0.0
     done = 0
     for clips, _, valid in batches:
         since = time.monotonic()
-        video_scores(scored, clips)
+        score(scorer, clips)
         computed += time.monotonic() - since
         done += int(valid.sum())
         if time.monotonic() - began > seconds:
             break
     elapsed = time.monotonic() - began
-    reference = evaluation.load_reference(network, cfg, scorer.name)
+    reference = open_reference(network, cfg, scorer.name)
     ratio = {}
     if reference is not None:
-        ratio["over_f32"] = compare_with_reference(scored, head.select_output(reference), clips)
+        scorers = (partial(score, scorer), partial(score, reference))
+        ratio["over_f32"] = compare_with_reference(*scorers, clips)
     return {
         "batch": cfg.eval.batch,
         "engine": scorer.engine,
@@ -302,14 +302,14 @@ def measure_eval(
 
 
 def compare_with_reference(
-    scorer: Scorer, reference: Scorer, clips: np.ndarray, turns: int = 5
+    score: Callable, reference: Callable, clips: np.ndarray, turns: int = 5
 ) -> float:
-    """The median of seconds of `reference` / seconds of `scorer`, which take turns."""
+    """The median of seconds of `reference` / seconds of `score`, which take turns."""
     ratios = []
     for turn in range(1 + turns):  # the first one compiles
         before, now = (
-            build_networks.measure_median_seconds(partial(video_scores, s, clips), 1, warm_up=0)
-            for s in (reference, scorer)
+            build_networks.measure_median_seconds(partial(s, clips), 1, warm_up=0)
+            for s in (reference, score)
         )
         ratios += [before / now] if turn else []
     return round(float(np.median(ratios)), 2)

@@ -1,7 +1,7 @@
 """What the folder of ResNet provides; utils/networks.py documents the names."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 
@@ -28,8 +28,11 @@ class ResNetNetwork(Network[Config]):
     read_records = staticmethod(dataset.read_records)
     build_train_sampler = staticmethod(dataset.build_train_sampler)
 
-    def read_calibration(self, cfg: Config, run: Path) -> Images:
-        return dataset.read_records(cfg, cfg.run.calibration, run)
+    def read_run_records(self, cfg: Config, split: str, run: Optional[Path]) -> Images:
+        return dataset.read_records(cfg, split, run)
+
+    def name_samples(self, cfg: Config, rows: Any) -> list[str]:
+        return rows.records.list_names()
 
     def get_input_shape(self, cfg: Config) -> tuple[int, ...]:
         return dataset.get_clip_shape(cfg.data, cfg.data.crop)

@@ -224,7 +224,7 @@ def test_only_runtime_and_gradient_fusion_set_the_context():
 
 MODEL_FILES = [ROOT / "utils" / "nn" / name for name in ("layers.py", "conv3d.py", "dropout.py")]
 # Entry points and settings name the device; they build nothing themselves.
-NOT_MODELS = {"train.py", "eval.py", "evaluation.py", "export.py", "config.py", "labels.py"}
+NOT_MODELS = {"train.py", "eval.py", "export.py", "config.py", "labels.py"}
 NOT_MODELS |= {"network.py"}
 MODEL_FILES += [
     path

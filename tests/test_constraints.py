@@ -153,16 +153,3 @@ def test_the_help_of_run_tests_describes_latest():
     assert completed.returncode == 0
     assert "[--latest]" in completed.stdout
     assert "constraints.txt" in completed.stdout
-
-
-@pytest.mark.slow
-def test_the_suite_needs_no_decord(tmp_path):
-    """It is optional. Every test file is collected without it, and the tests of videos pass."""
-    (tmp_path / "decord.py").write_text("raise ModuleNotFoundError(name='decord')\n")
-    environment = {**build_env(), "PYTHONPATH": str(tmp_path)}
-    for arguments in (["--collect-only"], ["utils/tests/video", "tests/test_bad_videos.py"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
-            cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout[-3000:]
