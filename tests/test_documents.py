@@ -119,7 +119,9 @@ def write_inputs(folder: Path, data_root: Path) -> None:
     for name in IMAGES:
         for position in ("ILSVRC/Data/CLS-LOC/val", "ILSVRC2012_img_val"):
             (folder / position).mkdir(parents=True, exist_ok=True)
-            shutil.copy(folder / f"data/imagenet/train/{SYNSETS[0]}/0.jpg", folder / position / name)
+            shutil.copy(
+                folder / f"data/imagenet/train/{SYNSETS[0]}/0.jpg", folder / position / name
+            )
     tsm = "TSM_kinetics_RGB_resnet50_shift8_blockres_avg_segment8_e50.pth"
     shutil.copy(folder / "tsm/tests/golden/tsm_r18_w2.pth.tar", folder / tsm)
     resnet = folder / "resnet50" / "tests" / "golden" / "resnet18_w2.pth"
@@ -214,10 +216,3 @@ def test_every_command_of_a_document_runs(document, zoo):
         (zoo / name).parent.mkdir(parents=True, exist_ok=True)
         (zoo / name).write_text(text)
     run_commands(commands, zoo)
-
-
-def test_every_row_of_small_fits_a_command():
-    """A row without a command is out of date."""
-    commands = [command for document in DOCUMENTS for command in list_commands(document)]
-    for scripts, part, _ in SMALL:
-        assert any(f"{name}." in c and part in c for name in scripts for c in commands), part
