@@ -216,10 +216,3 @@ def test_every_command_of_a_document_runs(document, zoo):
         (zoo / name).parent.mkdir(parents=True, exist_ok=True)
         (zoo / name).write_text(text)
     run_commands(commands, zoo)
-
-
-def test_every_row_of_small_fits_a_command():
-    """A row without a command is out of date."""
-    commands = [command for document in DOCUMENTS for command in list_commands(document)]
-    for scripts, part, _ in SMALL:
-        assert any(f"{name}." in c and part in c for name in scripts for c in commands), part
