@@ -263,7 +263,6 @@ ERRORS = [
     (["scripts/data/synthesize_images.py", "--out", "/proc/none"], "cannot write /proc/none"),
     (["scripts/data/pack_images.py", "--source", "nowhere", "--target", "new"],
      "--source: nowhere is not a folder"),
-    (["benchmarks/measure_data.py", "--videos", "nowhere"], "nowhere is not a folder"),
     (["scripts/launch.py", "2", "none.py"], "SCRIPT none.py: no such file; name one like"),
     (["scripts/launch.py", "two", "tsm/train.py"], "not two"),
     ([LISTS, "--videos=synthetic", "--out=new", "--data.x=3"],

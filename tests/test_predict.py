@@ -12,7 +12,6 @@ import pytest
 from PIL import Image
 
 from mvit_multi.dataset import build_eval_videos
-from mvit_multi.labels import LabelSpaceScorer
 from resnet50.network import NETWORK as RESNET
 from scripts.data.synthetic.motion_videos import MOTIONS, draw_sets, write_video
 from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
@@ -107,9 +106,8 @@ def test_a_prediction_gives_the_scores_of_an_evaluation_for_every_set(tmp_path):
     whole = Predictor(result.model, PredictOptions(tmp_path, top=8, window=0))
     for head, rows in build_eval_videos(cfg, Runtime()).items():
         record = whole.predict(rows.records[0].path, "video")
-        expected = video_scores(
-            LabelSpaceScorer(result.model.scorer, cfg.data.sets, head), rows[0][0][None]
-        )[0]
+        columns = result.model.heads[head].columns
+        expected = video_scores(result.model.scorer, rows[0][0][None], columns=columns)[0]
         probabilities = order_by_label(record["sets"][rows.settings.name])
         np.testing.assert_allclose(probabilities, expected, atol=1e-6)
     assert np.ptp(expected) > 0.01

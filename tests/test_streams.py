@@ -28,7 +28,7 @@ from utils.files import ROOT
 from utils.networks import find_network
 from utils.predict.model import Model, build_model
 from utils.predict.prediction import Prediction
-from utils.scoring.load import load_scorer
+from utils.scoring.load import open_scorer
 from utils.scoring.scorer import Scorer
 from utils.tests.parity import mark_slow_except
 from utils.video import live
@@ -84,7 +84,7 @@ def test_online_tsm_equals_the_offline_network_frame_by_frame(
     assert (last["dropped"], last["reopened"], last["interrupted"]) == (0, 0, False)
     whole = [f"--data.segments={len(frames)}", "--model.consensus=identity"]
     cfg = load_toy_config(tiny_args, ["--model.online=true", *whole])
-    scorer = load_scorer(find_network("tsm"), cfg, online_weights)
+    scorer = open_scorer(find_network("tsm"), cfg, online_weights)
     clip = make_test_views(
         frames,
         clips=1,

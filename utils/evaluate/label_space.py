@@ -29,6 +29,7 @@ class LabelSpace(abc.ABC):
     builtin_names = ""  # the list in utils/labels
     run_folder: Optional[Path] = None  # of the checkpoint, where a training leaves its classes
     classes = 0
+    columns = slice(None)  # of the scores of the network
     clips = crops = 1
     raw_scores = True  # whether the network returns raw scores, not probabilities
     multi_label = False  # whether a sample has any number of labels
@@ -83,13 +84,9 @@ class LabelSpace(abc.ABC):
         names = self.names or [""] * self.classes
         return [name or str(label) for label, name in enumerate(names)]
 
-    def select_output(self, scorer: "Scorer") -> "Scorer":
-        """The scorer of these classes only."""
-        return scorer
-
     def predict_probs(self, scorer: "Scorer", views: np.ndarray) -> np.ndarray:
         """Probabilities (classes,) of the mean over views."""
-        result = video_scores(self.select_output(scorer), views[None], self.clips_per_pass)
+        result = video_scores(scorer, views[None], self.clips_per_pass, self.columns)
         return self.compute_probs(result[0].astype(np.float64))
 
     def compute_probs(self, scores: np.ndarray) -> np.ndarray:

@@ -143,13 +143,13 @@ def build_model(
 ) -> Model:
     """The model with the settings `cfg`; else as `load`."""
     from utils.evaluate.label_space import assign_class_names
-    from utils.scoring.load import load_scorer
+    from utils.scoring.load import open_scorer
 
     heads = network.list_label_spaces(cfg)
     assign_class_names(heads, os.fspath(labels), os.fspath(checkpoint))
     start = functools.cache(lambda: start_device(cfg.run))
     with runtime.guest(cfg.run):
-        scorer = load_scorer(network, cfg=cfg, path=os.fspath(checkpoint), start=start)
+        scorer = open_scorer(network, cfg=cfg, path=os.fspath(checkpoint), start=start)
     return Model(network, cfg=cfg, scorer=scorer, heads=heads)
 
 
@@ -391,7 +391,7 @@ class Model:
 
     def load_cell(self) -> nn.Cell:
         """The network of the checkpoint as a Cell, in float32; ValueError for another file."""
-        from utils.scoring.load import load_checkpoint
+        from utils.scoring.checkpoint import Checkpoint
 
         path = self.scorer.name
         if Path(path).suffix in (".mindir", ".onnx"):
@@ -402,7 +402,7 @@ class Model:
                 "computes this network in f32; give a window and a step"
             )
         start_device(self.cfg.run)
-        return load_checkpoint(self.network, cfg=self.cfg, path=path, level="O0")
+        return Checkpoint(self.network, self.cfg, path).load("O0")
 
     def collect(self, values: list) -> Any:
         """The value of the only head, or {name of the data set: value}."""

@@ -48,7 +48,7 @@ def find_int8(
     Raises ValueError for bad lines of the list, if none of its videos can be read, or if NNCF
     cannot quantise the network.
     """
-    records = choose_records(network.read_calibration(cfg, run), cfg)
+    records = choose_records(network.read_run_records(cfg, cfg.run.calibration, run), cfg)
     clips = read_clips(network, cfg, records)
     first = next(clips, None)
     if first is None:

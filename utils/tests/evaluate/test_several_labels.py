@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -153,15 +154,9 @@ def test_the_report_of_several_labels(tmp_path):
         return frames
 
     samples = Samples(["a", "b", "c", "d"], SETS, ["x", "y", ""], read_frames)
-    page = Report(
-        str(tmp_path),
-        own_samples=(2, 0, None, 1),
-        samples=samples,
-        rt=Runtime(),
-        raw_scores=True,
-        multi_label=True,
-    )
-    collect(page.add)
+    space = SimpleNamespace(raw_scores=True, multi_label=True)
+    page = Report(tmp_path, samples, numbers=(2, 0, None, 1), space=space, rt=Runtime())
+    collect(page.table.add)
     page.write({"map": 0.8})
     lines = read_csv(tmp_path / "scores.csv")
     assert [line["labels"] for line in lines] == ["0,1", "-", "2", "1"]
