@@ -1,4 +1,4 @@
-"""Labels a stream for scripts/predict.py: a JSON line for each result, a table and a plot."""
+"""Labels a stream for scripts/stream.py: a JSON line for each result, a table and a plot."""
 
 import csv
 import json
@@ -9,22 +9,19 @@ from pathlib import Path
 import numpy as np
 
 from scripts.prediction.plots import draw_timeline
-from scripts.prediction.records import find_best, rank_all
 from utils import signals
-from utils.evaluate.label_space import TITLE_LENGTH, list_columns
 from utils.files import check_outputs, open_replacement, report_write_errors
 from utils.log import log
 from utils.messages import RunInterruptedError, format_line, hide_secrets
 from utils.predict.model import Model
+from utils.predict.prediction import TITLE_LENGTH, Prediction, list_columns
 from utils.predict.stream import Stream, StreamResult
 from utils.video.reader import VideoError
 
 MAX_PLOTTED = 10_000  # results; the picture shows the last ones
 
 
-def label_stream(
-    model: Model, stream: Stream, video: str, folder: Path, top: int, threshold: float
-) -> dict:
+def label_stream(model: Model, stream: Stream, video: str, folder: Path, top: int) -> dict:
     """Labels the stream until it ends, or until ctrl-C. Returns the summary, with `top` classes.
 
     Prints a line for each result; writes `NAME_stream.csv` and `NAME_stream.png`. If the source
@@ -59,7 +56,7 @@ def label_stream(
                     totals = [total + p for total, p in zip(totals, result.probabilities)]
                     times = (result.start, result.end)[: len(columns)]
                     entry = {name: round(time, 3) for name, time in zip(columns, times)}
-                    entry.update(find_best(model.heads, result.probabilities, threshold))
+                    entry.update(result.prediction.best)
                     print(json.dumps(entry), flush=True)
                     values = [f"{value:.7g}" for value in np.concatenate(result.probabilities)]
                     rows.writerow([*(f"{time:.3f}" for time in times), *values])
@@ -80,13 +77,14 @@ def label_stream(
     panels = [(head.name, head.names, np.stack(values)) for head, values in by_head]
     spans = np.array([result[:2] for result in last])
     draw_timeline(picture, title=title, spans=spans, panels=panels)
-    means = [total / count for total in totals]
+    means = [total[None] / count for total in totals]
+    prediction = Prediction(model.heads, spans[:1], means, stream.threshold)
     return {
         "video": video,
         "frames": stream.frames,
         "fps": round(stream.scorer.fps, 3),
         "results": count,
-        **rank_all(model.heads, probabilities=means, top=top, threshold=threshold),
+        **prediction.describe(top),
         "dropped": stream.dropped,
         "skipped": stream.scorer.skipped,
         "reopened": stream.source.reopened,
