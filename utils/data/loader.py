@@ -1,9 +1,10 @@
 """Turns rows into a MindData set of batches; chooses workers and prefetch.
 
-The worker pool is our own (`utils.data.worker_pool`). MindData passes its batches on and holds two
-more. Workers of MindData deliver a quarter of the images a second: each has a queue of 16 rows, and
-who finds it empty sleeps for 0.1 s (docs/measured/data_path.md). As processes they would need
-workers * (prefetch size + 2) rows of /dev/shm; without it they end in a bus error.
+The worker pool is our own (`utils.data.worker_pool`), and MindData takes its batches. By threads of
+MindData, images get 0.1 to 0.2 of the rows a second: it looks every 0.1 s whether a row is there.
+Each thread keeps up to 17 rows, whatever its prefetch size. As processes, its workers would need
+workers * (prefetch size + 2) rows of /dev/shm; without it they end in a bus error. The figures:
+docs/measured/data_path.md.
 
 Threads or processes. A row of any network here holds Python's global lock (GIL) for 4 to 8 % of its
 time: decoding, resizing and copying release it. So 8 threads wait for the lock 1 to 7 % of their
