@@ -15,7 +15,7 @@ layout and with the channels last, and compiled by `torch.compile` (for minutes 
 with frozen weights). `_over_torch` is the ratio of clips/s, MindSpore over the fastest of the
 three. `memory`: the peak memory of compiling, training and evaluation, GB; of the host (framework
 and compiler included), and of a device that has its own; `train_estimate_gb` is the peak that
-train.py expects on a CPU. Each graph has a new process; --part NAME measures only one.
+train.py expects on a CPU. Each graph has a new process; --part train or eval measures only one.
 `data`: clips/s and clips per CPU-second of the pipeline alone, compared with only decoding the same
 frames; it takes up to two times --seconds. `eval`: videos/s of an evaluation, data and network; of
 several data sets, the first one of eval.sets. With another `run.engine_precision` than f32,
@@ -44,15 +44,14 @@ import shutil
 import tempfile
 import time
 from functools import partial
-from typing import Literal, Optional
+from typing import Callable, Literal, Optional
 
 import mindspore as ms
 import numpy as np
-from mindspore import Tensor, ops
+from mindspore import Tensor, nn, ops
 
-from benchmarks import graph_costs, results
+from benchmarks import results
 from benchmarks.data_speed import measure_data
-from benchmarks.graph_costs import measure_compile_seconds
 from benchmarks.torch import baseline
 from scripts.analysis import build_networks
 from utils import cli, log, runtime
@@ -60,14 +59,16 @@ from utils.complexity import count_multiply_adds
 from utils.evaluate.scores import video_scores
 from utils.networks import Network
 from utils.processes import read_peak_memory
-from utils.scoring import evaluation
+from utils.scoring import load
 from utils.scoring.engines import choose_engine
-from utils.scoring.load import load_scorer
+from utils.scoring.evaluation import open_reference
 from utils.scoring.scorer import CellScorer, Scorer
 from utils.settings import NetworkConfig
+from utils.train.memory import estimate_peak
 from utils.weights import checkpoint
 
-GIGABYTES = ("peak_gb", "device_peak_gb", "estimate_gb")
+PARTS = ("train", "eval")
+STEPS = 2  # of a graph whose memory is measured
 
 
 def main(
@@ -80,7 +81,7 @@ def main(
     seconds: cli.PositiveInt = 20,
     out: Optional[Path] = None,
     against: Optional[Path] = None,
-    part: Optional[Literal[graph_costs.PARTS]] = None,
+    part: Optional[Literal[PARTS]] = None,
     checkpoint_path: str = "",
 ) -> None:
     result = {"benchmark": kind, "config": str(cfg.run.out.name)}
@@ -96,10 +97,7 @@ def main(
         without_pretrained = build_networks.drop_pretrained(cfg)
         log.start_log(rt)
         if part:
-            costs = graph_costs.measure_graph(
-                network.name, cfg=without_pretrained, rt=rt, part=part
-            )
-            print(json.dumps(costs))
+            print(json.dumps(measure_graph(network, cfg=without_pretrained, rt=rt, part=part)))
             return
         if kind == "eval":
             scorer = open_scorer(network, cfg, checkpoint_path)
@@ -201,25 +199,55 @@ def measure_step(
 def open_scorer(network: Network, cfg: NetworkConfig, checkpoint_path: str) -> Scorer:
     """The network that `run.engine` computes, of a checkpoint or with random weights."""
     if checkpoint_path:
-        return load_scorer(network, cfg, checkpoint_path)
+        return load.open_scorer(network, cfg, checkpoint_path)
     if choose_engine(cfg.run) == "mindspore":
         return CellScorer(build_networks.build_eval_network(network.name, cfg))
     path = Path(tempfile.mkdtemp()) / "random.ckpt"
     atexit.register(shutil.rmtree, path.parent)
     net = network.build_model(**cfg.model_arguments())
     checkpoint.save(path, checkpoint.weights_of(net))
-    return load_scorer(network, cfg, str(path))
+    return load.open_scorer(network, cfg, str(path))
 
 
 def measure_parts(batch: int) -> dict:
     """Runs this command once for each part: the peak memory of a process never falls."""
     result = {"batch": batch}
-    for part in graph_costs.PARTS:
+    for part in PARTS:
         costs = results.run_script("benchmarks/benchmark.py", *sys.argv[1:], f"--part={part}")
-        for name in GIGABYTES:
-            if name in costs:
-                result[f"{part}_{name}"] = costs[name]
+        result.update({f"{part}_{name}": value for name, value in costs.items()})
     return result
+
+
+def measure_graph(network: Network, cfg: NetworkConfig, rt: runtime.Runtime, part: str) -> dict:
+    """Compiles the training or the evaluation graph of a batch of random clips, and runs it.
+
+    The most memory of this process after each, `compile_peak_gb` and `peak_gb`; `device_peak_gb`
+    of a device that has its own; `estimate_gb`, of a training on a CPU, what train.py expects.
+    """
+    cell, inputs = build_networks.build_cell(network.name, cfg=cfg, rt=rt, mode=part)
+    log.log.info("%s ...", part)
+    result = {}
+    if part == "train" and rt.device == "CPU":
+        clips = inputs[0].reshape(-1, *network.get_input_shape(cfg)).shape
+        result["estimate_gb"] = round(estimate_peak(cell.net, clips), 3)
+    measure_compile_seconds(cell, *inputs)
+    result["compile_peak_gb"] = round(read_peak_memory(), 3)
+    for _ in range(STEPS):
+        outputs = cell(*inputs)
+        (outputs[0] if isinstance(outputs, tuple) else outputs).asnumpy()
+    result["peak_gb"] = round(read_peak_memory(), 3)
+    if rt.device != "CPU":
+        result["device_peak_gb"] = round(ms.runtime.max_memory_allocated() / 1e9, 3)
+    return result
+
+
+def measure_compile_seconds(cell: nn.Cell, *inputs: Tensor) -> float:
+    """Compiles a graph, releases the compiler's memory, and returns the seconds."""
+    cell.check_names_and_refresh_name()  # as the first call does; fused norms have a new weight
+    began = time.monotonic()
+    cell.compile(*inputs)
+    runtime.release_memory()
+    return time.monotonic() - began
 
 
 def measure_matmul_gflops(repeats: int, size: int = 2048) -> float:
@@ -241,26 +269,26 @@ def measure_eval(
     data = rows.dataset()
     if data.get_dataset_size() < 2:
         raise ValueError("eval.batch: all test videos fit into one batch, which is not timed")
-    head = network.list_label_spaces(cfg)[index]
-    scored = head.select_output(scorer)
+    score = partial(video_scores, columns=network.list_label_spaces(cfg)[index].columns)
     batches = iter(data.create_tuple_iterator(num_epochs=1, output_numpy=True))
     clips, _, _ = next(batches)
-    video_scores(scored, clips)  # compiles
+    score(scorer, clips)  # compiles
     began = time.monotonic()
     computed = 0.0
     done = 0
     for clips, _, valid in batches:
         since = time.monotonic()
-        video_scores(scored, clips)
+        score(scorer, clips)
         computed += time.monotonic() - since
         done += int(valid.sum())
         if time.monotonic() - began > seconds:
             break
     elapsed = time.monotonic() - began
-    reference = evaluation.load_reference(network, cfg, scorer.name)
+    reference = open_reference(network, cfg, scorer.name)
     ratio = {}
     if reference is not None:
-        ratio["over_f32"] = compare_with_reference(scored, head.select_output(reference), clips)
+        scorers = (partial(score, scorer), partial(score, reference))
+        ratio["over_f32"] = compare_with_reference(*scorers, clips)
     return {
         "batch": cfg.eval.batch,
         "engine": scorer.engine,
@@ -274,14 +302,14 @@ def measure_eval(
 
 
 def compare_with_reference(
-    scorer: Scorer, reference: Scorer, clips: np.ndarray, turns: int = 5
+    score: Callable, reference: Callable, clips: np.ndarray, turns: int = 5
 ) -> float:
-    """The median of seconds of `reference` / seconds of `scorer`, which take turns."""
+    """The median of seconds of `reference` / seconds of `score`, which take turns."""
     ratios = []
     for turn in range(1 + turns):  # the first one compiles
         before, now = (
-            build_networks.measure_median_seconds(partial(video_scores, s, clips), 1, warm_up=0)
-            for s in (reference, scorer)
+            build_networks.measure_median_seconds(partial(s, clips), 1, warm_up=0)
+            for s in (reference, score)
         )
         ratios += [before / now] if turn else []
     return round(float(np.median(ratios)), 2)

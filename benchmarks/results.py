@@ -6,7 +6,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Optional
 
@@ -81,14 +81,8 @@ def read_result(path: Path, benchmark: str, config: str) -> dict:
 
 
 def list_numbers(result: dict) -> dict[str, float]:
-    """The measured numbers by name; those of a dict `name` are `name.key`."""
-    numbers = {}
-    for name, value in result.items():
-        inner = value.items() if isinstance(value, dict) else ()
-        for key, number in [(name, value), *((f"{name}.{part}", v) for part, v in inner)]:
-            if type(number) in (int, float) and name not in (*FACTS, "ratios"):
-                numbers[key] = number
-    return numbers
+    """The measured numbers by name."""
+    return {k: v for k, v in result.items() if type(v) in (int, float) and k not in FACTS}
 
 
 def compute_ratios(before: dict, now: dict) -> dict[str, float]:
@@ -98,21 +92,12 @@ def compute_ratios(before: dict, now: dict) -> dict[str, float]:
     return {name: round(new[name] / old[name], 3) for name in new if old.get(name)}
 
 
-def format_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    for cells in (header, ["---"] * len(header), *rows):
-        yield f"| {' | '.join(cells)} |"
-
-
 def format_comparison(before: dict, now: dict) -> Iterator[str]:
-    old = list_numbers(before)
-    new = list_numbers(now)
-    return format_table(
-        ("name", "before", "now", "now / before"),
-        (
-            (name, f"{old[name]:g}", f"{new[name]:g}", f"{ratio:.3f}")
-            for name, ratio in compute_ratios(before, now).items()
-        ),
-    )
+    """A table of the numbers that both results have."""
+    yield "| name | before | now | now / before |"
+    yield "| --- | --- | --- | --- |"
+    for name, ratio in compute_ratios(before, now).items():
+        yield f"| {name} | {before[name]:g} | {now[name]:g} | {ratio:.3f} |"
 
 
 def list_differences(before: dict, now: dict) -> Iterator[str]:

@@ -1,37 +1,12 @@
 """Inference-time views of one video for each head: the same frames and crops as in evaluation."""
 
-from collections.abc import Iterable, Sequence
-
 import numpy as np
 
-from mvit_multi.config import Config, DatasetSettings
+from mvit_multi.config import Config
 from mvit_multi.dataset import choose_test_frames, cut_test_crops, get_annotation_file
-from utils.evaluate.label_space import LabelSpace, Window
-from utils.scoring.scorer import Scorer
+from utils.evaluate.label_space import LabelSpace
 from utils.video.transforms import arrange_views
-
-
-class LabelSpaceScorer(Scorer):
-    """The scores of one head; all heads share one compiled graph."""
-
-    def __init__(self, scorer: Scorer, sets: Sequence[DatasetSettings], dataset_index: int):
-        begin = sum(dataset.num_classes for dataset in sets[:dataset_index])
-        self.columns = slice(begin, begin + sets[dataset_index].num_classes)
-        self.scorer = scorer
-        self.device = scorer.device
-        self.batch = scorer.batch
-        self.engine = scorer.engine
-        self.name = scorer.name
-
-    def __call__(self, clips: np.ndarray) -> np.ndarray:
-        return self.scorer(clips)[..., self.columns]
-
-    def features(self, clips: np.ndarray) -> np.ndarray:
-        """Those of the network: all heads have the same."""
-        return self.scorer.features(clips)
-
-    def run_passes(self, passes: Iterable[np.ndarray]) -> np.ndarray:
-        return self.scorer.run_passes(passes)[..., self.columns]
+from utils.video.windows import Window
 
 
 class DatasetLabelSpace(LabelSpace):
@@ -47,6 +22,8 @@ class DatasetLabelSpace(LabelSpace):
         self.name = settings.name
         self.builtin_names = settings.labels
         self.classes = settings.num_classes
+        begin = sum(dataset.num_classes for dataset in cfg.data.sets[:dataset_index])
+        self.columns = slice(begin, begin + settings.num_classes)
         self.names_file = get_annotation_file(cfg, dataset_index, "labels").path.with_suffix(".txt")
         self.clips = settings.clips
         self.crops = settings.crops
@@ -60,6 +37,3 @@ class DatasetLabelSpace(LabelSpace):
 
     def make_views(self, crops: np.ndarray, positions: np.ndarray) -> np.ndarray:
         return arrange_views(crops, positions)
-
-    def select_output(self, scorer: Scorer) -> LabelSpaceScorer:
-        return LabelSpaceScorer(scorer, self.data.sets, self.dataset_index)

@@ -1,6 +1,7 @@
 """What the folder of the multi-dataset MViTv2 provides; utils/networks.py documents the names."""
 
-from typing import Any
+from pathlib import Path
+from typing import Any, Optional
 
 import numpy as np
 
@@ -8,6 +9,7 @@ from mvit_multi import dataset
 from mvit_multi.config import Config
 from mvit_multi.convert import MViTNames
 from mvit_multi.labels import DatasetLabelSpace
+from utils.data.annotation_file import name_record
 from utils.networks import Network
 from utils.runtime import Runtime
 
@@ -24,8 +26,14 @@ class MViTNetwork(Network[Config]):
     list_annotation_files = staticmethod(dataset.list_annotation_files)
     read_records = staticmethod(dataset.read_records)
 
-    def build_eval_rows(self, cfg: Config, rt: Runtime) -> dict[int, dataset.EvalVideos]:
+    def build_eval_rows(
+        self, cfg: Config, rt: Runtime, run: Optional[Path] = None
+    ) -> dict[int, dataset.EvalVideos]:
         return dataset.build_eval_videos(cfg, rt)
+
+    def name_samples(self, cfg: Config, rows: Any) -> list[str]:
+        root = cfg.data.root / rows.settings.videos
+        return [name_record(record).removeprefix(f"{root}/") for record in rows.records]
 
     def get_input_shape(self, cfg: Config) -> tuple[int, ...]:
         return dataset.get_input_shape(cfg.data)

@@ -24,7 +24,6 @@ from mvit_multi.dataset import (
     get_input_shape,
     read_records,
 )
-from mvit_multi.evaluation import evaluate_datasets
 from mvit_multi.loss import GatherEmbeddings, MultiLoss, VarianceCovarianceLoss
 from mvit_multi.lr_generator import build_parameter_groups, get_lr
 from mvit_multi.mixup import MixClips
@@ -34,6 +33,7 @@ from utils import cli, runtime
 from utils.data.equal_files import log_repeats
 from utils.data.sampler import TrainSampler
 from utils.data.videos import build_train_sampler
+from utils.evaluate.metrics import EvalSet, evaluate
 from utils.scoring.scorer import CellScorer
 from utils.train import optimizers
 from utils.train.choose_kernels import with_training_kernels
@@ -125,7 +125,9 @@ def build_validation(cfg: Config, net, rt: runtime.Runtime, trained: list[Sample
     validated = [sample for rows in videos.values() for sample in rows.records]
     log_repeats(rt, train=trained, validation=validated)
     scorer = CellScorer(net)
-    return lambda: evaluate_datasets(scorer, videos, rt)
+    spaces = NETWORK.list_label_spaces(cfg)
+    eval_sets = [EvalSet(rows, spaces[k]) for k, rows in videos.items()]
+    return lambda: evaluate(scorer, eval_sets, rt)
 
 
 if __name__ == "__main__":

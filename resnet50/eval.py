@@ -18,36 +18,14 @@ from utils.entry import prepare_process
 
 prepare_process(__name__)
 
-import functools
-
 from resnet50.config import Config
-from resnet50.dataset import EvalImages, read_records
 from resnet50.network import NETWORK
 from utils import cli
-from utils.evaluate.report import Samples, build_report, read_preview
-from utils.scoring import evaluation
+from utils.scoring.evaluation import evaluate_checkpoint
 
 
 def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
-    rt = evaluation.start(cfg)
-    run = Path(checkpoint_path).parent
-    images = read_records(cfg, "test", run)
-    rows = EvalImages(images, cfg, rt)
-    (head,) = NETWORK.list_label_spaces(cfg)
-    head.run_folder = run
-    samples = Samples()
-    if report:
-        samples = Samples(
-            images.list_names(),
-            labels=images.labels.tolist(),
-            classes=head.list_names(),
-            read_frames=functools.partial(read_preview, rows, head),
-            find_file=lambda sample: (images[sample].path, ""),
-        )
-    pages = build_report(report, rows=rows, samples=samples, head=head, rt=rt)
-    return evaluation.evaluate_samples(
-        NETWORK, cfg=cfg, samples=rows, checkpoint_path=checkpoint_path, pages=pages
-    )
+    return evaluate_checkpoint(NETWORK, cfg, checkpoint_path, report)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """What the folder of ResNet provides; utils/networks.py documents the names."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 
-from resnet50 import dataset
+from resnet50 import class_folders, dataset
 from resnet50.config import Config
 from resnet50.convert import ResNetNames
 from resnet50.labels import ImageFile, ImageLabelSpace
@@ -27,9 +27,13 @@ class ResNetNetwork(Network[Config]):
     parameter_names = ResNetNames
     read_records = staticmethod(dataset.read_records)
     build_train_sampler = staticmethod(dataset.build_train_sampler)
+    copy_classes = staticmethod(class_folders.copy_run_classes)
 
-    def read_calibration(self, cfg: Config, run: Path) -> Images:
-        return dataset.read_records(cfg, cfg.run.calibration, run)
+    def read_run_records(self, cfg: Config, split: str, run: Optional[Path]) -> Images:
+        return dataset.read_records(cfg, split, run)
+
+    def name_samples(self, cfg: Config, rows: Any) -> list[str]:
+        return rows.records.list_names()
 
     def get_input_shape(self, cfg: Config) -> tuple[int, ...]:
         return dataset.get_clip_shape(cfg.data, cfg.data.crop)

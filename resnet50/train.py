@@ -38,7 +38,7 @@ from resnet50.readers import Images, find_classes
 from utils import cli, runtime
 from utils.data.equal_files import log_repeats
 from utils.data.sampler import TrainSampler
-from utils.evaluate.metrics import evaluate_rows
+from utils.evaluate.metrics import EvalSet, evaluate
 from utils.nn.layers import freeze_norms
 from utils.scoring.scorer import CellScorer
 from utils.train import optimizers
@@ -111,9 +111,9 @@ def build_validation(cfg: Config, net, rt: runtime.Runtime, trained: Images):
         return None
     images = read_records(cfg, "val")  # a bad label stops the run before training starts
     log_repeats(rt, train=trained, validation=images)
-    (head,) = NETWORK.list_label_spaces(cfg)
+    (space,) = NETWORK.list_label_spaces(cfg)
     scorer = CellScorer(net)
-    return lambda: evaluate_rows(scorer, rows=EvalImages(images, cfg, rt), head=head, rt=rt)
+    return lambda: evaluate(scorer, [EvalSet(EvalImages(images, cfg, rt), space)], rt)
 
 
 if __name__ == "__main__":

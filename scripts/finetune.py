@@ -28,25 +28,22 @@ prepare_process(__name__)
 
 import hashlib
 import json
-import shlex
-import subprocess
 from collections.abc import Iterable, Sequence
 from typing import Any, Optional
 
 from scripts.data.prepare.class_folders import ClassFolders, find_sources, scan_class_folders
 from scripts.finetuning.config_file import (
     COPIES,
-    Start,
     VideoCounts,
     choose_list_names,
-    get_lists,
     inspect_network,
     load_start,
+    name_lists,
     write_config_file,
 )
+from scripts.finetuning.own_commands import format_command, run_command
 from utils import cli
 from utils.files import (
-    ROOT,
     compute_sha256,
     get_base_folder,
     lock_folder,
@@ -56,11 +53,11 @@ from utils.files import (
     write_text,
 )
 from utils.load_config import list_settings, load_config
-from utils.messages import escape_control, is_installed, join_names, print_line
+from utils.messages import escape_control, join_names, print_line
 from utils.networks import Network, find_network, find_network_of_yaml, list_networks
 from utils.predict.model import find_recipe
 from utils.processes import pass_on_signals
-from utils.settings import NetworkConfig, VideoData, VideoSet
+from utils.settings import NetworkConfig, VideoData
 from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 from utils.weights.checkpoint_file import RESUME
 from utils.weights.published import resolve_checkpoint
@@ -68,10 +65,6 @@ from utils.weights.published import resolve_checkpoint
 TEST = 0.2  # the fractions of a class in the lists of the test and the validation
 VAL = 0.1
 MAX_SHOWN = 5  # names in a message
-SCRATCH = (
-    "no --checkpoint: the training starts from random weights, which learn a few simple movements "
-    "and little about real scenes; docs/weights.md names published weights"
-)
 
 
 def main(
@@ -102,16 +95,20 @@ def main(
     origin = {"videos": str(videos), "recipe": yaml.stem, "group": group}
     journey.check_origin({**origin, "checkpoint": str(weights) if weights else None})
     if not is_new:
-        check_unused(journey, settings)
+        cfg = load_config(network.config, journey.config)
+        for setting in settings:
+            if load_config(network.config, journey.config, [setting]) != cfg:
+                raise ValueError(
+                    f"--{setting}: {journey.config} exists and has another value; change it there"
+                )
         print_line(f"using {journey.config} as it is; delete it to have it written again")
-    counts = journey.make_lists(videos, group)
+    lists = journey.make_lists(videos, group)
     if is_new:
         sizes = [(videos / v).stat().st_size for files in folders.classes.values() for v in files]
-        counts["size"] = sum(sizes) / len(sizes)
-        write_new_config(journey.config, start=start, videos=videos, counts=counts, fitting=fitting)
-    cfg = load_config(network.config, journey.config)
-    check_classes(journey, cfg, counts["classes"])
-    return journey.run(cfg, counts["classes"])
+        counts = VideoCounts(lists["train"], lists["val"], sum(sizes) / len(sizes))
+        names = read_names(folder / "lists" / "labels.txt")
+        write_config_file(journey.config, start, videos, names, counts, fitting)
+    return journey.run(load_config(network.config, journey.config), lists["classes"])
 
 
 def check_videos(videos: Path, network: Network, group: str, with_twins: bool) -> ClassFolders:
@@ -132,44 +129,6 @@ def check_videos(videos: Path, network: Network, group: str, with_twins: bool) -
     if group:
         find_sources(folders, group)
     return folders
-
-
-def write_new_config(
-    path: Path, start: Start, videos: Path, counts: dict[str, Any], fitting: int
-) -> None:
-    """Writes the config file, and says what it decides."""
-    names = read_names(path.parent / "lists" / "labels.txt")
-    cfg = write_config_file(
-        path,
-        start=start,
-        videos=videos,
-        names=names,
-        counts=VideoCounts(counts["train"], counts["val"], counts["size"]),
-        fitting=fitting,
-    )
-    if not start.checkpoint:
-        print_line(SCRATCH)
-    if not counts["val"]:
-        print_line(
-            "no class has a third video for a validation list: validations use the test list"
-        )
-    frozen = f", train.freeze {cfg.train.freeze}" if cfg.train.freeze else ""
-    memory = "by the estimate of a training step" if cfg.run.device == "CPU" else "as in the recipe"
-    print_line(
-        f"wrote {path}, which is yours to change: {cfg.run.device}, {len(names)} classes, "
-        f"{counts['train']} training videos, data.batch {cfg.data.batch} ({fitting} fit, {memory}),"
-        f" {cfg.train.epochs} epochs, train.lr {cfg.train.lr:g}{frozen}"
-    )
-
-
-def check_unused(journey: "Journey", settings: Sequence[str]) -> None:
-    """Raises ValueError if settings of the command line are not those of the config file."""
-    config = journey.network.config
-    for setting in settings:
-        if load_config(config, journey.config, [setting]) != load_config(config, journey.config):
-            raise ValueError(
-                f"--{setting}: {journey.config} exists and has another value; change it there"
-            )
 
 
 class Journey:
@@ -210,7 +169,15 @@ class Journey:
         return self.do("make the lists", command, self.folder / "lists" / "labels.txt", text="")
 
     def run(self, cfg: NetworkConfig, classes: int) -> Optional[int]:
-        """Runs all commands after the config file; prints the result. Returns the exit status."""
+        """Runs all commands after the config file; prints the result. Returns the exit status.
+
+        Raises ValueError if the config file is of another number of classes.
+        """
+        if cfg.class_counts != (classes,):
+            raise ValueError(
+                f"VIDEOS has {classes} classes, and {self.config} is for {cfg.class_counts[0]}: "
+                f"delete it and {cfg.run.out}, or choose another --out"
+            )
         own = ["--config_path", self.config]
         shared = ["--network", self.network.name, *own]
         good = self.folder / "good"
@@ -219,15 +186,15 @@ class Journey:
             copies = self.folder / COPIES
             has_copies = cfg.data.root == copies
             videos = [f"--data.root={self.state['origin']['videos']}"] if has_copies else []
-            command = ["scripts/data/check_videos.py", *shared, "--out", good, *videos]
-            command += self.name_lists(cfg, self.folder / "lists")
-            self.do("check the videos", command, good / "labels.txt", reads=lists)
+            check = ["scripts/data/check_videos.py", *shared, "--out", good, *videos]
+            check += name_lists(cfg, self.folder / "lists")
+            self.do("check the videos", check, good / "labels.txt", reads=lists)
             check_good_lists(good, classes)
             lists = [good]
             if has_copies:
-                command = ["scripts/data/reencode_videos.py", *shared, "--out", copies, *videos]
-                command += self.name_lists(cfg, good)
-                self.do("re-encode the videos", command, copies / "labels.txt", reads=lists)
+                copy = ["scripts/data/reencode_videos.py", *shared, "--out", copies, *videos]
+                copy += name_lists(cfg, good)
+                self.do("re-encode the videos", copy, copies / "labels.txt", reads=lists)
         run = cfg.run.out
         starts = [cfg.train.pretrained] if cfg.train.pretrained else []
         self.check_run(run, [*lists, *starts])
@@ -252,21 +219,10 @@ class Journey:
         print(json.dumps({**paths, **result}))
         return None
 
-    def name_lists(self, cfg: NetworkConfig, lists: Path) -> list[str]:
-        """The settings that make a command read the lists in a folder."""
-        if not isinstance(cfg.data, VideoSet):
-            return [f"--data.lists={lists}"]
-        settings = get_lists(lists, bool(cfg.data.val_list))
-        return [f"--data.{name}={path}" for name, path in settings.items()]
-
     def check_run(self, run: Path, reads: Sequence[Path]) -> None:
-        """Raises ValueError if the training in `run` has read other videos, lists or weights.
-
-        Notes what it reads before it begins.
-        """
+        """Raises ValueError if the training in `run` has read other videos, lists or weights."""
         digest = compute_digest([self.videos], reads)
-        before = self.state.get("trained_on", digest)
-        if before != digest and (run / RESUME).exists():
+        if self.state.get("trained_on", digest) != digest and (run / RESUME).exists():
             raise ValueError(
                 f"{run} was trained on other videos, classes or weights than there are now: delete "
                 "it to train again, or choose another --out"
@@ -296,7 +252,8 @@ class Journey:
             print_line(f"{title}: done before; delete {result} to repeat it")
             return before["result"]
         print(f"{title}:\n    {escape_control(format_command(words))}", file=sys.stderr, flush=True)
-        done = run_command(words)
+        with pass_on_signals() as add:
+            done = run_command(words, add)
         self.state["done"][title] = {"key": key, "result": done}
         self.write_state()
         return done
@@ -336,27 +293,18 @@ def compute_names_digest(videos: Path) -> str:
     return compute_digest([f"{file} {s.st_size} {s.st_mtime_ns}" for file, s in files], [])
 
 
-def check_classes(journey: "Journey", cfg: NetworkConfig, classes: int) -> None:
-    """Raises ValueError if the config file is of another number of classes than the videos."""
-    if cfg.class_counts != (classes,):
-        raise ValueError(
-            f"VIDEOS has {classes} classes, and {journey.config} is for {cfg.class_counts[0]}: "
-            f"delete it and {cfg.run.out}, or choose another --out"
-        )
-
-
 def check_good_lists(folder: Path, classes: int) -> None:
     """Raises ValueError if a class has no readable video for training or for the test."""
+    names = read_names(folder / "labels.txt")
+    names += [f"class {k}" for k in range(len(names), classes)]
     for name in ("train", "test"):
         (path,) = (file for file in folder.glob(f"{name}.*") if file.suffix in (".txt", ".csv"))
         text = read_text(path, str(path), "surrogateescape")
         labels = {int(line.rpartition(" ")[2]) for line in text.split("\n") if line}
-        missing = sorted(set(range(classes)) - labels)
+        missing = [names[k] for k in range(classes) if k not in labels]
         if missing:
-            names = read_names(folder / "labels.txt")
-            names += [f"class {k}" for k in range(len(names), classes)]
             raise ValueError(
-                f"{path} has no readable video of {join_names([names[k] for k in missing], 5)}: "
+                f"{path} has no readable video of {join_names(missing, MAX_SHOWN)}: "
                 f"{path}.bad.tsv has the reasons"
             )
 
@@ -364,36 +312,6 @@ def check_good_lists(folder: Path, classes: int) -> None:
 def read_names(path: Path) -> list[str]:
     """The lines of a file that make_lists.py wrote: names of folders, which may be any bytes."""
     return read_text(path, str(path), "surrogateescape").removesuffix("\n").split("\n")
-
-
-def format_command(words: Sequence[Any]) -> str:
-    """The command line of a script of the zoo for the user's shell."""
-    script, *arguments = map(str, words)
-    folder, _, name = script.rpartition("/")
-    start = ["python", script if Path.cwd() == ROOT else str(ROOT / script)]
-    if is_installed():
-        network = [folder] if folder in list_networks() else []
-        start = ["zoo", Path(name).stem.replace("_", "-"), *network]
-    return shlex.join([*start, *arguments])
-
-
-def run_command(words: Sequence[str]) -> dict[str, Any]:
-    """The JSON object in the last line of stdout of a script of the zoo.
-
-    SIGINT and SIGTERM are passed on to it. If it fails, this process ends with its exit status; the
-    reason is on stderr.
-    """
-    script, *arguments = words
-    with pass_on_signals() as add:
-        process = subprocess.Popen(
-            [sys.executable, str(ROOT / script), *arguments], stdout=subprocess.PIPE, text=True
-        )
-        add(process)
-        output = process.stdout.read()
-        process.wait()
-    if process.returncode:
-        sys.exit(process.returncode if process.returncode > 0 else 128 - process.returncode)
-    return json.loads(output.splitlines()[-1])
 
 
 if __name__ == "__main__":

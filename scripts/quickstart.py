@@ -20,17 +20,13 @@ prepare_process(__name__)
 
 import json
 import os
-import re
 import shlex
-import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Callable, Union
 
-import yaml
-from tqdm import tqdm
-
+from scripts.finetuning.own_commands import run_command
 from utils import cli
 from utils.files import ROOT, get_base_folder
 from utils.messages import name_commands
@@ -41,23 +37,21 @@ DATA = get_base_folder() / "data" / "synthetic"
 OUT = get_base_folder() / "out"
 CONFIG = ROOT / "tsm" / "configs" / "tsm_smoke.yaml"
 VIDEOS = ["--train", "60", "--test", "16"]  # per class
+COLUMNS = ("top-1, 95 % interval", "top-5, 95 % interval")
+EXPLANATION = """Both networks have the same layers and
+the same frames as input; only the shift uses their order."""
 NETWORKS: dict[str, list[str]] = {"TSM": [], "TSN": ["--model.shift_div=0"]}
 
 
 def main(*, device: Device = "CPU") -> None:
     with pass_on_signals() as add:
-        make_and_train(device, add)
-
-
-def make_and_train(device: str, add: Callable[[subprocess.Popen], None]) -> None:
-    """All steps; `add` makes signals go to a process."""
-    print_step("making videos of 8 motions that look alike in any single frame")
-    run_script(add, "", "scripts/data/synthesize_videos.py", "--out", str(DATA), *VIDEOS)
-    print_step("training TSM and TSN, the same network without the shift, then evaluating both")
-    start = time.monotonic()
-    with ThreadPoolExecutor(len(NETWORKS) if device == "CPU" else 1) as pool:
-        work = partial(train_and_evaluate, add, device)
-        results = dict(zip(NETWORKS, pool.map(work, NETWORKS)))
+        print_step("making videos of 8 motions that look alike in any single frame")
+        run_command(["scripts/data/synthesize_videos.py", "--out", str(DATA), *VIDEOS], add)
+        print_step("training TSM and TSN, the same network without the shift, then evaluating both")
+        start = time.monotonic()
+        with ThreadPoolExecutor(len(NETWORKS) if device == "CPU" else 1) as pool:
+            work = partial(train_and_evaluate, add, device)
+            results = dict(zip(NETWORKS, pool.map(work, NETWORKS)))
     print(json.dumps(results["TSM"]))
     print(format_table(results, time.monotonic() - start))
     print("TSM in a browser: source .venv/bin/activate")
@@ -72,46 +66,11 @@ def train_and_evaluate(add: Callable, device: str, name: str) -> dict:
     out = OUT / f"quickstart_{name.lower()}{suffix}"
     shared = ["--config_path", str(CONFIG), f"--data.root={DATA}", *NETWORKS[name]]
     shared += [f"--run.device={device}", f"--run.out={out}"]
-    trained = run_script(add, name, "tsm/train.py", *shared)
+    checkpoint = run_command(["tsm/train.py", *shared], add, name)["checkpoint"]
     train_seconds = round(time.monotonic() - start, 1)
-    result = run_script(
-        add, name, "tsm/eval.py", *shared, f"--checkpoint_path={trained['checkpoint']}"
-    )
-    return {**result, "checkpoint": trained["checkpoint"], "train_seconds": train_seconds}
-
-
-def run_script(add: Callable, name: str, script: str, *arguments: str) -> dict:
-    """Runs a script of the zoo; returns the JSON object in its last line of stdout.
-
-    If it fails, this script ends with its exit status; the reason is on stderr.
-    With a name, each line of the script is printed after it, and its epochs are a progress bar.
-    """
-    process = subprocess.Popen(
-        [sys.executable, str(ROOT / script), *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE if name else None,
-        text=True,
-    )
-    add(process)
-    if name:
-        show_progress(name, script, process.stderr)
-    output = process.stdout.read()
-    if process.wait():
-        sys.exit(process.returncode if process.returncode > 0 else 128 - process.returncode)
-    return json.loads(output.splitlines()[-1])
-
-
-def show_progress(name: str, script: str, lines) -> None:
-    """Prints the lines of a script after its name, and a progress bar of its epochs."""
-    epochs = yaml.safe_load(CONFIG.read_text())["train"]["epochs"]
-    disable = True if "eval" in script else None  # None: shown on a terminal
-    position = list(NETWORKS).index(name)
-    with tqdm(total=epochs, desc=name, unit="epoch", disable=disable, position=position) as bar:
-        for line in lines:
-            tqdm.write(f"[{name}] {line.rstrip()}", file=sys.stderr)
-            result = re.search(r"epoch ([\d.]+) ", line)
-            if result:
-                bar.update(float(result.group(1)) - bar.n)
+    evaluation = ["tsm/eval.py", *shared, f"--checkpoint_path={checkpoint}"]
+    result = run_command(evaluation, add, name)
+    return {**result, "checkpoint": checkpoint, "train_seconds": train_seconds}
 
 
 def print_step(line: str) -> None:
@@ -124,18 +83,13 @@ def format_accuracy(result: dict, name: str) -> str:
 
 
 def format_table(results: dict, seconds: float) -> str:
-    columns = "".join(f"{name + ', 95 % interval':>27}" for name in ("top-1", "top-5"))
-    rows = [f"{'network':<8}{columns}{'videos':>8}{'views':>7}{'train s':>9}"]
+    row = "{:<8}{:>27}{:>27}{:>8}{:>7}{:>9}".format
+    rows = [row("network", *COLUMNS, "videos", "views", "train s")]
     for name, result in results.items():
-        accuracies = "".join(f"{format_accuracy(result, key):>27}" for key in ("top1", "top5"))
-        rows.append(
-            f"{name:<8}{accuracies}{result['videos']:>8}{result['views']:>7}"
-            f"{result['train_seconds']:>9.0f}"
-        )
-    rows.append(
-        f"Training and evaluation took {seconds:.0f} s. Both networks have the same layers and"
-    )
-    rows.append("the same frames as input; only the shift uses their order.")
+        accuracies = [format_accuracy(result, key) for key in ("top1", "top5")]
+        cells = [result["videos"], result["views"], round(result["train_seconds"])]
+        rows.append(row(name, *accuracies, *cells))
+    rows.append(f"Training and evaluation took {seconds:.0f} s. {EXPLANATION}")
     return "\n".join(rows)
 
 

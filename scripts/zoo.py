@@ -23,7 +23,7 @@ NETWORK_SCRIPTS = {  # of every network folder
     "export": "Exports a network to MINDIR or ONNX",
 }
 FOLDERS = ("scripts", "scripts/data", "scripts/analysis", "benchmarks")
-NOT_COMMANDS = ("compare_versions", "data_speed", "graph_costs")
+NOT_COMMANDS = ("compare_versions", "data_speed")
 NOT_COMMANDS += ("results", "score_files", "worker", "zoo")
 NOT_COMMANDS += ("build_networks", "exclusions", "integrity", "step_comparison")
 COMMANDS = {

@@ -31,6 +31,7 @@ ALLOWED = {
 UTILS = [path for path in SOURCES if path.is_relative_to(ROOT / "utils")]
 # The layers of utils/ from top to bottom.
 LAYERS = [
+    {"commands"},
     {"cli", "entry"},
     {"predict", "networks"},
     {"export"},
@@ -223,7 +224,7 @@ def test_only_runtime_sets_the_context():
 
 MODEL_FILES = [ROOT / "utils" / "nn" / name for name in ("layers.py", "conv3d.py", "dropout.py")]
 # Entry points and settings name the device; they build nothing themselves.
-NOT_MODELS = {"train.py", "eval.py", "evaluation.py", "export.py", "config.py", "labels.py"}
+NOT_MODELS = {"train.py", "eval.py", "export.py", "config.py", "labels.py"}
 NOT_MODELS |= {"network.py"}
 MODEL_FILES += [
     path

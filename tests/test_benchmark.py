@@ -4,12 +4,9 @@ import json
 
 import pytest
 
-from benchmarks import benchmark, measure_networks
-from benchmarks.graph_costs import PARTS
+from benchmarks import benchmark
 from tests.helpers import assert_one_line_error, read_result, run_json, run_script
-from tsm.config import Config
 from utils.files import ROOT
-from utils.load_config import load_config
 
 BENCHMARK = "benchmarks/benchmark.py"
 NETWORKS = ("x3d", "mvit_multi", "resnet50")
@@ -43,10 +40,10 @@ def test_a_result_is_compared_with_an_earlier_one(tiny_args, tmp_path):
 def test_memory_is_measured_for_each_graph(tiny_args):
     large = ["--data.batch=128", "--data.crop=64", "--data.resize=64"]
     result = run_json(BENCHMARK, "memory", *tiny_args, *large)
-    peaks = {part: result[f"{part}_peak_gb"] for part in PARTS}
-    assert peaks["train"] > peaks["train_compile"] > peaks["eval_compile"] > 0.2
-    assert peaks["train"] > peaks["eval"] > peaks["eval_compile"]
-    assert result["train_estimate_gb"] == pytest.approx(peaks["train"], rel=0.25)
+    train, evaluation = (result[f"{part}_peak_gb"] for part in benchmark.PARTS)
+    assert train > result["train_compile_peak_gb"] > result["eval_compile_peak_gb"] > 0.2
+    assert train > evaluation > result["eval_compile_peak_gb"]
+    assert result["train_estimate_gb"] == pytest.approx(train, rel=0.25)
 
 
 @pytest.mark.slow
@@ -60,33 +57,18 @@ def test_memory_is_measured_for_every_network(network_name):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "name"),
     [
-        (
-            ["speed"],
-            "invalid choice: 'speed' (choose from 'step', 'memory', 'data', 'eval')",
-        ),
-        (["memory", "--part=trian"], "--part: invalid choice: 'trian'"),
-        (["step", "--against=/no/such/file"], "--against: /no/such/file does not exist"),
+        (["speed"], "'speed'"),
+        (["memory", "--part=trian"], "--part"),
+        (["step", "--part=train"], "--part"),
+        (["eval", "--torch"], "--torch"),
+        (["step", "--against=/no/such/file"], "/no/such/file"),
     ],
 )
-def test_a_user_error_is_one_line(arguments, message, tiny_args):
+def test_a_user_error_is_one_line(arguments, name, tiny_args):
     kind, *options = arguments
-    completed = run_script(BENCHMARK, kind, *tiny_args, *options)
-    assert_one_line_error(completed, message)
-
-
-@pytest.mark.parametrize(
-    ("kind", "options", "message"),
-    [
-        ("step", {"part": "train"}, "--part goes with memory, not with step"),
-        ("eval", {"torch": True}, "--torch goes with step, not with eval"),
-    ],
-)
-def test_options_that_exclude_each_other_are_an_error(kind, options, message):
-    cfg = load_config(Config, ROOT / "tsm" / "configs" / "tsm_smoke.yaml")
-    with pytest.raises(ValueError, match=message):
-        benchmark.main("tsm", cfg, kind, **{"torch": False, **options})
+    assert_one_line_error(run_script(BENCHMARK, kind, *tiny_args, *options), name)
 
 
 def test_an_error_in_a_measuring_process_is_printed_once(tiny_args):
@@ -101,7 +83,7 @@ def test_missing_pytorch_is_an_error(tiny_args, tmp_path):
     path = {"PYTHONPATH": str(tmp_path)}
     completed = run_script(BENCHMARK, "step", *tiny_args, "--torch", environment=path)
     assert completed.returncode == 2
-    assert completed.stderr == "error: --torch: PyTorch is not installed here (pip install torch)\n"
+    assert "pip install torch" in completed.stderr
 
 
 @pytest.mark.slow  # torch.compile runs for a minute
@@ -128,23 +110,7 @@ def test_pytorch_is_measured_for_every_network(network_name):
 
 def test_settings_that_the_pytorch_network_lacks_are_an_error(tiny_args):
     pytest.importorskip("torch")
-    for setting, message in [
-        ("--train.ema_decay=0.9", "error: --torch: train.optimizer, train.ema_decay"),
-        ("--run.amp=O2", "error: --torch compares float32"),
-    ]:
+    for setting, name in [("--train.ema_decay=0.9", "ema_decay"), ("--run.amp=O2", "--torch")]:
         completed = run_script(BENCHMARK, "step", *tiny_args, "--torch", setting)
-        assert (completed.returncode, completed.stderr[: len(message)]) == (2, message)
-
-
-def test_the_table_of_networks_has_a_dash_for_a_missing_measurement():
-    row = {"config": "tsm_smoke", "batch": 2, "clip": [8, 3, 64, 64], "train_gflops": 1054.47}
-    head, _, line = measure_networks.format_rows([row])
-    assert line.startswith("| `tsm_smoke` | 2 of 8 x 3 x 64 x 64 | – |")
-    assert line.count("|") == head.count("|")
-    assert "| 1054 |" in line
-
-
-def test_the_table_of_networks_lists_existing_yamls():
-    for name in measure_networks.NETWORKS:
-        assert len(list(ROOT.glob(f"*/configs/{name}.yaml"))) == 1
-    assert_one_line_error(run_script("benchmarks/measure_networks.py", "--only=tsm_smoke,nothing"))
+        assert completed.returncode == 2
+        assert name in completed.stderr

@@ -4,14 +4,13 @@ import re
 import runpy
 import shutil
 import subprocess
-import sys
 from importlib.metadata import PackageNotFoundError, requires
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.helpers import build_env, copy_scripts, run_script
+from tests.helpers import copy_scripts, run_script
 from utils.files import ROOT
 
 compare_versions = runpy.run_path(str(ROOT / "scripts" / "compare_versions.py"))
@@ -153,16 +152,3 @@ def test_the_help_of_run_tests_describes_latest():
     assert completed.returncode == 0
     assert "[--latest]" in completed.stdout
     assert "constraints.txt" in completed.stdout
-
-
-@pytest.mark.slow
-def test_the_suite_needs_no_decord(tmp_path):
-    """It is optional. Every test file is collected without it, and the tests of videos pass."""
-    (tmp_path / "decord.py").write_text("raise ModuleNotFoundError(name='decord')\n")
-    environment = {**build_env(), "PYTHONPATH": str(tmp_path)}
-    for arguments in (["--collect-only"], ["utils/tests/video", "tests/test_bad_videos.py"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
-            cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout[-3000:]

@@ -17,7 +17,7 @@ from utils.networks import find_network
 from utils.nn.kernels.plain import Plain
 from utils.predict.model import build_model
 from utils.scoring.engines import choose_engine
-from utils.scoring.load import load_scorer
+from utils.scoring.load import open_scorer
 from utils.train.choose_kernels import choose_kernels
 
 SMALL = {
@@ -126,4 +126,4 @@ def test_eager_mode_is_computed_by_mindspore():
         load_smoke_config("tsm", "run.mode=eager", "run.engine=openvino")
     for name in ("net.onnx", "net.mindir"):
         with pytest.raises(ValueError, match=f"run.mode eager computes a checkpoint, not {name}"):
-            load_scorer(find_network("tsm"), eager, name)
+            open_scorer(find_network("tsm"), eager, name)

@@ -28,6 +28,7 @@ from utils.scoring import cache as cache_module
 from utils.scoring import engines as onnx
 from utils.scoring import load, onnx_limits
 from utils.scoring.cache import CachedScorer
+from utils.scoring.checkpoint import Checkpoint
 from utils.scoring.engines import ENGINES, OnnxScorer, choose_engine, list_engines, load_onnx
 from utils.scoring.onnx_process import EngineError, run_in_process
 from utils.scoring.scorer import CellScorer
@@ -145,15 +146,11 @@ class Opened:
         toy = ["model.num_classes=8", "model.first_width=8", "data.segments=2"]
         cfg = load_toy_config(*toy, "data.swap_labels=[[0,1]]", *settings)
 
-        def build(level: str, rewrite=None):
+        def count() -> None:
             self.loads += 1
-            return load.load_checkpoint(
-                TSM, cfg=cfg, path=str(self.checkpoint), level=level, rewrite=rewrite
-            )
 
-        return CachedScorer(
-            TSM, cfg=cfg, path=self.checkpoint, engine=choose_engine(cfg.run), load=build
-        )
+        checkpoint = Checkpoint(TSM, cfg, str(self.checkpoint), start=count)
+        return CachedScorer(checkpoint, choose_engine(cfg.run))
 
 
 @pytest.fixture
@@ -208,7 +205,7 @@ def test_a_checkpoint_that_changes_while_it_is_read_is_not_exported(opened, cach
     shutil.copy(opened.checkpoint, other)
     opened.checkpoint = other
     net = opened.build()
-    net.load.cache_clear()
+    net.nets.clear()
     other.write_bytes(save_other_weights(other, tmp_path / "other.ckpt").read_bytes())
     with pytest.raises(ValueError, match="replaced.ckpt has changed while it was read; run the"):
         net(make_clips(1, 2, 3, 32, 32))
@@ -428,7 +425,7 @@ def test_a_prediction_by_a_cached_engine_does_not_import_mindspore(
 )
 def test_an_onnx_file_that_does_not_fit_the_yaml_is_refused(files, override, words):
     with pytest.raises(ValueError, match=words):
-        load.load_scorer(TSM, load_toy_config(override), files("tsm"))
+        load.open_scorer(TSM, load_toy_config(override), files("tsm"))
 
 
 def test_an_onnx_file_of_another_network_or_shape_is_refused(files):
@@ -596,4 +593,4 @@ def test_an_onnx_file_beyond_the_limits_is_refused(tmp_path):
 
 def test_a_mindir_is_not_run_by_an_engine():
     with pytest.raises(ValueError, match="openvino cannot run net.mindir; export it to ONNX"):
-        load.load_scorer(TSM, load_toy_config("run.engine=openvino"), "net.mindir")
+        load.open_scorer(TSM, load_toy_config("run.engine=openvino"), "net.mindir")

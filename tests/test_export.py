@@ -27,7 +27,8 @@ from utils.export import export
 from utils.networks import find_network
 from utils.nn.conv3d import DepthwiseConv3d, FrameConv, PointwiseConv3d
 from utils.scoring import engines as onnx
-from utils.scoring import load, mindir
+from utils.scoring import mindir
+from utils.scoring.checkpoint import prepare_for_inference
 from utils.scoring.mindir import load_mindir
 from utils.scoring.scorer import CellScorer
 from utils.testing.golden import build_state_dict, load_weights
@@ -76,7 +77,7 @@ def build_toy(network: str, arguments: dict, level: str, rewrite=None) -> nn.Cel
     # Without this scale, the attention of a non-local block enlarges rounding errors.
     state.update({name: value / 8 for name, value in state.items() if ".nl.theta." in name})
     load_weights(net, state, find_network(network))
-    net = load.prepare_for_evaluation(net, level, rewrite)
+    net = prepare_for_inference(net, level, rewrite)
     return ConcatHeads(net) if network == "mvit_multi" else net
 
 

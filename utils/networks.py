@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Callable, Generic, Optional
 import numpy as np
 
 from utils.data import records, videos
-from utils.data.annotation_file import AnnotationFile, encode_label
+from utils.data.annotation_file import AnnotationFile, encode_label, name_record
 from utils.data.rows import EvalRows, TrainRows
 from utils.data.sampler import TrainSampler
 from utils.evaluate.label_space import LabelSpace
@@ -74,21 +74,28 @@ class Network(abc.ABC, Generic[ConfigT]):
     def read_records(self, cfg: ConfigT, split: str) -> Any:
         """The checked samples of `split`: train or test. Raises ValueError for bad lines."""
 
-    def read_calibration(self, cfg: ConfigT, run: Path) -> Any:
-        """The records of `run.calibration`; `run` is the folder of the checkpoint."""
-        return self.read_records(cfg, cfg.run.calibration)
+    def read_run_records(self, cfg: ConfigT, split: str, run: Optional[Path]) -> Any:
+        """As `read_records`; `run` is the folder of the checkpoint, which may list its classes."""
+        return self.read_records(cfg, split)
+
+    def name_samples(self, cfg: ConfigT, rows: EvalRows) -> list[str]:
+        """The names of test samples in a report: their paths below the folder of the videos."""
+        root = self.list_annotation_files(cfg)[-1].root
+        return [name_record(record).removeprefix(f"{root}/") for record in rows.records]
 
     def build_train_sampler(self, cfg: ConfigT, records: Any, rt: Runtime) -> TrainSampler:
         """The sampler, which maps each position of the training run to a record."""
         return videos.build_train_sampler(cfg, records, rt)
 
-    def build_eval_rows(self, cfg: ConfigT, rt: Runtime) -> Mapping[int, EvalRows]:
+    def build_eval_rows(
+        self, cfg: ConfigT, rt: Runtime, run: Optional[Path] = None
+    ) -> Mapping[int, EvalRows]:
         """{index in `list_label_spaces`: its test rows on this rank}.
 
-        Label spaces that `cfg.eval` does not evaluate are missing. Raises ValueError for bad lines
-        of an annotation file.
+        `run` is as in `read_run_records`. Label spaces that `cfg.eval` does not evaluate are
+        missing. Raises ValueError for bad lines of an annotation file.
         """
-        return {0: self.eval_rows(self.read_records(cfg, "test"), cfg, rt)}
+        return {0: self.eval_rows(self.read_run_records(cfg, "test", run), cfg, rt)}
 
     @abc.abstractmethod
     def get_input_shape(self, cfg: ConfigT) -> tuple[int, ...]:
@@ -110,6 +117,9 @@ class Network(abc.ABC, Generic[ConfigT]):
     def list_label_spaces(self, cfg: ConfigT) -> Sequence[LabelSpace]:
         """The classes of each data set of the network, with the views of its evaluation."""
         return [self.label_space(cfg)]
+
+    def copy_classes(self, run: Path, folder: Path) -> None:
+        """Copies what says which classes a run has trained to its exported network in `folder`."""
 
     def open_frames(self, cfg: ConfigT, path: str) -> FrameReader:
         """Opens a video, a folder of frames or an image as frames. Raises VideoError."""

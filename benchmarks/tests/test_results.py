@@ -16,24 +16,17 @@ BEFORE = {
     "train_clips_per_second": 20.0,
     "peak": 0.0,
     "gone": 1.0,
-    "milliseconds": {"open": 2.0, "copy": 4.0},
     "machine": MACHINE,
 }
 
 
 def test_numbers_of_both_results_are_compared():
-    now = {**BEFORE, "train_clips_per_second": 30.0, "milliseconds": {"open": 1.0, "copy": 4.0}}
+    now = {**BEFORE, "train_clips_per_second": 30.0}
     del now["gone"]
     ratios = results.compute_ratios(BEFORE, {**now, "new": 3, "processes": True})
-    assert ratios == {
-        "train_clips_per_second": 1.5,
-        "milliseconds.open": 0.5,
-        "milliseconds.copy": 1.0,
-    }
-    assert list(results.format_comparison(BEFORE, now))[2:4] == [
-        "| train_clips_per_second | 20 | 30 | 1.500 |",
-        "| milliseconds.open | 2 | 1 | 0.500 |",
-    ]
+    assert ratios == {"train_clips_per_second": 1.5}
+    lines = list(results.format_comparison(BEFORE, now))
+    assert lines[2:] == ["| train_clips_per_second | 20 | 30 | 1.500 |"]
 
 
 def test_differences_of_machine_and_settings_are_listed():
@@ -54,25 +47,24 @@ def test_a_result_is_the_last_line_of_its_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    "content",
     [
-        (None, "does not exist"),
-        (b"\xff", "line 1 is not UTF-8"),
-        (b"", "not a result"),
-        (b"12:00 a log\n", "not a result"),
-        (b'["benchmark", "config"]', "not a result"),
-        (b'{"top1": 90.0}', "not a result"),
-        (b'{"benchmark": "data", "config": "tsm_smoke"}', "has benchmark data, this run step"),
-        (b'{"benchmark": "step", "config": "x3d_smoke"}', "has config x3d_smoke, this run tsm"),
+        None,
+        b"\xff",
+        b"",
+        b"12:00 a log\n",
+        b'["benchmark", "config"]',
+        b'{"top1": 90.0}',
+        b'{"benchmark": "data", "config": "tsm_smoke"}',
+        b'{"benchmark": "step", "config": "x3d_smoke"}',
     ],
 )
-def test_a_file_without_the_expected_result_is_an_error(content, message, tmp_path):
+def test_a_file_without_the_expected_result_is_an_error(content, tmp_path):
     path = tmp_path / "file.json"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(ValueError, match=message) as caught:
+    with pytest.raises(ValueError, match=str(path)):
         results.read_result(path, "step", "tsm_smoke")
-    assert str(path) in str(caught.value)
 
 
 def test_a_processor_without_a_name_has_its_architecture(tmp_path, monkeypatch):

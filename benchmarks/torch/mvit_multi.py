@@ -242,15 +242,7 @@ class MViT(nn.Module):
             dim = dim * stride
             heads = heads * stride
             kv_stride = max(kv_stride // stride, 1)
-            plan = Plan(
-                before,
-                out=dim,
-                heads=heads,
-                frames=frames // 2,
-                side=side,
-                stride_q=stride,
-                stride_kv=kv_stride,
-            )
+            plan = Plan(before, dim, heads, frames // 2, side, stride, kv_stride)
             blocks.append(Block(plan, drop_path=rates[i], plain=plain, relative=not self.absolute))
             side //= stride
         self.blocks = nn.ModuleList(blocks)
@@ -258,13 +250,7 @@ class MViT(nn.Module):
         if single_head:
             self.head = SingleHead(dim, name=datasets[0], classes=num_classes[0], dropout=dropout)
         else:
-            self.head = MultiHead(
-                dim,
-                names=datasets,
-                classes=num_classes,
-                dropout=dropout,
-                cross_projections=cross_projections,
-            )
+            self.head = MultiHead(dim, datasets, num_classes, dropout, cross_projections)
         self.expander = Mlp(dim, 4096, dim) if expander else None
 
     def forward(self, clip: Tensor):

@@ -3,6 +3,7 @@
 Images (N, 3, H, W), uint8 or normalised, to scores (N, classes). `first_width` scales all stages.
 """
 
+import math
 from collections.abc import Sequence
 
 from torch import Tensor, nn
@@ -22,7 +23,7 @@ loss_of = cross_entropy
 
 def conv(cin: int, cout: int, kernel: int, stride: int = 1, same: bool = False) -> nn.Conv2d:
     if same and stride > 1:
-        return SameConv2d(cin, out_channels=cout, kernel_size=kernel, stride=stride, bias=False)
+        return SameConv2d(cin, cout, kernel, stride, bias=False)
     return nn.Conv2d(cin, cout, kernel, stride, kernel // 2, bias=False)
 
 
@@ -37,16 +38,12 @@ def pad_as_same(x: Tensor, kernel: int, stride: int, value: float) -> Tensor:
 
 class SameConv2d(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(
-            pad_as_same(x, kernel=self.kernel_size[0], stride=self.stride[0], value=0.0)
-        )
+        return super().forward(pad_as_same(x, self.kernel_size[0], self.stride[0], value=0.0))
 
 
 class SameMaxPool2d(nn.MaxPool2d):
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(
-            pad_as_same(x, kernel=self.kernel_size, stride=self.stride, value=float("-inf"))
-        )
+        return super().forward(pad_as_same(x, self.kernel_size, self.stride, value=-math.inf))
 
 
 class Block(nn.Module):
@@ -66,9 +63,7 @@ class Block(nn.Module):
         self.relu = nn.ReLU(inplace=True)
         self.downsample = None
         if stride > 1 or cin != cout:
-            self.downsample = nn.Sequential(
-                conv(cin, cout=cout, kernel=1, stride=stride), nn.BatchNorm2d(cout)
-            )
+            self.downsample = nn.Sequential(conv(cin, cout, 1, stride), nn.BatchNorm2d(cout))
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
@@ -106,9 +101,7 @@ class ResNet(nn.Module):
             blocks = []
             for i in range(depth):
                 stride = 2 if i == 0 and index else 1
-                blocks.append(
-                    Block(cin, width=width, cout=expansion * width, stride=stride, same=same)
-                )
+                blocks.append(Block(cin, width, expansion * width, stride, same))
                 cin = expansion * width
             setattr(self, f"layer{index + 1}", nn.Sequential(*blocks))
         self.avgpool = nn.AdaptiveAvgPool2d(1)

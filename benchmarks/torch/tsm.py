@@ -4,6 +4,9 @@ Clips (N, T, C, H, W), uint8 or normalised, to scores (N, classes). As in the so
 MobileNetV2 is built first; shift, temporal pool and non-local blocks then wrap some of its parts.
 """
 
+from functools import partial
+from typing import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -116,9 +119,7 @@ class MobileNetV2(nn.Module):
         cin = 32
         for expansion, cout, repeats, stride in self.STAGES:
             for i in range(repeats):
-                cells.append(
-                    InvertedResidual(cin, cout=cout, stride=1 if i else stride, expansion=expansion)
-                )
+                cells.append(InvertedResidual(cin, cout, 1 if i else stride, expansion))
                 cin = cout
         self.features = nn.Sequential(*cells, nn.Sequential(*conv_unit(cin, 1280, 1)))
         self.classifier = nn.Linear(1280, num_classes)
@@ -128,16 +129,16 @@ class MobileNetV2(nn.Module):
 
 
 def shift_resnet(
-    net: ResNet, arch: str, segments: list[int], div: int, location: str, online: bool
-):
+    net: ResNet, arch: str, segments: list[int], location: str, shift: Callable[..., Shift]
+) -> None:
     """Shifts every block, or every second of a deep network, of the four stages."""
     every = 2 if DEPTHS[arch][2] >= 23 and location == "blockres" else 1
     for layer, frames in zip((net.layer1, net.layer2, net.layer3, net.layer4), segments):
         for i, block in enumerate(layer):
             if location == "block":
-                layer[i] = Shift(block, segments=frames, div=div, online=online)
+                layer[i] = shift(block, frames)
             elif i % every == 0:
-                block.conv1 = Shift(block.conv1, segments=frames, div=div, online=online)
+                block.conv1 = shift(block.conv1, frames)
 
 
 class TSM(nn.Module):
@@ -169,31 +170,17 @@ class TSM(nn.Module):
         mean, std = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)) if rgb else ((0.5,), (0.226,))
         self.normalize = Normalize(mean, std=std, channels=channels, axes=2)
         self.segments = segments // 2 if temporal_pool else segments
+        shift = partial(Shift, div=shift_div, online=online)
         if arch == "mobilenetv2":
             self.base_model = MobileNetV2(num_classes, channels)
             for cell in self.base_model.features[1:-1] if shift_div else ():
                 if cell.residual and len(cell.conv) == 8:
-                    cell.conv[0] = Shift(
-                        cell.conv[0], segments=segments, div=shift_div, online=online
-                    )
+                    cell.conv[0] = shift(cell.conv[0], segments)
         else:
-            net = self.base_model = ResNet(
-                arch,
-                num_classes=num_classes,
-                first_width=first_width,
-                channels=channels,
-                padding=padding,
-            )
+            net = self.base_model = ResNet(arch, num_classes, first_width, channels, padding)
             frames = [segments, *[self.segments] * 3]
             if shift_div:
-                shift_resnet(
-                    net,
-                    arch=arch,
-                    segments=frames,
-                    div=shift_div,
-                    location=shift_place,
-                    online=online,
-                )
+                shift_resnet(net, arch, segments=frames, location=shift_place, shift=shift)
             if non_local:
                 for layer, positions in ((net.layer2, (0, 2)), (net.layer3, (0, 2, 4))):
                     for i in positions:

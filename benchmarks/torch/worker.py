@@ -43,9 +43,8 @@ class Trial:
         self.inputs = self.clips.to(self.device)
         self.labels = self.labels.to(self.device)
         freeze_norms(self.net, self.train.get("batch_norm", "trained"))
-        weights = [weight for weight in self.net.parameters() if weight.requires_grad]
-        self.weights = weights
-        self.optimizer = build_optimizer(weights, self.train)
+        self.weights = [weight for weight in self.net.parameters() if weight.requires_grad]
+        self.optimizer = build_optimizer(self.weights, self.train)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.half)
         self.scores = self.net
         if job["compiled"]:

@@ -57,9 +57,7 @@ class Block(nn.Module):
         if cin != cout or stride != 1:
             self.branch1 = nn.Conv3d(cin, cout, 1, (1, stride, stride), bias=False)
             self.branch1_bn = nn.BatchNorm3d(cout)
-        self.branch2 = Branch(
-            cin, inner=inner, cout=cout, stride=stride, squeezed=squeezed, dense=dense
-        )
+        self.branch2 = Branch(cin, inner, cout, stride, squeezed, dense)
         self.relu = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -128,14 +126,7 @@ class X3D(nn.Module):
             for i in range(math.ceil(depth_factor * BLOCKS[k])):
                 squeezed = 0 if i % 2 else SQUEEZED[k]
                 stride = 1 if i else 2
-                block = Block(
-                    cin,
-                    inner=INNER[k],
-                    cout=cout,
-                    stride=stride,
-                    squeezed=squeezed,
-                    dense=depthwise_impl == "dense",
-                )
+                block = Block(cin, INNER[k], cout, stride, squeezed, depthwise_impl == "dense")
                 stage.add_module(f"pathway0_res{i}", block)
                 cin = cout
             setattr(self, f"s{k + 2}", stage)

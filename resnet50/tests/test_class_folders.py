@@ -21,7 +21,7 @@ from utils.evaluate.label_space import assign_class_names
 from utils.files import ROOT
 from utils.load_config import load_config
 from utils.runtime import Runtime
-from utils.scoring import int8, load
+from utils.scoring import engines, int8
 
 YAML = ROOT / "resnet50" / "configs" / "resnet50_r50_imagenet_tutorial.yaml"
 CLASSES = ["ant", "bee", "cat"]
@@ -161,9 +161,13 @@ def test_int8_is_calibrated_with_the_classes_of_the_run(root, monkeypatch):
     run.mkdir()
     write_run_classes(run, CLASSES, Runtime())
     files = []
-    monkeypatch.setattr(load, "load_onnx", lambda path, quantize, **_: quantize(path, None))
+    description = ((1, 3, 32, 32), 3, {"dtype": "uint8"})
+    monkeypatch.setattr(engines, "choose_engine", lambda _: "openvino")
+    monkeypatch.setattr(engines, "warn_without_checksum", lambda _: None)
+    monkeypatch.setattr(engines, "read_description", lambda *_: description)
+    monkeypatch.setattr(engines, "check_contents", lambda *_, **__: None)
     monkeypatch.setattr(int8, "read_clips", lambda *args: files.extend(args[-1]) or iter(()))
     cfg = make_config(root, "run.engine_precision=int8")
     with pytest.raises(ValueError, match="run.calibration"):
-        load.load_scorer(NETWORK, cfg, str(run / "net.onnx"))
+        engines.load_onnx(run / "net.onnx", NETWORK, cfg)
     assert [record.label for record in files] == [0, 0, 2, 2]

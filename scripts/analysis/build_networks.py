@@ -10,7 +10,7 @@ from mindspore import Tensor, nn
 from utils.data.sampler import TrainSampler
 from utils.networks import find_build, find_network
 from utils.runtime import Runtime
-from utils.scoring import load
+from utils.scoring import checkpoint
 from utils.settings import NetworkConfig
 from utils.train.train_step import TrainStep
 
@@ -29,8 +29,8 @@ def build_train_step(network: str, cfg: NetworkConfig, rt: Runtime) -> TrainStep
 
 def build_eval_network(network: str, cfg: NetworkConfig) -> nn.Cell:
     """The network as eval.py runs it, with random weights."""
-    net = load.build_network(find_network(network), cfg)
-    return load.prepare_for_evaluation(net, cfg.run.amp_level, dtype=cfg.run.amp_dtype)
+    net = checkpoint.build_network(find_network(network), cfg)
+    return checkpoint.prepare_for_inference(net, cfg.run.amp_level, dtype=cfg.run.amp_dtype)
 
 
 def make_dummy_batch(network: str, cfg: NetworkConfig, seed: int = 0) -> tuple[Tensor, Tensor]:

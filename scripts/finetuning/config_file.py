@@ -17,6 +17,7 @@ from utils.cores import read_free_memory
 from utils.data.class_names import find_mirror_pairs
 from utils.files import report_write_errors, write_text
 from utils.load_config import apply_override, load_config, read_yaml
+from utils.messages import print_line
 from utils.networks import Network, find_network_of_yaml
 from utils.settings import NetworkConfig, VideoData, VideoSet
 
@@ -30,6 +31,10 @@ FREE_MEMORY = 0.8  # the fraction of it that a batch may take on a CPU
 COPY_EPOCHS = 10
 COPY_BYTES = 200_000
 COPIES = "copies"  # their folder
+SCRATCH = (
+    "no --checkpoint: the training starts from random weights, which learn a few simple movements "
+    "and little about real scenes; docs/weights.md names published weights"
+)
 SET_NAME = "videos"  # of the data set of a network that takes several
 # What the command sets; the user's other settings have precedence over its rules.
 OWN_SETTINGS = ("data.root", "data.sets", "data.lists", "data.source", "data.train", "data.val")
@@ -121,7 +126,7 @@ def inspect_network(start: Start) -> int:
 def write_config_file(
     path: Path, start: Start, videos: Path, names: Sequence[str], counts: VideoCounts, fitting: int
 ) -> NetworkConfig:
-    """Writes `path`: the settings of the recipe, of the rules, of the user; returns them.
+    """Writes `path`: the settings of the recipe, of the rules, of the user. Says what it decides.
 
     `names` are the class names, `fitting` is the largest batch that fits. Raises ValueError, and
     writes nothing, if the user's settings do not fit together.
@@ -163,10 +168,21 @@ def write_config_file(
     with report_write_errors(path, "--out"):
         write_text(path, head + text)
     try:
-        return load_config(start.network.config, path)
+        written = load_config(start.network.config, path)
     except ValueError:
         path.unlink()
         raise
+    if not start.checkpoint:
+        print_line(SCRATCH)
+    if not counts.val:
+        print_line("no class has a third video for validations, which use the test list")
+    memory = "by the estimate of a training step" if cfg.run.device == "CPU" else "as in the recipe"
+    print_line(
+        f"wrote {path}, which is yours to change: {cfg.run.device}, {len(names)} classes, "
+        f"{counts.train} training videos, data.batch {batch} ({fitting} fit, {memory}), "
+        f"{epochs} epochs, train.lr {written.train.lr:g}, train.freeze {written.train.freeze!r}"
+    )
+    return written
 
 
 def choose_recipe(start: Start, epochs: int, steps: int) -> dict[str, Any]:
@@ -218,3 +234,11 @@ def get_lists(folder: Path, has_val: bool) -> dict[str, str]:
     """The settings of the annotation files of a network for one data set."""
     lists = {f"{name}_list": str(folder / f"{name}.txt") for name in ("train", "test")}
     return {**lists, "val_list": str(folder / "val.txt") if has_val else ""}
+
+
+def name_lists(cfg: NetworkConfig, folder: Path) -> list[str]:
+    """The settings that make a command read the lists in a folder."""
+    if not isinstance(cfg.data, VideoSet):
+        return [f"--data.lists={folder}"]
+    settings = get_lists(folder, bool(cfg.data.val_list))
+    return [f"--data.{name}={path}" for name, path in settings.items()]

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 HERE = Path(__file__).resolve().parent
 sys.path[0] = str(HERE.parents[1])
 
-from benchmarks.torch.golden import list_differences, to_digits
+from tests.golden.torch_results import list_differences, to_digits
 from utils.testing.golden import generate_input, load_case
 
 # {case: (shape of the clip, layer, layer of raw scores)}. X3D reads more frames and larger crops

@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Protocol
 
 import numpy as np
 from mindspore import Tensor
@@ -18,7 +18,7 @@ from utils.distributed.collectives import (
     sum_count,
     sum_over_ranks,
 )
-from utils.evaluate.scores import video_scores
+from utils.evaluate.scores import choose_clips_per_pass, video_scores
 from utils.evaluate.several_labels import compute_metrics
 from utils.files import read_json, write_text
 from utils.log import log
@@ -221,28 +221,56 @@ class Comparison:
         }
 
 
+class EvalSet(NamedTuple):
+    """The test rows of one data set on this rank, and its classes.
+
+    `collect(rows, scores, labels)` receives those of every batch; `rows` count the videos of this
+    rank.
+    """
+
+    rows: "EvalRows"
+    space: "LabelSpace"
+    collect: Optional[Callable] = None
+
+
 def evaluate(
     scorer: "Scorer",
-    data,
-    collector: Collector,
+    eval_sets: Sequence[EvalSet],
     rt: Runtime,
-    collect: Optional[Callable] = None,
-    clips_per_pass: int = 0,
     reference: Optional["Scorer"] = None,
-) -> dict[str, Optional[float]]:
-    """The metrics of `collector`, and seconds, for a data set of (clips, label, valid).
+) -> dict[str, Any]:
+    """Metrics, `unreadable`, `views` and `seconds` of a data set; of named ones see `average_sets`.
 
-    Scores are averaged over the V views of a video, whose clips are (N, V, T, ...). `collect(rows,
-    scores, labels)` receives those of every batch; `rows` count the videos of this rank.
-    `clips_per_pass`: as in `video_scores`. With a `reference`, the same network in f32, that
-    computes all scores again: f32_top1, top1_change and max_score_difference.
+    Scores are averaged over the views of a video. With a `reference`, the same network in f32, that
+    computes all scores again: f32_top1, top1_change and max_score_difference. A forward pass has
+    the same number of clips for all data sets, so the graph is compiled once.
 
     Raises StopRequestError on all ranks if one of them received a signal; that one stops after its
     batch.
     """
-    comparison = Comparison(reference) if reference is not None else None
+    views = [rows.shape[0] for rows, *_ in eval_sets]
+    batch = eval_sets[0].rows.cfg.eval.batch
+    size = choose_clips_per_pass(batch, *views, device=scorer.device)
+    results = {}
+    for part in eval_sets:
+        comparison = None if reference is None else Comparison(reference)
+        results[part.space.name] = evaluate_set(scorer, part, rt, size, comparison)
+    return results.get("") or average_sets(results)
+
+
+def evaluate_set(
+    scorer: "Scorer",
+    eval_set: EvalSet,
+    rt: Runtime,
+    clips_per_pass: int,
+    comparison: Optional[Comparison] = None,
+) -> dict[str, Any]:
+    """The metrics of one data set; arguments are as in `evaluate`."""
+    rows, space, collect = eval_set
+    collector = choose_collector(rows, space)
     start = time.monotonic()
     log.info("evaluating ...")
+    data = rows.dataset()
     batch_count = data.get_dataset_size()
     bar = Progress(batch_count, name="evaluating", unit="batches", hidden=not rt.is_main_process)
     batches = data.create_tuple_iterator(num_epochs=1, output_numpy=True)
@@ -252,51 +280,55 @@ def evaluate(
             stopped = 1
             break
         if valid.any():
-            scores = video_scores(scorer, clips, clips_per_pass)[valid]
-            rows = k * len(valid) + np.flatnonzero(valid)
-            collector.add(scores, label[valid], rows)
+            scores = video_scores(scorer, clips, clips_per_pass, space.columns)[valid]
+            numbers = k * len(valid) + np.flatnonzero(valid)
+            collector.add(scores, label[valid], numbers)
             if comparison is not None:
-                expected = video_scores(comparison.scorer, clips, clips_per_pass)[valid]
-                comparison.add(scores, expected, label[valid])
+                views = (clips, clips_per_pass, space.columns)
+                comparison.add(scores, video_scores(comparison.scorer, *views)[valid], label[valid])
             if collect:
-                collect(rows, scores, label[valid])
+                collect(numbers, scores, label[valid])
         bar.update()
     bar.close()
     if sum_count(stopped, rt):
         raise StopRequestError("a signal came before the evaluation was done")
     collector.sum_ranks(rt)
-    result = collector.accuracies()
+    result: dict[str, Any] = collector.accuracies()
     if comparison is not None:
         result.update(comparison.summarize(result, rt))
-    return {**result, "seconds": round(time.monotonic() - start, 2)}
+    result["seconds"] = round(time.monotonic() - start, 2)
+    result["unreadable"] = sum_count(rows.unreadable.count, rt)
+    result["views"] = rows.views
+    return result
 
 
-def evaluate_rows(
-    scorer: "Scorer",
-    rows: "EvalRows",
-    head: "LabelSpace",
-    rt: Runtime,
-    collect: Optional[Callable] = None,
-    reference: Optional["Scorer"] = None,
-) -> dict[str, Any]:
-    """The metrics of `evaluate` for the only head of a network, and which views they are of."""
-    collector: Collector = Counts(head.classes, head.raw_scores)
-    if head.multi_label:
-        collector = LabelScores(
-            head.classes,
-            raw_scores=head.raw_scores,
-            numbers=rows.samples_of_rank,
-            count=len(rows.records),
-        )
-    metrics = evaluate(
-        scorer,
-        data=rows.dataset(),
-        collector=collector,
-        rt=rt,
-        collect=collect,
-        reference=reference,
+def choose_collector(rows: "EvalRows", space: "LabelSpace") -> Collector:
+    if not space.multi_label:
+        return Counts(space.classes, space.raw_scores)
+    return LabelScores(
+        space.classes,
+        raw_scores=space.raw_scores,
+        numbers=rows.samples_of_rank,
+        count=len(rows.records),
     )
-    return {**metrics, "unreadable": sum_count(rows.unreadable.count, rt), "views": rows.views}
+
+
+def average_sets(results: Mapping[str, dict]) -> dict[str, Any]:
+    """Means over data sets, sums of videos, seconds and unreadable, and the results as `sets`.
+
+    Data sets with fewer than six classes have no top-5, and its mean is over the others.
+    """
+    parts = list(results.values())
+    keys = ["top1", "top5", "mean_class_accuracy", "loss"]
+    has_reference = "f32_top1" in parts[0]
+    means: dict[str, Any] = {}
+    for key in keys + (["f32_top1", "top1_change"] if has_reference else []):
+        values = [metrics[key] for metrics in parts if metrics[key] is not None]
+        means[key] = round(float(np.mean(values)), 6) if values else None
+    if has_reference:
+        means["max_score_difference"] = max(m["max_score_difference"] for m in parts)
+    sums = {key: sum(m[key] for m in parts) for key in ("videos", "seconds", "unreadable")}
+    return {**means, **sums, "sets": dict(results)}
 
 
 def write_result_file(checkpoint: str, values: dict, rt: Runtime) -> None:

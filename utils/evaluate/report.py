@@ -14,7 +14,6 @@ from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 
-from utils.data.annotation_file import AnnotationFile, name_record
 from utils.data.rows import EvalRows
 from utils.evaluate import report_page
 from utils.evaluate.label_space import LabelSpace
@@ -70,63 +69,51 @@ class Predictions(NamedTuple):
 
 
 class Report:
-    """Collects the scores of this rank and writes the report; does nothing without a `folder`."""
+    """Collects the scores of this rank, in `table`, and writes the report."""
 
     def __init__(
-        self,
-        folder: str,
-        own_samples: Sequence,
-        samples: Samples,
-        rt: Runtime,
-        raw_scores: bool = False,
-        multi_label: bool = False,
+        self, folder: Path, samples: Samples, numbers: Sequence, space: LabelSpace, rt: Runtime
     ):
-        """`own_samples` are the numbers of this rank's samples.
-
-        Raises ValueError if the folder cannot be written.
-        """
-        self.folder = Path(folder) if folder else None
+        """`numbers` are the samples of this rank; raises ValueError for a bad folder."""
+        self.folder = folder
         self.samples = samples
-        self.raw_scores = raw_scores
-        self.multi_label = multi_label
+        self.space = space
         self.rt = rt
         classes = len(samples.classes)
-        width = classes + (classes if multi_label else 1) + 1
-        self.table = ScoreTable(own_samples, len(samples.paths), width)
-        if self.folder and rt.is_main_process:
-            check_outputs([self.folder / name for name in FILES], option="--report")
-            with report_write_errors(self.folder, "--report"):
-                self.folder.mkdir(parents=True, exist_ok=True)
-                tempfile.TemporaryFile(dir=self.folder).close()
-
-    def add(self, rows: Sequence[int], scores: np.ndarray, labels: np.ndarray) -> None:
-        """float32 scores (k, classes) and labels (k,) or (k, classes) of some rows of this rank."""
-        if self.folder:
-            self.table.add(rows, scores, labels)
+        width = classes + (classes if space.multi_label else 1) + 1
+        self.table = ScoreTable(numbers, len(samples.paths), width)
+        if rt.is_main_process:
+            check_outputs([folder / name for name in FILES], option="--report")
+            with report_write_errors(folder, "--report"):
+                folder.mkdir(parents=True, exist_ok=True)
+                tempfile.TemporaryFile(dir=folder).close()
 
     def write(self, result: dict) -> dict:
         """Writes all files, on rank 0; `result` is the last line of stdout. All ranks call it.
 
-        Returns what `write_report` returns; an empty one on other ranks, and without a folder.
+        Returns what the page shows; on other ranks nothing.
         """
-        if not self.folder:
-            return {}
-        samples = self.samples
         rows = self.table.gather(self.rt)
         if not self.rt.is_main_process:
             return {}
-        if self.multi_label:
+        raw_scores = self.space.raw_scores
+        if self.space.multi_label:
             from utils.evaluate.label_report import write_label_report
 
-            return write_label_report(
-                self.folder,
-                samples=samples,
-                rows=rows,
-                raw_scores=self.raw_scores,
-                result=result,
-            )
-        predictions = compute_predictions(rows, samples.labels, self.raw_scores)
-        return write_report(self.folder, samples=samples, predictions=predictions, result=result)
+            return write_label_report(self.folder, self.samples, rows, raw_scores, result)
+        predictions = compute_predictions(rows, self.samples.labels, raw_scores)
+        return write_report(self.folder, self.samples, predictions, result)
+
+
+def describe_samples(rows: EvalRows, space: LabelSpace, names: Sequence[str]) -> Samples:
+    """The samples of `rows`, which have these names."""
+    return Samples(
+        names,
+        labels=[record.label for record in rows.records],
+        classes=space.list_names(),
+        read_frames=functools.partial(read_preview, rows, space),
+        find_file=functools.partial(find_file, rows),
+    )
 
 
 def write_report(folder: Path, samples: Samples, predictions: Predictions, result: dict) -> dict:
@@ -178,38 +165,6 @@ def write_report(folder: Path, samples: Samples, predictions: Predictions, resul
     page["bins"] = list(list_bins(bins))
     report_page.write_index(folder, {"": page})
     return page
-
-
-def report_videos(
-    folder: str, videos: EvalRows, file: AnnotationFile, head: LabelSpace, rt: Runtime
-) -> Report:
-    """The report of videos of the annotation file `file`; `head` has the class names."""
-    if not folder:
-        return Report("", own_samples=(), samples=Samples(), rt=rt)
-    paths = [name_record(record).removeprefix(f"{file.root}/") for record in videos.records]
-    labels = [record.label for record in videos.records]
-    samples = Samples(
-        paths,
-        labels=labels,
-        classes=head.list_names(),
-        read_frames=functools.partial(read_preview, videos, head),
-        find_file=functools.partial(find_video, videos),
-    )
-    return build_report(folder, rows=videos, samples=samples, head=head, rt=rt)
-
-
-def build_report(
-    folder: str, rows: EvalRows, samples: Samples, head: LabelSpace, rt: Runtime
-) -> Report:
-    """The report of the samples of `rows`, with scores of `head`."""
-    return Report(
-        folder,
-        own_samples=rows.samples_of_rank,
-        samples=samples,
-        rt=rt,
-        raw_scores=head.raw_scores,
-        multi_label=head.multi_label,
-    )
 
 
 def compute_predictions(
@@ -303,20 +258,20 @@ def read_samples(samples: Samples, *groups: Sequence[Entry]) -> dict[int, Option
     return frames
 
 
-def read_preview(rows: EvalRows, head: LabelSpace, sample: int) -> np.ndarray:
+def read_preview(rows: EvalRows, space: LabelSpace, sample: int) -> np.ndarray:
     """Three frames uint8 (3, H, W, 3) from the start to the end of a sample as evaluated.
 
     One if the clips have one frame. Raises VideoError.
     """
-    clips = head.preview_frames(rows.make_views(rows.records[sample], sample))
+    clips = space.preview_frames(rows.make_views(rows.records[sample], sample))
     parts = np.linspace(0, 1, min(report_page.FRAMES, clips.shape[1]))
     clip, frame = (np.rint(parts * (size - 1)).astype(int) for size in clips.shape[:2])
     return clips[clip, frame]
 
 
-def find_video(videos: EvalRows, sample: int) -> tuple[str, str]:
-    """The path of a video's file, and of a segment its times as a link gives them."""
-    record = videos.records[sample]
+def find_file(rows: EvalRows, sample: int) -> tuple[str, str]:
+    """The path of a sample's file, and of a segment its times as a link gives them."""
+    record = rows.records[sample]
     times = f"#t={record.segment.start:g},{record.segment.end:g}" if record.segment else ""
     return record.path, times
 

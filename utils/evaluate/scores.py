@@ -16,8 +16,12 @@ if TYPE_CHECKING:
 CLIPS_PER_PASS = 32
 
 
-def video_scores(scorer: "Scorer", clips: np.ndarray, clips_per_pass: int = 0) -> np.ndarray:
+def video_scores(
+    scorer: "Scorer", clips: np.ndarray, clips_per_pass: int = 0, columns: slice = slice(None)
+) -> np.ndarray:
     """Clips (N, V, T, C, H, W) to scores (N, classes), the mean over views (and frames, if any).
+
+    `columns` are the classes of one data set among those of all heads.
 
     One forward pass takes `scorer.batch` of the N * V clips if that is fixed, else
     `clips_per_pass`; 0 chooses by the device. The last pass is padded, so that all have one shape.
@@ -28,7 +32,8 @@ def video_scores(scorer: "Scorer", clips: np.ndarray, clips_per_pass: int = 0) -
     n, views = clips.shape[:2]
     size = clips_per_pass or choose_clips_per_pass(n, views, device=scorer.device)
     flat = clips.reshape(n * views, *clips.shape[2:])
-    scores = scorer.run_passes(cut_passes(scorer, flat, size))[: len(flat)].astype(np.float64)
+    scores = scorer.run_passes(cut_passes(scorer, flat, size))[: len(flat), ..., columns]
+    scores = scores.astype(np.float64)
     scores = scores.reshape(n, -1, scores.shape[-1])  # (N, V, classes) or (N, V * T, classes)
     means = scores.mean(axis=1).astype(np.float32)
     check_finite(scorer, means, "scores")

@@ -8,7 +8,6 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Callable, Literal, NamedTuple, Optional
@@ -24,8 +23,8 @@ from utils.export.rewrite import FOR_ONNX, Builders, replace_cells
 from utils.files import guard_outputs, report_write_errors, set_default_mode
 from utils.messages import VALUE, shorten
 from utils.scoring import mindir
+from utils.scoring.checkpoint import Checkpoint
 from utils.scoring.engines import ENGINES, choose_engine, list_engines
-from utils.scoring.load import load_checkpoint
 from utils.scoring.onnx_process import run_in_process
 from utils.settings import NetworkConfig
 from utils.train import amp
@@ -149,10 +148,10 @@ def export_network(
     checked = check_options(cfg.eval.batch, **options)
     if checked.kind == "onnx" and cfg.run.engine in ENGINES:
         checked = checked._replace(engine=choose_engine(cfg.run))
-    build = partial(load_checkpoint, network, cfg, checkpoint_path)
+    checkpoint = Checkpoint(network, cfg, checkpoint_path)
     spec = network.describe_export(cfg)
     with guard_outputs([checked.target], inputs=[checkpoint_path], option="--target"):
-        result = export(build, spec=spec, options=checked, network=network.name)
+        result = export(checkpoint.load, spec=spec, options=checked, network=network.name)
     log.print_result(result, rt)
 
 

@@ -13,12 +13,13 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import TYPE_CHECKING, Callable, Optional
 
 import numpy as np
 
 from utils.files import compute_sha256, get_cache_folder, report_write_errors, wait_for_lock
 from utils.log import log
+from utils.scoring.checkpoint import Checkpoint
 from utils.scoring.engines import ENGINES, OnnxScorer
 from utils.scoring.exported_file import count_classes
 from utils.scoring.scorer import CellScorer, Scorer
@@ -26,7 +27,7 @@ from utils.settings import NetworkConfig
 from utils.weights.model_checksum import check_checksum
 
 if TYPE_CHECKING:
-    from utils.networks import Network
+    from mindspore import nn
 
 # Raise it with every change of a network or of the export that changes what is in a file.
 EXPORT_VERSION = 2
@@ -42,40 +43,34 @@ class CachedScorer(Scorer):
     The first call opens the file in the cache, or exports it. If that fails, `run.engine` is auto
     and the precision f32, MindSpore computes the network, in float32.
 
-    `load(level, rewrite)` builds the network of the checkpoint: `utils.scoring.load`.
-    `quantize(path)` makes the file for int8, if that is its precision. Raises ValueError for a
-    checkpoint that does not fit, or that changes while it is read.
+    Raises ValueError for a checkpoint that does not fit, or that changes while it is read.
     """
 
-    def __init__(
-        self,
-        network: "Network",
-        cfg: NetworkConfig,
-        path: Path,
-        engine: str,
-        load: Callable,
-        quantize: Optional[Callable] = None,
-    ):
-        self.network = network
-        self.cfg = cfg
-        self.path = path
-        self.name = str(path)
+    def __init__(self, checkpoint: Checkpoint, engine: str):
+        self.checkpoint = checkpoint
+        self.network = checkpoint.network
+        self.cfg = checkpoint.cfg
+        self.path = Path(checkpoint.path)
+        self.name = checkpoint.path
         self.engine = engine
-        self.quantize = quantize
-        self.load = functools.cache(functools.partial(self.load_unchanged, load))
+        self.nets: dict[tuple, nn.Cell] = {}  # loaded ones, by the arguments of `load`
         self.folder = get_cache_folder() / "onnx"
         self.scorers: dict[tuple, Scorer] = {}  # by the shape of a clip
-        self.digest = compute_sha256(path) if os.path.isfile(path) else ""
-        self.key = compute_key(network.name, cfg, self.digest)
+        self.digest = compute_sha256(self.path) if os.path.isfile(self.path) else ""
+        self.key = compute_key(self.network.name, self.cfg, self.digest)
         if not list(self.folder.glob(f"{self.key}-*.onnx")):
             self.load("O0")  # a checkpoint that does not fit is an error before videos are read
 
-    def load_unchanged(self, load: Callable, level: str, rewrite: Optional[Callable] = None) -> Any:
-        """The network; ValueError if its weights are not those of the key."""
-        net = load(level, rewrite)
-        if compute_sha256(self.path) != self.digest:
-            raise ValueError(f"{self.path} has changed while it was read; run the command again")
-        return net
+    def load(self, level: str, rewrite: Optional[Callable] = None) -> "nn.Cell":
+        """The network, loaded once; ValueError if its weights are not those of the key."""
+        if (level, rewrite) not in self.nets:
+            net = self.checkpoint.load(level, rewrite)
+            if compute_sha256(self.path) != self.digest:
+                raise ValueError(
+                    f"{self.path} has changed while it was read; run the command again"
+                )
+            self.nets[level, rewrite] = net
+        return self.nets[level, rewrite]
 
     def __call__(self, clips: np.ndarray) -> np.ndarray:
         return self.get_scorer(clips)(clips)
@@ -96,8 +91,12 @@ class CachedScorer(Scorer):
         precision = self.cfg.run.engine_precision
         try:
             file = self.find(clip) or self.export_once(clip)
+            if precision == "int8":
+                from utils.scoring.int8 import find_int8
+
+                file = find_int8(self.network, self.cfg, self.path.parent, file)
             scorer = OnnxScorer(
-                file if self.quantize is None else self.quantize(file),
+                file,
                 engine=self.engine,
                 classes=count_classes(self.cfg),
                 shape=(0, *clip),
@@ -138,7 +137,7 @@ class CachedScorer(Scorer):
                     file = self.name_file(clip)
                     log.info("exporting the network for %s, once ...", ENGINES[self.engine])
                     self.export(clip, file)
-                    self.load.cache_clear()  # its memory
+                    self.nets.clear()  # their memory
                     delete_old_files(self.folder)  # under the lock: no other export is running
         return file
 

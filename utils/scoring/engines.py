@@ -188,12 +188,8 @@ class OnnxScorer(FileScorer):
         return self.sessions[shape]
 
 
-def load_onnx(
-    path: Path, network: "Network", cfg: NetworkConfig, quantize: Optional[Callable] = None
-) -> OnnxScorer:
+def load_onnx(path: Path, network: "Network", cfg: NetworkConfig) -> OnnxScorer:
     """The network of an ONNX file for the settings of a config file.
-
-    `quantize(path, normalize)` makes the file for int8, if that is its precision.
 
     Raises ValueError for a damaged file, one of another network, number of classes or batch, or
     if no engine can run it. Logs a warning for a file without a checksum.
@@ -208,8 +204,13 @@ def load_onnx(
     shape, classes, info = read_description(path, cfg.eval.batch)
     check_contents(path, cfg=cfg, info=info, classes=classes, batch=shape[0])
     normalize = build_normalization(network, cfg) if info["dtype"] == "float32" else None
+    file = path
+    if cfg.run.engine_precision == "int8":
+        from utils.scoring.int8 import find_int8
+
+        file = find_int8(network, cfg, path.parent, path, normalize)
     scorer = OnnxScorer(
-        path if quantize is None else quantize(path, normalize),
+        file,
         engine=engine,
         classes=count_classes(cfg),
         shape=shape,

@@ -1,16 +1,14 @@
-"""The steps that eval.py of several networks share."""
+"""The evaluation of a checkpoint on all test sets of a network: what eval.py does."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Optional
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
 
 from utils import log, runtime
-from utils.data.rows import EvalRows
-from utils.data.videos import EvalVideos
-from utils.evaluate.metrics import evaluate_rows, write_result_file
-from utils.evaluate.report import Report, report_videos
-from utils.log import print_result
-from utils.runtime import Runtime
-from utils.scoring.load import load_scorer
+from utils.evaluate.metrics import EvalSet, evaluate, write_result_file
+from utils.evaluate.report import Report, describe_samples
+from utils.evaluate.report_page import write_index
+from utils.scoring.load import open_scorer
 from utils.scoring.scorer import Scorer
 from utils.settings import NetworkConfig
 
@@ -18,58 +16,66 @@ if TYPE_CHECKING:
     from utils.networks import Network
 
 
-def start(cfg: NetworkConfig) -> Runtime:
-    """Prepares MindSpore and the log."""
+def evaluate_checkpoint(
+    network: "Network", cfg: NetworkConfig, checkpoint_path: str, report: str = ""
+) -> int:
+    """Prints and writes the metrics of a checkpoint on all views of the test samples.
+
+    `report` is a folder for tables and plots, or empty. Returns the exit status: 1 if samples were
+    unreadable, unless eval.allow_unreadable.
+    """
     rt = runtime.start(cfg.run)
     log.start_log(rt)
-    return rt
-
-
-def evaluate_videos(
-    network: "Network",
-    cfg: NetworkConfig,
-    rt: Runtime,
-    videos: EvalVideos,
-    checkpoint_path: str,
-    report: str,
-) -> int:
-    """Evaluates a checkpoint on all views of the test videos; returns the exit status.
-
-    `report` is a folder for tables and plots, or empty.
-    """
-    annotations = network.list_annotation_files(cfg)[1]
-    head = network.list_label_spaces(cfg)[0]
-    pages = report_videos(report, videos=videos, file=annotations, head=head, rt=rt)
-    return evaluate_samples(
-        network, cfg=cfg, samples=videos, checkpoint_path=checkpoint_path, pages=pages
-    )
-
-
-def evaluate_samples(
-    network: "Network", cfg: NetworkConfig, samples: EvalRows, checkpoint_path: str, pages: Report
-) -> int:
-    """Evaluates a checkpoint on the rows `samples`; returns the exit status.
-
-    Prints and writes the metrics. The status is 1 if samples were unreadable, unless
-    eval.allow_unreadable.
-    """
-    rt = pages.rt
-    head = network.list_label_spaces(cfg)[0]
-    scorer = load_scorer(network, cfg, checkpoint_path)
-    reference = load_reference(network, cfg, checkpoint_path)
-    result = evaluate_rows(
-        scorer, rows=samples, head=head, rt=rt, collect=pages.add, reference=reference
-    )
-    unreadable = result["unreadable"]
-    result["checkpoint"] = str(checkpoint_path)
+    spaces = network.list_label_spaces(cfg)
+    run_folder = Path(checkpoint_path).parent
+    eval_sets = []
+    reports = []
+    for k, rows in network.build_eval_rows(cfg, rt, run_folder).items():
+        space = spaces[k]
+        space.run_folder = run_folder
+        eval_sets.append(EvalSet(rows, space))
+        if report:
+            samples = describe_samples(rows, space, network.name_samples(cfg, rows))
+            folder = Path(report) / space.name
+            reports.append(Report(folder, samples, rows.samples_of_rank, space, rt))
+            eval_sets[-1] = EvalSet(rows, space, reports[-1].table.add)
+    scorer = open_scorer(network, cfg, checkpoint_path)
+    reference = open_reference(network, cfg, checkpoint_path)
+    result = {**evaluate(scorer, eval_sets, rt, reference), "checkpoint": str(checkpoint_path)}
     write_result_file(checkpoint_path, result, rt)
-    print_result(result, rt)
-    pages.write(result)
-    return 1 if unreadable and not cfg.eval.allow_unreadable else 0
+    if "sets" in result and rt.is_main_process:
+        print(format_table(result))
+    log.print_result(result, rt)
+    write_reports(reports, result)
+    return 1 if result["unreadable"] and not cfg.eval.allow_unreadable else 0
 
 
-def load_reference(network: "Network", cfg: NetworkConfig, path: str) -> Optional[Scorer]:
+def open_reference(network: "Network", cfg: NetworkConfig, path: str) -> Optional[Scorer]:
     """The same network in f32, with which another `run.engine_precision` is compared; else None."""
     if cfg.run.engine_precision == "f32":
         return None
-    return load_scorer(network, replace(cfg, run=replace(cfg.run, engine_precision="f32")), path)
+    return open_scorer(network, replace(cfg, run=replace(cfg.run, engine_precision="f32")), path)
+
+
+def write_reports(reports: list[Report], result: dict[str, Any]) -> None:
+    """Writes the report of each data set, and of several the page of all, above their folders."""
+    sets = {}
+    for report in reports:
+        name = report.space.name
+        values = {**result["sets"][name], "checkpoint": result["checkpoint"]} if name else result
+        sets[name] = report.write(values)
+    if reports and "" not in sets and reports[0].rt.is_main_process:
+        write_index(reports[0].folder.parent, sets=sets, average=result)
+
+
+def format_table(result: dict[str, Any]) -> str:
+    """One line for every data set, and one for the average."""
+    rows = [f"{'data set':16s} {'views':>6s} {'videos':>8s} {'top-1':>7s} {'top-5':>7s}  95 %"]
+    parts = {**result["sets"], "average": {**result, "views": ""}}
+    for name, metrics in parts.items():
+        top5 = "–" if metrics["top5"] is None else f"{100 * metrics['top5']:.2f}"
+        accuracies = f"{100 * metrics['top1']:7.2f} {top5:>7s}"
+        if "top1_low" in metrics:
+            accuracies += f"  {100 * metrics['top1_low']:.1f} to {100 * metrics['top1_high']:.1f}"
+        rows.append(f"{name:16s} {metrics['views']:>6s} {metrics['videos']:8d} {accuracies}")
+    return "\n".join(rows)

@@ -21,13 +21,13 @@ import torch
 HERE = Path(__file__).resolve().parent
 sys.path[0] = str(HERE.parents[2])
 
-from benchmarks.torch import golden
 from benchmarks.torch.mvit_multi import MViT, loss_of
 from mvit_multi.tests.golden_case import MViTCase
+from tests.golden import torch_results
 
 
 def build(case: dict) -> MViT:
-    return golden.fill_weights(MViT(**MViTCase(case).model_arguments()))
+    return torch_results.fill_weights(MViT(**MViTCase(case).model_arguments()))
 
 
 def evaluate(net: MViT, clip: torch.Tensor) -> dict:
@@ -60,7 +60,7 @@ def compute_losses(case: dict, outputs: dict) -> dict:
 
 def compute_case(case: dict) -> dict:
     precisions = {"": torch.float64, "64": torch.float64}
-    computed = golden.compute_results(
+    computed = torch_results.compute_results(
         case, build=build, compute_losses=compute_losses, evaluate=evaluate, precisions=precisions
     )
     if isinstance(case["eval"]["logits"], list):  # the original's single head has no name
@@ -70,7 +70,7 @@ def compute_case(case: dict) -> dict:
 
 
 if __name__ == "__main__":
-    golden.update_cases(
+    torch_results.update_cases(
         __doc__,
         folder=HERE,
         compute_case=compute_case,

@@ -20,12 +20,12 @@ from torch.nn import functional as F
 HERE = Path(__file__).resolve().parent
 sys.path[0] = str(HERE.parents[2])
 
-from benchmarks.torch import golden
 from benchmarks.torch.resnet50 import ResNet
+from tests.golden import torch_results
 
 
 def build(case: dict) -> ResNet:
-    return golden.fill_weights(ResNet(case["config"]["arch"], case["config"]["num_classes"]))
+    return torch_results.fill_weights(ResNet(case["config"]["arch"], case["config"]["num_classes"]))
 
 
 def compute_losses(case: dict, scores: torch.Tensor) -> dict:
@@ -53,13 +53,13 @@ def compute_case(case: dict) -> dict:
     return {
         "parameters": sum(p.numel() for p in net.parameters()),
         "names": hashlib.sha256(lines.encode()).hexdigest(),
-        **golden.compute_results(case, build, compute_losses),
+        **torch_results.compute_results(case, build, compute_losses),
     }
 
 
 if __name__ == "__main__":
-    if golden.update_cases(
+    if torch_results.update_cases(
         __doc__, folder=HERE, compute_case=compute_case, originals=["resnet50_small"]
     ):
-        narrow = golden.fill_weights(ResNet("resnet18", 10, first_width=2))
+        narrow = torch_results.fill_weights(ResNet("resnet18", 10, first_width=2))
         torch.save(narrow.state_dict(), HERE / "resnet18_w2.pth")

@@ -14,7 +14,7 @@ torchvision's mobilenet_v2 (`torchvision_mobilenet_v2.json`, computed by torchvi
 description and not read from files; `tsm_r18_w2.pth.tar` is a narrow network (ResNet-18 of first
 width 2, 7 classes) in the form of the published files.
 
-Keys of a case beyond those of `benchmarks/torch/golden.py`:
+Keys of a case beyond those of `tests/golden/torch_results.py`:
 
     parameters               elements of all trainable tensors, also of frozen batch norms
     manifest_count           entries of the state dict
@@ -43,10 +43,10 @@ from torch.nn import functional as F
 HERE = Path(__file__).resolve().parent
 sys.path[0] = str(HERE.parents[2])
 
-from benchmarks.torch import golden
 from benchmarks.torch.parts import freeze_norms
 from benchmarks.torch.resnet50 import DEPTHS, ResNet
 from benchmarks.torch.tsm import TSM, MobileNetV2
+from tests.golden import torch_results
 from tsm.tests.golden_case import TSMCase
 
 # Parts of names in mmaction2, which has no bias in a non-local block's `W.0`.
@@ -73,7 +73,7 @@ def build(case: dict) -> TSM:
     net = TSM(**TSMCase(case).model_arguments())
     freeze_norms(net, "partial" if case["config"].get("partial_bn") else "trained")
     rename = rename_to_torchvision if case["network"] == TORCHVISION_MOBILENET else str
-    return golden.fill_weights(net, rename, case.get("scale", {}))
+    return torch_results.fill_weights(net, rename, case.get("scale", {}))
 
 
 def rename_to_torchvision(name: str) -> str:
@@ -110,7 +110,7 @@ def compute_case(case: dict) -> dict:
         "parameters": sum(p.numel() for p in net.parameters()),
         "manifest_count": len(lines),
         "manifest_sorted_sha256": hashlib.sha256("\n".join(lines).encode()).hexdigest(),
-        **golden.compute_results(
+        **torch_results.compute_results(
             case, build=build, compute_losses=compute_losses, evaluate=evaluate
         ),
     }
@@ -154,7 +154,7 @@ def list_names() -> dict[str, list[str]]:
 
 def build_checkpoint() -> dict:
     """The content of a published file; each batch norm has counted five batches."""
-    net = golden.fill_weights(TSM(num_classes=7, segments=8, arch="resnet18", first_width=2))
+    net = torch_results.fill_weights(TSM(num_classes=7, segments=8, arch="resnet18", first_width=2))
     state = OrderedDict()
     for name, value in net.state_dict().items():
         is_counter = name.endswith("num_batches_tracked")
@@ -163,7 +163,7 @@ def build_checkpoint() -> dict:
 
 
 if __name__ == "__main__":
-    if golden.update_cases(
+    if torch_results.update_cases(
         __doc__,
         folder=HERE,
         compute_case=compute_case,

@@ -8,7 +8,7 @@ from mindspore import Tensor, nn, ops
 
 from utils.distributed import collectives
 from utils.evaluate import metrics
-from utils.evaluate.metrics import Counts, compute_interval, evaluate
+from utils.evaluate.metrics import Counts, EvalSet, compute_interval, evaluate
 from utils.evaluate.scores import CLIPS_PER_PASS, choose_clips_per_pass, video_scores
 from utils.files import ROOT
 from utils.log import format_values
@@ -110,22 +110,18 @@ def test_a_fixed_batch_is_the_number_of_clips_in_a_pass():
     assert net.shapes == [(3, 3, 8, 8)] * 2
 
 
-def test_a_head_has_its_columns_of_the_scores():
+def test_a_label_space_has_its_columns_of_the_scores():
     """In passes of the fixed batch of an exported network."""
-    from mvit_multi.labels import LabelSpaceScorer
-
-    sets = [SimpleNamespace(num_classes=count) for count in (2, 4)]
     net = RecordingNet(heads=2)
     scorer = CellScorer(net)
     scorer.batch = 3
     clips = make_clips(1, 3)
     whole = scorer(clips[0])
     assert whole.shape == (3, 6)
-    for index, columns in enumerate((slice(0, 2), slice(2, 6))):
-        head = LabelSpaceScorer(scorer, sets, index)
-        np.testing.assert_array_equal(head(clips[0]), whole[:, columns])
+    for columns in (slice(0, 2), slice(2, 6)):
         mean = whole[:, columns].mean(axis=0)
-        np.testing.assert_allclose(video_scores(head, clips, 5)[0], mean, rtol=1e-5)
+        scores = video_scores(scorer, clips, 5, columns)
+        np.testing.assert_allclose(scores[0], mean, rtol=1e-5)
     assert set(net.shapes) == {(3, 3, 8, 8)}
 
 
@@ -134,9 +130,15 @@ class Batches:
 
     def __init__(self, count: int, views: int = 1, valid=(True, True), before=lambda k: None):
         self.count = count
-        self.views = views
+        self.shape = (views, 3, 8, 8)
         self.valid = np.array(valid)
         self.before = before
+        self.views = f"{views}x1"
+        self.cfg = SimpleNamespace(eval=SimpleNamespace(batch=2))
+        self.unreadable = SimpleNamespace(count=0)
+
+    def dataset(self) -> "Batches":
+        return self
 
     def get_dataset_size(self) -> int:
         return self.count
@@ -144,16 +146,22 @@ class Batches:
     def create_tuple_iterator(self, **_):
         for k in range(self.count):
             self.before(k)
-            yield make_clips(2, self.views), np.zeros(2, int), self.valid
+            yield make_clips(2, self.shape[0]), np.zeros(2, int), self.valid
 
 
-def test_an_evaluation_uses_the_setting_clips_per_pass():
+def make_eval_set(rows: Batches, name: str = "", columns: slice = slice(0, 6)) -> EvalSet:
+    fields = {"multi_label": False, "raw_scores": True, "classes": columns.stop - columns.start}
+    return EvalSet(rows, SimpleNamespace(name=name, columns=columns, **fields))
+
+
+def run(net: nn.Cell, rows: Batches, size: int = 1) -> dict:
+    return evaluate(CellScorer(net), [make_eval_set(rows)], Runtime(size=size))
+
+
+def test_only_valid_rows_are_counted():
     net = RecordingNet()
-    batches = Batches(1, views=3, valid=(True, False))
-    result = evaluate(
-        CellScorer(net), data=batches, collector=Counts(6), rt=Runtime(), clips_per_pass=6
-    )
-    assert (result["videos"], net.shapes) == (1, [(6, 3, 8, 8)])
+    result = run(net, Batches(1, views=3, valid=(True, False)))
+    assert (result["videos"], net.shapes) == (1, [(2, 3, 8, 8)] * 3)
 
 
 @pytest.fixture
@@ -165,9 +173,8 @@ def received(monkeypatch):
 
 def test_a_signal_stops_an_evaluation_after_the_current_batch(received):
     net = RecordingNet()
-    batches = Batches(3, before=lambda k: k == 1 and received.append(15))
     with pytest.raises(StopRequestError):
-        evaluate(CellScorer(net), data=batches, collector=Counts(6), rt=Runtime())
+        run(net, Batches(3, before=lambda k: k == 1 and received.append(15)))
     assert len(net.shapes) == 1
 
 
@@ -178,42 +185,27 @@ def test_a_signal_in_the_last_batch_does_not_stop_an_evaluation(received):
                 received.append(15)
             return super().__call__(clips)
 
-    assert (
-        evaluate(CellScorer(Late()), data=Batches(3), collector=Counts(6), rt=Runtime())["videos"]
-        == 6
-    )
+    assert run(Late(), Batches(3))["videos"] == 6
 
 
 def test_all_ranks_stop_an_evaluation_if_one_stops(received, monkeypatch):
     """The sum over ranks shows that another rank received a signal."""
     monkeypatch.setattr(collectives, "sum_over_ranks", lambda values: values + 1)
     with pytest.raises(StopRequestError):
-        evaluate(
-            CellScorer(RecordingNet()), data=Batches(3), collector=Counts(6), rt=Runtime(size=2)
-        )
+        run(RecordingNet(), Batches(3), size=2)
 
 
 def test_data_sets_with_different_views_use_one_shape():
-    from mvit_multi.evaluation import evaluate_datasets
-
-    sets = [SimpleNamespace(num_classes=count) for count in (2, 4)]
-
-    def source(name: str, views: int, classes: int) -> SimpleNamespace:
-        return SimpleNamespace(
-            cfg=SimpleNamespace(eval=SimpleNamespace(batch=2), data=SimpleNamespace(sets=sets)),
-            settings=SimpleNamespace(name=name, num_classes=classes),
-            clips=views,
-            crops=1,
-            views=f"{views}x1",
-            unreadable=SimpleNamespace(count=0),
-            dataset=lambda: Batches(1, views),
-        )
-
     net = RecordingNet(heads=2)
     scorer = CellScorer(net)
     scorer.device = "Ascend"
-    result = evaluate_datasets(scorer, {0: source("a", 5, 2), 1: source("b", 3, 4)}, Runtime())
+    sets = [
+        make_eval_set(Batches(1, views=5), "a", slice(0, 2)),
+        make_eval_set(Batches(1, views=3), "b", slice(2, 6)),
+    ]
+    result = evaluate(scorer, sets, Runtime())
     assert result["videos"] == 4
+    assert list(result["sets"]) == ["a", "b"]
     assert net.shapes == [(6, 3, 8, 8)] * 3, "10 clips in two passes, 6 in one"
 
 
@@ -233,13 +225,8 @@ class Constant(Scorer):
 @pytest.mark.parametrize(("valid", "videos"), [((True, True), 4), ((False, True), 2)])
 def test_an_evaluation_compares_with_a_reference(valid, videos, log_messages):
     """All labels are 0: the reference is right."""
-    result = evaluate(
-        Constant(1.0, 2.5),
-        data=Batches(2, views=3, valid=valid),
-        collector=Counts(2),
-        rt=Runtime(),
-        reference=Constant(2.0, 1.25),
-    )
+    sets = [make_eval_set(Batches(2, views=3, valid=valid), columns=slice(0, 2))]
+    result = evaluate(Constant(1.0, 2.5), sets, Runtime(), Constant(2.0, 1.25))
     assert (result["videos"], result["top1"], result["f32_top1"]) == (videos, 0.0, 1.0)
     assert (result["top1_change"], result["max_score_difference"]) == (-1.0, 1.25)
     assert (

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ SCORES = np.array([[9, 1, 2, 3, 4, 5], [9, 8, 7, 6, 5, 4], [0, 9, 1, 2, 3, 4]], 
 LABELS = np.array([0, 5, 2])  # rank of the label: first, sixth, fifth
 SAMPLES = Samples(["a/0 0.mp4", "b/1,1.mp4", "c/2.mp4", "d/bad.mp4"], [0, 5, 2, 1], list("uvwxyz"))
 
+SPACE = SimpleNamespace(raw_scores=False, multi_label=False)
+
 
 def read_rows(path) -> list[dict]:
     with open(path, newline="", encoding="utf-8") as file:
@@ -26,10 +29,11 @@ def write_report(
     folder, scores=SCORES, softmax=True, mine=(2, 0, 1, None), samples=SAMPLES
 ) -> dict:
     """The report of three videos, read in another order than the list's, one unreadable."""
-    page = Report(str(folder), own_samples=mine, samples=samples, rt=Runtime(), raw_scores=softmax)
+    space = SimpleNamespace(raw_scores=softmax, multi_label=False)
+    page = Report(folder, samples, numbers=mine, space=space, rt=Runtime())
     order = [k for k in mine if k is not None]
-    page.add([0, 1], scores[order[:2]], LABELS[order[:2]])
-    page.add([2], scores[order[2:]], LABELS[order[2:]])
+    page.table.add([0, 1], scores[order[:2]], LABELS[order[:2]])
+    page.table.add([2], scores[order[2:]], LABELS[order[2:]])
     page.write({"top1": 0.333333})
     return json.loads((folder / "report.json").read_text())
 
@@ -139,7 +143,7 @@ def test_scores_that_are_not_finite_give_a_report(tmp_path, value):
 
 
 def test_no_readable_video_gives_a_report(tmp_path):
-    page = Report(str(tmp_path), own_samples=[0, 1, 2, 3], samples=SAMPLES, rt=Runtime())
+    page = Report(tmp_path, SAMPLES, numbers=[0, 1, 2, 3], space=SPACE, rt=Runtime())
     page.write({"videos": 0})
     result = json.loads((tmp_path / "report.json").read_text())
     assert (result["nll"], result["worst_classes"]) == (None, [])
@@ -178,21 +182,12 @@ def test_blocks_of_all_ranks_have_one_shape_and_add_up(monkeypatch):
     assert shapes == [(2, 3)] * 3
 
 
-def test_no_scores_are_kept_without_a_folder(tmp_path):
-    page = Report("", own_samples=(), samples=Samples(), rt=Runtime())
-    page.add([0], SCORES[:1], LABELS[:1])
-    page.write({})
-    assert page.table.chosen == []
-
-
 @pytest.mark.parametrize("location", ["file", "file/below"])
 def test_a_folder_that_cannot_be_written_is_reported_at_the_start(tmp_path, location):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match=r"^--report: cannot write .*file"):
-        Report(str(tmp_path / location), own_samples=[], samples=SAMPLES, rt=Runtime())
-    Report(
-        str(tmp_path / location), own_samples=[], samples=SAMPLES, rt=Runtime(1, 2)
-    )  # another rank does not write
+        Report(tmp_path / location, SAMPLES, numbers=[], space=SPACE, rt=Runtime())
+    Report(tmp_path / location, SAMPLES, numbers=[], space=SPACE, rt=Runtime(1, 2))  # rank 0 writes
 
 
 def test_a_full_disk_leaves_the_old_table(tmp_path):

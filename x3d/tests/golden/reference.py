@@ -27,8 +27,8 @@ from torch.nn import functional as F
 HERE = Path(__file__).resolve().parent
 sys.path[0] = str(HERE.parents[2])
 
-from benchmarks.torch import golden
 from benchmarks.torch.x3d import X3D
+from tests.golden import torch_results
 from x3d.tests.golden_case import X3DCase
 from x3d.tests.pytorchvideo import rename_to_pytorchvideo
 
@@ -42,7 +42,9 @@ def build_empty(case: dict) -> X3D:
 
 def build(case: dict) -> X3D:
     is_renamed = not case["config"].get("norm_always", True)
-    return golden.fill_weights(build_empty(case), rename_to_pytorchvideo if is_renamed else str)
+    return torch_results.fill_weights(
+        build_empty(case), rename_to_pytorchvideo if is_renamed else str
+    )
 
 
 def evaluate(net: X3D, clip: torch.Tensor) -> dict:
@@ -63,14 +65,14 @@ def compute_case(case: dict) -> dict:
     computed = {
         "names": hashlib.sha256(lines.encode()).hexdigest(),
         "parameters": sum(p.numel() for p in net.parameters()),
-        **golden.compute_results(
+        **torch_results.compute_results(
             case, build=build, compute_losses=compute_losses, evaluate=evaluate
         ),
     }
     if "eval_large" in case:
         with torch.no_grad():
-            output = build(case).eval()(golden.read_input(case["eval_large"]))
-        computed["eval_large"] = {"output": golden.to_digits(output, 9)}
+            output = build(case).eval()(torch_results.read_input(case["eval_large"]))
+        computed["eval_large"] = {"output": torch_results.to_digits(output, 9)}
     if not case["config"].get("norm_always", True):
         computed["manifest"] = [
             [rename_to_pytorchvideo(name), list(v.shape), str(v.dtype).removeprefix("torch.")]
@@ -80,4 +82,6 @@ def compute_case(case: dict) -> dict:
 
 
 if __name__ == "__main__":
-    golden.update_cases(__doc__, folder=HERE, compute_case=compute_case, originals=["x3d_s_small"])
+    torch_results.update_cases(
+        __doc__, folder=HERE, compute_case=compute_case, originals=["x3d_s_small"]
+    )

@@ -1,0 +1,66 @@
+"""The network of a checkpoint as a Cell for inference."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, Optional
+
+from utils.settings import NetworkConfig
+
+if TYPE_CHECKING:
+    from mindspore import nn
+
+    from utils.networks import Network
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The weights in a file, of a network with the settings `cfg`.
+
+    `start` is called before MindSpore is used.
+    """
+
+    network: "Network"
+    cfg: NetworkConfig
+    path: str
+    start: Callable[[], Any] = lambda: None  # noqa: E731
+
+    def load(
+        self, level: str, rewrite: Optional[Callable] = None, dtype: str = "float16"
+    ) -> "nn.Cell":
+        """The network, prepared for inference at an amp level; see `prepare_for_inference`."""
+        self.start()
+        from utils.weights import checkpoint
+
+        net = build_network(self.network, self.cfg)
+        checkpoint.load(net, Path(self.path), head=self.network.classifier)
+        return prepare_for_inference(net, level=level, rewrite=rewrite, dtype=dtype)
+
+
+def build_network(network: "Network", cfg: NetworkConfig) -> "nn.Cell":
+    """The network for inference on its device.
+
+    Without recomputing, which only a backward pass needs: MindSpore would warn.
+    """
+    from utils.nn import kernels
+
+    arguments = cfg.model_arguments()
+    if "recompute" in arguments:
+        arguments["recompute"] = False
+    with kernels.use(kernels.select(cfg.run.device)):
+        return network.build_model(**arguments)
+
+
+def prepare_for_inference(
+    net: "nn.Cell",
+    level: str,
+    rewrite: Optional[Callable[["nn.Cell"], None]] = None,
+    dtype: str = "float16",
+) -> "nn.Cell":
+    """Fuses batch norms, calls `rewrite`, which may replace Cells, and casts to an amp level."""
+    from utils.nn.fuse_conv_bn import fuse_conv_bn
+    from utils.train import amp
+
+    fuse_conv_bn(net)
+    if rewrite is not None:
+        rewrite(net)
+    return amp.cast(net, level, dtype).set_train(False)
