@@ -281,6 +281,16 @@ def test_a_job_on_modelarts_copies_results_while_it_runs_and_passes_sigterm_on(m
     assert (runs / "saved").is_file()
 
 
+def test_the_commands_of_the_page_name_files_that_exist():
+    """tests/test_documents.py does not run them: they need a cluster."""
+    page = (ROOT / "docs" / "clusters.md").read_text()
+    commands = "\n".join(re.findall(r"```sh\n(.*?)```", page, re.DOTALL))
+    names = re.findall(r"[\w./-]+\.(?:sh|py|Dockerfile|yaml)\b", commands)
+    assert len(names) > 10
+    assert [name for name in names if not (ROOT / name).is_file()] == []
+    subprocess.run(["bash", "-n", "-c", commands], check=True)
+
+
 DOCKER = ROOT / "scripts" / "docker"
 FILES = sorted(DOCKER.glob("*.Dockerfile"))
 
