@@ -15,7 +15,7 @@ from mindspore.nn.utils import no_init_parameters
 
 from tests.separate_process import run_in_separate_process
 from utils.data.sampler import TrainSampler
-from utils.distributed.gradient_fusion import segment_ends
+from utils.distributed.segments import segment_ends
 from utils.files import ROOT
 from utils.load_config import list_settings, load_config
 from utils.networks import find_build, find_network, list_networks

@@ -15,7 +15,7 @@ from resnet50.mixup import mix_targets
 from resnet50.model import build_network
 from resnet50.train import build
 from utils.data.sampler import TrainSampler
-from utils.distributed.gradient_fusion import segment_ends
+from utils.distributed.segments import segment_ends
 from utils.files import ROOT
 from utils.load_config import load_config
 from utils.nn.layers import Normalize
