@@ -191,7 +191,7 @@ def test_every_method_of_a_network_works(name, tmp_path):
     model.net = net.set_train(False)
     live = model.build_live_scorer(Timing(source))
     results["find_online_scorer"] = network.find_online_scorer(cfg) or WindowScorer
-    shown = [*Stream(source, scorer=live, rank=list, describe=str)]
+    shown = [*Stream(source, scorer=live, heads=heads)]
     classes = [head.classes for head in heads]
     assert [probabilities.shape for probabilities in shown[0].probabilities] == [
         (count,) for count in classes
