@@ -35,7 +35,8 @@ import numpy as np
 
 from scripts.analysis import step_comparison
 from utils import cli, log, runtime
-from utils.networks import Network, find_build
+from utils.commands.train import build_training
+from utils.networks import Job, Network
 from utils.nn import kernels
 from utils.settings import NetworkConfig
 from utils.testing.golden import find_case, load_case
@@ -99,7 +100,7 @@ def build_first_step(
     sampler = network.build_train_sampler(cfg, records, rt)
     if path:
         cfg = replace(cfg, train=replace(cfg.train, pretrained=path))
-    step = find_build(network.name)(cfg, rt, sampler).step
+    step = build_training(Job(network, cfg, rt), sampler).step
     source = network.train_rows(records, cfg=cfg, sampler=sampler, epochs=1, skip=0)
     rows = source.dataset().create_tuple_iterator(num_epochs=1, output_numpy=True)
     return step, *next(iter(rows))
