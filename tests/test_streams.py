@@ -14,7 +14,7 @@ import scripts.predict
 import scripts.stream
 from scripts.data.synthetic.motion_videos import MOTIONS, draw_sets
 from scripts.prediction.records import PredictOptions, Predictor
-from scripts.prediction.stream import label_stream
+from scripts.stream import label_stream
 from tests.helpers import load_smoke_config, save_random_weights
 from tests.numbered_videos import write_numbered_video
 from tests.test_predict import load_small_config, load_toy_config

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from utils.predict.stream import LiveScorer, Stream, Timing
     from utils.scoring.scorer import Scorer
     from utils.settings import NetworkConfig, Run
-    from utils.video.live import StreamSource
     from utils.video.reader import FrameReader, VideoError
     from utils.video.windows import Window
 
@@ -354,7 +353,7 @@ class Model:
         Raises VideoError if the source cannot be opened, ValueError for other arguments.
         """
         from utils.files import check_outputs
-        from utils.predict.stream import Stream, Timing
+        from utils.predict.stream import Stream, Timing, open_source
         from utils.video.reader import DEFAULT_FPS
         from utils.video.writer import CaptionedVideo
 
@@ -363,7 +362,7 @@ class Model:
         check_numbers(window=window, step=step, fps=fps, retry=retry)
         if save:
             check_outputs([Path(save)], inputs=[str(source)], option="save")
-        opened = self.open_stream(str(source), retry)
+        opened = open_source(str(source), self.cfg.data, retry)
         with self.computing():
             scorer = self.build_live_scorer(Timing(opened, window=window, step=step, fps=fps))
         return Stream(
@@ -389,31 +388,6 @@ class Model:
         if self.network.reads_images:
             return ImageScorer(self.scorer, self.heads[0], timing)
         return WindowScorer(self.scorer, self.heads, timing)
-
-    def open_stream(self, source: str, retry: float) -> StreamSource:
-        """The frames of a camera (a number), an address, a video file or a folder of frames."""
-        from utils.log import log
-        from utils.predict.prediction import make_file_names
-        from utils.settings import VideoData
-        from utils.video import live
-        from utils.video.decoders import open_path, open_video
-        from utils.video.reader import MAX_PIXELS
-
-        data = self.cfg.data
-        if source.isdecimal():
-            connect = functools.partial(live.open_camera, int(source))
-            name = f"camera_{source}"
-        elif live.is_address(source):
-            limit = data.max_pixels if isinstance(data, VideoData) else MAX_PIXELS
-            connect = functools.partial(live.open_address, source, limit)
-            name = live.name_address(source)
-        else:
-            is_video = isinstance(data, VideoData)
-            reader = open_path(source, data) if is_video else open_video(source)
-            connect = functools.partial(live.open_file, reader)
-            name = make_file_names([source])[0]
-            retry = 0.0
-        return live.StreamSource(name, connect=connect, retry=retry, report=log.warning)
 
     def load_cell(self) -> nn.Cell:
         """The network of the checkpoint as a Cell, in float32; ValueError for another file."""

@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
@@ -17,10 +18,13 @@ import numpy as np
 from utils import runtime
 from utils.evaluate.label_space import LabelSpace
 from utils.log import log
-from utils.predict.prediction import Prediction
+from utils.predict.prediction import Prediction, make_file_names
 from utils.predict.windows import crop_for_heads
+from utils.settings import ImageData, VideoData
+from utils.video import live
+from utils.video.decoders import open_path, open_video
 from utils.video.live import Frame, LatestItems, StreamSource
-from utils.video.reader import DEFAULT_FPS
+from utils.video.reader import DEFAULT_FPS, MAX_PIXELS
 from utils.video.windows import WINDOW, Window, split_into_windows
 from utils.video.writer import CaptionedVideo
 
@@ -49,6 +53,20 @@ class Timing(NamedTuple):
     @property
     def source_fps(self) -> float:
         return self.source.fps or DEFAULT_FPS
+
+
+def open_source(source: str, data: ImageData, retry: float) -> StreamSource:
+    """The frames of a camera (a number), an address, a video file or a folder of frames."""
+    max_pixels = data.max_pixels if isinstance(data, VideoData) else MAX_PIXELS
+    if source.isdecimal():
+        connect = partial(live.open_camera, int(source))
+        return StreamSource(f"camera_{source}", connect, retry, log.warning)
+    if live.is_address(source):
+        connect = partial(live.open_address, source, max_pixels)
+        return StreamSource(live.name_address(source), connect, retry, log.warning)
+    reader = open_path(source, data) if isinstance(data, VideoData) else open_video(source)
+    (name,) = make_file_names([source])
+    return StreamSource(name, partial(live.open_file, reader), retry=0.0)
 
 
 class PreparedFrame(NamedTuple):
