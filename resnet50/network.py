@@ -5,7 +5,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from resnet50 import dataset
+from resnet50 import class_folders, dataset
 from resnet50.config import Config
 from resnet50.convert import ResNetNames
 from resnet50.labels import ImageFile, ImageLabelSpace
@@ -27,6 +27,7 @@ class ResNetNetwork(Network[Config]):
     parameter_names = ResNetNames
     read_records = staticmethod(dataset.read_records)
     build_train_sampler = staticmethod(dataset.build_train_sampler)
+    copy_classes = staticmethod(class_folders.copy_run_classes)
 
     def read_run_records(self, cfg: Config, split: str, run: Optional[Path]) -> Images:
         return dataset.read_records(cfg, split, run)

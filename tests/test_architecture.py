@@ -31,6 +31,7 @@ ALLOWED = {
 UTILS = [path for path in SOURCES if path.is_relative_to(ROOT / "utils")]
 # The layers of utils/ from top to bottom.
 LAYERS = [
+    {"commands"},
     {"cli", "entry"},
     {"predict", "networks"},
     {"export"},

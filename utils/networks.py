@@ -118,6 +118,9 @@ class Network(abc.ABC, Generic[ConfigT]):
         """The classes of each data set of the network, with the views of its evaluation."""
         return [self.label_space(cfg)]
 
+    def copy_classes(self, run: Path, folder: Path) -> None:
+        """Copies what says which classes a run has trained to its exported network in `folder`."""
+
     def open_frames(self, cfg: ConfigT, path: str) -> FrameReader:
         """Opens a video, a folder of frames or an image as frames. Raises VideoError."""
         assert isinstance(cfg.data, VideoData)  # a network for images overrides this method
