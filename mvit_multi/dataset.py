@@ -17,7 +17,6 @@ from mvit_multi.config import Config, Data, DatasetSettings, parse_policy
 from utils.data import records, videos
 from utils.data.annotation_file import AnnotationFile, swap_label
 from utils.data.mixing import NO_BOX, Mix, draw_mix
-from utils.data.sampler import TrainSampler
 from utils.runtime import Runtime
 from utils.video.reader import Segment, Timeline
 from utils.video.transforms import arrange_views, cut_crops
@@ -93,12 +92,6 @@ class TrainVideos(videos.TrainVideos):
     data: Data
     columns = ("clip", "target")
 
-    def __init__(
-        self, samples: list[Sample], cfg: Config, sampler: TrainSampler, epochs: int, skip: int
-    ):
-        super().__init__(samples, cfg=cfg, sampler=sampler, epochs=epochs, skip=skip)
-        self.policy = parse_policy(self.data.rand_augment) if self.data.rand_augment else None
-
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         clips, targets = super().__getitem__(index)
         mix = self.draw_batch_mix((self.start + int(index)) // self.sampler.batch)
@@ -142,7 +135,7 @@ class TrainVideos(videos.TrainVideos):
                 copies=self.copies,
                 crop=data.crop,
                 area=data.area,
-                policy=self.policy,
+                policy=parse_policy(data.rand_augment) if data.rand_augment else None,
                 erase=data.erase,
                 flip=settings.flip,
                 rng=rng,

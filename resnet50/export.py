@@ -19,17 +19,8 @@ from utils.entry import prepare_process
 
 prepare_process(__name__)
 
-from resnet50.class_folders import copy_run_classes
-from resnet50.config import Config
 from resnet50.network import NETWORK
-from utils import cli
-from utils.export.export import check_options, export_network
-
-
-def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
-    export_network(NETWORK, cfg=cfg, checkpoint_path=checkpoint_path, options=options)
-    copy_run_classes(Path(checkpoint_path).parent, Path(options["target"]).parent)
-
+from utils.commands.export import export
 
 if __name__ == "__main__":
-    cli.run(main, Config, __doc__, check_options)
+    export(NETWORK, __doc__)

@@ -5,13 +5,14 @@ from typing import Any, Optional
 
 import numpy as np
 
-from resnet50 import dataset
+from resnet50 import class_folders, dataset
 from resnet50.config import Config
 from resnet50.convert import ResNetNames
 from resnet50.labels import ImageFile, ImageLabelSpace
 from resnet50.mixup import mix_targets
-from resnet50.readers import ImageRecord, Images
+from resnet50.readers import ImageRecord, Images, find_classes
 from utils.networks import Network
+from utils.runtime import Runtime
 from utils.video.array_frames import ArrayFrames
 
 
@@ -27,12 +28,17 @@ class ResNetNetwork(Network[Config]):
     parameter_names = ResNetNames
     read_records = staticmethod(dataset.read_records)
     build_train_sampler = staticmethod(dataset.build_train_sampler)
+    copy_classes = staticmethod(class_folders.copy_run_classes)
 
     def read_run_records(self, cfg: Config, split: str, run: Optional[Path]) -> Images:
         return dataset.read_records(cfg, split, run)
 
     def name_samples(self, cfg: Config, rows: Any) -> list[str]:
         return rows.records.list_names()
+
+    def write_classes(self, cfg: Config, run: Path, rt: Runtime) -> None:
+        classes = find_classes(cfg.data, cfg.model.num_classes, split="train")
+        class_folders.write_run_classes(run, classes, rt)
 
     def get_input_shape(self, cfg: Config) -> tuple[int, ...]:
         return dataset.get_clip_shape(cfg.data, cfg.data.crop)

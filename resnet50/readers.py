@@ -148,10 +148,13 @@ class ImageList(Images):
 class MindRecord(Images):
     """A MindRecord with the columns `image` and `label`, and `file` for the names, if it is there.
 
-    MindData has no random access, so the images are read here. Each shard starts with a header in
-    JSON. Its index, an SQLite file, has a row for every image: the page and the offsets in it, and
-    by default the columns that are numbers or strings. A page starts at the file offset header_size
-    + page_size * page.
+    MindData has no random access, so the images are read here. `ds.MindDataset` reads a list of
+    rows in its order; but a row must read another image in place of a damaged one, and reports and
+    heat maps read single images.
+
+    Each shard starts with a header in JSON. Its index, an SQLite file, has a row for every image:
+    the page and the offsets in it, and by default the columns that are numbers or strings. A page
+    starts at the file offset header_size + page_size * page.
     """
 
     def __init__(self, path: Path):

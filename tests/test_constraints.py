@@ -4,14 +4,13 @@ import re
 import runpy
 import shutil
 import subprocess
-import sys
 from importlib.metadata import PackageNotFoundError, requires
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.helpers import build_env, copy_scripts, run_script
+from tests.helpers import copy_scripts, run_script
 from utils.files import ROOT
 
 compare_versions = runpy.run_path(str(ROOT / "scripts" / "compare_versions.py"))

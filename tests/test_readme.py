@@ -5,7 +5,6 @@ tests/test_documents.py runs the commands.
 
 import re
 import shlex
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -131,44 +130,3 @@ def test_the_readme_names_and_counts_the_weights_of_a_network():
         shown = set(re.findall(r"`(\w+)`", cell))
         assert shown <= names
         assert f"and {len(names - shown)} others" in cell
-
-
-# Pages on one function each, for those who use it.
-FUNCTIONS = {"python.md", "features.md", "fine_tuning.md", "segments.md", "streams.md", "cam.md"}
-FUNCTIONS |= {"weights.md"}
-# Pages with a limit of their own: words.
-LIMITS = {
-    "clusters.md": 700,
-    "debugging.md": 400,
-    "demo.md": 400,
-    "deploy.md": 1400,
-    "gpu.md": 750,
-    "labels.md": 500,
-    "mindcv.md": 400,
-    "mindspore_models.md": 500,
-    "mindvideo.md": 300,
-    "precision.md": 800,
-    "troubleshooting.md": 1400,
-}
-
-
-def count_words(pages: Iterable[Path]) -> int:
-    """The words of the pages; the bars of tables are no words."""
-    words = [word for page in pages for word in page.read_text().split()]
-    return sum(any(c.isalnum() for c in word) for word in words)
-
-
-def test_the_guides_are_short():
-    """At most 16,000 words, and 4,000 on single functions. Measurements are in docs/measured."""
-    guides = [
-        page
-        for page in DOCUMENTS
-        if (ROOT / "docs") in page.parents and page.parent.name != "measured"
-    ]
-    functions = [page for page in guides if page.name in FUNCTIONS]
-    limited = [page for page in guides if page.name in LIMITS]
-    assert count_words(set(guides) - set(functions) - set(limited)) <= 16000
-    assert count_words(functions) <= 4000
-    assert {page.name for page in limited} == set(LIMITS)
-    for page in limited:
-        assert count_words([page]) <= LIMITS[page.name], page.name

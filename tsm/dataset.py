@@ -16,7 +16,7 @@ from tsm import sampling, transforms
 from tsm.config import Config, Data
 from utils.data import records, videos
 from utils.data.annotation_file import AnnotationFile, Record
-from utils.data.rows import Row
+from utils.data.loader import Row
 from utils.data.sampler import sample_rng
 from utils.runtime import Runtime
 from utils.video.reader import Timeline

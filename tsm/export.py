@@ -19,15 +19,8 @@ from utils.entry import prepare_process
 
 prepare_process(__name__)
 
-from tsm.config import Config
 from tsm.network import NETWORK
-from utils import cli
-from utils.export.export import check_options, export_network
-
-
-def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
-    export_network(NETWORK, cfg=cfg, checkpoint_path=checkpoint_path, options=options)
-
+from utils.commands.export import export
 
 if __name__ == "__main__":
-    cli.run(main, Config, __doc__, check_options)
+    export(NETWORK, __doc__)

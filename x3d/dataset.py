@@ -13,7 +13,7 @@ import numpy as np
 
 from utils.data import records, videos
 from utils.data.annotation_file import AnnotationFile, Record
-from utils.data.rows import Row
+from utils.data.loader import Row
 from utils.runtime import Runtime
 from utils.video.reader import Timeline
 from utils.video.transforms import arrange_views, cut_crops

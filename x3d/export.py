@@ -19,15 +19,8 @@ from utils.entry import prepare_process
 
 prepare_process(__name__)
 
-from utils import cli
-from utils.export.export import check_options, export_network
-from x3d.config import Config
+from utils.commands.export import export
 from x3d.network import NETWORK
 
-
-def main(cfg: Config, *, checkpoint_path: str, **options) -> None:
-    export_network(NETWORK, cfg=cfg, checkpoint_path=checkpoint_path, options=options)
-
-
 if __name__ == "__main__":
-    cli.run(main, Config, __doc__, check_options)
+    export(NETWORK, __doc__)

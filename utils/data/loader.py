@@ -1,10 +1,10 @@
 """Turns rows into a MindData set of batches; chooses workers and prefetch.
 
 The worker pool is our own (`utils.data.worker_pool`), and MindData takes its batches. By threads of
-MindData, an evaluation with 30 views gets 0.4 of the rows a second, and images 0.1 to 0.2: it looks
-every 0.1 s whether a row is there. Each thread keeps up to 17 rows, whatever its prefetch size. As
-processes, its workers would need workers * (prefetch size + 2) rows of /dev/shm; without it they
-end in a bus error. The figures: docs/measured/data_path.md.
+MindData, images get 0.1 to 0.2 of the rows a second: it looks every 0.1 s whether a row is there.
+Each thread keeps up to 17 rows, whatever its prefetch size. As processes, its workers would need
+workers * (prefetch size + 2) rows of /dev/shm; without it they end in a bus error. The figures:
+docs/measured/data_path.md.
 
 Threads or processes. A row of any network here holds Python's global lock (GIL) for 4 to 8 % of its
 time: decoding, resizing and copying release it. So 8 threads wait for the lock 1 to 7 % of their
@@ -16,9 +16,10 @@ ACL, HCCL or CUDA. A fork copies the locks that they hold at that moment, and ma
 `auto` takes threads, at most 16: with 4 to 8 % of each row under the lock, more would gain little.
 """
 
+import abc
 import functools
 import math
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
@@ -30,8 +31,6 @@ from utils.settings import ImageData
 if TYPE_CHECKING:
     import mindspore.dataset as ds
 
-    from utils.data.rows import Rows
-
 MAX_THREADS = 8  # by `auto` on a CPU; above it, workers are processes
 MAX_DEVICE_THREADS = 16  # by `auto` on Ascend and GPU
 # Batches, by `auto`
@@ -39,9 +38,26 @@ MIN_PREFETCH = 2
 MAX_PREFETCH = 8
 MEMORY_FRACTION = 1 / 4  # of the free memory, by `auto`: evaluation and the network need some too
 MINDDATA_BUFFERED = 2  # batches that MindData holds
+Row = tuple[Any, ...]  # arrays and scalars of NumPy
 
 
-def build_batch_dataset(rows: "Rows", data: ImageData, batch: int) -> "ds.GeneratorDataset":
+class Rows(abc.ABC):
+    """A sequence of rows; a row has one value for each of `columns`."""
+
+    columns: tuple[str, ...]
+
+    @abc.abstractmethod
+    def __len__(self) -> int: ...
+
+    @abc.abstractmethod
+    def __getitem__(self, index: int) -> Row: ...
+
+    @abc.abstractmethod
+    def blank(self) -> Row:
+        """A row of the shapes and types of all rows, in place of a file that cannot be read."""
+
+
+def build_batch_dataset(rows: Rows, data: ImageData, batch: int) -> "ds.GeneratorDataset":
     """`PrefetchedBatches` of rows, as a MindData set with the names of their columns.
 
     `data` holds the settings `workers`, `processes` and `prefetch`. Raises ValueError if the

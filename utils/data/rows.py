@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 import numpy as np
 
 from utils.data.annotation_file import AnnotationFile, Label, encode_label, swap_labels
-from utils.data.loader import build_batch_dataset
+from utils.data.loader import Row, Rows, build_batch_dataset
 from utils.data.sampler import TrainSampler, sample_rng, shard_for_eval
-from utils.data.unreadable import UnreadableFiles
+from utils.data.unreadable import UnreadableFiles, VideoWarnings
 from utils.runtime import Runtime
 from utils.settings import ClassSettings, NetworkConfig
 from utils.video.reader import VideoError
@@ -26,40 +26,42 @@ if TYPE_CHECKING:
     from utils.nn.dropout import DropoutFactors
 
 MAX_TRIES = 100  # files tried for one row, the one of the sample sequence included
-Row = tuple[Any, ...]  # arrays and scalars of NumPy
 
 
-class Rows(abc.ABC):
-    """A sequence of rows; a row has one value for each of `columns`."""
+class FileRows(Rows):
+    """Rows made of files; counts those that cannot be read, over all workers.
 
-    columns: tuple[str, ...]
-    unreadable: UnreadableFiles
+    `records` has one object with the attributes `path` and `label` for each sample; `cfg` is the
+    network's Config.
+    """
 
-    @abc.abstractmethod
-    def __len__(self) -> int: ...
+    kind = "video"  # or "image", in messages
 
-    @abc.abstractmethod
-    def __getitem__(self, index: int) -> Row: ...
+    def __init__(self, records: Sequence[Any], cfg: NetworkConfig):
+        self.records = records
+        self.cfg = cfg
+        self.unreadable = UnreadableFiles(records, self.kind)
+        self.warnings = VideoWarnings()
 
-    @abc.abstractmethod
-    def blank(self) -> Row:
-        """A row of the shapes and types of all rows, in place of a file that cannot be read."""
+    def encode(
+        self, label: Label, swapped: Sequence[tuple[int, int]] = ()
+    ) -> Union[np.int32, np.ndarray]:
+        """The target of a row: int32, or of several labels float32 (classes,).
+
+        `swapped` are the pairs of labels that a mirrored clip exchanges.
+        """
+        return encode_label(swap_labels(label, swapped), self.cfg.class_counts[0])
 
 
-class TrainRows(Rows):
+class TrainRows(FileRows):
     """Training rows of one rank, for all remaining epochs of the run.
 
     A resumed run has trained the first `skip` batches already; index 0 is the row after them. An
     unreadable file is replaced by another one, chosen at random. It is read again the next time: a
     video may be readable in part, and a row must not depend on what was read before.
-
-    Args:
-        records: one object with the attributes `path` and `label` for each sample.
-        cfg: the network's Config.
     """
 
     columns = ("clip", "label")
-    kind = "video"  # or "image", in messages
 
     def __init__(
         self,
@@ -69,14 +71,12 @@ class TrainRows(Rows):
         epochs: int,
         skip: int,
     ):
-        self.records = records
-        self.cfg = cfg
+        super().__init__(records, cfg)
         self.data = cfg.data
         self.copies = cfg.data.clips_per_sample
         self.sampler = sampler
         self.start = skip * sampler.batch  # position of index 0 in this rank's sequence
         self.length = epochs * sampler.steps_per_epoch * sampler.batch - self.start
-        self.unreadable = UnreadableFiles(records, self.kind)
 
     def __len__(self) -> int:
         return self.length
@@ -100,15 +100,6 @@ class TrainRows(Rows):
         rng = np.random.RandomState([self.sampler.seed, epoch, sample, 1])
         for _ in range(MAX_TRIES - 1):
             yield rng.randint(len(self.records))
-
-    def encode(
-        self, label: Label, swapped: Sequence[tuple[int, int]] = ()
-    ) -> Union[np.int32, np.ndarray]:
-        """The target of a row: int32, or of several labels float32 (classes,).
-
-        `swapped` are the pairs of labels that a mirrored clip exchanges.
-        """
-        return encode_label(swap_labels(label, swapped), self.cfg.class_counts[0])
 
     def find_fault(self) -> str:
         """Why the trainer must stop the run (too many unreadable files), or an empty string."""
@@ -153,7 +144,6 @@ class RowsWithDropout(Rows):
         self.rows = rows
         self.dropout = dropout
         self.columns = (*rows.columns, "dropout")
-        self.unreadable = rows.unreadable
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -168,14 +158,13 @@ class RowsWithDropout(Rows):
         return (*self.rows.blank(), factors)
 
 
-class EvalRows(Rows):
+class EvalRows(FileRows):
     """Evaluation rows of one rank: (clips, label, valid), all views of one video or image.
 
     `valid` is False for rows that pad the last batch and for unreadable files.
     """
 
     columns = ("clips", "label", "valid")
-    kind = "video"  # or "image", in messages
     clips = 1  # views of a row in time
     crops = 1  # views of each in space
 
@@ -187,13 +176,11 @@ class EvalRows(Rows):
         shape: tuple[int, ...],
     ):
         """`shape` is (V, ...), the shape of all V views."""
-        self.records = records
-        self.cfg = cfg
+        super().__init__(records, cfg)
         self.shape = shape
         self.samples_of_rank = shard_for_eval(
             len(records), batch=cfg.eval.batch, rank=rt.rank, size=rt.size
         )
-        self.unreadable = UnreadableFiles(records, self.kind)
 
     def __len__(self) -> int:
         return len(self.samples_of_rank)
@@ -214,10 +201,6 @@ class EvalRows(Rows):
 
     def blank(self) -> Row:
         return np.zeros(self.shape, np.uint8), self.encode(self.cfg.blank_label), np.bool_(False)
-
-    def encode(self, label: Label) -> Union[np.int32, np.ndarray]:
-        """The label as a row has it: int32, or of several labels float32 (classes,)."""
-        return encode_label(label, self.cfg.class_counts[0])
 
     @property
     def views(self) -> str:

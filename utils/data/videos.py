@@ -9,9 +9,8 @@ import numpy as np
 
 from utils.data import records
 from utils.data.classes import choose_order, count_labels, list_classes
-from utils.data.rows import EvalRows, Rows, TrainRows
+from utils.data.rows import EvalRows, FileRows, TrainRows
 from utils.data.sampler import TrainSampler
-from utils.data.unreadable import VideoWarnings
 from utils.runtime import Runtime
 from utils.settings import NetworkConfig
 from utils.video.reader import Clip, FrameReader, Timeline
@@ -26,13 +25,8 @@ def build_train_sampler(cfg: NetworkConfig, records: Sequence[Any], rt: Runtime)
     return TrainSampler(len(records), **order)
 
 
-class VideoRows(Rows):
-    """Rows that open videos; counts what the log warns of, over all workers."""
-
-    cfg: NetworkConfig
-
-    def __init__(self):
-        self.warnings = VideoWarnings()
+class VideoRows(FileRows):
+    """Rows that open videos."""
 
     @contextlib.contextmanager
     def open_video(self, record: Any) -> Iterator[FrameReader]:
@@ -45,17 +39,6 @@ class VideoRows(Rows):
 
 class TrainVideos(VideoRows, TrainRows):
     """Training rows of videos."""
-
-    def __init__(
-        self,
-        records: Sequence[Any],
-        cfg: NetworkConfig,
-        sampler: TrainSampler,
-        epochs: int,
-        skip: int,
-    ):
-        VideoRows.__init__(self)
-        TrainRows.__init__(self, records, cfg=cfg, sampler=sampler, epochs=epochs, skip=skip)
 
     @abc.abstractmethod
     def choose_frames(self, video: Timeline, record: Any, rng: np.random.RandomState) -> np.ndarray:
@@ -74,9 +57,3 @@ class TrainVideos(VideoRows, TrainRows):
 
 class EvalVideos(VideoRows, EvalRows):
     """Evaluation rows of videos."""
-
-    def __init__(
-        self, records: Sequence[Any], cfg: NetworkConfig, rt: Runtime, shape: tuple[int, ...]
-    ):
-        VideoRows.__init__(self)
-        EvalRows.__init__(self, records, cfg=cfg, rt=rt, shape=shape)

@@ -1,0 +1,22 @@
+"""export.py of every network."""
+
+from pathlib import Path
+from typing import NoReturn
+
+from utils import cli
+from utils.export.export import check_options, export_network
+from utils.networks import Network
+from utils.settings import NetworkConfig
+
+
+def export(network: Network, usage: str) -> NoReturn:
+    """Exports a checkpoint as the command line says, and exits; `usage` is the script's docstring.
+
+    The options are those of `check_options`.
+    """
+
+    def main(cfg: NetworkConfig, *, checkpoint_path: str, **options) -> None:
+        export_network(network, cfg=cfg, checkpoint_path=checkpoint_path, options=options)
+        network.copy_classes(Path(checkpoint_path).parent, Path(options["target"]).parent)
+
+    cli.run(main, network.config, usage, check_options)
