@@ -112,7 +112,7 @@ def test_the_frame_rate_of_folders_is_that_of_the_config_file(videos, run_here, 
     spans = []
     for rate in (0, RATE):
         cfg = load_smoke_config("x3d", *LISTED, *settings, f"data.folder_fps={rate}")
-        with records.open_record(x3d.read_records(cfg, "train")[0], cfg.data) as video:
+        with records.open_record(records.read_records(cfg, "train")[0], cfg.data) as video:
             indices = x3d.choose_clip_frames(video, cfg.data, 0.0)
         spans.append(indices[-1] - indices[0])
     assert spans == [13 * 4 - 1, int(13 * 4 * RATE / 30 - 1)]

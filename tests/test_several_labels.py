@@ -20,7 +20,7 @@ from tests.helpers import (
 )
 from tests.test_torch_twins import randomize_weights
 from utils.data.annotation_file import format_label
-from utils.data.records import read_records
+from utils.data.records import read_list
 from utils.data.sampler import TrainSampler
 from utils.data.videos import build_train_sampler
 from utils.networks import find_network
@@ -319,10 +319,10 @@ def test_copies_frames_and_features_keep_the_labels(multi_args, run_here, tiny_c
     made = read_result(run_here("scripts/data/reencode_videos.py", *multi_args, "--out", copies))
     cfg = load_multi_config(multi_args)
     files = find_network("tsm").list_annotation_files(cfg)
-    originals = [[record.label for record in read_records(file)] for file in files]
+    originals = [[record.label for record in read_list(file)] for file in files]
     for file, path, labels in zip(files, made["lists"], originals):
         file = file._replace(path=Path(path), root=copies)
-        assert [record.label for record in read_records(file)] == labels
+        assert [record.label for record in read_list(file)] == labels
 
     frames = tmp_path / "frames"
     result = read_result(run_here("scripts/data/extract_frames.py", *multi_args, "--out", frames))

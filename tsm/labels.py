@@ -4,7 +4,8 @@ import numpy as np
 
 from tsm import transforms
 from tsm.config import Config
-from tsm.dataset import get_annotation_file, sample_frame_indices
+from tsm.dataset import sample_frame_indices
+from utils.data.records import describe_list
 from utils.evaluate.label_space import LabelSpace
 from utils.video.windows import Window
 
@@ -20,7 +21,7 @@ class TSMLabelSpace(LabelSpace):
         self.classes = cfg.model.num_classes
         self.multi_label = cfg.has_several_labels
         self.builtin_names = cfg.data.labels
-        self.names_file = get_annotation_file(cfg, "test").path.with_name("labels.txt")
+        self.names_file = describe_list(cfg, "test").path.with_name("labels.txt")
         self.clips = cfg.eval.clips
         self.crops = cfg.eval.crops
         self.raw_scores = cfg.model.before_softmax

@@ -17,7 +17,7 @@ from utils.entry import prepare_process
 prepare_process(__name__)
 
 from tsm.config import Config
-from tsm.dataset import EvalVideos, TrainVideos, get_clip_shape, read_records
+from tsm.dataset import EvalVideos, TrainVideos, get_clip_shape
 from tsm.loss import CrossEntropy
 from tsm.lr_generator import build_parameter_groups, get_lr
 from tsm.model import TSM, freeze_batch_norms
@@ -25,6 +25,7 @@ from tsm.network import NETWORK
 from utils import cli, runtime
 from utils.data.annotation_file import Record
 from utils.data.equal_files import log_repeats
+from utils.data.records import read_records
 from utils.data.sampler import TrainSampler
 from utils.data.videos import build_train_sampler
 from utils.evaluate.metrics import EvalSet, evaluate

@@ -2,11 +2,12 @@
 
 import numpy as np
 
+from utils.data.records import describe_list
 from utils.evaluate.label_space import LabelSpace
 from utils.video.transforms import arrange_views
 from utils.video.windows import Window
 from x3d.config import Config
-from x3d.dataset import choose_test_frames, cut_test_crops, get_annotation_file
+from x3d.dataset import choose_test_frames, cut_test_crops
 
 
 class X3DLabelSpace(LabelSpace):
@@ -19,7 +20,7 @@ class X3DLabelSpace(LabelSpace):
         self.classes = cfg.model.num_classes
         self.multi_label = cfg.has_several_labels
         self.builtin_names = cfg.data.labels
-        self.names_file = get_annotation_file(cfg, "test").path.with_name("labels.txt")
+        self.names_file = describe_list(cfg, "test").path.with_name("labels.txt")
         self.clips = cfg.eval.clips
         self.crops = cfg.eval.crops
 

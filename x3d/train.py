@@ -23,6 +23,7 @@ from mindspore import nn
 from utils import cli, runtime
 from utils.data.annotation_file import Record
 from utils.data.equal_files import log_repeats
+from utils.data.records import read_records
 from utils.data.sampler import TrainSampler
 from utils.data.videos import build_train_sampler
 from utils.evaluate.metrics import EvalSet, evaluate
@@ -36,12 +37,7 @@ from utils.train.freeze import freeze
 from utils.train.trainer import Trainer, TrainSetup, build_setup
 from utils.weights import checkpoint
 from x3d.config import Config
-from x3d.dataset import (
-    EvalVideos,
-    TrainVideos,
-    get_clip_shape,
-    read_records,
-)
+from x3d.dataset import EvalVideos, TrainVideos, get_clip_shape
 from x3d.loss import CrossEntropy
 from x3d.lr_generator import build_parameter_groups, get_lr
 from x3d.model import X3D
