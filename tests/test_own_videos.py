@@ -11,8 +11,7 @@ import pytest
 
 from scripts.analysis import plot_training
 from scripts.data.prepare.class_folders import scan_class_folders, split_classes
-from tests.helpers import assert_one_line_error, find_smoke_yaml, read_result, run_script
-from utils import progress
+from tests.helpers import assert_one_line_error, read_result, run_script
 from utils.data.annotation_file import AnnotationFile, read_annotations
 
 PLOT = "scripts/analysis/plot_training.py"
@@ -250,26 +249,6 @@ def test_videos_of_a_user_are_listed_scanned_and_trained(
     assert "swap_labels takes 'up' for a mirrored 'shrink'" in done.stderr
     other = run_here("tsm/train.py", *own, *short, f"{out}s", "--model.num_classes=9")
     assert "labels.txt has 8 names, the network 9 classes; set num_classes" in other.stderr
-
-
-@pytest.mark.parametrize(
-    ("script", "line"),
-    [
-        ("check_videos.py --frames ends", "odd.txt: 7 of 7 videos, "),
-        ("reencode_videos.py --short_side 32", "re-encoding: 7 of 7 videos, "),
-    ],
-)
-def test_a_long_command_reports_its_progress_in_a_file(
-    script, line, data_root, run_here, monkeypatch, tmp_path
-):
-    """Here after every video; else once a minute."""
-    monkeypatch.setattr(progress, "INTERVAL", 0.0)
-    name, *options = script.split()
-    lists = ["--data.train_list=odd.txt", "--data.test_list=odd.txt", f"--data.root={data_root}"]
-    arguments = ["--config_path", find_smoke_yaml("tsm"), *lists, *options]
-    done = run_here(f"scripts/data/{name}", *arguments, "--out", tmp_path, "--workers=1")
-    assert done.returncode == 0, done.stderr
-    assert line in done.stderr
 
 
 def test_check_env_prints_packages_and_devices_on_one_screen(run_here, monkeypatch, tmp_path):
