@@ -36,10 +36,11 @@ import numpy as np
 
 from scripts.analysis.allreduce import planner
 from scripts.analysis.allreduce.cost_model import Cluster
-from scripts.analysis.allreduce.gradient_times import Backward, count_backward
 from scripts.analysis.allreduce.planner import (
+    Backward,
     Prediction,
     Segment,
+    count_backward,
     layer_ends,
     layer_names,
     layer_of,
