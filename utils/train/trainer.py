@@ -1,6 +1,6 @@
 """Training: from the first step, or from the last one of a stopped run, to the last epoch.
 
-`Trainer` is what `main` of a network's train.py uses: run directory, log, resume point, and `fit`,
+`Trainer` is what `utils.commands.train` uses: run directory, log, resume point, and `fit`,
 which runs the train step through `mindspore.train.Model` over one long sequence of batches. Epochs
 are counted here. `TrainingLoop` is the callback between the steps.
 """
@@ -35,12 +35,16 @@ DEVICE_COUNTS = (1, 8, 32, 48, 96, 128, 192, 384, 768, 1536)  # in the table of 
 
 @dataclass(frozen=True)
 class TrainSetup:
-    """A train step, its input, the learning rate of every update, and the AllReduce segments."""
+    """A train step, its input, the learning rate of every update, and the AllReduce segments.
+
+    `before_saving` is that of `Recipe`.
+    """
 
     step: TrainStep
     lr: np.ndarray
     segments: Segments
     clips: tuple[int, ...]  # the shape of a batch as the network takes it
+    before_saving: Callable = lambda net: None  # noqa: E731
 
 
 def build_setup(
@@ -97,7 +101,7 @@ def describe_cpu_precision(run: Run) -> str:
 
 
 class Trainer:
-    """One training run of this process: the steps of `main` in a network's train.py, in order.
+    """One training run of this process: the steps of `run_training`, in order.
 
     Raises ValueError if the run directory is in use or holds a run with other settings.
     """
