@@ -41,7 +41,7 @@ def run_training(network: Network, cfg: NetworkConfig, build: Optional[Build] = 
     job = Job(network, cfg, rt)
     trainer = Trainer(cfg, rt)  # run directory, log, resume point
     records = network.read_records(cfg, "train")
-    sampler = trainer.resume(network.build_train_sampler(cfg, records, rt))
+    sampler = trainer.resume(network.build_train_sampler(cfg, records, rt), records)
     network.write_classes(cfg, trainer.directory.path, rt)
     setup = build_training(job, sampler, build)  # model, optimizer, AllReduce segments, step
     rows = network.train_rows(

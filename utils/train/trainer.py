@@ -6,7 +6,7 @@ are counted here. `TrainingLoop` is the callback between the steps.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Optional
 
@@ -114,12 +114,12 @@ class Trainer:
         self.sampler: Optional[TrainSampler] = None
         start_log(rt, self.directory.path)
 
-    def resume(self, sampler: TrainSampler) -> TrainSampler:
+    def resume(self, sampler: TrainSampler, records: Iterable[Any]) -> TrainSampler:
         """The sampler of this run: `sampler`, or if a run was stopped, the one that continues it.
 
         Raises ValueError if the stopped run had another effective batch size or other samples.
         """
-        self.sampler = self.directory.resume(sampler, self.cfg.train.accumulation_steps)
+        self.sampler = self.directory.resume(sampler, self.cfg.train.accumulation_steps, records)
         check_same_step(self.start_step, self.rt, self.directory.path)
         return self.sampler
 
