@@ -16,7 +16,7 @@ from mindspore.nn.utils import no_init_parameters
 from tests.separate_process import run_in_separate_process
 from utils.commands.train import build_training
 from utils.data.sampler import TrainSampler
-from utils.distributed.gradient_fusion import segment_ends
+from utils.distributed.segments import segment_ends
 from utils.files import ROOT
 from utils.load_config import list_settings, load_config
 from utils.networks import Job, find_network, list_networks

@@ -16,7 +16,7 @@ from resnet50.model import build_network
 from resnet50.network import NETWORK
 from utils.commands.train import build_training
 from utils.data.sampler import TrainSampler
-from utils.distributed.gradient_fusion import segment_ends
+from utils.distributed.segments import segment_ends
 from utils.files import ROOT
 from utils.load_config import load_config
 from utils.networks import Job

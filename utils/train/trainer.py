@@ -17,7 +17,7 @@ from mindspore.train import Model
 from utils.data.class_names import warn_about_mirroring
 from utils.data.sampler import TrainSampler
 from utils.distributed.collectives import check_same_step
-from utils.distributed.gradient_fusion import Segments, split_all_reduce
+from utils.distributed.segments import Segments, split_all_reduce
 from utils.log import log, print_result, start_log
 from utils.nn.loss import Loss
 from utils.runtime import Runtime, release_memory
@@ -58,14 +58,12 @@ def build_setup(
     clips: tuple[int, ...],
     mix: Optional[nn.Cell] = None,
 ) -> TrainSetup:
-    """Sets the AllReduce fusion, casts the network to its amp level, and builds the train step.
+    """Casts the network to its amp level, and builds the train step.
 
-    `clips` is the shape of this rank's batch as the network takes it. `mix` is TrainStep's. The
-    fusion must be set before TrainStep is built, which reads it. Raises ValueError for a bad
-    `run.all_reduce`.
+    `clips` is the shape of this rank's batch as the network takes it. `mix` is TrainStep's. Raises
+    ValueError for a bad `run.all_reduce`.
     """
-    freezes = bool(cfg.train.freeze)
-    segments = split_all_reduce(net, optimizer=optimizer, run=cfg.run, rt=rt, freezes=freezes)
+    segments = split_all_reduce(net, optimizer, cfg.run, freezes=bool(cfg.train.freeze))
     run = cfg.run
     if run.amp_level != run.amp:
         log.info("%s", describe_cpu_precision(run))
@@ -85,6 +83,7 @@ def build_setup(
         steps_per_epoch=sampler.steps_per_epoch,
         mix=mix,
         samples=clips[0],
+        ends=[last for last, _, _ in segments],
     )
     return TrainSetup(step, lr=lr, segments=segments, clips=clips)
 
