@@ -4,6 +4,7 @@ import csv
 import importlib
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ from utils.predict import model as api
 from utils.runtime import Runtime
 from utils.testing import golden
 from utils.train import optimizers
-from utils.train.class_weights import choose_loss, compute_class_weights
+from utils.train.recipe import Plan, compute_class_weights
 from utils.weights.convert import convert, read_source
 
 NETWORKS = ("tsm", "x3d", "resnet50")
@@ -218,7 +219,9 @@ def test_loss_gradients_and_five_updates_are_those_of_a_torch_twin(network, tmp_
     targets = (rng.rand(4, 4) < 0.4).astype(np.float32)
     weights = net.trainable_params()
     groups = [{"params": weights, "lr": np.full(golden.UPDATES, 0.01), "weight_decay": 0.0}]
-    loss = choose_loss(cfg, WEIGHTS, lambda _: None)
+    weighted = replace(cfg, train=replace(cfg.train, class_weights=WEIGHTS))
+    sampler = TrainSampler(4, batch=4, rank=0, size=1, seed=0)
+    loss = Plan(weighted, Runtime(), sampler, "").choose_loss(lambda _: None)
     step = golden.build_train_step(net, loss, optimizers.SGD(weights, groups, 0.9))
     inputs = (Tensor(clips), Tensor(targets))
 

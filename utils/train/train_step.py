@@ -40,7 +40,7 @@ from utils.nn import kernels
 from utils.nn.dropout import DropoutFactors
 from utils.nn.loss import Loss
 from utils.runtime import Runtime
-from utils.settings import Recipe, Run
+from utils.settings import Run, TrainSettings
 from utils.train.amp import loss_scaler
 from utils.train.gradients import (
     SegmentSum,
@@ -200,7 +200,7 @@ class TrainStep(nn.Cell):
         loss: Loss,
         optimizer: nn.Optimizer,
         run: Run,
-        train: Recipe,
+        train: TrainSettings,
         rt: Runtime,
         steps_per_epoch: int,
         mix: Optional[nn.Cell] = None,
