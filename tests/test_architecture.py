@@ -84,7 +84,7 @@ ENTRY_POINTS = [
     if re.search(r"^sys\.path\[0\] = ", path.read_text(), re.MULTILINE)
 ]
 # The package is imported before the script of its command.
-IS_ZOO = "os.path.basename(sys.argv[0]) == 'zoo'"
+IS_ZOO = "os.path.basename(sys.argv[0]) == 'zoo' or sys.argv[0].startswith(FOLDER)"
 PREPARE = "prepare_process(__name__)"
 # They start MindSpore in other processes only, or replace themselves by another program.
 WITHOUT_MINDSPORE = {"check_env.py", "zoo.py", "scripts/worker.py", "torch/worker.py"}

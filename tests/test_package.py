@@ -123,10 +123,10 @@ def describe_toys(folder: Path, *networks: str) -> dict:
     return models
 
 
-def test_a_program_may_have_modules_with_the_names_of_the_package(tmp_path):
+def test_a_program_may_have_modules_with_the_names_of_the_package(wheel, tmp_path):
     """Before and after its import. The results are those of this process, bit for bit."""
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / NAME).symlink_to(ROOT / "scripts" / "package")
+    with zipfile.ZipFile(wheel) as file:
+        file.extractall(tmp_path / "site")
     models = describe_toys(tmp_path, "tsm")
     program = tmp_path / "program"
     results = run_program(sys.executable, program, models, PYTHONPATH=str(tmp_path / "site"))
@@ -261,9 +261,9 @@ def test_an_editable_installation_runs_the_checkout(tmp_path):
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    program = f"import sys, {NAME} as zoo; print(*zoo.list_recipes('x3d')); assert 'utils' not in "
+    program = f"import {NAME} as zoo; print(*zoo.list_recipes('x3d'))"
     done = subprocess.run(
-        [str(commands / "python"), "-c", f"{program}sys.modules"],
+        [str(commands / "python"), "-c", program],
         capture_output=True, text=True, cwd="/", check=True,
     )  # fmt: skip
     assert "x3d_s_k400_13x6" in done.stdout

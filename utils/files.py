@@ -228,7 +228,8 @@ def write_text(path: Path, text: str, option: str = "") -> None:
 def lock_folder(folder: Path, name: str = ".lock", shared: bool = False) -> Optional[IO]:
     """A file whose lock lasts until it is closed; None if another process holds the lock.
 
-    A file system without locks excludes nobody.
+    A file system without locks excludes nobody. filelock would be a second kind of lock
+    beside this one: its shared locks are SQLite files.
     """
     lock = open(folder / name, "a+")  # noqa: SIM115 - held until the process ends
     try:

@@ -15,6 +15,7 @@ its epochs. A label space is a data set's classes and the views of its evaluatio
 from __future__ import annotations
 
 import abc
+import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,8 @@ from utils.weights.parameter_names import ParameterNames
 
 if TYPE_CHECKING:
     from mindspore import nn
+
+PACKAGE = __name__.removesuffix("utils.networks")  # in a wheel "mindspore_video_zoo.", else empty
 
 
 class Network(abc.ABC, Generic[ConfigT]):
@@ -166,13 +169,12 @@ def list_networks() -> list[str]:
 
 def find_network(name: str) -> Network:
     """The network of a folder; the name must be one of `list_networks()`."""
-    # Not importlib, which would not find the module of the package `mindspore_video_zoo`.
-    return __import__(f"{name}.network", fromlist=["NETWORK"]).NETWORK
+    return importlib.import_module(f"{PACKAGE}{name}.network").NETWORK
 
 
 def find_build(name: str) -> Callable:
     """`build(cfg, plan)` of a network's train.py: its recipe."""
-    return __import__(f"{name}.train", fromlist=["build"]).build
+    return importlib.import_module(f"{PACKAGE}{name}.train").build
 
 
 def find_network_of_yaml(path: Path) -> Network:

@@ -1,21 +1,59 @@
 """Random config files, overrides and command lines load or end in one short error message."""
 
+import contextlib
 import math
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_type_hints
 
+import hypothesis
 import pytest
+import yaml
+from hypothesis import strategies as st
 
 from scripts.launcher.launch_config import read_job
-from tests.fuzz import settings
 from utils import runtime
+from utils.files import ROOT
 from utils.load_config import load_config, to_dict, to_yaml
 from utils.messages import LINE, SETTINGS_LINE
 from utils.networks import find_network, list_networks
 
 pytestmark = pytest.mark.timeout(1800)  # a stop against hangs
+WORDS = [
+    "{", "}", "[", "]", ", ", ": ", "- ", "? ", "\n", "\n  ", "\n    ", " ", "\t", "#", "---\n",
+    "&a ", "*a", "<<: ", "<<: *a", "<<: [*a, *a]", "|", ">", "...\n", "'", '"', "\\",
+    "%YAML 1.1\n", "!!int ", "!!float ", "!!bool ", "!!timestamp ", "!!binary ", "!!set ",
+    "!!omap ", "!!pairs ", "!!python/object/apply:os.mkdir [hacked]", "!!python/name:os.system",
+    "!x ", "%TAG ! x\n", "run", "data", "model", "train", "eval", "seed", "device", "root", "lr",
+    "on", "~", "null", "=", "@", "`", "nan", ".nan", "inf", "-.inf", "1e999", "0x", "0b2", "1:2:3",
+    "1_0", "2020-01-01", "99999999999999999999", "-1", "0", "1.5", "true", "x", "\x00", "\x1b[31m",
+    "\x85", "\u2028", "\ufeff", "é", "日本", "😀", "\ud800", "x" * 3000, "[" * 500, "{a: " * 400,
+    "- " * 500,
+]  # fmt: skip
+VALUES = [
+    "nan", ".inf", "-.inf", "1e999", "-1", "0", "1e-400", "99999999999999999999", "1" + "0" * 400,
+    "0x" + "f" * 5000, "true", "null", "", "''", "[]", "{}", "[[]]", "[null]", "[[1, 2], [3]]",
+    "{a: {b: {c: 1}}}", "[nan]", "[[nan, 1]]", "auto", "none", "2020-01-01",
+    "2020-01-01T00:00:00Z", "!!binary aGk=", "!!set {a}", "!!bool x", "!!timestamp x", "!!int ''",
+    "'a\\0b'", '"a\\0b"', "/dev/null", "/dev/zero", "/proc/none", "~", "$(touch hacked)",
+    ";touch hacked", "`touch hacked`", "caf\udce9", "\x1b[31m", "*a", "&a [*a]", "x" * 300,
+    "../" * 2000, "[" * 400, "1" * 100_000, "[1, two, 3.5, null, {a: b}]", "0o17", "1:60", "+1",
+    ".5", "1.", "1e3", "00", "0.0", "-0.0",
+]  # fmt: skip
+ENCODINGS = ["utf-16", "utf-16-le", "utf-32", "latin-1", "utf-7", "utf-8-sig", "cp500"]
+OPTIONS = [
+    "config_path",
+    "checkpoint_path",
+    "out",
+    "source",
+    "target",
+    "labels",
+    "top",
+    "help",
+    "x",
+]
 SCRIPTS = [
     *(f"{net}/{name}.py" for net in list_networks() for name in ("train", "eval", "export")),
     *(f"scripts/{name}.py" for name in ("predict", "convert_checkpoint", "launch")),
@@ -26,7 +64,99 @@ SCRIPTS = [
 ]
 VARIABLES = ["NODES", "NODE_RANK", "MASTER_PORT", "MASTER_TIMEOUT", "MASTER_ADDR"]
 VARIABLES += ["RANK_TABLE_FILE", "ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"]
-SLOW = pytest.param(1000, 600, marks=pytest.mark.slow)
+FEW = 150
+COUNTS = [FEW, pytest.param(1000, marks=pytest.mark.slow)]
+RECIPES = [path for name in list_networks() for path in (ROOT / name / "configs").glob("*.yaml")]
+FILES = [
+    "folder",
+    "empty",
+    "text.yaml",
+    "binary",
+    "pipe",
+    "",
+    "n" * 300,
+    "none",
+    "caf\udce9",
+    "a b",
+]
+FILES += ["\x1b[31m", "-"]
+random_text = st.lists(st.sampled_from(WORDS), min_size=1, max_size=60).map("".join)
+random_value = st.one_of(st.sampled_from(VALUES), random_text)
+
+
+@st.composite
+def draw_config_file(draw) -> tuple[str, bytes]:
+    """(network, content): random words, or a recipe in which something is replaced by them."""
+    recipe = draw(st.sampled_from(sorted(RECIPES)))
+    text = recipe.read_text()
+    kind = draw(st.sampled_from(["words", "letters", "value"]))
+    if kind == "words":
+        text = draw(random_text)
+    elif kind == "value":
+        values = yaml.safe_load(text)
+        section = draw(st.sampled_from(sorted(name for name in values if values[name])))
+        values[section][draw(st.sampled_from(sorted(values[section])))] = "REPLACED"
+        text = yaml.safe_dump(values).replace("REPLACED", draw(st.sampled_from(VALUES)))
+    else:
+        letters = list(text)
+        for _ in range(draw(st.integers(1, 8))):
+            start = draw(st.integers(0, len(letters) - 1))
+            letters[start : start + draw(st.integers(0, 2))] = draw(st.sampled_from(WORDS))
+        text = "".join(letters)
+    encoding = draw(st.sampled_from(["utf-8"] * 4 + ENCODINGS))
+    errors = "surrogateescape" if encoding == "utf-8" and kind == "value" else "replace"
+    return recipe.parent.parent.name, text.encode(encoding, errors)
+
+
+@st.composite
+def draw_override(draw, network: str) -> str:
+    """`section.key=value`, usually of an existing setting."""
+    sections = get_type_hints(find_network(network).config)
+    section = draw(st.sampled_from(sorted(sections)))
+    key = draw(st.sampled_from(sorted(get_type_hints(sections[section]))))
+    odd = draw(st.sampled_from([None] * 9 + [*WORDS, ""]))
+    name = draw(st.sampled_from([f"{section}.{key}"] * 9 + [f"{odd}.{key}", f"{section}.{odd}"]))
+    return f"{name}={draw(random_value)}".replace("\0", "")
+
+
+@st.composite
+def draw_command_line(draw) -> tuple[str, list[str]]:
+    """A script and its arguments: options, overrides and other words, with FILES."""
+    script = draw(st.sampled_from(SCRIPTS))
+    network = script.partition("/")[0].replace("scripts", "tsm")
+    recipes = [str(path) for path in sorted(RECIPES) if path.parent.parent.name == network]
+    arguments = []
+    if draw(st.booleans()):
+        arguments += ["--config_path", draw(st.sampled_from([*recipes, *FILES]))]
+    for _ in range(draw(st.integers(0, 4))):
+        option = f"--{draw(st.sampled_from(OPTIONS))}"
+        value = draw(st.sampled_from([*FILES, *VALUES]))[:1000]
+        override = f"--{draw(draw_override(network))}"
+        other = draw(st.sampled_from([*WORDS, *VALUES]))[:1000]
+        choices = [[override], [f"{option}={value}"], [option, value], [other]]
+        arguments += draw(st.sampled_from(choices))
+    return script, [argument.replace("\0", "")[:100_000] for argument in arguments]
+
+
+@st.composite
+def draw_job(draw) -> tuple[list[str], dict[str, str]]:
+    """Arguments and variables of the launcher; few host names, because of DNS requests."""
+    value = st.sampled_from([*VALUES, "2", "1", "127.0.0.1"]).map(
+        lambda text: text.replace("\0", "")
+    )
+    environ = draw(st.dictionaries(st.sampled_from(VARIABLES), value))
+    if "MASTER_ADDR" in environ:
+        hosts = ["127.0.0.1", "::1", "x" * 300, "a b", "\udce9", "1.2"]
+        environ["MASTER_ADDR"] = draw(st.sampled_from(hosts))
+    words = st.sampled_from([*VALUES, "2", "tsm/train.py"])
+    return draw(st.lists(words, max_size=4)), environ
+
+
+def try_cases(strategy: st.SearchStrategy, check: Callable, count: int) -> None:
+    """Checks `count` random cases; hypothesis reports the smallest that fails."""
+    options = {"deadline": None, "database": None, "derandomize": count <= FEW}
+    options["suppress_health_check"] = list(hypothesis.HealthCheck)
+    hypothesis.settings(max_examples=count, **options)(hypothesis.given(strategy)(check))()
 
 
 def list_numbers(values) -> list:
@@ -38,41 +168,18 @@ def list_numbers(values) -> list:
     return [values] if isinstance(values, (int, float)) else []
 
 
-def assert_loads_or_is_refused(network: str, path: Path, overrides: list[str]) -> bool:
-    """Returns whether it loads."""
+def assert_loads_or_is_refused(network: str, path: Path, overrides: list[str]) -> None:
     try:
         config = load_config(find_network(network).config, path, overrides)
     except ValueError as error:
         message = str(error)
         assert len(message) <= SETTINGS_LINE
         assert message.isprintable(), message
-        return False
+        return
     assert all(map(math.isfinite, list_numbers(to_dict(config))))
     copy = path.with_name("copy.yaml")
     copy.write_text(to_yaml(config), encoding="utf-8", errors="surrogateescape")
     assert to_dict(load_config(find_network(network).config, copy)) == to_dict(config)
-    return True
-
-
-def make_override_case(seed: int) -> tuple[str, bytes, str]:
-    network = list_networks()[seed % len(list_networks())]
-    override = settings.make_override(seed, find_network(network).config)
-    return network, settings.YAMLS[network][0].read_bytes(), override
-
-
-def try_settings(folder: Path, seeds: range, make_case: Callable[[int], tuple]) -> None:
-    """`make_case` returns the network, the content of a config file and overrides, of a seed."""
-    loaded = 0
-    path = folder / "random.yaml"
-    for seed in seeds:
-        network, content, *overrides = make_case(seed)
-        path.write_bytes(content)
-        try:
-            loaded += assert_loads_or_is_refused(network, path, overrides)
-        except BaseException as error:
-            raise AssertionError(f"seed {seed}: {str(overrides or content)[:300]}") from error
-    assert 0 < loaded < len(seeds)
-    assert {file.name for file in folder.iterdir()} <= {"random.yaml", "copy.yaml"}
 
 
 @pytest.fixture
@@ -91,61 +198,56 @@ def run_until_work(run_here, monkeypatch, tmp_path):
     return run_here
 
 
-def try_command_lines(run, folder: Path, seeds: range) -> None:
-    (folder / "folder").mkdir()
-    (folder / "empty").touch()
-    (folder / "text.yaml").write_text("run: {seed: x}\n")
-    (folder / "binary").write_bytes(bytes(range(256)))
-    os.mkfifo(folder / "pipe")
-    statuses = []
-    for seed in seeds:
-        script = SCRIPTS[seed % len(SCRIPTS)]
-        network = script.partition("/")[0].replace("scripts", "tsm")
-        arguments = settings.make_command_line(seed, find_network(network).config, folder)
-        try:
-            done = run(script, *arguments)
-            assert done.returncode in (0, 2)
-            last = (done.stderr.strip().splitlines() or [""])[-1]
-            if done.returncode == 2 and arguments:
-                assert last.startswith("error: ")
-                assert len(last) <= LINE
-                assert last.isprintable()
-        except BaseException as error:
-            raise AssertionError(f"seed {seed}: {script} {arguments!r}"[:2000]) from error
-        statuses.append(done.returncode)
-    assert statuses.count(2) > len(statuses) // 2
-    assert not list(folder.rglob("hacked"))
+@pytest.mark.parametrize("count", COUNTS)
+def test_random_config_files_load_or_are_refused(count, tmp_path):
+    path = tmp_path / "random.yaml"
+
+    def check(case: tuple[str, bytes]) -> None:
+        path.write_bytes(case[1])
+        assert_loads_or_is_refused(case[0], path, [])
+
+    try_cases(draw_config_file(), check, count)
+    assert {file.name for file in tmp_path.iterdir()} <= {"random.yaml", "copy.yaml"}
 
 
-def try_jobs(seeds: range) -> None:
-    """Tries arguments and variables of the launcher; few host names, because of DNS requests."""
-    for seed in seeds:
-        draw = settings.random.Random(seed)
-        environ = {
-            name: draw.choice([*settings.VALUES, "2", "1", "127.0.0.1"]).replace("\0", "")
-            for name in VARIABLES
-            if draw.random() < 0.4
-        }
-        if environ.get("MASTER_ADDR"):
-            hosts = ["127.0.0.1", "::1", "x" * 300, "a b", "\udce9", "1.2"]
-            environ["MASTER_ADDR"] = draw.choice(hosts)
-        words = [*settings.VALUES, "2", "tsm/train.py"]
-        rest = [draw.choice(words) for _ in range(draw.randrange(5))]
-        try:
-            read_job(rest, environ)
-        except ValueError:
-            continue
-        except BaseException as error:
-            raise AssertionError(f"seed {seed}: {rest} {environ}"[:2000]) from error
+@pytest.mark.parametrize("network", list_networks())
+@pytest.mark.parametrize("count", COUNTS)
+def test_random_overrides_load_or_are_refused(network, count, tmp_path):
+    path = tmp_path / "random.yaml"
+    path.write_bytes(next((ROOT / network / "configs").glob("*.yaml")).read_bytes())
+
+    def check(override: str) -> None:
+        assert_loads_or_is_refused(network, path, [override])
+
+    try_cases(draw_override(network), check, count // 2)
 
 
-@pytest.mark.parametrize(("start", "count"), [(0, 150), SLOW])
-def test_random_settings_load_or_are_refused(tmp_path, seed, start, count):
-    for make_case in (settings.make_yaml, make_override_case):
-        try_settings(tmp_path, range(seed + start, seed + start + count), make_case)
+@pytest.mark.parametrize("count", COUNTS)
+def test_random_command_lines_end_in_one_line(run_until_work, count, tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "empty").touch()
+    (tmp_path / "text.yaml").write_text("run: {seed: x}\n")
+    (tmp_path / "binary").write_bytes(bytes(range(256)))
+    os.mkfifo(tmp_path / "pipe")
+
+    def check(case: tuple[str, list[str]]) -> None:
+        script, arguments = case
+        done = run_until_work(script, *arguments)
+        assert done.returncode in (0, 2)
+        last = (done.stderr.strip().splitlines() or [""])[-1]
+        if done.returncode == 2 and arguments:
+            assert last.startswith("error: ")
+            assert len(last) <= LINE
+            assert last.isprintable()
+
+    try_cases(draw_command_line(), check, count)
+    assert not list(tmp_path.rglob("hacked"))
 
 
-@pytest.mark.parametrize(("start", "count"), [(0, 150), SLOW])
-def test_random_command_lines_end_in_one_line(run_until_work, tmp_path, seed, start, count):
-    try_command_lines(run_until_work, tmp_path, range(seed + start, seed + start + count))
-    try_jobs(range(seed + start, seed + start + (5 * count if start else 100)))
+@pytest.mark.parametrize("count", COUNTS)
+def test_random_jobs_start_or_are_refused(count):
+    def check(case: tuple[list[str], dict[str, str]]) -> None:
+        with contextlib.suppress(ValueError):
+            read_job(*case)
+
+    try_cases(draw_job(), check, count)

@@ -19,7 +19,7 @@ from utils.files import ROOT
 from utils.processes import describe_exit, die_with_parent
 from utils.scoring.engines import ENGINES, OPEN
 
-MODULE = "utils.scoring.onnx_process"  # in ROOT; also where the package has a longer name
+MODULE = "utils.scoring.onnx_process"  # in ROOT, also of a wheel
 
 
 class EngineError(RuntimeError):

@@ -2,6 +2,9 @@
 
 Until the file is complete it is NAME.part, beside NAME.part.json, which says of what version of the
 file it is a part. Python's urllib takes proxies from the environment (`https_proxy`, `no_proxy`).
+
+pooch was tried instead. It begins a cut download anew, prints the address with its user, password
+and query, reads no `file://` mirror, and has no bound on the size.
 """
 
 import base64

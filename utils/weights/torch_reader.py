@@ -14,7 +14,8 @@ steps:
    an `Unread`, and so does every object that is made of one: it holds nothing of the file.
 3. `PickleReader.resolve` converts the objects to plain values and counts them too.
 
-The tensors' bytes are read last and in pieces, so memory stays near the size of the tensors.
+The tensors' bytes are read last and in pieces, so memory stays near the size of the tensors. The
+library of safetensors reads its files, and maps them.
 
 Differences from torch.load: bfloat16 becomes float32; OrderedDict, defaultdict and
 argparse.Namespace become dict, Parameter its array, torch.Size a tuple, bytearray bytes;
@@ -25,7 +26,6 @@ RUNNING are refused.
 """
 
 import io
-import json
 import math
 import os
 import pickle
@@ -48,7 +48,6 @@ MAGIC = 0x1950A86A20F9469CFC6C
 PROTOCOL = 1001
 CHUNK = 1 << 20  # bytes read at once; a multiple of every item size
 MAX_PICKLE = 1 << 24  # bytes of a zip's pickle or directory, or of all pickles of an older file
-MAX_HEADER = 1 << 23  # bytes of a safetensors header, enough for 80,000 tensors
 MAX_STEPS = 500_000  # opcodes of a file, or its arguments and values; large ones have 200,000
 MAX_DEPTH = 100  # containers inside each other
 MAX_AXES = 32  # numpy's limit
@@ -73,9 +72,6 @@ STORAGE_TYPES = """torch.BoolStorage:bool torch.ByteStorage:uint8 torch.CharStor
     torch.HalfStorage:float16 torch.FloatStorage:float32 torch.DoubleStorage:float64
     torch.BFloat16Storage:bfloat16 torch.storage.UntypedStorage:uint8"""
 STORAGE_TYPES = dict(pair.split(":") for pair in STORAGE_TYPES.split())
-HEADER_TYPES = """BOOL:bool U8:uint8 U16:uint16 U32:uint32 U64:uint64 I8:int8 I16:int16 I32:int32
-    I64:int64 F16:float16 F32:float32 F64:float64 BF16:bfloat16"""
-HEADER_TYPES = dict(pair.split(":") for pair in HEADER_TYPES.split())
 # Types that no checkpoint of these networks has: a pickle's global or a header's type, its name.
 UNREAD_TYPES = """torch.ComplexFloatStorage:complex64 torch.ComplexDoubleStorage:complex128
     torch.complex32:complex32 torch.float8_e4m3fn:float8_e4m3fn torch.float8_e5m2:float8_e5m2
@@ -258,7 +254,7 @@ def is_readable(path: Union[str, os.PathLike]) -> bool:
         return find_reader(file.read(512)) is not None
 
 
-def find_reader(head: bytes) -> Optional[Callable[[BinaryIO, int], object]]:
+def find_reader(head: bytes) -> Optional[Callable[[CappedFile, int], object]]:
     """The function that reads a file that begins with `head`; None if there is none."""
     if head.startswith(b"PK\x03\x04"):
         return read_zip
@@ -267,7 +263,7 @@ def find_reader(head: bytes) -> Optional[Callable[[BinaryIO, int], object]]:
     return read_safetensors if head[8:9] == b"{" else None
 
 
-def read_file(file: BinaryIO, size: int) -> object:
+def read_file(file: CappedFile, size: int) -> object:
     """The object in a file of `size` bytes, of any format."""
     head = file.read(512)
     file.seek(0)
@@ -355,46 +351,19 @@ def read_legacy(file: BinaryIO, size: int) -> object:
     return tree
 
 
-def read_safetensors(file: BinaryIO, size: int) -> dict[str, np.ndarray]:
-    """A little-endian length, a JSON header of that many bytes, then the tensors without gaps."""
-    (length,) = struct.unpack("<Q", file.read(8))
-    fits = length <= min(size - 8, MAX_HEADER)
-    check(fits, "claims a safetensors header of {} bytes; is it cut off?", length)
-    # 19 digits hold every count; reading a number of thousands takes time.
-    options = {"object_pairs_hook": make_unique, "parse_int": lambda text: int(text[:20])}
-    header = json.loads(file.read(length).decode("utf-8"), **options)
-    header.pop("__metadata__", None)
-    tensors = dict.fromkeys(header)
-    position = 8 + length
-    for offsets, name, shape, dtype in sorted(parse_tensor(*item) for item in header.items()):
-        storage = Storage(name, dtype, math.prod(shape))
-        begin, end = (8 + length + offset for offset in offsets)
-        text = "puts tensor {} at bytes {} to {}, not {} bytes from {}"
-        valid = begin == position and end - begin == storage.nbytes
-        check(valid, text, name, begin, end, storage.nbytes, position)
-        check(end <= size, "ends before tensor {} does; copy or download it again", name)
-        tensors[name] = storage.get_array(dtype, 0, storage.count).reshape(shape)
-        storage.fill(file)
-        position = end
-    check(position == size, "has {} bytes behind its last tensor", size - position)
+def read_safetensors(file: CappedFile, size: int) -> dict[str, np.ndarray]:
+    """The tensors of a file, whose header and size the library checks. It maps the file."""
+    import ml_dtypes  # noqa: F401 numpy's bfloat16
+    from safetensors import safe_open
+
+    tensors = {}
+    with safe_open(file.raw.name, "numpy") as opened:
+        for name in opened.offset_keys():
+            dtype = opened.get_slice(name).get_dtype()
+            check(dtype not in UNREAD_TYPES, CONVERT, f"tensor {name}", UNREAD_TYPES.get(dtype))
+            array = opened.get_tensor(name)
+            tensors[name] = array.astype(np.float32) if dtype == "BF16" else array
     return tensors
-
-
-def make_unique(pairs: list) -> dict:
-    """A JSON object; json itself lets it name a thing twice."""
-    check(len(dict(pairs)) == len(pairs), "names something twice in its safetensors header")
-    return dict(pairs)
-
-
-def parse_tensor(name: str, entry: object) -> tuple[list, str, list, str]:
-    """(offsets, name, shape, key of DTYPES) of a tensor in a safetensors header."""
-    valid = isinstance(entry, dict) and set(entry) == {"dtype", "shape", "data_offsets"}
-    dtype, shape, offsets = map(entry.get, ("dtype", "shape", "data_offsets")) if valid else [0] * 3
-    valid = isinstance(dtype, str) and isinstance(shape, list) and isinstance(offsets, list)
-    valid = valid and len(shape) <= MAX_AXES and len(offsets) == 2 and are_counts(*shape, *offsets)
-    check(valid, "describes tensor {} by something else than dtype, shape and offsets", name)
-    check(dtype in HEADER_TYPES, CONVERT, f"tensor {name}", UNREAD_TYPES.get(dtype, dtype))
-    return offsets, name, shape, HEADER_TYPES[dtype]
 
 
 class Storage:
