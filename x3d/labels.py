@@ -1,13 +1,17 @@
 """Inference-time views of one video: the same frames and crops as in evaluation."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from utils.data.records import describe_list
 from utils.evaluate.label_space import LabelSpace
 from utils.video.transforms import arrange_views
-from utils.video.windows import Window
 from x3d.config import Config
 from x3d.dataset import choose_test_frames, cut_test_crops
+
+if TYPE_CHECKING:
+    from utils.video.windows import Window
 
 
 class X3DLabelSpace(LabelSpace):
@@ -24,7 +28,7 @@ class X3DLabelSpace(LabelSpace):
         self.clips = cfg.eval.clips
         self.crops = cfg.eval.crops
 
-    def frame_indices(self, window: Window) -> np.ndarray:
+    def frame_indices(self, window: "Window") -> np.ndarray:
         return choose_test_frames(window, self.cfg)
 
     def crop_frames(self, frames: np.ndarray) -> np.ndarray:

@@ -14,10 +14,10 @@ import numpy as np
 from utils.data.class_names import find_class_names, read_class_names
 from utils.evaluate.scores import video_scores
 from utils.evaluate.several_labels import sigmoid
-from utils.video.windows import Window
 
 if TYPE_CHECKING:
     from utils.scoring.scorer import Scorer
+    from utils.video.windows import Window
 
 
 class LabelSpace(abc.ABC):
@@ -37,7 +37,7 @@ class LabelSpace(abc.ABC):
     crop_settings: tuple = ()  # heads with equal ones have equal crops of a frame
 
     @abc.abstractmethod
-    def frame_indices(self, window: Window) -> np.ndarray:
+    def frame_indices(self, window: "Window") -> np.ndarray:
         """The frames of all clips, counted from the window's start; any shape."""
 
     @abc.abstractmethod
