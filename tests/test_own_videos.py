@@ -303,12 +303,10 @@ def test_the_bold_curve_averages_the_epoch_before():
         {"epoch": e, "step": 8 * e, "loss": value, "top1": value}
         for e, value in zip(epochs, (8.0, 4.0, 2.0, 6.0))
     ]
-    figure = plot_training.draw_runs({"run": lines, "other": [{**lines[0], "step": 3}]})
+    figure = plot_training.draw_runs({"run": lines, "other": lines[:1]})
     pale, bold, *_ = figure.axes[0].lines
     assert list(pale.get_ydata()) == [8, 4, 2, 6]
     assert list(bold.get_ydata()) == [8, 6, 3, 4]
-    assert figure.axes[-1].get_xlabel() == "epoch (run: 8 steps, other: 6 steps)"
-    assert "epoch (8 steps)" in plot_training.draw_runs({"run": lines}).axes[-1].get_xlabel()
 
 
 def test_curves_show_every_point():

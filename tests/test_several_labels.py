@@ -45,41 +45,31 @@ MULTI = {
         "data.cutmix=0",
     ],
 }
-MISTAKES = {
-    "data.balance=full": "data.balance full takes samples by their class",
-    "train.class_weights=[1,2]": "train.class_weights has 2 numbers for 8 classes",
-    "model.before_softmax=false": "model.labels multi needs model.before_softmax true",
-    "model.consensus=identity": "model.labels multi needs model.before_softmax true",
-}
-IMAGE_MISTAKES = {
-    "data.source=folder": "model.labels multi needs data.source list: of folder, an image has",
-    "train.smoothing=0.1": "train.smoothing 0.1 is of samples with one label",
-    "data.mixup=0.2": "data.mixup and data.cutmix mix samples with one label",
-}
 
 
-@pytest.mark.parametrize("setting", MISTAKES)
-def test_a_setting_of_one_label_is_refused(setting):
-    with pytest.raises(ValueError, match=re.escape(MISTAKES[setting])):
-        load_smoke_config("tsm", *MULTI["tsm"], setting)
-
-
-@pytest.mark.parametrize("setting", IMAGE_MISTAKES)
-def test_a_setting_of_images_with_one_label_is_refused(setting):
-    with pytest.raises(ValueError, match=re.escape(IMAGE_MISTAKES[setting])):
-        load_smoke_config("resnet50", *MULTI["resnet50"], setting)
+@pytest.mark.parametrize(
+    ("network", "setting", "name"),
+    [
+        ("tsm", "data.balance=full", "data.balance"),
+        ("tsm", "train.class_weights=[1,2]", "train.class_weights"),
+        ("tsm", "model.before_softmax=false", "model.before_softmax"),
+        ("tsm", "model.consensus=identity", "model.before_softmax"),
+        ("resnet50", "data.source=folder", "data.source"),
+        ("resnet50", "train.smoothing=0.1", "train.smoothing"),
+        ("resnet50", "data.mixup=0.2", "data.mixup"),
+        ("mvit_multi", "model.labels=multi", "unknown setting model.labels"),
+    ],
+)
+def test_a_setting_of_one_label_is_refused(network, setting, name):
+    with pytest.raises(ValueError, match=re.escape(name)):
+        load_smoke_config(network, *MULTI.get(network, ()), setting)
 
 
 def test_map_decides_only_with_several_labels():
     settings = ["run.eval_every=1", "run.keep_best=map"]
     load_smoke_config("tsm", *settings, "model.labels=multi")
-    with pytest.raises(ValueError, match=r"run\.keep_best map needs model\.labels multi"):
+    with pytest.raises(ValueError, match=r"run\.keep_best"):
         load_smoke_config("tsm", *settings)
-
-
-def test_a_network_for_several_data_sets_has_no_such_setting():
-    with pytest.raises(ValueError, match="unknown setting model.labels"):
-        load_smoke_config("mvit_multi", "model.labels=multi")
 
 
 def test_folders_of_classes_are_refused_for_several_labels(run_here, data_root, tmp_path):
