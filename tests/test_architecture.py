@@ -139,7 +139,7 @@ def find_files(name: str) -> list[Path]:
     return [file for file in files if file.is_file()][:1]
 
 
-def test_only_runtime_and_gradient_fusion_set_the_context():
+def test_only_runtime_sets_the_context():
     for path in SOURCES:
         calls = {
             node.func.attr
@@ -151,7 +151,6 @@ def test_only_runtime_and_gradient_fusion_set_the_context():
         }
         allowed = {
             "runtime.py": {"set_context", "set_device", "set_seed", "set_auto_parallel_context"},
-            "gradient_fusion.py": {"set_auto_parallel_context"},
             "complexity.py": {"set_context"},  # below runtime.py; it moves to the scripts
         }
         assert not calls & allowed["runtime.py"] - allowed.get(path.name, set())

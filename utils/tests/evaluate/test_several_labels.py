@@ -12,7 +12,8 @@ from mindspore import Tensor
 from utils.data.annotation_file import encode_label
 from utils.evaluate.label_space import LabelSpace
 from utils.evaluate.metrics import LabelScores
-from utils.evaluate.report import Report, Samples
+from utils.evaluate.report import Report
+from utils.evaluate.report_page import Samples
 from utils.evaluate.several_labels import (
     compute_average_precisions,
     compute_binary_losses,
