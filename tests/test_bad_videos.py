@@ -30,16 +30,9 @@ from utils.data.sampler import TrainSampler
 from utils.data.unreadable import UnreadableFiles
 from utils.files import ROOT
 from utils.networks import find_network
-from utils.tests.video.test_decoders import (
-    BACK_ENDS,
-    copy_packets,
-    draw,
-    encode,
-    picture,
-    read_alike,
-    read_bits,
-)
-from utils.tests.video.test_odd_videos import pictures, write
+from utils.tests.video.odd_videos import pictures, write
+from utils.tests.video.test_decoders import read_alike
+from utils.tests.video.video_files import BACK_ENDS, copy_packets, draw, encode, picture, read_bits
 from utils.video import pyav_reader
 from utils.video.decoders import open_video
 from utils.video.pyav_reader import ExactVideo

@@ -18,7 +18,7 @@ import pytest
 from mindspore import Parameter, Tensor
 
 from tests.helpers import read_result, run_json
-from tests.test_export import TOYS, build_toy, export_toy, load_toy_config
+from tests.toys import TOYS, build_toy, export_toy, load_toy_config
 from utils import runtime
 from utils.evaluate.scores import video_scores
 from utils.export import onnx_graph

@@ -12,7 +12,7 @@ from tests.test_frame_folders import LISTS, SETTINGS
 from utils.data.videos import build_train_sampler
 from utils.networks import find_network
 from utils.runtime import Runtime
-from utils.tests.video.test_decoders import copy_packets
+from utils.tests.video.video_files import copy_packets
 
 RATE = 20  # as in the settings of test_frame_folders
 PART = 30  # frames

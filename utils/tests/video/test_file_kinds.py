@@ -18,14 +18,7 @@ from av.video.reformatter import VideoReformatter
 from scripts.data.integrity import Finding, VideoJob, examine
 from tests.field_videos import write_field_video
 from tests.video_server import Answer, serve
-from utils.tests.video.test_decoders import (
-    BACK_ENDS,
-    copy_packets,
-    draw,
-    encode,
-    picture,
-    read_bits,
-)
+from utils.tests.video.video_files import BACK_ENDS, copy_packets, draw, encode, picture, read_bits
 from utils.video.decoders import open_video
 from utils.video.live import StreamSource, open_address
 from utils.video.packets import count_frames, find_vop_types, measure_missing

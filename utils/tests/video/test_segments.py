@@ -4,8 +4,8 @@ import av
 import numpy as np
 import pytest
 
-from utils.tests.video.test_decoders import BACK_ENDS, FILES, H264, draw, encode, read_bits
-from utils.tests.video.test_odd_videos import ODD_VIDEOS, pictures, write_variable_rate
+from utils.tests.video.odd_videos import ODD_VIDEOS, pictures, write_variable_rate
+from utils.tests.video.video_files import BACK_ENDS, FILES, H264, draw, encode, read_bits
 from utils.video import pyav_reader
 from utils.video.decoders import open_video
 from utils.video.frame_folder import FrameFolder
