@@ -13,7 +13,7 @@ import pytest
 from resnet50.config import Data
 from resnet50.readers import read_images
 from resnet50.transforms import make_train_view
-from scripts.data.integrity import KINDS
+from scripts.data.prepare.integrity import KINDS
 from scripts.prediction.files import write_predictions
 from scripts.prediction.records import PredictOptions, Predictor
 from tests.fuzz.damage import mutate
@@ -36,7 +36,7 @@ INTACT = {("read", "good", "good"), ("refused", "broken", "good")}
 READ = """
 import json, re, sys
 from pathlib import Path
-from scripts.data.integrity import VideoJob, examine
+from scripts.data.prepare.integrity import VideoJob, examine
 from utils.video.decoders import open_video
 from utils.video.reader import VideoError
 outcomes = {}

@@ -11,7 +11,7 @@ from tests.test_predict import FileModel, NoNetwork, NumberReader
 from utils.evaluate.label_space import read_windows, split_into_windows
 from utils.predict.stream import ImageScorer, Timing, WindowScorer
 from utils.tests.evaluate.test_stream import NoScorer, ToyHead, run_stream
-from utils.tests.video.test_decoders import BACK_ENDS, copy_packets, draw, read_bits
+from utils.tests.video.videos import BACK_ENDS, copy_packets, draw, read_bits
 from utils.video.decoders import open_video
 from utils.video.live import StreamSource, open_file
 from utils.video.reader import Segment, find_time, measure_times

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from scripts.data.integrity import VideoJob, examine
-from utils.tests.video.test_decoders import picture, read_bits
+from scripts.data.prepare.integrity import VideoJob, examine
+from utils.tests.video.videos import picture, read_bits
 from utils.video.frame_folder import FrameFolder, count_frames
 from utils.video.images import read_jpeg, read_jpeg_head
 from utils.video.orientation import EXIF_ORIENTATIONS, UPRIGHT
