@@ -4,8 +4,9 @@ import numpy as np
 
 from mvit_multi.config import Config
 from mvit_multi.dataset import choose_test_frames, cut_test_crops, get_annotation_file
-from utils.evaluate.label_space import LabelSpace, Window
+from utils.evaluate.label_space import LabelSpace
 from utils.video.transforms import arrange_views
+from utils.video.windows import Window
 
 
 class DatasetLabelSpace(LabelSpace):

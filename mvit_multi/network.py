@@ -27,13 +27,16 @@ class MViTNetwork(Network[Config]):
     read_records = staticmethod(dataset.read_records)
 
     def build_eval_rows(
-        self, cfg: Config, rt: Runtime, run: Optional[Path] = None
+        self, cfg: Config, rt: Runtime, run: Optional[Path] = None, split: str = "test"
     ) -> dict[int, dataset.EvalVideos]:
-        return dataset.build_eval_videos(cfg, rt)
+        return dataset.build_eval_videos(cfg, rt, split)
 
     def name_samples(self, cfg: Config, rows: Any) -> list[str]:
         root = cfg.data.root / rows.settings.videos
         return [name_record(record).removeprefix(f"{root}/") for record in rows.records]
+
+    def select_distinct(self, cfg: Config, records: list[dataset.Sample]) -> list[dataset.Sample]:
+        return records[: len(records) // cfg.data.dataset_repeats]
 
     def get_input_shape(self, cfg: Config) -> tuple[int, ...]:
         return dataset.get_input_shape(cfg.data)

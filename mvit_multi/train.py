@@ -16,119 +16,62 @@ from utils.entry import prepare_process
 
 prepare_process(__name__)
 
+from mindspore import nn
+
 from mvit_multi.config import Config
-from mvit_multi.dataset import (
-    Sample,
-    TrainVideos,
-    build_eval_videos,
-    get_input_shape,
-    read_records,
-)
 from mvit_multi.loss import GatherEmbeddings, MultiLoss, VarianceCovarianceLoss
 from mvit_multi.lr_generator import build_parameter_groups, get_lr
 from mvit_multi.mixup import MixClips
 from mvit_multi.model import MViT
 from mvit_multi.network import NETWORK
-from utils import cli, runtime
-from utils.data.equal_files import log_repeats
-from utils.data.sampler import TrainSampler
-from utils.data.videos import build_train_sampler
-from utils.evaluate.metrics import EvalSet, evaluate
-from utils.scoring.scorer import CellScorer
+from utils.commands.train import train
 from utils.train import optimizers
-from utils.train.choose_kernels import with_training_kernels
-from utils.train.class_weights import ClassWeights, compute_class_weights
-from utils.train.freeze import freeze
-from utils.train.trainer import Trainer, TrainSetup, build_setup
-from utils.weights import checkpoint
+from utils.train.recipe import Plan, Recipe
 
 
-def main(cfg: Config) -> None:
-    rt = runtime.start(cfg.run)  # graph mode, device, seed, rank
-    trainer = Trainer(cfg, rt)  # run directory, log, resume point
-    samples = read_records(cfg, "train")
-    sampler = trainer.resume(build_train_sampler(cfg, samples, rt))
-    setup = build(cfg, rt, sampler)  # model, optimizer, AllReduce fusion, train step
-    train_set = TrainVideos(
-        samples, cfg=cfg, sampler=sampler, epochs=cfg.train.epochs, skip=trainer.start_step
-    )
-    distinct = samples[: len(samples) // cfg.data.dataset_repeats]
-    validation = build_validation(cfg, net=setup.step.net, rt=rt, trained=distinct)
-    trainer.fit(setup, train_set, evaluate=validation)
-
-
-@with_training_kernels
-def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup:
-    train = cfg.train
+def build(cfg: Config, plan: Plan) -> Recipe:
+    settings = cfg.train
     net = MViT(**cfg.model_arguments())
-    if train.pretrained:
-        checkpoint.load(
-            net, path=train.pretrained, new_head=train.new_head, head=NETWORK.classifier
-        )
-    freeze(net, train.freeze, NETWORK.classifier)
-    global_batch = sampler.effective_batch_size(train.accumulation_steps)
-    lr = get_lr(train, sampler.steps_per_epoch, global_batch)
+    plan.load_pretrained(net)
+    plan.freeze(net)
+    lr = get_lr(settings, plan.steps_per_epoch, plan.effective_batch)
     weights = net.trainable_params()
-    groups = build_parameter_groups(weights, train=train, lr=lr, depth=cfg.model.depth)
-    if train.optimizer == "sgd":
-        opt = optimizers.SGD(
-            weights, groups=groups, momentum=train.momentum, nesterov=train.nesterov
+    groups = build_parameter_groups(weights, train=settings, lr=lr, depth=cfg.model.depth)
+    optimizer: nn.Optimizer
+    if settings.optimizer == "sgd":
+        optimizer = optimizers.SGD(
+            weights, groups=groups, momentum=settings.momentum, nesterov=settings.nesterov
         )
     else:
-        opt = optimizers.AdamW(weights, groups=groups, betas=train.betas, eps=train.eps)
-    clips = (cfg.data.batch * cfg.data.repeated_aug, *get_input_shape(cfg.data))
+        optimizer = optimizers.AdamW(weights, groups=groups, betas=settings.betas, eps=settings.eps)
     mix = MixClips(net.normalize, cfg.data.mixes)
-    return build_setup(
-        cfg,
-        rt=rt,
-        sampler=sampler,
-        net=net,
-        loss=build_training_loss(cfg, rt, compute_class_weights(cfg, sampler)),
-        optimizer=opt,
-        lr=lr,
-        clips=clips,
-        mix=mix,
-    )
+    return Recipe(net, loss=build_loss(cfg, plan), optimizer=optimizer, lr=lr, mix=mix)
 
 
-def build_training_loss(cfg: Config, rt: runtime.Runtime, class_weights: tuple[ClassWeights, ...]):
+def build_loss(cfg: Config, plan: Plan) -> MultiLoss:
     """Classification, projection and informative loss with the weights of the config file."""
-    train = cfg.train
+    settings = cfg.train
+    rt = plan.rt
     informative = None
-    if train.informative_weight:
+    if settings.informative_weight:
         gather = GatherEmbeddings(rt.rank, rt.size) if rt.size > 1 else None
-        informative = VarianceCovarianceLoss(train.std_weight, train.covariance_weight, gather)
+        informative = VarianceCovarianceLoss(
+            settings.std_weight, settings.covariance_weight, gather
+        )
     return MultiLoss(
         tuple(dataset.num_classes for dataset in cfg.data.sets),
         cross_projections=cfg.crosses,
-        smoothing=train.smoothing,
-        smoothing_classes=train.smoothing_classes,
-        weights=train.set_weights,
-        projection_weight=train.projection_weight,
-        add_to_scores=train.add_to_scores,
+        smoothing=settings.smoothing,
+        smoothing_classes=settings.smoothing_classes,
+        weights=settings.set_weights,
+        projection_weight=settings.projection_weight,
+        add_to_scores=settings.add_to_scores,
         informative=informative,
-        informative_weight=train.informative_weight,
-        gradient_scale=1 / rt.size if train.gradient == "original" else 1.0,
-        class_weights=class_weights,
+        informative_weight=settings.informative_weight,
+        gradient_scale=1 / rt.size if settings.gradient == "original" else 1.0,
+        class_weights=plan.compute_class_weights(),
     )
 
 
-def build_validation(cfg: Config, net, rt: runtime.Runtime, trained: list[Sample]):
-    """A function that evaluates `net` during training; None if `run.eval_every` is 0.
-
-    Logs repeated videos, also those that are among `trained`.
-    """
-    if not cfg.run.eval_every:
-        log_repeats(rt, train=trained)
-        return None
-    videos = build_eval_videos(cfg, rt, "val")  # a bad line stops the run before training starts
-    validated = [sample for rows in videos.values() for sample in rows.records]
-    log_repeats(rt, train=trained, validation=validated)
-    scorer = CellScorer(net)
-    spaces = NETWORK.list_label_spaces(cfg)
-    eval_sets = [EvalSet(rows, spaces[k]) for k, rows in videos.items()]
-    return lambda: evaluate(scorer, eval_sets, rt)
-
-
 if __name__ == "__main__":
-    cli.run(main, Config, __doc__)
+    train(NETWORK, build, __doc__)

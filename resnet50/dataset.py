@@ -124,12 +124,12 @@ def draw_batch_mix(data: Data, seed: int, step: int, rank: int) -> np.ndarray:
 
 
 class EvalImages(EvalRows):
-    """The test view of every image."""
+    """The test view of every image, in all splits."""
 
     cfg: Config
     kind = "image"
 
-    def __init__(self, records: Images, cfg: Config, rt: Runtime):
+    def __init__(self, records: Images, cfg: Config, rt: Runtime, split: str = "test"):
         super().__init__(
             records, cfg=cfg, rt=rt, shape=(1, *get_clip_shape(cfg.data, cfg.test_crop))
         )

@@ -7,8 +7,9 @@ import numpy as np
 
 from resnet50 import readers, transforms
 from resnet50.config import Config
-from utils.evaluate.label_space import LabelSpace, Window
+from utils.evaluate.label_space import LabelSpace
 from utils.video.reader import FrameReader, read_bytes, reading
+from utils.video.windows import Window
 
 # The files of class names beside CIFAR's binary files.
 CIFAR_NAMES = {"cifar10": "batches.meta.txt", "cifar100": "fine_label_names.txt"}

@@ -10,8 +10,9 @@ from resnet50.config import Config
 from resnet50.convert import ResNetNames
 from resnet50.labels import ImageFile, ImageLabelSpace
 from resnet50.mixup import mix_targets
-from resnet50.readers import ImageRecord, Images
+from resnet50.readers import ImageRecord, Images, find_classes
 from utils.networks import Network
+from utils.runtime import Runtime
 from utils.video.array_frames import ArrayFrames
 
 
@@ -34,6 +35,10 @@ class ResNetNetwork(Network[Config]):
 
     def name_samples(self, cfg: Config, rows: Any) -> list[str]:
         return rows.records.list_names()
+
+    def write_classes(self, cfg: Config, run: Path, rt: Runtime) -> None:
+        classes = find_classes(cfg.data, cfg.model.num_classes, split="train")
+        class_folders.write_run_classes(run, classes, rt)
 
     def get_input_shape(self, cfg: Config) -> tuple[int, ...]:
         return dataset.get_clip_shape(cfg.data, cfg.data.crop)

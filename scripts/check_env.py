@@ -33,6 +33,7 @@ from scripts.launcher import devices as host
 from utils import cli
 from utils.cores import LEAST_CORES
 from utils.messages import format_line
+from utils.missing_packages import advise_library
 from utils.processes import die_with_parent
 
 # The versions that MindSpore 2.10 looks for, and has libraries for.
@@ -145,9 +146,12 @@ def check_devices() -> Iterator[Line]:
     """The devices that MindSpore can use; those of the host, and what they need."""
     code = "import mindspore as ms; kinds = [k for k in ('CPU', 'GPU', 'Ascend')"
     code += " if ms.hal.is_available(k)]; print('kinds', *kinds, flush=True)"
-    result = re.search("^kinds (.*)$", run_python(code), re.MULTILINE)
+    text = run_python(code)
+    result = re.search("^kinds (.*)$", text, re.MULTILINE)
     usable = result[1].split() if result else []
-    yield Line("devices", ", ".join(usable) or "unknown", "" if usable else "MindSpore fails")
+    lacking = advise_library(text)
+    advice = "" if usable else lacking or "MindSpore fails"
+    yield Line("devices", ", ".join(usable) or "unknown", advice, fatal=bool(lacking))
     for kind, needs in (("Ascend", f"CANN {', '.join(CANN)}"), ("GPU", CUDA_RANGE)):
         count = host.count_devices(kind)
         advice = (

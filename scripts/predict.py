@@ -3,7 +3,7 @@
     python scripts/predict.py --config_path Y --checkpoint_path C VIDEO_OR_FOLDER [...]
         [--labels FILE] [--top 5] [--threshold P] [--out DIR] [--window SECONDS] [--step SECONDS]
         [--cam] [--cam_class LABEL] [--save FILE.mp4] [--executor processes|dask:ADDRESS]
-        [--part I/N] [--stream] [--fps N] [--retry SECONDS] [--section.key=value ...]
+        [--part I/N] [--section.key=value ...]
 
 A folder stands for all videos in it and in its subfolders. Scores equal those of the network's
 `eval.py` for the same views. A video longer than 30 seconds is
@@ -26,11 +26,7 @@ process may write into DIR, except different parts.
 predicts part I of N of the videos, from 1 to N. When all parts have ended, run the command without
 `--part`: it writes both files, and predicts what a part has left. Docs: docs/many_machines.md.
 
---stream labels one source while it runs: a camera (its number), an address such as rtsp:// or
-http://, or a video. It prints a JSON line for each window, or, for resnet50 and for tsm built with
-model.online=true, for each frame, --fps of them in a second. It writes `NAME_stream.csv` and
-`NAME_stream.png`; ctrl-C ends it. A source that breaks off is opened again for up to --retry
-seconds (30); then the exit status is 1. Docs: docs/streams.md.
+Cameras and streams: scripts/stream.py, which --stream calls with the other words.
 """
 
 import sys
@@ -50,15 +46,13 @@ from scripts.executors.process_pool import PROCESSES, Executor, PartOption
 from scripts.executors.video_jobs import JobSettings
 from scripts.prediction.files import list_videos, write_predictions
 from scripts.prediction.records import PredictOptions, Predictor, list_outputs
-from scripts.prediction.stream import label_stream
 from utils import cli, log
-from utils.evaluate.label_space import PREDICTIONS, LabelSpace, assign_class_names, make_file_names
+from utils.evaluate.label_space import LabelSpace, assign_class_names
 from utils.files import check_outputs
 from utils.networks import Network
-from utils.predict.model import build_model
+from utils.predict.prediction import PREDICTIONS, make_file_names
 from utils.runtime import Runtime
 from utils.settings import NetworkConfig
-from utils.video.live import RETRY, is_address
 from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 
 
@@ -68,9 +62,6 @@ def main(
     videos: list[str],
     *,
     checkpoint_path: str,
-    stream: bool = False,
-    fps: Optional[cli.NonNegativeFloat] = None,
-    retry: Optional[cli.NonNegativeFloat] = None,
     window: Optional[cli.NonNegativeFloat] = None,
     step: Optional[cli.NonNegativeFloat] = None,
     threshold: cli.Probability = 0.0,
@@ -85,26 +76,16 @@ def main(
 ) -> int:
     if step == 0:
         raise ValueError("--step must be above 0 seconds; without it, windows follow each other")
-    if not stream and (fps is not None or retry is not None):
-        raise ValueError("--fps and --retry go with --stream")
     if save and save.suffix != ".mp4":
         raise ValueError(f"--save: {save} must end in .mp4")
-    if stream and cam:
-        raise ValueError("--cam: a stream has no heat maps; leave one of both options out")
     reads_videos = bool(network.list_annotation_files(cfg))
-    if not (stream and (videos[0].isdecimal() or is_address(videos[0]))):
-        is_video = reads_videos or stream
-        videos = list_videos(videos, VIDEO_SUFFIXES if is_video else IMAGE_SUFFIXES)
-    if stream or save:
-        name = "--stream" if stream else "--save"
-        if part or executor != PROCESSES:
-            raise ValueError(
-                f"{name} reads in this process; it does not go with --part, --executor"
-            )
-        if len(videos) > 1:
-            raise ValueError(f"{name} takes one VIDEO, not {len(videos)}")
-    if save and not (stream or reads_videos):
-        raise ValueError("--save writes a video: the network reads images, so it needs --stream")
+    videos = list_videos(videos, VIDEO_SUFFIXES if reads_videos else IMAGE_SUFFIXES)
+    if save and (part or executor != PROCESSES):
+        raise ValueError("--save reads in this process; it does not go with --part, --executor")
+    if save and len(videos) > 1:
+        raise ValueError(f"--save takes one VIDEO, not {len(videos)}")
+    if save and not reads_videos:
+        raise ValueError("--save writes a video, and the network reads images: scripts/stream.py")
     if save:
         check_outputs([save], inputs=[*videos, checkpoint_path, labels], option="--save")
     heads = network.list_label_spaces(cfg)
@@ -112,22 +93,6 @@ def main(
     check_cam(cam, label=cam_class, path=checkpoint_path, heads=heads)
     folder = out or Path(checkpoint_path).parent / "predictions"
     log.start_log(Runtime())
-    if stream:
-        model = build_model(network, cfg=cfg, checkpoint=checkpoint_path, labels=labels)
-        results = model.stream(
-            videos[0],
-            window=window,
-            step=step,
-            fps=fps or None,
-            threshold=threshold,
-            save=save or "",
-            retry=RETRY if retry is None else retry,
-        )
-        summary = label_stream(
-            model, stream=results, video=videos[0], folder=folder, top=top, threshold=threshold
-        )
-        log.print_result(summary, Runtime())
-        return 1 if "error" in summary else 0
     options = PredictOptions(
         folder,
         top=top,
@@ -174,4 +139,9 @@ def check_cam(cam: bool, label: Optional[int], path: str, heads: Sequence[LabelS
 
 
 if __name__ == "__main__":
+    if "--stream" in sys.argv:
+        from scripts import stream
+
+        sys.argv.remove("--stream")
+        cli.run_for_network(stream.main, stream.__doc__)
     cli.run_for_network(main, __doc__)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # usage: bash scripts/run_tests.sh [--latest] [pytest arguments, for example -m slow]
 #
-# Lint, types, the size of the project and the whole test suite, after the same environment step as
+# Lint, types, directions of imports, the size of the project and the whole test suite, after the same environment step as
 # the quickstart; minutes.
 # The tests of HTML pages (tests/test_pages.py) open them in Chromium: `apt-get install chromium`;
 # without it they are skipped.
@@ -34,6 +34,7 @@ fi
 ruff check .
 ruff format --check .
 mypy
+lint-imports --no-logo --no-cache
 for script in scripts/*.sh scripts/cluster/*.sh .ci/run; do bash -n "$script"; done
 shellcheck --external-sources scripts/*.sh scripts/cluster/*.sh .ci/run
 git rev-parse --git-dir > /dev/null 2>&1 && python tests/budget.py # the files are those in Git

@@ -14,7 +14,7 @@ import psutil
 
 
 class DaskCluster(NamedTuple):
-    """A scheduler and two workers of two threads; a nanny starts a worker again that has ended."""
+    """A scheduler and four workers of a thread; a nanny starts a worker again that has ended."""
 
     executor: str
     scheduler: subprocess.Popen
@@ -23,8 +23,7 @@ class DaskCluster(NamedTuple):
     def kill_worker(self) -> None:
         """Kills the process of one worker, not its nanny."""
         children = psutil.Process(self.nannies[0].pid).children()
-        (worker,) = [child for child in children if "resource_tracker" not in str(child.cmdline())]
-        worker.kill()
+        next(child for child in children if "resource_tracker" not in str(child.cmdline())).kill()
 
 
 @contextmanager
@@ -36,7 +35,8 @@ def start_dask_cluster(folder: Path, **variables: str) -> Iterator[DaskCluster]:
     file = folder / "scheduler.json"
     scheduler = ["scheduler", "--port", "0", "--scheduler-file", str(file)]
     scheduler += ["--dashboard-address", "127.0.0.1:0"]
-    worker = ["worker", "--scheduler-file", str(file), "--nthreads", "2"]
+    worker = ["worker", "--scheduler-file", str(file), "--nworkers", "2"]
+    worker += ["--nthreads", "1", "--memory-limit", "0"]
     worker += ["--local-directory", str(folder), "--death-timeout", "30"]
     with open(folder / "dask.log", "w") as log:
         options = {"cwd": folder, "env": environment, "stdout": log, "stderr": log}

@@ -22,9 +22,10 @@ import signal
 import numpy as np
 from mindspore import ops
 
-from tsm import train
 from tsm.config import Config
+from tsm.network import NETWORK
 from utils import cli
+from utils.commands import train
 from utils.train import trainer
 from utils.train.gradients import FiniteCheck
 from utils.train.train_step import Backward, TrainStep
@@ -74,19 +75,20 @@ class StoppedLoop(trainer.TrainingLoop):
 
 def main(cfg: Config) -> None:
     saved = {}
-    build = train.build
+    build_training = train.build_training
 
-    def build_and_save(cfg, rt, sampler):
+    def build_and_save(job, sampler, build):
+        rt = job.rt
         if rt.rank == rt.size - 1:
             trainer.TrainStep = FaultyStep
             trainer.TrainingLoop = StoppedLoop
-        setup = build(cfg, rt, sampler)
+        setup = build_training(job, sampler, build)
         saved["rank"] = rt.rank
         saved["step"] = setup.step
         return setup
 
-    train.build = build_and_save
-    train.main(cfg)
+    train.build_training = build_and_save
+    train.run_training(NETWORK, cfg)
     arrays = {name: p.asnumpy() for name, p in saved["step"].state().items()}
     np.savez(cfg.run.out.parent / f"rank_{saved['rank']}.npz", **arrays)
 

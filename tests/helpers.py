@@ -445,27 +445,28 @@ def build_dump_env(folder: Path) -> dict[str, str]:
     }
 
 
-def count_all_reduces(folder: Path) -> dict[int, list[int]]:
-    """Returns {fusion: [tensors of an AllReduce]} of every AllReduce in the compiled graphs."""
+def read_all_reduces(folder: Path) -> dict[int, list[int]]:
+    """{number of a segment: [elements]} of the AllReduces of compiled graphs; 0: no gradients."""
     result: dict[int, list[int]] = {}
-    pattern = r"= AllReduce\((.*?)\).*?fusion: I64\((\d+)\)"
+    pattern = r"= AllReduce\(.*\bindex: I64\((\d+)\).*\n.*-> \(<Tensor\[\w+\], \((\d*)\)"
     for graph in folder.glob("hwopt_common_final_graph_*.ir"):
-        for inputs, fusion in re.findall(pattern, graph.read_text()):
-            result.setdefault(int(fusion), []).append(inputs.count("%"))
+        for index, elements in re.findall(pattern, graph.read_text()):
+            result.setdefault(int(index), []).append(int(elements or 1))
     return result
 
 
 def assert_segments(completed, folder: Path) -> list[int]:
     """Asserts that the graphs of all ranks have the logged segments; returns tensor counts."""
-    logged = [int(tensors) for tensors in re.findall(r"(\d+) tensors [\d.]+ MB", completed.stderr)]
+    segments = re.findall(r"(\d+) tensors ([\d.]+) MB", completed.stderr)
     ranks = sorted(folder.glob("rank_*"))
     assert len(ranks) > 1
     for rank in ranks:
-        result = count_all_reduces(rank)
-        # Fusion 0: loss, top-1 and the signals in one array, and counts.
-        assert set(result.pop(0)) == {1}
-        assert [result[fusion] for fusion in sorted(result)] == [[tensors] for tensors in logged]
-    return logged
+        result = read_all_reduces(rank)
+        result.pop(0)  # loss, top-1 and the signals in one array, and counts
+        assert sorted(result) == list(range(1, len(segments) + 1))
+        for index, (_, size) in enumerate(segments, 1):
+            assert [f"{4 * elements / 1e6:.2f}" for elements in result[index]] == [size]
+    return [int(tensors) for tensors, _ in segments]
 
 
 def build_rank_table(servers: int = 2, devices: int = 1, address: str = "127.0.0.1") -> dict:

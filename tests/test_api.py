@@ -384,7 +384,7 @@ def test_the_examples_of_the_page_run(videos, monkeypatch, tmp_path, capsys):
     names: dict = {}
     for block in blocks:
         exec(block, names)
-    assert len(blocks) == 7
+    assert len(blocks) == 6
     lines = capsys.readouterr().out.splitlines()
     streamed = [line for line in lines if " s: " in line]
     assert streamed

@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
 
-from scripts.executors.video_jobs import JobSettings
-from scripts.predict import check_cam, main
-from scripts.prediction.records import PredictOptions, Predictor
+from scripts.predict import check_cam
 from tests.helpers import find_smoke_yaml, load_smoke_config, run_script, save_random_weights
 from tests.test_networks import TOY, draw_samples
-from utils.evaluate.label_space import LabelSpace, Window
+from utils.evaluate.label_space import LabelSpace
 from utils.files import ROOT
 from utils.networks import find_network, list_networks
 from utils.nn.cam_cells import CamCells
@@ -22,6 +20,7 @@ from utils.predict.cam import GradCam, HeatMaps, blend, find_rate, scale_maps
 from utils.predict.model import build_model
 from utils.testing.golden import find_case, generate_input, load_case
 from utils.tests.parity import mark_slow_except, without_values
+from utils.video.windows import Window
 
 RECORDED = json.loads((ROOT / "tests/golden/cam.json").read_text())
 
@@ -126,15 +125,15 @@ def test_an_exported_file_and_an_unknown_class_are_refused():
     heads = find_network("tsm").list_label_spaces(load_smoke_config("tsm"))
     check_cam(True, label=7, path="net.ckpt", heads=heads)
     check_cam(False, label=None, path="net.onnx", heads=heads)
-    for suffix in (".onnx", ".mindir"):
-        with pytest.raises(ValueError, match=f"^--cam: net{suffix} has no gradients"):
-            check_cam(True, label=None, path=f"net{suffix}", heads=heads)
-    with pytest.raises(ValueError, match="^--cam_class 8: the 8 classes count from 0"):
-        check_cam(True, label=8, path="net.ckpt", heads=heads)
-    with pytest.raises(ValueError, match="^--cam_class: the network has several data sets"):
-        check_cam(True, label=0, path="net.ckpt", heads=[*heads, *heads])
-    with pytest.raises(ValueError, match="^--cam_class chooses the class of --cam"):
-        check_cam(False, label=0, path="net.ckpt", heads=heads)
+    for cam, label, path, sets, words in (
+        (True, None, "net.onnx", heads, "--cam: net.onnx"),
+        (True, None, "net.mindir", heads, "--cam: net.mindir"),
+        (True, 8, "net.ckpt", heads, "--cam_class 8"),
+        (True, 0, "net.ckpt", [*heads, *heads], "--cam_class"),
+        (False, 0, "net.ckpt", heads, "--cam_class"),
+    ):
+        with pytest.raises(ValueError, match=f"^{words}"):
+            check_cam(cam, label=label, path=path, heads=sets)
 
 
 @without_values
@@ -166,28 +165,6 @@ def test_a_chosen_class_has_another_heat_map(tmp_path):
     other = cam.overlay(view, head=0, probabilities=np.array([0.1, 0.2, 0.4, 0.3]))
     assert other.label == 0
     assert np.ptp(best.frames.astype(int) - other.frames) > 20
-
-
-def test_settings_of_heat_maps_make_other_records(tmp_path):
-    """Records of a part of the videos are valid for one choice of --cam only."""
-    (tmp_path / "net.ckpt").touch()
-    options = PredictOptions(tmp_path, top=5)
-    settings = JobSettings(
-        "tsm",
-        cfg=load_smoke_config("tsm"),
-        checkpoint_path=str(tmp_path / "net.ckpt"),
-        runner=Predictor,
-        options=options,
-    )
-    changed = [options, options._replace(cam=True), options._replace(cam=True, cam_class=1)]
-    digests = {settings._replace(options=one).compute_digest() for one in changed}
-    assert len(digests) == 3
-
-
-def test_a_stream_has_no_heat_maps():
-    cfg = load_smoke_config("tsm")
-    with pytest.raises(ValueError, match="^--cam: a stream has no heat maps"):
-        main(find_network("tsm"), cfg, ["a.mp4"], checkpoint_path="n.ckpt", stream=True, cam=True)
 
 
 @pytest.mark.parametrize("network", mark_slow_except(list_networks(), "tsm", "resnet50"))

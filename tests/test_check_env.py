@@ -126,10 +126,15 @@ def test_a_mindspore_that_hangs_or_crashes_is_reported(host, monkeypatch, tmp_pa
     host("davinci", 1)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(check_env, "PYTHON_TIMEOUT", 1)
-    for text in ("import time; time.sleep(100)", "import os; os.abort()"):
+    missing = "raise ImportError('libgomp.so.1: cannot open shared object file')"
+    for text, advice, fatal in (
+        ("import time; time.sleep(100)", "MindSpore fails", False),
+        ("import os; os.abort()", "MindSpore fails", False),
+        (missing, "apt-get install libgomp1, or yum install libgomp", True),
+    ):
         write(tmp_path / "mindspore.py", text)
         result = check(check_env.check_devices)
-        assert result["devices"][1:3] == ("unknown", "MindSpore fails")
+        assert result["devices"][1:] == ("unknown", advice, fatal)
         assert result["Ascend devices"].advice.startswith("MindSpore cannot use them")
         assert result["GPU devices"][1:3] == ("none; they need CUDA 11.1 to 11.8", "")
 

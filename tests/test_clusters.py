@@ -8,7 +8,6 @@ import getpass
 import json
 import os
 import re
-import shlex
 import shutil
 import signal
 import socket
@@ -31,10 +30,7 @@ from tests.helpers import (
     run_json,
 )
 from utils.files import ROOT
-from utils.load_config import load_config
-from utils.networks import find_network
 
-PAGE = (ROOT / "docs" / "clusters.md").read_text()
 LAUNCH = "scripts/cluster/slurm.sh"
 DASK = "scripts/cluster/slurm_dask.sh"
 # Starts the command that begins with bash or python once for every node, as srun does.
@@ -285,26 +281,14 @@ def test_a_job_on_modelarts_copies_results_while_it_runs_and_passes_sigterm_on(m
     assert (runs / "saved").is_file()
 
 
-def read_commands() -> list[str]:
-    blocks = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
-    return [line for block in blocks for line in block.splitlines()]
-
-
-@pytest.mark.parametrize("line", read_commands())
-def test_a_command_of_the_page_names_files_that_exist(line):
-    words = shlex.split(line)
-    names = [word for word in words if word.endswith((".sh", ".py", ".Dockerfile", ".yaml"))]
-    assert names
+def test_the_commands_of_the_page_name_files_that_exist():
+    """tests/test_documents.py does not run them: they need a cluster."""
+    page = (ROOT / "docs" / "clusters.md").read_text()
+    commands = "\n".join(re.findall(r"```sh\n(.*?)```", page, re.DOTALL))
+    names = re.findall(r"[\w./-]+\.(?:sh|py|Dockerfile|yaml)\b", commands)
+    assert len(names) > 10
     assert [name for name in names if not (ROOT / name).is_file()] == []
-    overrides = [word[2:] for word in words if re.match(r"--\w+\.\w+=", word)]
-    for name in [name for name in names if name.endswith(".yaml")]:
-        load_config(find_network(name.split("/")[0]).config, ROOT / name, overrides)
-    subprocess.run(["bash", "-n", "-c", line], check=True)
-
-
-def test_the_page_marks_what_was_not_run():
-    assert "| Docker | checks of the files | no image was built |" in PAGE
-    assert len(read_commands()) == 10
+    subprocess.run(["bash", "-n", "-c", commands], check=True)
 
 
 DOCKER = ROOT / "scripts" / "docker"
@@ -317,46 +301,21 @@ def read_instructions(file: Path) -> list[tuple[str, str]]:
     return [tuple(line.split(" ", 1)) for line in text.splitlines() if line]
 
 
-def test_there_is_a_dockerfile_for_each_kind_of_device():
-    assert [file.stem for file in FILES] == ["cann", "cpu", "cuda"]
-
-
 @pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem)
-def test_a_dockerfile_pins_its_image_and_copies_files_that_exist(file):
+def test_a_dockerfile_pins_its_image_and_copies_and_runs_files_that_exist(file):
     instructions = read_instructions(file)
-    kinds = {kind for kind, _ in instructions}
-    assert kinds <= {"FROM", "RUN", "ENV", "WORKDIR", "COPY", "ENTRYPOINT", "CMD"}
-    assert instructions[0][0] == "FROM"
-    assert re.fullmatch(r"[\w./]+:\d+\.\d+\.\d+-[\w.-]+", instructions[0][1])
-    assert "Not built yet" in file.read_text().splitlines()[0]
-    command = f"docker build --file scripts/docker/{file.name} --tag zoo:{file.stem} ."
-    assert command in file.read_text()
+    assert re.fullmatch(r"[\w./]+:\d+\.\d+\.\d+-[\w.-]+", dict(instructions)["FROM"])
     ignored = (ROOT / ".dockerignore").read_text().split()
-    for source in [w for kind, text in instructions if kind == "COPY" for w in text.split()[:-1]]:
-        assert (ROOT / source).exists()
-        assert source not in ignored
-    for name in ("out", "data", "weights", ".git"):
-        assert name in ignored
-
-
-@pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem)
-def test_the_commands_of_a_dockerfile_are_whole(file):
-    for kind, text in read_instructions(file):
-        if kind in ("CMD", "ENTRYPOINT"):
-            words = json.loads(text)
-            assert [w for w in words if w.endswith(".py") and not (ROOT / w).is_file()] == []
-        if kind != "RUN":
-            continue
-        subprocess.run(["bash", "-n", "-c", text], check=True)
-        words = shlex.split(text)
-        if words[:2] == ["bash", "-c"]:
-            subprocess.run(["bash", "-n", "-c", words[2]], check=True)
-        if "apt-get install" in text:
-            assert words[:3] == ["apt-get", "update", "&&"]
-            assert "--no-install-recommends" in words
-            assert words[-3:] == ["rm", "-rf", "/var/lib/apt/lists/*"]
-        if "pip install" in text:
-            assert {"--no-cache-dir", "--constraint=/zoo/constraints.txt"} <= set(text.split())
+    assert {"out", "data", "weights", ".git"} <= set(ignored)
+    for kind, text in instructions:
+        if kind == "COPY":
+            names = text.split()[:-1]
+            assert not set(names) & set(ignored)
+        else:
+            names = [word for word in re.findall(r"[\w./-]+", text) if word.endswith(".py")]
+        assert [name for name in names if not (ROOT / name).exists()] == []
+        if kind == "RUN":
+            subprocess.run(["bash", "-n", "-c", text], check=True)
 
 
 def test_versions_of_the_images_are_those_of_the_zoo():

@@ -9,7 +9,7 @@ import pytest
 from tests.helpers import assert_one_line_error
 from tests.test_fuse_scores import LABELS, PATHS, RAW, make_report
 from utils.evaluate.label_report import write_label_report
-from utils.evaluate.report import Samples
+from utils.evaluate.report_page import Samples
 from utils.evaluate.several_labels import encode_label_sets
 
 SOFTMAX = np.exp(RAW[0]) / np.exp(RAW[0]).sum(1, keepdims=True)

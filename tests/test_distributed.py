@@ -11,6 +11,8 @@ from tests.helpers import (
     run_json,
     run_script,
 )
+from tests.segments_worker import CASES, SEGMENTS
+from utils.files import ROOT
 
 
 def test_two_ranks_train_and_one_writes_the_log(pair_run):
@@ -37,6 +39,33 @@ def test_two_ranks_train_as_one_with_twice_the_batch(pair_run, tiny_args, tmp_pa
     expected = read_weights(alone["checkpoint"])
     for name, value in actual.items():
         np.testing.assert_allclose(value, expected[name], rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def segment_runs(tmp_path_factory) -> list:
+    """What tests/segments_worker.py saves on one device, and on each of two ranks."""
+    folder = tmp_path_factory.mktemp("segments")
+    worker = "tests/segments_worker.py"
+    for command in ([worker, folder], ["scripts/launch.py", "2", ROOT / worker, folder]):
+        done = run_script(*command)
+        assert done.returncode == 0, done.stderr
+    return [np.load(folder / f"rank_{name}.npz") for name in ("0_of_1", "0_of_2", "1_of_2")]
+
+
+@pytest.mark.parametrize("segments", SEGMENTS)
+@pytest.mark.parametrize("case", CASES)
+def test_every_split_trains_as_one_device_with_the_whole_batch(case, segments, segment_runs):
+    """Both ranks have the same bits; those of one device up to the rounding of its larger batch."""
+    alone, *ranks = segment_runs
+    names = [name for name in alone.files if name.startswith(f"{case}/{segments}/")]
+    assert len(names) > 5
+    rtol = 2e-3 if case == "amp" else 1e-5  # of float16
+    for name in names:
+        np.testing.assert_array_equal(ranks[0][name], ranks[1][name], err_msg=name)
+        np.testing.assert_allclose(ranks[0][name], alone[name], rtol=rtol, atol=rtol, err_msg=name)
+        if case == "folded_scale":  # without a norm, whose sum depends on the segments
+            other = ranks[0][name.replace(f"/{segments}/", "/one/")]
+            np.testing.assert_array_equal(ranks[0][name], other, err_msg=name)
 
 
 @pytest.mark.slow

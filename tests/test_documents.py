@@ -36,7 +36,7 @@ RESNET = "--model.arch=resnet18 --model.first_width=2"
 TSM = f"{RESNET} --data.segments=2 --run.device=CPU"
 TINY = "--model.first_width=8 --data.segments=2 --data.crop=32 --data.resize=40 --data.batch=4"
 TINY_X3D = "--data.scales=[32,32] --data.crop=32 --data.frames=4"
-RUN = ("train", "eval", "predict", "export", "extract_features")
+RUN = ("train", "eval", "predict", "stream", "export", "extract_features")
 RUN += ("run_standalone_train", "run_distribute_train")
 MEASURE = ("benchmark", "compare_step", "run_eval")
 # Scripts, a part of the command, arguments that make it small. A command gets those of all rows.
@@ -58,7 +58,7 @@ SMALL = [
      f"{RESNET} --model.num_classes=10 --data.resize=64 --data.crop=64 --run.device=CPU"),
     (("synthesize_videos",), "data/synthetic", "--train 3 --test 1 --seed 1"),
     (("synthesize_videos",), "--sets", "--train 2 --test 1"),
-    (("predict",), "--window", "--window 1 --step 0.5"),
+    (("predict", "stream"), "--window", "--window 1 --step 0.5"),
     *((("benchmark",), f".py {name}", "--repeats=1") for name in ("step", "eval")),
     (("benchmark",), ".py data", "--seconds=1"),
 ]  # fmt: skip

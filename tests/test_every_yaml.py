@@ -14,11 +14,12 @@ from mindspore import Tensor
 from mindspore.nn.utils import no_init_parameters
 
 from tests.separate_process import run_in_separate_process
+from utils.commands.train import build_training
 from utils.data.sampler import TrainSampler
-from utils.distributed.gradient_fusion import segment_ends
+from utils.distributed.segments import segment_ends
 from utils.files import ROOT
 from utils.load_config import list_settings, load_config
-from utils.networks import find_build, find_network, list_networks
+from utils.networks import Job, find_network, list_networks
 from utils.runtime import Runtime
 from utils.train.run_dir import CHANGEABLE_ON_RESUME
 from utils.train.trainer import TrainSetup
@@ -125,9 +126,8 @@ def select_one_yaml_per_graph() -> list:
 def build_toy_training(path: Path) -> TrainSetup:
     """Builds the training of a toy network with two updates an epoch."""
     network = find_network(path.parents[1].name)
-    return find_build(network.name)(
-        load_toy_config(path), Runtime(), TrainSampler(4, batch=2, rank=0, size=1, seed=0)
-    )
+    sampler = TrainSampler(4, batch=2, rank=0, size=1, seed=0)
+    return build_training(Job(network, load_toy_config(path), Runtime()), sampler)
 
 
 @pytest.mark.parametrize("path", YAMLS, ids=lambda p: p.stem)

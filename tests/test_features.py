@@ -32,7 +32,6 @@ from tests.helpers import (
 from tests.test_export import TOYS, build_toy, export_toy
 from tests.test_predict import TINY, load_toy_config
 from utils.data.annotation_file import Record
-from utils.evaluate.label_space import split_into_windows
 from utils.export import export
 from utils.files import OUTPUTS, ROOT
 from utils.networks import find_network
@@ -44,6 +43,7 @@ from utils.scoring.engines import OnnxScorer
 from utils.scoring.scorer import CellScorer
 from utils.testing.golden import find_case, load_case, record_activations
 from utils.tests.parity import make_clip
+from utils.video.windows import split_into_windows
 
 EXTRACT = "scripts/extract_features.py"
 SMALL_CASES = {

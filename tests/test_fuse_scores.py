@@ -9,7 +9,8 @@ import pytest
 
 from scripts.analysis import fuse_scores, score_files
 from tests.helpers import assert_one_line_error
-from utils.evaluate.report import Samples, compute_predictions, write_report
+from utils.evaluate.report import compute_predictions, write_report
+from utils.evaluate.report_page import Samples
 
 PATHS = ["a.mp4", "b c.mp4", "d.mp4", "bad.mp4"]
 LABELS = [0, 2, 1, 1]

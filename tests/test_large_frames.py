@@ -9,13 +9,14 @@ from mvit_multi.dataset import EvalVideos, Sample
 from tests.helpers import load_smoke_config
 from utils.data.annotation_file import Record
 from utils.data.sampler import TrainSampler
-from utils.evaluate.label_space import read_windows, split_into_windows
 from utils.networks import find_network
+from utils.predict.windows import read_windows
 from utils.runtime import Runtime
 from utils.tests.video.videos import encode
 from utils.video import reader
 from utils.video.decoders import open_video
 from utils.video.reader import Clip
+from utils.video.windows import split_into_windows
 from x3d import dataset as x3d_dataset
 
 from tsm import dataset as tsm_dataset  # isort: skip

@@ -70,15 +70,13 @@ def drop(result: dict, *keys: str) -> dict:
 
 
 @pytest.fixture(scope="module")
-def checked(root, tmp_path_factory) -> tuple[dict, dict]:
-    out = tmp_path_factory.mktemp("checked")
-    return run_json(CHECK, *build_arguments(root, out)), read_files(out)
-
-
-@pytest.fixture(scope="module")
-def copied(root, tmp_path_factory) -> tuple[dict, dict]:
-    out = tmp_path_factory.mktemp("copied")
-    return run_json(REENCODE, *build_arguments(root, out)), read_files(out)
+def on_one_host(root, tmp_path_factory) -> dict[str, tuple[dict, dict]]:
+    """The result and the files of each command."""
+    results = {}
+    for script in (CHECK, REENCODE):
+        out = tmp_path_factory.mktemp("host")
+        results[script] = run_json(script, *build_arguments(root, out)), read_files(out)
+    return results
 
 
 def run_and_kill_worker(cluster, file: Path, script: str, *arguments):
@@ -95,24 +93,26 @@ def run_and_kill_worker(cluster, file: Path, script: str, *arguments):
     return subprocess.CompletedProcess(script, process.returncode, output, errors)
 
 
-def test_a_check_on_a_cluster_that_loses_a_worker_equals_one_host(cluster, root, checked, tmp_path):
-    journal = tmp_path / "train.txt.scan.jsonl"
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "started", "counts"),
+    [
+        (CHECK, "train.txt.scan.jsonl", {"kinds": {"truncated": 2, "missing": 1, "bad line": 1}}),
+        (REENCODE, "*.mp4", {"videos": VIDEOS - 2, "bad": 2}),
+    ],
+)
+def test_a_cluster_that_loses_a_worker_gives_the_files_of_one_host(
+    script, started, counts, cluster, root, on_one_host, tmp_path
+):
     arguments = build_arguments(root, tmp_path)
-    result = read_result(run_and_kill_worker(cluster, journal, CHECK, *arguments))
-    assert drop(result) == drop(checked[0])
-    assert result["kinds"] == {"truncated": 2, "missing": 1, "bad line": 1}
-    assert read_files(tmp_path) == checked[1]
+    result = read_result(run_and_kill_worker(cluster, tmp_path / started, script, *arguments))
+    assert drop(result) == drop(on_one_host[script][0])
+    assert counts.items() <= result.items()
+    assert read_files(tmp_path) == on_one_host[script][1]
 
 
-def test_copies_on_a_cluster_that_loses_a_worker_equal_one_host(cluster, root, copied, tmp_path):
-    arguments = build_arguments(root, tmp_path)
-    result = read_result(run_and_kill_worker(cluster, tmp_path / "*.mp4", REENCODE, *arguments))
-    assert drop(result) == drop(copied[0])
-    assert (result["videos"], result["bad"]) == (VIDEOS - 2, 2)
-    assert read_files(tmp_path) == copied[1]
-
-
-def test_a_check_in_parts_equals_one_host(root, checked, tmp_path):
+@pytest.mark.slow
+def test_a_check_in_parts_equals_one_host(root, on_one_host, tmp_path):
     """The command without --part joins them and reads what a part has left."""
     arguments = build_arguments(root, tmp_path)
     read = []
@@ -124,11 +124,12 @@ def test_a_check_in_parts_equals_one_host(root, checked, tmp_path):
     assert not (tmp_path / "train.txt").exists()
     result = run_json(CHECK, *arguments)
     assert result["read"] == 16 + 3
-    assert drop(result, "read") == drop(checked[0], "read")
-    assert read_files(tmp_path) == checked[1]
+    assert drop(result, "read") == drop(on_one_host[CHECK][0], "read")
+    assert read_files(tmp_path) == on_one_host[CHECK][1]
 
 
-def test_parts_that_encode_at_the_same_time_equal_one_host(root, copied, tmp_path):
+@pytest.mark.slow
+def test_parts_that_encode_at_the_same_time_equal_one_host(root, on_one_host, tmp_path):
     """One of them is killed: the command without --part writes its videos."""
     arguments = build_arguments(root, tmp_path)
     processes = [start_script(REENCODE, *arguments, f"--part={part}/3") for part in (1, 2, 3)]
@@ -144,19 +145,20 @@ def test_parts_that_encode_at_the_same_time_equal_one_host(root, copied, tmp_pat
             result = json.loads(output.splitlines()[-1])
             assert (result["part"], result["videos"] + result["bad"]) == (part, 16)
     assert not (tmp_path / "train.txt").exists()
-    assert drop(run_json(REENCODE, *arguments)) == drop(copied[0])
-    assert read_files(tmp_path) == copied[1]
+    assert drop(run_json(REENCODE, *arguments)) == drop(on_one_host[REENCODE][0])
+    assert read_files(tmp_path) == on_one_host[REENCODE][1]
 
 
-def test_wrong_options_are_one_line(root, tmp_path):
-    arguments = build_arguments(root, tmp_path)
-    message = "--part: must be I/N, with I from 1 to N"
-    assert_one_line_error(run_script(CHECK, *arguments, "--part=0/3"), message)
-    message = "--executor: must be processes or dask:ADDRESS"
-    assert_one_line_error(run_script(REENCODE, *arguments, "--executor=ray:host"), message)
-    message = "--workers goes with --executor processes"
-    dask = "--executor=dask:localhost:1"
-    assert_one_line_error(run_script(CHECK, *arguments, dask, "--workers=2"), message)
+@pytest.mark.parametrize(
+    ("script", "words", "message"),
+    [
+        (CHECK, ["--part=0/3"], "--part: "),
+        (REENCODE, ["--executor=ray:host"], "--executor: "),
+        (CHECK, ["--executor=dask:localhost:1", "--workers=2"], "--workers goes with"),
+    ],
+)
+def test_wrong_options_are_one_line(script, words, message, root, tmp_path):
+    assert_one_line_error(run_script(script, *build_arguments(root, tmp_path), *words), message)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Every network folder provides every method of `Network`, at toy size."""
 
-import importlib
 import inspect
 import shutil
 import subprocess
@@ -18,10 +17,11 @@ from scripts.data.synthetic.motion_videos import draw_dataset, draw_sets
 from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
 from tests.helpers import find_smoke_yaml, load_smoke_config
 from tests.numbered_videos import write_numbered_video
+from utils.commands.train import build_training, build_validation
 from utils.evaluate.label_space import LabelSpace
 from utils.export.export import ExportSpec
 from utils.files import ROOT
-from utils.networks import Network, find_build, find_network, list_networks
+from utils.networks import Job, Network, find_network, list_networks
 from utils.predict.cam import GradCam
 from utils.predict.model import Model
 from utils.predict.stream import Stream, Timing, WindowScorer
@@ -110,9 +110,9 @@ def test_a_training_logs_samples_that_its_validation_has_too(name, every, tmp_pa
     settings = [f"data.root={tmp_path}", f"run.eval_every={every}", *TOY[name]]
     own = {"resnet50": ["data.val=train"], "mvit_multi": []}
     cfg = load_smoke_config(name, *settings, *own.get(name, ["data.val_list=val.txt"]))
-    trained = find_network(name).read_records(cfg, "train")
-    train = importlib.import_module(f"{name}.train")
-    train.build_validation(cfg, net=None, rt=Runtime(), trained=trained)
+    network = find_network(name)
+    job = Job(network, cfg, Runtime())
+    build_validation(job, net=None, records=network.read_records(cfg, "train"))
     assert any("train has samples more than once" in line for line in log_messages) == (
         name != "resnet50"
     )
@@ -133,6 +133,7 @@ def test_every_method_of_a_network_works(name, tmp_path):
     results["read_run_records"] = network.read_run_records(cfg, "test", Path())
     with network.open_record(cfg, records[0]) as frames:
         results["open_record"] = frames.frames([0])
+    results["select_distinct"] = network.select_distinct(cfg, records)
     sampler = results["build_train_sampler"] = network.build_train_sampler(cfg, records, rt)
     rows = network.train_rows(records, cfg=cfg, sampler=sampler, epochs=1, skip=0)
     shape = results["get_sample_shape"] = network.get_sample_shape(cfg)
@@ -144,7 +145,7 @@ def test_every_method_of_a_network_works(name, tmp_path):
     files = results["list_annotation_files"] = network.list_annotation_files(cfg)
     assert bool(files) == (name != "resnet50")
 
-    step = find_build(name)(cfg, rt, sampler).step
+    step = build_training(Job(network, cfg, rt), sampler).step
     assert isinstance(step, TrainStep)
     net = results["build_model"] = network.build_model(**cfg.model_arguments())
     with pytest.raises(TypeError):
@@ -155,8 +156,9 @@ def test_every_method_of_a_network_works(name, tmp_path):
     assert isinstance(spec, ExportSpec)
     assert spec.clip == clip
 
-    network.copy_classes(tmp_path / "run", tmp_path)  # there is nothing to copy
-    results["copy_classes"] = True
+    network.write_classes(cfg, tmp_path, rt)
+    network.copy_classes(tmp_path, tmp_path / "data")
+    results["write_classes"] = results["copy_classes"] = True
     heads = results["list_label_spaces"] = network.list_label_spaces(cfg)
     assert all(isinstance(head, LabelSpace) for head in heads)
     eval_rows = results["build_eval_rows"] = network.build_eval_rows(cfg, rt)
@@ -189,7 +191,7 @@ def test_every_method_of_a_network_works(name, tmp_path):
     model.net = net.set_train(False)
     live = model.build_live_scorer(Timing(source))
     results["find_online_scorer"] = network.find_online_scorer(cfg) or WindowScorer
-    shown = [*Stream(source, scorer=live, rank=list, describe=str)]
+    shown = [*Stream(source, scorer=live, heads=heads)]
     classes = [head.classes for head in heads]
     assert [probabilities.shape for probabilities in shown[0].probabilities] == [
         (count,) for count in classes

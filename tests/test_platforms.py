@@ -20,7 +20,6 @@ REASONS = {
     "nn.CellList": "a container",
     "nn.SequentialCell": "a container",
     "nn.Optimizer": "a base class, named in annotations",
-    "nn.DistributedGradReducer": "runs on every back end with a collective library",
     "ops.AllReduce": "documented for Ascend and GPU; tests run it on CPU under msrun",
     "ops.HyperMap": "a composite of the compiler, no operator",
     "ops.partial": "a composite of the compiler, no operator",

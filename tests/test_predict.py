@@ -23,24 +23,20 @@ from tests.numbered_videos import read_number, write_numbered_video
 from tsm.network import NETWORK
 from utils import progress
 from utils.data.class_names import BUILTIN_NAMES, find_class_names
-from utils.evaluate.label_space import (
-    LabelSpace,
-    Window,
-    make_file_names,
-    read_windows,
-    softmax,
-    split_into_windows,
-)
+from utils.evaluate.label_space import LabelSpace, softmax
 from utils.evaluate.scores import video_scores
 from utils.files import ROOT
 from utils.load_config import load_config
 from utils.networks import find_network, list_networks
 from utils.predict.model import build_model
+from utils.predict.prediction import make_file_names
+from utils.predict.windows import read_windows
 from utils.runtime import Runtime
 from utils.scoring.scorer import Scorer
 from utils.video.decoders import open_video
 from utils.video.frame_folder import count_frames
 from utils.video.reader import VideoError
+from utils.video.windows import Window, split_into_windows
 
 TINY = {
     "x3d": "model.depth_factor=0.4 data.frames=4 data.scales=[32,36] data.crop=32",

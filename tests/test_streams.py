@@ -11,9 +11,10 @@ import pytest
 from PIL import Image
 
 import scripts.predict
+import scripts.stream
 from scripts.data.synthetic.motion_videos import MOTIONS, draw_sets
-from scripts.prediction.records import PredictOptions, Predictor, rank_all
-from scripts.prediction.stream import label_stream
+from scripts.prediction.records import PredictOptions, Predictor
+from scripts.stream import label_stream
 from tests.helpers import load_smoke_config, save_random_weights
 from tests.numbered_videos import write_numbered_video
 from tests.test_predict import load_small_config, load_toy_config
@@ -26,6 +27,7 @@ from utils.evaluate.label_space import LabelSpace, softmax
 from utils.files import ROOT
 from utils.networks import find_network
 from utils.predict.model import Model, build_model
+from utils.predict.prediction import Prediction
 from utils.scoring.load import open_scorer
 from utils.scoring.scorer import Scorer
 from utils.tests.parity import mark_slow_except
@@ -67,8 +69,8 @@ def test_online_tsm_equals_the_offline_network_frame_by_frame(
     tiny_args, online_weights, data_root, run_here, tmp_path
 ):
     path = data_root / "videos" / "test" / "clockwise_000.mp4"
-    arguments = [*tiny_args, *ONLINE, "--checkpoint_path", online_weights, "--stream", path]
-    done = run_here("scripts/predict.py", *arguments, "--fps", "1000", "--out", tmp_path)
+    arguments = [*tiny_args, *ONLINE, "--checkpoint_path", online_weights, path]
+    done = run_here("scripts/stream.py", *arguments, "--fps", "1000", "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     *messages, last = map(json.loads, done.stdout.splitlines())
     heading, rows = read_table(last["csv"])
@@ -131,7 +133,7 @@ def test_the_windows_of_a_video_have_the_scores_of_a_prediction(
     heading, expected = read_table(record["csv"])
 
     stream = model.stream(video, 1.0, 0.6)
-    summary = label_stream(model, stream, str(video), tmp_path / "stream", top=3, threshold=0.0)
+    summary = label_stream(model, stream, str(video), tmp_path / "stream", top=3)
     names, rows = read_table(summary["csv"])
     assert names == heading
     np.testing.assert_allclose(rows, expected, atol=1e-6)
@@ -183,7 +185,7 @@ def toy(monkeypatch, tmp_path) -> list:
             head.names = list(MOTIONS)
         return Model(network, cfg=cfg, scorer=LevelScorer(), heads=heads)
 
-    monkeypatch.setattr("scripts.predict.build_model", build)
+    monkeypatch.setattr(scripts.stream, "build_model", build)
     monkeypatch.setattr("scripts.executors.video_jobs.build_model", build)
     settings = ["--data.segments=2", "--data.crop=32", "--data.resize=40", "--run.device=CPU"]
     yaml = "tsm/configs/tsm_smoke.yaml"
@@ -194,25 +196,23 @@ def toy(monkeypatch, tmp_path) -> list:
 
 
 @pytest.fixture
-def predict(run_here, toy):
-    """Runs the command with further words."""
+def run(run_here, toy):
+    """Runs a command with further words."""
 
-    def run(*words):
-        main = lambda: cli.run_for_network(scripts.predict.main, scripts.predict.__doc__)  # noqa: E731
-        return run_here("scripts/predict.py", *toy, *words, main=main)
+    def run(command, *words):
+        main = lambda: cli.run_for_network(command.main, command.__doc__)  # noqa: E731
+        return run_here(f"scripts/{command.__name__.split('.')[1]}.py", *toy, *words, main=main)
 
     return run
 
 
-def test_a_stream_that_stops_in_the_middle_ends_in_one_line_with_its_results(
-    predict, video, tmp_path
-):
+def test_a_stream_that_stops_in_the_middle_ends_in_one_line_with_its_results(run, video, tmp_path):
     data = to_transport_stream(video, tmp_path)
     saved = tmp_path / "saved.mp4"
     with serve(Answer(data[: len(data) // 2]), Answer(data), HTML) as (address, requests):
         name = address.replace("//", "//me:secret@") + "/live"
         words = ["--window=0.5", "--step=0.25", "--retry=0.3", "--save", saved]
-        done = predict("--stream", name, *words)
+        done = run(scripts.stream, name, *words)
     assert done.returncode == 1
     *lines, last = map(json.loads, done.stdout.splitlines())
     assert (last["reopened"], last["interrupted"], last["saved"]) == (1, False, str(saved))
@@ -232,32 +232,32 @@ def test_a_stream_that_stops_in_the_middle_ends_in_one_line_with_its_results(
         assert len(reader) > COUNT
 
 
-def test_an_address_without_a_video_is_one_line(predict, tmp_path):
+def test_an_address_without_a_video_is_one_line(run, tmp_path):
     with serve(HTML) as (address, _):
-        done = predict("--stream", f"{address}/live")
+        done = run(scripts.stream, f"{address}/live")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
     assert "it sends no video" in done.stderr
     assert not (tmp_path / "out").exists()
 
 
-def test_a_source_shorter_than_a_window_is_one_line(predict, video, tmp_path):
+def test_a_source_shorter_than_a_window_is_one_line(run, video, tmp_path):
     data = to_transport_stream(video, tmp_path)
     with serve(Answer(data)) as (address, _):
-        done = predict("--stream", address, "--window=9", "--retry=0")
+        done = run(scripts.stream, address, "--window=9", "--retry=0")
     assert done.returncode == 2
     assert "it broke off" in done.stderr.splitlines()[-1]
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_a_threshold_turns_uncertain_classes_into_none(predict, video):
-    for words in (["--stream", video, "--window=1"], [video, "--window=1"]):
-        done = predict(*words, "--threshold=0.9")
+def test_a_threshold_turns_uncertain_classes_into_none(run, video):
+    for command in (scripts.stream, scripts.predict):
+        done = run(command, video, "--window=1", "--threshold=0.9")
         last = json.loads(done.stdout.splitlines()[-1])
         (entry,) = (last if "top" in last else last["predictions"][0])["top"]
         assert (entry["label"], entry["name"]) == (-1, "none")
         assert 0 < entry["probability"] < 0.9
-        done = predict(*words, "--threshold=0.12")
+        done = run(command, video, "--window=1", "--threshold=0.12")
         last = json.loads(done.stdout.splitlines()[-1])
         (entry,) = (last if "top" in last else last["predictions"][0])["top"]
         assert (entry["label"], entry["name"]) == (0, "left")
@@ -272,18 +272,18 @@ def test_a_threshold_is_that_of_each_data_set():
 
     Set.__abstractmethods__ = frozenset()
     heads = [Set("a"), Set("b")]
-    sure = np.array([0.1, 0.9])
-    unsure = np.array([0.6, 0.4])
-    ranking = rank_all(heads, [sure, unsure], 2, 0.8)
+    sure = np.array([[0.1, 0.9]])
+    unsure = np.array([[0.6, 0.4]])
+    ranking = Prediction(heads, [(0, 1)], [sure, unsure], 0.8).describe(2)
     assert [(e["set"], e["label"], e["probability"]) for e in ranking["joint"]] == [("a", 1, 0.45)]
     assert ranking["sets"]["b"] == [{"set": "b", "label": -1, "name": "none", "probability": 0.6}]
-    ranking = rank_all(heads, [unsure, unsure], 2, 0.8)
+    ranking = Prediction(heads, [(0, 1)], [unsure, unsure], 0.8).describe(2)
     assert [entry["label"] for entry in ranking["joint"]] == [-1]
 
 
-def test_a_plain_video_is_saved_with_the_labels_of_its_windows(predict, video, tmp_path):
+def test_a_plain_video_is_saved_with_the_labels_of_its_windows(run, video, tmp_path):
     saved = tmp_path / "labelled.mp4"
-    done = predict(video, "--window=1", "--save", saved)
+    done = run(scripts.predict, video, "--window=1", "--save", saved)
     assert done.returncode == 0, done.stderr
     (record,) = json.loads(done.stdout.splitlines()[-1])["predictions"]
     assert record["saved"] == str(saved)
@@ -318,7 +318,7 @@ class Camera:
 VideoCapture = cv2.VideoCapture
 
 
-def test_ctrl_c_ends_a_camera_and_keeps_its_results(predict, video, tmp_path, monkeypatch):
+def test_ctrl_c_ends_a_camera_and_keeps_its_results(run, video, tmp_path, monkeypatch):
     cameras = []
 
     def open_capture(number: int) -> Camera:
@@ -326,7 +326,7 @@ def test_ctrl_c_ends_a_camera_and_keeps_its_results(predict, video, tmp_path, mo
         return cameras[-1]
 
     monkeypatch.setattr(cv2, "VideoCapture", open_capture)
-    done = predict("--stream", "3", "--window=0.5", "--step=0.1")
+    done = run(scripts.stream, "3", "--window=0.5", "--step=0.1")
     assert done.returncode == 0, done.stderr
     last = json.loads(done.stdout.splitlines()[-1])
     assert (last["interrupted"], cameras[0].released) == (True, True)
@@ -334,7 +334,7 @@ def test_ctrl_c_ends_a_camera_and_keeps_its_results(predict, video, tmp_path, mo
     _, rows = read_table(tmp_path / "out" / "camera_3_stream.csv")
     assert len(rows) == last["results"]
     assert not list(tmp_path.rglob("*.tmp"))
-    done = predict("--stream", "4")
+    done = run(scripts.stream, "4")
     assert done.returncode == 2
     assert "camera 4 with opencv: it cannot be opened" in done.stderr
     assert len(signals.handlers) == 1

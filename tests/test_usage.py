@@ -73,12 +73,20 @@ def test_a_python_without_packages_is_reported_in_one_line(script):
     )
 
 
-def test_another_missing_package_is_named(tmp_path):
-    (tmp_path / "tqdm.py").write_text("raise ModuleNotFoundError('No tqdm', name='tqdm_none')\n")
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        ("ModuleNotFoundError('No tqdm', name='tqdm_none')", "has no tqdm_none"),
+        ("ImportError('libgomp.so.1: cannot open shared object file')", "libgomp1"),
+        ("ImportError('/lib/libstdc++.so.6: version `GLIBCXX_3.4.26` not found')", "libstdcxx-ng"),
+    ],
+)
+def test_another_missing_package_or_library_is_named(error, words, tmp_path):
+    (tmp_path / "tqdm.py").write_text(f"raise {error}\n")
     done = run_script(
         "scripts/data/check_videos.py", "--help", environment={"PYTHONPATH": str(tmp_path)}
     )
-    assert_one_line_error(done, "has no tqdm_none: source .venv/bin/activate")
+    assert_one_line_error(done, words)
 
 
 @pytest.mark.parametrize("script", [*TRAIN_EVAL_EXPORT, "scripts/convert_checkpoint.py"])

@@ -18,15 +18,8 @@ from utils.entry import prepare_process
 
 prepare_process(__name__)
 
-from tsm.config import Config
 from tsm.network import NETWORK
-from utils import cli
-from utils.scoring.evaluation import evaluate_checkpoint
-
-
-def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
-    return evaluate_checkpoint(NETWORK, cfg, checkpoint_path, report)
-
+from utils.commands.evaluate import evaluate
 
 if __name__ == "__main__":
-    cli.run(main, Config, __doc__)
+    evaluate(NETWORK, __doc__)

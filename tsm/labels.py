@@ -5,7 +5,8 @@ import numpy as np
 from tsm import transforms
 from tsm.config import Config
 from tsm.dataset import get_annotation_file, sample_frame_indices
-from utils.evaluate.label_space import LabelSpace, Window
+from utils.evaluate.label_space import LabelSpace
+from utils.video.windows import Window
 
 # {number of crops: index of the center crop that is not mirrored}
 CENTER_CROP = {1: 0, 3: 2, 5: 4, 10: 8}

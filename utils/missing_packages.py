@@ -1,6 +1,7 @@
-"""A missing package is one line that names the way out, not a traceback.
+"""A missing package or system library is one line that names the way out, not a traceback.
 
-The commonest first error is a shell without the environment.
+The commonest first error is a shell without the environment. MindSpore 2.10 also needs libgomp, and
+a libstdc++ of GCC 9 or newer, which openEuler 20.03, Kylin V10 and CentOS 7 do not have.
 """
 
 import sys
@@ -14,11 +15,20 @@ ADVICE = (
     "pip install -r requirements.txt"
 )
 
+LIBRARIES = {  # in the loader's message: what to install
+    "libgomp.so.1": "apt-get install libgomp1, or yum install libgomp",
+    "GLIBCXX_": "conda install -c conda-forge libstdcxx-ng, or a system with GCC 9 or newer",
+}
+
 
 def explain_error(
     kind: type[BaseException], error: BaseException, traceback: Optional[TracebackType]
 ) -> None:
-    """A `sys.excepthook`: prints one line for a missing package and ends with exit status 2."""
+    """A `sys.excepthook`: prints one line for what is missing and ends with exit status 2."""
+    advice = advise_library(str(error)) if isinstance(error, ImportError) else ""
+    if advice:
+        print(f"error: {sys.executable} cannot load a package: {error}: {advice}", file=sys.stderr)
+        sys.exit(2)
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     name = (missing or "").partition(".")[0]
     if name in ("", TOP_LEVEL) or find_spec(name):
@@ -27,6 +37,11 @@ def explain_error(
     name = name if find_spec("mindspore") else "MindSpore"
     print(f"error: {sys.executable} has no {name}: {ADVICE}", file=sys.stderr)
     sys.exit(2)
+
+
+def advise_library(message: str) -> str:
+    """What to install for a library that the loader's message names; else empty."""
+    return next((advice for name, advice in LIBRARIES.items() if name in message), "")
 
 
 def install_hook() -> None:

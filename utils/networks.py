@@ -44,9 +44,9 @@ class Network(abc.ABC, Generic[ConfigT]):
 
     `cfg` is a config of the class `config`. `train_rows(records, cfg=, sampler=, epochs=, skip=)`
     are the training rows of a rank, in a run of `epochs` in all whose first `skip` batches are
-    done. `eval_rows(records, cfg, rt)` are the test rows of a rank: a row is a video with all its
-    views. `label_space(cfg)` has the classes, `parameter_names()` the rules that map the parameter
-    names of published checkpoints to ours.
+    done. `eval_rows(records, cfg, rt, split)` are the rows of a rank in a test or a validation: a
+    row is a video with all its views. `label_space(cfg)` has the classes, `parameter_names()` the
+    rules that map the parameter names of published checkpoints to ours.
     """
 
     name: str  # of the folder
@@ -72,7 +72,7 @@ class Network(abc.ABC, Generic[ConfigT]):
 
     @abc.abstractmethod
     def read_records(self, cfg: ConfigT, split: str) -> Any:
-        """The checked samples of `split`: train or test. Raises ValueError for bad lines."""
+        """The checked samples of `split`: train, val or test. Raises ValueError for bad lines."""
 
     def read_run_records(self, cfg: ConfigT, split: str, run: Optional[Path]) -> Any:
         """As `read_records`; `run` is the folder of the checkpoint, which may list its classes."""
@@ -87,15 +87,19 @@ class Network(abc.ABC, Generic[ConfigT]):
         """The sampler, which maps each position of the training run to a record."""
         return videos.build_train_sampler(cfg, records, rt)
 
-    def build_eval_rows(
-        self, cfg: ConfigT, rt: Runtime, run: Optional[Path] = None
-    ) -> Mapping[int, EvalRows]:
-        """{index in `list_label_spaces`: its test rows on this rank}.
+    def select_distinct(self, cfg: ConfigT, records: Any) -> Any:
+        """The training records, each once."""
+        return records
 
-        `run` is as in `read_run_records`. Label spaces that `cfg.eval` does not evaluate are
-        missing. Raises ValueError for bad lines of an annotation file.
+    def build_eval_rows(
+        self, cfg: ConfigT, rt: Runtime, run: Optional[Path] = None, split: str = "test"
+    ) -> Mapping[int, EvalRows]:
+        """{index in `list_label_spaces`: its rows on this rank}, of a test or of a validation.
+
+        `run` is as in `read_run_records`, `split` test or val. Label spaces that `cfg.eval` does
+        not test are missing. Raises ValueError for bad lines of an annotation file.
         """
-        return {0: self.eval_rows(self.read_run_records(cfg, "test", run), cfg, rt)}
+        return {0: self.eval_rows(self.read_run_records(cfg, split, run), cfg, rt, split)}
 
     @abc.abstractmethod
     def get_input_shape(self, cfg: ConfigT) -> tuple[int, ...]:
@@ -118,8 +122,11 @@ class Network(abc.ABC, Generic[ConfigT]):
         """The classes of each data set of the network, with the views of its evaluation."""
         return [self.label_space(cfg)]
 
+    def write_classes(self, cfg: ConfigT, run: Path, rt: Runtime) -> None:
+        """Writes what says which classes a run trains into its folder, if its yaml does not."""
+
     def copy_classes(self, run: Path, folder: Path) -> None:
-        """Copies what says which classes a run has trained to its exported network in `folder`."""
+        """Copies what `write_classes` wrote to the folder of an exported network."""
 
     def open_frames(self, cfg: ConfigT, path: str) -> FrameReader:
         """Opens a video, a folder of frames or an image as frames. Raises VideoError."""
@@ -164,7 +171,7 @@ def find_network(name: str) -> Network:
 
 
 def find_build(name: str) -> Callable:
-    """`build(cfg, rt, sampler)` of a network's train.py: its model, optimizer and train step."""
+    """`build(cfg, plan)` of a network's train.py: its recipe."""
     return __import__(f"{name}.train", fromlist=["build"]).build
 
 

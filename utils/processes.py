@@ -26,8 +26,15 @@ def die_with_parent() -> None:
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of all its descendants whose own parent ends."""
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    """Makes this process the parent of all its descendants whose own parent ends.
+
+    Raises ValueError if the system refuses that, as some emulators do.
+    """
+    if ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1):
+        raise ValueError(
+            "this system refuses PR_SET_CHILD_SUBREAPER, which several workers need; start them by "
+            "mpirun and scripts/launch_mpi.py"
+        )
 
 
 def wait_until_reparented(parent: int) -> None:

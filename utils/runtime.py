@@ -189,21 +189,15 @@ def join_workers() -> tuple:
         if int(os.environ.get("OMPI_COMM_WORLD_SIZE", 1)) > 1:
             raise ValueError("under mpirun, start the script by scripts/launch_mpi.py")
         return 0, 1
-    return start_data_parallel()
+    return open_collectives()
 
 
-def start_data_parallel() -> tuple[int, int]:
+def open_collectives() -> tuple[int, int]:
     """Opens the collective library; returns (rank, number of ranks)."""
-    import mindspore as ms
     from mindspore import communication
 
     communication.init()
-    rank = communication.get_rank()
-    size = communication.get_group_size()
-    ms.set_auto_parallel_context(
-        parallel_mode=ms.ParallelMode.DATA_PARALLEL, gradients_mean=True, device_num=size
-    )
-    return rank, size
+    return communication.get_rank(), communication.get_group_size()
 
 
 def refuse_simulation() -> None:

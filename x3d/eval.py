@@ -18,15 +18,8 @@ from utils.entry import prepare_process
 
 prepare_process(__name__)
 
-from utils import cli
-from utils.scoring.evaluation import evaluate_checkpoint
-from x3d.config import Config
+from utils.commands.evaluate import evaluate
 from x3d.network import NETWORK
 
-
-def main(cfg: Config, *, checkpoint_path: str, report: str = "") -> int:
-    return evaluate_checkpoint(NETWORK, cfg, checkpoint_path, report)
-
-
 if __name__ == "__main__":
-    cli.run(main, Config, __doc__)
+    evaluate(NETWORK, __doc__)

@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from utils.evaluate.label_space import LabelSpace, Window
+from utils.evaluate.label_space import LabelSpace
 from utils.video.transforms import arrange_views
+from utils.video.windows import Window
 from x3d.config import Config
 from x3d.dataset import choose_test_frames, cut_test_crops, get_annotation_file
 

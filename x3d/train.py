@@ -16,32 +16,19 @@ from utils.entry import prepare_process
 
 prepare_process(__name__)
 
+from collections.abc import Iterator
+from functools import partial
 from itertools import islice
+from typing import Callable, Optional
 
 from mindspore import nn
 
-from utils import cli, runtime
-from utils.data.annotation_file import Record
-from utils.data.equal_files import log_repeats
-from utils.data.sampler import TrainSampler
-from utils.data.videos import build_train_sampler
-from utils.evaluate.metrics import EvalSet, evaluate
+from utils.commands.train import train
 from utils.log import log
 from utils.nn.layers import freeze_norms
-from utils.scoring.scorer import CellScorer
 from utils.train import optimizers
-from utils.train.choose_kernels import with_training_kernels
-from utils.train.class_weights import choose_loss, compute_class_weights
-from utils.train.freeze import freeze
-from utils.train.trainer import Trainer, TrainSetup, build_setup
-from utils.weights import checkpoint
+from utils.train.recipe import Plan, Recipe
 from x3d.config import Config
-from x3d.dataset import (
-    EvalVideos,
-    TrainVideos,
-    get_clip_shape,
-    read_records,
-)
 from x3d.loss import CrossEntropy
 from x3d.lr_generator import build_parameter_groups, get_lr
 from x3d.model import X3D
@@ -49,84 +36,41 @@ from x3d.network import NETWORK
 from x3d.precise_bn import PreciseBatchNorms
 
 
-def main(cfg: Config) -> None:
-    rt = runtime.start(cfg.run)  # graph mode, device, seed, rank
-    trainer = Trainer(cfg, rt)  # run directory, log, resume point
-    records = read_records(cfg, "train")
-    sampler = trainer.resume(build_train_sampler(cfg, records, rt))
-    setup = build(cfg, rt, sampler)  # model, optimizer, AllReduce fusion, train step
-    train_set = TrainVideos(
-        records, cfg=cfg, sampler=sampler, epochs=cfg.train.epochs, skip=trainer.start_step
-    )
-    net = setup.step.net
-    validation = build_validation(cfg, net=net, rt=rt, trained=records)
-    statistics = build_precise_batch_norm(cfg, net=net, records=records, sampler=sampler)
-    trainer.fit(setup, train_set, evaluate=validation, before_saving=statistics)
-
-
-@with_training_kernels
-def build(cfg: Config, rt: runtime.Runtime, sampler: TrainSampler) -> TrainSetup:
-    train = cfg.train
+def build(cfg: Config, plan: Plan) -> Recipe:
+    settings = cfg.train
     net = X3D(**cfg.model_arguments())
-    if train.pretrained:
-        checkpoint.load(
-            net, path=train.pretrained, new_head=train.new_head, head=NETWORK.classifier
-        )
-    if train.batch_norm == "frozen":
+    plan.load_pretrained(net)
+    if settings.batch_norm == "frozen":
         freeze_norms(cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d))
-    freeze(net, train.freeze, NETWORK.classifier)
-    updates = sampler.updates_per_epoch(train.accumulation_steps)
-    lr = get_lr(train, updates, sampler.effective_batch_size(train.accumulation_steps))
+    plan.freeze(net)
+    lr = get_lr(settings, plan.updates_per_epoch, plan.effective_batch)
     weights = net.trainable_params()
-    groups = build_parameter_groups(weights, train, lr)
-    opt = optimizers.SGD(weights, groups=groups, momentum=train.momentum, nesterov=train.nesterov)
-    clips = (cfg.data.batch, *get_clip_shape(cfg.data, cfg.data.crop))
-    (class_weights,) = compute_class_weights(cfg, sampler)
-    loss = choose_loss(cfg, class_weights, CrossEntropy)
-    return build_setup(
-        cfg, rt=rt, sampler=sampler, net=net, loss=loss, optimizer=opt, lr=lr, clips=clips
+    groups = build_parameter_groups(weights, settings, lr)
+    optimizer = optimizers.SGD(
+        weights, groups=groups, momentum=settings.momentum, nesterov=settings.nesterov
     )
+    loss = plan.choose_loss(CrossEntropy)
+    statistics = partial(build_precise_batch_norm, cfg, plan)
+    return Recipe(net, loss=loss, optimizer=optimizer, lr=lr, before_saving=statistics)
 
 
-def build_precise_batch_norm(cfg: Config, net, records: list, sampler: TrainSampler):
+def build_precise_batch_norm(
+    cfg: Config, plan: Plan, net: nn.Cell
+) -> Optional[Callable[[Iterator], None]]:
     """A function that computes precise batch norm over batches of the next epoch; None if off."""
     if not cfg.train.precise_bn or cfg.train.batch_norm == "frozen":
         return None
     norms = PreciseBatchNorms(net)  # keeps its compiled graph between calls
     if not norms.norms:  # train.freeze
         return None
+    count = min(cfg.train.precise_bn, plan.steps_per_epoch)
 
-    def update_statistics(position: int) -> None:
-        epoch = position // sampler.steps_per_epoch
-        skip = epoch * sampler.steps_per_epoch
-        source = TrainVideos(records, cfg=cfg, sampler=sampler, epochs=epoch + 1, skip=skip)
-        batches = source.dataset().create_tuple_iterator(num_epochs=1, output_numpy=True)
-        count = min(cfg.train.precise_bn, sampler.steps_per_epoch)
+    def update_statistics(batches: Iterator) -> None:
         log.info("precise batch norm over %d batches ...", count)
         norms.update(clip for clip, _ in islice(batches, count))
 
     return update_statistics
 
 
-def build_validation(cfg: Config, net, rt: runtime.Runtime, trained: list[Record]):
-    """A function that evaluates `net` during training; None if `run.eval_every` is 0.
-
-    Logs repeated videos, also those that are among `trained`.
-    """
-    if not cfg.run.eval_every:
-        log_repeats(rt, train=trained)
-        return None
-    records = read_records(cfg, "val")  # a bad line stops the run before training starts
-    log_repeats(rt, train=trained, validation=records)
-    (space,) = NETWORK.list_label_spaces(cfg)
-    scorer = CellScorer(net)
-
-    def validate() -> dict:
-        rows = EvalVideos(records, cfg=cfg, rt=rt, split="val")
-        return evaluate(scorer, [EvalSet(rows, space)], rt)
-
-    return validate
-
-
 if __name__ == "__main__":
-    cli.run(main, Config, __doc__)
+    train(NETWORK, build, __doc__)

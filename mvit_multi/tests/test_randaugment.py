@@ -168,7 +168,9 @@ def test_input_frames_are_not_changed():
     np.testing.assert_array_equal(frames, before)
 
 
-def test_a_training_clip_is_a_crop_of_augmented_frames():
+@pytest.mark.parametrize("scales", [None, (40, 50)])
+def test_a_training_clip_is_a_crop_of_augmented_frames(scales):
+    """With scales, a square of the scaled frames."""
     frames = PICTURES["noise"]
     policy = parse_policy("rand-m7-n4-mstd0.5-inc1")
     for seed in range(10):
@@ -181,34 +183,18 @@ def test_a_training_clip_is_a_crop_of_augmented_frames():
             erase=0.0,
             flip=False,
             rng=np.random.RandomState(seed),
+            scales=scales,
         )
         rng = np.random.RandomState(seed)
-        augmented = ra.apply_operations(frames, ra.draw_operations(policy, rng))
-        x, y, w, h = draw_crop_box(83, height=61, draw=rng.uniform, area=(0.08, 1.0))
-        part = augmented[:, y : y + h, x : x + w]
-        (expected,) = cut_clips(part, (32, 32), [(0, 0, 32, 32)])
-        np.testing.assert_array_equal(clip, expected)
-
-
-def test_with_scales_a_training_clip_is_a_square_of_scaled_augmented_frames():
-    frames = PICTURES["noise"]
-    policy = parse_policy("rand-m7-n4-mstd0.5-inc1")
-    for seed in range(10):
-        (clip,), _ = transforms.make_train_clips(
-            frames,
-            copies=1,
-            crop=32,
-            area=(0.08, 1.0),
-            policy=policy,
-            erase=0.0,
-            flip=False,
-            rng=np.random.RandomState(seed),
-            scales=(40, 50),
-        )
-        rng = np.random.RandomState(seed)
-        augmented = ra.apply_operations(frames, ra.draw_operations(policy, rng))
-        size, box = draw_scaled_crop(83, height=61, scales=(40, 50), crop=32, draw=rng.uniform)
-        (expected,) = cut_clips(augmented, size, [box])
+        part = ra.apply_operations(frames, ra.draw_operations(policy, rng))
+        size = (32, 32)
+        box = (0, 0, 32, 32)
+        if scales:
+            size, box = draw_scaled_crop(83, height=61, scales=scales, crop=32, draw=rng.uniform)
+        else:
+            x, y, w, h = draw_crop_box(83, height=61, draw=rng.uniform, area=(0.08, 1.0))
+            part = part[:, y : y + h, x : x + w]
+        (expected,) = cut_clips(part, size, [box])
         np.testing.assert_array_equal(clip, expected)
 
 

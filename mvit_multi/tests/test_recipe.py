@@ -14,13 +14,15 @@ from mvit_multi.dataset import build_target_row
 from mvit_multi.loss import MultiLoss
 from mvit_multi.lr_generator import build_parameter_groups, compute_lr_at, get_lr
 from mvit_multi.model import MViT
+from mvit_multi.network import NETWORK
 from mvit_multi.tests.golden_case import MViTCase
-from mvit_multi.train import build
 from tests.helpers import load_smoke_config
+from utils.commands.train import build_training
 from utils.data.mixing import draw_mix, make_cutmix
 from utils.data.sampler import TrainSampler
 from utils.files import ROOT
 from utils.load_config import load_config
+from utils.networks import Job
 from utils.runtime import Runtime
 from utils.testing.golden import load_case, map_torch_names
 from utils.tests.parity import make_cosine_recipe, without_values
@@ -93,9 +95,8 @@ def test_the_optimizer_of_a_recipe_is_adamw_or_sgd():
     settings = ("train.momentum=0.8", "train.nesterov=false", "train.weight_decay=0.1")
     for name, kind in (("sgd", optimizers.SGD), ("adamw", optimizers.AdamW)):
         cfg = load_smoke_config("mvit_multi", f"train.optimizer={name}", *settings)
-        optimizer = build(
-            cfg, Runtime(), TrainSampler(4, batch=2, rank=0, size=1, seed=0)
-        ).step.optimizer
+        sampler = TrainSampler(4, batch=2, rank=0, size=1, seed=0)
+        optimizer = build_training(Job(NETWORK, cfg, Runtime()), sampler).step.optimizer
         assert isinstance(optimizer, kind)
         if name == "sgd":
             assert (float(optimizer.momentum), optimizer.nesterov) == (pytest.approx(0.8), False)

@@ -13,11 +13,13 @@ from resnet50.lr_generator import build_parameter_groups, get_lr, is_decayed
 from resnet50.mix_images import MixImages
 from resnet50.mixup import mix_targets
 from resnet50.model import build_network
-from resnet50.train import build
+from resnet50.network import NETWORK
+from utils.commands.train import build_training
 from utils.data.sampler import TrainSampler
-from utils.distributed.gradient_fusion import segment_ends
+from utils.distributed.segments import segment_ends
 from utils.files import ROOT
 from utils.load_config import load_config
+from utils.networks import Job
 from utils.nn.layers import Normalize
 from utils.runtime import Runtime
 from utils.testing.golden import load_case, map_torch_names
@@ -147,7 +149,8 @@ def test_the_settings_choose_the_optimizer(name):
     small = ["model.first_width=2", "train.nesterov=false"]
     changes = [f"train.optimizer={name}", "train.trust_coefficient=0.02", "train.epsilon=0.5"]
     cfg = load_config(Config, path, [*small, *changes])
-    setup = build(cfg, Runtime(), TrainSampler(1000, batch=128, rank=0, size=1, seed=0))
+    sampler = TrainSampler(1000, batch=128, rank=0, size=1, seed=0)
+    setup = build_training(Job(NETWORK, cfg, Runtime()), sampler)
     step = setup.step
     lr = setup.lr
     assert type(step.optimizer) is {"sgd": SGD, "lars": LARS}[name]

@@ -4,15 +4,14 @@
     python scripts/analysis/compare_step.py --config_path Y --against F.npz [--checkpoint_path C]
     python scripts/analysis/compare_step.py --config_path Y --case
         tsm/tests/golden/tsm_r50_8f_small.json
-        [--recipe "head_lr_mult=1"] [--tolerance 1e-4] [--section.key=value ...]
+        [--tolerance 1e-4] [--section.key=value ...]
 
 --record takes one step: the first batch of the config file's data, weights from the checkpoint or
 from the seed. It writes batch, weights, activations, loss, gradients and update. --against takes
 the same step again, for example on another device, with other settings, or after a change. It
 compares batch and weights, then takes both from the record, so that an error in them does not hide
 later ones.
---case compares with a golden case; recipe and settings then only choose network and device.
---recipe replays the case with other settings, which `recipe` in the network's golden_case.py lists.
+--case compares with a golden case; the settings then only choose network and device.
 
 Prints a line for each array: stage, name, relative error. The last line of stdout is one JSON
 object: first (stage, name and error of the first beyond the tolerance, or null), largest (by
@@ -36,7 +35,8 @@ import numpy as np
 
 from scripts.analysis import step_comparison
 from utils import cli, log, runtime
-from utils.networks import Network, find_build
+from utils.commands.train import build_training
+from utils.networks import Job, Network
 from utils.nn import kernels
 from utils.settings import NetworkConfig
 from utils.testing.golden import find_case, load_case
@@ -51,19 +51,15 @@ def main(
     case: Optional[Path] = None,
     checkpoint_path: Optional[Path] = None,
     tolerance: float = 1e-4,
-    recipe: str = "",
 ) -> None:
     if sum(path is not None for path in (record, against, case)) != 1:
         raise ValueError("give one of --record, --against, --case")
-    if recipe and not case:
-        raise ValueError("--recipe changes a golden case: it needs --case")
     # A difference of 1e-4 would otherwise be that of HF32 or TF32, which devices use by default.
     cfg = replace(cfg, run=replace(cfg.run, tf32=False))
     rt = runtime.start(cfg.run)
     log.start_log(rt)
     if case:
         golden = find_case(network.name, read_case(case))
-        step_comparison.change_recipe(golden, recipe)
         with kernels.use(kernels.select(cfg.run.device)):
             differences = step_comparison.compare_with_case(golden)
         return report(differences, tolerance)
@@ -104,7 +100,7 @@ def build_first_step(
     sampler = network.build_train_sampler(cfg, records, rt)
     if path:
         cfg = replace(cfg, train=replace(cfg.train, pretrained=path))
-    step = find_build(network.name)(cfg, rt, sampler).step
+    step = build_training(Job(network, cfg, rt), sampler).step
     source = network.train_rows(records, cfg=cfg, sampler=sampler, epochs=1, skip=0)
     rows = source.dataset().create_tuple_iterator(num_epochs=1, output_numpy=True)
     return step, *next(iter(rows))

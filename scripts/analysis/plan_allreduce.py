@@ -49,7 +49,7 @@ from scripts.analysis.build_networks import build_train_step, drop_pretrained
 from scripts.dry_run.simulator import CHIPS, Machine, dry_run
 from utils import cli, runtime
 from utils.complexity import count_layers
-from utils.distributed.gradient_fusion import segment_ends
+from utils.distributed.segments import segment_ends
 from utils.files import open_replacement
 from utils.load_config import build_dataclass
 from utils.networks import Network

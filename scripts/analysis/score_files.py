@@ -11,7 +11,8 @@ import numpy as np
 
 from utils.data.annotation_file import NO_LABEL, format_label
 from utils.evaluate.label_report import LABEL_COLUMNS
-from utils.evaluate.report import SCORE_COLUMNS, Samples
+from utils.evaluate.report import SCORE_COLUMNS
+from utils.evaluate.report_page import Samples
 from utils.evaluate.several_labels import encode_label_sets
 from utils.files import read_text
 

@@ -4,7 +4,6 @@ A record holds the complete batch and weights. Of every activation, gradient and
 elements at equal distances, so that the record of a large network stays small.
 """
 
-import json
 import zipfile
 import zlib
 from pathlib import Path
@@ -14,7 +13,6 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from utils.files import guard_outputs, report_write_errors
-from utils.load_config import convert_scalar
 from utils.nn import kernels
 from utils.nn.layers import NormReLU
 from utils.testing.golden import (
@@ -117,26 +115,6 @@ def compare_records(record: dict, recorded: dict) -> list[Difference]:
     names = [(*key.split("/", 1), key) for key in recorded if key in record]
     names.sort(key=lambda item: STAGES.index(item[0]))
     return [Difference(s, n, relative_error(record[key], recorded[key])) for s, n, key in names]
-
-
-def change_recipe(golden: GoldenCase, text: str) -> None:
-    """Sets other settings in a case: "NAME=VALUE NAME=VALUE", names of `golden.recipe`.
-
-    Raises ValueError for another name, or a value of another type.
-    """
-    changes: dict = {}
-    for pair in text.split():
-        name, _, value = pair.partition("=")
-        if name not in golden.recipe:
-            names = ", ".join(golden.recipe) or "nothing"
-            raise ValueError(f"--recipe: {name!r} cannot be changed in this network; {names} can")
-        try:
-            parsed = json.loads(value)
-        except ValueError:
-            parsed = value
-        changes[name] = convert_scalar(parsed, type(golden.recipe[name]), f"--recipe: {name}")
-    if "train" in golden.case:
-        golden.case = {**golden.case, "train": {**golden.case["train"], **changes}}
 
 
 def compare_with_case(golden: GoldenCase) -> list[Difference]:

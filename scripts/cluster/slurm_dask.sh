@@ -6,7 +6,7 @@
 # Submit it in the checkout, which all nodes see:
 #     sbatch --nodes=8 scripts/cluster/slurm_dask.sh scripts/data/check_videos.py --config_path Y --out D
 # The logs of Dask are in out/dask-JOB.log.
-# THREADS: of a node, by default its cores; a few for predictions. INTERFACE: of the network, as ib0.
+# THREADS: workers of a node, by default its cores; a few for predictions. INTERFACE: of the network, as ib0.
 set -euo pipefail
 cd "${SLURM_SUBMIT_DIR:-$(dirname "${BASH_SOURCE[0]}")/../..}" # Slurm runs a copy of this file
 if [ ! -f scripts/env.sh ]; then
@@ -30,7 +30,8 @@ log=${file%.json}.log
 python -m dask scheduler "${options[@]}" --port 0 --dashboard-address 127.0.0.1:0 &>>"$log" &
 scheduler=$!
 srun --mpi=none --cpus-per-task="$SLURM_CPUS_ON_NODE" python -m dask worker "${options[@]}" \
-    --nthreads "${THREADS:-$SLURM_CPUS_ON_NODE}" --death-timeout 60 &>>"$log" &
+    --nworkers "${THREADS:-$SLURM_CPUS_ON_NODE}" --nthreads 1 --memory-limit 0 \
+    --death-timeout 60 &>>"$log" &
 until [ -s "$file" ]; do
     kill -0 "$scheduler" 2>/dev/null || { say "the Dask scheduler has ended; see $log" && exit 1; }
     sleep 0.2

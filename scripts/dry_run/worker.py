@@ -23,14 +23,13 @@ from dataclasses import replace
 from typing import Any
 
 import mindspore as ms
-from mindspore import nn
 
 from scripts.analysis import build_networks
 from scripts.dry_run.reading import STEP_BEGINS
 from utils import runtime
-from utils.distributed import gradient_fusion
 from utils.load_config import load_config
 from utils.networks import find_network
+from utils.train.gradients import Packing, SegmentSum
 
 # The part of MindSpore's messages that only its developers need begins with one of these.
 DEVELOPERS = re.compile(r"C\+\+ Call Stack|Ascend Error Message|The Traceback of Net Construct")
@@ -44,14 +43,14 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     cfg = build_networks.drop_pretrained(load_config(find_network(network).config, config))
     rt = runtime.start(cfg.run)
     if ranks > 1:
-        rt = replace(rt, size=runtime.start_data_parallel()[1])
+        rt = replace(rt, size=runtime.open_collectives()[1])
     cell, inputs = build_networks.build_cell(network, cfg=cfg, rt=rt, mode=request["mode"])
     details: dict[str, Any] = {}
     if request["separate_gradients"]:
         # One AllReduce for every gradient; HCCL takes no more than MOST_SEGMENTS.
         weights = cell.optimizer.parameters
-        gradient_fusion.set_segment_ends(range(len(weights)))
-        cell.sync.reducer = nn.DistributedGradReducer(weights, mean=False)
+        cell.sync.pack = Packing(weights, [[i] for i in range(len(weights))])
+        cell.sync.reduce = SegmentSum(len(weights))
         details["gradients"] = [p.name for p in weights]
     print(STEP_BEGINS, file=sys.stderr, flush=True)
     outputs = cell(*inputs)

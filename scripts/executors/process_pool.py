@@ -1,8 +1,7 @@
 """Jobs that may crash their process, as decoders of broken files do: here, on Dask, or in parts.
 
 `run_all` has two executors. `processes`: worker processes of this host. `dask:ADDRESS`: the workers
-of a Dask cluster. Each thread of a Dask worker has one child process for its jobs. So a fatal job
-ends a child and not the Dask worker, and gives the same result as on one host. A Dask worker needs
+of a Dask cluster, which Dask's nannies start again when a job has ended them. A Dask worker needs
 Dask and the folder of the zoo, at the same path as here; its `sys.path` need not contain it.
 """
 
@@ -15,7 +14,6 @@ import pickle
 import re
 import signal
 import sys
-import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -33,7 +31,6 @@ PROCESSES = "processes"
 DASK = "dask:"
 TRACKER_IS_QUIET = "ignore:resource_tracker:UserWarning"
 LOGGERS = ("distributed", "distributed.client", "tornado.application")  # they log tracebacks
-POOLS: dict[int, ProcessPoolExecutor] = {}  # in a Dask worker: of one process, by thread
 
 
 class Part(NamedTuple):
@@ -150,7 +147,7 @@ def prepare_worker(parent: int) -> None:
 def run_on_dask(work: Callable, jobs: Iterable, address: str) -> Iterator[tuple[Any, Any]]:
     """`run_all` on a Dask cluster.
 
-    Dask repeats the jobs of a worker that has ended. It gives a job up that ended four of them
+    Dask repeats the jobs of a worker that has ended. It gives a job up that was on four of them
     (`distributed.scheduler.allowed-failures`); that job runs here then, alone.
     """
     try:
@@ -169,10 +166,10 @@ def run_on_dask(work: Callable, jobs: Iterable, address: str) -> Iterator[tuple[
         raise ValueError(f"--executor: no Dask scheduler at {address}: {reason}") from None
     except (OSError, ValueError) as error:
         raise ValueError(f"--executor: no Dask scheduler at {address}: {error}") from None
-    run_job, close_pools = build_worker_functions(str(Path(__file__).resolve().parents[2]))
+    run_job = build_worker_function(str(Path(__file__).resolve().parents[2]))
     jobs = iter(jobs)
     folder = os.getcwd()
-    running: dict[Any, Any] = {}
+    running: dict[Any, tuple[Any, bytes]] = {}
     with client:
         completed = as_completed(loop=client.loop, with_results=True, raise_errors=False)
         try:
@@ -183,20 +180,19 @@ def run_on_dask(work: Callable, jobs: Iterable, address: str) -> Iterator[tuple[
                 more = list(islice(jobs, max(0, threads * JOBS_IN_FLIGHT - len(running))))
                 tasks = [pickle.dumps((folder, work, job)) for job in more]
                 futures = client.map(run_job, tasks, pure=False)
-                running.update(zip(futures, more))
+                running.update(zip(futures, zip(more, tasks)))
                 completed.update(futures)
                 if not running:
-                    break
+                    return
                 for future, result in completed.next_batch():
-                    job = running.pop(future)
+                    job, task = running.pop(future)
                     if isinstance(result, CancelledError):
                         raise result
                     if future.status == "error":
                         if not isinstance(result[1], KilledWorker):
                             raise result[1]
-                        result = run_alone(run_pickled, pickle.dumps((folder, work, job)))
-                    yield job, result if isinstance(result, CrashError) else pickle.loads(result)
-            client.run(close_pools, on_error="ignore")
+                        result = run_alone(run_pickled, task)
+                    yield job, result
         except (CancelledError, CommClosedError):
             raise MachineError(
                 f"the Dask scheduler at {address} has ended; run this again"
@@ -228,10 +224,10 @@ async def check_scheduler(address: str) -> None:
     await (await asyncio.wait_for(connection, CONNECT_TIMEOUT + 1)).close()
 
 
-def build_worker_functions(root: str) -> tuple[Callable, Callable]:
-    """The functions that Dask runs: one does a pickled job, one ends the processes of the jobs.
+def build_worker_function(root: str) -> Callable[[bytes], Any]:
+    """The function that Dask runs for a job: it does a pickled job.
 
-    Dask sends the code of inner functions, so a worker needs no module to receive them.
+    Dask sends the code of an inner function, so a worker needs no module to receive it.
     """
 
     def run_job(data: bytes) -> Any:
@@ -243,35 +239,14 @@ def build_worker_functions(root: str) -> tuple[Callable, Callable]:
             raise ValueError(f"--executor: the node {node} has no zoo in {root}; is it mounted?")
         if root not in sys.path:
             sys.path.insert(0, root)
-        from scripts.executors.process_pool import run_in_child
+        from scripts.executors.process_pool import run_pickled
 
-        return run_in_child(data)
+        return run_pickled(data)
 
-    def close_pools() -> None:
-        import sys
-
-        module = sys.modules.get("scripts.executors.process_pool")
-        pools = module.POOLS if module else {}
-        while pools:
-            pools.popitem()[1].shutdown(wait=False)
-
-    return run_job, close_pools
+    return run_job
 
 
-def run_in_child(data: bytes) -> Any:
-    """Does a job in this thread's child process; returns the pickled result, or a CrashError."""
-    multiprocessing.current_process().daemon = False  # else a Dask worker may start no process
-    thread = threading.get_ident()
-    if thread not in POOLS:
-        POOLS[thread] = start_process_pool(1)
-    try:
-        return POOLS[thread].submit(run_pickled, data).result()
-    except BrokenProcessPool:
-        POOLS.pop(thread).shutdown()
-        return run_alone(run_pickled, data)
-
-
-def run_pickled(data: bytes) -> bytes:
+def run_pickled(data: bytes) -> Any:
     folder, work, job = pickle.loads(data)
     os.chdir(folder)  # of the command: paths may be relative
-    return pickle.dumps(work(job))
+    return work(job)

@@ -10,6 +10,7 @@ import json
 import os
 import pickle
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -25,6 +26,7 @@ from utils.settings import NetworkConfig
 from utils.weights.checkpoint_file import check_kind
 
 PART_LOCK = ".lock-{}"
+LOCK = threading.Lock()  # a model is for one thread; a Dask worker may have several
 JobT = TypeVar("JobT")  # a tuple that begins with the path of a video
 Results = Iterator[tuple[JobT, dict]]  # a record; for a broken video it has `video` and `error`
 RunJobs = Callable[[list[JobT]], Results[JobT]]
@@ -77,7 +79,8 @@ class JobSettings(NamedTuple):
 
 def run_job(task: tuple[bytes, Any]) -> dict:
     data, job = task
-    ((_, record),) = load_runner(data).run_jobs([job])
+    with LOCK:
+        ((_, record),) = load_runner(data).run_jobs([job])
     return record
 
 

@@ -9,10 +9,11 @@ import numpy as np
 from utils.cores import count_workers
 from utils.data.annotation_file import Record
 from utils.data.records import open_record
-from utils.evaluate.label_space import Window, read_ahead, read_windows, split_into_windows
 from utils.predict.model import Model
+from utils.predict.windows import read_ahead, read_windows
 from utils.settings import VideoData
 from utils.video.reader import FrameReader, VideoError
+from utils.video.windows import Window, split_into_windows
 
 DTYPE = "<f4"  # float32
 UNLISTED = -1  # the label of a video that is not a line of a list

@@ -16,10 +16,10 @@ import gradio as gr
 import numpy as np
 
 from scripts.prediction.plots import format_class, resize_to_fit
-from utils.evaluate.label_space import WindowResult
 from utils.messages import format_line
 from utils.predict.cam import GradCam, find_rate, write_clips
 from utils.predict.model import Model
+from utils.predict.prediction import Prediction, WindowResult
 from utils.video.reader import DEFAULT_FPS
 
 TOP = 5
@@ -51,17 +51,17 @@ class Predictor:
             return [*[None] * len(self.model.heads), gr.update(visible=False), ""]
         try:
             self.check_length(path)
-            results = [
-                self.model.score_window(*part) for part in self.model.read(path, self.window)
-            ]
+            prediction, best = self.model.score_windows(self.model.read(path, self.window), TOP)
         except ValueError as error:
             line = format_line(str(error).replace(path, Path(path).name))
             raise gr.Error(line, print_exception=False) from None
-        ranking = self.model.rank([result.probabilities for result in results], TOP)
-        rankings = list(ranking.values()) if isinstance(ranking, dict) else [ranking]
-        rows = [row for result in results for row in self.list_rows(result)]
-        best = max(results, key=lambda result: result.confidence)
-        table = gr.update(value=rows, visible=len(results) > 1)
+        rankings = list_rankings(prediction, TOP)
+        rows = [
+            [round(start, 2), round(end, 2), name, round(probability, 4)]
+            for number, (start, end) in enumerate(prediction.windows.tolist())
+            for ((name, probability),) in list_rankings(prediction.select(number), 1)
+        ]
+        table = gr.update(value=rows, visible=len(prediction.windows) > 1)
         return [*map(dict, rankings), table, "".join(self.draw_heat_maps(best))]
 
     def check_length(self, path: str) -> None:
@@ -70,13 +70,6 @@ class Predictor:
         if seconds > self.max_seconds:
             limit = f"{self.max_seconds:g} s"
             raise ValueError(f"{path} has {seconds:.0f} s; this page takes at most {limit}")
-
-    def list_rows(self, result: WindowResult) -> Iterator[list]:
-        """The best class of a window in each data set."""
-        start, end = result.window.span
-        ranking = self.model.rank([result.probabilities], 1)
-        for ((name, probability),) in ranking.values() if isinstance(ranking, dict) else [ranking]:
-            yield [round(start, 2), round(end, 2), name, round(probability, 4)]
 
     def draw_heat_maps(self, result: WindowResult) -> Iterator[str]:
         """The heat map of each data set as HTML with the pixels inside: no file remains."""
@@ -90,6 +83,12 @@ class Predictor:
             name = format_class(head.name_classes()[overlay.label], overlay.label)
             caption = f"yellow: what speaks for {html.escape(name)}"
             yield f"<figure><figcaption>{caption}</figcaption>{to_html(frames, rate)}</figure>"
+
+
+def list_rankings(prediction: Prediction, count: int) -> list:
+    """`count` names and probabilities for each data set."""
+    top = prediction.top(count)
+    return list(top.values()) if isinstance(top, dict) else [top]
 
 
 def to_html(frames: np.ndarray, rate: float) -> str:

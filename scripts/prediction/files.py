@@ -13,9 +13,9 @@ from scripts.executors.process_pool import Part
 from scripts.executors.video_jobs import RunJobs, make_key, write_records
 from scripts.prediction.records import Job
 from utils.data.equal_files import MAX_COMPARED, find_equal_files
-from utils.evaluate.label_space import PREDICTIONS, make_file_names
 from utils.files import open_replacement, write_text
 from utils.messages import escape_control, format_line, hide_secrets, print_line
+from utils.predict.prediction import PREDICTIONS, make_file_names
 from utils.video.live import ADDRESS
 from utils.video.media_files import IMAGE_SUFFIXES, describe_left_out, find_files
 
@@ -32,7 +32,7 @@ def list_videos(names: Sequence[str], suffixes: Sequence[str]) -> list[str]:
     videos = []
     for name in names:
         if ADDRESS.match(name):
-            raise ValueError(f"{hide_secrets(name)}: an address needs --stream")
+            raise ValueError(f"{hide_secrets(name)}: an address needs scripts/stream.py")
         if not os.path.exists(name):
             raise ValueError(f"{name} does not exist")
         scan = find_files(name, suffixes) if os.path.isdir(name) else None

@@ -3,74 +3,33 @@
 import contextlib
 import csv
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
 import numpy as np
 
 from scripts.prediction import plots
-from utils.evaluate.label_space import (
-    NONE,
-    TITLE_LENGTH,
-    LabelSpace,
-    Window,
-    WindowResult,
-    format_caption,
-    list_columns,
-    rank_classes,
-    read_windows,
-    split_into_windows,
-)
+from utils.evaluate.label_space import LabelSpace
 from utils.files import open_replacement
 from utils.messages import format_line
 from utils.predict.model import Model
+from utils.predict.prediction import (
+    TITLE_LENGTH,
+    Prediction,
+    WindowResult,
+    list_columns,
+    rank_classes,
+)
+from utils.predict.windows import read_windows
 from utils.progress import track
 from utils.video.reader import DEFAULT_FPS, FrameReader, VideoError, find_time
+from utils.video.windows import Window, split_into_windows
 from utils.video.writer import CaptionedVideo
 
 if TYPE_CHECKING:
     from utils.predict.cam import Overlay
 
 Job = tuple[str, str]  # a video, and the name of its files
-
-
-def rank_all(
-    heads: Sequence[LabelSpace],
-    probabilities: Sequence[np.ndarray],
-    top: int,
-    threshold: float = 0.0,
-) -> dict:
-    """`top`; for several heads `sets`, and `joint`: all classes, each set with the same weight.
-
-    Classes of less than `threshold` are left out; in `joint`, of less in their own set.
-    """
-    if len(heads) == 1:
-        return {
-            "top": rank_classes(
-                heads[0], probabilities=probabilities[0], top=top, threshold=threshold
-            )
-        }
-    count = len(heads)
-    joint = []
-    sets = {}
-    for head, values in zip(heads, probabilities):
-        sets[head.name] = rank_classes(head, probabilities=values, top=top, threshold=threshold)
-        joint += rank_classes(
-            head, probabilities=values / count, top=top, threshold=threshold / count
-        )
-    joint.sort(key=lambda entry: (entry["label"] == NONE, -entry["probability"]))
-    classes = sum(entry["label"] != NONE for entry in joint)
-    return {"joint": joint[: min(top, max(classes, 1))], "sets": sets}
-
-
-def find_best(
-    heads: Sequence[LabelSpace], probabilities: Sequence[np.ndarray], threshold: float
-) -> dict:
-    """The first entry of `rank_all`."""
-    ranking = rank_all(heads, probabilities=probabilities, top=1, threshold=threshold)
-    (entry,) = ranking.get("joint") or ranking["top"]
-    return entry
 
 
 class PredictOptions(NamedTuple):
@@ -125,35 +84,30 @@ class Predictor:
 
     def predict(self, video: str, name: str) -> dict:
         """The record of one video; writes its pictures and tables."""
+        top = self.options.top
         with self.model.open(video) as source:
             windows = split_into_windows(source, self.options.window, self.options.step)
-            best = None
-            by_window = []
-            parts = read_windows(source, windows, self.heads)
-            results = starmap(self.model.score_window, parts)
-            hidden = len(windows) == 1
-            for result in track(
-                results, name=name, total=len(windows), unit="windows", leave=False, hidden=hidden
-            ):
-                by_window.append(result.probabilities)
-                if best is None or result.confidence > best.confidence:
-                    best = result
+            parts = track(
+                read_windows(source, windows, self.heads),
+                name=name,
+                total=len(windows),
+                unit="windows",
+                leave=False,
+                hidden=len(windows) == 1,
+            )
+            prediction, best = self.model.score_windows(parts, top, self.options.threshold)
             record = {"video": video, "frames": len(source), "fps": round(source.fps, 3)}
             if self.options.save:
-                self.save_video(self.options.save, source, windows, by_window)
+                save_video(self.options.save, source, prediction)
                 record["saved"] = str(self.options.save)
         record["views"] = ", ".join(f"{head.clips}x{head.crops}" for head in self.heads)
-        by_head = [np.stack(probs) for probs in zip(*by_window)]  # (windows, classes) each
-        means = [probs.mean(axis=0) for probs in by_head]
-        top = self.options.top
-        threshold = self.options.threshold
-        record.update(rank_all(self.heads, probabilities=means, top=top, threshold=threshold))
+        record.update(prediction.describe(top))
         title = describe_window(video, best.window, len(windows))
         record["picture"] = self.draw_preview(f"{name}.png", title=title, result=best)
         if self.cam is not None:
             record["cam"] = self.draw_heat_maps(f"{name}_cam", title, best)
         if len(windows) > 1:
-            record.update(self.write_timeline(video, name=name, windows=windows, by_head=by_head))
+            record.update(self.write_timeline(video, name=name, prediction=prediction))
         return record
 
     def draw_preview(
@@ -194,26 +148,10 @@ class Predictor:
                 paths.append(str(path))
         return paths
 
-    def save_video(
-        self, path: Path, source: FrameReader, windows: list[Window], by_window: list
-    ) -> None:
-        """All frames, with the best class of the window whose middle is nearest drawn in."""
-        captions = [
-            format_caption(self.heads, probs, self.options.threshold) for probs in by_window
-        ]
-        middles = np.array([sum(window.span) / 2 for window in windows])
-        fps = source.fps or DEFAULT_FPS
-        with contextlib.closing(CaptionedVideo(path, fps)) as video:
-            for number, pixels in enumerate(source.in_order()):
-                seconds = float(find_time(source, number))
-                nearest = np.abs(middles - seconds).argmin()
-                video.write(seconds * fps, pixels, captions[nearest])
-
-    def write_timeline(
-        self, video: str, name: str, windows: list[Window], by_head: list[np.ndarray]
-    ) -> dict:
+    def write_timeline(self, video: str, name: str, prediction: Prediction) -> dict:
         """Writes a table of all classes and a plot; returns their names and the best classes."""
-        spans = [window.span for window in windows]
+        spans = prediction.windows
+        by_head = prediction.probabilities
         table = self.options.folder / f"{name}.csv"
         plot = self.options.folder / f"{name}_timeline.png"
         with open_replacement(table, newline="", option="--out") as file:
@@ -222,12 +160,23 @@ class Predictor:
             csv.writer(file).writerows([f"{value:.7g}" for value in row] for row in rows)
         panels = [(head.name, head.names, probs) for head, probs in zip(self.heads, by_head)]
         title = format_line(Path(video).name, TITLE_LENGTH)
-        plots.draw_timeline(plot, title=title, spans=np.array(spans), panels=panels)
+        plots.draw_timeline(plot, title=title, spans=spans, panels=panels)
         best = []
-        for (start, end), *probs in zip(spans, *by_head):
-            entry = find_best(self.heads, probs, self.options.threshold)
-            best.append({"start": round(start, 3), "end": round(end, 3), **entry})
+        for number, (start, end) in enumerate(spans.round(3).tolist()):
+            best.append({"start": start, "end": end, **prediction.select(number).best})
         return {"csv": str(table), "timeline": str(plot), "windows": best}
+
+
+def save_video(path: Path, source: FrameReader, prediction: Prediction) -> None:
+    """All frames, with the best class of the window whose middle is nearest drawn in."""
+    middles = prediction.windows.mean(axis=1)
+    captions = [prediction.select(number).caption for number in range(len(middles))]
+    fps = source.fps or DEFAULT_FPS
+    with contextlib.closing(CaptionedVideo(path, fps)) as video:
+        for number, pixels in enumerate(source.in_order()):
+            seconds = float(find_time(source, number))
+            nearest = np.abs(middles - seconds).argmin()
+            video.write(seconds * fps, pixels, captions[nearest])
 
 
 def describe_window(video: str, window: Window, windows: int) -> str:

@@ -11,7 +11,7 @@ from tsm.config import Config
 from tsm.lr_generator import FLOW_FIRST_CONV, GROUPS, build_parameter_groups, get_lr
 from tsm.model import TSM, freeze_batch_norms
 from utils.data.sampler import TrainSampler
-from utils.distributed.gradient_fusion import segment_ends
+from utils.distributed.segments import segment_ends
 from utils.files import ROOT
 from utils.load_config import load_config
 from utils.testing.golden import load_case, map_torch_names

@@ -12,35 +12,17 @@ GOLDEN = json.loads((Path(__file__).parent / "golden" / "tsm_data.json").read_te
 LENGTHS = [*range(1, 80), 127, 128, 129, 300, 1000]
 
 
-def sample_case(case):
-    """The offsets of a golden case."""
-    n = case["num_frames"]
-    t = case["num_segments"]
-    length = case["new_length"]
-    rng = np.random.RandomState(case.get("numpy_seed"))
-    split, _, mode = case["mode"].partition("_")
-    clips = {"test_dense": 10, "test_twice": 2}.get(case["mode"], 1)
-    return sample_segment_offsets(
-        split,
-        num_frames=n,
-        segments=t,
-        new_length=length,
-        dense=mode == "dense",
-        clips=clips,
-        rng=rng,
-    )
+def sample(split, n, t, length=1, **options):
+    """The offsets of `sample_segment_offsets`."""
+    return sample_segment_offsets(split, num_frames=n, segments=t, new_length=length, **options)
 
 
 def sample_uniform(n, t, length):
     """Offsets of the uniform samplers that use no random numbers, by name."""
     return {
-        "val": sample_segment_offsets(
-            "val", num_frames=n, segments=t, new_length=length, dense=False
-        ),
-        "test": sample_segment_offsets("test", num_frames=n, segments=t, new_length=length),
-        "twice": sample_segment_offsets(
-            "test", num_frames=n, segments=t, new_length=length, dense=False, clips=2
-        ),
+        "val": sample("val", n, t, length, dense=False),
+        "test": sample("test", n, t, length),
+        "twice": sample("test", n, t, length, dense=False, clips=2),
     }
 
 
@@ -48,14 +30,18 @@ def sample_uniform(n, t, length):
     "case", GOLDEN["sampling"], ids=lambda c: f"{c['mode']}-{c['num_frames']}-{c['num_segments']}"
 )
 def test_offsets_equal_the_originals(case):
-    assert (sample_case(case) + 1).tolist() == case["indices"]
-
-
-def test_the_golden_cases_include_every_sampler():
-    modes = {case["mode"] for case in GOLDEN["sampling"]}
-    assert modes == {"train", "val", "test", "test_twice"} | {
-        f"{split}_dense" for split in ("train", "val", "test")
-    }
+    rng = np.random.RandomState(case.get("numpy_seed"))
+    split, _, mode = case["mode"].partition("_")
+    offsets = sample(
+        split,
+        case["num_frames"],
+        case["num_segments"],
+        case["new_length"],
+        dense=mode == "dense",
+        clips={"test_dense": 10, "test_twice": 2}.get(case["mode"], 1),
+        rng=rng,
+    )
+    assert (offsets + 1).tolist() == case["indices"]
 
 
 @pytest.mark.parametrize("case", GOLDEN["frames_read"])
@@ -71,9 +57,7 @@ def test_offsets_lie_in_the_video_and_ascend(t, length):
     rng = np.random.RandomState(0)
     for n in LENGTHS:
         clips = sample_uniform(n, t, length)
-        clips["train"] = sample_segment_offsets(
-            "train", num_frames=n, segments=t, new_length=length, dense=False, rng=rng
-        )
+        clips["train"] = sample("train", n, t, length, dense=False, rng=rng)
         for name, offsets in clips.items():
             assert offsets.dtype == np.int64
             assert offsets.shape == (2 * t if name == "twice" else t,)
@@ -87,15 +71,9 @@ def test_dense_offsets_are_evenly_spaced_around_the_video(t):
     rng = np.random.RandomState(0)
     for n in LENGTHS:
         for offsets in (
-            sample_segment_offsets(
-                "train", num_frames=n, segments=t, new_length=1, dense=True, rng=rng
-            ),
-            sample_segment_offsets(
-                "val", num_frames=n, segments=t, new_length=1, dense=True, rng=rng
-            ),
-            *sample_segment_offsets(
-                "test", num_frames=n, segments=t, new_length=1, dense=True, clips=3
-            ).reshape(3, t),
+            sample("train", n, t, dense=True, rng=rng),
+            sample("val", n, t, dense=True, rng=rng),
+            *sample("test", n, t, dense=True, clips=3).reshape(3, t),
         ):
             assert offsets.shape == (t,)
             assert ((offsets >= 0) & (offsets < n)).all()
@@ -108,36 +86,19 @@ def test_training_samples_each_interval_uniformly():
     rng = np.random.RandomState(0)
     counts = np.zeros((8, 6), int)
     for _ in range(6000):
-        offsets = sample_segment_offsets(
-            "train", num_frames=50, segments=8, new_length=1, dense=False, rng=rng
-        )
+        offsets = sample("train", 50, 8, dense=False, rng=rng)
         counts[np.arange(8), offsets - 6 * np.arange(8)] += 1
     assert counts.min() > 850
     assert counts.max() < 1150
 
 
-def test_training_samples_every_start_of_a_short_video():
+@pytest.mark.parametrize(("n", "length", "dense"), [(10, 5, False), (70, 1, True)])
+def test_training_starts_everywhere_but_in_dense_mode_at_the_last_start(n, length, dense):
     rng = np.random.RandomState(0)
-    draws = [
-        sample_segment_offsets(
-            "train", num_frames=10, segments=8, new_length=5, dense=False, rng=rng
-        )
-        for _ in range(500)
-    ]
-    samples = {tuple(offsets) for offsets in draws}
-    assert {start for offsets in samples for start in offsets} == set(range(6))
-    assert len(samples) > 100
-
-
-def test_dense_training_never_uses_the_last_start():
-    rng = np.random.RandomState(0)
-    draws = [
-        sample_segment_offsets(
-            "train", num_frames=70, segments=8, new_length=1, dense=True, rng=rng
-        )
-        for _ in range(500)
-    ]
-    assert {offsets[0] for offsets in draws} == set(range(6))
+    draws = [sample("train", n, 8, length, dense=dense, rng=rng) for _ in range(500)]
+    starts = {offsets[0] for offsets in draws} if dense else set(np.concatenate(draws))
+    assert starts == set(range(6))
+    assert dense or len(set(map(tuple, draws))) > 100
 
 
 def test_validation_uses_the_first_frame_of_a_short_video_but_testing_does_not():
@@ -154,18 +115,14 @@ def test_a_video_shorter_than_a_segment_starts_at_frame_0(n):
     for t in (1, 2, 8):
         for offsets in (
             *sample_uniform(n, t, 5).values(),
-            sample_segment_offsets(
-                "train", num_frames=n, segments=t, new_length=5, dense=False, rng=rng
-            ),
+            sample("train", n, t, 5, dense=False, rng=rng),
         ):
             assert not offsets.any()
 
 
 @pytest.mark.parametrize("clips", [1, 2, 7, 10])
 def test_dense_clips_cover_the_first_to_the_last_start(clips):
-    starts = sample_segment_offsets(
-        "test", num_frames=300, segments=8, new_length=1, dense=True, clips=clips
-    ).reshape(clips, 8)[:, 0]
+    starts = sample("test", 300, 8, dense=True, clips=clips).reshape(clips, 8)[:, 0]
     assert starts[0] == 0
     if clips > 1:
         assert starts[-1] == 300 - 64
@@ -175,7 +132,7 @@ def test_dense_clips_cover_the_first_to_the_last_start(clips):
 def test_frames_read_stop_at_the_last_frame():
     for n in (1, 4, 30):
         for length in (1, 2, 5):
-            offsets = sample_segment_offsets("test", num_frames=n, segments=8, new_length=1)
+            offsets = sample("test", n, 8)
             read = expand_segments(offsets, n, length).reshape(8, length)
             assert (read[:, 0] == offsets).all()
             assert read.max() < n
@@ -187,17 +144,10 @@ def test_frames_read_stop_at_the_last_frame():
 def test_a_video_without_frames_is_refused(dense):
     for split in ("train", "val", "test"):
         with pytest.raises(ValueError, match="0 frames"):
-            sample_segment_offsets(
-                split,
-                num_frames=0,
-                segments=8,
-                new_length=1,
-                dense=dense,
-                rng=np.random.RandomState(0),
-            )
+            sample(split, 0, 8, dense=dense, rng=np.random.RandomState(0))
 
 
 @pytest.mark.parametrize("clips", [0, 3, -1])
 def test_uniform_testing_refuses_other_numbers_of_clips_than_1_and_2(clips):
     with pytest.raises(ValueError, match=r"eval\.clips"):
-        sample_segment_offsets("test", num_frames=100, segments=8, new_length=1, clips=clips)
+        sample("test", 100, 8, clips=clips)

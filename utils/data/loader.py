@@ -1,10 +1,10 @@
 """Turns rows into a MindData set of batches; chooses workers and prefetch.
 
 The worker pool is our own (`utils.data.worker_pool`), and MindData takes its batches. By threads of
-MindData, an evaluation with 30 views gets 0.4 of the rows a second, and images 0.1 to 0.2: it looks
-every 0.1 s whether a row is there. Each thread keeps up to 17 rows, whatever its prefetch size. As
-processes, its workers would need workers * (prefetch size + 2) rows of /dev/shm; without it they
-end in a bus error. The figures: docs/measured/data_path.md.
+MindData, images get 0.1 to 0.2 of the rows a second: it looks every 0.1 s whether a row is there.
+Each thread keeps up to 17 rows, whatever its prefetch size. As processes, its workers would need
+workers * (prefetch size + 2) rows of /dev/shm; without it they end in a bus error. The figures:
+docs/measured/data_path.md.
 
 Threads or processes. A row of any network here holds Python's global lock (GIL) for 4 to 8 % of its
 time: decoding, resizing and copying release it. So 8 threads wait for the lock 1 to 7 % of their

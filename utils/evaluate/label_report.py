@@ -1,25 +1,16 @@
 """The report of an evaluation of samples with several labels: tables and a page.
 
-`scores.csv` has a line for every video of the list, as that of `utils.evaluate.report`; a label
+`scores.csv` has a line for every video of the list, as that of `report.py`; a label
 counts as predicted from the probability THRESHOLD on.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from utils.data.annotation_file import format_label
-from utils.evaluate.report import (
-    OLD_FILES,
-    WORST_CLASSES,
-    Samples,
-    divide,
-    read_samples,
-    write_csv,
-)
-from utils.evaluate.report_page import SHOWN, Entry, describe_report, write_index
+from utils.evaluate.report_page import SHOWN, Entry, Samples, divide, write_classes, write_csv
 from utils.evaluate.several_labels import (
     THRESHOLD,
     compute_average_precisions,
@@ -28,13 +19,13 @@ from utils.evaluate.several_labels import (
     list_label_sets,
     sigmoid,
 )
-from utils.files import delete_output, report_write_errors, write_text
+from utils.files import delete_output, report_write_errors
 
 LABEL_COLUMNS = ("path", "labels", "predicted", "correct")  # of scores.csv, before the classes
 WRONG_COLUMNS = ("path", "labels", "predicted", "missed", "extra", "loss")
 # The report of samples with one label has these files too.
 OTHER_FILES = ("confusion.csv", "confusion.png", "confused_pairs.csv", "calibration.csv")
-OTHER_FILES += ("calibration.png", *OLD_FILES)
+OTHER_FILES += ("calibration.png",)
 
 
 def write_label_report(
@@ -52,36 +43,25 @@ def write_label_report(
     names = [f"{k} {name}".strip() for k, name in enumerate(samples.classes)]
     scores = list_scores(samples, probabilities, readable)
     write_csv(folder / "scores.csv", [*LABEL_COLUMNS, *names], scores)
-    classes = list_classes(samples.classes, probabilities[readable], targets[readable])
-    write_csv(folder / "classes.csv", list(classes[0]), (row.values() for row in classes))
     is_wrong = readable & ((probabilities >= THRESHOLD) != targets).any(1)
     order = [k for k in np.argsort(-losses, kind="stable").tolist() if readable[k]]
     worst = [k for k in order if is_wrong[k]]
-    hits = [k for k in order if not is_wrong[k]][:SHOWN]
     wrong = [[*make_wrong_row(samples, k, probabilities[k]), f"{losses[k]:.6g}"] for k in worst]
     write_csv(folder / "wrong.csv", WRONG_COLUMNS, wrong)
-    with_videos = [row for row in classes if row["videos"]]
-    lowest = sorted(with_videos, key=lambda row: row["average_precision"])[:WORST_CLASSES]
     with report_write_errors(folder, "--report"):
         for name in OTHER_FILES:
             delete_output(folder / name)
-        report = {**result, "threshold": THRESHOLD, "worst_classes": lowest}
-        write_text(folder / "report.json", json.dumps(report, indent=1) + "\n", "--report")
     predicted = dict(zip(worst, list_label_sets(probabilities[worst] >= THRESHOLD)))
-    mistakes = [Entry(k, true=samples.labels[k], other=predicted[k]) for k in worst]
-    correct = [Entry(k, true=samples.labels[k], other=None) for k in hits]
-    frames = read_samples(samples, mistakes, correct)
-    page = describe_report(
+    hits = [k for k in order if not is_wrong[k]][:SHOWN]
+    return write_classes(
         folder,
         samples=samples,
         result=result,
-        classes=classes,
-        mistakes=mistakes,
-        hits=correct,
-        frames=frames,
+        values={"threshold": THRESHOLD},
+        classes=list_classes(samples.classes, probabilities[readable], targets[readable]),
+        mistakes=[Entry(k, true=samples.labels[k], other=predicted[k]) for k in worst],
+        hits=[Entry(k, true=samples.labels[k], other=None) for k in hits],
     )
-    write_index(folder, {"": page})
-    return page
 
 
 def list_scores(

@@ -4,53 +4,27 @@
 all classes in nine digits: all other tables, and the metrics, follow from it.
 """
 
-import csv
-import functools
-import json
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Callable, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import numpy as np
 
-from utils.data.rows import EvalRows
 from utils.evaluate import report_page
+from utils.evaluate.label_report import write_label_report
 from utils.evaluate.label_space import LabelSpace
 from utils.evaluate.metrics import TOP5_CLASSES, ScoreTable, list_bounds
-from utils.evaluate.report_page import Entry
-from utils.files import (
-    check_outputs,
-    delete_output,
-    open_replacement,
-    report_write_errors,
-    write_text,
-)
+from utils.evaluate.report_page import Entry, Samples, divide, write_classes, write_csv
+from utils.files import check_outputs, report_write_errors
 from utils.runtime import Runtime
-from utils.video.reader import VideoError
 
 # Of a report, besides its pictures of videos
 FILES = ("scores.csv", "confusion.csv", "classes.csv", "confused_pairs.csv", "calibration.csv")
 FILES += ("wrong.csv", "report.json", "index.html", "confusion.png", "calibration.png")
-OLD_FILES = ("wrong.png", "classes.png")  # an earlier version wrote them; the page shows both
-WORST_CLASSES = 10  # in report.json
 PAIRS = 100  # in confused_pairs.csv
 SCORE_COLUMNS = ("path", "label", "predicted", "correct", "probability")  # before the classes
 MIN_PROBABILITY = float(np.finfo(np.float32).tiny)  # a smaller one counts as this
-
-
-class Samples(NamedTuple):
-    """The samples of an evaluation, by number: names, labels if known before, class names.
-
-    `read_frames`, if there are files, gives some frames uint8 (T, H, W, 3); it raises VideoError.
-    `find_file` gives the path of a sample's file, and what a link to a part of it ends with.
-    """
-
-    paths: Sequence[str] = ()
-    labels: Sequence[Any] = ()  # of `annotation_file.Label`
-    classes: Sequence[str] = ()  # "" for a class without a name
-    read_frames: Optional[Callable[[int], np.ndarray]] = None
-    find_file: Optional[Callable[[int], tuple[str, str]]] = None
 
 
 class Predictions(NamedTuple):
@@ -98,22 +72,9 @@ class Report:
             return {}
         raw_scores = self.space.raw_scores
         if self.space.multi_label:
-            from utils.evaluate.label_report import write_label_report
-
             return write_label_report(self.folder, self.samples, rows, raw_scores, result)
         predictions = compute_predictions(rows, self.samples.labels, raw_scores)
         return write_report(self.folder, self.samples, predictions, result)
-
-
-def describe_samples(rows: EvalRows, space: LabelSpace, names: Sequence[str]) -> Samples:
-    """The samples of `rows`, which have these names."""
-    return Samples(
-        names,
-        labels=[record.label for record in rows.records],
-        classes=space.list_names(),
-        read_frames=functools.partial(read_preview, rows, space),
-        find_file=functools.partial(find_file, rows),
-    )
 
 
 def write_report(folder: Path, samples: Samples, predictions: Predictions, result: dict) -> dict:
@@ -125,46 +86,33 @@ def write_report(folder: Path, samples: Samples, predictions: Predictions, resul
     counts = count_confusion(predictions)
     readable = predictions.readable
     bins = compute_bins(predictions.confidence[readable], predictions.ranks[readable] == 0)
-    classes = list_classes(predictions, samples.classes, counts)
     header = [*SCORE_COLUMNS, *names]
     write_csv(folder / "scores.csv", header, list_scores(samples.paths, predictions))
     matrix = ([name, *row] for name, row in zip(names, counts.tolist()))
     write_csv(folder / "confusion.csv", ["true", *names], matrix)
-    write_csv(folder / "classes.csv", list(classes[0]), (row.values() for row in classes))
-    write_csv(folder / "confused_pairs.csv", PAIR_COLUMNS, list_pairs(counts, samples.classes))
+    pairs = list(list_pairs(counts, samples.classes))
+    write_csv(folder / "confused_pairs.csv", PAIR_COLUMNS, pairs)
     write_csv(folder / "calibration.csv", bins.dtype.names, list_bins(bins))
     wrong = list(list_wrong(samples, predictions))
     write_csv(folder / "wrong.csv", WRONG_COLUMNS, (row for _, row in wrong))
     losses = compute_losses(predictions, bins)
-    with_videos = [row for row in classes if row["videos"]]
-    worst = sorted(with_videos, key=lambda row: row["top1"])[:WORST_CLASSES]
-    with report_write_errors(folder, "--report"):
-        report = {**result, **losses, "worst_classes": worst}
-        write_text(folder / "report.json", json.dumps(report, indent=1) + "\n", "--report")
 
     from utils.evaluate import report_plots  # matplotlib is imported only for a report
 
     report_plots.draw_confusion(folder / "confusion.png", counts, names)
     report_plots.draw_calibration(folder / "calibration.png", bins, losses["ece"])
-    with report_write_errors(folder, "--report"):
-        for name in OLD_FILES:
-            delete_output(folder / name)
     mistakes = [make_entry(predictions, k, int(predictions.predicted[k])) for k, _ in wrong]
     hits = [make_entry(predictions, k, find_second(predictions, k)) for k in find_hits(predictions)]
-    frames = read_samples(samples, mistakes, hits)
-    page = report_page.describe_report(
+    return write_classes(
         folder,
         samples=samples,
-        result={**result, **losses},
-        classes=classes,
+        result=result,
+        values=losses,
+        classes=list_classes(predictions, samples.classes, counts),
         mistakes=mistakes,
         hits=hits,
-        frames=frames,
+        charts=report_page.Charts(counts, pairs, list(list_bins(bins))),
     )
-    page["confusion"] = [part.tolist() for part in (*np.nonzero(counts), counts[counts > 0])]
-    page["bins"] = list(list_bins(bins))
-    report_page.write_index(folder, {"": page})
-    return page
 
 
 def compute_predictions(
@@ -238,42 +186,7 @@ def make_entry(predictions: Predictions, sample: int, other: Optional[int]) -> E
     label = int(predictions.labels[sample])
     values = predictions.probabilities[sample].round(4)
     of_other = None if other is None else float(values[other])
-    return Entry(
-        sample, true=label, other=other, true_probability=float(values[label]), of_other=of_other
-    )
-
-
-def read_samples(samples: Samples, *groups: Sequence[Entry]) -> dict[int, Optional[np.ndarray]]:
-    """The frames of the first samples of each group, None for those that cannot be read.
-
-    Empty if there are no files.
-    """
-    frames: dict[int, Optional[np.ndarray]] = {}
-    shown = [entry.sample for group in groups for entry in group[: report_page.SHOWN]]
-    for sample in shown if samples.read_frames else ():
-        try:
-            frames[sample] = samples.read_frames(sample)
-        except VideoError:  # it could be read before
-            frames[sample] = None
-    return frames
-
-
-def read_preview(rows: EvalRows, space: LabelSpace, sample: int) -> np.ndarray:
-    """Three frames uint8 (3, H, W, 3) from the start to the end of a sample as evaluated.
-
-    One if the clips have one frame. Raises VideoError.
-    """
-    clips = space.preview_frames(rows.make_views(rows.records[sample], sample))
-    parts = np.linspace(0, 1, min(report_page.FRAMES, clips.shape[1]))
-    clip, frame = (np.rint(parts * (size - 1)).astype(int) for size in clips.shape[:2])
-    return clips[clip, frame]
-
-
-def find_file(rows: EvalRows, sample: int) -> tuple[str, str]:
-    """The path of a sample's file, and of a segment its times as a link gives them."""
-    record = rows.records[sample]
-    times = f"#t={record.segment.start:g},{record.segment.end:g}" if record.segment else ""
-    return record.path, times
+    return Entry(sample, label, other, float(values[label]), of_other)
 
 
 def count_confusion(predictions: Predictions) -> np.ndarray:
@@ -315,10 +228,6 @@ def list_classes(predictions: Predictions, names: Sequence[str], counts: np.ndar
     return rows
 
 
-def divide(count: int, total: int) -> Optional[float]:
-    return round(float(count / total), 6) if total else None
-
-
 PAIR_COLUMNS = ["true", "predicted", "count", "share", "true_name", "predicted_name"]
 
 
@@ -342,15 +251,6 @@ def compute_losses(predictions: Predictions, bins: np.ndarray) -> dict[str, Opti
         name: round(value, 6) if np.isfinite(value) else None
         for name, value in (("nll", nll), ("ece", compute_calibration_error(bins)))
     }
-
-
-def write_csv(path: Path, header: Sequence[str], rows: Iterable[Iterable]) -> None:
-    """Raises ValueError, and keeps the old file, if the disk is full or not writable."""
-    written = open_replacement(path, newline="", option="--report")
-    with report_write_errors(path, "--report"), written as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)
 
 
 BINS = 15

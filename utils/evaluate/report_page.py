@@ -1,34 +1,62 @@
 """`index.html` of a report: numbers, classes, confusion, calibration, frames of mistakes and hits.
 
+The page is one file with its style and script, which loads nothing: a policy in it permits its own
+script only, by its hash, and no connection. `report.html` is its template, which escapes all texts.
 Its size is bounded: it has counts of classes, LISTED mistakes, and frames of SHOWN mistakes and
 hits. The tables beside it have every video.
 """
 
 import base64
+import csv
+import functools
+import hashlib
 import io
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
+from typing import Any, Callable, NamedTuple, Optional, Union
 from urllib.parse import quote
 
 import numpy as np
 from PIL import Image
 
+from utils.data.rows import EvalRows
+from utils.evaluate.label_space import LabelSpace
+from utils.files import open_replacement, report_write_errors, write_text
 from utils.messages import escape_control
-from utils.pages import write_page
+from utils.video.reader import VideoError
 
-if TYPE_CHECKING:
-    from utils.evaluate.report import Samples
-
+TEMPLATE = Path(__file__).with_name("report.html")
 SCRIPT = Path(__file__).with_name("report.js")
 SHOWN = 20  # mistakes and hits with frames
 LISTED = 1000  # mistakes
+WORST_CLASSES = 10  # in report.json
 FRAMES = 3  # of a video
 SIDE = 192  # pixels of the longer side of a frame
 QUALITY = 75  # of JPEG
 FILES = (".csv", ".png", ".json")  # beside the page
+FEW_CLASSES = 24  # up to which the confusion matrix is a table with numbers
+PAIRS = 12  # of classes that are confused
+GAMMA = 0.45  # of the colours: one mistake in 50 videos is visible
+HIT = (52, 125, 232)  # the colours of the matrix of many classes, on a light and a dark ground
+MISS = (235, 108, 38)
+THIN = "\u202f"  # a thin space
 Label = Union[int, Sequence[int], None]
+
+
+class Samples(NamedTuple):
+    """The samples of an evaluation, by number: names, labels if known before, class names.
+
+    `read_frames`, if there are files, gives some frames uint8 (T, H, W, 3); it raises VideoError.
+    `find_file` gives the path of a sample's file, and what a link to a part of it ends with.
+    """
+
+    paths: Sequence[str] = ()
+    labels: Sequence[Any] = ()  # of `annotation_file.Label`
+    classes: Sequence[str] = ()  # "" for a class without a name
+    read_frames: Optional[Callable[[int], np.ndarray]] = None
+    find_file: Optional[Callable[[int], tuple[str, str]]] = None
 
 
 class Entry(NamedTuple):
@@ -41,48 +69,242 @@ class Entry(NamedTuple):
     true: Label
     other: Label
     true_probability: Optional[float] = None
-    of_other: Optional[float] = None
+    other_probability: Optional[float] = None
+
+
+class Charts(NamedTuple):
+    """Of samples with one label: counts (true, predicted), rows of the pairs and the calibration.
+
+    The rows are those of confused_pairs.csv and calibration.csv.
+    """
+
+    counts: np.ndarray
+    pairs: Sequence[Sequence]
+    bins: Sequence[Sequence]
+
+
+def describe_samples(rows: EvalRows, space: LabelSpace, names: Sequence[str]) -> Samples:
+    """The samples of `rows`, which have these names."""
+    return Samples(
+        names,
+        labels=[record.label for record in rows.records],
+        classes=space.list_names(),
+        read_frames=functools.partial(read_preview, rows, space),
+        find_file=functools.partial(find_file, rows),
+    )
+
+
+def read_preview(rows: EvalRows, space: LabelSpace, sample: int) -> np.ndarray:
+    """Three frames uint8 (3, H, W, 3) from the start to the end of a sample as evaluated.
+
+    One if the clips have one frame. Raises VideoError.
+    """
+    clips = space.preview_frames(rows.make_views(rows.records[sample], sample))
+    parts = np.linspace(0, 1, min(FRAMES, clips.shape[1]))
+    clip, frame = (np.rint(parts * (size - 1)).astype(int) for size in clips.shape[:2])
+    return clips[clip, frame]
+
+
+def find_file(rows: EvalRows, sample: int) -> tuple[str, str]:
+    """The path of a sample's file, and of a segment its times as a link gives them."""
+    record = rows.records[sample]
+    times = f"#t={record.segment.start:g},{record.segment.end:g}" if record.segment else ""
+    return record.path, times
+
+
+def write_classes(
+    folder: Path,
+    samples: Samples,
+    result: dict[str, Any],
+    values: dict[str, Any],
+    classes: Sequence[dict],
+    mistakes: Sequence[Entry],
+    hits: Sequence[Entry],
+    charts: Optional[Charts] = None,
+) -> dict[str, Any]:
+    """Writes classes.csv, report.json and the page; returns what the page shows.
+
+    `values` are further numbers beside `result`; `mistakes` come with the most confident first,
+    `hits` with the least confident. The fourth column of `classes` decides which are the worst.
+    """
+    write_csv(folder / "classes.csv", list(classes[0]), (row.values() for row in classes))
+    key = list(classes[0])[3]
+    worst = sorted((row for row in classes if row["videos"]), key=lambda row: row[key])
+    report = {**result, **values, "worst_classes": worst[:WORST_CLASSES]}
+    with report_write_errors(folder, "--report"):
+        write_text(folder / "report.json", json.dumps(report, indent=1) + "\n", "--report")
+    page = describe_report(folder, samples, {**result, **values}, classes, mistakes, hits, charts)
+    write_index(folder, {"": page})
+    return page
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Iterable]) -> None:
+    """Raises ValueError, and keeps the old file, if the disk is full or not writable."""
+    written = open_replacement(path, newline="", option="--report")
+    with report_write_errors(path, "--report"), written as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)
+
+
+def divide(count: int, total: int) -> Optional[float]:
+    return round(float(count / total), 6) if total else None
 
 
 def describe_report(
     folder: Path,
-    samples: "Samples",
+    samples: Samples,
     result: dict[str, Any],
     classes: Sequence[dict],
     mistakes: Sequence[Entry],
     hits: Sequence[Entry],
-    frames: dict[int, Optional[np.ndarray]],
+    charts: Optional[Charts],
 ) -> dict[str, Any]:
-    """What the page shows of one data set, without confusion and calibration.
-
-    `classes` are rows of `classes.csv`; `mistakes` come with the most confident first, `hits` with
-    the least confident; `frames` are of the samples with pictures, None if unreadable.
-    """
-
-    def describe(entry: Entry) -> list:
-        sample = entry.sample
-        path = escape_control(samples.paths[sample])
-        link = make_link(samples, sample, folder)
-        pictures = encode_frames(frames[sample]) if sample in frames else None
-        return [path, link, *entry[1:], pictures]
-
-    columns = list(classes[0])[2:]  # after the number and the name
+    """What the page shows of one data set; arguments are as in `write_classes`."""
+    names = [escape_control(name) or f"class {k}" for k, name in enumerate(samples.classes)]
+    listed = [describe_entry(samples, entry, names, folder) for entry in mistakes[:LISTED]]
+    shown = [describe_entry(samples, entry, names, folder) for entry in hits[:SHOWN]]
+    for item in (*listed[:SHOWN], *shown):
+        item["pictures"] = read_pictures(samples, item["sample"])
+    note = f"{len(mistakes):,} mistakes, the most confident first."
+    if len(mistakes) > len(listed):
+        note = f"The {len(listed):,} most confident of {len(mistakes):,}; wrong.csv has all."
+    has_probabilities = any(entry.true_probability is not None for entry in mistakes)
+    values = [("of true", 0), ("of predicted", 0)] if has_probabilities else []
+    facts = [result.get("checkpoint"), result.get("views") and f"views {result['views']}"]
+    facts += [f"{format_number(result['seconds'])} s"] if "seconds" in result else []
     return {
         "name": "",
         "folder": "",
+        "summary": " · ".join(fact for fact in facts if fact),
         "result": result,
-        "names": [escape_control(name) for name in samples.classes],
-        "columns": columns,
-        "classes": [[row[column] for column in columns] for row in classes],
-        "wrong": len(mistakes),
+        "tiles": list_tiles(result),
+        "names": names,
+        "videos": [row["videos"] for row in classes],
+        **describe_classes(classes, names),
+        **(describe_charts(charts) if charts else {}),
         "shown": SHOWN,
-        "mistakes": [describe(entry) for entry in mistakes[:LISTED]],
-        "hits": [describe(entry) for entry in hits[:SHOWN]],
+        "mistake_note": note,
+        "list_columns": [("video", 1), ("true", 1), ("predicted", 1), *values],
+        "mistakes": listed,
+        "hits": shown,
         "files": sorted(path.name for path in folder.iterdir() if path.suffix in FILES),
     }
 
 
-def make_link(samples: "Samples", sample: int, folder: Path) -> str:
+TILES = {
+    "top1": "Top-1 accuracy",
+    "top5": "Top-5 accuracy",
+    "map": "Mean average precision",
+    "mean_class_accuracy": "Mean class accuracy",
+    "nll": "Log loss (nll)",
+    "loss": "Loss",
+    "ece": "Calibration error",
+    "videos": "Evaluated",
+}
+
+
+def list_tiles(result: dict[str, Any]) -> list[dict]:
+    """The numbers at the top of the page, with their intervals."""
+    tiles = []
+    for key, title in TILES.items():
+        value = result.get(key)
+        if value is None or (key == "loss" and result.get("nll") is not None):
+            continue
+        write = {"nll": format_number, "loss": format_number, "videos": format_count}
+        tile = {"key": key, "title": title, "value": value}
+        tile["text"] = write.get(key, format_percent)(value)
+        tile["interval"] = format_interval(result, key)
+        tile["low"], tile["high"] = result.get(f"{key}_low"), result.get(f"{key}_high")
+        unreadable = result.get("unreadable")
+        if key == "videos":
+            tile["note"] = f"{unreadable} unreadable" if unreadable else "all readable"
+        tiles.append(tile)
+    return tiles
+
+
+COLUMNS = {
+    "average_precision": "average precision",
+    "recall": "recall",
+    "precision": "precision",
+    "f1": "F1",
+    "top5": "top-5",
+}
+
+
+def describe_classes(classes: Sequence[dict], names: Sequence[str]) -> dict[str, Any]:
+    """The table of classes, those with the lowest first value first."""
+    keys = [key for key in COLUMNS if any(row.get(key) is not None for row in classes)]
+    rows = []
+    for row in classes:
+        hits = round((row["recall"] or 0) * row["videos"])  # of several labels at the threshold
+        title = f"{names[row['class']]}\n{hits} of {row['videos']} correct"
+        interval = format_interval(row, "top1")
+        title += f"\n95{THIN}% interval of the recall: {interval}" if interval else ""
+        bounds = {"low": row.get("top1_low"), "high": row.get("top1_high")}
+        cells = [row[key] for key in keys]
+        rows.append({**row, **bounds, "cells": cells, "title": title})
+    if keys:
+        rows.sort(key=lambda row: (row["cells"][0] is None, row["cells"][0]))
+    empty = sum(not row["videos"] for row in classes)
+    note = f"{len(classes)} classes{f', {empty} without a video' if empty else ''}. "
+    if "top1" in classes[0]:
+        note += f"Recall is the top-1 of the class, shaded: its 95{THIN}% interval. "
+    return {
+        "columns": [("class", 1), ("support", 0), *((COLUMNS[key], 0) for key in keys)],
+        "rows": rows,
+        "class_note": f"{note}Click a class for its mistakes.",
+    }
+
+
+def describe_charts(charts: Charts) -> dict[str, Any]:
+    """The confusion matrix, as cells (count, opacity) or a picture, and the calibration."""
+    counts = charts.counts
+    videos = np.maximum(counts.sum(1, keepdims=True), 1)
+    size = len(counts)
+    part = {"pairs": charts.pairs[:PAIRS], "bins": charts.bins, "counts": counts}
+    if size > FEW_CLASSES:
+        return {**part, "picture": draw_matrix(np.maximum((counts / videos) ** GAMMA, 0.4), counts)}
+    opacity = np.maximum((counts / videos) ** GAMMA, 0.12).round(3)
+    cells = [list(zip(*pair)) for pair in zip(counts.tolist(), opacity.tolist())]
+    return {**part, "cells": cells, "side": min(46, max(26, round(440 / size)))}
+
+
+def draw_matrix(opacity: np.ndarray, counts: np.ndarray) -> str:
+    """A pixel for each cell, transparent without videos, as a data address."""
+    pixels = np.zeros((*counts.shape, 4), np.uint8)
+    pixels[..., :3] = MISS
+    pixels[np.diag_indices(len(counts)) + (slice(3),)] = HIT
+    pixels[..., 3] = np.where(counts > 0, 255 * opacity, 0)
+    return encode_picture(Image.fromarray(pixels), "PNG")
+
+
+def describe_entry(
+    samples: Samples, entry: Entry, names: Sequence[str], folder: Path
+) -> dict[str, Any]:
+    """A sample with the names of its classes; without pictures."""
+    true, other = (list_labels(label) for label in (entry.true, entry.other))
+    return {
+        **entry._asdict(),
+        "path": escape_control(samples.paths[entry.sample]),
+        "link": make_link(samples, entry.sample, folder),
+        "labels": true,
+        "others": other,
+        "true": ", ".join(names[label] for label in true) or "no label",
+        "other": None
+        if entry.other is None
+        else ", ".join(names[label] for label in other) or "no label",
+        "pictures": None,
+    }
+
+
+def list_labels(label: Label) -> Sequence[int]:
+    if label is None:
+        return ()
+    return (label,) if isinstance(label, int) else label
+
+
+def make_link(samples: Samples, sample: int, folder: Path) -> str:
     """A relative address of the sample's file, of a segment with its times; "" without a file."""
     path, times = samples.find_file(sample) if samples.find_file else ("", "")
     if not path or not os.path.exists(path):  # one image of many in a file
@@ -91,19 +313,53 @@ def make_link(samples: "Samples", sample: int, folder: Path) -> str:
     return quote(os.fsencode(relative)) + times
 
 
-def encode_frames(frames: Optional[np.ndarray]) -> list[str]:
-    """Small JPEGs of some of the frames uint8 (T, H, W, 3), as data addresses; none for None."""
-    if frames is None:
+def read_pictures(samples: Samples, sample: int) -> Optional[list[str]]:
+    """Small JPEGs of some frames, as data addresses; none if the file cannot be read.
+
+    None if there are no files.
+    """
+    if samples.read_frames is None:
+        return None
+    try:
+        frames = samples.read_frames(sample)
+    except VideoError:  # it could be read before
         return []
     pictures = []
     for k in np.linspace(0, len(frames) - 1, min(FRAMES, len(frames))).astype(int):
         picture = Image.fromarray(frames[k])
         picture.thumbnail((SIDE, SIDE))
-        file = io.BytesIO()
-        picture.save(file, "JPEG", quality=QUALITY)
-        data = base64.b64encode(file.getvalue()).decode()
-        pictures.append(f"data:image/jpeg;base64,{data}")
+        pictures.append(encode_picture(picture, "JPEG", quality=QUALITY))
     return pictures
+
+
+def encode_picture(picture: Image.Image, kind: str, **options: int) -> str:
+    file = io.BytesIO()
+    picture.save(file, kind, **options)
+    data = base64.b64encode(file.getvalue()).decode()
+    return f"data:image/{kind.lower()};base64,{data}"
+
+
+def format_percent(value: Optional[float], digits: int = 1) -> str:
+    return "–" if value is None else f"{100 * value:.{digits}f}{THIN}%"
+
+
+def format_count(value: Optional[int]) -> str:
+    return "–" if value is None else f"{value:,}"
+
+
+def format_number(value: float) -> str:
+    """Four digits."""
+    if value and not 1e-3 <= abs(value) < 1e6:
+        return f"{value:.2e}"
+    return f"{float(f'{value:.4g}'):.10g}"
+
+
+def format_interval(result: dict[str, Any], name: str) -> str:
+    """The 95 % interval of an accuracy, empty if it has none."""
+    low, high = result.get(f"{name}_low"), result.get(f"{name}_high")
+    if low is None or high is None:
+        return ""
+    return f"{100 * low:.1f} to {100 * high:.1f}{THIN}%"
 
 
 def write_index(folder: Path, sets: dict[str, dict], average: Optional[dict] = None) -> None:
@@ -111,9 +367,32 @@ def write_index(folder: Path, sets: dict[str, dict], average: Optional[dict] = N
 
     `average` has the means of several. Raises ValueError if the file cannot be written.
     """
-    parts = [
-        {**part, "name": escape_control(name), "folder": quote(os.fsencode(name))}
-        for name, part in sets.items()
-    ]
-    data = {"title": "Evaluation report", "average": average, "sets": parts}
-    write_page(folder / "index.html", script=SCRIPT, data=data, option="--report")
+    import jinja2
+
+    environment = jinja2.Environment(autoescape=True)
+    environment.filters.update(percent=format_percent, count=format_count, interval=format_interval)
+    parts = []
+    for name, part in sets.items():
+        address = quote(os.fsencode(name)) + "/" if name else ""
+        facts = " · ".join(text for text in (escape_control(name), part["summary"]) if text)
+        parts.append({**part, "name": escape_control(name), "folder": address, "summary": facts})
+    script = SCRIPT.read_text(encoding="utf-8")
+    page = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+        sets=parts,
+        overview=[*((part["name"], part["result"]) for part in parts), ("average", average or {})],
+        data=[{"names": part["names"], "cells": list_cells(part)} for part in parts],
+        script=script,
+        hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+    path = folder / "index.html"
+    with report_write_errors(path, "--report"):
+        write_text(path, page, "--report")
+
+
+def list_cells(part: dict[str, Any]) -> list[list[int]]:
+    """(true class, predicted class, videos) of a matrix that is a picture."""
+    if "picture" not in part:
+        return []
+    rows, columns = np.nonzero(part["counts"])
+    counts = part["counts"][rows, columns]
+    return np.stack([rows, columns, counts], axis=1).tolist()

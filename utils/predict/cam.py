@@ -18,10 +18,11 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
 
-from utils.evaluate.label_space import LabelSpace, Window
+from utils.evaluate.label_space import LabelSpace
 from utils.nn.cam_cells import CamCells, HasCamCells
 from utils.predict.model import Model
 from utils.runtime import eager_mode
+from utils.video.windows import Window
 from utils.video.writer import CaptionedVideo
 
 OPACITY = 0.5  # of the heat map over the frame

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import math
 import os
@@ -25,18 +26,17 @@ if TYPE_CHECKING:
     import numpy as np
     from mindspore import nn
 
-    from utils.evaluate.label_space import LabelSpace, Window, WindowResult
+    from utils.evaluate.label_space import LabelSpace
     from utils.networks import Network
+    from utils.predict.prediction import Prediction, WindowResult
     from utils.predict.stream import LiveScorer, Stream, Timing
     from utils.scoring.scorer import Scorer
     from utils.settings import NetworkConfig, Run
-    from utils.video.live import StreamSource
     from utils.video.reader import FrameReader, VideoError
+    from utils.video.windows import Window
 
 AnyPath = Union[str, Path]
 Source = Union[str, Path, "np.ndarray"]  # a video, a folder of frames or an image; or frames
-Ranking = list[tuple[str, float]]  # the best classes and their probabilities
-Prediction = Union[Ranking, dict[str, Ranking]]  # of several data sets: {name of the set: ...}
 Settings = Union[Mapping[str, Any], Sequence[str]]
 DEVICES: set[str] = set()  # on which MindSpore computes in this process
 OPTION = re.compile(r"--(?=\w+\.\w|(?:labels|network)\b)")  # of a setting or an argument of `load`
@@ -171,7 +171,7 @@ class Model:
     def __init__(
         self, network: Network, cfg: NetworkConfig, scorer: Scorer, heads: Sequence[LabelSpace]
     ):
-        from utils.evaluate.label_space import choose_passes
+        from utils.predict.windows import choose_passes
 
         self.network = network
         self.cfg = cfg
@@ -194,7 +194,9 @@ class Model:
     ) -> Prediction:
         """The `top` classes and their probabilities, with the views of the recipe's evaluation.
 
-        Classes below `threshold` are left out; if none remains, the class is `none`.
+        The result is a list of pairs, of several data sets {name of the set: list}; it also has the
+        probabilities of all windows and classes. Classes below `threshold` are left out; if none
+        remains, the class is `none`.
 
         `source` is the path of a video, a folder of frames or, for resnet50, an image; or frames
         uint8 (T, H, W, 3) in RGB, `fps` of them in a second, or an image (H, W, 3). A video above
@@ -205,8 +207,7 @@ class Model:
         """
         check_positive_integer(top, "top")
         check_threshold(threshold)
-        parts = self.read(source, window, fps)
-        return self.rank([self.score_window(*part).probabilities for part in parts], top, threshold)
+        return self.score_windows(self.read(source, window, fps), top, threshold)[0]
 
     def predict_many(
         self,
@@ -221,7 +222,7 @@ class Model:
         `workers` threads decode the next videos, at most one window of each, while the network
         computes. `threshold`: as in `predict`.
         """
-        from utils.evaluate.label_space import read_ahead
+        from utils.predict.windows import read_ahead
         from utils.video.reader import VideoError
 
         check_positive_integer(top, "top")
@@ -231,11 +232,11 @@ class Model:
             raise ValueError("predict_many takes several paths; predict takes one")
         for path, parts in read_ahead(lambda path: self.read(path, window), paths, workers):
             try:
-                results = [self.score_window(*part).probabilities for part in parts]
+                prediction, _ = self.score_windows(parts, top, threshold)
             except VideoError as error:
                 yield path, error
             else:
-                yield path, self.rank(results, top, threshold)
+                yield path, prediction
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
@@ -309,18 +310,25 @@ class Model:
         self, source: Source, window: float | None = None, fps: float | None = None
     ) -> Iterator[tuple[Window, list[np.ndarray]]]:
         """The windows of a video, each with the views of each head."""
-        from utils.evaluate.label_space import read_windows, split_into_windows
+        from utils.predict.windows import read_windows
+        from utils.video.windows import split_into_windows
 
         check_numbers(window=window)
         with self.open(source, fps) as reader:
             yield from read_windows(reader, split_into_windows(reader, window), self.heads)
 
-    def score_window(self, window: Window, views: list[np.ndarray]) -> WindowResult:
-        from utils.evaluate.label_space import WindowResult
+    def score_windows(
+        self, parts: Iterable[tuple[Window, list[np.ndarray]]], top: int, threshold: float = 0.0
+    ) -> tuple[Prediction, WindowResult]:
+        """The prediction for the windows of `read`, and its surest window with the views."""
+        from utils.predict.prediction import WindowResult, collect_windows
 
-        with self.computing():
-            probs = [head.predict_probs(self.scorer, v) for head, v in zip(self.heads, views)]
-        return WindowResult(window, views, probs)
+        def score(window: Window, views: list[np.ndarray]) -> WindowResult:
+            with self.computing():
+                probs = [head.predict_probs(self.scorer, v) for head, v in zip(self.heads, views)]
+            return WindowResult(window, views, probs)
+
+        return collect_windows(self.heads, itertools.starmap(score, parts), top, threshold)
 
     def stream(
         self,
@@ -344,9 +352,8 @@ class Model:
 
         Raises VideoError if the source cannot be opened, ValueError for other arguments.
         """
-        from utils.evaluate.label_space import format_caption
         from utils.files import check_outputs
-        from utils.predict.stream import Stream, Timing
+        from utils.predict.stream import Stream, Timing, open_source
         from utils.video.reader import DEFAULT_FPS
         from utils.video.writer import CaptionedVideo
 
@@ -355,14 +362,15 @@ class Model:
         check_numbers(window=window, step=step, fps=fps, retry=retry)
         if save:
             check_outputs([Path(save)], inputs=[str(source)], option="save")
-        opened = self.open_stream(str(source), retry)
+        opened = open_source(str(source), self.cfg.data, retry)
         with self.computing():
             scorer = self.build_live_scorer(Timing(opened, window=window, step=step, fps=fps))
         return Stream(
             opened,
             scorer=scorer,
-            rank=lambda values: self.rank([values], top, threshold),
-            describe=lambda values: format_caption(self.heads, values, threshold),
+            heads=self.heads,
+            top=top,
+            threshold=threshold,
             video=CaptionedVideo(Path(save), opened.fps or DEFAULT_FPS) if save else None,
             run=self.cfg.run,
         )
@@ -381,31 +389,6 @@ class Model:
             return ImageScorer(self.scorer, self.heads[0], timing)
         return WindowScorer(self.scorer, self.heads, timing)
 
-    def open_stream(self, source: str, retry: float) -> StreamSource:
-        """The frames of a camera (a number), an address, a video file or a folder of frames."""
-        from utils.evaluate.label_space import make_file_names
-        from utils.log import log
-        from utils.settings import VideoData
-        from utils.video import live
-        from utils.video.decoders import open_path, open_video
-        from utils.video.reader import MAX_PIXELS
-
-        data = self.cfg.data
-        if source.isdecimal():
-            connect = functools.partial(live.open_camera, int(source))
-            name = f"camera_{source}"
-        elif live.is_address(source):
-            limit = data.max_pixels if isinstance(data, VideoData) else MAX_PIXELS
-            connect = functools.partial(live.open_address, source, limit)
-            name = live.name_address(source)
-        else:
-            is_video = isinstance(data, VideoData)
-            reader = open_path(source, data) if is_video else open_video(source)
-            connect = functools.partial(live.open_file, reader)
-            name = make_file_names([source])[0]
-            retry = 0.0
-        return live.StreamSource(name, connect=connect, retry=retry, report=log.warning)
-
     def load_cell(self) -> nn.Cell:
         """The network of the checkpoint as a Cell, in float32; ValueError for another file."""
         from utils.scoring.checkpoint import Checkpoint
@@ -420,25 +403,6 @@ class Model:
             )
         start_device(self.cfg.run)
         return Checkpoint(self.network, self.cfg, path).load("O0")
-
-    def rank(
-        self, probabilities: Sequence[list[np.ndarray]], top: int, threshold: float = 0.0
-    ) -> Prediction:
-        """The best classes, by the mean of the probabilities of all windows, of each head.
-
-        Classes of less than `threshold` are left out; if none remains, the class is `none`.
-        """
-        import numpy as np
-
-        from utils.evaluate.label_space import choose_classes
-
-        means = [np.mean(windows, axis=0) for windows in zip(*probabilities)]
-        rankings = []
-        for head, values in zip(self.heads, means):
-            names = [*head.name_classes(), "none"]  # the label -1 is the last one
-            best = choose_classes(values, top, threshold)
-            rankings.append([(names[label], probability) for label, probability in best])
-        return self.collect(rankings)
 
     def collect(self, values: list) -> Any:
         """The value of the only head, or {name of the data set: value}."""

@@ -10,21 +10,22 @@ import threading
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
 
 from utils import runtime
-from utils.evaluate.label_space import (
-    WINDOW,
-    LabelSpace,
-    Window,
-    crop_for_heads,
-    split_into_windows,
-)
+from utils.evaluate.label_space import LabelSpace
 from utils.log import log
+from utils.predict.prediction import Prediction, make_file_names
+from utils.predict.windows import crop_for_heads
+from utils.settings import ImageData, VideoData
+from utils.video import live
+from utils.video.decoders import open_path, open_video
 from utils.video.live import Frame, LatestItems, StreamSource
-from utils.video.reader import DEFAULT_FPS
+from utils.video.reader import DEFAULT_FPS, MAX_PIXELS
+from utils.video.windows import WINDOW, Window, split_into_windows
 from utils.video.writer import CaptionedVideo
 
 if TYPE_CHECKING:
@@ -52,6 +53,20 @@ class Timing(NamedTuple):
     @property
     def source_fps(self) -> float:
         return self.source.fps or DEFAULT_FPS
+
+
+def open_source(source: str, data: ImageData, retry: float) -> StreamSource:
+    """The frames of a camera (a number), an address, a video file or a folder of frames."""
+    max_pixels = data.max_pixels if isinstance(data, VideoData) else MAX_PIXELS
+    if source.isdecimal():
+        connect = partial(live.open_camera, int(source))
+        return StreamSource(f"camera_{source}", connect, retry, log.warning)
+    if live.is_address(source):
+        connect = partial(live.open_address, source, max_pixels)
+        return StreamSource(live.name_address(source), connect, retry, log.warning)
+    reader = open_path(source, data) if isinstance(data, VideoData) else open_video(source)
+    (name,) = make_file_names([source])
+    return StreamSource(name, partial(live.open_file, reader), retry=0.0)
 
 
 class PreparedFrame(NamedTuple):
@@ -244,36 +259,39 @@ class WindowScorer(LiveScorer):
 class StreamResult(NamedTuple):
     """The best classes from `start` to `end`, in seconds; of a single frame both are its time.
 
-    `top` is a prediction as that of `Model.predict`; `probabilities` has an array (classes,) for
-    each data set of the network.
+    `top` is as from `Model.predict`; `probabilities` has an array (classes,) for each data set of
+    the network, and `prediction` has both.
     """
 
     start: float
     end: float
     top: Any
     probabilities: list[np.ndarray]
+    prediction: Prediction
 
 
 class Stream:
     """The results of a stream, one after the other; a context manager that closes the source.
 
-    `rank` makes `top` of the probabilities, and `describe` the caption for `video`. Iterating
-    raises VideoError if the source is broken; the results before are right.
+    Results have `top` classes of at least `threshold`; the best one is drawn into `video`.
+    Iterating raises VideoError if the source is broken; the results before are right.
     """
 
     def __init__(
         self,
         source: StreamSource,
         scorer: LiveScorer,
-        rank: Callable[[list[np.ndarray]], Any],
-        describe: Callable[[list[np.ndarray]], str],
+        heads: Sequence[LabelSpace],
+        top: int = 5,
+        threshold: float = 0.0,
         video: Optional[CaptionedVideo] = None,
         run: Optional["Run"] = None,
     ):
         self.source = source
         self.scorer = scorer
-        self.rank = rank
-        self.describe = describe
+        self.heads = heads
+        self.top = top
+        self.threshold = threshold
         self.video = video
         self.run = run
         self.frames = 0  # that the network has read
@@ -327,9 +345,11 @@ class Stream:
                     is_slow = True
                     log.warning("the network is slower than %s, and drops frames", self.source.name)
                 for start, end, values in self.scorer.add(frame, is_behind):
-                    self.caption = self.describe(values)
-                    top = self.rank(values)
-                    yield StreamResult(start, end=end, top=top, probabilities=values)
+                    stacked = [probabilities[None] for probabilities in values]
+                    prediction = Prediction(self.heads, [(start, end)], stacked, self.threshold)
+                    self.caption = prediction.caption
+                    top = prediction.top(self.top)
+                    yield StreamResult(start, end, top, values, prediction)
                 if self.stopped.is_set():
                     break
         finally:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from utils import log, runtime
 from utils.evaluate.metrics import EvalSet, evaluate, write_result_file
-from utils.evaluate.report import Report, describe_samples
-from utils.evaluate.report_page import write_index
+from utils.evaluate.report import Report
+from utils.evaluate.report_page import describe_samples, write_index
 from utils.scoring.load import open_scorer
 from utils.scoring.scorer import Scorer
 from utils.settings import NetworkConfig

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 import numpy as np
 
 from utils.data.annotation_file import name_record
-from utils.evaluate.label_space import read_windows, split_into_windows
 from utils.files import compute_sha256, get_cache_folder, report_write_errors, wait_for_lock
 from utils.log import log
 from utils.runtime import uncapped_instruction_set
@@ -29,6 +28,7 @@ from utils.scoring.engines import NNCF
 from utils.scoring.exported_file import shorten_error
 from utils.settings import NetworkConfig
 from utils.video.reader import VideoError
+from utils.video.windows import split_into_windows
 from utils.weights.model_checksum import append_checksum
 
 if TYPE_CHECKING:
@@ -87,8 +87,8 @@ def read_clips(network: "Network", cfg: NetworkConfig, records: list[Any]) -> It
         head = heads[record.dataset_index]
         try:
             with network.open_record(cfg, record) as reader:
-                windows = split_into_windows(reader, 0.0)
-                ((_, (views,)),) = read_windows(reader, windows, [head])
+                (window,) = split_into_windows(reader, 0.0)
+                views = head.make_views(*reader.read(head.frame_indices(window), head.crop_frames))
         except VideoError as error:
             log.warning("run.calibration: %s", error)
         else:

@@ -32,8 +32,8 @@ UPDATES = 5  # of a golden case
 class GoldenCase(abc.ABC):
     """Recomputes what the original code recorded in a case of tests/golden/*.json.
 
-    `recipe` holds the settings of case["train"] that `compare_step.py --recipe` may change, with
-    their defaults. `depthwise_impl` is that of `Conv3d`, in a network that has the argument.
+    `recipe` holds settings that case["train"] may leave out, with their defaults. `depthwise_impl`
+    is that of `Conv3d`, in a network that has the argument.
     """
 
     network: Network

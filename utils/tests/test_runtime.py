@@ -137,7 +137,7 @@ def test_a_worker_whose_device_id_is_of_another_worker_is_an_error(device, monke
     monkeypatch.setenv("DEVICE_ID", device_id)
     monkeypatch.setenv("MS_WORKER_NUM", "2")
     monkeypatch.setenv("MS_ROLE", "MS_WORKER")
-    monkeypatch.setattr(runtime, "start_data_parallel", lambda: (1, 2))
+    monkeypatch.setattr(runtime, "open_collectives", lambda: (1, 2))
     monkeypatch.setattr(ms, "get_context", {"device_id": 1}.get)
     if device_id == "1":
         assert runtime.start(Run(device="Ascend")).rank == 1

@@ -1,15 +1,14 @@
 """Gradients of all weights at once: packing, overflow check, AllReduce, norm, clipping factor."""
 
 from collections.abc import Sequence
-from typing import Any, Optional, Union
+from typing import Any, Callable, Optional, Union
 
-import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, amp, nn, ops
 from mindspore import dtype as mstype
 from mindspore.ops.auto_generate import NPUClearFloatStatusV2, SplitWithSize
 
-from utils.distributed.gradient_fusion import segments_of
+from utils.distributed.segments import segments_of
 from utils.nn import kernels
 from utils.nn.kernels.plain import take_element
 from utils.runtime import Runtime
@@ -84,117 +83,88 @@ def create_counter(name: str, dtype: Any = mstype.int32) -> Parameter:
 
 
 class Packing(nn.Cell):
-    """Gradients with the one-dimensional ones in arrays of up to PACKED each, which come first.
+    """Gradients joined to one-dimensional arrays, one for each group, before those in no group.
 
-    Half of the weights or more are biases and scales of norms: one kernel serves all of an array.
+    One kernel then serves all gradients of a group: an AllReduce, a norm, a product. `groups` are
+    ascending indices of weights.
     """
 
-    def __init__(self, weights: tuple):
+    def __init__(self, weights: tuple, groups: Sequence[Sequence[int]]):
         super().__init__(auto_prefix=False)
-        small = [i for i, weight in enumerate(weights) if weight.ndim == 1]
-        self.groups = tuple(tuple(small[k : k + PACKED]) for k in range(0, len(small), PACKED))
-        self.sizes = tuple(tuple(weights[i].size for i in group) for group in self.groups)
-        self.large = tuple(i for i in range(len(weights)) if i not in small)
-        packed = (*small, *self.large)
-        self.positions = tuple(packed.index(i) for i in range(len(weights)))
+        sizes = [weight.size for weight in weights]
+        self.groups: tuple = ()
+        for group in groups:
+            parts = [tuple(group[k : k + PACKED]) for k in range(0, len(group), PACKED)]
+            self.groups += (tuple((part, tuple(sizes[i] for i in part)) for part in parts),)
+        joined = [i for group in groups for i in group]
+        self.others = tuple(i for i in range(len(weights)) if i not in joined)
+        order = (*joined, *self.others)
+        self.positions = tuple(order.index(i) for i in range(len(weights)))
+        self.shapes = tuple(weights[i].shape for i in order)
         # Loops, also those in ops.cat and ops.split, would nest functions too deeply to compile.
         self.map = ops.HyperMap()
         self.concat = ops.Concat(0)
         self.split = SplitWithSize()
 
     def construct(self, grads: tuple) -> tuple:
-        if self.groups == ():
-            return grads
         packed = ()
         for group in self.groups:
-            packed += (self.concat(self.map(ops.partial(take_element, grads), group)),)
-        if self.large == ():
+            parts = ()
+            for indices, _ in group:
+                parts += (self.concat(self.map(ops.partial(take_flat, grads), indices)),)
+            packed += (parts[0] if len(group) == 1 else self.concat(parts),)
+        if self.others == ():
             return packed
-        return packed + self.map(ops.partial(take_element, grads), self.large)
+        return packed + self.map(ops.partial(take_element, grads), self.others)
 
     def unpack(self, packed: tuple) -> tuple:
         """The gradients in the order of the weights."""
-        if self.groups == ():
-            return packed
         grads = ()
-        for k, sizes in enumerate(self.sizes):
-            grads += tuple(self.split(packed[k], sizes, 0))
-        grads += packed[len(self.groups) :]
+        for k, group in enumerate(self.groups):
+            parts = (packed[k],)
+            if len(group) > 1:
+                parts = self.split(packed[k], tuple([sum(sizes) for _, sizes in group]), 0)
+            for part, (_, sizes) in zip(parts, group):
+                grads += tuple(self.split(part, sizes, 0))
+        grads = self.map(ops.reshape, grads + packed[len(self.groups) :], self.shapes)
         return self.map(ops.partial(take_element, grads), self.positions)
 
 
-def choose_reducer(weights: tuple, accumulates: bool, rt: Runtime) -> nn.Cell:
-    """The Cell that sums gradients over the ranks, in the segments that `split_all_reduce` has set.
+def choose_packing(weights: tuple, ends: Sequence[int], rt: Runtime) -> Packing:
+    """What joins the gradients of an AllReduce segment; on one device, the one-dimensional ones.
 
-    MindSpore's own reducer runs an AllReduce for each gradient, and the compiler fuses those of a
-    segment. It does not fuse inside an `if`, which accumulation needs. So SegmentReducer joins the
-    gradients of a segment itself.
+    Half of the weights or more are biases and scales of norms. `ends`: last index of each segment.
     """
-    if accumulates:
-        # The index of the last weight of each segment; without segments, one for all weights.
-        ends = ms.get_auto_parallel_context("all_reduce_fusion_config")
-        return SegmentReducer(weights, ends or [len(weights) - 1])
-    reducer = nn.DistributedGradReducer(weights, mean=False)
-    return CopyingReducer(reducer) if rt.device == "CPU" else reducer
+    if rt.size > 1:
+        segments = segments_of(ends)
+        return Packing(weights, [range(first, last + 1) for first, last in segments])
+    small = [i for i, weight in enumerate(weights) if weight.ndim == 1]
+    return Packing(weights, [small[k : k + PACKED] for k in range(0, len(small), PACKED)])
 
 
-class CopyingReducer(nn.Cell):
-    """Sums copies of the gradients, for ranks on CPUs.
+class SegmentSum(nn.Cell):
+    """Sums arrays over the ranks, by one AllReduce each.
 
-    A CPU kernel of MindSpore 2.10 that writes its gradient into a fused AllReduce fails with
-    "Memory isn't enough". The product with a Parameter is a copy that the compiler keeps.
+    The attribute `index` of an AllReduce, from 1 on, names the segment in MindSpore's graphs.
     """
 
-    def __init__(self, reducer: nn.Cell):
+    def __init__(self, segments: int):
         super().__init__(auto_prefix=False)
-        self.reducer = reducer
-        self.one = Parameter(Tensor(1.0, mstype.float32), name="one", requires_grad=False)
+        self.operators = tuple(ops.AllReduce() for _ in range(segments))
+        for index, operator in enumerate(self.operators, 1):
+            operator.add_prim_attr("index", index)
         self.map = ops.HyperMap()
 
-    def construct(self, grads: tuple) -> tuple:
-        return self.reducer(self.map(ops.partial(multiply, self.one), grads))
+    def construct(self, arrays: tuple) -> tuple:
+        return self.map(apply, self.operators, arrays)
 
 
-class SegmentReducer(nn.Cell):
-    """Sums gradients over the ranks by one AllReduce for each segment.
-
-    For gradients that are reduced in a branch: MindSpore fuses only AllReduces outside of branches.
-    `ends` are the last indices of the segments.
-    """
-
-    def __init__(self, weights: tuple, ends: Sequence[int]):
-        super().__init__(auto_prefix=False)
-        sizes = [weight.size for weight in weights]
-        self.segments: tuple = ()
-        for first, last in segments_of(ends):
-            starts = range(first, last + 1, PACKED)
-            chunks = tuple((start, min(start + PACKED, last + 1)) for start in starts)
-            self.segments += (tuple((*chunk, tuple(sizes[slice(*chunk)])) for chunk in chunks),)
-        self.map = ops.HyperMap()
-        self.concat = ops.Concat(0)
-        self.split = SplitWithSize()
-        self.all_reduce = ops.AllReduce()
-
-    def construct(self, grads: tuple) -> tuple:
-        sums = ()
-        for chunks in self.segments:
-            packed = ()
-            totals = ()
-            for start, end, sizes in chunks:
-                packed += (self.concat(self.map(flatten, grads[start:end])),)
-                totals += (sum(sizes),)
-            packed = self.split(self.all_reduce(self.concat(packed)), totals, 0)
-            for k, (_, _, sizes) in enumerate(chunks):
-                sums += tuple(self.split(packed[k], sizes, 0))
-        return self.map(reshape_like, sums, grads)
+def apply(operator: Callable, x: Tensor) -> Tensor:
+    return operator(x)
 
 
-def flatten(x: Tensor) -> Tensor:
-    return ops.reshape(x, (-1,))
-
-
-def reshape_like(x: Tensor, like: Tensor) -> Tensor:
-    return ops.reshape(x, like.shape)
+def take_flat(values: tuple, index: int) -> Tensor:
+    return ops.reshape(values[index], (-1,))
 
 
 def clip_factor(norm: Tensor, factor: Union[float, Tensor], limit: float) -> Tensor:

@@ -14,10 +14,9 @@ follows `accumulation_steps` steps.
   L2 norm of the means, before the optimizer adds weight decay.
 * The optimizer multiplies instead (`fold_scale`) if the factor is a constant power of two and
   nothing is clipped. In ResNet-50 on Ascend that saves 7 % of the kernel launches of a step.
-* Overlap: MindSpore fuses the AllReduces of a bucket of weights (`run.all_reduce`: the names of the
-  layers at which buckets end). A fused AllReduce starts as soon as its gradients exist, during the
-  backward pass. With accumulation nothing overlaps: AllReduce runs once, after the last micro-batch
-  of an update.
+* Overlap: one AllReduce sums the joined gradients of a segment (`run.all_reduce`: the names of the
+  layers at which segments end). It starts as soon as they exist, during the backward pass. With
+  accumulation nothing overlaps: AllReduces run after the last micro-batch of an update.
 * Overflow check (`gradients.FiniteCheck`): usually an infinity or NaN of one rank reaches all ranks
   by the AllReduce, and the check reads the sums, or only their norm if it is known. A 910A
   saturates instead, and sets flags of its own rank. There `clear` clears the flags before the
@@ -30,6 +29,7 @@ follows `accumulation_steps` steps.
 * A step returns six numbers (`utils.train.meter.OUTPUTS`), the same on every rank.
 """
 
+from collections.abc import Sequence
 from typing import Any, Optional, Union
 
 import mindspore as ms
@@ -43,9 +43,9 @@ from utils.runtime import Runtime
 from utils.settings import Recipe, Run
 from utils.train.amp import loss_scaler
 from utils.train.gradients import (
-    Packing,
+    SegmentSum,
     choose_finite_check,
-    choose_reducer,
+    choose_packing,
     clip_factor,
     create_counter,
     multiply,
@@ -97,23 +97,25 @@ class Accumulator(nn.Cell):
 class GradientSync(nn.Cell):
     """Scaled gradients of this rank -> mean gradients of all ranks, unscaled and clipped.
 
-    reduce -> pack -> finite? -> unscale and clip -> unpack. `Packing` joins the many small
-    gradients into few arrays, for fewer kernels. `clip_norm` 0: do not clip. If
-    `optimizer_unscales` (`fold_scale`), the gradients are only reduced and checked.
+    pack -> reduce -> finite? -> unscale and clip -> unpack. `ends` are the last indices of the
+    AllReduce segments. `clip_norm` 0: do not clip. If `optimizer_unscales` (`fold_scale`), the
+    gradients are only reduced and checked.
     """
 
     def __init__(
         self,
         weights: ms.ParameterTuple,
-        reducer: Optional[nn.Cell],
+        ends: Sequence[int],
         check: nn.Cell,
         rt: Runtime,
         clip_norm: float,
         optimizer_unscales: bool,
     ):
         super().__init__(auto_prefix=False)
-        self.reducer = reducer
-        self.pack = None if optimizer_unscales else Packing(weights)
+        self.optimizer_unscales = optimizer_unscales
+        packs = rt.size > 1 or not optimizer_unscales
+        self.pack = choose_packing(weights, ends, rt) if packs else None
+        self.reduce = SegmentSum(len(ends)) if rt.size > 1 else None
         self.check = check
         self.size = rt.size
         self.all_reduce = ops.AllReduce() if rt.size > 1 else None  # a sum
@@ -129,22 +131,24 @@ class GradientSync(nn.Cell):
         `scale` is the loss scale times the number of micro-batches in a sum. `values` are scalars;
         one AllReduce serves them and the overflow flag.
         """
-        if self.reducer is not None:
-            grads = self.reducer(grads)
         if self.pack is not None:
             grads = self.pack(grads)
+        if self.reduce is not None:
+            grads = self.reduce(grads)
         norm = self.norm(grads) if self.clip_norm > 0 else None
         finite = self.check(grads, norm)
         if self.all_reduce is not None:
             means = self.average_over_ranks((*values, 1.0 - finite.astype(mstype.float32)))
             finite = means[-1] == 0
             values = means[:-1]
-        if self.pack is None:
-            return grads, finite, values
-        factor = 1.0 / (scale * self.size)
-        if norm is not None:  # of the scaled sums; `clip_factor` takes that into account
-            factor = clip_factor(norm, factor, self.clip_norm)
-        return self.pack.unpack(self.map(ops.partial(multiply, factor), grads)), finite, values
+        if not self.optimizer_unscales:
+            factor = 1.0 / (scale * self.size)
+            if norm is not None:  # of the scaled sums; `clip_factor` takes that into account
+                factor = clip_factor(norm, factor, self.clip_norm)
+            grads = self.map(ops.partial(multiply, factor), grads)
+        if self.pack is not None:
+            grads = self.pack.unpack(grads)
+        return grads, finite, values
 
     def average_over_ranks(self, values: tuple) -> tuple:
         """The means of scalars over the ranks, by one AllReduce."""
@@ -201,8 +205,12 @@ class TrainStep(nn.Cell):
         steps_per_epoch: int,
         mix: Optional[nn.Cell] = None,
         samples: int = 0,
+        ends: Sequence[int] = (),
     ):
-        """`samples`: clips in a batch of this rank, N; only dropout needs it."""
+        """`samples`: clips in a batch of this rank, N; only dropout needs it.
+
+        `ends`: last indices of the AllReduce segments; by default all weights are one.
+        """
         super().__init__(auto_prefix=False)
         self.net = net
         self.loss = loss
@@ -224,13 +232,12 @@ class TrainStep(nn.Cell):
         self.backward = Backward(net, loss=loss, weights=weights, scaler=self.scaler)
         self.accumulator = Accumulator(weights) if accumulates else None
         self.check = choose_finite_check(rt.device)
-        reducer = choose_reducer(weights, accumulates, rt) if rt.size > 1 else None
         optimizer_unscales = False
         if not (accumulates or run.dynamic_loss_scale or train.clip_norm > 0):
             optimizer_unscales = fold_scale(optimizer, run.loss_scale * rt.size)
         self.sync = GradientSync(
             weights,
-            reducer=reducer,
+            ends=ends or [len(weights) - 1],
             check=self.check,
             rt=rt,
             clip_norm=train.clip_norm,

@@ -1,6 +1,6 @@
 """Training: from the first step, or from the last one of a stopped run, to the last epoch.
 
-`Trainer` is what `main` of a network's train.py uses: run directory, log, resume point, and `fit`,
+`Trainer` is what `utils.commands.train` uses: run directory, log, resume point, and `fit`,
 which runs the train step through `mindspore.train.Model` over one long sequence of batches. Epochs
 are counted here. `TrainingLoop` is the callback between the steps.
 """
@@ -17,7 +17,7 @@ from mindspore.train import Model
 from utils.data.class_names import warn_about_mirroring
 from utils.data.sampler import TrainSampler
 from utils.distributed.collectives import check_same_step
-from utils.distributed.gradient_fusion import Segments, split_all_reduce
+from utils.distributed.segments import Segments, split_all_reduce
 from utils.log import log, print_result, start_log
 from utils.nn.loss import Loss
 from utils.runtime import Runtime, release_memory
@@ -35,12 +35,16 @@ DEVICE_COUNTS = (1, 8, 32, 48, 96, 128, 192, 384, 768, 1536)  # in the table of 
 
 @dataclass(frozen=True)
 class TrainSetup:
-    """A train step, its input, the learning rate of every update, and the AllReduce segments."""
+    """A train step, its input, the learning rate of every update, and the AllReduce segments.
+
+    `before_saving` is that of `Recipe`.
+    """
 
     step: TrainStep
     lr: np.ndarray
     segments: Segments
     clips: tuple[int, ...]  # the shape of a batch as the network takes it
+    before_saving: Callable = lambda net: None  # noqa: E731
 
 
 def build_setup(
@@ -54,14 +58,12 @@ def build_setup(
     clips: tuple[int, ...],
     mix: Optional[nn.Cell] = None,
 ) -> TrainSetup:
-    """Sets the AllReduce fusion, casts the network to its amp level, and builds the train step.
+    """Casts the network to its amp level, and builds the train step.
 
-    `clips` is the shape of this rank's batch as the network takes it. `mix` is TrainStep's. The
-    fusion must be set before TrainStep is built, which reads it. Raises ValueError for a bad
-    `run.all_reduce`.
+    `clips` is the shape of this rank's batch as the network takes it. `mix` is TrainStep's. Raises
+    ValueError for a bad `run.all_reduce`.
     """
-    freezes = bool(cfg.train.freeze)
-    segments = split_all_reduce(net, optimizer=optimizer, run=cfg.run, rt=rt, freezes=freezes)
+    segments = split_all_reduce(net, optimizer, cfg.run, freezes=bool(cfg.train.freeze))
     run = cfg.run
     if run.amp_level != run.amp:
         log.info("%s", describe_cpu_precision(run))
@@ -81,6 +83,7 @@ def build_setup(
         steps_per_epoch=sampler.steps_per_epoch,
         mix=mix,
         samples=clips[0],
+        ends=[last for last, _, _ in segments],
     )
     return TrainSetup(step, lr=lr, segments=segments, clips=clips)
 
@@ -98,7 +101,7 @@ def describe_cpu_precision(run: Run) -> str:
 
 
 class Trainer:
-    """One training run of this process: the steps of `main` in a network's train.py, in order.
+    """One training run of this process: the steps of `run_training`, in order.
 
     Raises ValueError if the run directory is in use or holds a run with other settings.
     """

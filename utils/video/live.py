@@ -198,6 +198,10 @@ def open_address(address: str, max_pixels: int = MAX_PIXELS, stall: float = STAL
     """An address by PyAV. Raises VideoError if no video comes from it within `stall` seconds.
 
     A source of known duration or size is a file at an address: it is not live.
+
+    OpenCV's VideoCapture (4.11) gives no reason why an address does not open, ends alike at the end
+    and at an interruption, writes FFmpeg's lines to stderr, and takes the protocols that are
+    allowed from a variable of the environment only.
     """
     av = load_library("pyav")
     shown = hide_secrets(address)

@@ -14,7 +14,7 @@ import numpy as np
 
 from scripts.analysis.allreduce.cost_model import Cluster
 from scripts.analysis.allreduce.gradient_times import Backward
-from utils.distributed.gradient_fusion import (
+from utils.distributed.segments import (
     MOST_SEGMENTS,
     find_layer_indices,
     is_contiguous,

@@ -9,7 +9,7 @@ from scripts.analysis.allreduce.cost_model import Cluster, expected_maximum
 from scripts.analysis.allreduce.gradient_times import Backward, count_backward
 from scripts.analysis.allreduce.planner import layer_ends, layer_names, plan, predict
 from utils.complexity import LayerCost
-from utils.distributed.gradient_fusion import MOST_SEGMENTS, segment_ends
+from utils.distributed.segments import MOST_SEGMENTS, segment_ends
 
 
 def make_random_backward(seed: int, layers: int = 8) -> Backward:

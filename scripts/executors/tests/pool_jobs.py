@@ -15,15 +15,6 @@ def crash_or_square(number: int) -> int:
     return number**2
 
 
-def kill_dask_worker(job: tuple[int, int]) -> int:
-    """Kills the process that started this one, but not the process `client`."""
-    number, client = job
-    if number == 3 and os.getppid() != client:
-        os.kill(os.getppid(), signal.SIGKILL)
-        time.sleep(1)
-    return number
-
-
 def refuse_three(number: int) -> int:
     if number == 3:
         raise ValueError("three is refused")

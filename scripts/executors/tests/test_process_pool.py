@@ -6,7 +6,6 @@ import logging
 import os
 import socket
 import sys
-import time
 
 import psutil
 import pytest
@@ -15,31 +14,27 @@ from scripts.executors import process_pool
 from scripts.executors.process_pool import (
     CrashError,
     Part,
-    build_worker_functions,
+    build_worker_function,
     count_threads,
     parse_executor,
     parse_part,
     run_all,
 )
-from scripts.executors.tests.pool_jobs import FATAL, crash_or_square, kill_dask_worker, refuse_three
+from scripts.executors.tests.pool_jobs import FATAL, crash_or_square, refuse_three
 from tests.dask_cluster import start_dask_cluster
 from utils.messages import MachineError
 
 
 @pytest.fixture(scope="module")
-def dask_folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("dask")
-
-
-@pytest.fixture(scope="module")
-def cluster(dask_folder):
+def cluster(tmp_path_factory):
     """A cluster that gives a job up which has ended two workers. The last test stops it."""
     pytest.importorskip("distributed")
     limit = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1"}
-    with start_dask_cluster(dask_folder, **limit) as cluster:
+    with start_dask_cluster(tmp_path_factory.mktemp("dask"), **limit) as cluster:
         yield cluster
 
 
+@pytest.mark.slow
 def test_dask_gives_the_results_of_processes_though_jobs_crash_and_a_worker_is_killed(cluster):
     expected = dict(run_all(crash_or_square, range(60), 2))
     results = {}
@@ -54,21 +49,9 @@ def test_dask_gives_the_results_of_processes_though_jobs_crash_and_a_worker_is_k
     assert {job: str(result) for job, result in results.items()} == {
         job: str(result) for job, result in expected.items()
     }
-    deadline = time.monotonic() + 600
-    while [count_processes(nanny.pid) for nanny in cluster.nannies] != [1, 1]:
-        assert time.monotonic() < deadline, "processes of jobs are left"
-        time.sleep(0.1)
 
 
-def count_processes(nanny: int) -> int:
-    """The Dask worker of a nanny, and the processes of its jobs."""
-    count = 0
-    for process in psutil.Process(nanny).children(recursive=True):
-        with contextlib.suppress(psutil.Error):  # it has just ended
-            count += "--multiprocessing-fork" in process.cmdline()
-    return count
-
-
+@pytest.mark.slow
 def test_an_error_of_a_job_is_raised_here(cluster):
     with pytest.raises(ValueError, match="three is refused"):
         dict(run_all(refuse_three, jobs=range(9), workers=2, executor=cluster.executor))
@@ -77,14 +60,6 @@ def test_an_error_of_a_job_is_raised_here(cluster):
         1: 1,
         2: 2,
     }
-
-
-def test_a_job_that_kills_dask_workers_ends_at_last(cluster, dask_folder):
-    """Dask gives it up after some workers; then it runs alone on this host."""
-    jobs = [(number, os.getpid()) for number in range(8)]
-    results = dict(run_all(kill_dask_worker, jobs=jobs, workers=2, executor=cluster.executor))
-    assert results == {job: job[0] for job in jobs}
-    assert "marked as failed because 2 workers died" in (dask_folder / "dask.log").read_text()
 
 
 def test_a_missing_package_or_scheduler_is_a_user_error(monkeypatch):
@@ -113,7 +88,7 @@ def test_a_scheduler_that_is_silent_or_needs_certificates_is_a_user_error(
 
 
 def test_a_node_whose_zoo_is_not_mounted_is_named(tmp_path):
-    run_job, _ = build_worker_functions(str(tmp_path))
+    run_job = build_worker_function(str(tmp_path))
     with pytest.raises(ValueError, match=f"the node {os.uname().nodename} has no zoo in"):
         run_job(b"")
 
@@ -157,6 +132,7 @@ def test_a_scheduler_that_refuses_connections_has_ended():
         count_threads(RefusedClient())
 
 
+@pytest.mark.slow
 def test_the_end_of_the_scheduler_is_one_line(cluster):
     results = run_all(crash_or_square, jobs=range(100, 2000), workers=2, executor=cluster.executor)
     records = []

@@ -19,8 +19,9 @@ from scripts.prediction.plots import (
 )
 from scripts.prediction.records import preview_times
 from utils.evaluate import report_plots
-from utils.evaluate.label_space import LabelSpace, Window
+from utils.evaluate.label_space import LabelSpace
 from utils.evaluate.report import compute_bins
+from utils.video.windows import Window
 
 ENTRIES = [{"label": k, "name": f"a ${k}", "probability": 0.5 - 0.1 * k} for k in range(3)]
 

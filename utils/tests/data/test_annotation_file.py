@@ -1,6 +1,5 @@
 """Annotation files: accepted and refused lines, and the error messages."""
 
-import io
 import json
 import os
 import re
@@ -11,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from utils.data import annotation_file
 from utils.data.annotation_file import (
     AnnotationFile,
     Record,
@@ -120,32 +118,22 @@ def test_segments_have_start_and_end_in_seconds(read_list, touch_files, tmp_path
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("a.mp4 10 10 1", "'10' to '10' is not one: start must be at least 0 and below end"),
-        ("a.mp4 10 9.5 1", "'10' to '9.5' is not one"),
-        ("a.mp4 -1 9 1", "'-1' to '9' is not one"),
-        ("a.mp4 nan 9 1", "'nan' to '9' is not one"),
-        ("a.mp4 0 inf 1", "'0' to 'inf' is not one"),
+        ("a.mp4 10 10 1", "'10' to '10'"),
+        ("a.mp4 10 9.5 1", "'10' to '9.5'"),
+        ("a.mp4 -1 9 1", "'-1' to '9'"),
+        ("a.mp4 nan 9 1", "'nan' to '9'"),
+        ("a.mp4 0 inf 1", "'0' to 'inf'"),
         ("a.mp4 0 1 10", "label '10'"),
         ("b.mp4 0 1 1", "b.mp4' does not exist"),
-        ("a.mp4 1", "'a.mp4 1' is not `path start end label`, the form of the first line: a list"),
-        ("a.mp4 250 1", "is not `path start end label`, the form of the first line"),
-        ("a.mp4,1,2,1", "is not `path start end label`, the form of the first line"),
+        ("a.mp4 1", "`path start end label`"),
+        ("a.mp4 250 1", "`path start end label`"),
+        ("a.mp4,1,2,1", "`path start end label`"),
     ],
 )
 def test_a_bad_segment_is_refused_with_its_reason(read_list, touch_files, line, reason):
     touch_files("a.mp4")
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match=rf"list.txt, bad lines \(1\): line 3: .*{reason}"):
         read_list(f"a.mp4 0 2 1\n\n{line}\na.mp4 0 2 1\n")
-    message = str(caught.value)
-    assert "list.txt, bad lines (1): line 3: " in message
-    assert reason in message
-
-
-def test_a_segment_in_a_list_of_whole_videos_is_refused(read_list, touch_files):
-    touch_files("a.mp4")
-    for line in ("a.mp4 0 2 1", "a.mp4,0,2,1"):
-        with pytest.raises(ValueError, match="line 3: '.*' is not `path label`, the form of the"):
-            read_list(f"a.mp4 1\na.mp4 30 1\n{line}\n")
 
 
 def test_a_folder_whose_name_ends_in_a_number_is_a_whole_video(read_list, tmp_path):
@@ -175,20 +163,22 @@ def test_blank_lines_are_skipped_but_counted(read_list, touch_files):
 @pytest.mark.parametrize(
     ("line", "source", "reason"),
     [
-        ("a.mp4", "video", "'a.mp4' is not `path label`"),
-        ("a.mp4\t1", "video", "is not `path label`"),
-        ("a.mp4 x", "video", "label 'x' is not an integer from 0 to 9"),
+        ("a.mp4", "video", "`path label`"),
+        ("a.mp4\t1", "video", "`path label`"),
+        ("a.mp4 x", "video", "label 'x'"),
         ("a.mp4 1.0", "video", "label '1.0'"),
         ("a.mp4 1_0", "video", "label '1_0'"),
         ("a.mp4 10", "video", "label '10'"),
         ("a.mp4 -1", "video", "label '-1'"),
-        ("a.mp4 0 1", "video", "num_frames '0' is not a positive integer"),
+        ("a.mp4 0 1", "video", "num_frames '0'"),
+        ("a.mp4 0 2 1", "video", "`path label`, the form of the first line"),
+        ("a.mp4,0,2,1", "video", "`path label`, the form of the first line"),
         ("a.mp4 -5 1", "video", "num_frames '-5'"),
         ("b.mp4 1", "video", "b.mp4' does not exist"),
         ("a.mp4  1", "video", "a.mp4 ' does not exist"),
         ("folder 1", "video", "folder' does not exist"),
-        ("folder 1", "frames", "'folder 1' is not `path num_frames label`"),
-        ("folder x 1", "frames", "num_frames 'x' is not a positive integer"),
+        ("folder 1", "frames", "`path num_frames label`"),
+        ("folder x 1", "frames", "num_frames 'x'"),
         ("folder 3.5 1", "frames", "num_frames '3.5'"),
         ("folder -3 1", "frames", "num_frames '-3'"),
         ("folder 30 10", "frames", "label '10'"),
@@ -219,47 +209,29 @@ def test_the_first_five_bad_lines_are_named(read_list, count, end):
     assert "\n" not in message
 
 
-def test_a_missing_list_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"none\.txt does not exist"):
-        read_annotations(
-            AnnotationFile(
-                "none.txt",
-                path=tmp_path / "none.txt",
-                root=tmp_path,
-                source="video",
-                num_classes=10,
-            )
-        )
-
-
 @pytest.mark.parametrize(
-    ("text", "source", "words"),
+    ("text", "source", "name"),
     [
-        ("", "video", r"list\.txt is empty"),
-        ("\n\n  \n", "video", r"list\.txt is empty"),
-        ("x 2 5\ny 0 7", "frames", r"list\.txt lists no video of 3 frames"),
-        ("a 1", "jpeg", r"data\.source is 'jpeg'; choose one of video, frames"),
+        ("", "video", "list.txt"),
+        ("\n\n  \n", "video", "list.txt"),
+        ("x 2 5\ny 0 7", "frames", "list.txt"),
+        ("a 1", "jpeg", "data.source"),
     ],
 )
 def test_a_list_without_usable_videos_and_an_unknown_source_are_refused(
-    read_list, text, source, words
+    read_list, text, source, name
 ):
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=name):
         read_list(text, source)
 
 
-def test_a_missing_root_is_named_once(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "reason"), [("none.txt", "none.txt does not exist"), ("list.txt", "data.root")]
+)
+def test_a_missing_list_or_root_is_named(tmp_path, name, reason):
     (tmp_path / "list.txt").write_text("a 1\nb 2\n")
-    file = AnnotationFile(
-        "list.txt",
-        path=tmp_path / "list.txt",
-        root=tmp_path / "none",
-        source="video",
-        num_classes=10,
-    )
-    with pytest.raises(
-        ValueError, match=r"bad lines \(2, and data.root .*none is not a folder\): line"
-    ):
+    file = AnnotationFile(name, tmp_path / name, tmp_path / "none", "video", num_classes=10)
+    with pytest.raises(ValueError, match=reason):
         read_annotations(file)
 
 
@@ -300,25 +272,6 @@ for read in (read_annotations, lambda file: list(iterate_lines(file))):
     for line in lines:
         assert line.startswith(f"annotation file {tmp_path / 'list.txt'} has ")
         assert line.endswith("set the environment variable PYTHONUTF8=1")
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-@pytest.mark.parametrize(
-    ("stream", "long", "visible"),
-    [(Terminal, 2, True), (Terminal, 3, False), (io.StringIO, 2, False)],
-)
-def test_a_progress_bar_appears_for_long_lists_on_a_terminal(
-    read_list, touch_files, monkeypatch, stream, long, visible
-):
-    touch_files("a.mp4")
-    monkeypatch.setattr(annotation_file, "PROGRESS_LINES", long)
-    monkeypatch.setattr("sys.stderr", stream())
-    assert len(read_list("a.mp4 1\na.mp4 2\na.mp4 3")[0]) == 3
-    assert ("checking files" in sys.stderr.getvalue()) is visible
 
 
 @pytest.fixture
@@ -377,15 +330,15 @@ def test_a_list_of_several_labels(case, read_labels):
 
 
 BAD_LABELS = {
-    "a 3,17,3": "label 3 is in '3,17,3' twice",
-    "a 3,20": "label '20' is not an integer from 0 to 19",
-    "a 3,,5": "label '' is not an integer",
-    "a 3,x": "label 'x' is not an integer",
-    "a 300 5\nb 12 7": "all lines end in 2 numbers: num_frames and a label, or as many labels?",
-    "a 3 5 7\nb 12 17 7": "all lines end in 3 numbers: a segment and a label",
+    "a 3,17,3": "label 3",
+    "a 3,20": "label '20'",
+    "a 3,,5": "label ''",
+    "a 3,x": "label 'x'",
+    "a 300 5\nb 12 7": "num_frames and a label",
+    "a 3 5 7\nb 12 17 7": "a segment and a label",
     "a 3,17\nb 3 17": "b 3' does not exist",
     "a 3 17\nb 3,17": "a 3' does not exist",
-    "a 3 17 3\nb 5": "line 1: label 3 is in '3,17,3' twice",
+    "a 3 17 3\nb 5": "line 1: label 3",
 }
 
 

@@ -50,17 +50,6 @@ def test_samples_left_out_of_an_epoch_appear_in_other_epochs():
     assert samples_read == set(range(10))
 
 
-def test_positions_may_be_read_in_any_order():
-    order = TrainSampler(16, batch=4, rank=0, size=1, seed=0)
-    late = order.sample_at(40)
-    early = order.sample_at(2)
-    fresh = [
-        TrainSampler(16, batch=4, rank=0, size=1, seed=0).sample_at(position)
-        for position in (2, 40)
-    ]
-    assert [early, late] == fresh
-
-
 def test_too_few_samples_are_an_error():
     with pytest.raises(ValueError, match="data.batch: 5 samples do not fill one batch of 3"):
         TrainSampler(5, batch=3, rank=0, size=2, seed=0)

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from utils.evaluate import metrics, report
-from utils.evaluate.report import BINS, Report, Samples, compute_bins, compute_calibration_error
-from utils.files import OUTPUTS, open_replacement
+from utils.evaluate import metrics, report, report_page
+from utils.evaluate.report import BINS, Report, compute_bins, compute_calibration_error
+from utils.evaluate.report_page import Samples
+from utils.files import OUTPUTS
 from utils.runtime import Runtime
 from utils.video.reader import VideoError
 
@@ -107,16 +108,6 @@ def test_wrong_videos_are_listed_the_most_confident_first(tmp_path):
     assert float(table[1]["label_probability"]) == pytest.approx(probabilities[1, 5])
 
 
-def test_plots_of_an_earlier_version_go_but_not_those_of_the_user(tmp_path):
-    with open_replacement(tmp_path / "wrong.png", option="--report") as file:
-        file.write("old")
-    (tmp_path / "classes.png").write_text("mine")
-    write_report(tmp_path, scores=9 * np.eye(6, dtype=np.float32)[LABELS])
-    assert not (tmp_path / "wrong.png").exists()
-    assert (tmp_path / "classes.png").read_text() == "mine"
-    assert read_rows(tmp_path / "wrong.csv") == []
-
-
 def test_five_classes_have_no_top5_and_few_videos_have_an_interval(tmp_path):
     rows = np.column_stack([np.eye(5), np.arange(5), np.ones(5)]).astype(np.float32)
     samples = Samples([str(k) for k in range(5)], [*range(5)], list("uvwxy"))
@@ -196,9 +187,9 @@ def test_a_full_disk_leaves_the_old_table(tmp_path):
         raise OSError(28, "No space left on device")
 
     path = tmp_path / "table.csv"
-    report.write_csv(path, ["a"], [["0"]])
+    report_page.write_csv(path, ["a"], [["0"]])
     with pytest.raises(ValueError, match="--report: cannot write .*No space left"):
-        report.write_csv(path, ["a"], rows())
+        report_page.write_csv(path, ["a"], rows())
     assert path.read_text() == "a\n0\n"
     assert sorted(tmp_path.iterdir()) == [tmp_path / OUTPUTS, path]
 

@@ -3,18 +3,16 @@
 import base64
 import hashlib
 import io
-import json
 import re
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from utils import pages
 from utils.evaluate import report, report_page
 from utils.evaluate.label_report import write_label_report
 from utils.evaluate.label_space import LabelSpace
-from utils.evaluate.report import Samples
+from utils.evaluate.report_page import Samples
 from utils.video.reader import Segment, VideoError
 
 NAMES = ["u", "v", "w"]
@@ -23,12 +21,6 @@ NAMES = ["u", "v", "w"]
 @pytest.fixture(autouse=True)
 def without_plots(monkeypatch):
     monkeypatch.setattr("utils.evaluate.report_plots.save", lambda *_: None)
-
-
-def read_data(folder) -> dict:
-    """The data of the page; `folder` has it."""
-    text = (folder / "index.html").read_text()
-    return json.loads(re.search(r'id="data">(.*?)</script>', text)[1])
 
 
 def read_frames(sample: int) -> np.ndarray:
@@ -43,28 +35,32 @@ def write_page(folder, paths=("a.mp4", "b.mp4", "c.mp4", "d.mp4"), **fields) -> 
     rows = np.column_stack([scores, [1, 2, 2, 1], np.ones(4)]).astype(np.float32)
     samples = Samples(paths, [1, 2, 2, 1], NAMES, **fields)
     predictions = report.compute_predictions(rows, samples.labels, True)
-    report.write_report(folder, samples=samples, predictions=predictions, result={"top1": 0.5})
-    (part,) = read_data(folder)["sets"]
-    return part
+    return report.write_report(folder, samples, predictions, result={"top1": 0.5})
+
+
+def read_entries(page: dict) -> list[tuple]:
+    keys = ("path", "true", "other", "true_probability", "other_probability")
+    return [tuple(row[key] for key in keys) for row in (*page["mistakes"], *page["hits"])]
 
 
 def test_the_page_has_confident_mistakes_and_doubtful_hits_with_frames(tmp_path):
-    part = write_page(tmp_path, read_frames=read_frames)
-    assert [row[:6] for row in part["mistakes"]] == [
-        ["b.mp4", "", 2, 1, 0.1, 0.8],
-        ["a.mp4", "", 1, 0, 0.3, 0.5],
+    page = write_page(tmp_path, read_frames=read_frames)
+    assert read_entries(page) == [
+        ("b.mp4", "w", "v", 0.1, 0.8),
+        ("a.mp4", "v", "u", 0.3, 0.5),
+        ("d.mp4", "v", "u", 0.5, 0.25),
+        ("c.mp4", "w", "v", 0.7, 0.2),
     ]
-    assert [row[:6] for row in part["hits"]] == [
-        ["d.mp4", "", 1, 0, 0.5, 0.25],
-        ["c.mp4", "", 2, 1, 0.7, 0.2],
-    ]
-    assert [len(row[6]) for row in [*part["mistakes"], *part["hits"]]] == [0, 3, 3, 3]
-    picture = Image.open(io.BytesIO(base64.b64decode(part["hits"][0][6][0].partition(",")[2])))
+    assert [len(row["pictures"]) for row in [*page["mistakes"], *page["hits"]]] == [0, 3, 3, 3]
+    picture = Image.open(io.BytesIO(base64.b64decode(page["hits"][0]["pictures"][0].split(",")[1])))
     assert (picture.format, picture.size) == ("JPEG", (192, 144))
-    assert part["confusion"] == [[1, 1, 2, 2], [0, 1, 1, 2], [1, 1, 1, 1]]
-    assert [row[:2] for row in part["classes"]] == [[0, None], [2, 0.5], [2, 0.5]]
-    assert part["result"]["ece"] > 0
-    assert {"scores.csv", "wrong.csv", "report.json"} <= set(part["files"])
+    assert [[count for count, _ in row] for row in page["cells"]] == [
+        [0, 0, 0], [1, 1, 0], [0, 1, 1],
+    ]  # fmt: skip
+    assert [(row["name"], row["videos"], row["cells"][0]) for row in page["rows"]] == [
+        ("v", 2, 0.5), ("w", 2, 0.5), ("u", 0, None),
+    ]  # fmt: skip
+    assert {"scores.csv", "wrong.csv", "report.json"} <= set(page["files"])
 
 
 def test_samples_of_several_labels_have_a_page_without_confusion(tmp_path):
@@ -74,30 +70,30 @@ def test_samples_of_several_labels_have_a_page_without_confusion(tmp_path):
     rows = np.column_stack([probabilities, targets, [1, 1, 1, 0]])
     labels = [(0,), (1, 2), (0, 2), ()]
     samples = Samples(["a", "b", "c", "d"], labels, NAMES, read_frames)
-    write_label_report(
+    page = write_label_report(
         tmp_path, samples=samples, rows=rows, raw_scores=False, result={"map": 0.8, "loss": 1.0}
     )
-    (part,) = read_data(tmp_path)["sets"]
-    assert [row[:6] for row in part["mistakes"]] == [
-        ["b", "", [1, 2], [], None, None],
-        ["a", "", [0], [0, 1], None, None],
+    assert read_entries(page) == [
+        ("b", "v, w", "no label", None, None),
+        ("a", "u", "u, v", None, None),
+        ("c", "u, w", None, None, None),
     ]
-    assert [row[:6] for row in part["hits"]] == [["c", "", [0, 2], None, None, None]]
-    assert [len(row[6]) for row in [*part["mistakes"], *part["hits"]]] == [0, 3, 3]
-    assert "average_precision" in part["columns"]
-    assert "confusion" not in part
+    assert [len(row["pictures"]) for row in [*page["mistakes"], *page["hits"]]] == [0, 3, 3]
+    assert page["columns"][2][0] == "average precision"
+    assert "bins" not in page
 
 
 def test_the_lists_of_the_page_are_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(report_page, "SHOWN", 1)
     monkeypatch.setattr(report_page, "LISTED", 1)
-    part = write_page(tmp_path, read_frames=read_frames)
-    assert (part["wrong"], len(part["mistakes"]), len(part["hits"])) == (2, 1, 1)
+    page = write_page(tmp_path, read_frames=read_frames)
+    assert (len(page["mistakes"]), len(page["hits"])) == (1, 1)
+    assert "1 most confident of 2" in page["mistake_note"]
 
 
 def test_a_report_without_files_has_no_frames(tmp_path):
-    part = write_page(tmp_path)
-    assert {row[6] for row in [*part["mistakes"], *part["hits"]]} == {None}
+    page = write_page(tmp_path)
+    assert {row["pictures"] for row in [*page["mistakes"], *page["hits"]]} == {None}
 
 
 def test_a_link_is_the_relative_address_of_an_existing_file(tmp_path):
@@ -110,7 +106,7 @@ def test_a_link_is_the_relative_address_of_an_existing_file(tmp_path):
         paths=names,
         find_file=lambda k: (str(tmp_path / names[k]), "#t=1.5,4" if k == 3 else ""),
     )
-    links = {row[0]: row[1] for row in [*part["mistakes"], *part["hits"]]}
+    links = {row["path"]: row["link"] for row in [*part["mistakes"], *part["hits"]]}
     assert links == {
         names[0]: "../javascript%3Aalert%281%29%20%23%3F.mp4",
         "b\\xff.mp4": "../b%FF.mp4",
@@ -127,9 +123,9 @@ def test_a_segment_has_its_times_in_the_link():
     class Videos:
         records = (Record(), Record())
 
-    assert report.find_video(Videos(), 1) == ("/data/a.mp4", "#t=1.25,60")
+    assert report_page.find_file(Videos(), 1) == ("/data/a.mp4", "#t=1.25,60")
     Record.segment = None
-    assert report.find_video(Videos(), 1) == ("/data/a.mp4", "")
+    assert report_page.find_file(Videos(), 1) == ("/data/a.mp4", "")
 
 
 @pytest.mark.parametrize(
@@ -147,24 +143,20 @@ def test_frames_of_a_preview_are_from_the_start_to_the_end(clips, frames, expect
 
     head = Views()
     head.clips = clips
-    chosen = report.read_preview(Rows(), head, 0)
+    chosen = report_page.read_preview(Rows(), head, 0)
     assert chosen.ravel().tolist() == expected
 
 
-def test_a_page_permits_its_own_script_only_and_has_no_markup_in_its_data(tmp_path):
-    script = tmp_path / "show.js"
-    script.write_text("show();")
-    data = {"title": "</title><b>", "names": ["</script><script>alert(1)", "@SCRIPT@"]}
-    data["loss"] = float("nan")
-    pages.write_page(tmp_path / "index.html", script=script, data=data, option="--report")
+def test_a_page_permits_its_own_script_only_and_escapes_texts(tmp_path):
+    page = write_page(tmp_path, paths=["</td><b>a", "</script><script>alert(1)", "c", "d"])
+    report_page.write_index(tmp_path, {"<i>x": page}, {})
     text = (tmp_path / "index.html").read_text()
-    assert "<title>&lt;/title&gt;&lt;b&gt;</title>" in text
     assert text.count("<script") == text.count("</script>") == 2
-    assert read_data(tmp_path) == {**data, "loss": None}
+    assert "<b>" not in text
+    assert "<i>" not in text
     code = re.search(r"<script>(.*?)</script>", text, re.DOTALL)[1]
-    assert code.endswith("show();")
     digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
     policy = re.search(r'Policy" content="(.*?)"', text)[1].split("; ")
     assert {"default-src 'none'", "img-src data:", f"script-src 'sha256-{digest}'"} < set(policy)
     with pytest.raises(ValueError, match="--report: cannot write"):
-        pages.write_page(script / "a.html", script=script, data=data, option="--report")
+        report_page.write_index(tmp_path / "index.html", {"": page})

@@ -10,9 +10,10 @@ import pytest
 from mindspore import Tensor
 
 from utils.data.annotation_file import encode_label
-from utils.evaluate.label_space import LabelSpace, choose_classes
+from utils.evaluate.label_space import LabelSpace
 from utils.evaluate.metrics import LabelScores
-from utils.evaluate.report import Report, Samples
+from utils.evaluate.report import Report
+from utils.evaluate.report_page import Samples
 from utils.evaluate.several_labels import (
     compute_average_precisions,
     compute_binary_losses,
@@ -21,6 +22,7 @@ from utils.evaluate.several_labels import (
 )
 from utils.files import write_text
 from utils.nn.loss import SigmoidCrossEntropy
+from utils.predict.prediction import rank_classes
 from utils.runtime import Runtime
 from utils.video.reader import VideoError
 
@@ -111,8 +113,9 @@ class SigmoidHead(LabelSpace):
 def test_a_prediction_is_a_sigmoid_and_may_have_several_classes_or_none():
     probabilities = SigmoidHead().compute_probs(np.array([2.0, -4.0, 3.0]))
     np.testing.assert_allclose(probabilities, 1 / (1 + np.exp([-2.0, 4.0, -3.0])))
-    assert [label for label, _ in choose_classes(probabilities, 3, 0.5)] == [2, 0]
-    assert choose_classes(probabilities, 3, 0.99)[0][0] == -1
+    for threshold, labels in ((0.5, [2, 0]), (0.99, [-1])):
+        entries = rank_classes(SigmoidHead(), probabilities, 3, threshold)
+        assert [entry["label"] for entry in entries] == labels
 
 
 SETS = ((0, 1), (), (2,), (1,))  # labels; sample 3 is unreadable

@@ -13,9 +13,14 @@ from mindspore import Tensor, nn, ops
 from mindspore.common.initializer import Normal
 
 from mvit_multi.attention import Attention, BlockPlan
+from tests.helpers import load_smoke_config
+from tsm import train
 from tsm.shift import Shift
+from utils.commands.train import build_training
+from utils.data.sampler import TrainSampler
 from utils.files import ROOT, lock_folder
 from utils.log import log
+from utils.networks import Job
 from utils.nn import kernels, layers
 from utils.nn.conv3d import DepthwiseConv3d, FrameConv, PointwiseConv3d
 from utils.nn.kernels.ascend import Ascend
@@ -24,7 +29,7 @@ from utils.nn.kernels.cpu.operators import Cpu
 from utils.nn.kernels.plain import Plain
 from utils.runtime import Runtime, eager_mode
 from utils.settings import Run
-from utils.train.choose_kernels import choose_kernels, with_training_kernels
+from utils.train.choose_kernels import choose_kernels
 from x3d.model import SE
 
 CACHE = ROOT / ".cache" / "cpu_kernels"
@@ -340,14 +345,16 @@ def test_activations_of_huge_numbers_are_those_of_mindspore(cell_class, cpu_kern
 
 
 def test_a_build_in_float32_on_a_cpu_has_the_kernels(cpu_kernels):
-    @with_training_kernels
-    def build(cfg, rt, sampler):
-        return kernels.current()
+    back_ends = []
 
-    class Config:
-        run = Run(device="CPU")
+    def build(cfg, plan):
+        back_ends.append(kernels.current())
+        return train.build(cfg, plan)
 
-    assert isinstance(build(Config, Runtime(device="CPU"), None), Cpu)
+    job = Job(train.NETWORK, load_smoke_config("tsm", "model.first_width=2"), Runtime())
+    sampler = TrainSampler(4, batch=2, rank=0, size=1, seed=0)
+    build_training(job, sampler, build)
+    assert isinstance(back_ends[0], Cpu)
     assert type(kernels.current()) is Plain
     assert type(choose_kernels(Run(device="CPU", cpu_amp="O2"), "CPU")) is Plain
     assert type(choose_kernels(Run(device="Ascend"), "Ascend")) is Ascend

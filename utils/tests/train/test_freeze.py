@@ -6,7 +6,7 @@ from mindspore import Tensor, nn
 
 from scripts.analysis.build_networks import build_train_step, make_dummy_batch
 from tests.helpers import load_smoke_config
-from utils.distributed.gradient_fusion import find_ends
+from utils.distributed.segments import find_ends
 from utils.networks import find_network
 from utils.runtime import Runtime
 from utils.train.freeze import freeze

@@ -11,7 +11,7 @@ from utils.nn.dropout import Dropout
 from utils.nn.loss import Loss
 from utils.runtime import Runtime
 from utils.settings import Run
-from utils.train.gradients import Packing, StatusFlagCheck, clip_factor
+from utils.train.gradients import StatusFlagCheck, choose_packing, clip_factor
 from utils.train.train_step import TrainStep
 
 RNG = np.random.RandomState(0)
@@ -97,30 +97,39 @@ def test_a_plain_step_is_gradient_descent_with_any_loss_scale():
     np.testing.assert_allclose(read_weight(step), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_packed_gradients_are_unpacked_in_their_order():
-    weights = [Parameter(Tensor(np.zeros(shape, np.float32))) for shape in SHAPES]
-    packing = Packing(weights)
+SHAPES = [(2, 3), (4,), (1, 2, 2), (2,), (3,)]
+
+
+@pytest.mark.parametrize(
+    ("size", "ends", "packed_values"),
+    [
+        (1, [4], [[1] * 4 + [3] * 2 + [4] * 3, [0] * 6, [2] * 4]),  # the one-dimensional ones
+        (2, [4], [[0] * 6 + [1] * 4 + [2] * 4 + [3] * 2 + [4] * 3]),
+        (2, [1, 4], [[0] * 6 + [1] * 4, [2] * 4 + [3] * 2 + [4] * 3]),
+        (2, [0, 3, 4], [[0] * 6, [1] * 4 + [2] * 4 + [3] * 2, [4] * 3]),
+    ],
+)
+def test_packed_gradients_are_unpacked_in_their_order(size, ends, packed_values):
+    weights = tuple(Parameter(Tensor(np.zeros(shape, np.float32))) for shape in SHAPES)
+    packing = choose_packing(weights, ends, Runtime(size=size))
     grads = tuple(Tensor(np.full(shape, i, np.float32)) for i, shape in enumerate(SHAPES))
     packed = packing(grads)
-    assert [tuple(p.shape) for p in packed] == [(9,), (2, 3), (1, 2, 2)]
-    np.testing.assert_array_equal(packed[0].asnumpy(), [1, 1, 1, 1, 3, 3, 4, 4, 4])
+    assert [array.asnumpy().ravel().tolist() for array in packed] == packed_values
     for i, grad in enumerate(packing.unpack(packed)):
         np.testing.assert_array_equal(grad.asnumpy(), np.full(SHAPES[i], i))
 
 
-SHAPES = [(2, 3), (4,), (1, 2, 2), (2,), (3,)]
-
-
+@pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize("count", [1, 400])
-def test_packing_compiles_for_one_and_for_many_weights(count):
-    weights = [Parameter(Tensor(np.zeros(2, np.float32))) for _ in range(count)]
+def test_packing_compiles_for_one_and_for_many_weights(count, size):
+    weights = tuple(Parameter(Tensor(np.zeros(2, np.float32))) for _ in range(count))
     grads = tuple(Tensor(np.full(2, i, np.float32)) for i in range(count))
 
     @ms.jit
     def pack_and_unpack(grads):
         return packing.unpack(packing(grads))
 
-    packing = Packing(weights)
+    packing = choose_packing(weights, [count - 1], Runtime(size=size))
     for i, grad in enumerate(pack_and_unpack(grads)):
         np.testing.assert_array_equal(grad.asnumpy(), [i, i])
 

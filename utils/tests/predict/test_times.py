@@ -8,13 +8,14 @@ import pytest
 from scripts.features.jobs import FeatureExtractor
 from scripts.prediction.records import PredictOptions, Predictor, preview_times
 from tests.test_predict import FileModel, NoNetwork, NumberReader
-from utils.evaluate.label_space import read_windows, split_into_windows
 from utils.predict.stream import ImageScorer, Timing, WindowScorer
-from utils.tests.evaluate.test_stream import NoScorer, ToyHead, run_stream
+from utils.predict.windows import read_windows
+from utils.tests.predict.test_stream import NoScorer, ToyHead, run_stream
 from utils.tests.video.videos import BACK_ENDS, copy_packets, draw, read_bits
 from utils.video.decoders import open_video
 from utils.video.live import StreamSource, open_file
 from utils.video.reader import Segment, find_time, measure_times
+from utils.video.windows import split_into_windows
 
 # Milliseconds: 30 frames in the first second, then one every half second, the last for 2 seconds.
 STAMPS = [*(k * 1000 // 30 for k in range(30)), *range(1000, 6000, 500), 8000]

@@ -1,4 +1,4 @@
-"""Gradient fusion: splits the gradients into segments with one AllReduce each.
+"""Splits the gradients into segments with one AllReduce each.
 
 `run.all_reduce` gives layer names, last indices, or `none` (one segment).
 scripts/analysis/plan_allreduce.py finds the best split. Indices count parameters in the order of
@@ -9,11 +9,9 @@ sent while the others are computed.
 from collections.abc import Sequence
 from typing import Union
 
-import mindspore as ms
 import numpy as np
 from mindspore import nn
 
-from utils.runtime import Runtime
 from utils.settings import Run
 
 MOST_SEGMENTS = 8  # HCCL's limit
@@ -22,9 +20,9 @@ Segments = list[tuple[int, int, int]]  # last index, tensors, bytes
 
 
 def split_all_reduce(
-    net: nn.Cell, optimizer: nn.Optimizer, run: Run, rt: Runtime, freezes: bool = False
+    net: nn.Cell, optimizer: nn.Optimizer, run: Run, freezes: bool = False
 ) -> Segments:
-    """Sets the ends of the segments in MindSpore; call it before the train step is built.
+    """The segments of `run.all_reduce`, whose ends the train step takes.
 
     If the run `freezes` weights, `run.all_reduce` counts them too.
 
@@ -35,8 +33,6 @@ def split_all_reduce(
     check_order(names, [p.name for p in net.trainable_params()])
     sizes = [p.size * p.itemsize for p in optimizer.parameters]
     ends = segment_ends(names, run.all_reduce) if not freezes else find_ends(net, names, run)
-    if rt.size > 1:
-        set_segment_ends(ends)
     segments = segments_of(ends)
     return [(last, last - first + 1, sum(sizes[first : last + 1])) for first, last in segments]
 
@@ -47,11 +43,6 @@ def find_ends(net: nn.Cell, trained: Sequence[str], run: Run) -> list[int]:
     ends = segment_ends(names, run.all_reduce)
     counts = np.cumsum(np.isin(names, trained))
     return sorted({int(counts[end]) - 1 for end in ends if counts[end]})
-
-
-def set_segment_ends(ends: Sequence[int]) -> None:
-    """Sets the last index of every segment in MindSpore; a step that is compiled later has them."""
-    ms.set_auto_parallel_context(all_reduce_fusion_config=list(ends))
 
 
 def segments_of(ends: Sequence[int]) -> list[tuple[int, int]]:

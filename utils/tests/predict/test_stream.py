@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers import load_smoke_config
 from tests.numbered_videos import read_number, write_numbered_video
-from utils.evaluate.label_space import LabelSpace, Window, split_into_windows
+from utils.evaluate.label_space import LabelSpace
 from utils.networks import find_network
 from utils.predict.stream import (
     ImageScorer,
@@ -22,10 +22,12 @@ from utils.scoring.scorer import Scorer
 from utils.video.decoders import open_video
 from utils.video.live import Connection, Frame, StreamSource, open_file
 from utils.video.reader import VideoError
+from utils.video.windows import Window, split_into_windows
 from utils.video.writer import CaptionedVideo
 
 FPS = 20.0
 COUNT = 70
+EVEN = list(range(0, 60, 2))
 
 
 class NoScorer(Scorer):
@@ -77,8 +79,8 @@ class ToySource(StreamSource):
                 yield Frame(number, number / FPS, pixels, number in self.restarts)
 
 
-def run_stream(source: StreamSource, scorer: LiveScorer) -> Stream:
-    return Stream(source, scorer, rank=list, describe=lambda probs: f"{probs[0][0]:g}")
+def run_stream(source: StreamSource, scorer: LiveScorer, video=None) -> Stream:
+    return Stream(source, scorer, heads=[ToyHead()], video=video)
 
 
 @pytest.fixture(scope="module")
@@ -173,36 +175,29 @@ def test_a_slow_network_drops_frames_of_a_live_source_and_says_how_many(caplog):
     assert caplog.text.count("the network is slower than toy") == 1
 
 
-def test_a_fast_network_drops_nothing():
-    source = ToySource(60, pause=0.002)
-    head = ToyHead()
-    stream = run_stream(source, WindowScorer(NoScorer(), [head], Timing(source, 0.5, 0.25)))
+@pytest.mark.parametrize(("live", "pause", "seconds"), [(True, 0.002, 0.0), (False, 0.0, 0.02)])
+def test_a_fast_network_drops_nothing_and_no_frame_of_a_file_is_dropped(live, pause, seconds):
+    source = ToySource(60, live=live, pause=pause)
+    scorer = WindowScorer(NoScorer(), [ToyHead(seconds)], Timing(source, 0.5, 0.25))
+    stream = run_stream(source, scorer)
     assert [result[:2] for result in stream] == [(k / 4, k / 4 + 0.5) for k in range(11)]
     assert (stream.frames, stream.dropped, stream.scorer.skipped) == (60, 0, 0)
 
 
-def test_no_frame_of_a_file_is_dropped():
-    source = ToySource(60, live=False)
-    head = ToyHead(seconds=0.02)
-    stream = run_stream(source, WindowScorer(NoScorer(), [head], Timing(source, 0.5, 0.25)))
-    assert len(list(stream)) == 11
-    assert (stream.frames, stream.dropped, stream.scorer.skipped) == (60, 0, 0)
-
-
-def test_a_missing_frame_is_the_one_before_it_and_an_interruption_begins_a_window():
-    source = ToySource(40, live=False, jumps=(4, 5, *range(12, 18)))
-    source.restarts = {0, 18}
+@pytest.mark.parametrize(
+    ("count", "jumps", "restarts", "windows"),
+    [  # a missing frame is the one before it; an interruption or a long jump begins a window
+        (40, (4, 5, *range(12, 18)), {0, 18}, [[0, 2, 3, 6, 8], EVEN[9:14], EVEN[14:19]]),
+        (60, range(15, 40), {0}, [EVEN[:5], EVEN[20:25], EVEN[25:30]]),
+    ],
+)  # fmt: skip
+def test_windows_of_a_source_with_gaps(count, jumps, restarts, windows):
+    source = ToySource(count, live=False, jumps=jumps)
+    source.restarts = restarts
     head = ToyHead()
     results = list(run_stream(source, WindowScorer(NoScorer(), [head], Timing(source, 0.5))))
-    assert head.windows == [[0, 2, 3, 6, 8], [18, 20, 22, 24, 26], [28, 30, 32, 34, 36]]
-    assert [result[:2] for result in results] == [(0.0, 0.5), (0.9, 1.4), (1.4, 1.9)]
-
-
-def test_a_jump_of_more_than_a_window_begins_a_window():
-    source = ToySource(60, live=False, jumps=tuple(range(15, 40)))
-    head = ToyHead()
-    list(run_stream(source, WindowScorer(NoScorer(), [head], Timing(source, 0.5))))
-    assert head.windows == [[0, 2, 4, 6, 8], [40, 42, 44, 46, 48], [50, 52, 54, 56, 58]]
+    assert head.windows == windows
+    assert [round(result.start * FPS) for result in results] == [window[0] for window in windows]
 
 
 def test_frames_of_another_size_begin_a_window():
@@ -266,13 +261,11 @@ def test_every_frame_of_a_file_is_saved_with_the_last_result(video, tmp_path):
 
     scorer = LastNumber(NoScorer(), ToyHead(), Timing(source, fps=FPS / 2))
     writer = Recorder(path, FPS)
-    with Stream(
-        source, scorer, rank=list, describe=lambda probs: f"{probs[0][0]:g}", video=writer
-    ) as stream:
+    with run_stream(source, scorer, writer) as stream:
         next(stream)
         assert not path.exists()
         list(stream)
-    assert captions == [(k, str(k // 10)) for k in range(COUNT)]
+    assert captions == [(k, f"first  {100 * (k // 10):.1f} %") for k in range(COUNT)]
     with open_video(path) as saved:
         assert (len(saved), saved.fps) == (COUNT, FPS)
         assert [read_number(frame) for frame in saved.in_order()] == list(range(COUNT))
@@ -282,9 +275,7 @@ def test_a_stopped_stream_ends_and_its_video_is_complete(tmp_path):
     path = tmp_path / "out.mp4"
     source = ToySource(10**6, pause=0.001)
     scorer = LastNumber(NoScorer(), ToyHead(), Timing(source, fps=FPS))
-    stream = Stream(
-        source, scorer, rank=list, describe=lambda _: "", video=CaptionedVideo(path, FPS)
-    )
+    stream = run_stream(source, scorer, CaptionedVideo(path, FPS))
     next(stream)
     stream.stop()
     assert list(stream) == []
@@ -302,9 +293,7 @@ def test_the_error_of_a_broken_source_comes_after_its_results(tmp_path):
     source = Broken(25, pause=0.001)
     path = tmp_path / "out.mp4"
     scorer = WindowScorer(NoScorer(), [ToyHead()], Timing(source, 0.5))
-    stream = Stream(
-        source, scorer, rank=list, describe=lambda _: "", video=CaptionedVideo(path, FPS)
-    )
+    stream = run_stream(source, scorer, CaptionedVideo(path, FPS))
     results = []
     with pytest.raises(VideoError, match="it broke off"):
         results.extend(stream)

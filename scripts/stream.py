@@ -1,0 +1,173 @@
+"""Labels a camera, a stream or a video while it runs.
+
+    python scripts/stream.py --config_path Y --checkpoint_path C SOURCE
+        [--labels FILE] [--top 5] [--threshold P] [--out DIR] [--window SECONDS] [--step SECONDS]
+        [--fps N] [--retry SECONDS] [--save FILE.mp4] [--section.key=value ...]
+
+SOURCE is a camera (its number), an address such as rtsp:// or http://, or a video. Prints a JSON
+line for each window, or, for resnet50 and for tsm built with model.online=true, for each frame,
+--fps of them in a second. Windows have --window seconds (10), and begin every --step seconds, by
+default the window. --labels, --top, --threshold and --out are those of scripts/predict.py. --save
+writes the frames with the present class drawn in.
+
+Writes `NAME_stream.csv` and `NAME_stream.png`; ctrl-C ends it. The last line of stdout is one JSON
+object: the mean of all results, their number, and those of dropped frames and interruptions. A
+source that breaks off is opened again for up to --retry seconds (30); then the exit status is 1.
+Docs: docs/streams.md.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from utils.entry import prepare_process
+
+prepare_process(__name__)
+
+import csv
+import json
+import threading
+from collections import deque
+from typing import Optional
+
+import numpy as np
+
+from scripts.prediction.files import list_videos
+from scripts.prediction.plots import draw_timeline
+from utils import cli, log, signals
+from utils.files import check_outputs, open_replacement, report_write_errors
+from utils.messages import RunInterruptedError, format_line, hide_secrets
+from utils.networks import Network
+from utils.predict.model import Model, build_model
+from utils.predict.prediction import TITLE_LENGTH, Prediction, list_columns
+from utils.predict.stream import Stream, StreamResult
+from utils.runtime import Runtime
+from utils.settings import NetworkConfig
+from utils.video.live import RETRY, is_address
+from utils.video.media_files import VIDEO_SUFFIXES
+from utils.video.reader import VideoError
+
+MAX_PLOTTED = 10_000  # results; the picture shows the last ones
+
+
+def main(
+    network: Network,
+    cfg: NetworkConfig,
+    source: list[str],
+    *,
+    checkpoint_path: str,
+    fps: Optional[cli.NonNegativeFloat] = None,
+    retry: cli.NonNegativeFloat = RETRY,
+    window: Optional[cli.NonNegativeFloat] = None,
+    step: Optional[cli.NonNegativeFloat] = None,
+    threshold: cli.Probability = 0.0,
+    save: Optional[Path] = None,
+    labels: str = "",
+    top: cli.PositiveInt = 5,
+    out: Optional[Path] = None,
+) -> int:
+    if step == 0:
+        raise ValueError("--step must be above 0 seconds; without it, windows follow each other")
+    if save and save.suffix != ".mp4":
+        raise ValueError(f"--save: {save} must end in .mp4")
+    if not (source[0].isdecimal() or is_address(source[0])):
+        source = list_videos(source, VIDEO_SUFFIXES)
+    if len(source) > 1:
+        raise ValueError(f"SOURCE is one video, not {len(source)}")
+    if save:
+        check_outputs([save], inputs=[*source, checkpoint_path, labels], option="--save")
+    log.start_log(Runtime())
+    model = build_model(network, cfg=cfg, checkpoint=checkpoint_path, labels=labels)
+    stream = model.stream(
+        source[0],
+        window=window,
+        step=step,
+        fps=fps or None,
+        threshold=threshold,
+        save=save or "",
+        retry=retry,
+    )
+    folder = out or Path(checkpoint_path).parent / "predictions"
+    summary = label_stream(model, stream=stream, video=source[0], folder=folder, top=top)
+    log.print_result(summary, Runtime())
+    return 1 if "error" in summary else 0
+
+
+def label_stream(model: Model, stream: Stream, video: str, folder: Path, top: int) -> dict:
+    """Labels the stream until it ends, or until ctrl-C. Returns the summary, with `top` classes.
+
+    Prints a line for each result; writes `NAME_stream.csv` and `NAME_stream.png`. If the source
+    breaks, the results before are written, and the summary has an `error`. Raises ValueError if
+    there is no result, or RunInterruptedError after ctrl-C.
+    """
+    source = video
+    video = hide_secrets(video)
+    columns = stream.scorer.columns
+    table = folder / f"{stream.source.name}_stream.csv"
+    totals = [np.zeros(head.classes) for head in model.heads]  # of the probabilities
+    last: deque[StreamResult] = deque(maxlen=MAX_PLOTTED)
+    count = 0
+    error = ""
+    interrupted = threading.Event()
+
+    def stop(number: int) -> None:
+        interrupted.set()
+        stream.stop()
+
+    picture = table.with_suffix(".png")
+    with stream, report_write_errors(folder, "--out"):
+        check_outputs([table, picture], inputs=[source])
+        written = open_replacement(table, newline="", option="--out")
+        with signals.handle_signals(stop), written as file:
+            rows = csv.writer(file)
+            rows.writerow([*columns, *list_columns(model.heads)])
+            try:
+                for result in stream:
+                    count += 1
+                    last.append(result)
+                    totals = [total + p for total, p in zip(totals, result.probabilities)]
+                    times = (result.start, result.end)[: len(columns)]
+                    entry = {name: round(time, 3) for name, time in zip(columns, times)}
+                    entry.update(result.prediction.best)
+                    print(json.dumps(entry), flush=True)
+                    values = [f"{value:.7g}" for value in np.concatenate(result.probabilities)]
+                    rows.writerow([*(f"{time:.3f}" for time in times), *values])
+            except VideoError as end:
+                error = str(end)
+            if not count and interrupted.is_set():
+                raise RunInterruptedError(f"interrupted before the first result of {video}")
+            if not count:
+                reason = "no frame came"
+                if stream.frames:
+                    reason = f"{stream.frames} frames are less than a window"
+                raise ValueError(error or f"{video}: {reason}")
+    if error:
+        log.log.error("%s", error)
+    way = "in windows" if len(columns) == 2 else "frame by frame"
+    title = f"{format_line(video, TITLE_LENGTH)}, {way}"
+    by_head = zip(model.heads, zip(*(result.probabilities for result in last)))
+    panels = [(head.name, head.names, np.stack(values)) for head, values in by_head]
+    spans = np.array([result[:2] for result in last])
+    draw_timeline(picture, title=title, spans=spans, panels=panels)
+    means = [total[None] / count for total in totals]
+    prediction = Prediction(model.heads, spans[:1], means, stream.threshold)
+    return {
+        "video": video,
+        "frames": stream.frames,
+        "fps": round(stream.scorer.fps, 3),
+        "results": count,
+        **prediction.describe(top),
+        "dropped": stream.dropped,
+        "skipped": stream.scorer.skipped,
+        "reopened": stream.source.reopened,
+        "interrupted": interrupted.is_set(),
+        **({"error": error} if error else {}),
+        "csv": str(table),
+        "picture": str(picture),
+        **({"saved": str(stream.video.path)} if stream.video else {}),
+    }
+
+
+if __name__ == "__main__":
+    cli.run_for_network(main, __doc__)

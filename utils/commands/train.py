@@ -1,0 +1,117 @@
+"""train.py of every network, but for its `build`: what it trains, and how.
+
+settings -> run directory, log -> records -> sampler -> build -> train step -> rows -> epochs
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Callable, NoReturn, Optional
+
+from mindspore import nn
+
+from utils import cli, runtime
+from utils.data.equal_files import log_repeats
+from utils.data.sampler import TrainSampler
+from utils.evaluate.metrics import EvalSet, evaluate
+from utils.networks import Job, Network, find_build
+from utils.nn import kernels
+from utils.scoring.scorer import CellScorer
+from utils.settings import NetworkConfig
+from utils.train.choose_kernels import choose_kernels
+from utils.train.recipe import Plan, Recipe
+from utils.train.trainer import Trainer, TrainSetup, build_setup
+
+Build = Callable[[Any, Plan], Recipe]
+
+
+def train(network: Network, build: Build, usage: str) -> NoReturn:
+    """Trains as the command line says, and exits; `usage` is the docstring of the script."""
+
+    def main(cfg: NetworkConfig) -> None:
+        run_training(network, cfg, build)
+
+    cli.run(main, network.config, usage)
+
+
+def run_training(network: Network, cfg: NetworkConfig, build: Optional[Build] = None) -> None:
+    """Trains a network from its first step, or from the last one of a stopped run."""
+    rt = runtime.start(cfg.run)  # graph mode, device, seed, rank
+    job = Job(network, cfg, rt)
+    trainer = Trainer(cfg, rt)  # run directory, log, resume point
+    records = network.read_records(cfg, "train")
+    sampler = trainer.resume(network.build_train_sampler(cfg, records, rt))
+    network.write_classes(cfg, trainer.directory.path, rt)
+    setup = build_training(job, sampler, build)  # model, optimizer, AllReduce segments, step
+    rows = network.train_rows(
+        records, cfg=cfg, sampler=sampler, epochs=cfg.train.epochs, skip=trainer.start_step
+    )
+    net = setup.step.net
+    validate = build_validation(job, net, records)
+    use_batches = setup.before_saving(net)
+
+    def before_saving(position: int) -> None:
+        use_batches(read_next_epoch(job, sampler, records, position))
+
+    trainer.fit(
+        setup, rows, evaluate=validate, before_saving=before_saving if use_batches else None
+    )
+
+
+def build_training(job: Job, sampler: TrainSampler, build: Optional[Build] = None) -> TrainSetup:
+    """The train step of a network. `build` is that of its train.py, which need not be given.
+
+    All that is built has the operators of a training.
+    """
+    network, cfg, rt = job.network, job.cfg, job.rt
+    build = build or find_build(network.name)
+    clip = network.get_input_shape(cfg)
+    clips_per_sample = math.prod(network.get_sample_shape(cfg)) // math.prod(clip)
+    with kernels.use(choose_kernels(cfg.run, rt.device)):
+        recipe = build(cfg, Plan(cfg, rt=rt, sampler=sampler, classifier=network.classifier))
+        setup = build_setup(
+            cfg,
+            rt=rt,
+            sampler=sampler,
+            net=recipe.net,
+            loss=recipe.loss,
+            optimizer=recipe.optimizer,
+            lr=recipe.lr,
+            clips=(cfg.data.batch * clips_per_sample, *clip),
+            mix=recipe.mix,
+        )
+    return replace(setup, before_saving=recipe.before_saving)
+
+
+def read_next_epoch(
+    job: Job, sampler: TrainSampler, records: Any, position: int
+) -> Iterator[tuple]:
+    """The batches of the epoch that starts at a position, or in which it is."""
+    epoch = position // sampler.steps_per_epoch
+    skip = epoch * sampler.steps_per_epoch
+    rows = job.network.train_rows(
+        records, cfg=job.cfg, sampler=sampler, epochs=epoch + 1, skip=skip
+    )
+    return rows.dataset().create_tuple_iterator(num_epochs=1, output_numpy=True)
+
+
+def build_validation(
+    job: Job, net: nn.Cell, records: Sequence[Any]
+) -> Optional[Callable[[], dict]]:
+    """A function that evaluates `net` during training; None if `run.eval_every` is 0.
+
+    Logs repeated samples, also those that are among `records`, which are trained. A bad line of a
+    list stops the run before the training starts.
+    """
+    network, cfg, rt = job.network, job.cfg, job.rt
+    trained = network.select_distinct(cfg, records)
+    if not cfg.run.eval_every:
+        log_repeats(rt, train=trained)
+        return None
+    spaces = network.list_label_spaces(cfg)
+    rows_of = network.build_eval_rows(cfg, rt, split="val")
+    validated = [record for rows in rows_of.values() for record in rows.records]
+    log_repeats(rt, train=trained, validation=validated)
+    eval_sets = [EvalSet(rows, spaces[k]) for k, rows in rows_of.items()]
+    return partial(evaluate, CellScorer(net), eval_sets, rt)

@@ -1,0 +1,104 @@
+"""Reads the views of windows: each frame once, in order, and the next videos ahead."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from typing import Callable, TypeVar
+
+import numpy as np
+
+from utils.evaluate.label_space import LabelSpace
+from utils.evaluate.scores import choose_clips_per_pass
+from utils.video.reader import FrameReader
+from utils.video.windows import Window
+
+Item = TypeVar("Item")
+Part = TypeVar("Part")
+
+
+def choose_passes(heads: Sequence[LabelSpace], device: str) -> None:
+    """Sets the clips per pass of all heads to one number, so that one graph is compiled."""
+    numbers_of_views = [head.clips * head.crops for head in heads]
+    for head in heads:
+        head.clips_per_pass = choose_clips_per_pass(1, *numbers_of_views, device=device)
+
+
+def read_windows(
+    source: FrameReader, windows: Sequence[Window], heads: Sequence[LabelSpace]
+) -> Iterator[tuple[Window, list[np.ndarray]]]:
+    """Each window with the views of each head.
+
+    Each frame is decoded once, in order. In memory are its crops, while a window needs them.
+    """
+    plans = [[head.frame_indices(window) for head in heads] for window in windows]
+    needed = [
+        window.start + np.unique(np.concatenate([indices.ravel() for indices in plan]))
+        for window, plan in zip(windows, plans)
+    ]
+    union = np.unique(np.concatenate(needed))
+    # The first frame that this or a later window needs
+    lowest = np.minimum.accumulate([numbers[0] for numbers in needed[::-1]])[::-1]
+    crops: dict[int, list[np.ndarray]] = {}
+    end = 0
+    for window, plan, numbers, first in zip(windows, plans, needed, lowest):
+        crops = {number: arrays for number, arrays in crops.items() if number >= first}
+        new_end = int(np.searchsorted(union, numbers[-1], "right"))
+        if new_end > end:
+            crops.update(crop_numbers(source, union[end:new_end], heads))
+            end = new_end
+        views = []
+        for index, (head, indices) in enumerate(zip(heads, plan)):
+            unique, positions = np.unique(window.start + indices, return_inverse=True)
+            head_crops = np.stack([crops[number][index] for number in unique.tolist()])
+            views.append(head.make_views(head_crops, positions.reshape(indices.shape)))
+        yield window, views
+
+
+def crop_numbers(
+    source: FrameReader, numbers: np.ndarray, heads: Sequence[LabelSpace]
+) -> Iterator[tuple[int, list[np.ndarray]]]:
+    """(number, its crops for each head) of frames of ascending numbers."""
+    coming = iter(numbers.tolist())
+    for part in source.parts(numbers):
+        for arrays, number in zip(zip(*crop_for_heads(part, heads)), coming):
+            yield number, list(arrays)
+
+
+def crop_for_heads(frames: np.ndarray, heads: Sequence[LabelSpace]) -> list[np.ndarray]:
+    """`crop_frames` of each head; heads with equal `crop_settings` have the same array."""
+    crops: dict[tuple, np.ndarray] = {}
+    for head in heads:
+        if head.crop_settings not in crops:
+            crops[head.crop_settings] = head.crop_frames(frames)
+    return [crops[head.crop_settings] for head in heads]
+
+
+def read_ahead(
+    read: Callable[[Item], Iterator[Part]], items: Iterable[Item], workers: int
+) -> Iterator[tuple[Item, Iterator[Part]]]:
+    """Each item, in order, with the parts of `read(item)`; an error is raised at its part.
+
+    `workers` threads read the first parts of the next items, and the next part of this one.
+    """
+    items = iter(items)
+    with ThreadPoolExecutor(workers) as pool:
+
+        def start(item: Item) -> tuple[Item, Iterator[Part], Future]:
+            parts = read(item)
+            return item, parts, pool.submit(next, parts, None)
+
+        def follow(parts: Iterator[Part], part: Future) -> Iterator[Part]:
+            while part.result() is not None:
+                value = part.result()
+                part = pool.submit(next, parts, None)
+                yield value
+
+        started = deque(map(start, islice(items, workers)))
+        try:
+            while started:
+                item, parts, part = started.popleft()
+                started.extend(map(start, islice(items, 1)))
+                yield item, follow(parts, part)
+        finally:
+            pool.shutdown(cancel_futures=True)
