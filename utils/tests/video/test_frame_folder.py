@@ -53,12 +53,6 @@ def test_the_first_frame_is_the_first_file_that_exists(tmp_path, first, template
         count_frames(tmp_path, template)
 
 
-def test_grey_frames_of_a_colour_folder_become_rgb(tmp_path):
-    grey = write_jpeg(tmp_path / "000001.jpg", picture(1, 70, 40)[..., 0])
-    frames = FrameFolder(tmp_path, 1, "{:06d}.jpg").frames([0])
-    assert np.array_equal(frames, np.repeat(grey[None, ..., None], 3, axis=3))
-
-
 @pytest.mark.parametrize("template", ["flow_{}_{:05d}.jpg", "{:06d}-{}_{:05d}.jpg"])
 def test_flow_is_read_from_two_files(tmp_path, template):
     folder = tmp_path / "123"
