@@ -52,8 +52,11 @@ def read_split(data: VideoData, file: AnnotationFile, split: str, seed: int) -> 
     return [records[k] for k in choose_fraction(list_classes(records), data.fraction, seed)]
 
 
-def open_record(record: Any, data: VideoData) -> FrameReader:
-    """Opens the video of a record, or its segment: a folder of frames, or a file."""
+def open_record(record: Any, data: Any) -> FrameReader:
+    """Opens the video of a record, or its segment: a folder of frames, or a file.
+
+    `data` has the settings of `VideoData`, or those of a scan.
+    """
     if data.source == "frames":
         count = record.num_frames
         return open_folder(record.path, data=data, num_frames=count, segment=record.segment)

@@ -12,7 +12,7 @@ from tests.test_predict import NumberReader
 from utils.predict.stream import ImageScorer, Timing, WindowScorer
 from utils.predict.windows import read_windows
 from utils.tests.predict.test_stream import ToyHead, run_stream
-from utils.tests.video.video_files import BACK_ENDS, copy_packets, draw, read_bits
+from utils.tests.video.videos import BACK_ENDS, copy_packets, draw, read_bits
 from utils.video.decoders import open_video
 from utils.video.live import StreamSource, open_file
 from utils.video.reader import Segment, find_time, measure_times
