@@ -10,7 +10,7 @@ from utils.settings import (
     ClassSettings,
     Evaluation,
     NetworkConfig,
-    Recipe,
+    TrainSettings,
     VideoData,
     check_fraction,
     check_positive,
@@ -162,7 +162,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Train(Recipe):
+class Train(TrainSettings):
     """The recipe; `base_batch` counts videos, `momentum` and `nesterov` are settings of sgd."""
 
     lr: float = 2e-4

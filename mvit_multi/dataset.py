@@ -13,7 +13,7 @@ from typing import NamedTuple, Optional, cast
 import numpy as np
 
 from mvit_multi import sampling, transforms
-from mvit_multi.config import Config, Data, DatasetSettings, parse_policy
+from mvit_multi.config import Config, Data, DatasetSettings
 from utils.data import records, videos
 from utils.data.annotation_file import AnnotationFile, swap_label
 from utils.data.mixing import NO_BOX, Mix, draw_mix
@@ -127,19 +127,10 @@ class TrainVideos(videos.TrainVideos):
         return sampling.sample_by_time(start, span=span, frames=data.frames, length=length)
 
     def make_row(self, sample: Sample, rng: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
-        data = self.data
         settings = self.data.sets[sample.dataset_index]
         with self.open_clip(sample, rng) as frames:
             clips, mirrored = transforms.make_train_clips(
-                frames,
-                copies=self.copies,
-                crop=data.crop,
-                area=data.area,
-                policy=parse_policy(data.rand_augment) if data.rand_augment else None,
-                erase=data.erase,
-                flip=settings.flip,
-                rng=rng,
-                scales=data.scales,
+                frames, self.data, flip=settings.flip, rng=rng
             )
         swapped = [settings.swap_labels if is_mirrored else () for is_mirrored in mirrored]
         labels = [swap_label(sample.label, pairs) for pairs in swapped]

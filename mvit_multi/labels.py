@@ -1,12 +1,16 @@
 """Inference-time views of one video for each head: the same frames and crops as in evaluation."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from mvit_multi.config import Config
 from mvit_multi.dataset import choose_test_frames, cut_test_crops, get_annotation_file
 from utils.evaluate.label_space import LabelSpace
 from utils.video.transforms import arrange_views
-from utils.video.windows import Window
+
+if TYPE_CHECKING:
+    from utils.video.windows import Window
 
 
 class DatasetLabelSpace(LabelSpace):
@@ -29,7 +33,7 @@ class DatasetLabelSpace(LabelSpace):
         self.crops = settings.crops
         self.crop_settings = (settings.short_side, settings.crops)
 
-    def frame_indices(self, window: Window) -> np.ndarray:
+    def frame_indices(self, window: "Window") -> np.ndarray:
         return choose_test_frames(window, data=self.data, settings=self.settings, clips=self.clips)
 
     def crop_frames(self, frames: np.ndarray) -> np.ndarray:

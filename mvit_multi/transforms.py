@@ -11,7 +11,7 @@ from typing import NamedTuple, Optional, Union
 
 import numpy as np
 
-from mvit_multi.config import Policy
+from mvit_multi.config import Data, parse_policy
 from mvit_multi.randaugment import Operation, apply_operations, draw_operations
 from mvit_multi.sampling import draw_crop_box, draw_erase_box, draw_scaled_crop
 from utils.video.reader import Clip, transform_frames
@@ -48,34 +48,15 @@ class Augmentation(NamedTuple):
 
 
 def make_train_clips(
-    frames: Union[np.ndarray, Clip],
-    copies: int,
-    crop: int,
-    area: tuple[float, float],
-    policy: Optional[Policy],
-    erase: float,
-    flip: bool,
-    rng: np.random.RandomState,
-    scales: Optional[tuple[int, int]] = None,
+    frames: Union[np.ndarray, Clip], data: Data, flip: bool, rng: np.random.RandomState
 ) -> tuple[np.ndarray, list[bool]]:
-    """Clips (copies, 3, T, crop, crop), and whether each one is mirrored.
+    """Clips (`data.repeated_aug`, 3, T, crop, crop), and whether each one is mirrored.
 
-    A clip augments all frames alike. `area` is the range of the crop, as fractions of the frame;
-    `erase` the probability of erasing. With `scales` the crop is a square of a frame whose short
+    A clip augments all frames alike. With `data.scales` the crop is a square of a frame whose short
     side lies in this range.
     """
     augmentations = [
-        draw_augmentation(
-            frames.shape,
-            crop=crop,
-            area=area,
-            policy=policy,
-            erase=erase,
-            flip=flip,
-            rng=rng,
-            scales=scales,
-        )
-        for _ in range(copies)
+        draw_augmentation(frames.shape, data, flip=flip, rng=rng) for _ in range(data.repeated_aug)
     ]
 
     def augment(part: np.ndarray) -> np.ndarray:
@@ -88,30 +69,27 @@ def make_train_clips(
 
 
 def draw_augmentation(
-    shape: tuple[int, ...],
-    crop: int,
-    area: tuple[float, float],
-    policy: Optional[Policy],
-    erase: float,
-    flip: bool,
-    rng: np.random.RandomState,
-    scales: Optional[tuple[int, int]],
+    shape: tuple[int, ...], data: Data, flip: bool, rng: np.random.RandomState
 ) -> Augmentation:
     """Draws the augmentation of frames of `shape` (T, H, W, 3); see `make_train_clips`."""
     count, height, width, _ = shape
+    crop = data.crop
+    policy = parse_policy(data.rand_augment) if data.rand_augment else None
     operations = draw_operations(policy, rng) if policy else []
     region = None
     size = (crop, crop)
     box = (0, 0, crop, crop)
-    if scales:
+    if data.scales:
         size, box = draw_scaled_crop(
-            width, height=height, scales=scales, crop=crop, draw=rng.uniform
+            width, height=height, scales=data.scales, crop=crop, draw=rng.uniform
         )
     else:
-        region = draw_crop_box(width, height=height, draw=rng.uniform, area=area)
+        region = draw_crop_box(width, height=height, draw=rng.uniform, area=data.area)
     mirrored = flip and rng.uniform() < 0.5
-    erased = draw_erase_box(crop, height=crop, prob=erase, draw=rng.uniform) if erase else None
+    erased = None
     noise = None
+    if data.erase:
+        erased = draw_erase_box(crop, height=crop, prob=data.erase, draw=rng.uniform)
     if erased is not None:
         _, _, w, h = erased
         levels = rng.standard_normal((3, count, h, w)) * STD + MEAN

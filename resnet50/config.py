@@ -8,7 +8,7 @@ from utils.settings import (
     Evaluation,
     ImageData,
     NetworkConfig,
-    Recipe,
+    TrainSettings,
     check_fraction,
     check_not_negative,
     check_positive,
@@ -91,7 +91,7 @@ class Model(Classes):
 
 
 @dataclass(frozen=True)
-class Train(Recipe):
+class Train(TrainSettings):
     """The recipe; `base_batch` counts images."""
 
     epochs: int = 90

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -9,7 +10,9 @@ from resnet50 import readers, transforms
 from resnet50.config import Config
 from utils.evaluate.label_space import LabelSpace
 from utils.video.reader import FrameReader, read_bytes, reading
-from utils.video.windows import Window
+
+if TYPE_CHECKING:
+    from utils.video.windows import Window
 
 # The files of class names beside CIFAR's binary files.
 CIFAR_NAMES = {"cifar10": "batches.meta.txt", "cifar100": "fine_label_names.txt"}
@@ -47,7 +50,7 @@ class ImageLabelSpace(LabelSpace):
             return names
         return [*folders, *[""] * (self.classes - len(folders))]
 
-    def frame_indices(self, window: Window) -> np.ndarray:
+    def frame_indices(self, window: "Window") -> np.ndarray:
         return np.zeros(1, np.int64)
 
     def crop_frames(self, frames: np.ndarray) -> np.ndarray:

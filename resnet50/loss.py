@@ -13,7 +13,7 @@ class SmoothedCrossEntropy(Loss):
     """Scores (N, K) and a target to the mean loss over the batch, a float32 scalar.
 
     The target is a label int32 (N,), or, with mixup, float32 (N, 3): label, lambda, partner's row
-    in the batch (`mixup.py`).
+    in the batch (`dataset.py`).
 
     `others` chooses the smoothed target q, with smoothing s:
     * `excluded` (MindSpore's tutorial): 1 - s for the label, s / (K - 1) for every other class;

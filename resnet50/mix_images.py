@@ -1,4 +1,4 @@
-"""Mixes the images of a batch on the device, with the targets of `mixup.py`."""
+"""Mixes the images of a batch on the device, with the targets of `dataset.py`."""
 
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype

@@ -9,7 +9,6 @@ from resnet50 import class_folders, dataset
 from resnet50.config import Config
 from resnet50.convert import ResNetNames
 from resnet50.labels import ImageFile, ImageLabelSpace
-from resnet50.mixup import mix_targets
 from resnet50.readers import ImageRecord, Images, find_classes
 from utils.networks import Network
 from utils.runtime import Runtime
@@ -46,7 +45,7 @@ class ResNetNetwork(Network[Config]):
     def build_targets(self, cfg: Config, labels: np.ndarray) -> np.ndarray:
         if not cfg.data.mixes:
             return super().build_targets(cfg, labels)
-        return mix_targets(labels, cfg.data, np.random.RandomState(0))
+        return dataset.mix_targets(labels, cfg.data, np.random.RandomState(0))
 
     def open_frames(self, cfg: Config, path: str) -> ImageFile:
         return ImageFile(path)

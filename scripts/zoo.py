@@ -25,7 +25,7 @@ NETWORK_SCRIPTS = {  # of every network folder
 FOLDERS = ("scripts", "scripts/data", "scripts/analysis", "benchmarks")
 NOT_COMMANDS = ("compare_versions", "data_speed")
 NOT_COMMANDS += ("results", "score_files", "worker", "zoo")
-NOT_COMMANDS += ("build_networks", "exclusions", "integrity", "step_comparison")
+NOT_COMMANDS += ("build_networks",)
 COMMANDS = {
     path.stem.replace("_", "-"): f"{folder}/{path.name}"
     for folder in FOLDERS

@@ -32,6 +32,15 @@ from utils.video.reader import FrameReader
 from utils.weights import checkpoint
 
 
+class NoNetwork(Scorer):
+    """The heads of a test compute probabilities themselves."""
+
+    def __call__(self, clips: np.ndarray) -> np.ndarray:
+        raise AssertionError("no head asks for scores")
+
+    features = __call__
+
+
 class FileModel(Model):
     """Heads of a test with a scorer, for video files."""
 

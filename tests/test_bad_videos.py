@@ -20,8 +20,8 @@ import pytest
 from PIL import Image
 
 from mvit_multi.dataset import Sample
-from scripts.data import integrity
-from scripts.data.integrity import VideoJob, examine
+from scripts.data.prepare import integrity
+from scripts.data.prepare.integrity import VideoJob, examine
 from scripts.data.synthetic.motion_videos import write_video
 from tests.helpers import load_smoke_config, read_result, run_script
 from tests.numbered_videos import write_numbered_video
@@ -30,16 +30,16 @@ from utils.data.sampler import TrainSampler
 from utils.data.unreadable import UnreadableFiles
 from utils.files import ROOT
 from utils.networks import find_network
-from utils.tests.video.test_decoders import (
+from utils.tests.video.videos import (
     BACK_ENDS,
     copy_packets,
     draw,
     encode,
-    picture,
+    pictures,
     read_alike,
     read_bits,
+    write,
 )
-from utils.tests.video.test_odd_videos import pictures, write
 from utils.video import pyav_reader
 from utils.video.decoders import open_video
 from utils.video.pyav_reader import ExactVideo
@@ -49,16 +49,6 @@ FRAMES = 40
 PLAYLIST = "#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXT-X-MEDIA-SEQUENCE:0\n#EXTINF:9,\nnone.ts\n"
 LATIN = b"caf\xe9\xe8\xfc\xdf\xff"  # no UTF-8
 REFUSED = ["codec.mp4", "large.avi", "list.mp4", "live.m3u8", r"\x1b[2J.mp4"]
-
-
-def remux(source: Path, target: Path, **options) -> None:
-    """Copies the packets to another container."""
-    with av.open(str(source)) as old, av.open(str(target), "w", options=options) as new:
-        stream = new.add_stream_from_template(old.streams.video[0])
-        for packet in old.demux(old.streams.video[0]):
-            if packet.dts is not None:
-                packet.stream = stream
-                new.mux(packet)
 
 
 def write_without_packets(target: Path) -> None:
@@ -80,10 +70,10 @@ def write_files_of_every_kind(folder: Path) -> dict[str, str]:
     (folder / "with space.mp4").write_bytes(data)
     (folder / "empty.mp4").write_bytes(b"")
     (folder / "cut.mp4").write_bytes(data[: len(data) // 2])
-    remux(intact, folder / "front.mp4", movflags="faststart")
+    copy_packets(intact, folder / "front.mp4", movflags="faststart")
     front = (folder / "front.mp4").read_bytes()
     (folder / "cut_front.mp4").write_bytes(front[: len(front) * 2 // 3])
-    remux(intact, folder / "whole.mkv")
+    copy_packets(intact, folder / "whole.mkv")
     write_numbered_video(
         folder / "whole.avi", frames=FRAMES, width=64, height=64, rate=25, codec="mpeg4"
     )
@@ -253,11 +243,10 @@ def test_metadata_that_is_not_utf8_is_ignored(tmp_path, suffix):
 
 def test_an_unknown_codec_is_a_video_error(tmp_path):
     path = replace_bytes(draw(tmp_path / "video.mp4", count=4), b"avc1", b"zzz1")
-    with pytest.raises(VideoError, match="video.mp4 with pyav: this FFmpeg has no decoder"):
+    with pytest.raises(VideoError, match="video.mp4 with pyav: .* no decoder"):
         open_video(path)
     for depth in ("all", "ends"):
-        finding = examine(VideoJob(str(path), depth=depth))
-        assert finding == ("broken", "this FFmpeg has no decoder for its codec", 0)
+        assert examine(VideoJob(str(path), depth=depth)).kind == "broken"
 
 
 def test_an_avi_with_dropped_frames_is_intact(tmp_path):
@@ -454,7 +443,7 @@ def test_a_video_that_decodes_with_errors_is_damaged(tmp_path, codec):
         assert 0 < source.damaged < 40
     finding = examine(VideoJob(str(path)))
     assert finding.kind == "damaged"
-    assert re.fullmatch(r"the decoder marks \d+ of 40 frames as damaged", finding.reason)
+    assert " of 40 frames" in finding.reason
 
 
 def test_an_unexpected_error_of_a_scan_is_the_finding_broken(tmp_path, monkeypatch):
@@ -496,14 +485,7 @@ def write_videos(folder) -> list[bytes]:
     (folder / "list.mp4").write_text("ffconcat version 1.0\nfile good.mp4\n")
     (folder / "live.m3u8").write_text(PLAYLIST)
     (folder / "\x1b[2J.mp4").write_bytes(data[:500])
-    with av.open(str(folder / "title.mp4"), "w") as container:
-        container.metadata["title"] = "cafeZ"
-        stream = container.add_stream("mpeg4", rate=25)
-        stream.width = stream.height = 64
-        for k in range(12):
-            frame = av.VideoFrame.from_ndarray(picture(k, 64, 64), format="rgb24")
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
+    encode(folder / "title.mp4", frames=pictures(12, 64), codec="mpeg4", title="cafeZ")
     whole = (folder / "title.mp4").read_bytes()
     (folder / "title.mp4").write_bytes(whole.replace(b"cafeZ", b"caf\xe9\xff"))
     read = [b"title.mp4", b"caf\xe9.mp4", b"n" * 251 + b".mp4"]

@@ -13,7 +13,7 @@ from scripts.executors.tests.pool_jobs import FATAL, crash_or_square
 from tests.helpers import assert_one_line_error, find_smoke_yaml, read_result, start_script
 from tests.numbered_videos import write_numbered_video
 from tests.test_bad_videos import damage_video, write_files_of_every_kind
-from utils.tests.video.test_odd_videos import pictures, write
+from utils.tests.video.videos import pictures, write
 
 COMMAND = "scripts/data/check_videos.py"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_readme import make_anchor
+from tests.documents import make_anchor
 from utils.files import ROOT
 
 # {English page: Chinese page}

@@ -17,14 +17,13 @@ import pytest
 from PIL import Image
 
 from scripts import demo
-from tests.helpers import build_env, copy_checkout
+from tests.documents import read_lines
+from tests.helpers import build_env, copy_checkout, load_smoke_config, save_random_weights
 from tests.numbered_videos import write_numbered_video
 from tests.test_api import load_toy
-from tests.test_documents import read_lines, save_random_weights
 from utils.files import ROOT
 
 ADVICE = f"needs Gradio: {demo.INSTALL}"
-SMOKE = "tsm/configs/tsm_smoke.yaml"
 
 
 def test_the_quickstart_ends_with_the_command(monkeypatch):
@@ -33,12 +32,6 @@ def test_the_quickstart_ends_with_the_command(monkeypatch):
     command = quickstart["format_demo"](str(ROOT / "out/quickstart_tsm/epoch_014.ckpt"))
     guide = next(iter(read_lines(ROOT / "docs/demo.md"))).command
     assert sorted(shlex.split(command)) == sorted(shlex.split(guide))
-    for name in ("scripts/quickstart.py", "scripts/run_tests.sh", "docs/demo.md"):
-        assert demo.INSTALL in (ROOT / name).read_text()
-    gradio, numpy = re.findall("'(.+?)'", demo.INSTALL)
-    text = (ROOT / "pyproject.toml").read_text()
-    assert f'"{gradio}"' in text
-    assert f",{numpy.removeprefix('numpy')}" in re.search('"numpy.+"', text)[0]
 
 
 def test_without_gradio_one_line_has_the_command_that_installs_it(monkeypatch):
@@ -181,7 +174,9 @@ def test_the_command_of_the_guide_serves_until_sigterm(data_root, tmp_path):
     copy_checkout(folder)
     shutil.copytree(data_root, folder / "data" / "synthetic")
     line = next(iter(read_lines(ROOT / "docs/demo.md")))
-    save_random_weights(folder / "out/quickstart_tsm/epoch_014.ckpt", folder / SMOKE, [])
+    target = folder / "out/quickstart_tsm/epoch_014.ckpt"
+    target.parent.mkdir(parents=True)
+    save_random_weights(load_smoke_config("tsm"), target, "tsm")
     process = subprocess.Popen(
         ["bash", "-c", f"exec {line.command}"],
         cwd=folder,

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.test_export import TOYS, export_toy
+from tests.toys import TOYS, export_toy
 from utils.files import ROOT
 
 ONNXRUNTIME = Path(os.environ.get("ONNXRUNTIME_ROOT", "nowhere"))  # with include/ and lib/

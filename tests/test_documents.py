@@ -10,26 +10,17 @@ import shlex
 import shutil
 import subprocess
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from tests.helpers import build_env, copy_checkout, link_environment
+from tests.documents import DOCUMENTS, FILE, read_lines
+from tests.helpers import build_env, copy_checkout, link_environment, save_random_weights
 from tests.test_official_lists import CASES, IMAGES, SYNSETS, write_files, write_imagenet
 from utils.files import ROOT
 from utils.load_config import load_config
-from utils.networks import find_network, list_networks
-from utils.weights import checkpoint
-
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-DOCUMENTS += [ROOT / network / "README.md" for network in list_networks()]
-DOCUMENTS = [page for page in DOCUMENTS if page.parent.name != "zh"]  # tests/test_chinese.py
-MARK = "not run by the tests: "
-# Files that the reader writes
-FILE = re.compile(r"```(?:yaml|text) file=(\S+)\n(.*?)```", re.DOTALL)
-BLOCK = re.compile(rf"(?:<!-- {MARK}(.+?) -->\n)?```bash\n(.*?)```", re.DOTALL)
+from utils.networks import find_network
 
 SYNTHETIC = "--data.root=data/synthetic --data.test_list=test.txt"
 RESNET = "--model.arch=resnet18 --model.first_width=2"
@@ -66,23 +57,6 @@ SMALL = [
 PACKAGES = {"--run.tensorboard": "tensorboardX", "precision=int8": "nncf"}
 # Parts of the commands of README.md from videos to a result, which are not slow.
 QUICK = ("check_env", "make_lists", "plot_training", "train.epochs=3", "epoch_003.ckpt --report")
-
-
-class Line(NamedTuple):
-    """A command, and the reason why it is not run; empty if it is run."""
-
-    command: str
-    reason: str
-
-
-def read_lines(document: Path) -> list[Line]:
-    result = []
-    for reason, block in BLOCK.findall(document.read_text()):
-        for line in block.replace("\\\n", " ").splitlines():
-            command, _, line_reason = line.partition(f"# {MARK}")
-            if command.strip():
-                result.append(Line(command.strip(), line_reason.strip() or reason))
-    return result
 
 
 def test_no_command_changes_the_installed_packages():
@@ -167,17 +141,11 @@ def write_missing_files(command: str, folder: Path) -> None:
     (yaml,) = [word for word in words if word.endswith(".yaml")] or [SMOKE]
     for name in [word for word in words if re.fullmatch(r"(out|weights)/\S+\.ckpt", word)]:
         if not (folder / name).exists() and "convert_checkpoint" not in command:
-            save_random_weights(folder / name, folder / yaml, words)
-
-
-def save_random_weights(path: Path, yaml: Path, words: list[str]) -> None:
-    """Saves random weights of the network that the recipe and the command's settings describe."""
-    network = yaml.parent.parent.name
-    overrides = [word[2:] for word in words if re.match(r"--\w+\.\w+=", word)]
-    cfg = load_config(find_network(network).config, yaml, overrides)
-    net = find_network(network).build_model(**cfg.model_arguments())
-    path.parent.mkdir(parents=True, exist_ok=True)
-    checkpoint.save(path, checkpoint.weights_of(net))
+            network = Path(yaml).parts[0]
+            overrides = [word[2:] for word in words if re.match(r"--\w+\.\w+=", word)]
+            cfg = load_config(find_network(network).config, folder / yaml, overrides)
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            save_random_weights(cfg, folder / name, network)
 
 
 def run_commands(commands: list[str], folder: Path) -> None:

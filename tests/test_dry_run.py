@@ -45,7 +45,7 @@ OTHERS = {
 # Launches of a training step of a recipe at its full size, rank 0 of 8: may only go down.
 RECIPE_BUDGET = {
     "resnet50_r50_imagenet_zoo": 750,
-    "tsm_r50_k400_8f": 1200,
+    "tsm_r50_k400_8f": 1100,
     "x3d_s_k400_13x6_ascend_8p": 2200,
     "mvit_multi_plain_s_k400_16x4": 5500,
 }
@@ -415,15 +415,13 @@ def test_a_graph_that_cannot_be_compiled_is_one_line_and_status_1(compiler):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("", "required: --chip"),
-        ("--chip=ascend910b1", "--chip: invalid choice: 'ascend910b1' (choose from"),
-        ("--chip=ascend910b --ranks=0", "--ranks: must be an integer of at least 1, not 0"),
-        ("--chip=ascend910b --cores=few", "--cores: must be an integer of at least 1, not few"),
-        ("--chip=ascend910b --mode=trian", "--mode: invalid choice: 'trian'"),
-        ("--chip=ascend910b --cann=/none", "--cann: /none has no lib64/libascendcl.so"),
-        ("--chip=ascend910b --run.jit_level=O3", "run.jit_level must be one of auto, O0, O1, O2"),
-        ("--chip=ascend910 --run.jit_level=auto", "a dry run needs --cann for it"),
-        ("--chip=gpu --ranks=8", "MindSpore simulates several ranks on Ascend only"),
+        ("", "--chip"),
+        ("--chip=ascend910b1", "--chip"),
+        ("--chip=ascend910b --ranks=0", "--ranks"),
+        ("--chip=ascend910b --cann=/none", "--cann: /none"),
+        ("--chip=ascend910b --run.jit_level=O3", "run.jit_level"),
+        ("--chip=ascend910 --run.jit_level=auto", "--cann"),
+        ("--chip=gpu --ranks=8", "--ranks 8"),
     ],
 )
 def test_a_user_error_is_one_line_and_status_2(arguments, words):
@@ -435,11 +433,7 @@ def test_a_user_error_is_one_line_and_status_2(arguments, words):
 def test_the_error_without_a_compiler_names_the_packages(compiler):
     arguments = [COMMAND, build_config_option("resnet50"), "--chip=ascend910b"]
     completed = run_script(*arguments, environment={"PATH": "/nowhere"})
-    assert completed.returncode == 2
-    assert completed.stderr == (
-        "error: a dry run needs gcc, g++, nm, readelf, c++filt: install gcc, g++ and binutils "
-        "(apt-get install g++)\n"
-    )
+    assert_one_line_error(completed, "apt-get install g++")
 
 
 def test_a_dry_run_on_another_processor_is_an_error(monkeypatch, tmp_path):

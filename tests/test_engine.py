@@ -18,7 +18,7 @@ import pytest
 from mindspore import Parameter, Tensor
 
 from tests.helpers import read_result, run_json
-from tests.test_export import TOYS, build_toy, export_toy, load_toy_config
+from tests.toys import TOYS, build_toy, export_toy, load_toy_config
 from utils import runtime
 from utils.evaluate.scores import video_scores
 from utils.export import onnx_graph
@@ -48,9 +48,9 @@ def files(tmp_path_factory) -> Callable:
     """A function that exports a toy network once, and returns its file."""
 
     @functools.cache
-    def export(network: str, **options) -> Path:
-        target = tmp_path_factory.mktemp("onnx") / "net"
-        return Path(export_toy(TOYS[network], target, "onnx", **options)["file"])
+    def export(network: str, kind: str = "onnx", **options) -> Path:
+        target = tmp_path_factory.mktemp(kind) / "net"
+        return Path(export_toy(TOYS[network], target, kind, **options)["file"])
 
     return export
 
@@ -415,41 +415,40 @@ def test_a_prediction_by_a_cached_engine_does_not_import_mindspore(
     assert not {"mindspore", "openvino_telemetry"} & set(imported)
 
 
+@pytest.mark.parametrize("kind", ["mindir", "onnx"])
 @pytest.mark.parametrize(
-    ("override", "words"),
+    ("network", "override", "words"),
     [
-        ("eval.batch=3", "takes 2 clips at once and eval.batch is 3"),
-        ("model.num_classes=7", "has 5 classes, and the config file has 7"),
-        ("run.engine=mindspore", "an ONNX file runs on a CPU by OpenVINO or ONNX Runtime"),
+        ("tsm", "eval.batch=3", "eval.batch"),
+        ("tsm", "model.num_classes=7", "5 classes"),
+        ("resnet50", "eval.batch=2", "holds a network of resnet50"),
     ],
 )
-def test_an_onnx_file_that_does_not_fit_the_yaml_is_refused(files, override, words):
+def test_a_file_that_does_not_fit_is_refused(kind, network, override, words, files):
     with pytest.raises(ValueError, match=words):
-        load.open_scorer(TSM, load_toy_config(override), files("tsm"))
+        load.open_scorer(TSM, load_toy_config(override), str(files(network, kind)))
 
 
-def test_an_onnx_file_of_another_network_or_shape_is_refused(files):
-    with pytest.raises(ValueError, match="holds a network of resnet50, not of tsm"):
-        load_onnx(files("resnet50"), TSM, load_toy_config())
-    net = load_onnx(files("tsm"), TSM, load_toy_config())
-    with pytest.raises(ValueError, match=r"takes clips \[2, 4, .* \[2, 4, 3, 40, 40\]"):
-        net(make_clips(2, 4, 3, 40, 40))
+def test_an_onnx_file_is_not_run_by_mindspore():
+    with pytest.raises(ValueError, match="set --run.device=CPU"):
+        load_onnx(Path("net.onnx"), TSM, load_toy_config("run.engine=mindspore"))
 
 
-def test_a_damaged_onnx_file_is_refused(files, tmp_path):
-    file = tmp_path / "net.onnx"
-    content = files("tsm").read_bytes()
-    for damaged, words in (
-        (b"", "not a readable ONNX file"),
-        (b"nonsense", "not a readable ONNX file"),
-        (content[:-1] + b"0", "its checksum differs from its content|has no checksum"),
-        (content[:5000] + b"\1" + content[5001:], "its checksum differs from its content"),
-    ):
-        file.write_bytes(damaged)
-        with pytest.raises(ValueError, match=words):
-            load_onnx(file, TSM, load_toy_config())
-    with pytest.raises(ValueError, match="no such file"):
-        load_onnx(tmp_path / "none.onnx", TSM, load_toy_config())
+@pytest.mark.parametrize("kind", ["mindir", "onnx"])
+def test_a_damaged_file_is_refused(kind, files, tmp_path):
+    """So is one with a single flipped bit, wherever it is."""
+    file = tmp_path / f"net.{kind}"
+    content = files("tsm", kind).read_bytes()
+    contents = [None, b"", b"nonsense"]
+    for position in (0, *range(7, len(content), len(content) // 20), len(content) - 1):
+        damaged = bytearray(content)
+        damaged[position] ^= 1 << position % 8
+        contents.append(damaged)
+    for damaged in contents:
+        if damaged is not None:
+            file.write_bytes(damaged)
+        with pytest.raises(ValueError, match=f"net.{kind}"):
+            load.open_scorer(TSM, load_toy_config(), str(file))
 
 
 def test_an_onnx_file_that_refers_to_another_file_is_refused(files, tmp_path):
@@ -541,10 +540,10 @@ def build_hostile_models() -> dict:
             "weights are in other files",
         ),
         "constant": (build_model(hidden, relu), "weights are in other files"),
-        "branch": (build_model(branch), "a graph inside a graph|weights are in other files"),
-        "loop": (build_model(loop), "a graph inside a graph"),
-        "sparse": (build_model(relu, sparse_initializer=[sparse]), "a SparseTensorProto"),
-        "function": (with_function, "a FunctionProto"),
+        "branch": (build_model(branch), "is a graph"),
+        "loop": (build_model(loop), "is a graph"),
+        "sparse": (build_model(relu, sparse_initializer=[sparse]), "sparse arrays"),
+        "function": (with_function, "functions"),
         "fill": (build_model(make_node("ConstantOfShape", "input")), "not write: ConstantOfShape"),
         "domain": (build_model(make_node("Relu", "input", domain="other")), "not write: Relu"),
         "expand": (

@@ -162,8 +162,3 @@ def test_a_precision_that_cannot_be_computed_is_one_line(settings, words, monkey
 def test_a_command_refuses_a_precision_in_one_line(option, words, arguments, run_here):
     done = run_here("tsm/eval.py", *arguments, "--run.engine_precision=bf16", f"--{option}")
     assert_one_line_error(done, words)
-
-
-def test_the_package_of_the_extra_is_that_of_the_message():
-    text = (Path(onnx.__file__).parents[2] / "pyproject.toml").read_text()
-    assert f'int8 = ["{onnx.NNCF}"]' in text

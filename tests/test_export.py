@@ -10,7 +10,6 @@ import os
 import re
 import stat
 import zlib
-from functools import partial
 from pathlib import Path
 
 import mindspore as ms
@@ -19,40 +18,34 @@ import pytest
 from mindspore import Tensor, nn
 from mindspore.train.mind_ir_pb2 import ModelProto
 
-from mvit_multi.export_cells import ConcatHeads
 from tests.helpers import load_smoke_config
 from tests.operator_lists import list_problems
+from tests.toys import (
+    FRAMES,
+    FULL_WIDTH,
+    MVIT_TAPS,
+    ONE,
+    PIXELS,
+    SLOW,
+    TAPS,
+    TOYS,
+    TSM,
+    X3D,
+    build_toy,
+    export_toy,
+    load_toy_config,
+)
 from utils.evaluate.scores import video_scores
 from utils.export import export
 from utils.networks import find_network
 from utils.nn.conv3d import DepthwiseConv3d, FrameConv, PointwiseConv3d
 from utils.scoring import engines as onnx
 from utils.scoring import mindir
-from utils.scoring.checkpoint import prepare_for_inference
 from utils.scoring.mindir import load_mindir
 from utils.scoring.scorer import CellScorer
-from utils.testing.golden import build_state_dict, load_weights
 from utils.weights.checkpoint_file import read
 from utils.weights.model_checksum import SIZE
 
-TSM = {"num_classes": 5, "segments": 4, "arch": "resnet18", "first_width": 8}
-FULL_WIDTH = {"num_classes": 5, "segments": 4}
-PIXELS = {"mean": (0.4, 0.5, 0.6), "std": (0.2, 0.2, 0.3)}
-X3D = {"num_classes": 5, "frames": 4, "crop": 32, "depth_factor": 0.4}
-MVIT = {"datasets": ("a", "b"), "num_classes": (5, 4), "frames": 4, "crop": 32, "depth": 2}
-MVIT.update(dim=16, stage_starts=(1,), kv_stride=2)
-MVIT_TAPS = {**MVIT, "depthwise_impl": "taps"}
-ONE = {"datasets": ("a",), "num_classes": (5,), "single_head": True, "expander": False}
-TAPS, FRAMES = ({"depthwise_impl": impl, "stem_impl": impl} for impl in ("taps", "frames"))
-
-# network, arguments, clip
-SLOW = pytest.mark.slow
-TOYS = {
-    "tsm": ("tsm", TSM, (4, 3, 32, 32)),
-    "x3d": ("x3d", {**X3D, **FRAMES}, (3, 4, 32, 32)),
-    "resnet50": ("resnet50", {**PIXELS, **TSM, "segments": None}, (3, 64, 64)),
-    "mvit_multi": ("mvit_multi", {**MVIT, "depthwise_impl": "frames"}, (3, 4, 32, 32)),
-}
 MORE = {
     "tsm_bottleneck": ("tsm", {**TSM, "arch": "resnet50", "dropout": 0}, (4, 3, 32, 32)),
     "tsm_block": ("tsm", {**TSM, "shift_place": "block", "before_softmax": False}, (4, 3, 32, 32)),
@@ -68,30 +61,6 @@ MORE = {
     "mvit_relative": ("mvit_multi", {**MVIT_TAPS, "relative": True}, (3, 4, 32, 32)),
     "mvit_plain": ("mvit_multi", {**MVIT_TAPS, **ONE, "variant": "pyslowfast"}, (3, 4, 32, 32)),
 }
-
-
-def build_toy(network: str, arguments: dict, level: str, rewrite=None) -> nn.Cell:
-    arguments = {name: value for name, value in arguments.items() if value is not None}
-    net = find_network(network).build_model(**arguments)
-    state = build_state_dict({}, net)
-    # Without this scale, the attention of a non-local block enlarges rounding errors.
-    state.update({name: value / 8 for name, value in state.items() if ".nl.theta." in name})
-    load_weights(net, state, find_network(network))
-    net = prepare_for_inference(net, level, rewrite)
-    return ConcatHeads(net) if network == "mvit_multi" else net
-
-
-def export_toy(toy: tuple, target, kind: str, **options) -> dict:
-    if kind == "onnx":
-        pytest.importorskip("onnx")
-        pytest.importorskip("onnxruntime")
-    network, arguments, clip = toy
-    export_options = export.check_options(2, format=kind, target=Path(target), **options)
-    described = find_network(network).describe_export(load_smoke_config(network))
-    spec = export.ExportSpec(clip, "scores", cells=described.cells)
-    return export.export(
-        partial(build_toy, network, arguments), spec=spec, options=export_options, network=network
-    )
 
 
 def list_operators(path) -> set:
@@ -226,12 +195,6 @@ def cell():
     return build_toy("tsm", TSM, "O0")
 
 
-def load_toy_config(*overrides: str):
-    toy = ["run.device=CPU", "data.segments=4", "data.crop=32", "data.resize=40"]
-    toy += ["data.swap_labels=[]", "model.num_classes=5", "eval.batch=2", *overrides]
-    return load_smoke_config("tsm", *toy)
-
-
 def test_a_mindir_takes_pixels_like_its_network(normalised, cell):
     scorer = load_mindir(normalised, find_network("tsm"), load_toy_config())
     clips = np.random.RandomState(1).randint(0, 256, (2, 4, 3, 32, 32)).astype(np.uint8)
@@ -272,30 +235,6 @@ def test_a_mindir_of_several_heads_gives_the_scores_of_all_heads(tmp_path):
     np.testing.assert_allclose(result, CellScorer(net)(clips), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("override", "words"),
-    [
-        ("eval.batch=3", "takes 2 clips at once and eval.batch is 3"),
-        ("model.num_classes=7", "has 5 classes, and the config file has 7"),
-    ],
-)
-def test_a_mindir_that_does_not_fit_the_yaml_is_refused(normalised, override, words):
-    with pytest.raises(ValueError, match=words):
-        load_mindir(normalised, find_network("tsm"), load_toy_config(override))
-
-
-def test_one_flipped_bit_in_a_mindir_is_refused(normalised, tmp_path, log_messages):
-    content = normalised.read_bytes()
-    file = tmp_path / "net.mindir"
-    for position in (0, *range(7, len(content) - SIZE, len(content) // 20), len(content) - 1):
-        damaged = bytearray(content)
-        damaged[position] ^= 1 << position % 8
-        file.write_bytes(damaged)
-        with pytest.raises(ValueError, match="net.mindir: its checksum differs from its content"):
-            load_mindir(file, find_network("tsm"), load_toy_config())
-    assert not log_messages
-
-
 def test_a_mindir_without_a_checksum_is_read_with_a_warning(normalised, tmp_path, log_messages):
     (tmp_path / "old.mindir").write_bytes(normalised.read_bytes()[:-SIZE])
     clips = np.ones((2, 4, 3, 32, 32), np.uint8)
@@ -310,19 +249,6 @@ def test_a_mindir_without_a_checksum_is_read_with_a_warning(normalised, tmp_path
 def test_weights_cannot_be_read_from_a_mindir(normalised):
     with pytest.raises(ValueError, match="a MINDIR holds no weights to load"):
         read(normalised)
-
-
-def test_a_mindir_that_is_damaged_or_of_another_network_is_refused(tmp_path):
-    file = tmp_path / "net.mindir"
-    for content, words in ((b"", "no input"), (b"nonsense", "not a readable MINDIR")):
-        file.write_bytes(content)
-        with pytest.raises(ValueError, match=words):
-            load_mindir(file, find_network("tsm"), load_toy_config())
-    with pytest.raises(ValueError, match="no such file"):
-        load_mindir(tmp_path / "none.mindir", find_network("tsm"), load_toy_config())
-    other = Path(export_toy(TOYS["resnet50"], tmp_path / "other", "mindir")["file"])
-    with pytest.raises(ValueError, match="holds a network of resnet50, not of tsm"):
-        load_mindir(other, find_network("tsm"), load_toy_config())
 
 
 @pytest.mark.parametrize("missing", [["onnx"], ["openvino", "onnxruntime"]])

@@ -29,8 +29,8 @@ from tests.helpers import (
     save_random_weights,
     start_script,
 )
-from tests.test_export import TOYS, build_toy, export_toy
 from tests.test_predict import TINY, load_toy_config
+from tests.toys import TOYS, build_toy, export_toy
 from utils.data.annotation_file import Record
 from utils.export import export
 from utils.files import OUTPUTS, ROOT

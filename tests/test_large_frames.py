@@ -12,7 +12,7 @@ from utils.data.sampler import TrainSampler
 from utils.networks import find_network
 from utils.predict.windows import read_windows
 from utils.runtime import Runtime
-from utils.tests.video.test_decoders import encode
+from utils.tests.video.videos import encode
 from utils.video import reader
 from utils.video.decoders import open_video
 from utils.video.reader import Clip

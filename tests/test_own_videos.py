@@ -11,8 +11,7 @@ import pytest
 
 from scripts.analysis import plot_training
 from scripts.data.prepare.class_folders import scan_class_folders, split_classes
-from tests.helpers import assert_one_line_error, find_smoke_yaml, read_result, run_script
-from utils import progress
+from tests.helpers import assert_one_line_error, read_result, run_script
 from utils.data.annotation_file import AnnotationFile, read_annotations
 
 PLOT = "scripts/analysis/plot_training.py"
@@ -60,16 +59,6 @@ def test_the_seed_determines_the_split(folder):
         assert {line[-1] for line in train} == {line[-1] for line in test} == {"0", "1"}
 
 
-def test_equal_files_are_listed_once(folder):
-    (folder / "jump" / "again.mp4").write_text("jump 0")
-    (folder / "run far" / "again.mp4").write_text("jump 0")
-    result = scan_class_folders(folder)
-    assert [len(group) for group in result.twins] == [3]
-    listed = sum(split_classes(result, {"test": 0.2}, 0).values(), [])
-    assert len(listed) == 15
-    assert sum(line.rsplit(" ", 1)[0] in result.twins[0] for line in listed) == 1
-
-
 def test_a_line_counts_what_is_no_video_of_a_class(folder, make_lists, tmp_path):
     """Files of macOS, Windows and Jupyter, equal files, folders without a video."""
     out = tmp_path / ".cache" / "lists"
@@ -80,21 +69,22 @@ def test_a_line_counts_what_is_no_video_of_a_class(folder, make_lists, tmp_path)
     (folder / "run far" / "old.mp4").write_text("run far 0")
     (folder / "run far" / "wrong.mp4").write_text("jump 0")
     (folder / "run far" / "link.mp4").symlink_to(folder / "run far" / "0 ü.mp4")
+    found = scan_class_folders(folder)
+    listed = sum(split_classes(found, {"test": 0.2}, 0).values(), [])
+    names = [line.rsplit(" ", 1)[0] for line in listed]
+    assert all(sum(name in twins for name in names) == 1 for twins in found.twins)
     done = make_lists(folder, out)
     result = read_result(done)
     counts = {"classes": 2, "train": 12, "test": 3, "others": 2, "system": 5, "twins": 2}
     assert result.items() >= counts.items()
-    assert "2 groups of equal files, listed once: jump/0" in done.stderr
-    assert "1 of them are in several classes; the first counts: jump/0 ü.mp4 = run" in done.stderr
-    assert "left out: no videos (2): empty/in/x.heic, jump/notes.txt; hidden or sys" in done.stderr
-    assert "files and folders (5): .cache, __MACOSX, jump/._0.mp4, jump/.ipy" in done.stderr
-    assert "folders without videos, which are no classes (1): empty" in done.stderr
-
-
-def test_a_class_of_copies_is_refused(folder, make_lists, tmp_path):
-    shutil.copytree(folder / "jump", folder / "jump copy")
-    done = make_lists(folder, tmp_path / ".lists")
-    assert_one_line_error(done, "all videos of class jump copy are also in other classes; move it")
+    for words in (
+        "2 groups of equal files",
+        "1 of them are in several classes",
+        "(2): empty/in/x.heic, jump/notes.txt",
+        "(5): .cache, __MACOSX, jump/._0.mp4, jump/.ipy",
+        "(1): empty",
+    ):
+        assert words in done.stderr
 
 
 def test_a_class_whose_name_is_not_utf8_is_refused(folder):
@@ -102,7 +92,7 @@ def test_a_class_whose_name_is_not_utf8_is_refused(folder):
     (folder / "jump" / os.fsdecode(b"caf\xe9.mp4")).write_text("new")
     assert len(scan_class_folders(folder).classes["jump"]) == 6
     (folder / "jump").rename(folder / os.fsdecode(b"caf\xe9"))
-    with pytest.raises(ValueError, match="name of the class folder 'caf.udce9' is not UTF-8; ren"):
+    with pytest.raises(ValueError, match="caf.udce9"):
         scan_class_folders(folder)
 
 
@@ -186,11 +176,11 @@ def test_videos_of_one_source_are_in_one_list(films, make_lists, tmp_path):
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [
-        ("v_(", "--group: v_( is not a regular expression: missing ), unterminated"),
-        (r"v_\w+", r"--group: v_\w+ has no group: put the part that names the source into"),
-        ("film(.)", "--group: film(.) names no source for any of 61 files, for example dive/v_"),
-        (r"v_(jump\d)", "names no source for 41 of 61 files, for example dive/v_dive1_0.mp4"),
-        ("(v)_", "all videos are of one source, v"),
+        ("v_(", "--group: v_("),
+        (r"v_\w+", r"--group: v_\w+"),
+        ("film(.)", "--group: film(.)"),
+        (r"v_(jump\d)", "41 of 61 files"),
+        ("(v)_", "one source, v"),
     ],
 )
 def test_a_pattern_without_sources_is_one_line(pattern, message, films, make_lists, tmp_path):
@@ -219,18 +209,16 @@ def test_images_are_linked_into_a_folder_of_each_list(folder, make_lists, tmp_pa
     assert f"error: --out: {out}/train exists; delete it" in again.stderr
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda f: (f / "jump").rename(f / ".jump"), "has 1 class folders with videos"),
-        (
-            lambda f: [path.unlink() for path in f.rglob("*.mp4") if path.name[0] != "0"],
-            "has one video; at least one class needs two, one of them for the test list",
-        ),
-    ],
-)
-def test_a_user_error_is_one_line(change, message, folder, make_lists, tmp_path):
-    change(folder)
+BAD_FOLDERS = {
+    "has 1 class folders with videos": lambda f: (f / "jump").rename(f / ".jump"),
+    "has one video": lambda f: [p.unlink() for p in f.rglob("*.mp4") if p.name[0] != "0"],
+    "jump copy": lambda f: shutil.copytree(f / "jump", f / "jump copy"),
+}
+
+
+@pytest.mark.parametrize("message", BAD_FOLDERS)
+def test_a_user_error_is_one_line(message, folder, make_lists, tmp_path):
+    BAD_FOLDERS[message](folder)
     assert_one_line_error(make_lists(folder, tmp_path / ".cache" / "lists"), message)
 
 
@@ -261,26 +249,6 @@ def test_videos_of_a_user_are_listed_scanned_and_trained(
     assert "swap_labels takes 'up' for a mirrored 'shrink'" in done.stderr
     other = run_here("tsm/train.py", *own, *short, f"{out}s", "--model.num_classes=9")
     assert "labels.txt has 8 names, the network 9 classes; set num_classes" in other.stderr
-
-
-@pytest.mark.parametrize(
-    ("script", "line"),
-    [
-        ("check_videos.py --frames ends", "odd.txt: 7 of 7 videos, "),
-        ("reencode_videos.py --short_side 32", "re-encoding: 7 of 7 videos, "),
-    ],
-)
-def test_a_long_command_reports_its_progress_in_a_file(
-    script, line, data_root, run_here, monkeypatch, tmp_path
-):
-    """Here after every video; else once a minute."""
-    monkeypatch.setattr(progress, "INTERVAL", 0.0)
-    name, *options = script.split()
-    lists = ["--data.train_list=odd.txt", "--data.test_list=odd.txt", f"--data.root={data_root}"]
-    arguments = ["--config_path", find_smoke_yaml("tsm"), *lists, *options]
-    done = run_here(f"scripts/data/{name}", *arguments, "--out", tmp_path, "--workers=1")
-    assert done.returncode == 0, done.stderr
-    assert line in done.stderr
 
 
 def test_check_env_prints_packages_and_devices_on_one_screen(run_here, monkeypatch, tmp_path):
@@ -335,12 +303,10 @@ def test_the_bold_curve_averages_the_epoch_before():
         {"epoch": e, "step": 8 * e, "loss": value, "top1": value}
         for e, value in zip(epochs, (8.0, 4.0, 2.0, 6.0))
     ]
-    figure = plot_training.draw_runs({"run": lines, "other": [{**lines[0], "step": 3}]})
+    figure = plot_training.draw_runs({"run": lines, "other": lines[:1]})
     pale, bold, *_ = figure.axes[0].lines
     assert list(pale.get_ydata()) == [8, 4, 2, 6]
     assert list(bold.get_ydata()) == [8, 6, 3, 4]
-    assert figure.axes[-1].get_xlabel() == "epoch (run: 8 steps, other: 6 steps)"
-    assert "epoch (8 steps)" in plot_training.draw_runs({"run": lines}).axes[-1].get_xlabel()
 
 
 def test_curves_show_every_point():

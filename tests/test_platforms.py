@@ -1,6 +1,5 @@
 """Every `nn` and `ops` name that the networks use is documented for Ascend, GPU and CPU.
 
-Primitives of `mindspore.ops.auto_generate` are not documented; GENERATED has the reason for each.
 tests/test_dry_run.py checks the compiled kernels.
 """
 
@@ -23,19 +22,6 @@ REASONS = {
     "ops.AllReduce": "documented for Ascend and GPU; tests run it on CPU under msrun",
     "ops.HyperMap": "a composite of the compiler, no operator",
     "ops.partial": "a composite of the compiler, no operator",
-}
-# Imported from mindspore.ops.auto_generate: devices and reason. Other devices use several kernels
-# instead.
-GENERATED = {
-    "BatchNormExt": "Ascend: one kernel forward and one backward, not two",
-    "ConstantPadND": "Ascend: crops and pads in one kernel",
-    "GeluExt": "Ascend: one kernel, not six",
-    "LayerNormExt": "Ascend: takes float16 with float32 weights",
-    "LinalgVectorNorm": "Ascend: one kernel an array, not three",
-    "MeanExt": "Ascend: a float32 mean of float16 in one kernel",
-    "InplaceMul": "decays a weight in one kernel; AdamWeightDecay does on other devices",
-    "NPUClearFloatStatusV2": "Ascend 910A: clears its overflow flags",
-    "SplitWithSize": "all: ops.split is a loop, which is nested too deeply for hundreds of arrays",
 }
 TREES = [
     ast.parse(path.read_text())
@@ -67,17 +53,3 @@ def read_documented_devices(name: str) -> set[str]:
 @pytest.mark.parametrize("name", sorted(USED))
 def test_an_operator_is_documented_for_every_device(name):
     assert read_documented_devices(name) >= {"Ascend", "GPU", "CPU"} or name in REASONS
-
-
-def test_every_reason_names_an_operator_in_use():
-    assert set(REASONS) <= USED
-
-
-def test_every_generated_primitive_has_a_reason():
-    imported = {
-        alias.name
-        for node in NODES
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("mindspore.ops.")
-        for alias in node.names
-    }
-    assert imported == set(GENERATED)

@@ -18,7 +18,7 @@ from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
 from scripts.predict import IMAGE_SUFFIXES, main
 from scripts.prediction.files import list_videos, write_predictions, write_table
 from scripts.prediction.records import PredictOptions, Predictor
-from tests.helpers import FileModel, load_smoke_config, save_random_weights
+from tests.helpers import FileModel, NoNetwork, load_smoke_config, save_random_weights
 from tests.numbered_videos import read_number, write_numbered_video
 from tsm.network import NETWORK
 from utils import progress
@@ -32,7 +32,6 @@ from utils.predict.model import build_model
 from utils.predict.prediction import make_file_names
 from utils.predict.windows import read_windows
 from utils.runtime import Runtime
-from utils.scoring.scorer import Scorer
 from utils.video.decoders import open_video
 from utils.video.frame_folder import count_frames
 from utils.video.reader import VideoError
@@ -235,16 +234,6 @@ def test_a_folder_of_images_stands_for_its_images(tmp_path, capsys):
     (tmp_path / "frames").mkdir()
     frames = [str(tmp_path / "frames")]  # a folder of frames, or a mistake: opening it tells
     assert list_videos(frames, (".mp4",)) == frames
-
-
-class NoNetwork(Scorer):
-    """The heads of a test compute probabilities themselves."""
-
-    def __call__(self, clips: np.ndarray) -> np.ndarray:
-        raise AssertionError("no head asks for scores")
-
-    def features(self, clips: np.ndarray) -> np.ndarray:
-        raise AssertionError("no head asks for features")
 
 
 class NumberReader(LabelSpace):

@@ -10,29 +10,13 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from tests.documents import CHINESE, DOCUMENTS, FILE, make_anchor, read_lines
 from utils.files import ROOT
 from utils.load_config import list_settings, load_config
 from utils.networks import find_network, list_networks
 from utils.weights.published import list_published
 
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
-DOCUMENTS += [ROOT / network / "README.md" for network in list_networks()]
-DOCUMENTS += sorted((ROOT / "docs").rglob("*.md"))
-# tests/test_chinese.py: their commands are those of the English pages.
-CHINESE = {ROOT / "README_CN.md", *(ROOT / "docs" / "zh").glob("*.md")}
 ALL = sorted({*DOCUMENTS, *CHINESE})
-DOCUMENTS = [page for page in DOCUMENTS if page not in CHINESE]
-FILE = re.compile(r"```yaml file=(\S+)\n(.*?)```", re.DOTALL)
-
-
-def read_commands() -> list:
-    """The lines of all bash blocks of the documents."""
-    lines = []
-    for document in DOCUMENTS:
-        for block in re.findall(r"```bash\n(.*?)```", document.read_text(), re.DOTALL):
-            block = block.replace("\\\n", " ")
-            lines += [line.strip() for line in block.splitlines() if line.strip()]
-    return lines
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +32,10 @@ def yamls(tmp_path_factory) -> dict:
     return result
 
 
-@pytest.mark.parametrize("line", read_commands())
+COMMANDS = [line.command for page in DOCUMENTS for line in read_lines(page)]
+
+
+@pytest.mark.parametrize("line", COMMANDS)
 def test_a_documented_command_names_existing_scripts_and_settings(line, yamls):
     words = [w for w in shlex.split(line, comments=True) if not re.fullmatch(r"[A-Z_]+=\S+", w)]
     if words[0] in ("source", "pip"):
@@ -104,11 +91,6 @@ def test_an_anchor_of_a_link_is_a_heading(document):
 def list_anchors(document: Path) -> set:
     headings = re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)
     return {make_anchor(heading) for heading in headings}
-
-
-def make_anchor(heading: str) -> str:
-    """The anchor that GitHub gives to a heading."""
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def test_the_picture_of_the_readme_moves_and_is_small():

@@ -8,11 +8,9 @@ import pytest
 
 from tests.helpers import find_smoke_yaml, load_smoke_config, read_result, save_random_weights
 from tests.numbered_videos import write_numbered_video
-from tests.test_frame_folders import LISTS, SETTINGS
-from utils.data.videos import build_train_sampler
+from tests.test_frame_folders import LISTS, SETTINGS, build_rows
 from utils.networks import find_network
-from utils.runtime import Runtime
-from utils.tests.video.test_decoders import copy_packets
+from utils.tests.video.videos import copy_packets
 
 RATE = 20  # as in the settings of test_frame_folders
 PART = 30  # frames
@@ -43,16 +41,6 @@ def write_lists(root: Path, lines: list[str]) -> None:
     (root / "labels.txt").write_text("".join(f"class {k}\n" for k in range(8)))
     for name in {name for names in LISTS.values() for name in names}:
         (root / name).write_text("".join(lines))
-
-
-def build_rows(network: str, *settings: str) -> tuple:
-    """The training rows and the evaluation rows."""
-    net = find_network(network)
-    cfg = load_smoke_config(network, *SETTINGS[network], "data.batch=1", *settings)
-    records = net.read_records(cfg, "train")
-    sampler = build_train_sampler(cfg, records, Runtime())
-    training = net.train_rows(records, cfg=cfg, sampler=sampler, epochs=2, skip=0)
-    return training, net.build_eval_rows(cfg, Runtime())[0]
 
 
 def assert_equal_rows(rows: tuple, expected: tuple) -> None:

@@ -4,6 +4,7 @@ import csv
 import importlib
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from tests.helpers import (
 )
 from tests.test_torch_twins import randomize_weights
 from utils.data.annotation_file import format_label
-from utils.data.records import read_records
+from utils.data.records import read_list
 from utils.data.sampler import TrainSampler
 from utils.data.videos import build_train_sampler
 from utils.networks import find_network
@@ -28,7 +29,7 @@ from utils.predict import model as api
 from utils.runtime import Runtime
 from utils.testing import golden
 from utils.train import optimizers
-from utils.train.class_weights import choose_loss, compute_class_weights
+from utils.train.recipe import Plan, compute_class_weights
 from utils.weights.convert import convert, read_source
 
 NETWORKS = ("tsm", "x3d", "resnet50")
@@ -44,41 +45,31 @@ MULTI = {
         "data.cutmix=0",
     ],
 }
-MISTAKES = {
-    "data.balance=full": "data.balance full takes samples by their class",
-    "train.class_weights=[1,2]": "train.class_weights has 2 numbers for 8 classes",
-    "model.before_softmax=false": "model.labels multi needs model.before_softmax true",
-    "model.consensus=identity": "model.labels multi needs model.before_softmax true",
-}
-IMAGE_MISTAKES = {
-    "data.source=folder": "model.labels multi needs data.source list: of folder, an image has",
-    "train.smoothing=0.1": "train.smoothing 0.1 is of samples with one label",
-    "data.mixup=0.2": "data.mixup and data.cutmix mix samples with one label",
-}
 
 
-@pytest.mark.parametrize("setting", MISTAKES)
-def test_a_setting_of_one_label_is_refused(setting):
-    with pytest.raises(ValueError, match=re.escape(MISTAKES[setting])):
-        load_smoke_config("tsm", *MULTI["tsm"], setting)
-
-
-@pytest.mark.parametrize("setting", IMAGE_MISTAKES)
-def test_a_setting_of_images_with_one_label_is_refused(setting):
-    with pytest.raises(ValueError, match=re.escape(IMAGE_MISTAKES[setting])):
-        load_smoke_config("resnet50", *MULTI["resnet50"], setting)
+@pytest.mark.parametrize(
+    ("network", "setting", "name"),
+    [
+        ("tsm", "data.balance=full", "data.balance"),
+        ("tsm", "train.class_weights=[1,2]", "train.class_weights"),
+        ("tsm", "model.before_softmax=false", "model.before_softmax"),
+        ("tsm", "model.consensus=identity", "model.before_softmax"),
+        ("resnet50", "data.source=folder", "data.source"),
+        ("resnet50", "train.smoothing=0.1", "train.smoothing"),
+        ("resnet50", "data.mixup=0.2", "data.mixup"),
+        ("mvit_multi", "model.labels=multi", "unknown setting model.labels"),
+    ],
+)
+def test_a_setting_of_one_label_is_refused(network, setting, name):
+    with pytest.raises(ValueError, match=re.escape(name)):
+        load_smoke_config(network, *MULTI.get(network, ()), setting)
 
 
 def test_map_decides_only_with_several_labels():
     settings = ["run.eval_every=1", "run.keep_best=map"]
     load_smoke_config("tsm", *settings, "model.labels=multi")
-    with pytest.raises(ValueError, match=r"run\.keep_best map needs model\.labels multi"):
+    with pytest.raises(ValueError, match=r"run\.keep_best"):
         load_smoke_config("tsm", *settings)
-
-
-def test_a_network_for_several_data_sets_has_no_such_setting():
-    with pytest.raises(ValueError, match="unknown setting model.labels"):
-        load_smoke_config("mvit_multi", "model.labels=multi")
 
 
 def test_folders_of_classes_are_refused_for_several_labels(run_here, data_root, tmp_path):
@@ -218,7 +209,9 @@ def test_loss_gradients_and_five_updates_are_those_of_a_torch_twin(network, tmp_
     targets = (rng.rand(4, 4) < 0.4).astype(np.float32)
     weights = net.trainable_params()
     groups = [{"params": weights, "lr": np.full(golden.UPDATES, 0.01), "weight_decay": 0.0}]
-    loss = choose_loss(cfg, WEIGHTS, lambda _: None)
+    weighted = replace(cfg, train=replace(cfg.train, class_weights=WEIGHTS))
+    sampler = TrainSampler(4, batch=4, rank=0, size=1, seed=0)
+    loss = Plan(weighted, Runtime(), sampler, "").choose_loss(lambda _: None)
     step = golden.build_train_step(net, loss, optimizers.SGD(weights, groups, 0.9))
     inputs = (Tensor(clips), Tensor(targets))
 
@@ -319,10 +312,10 @@ def test_copies_frames_and_features_keep_the_labels(multi_args, run_here, tiny_c
     made = read_result(run_here("scripts/data/reencode_videos.py", *multi_args, "--out", copies))
     cfg = load_multi_config(multi_args)
     files = find_network("tsm").list_annotation_files(cfg)
-    originals = [[record.label for record in read_records(file)] for file in files]
+    originals = [[record.label for record in read_list(file)] for file in files]
     for file, path, labels in zip(files, made["lists"], originals):
         file = file._replace(path=Path(path), root=copies)
-        assert [record.label for record in read_records(file)] == labels
+        assert [record.label for record in read_list(file)] == labels
 
     frames = tmp_path / "frames"
     result = read_result(run_here("scripts/data/extract_frames.py", *multi_args, "--out", frames))

@@ -11,6 +11,7 @@ import pytest
 
 from scripts import quickstart, zoo
 from scripts.zoo import COMMANDS
+from tests.documents import DOCUMENTS
 from tests.helpers import (
     assert_one_line_error,
     build_env,
@@ -21,7 +22,6 @@ from tests.helpers import (
     read_result,
     run_script,
 )
-from tests.test_readme import DOCUMENTS
 from utils.files import ROOT
 from utils.messages import LINE
 from utils.networks import list_networks

@@ -7,7 +7,7 @@ from utils.settings import (
     Classes,
     Evaluation,
     NetworkConfig,
-    Recipe,
+    TrainSettings,
     VideoSet,
     check_not_negative,
     check_positive,
@@ -75,7 +75,7 @@ class Model(Classes):
 
 
 @dataclass(frozen=True)
-class Train(Recipe):
+class Train(TrainSettings):
     """The recipe; `base_batch` counts clips."""
 
     lr: float = 0.02

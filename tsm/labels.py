@@ -1,12 +1,17 @@
 """Inference-time views of one video: the same frames and crops as in evaluation."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from tsm import transforms
 from tsm.config import Config
-from tsm.dataset import get_annotation_file, sample_frame_indices
+from tsm.dataset import sample_frame_indices
+from utils.data.records import describe_list
 from utils.evaluate.label_space import LabelSpace
-from utils.video.windows import Window
+
+if TYPE_CHECKING:
+    from utils.video.windows import Window
 
 # {number of crops: index of the center crop that is not mirrored}
 CENTER_CROP = {1: 0, 3: 2, 5: 4, 10: 8}
@@ -20,12 +25,12 @@ class TSMLabelSpace(LabelSpace):
         self.classes = cfg.model.num_classes
         self.multi_label = cfg.has_several_labels
         self.builtin_names = cfg.data.labels
-        self.names_file = get_annotation_file(cfg, "test").path.with_name("labels.txt")
+        self.names_file = describe_list(cfg, "test").path.with_name("labels.txt")
         self.clips = cfg.eval.clips
         self.crops = cfg.eval.crops
         self.raw_scores = cfg.model.before_softmax
 
-    def frame_indices(self, window: Window) -> np.ndarray:
+    def frame_indices(self, window: "Window") -> np.ndarray:
         return sample_frame_indices(
             window, data=self.cfg.data, split="test", dense=self.cfg.dense_test, clips=self.clips
         )

@@ -6,6 +6,7 @@ from tsm import dataset
 from tsm.config import Config
 from tsm.convert import TSMNames
 from tsm.labels import TSMLabelSpace
+from utils.data import records
 from utils.data.annotation_file import AnnotationFile
 from utils.networks import Network
 
@@ -19,10 +20,10 @@ class TSMNetwork(Network[Config]):
     eval_rows = dataset.EvalVideos
     label_space = TSMLabelSpace
     parameter_names = TSMNames
-    read_records = staticmethod(dataset.read_records)
+    read_records = staticmethod(records.read_records)
 
     def list_annotation_files(self, cfg: Config) -> list[AnnotationFile]:
-        return [dataset.get_annotation_file(cfg, split) for split in cfg.data.lists]
+        return [records.describe_list(cfg, split) for split in cfg.data.lists]
 
     def get_input_shape(self, cfg: Config) -> tuple[int, ...]:
         return dataset.get_clip_shape(cfg.data, cfg.data.crop)

@@ -1,8 +1,8 @@
 """Settings: the frozen dataclasses that a config file becomes, and what they check.
 
 The `Config` of a network has the sections `run`, `data`, `model`, `train`, `eval`, each a frozen
-dataclass. Those of `data`, `train` and `eval` derive from `ImageData` or `VideoData`, `Recipe` and
-`Evaluation`, which hold what the networks share.
+dataclass. Those of `data`, `train` and `eval` derive from `ImageData` or `VideoData`,
+`TrainSettings` and `Evaluation`, which hold what the networks share.
 """
 
 import math
@@ -216,7 +216,7 @@ class VideoSet(ClassSettings, VideoData, AnnotationLists):
 
 
 @dataclass(frozen=True)
-class Recipe:
+class TrainSettings:
     """What the section `train` of every network has; each network has its own defaults."""
 
     epochs: int = 50
@@ -268,7 +268,7 @@ class NetworkConfig:
     run: Run
     data: ImageData
     model: Any
-    train: Recipe = Recipe()
+    train: TrainSettings = TrainSettings()
     eval: Evaluation = Evaluation()
 
     def __post_init__(self):
@@ -339,7 +339,7 @@ def check_several_labels(cfg: NetworkConfig) -> None:
         raise ValueError("data.mixup and data.cutmix mix samples with one label: set both to 0")
 
 
-def check_warmup(train: Recipe) -> None:
+def check_warmup(train: TrainSettings) -> None:
     if train.warmup_epochs >= train.epochs:
         raise ValueError(
             f"train.warmup_epochs must be below train.epochs {train.epochs}, "

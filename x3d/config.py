@@ -7,7 +7,7 @@ from utils.settings import (
     Classes,
     Evaluation,
     NetworkConfig,
-    Recipe,
+    TrainSettings,
     VideoSet,
     check_positive,
     check_swap_labels,
@@ -54,7 +54,7 @@ class Model(Classes):
 
 
 @dataclass(frozen=True)
-class Train(Recipe):
+class Train(TrainSettings):
     """The recipe; `base_batch` counts clips."""
 
     epochs: int = 300

@@ -11,37 +11,15 @@ from functools import partial
 
 import numpy as np
 
-from utils.data import records, videos
-from utils.data.annotation_file import AnnotationFile, Record
+from utils.data import videos
+from utils.data.annotation_file import Record
 from utils.data.loader import Row
+from utils.data.records import describe_list
 from utils.runtime import Runtime
 from utils.video.reader import Timeline
 from utils.video.transforms import arrange_views, cut_crops
 from x3d import sampling, transforms
 from x3d.config import Config, Data
-
-
-def read_records(cfg: Config, split: str) -> list[Record]:
-    """The records of the split: train, test or val. Raises ValueError for bad lines."""
-    file = get_annotation_file(cfg, split)
-    return records.read_split(cfg.data, file=file, split=split, seed=cfg.run.seed)
-
-
-def get_annotation_file(cfg: Config, split: str) -> AnnotationFile:
-    """The annotation file of the split: train, test or val."""
-    data = cfg.data
-    name = data.lists.get(split, data.test_list)
-    return AnnotationFile(
-        name,
-        path=data.root / name,
-        root=data.root,
-        source=data.source,
-        num_classes=cfg.model.num_classes,
-        image_tmpl=data.image_tmpl,
-        folder_fps=data.folder_fps,
-        max_pixels=data.max_pixels,
-        multi_label=cfg.has_several_labels,
-    )
 
 
 def choose_clip_frames(video: Timeline, data: Data, relative_start: float) -> np.ndarray:
@@ -59,7 +37,7 @@ class TrainVideos(videos.TrainVideos):
     data: Data
 
     def list_flip_settings(self) -> list:
-        return [(get_annotation_file(self.cfg, "train"), self.data)]
+        return [(describe_list(self.cfg, "train"), self.data)]
 
     def choose_frames(
         self, video: Timeline, record: Record, rng: np.random.RandomState

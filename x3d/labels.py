@@ -1,12 +1,17 @@
 """Inference-time views of one video: the same frames and crops as in evaluation."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
+from utils.data.records import describe_list
 from utils.evaluate.label_space import LabelSpace
 from utils.video.transforms import arrange_views
-from utils.video.windows import Window
 from x3d.config import Config
-from x3d.dataset import choose_test_frames, cut_test_crops, get_annotation_file
+from x3d.dataset import choose_test_frames, cut_test_crops
+
+if TYPE_CHECKING:
+    from utils.video.windows import Window
 
 
 class X3DLabelSpace(LabelSpace):
@@ -19,11 +24,11 @@ class X3DLabelSpace(LabelSpace):
         self.classes = cfg.model.num_classes
         self.multi_label = cfg.has_several_labels
         self.builtin_names = cfg.data.labels
-        self.names_file = get_annotation_file(cfg, "test").path.with_name("labels.txt")
+        self.names_file = describe_list(cfg, "test").path.with_name("labels.txt")
         self.clips = cfg.eval.clips
         self.crops = cfg.eval.crops
 
-    def frame_indices(self, window: Window) -> np.ndarray:
+    def frame_indices(self, window: "Window") -> np.ndarray:
         return choose_test_frames(window, self.cfg)
 
     def crop_frames(self, frames: np.ndarray) -> np.ndarray:

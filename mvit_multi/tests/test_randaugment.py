@@ -8,7 +8,7 @@ from PIL import Image, ImageEnhance, ImageOps
 
 from mvit_multi import color_ops, transforms
 from mvit_multi import randaugment as ra
-from mvit_multi.config import Policy, parse_policy
+from mvit_multi.config import Data, DatasetSettings, Policy, parse_policy
 from mvit_multi.sampling import draw_crop_box, draw_scaled_crop
 from utils.testing.golden import load_case
 from utils.video.transforms import cut_clips
@@ -172,21 +172,13 @@ def test_input_frames_are_not_changed():
 def test_a_training_clip_is_a_crop_of_augmented_frames(scales):
     """With scales, a square of the scaled frames."""
     frames = PICTURES["noise"]
-    policy = parse_policy("rand-m7-n4-mstd0.5-inc1")
+    sets = (DatasetSettings("one", 2),)
+    data = Data(Path(), sets, crop=32, repeated_aug=1, erase=0.0, scales=scales)
     for seed in range(10):
-        (clip,), _ = transforms.make_train_clips(
-            frames,
-            copies=1,
-            crop=32,
-            area=(0.08, 1.0),
-            policy=policy,
-            erase=0.0,
-            flip=False,
-            rng=np.random.RandomState(seed),
-            scales=scales,
-        )
         rng = np.random.RandomState(seed)
-        part = ra.apply_operations(frames, ra.draw_operations(policy, rng))
+        (clip,), _ = transforms.make_train_clips(frames, data, flip=False, rng=rng)
+        rng = np.random.RandomState(seed)
+        part = ra.apply_operations(frames, ra.draw_operations(POLICY, rng))
         size = (32, 32)
         box = (0, 0, 32, 32)
         if scales:

@@ -12,10 +12,9 @@ from PIL import Image
 
 from resnet50.augment import MAGNITUDES, apply_operator, augment, draw_erased_box, draw_operator
 from resnet50.config import Config, Data
-from resnet50.dataset import RepeatingSampler, build_train_sampler
+from resnet50.dataset import RepeatingSampler, build_train_sampler, mix_targets
 from resnet50.loss import SmoothedCrossEntropy
 from resnet50.mix_images import MixImages
-from resnet50.mixup import mix_targets
 from utils.files import ROOT
 from utils.load_config import load_config
 from utils.nn.layers import Normalize

@@ -189,27 +189,9 @@ def test_a_damaged_mindrecord_is_a_user_error(record_folder, tmp_path):
             read_records(make_config(tmp_path, *RECORD_TEST), "test")
 
 
-def test_two_ranks_read_the_images_of_one_rank_with_twice_the_batch(folder):
-    plain = ["data.augment=none"]
-    one = read_batches(make_config(folder, *plain, "data.batch=4"), epochs=1)
-    half = make_config(folder, *plain, "data.batch=2")
-    ranks = [read_batches(half, Runtime(rank, 2), 1) for rank in (0, 1)]
-    joined = [[np.concatenate(columns) for columns in zip(*rows)] for rows in zip(*ranks)]
-    assert_same(joined, one)
-
-
 def read_test_images(cfg: Config, rt: Runtime = ONE_RANK) -> list:
     result = list_batches(EvalImages(read_records(cfg, "test"), cfg, rt))
     return [(image[valid], label[valid]) for image, label, valid in result if valid.any()]
-
-
-@pytest.mark.parametrize("size", [1, 2, 3])
-def test_every_test_image_counts_once_on_any_number_of_ranks(folder, size):
-    alone = np.concatenate([image for image, _ in read_test_images(make_config(folder))])
-    assert alone.shape == (9, 1, 3, 32, 32)
-    parts = [read_test_images(make_config(folder), Runtime(rank, size)) for rank in range(size)]
-    together = np.concatenate([image for part in parts for image, _ in part])
-    assert sorted(x.tobytes() for x in together) == sorted(x.tobytes() for x in alone)
 
 
 def test_evaluation_has_its_own_crop(folder):

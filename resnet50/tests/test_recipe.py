@@ -8,10 +8,10 @@ import pytest
 from mindspore import Parameter, Tensor, nn
 
 from resnet50.config import Config, Data, Model, Train
+from resnet50.dataset import mix_targets
 from resnet50.loss import SmoothedCrossEntropy
 from resnet50.lr_generator import build_parameter_groups, get_lr, is_decayed
 from resnet50.mix_images import MixImages
-from resnet50.mixup import mix_targets
 from resnet50.model import build_network
 from resnet50.network import NETWORK
 from utils.commands.train import build_training

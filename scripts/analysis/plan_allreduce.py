@@ -11,7 +11,8 @@ lists its settings. The times at which gradients are complete are counted from t
 operations. With --chip, a dry run shows the order in which that Ascend completes them.
 
 For every number of devices, prints the best split next to one segment, the config file's own split
-and one segment a layer, and the line for the config file. Writes plan.csv into FOLDER.
+and one segment a layer, and the line for the config file. Writes the times of all segments to
+FOLDER/plan.csv.
 docs/measured/scaling.md explains the model. The last line of stdout is one JSON object.
 """
 
@@ -36,10 +37,10 @@ import numpy as np
 
 from scripts.analysis.allreduce import planner
 from scripts.analysis.allreduce.cost_model import Cluster
-from scripts.analysis.allreduce.gradient_times import Backward, count_backward
 from scripts.analysis.allreduce.planner import (
+    Backward,
     Prediction,
-    Segment,
+    count_backward,
     layer_ends,
     layer_names,
     layer_of,
@@ -122,7 +123,7 @@ def main(
     print(f"{cfg.run.out.name}: a step of {1e3 * backward.step:.1f} ms on one device,")
     print(f"gradients of {size:.2f} MB in {tensors} tensors; {backward.source}\n")
     for count, predictions in plans.items():
-        print(format_plan(backward, cluster=cluster, devices=count, predictions=predictions))
+        print(format_plan(cluster, devices=count, predictions=predictions))
     write_table(folder, backward, plans)
     names = layer_names(backward.names, plans[max(plans)][BEST].ends)
     split = f"[{', '.join(names)}]" if names else "none"
@@ -187,7 +188,7 @@ def compare(backward: Backward, cluster: Cluster, devices: int, own) -> dict[str
     return {BEST: planner.plan(backward, cluster, devices), **others}
 
 
-def format_plan(backward: Backward, cluster: Cluster, devices: int, predictions: dict) -> str:
+def format_plan(cluster: Cluster, devices: int, predictions: dict[str, Prediction]) -> str:
     lines = [
         f"{devices} devices ({cluster.nodes(devices)} x {devices // cluster.nodes(devices)})",
         f"  {'split':12} {'segments':>8} {'exposed ms':>11} {'step ms':>9} {'efficiency':>11}",
@@ -197,35 +198,25 @@ def format_plan(backward: Backward, cluster: Cluster, devices: int, predictions:
             f"  {name:12} {len(prediction.segments):8} {1e3 * prediction.exposed:11.2f} "
             f"{1e3 * prediction.step:9.1f} {prediction.efficiency:11.1%}"
         )
-    lines += ["  the best split, in the order in which it is sent:"]
-    for segment in predictions[BEST].segments:
-        line = (
-            "    {last_layer} .. {first_layer}: {tensors} tensors, {megabytes:.2f} MB, complete at "
-            "{ready_ms:.1f}, sent {begin_ms:.1f} to {end_ms:.1f} ms"
-        )
-        columns = describe_segment(backward, segment)
-        lines.append(line.format(megabytes=segment.size / 1e6, **columns))
     return "\n".join(lines) + "\n"
-
-
-def describe_segment(backward: Backward, segment: Segment) -> dict:
-    """The columns of plan.csv that describe a segment."""
-    return {
-        "first_layer": layer_of(backward.names[segment.first_gradient]),
-        "last_layer": layer_of(backward.names[segment.last]),
-        "tensors": segment.last - segment.first_gradient + 1,
-        "bytes": segment.size,
-        **{f"{name}_ms": 1e3 * getattr(segment, name) for name in ("ready", "begin", "end")},
-    }
 
 
 def write_table(folder: Path, backward: Backward, plans: dict) -> None:
     """Writes plan.csv, with a row for every segment of every split."""
     rows = [
         {
-            **{"devices": count, "split": name, "segment": i},
-            **describe_segment(backward, segment),
-            **{"exposed_ms": 1e3 * prediction.exposed, "step_ms": 1e3 * prediction.step},
+            "devices": count,
+            "split": name,
+            "segment": i,
+            "first_layer": layer_of(backward.names[segment.first_gradient]),
+            "last_layer": layer_of(backward.names[segment.last]),
+            "tensors": segment.last - segment.first_gradient + 1,
+            "bytes": segment.size,
+            "ready_ms": 1e3 * segment.ready,
+            "begin_ms": 1e3 * segment.begin,
+            "end_ms": 1e3 * segment.end,
+            "exposed_ms": 1e3 * prediction.exposed,
+            "step_ms": 1e3 * prediction.step,
             "efficiency": round(prediction.efficiency, 6),
         }
         for count, predictions in plans.items()

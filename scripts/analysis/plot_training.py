@@ -88,62 +88,40 @@ def parse_line(text: str) -> dict:
 def draw_runs(runs: dict[str, list[dict]]) -> Figure:
     figure = Figure(figsize=(9, 2.1 * len(PANELS)), layout="constrained")
     panels = figure.subplots(len(PANELS), 1, sharex=True)
-    labels = name_runs(runs)
     for axes, (title, name, unit) in zip(panels, PANELS):
-        for number, (label, lines) in enumerate(zip(labels, runs.values())):
-            draw_run(axes, lines=lines, name=name, unit=unit, label=label, color=f"C{number}")
+        for number, (folder, lines) in enumerate(runs.items()):
+            draw_run(axes, lines=lines, name=name, unit=unit, label=folder, color=f"C{number}")
         text = title + LINES if name in AVERAGED else title
         axes.set_title(text, fontsize=10, loc="left")
         axes.grid(alpha=0.3)
         if name in FROM_ZERO:
             highest = axes.get_ylim()[1]
             axes.set_ylim(-0.05 * highest, 1.05 * highest)  # shows whole markers at 0
-    panels[-1].set_xlabel(f"epoch ({describe_steps(runs, labels)})")
+    panels[-1].set_xlabel("epoch")
     handles = dict(zip(*reversed(panels[1].get_legend_handles_labels())))
-    columns = min(max(len(handles), 1), 4)
-    figure.legend(handles.values(), handles, loc="outside lower center", ncols=columns)
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=2)
     return figure
-
-
-def name_runs(runs: dict[str, list[dict]]) -> list[str]:
-    """The names of the folders, or their paths if two names are equal."""
-    names = [Path(folder).resolve().name for folder in runs]
-    return names if len(set(names)) == len(names) else list(runs)
 
 
 def draw_run(axes, lines: list[dict], name: str, unit: float, label: str, color: str) -> None:
     """The values of training, and dashed those of evaluations, whose lines count videos."""
+    known = [line for line in lines if line.get(name) is not None]
     for is_test in (False, True):
-        epochs, values = select_points(lines, name=name, unit=unit, of_tests=is_test)
-        if not len(epochs):
+        points = [line for line in known if ("videos" in line) == is_test]
+        if not points:
             continue
+        epochs = np.array([line["epoch"] for line in points], np.float64)
+        values = np.array([unit * line[name] for line in points], np.float64)
         text = f"{label}, validation" if is_test else label
         style = "o--" if is_test else ".-" if len(epochs) == 1 else "-"
         if name in AVERAGED and not is_test:
             axes.plot(epochs, values, style, color=color, alpha=PALE)
             values = average_epoch(epochs, values)
         axes.plot(epochs, values, style, color=color, label=text, markersize=4)
-    bounded = [line for line in lines if f"{name}_low" in line]  # of tests with few videos
-    axes.vlines(
-        [line["epoch"] for line in bounded],
-        [unit * line[f"{name}_low"] for line in bounded],
-        [unit * line[f"{name}_high"] for line in bounded],
-        color=color,
-        alpha=PALE,
-    )
-
-
-def select_points(
-    lines: list[dict], name: str, unit: float, of_tests: bool
-) -> tuple[np.ndarray, np.ndarray]:
-    """Epochs and values of the lines of training, or of tests, whose lines count videos."""
-    points = [
-        (line["epoch"], unit * line[name])
-        for line in lines
-        if line.get(name) is not None and ("videos" in line) == of_tests
-    ]
-    epochs, values = np.array(points, np.float64).reshape(-1, 2).T
-    return epochs, values
+    for line in known:
+        if f"{name}_low" in line:  # of a test with few videos
+            bounds = unit * line[f"{name}_low"], unit * line[f"{name}_high"]
+            axes.vlines(line["epoch"], *bounds, color=color, alpha=PALE)
 
 
 def average_epoch(epochs: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -152,17 +130,6 @@ def average_epoch(epochs: np.ndarray, values: np.ndarray) -> np.ndarray:
     sums = np.concatenate([[0.0], np.cumsum(values)])
     ends = np.arange(1, len(values) + 1)
     return (sums[ends] - sums[starts]) / (ends - starts)
-
-
-def describe_steps(runs: dict[str, list[dict]], labels: list[str]) -> str:
-    """The steps of an epoch, of each run if they differ."""
-    counts = []
-    for lines in runs.values():
-        last = [line for line in lines if "step" in line][-1:]
-        counts += [round(line["step"] / line["epoch"]) for line in last]
-    if len(set(counts)) == 1:
-        return f"{counts[0]} steps"
-    return ", ".join(f"{label}: {count} steps" for label, count in zip(labels, counts))
 
 
 if __name__ == "__main__":

@@ -46,8 +46,7 @@ import time
 from collections import Counter
 from typing import Literal, NamedTuple, Optional
 
-from scripts.data.exclusions import Exclusions
-from scripts.data.integrity import (
+from scripts.data.prepare.integrity import (
     DAMAGED,
     EXCLUDED,
     GOOD,
@@ -77,11 +76,12 @@ from utils.data.annotation_file import (
     name_record,
 )
 from utils.data.equal_files import describe_repeats
-from utils.files import check_outputs, copy_output, report_write_errors, write_text
+from utils.files import check_outputs, copy_output, read_text, report_write_errors, write_text
 from utils.messages import join_names, print_line
 from utils.networks import Network
 from utils.progress import track
 from utils.settings import NetworkConfig
+from utils.video.media_files import VIDEO_SUFFIXES
 
 JOURNAL = ".scan.jsonl"  # ending of its name; the number of a part follows
 
@@ -91,6 +91,35 @@ class CheckedLine(NamedTuple):
     text: str
     path: str  # the text, if the line has no path
     finding: Finding
+
+
+class Exclusions:
+    """The names in a file, one a line, with or without folders and the suffix of a video.
+
+    `unmatched` has those that no video has had so far. Without a file, nothing is excluded.
+    """
+
+    def __init__(self, file: Optional[Path]):
+        if file is not None and not file.is_file():
+            raise ValueError(f"--exclude: {file} is not a file")
+        text = read_text(file, f"--exclude: {file}", "surrogateescape") if file else ""
+        lines = [line.strip() for line in text.split("\n") if line.strip()]
+        self.unmatched = dict.fromkeys(map(remove_suffix, lines))
+        self._names = frozenset(self.unmatched)
+
+    def contains(self, path: str) -> bool:
+        """Whether the path ends in one of the names."""
+        parts = remove_suffix(path).split("/")
+        matches = {"/".join(parts[start:]) for start in range(len(parts))} & self._names
+        for name in matches:
+            self.unmatched.pop(name, None)
+        return bool(matches)
+
+
+def remove_suffix(path: str) -> str:
+    """The path without the suffix of a video; any other dot stays."""
+    stem, dot, suffix = path.rpartition(".")
+    return stem if f"{dot}{suffix.lower()}" in VIDEO_SUFFIXES else path
 
 
 def main(

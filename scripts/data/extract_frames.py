@@ -33,8 +33,8 @@ import json
 import time
 from typing import Annotated, Optional
 
-from scripts.data.integrity import make_job, print_left_out
 from scripts.data.prepare.frames import SUFFIXES, FrameJob, extract_frames
+from scripts.data.prepare.integrity import make_job, print_left_out
 from scripts.data.prepare.list_copies import (
     choose_list_paths,
     get_path_below,

@@ -36,7 +36,8 @@ import shutil
 import time
 from typing import Annotated, Any, NamedTuple, Optional, Union
 
-from scripts.data.integrity import (
+from scripts.data.prepare.encoder import MAX_QUALITY, EncodeJob, EncodeOptions, reencode_video
+from scripts.data.prepare.integrity import (
     GOOD,
     Finding,
     VideoJob,
@@ -44,7 +45,6 @@ from scripts.data.integrity import (
     print_left_out,
     write_table,
 )
-from scripts.data.prepare.encoder import MAX_QUALITY, EncodeJob, EncodeOptions, reencode_video
 from scripts.data.prepare.list_copies import (
     choose_list_paths,
     get_path_below,

@@ -25,6 +25,7 @@ from utils.progress import Progress
 from utils.settings import NetworkConfig
 from utils.weights.checkpoint_file import check_kind
 
+PART_FILE = "{}.part-{}.jsonl"
 PART_LOCK = ".lock-{}"
 LOCK = threading.Lock()  # a model is for one thread; a Dask worker may have several
 JobT = TypeVar("JobT")  # a tuple that begins with the path of a video
@@ -118,19 +119,18 @@ def write_records(
     with report_write_errors(folder, "--out"):
         folder.mkdir(parents=True, exist_ok=True)
         with lock_parts(folder, part):
-            part_files = PartFiles(folder, name, part or Part(1, 1))
             with writer as write:
-                for job, record in part_files.complete(keys, run_jobs, hidden):
+                for job, record in complete(keys, run_jobs, folder, name, part, hidden):
                     write(job, record)
                     if "error" in record:
                         errors.append(record["error"])
                         if len(jobs) > 1:
                             print(f"error: {errors[-1]}", file=sys.stderr)
                 if len(errors) == len(jobs):
-                    part_files.delete()
+                    delete_part_files(folder, name)
                     raise ValueError(errors[0] if len(jobs) == 1 else "none of the videos was read")
             if not part:
-                part_files.delete()
+                delete_part_files(folder, name)
     seconds = round(time.monotonic() - start, 2)
     result = {"videos": len(keys), "failed": len(errors), "out": str(folder), "seconds": seconds}
     return {"part": str(part), **result} if part else result
@@ -156,56 +156,52 @@ def lock_parts(folder: Path, part: Optional[Part]) -> Iterator[None]:
             lock.close()
 
 
-class PartFiles:
-    """The files in `folder` with finished records; a line is the key of a job and its record.
+def complete(
+    keys: Mapping[JobT, str],
+    run_jobs: RunJobs[JobT],
+    folder: Path,
+    name: str,
+    part: Optional[Part],
+    hidden: bool,
+) -> Results[JobT]:
+    """(job, record) in the order of `keys`; `run_jobs` does the jobs whose keys no file has.
 
-    `part` is that of this process.
+    A finished record is a line in the file of this part: the key of its job, and the record.
     """
+    lines = find_lines(folder, name)
+    missing = [*{key: job for job, key in keys.items() if key not in lines}.values()]
+    file = folder / PART_FILE.format(name, (part or Part(1, 1)).file_name)
+    results = run_jobs(missing)
+    with contextlib.closing(Progress(len(missing), name=name, unit="videos", hidden=hidden)) as bar:
+        for job, key in keys.items():
+            while key not in lines:
+                other, record = next(results)
+                bar.update()
+                with open(file, "ab") as notes:
+                    lines[keys[other]] = (file, notes.tell() + 1)
+                    # A kill may have cut the last line
+                    notes.write(f"\n{json.dumps([keys[other], record])}\n".encode())
+            yield job, read_record(*lines[key])
 
-    def __init__(self, folder: Path, name: str, part: Part):
-        self.folder = folder
-        self.pattern = f"{name}.part-{{}}.jsonl"
-        self.file = folder / self.pattern.format(part.file_name)
 
-    def complete(
-        self, keys: Mapping[JobT, str], run_jobs: RunJobs[JobT], hidden: bool
-    ) -> Results[JobT]:
-        """(job, record) in the order of `keys`; `run_jobs` does the jobs whose keys no file has."""
-        lines = self.find_lines()
-        missing = [job for job, key in keys.items() if key not in lines]
-        results = run_jobs(missing)
-        ready: dict[JobT, dict] = {}
-        name = self.pattern.partition(".")[0]
-        progress = Progress(len(missing), name=name, unit="videos", hidden=hidden)
-        with contextlib.closing(progress):
-            for job, key in keys.items():
-                if key in lines:
-                    yield job, read_record(*lines[key])
-                    continue
-                while job not in ready:
-                    other, ready[other] = next(results)
-                    progress.update()
-                    with open(self.file, "a") as notes:  # a kill may have cut the last line
-                        notes.write(f"\n{json.dumps([keys[other], ready[other]])}\n")
-                yield job, ready.pop(job)
+def find_lines(folder: Path, name: str) -> dict[str, tuple[Path, int]]:
+    """{key: (file, position of its line)}; skips a line that a kill has cut."""
+    lines = {}
+    for path in sorted(folder.glob(PART_FILE.format(name, "*"))):
+        position = 0
+        with open(path, "rb") as file:
+            for line in file:
+                with contextlib.suppress(ValueError, TypeError, RecursionError):
+                    key, record = json.loads(line)
+                    if isinstance(key, str) and isinstance(record, dict):
+                        lines[key] = (path, position)
+                position += len(line)
+    return lines
 
-    def find_lines(self) -> dict[str, tuple[Path, int]]:
-        """{key: (file, position of its line)}; skips a line that a kill has cut."""
-        lines = {}
-        for path in sorted(self.folder.glob(self.pattern.format("*"))):
-            position = 0
-            with open(path, "rb") as file:
-                for line in file:
-                    with contextlib.suppress(ValueError, TypeError, RecursionError):
-                        key, record = json.loads(line)
-                        if isinstance(key, str) and isinstance(record, dict):
-                            lines[key] = (path, position)
-                    position += len(line)
-        return lines
 
-    def delete(self) -> None:
-        for file in self.folder.glob(self.pattern.format("*")):
-            file.unlink()
+def delete_part_files(folder: Path, name: str) -> None:
+    for path in folder.glob(PART_FILE.format(name, "*")):
+        path.unlink()
 
 
 def read_record(file: Path, position: int) -> dict:

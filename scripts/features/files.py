@@ -16,7 +16,7 @@ from scripts.executors.video_jobs import RunJobs, make_key, write_records
 from scripts.features.jobs import DTYPE, UNLISTED
 from scripts.prediction.files import list_videos
 from utils.data.annotation_file import Record, format_label
-from utils.data.records import read_records
+from utils.data.records import read_list
 from utils.files import open_replacement, write_beside
 from utils.networks import Network
 from utils.settings import NetworkConfig, VideoData
@@ -57,7 +57,7 @@ def read_source(network: Network, cfg: NetworkConfig, sources: Sequence[str]) ->
     path = lists[0].resolve()
     own = [file for file in files if file.path.resolve() == path]
     file = (own or files)[0]._replace(path=lists[0], num_classes=sys.maxsize)
-    records = read_records(file)
+    records = read_list(file)
     heads = network.list_label_spaces(cfg)
     folders = [head.names_file.parent.resolve() for head in heads if head.names_file]
     head = folders.index(path.parent) if path.parent in folders else 0

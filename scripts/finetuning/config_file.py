@@ -106,7 +106,7 @@ def inspect_network(start: Start) -> int:
     # MindSpore is imported only if the settings and the videos are valid.
     from utils.complexity import count_layers
     from utils.train import memory
-    from utils.train.freeze import freeze
+    from utils.train.recipe import freeze_weights
     from utils.weights import checkpoint
 
     cfg = start.cfg
@@ -117,7 +117,7 @@ def inspect_network(start: Start) -> int:
         checkpoint.load(net, path=start.checkpoint, new_head=True, head=head)
     if cfg.run.device != "CPU":
         return cfg.data.batch
-    freeze(net, start.freeze, head)
+    freeze_weights(net, start.freeze, head)
     cost = memory.estimate_step(net, count_layers(net, start.network.get_input_shape(cfg)))
     free = FREE_MEMORY * read_free_memory() - cost.fixed
     return max(1, int(free / (cost.clip * cfg.data.clips_per_sample)))

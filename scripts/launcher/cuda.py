@@ -8,6 +8,9 @@ scripts/env.sh runs these, the first with any Python. The others write FOLDER/se
 CUDA_HOME, LD_LIBRARY_PATH and the driver's cache of compiled kernels; `wheels` writes a folder of
 links that has the form of an installed CUDA. Exit status 2, with one line on stderr, without a
 driver or if libraries are missing; 1 without a line if no installed CUDA works.
+
+The driver is asked through libcuda.so.1, not by nvidia-ml-py: `driver` runs before any package is
+installed, and NVML also counts GPUs that CUDA_VISIBLE_DEVICES hides from MindSpore.
 """
 
 import ctypes

@@ -8,7 +8,7 @@ import pytest
 
 from tests.fuzz.damage import mutate
 from tests.helpers import run_script
-from tests.test_export import TSM, export_toy
+from tests.toys import TSM, export_toy
 from utils.scoring import mindir
 
 TRIES = 130

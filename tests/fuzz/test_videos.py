@@ -10,7 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scripts.data.integrity import KINDS
+from resnet50.config import Data
+from resnet50.readers import read_images
+from resnet50.transforms import make_train_view
+from scripts.data.prepare.integrity import KINDS
 from scripts.prediction.files import write_predictions
 from scripts.prediction.records import PredictOptions, Predictor
 from tests.fuzz.damage import mutate
@@ -33,7 +36,7 @@ INTACT = {("read", "good", "good"), ("refused", "broken", "good")}
 READ = """
 import json, re, sys
 from pathlib import Path
-from scripts.data.integrity import VideoJob, examine
+from scripts.data.prepare.integrity import VideoJob, examine
 from utils.video.decoders import open_video
 from utils.video.reader import VideoError
 outcomes = {}
@@ -135,13 +138,21 @@ def test_damaged_videos_do_not_stop_a_prediction(tmp_path, seed, count):
     assert len(pictures) == len(records) - result["failed"]
 
 
-def test_damaged_jpeg_frames_are_read_or_refused(tmp_path, seed):
+@pytest.mark.parametrize("count", [100, pytest.param(SLOW_COUNT, marks=pytest.mark.slow)])
+def test_damaged_jpeg_frames_are_read_or_refused(tmp_path, seed, count):
+    """As a frame of a video, and as an image of ResNet's training."""
+    data = Data(root=tmp_path, train="", crop=32)
+    path = tmp_path / "class" / "00001.jpg"
+    path.parent.mkdir()
     outcomes = Counter()
-    for number in range(seed, seed + 100):
-        (tmp_path / "00001.jpg").write_bytes(mutate(encode_intact_jpeg(number), number))
+    for number in range(seed, seed + count):
+        path.write_bytes(mutate(encode_intact_jpeg(number), number))
+        (image,) = read_images(data, "train", 1)
         try:
-            outcomes[FrameFolder(tmp_path, 1, "{:05d}.jpg").frames([0]).shape[3]] += 1
+            view = make_train_view(image.read(), data, np.random.RandomState(0))
+            frames = FrameFolder(path.parent, 1, "{:05d}.jpg").frames([0])
+            outcomes[view.shape[0], frames.shape[3]] += 1
         except VideoError as error:
             outcomes[error.args[0]] += 1
-    assert outcomes.keys() == {3, str(tmp_path / "00001.jpg")}
-    assert min(outcomes.values()) > 5
+    assert outcomes.keys() == {(3, 3), str(path)}
+    assert min(outcomes.values()) > count * 0.05

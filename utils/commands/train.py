@@ -3,9 +3,7 @@
 settings -> run directory, log -> records -> sampler -> build -> train step -> rows -> epochs
 """
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Callable, NoReturn, Optional
 
@@ -41,15 +39,14 @@ def run_training(network: Network, cfg: NetworkConfig, build: Optional[Build] = 
     job = Job(network, cfg, rt)
     trainer = Trainer(cfg, rt)  # run directory, log, resume point
     records = network.read_records(cfg, "train")
-    sampler = trainer.resume(network.build_train_sampler(cfg, records, rt))
+    sampler = trainer.resume(network.build_train_sampler(cfg, records, rt), records)
     network.write_classes(cfg, trainer.directory.path, rt)
     setup = build_training(job, sampler, build)  # model, optimizer, AllReduce segments, step
     rows = network.train_rows(
         records, cfg=cfg, sampler=sampler, epochs=cfg.train.epochs, skip=trainer.start_step
     )
-    net = setup.step.net
-    validate = build_validation(job, net, records)
-    use_batches = setup.before_saving(net)
+    validate = build_validation(job, setup.step.net, records)
+    use_batches = setup.before_saving(setup.step.net)
 
     def before_saving(position: int) -> None:
         use_batches(read_next_epoch(job, sampler, records, position))
@@ -66,22 +63,10 @@ def build_training(job: Job, sampler: TrainSampler, build: Optional[Build] = Non
     """
     network, cfg, rt = job.network, job.cfg, job.rt
     build = build or find_build(network.name)
-    clip = network.get_input_shape(cfg)
-    clips_per_sample = math.prod(network.get_sample_shape(cfg)) // math.prod(clip)
+    plan = Plan(cfg, rt=rt, sampler=sampler, classifier=network.classifier)
+    clips = (cfg.data.batch * cfg.data.clips_per_sample, *network.get_input_shape(cfg))
     with kernels.use(choose_kernels(cfg.run, rt.device)):
-        recipe = build(cfg, Plan(cfg, rt=rt, sampler=sampler, classifier=network.classifier))
-        setup = build_setup(
-            cfg,
-            rt=rt,
-            sampler=sampler,
-            net=recipe.net,
-            loss=recipe.loss,
-            optimizer=recipe.optimizer,
-            lr=recipe.lr,
-            clips=(cfg.data.batch * clips_per_sample, *clip),
-            mix=recipe.mix,
-        )
-    return replace(setup, before_saving=recipe.before_saving)
+        return build_setup(plan, build(cfg, plan), clips)
 
 
 def read_next_epoch(

@@ -13,7 +13,7 @@ from utils.video.reader import FrameReader
 log = logging.getLogger("zoo")
 
 
-def read_records(file: AnnotationFile) -> list[Record]:
+def read_list(file: AnnotationFile) -> list[Record]:
     """The records of a list. Raises ValueError as `read_annotations` does."""
     records, left_out = read_annotations(file)
     if left_out:
@@ -21,16 +21,42 @@ def read_records(file: AnnotationFile) -> list[Record]:
     return records
 
 
+def describe_list(cfg: Any, split: str) -> AnnotationFile:
+    """The annotation file of the split train, test or val, of a network for one data set."""
+    data = cfg.data
+    name = data.lists.get(split, data.test_list)
+    return AnnotationFile(
+        name,
+        path=data.root / name,
+        root=data.root,
+        source=data.source,
+        num_classes=cfg.model.num_classes,
+        image_tmpl=data.image_tmpl,
+        flow=data.is_flow,
+        folder_fps=data.folder_fps,
+        max_pixels=data.max_pixels,
+        multi_label=cfg.has_several_labels,
+    )
+
+
+def read_records(cfg: Any, split: str) -> list[Record]:
+    """The records of the split train, test or val. Raises ValueError for bad lines."""
+    return read_split(cfg.data, file=describe_list(cfg, split), split=split, seed=cfg.run.seed)
+
+
 def read_split(data: VideoData, file: AnnotationFile, split: str, seed: int) -> list[Record]:
     """The records of the list of a split: of the training list `data.fraction`, by the seed."""
-    records = read_records(file)
+    records = read_list(file)
     if split != "train" or data.fraction == 1:
         return records
     return [records[k] for k in choose_fraction(list_classes(records), data.fraction, seed)]
 
 
-def open_record(record: Any, data: VideoData) -> FrameReader:
-    """Opens the video of a record, or its segment: a folder of frames, or a file."""
+def open_record(record: Any, data: Any) -> FrameReader:
+    """Opens the video of a record, or its segment: a folder of frames, or a file.
+
+    `data` has the settings of `VideoData`, or those of a scan.
+    """
     if data.source == "frames":
         count = record.num_frames
         return open_folder(record.path, data=data, num_frames=count, segment=record.segment)

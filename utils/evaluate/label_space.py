@@ -14,10 +14,10 @@ import numpy as np
 from utils.data.class_names import find_class_names, read_class_names
 from utils.evaluate.scores import video_scores
 from utils.evaluate.several_labels import sigmoid
-from utils.video.windows import Window
 
 if TYPE_CHECKING:
     from utils.scoring.scorer import Scorer
+    from utils.video.windows import Window
 
 
 class LabelSpace(abc.ABC):
@@ -34,10 +34,10 @@ class LabelSpace(abc.ABC):
     raw_scores = True  # whether the network returns raw scores, not probabilities
     multi_label = False  # whether a sample has any number of labels
     clips_per_pass = 0  # as in `video_scores`
-    crop_settings: tuple = ()  # heads with equal ones have equal crops of a frame
+    crop_settings: tuple = ()  # label spaces with equal ones have equal crops of a frame
 
     @abc.abstractmethod
-    def frame_indices(self, window: Window) -> np.ndarray:
+    def frame_indices(self, window: "Window") -> np.ndarray:
         """The frames of all clips, counted from the window's start; any shape."""
 
     @abc.abstractmethod
@@ -101,22 +101,22 @@ def softmax(scores: np.ndarray) -> np.ndarray:
     return powers / powers.sum()
 
 
-def assign_class_names(heads: Sequence[LabelSpace], labels: str, checkpoint: str) -> None:
-    """Sets `names` of the heads, from the file `labels` (head after head) or without it.
+def assign_class_names(spaces: Sequence[LabelSpace], labels: str, checkpoint: str) -> None:
+    """Sets `names` of the spaces, from the file `labels` (one after the other) or without it.
 
     `checkpoint` is that of the network.
 
-    Raises ValueError if the file has another number of names than the heads have classes.
+    Raises ValueError if the file has another number of names than the spaces have classes.
     """
     if not labels:
-        for head in heads:
-            head.run_folder = Path(checkpoint).parent
-            head.names = head.find_names()
+        for space in spaces:
+            space.run_folder = Path(checkpoint).parent
+            space.names = space.find_names()
         return
     if not Path(labels).is_file():
         raise ValueError(f"--labels: {labels} does not exist")
-    classes = sum(head.classes for head in heads)
+    classes = sum(space.classes for space in spaces)
     names = read_class_names(Path(labels), classes, f"--labels {labels}")
-    for head in heads:
-        head.names = names[: head.classes]
-        names = names[head.classes :]
+    for space in spaces:
+        space.names = names[: space.classes]
+        names = names[space.classes :]

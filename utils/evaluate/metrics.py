@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Protocol
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
 
 import numpy as np
 from mindspore import Tensor
@@ -56,19 +56,6 @@ def list_bounds(name: str, hits: int, videos: int) -> dict[str, float]:
         return {}
     low, high = compute_interval(hits, videos)
     return {f"{name}_low": low, f"{name}_high": high}
-
-
-class Collector(Protocol):
-    """Collects the scores of the videos of all ranks, and computes their metrics."""
-
-    def add(self, scores: np.ndarray, labels: np.ndarray, rows: Any) -> None:
-        """Scores (N, classes) of some rows of this rank, and their labels (N,) or (N, classes)."""
-
-    def sum_ranks(self, rt: Runtime) -> None:
-        """Exchanges what the ranks have collected."""
-
-    def accuracies(self) -> dict[str, Optional[float]]:
-        """The metrics; `loss` and `videos` are among them."""
 
 
 class Counts:
@@ -302,7 +289,8 @@ def evaluate_set(
     return result
 
 
-def choose_collector(rows: "EvalRows", space: "LabelSpace") -> Collector:
+def choose_collector(rows: "EvalRows", space: "LabelSpace") -> Union[Counts, LabelScores]:
+    """What collects the scores of the videos of all ranks, and computes their metrics."""
     if not space.multi_label:
         return Counts(space.classes, space.raw_scores)
     return LabelScores(

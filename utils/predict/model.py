@@ -182,7 +182,9 @@ class Model:
     @property
     def names(self) -> list[str] | dict[str, list[str]]:
         """The class names, numbers where a class has none; of several data sets {name: names}."""
-        return self.collect([head.name_classes() for head in self.heads])
+        from utils.predict.prediction import name_values
+
+        return name_values(self.heads, [head.name_classes() for head in self.heads])
 
     def predict(
         self,
@@ -403,12 +405,6 @@ class Model:
             )
         start_device(self.cfg.run)
         return Checkpoint(self.network, self.cfg, path).load("O0")
-
-    def collect(self, values: list) -> Any:
-        """The value of the only head, or {name of the data set: value}."""
-        if len(values) == 1:
-            return values[0]
-        return {head.name: value for head, value in zip(self.heads, values)}
 
 
 def check_positive_integer(value: int, name: str) -> None:

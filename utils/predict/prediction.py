@@ -56,11 +56,11 @@ class Prediction:
 
         A class without a name is its number.
         """
-        rankings = {
-            head.name: [(e["name"] or str(e["label"]), e["probability"]) for e in entries]
-            for head, entries in zip(self.heads, self.rank(count))
-        }
-        return rankings if len(self.heads) > 1 else rankings[self.heads[0].name]
+        rankings = [
+            [(entry["name"] or str(entry["label"]), entry["probability"]) for entry in entries]
+            for entries in self.rank(count)
+        ]
+        return name_values(self.heads, rankings)
 
     def rank(self, count: int) -> list[list[dict]]:
         """The entries of `rank_classes` for each head."""
@@ -166,6 +166,11 @@ def rank_classes(
         }
         for label, probability in pairs
     ]
+
+
+def name_values(heads: Sequence[LabelSpace], values: Sequence) -> Any:
+    """The value of the only head; of several {name of the head: value}."""
+    return values[0] if len(heads) == 1 else {h.name: v for h, v in zip(heads, values)}
 
 
 def list_columns(heads: Sequence[LabelSpace]) -> list[str]:

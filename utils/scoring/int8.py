@@ -82,13 +82,15 @@ def choose_records(records: Sequence[Any], cfg: NetworkConfig) -> list[Any]:
 
 def read_clips(network: "Network", cfg: NetworkConfig, records: list[Any]) -> Iterator[np.ndarray]:
     """A test view uint8 of each video, one after the other; unreadable videos are left out."""
-    heads = network.list_label_spaces(cfg)
+    spaces = network.list_label_spaces(cfg)
     for number, record in enumerate(records):
-        head = heads[record.dataset_index]
+        space = spaces[record.dataset_index]
         try:
             with network.open_record(cfg, record) as reader:
                 (window,) = split_into_windows(reader, 0.0)
-                views = head.make_views(*reader.read(head.frame_indices(window), head.crop_frames))
+                views = space.make_views(
+                    *reader.read(space.frame_indices(window), space.crop_frames)
+                )
         except VideoError as error:
             log.warning("run.calibration: %s", error)
         else:

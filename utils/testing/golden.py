@@ -18,7 +18,7 @@ from mindspore import Tensor, nn
 
 from utils.files import ROOT
 from utils.runtime import Runtime, eager_mode
-from utils.settings import Recipe, Run
+from utils.settings import Run, TrainSettings
 from utils.train.train_step import TrainStep
 from utils.weights.checkpoint import weights_of
 from utils.weights.convert import NORM, convert
@@ -179,7 +179,7 @@ def build_train_step(
     net: nn.Cell, loss: nn.Cell, optimizer: nn.Cell, clip_norm: float = 0.0
 ) -> TrainStep:
     """The train step of a case's recorded updates: float32, one micro-batch per update."""
-    settings = Recipe(clip_norm=clip_norm)
+    settings = TrainSettings(clip_norm=clip_norm)
     step = TrainStep(
         net,
         loss=loss,

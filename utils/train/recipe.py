@@ -1,5 +1,10 @@
-"""What `build(cfg, plan) -> Recipe` of a network's train.py receives and returns."""
+"""What `build(cfg, plan) -> Recipe` of a network's train.py receives and returns.
 
+And what it takes from the settings alike in all networks: `train.freeze`, weights that a training
+leaves as they are, and `train.class_weights`, the weights of the classes in the cross entropy.
+"""
+
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Callable, Optional
@@ -8,14 +13,16 @@ import numpy as np
 from mindspore import nn
 
 from utils.data.sampler import TrainSampler
-from utils.nn.loss import Loss
+from utils.log import log
+from utils.messages import join_names
+from utils.nn.layers import freeze_norms
+from utils.nn.loss import Loss, SigmoidCrossEntropy
 from utils.runtime import Runtime
 from utils.settings import NetworkConfig
-from utils.train import class_weights
-from utils.train.class_weights import ClassWeights
-from utils.train.freeze import freeze
 from utils.weights import checkpoint
 
+BACKBONE = "backbone"  # everything but the classifier
+ClassWeights = tuple[float, ...]  # one a class; empty: all 1
 # Receives the batches of the next epoch.
 UseBatches = Callable[[Iterator[tuple[np.ndarray, ...]]], None]
 
@@ -72,13 +79,103 @@ class Plan:
 
     def freeze(self, net: nn.Cell) -> None:
         """Freezes the weights that `train.freeze` names."""
-        freeze(net, self.cfg.train.freeze, self.classifier)
+        freeze_weights(net, self.cfg.train.freeze, self.classifier)
 
     def compute_class_weights(self) -> tuple[ClassWeights, ...]:
         """`train.class_weights` of each data set."""
-        return class_weights.compute_class_weights(self.cfg, self.sampler)
+        return compute_class_weights(self.cfg, self.sampler)
 
     def choose_loss(self, build: Callable[[ClassWeights], Loss]) -> Loss:
-        """The loss of one data set: that of `build`, or with several labels another."""
+        """The loss of one data set: with several labels `SigmoidCrossEntropy`, else of `build`."""
         (weights,) = self.compute_class_weights()
-        return class_weights.choose_loss(self.cfg, weights, build)
+        if self.cfg.has_several_labels:
+            return SigmoidCrossEntropy(self.cfg.class_counts[0], weights)
+        return build(weights)
+
+
+def freeze_weights(net: nn.Cell, setting: str, classifier: str) -> None:
+    """Freezes the weights that `train.freeze` names; logs how many are trained.
+
+    They get no gradient. A batch norm without a trained weight evaluates: it uses its running
+    statistics, which stay as they are. `classifier` is `Network.classifier`. Raises ValueError if
+    the setting names no weight, or all of them.
+    """
+    if not setting:
+        return
+    weights = net.trainable_params()
+    if setting == BACKBONE:
+        frozen = [weight for weight in weights if not re.search(classifier, weight.name)]
+    else:
+        frozen = [weight for weight in weights if re.search(setting, weight.name)]
+    if not frozen:
+        names = join_names([weight.name for weight in weights], 3)
+        raise ValueError(f"train.freeze: no weight that is trained matches {setting!r}: {names}")
+    if len(frozen) == len(weights):
+        raise ValueError(f"train.freeze: {setting!r} matches all weights, so none would be trained")
+    for weight in frozen:
+        weight.requires_grad = False
+    norms = [cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d)]
+    freeze_norms(n for n in norms if not (n.gamma.requires_grad or n.beta.requires_grad))
+    trained = net.trainable_params()
+    log.info(
+        "train.freeze %s: %d of %d arrays of weights are trained, %.4g of %.4g million numbers",
+        *(setting, len(trained), len(weights)),
+        *(sum(weight.size for weight in group) / 1e6 for group in (trained, weights)),
+    )
+
+
+def compute_class_weights(cfg: NetworkConfig, sampler: TrainSampler) -> tuple[ClassWeights, ...]:
+    """The weights of each data set.
+
+    `balanced`: videos / (classes * videos of the class), whose mean over the videos is 1; with
+    several labels, videos without the class / videos with it. They are 1 if the sampler does not
+    know the classes, as in a dry run. Raises ValueError for a class without a video, or with all.
+    """
+    setting = cfg.train.class_weights
+    if setting == "":
+        return ((),) * len(cfg.class_counts)
+    if not isinstance(setting, str):
+        return (setting,)
+    if sampler.positives is not None:
+        return (balance_positives(sampler.positives, sampler.samples),)
+    if sampler.classes is None:
+        return tuple((1.0,) * count for count in cfg.class_counts)
+    sets, labels = sampler.classes.T
+    several = len(cfg.class_counts) > 1
+    return tuple(
+        balance_weights(
+            np.bincount(labels[sets == k], minlength=count), f" of data set {k}" if several else ""
+        )
+        for k, count in enumerate(cfg.class_counts)
+    )
+
+
+def balance_positives(positives: np.ndarray, samples: int) -> ClassWeights:
+    """The weights of classes that so many of the samples have (classes,)."""
+    if positives.max() == samples:
+        raise ValueError(
+            f"train.class_weights balanced: all training videos have class {positives.argmax()}; "
+            "correct the list, or give a list of weights"
+        )
+    check_no_empty_class(positives)
+    weights = (samples - positives) / positives
+    log.info("train.class_weights balanced: %.4g to %.4g", weights.min(), weights.max())
+    return tuple(map(float, weights))
+
+
+def balance_weights(videos: np.ndarray, owner: str) -> ClassWeights:
+    """The weights of classes that have so many videos (classes,); `owner` ends their name."""
+    check_no_empty_class(videos, owner)
+    weights = videos.sum() / (len(videos) * videos)
+    log.info("train.class_weights balanced: %.4g to %.4g", weights.min(), weights.max())
+    return tuple(map(float, weights))
+
+
+def check_no_empty_class(videos: np.ndarray, owner: str = "") -> None:
+    empty = np.flatnonzero(videos == 0)
+    if len(empty):
+        more = f", nor have {len(empty) - 1} others" if len(empty) > 1 else ""
+        raise ValueError(
+            f"train.class_weights balanced: class {empty[0]}{owner} has no training "
+            f"video{more}; correct the list or num_classes, or give a list of weights"
+        )

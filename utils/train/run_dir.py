@@ -5,7 +5,10 @@ It holds `epoch_012.ckpt` (the network's weights; averaged ones beside them as
 so that a kill cannot separate them), and `config.yaml` and `state.json` for people and other tools.
 """
 
+import hashlib
 import json
+import os
+from collections.abc import Iterable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, Optional
@@ -24,6 +27,7 @@ from utils.train.train_step import TrainStep
 from utils.weights import checkpoint
 from utils.weights.checkpoint_file import (
     EPOCHS,
+    RECORDS,
     RESUME,
     SAMPLER,
     UNREADABLE,
@@ -54,6 +58,7 @@ class RunDirectory:
     """The output directory of one run, locked while the process lives. Rank 0 writes.
 
     `start_step` is the step at which a resumed run starts, counted in steps of this run.
+    `records` is `hash_records` of the samples; empty: not known.
     `own_epochs` are those whose weights this run has written: others in the directory are an older
     run's, and stay.
     """
@@ -64,6 +69,7 @@ class RunDirectory:
         self.config = config
         self.rt = rt
         self.start_step = 0
+        self.records = np.zeros(0, np.int32)
         self.own_epochs: list[int] = []
         if not rt.is_main_process:
             return
@@ -100,13 +106,16 @@ class RunDirectory:
         """Raises ValueError that names the directory."""
         raise ValueError(f"run.out: {self.path} {problem}; {advice}choose another --run.out")
 
-    def resume(self, sampler: TrainSampler, accumulation_steps: int) -> TrainSampler:
+    def resume(
+        self, sampler: TrainSampler, accumulation_steps: int, records: Iterable[Any] = ()
+    ) -> TrainSampler:
         """The sampler with which the run in the directory continues; sets `start_step`.
 
-        The number of ranks, the batch size and the accumulation may have changed if an update still
-        takes as many samples and an epoch is still a whole number of steps; else ValueError.
-        Writes config.yaml.
+        `records` are the samples; the run must have the same, in the same order. The number of
+        ranks, the batch size and the accumulation may have changed if an update still takes as many
+        samples and an epoch is still a whole number of steps; else ValueError. Writes config.yaml.
         """
+        self.records = hash_records(records)
         if self.resume_file.exists():
             sampler = self.check_sampler(sampler, accumulation_steps)
         if self.rt.is_main_process:
@@ -116,11 +125,17 @@ class RunDirectory:
 
     def check_sampler(self, sampler: TrainSampler, accumulation_steps: int) -> TrainSampler:
         """The sampler with the epochs of the run in the directory. Raises ValueError."""
-        state = read(self.resume_file, only=(SAMPLER, COUNTER))
+        state = read(self.resume_file, only=(SAMPLER, RECORDS, COUNTER))
         before = read_sampler_state(state, self.resume_file)
         if before.samples != sampler.samples:
             self.refuse(
                 f"holds a run over {before.samples} samples, and the list now has {sampler.samples}"
+            )
+        # A run of an older version did not say which samples it has.
+        if not np.array_equal(state.pop(RECORDS, self.records), self.records):
+            self.refuse(
+                f"holds a run over {before.samples} other samples, or in another order, than the "
+                "list has now"
             )
         effective = sampler.effective_batch_size(accumulation_steps)
         here = f"{sampler.batch} a device x {sampler.size} devices x {accumulation_steps}"
@@ -150,6 +165,7 @@ class RunDirectory:
         arrays = read(self.resume_file)
         state = step.state()
         read_sampler_state(arrays, self.resume_file)
+        arrays.pop(RECORDS, None)
         # A run of an older version did not say which it wrote: all that are there count as its own.
         found = [read_epoch(file) for file in list_epochs(self.path)]
         self.own_epochs = arrays.pop(EPOCHS, np.array([0, *found])).tolist()[1:]
@@ -184,6 +200,7 @@ class RunDirectory:
             SAMPLER: np.array(counts, np.int32),
             UNREADABLE: unreadable.list_marked(),
             EPOCHS: np.array([0, *self.own_epochs], np.int32),
+            RECORDS: self.records,
         }
         state = step.state()
         for name, value in more.items():
@@ -235,6 +252,19 @@ class RunDirectory:
 def read_epoch(file: Path) -> int:
     """The number in `epoch_012.ckpt`."""
     return int(file.stem.removeprefix("epoch_"))
+
+
+def hash_records(records: Iterable[Any]) -> np.ndarray:
+    """A hash int32 (4,) of the samples in their order: names, labels, segments.
+
+    Folders and suffixes do not count: while a run is stopped, videos may move or be re-encoded.
+    """
+    digest = hashlib.sha256()
+    for record in records:
+        name = os.path.splitext(os.path.basename(record.path))[0]
+        line = f"{name}\t{record.dataset_index}\t{record.label}\t{record.segment}\n"
+        digest.update(line.encode("utf-8", "surrogateescape"))
+    return np.frombuffer(digest.digest()[:16], np.int32)
 
 
 class SamplerState(NamedTuple):

@@ -40,7 +40,7 @@ from utils.nn import kernels
 from utils.nn.dropout import DropoutFactors
 from utils.nn.loss import Loss
 from utils.runtime import Runtime
-from utils.settings import Recipe, Run
+from utils.settings import Run, TrainSettings
 from utils.train.amp import loss_scaler
 from utils.train.gradients import (
     SegmentSum,
@@ -180,8 +180,8 @@ class TrainStep(nn.Cell):
     `clip`: a batch of clips as the network takes it, uint8; the axes are in each `model.py`. (With
     repeated augmentation rows have several clips, which `mix` joins with the batch.)
     `target` is what `loss` takes together with the scores: labels int32 (N,), or float32
-    (N, columns) whose first column is the label; the network's mixup.py explains the others. `mix`
-    (optional) computes the network's input from clips and target.
+    (N, columns) whose first column is the label; dataset.py of the network explains the others.
+    `mix` (optional) computes the network's input from clips and target.
 
     Dropout: the host draws the factors, 0 or 1 / (1 - p), by the position of a row in the run and
     the number of the clip in it (`utils.data.rows`). So a resumed run, and one on other devices,
@@ -200,7 +200,7 @@ class TrainStep(nn.Cell):
         loss: Loss,
         optimizer: nn.Optimizer,
         run: Run,
-        train: Recipe,
+        train: TrainSettings,
         rt: Runtime,
         steps_per_epoch: int,
         mix: Optional[nn.Cell] = None,

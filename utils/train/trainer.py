@@ -6,7 +6,7 @@ are counted here. `TrainingLoop` is the callback between the steps.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Optional
 
@@ -19,11 +19,11 @@ from utils.data.sampler import TrainSampler
 from utils.distributed.collectives import check_same_step
 from utils.distributed.segments import Segments, split_all_reduce
 from utils.log import log, print_result, start_log
-from utils.nn.loss import Loss
 from utils.runtime import Runtime, release_memory
-from utils.settings import NetworkConfig, Recipe, Run
+from utils.settings import NetworkConfig, Run, TrainSettings
 from utils.signals import handle_signals
 from utils.train import amp, lr_schedules, memory
+from utils.train.recipe import Plan, Recipe, UseBatches
 from utils.train.run_dir import RunDirectory
 from utils.train.schedule import choose_sink_size
 from utils.train.train_step import TrainStep
@@ -37,34 +37,25 @@ DEVICE_COUNTS = (1, 8, 32, 48, 96, 128, 192, 384, 768, 1536)  # in the table of 
 class TrainSetup:
     """A train step, its input, the learning rate of every update, and the AllReduce segments.
 
-    `before_saving` is that of `Recipe`.
+    `before_saving` is that of the recipe.
     """
 
     step: TrainStep
     lr: np.ndarray
     segments: Segments
     clips: tuple[int, ...]  # the shape of a batch as the network takes it
-    before_saving: Callable = lambda net: None  # noqa: E731
+    before_saving: Callable[[nn.Cell], Optional[UseBatches]]
 
 
-def build_setup(
-    cfg: NetworkConfig,
-    rt: Runtime,
-    sampler: TrainSampler,
-    net: nn.Cell,
-    loss: Loss,
-    optimizer: nn.Optimizer,
-    lr: np.ndarray,
-    clips: tuple[int, ...],
-    mix: Optional[nn.Cell] = None,
-) -> TrainSetup:
+def build_setup(plan: Plan, recipe: Recipe, clips: tuple[int, ...]) -> TrainSetup:
     """Casts the network to its amp level, and builds the train step.
 
-    `clips` is the shape of this rank's batch as the network takes it. `mix` is TrainStep's. Raises
-    ValueError for a bad `run.all_reduce`.
+    `clips` is the shape of this rank's batch as the network takes it. Raises ValueError for a bad
+    `run.all_reduce`.
     """
-    segments = split_all_reduce(net, optimizer, cfg.run, freezes=bool(cfg.train.freeze))
-    run = cfg.run
+    train = plan.cfg.train
+    run = plan.cfg.run
+    segments = split_all_reduce(recipe.net, recipe.optimizer, run, freezes=bool(train.freeze))
     if run.amp_level != run.amp:
         log.info("%s", describe_cpu_precision(run))
     if run.amp_dtype == "bfloat16" and (run.loss_scale != 1 or run.dynamic_loss_scale):
@@ -72,20 +63,19 @@ def build_setup(
             "run.amp_dtype bfloat16 needs no loss scale: that of the config file has no effect"
         )
         run = replace(run, loss_scale=1.0, dynamic_loss_scale=False)
-    net = amp.cast(net, run.amp_level, run.amp_dtype)
     step = TrainStep(
-        net,
-        loss=loss,
-        optimizer=optimizer,
+        amp.cast(recipe.net, run.amp_level, run.amp_dtype),
+        loss=recipe.loss,
+        optimizer=recipe.optimizer,
         run=run,
-        train=cfg.train,
-        rt=rt,
-        steps_per_epoch=sampler.steps_per_epoch,
-        mix=mix,
+        train=train,
+        rt=plan.rt,
+        steps_per_epoch=plan.steps_per_epoch,
+        mix=recipe.mix,
         samples=clips[0],
         ends=[last for last, _, _ in segments],
     )
-    return TrainSetup(step, lr=lr, segments=segments, clips=clips)
+    return TrainSetup(step, recipe.lr, segments, clips, recipe.before_saving)
 
 
 def describe_cpu_precision(run: Run) -> str:
@@ -113,12 +103,12 @@ class Trainer:
         self.sampler: Optional[TrainSampler] = None
         start_log(rt, self.directory.path)
 
-    def resume(self, sampler: TrainSampler) -> TrainSampler:
+    def resume(self, sampler: TrainSampler, records: Iterable[Any]) -> TrainSampler:
         """The sampler of this run: `sampler`, or if a run was stopped, the one that continues it.
 
         Raises ValueError if the stopped run had another effective batch size or other samples.
         """
-        self.sampler = self.directory.resume(sampler, self.cfg.train.accumulation_steps)
+        self.sampler = self.directory.resume(sampler, self.cfg.train.accumulation_steps, records)
         check_same_step(self.start_step, self.rt, self.directory.path)
         return self.sampler
 
@@ -208,7 +198,9 @@ class Trainer:
         loop.finish()
 
 
-def log_start(train: Recipe, sampler: TrainSampler, segments: Segments, start_step: int) -> None:
+def log_start(
+    train: TrainSettings, sampler: TrainSampler, segments: Segments, start_step: int
+) -> None:
     """Logs sizes, learning rate and AllReduce segments before the first step."""
     effective = sampler.effective_batch_size(train.accumulation_steps)
     batches = f"{sampler.batch} a device x {sampler.size} devices x {train.accumulation_steps}"
@@ -226,7 +218,7 @@ def log_start(train: Recipe, sampler: TrainSampler, segments: Segments, start_st
         log.info("resuming at step %d", start_step)
 
 
-def describe_device_counts(train: Recipe, sampler: TrainSampler) -> str:
+def describe_device_counts(train: TrainSettings, sampler: TrainSampler) -> str:
     """Samples an update and peak rate of the same recipe on other numbers of devices, in one line.
 
     `here` stands before the number in use; numbers that the data cannot feed are left out.

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 import numpy as np
 
 from utils.video.frame_folder import open_folder
+from utils.video.headers import check_header
 from utils.video.libraries import load_library
-from utils.video.mp4_boxes import check_header
 from utils.video.reader import (
     MAX_PIXELS,
     NO_VIDEO,

@@ -34,6 +34,7 @@ RESUME = "resume.ckpt"
 SAMPLER = "sampler"
 UNREADABLE = "unreadable"
 EPOCHS = "epochs"  # 0, then those whose weights the run has written
+RECORDS = "records"  # a hash of the samples in their order
 # MindSpore's names of types; in lower case they are PyTorch's. bfloat16 becomes float32.
 TYPES = ("Bool", "Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64")
 TYPES += ("BFloat16", "Float16", "Float32", "Float64")

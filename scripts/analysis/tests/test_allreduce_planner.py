@@ -6,8 +6,14 @@ import numpy as np
 import pytest
 
 from scripts.analysis.allreduce.cost_model import Cluster, expected_maximum
-from scripts.analysis.allreduce.gradient_times import Backward, count_backward
-from scripts.analysis.allreduce.planner import layer_ends, layer_names, plan, predict
+from scripts.analysis.allreduce.planner import (
+    Backward,
+    count_backward,
+    layer_ends,
+    layer_names,
+    plan,
+    predict,
+)
 from utils.complexity import LayerCost
 from utils.distributed.segments import MOST_SEGMENTS, segment_ends
 

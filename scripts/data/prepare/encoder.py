@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 from av.video.reformatter import VideoReformatter
 
-from scripts.data.integrity import DAMAGED, GOOD, Finding, VideoJob, examine
+from scripts.data.prepare.integrity import DAMAGED, GOOD, Finding, VideoJob, examine
 from utils.video.decoders import open_video
 from utils.video.pyav_reader import convert_format, open_container
 from utils.video.reader import DEFAULT_FPS, FrameReader, VideoError, find_time, reading

@@ -12,8 +12,8 @@ from typing import NamedTuple, Union
 import cv2
 import numpy as np
 
-from scripts.data.integrity import VideoJob
 from scripts.data.prepare.encoder import downscale
+from scripts.data.prepare.integrity import VideoJob
 from utils.video.frame_folder import count_frames
 from utils.video.reader import HALF_MILLISECOND, Timeline, VideoError, find_time
 

@@ -33,13 +33,7 @@ def read_list(tmp_path):
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
         return read_annotations(
             AnnotationFile(
-                path.name,
-                path=path,
-                root=tmp_path,
-                source=source,
-                num_classes=10,
-                image_tmpl=image_tmpl,
-                folder_fps=folder_fps,
+                path.name, path, tmp_path, source, 10, image_tmpl, folder_fps=folder_fps
             ),
             min_frames,
         )
@@ -80,16 +74,18 @@ def test_video_lines_have_two_fields_or_three(read_list, touch_files, tmp_path):
         f"a.mp4 2 5\n{tmp_path}/a.mp4 1"
     )
     assert short == 0
+    expected = [
+        ("a.mp4", None, 0),
+        ("deep/b.mp4", 250, 9),
+        ("c d.mp4", None, 3),
+        ("c d.mp4", 12, 4),
+        ("e 7 f.mp4", None, 5),
+        ("a.mp4", 2, 5),  # a short video is kept
+        ("a.mp4", None, 1),  # an absolute path is unchanged
+    ]
     assert records == [
-        Record(str(tmp_path / "a.mp4"), num_frames=None, label=0, line=1),
-        Record(str(tmp_path / "deep/b.mp4"), num_frames=250, label=9, line=2),
-        Record(str(tmp_path / "c d.mp4"), num_frames=None, label=3, line=3),
-        Record(str(tmp_path / "c d.mp4"), num_frames=12, label=4, line=4),
-        Record(str(tmp_path / "e 7 f.mp4"), num_frames=None, label=5, line=5),
-        Record(str(tmp_path / "a.mp4"), num_frames=2, label=5, line=6),  # a short video is kept
-        Record(
-            str(tmp_path / "a.mp4"), num_frames=None, label=1, line=7
-        ),  # an absolute path is unchanged
+        Record(str(tmp_path / name), num_frames=count, label=label, line=line)
+        for line, (name, count, label) in enumerate(expected, 1)
     ]
 
 
@@ -282,14 +278,9 @@ def read_labels(tmp_path):
         for name in videos.split():
             (tmp_path / name).mkdir() if source == "frames" else (tmp_path / name).touch()
         (tmp_path / "list.txt").write_text("\n".join(lines))
+        path = tmp_path / "list.txt"
         file = AnnotationFile(
-            "list.txt",
-            path=tmp_path / "list.txt",
-            root=tmp_path,
-            source=source,
-            num_classes=20,
-            folder_fps=30.0,
-            multi_label=True,
+            "list.txt", path, tmp_path, source, 20, folder_fps=30.0, multi_label=True
         )
         return [
             (Path(r.path).name, r.label, r.num_frames, r.segment and tuple(r.segment))

@@ -392,71 +392,60 @@ def test_workers_need_no_space_in_dev_shm_and_die_with_their_parent():
     assert wait_until(lambda: not any(map(psutil.pid_exists, workers)))
 
 
-def test_workers_are_limited_to_the_cores_of_a_rank(monkeypatch, log_messages):
-    monkeypatch.setattr(cores, "count_usable_cores", lambda: 8)
-    monkeypatch.setattr(cores, "get_local_rank_size", lambda: 3)
-    assert cores.count_workers("auto") == 2
-    assert (cores.count_workers(5), cores.count_workers(64)) == (5, 8)
-    monkeypatch.setattr(cores, "get_local_rank_size", lambda: 16)
-    assert cores.count_workers("auto") == 1
-    loader.log_workers(64, workers=cores.count_workers(64), processes=False, note="; more")
-    loader.log_workers(64, workers=cores.count_workers(64), processes=False, note="; more")
-    assert log_messages == [
-        "data: worker threads: 8 (data.workers 64; cores: 8, ranks on this node: 16); more"
-    ]
-
-
-def test_a_bound_rank_does_not_divide_its_cores_again(tmp_path, monkeypatch, log_messages):
-    """A rank of 8, with 24 of 192 cores; a container's CPU quota is for all ranks together."""
+@pytest.mark.parametrize(
+    ("count", "ranks", "launcher", "quota", "expected"),
+    [
+        (8, 3, 0, 0, (2, 5, 8)),
+        (8, 16, 0, 0, (1, 5, 8)),
+        (24, 8, 24, 0, (3, 5, 24)),  # msrun could not bind it
+        (24, 8, 192, 0, (24, 5, 24)),
+        (24, 8, 192, 96, (12, 5, 24)),  # a container's CPU quota is for all ranks together
+        (24, 8, 192, 4, (1, 4, 4)),
+    ],
+)
+def test_workers_are_limited_to_the_cores_of_a_rank(
+    count, ranks, launcher, quota, expected, tmp_path, monkeypatch
+):
+    """For `data.workers` auto, 5 and 64; a bound rank does not divide its cores again."""
     monkeypatch.setattr(cores, "CGROUP", tmp_path)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(24))
-    monkeypatch.setattr(cores, "get_local_rank_size", lambda: 8)
-    assert cores.count_workers("auto") == 3
-    monkeypatch.setenv(cores.LAUNCHER_CORES, ",".join(map(str, range(24))))
-    assert cores.count_workers("auto") == 3, "msrun could not bind it"
-    monkeypatch.setenv(cores.LAUNCHER_CORES, ",".join(map(str, range(192))))
-    assert cores.count_workers("auto") == 24
-    assert (cores.count_workers(5), cores.count_workers(64)) == (5, 24)
-    loader.log_workers(
-        "auto", workers=cores.count_workers("auto"), processes=False, note="; of a bound rank"
-    )
-    assert log_messages[0].startswith(
-        "data: worker threads: 24 (data.workers auto; cores: 24, ranks on this node: 8, each bound"
-    )
-    (tmp_path / "cpu.max").write_text("9600000 100000\n")
-    assert cores.count_workers("auto") == 12
-    (tmp_path / "cpu.max").write_text("400000 100000\n")
-    assert cores.count_workers("auto") == 1
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(count))
+    monkeypatch.setattr(cores, "get_local_rank_size", lambda: ranks)
+    if launcher:
+        monkeypatch.setenv(cores.LAUNCHER_CORES, ",".join(map(str, range(launcher))))
+    if quota:
+        (tmp_path / "cpu.max").write_text(f"{quota}00000 100000\n")
+    assert tuple(map(cores.count_workers, ("auto", 5, 64))) == expected
 
 
-@pytest.mark.parametrize("device", ["Ascend", "GPU"])
-def test_workers_are_threads_on_an_accelerator(monkeypatch, log_messages, device):
-    monkeypatch.setattr(cores, "count_usable_cores", lambda: 24)
-    monkeypatch.setattr(loader, "get_device", lambda: device)
-
-    def choose(*data):
-        batches = loader.build_batch_dataset(Rows(int), make_settings(*data), 4)
-        return batches.source.workers, batches.source.processes
-
-    loader.log_workers.cache_clear()
-    assert choose("auto", "auto") == (16, False)
-    assert log_messages[0].startswith("data: worker threads: 16 (data.workers auto; cores: 24, ")
-    assert choose("auto", False) == (16, False)
-    assert choose(20, "auto") == (20, False)
-    with pytest.raises(ValueError, match=f"data.processes: true .* {device}, .* auto or false"):
-        choose(4, True)
-
-
-def test_get_device_returns_the_device_of_the_run():
+@pytest.mark.parametrize(
+    ("device", "ranks", "settings", "expected"),
+    [
+        ("Ascend", 1, ("auto", "auto"), (16, False)),
+        ("GPU", 1, ("auto", False), (16, False)),
+        ("Ascend", 1, (20, "auto"), (20, False)),
+        ("CPU", 3, ("auto", "auto"), (8, False)),
+        ("CPU", 2, ("auto", "auto"), (12, True)),
+    ],
+)
+def test_workers_are_processes_if_there_are_many_on_a_cpu(
+    device, ranks, settings, expected, monkeypatch
+):
     assert loader.get_device() == "CPU"
-
-
-def test_workers_are_processes_if_there_are_many(monkeypatch):
     monkeypatch.setattr(cores, "count_usable_cores", lambda: 24)
-    for ranks, processes in ((3, False), (2, True)):
-        monkeypatch.setattr(cores, "get_local_rank_size", lambda ranks=ranks: ranks)
-        batches = loader.build_batch_dataset(Rows(int), make_settings(), 4).source
-        assert (batches.workers, batches.processes) == (24 // ranks, processes)
+    monkeypatch.setattr(cores, "get_local_rank_size", lambda: ranks)
+    assert loader.choose_workers(*settings, device) == expected
+    if device != "CPU":
+        with pytest.raises(ValueError, match="data.processes"):
+            loader.choose_workers(4, True, device)
+
+
+def test_the_number_of_workers_is_logged_once(monkeypatch, log_messages):
+    monkeypatch.setattr(cores, "count_usable_cores", lambda: 24)
+    loader.log_workers.cache_clear()
+    for _ in range(2):
+        loader.build_batch_dataset(Rows(lambda k: [k]), make_settings(20, False), 4)
+    (line,) = log_messages
+    assert line.startswith("data: worker threads: 20 (data.workers 20; cores: 24, ")
 
 
 def test_prefetched_batches_fit_the_free_memory(tmp_path, monkeypatch):

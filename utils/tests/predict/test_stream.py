@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from tests.helpers import load_smoke_config
+from tests.helpers import NoNetwork, load_smoke_config
 from tests.numbered_videos import read_number, write_numbered_video
 from utils.evaluate.label_space import LabelSpace
 from utils.networks import find_network
@@ -28,14 +28,6 @@ from utils.video.writer import CaptionedVideo
 FPS = 20.0
 COUNT = 70
 EVEN = list(range(0, 60, 2))
-
-
-class NoScorer(Scorer):
-    def __call__(self, clips: np.ndarray) -> np.ndarray:
-        raise AssertionError("the heads of these tests score by themselves")
-
-    def features(self, clips: np.ndarray) -> np.ndarray:
-        raise AssertionError("a stream has no features")
 
 
 class ToyHead(LabelSpace):
@@ -112,7 +104,7 @@ def test_the_windows_of_a_file_have_the_views_of_a_prediction(name, window, step
     for head in heads:
         head.predict_probs = record
     source = StreamSource("numbers", lambda: open_file(open_video(video)))
-    scorer = WindowScorer(NoScorer(), heads, Timing(source, window, step))
+    scorer = WindowScorer(NoNetwork(), heads, Timing(source, window, step))
     sizes = []
     spans = []
     for result in run_stream(source, scorer):
@@ -164,7 +156,7 @@ def test_a_slow_network_drops_frames_of_a_live_source_and_says_how_many(caplog):
     """Its windows are the newest ones, of neighbouring frames; 16 frames wait."""
     source = PacedSource(200)
     head = SlowHead(source)
-    scorer = WindowScorer(NoScorer(), [head], Timing(source, 0.5, 0.25))
+    scorer = WindowScorer(NoNetwork(), [head], Timing(source, 0.5, 0.25))
     stream = run_stream(source, scorer)
     results = list(stream)
     starts = [0, 59, 119, 179, 189]
@@ -178,7 +170,7 @@ def test_a_slow_network_drops_frames_of_a_live_source_and_says_how_many(caplog):
 @pytest.mark.parametrize(("live", "pause", "seconds"), [(True, 0.002, 0.0), (False, 0.0, 0.02)])
 def test_a_fast_network_drops_nothing_and_no_frame_of_a_file_is_dropped(live, pause, seconds):
     source = ToySource(60, live=live, pause=pause)
-    scorer = WindowScorer(NoScorer(), [ToyHead(seconds)], Timing(source, 0.5, 0.25))
+    scorer = WindowScorer(NoNetwork(), [ToyHead(seconds)], Timing(source, 0.5, 0.25))
     stream = run_stream(source, scorer)
     assert [result[:2] for result in stream] == [(k / 4, k / 4 + 0.5) for k in range(11)]
     assert (stream.frames, stream.dropped, stream.scorer.skipped) == (60, 0, 0)
@@ -195,7 +187,7 @@ def test_windows_of_a_source_with_gaps(count, jumps, restarts, windows):
     source = ToySource(count, live=False, jumps=jumps)
     source.restarts = restarts
     head = ToyHead()
-    results = list(run_stream(source, WindowScorer(NoScorer(), [head], Timing(source, 0.5))))
+    results = list(run_stream(source, WindowScorer(NoNetwork(), [head], Timing(source, 0.5))))
     assert head.windows == windows
     assert [round(result.start * FPS) for result in results] == [window[0] for window in windows]
 
@@ -203,7 +195,7 @@ def test_windows_of_a_source_with_gaps(count, jumps, restarts, windows):
 def test_frames_of_another_size_begin_a_window():
     source = ToySource(0)
     head = ToyHead()
-    scorer = WindowScorer(NoScorer(), [head], Timing(source, 0.5))
+    scorer = WindowScorer(NoNetwork(), [head], Timing(source, 0.5))
     for number in range(20):
         side = 2 if number < 7 else 4
         frame = np.full((side, side, 3), number, np.uint8)
@@ -216,7 +208,7 @@ def test_images_are_read_at_step_or_fps():
 
     def read(**timing) -> list[int]:
         head = ToyHead()
-        results = list(run_stream(source, ImageScorer(NoScorer(), head, Timing(source, **timing))))
+        results = list(run_stream(source, ImageScorer(NoNetwork(), head, Timing(source, **timing))))
         assert all(result.start == result.end for result in results)
         return [value for values in head.windows for value in values]
 
@@ -232,9 +224,9 @@ def test_images_are_read_at_step_or_fps():
         with pytest.raises(ValueError, match=words):
             read(**timing)
     with pytest.raises(ValueError, match="fps: this network reads windows"):
-        WindowScorer(NoScorer(), [ToyHead()], Timing(source, fps=2.0))
+        WindowScorer(NoNetwork(), [ToyHead()], Timing(source, fps=2.0))
     with pytest.raises(ValueError, match="window must be above 0"):
-        WindowScorer(NoScorer(), [ToyHead()], Timing(source, window=0.0))
+        WindowScorer(NoNetwork(), [ToyHead()], Timing(source, window=0.0))
 
 
 class LastNumber(ImageScorer):
@@ -259,7 +251,7 @@ def test_every_frame_of_a_file_is_saved_with_the_last_result(video, tmp_path):
             captions.append((number, caption))
             super().write(number, pixels, "")
 
-    scorer = LastNumber(NoScorer(), ToyHead(), Timing(source, fps=FPS / 2))
+    scorer = LastNumber(NoNetwork(), ToyHead(), Timing(source, fps=FPS / 2))
     writer = Recorder(path, FPS)
     with run_stream(source, scorer, writer) as stream:
         next(stream)
@@ -274,7 +266,7 @@ def test_every_frame_of_a_file_is_saved_with_the_last_result(video, tmp_path):
 def test_a_stopped_stream_ends_and_its_video_is_complete(tmp_path):
     path = tmp_path / "out.mp4"
     source = ToySource(10**6, pause=0.001)
-    scorer = LastNumber(NoScorer(), ToyHead(), Timing(source, fps=FPS))
+    scorer = LastNumber(NoNetwork(), ToyHead(), Timing(source, fps=FPS))
     stream = run_stream(source, scorer, CaptionedVideo(path, FPS))
     next(stream)
     stream.stop()
@@ -292,7 +284,7 @@ def test_the_error_of_a_broken_source_comes_after_its_results(tmp_path):
 
     source = Broken(25, pause=0.001)
     path = tmp_path / "out.mp4"
-    scorer = WindowScorer(NoScorer(), [ToyHead()], Timing(source, 0.5))
+    scorer = WindowScorer(NoNetwork(), [ToyHead()], Timing(source, 0.5))
     stream = run_stream(source, scorer, CaptionedVideo(path, FPS))
     results = []
     with pytest.raises(VideoError, match="it broke off"):

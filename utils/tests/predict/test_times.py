@@ -7,11 +7,12 @@ import pytest
 
 from scripts.features.jobs import FeatureExtractor
 from scripts.prediction.records import PredictOptions, Predictor, preview_times
-from tests.test_predict import FileModel, NoNetwork, NumberReader
+from tests.helpers import FileModel, NoNetwork
+from tests.test_predict import NumberReader
 from utils.predict.stream import ImageScorer, Timing, WindowScorer
 from utils.predict.windows import read_windows
-from utils.tests.predict.test_stream import NoScorer, ToyHead, run_stream
-from utils.tests.video.test_decoders import BACK_ENDS, copy_packets, draw, read_bits
+from utils.tests.predict.test_stream import ToyHead, run_stream
+from utils.tests.video.videos import BACK_ENDS, copy_packets, draw, read_bits
 from utils.video.decoders import open_video
 from utils.video.live import StreamSource, open_file
 from utils.video.reader import Segment, find_time, measure_times
@@ -91,7 +92,7 @@ def test_a_stream_of_a_file_has_the_windows_of_a_prediction(video):
     head = BitReader()
     views = []
     head.predict_probs = lambda scorer, numbers: views.append(numbers.tolist()) or np.ones(1)
-    stream = run_stream(source, WindowScorer(NoScorer(), [head], Timing(source, 2.0, 1.0)))
+    stream = run_stream(source, WindowScorer(NoNetwork(), [head], Timing(source, 2.0, 1.0)))
     spans = [(result.start, result.end) for result in stream]
     with open_video(video) as reader:
         windows = split_into_windows(reader, 2.0, 1.0)
@@ -103,7 +104,7 @@ def test_a_stream_of_a_file_has_the_windows_of_a_prediction(video):
 
 def test_frames_of_a_stream_are_chosen_by_time(video):
     source = StreamSource("times", lambda: open_file(open_video(video)))
-    scorer = ImageScorer(NoScorer(), ToyHead(), Timing(source, fps=1.0))
+    scorer = ImageScorer(NoNetwork(), ToyHead(), Timing(source, fps=1.0))
     times = [result.start for result in run_stream(source, scorer)]
     assert times == pytest.approx([0, 1, 2, 3, 4, 5, 8], abs=2e-3)
 

@@ -9,7 +9,7 @@ from tests.helpers import load_smoke_config
 from utils.distributed.segments import find_ends
 from utils.networks import find_network
 from utils.runtime import Runtime
-from utils.train.freeze import freeze
+from utils.train.recipe import freeze_weights
 
 SMALL = {
     "tsm": ["model.first_width=8", "data.segments=2", "data.crop=32", "data.batch=2"],
@@ -26,7 +26,7 @@ def load_small_config(network: str, *settings: str):
 def build_frozen_network(network: str, setting: str):
     cfg = load_small_config(network)
     net = find_network(network).build_model(**cfg.model_arguments())
-    freeze(net, setting, find_network(network).classifier)
+    freeze_weights(net, setting, find_network(network).classifier)
     return net
 
 

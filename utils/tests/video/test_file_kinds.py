@@ -13,14 +13,15 @@ import av
 import numpy as np
 import pytest
 from av.stream import Disposition
-from av.video.reformatter import VideoReformatter
 
-from scripts.data.integrity import Finding, VideoJob, examine
+from scripts.data.prepare.integrity import Finding, VideoJob, examine
 from tests.field_videos import write_field_video
 from tests.video_server import Answer, serve
-from utils.tests.video.test_decoders import (
+from utils.tests.video.videos import (
     BACK_ENDS,
     copy_packets,
+    decode_most,
+    delay_packets,
     draw,
     encode,
     picture,
@@ -29,35 +30,17 @@ from utils.tests.video.test_decoders import (
 from utils.video.decoders import open_video
 from utils.video.live import StreamSource, open_address
 from utils.video.packets import count_frames, find_vop_types, measure_missing
-from utils.video.pyav_reader import to_array
 from utils.video.reader import Segment, VideoError
 
 HEVC = {"x265-params": "log-level=0:keyint=12:min-keyint=12:open-gop=1:bframes=3:repeat-headers=1"}
 REPEATED = {"x264-params": "scenecut=0:keyint=12:repeat-headers=1"}
 
 
-def decode_most(path, index=0):
-    """All frames that FFmpeg gives of a video stream, past errors."""
-    to_rgb = VideoReformatter()
-    frames = []
-    with av.open(str(path)) as container:
-        for packet in container.demux(video=index):
-            with contextlib.suppress(av.error.InvalidDataError):
-                frames += [to_array(to_rgb, frame) for frame in packet.decode()]
-    return np.stack(frames)
-
-
-def cut(path, start, suffix="", seconds=0.0):
+def cut(path, start, seconds=0.0):
     """A copy from the packet `start` on, moved by `seconds`."""
-
-    def change(k, packet):
-        shift = round(seconds / float(packet.time_base))
-        packet.pts += shift
-        packet.dts += shift
-        return k >= start
-
-    target = path.with_name(f"cut_{start}_{seconds}_{path.stem}{suffix or path.suffix}")
-    return copy_packets(path, target, change)
+    delay = delay_packets(seconds)
+    target = path.with_name(f"cut_{start}_{seconds}_{path.name}")
+    return copy_packets(path, target, lambda k, packet: delay(k, packet) and k >= start)
 
 
 def hide_frames(path, hidden):
@@ -248,7 +231,7 @@ def test_a_display_matrix_mirrors_and_turns_by_quarters(name, plain, tmp_path):
     path = write_matrix(plain, matrix, tmp_path / "turned.mp4")
     frames = decode_most(plain)
     frames = np.rot90(frames[:, :, ::-1] if mirrored else frames, -turns, axes=(1, 2))
-    copy = copy_packets(path, tmp_path / "turned.mkv", lambda k, packet: True)
+    copy = copy_packets(path, tmp_path / "turned.mkv")
     for file in (path, copy):
         for reader in BACK_ENDS:
             with open_video(file, reader) as video:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from scripts.data.integrity import VideoJob, examine
-from utils.tests.video.test_decoders import picture, read_bits
+from scripts.data.prepare.integrity import VideoJob, examine
+from utils.tests.video.videos import picture, read_bits
 from utils.video.frame_folder import FrameFolder, count_frames
 from utils.video.images import read_jpeg, read_jpeg_head
 from utils.video.orientation import EXIF_ORIENTATIONS, UPRIGHT
@@ -51,12 +51,6 @@ def test_the_first_frame_is_the_first_file_that_exists(tmp_path, first, template
     (tmp_path / template.format(first + 1)).unlink()
     with pytest.raises(VideoError, match=f"frame {first + 1} is missing .1 in all., the last is"):
         count_frames(tmp_path, template)
-
-
-def test_grey_frames_of_a_colour_folder_become_rgb(tmp_path):
-    grey = write_jpeg(tmp_path / "000001.jpg", picture(1, 70, 40)[..., 0])
-    frames = FrameFolder(tmp_path, 1, "{:06d}.jpg").frames([0])
-    assert np.array_equal(frames, np.repeat(grey[None, ..., None], 3, axis=3))
 
 
 @pytest.mark.parametrize("template", ["flow_{}_{:05d}.jpg", "{:06d}-{}_{:05d}.jpg"])

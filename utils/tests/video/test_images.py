@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps, PngImagePlugin
 
-from utils.tests.video.test_decoders import picture
+from utils.tests.video.videos import picture
 from utils.video.frame_folder import FrameFolder
 from utils.video.images import open_image
 from utils.video.reader import VideoError

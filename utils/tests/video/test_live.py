@@ -1,6 +1,5 @@
 """Live sources: numbers and times of frames, interruptions, web pages, dropped frames."""
 
-import threading
 from fractions import Fraction
 
 import av
@@ -200,39 +199,6 @@ def test_a_camera_is_opened_again(monkeypatch):
     assert len(numbers) == 6
     assert source.reopened == 1
     assert attempts == [7, "released", 7, "released", 7, "released"]
-
-
-def test_a_slow_reader_gets_the_newest_items_and_the_number_of_dropped_ones():
-    ready = threading.Event()
-
-    def read():
-        yield 0
-        ready.wait()
-        yield from range(1, 10)
-
-    latest = live.LatestItems(read(), capacity=4)
-    items = iter(latest)
-    assert next(items) == 0
-    ready.set()
-    latest.thread.join()
-    assert list(items) == [6, 7, 8, 9]
-    assert latest.dropped == 5
-
-
-def test_closing_ends_a_waiting_iteration():
-    hold = threading.Event()
-
-    def read():
-        hold.wait()
-        yield 1
-
-    latest = live.LatestItems(read(), capacity=4)
-    timer = threading.Timer(0.1, latest.close)
-    timer.start()
-    assert list(latest) == []
-    hold.set()
-    latest.thread.join()
-    timer.join()
 
 
 @pytest.mark.parametrize(

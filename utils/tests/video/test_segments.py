@@ -4,8 +4,19 @@ import av
 import numpy as np
 import pytest
 
-from utils.tests.video.test_decoders import BACK_ENDS, FILES, H264, draw, encode, read_bits
-from utils.tests.video.test_odd_videos import ODD_VIDEOS, pictures, write_variable_rate
+from utils.tests.video.videos import (
+    BACK_ENDS,
+    FILES,
+    H264,
+    ODD_VIDEOS,
+    copy_packets,
+    delay_packets,
+    draw,
+    encode,
+    pictures,
+    read_bits,
+    write_variable_rate,
+)
 from utils.video import pyav_reader
 from utils.video.decoders import open_video
 from utils.video.frame_folder import FrameFolder
@@ -62,15 +73,8 @@ def test_frames_are_those_whose_time_stamps_a_full_decode_gives(name, tmp_path):
 def test_a_hidden_start_of_a_video_does_not_count(files, tmp_path):
     """An edit list hides seven frames, or delays the first one."""
     for shift, first in ((-7, 7 + 25), (30, 25)):
-        path = tmp_path / "edited.mp4"
-        with av.open(str(files["gop12.mp4"])) as source, av.open(str(path), "w") as target:
-            stream = target.add_stream_from_template(source.streams.video[0])
-            for packet in source.demux(video=0):
-                if packet.dts is not None:
-                    packet.pts += round(shift / RATE / packet.time_base)
-                    packet.dts += round(shift / RATE / packet.time_base)
-                    packet.stream = stream
-                    target.mux(packet)
+        delay = delay_packets(shift / RATE)
+        path = copy_packets(files["gop12.mp4"], tmp_path / "edited.mp4", delay)
         assert read_bits(read_segment(path, 1.0, 1.2)) == [*range(first, first + 5)]
 
 

@@ -13,6 +13,7 @@ import pytest
 from mindspore import Tensor, nn
 from mindspore.train import serialization
 
+from utils.data.annotation_file import Record
 from utils.data.sampler import TrainSampler
 from utils.data.unreadable import UnreadableFiles
 from utils.files import write_text
@@ -288,6 +289,22 @@ def test_a_run_resumes_on_other_ranks_if_the_effective_batch_size_stays(tmp_path
     folder.save(Accumulating(5), TrainSampler(100, batch=4, rank=0, size=1, seed=0), marks)
     with pytest.raises(ValueError, match="100 samples an epoch, which are no whole steps of 8"):
         folder.resume(TrainSampler(100, batch=8, rank=0, size=1, seed=0), 1)
+    folder.lock.close()
+
+
+def test_a_run_resumes_only_with_the_same_samples(tmp_path):
+    """Their files may move, and have another suffix. A run of an older version does not say."""
+    folder = RunDirectory(make_config(tmp_path), Runtime())
+    sampler = TrainSampler(100, batch=4, rank=0, size=2, seed=0)
+    marks = UnreadableFiles([None] * 100)
+    folder.save(Step(5), sampler, marks)
+    folder.resume(sampler, 1, [Record("/new/v.avi", None, 1, 1)])
+    folder.save(Step(5), sampler, marks)
+    folder.resume(sampler, 1, [Record("/moved/v.mp4", None, 1, 1)])
+    for other in (Record("/new/w.avi", None, 1, 1), Record("/new/v.avi", None, 2, 1)):
+        with pytest.raises(ValueError, match="100 other samples"):
+            folder.resume(sampler, 1, [other])
+    folder.restore(Step(0), marks)
     folder.lock.close()
 
 

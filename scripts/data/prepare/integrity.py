@@ -12,12 +12,12 @@ import av
 import numpy as np
 from av.container import InputContainer
 
+from utils.data.annotation_file import AnnotationFile, Record
+from utils.data.records import open_record
 from utils.files import write_text
 from utils.messages import print_line
-from utils.video.decoders import open_video
-from utils.video.frame_folder import FrameFolder
+from utils.video.headers import check_header, find_truncation
 from utils.video.media_files import VIDEO_SUFFIXES
-from utils.video.mp4_boxes import check_header, find_truncation
 from utils.video.packets import choose_stream, measure_missing
 from utils.video.pyav_reader import open_container, open_stream
 from utils.video.reader import (
@@ -50,29 +50,27 @@ DURATION_TOLERANCE = 0.5  # seconds by which a stream may end before the contain
 
 
 class VideoJob(NamedTuple):
-    """One line of a list, and how its video is read."""
+    """One line of a list, and how its video is read: the record and the settings of its data."""
 
     path: str
     reader: str = "auto"
     depth: str = "all"  # or "ends": the first frame, one in the middle, the last ones
     num_frames: int = 0  # of a folder of images
     image_tmpl: str = ""  # of a folder of images; "": a video file
-    flow: bool = False
+    is_flow: bool = False
     max_pixels: int = MAX_PIXELS
-    fps: float = 0.0  # of a folder of images
+    folder_fps: float = 0.0
     segment: Optional[Segment] = None
 
+    @property
+    def source(self) -> str:
+        return "frames" if self.image_tmpl else "video"
+
     def open(self) -> FrameReader:
-        if not self.image_tmpl:
-            limit = self.max_pixels
-            return open_video(self.path, reader=self.reader, max_pixels=limit, segment=self.segment)
-        folder = self.num_frames, self.image_tmpl, self.flow, self.max_pixels, self.fps
-        folder = FrameFolder(self.path, *folder)
-        return folder if self.segment is None else folder.cut(self.segment)
+        return open_record(self, self)
 
 
-def make_job(record: Any, file: Any, reader: str, depth: str = "ends") -> VideoJob:
-    """The job of a `Record` of an `AnnotationFile` (`utils.data.annotation_file`)."""
+def make_job(record: Record, file: AnnotationFile, reader: str, depth: str = "ends") -> VideoJob:
     is_folder = file.source == "frames"
     return VideoJob(
         record.path,
@@ -80,9 +78,9 @@ def make_job(record: Any, file: Any, reader: str, depth: str = "ends") -> VideoJ
         depth=depth,
         num_frames=(record.num_frames or 0) if is_folder else 0,
         image_tmpl=file.image_tmpl if is_folder else "",
-        flow=file.flow,
+        is_flow=file.flow,
         max_pixels=file.max_pixels,
-        fps=file.folder_fps,
+        folder_fps=file.folder_fps,
         segment=record.segment,
     )
 
@@ -104,17 +102,6 @@ def print_left_out(videos: Sequence[tuple[str, object]]) -> None:
     for path, reason in videos[:MAX_SHOWN]:
         text = f"{reason.kind}, {reason.reason}" if isinstance(reason, Finding) else reason
         print_line(f"left out: {path}: {text}")
-
-
-def read_table(path: Path) -> dict[str, Finding]:
-    """{path or line: finding} of the rows of `write_table`."""
-    result = {}
-    for row in path.read_text("utf-8", "surrogateescape").split("\n"):
-        if row:
-            _, kind, path_and_reason = row.split("\t", 2)  # a bad line may contain tabs
-            video, _, reason = path_and_reason.rpartition("\t")
-            result[video] = Finding(kind, reason)
-    return result
 
 
 class BadVideoError(Exception):

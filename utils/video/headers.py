@@ -1,4 +1,4 @@
-"""Sizes in the headers of files: entries of an MP4's index, and whether a file is cut short.
+"""What the first bytes and the headers of files tell: MP4, AVI, ASF, and playlists.
 
 FFmpeg makes an index of all samples when it opens a file. An MP4 of a few hundred bytes may declare
 2**31 samples, by a number alone or by edits that repeat the same samples. FFmpeg would then fill

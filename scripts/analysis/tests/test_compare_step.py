@@ -5,7 +5,7 @@ from io import BytesIO
 import numpy as np
 import pytest
 
-from scripts.analysis.step_comparison import load_record, save_record
+from scripts.analysis.compare_step import load_record, save_record
 
 ARRAYS = {"data/clip": np.zeros((2, 3)), "data/target": np.zeros(2), "loss/loss": np.ones(1)}
 
