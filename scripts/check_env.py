@@ -40,7 +40,8 @@ from utils.processes import die_with_parent
 CANN = ("8.2", "8.3", "8.5", "9.0", "9.1")
 CUDA = ("11.1", "11.6")  # what its libraries are built for
 CUDA_RANGE = "CUDA 11.1 to 11.8"  # what they work with
-REQUIRED = ("pillow", "psutil", "pyyaml", "scipy", "tqdm", "matplotlib", "onnx")
+REQUIRED = ("pillow", "psutil", "pyyaml", "scipy", "tqdm", "matplotlib", "onnx", "jinja2")
+REQUIRED += ("safetensors", "ml-dtypes")
 ENGINES = ("openvino", "onnxruntime")  # of run.engine
 OPTIONAL = ("tensorboardX", "distributed")  # pip install '.[tensorboard,cluster]'
 WHEELS = ("te", "hccl")  # of CANN: te compiles kernels, hccl joins ranks
