@@ -36,7 +36,7 @@ def test_the_cell_of_a_network_works_in_another_program(name, tmp_path):
     for path in re.findall(r"`([\w/.]+)`", copied):
         copy(ROOT / path, tmp_path / path)
     lines = rest.partition("```")[0]
-    build, load, last = re.fullmatch(r"(.*?)(ms\.load_param\S.*?\n)(.*)", lines, re.DOTALL).groups()
+    build, load, last = re.fullmatch(r"(.*?)(weights = .*?\n)(.*)", lines, re.DOTALL).groups()
     path = re.search(r'"(weights/.*?)"', load)[1]
     (tmp_path / "weights").mkdir()
     values = {"build": build, "path": path, "rest": load + last, "shape": SHAPES[name]}

@@ -246,9 +246,10 @@ def test_an_old_checkpoint_without_a_checksum_gets_one(name, tmp_path, capsys):
     np.testing.assert_equal(read(tmp_path / "new.ckpt"), read(tmp_path / "old.ckpt"))
 
 
-def test_averages_and_weights_of_a_training_say_how_the_network_pads(tmp_path):
+@pytest.mark.parametrize("level", ["O0", "O2"])
+def test_averages_and_weights_of_a_training_say_how_the_network_pads(level, tmp_path):
     settings = ("model.padding=same", "train.ema_decay=0.9", f"run.out={tmp_path}")
-    cfg = load_smoke_config("resnet50", *settings)
+    cfg = load_smoke_config("resnet50", *settings, f"run.amp={level}")
     sampler = TrainSampler(4, batch=2, rank=0, size=1, seed=0)
     step = build_training(Job(find_network("resnet50"), cfg, Runtime()), sampler).step
     save(tmp_path / "a.ckpt", weights_of(step.net))

@@ -51,7 +51,7 @@ def build(cfg: Config, plan: Plan) -> Recipe:
     )
     loss = plan.choose_loss(CrossEntropy)
     statistics = partial(build_precise_batch_norm, cfg, plan)
-    return Recipe(net, loss=loss, optimizer=optimizer, lr=lr, before_saving=statistics)
+    return Recipe(net, loss=loss, optimizer=optimizer, lr=lr, build_before_saving=statistics)
 
 
 def build_precise_batch_norm(

@@ -46,7 +46,7 @@ def run_training(network: Network, cfg: NetworkConfig, build: Optional[Build] = 
         records, cfg=cfg, sampler=sampler, epochs=cfg.train.epochs, skip=trainer.start_step
     )
     validate = build_validation(job, setup.step.net, records)
-    use_batches = setup.before_saving(setup.step.net)
+    use_batches = setup.build_before_saving(setup.step.net)
 
     def before_saving(position: int) -> None:
         use_batches(read_next_epoch(job, sampler, records, position))

@@ -31,8 +31,8 @@ UseBatches = Callable[[Iterator[tuple[np.ndarray, ...]]], None]
 class Recipe:
     """What a network trains, and how.
 
-    `lr` has a rate for every update, `mix` is TrainStep's. `before_saving(net)`, with the network
-    in its precision, is called once; what it returns is called before an epoch is saved or
+    `lr` has a rate for every update, `mix` is TrainStep's. `build_before_saving(net)`, with the
+    network in its precision, is called once; what it returns is called before an epoch is saved or
     evaluated.
     """
 
@@ -41,7 +41,7 @@ class Recipe:
     optimizer: nn.Optimizer
     lr: np.ndarray
     mix: Optional[nn.Cell] = None
-    before_saving: Callable[[nn.Cell], Optional[UseBatches]] = lambda net: None  # noqa: E731
+    build_before_saving: Callable[[nn.Cell], Optional[UseBatches]] = lambda net: None  # noqa: E731
 
 
 @dataclass(frozen=True)

@@ -164,8 +164,8 @@ class RunDirectory:
             return
         arrays = read(self.resume_file)
         state = step.state()
-        read_sampler_state(arrays, self.resume_file)
-        arrays.pop(RECORDS, None)
+        for name in (SAMPLER, RECORDS):  # `resume` has checked them
+            arrays.pop(name, None)
         # A run of an older version did not say which it wrote: all that are there count as its own.
         found = [read_epoch(file) for file in list_epochs(self.path)]
         self.own_epochs = arrays.pop(EPOCHS, np.array([0, *found])).tolist()[1:]
@@ -277,7 +277,7 @@ class SamplerState(NamedTuple):
 
 
 def read_sampler_state(arrays: dict[str, np.ndarray], path: Path) -> SamplerState:
-    """Removes from a resume file's arrays what `RunDirectory.save` adds. Raises ValueError."""
+    """The sizes of the run, removed from a resume file's arrays. Raises ValueError without them."""
     counts = arrays.pop(SAMPLER, np.zeros(0)).tolist()
     if np.shape(counts) != (4,) or min(counts) < 1:
         raise ValueError(f"{path} is not a resume file of this zoo; choose another --run.out")

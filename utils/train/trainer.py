@@ -37,14 +37,14 @@ DEVICE_COUNTS = (1, 8, 32, 48, 96, 128, 192, 384, 768, 1536)  # in the table of 
 class TrainSetup:
     """A train step, its input, the learning rate of every update, and the AllReduce segments.
 
-    `before_saving` is that of the recipe.
+    `build_before_saving` is that of the recipe.
     """
 
     step: TrainStep
     lr: np.ndarray
     segments: Segments
     clips: tuple[int, ...]  # the shape of a batch as the network takes it
-    before_saving: Callable[[nn.Cell], Optional[UseBatches]]
+    build_before_saving: Callable[[nn.Cell], Optional[UseBatches]]
 
 
 def build_setup(plan: Plan, recipe: Recipe, clips: tuple[int, ...]) -> TrainSetup:
@@ -75,7 +75,7 @@ def build_setup(plan: Plan, recipe: Recipe, clips: tuple[int, ...]) -> TrainSetu
         samples=clips[0],
         ends=[last for last, _, _ in segments],
     )
-    return TrainSetup(step, recipe.lr, segments, clips, recipe.before_saving)
+    return TrainSetup(step, recipe.lr, segments, clips, recipe.build_before_saving)
 
 
 def describe_cpu_precision(run: Run) -> str:

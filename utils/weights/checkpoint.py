@@ -66,7 +66,9 @@ def save(path: Path, parameters: dict[str, Parameter], setting: str = "run.out")
 def weights_of(net: nn.Cell) -> Weights:
     """{name: parameter} of all weights and statistics; dropout factors follow from the position."""
     parameters = {p.name: p for p in net.get_parameters() if p.name != FACTORS}
-    return Weights(parameters, net.padding if isinstance(net, PaddedNetwork) else "")
+    # At amp levels above O0 the network is inside another Cell.
+    padded = (cell for _, cell in net.cells_and_names() if isinstance(cell, PaddedNetwork))
+    return Weights(parameters, next((cell.padding for cell in padded), ""))
 
 
 def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> list[str]:
