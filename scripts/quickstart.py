@@ -4,9 +4,9 @@
 
 Makes encoded videos whose class is their motion, trains both networks at the same time with one
 recipe (one after the other on a GPU or an Ascend), evaluates them with 2 clips x 3 crops, and
-prints TSM's metrics as one JSON line, a table, and the command that shows both networks in a
-browser. Two to five minutes on two cores. Writes data/synthetic, out/quickstart_tsm and
-out/quickstart_tsn, or out/quickstart_tsm_gpu and so on. Complete steps are not repeated.
+prints TSM's metrics as one JSON line, a table, and the command that shows TSM in a browser. Two to
+five minutes on two cores. Writes data/synthetic, out/quickstart_tsm and out/quickstart_tsn, or
+out/quickstart_tsm_gpu and so on. Complete steps are not repeated.
 """
 
 import sys

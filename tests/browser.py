@@ -3,7 +3,6 @@
 Chromium is Debian's: `apt-get install chromium`. Tests are skipped with the reason MISSING.
 """
 
-import base64
 import json
 import os
 import shutil
@@ -122,8 +121,3 @@ class Browser:
         kinds = ["mouseMoved", "mousePressed", "mouseReleased"] if click else ["mouseMoved"]
         for kind in kinds:
             self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
-
-    def save_screenshot(self, path: Path, whole: bool = False) -> None:
-        """A PNG of the window or of the whole page."""
-        data = self.send("Page.captureScreenshot", captureBeyondViewport=whole)["data"]
-        path.write_bytes(base64.b64decode(data))

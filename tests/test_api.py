@@ -290,7 +290,7 @@ def test_settings_of_any_kind_are_those_of_the_command_line():
     assert api.list_overrides({**values, "run.amp": "O0"}) == [*lines, "run.amp=O0"]
 
 
-def test_a_second_device_is_one_line(monkeypatch, tmp_path, model):
+def test_a_second_device_is_one_line(monkeypatch, model):
     monkeypatch.setattr(api, "DEVICES", {"CPU"})
     with pytest.raises(ValueError, match="this process computes on CPU, and MindSpore allows one"):
         load_toy("tsm", Path(model.scorer.name).parent, device="Ascend")

@@ -262,7 +262,7 @@ def test_the_supported_cuda_versions_are_those_of_the_mindspore_wheel():
     assert tuple(result) == check_env.CUDA
 
 
-def test_the_readers_of_videos_decode_a_clip(monkeypatch):
+def test_the_readers_of_videos_decode_a_clip():
     lines = check(check_env.check_readers)
     assert [line.advice for line in lines.values()] == ["", ""]
     requirements = (ROOT / "requirements.txt").read_text().splitlines()

@@ -15,9 +15,6 @@ from utils.files import ROOT
 
 compare_versions = runpy.run_path(str(ROOT / "scripts" / "compare_versions.py"))
 FILES = ("requirements.txt", "requirements-dev.txt")
-# The extras of the package, without `ascend`, the packages that the wheels of CANN need, and
-# without `int8` and `gpu`, which pin their packages themselves.
-EXTRAS = ("tensorboard", "cluster")
 PYTHONS = ("3.10", "3.11", "3.12")
 
 

@@ -95,7 +95,7 @@ def test_an_evaluation_on_three_ranks_equals_one(data_root, tiny_args, tiny_ckpt
             assert float(row[name]) == pytest.approx(float(other[name]), rel=1e-4), name
 
 
-def test_a_user_error_in_a_rank_is_one_line(tiny_args, tmp_path):
+def test_a_user_error_in_a_rank_is_one_line(tiny_args):
     completed = run_script(
         "scripts/run_distribute_train.sh", "tsm", "2", *tiny_args[1:], "--data.train_list=none.txt"
     )

@@ -375,7 +375,7 @@ def test_scores_that_are_not_finite_end_an_evaluation_and_a_prediction(
     assert files == {"large.ckpt", ".lock"}
 
 
-def test_metrics_of_an_evaluation_are_the_same(tiny_args, tiny_ckpt, exported, run_here, tmp_path):
+def test_metrics_of_an_evaluation_are_the_same(tiny_args, tiny_ckpt, exported, run_here):
     """For a checkpoint by every engine and by auto, and for an exported file."""
     results = []
     command = [*tiny_args, "--checkpoint_path", tiny_ckpt]

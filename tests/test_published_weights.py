@@ -148,7 +148,7 @@ def test_the_command_downloads_converts_and_prints_the_evaluation(
     assert len(server.requests) == 1, "it is downloaded once"
 
 
-def test_a_start_of_a_training_has_no_classifier(server, folder, tmp_path):
+def test_a_start_of_a_training_has_no_classifier(server, folder):
     path = published.prepare("tsm_start")
     assert "new_fc.weight" not in checkpoint_file.read(path)
     use = published.describe_use(published.find_published("tsm_start"))
@@ -214,7 +214,7 @@ def test_a_bar_counts_what_arrives(server, folder, monkeypatch):
     assert [(bar.total, bar.done) for bar in bars] == [(8, 3), (5, 5)]
 
 
-def test_a_complete_part_needs_no_connection(server, folder, monkeypatch):
+def test_a_complete_part_needs_no_connection(server, folder):
     part = mkdir(folder) / f"{HASHED}.part"
     part.write_bytes(CONTENT)
     (folder / f"{HASHED}.part.json").write_text(json.dumps([len(CONTENT), "x"]))

@@ -63,7 +63,7 @@ def choose_log_level(devices: Path = Path("/dev")) -> str:
 
 
 def start(run: "Run") -> Runtime:
-    """`start_device`, and sets the seed; joins the other ranks, data parallel, if there are some.
+    """`start_device`, and sets the seed; joins the other ranks, if there are some.
 
     Raises ValueError if DEVICE_ID names another device than that of the rank.
     """

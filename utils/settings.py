@@ -40,8 +40,8 @@ class Run:
     # GPU. Faster; false is IEEE float32, which comparisons with published numbers need.
     tf32: bool = True
     # What computes the network in an evaluation, a prediction and their benchmark: MindSpore, or on
-    # a CPU OpenVINO or ONNX Runtime. auto: on a CPU the faster of OpenVINO
-    # and ONNX Runtime, if one is installed and can; else MindSpore.
+    # a CPU OpenVINO or ONNX Runtime. auto: on a CPU OpenVINO on x86-64, else ONNX Runtime, if it is
+    # installed and can; else MindSpore.
     engine: Literal["auto", "mindspore", "openvino", "onnxruntime"] = "auto"
     # Precision of OpenVINO: bf16 needs a processor that has it, int8 the package nncf, which
     # quantises the network by clips of a list of the config file. Both change the scores.

@@ -27,8 +27,8 @@ KERNEL = re.compile(r"kernel opname:(\w+), kernel type:(\w+)")  # Ascend only
 AI_CPU = re.compile(r"prim name: (\w+), ge name: Cust\w+")  # MindSpore's own AI-CPU kernels
 CONV3D = re.compile(r" = Conv3D\w*\(.*\n.*: \(<Tensor\[Float32\]")
 PEAK = re.compile(r"Actual peak memory usage \(with fragments\): (\d+)M")
-# MindSpore numbers the AllReduces of gradients from 1 on, in the order of the optimizer's
-# parameters; the index of all others is 0. The scope follows in the node's comments.
+# The AllReduces of gradients have numbers from 1 on, one for each segment, in the order of the
+# optimizer's parameters; the index of all others is 0. The scope follows in the node's comments.
 ALL_REDUCE = re.compile(
     r" = AllReduce\([^\n]*\bindex: I64\((\d+)\)[^#]*# Fullname with scope: \(([^)\n]+)\)"
 )
@@ -72,7 +72,7 @@ class DryRun:
     peak_bytes: int  # of device memory, fragments included, workspaces of kernels excluded
     seconds: float
     details: Mapping[str, Any]  # the JSON object of the worker
-    gradient_nodes: Mapping[str, int]  # name of an AllReduce -> number of its gradient, from 1 on
+    gradient_nodes: Mapping[str, int]  # name of an AllReduce -> number of its segment, from 1 on
 
     @cached_property
     def names(self) -> Counter:

@@ -47,7 +47,7 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     cell, inputs = build_networks.build_cell(network, cfg=cfg, rt=rt, mode=request["mode"])
     details: dict[str, Any] = {}
     if request["separate_gradients"]:
-        # One AllReduce for every gradient; HCCL takes no more than MOST_SEGMENTS.
+        # One AllReduce for every gradient; a recipe has no more than MOST_SEGMENTS.
         weights = cell.optimizer.parameters
         cell.sync.pack = Packing(weights, [[i] for i in range(len(weights))])
         cell.sync.reduce = SegmentSum(len(weights))

@@ -14,7 +14,7 @@ from mindspore import nn
 
 from utils.settings import Run
 
-MOST_SEGMENTS = 8  # HCCL's limit
+MOST_SEGMENTS = 8  # the bound of MindSpore's own setting of fusion on HCCL
 
 Segments = list[tuple[int, int, int]]  # last index, tensors, bytes
 

@@ -157,7 +157,7 @@ def test_a_host_without_an_address_is_named():
     assert live.explain_failure(error, 10.0) == reason
 
 
-def test_a_camera_above_its_stated_rate_is_thinned(monkeypatch):
+def test_a_camera_above_its_stated_rate_is_thinned():
     """Its frames would otherwise get later and later times."""
     pairs = ((k / 60, np.zeros((4, 4, 3), np.uint8)) for k in range(600))
     connection = live.Connection(30.0, True, pairs)
