@@ -59,7 +59,7 @@ def test_an_evaluation_prints_a_table_of_all_sets_and_one_json_line(
         assert list(rows[0])[5:] == [f"{k} {label}" for k, label in enumerate(SETS[name])]
         assert rows[0]["path"].startswith("videos/test/")
     page = (tmp_path / "report" / "index.html").read_text()
-    assert all(f'"name":"{name}","folder":"{name}"' in page for name in SETS)
+    assert all(f'<a href="{name}/scores.csv"' in page for name in SETS)
     assert "data:image/jpeg" in page
     assert list(result["sets"]) == list(SETS)
     assert [metrics["videos"] for metrics in result["sets"].values()] == [8, 8, 6]

@@ -408,6 +408,7 @@ def test_two_processes_download_once(server, folder, tmp_path):
 
 def test_the_python_interface_takes_a_name(server, folder, data_root, capfd):
     settings = {"data.crop": 32, "data.resize": 40, "run.engine": "mindspore"}
+    settings["data.root"] = str(folder)  # without labels.txt
     model = api.load("tsm_small", settings=settings, device="CPU")
     assert model.cfg.model.num_classes == 7, "a setting of the table"
     video = next((data_root / "videos" / "test").glob("*.mp4"))
