@@ -24,7 +24,7 @@ from utils.files import ROOT
 from utils.networks import Job, Network, find_network, list_networks
 from utils.predict.cam import GradCam
 from utils.predict.model import Model
-from utils.predict.stream import Stream, Timing, WindowScorer
+from utils.predict.stream import Stream, Timing, WindowPredictor
 from utils.runtime import Runtime
 from utils.scoring.scorer import CellScorer
 from utils.testing.golden import GoldenCase, find_case, load_case
@@ -189,8 +189,8 @@ def test_every_method_of_a_network_works(name, tmp_path):
     source = StreamSource("one", lambda: open_file(open_video(video)))
     model = LoadedModel(network, cfg=cfg, scorer=scorer, heads=heads)
     model.net = net.set_train(False)
-    live = model.build_live_scorer(Timing(source))
-    results["find_online_scorer"] = network.find_online_scorer(cfg) or WindowScorer
+    live = model.build_stream_predictor(Timing(source))
+    results["find_online_predictor"] = network.find_online_predictor(cfg) or WindowPredictor
     shown = [*Stream(source, scorer=live, heads=heads)]
     classes = [head.classes for head in heads]
     assert [probabilities.shape for probabilities in shown[0].probabilities] == [

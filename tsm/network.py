@@ -38,12 +38,12 @@ class TSMNetwork(Network[Config]):
 
         return describe_export(cfg)
 
-    def find_online_scorer(self, cfg: Config) -> Optional[type]:
+    def find_online_predictor(self, cfg: Config) -> Optional[type]:
         if not cfg.model.online:
             return None
-        from tsm.streaming import OnlineScorer
+        from tsm.streaming import OnlinePredictor
 
-        return OnlineScorer
+        return OnlinePredictor
 
 
 NETWORK = TSMNetwork()

@@ -24,12 +24,12 @@ from tsm.config import Config
 from tsm.labels import TSMLabelSpace
 from tsm.model import TSM
 from tsm.online import OnlineTSM
-from utils.predict.stream import FrameScorer, Timing
+from utils.predict.stream import FramePredictor, Timing
 
 CLIP_SECONDS = 3.0  # assumed length of a clip of uniform sampling
 
 
-class OnlineScorer(FrameScorer):
+class OnlinePredictor(FramePredictor):
     """The probabilities after each frame, by a TSM built with `online=True`, which `load` returns.
 
     Raises ValueError if the settings do not allow this.

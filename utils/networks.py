@@ -141,8 +141,8 @@ class Network(abc.ABC, Generic[ConfigT]):
         assert isinstance(cfg.data, VideoData)  # a network for images overrides this method
         return records.open_record(record, cfg.data)
 
-    def find_online_scorer(self, cfg: ConfigT) -> Optional[type]:
-        """The LiveScorer of a network that reads a stream frame by frame; None for windows.
+    def find_online_predictor(self, cfg: ConfigT) -> Optional[type]:
+        """The StreamPredictor of a network that reads a stream frame by frame; None for windows.
 
         Its arguments are the config, the `Timing` and a function that loads the Cell in float32.
         """

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from utils.evaluate.label_space import LabelSpace
     from utils.networks import Network
     from utils.predict.prediction import Prediction, WindowResult
-    from utils.predict.stream import LiveScorer, Stream, Timing
+    from utils.predict.stream import Stream, StreamPredictor, Timing
     from utils.scoring.scorer import Scorer
     from utils.settings import NetworkConfig, Run
     from utils.video.reader import FrameReader, VideoError
@@ -366,7 +366,7 @@ class Model:
             check_outputs([Path(save)], inputs=[str(source)], option="save")
         opened = open_source(str(source), self.cfg.data, retry)
         with self.computing():
-            scorer = self.build_live_scorer(Timing(opened, window=window, step=step, fps=fps))
+            scorer = self.build_stream_predictor(Timing(opened, window=window, step=step, fps=fps))
         return Stream(
             opened,
             scorer=scorer,
@@ -377,19 +377,19 @@ class Model:
             run=self.cfg.run,
         )
 
-    def build_live_scorer(self, timing: Timing) -> LiveScorer:
+    def build_stream_predictor(self, timing: Timing) -> StreamPredictor:
         """How the network labels a stream: frame by frame if it can, else sliding windows.
 
         Raises ValueError for a `timing` that does not fit.
         """
-        from utils.predict.stream import ImageScorer, WindowScorer
+        from utils.predict.stream import ImagePredictor, WindowPredictor
 
-        online = self.network.find_online_scorer(self.cfg)
+        online = self.network.find_online_predictor(self.cfg)
         if online and timing.window is None and timing.step is None:
             return online(self.cfg, timing, self.load_cell)
         if self.network.reads_images:
-            return ImageScorer(self.scorer, self.heads[0], timing)
-        return WindowScorer(self.scorer, self.heads, timing)
+            return ImagePredictor(self.scorer, self.heads[0], timing)
+        return WindowPredictor(self.scorer, self.heads, timing)
 
     def load_cell(self) -> nn.Cell:
         """The network of the checkpoint as a Cell, in float32; ValueError for another file."""

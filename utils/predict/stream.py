@@ -1,6 +1,6 @@
 """Labels the frames of a stream: in sliding windows, or frame by frame.
 
-A `Stream` takes frames from a source (`utils/video/live.py`) and gives them to the `LiveScorer` of
+A `Stream` takes frames from a source (`utils/video/live.py`) and gives them to the `StreamPredictor` of
 a network. A live source is read by a thread; frames that the network is too slow for are dropped.
 """
 
@@ -70,7 +70,7 @@ def open_source(source: str, data: ImageData, retry: float) -> StreamSource:
 
 
 class PreparedFrame(NamedTuple):
-    """What a `LiveScorer` needs of a frame."""
+    """What a `StreamPredictor` needs of a frame."""
 
     number: int
     seconds: float
@@ -87,7 +87,7 @@ class OpenWindow:
         self.window = window
 
 
-class LiveScorer(abc.ABC):
+class StreamPredictor(abc.ABC):
     """Maps the frames of a stream to probabilities.
 
     `columns` name the times of a result in tables. Of a live source at most `capacity` frames wait.
@@ -118,7 +118,7 @@ class LiveScorer(abc.ABC):
         """The result that a frame completes. `is_behind`: the next frame already waits."""
 
 
-class FrameScorer(LiveScorer):
+class FramePredictor(StreamPredictor):
     """A result for each frame."""
 
     columns = ("time",)
@@ -136,7 +136,7 @@ class FrameScorer(LiveScorer):
         yield frame.seconds, frame.seconds, [self.score(frame.arrays[0])]
 
 
-class ImageScorer(FrameScorer):
+class ImagePredictor(FramePredictor):
     """A network for images: each frame by itself, with the view of its evaluation."""
 
     def __init__(self, scorer: "Scorer", head: LabelSpace, timing: Timing):
@@ -156,7 +156,7 @@ class ImageScorer(FrameScorer):
         return self.head.predict_probs(self.scorer, view)
 
 
-class WindowScorer(LiveScorer):
+class WindowPredictor(StreamPredictor):
     """Windows of `window` seconds, `step` seconds apart, with the views of the evaluation.
 
     In memory are the crops of the frames that open windows need. A frame that did not come counts
@@ -280,7 +280,7 @@ class Stream:
     def __init__(
         self,
         source: StreamSource,
-        scorer: LiveScorer,
+        scorer: StreamPredictor,
         heads: Sequence[LabelSpace],
         top: int = 5,
         threshold: float = 0.0,

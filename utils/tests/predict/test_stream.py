@@ -11,12 +11,12 @@ from tests.numbered_videos import read_number, write_numbered_video
 from utils.evaluate.label_space import LabelSpace
 from utils.networks import find_network
 from utils.predict.stream import (
-    ImageScorer,
-    LiveScorer,
+    ImagePredictor,
     PreparedFrame,
     Stream,
+    StreamPredictor,
     Timing,
-    WindowScorer,
+    WindowPredictor,
 )
 from utils.scoring.scorer import Scorer
 from utils.video.decoders import open_video
@@ -71,7 +71,7 @@ class ToySource(StreamSource):
                 yield Frame(number, number / FPS, pixels, number in self.restarts)
 
 
-def run_stream(source: StreamSource, scorer: LiveScorer, video=None) -> Stream:
+def run_stream(source: StreamSource, scorer: StreamPredictor, video=None) -> Stream:
     return Stream(source, scorer, heads=[ToyHead()], video=video)
 
 
@@ -104,7 +104,7 @@ def test_the_windows_of_a_file_have_the_views_of_a_prediction(name, window, step
     for head in heads:
         head.predict_probs = record
     source = StreamSource("numbers", lambda: open_file(open_video(video)))
-    scorer = WindowScorer(NoNetwork(), heads, Timing(source, window, step))
+    scorer = WindowPredictor(NoNetwork(), heads, Timing(source, window, step))
     sizes = []
     spans = []
     for result in run_stream(source, scorer):
@@ -156,7 +156,7 @@ def test_a_slow_network_drops_frames_of_a_live_source_and_says_how_many(caplog):
     """Its windows are the newest ones, of neighbouring frames; 16 frames wait."""
     source = PacedSource(200)
     head = SlowHead(source)
-    scorer = WindowScorer(NoNetwork(), [head], Timing(source, 0.5, 0.25))
+    scorer = WindowPredictor(NoNetwork(), [head], Timing(source, 0.5, 0.25))
     stream = run_stream(source, scorer)
     results = list(stream)
     starts = [0, 59, 119, 179, 189]
@@ -170,7 +170,7 @@ def test_a_slow_network_drops_frames_of_a_live_source_and_says_how_many(caplog):
 @pytest.mark.parametrize(("live", "pause", "seconds"), [(True, 0.002, 0.0), (False, 0.0, 0.02)])
 def test_a_fast_network_drops_nothing_and_no_frame_of_a_file_is_dropped(live, pause, seconds):
     source = ToySource(60, live=live, pause=pause)
-    scorer = WindowScorer(NoNetwork(), [ToyHead(seconds)], Timing(source, 0.5, 0.25))
+    scorer = WindowPredictor(NoNetwork(), [ToyHead(seconds)], Timing(source, 0.5, 0.25))
     stream = run_stream(source, scorer)
     assert [result[:2] for result in stream] == [(k / 4, k / 4 + 0.5) for k in range(11)]
     assert (stream.frames, stream.dropped, stream.scorer.skipped) == (60, 0, 0)
@@ -187,7 +187,7 @@ def test_windows_of_a_source_with_gaps(count, jumps, restarts, windows):
     source = ToySource(count, live=False, jumps=jumps)
     source.restarts = restarts
     head = ToyHead()
-    results = list(run_stream(source, WindowScorer(NoNetwork(), [head], Timing(source, 0.5))))
+    results = list(run_stream(source, WindowPredictor(NoNetwork(), [head], Timing(source, 0.5))))
     assert head.windows == windows
     assert [round(result.start * FPS) for result in results] == [window[0] for window in windows]
 
@@ -195,7 +195,7 @@ def test_windows_of_a_source_with_gaps(count, jumps, restarts, windows):
 def test_frames_of_another_size_begin_a_window():
     source = ToySource(0)
     head = ToyHead()
-    scorer = WindowScorer(NoNetwork(), [head], Timing(source, 0.5))
+    scorer = WindowPredictor(NoNetwork(), [head], Timing(source, 0.5))
     for number in range(20):
         side = 2 if number < 7 else 4
         frame = np.full((side, side, 3), number, np.uint8)
@@ -208,7 +208,9 @@ def test_images_are_read_at_step_or_fps():
 
     def read(**timing) -> list[int]:
         head = ToyHead()
-        results = list(run_stream(source, ImageScorer(NoNetwork(), head, Timing(source, **timing))))
+        results = list(
+            run_stream(source, ImagePredictor(NoNetwork(), head, Timing(source, **timing)))
+        )
         assert all(result.start == result.end for result in results)
         return [value for values in head.windows for value in values]
 
@@ -224,12 +226,12 @@ def test_images_are_read_at_step_or_fps():
         with pytest.raises(ValueError, match=words):
             read(**timing)
     with pytest.raises(ValueError, match="fps: this network reads windows"):
-        WindowScorer(NoNetwork(), [ToyHead()], Timing(source, fps=2.0))
+        WindowPredictor(NoNetwork(), [ToyHead()], Timing(source, fps=2.0))
     with pytest.raises(ValueError, match="window must be above 0"):
-        WindowScorer(NoNetwork(), [ToyHead()], Timing(source, window=0.0))
+        WindowPredictor(NoNetwork(), [ToyHead()], Timing(source, window=0.0))
 
 
-class LastNumber(ImageScorer):
+class LastNumber(ImagePredictor):
     """The number of the frame, as probability."""
 
     def prepare(self, pixels: np.ndarray) -> list[np.ndarray]:
@@ -284,7 +286,7 @@ def test_the_error_of_a_broken_source_comes_after_its_results(tmp_path):
 
     source = Broken(25, pause=0.001)
     path = tmp_path / "out.mp4"
-    scorer = WindowScorer(NoNetwork(), [ToyHead()], Timing(source, 0.5))
+    scorer = WindowPredictor(NoNetwork(), [ToyHead()], Timing(source, 0.5))
     stream = run_stream(source, scorer, CaptionedVideo(path, FPS))
     results = []
     with pytest.raises(VideoError, match="it broke off"):

@@ -9,7 +9,7 @@ from scripts.features.jobs import FeatureExtractor
 from scripts.prediction.records import PredictOptions, Predictor, preview_times
 from tests.helpers import FileModel, NoNetwork
 from tests.test_predict import NumberReader
-from utils.predict.stream import ImageScorer, Timing, WindowScorer
+from utils.predict.stream import ImagePredictor, Timing, WindowPredictor
 from utils.predict.windows import read_windows
 from utils.tests.predict.test_stream import ToyHead, run_stream
 from utils.tests.video.videos import BACK_ENDS, copy_packets, draw, read_bits
@@ -92,7 +92,7 @@ def test_a_stream_of_a_file_has_the_windows_of_a_prediction(video):
     head = BitReader()
     views = []
     head.predict_probs = lambda scorer, numbers: views.append(numbers.tolist()) or np.ones(1)
-    stream = run_stream(source, WindowScorer(NoNetwork(), [head], Timing(source, 2.0, 1.0)))
+    stream = run_stream(source, WindowPredictor(NoNetwork(), [head], Timing(source, 2.0, 1.0)))
     spans = [(result.start, result.end) for result in stream]
     with open_video(video) as reader:
         windows = split_into_windows(reader, 2.0, 1.0)
@@ -104,7 +104,7 @@ def test_a_stream_of_a_file_has_the_windows_of_a_prediction(video):
 
 def test_frames_of_a_stream_are_chosen_by_time(video):
     source = StreamSource("times", lambda: open_file(open_video(video)))
-    scorer = ImageScorer(NoNetwork(), ToyHead(), Timing(source, fps=1.0))
+    scorer = ImagePredictor(NoNetwork(), ToyHead(), Timing(source, fps=1.0))
     times = [result.start for result in run_stream(source, scorer)]
     assert times == pytest.approx([0, 1, 2, 3, 4, 5, 8], abs=2e-3)
 
