@@ -23,13 +23,8 @@ from collections.abc import Iterable
 from typing import Optional
 
 from utils import cli
-from utils.weights.published import (
-    Published,
-    describe_use,
-    find_published,
-    list_published,
-    prepare,
-)
+from utils.weights.preparation import describe_use, prepare
+from utils.weights.published import Published, find_published, list_published
 
 HEAD = ("name", "network", "recipe", "MiB", "licence", "source")
 

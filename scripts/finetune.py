@@ -60,7 +60,7 @@ from utils.processes import pass_on_signals
 from utils.settings import NetworkConfig, VideoData
 from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 from utils.weights.checkpoint_file import RESUME
-from utils.weights.published import resolve_checkpoint
+from utils.weights.preparation import resolve_checkpoint
 
 TEST = 0.2  # the fractions of a class in the lists of the test and the validation
 VAL = 0.1

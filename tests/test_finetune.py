@@ -34,7 +34,7 @@ from utils.load_config import load_config
 from utils.networks import find_network
 from utils.predict.model import find_recipe
 from utils.processes import pass_on_signals
-from utils.weights import published
+from utils.weights import preparation
 
 SCRIPT = "scripts/finetune.py"
 RECIPES = {
@@ -186,7 +186,7 @@ def test_the_checkpoint_may_be_the_name_of_published_weights(
 ):
     names = []
     file = tmp_path / "w.ckpt"
-    monkeypatch.setattr(published, "prepare", lambda name: names.append(name) or file)
+    monkeypatch.setattr(preparation, "prepare", lambda name: names.append(name) or file)
     write_config(tmp_path, "tsm")
     capsys.readouterr()
     command = [SCRIPT, videos, "--recipe=tsm_r50_k400_8f", f"--out={tmp_path}"]

@@ -25,7 +25,7 @@ from utils.predict import model as api
 from utils.progress import Progress
 from utils.testing.golden import get_shapes
 from utils.tests.parity import without_values
-from utils.weights import checkpoint_file, download, published
+from utils.weights import checkpoint_file, download, preparation, published
 
 CONTENT = SOURCE_FILE.read_bytes()  # a file of real PyTorch
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -121,7 +121,7 @@ def list_visible(folder: Path) -> list[str]:
 
 def assert_refused(name: str, *words: str) -> None:
     with pytest.raises(ValueError) as caught:
-        published.prepare(name)
+        preparation.prepare(name)
     assert "\n" not in str(caught.value)
     for word in words:
         assert word in str(caught.value)
@@ -149,16 +149,16 @@ def test_the_command_downloads_converts_and_prints_the_evaluation(
 
 
 def test_a_start_of_a_training_has_no_classifier(server, folder):
-    path = published.prepare("tsm_start")
+    path = preparation.prepare("tsm_start")
     assert "new_fc.weight" not in checkpoint_file.read(path)
-    use = published.describe_use(published.find_published("tsm_start"))
+    use = preparation.describe_use(published.find_published("tsm_start"))
     assert use.startswith("python tsm/train.py --config_path tsm/configs/tsm_smoke.yaml")
     assert use.endswith(f"--train.pretrained={path}")
 
 
 def test_a_connection_that_ends_is_continued(server, folder):
     server.cuts = [10_000, 30_000]
-    file = published.fetch(published.find_published("tsm_hashed"), mkdir(folder))
+    file = preparation.fetch(published.find_published("tsm_hashed"), mkdir(folder))
     assert file.read_bytes() == CONTENT
     ranges = [request.get("Range") for request in server.requests]
     assert ranges == [None, "bytes=10000-", "bytes=30000-"]
@@ -176,7 +176,7 @@ def test_a_later_call_continues(server, folder, validator):
     server.cuts = [20_000] * download.ATTEMPTS
     assert_refused("tsm_hashed", HASHED, f"ended after 20000 of {len(CONTENT)} bytes")
     assert list_visible(folder) == [f"{HASHED}.part", f"{HASHED}.part.json"]
-    file = published.fetch(published.find_published("tsm_hashed"), folder)
+    file = preparation.fetch(published.find_published("tsm_hashed"), folder)
     assert file.read_bytes() == CONTENT
     assert server.requests[-1]["Range"] == "bytes=20000-"
     assert ("If-Range" in server.requests[-1]) == validator
@@ -188,13 +188,13 @@ def test_a_file_that_changes_meanwhile_is_downloaded_from_its_beginning(server, 
     server.cuts = [20_000] * download.ATTEMPTS
     assert_refused("tsm_small", "ended after 20000")
     server.files["tsm.pth"] = OTHER if validator else OTHER + b"longer"
-    file = published.fetch(published.find_published("tsm_small"), folder)
+    file = preparation.fetch(published.find_published("tsm_small"), folder)
     assert file.read_bytes() == server.files["tsm.pth"]
     server.cuts = [20_000] * download.ATTEMPTS
     file.unlink()
     assert_refused("tsm_small", "ended after 20000")
     server.files["tsm.pth"] = CONTENT[:15_000]  # shorter than the part: 416 without a validator
-    file = published.fetch(published.find_published("tsm_small"), folder)
+    file = preparation.fetch(published.find_published("tsm_small"), folder)
     assert file.read_bytes() == CONTENT[:15_000]
 
 
@@ -209,7 +209,7 @@ def test_a_bar_counts_what_arrives(server, folder, monkeypatch):
     monkeypatch.setattr(download, "Progress", Bar)
     monkeypatch.setattr(download, "CHUNK", 10_000)
     server.cuts = [25_000]
-    published.fetch(published.find_published("tsm_hashed"), mkdir(folder))
+    preparation.fetch(published.find_published("tsm_hashed"), mkdir(folder))
     assert len(CONTENT) == 70_023
     assert [(bar.total, bar.done) for bar in bars] == [(8, 3), (5, 5)]
 
@@ -218,7 +218,7 @@ def test_a_complete_part_needs_no_connection(server, folder):
     part = mkdir(folder) / f"{HASHED}.part"
     part.write_bytes(CONTENT)
     (folder / f"{HASHED}.part.json").write_text(json.dumps([len(CONTENT), "x"]))
-    published.fetch(published.find_published("tsm_hashed"), folder)
+    preparation.fetch(published.find_published("tsm_hashed"), folder)
     assert (server.requests, list_visible(folder)) == ([], [HASHED])
 
 
@@ -255,7 +255,7 @@ def test_a_truncated_file_is_refused(server, folder, tmp_path):
 
 
 def test_a_changed_file_is_refused(server, folder):
-    published.prepare("tsm_small")
+    preparation.prepare("tsm_small")
     (folder / "tsm.pth").unlink()
     (folder.parent / "tsm_small.ckpt").unlink()
     server.files["tsm.pth"] = OTHER
@@ -294,7 +294,7 @@ def test_a_damaged_note_of_a_part_begins_the_download_anew(text, server, folder)
     part = mkdir(folder) / f"{HASHED}.part"
     part.write_bytes(b"x")
     (folder / f"{HASHED}.part.json").write_text(text)
-    published.fetch(published.find_published("tsm_hashed"), folder)
+    preparation.fetch(published.find_published("tsm_hashed"), folder)
     assert (folder / HASHED).read_bytes() == CONTENT
 
 
@@ -306,7 +306,7 @@ def test_a_wrong_length_is_named(length, server, folder):
 
 @pytest.mark.parametrize("length", [None, str(len(CONTENT))])
 def test_a_file_larger_than_published_is_refused(length, server, folder, monkeypatch):
-    monkeypatch.setattr(published, "LARGEST", 10_000)
+    monkeypatch.setattr(preparation, "LARGEST", 10_000)
     monkeypatch.setattr(download, "CHUNK", 5_000)
     server.length = length
     assert_refused("tsm_hashed", "the server sends more than 10000 bytes")
@@ -315,7 +315,7 @@ def test_a_file_larger_than_published_is_refused(length, server, folder, monkeyp
 def test_a_mirror_gets_its_user_and_password(server, folder, monkeypatch):
     address = server.address.replace("//", "//user:se%40cret@")
     monkeypatch.setenv(published.MIRROR, f"{address}/files")
-    published.prepare("tsm_hashed")
+    preparation.prepare("tsm_hashed")
     login = base64.b64encode(b"user:se@cret").decode()
     assert [r["Authorization"] for r in server.requests] == [f"Basic {login}"]
 
@@ -344,7 +344,7 @@ def test_no_connection_is_one_line(server, folder, monkeypatch):
 def test_secrets_of_a_mirror_are_not_printed(mirror, folder, monkeypatch, capfd):
     monkeypatch.setenv(published.MIRROR, mirror)
     with pytest.raises(ValueError, match="cannot be reached") as error:
-        published.prepare("tsm_small")
+        preparation.prepare("tsm_small")
     text = f"{error.value}{''.join(capfd.readouterr())}"
     assert "tsm_small" in text
     assert "xyzzy" not in text
@@ -357,18 +357,18 @@ def test_secrets_of_a_proxy_are_not_printed(folder, monkeypatch, capfd):
         monkeypatch.setenv("no_proxy", "")
         monkeypatch.setenv(published.MIRROR, "http://mirror.example")
         with pytest.raises(ValueError, match="http://mirror.example/tsm.pth") as error:
-            published.prepare("tsm_small")
+            preparation.prepare("tsm_small")
         text = f"{error.value}{''.join(capfd.readouterr())}"
         assert "xyzzy" not in text
 
 
 def test_a_mirror_has_all_files_in_one_folder(server, folder, monkeypatch, tmp_path):
     monkeypatch.setenv(published.MIRROR, f"{server.address}/mirror/")
-    published.fetch(published.find_published("tsm_small"), mkdir(folder))
+    preparation.fetch(published.find_published("tsm_small"), mkdir(folder))
     assert server.requests[0]["path"] == "/mirror/tsm.pth"
     (tmp_path / "clicked.pth").write_bytes(CONTENT)
     monkeypatch.setenv(published.MIRROR, tmp_path.as_uri())
-    file = published.fetch(published.find_published("tsm_clicked"), folder)
+    file = preparation.fetch(published.find_published("tsm_clicked"), folder)
     assert file.read_bytes() == CONTENT
 
 
@@ -377,7 +377,7 @@ def test_proxies_of_the_environment_are_used(server, folder, monkeypatch):
     table.write_text(table.read_text().replace(server.address, "http://weights.invalid"))
     published.read_table.cache_clear()
     monkeypatch.setenv("http_proxy", server.address)
-    published.fetch(published.find_published("tsm_small"), mkdir(folder))
+    preparation.fetch(published.find_published("tsm_small"), mkdir(folder))
     assert server.requests[0]["path"] == "http://weights.invalid/models/tsm.pth"
 
 
@@ -385,16 +385,16 @@ def test_a_file_behind_a_button_is_explained(server, folder):
     words = ("http://localhost/page", '"the blue button"', str(folder / "clicked.pth"))
     assert_refused("tsm_clicked", *words)
     (folder / "clicked.pth").write_bytes(CONTENT)
-    file = published.fetch(published.find_published("tsm_clicked"), folder)
+    file = preparation.fetch(published.find_published("tsm_clicked"), folder)
     assert (file, server.requests) == (folder / "clicked.pth", [])
 
 
 def test_two_processes_download_once(server, folder, tmp_path):
     server.delay = 1.0
     code = (
-        "import pathlib; from utils.weights import published; "
+        "import pathlib; from utils.weights import preparation, published; "
         f"base = pathlib.Path({str(tmp_path)!r}); published.get_base_folder = lambda: base; "
-        "published.TABLE = base / 'table.yaml'; print(published.prepare('tsm_small'))"
+        "published.TABLE = base / 'table.yaml'; print(preparation.prepare('tsm_small'))"
     )
     command = [sys.executable, "-c", code]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -424,8 +424,8 @@ def test_the_python_interface_takes_a_name(server, folder, data_root, capfd):
 def test_a_file_of_that_name_wins(folder, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tsm_small").touch()
-    assert published.resolve_checkpoint("tsm_small") == "tsm_small"
-    assert published.resolve_checkpoint("tsm_smal") == "tsm_smal"
+    assert preparation.resolve_checkpoint("tsm_small") == "tsm_small"
+    assert preparation.resolve_checkpoint("tsm_smal") == "tsm_smal"
 
 
 def test_a_training_without_its_start_names_the_command(run_here, data_root, tmp_path):
@@ -488,7 +488,7 @@ def test_published_weights_have_a_recipe(entry):
     cfg = load_config(config, ROOT / entry.recipe, overrides)
     assert cfg.train.new_head or not entry.start
     if entry.source in ("mmaction2", "torchvision"):
-        assert published.HASH.search(entry.file_name)
+        assert preparation.HASH.search(entry.file_name)
 
 
 def test_the_start_of_every_recipe_is_published_and_fits():

@@ -91,7 +91,7 @@ def run_for_network(main: Callable, usage: str, *options_of: Callable) -> NoRetu
 
 def resolve_weights(options: dict[str, Any]) -> dict[str, Any]:
     """The options; a name of published weights as `checkpoint_path` becomes their file."""
-    from utils.weights.published import resolve_checkpoint
+    from utils.weights.preparation import resolve_checkpoint
 
     path = options.get("checkpoint_path")
     if not path:

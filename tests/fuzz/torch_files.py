@@ -9,7 +9,7 @@ from functools import partial
 from tests.fuzz.damage import mutate
 from utils.files import ROOT
 from utils.tests.weights.torch_pickles import call, dtype, name, plain, storage, tensor, write_zip
-from utils.weights.torch_reader import MAGIC
+from utils.weights.foreign_file import MAGIC
 
 FILES = ROOT / "utils" / "tests" / "weights" / "torch_files"
 ZIPS = ("dtypes.pt", "views.pt", "checkpoint.pt", "views_protocol4.pt")

@@ -94,7 +94,8 @@ def load(
     """
     from utils.load_config import load_config
     from utils.networks import find_network, find_network_of_yaml, list_networks
-    from utils.weights.published import find_recipe_of_weights, resolve_checkpoint
+    from utils.weights.preparation import resolve_checkpoint
+    from utils.weights.published import find_recipe_of_weights
 
     overrides = []
     if not checkpoint:

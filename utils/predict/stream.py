@@ -1,7 +1,8 @@
 """Labels the frames of a stream: in sliding windows, or frame by frame.
 
-A `Stream` takes frames from a source (`utils/video/live.py`) and gives them to the `StreamPredictor` of
-a network. A live source is read by a thread; frames that the network is too slow for are dropped.
+A `Stream` takes frames from a source (`utils/video/live.py`) and gives them to the
+`StreamPredictor` of a network. A live source is read by a thread; frames that the network is too
+slow for are dropped.
 """
 
 import abc

@@ -24,8 +24,8 @@ import numpy as np
 
 from utils.log import log
 from utils.messages import escape_control
-from utils.weights import torch_reader
 from utils.weights.dtypes import DTYPES, get_itemsize
+from utils.weights.foreign_file import is_foreign
 from utils.weights.model_checksum import check_checksum
 from utils.weights.published import advise as advise_download
 
@@ -125,9 +125,9 @@ def check_kind(path: Path) -> None:
     with report_read_errors(path):
         if not path.stat().st_size:
             raise ValueError(f"{path}: is empty; {advise(path)}")
-        is_foreign = torch_reader.is_readable(path)
+        foreign = is_foreign(path)
         begins_like_ours = has_own_start(path)
-    if is_foreign or (path.suffix in FOREIGN and not begins_like_ours):
+    if foreign or (path.suffix in FOREIGN and not begins_like_ours):
         target = path.with_name(f"{path.stem}_{path.suffix[1:]}.ckpt")
         raise ValueError(
             f"{path}: convert it first with scripts/convert_checkpoint.py --config_path RECIPE "

@@ -17,6 +17,7 @@ from utils.messages import escape_control, find_nearest, join_names
 from utils.nn.layers import resize_table
 from utils.weights import checkpoint_file, torch_reader
 from utils.weights.checkpoint import join_reports, list_damaged
+from utils.weights.foreign_file import is_foreign
 from utils.weights.mindspore_checkpoint import drop_training_state, find_padding, unify_eps
 from utils.weights.parameter_names import ParameterNames
 
@@ -64,9 +65,9 @@ def read_source(path: Path, key: str = "") -> Source:
         raise ValueError(f"{path}: no such file")
     texts: dict[str, bytes] = {}
     with checkpoint_file.report_read_errors(path):
-        is_foreign = torch_reader.is_readable(path)
+        foreign = is_foreign(path)
         is_own = checkpoint_file.has_own_start(path) or path.suffix == ".ckpt"
-    if is_foreign or not is_own:
+    if foreign or not is_own:
         arrays = torch_reader.load_state(path, key)
     else:
         arrays, texts, _ = checkpoint_file.read_all(path)

@@ -35,17 +35,16 @@ import reprlib
 import struct
 import zipfile
 from collections.abc import Iterator, Sized
-from typing import BinaryIO, Callable, Optional, Union
+from typing import BinaryIO, Union
 
 import numpy as np
 
 from utils.log import log
 from utils.messages import escape_control, join_names
 from utils.weights.dtypes import DTYPES, get_itemsize
+from utils.weights.foreign_file import HEAD, MAGIC, find_kind
 
-# The first two pickles of a file before PyTorch 1.6
-MAGIC = 0x1950A86A20F9469CFC6C
-PROTOCOL = 1001
+PROTOCOL = 1001  # the second pickle of a file before PyTorch 1.6
 CHUNK = 1 << 20  # bytes read at once; a multiple of every item size
 MAX_PICKLE = 1 << 24  # bytes of a zip's pickle or directory, or of all pickles of an older file
 MAX_STEPS = 500_000  # opcodes of a file, or its arguments and values; large ones have 200,000
@@ -248,26 +247,12 @@ class CappedFile(io.BufferedReader):
         return super().read(size)
 
 
-def is_readable(path: Union[str, os.PathLike]) -> bool:
-    """Whether a file begins like one that `load` reads. Raises OSError if it cannot be read."""
-    with open(path, "rb") as file:
-        return find_reader(file.read(512)) is not None
-
-
-def find_reader(head: bytes) -> Optional[Callable[[CappedFile, int], object]]:
-    """The function that reads a file that begins with `head`; None if there is none."""
-    if head.startswith(b"PK\x03\x04"):
-        return read_zip
-    if MAGIC.to_bytes(10, "little") in head[:32]:
-        return read_legacy
-    return read_safetensors if head[8:9] == b"{" else None
-
-
 def read_file(file: CappedFile, size: int) -> object:
     """The object in a file of `size` bytes, of any format."""
-    head = file.read(512)
+    head = file.read(HEAD)
     file.seek(0)
-    read = find_reader(head)
+    readers = {"zip": read_zip, "legacy": read_legacy, "safetensors": read_safetensors}
+    read = readers.get(find_kind(head))
     if read is not None:
         return read(file, size)
     kind = next(text for start, text in OTHER_KINDS if re.match(start, head, re.DOTALL))

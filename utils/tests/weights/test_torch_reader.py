@@ -29,7 +29,8 @@ from utils.tests.weights.torch_pickles import (
     write_zip,
 )
 from utils.weights import torch_reader
-from utils.weights.torch_reader import MAGIC, TorchFileError, Unread, load, load_state
+from utils.weights.foreign_file import MAGIC
+from utils.weights.torch_reader import TorchFileError, Unread, load, load_state
 
 FILES = Path(__file__).parent / "torch_files"
 GOOD = ("dtypes.pt", "dtypes_legacy.pt")
