@@ -27,11 +27,13 @@ import json
 from mindspore import Parameter, Tensor
 
 from utils import cli, files, log
+from utils.evaluate.label_space import list_class_names
 from utils.networks import Network
 from utils.runtime import Runtime
 from utils.settings import NetworkConfig
 from utils.weights import checkpoint
 from utils.weights.convert import convert, read_source
+from utils.weights.description import describe
 from utils.weights.mindspore_checkpoint import check_padding, count_by_kind
 
 
@@ -60,8 +62,14 @@ def main(
         raise ValueError(text if str(source) in text else f"{source}: {text}") from None
     arrays = {k: Parameter(Tensor(v), name=k) for k, v in converted.arrays.items()}
     arrays |= {name: weights[name] for name in converted.initial}
+    classes = {} if new_head else list_class_names(network.list_label_spaces(cfg), target.parent)
     with files.guard_outputs([target], inputs=[source], option="--target"):
-        checkpoint.save(target, checkpoint.Weights(arrays, weights.padding), "--target")
+        checkpoint.save(
+            target,
+            checkpoint.Weights(arrays, weights.padding),
+            "--target",
+            describe(network.name, cfg, classes=classes, source=source.name),
+        )
     dropped = count_by_kind([*loaded.dropped, *converted.dropped])
     report = {"matched": len(converted.arrays), "dropped": dropped}
     report["changed_eps"] = loaded.changed_eps

@@ -26,7 +26,7 @@ import sys
 import typing
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Callable, NoReturn
+from typing import Annotated, Any, Callable, NoReturn, Optional
 
 from utils.messages import (
     VALUE,
@@ -55,9 +55,13 @@ def run(main: Callable, config_class: type, usage: str, *options_of: Callable) -
 
         parser = Parser(usage, load_config.list_settings(config_class), main, *options_of)
         path, settings, options = parser.parse(sys.argv[1:])
-        path = load_config.resolve_yaml(path)
         script = Path(sys.argv[0])
         remedy = f"zoo {script.stem} {{}}" if is_installed() else f"{{}}/{script.name}"
+        if path is None:
+            options = resolve_weights(options)
+            _, cfg = load_own_config(options, settings, config_class, remedy)
+            return main(cfg, **options)
+        path = load_config.resolve_yaml(path)
         cfg = networks.load_for_script(config_class, path=path, overrides=settings, remedy=remedy)
         return main(cfg, **resolve_weights(options))
 
@@ -78,8 +82,12 @@ def run_for_network(main: Callable, usage: str, *options_of: Callable) -> NoRetu
         parser = Parser(usage, names, main, *options_of)
         parser.add_argument("--network", choices=tuple(records))
         path, settings, options = parser.parse(sys.argv[1:])
-        path = load_config.resolve_yaml(path)
         name = options.pop("network", None)
+        if path is None:
+            options = resolve_weights(options)
+            network, cfg = load_own_config(options, settings)
+            return main(network, cfg, **options)
+        path = load_config.resolve_yaml(path)
         network = records[name] if name else networks.find_network_of_yaml(path)
         cfg = networks.load_for_script(
             network.config, path=path, overrides=settings, remedy="--network={}"
@@ -87,6 +95,28 @@ def run_for_network(main: Callable, usage: str, *options_of: Callable) -> NoRetu
         return main(network, cfg, **resolve_weights(options))
 
     main_guard(usage, work)
+
+
+def load_own_config(
+    options: dict[str, Any],
+    overrides: list[str],
+    config_class: Optional[type] = None,
+    remedy: str = "",
+) -> tuple[Any, Any]:
+    """(network, config) as the checkpoint of a command describes itself, with `overrides` on top.
+
+    Raises ValueError if it does not, or is of another network than that of `config_class`; the
+    error ends in `remedy`, in which {} is the name of the right one.
+    """
+    from utils.networks import load_own_config
+
+    if "checkpoint_path" not in options:
+        raise ValueError("missing --config_path; --help shows the usage")
+    network, cfg = load_own_config(Path(options["checkpoint_path"]), overrides)
+    if config_class is not None and network.config is not config_class:
+        path = options["checkpoint_path"]
+        raise ValueError(f"{path} is of {network.name}: use {remedy.format(network.name)}")
+    return network, cfg
 
 
 def resolve_weights(options: dict[str, Any]) -> dict[str, Any]:
@@ -135,7 +165,9 @@ class Parser(argparse.ArgumentParser):
         )
         self.settings = settings
         if settings:
-            self.add_argument("--config_path", type=Path, required=True)
+            functions = (main, *options_of)
+            describes = any("checkpoint_path" in inspect.signature(f).parameters for f in functions)
+            self.add_argument("--config_path", type=Path, required=not describes)
         for function in (main, *options_of):
             hints = typing.get_type_hints(function, include_extras=True)
             for name, parameter in inspect.signature(function).parameters.items():

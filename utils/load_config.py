@@ -135,15 +135,25 @@ def resolve_yaml(path: Path) -> Path:
 @shorten_errors()
 def load_config(cls: type[ConfigT], path: Path, overrides: Sequence[str] = ()) -> ConfigT:
     """Reads `path`, puts `section.key=value` strings on top and builds `cls`."""
-    values = read_yaml(path)
+    return build_config(cls, read_yaml(path), Path(path).stem, overrides, owner=str(path))
+
+
+@shorten_errors()
+def build_config(
+    cls: type[ConfigT], values: dict, name: str, overrides: Sequence[str], owner: str
+) -> ConfigT:
+    """Builds `cls` from {section: {key: value}}, with `section.key=value` strings on top.
+
+    The outputs go to `out/<name>` unless `values` say it. Errors in `values` begin with `owner`.
+    """
     try:
         drop_settings_without_effect(values)
         check_names(cls, values)
     except ValueError as error:
         network = name_network(cls)
-        raise ValueError(f"{path}, read as a config file of {network}: {error}") from None
+        raise ValueError(f"{owner}, read as a config file of {network}: {error}") from None
     resolve_paths(cls, values, get_base_folder())
-    values.setdefault("run", {}).setdefault("out", str(get_base_folder() / "out" / Path(path).stem))
+    values.setdefault("run", {}).setdefault("out", str(get_base_folder() / "out" / name))
     for override in overrides:
         apply_override(cls, values, override)
     if any(override.startswith("run.amp=") for override in overrides):

@@ -34,6 +34,7 @@ from utils.runtime import Runtime
 from utils.settings import ConfigT, VideoData, name_network
 from utils.video.decoders import open_path
 from utils.video.reader import FrameReader
+from utils.weights.description import read_description
 from utils.weights.parameter_names import ParameterNames
 
 if TYPE_CHECKING:
@@ -187,6 +188,25 @@ def find_network_of_yaml(path: Path) -> Network:
             + "|".join(list_networks())
         )
     return find_network(name)
+
+
+def load_own_config(checkpoint: Path, overrides: Sequence[str] = ()) -> tuple[Network, Any]:
+    """(network, config) as a checkpoint describes itself; `overrides` are `section.key=value`.
+
+    Raises ValueError if the file does not describe itself, or is of an unknown network.
+    """
+    description = read_description(checkpoint)
+    if description is None:
+        raise ValueError(
+            f"{checkpoint} does not say of which recipe it is: give --config_path, the config file "
+            "of its training"
+        )
+    if description.network not in list_networks():
+        raise ValueError(
+            f"{checkpoint} is of the network {description.network}, which this zoo has not"
+        )
+    network = find_network(description.network)
+    return network, description.build_config(network.config, checkpoint, overrides)
 
 
 def load_for_script(

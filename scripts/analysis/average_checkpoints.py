@@ -10,6 +10,7 @@ average is better than its parts.
 """
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
@@ -28,6 +29,7 @@ from resnet50.class_folders import copy_run_classes
 from utils import cli
 from utils.files import check_outputs, guard_outputs
 from utils.weights import checkpoint, checkpoint_file
+from utils.weights.description import Description, read_description
 from utils.weights.mindspore_checkpoint import find_padding
 
 
@@ -45,10 +47,18 @@ def main(
     means, padding = average(checkpoints, factors / factors.sum())
     parameters = {name: Parameter(Tensor(value), name=name) for name, value in means.items()}
     with guard_outputs([target], inputs=checkpoints, option="--target"):
-        checkpoint.save(target, checkpoint.Weights(parameters, padding), "--target")
+        averages = checkpoint.Weights(parameters, padding)
+        checkpoint.save(target, averages, "--target", describe_average(checkpoints))
     copy_run_classes(checkpoints[0].parent, target.parent)
     report = {"arrays": len(means), "files": len(checkpoints), "target": str(target)}
     print(json.dumps(report))
+
+
+def describe_average(paths: list[Path]) -> Optional[Description]:
+    """The description of the first file, with the names of all as source; None if it has none."""
+    description = read_description(paths[0])
+    names = ", ".join(path.name for path in paths)
+    return description and replace(description, metrics={}, source=f"average of {names}")
 
 
 def average(paths: list[Path], weights: np.ndarray) -> tuple[dict[str, np.ndarray], str]:

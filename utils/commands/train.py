@@ -12,6 +12,7 @@ from mindspore import nn
 from utils import cli, runtime
 from utils.data.equal_files import log_repeats
 from utils.data.sampler import TrainSampler
+from utils.evaluate.label_space import list_class_names
 from utils.evaluate.metrics import EvalSet, evaluate
 from utils.networks import Job, Network, find_build
 from utils.nn import kernels
@@ -20,6 +21,7 @@ from utils.settings import NetworkConfig
 from utils.train.choose_kernels import choose_kernels
 from utils.train.recipe import Plan, Recipe
 from utils.train.trainer import Trainer, TrainSetup, build_setup
+from utils.weights.description import describe
 
 Build = Callable[[Any, Plan], Recipe]
 
@@ -40,7 +42,10 @@ def run_training(network: Network, cfg: NetworkConfig, build: Optional[Build] = 
     trainer = Trainer(cfg, rt)  # run directory, log, resume point
     records = network.read_records(cfg, "train")
     sampler = trainer.resume(network.build_train_sampler(cfg, records, rt), records)
-    network.write_classes(cfg, trainer.directory.path, rt)
+    folder = trainer.directory.path
+    network.write_classes(cfg, folder, rt)
+    classes = list_class_names(network.list_label_spaces(cfg), folder)
+    trainer.directory.description = describe(network.name, cfg, classes=classes)
     setup = build_training(job, sampler, build)  # model, optimizer, AllReduce segments, step
     rows = network.train_rows(
         records, cfg=cfg, sampler=sampler, epochs=cfg.train.epochs, skip=trainer.start_step

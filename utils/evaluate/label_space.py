@@ -14,6 +14,8 @@ import numpy as np
 from utils.data.class_names import find_class_names, read_class_names
 from utils.evaluate.scores import video_scores
 from utils.evaluate.several_labels import sigmoid
+from utils.log import log
+from utils.weights.description import read_description
 
 if TYPE_CHECKING:
     from utils.scoring.scorer import Scorer
@@ -28,6 +30,7 @@ class LabelSpace(abc.ABC):
     names_file: Optional[Path] = None  # a file of class names, used if it exists
     builtin_names = ""  # the list in utils/labels
     run_folder: Optional[Path] = None  # of the checkpoint, where a training leaves its classes
+    own_names: Sequence[str] = ()  # of the classes, as the checkpoint has them
     classes = 0
     columns = slice(None)  # of the scores of the network
     clips = crops = 1
@@ -73,7 +76,7 @@ class LabelSpace(abc.ABC):
 
     def find_names(self) -> Sequence[str]:
         """Class names without a file from the user; empty if there are none."""
-        return find_class_names(self.names_file, self.builtin_names, self.classes)
+        return self.own_names or find_class_names(self.names_file, self.builtin_names, self.classes)
 
     def list_names(self) -> list[str]:
         """A name for each class, all empty if there are none."""
@@ -96,9 +99,43 @@ class LabelSpace(abc.ABC):
         return sigmoid(scores) if self.multi_label else softmax(scores)
 
 
+def list_class_names(spaces: Sequence[LabelSpace], run_folder: Path) -> dict[str, list[str]]:
+    """{name of a data set: its class names} of those that have some, for their checkpoint.
+
+    `run_folder` is that of a training. Logs what is wrong with a file of names.
+    """
+    result = {}
+    for space in spaces:
+        space.run_folder = run_folder
+        try:
+            names = list(space.find_names())
+        except ValueError as error:
+            log.warning("the checkpoints will have no class names: %s", error)
+            continue
+        if names:
+            result[space.name] = names
+    return result
+
+
 def softmax(scores: np.ndarray) -> np.ndarray:
     powers = np.exp(scores - scores.max())
     return powers / powers.sum()
+
+
+def read_own_names(space: LabelSpace, checkpoint: Path) -> None:
+    """Lets a space find the class names that a checkpoint, or the folder of its run, has.
+
+    Raises ValueError if the checkpoint names another number of classes.
+    """
+    space.run_folder = checkpoint.parent
+    description = read_description(checkpoint)
+    names = description.classes.get(space.name, ()) if description else ()
+    if names and len(names) != space.classes:
+        raise ValueError(
+            f"{checkpoint} has {len(names)} classes, and the settings say {space.classes}: "
+            f"give its own config file or none, or --model.num_classes={len(names)}"
+        )
+    space.own_names = names
 
 
 def assign_class_names(spaces: Sequence[LabelSpace], labels: str, checkpoint: str) -> None:
@@ -110,7 +147,7 @@ def assign_class_names(spaces: Sequence[LabelSpace], labels: str, checkpoint: st
     """
     if not labels:
         for space in spaces:
-            space.run_folder = Path(checkpoint).parent
+            read_own_names(space, Path(checkpoint))
             space.names = space.find_names()
         return
     if not Path(labels).is_file():

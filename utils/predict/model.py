@@ -83,6 +83,7 @@ def load(
 ) -> Model:
     """The network of a recipe with the weights of a file: .ckpt, .onnx or .mindir.
 
+    A checkpoint of the zoo describes itself: `load("out/run/best.ckpt")` needs no recipe.
     `checkpoint` may also be the name of published weights (docs/weights.md), which are downloaded
     if they are missing; alone, `load("x3d_s")`, it names both the weights and their recipe.
     `recipe` is a name of `list_recipes`, or the path of a config file; `network` is needed for a
@@ -93,20 +94,28 @@ def load(
     Raises ValueError, also for a second device: MindSpore allows one in a process.
     """
     from utils.load_config import load_config
-    from utils.networks import find_network, find_network_of_yaml, list_networks
+    from utils.networks import (
+        find_network,
+        find_network_of_yaml,
+        list_networks,
+        load_own_config,
+    )
     from utils.weights.preparation import resolve_checkpoint
     from utils.weights.published import find_recipe_of_weights
 
-    overrides = []
+    overrides = list_overrides(settings)
+    overrides += [f"run.device={device}"] if device else []
+    if not checkpoint and os.path.isfile(recipe):
+        chosen, cfg = load_own_config(Path(recipe), overrides)
+        return build_model(chosen, cfg=cfg, checkpoint=recipe, labels=labels)
     if not checkpoint:
         checkpoint = os.fspath(recipe)
-        recipe, overrides = find_recipe_of_weights(checkpoint)
+        recipe, own_settings = find_recipe_of_weights(checkpoint)
+        overrides = own_settings + overrides
     path = find_recipe(recipe)
     if network:
         check_choice(network, list_networks(), "network")
     chosen = find_network(network) if network else find_network_of_yaml(path)
-    overrides += list_overrides(settings)
-    overrides += [f"run.device={device}"] if device else []
     cfg = load_config(chosen.config, path, overrides)
     checkpoint = resolve_checkpoint(os.fspath(checkpoint))
     return build_model(chosen, cfg=cfg, checkpoint=checkpoint, labels=labels)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from utils import log, runtime
+from utils.evaluate.label_space import read_own_names
 from utils.evaluate.metrics import EvalSet, evaluate, write_result_file
 from utils.evaluate.report import Report
 from utils.evaluate.report_page import describe_samples, write_index
@@ -32,7 +33,7 @@ def evaluate_checkpoint(
     reports = []
     for k, rows in network.build_eval_rows(cfg, rt, run_folder).items():
         space = spaces[k]
-        space.run_folder = run_folder
+        read_own_names(space, Path(checkpoint_path))
         eval_sets.append(EvalSet(rows, space))
         if report:
             samples = describe_samples(rows, space, network.name_samples(cfg, rows))

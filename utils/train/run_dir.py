@@ -35,6 +35,7 @@ from utils.weights.checkpoint_file import (
     list_epochs,
     read,
 )
+from utils.weights.description import Description
 
 # Settings that may differ when a run is resumed: none of them changes what is trained, but for the
 # rounding of another device, mode or reader.
@@ -71,6 +72,7 @@ class RunDirectory:
         self.start_step = 0
         self.records = np.zeros(0, np.int32)
         self.own_epochs: list[int] = []
+        self.description: Optional[Description] = None  # in every checkpoint of the run
         if not rt.is_main_process:
             return
         if config.run.tensorboard:
@@ -206,14 +208,16 @@ class RunDirectory:
         for name, value in more.items():
             if value.size:  # MindSpore cannot save an empty array
                 state[name] = Parameter(Tensor(value), name=name, requires_grad=False)
-        checkpoint.save(self.resume_file, state)
+        checkpoint.save(self.resume_file, state, description=self.description)
 
     def save_epoch(self, step: TrainStep, epoch: int) -> None:
         """Writes the weights of an epoch, and beside them the averaged ones."""
         name = f"epoch_{epoch:03d}"
-        checkpoint.save(self.path / f"{name}.ckpt", checkpoint.weights_of(step.net))
+        weights = {f"{name}.ckpt": checkpoint.weights_of(step.net)}
         if step.ema is not None:
-            checkpoint.save(self.path / f"{name}_ema.ckpt", step.ema_parameters())
+            weights[f"{name}_ema.ckpt"] = step.ema_parameters()
+        for file, values in weights.items():
+            checkpoint.save(self.path / file, values, description=self.description)
         self.own_epochs.append(epoch)
 
     def write_state(self, position: dict) -> None:

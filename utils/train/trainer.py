@@ -141,7 +141,12 @@ class Trainer:
         validation = None
         if evaluate:
             validation = Validation(
-                evaluate, run=run, rt=self.rt, step=step, folder=self.directory.path
+                evaluate,
+                run=run,
+                rt=self.rt,
+                step=step,
+                folder=self.directory.path,
+                description=self.directory.description,
             )
         loop = TrainingLoop(
             run=run,

@@ -9,8 +9,9 @@ again, so a run that was killed ends with the same `best.ckpt`, which is written
 import contextlib
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import numpy as np
 from mindspore import Tensor
@@ -22,6 +23,7 @@ from utils.runtime import Runtime
 from utils.settings import Run
 from utils.train.train_step import TrainStep
 from utils.weights import checkpoint
+from utils.weights.description import Description
 
 BEST = "best.ckpt"
 
@@ -36,13 +38,21 @@ class Validation:
     """
 
     def __init__(
-        self, evaluate: Callable[[], dict], run: Run, rt: Runtime, step: TrainStep, folder: Path
+        self,
+        evaluate: Callable[[], dict],
+        run: Run,
+        rt: Runtime,
+        step: TrainStep,
+        folder: Path,
+        description: Optional[Description] = None,
     ):
+        """`best.ckpt` has the `description`, with its metrics."""
         self.evaluate = evaluate
         self.run = run
         self.rt = rt
         self.step = step
         self.folder = folder
+        self.description = description
         self.metric = "loss" if run.keep_best == "none" else run.keep_best
         self.lines: dict[int, dict[str, Any]] = {}
 
@@ -88,8 +98,11 @@ class Validation:
         """Writes the weights that the network has now, and their metrics."""
         if not self.rt.is_main_process:
             return
-        checkpoint.save(self.folder / BEST, checkpoint.weights_of(self.step.net))
-        values = {"keep_best": self.run.keep_best, "validation": self.lines[self.best_epoch]}
+        metrics = self.lines[self.best_epoch]
+        description = self.description and replace(self.description, metrics=metrics)
+        weights = checkpoint.weights_of(self.step.net)
+        checkpoint.save(self.folder / BEST, weights, description=description)
+        values = {"keep_best": self.run.keep_best, "validation": metrics}
         target = (self.folder / BEST).with_suffix(".json")
         with report_write_errors(target):
             write_text(target, json.dumps(values) + "\n")

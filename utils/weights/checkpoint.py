@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Optional
 
 import mindspore as ms
 import numpy as np
@@ -16,6 +17,7 @@ from utils.messages import escape_control, format_error, join_names
 from utils.nn.dropout import FACTORS
 from utils.nn.padding import SYMMETRIC, PaddedNetwork
 from utils.weights.checkpoint_file import SAMPLER, read_all
+from utils.weights.description import ENTRY, Description
 from utils.weights.mindspore_checkpoint import PADDING, check_padding, find_padding
 
 
@@ -35,18 +37,25 @@ def remove_leftovers(folder: Path, names: Iterable[str]) -> None:
                 file.unlink()
 
 
-def save(path: Path, parameters: dict[str, Parameter], setting: str = "run.out") -> None:
+def save(
+    path: Path,
+    parameters: dict[str, Parameter],
+    setting: str = "run.out",
+    description: Optional[Description] = None,
+) -> None:
     """Writes a MindSpore checkpoint atomically: at no time is there a half-written `path`.
 
-    The file says how the network pads if `parameters` are Weights of one that does not pad as in
-    PyTorch. If it cannot be written it raises ValueError, which names `setting`, and leaves the old
-    file.
+    The file has the `description`, and says how the network pads if `parameters` are Weights of one
+    that does not pad as in PyTorch. If it cannot be written it raises ValueError, which names
+    `setting`, and leaves the old file.
     """
     temporary = path.with_name(path.name + ".tmp.ckpt")
     entries = [{"name": name, "data": parameter} for name, parameter in parameters.items()]
     texts = {}
     if isinstance(parameters, Weights) and parameters.padding not in ("", SYMMETRIC):
         texts[PADDING] = parameters.padding
+    if description is not None:
+        texts[ENTRY] = description.to_text()
     with report_write_errors(path, setting):
         try:
             ms.save_checkpoint(entries, str(temporary), append_dict=texts, crc_check=True)

@@ -1,0 +1,85 @@
+"""Checkpoints that describe themselves: written by a training, read without a config file."""
+
+import json
+
+import mindspore as ms
+import numpy as np
+import pytest
+
+from tests.helpers import load_smoke_config
+from tsm.network import NETWORK
+from utils.load_config import to_dict
+from utils.networks import load_own_config
+from utils.weights.checkpoint import save, weights_of
+from utils.weights.description import describe, parse, read_description
+
+NAMES = ["left", "right", "up", "下", "grow", "shrink", "clockwise", "-"]
+
+
+@pytest.fixture
+def described(tmp_path):
+    """(network, config, file) of a small TSM with random weights."""
+    cfg = load_smoke_config("tsm", "model.first_width=8", "data.crop=32", f"run.out={tmp_path}/a")
+    net = NETWORK.build_model(**cfg.model_arguments())
+    path = tmp_path / "a.ckpt"
+    metrics = {"top1": 0.5, "views": "2x3"}
+    description = describe("tsm", cfg, classes={"": NAMES}, metrics=metrics)
+    save(path, weights_of(net), description=description)
+    return net, cfg, path
+
+
+def test_a_checkpoint_has_its_settings_names_and_metrics(described):
+    _, cfg, path = described
+    description = read_description(path)
+    assert description.classes == {"": NAMES}
+    assert description.metrics == {"top1": 0.5, "views": "2x3"}
+    network, own = load_own_config(path, ["eval.clips=1"])
+    assert network is NETWORK
+    assert own.model == cfg.model
+    assert own.data == cfg.data
+    assert (own.eval.clips, own.run.out.name) == (1, "a")
+
+
+def test_plain_mindspore_loads_the_file(described):
+    net, cfg, path = described
+    other = NETWORK.build_model(**cfg.model_arguments())
+    weights = ms.load_checkpoint(str(path))
+    missing, _ = ms.load_param_into_net(other, weights, strict_load=True)
+    assert not missing
+    for a, b in zip(net.get_parameters(), other.get_parameters()):
+        np.testing.assert_array_equal(a.asnumpy(), b.asnumpy())
+
+
+def change(**values):
+    description = {"network": "tsm", "name": "a", "settings": {"model": {}}}
+    return json.dumps({**description, **values})
+
+
+DAMAGED = ["", "{", "[]", "null", "[" * 100_000, "{}", "x" * (1 << 23)]
+DAMAGED += [change(network=3), change(network="\x1b[31m"), change(settings=[])]
+DAMAGED += [change(settings={"model": 3}), change(classes={"": "left"}), change(classes={"": [1]})]
+DAMAGED += [change(metrics=[]), change(source=None)]
+
+
+@pytest.mark.parametrize("text", DAMAGED, ids=range(len(DAMAGED)))
+def test_a_damaged_description_is_one_line(text, tmp_path):
+    with pytest.raises(ValueError, match=r"a.ckpt: its description") as error:
+        parse(text, tmp_path / "a.ckpt")
+    assert str(error.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({"model": {"unknown": 1}}, "unknown"),
+        ({"model": {"num_classes": "$(id)"}}, "num_classes"),
+        ({"nothing": {}}, "nothing"),
+        ({"model": {"num_classes": -1}}, "num_classes"),
+    ],
+)
+def test_settings_of_a_description_are_checked(settings, word, tmp_path):
+    own = to_dict(load_smoke_config("tsm"))
+    merged = {**own, **{section: {**own.get(section, {}), **v} for section, v in settings.items()}}
+    description = parse(change(settings=merged), tmp_path / "a.ckpt")
+    with pytest.raises(ValueError, match=word):
+        description.build_config(NETWORK.config, tmp_path / "a.ckpt", [])

@@ -1,0 +1,104 @@
+"""What a checkpoint says of itself: the text `zoo` beside its weights.
+
+It is JSON: the network and its settings, the class names of every data set, metrics, the source of
+converted weights, and the version of the zoo. MindSpore's `save_checkpoint` writes it by
+`append_dict`, and `load_checkpoint` and `load_param_into_net` of plain MindSpore pass over it.
+A file may come from anybody: nothing in the text is executed, and settings are checked like those
+of a config file.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+from utils.load_config import build_config, to_dict
+from utils.messages import VALUE, shorten
+from utils.settings import ConfigT
+from utils.version import VERSION
+from utils.weights import checkpoint_file
+
+ENTRY = "zoo"
+MAX_CHARACTERS = 1 << 22  # names of 100,000 classes; a hostile file may have more
+# Settings of the place where a network was trained, which says nothing about it
+LOCAL = {"run": ("out",), "train": ("pretrained",)}
+
+
+@dataclass(frozen=True)
+class Description:
+    """The network of a checkpoint.
+
+    `name` is that of its recipe or run, `settings` are {section: {key: value}}, `classes` the class
+    names by the name of the data set, which is empty if there is one. `metrics` are those of a
+    validation, `source` names the file or weights that were converted.
+    """
+
+    network: str
+    name: str
+    settings: Mapping[str, Mapping[str, Any]]
+    classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    source: str = ""
+    version: str = ""
+
+    def to_text(self) -> str:
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+    def build_config(self, cls: type[ConfigT], path: Path, overrides: Sequence[str]) -> ConfigT:
+        """The config of the network; `overrides` are `section.key=value`, `path` the checkpoint's.
+
+        Raises ValueError for settings that this version does not know.
+        """
+        values = {section: dict(settings) for section, settings in self.settings.items()}
+        return build_config(cls, values, self.name, overrides, owner=f"the settings in {path}")
+
+
+def describe(network: str, cfg: Any, **values: Any) -> Description:
+    """The description of weights with the settings `cfg`; `values` are further fields."""
+    settings = to_dict(cfg)
+    for section, keys in LOCAL.items():
+        for key in keys:
+            settings[section].pop(key, None)
+    name = Path(cfg.run.out).name
+    return Description(network, name, settings, version=VERSION, **values)
+
+
+def read_description(path: Path) -> Optional[Description]:
+    """The description in a checkpoint; None if it has none, or is another kind of file."""
+    if path.suffix != ".ckpt":
+        return None
+    text = checkpoint_file.read_content(path).texts.get(ENTRY)
+    return parse(text.decode("utf-32-le", "replace"), path) if text is not None else None
+
+
+def parse(text: str, path: Path) -> Description:
+    """The description in a checkpoint. Raises ValueError with one line if it is damaged."""
+    if len(text) > MAX_CHARACTERS:
+        raise ValueError(f"{path}: its description has {len(text)} characters, which is too many")
+    try:
+        values = json.loads(text)
+        known = {name: values[name] for name in Description.__dataclass_fields__ if name in values}
+        description = Description(**known)
+        check(description)
+        return description
+    except (KeyError, RecursionError, TypeError, ValueError) as error:
+        reason = shorten(str(error) or type(error).__name__, VALUE)
+        raise ValueError(
+            f"{path}: its description is damaged ({reason}); give --config_path"
+        ) from None
+
+
+def check(description: Description) -> None:
+    """Raises TypeError or ValueError for a value of another type than the field has."""
+    texts = (description.network, description.name, description.source, description.version)
+    if not all(isinstance(text, str) and text.isprintable() for text in texts):
+        raise ValueError("a name that cannot be printed")
+    for mapping in (description.settings, description.classes, description.metrics):
+        if not isinstance(mapping, dict):
+            raise TypeError("a section is not a mapping")
+    if not all(isinstance(settings, dict) for settings in description.settings.values()):
+        raise TypeError("settings without a section")
+    for names in description.classes.values():
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise TypeError("class names are not a list of texts")
