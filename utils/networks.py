@@ -34,6 +34,7 @@ from utils.runtime import Runtime
 from utils.settings import ConfigT, VideoData, name_network
 from utils.video.decoders import open_path
 from utils.video.reader import FrameReader
+from utils.weights.checkpoint_file import check_kind
 from utils.weights.description import read_description
 from utils.weights.parameter_names import ParameterNames
 
@@ -197,6 +198,8 @@ def load_own_config(checkpoint: Path, overrides: Sequence[str] = ()) -> tuple[Ne
     """
     description = read_description(checkpoint)
     if description is None:
+        if checkpoint.suffix == ".ckpt":
+            check_kind(checkpoint)
         raise ValueError(
             f"{checkpoint} does not say of which recipe it is: give --config_path, the config file "
             "of its training"
