@@ -66,7 +66,7 @@ def describe(network: str, cfg: Any, **values: Any) -> Description:
 
 def read_description(path: Path) -> Optional[Description]:
     """The description in a checkpoint; None if it has none, is missing, or of another kind."""
-    if path.suffix != ".ckpt" or not path.is_file():
+    if path.suffix != ".ckpt" or not path.is_file() or not path.stat().st_size:
         return None
     text = checkpoint_file.read_content(path).texts.get(ENTRY)
     return parse(text.decode("utf-32-le", "replace"), path) if text is not None else None
