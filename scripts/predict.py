@@ -44,7 +44,7 @@ from typing import Optional
 
 from scripts.executors.process_pool import PROCESSES, Executor, PartOption
 from scripts.executors.video_jobs import JobSettings
-from scripts.prediction.files import list_videos, write_predictions
+from scripts.prediction.files import check_options, list_videos, write_predictions
 from scripts.prediction.records import PredictOptions, Predictor, list_outputs
 from utils import cli, log
 from utils.evaluate.label_space import LabelSpace, assign_class_names
@@ -74,10 +74,7 @@ def main(
     cam: bool = False,
     cam_class: Optional[cli.NonNegativeInt] = None,
 ) -> int:
-    if step == 0:
-        raise ValueError("--step must be above 0 seconds; without it, windows follow each other")
-    if save and save.suffix != ".mp4":
-        raise ValueError(f"--save: {save} must end in .mp4")
+    check_options(step, save)
     reads_videos = bool(network.list_annotation_files(cfg))
     videos = list_videos(videos, VIDEO_SUFFIXES if reads_videos else IMAGE_SUFFIXES)
     if save and (part or executor != PROCESSES):

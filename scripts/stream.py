@@ -33,7 +33,7 @@ from typing import Optional
 
 import numpy as np
 
-from scripts.prediction.files import list_videos
+from scripts.prediction.files import check_options, list_videos
 from scripts.prediction.plots import draw_timeline
 from utils import cli, log, signals
 from utils.files import check_outputs, open_replacement, report_write_errors
@@ -67,10 +67,7 @@ def main(
     top: cli.PositiveInt = 5,
     out: Optional[Path] = None,
 ) -> int:
-    if step == 0:
-        raise ValueError("--step must be above 0 seconds; without it, windows follow each other")
-    if save and save.suffix != ".mp4":
-        raise ValueError(f"--save: {save} must end in .mp4")
+    check_options(step, save)
     if not (source[0].isdecimal() or is_address(source[0])):
         source = list_videos(source, VIDEO_SUFFIXES)
     if len(source) > 1:

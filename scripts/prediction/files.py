@@ -22,6 +22,14 @@ from utils.video.media_files import IMAGE_SUFFIXES, describe_left_out, find_file
 MAX_CLASS_NAME = 200  # characters of a class name in a table
 
 
+def check_options(step: Optional[float], save: Optional[Path]) -> None:
+    """Raises ValueError for a --step or --save that neither predict.py nor stream.py can take."""
+    if step == 0:
+        raise ValueError("--step must be above 0 seconds; without it, windows follow each other")
+    if save and save.suffix != ".mp4":
+        raise ValueError(f"--save: {save} must end in .mp4")
+
+
 def list_videos(names: Sequence[str], suffixes: Sequence[str]) -> list[str]:
     """The paths of videos; a folder stands for all files below it that end in `suffixes`, sorted.
 

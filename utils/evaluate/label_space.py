@@ -122,20 +122,21 @@ def softmax(scores: np.ndarray) -> np.ndarray:
     return powers / powers.sum()
 
 
-def read_own_names(space: LabelSpace, checkpoint: Path) -> None:
-    """Lets a space find the class names that a checkpoint, or the folder of its run, has.
+def read_own_names(spaces: Sequence[LabelSpace], checkpoint: Path) -> None:
+    """Lets the spaces find the class names that a checkpoint, or the folder of its run, has.
 
     Raises ValueError if the checkpoint names another number of classes.
     """
-    space.run_folder = checkpoint.parent
     description = read_description(checkpoint)
-    names = description.classes.get(space.name, ()) if description else ()
-    if names and len(names) != space.classes:
-        raise ValueError(
-            f"{checkpoint} has {len(names)} classes, and the settings say {space.classes}: "
-            f"give its own config file or none, or --model.num_classes={len(names)}"
-        )
-    space.own_names = names
+    for space in spaces:
+        space.run_folder = checkpoint.parent
+        names = description.classes.get(space.name, ()) if description else ()
+        if names and len(names) != space.classes:
+            raise ValueError(
+                f"{checkpoint} has {len(names)} classes, and the settings say {space.classes}: "
+                f"give its own config file or none, or --model.num_classes={len(names)}"
+            )
+        space.own_names = names
 
 
 def assign_class_names(spaces: Sequence[LabelSpace], labels: str, checkpoint: str) -> None:
@@ -146,8 +147,8 @@ def assign_class_names(spaces: Sequence[LabelSpace], labels: str, checkpoint: st
     Raises ValueError if the file has another number of names than the spaces have classes.
     """
     if not labels:
+        read_own_names(spaces, Path(checkpoint))
         for space in spaces:
-            read_own_names(space, Path(checkpoint))
             space.names = space.find_names()
         return
     if not Path(labels).is_file():

@@ -28,12 +28,12 @@ def evaluate_checkpoint(
     rt = runtime.start(cfg.run)
     log.start_log(rt)
     spaces = network.list_label_spaces(cfg)
+    read_own_names(spaces, Path(checkpoint_path))
     run_folder = Path(checkpoint_path).parent
     eval_sets = []
     reports = []
     for k, rows in network.build_eval_rows(cfg, rt, run_folder).items():
         space = spaces[k]
-        read_own_names(space, Path(checkpoint_path))
         eval_sets.append(EvalSet(rows, space))
         if report:
             samples = describe_samples(rows, space, network.name_samples(cfg, rows))

@@ -9,12 +9,12 @@ of a config file.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Optional
 
 from utils.load_config import build_config, to_dict
-from utils.messages import VALUE, shorten
+from utils.messages import VALUE, escape_control, shorten
 from utils.settings import ConfigT
 from utils.version import VERSION
 from utils.weights import checkpoint_file
@@ -43,7 +43,7 @@ class Description:
     version: str = ""
 
     def to_text(self) -> str:
-        return json.dumps(asdict(self), ensure_ascii=False)
+        return json.dumps(asdict(self))  # ASCII: the name of a class folder may be no UTF-8
 
     def build_config(self, cls: type[ConfigT], path: Path, overrides: Sequence[str]) -> ConfigT:
         """The config of the network; `overrides` are `section.key=value`, `path` the checkpoint's.
@@ -81,7 +81,8 @@ def parse(text: str, path: Path) -> Description:
         known = {name: values[name] for name in Description.__dataclass_fields__ if name in values}
         description = Description(**known)
         check(description)
-        return description
+        classes = {k: [*map(escape_control, names)] for k, names in description.classes.items()}
+        return replace(description, classes=classes)
     except (KeyError, RecursionError, TypeError, ValueError) as error:
         reason = shorten(str(error) or type(error).__name__, VALUE)
         raise ValueError(
@@ -94,6 +95,8 @@ def check(description: Description) -> None:
     texts = (description.network, description.name, description.source, description.version)
     if not all(isinstance(text, str) and text.isprintable() for text in texts):
         raise ValueError("a name that cannot be printed")
+    if Path(description.name).name != description.name:  # the outputs go to out/<name>
+        raise ValueError("a name that is a path")
     for mapping in (description.settings, description.classes, description.metrics):
         if not isinstance(mapping, dict):
             raise TypeError("a section is not a mapping")

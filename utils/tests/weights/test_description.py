@@ -58,7 +58,15 @@ def change(**values):
 DAMAGED = ["", "{", "[]", "null", "[" * 100_000, "{}", "x" * (1 << 23)]
 DAMAGED += [change(network=3), change(network="\x1b[31m"), change(settings=[])]
 DAMAGED += [change(settings={"model": 3}), change(classes={"": "left"}), change(classes={"": [1]})]
-DAMAGED += [change(metrics=[]), change(source=None)]
+DAMAGED += [change(metrics=[]), change(source=None), change(name="../a"), change(name="/tmp/a")]
+
+
+def test_class_names_of_any_bytes_are_written_and_printed_safely(described):
+    """A class folder may be named by any bytes, and a file may come from anybody."""
+    net, cfg, path = described
+    names = ["\udcff", "\x1b[31m", *NAMES[2:]]
+    save(path, weights_of(net), description=describe("tsm", cfg, classes={"": names}))
+    assert read_description(path).classes[""] == ["\\xff", "\\x1b[31m", *NAMES[2:]]
 
 
 @pytest.mark.parametrize("text", DAMAGED, ids=range(len(DAMAGED)))
