@@ -23,10 +23,10 @@ from tests.helpers import (
     load_smoke_config,
     read_result,
     save_random_weights,
+    watches_signals,
 )
 from tests.numbered_videos import write_numbered_video
 from tests.test_api import TOYS
-from tests.test_interruptions import watches_signals
 from tsm.config import Config
 from utils import files
 from utils.files import ROOT

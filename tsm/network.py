@@ -6,8 +6,6 @@ from tsm import dataset
 from tsm.config import Config
 from tsm.convert import TSMNames
 from tsm.labels import TSMLabelSpace
-from utils.data import records
-from utils.data.annotation_file import AnnotationFile
 from utils.networks import Network
 
 
@@ -20,10 +18,6 @@ class TSMNetwork(Network[Config]):
     eval_rows = dataset.EvalVideos
     label_space = TSMLabelSpace
     parameter_names = TSMNames
-    read_records = staticmethod(records.read_records)
-
-    def list_annotation_files(self, cfg: Config) -> list[AnnotationFile]:
-        return [records.describe_list(cfg, split) for split in cfg.data.lists]
 
     def get_input_shape(self, cfg: Config) -> tuple[int, ...]:
         return dataset.get_clip_shape(cfg.data, cfg.data.crop)

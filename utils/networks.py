@@ -73,11 +73,13 @@ class Network(abc.ABC, Generic[ConfigT]):
 
     def list_annotation_files(self, cfg: ConfigT) -> list[AnnotationFile]:
         """The annotation files, training first; empty if the network reads images."""
-        return []
+        if not isinstance(cfg.data, VideoData):
+            return []
+        return [records.describe_list(cfg, split) for split in cfg.data.lists]
 
-    @abc.abstractmethod
     def read_records(self, cfg: ConfigT, split: str) -> Any:
         """The checked samples of `split`: train, val or test. Raises ValueError for bad lines."""
+        return records.read_records(cfg, split)
 
     def read_run_records(self, cfg: ConfigT, split: str, run: Optional[Path]) -> Any:
         """As `read_records`; `run` is the folder of the checkpoint, which may list its classes."""
@@ -175,7 +177,7 @@ def find_network(name: str) -> Network:
 
 
 def find_build(name: str) -> Callable:
-    """`build(cfg, plan)` of a network's train.py: its recipe."""
+    """`build(cfg, plan)` of a network's train.py."""
     return importlib.import_module(f"{PACKAGE}{name}.train").build
 
 

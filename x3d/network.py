@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from utils.data import records
-from utils.data.annotation_file import AnnotationFile
 from utils.networks import Network
 from x3d import dataset
 from x3d.config import Config
@@ -20,10 +18,6 @@ class X3DNetwork(Network[Config]):
     eval_rows = dataset.EvalVideos
     label_space = X3DLabelSpace
     parameter_names = X3DNames
-    read_records = staticmethod(records.read_records)
-
-    def list_annotation_files(self, cfg: Config) -> list[AnnotationFile]:
-        return [records.describe_list(cfg, split) for split in cfg.data.lists]
 
     def get_input_shape(self, cfg: Config) -> tuple[int, ...]:
         return dataset.get_clip_shape(cfg.data, cfg.data.crop)

@@ -20,7 +20,7 @@ class MViTCase(golden.GoldenCase):
     """A case of MultiTrain's or PySlowFast's MViTv2."""
 
     network = NETWORK
-    recipe = {"label_smoothing": 0.0, "smoothing_classes": 0}
+    defaults = {"label_smoothing": 0.0, "smoothing_classes": 0}
 
     def model_arguments(self) -> dict[str, Any]:
         config = self.case["config"]
@@ -51,7 +51,7 @@ class MViTCase(golden.GoldenCase):
     def build_loss(self) -> nn.Cell:
         config = self.case["config"]
         arguments = self.model_arguments()
-        recipe = {**self.recipe, **self.case["train"]}
+        recorded = {**self.defaults, **self.case["train"]}
         informative = None
         if arguments["expander"]:
             weights = config["MODEL.INF_STD_WEIGHT"], config["MODEL.INF_COVAR_WEIGHT"]
@@ -59,8 +59,8 @@ class MViTCase(golden.GoldenCase):
         return MultiLoss(
             arguments["num_classes"],
             cross_projections=arguments["cross_projections"],
-            smoothing=recipe["label_smoothing"],
-            smoothing_classes=recipe["smoothing_classes"],
+            smoothing=recorded["label_smoothing"],
+            smoothing_classes=recorded["smoothing_classes"],
             projection_weight=config.get("MODEL.MULTI_PROJ_LOSS_WEIGHT", 1.0),
             add_to_scores=config.get("MODEL.MULTI_CROSS_PROJ_ADD_TO_PRED", False),
             informative=informative,

@@ -18,10 +18,10 @@ STD = (0.229, 0.224, 0.225)
 
 
 class ResNetCase(golden.GoldenCase):
-    """A case of torchvision's ResNet; the default of `recipe` is that of MindSpore's tutorial."""
+    """A case of torchvision's ResNet; `defaults` are that of MindSpore's tutorial."""
 
     network = NETWORK
-    recipe = {"smoothing": 0.1, "smoothed": "excluded", "decay": "norms_and_biases"}
+    defaults = {"smoothing": 0.1, "smoothed": "excluded", "decay": "norms_and_biases"}
 
     def model_arguments(self) -> dict[str, Any]:
         config = self.case["config"]
@@ -29,14 +29,14 @@ class ResNetCase(golden.GoldenCase):
         return {**same, "mean": MEAN, "std": STD}
 
     def build_loss(self) -> nn.Cell:
-        recipe = {**self.recipe, **self.case.get("train", {})}
-        return SmoothedCrossEntropy(recipe["smoothing"], recipe["smoothed"])
+        recorded = {**self.defaults, **self.case.get("train", {})}
+        return SmoothedCrossEntropy(recorded["smoothing"], recorded["smoothed"])
 
     def build_train_step(self, part: str) -> TrainStep:
         """`part` is `step` or `step_decay`."""
         net = self.build_model(training=True)
         optimizer = self.case["train"][part]["optimizer"]
-        decay = {**self.recipe, **self.case["train"]}["decay"]
+        decay = {**self.defaults, **self.case["train"]}["decay"]
         train = Train(weight_decay=optimizer["weight_decay"], decay=decay)
         weights = net.trainable_params()
         lr = np.full(golden.UPDATES, optimizer["lr"])

@@ -19,7 +19,7 @@ class TSMCase(golden.GoldenCase):
     """A case of the original's TSM."""
 
     network = NETWORK
-    recipe = {"head_lr_mult": 5.0}
+    defaults = {"head_lr_mult": 5.0}
 
     def model_arguments(self) -> dict[str, Any]:
         config = self.case["config"]
@@ -52,7 +52,7 @@ class TSMCase(golden.GoldenCase):
         """`part` is `step` or `step_decay`."""
         net = self.build_model(training=True)
         optimizer = self.case["train"][part]["optimizer"]
-        head_lr_mult = {**self.recipe, **self.case["train"]}["head_lr_mult"]
+        head_lr_mult = {**self.defaults, **self.case["train"]}["head_lr_mult"]
         train = Train(weight_decay=optimizer["weight_decay"], head_lr_mult=head_lr_mult)
         weights = net.trainable_params()
         lr = np.full(golden.UPDATES, optimizer["lr"])

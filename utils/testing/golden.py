@@ -32,12 +32,12 @@ UPDATES = 5  # of a golden case
 class GoldenCase(abc.ABC):
     """Recomputes what the original code recorded in a case of tests/golden/*.json.
 
-    `recipe` holds settings that case["train"] may leave out, with their defaults. `depthwise_impl`
-    is that of `Conv3d`, in a network that has the argument.
+    `defaults` are settings that case["train"] may leave out. `depthwise_impl` is that of `Conv3d`,
+    in a network that has the argument.
     """
 
     network: Network
-    recipe: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
 
     def __init__(self, case: dict[str, Any], depthwise_impl: str = "frames"):
         self.case = case

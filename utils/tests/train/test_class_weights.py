@@ -14,7 +14,7 @@ from resnet50.loss import SmoothedCrossEntropy
 from tests.helpers import load_smoke_config
 from tsm.loss import CrossEntropy as TSMCrossEntropy
 from utils.data.sampler import TrainSampler
-from utils.train.recipe import compute_class_weights
+from utils.train.plan import compute_class_weights
 from x3d.loss import CrossEntropy as X3DCrossEntropy
 
 SCORES = np.random.RandomState(0).randn(6, 4).astype(np.float32)

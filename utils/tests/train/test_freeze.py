@@ -9,7 +9,7 @@ from tests.helpers import load_smoke_config
 from utils.distributed.segments import find_ends
 from utils.networks import find_network
 from utils.runtime import Runtime
-from utils.train.recipe import freeze_weights
+from utils.train.plan import freeze_weights
 
 SMALL = {
     "tsm": ["model.first_width=8", "data.segments=2", "data.crop=32", "data.batch=2"],
