@@ -7,7 +7,6 @@ compiles, which kernels a step launches, in which order, and how much memory it 
 values and no times, and not whether CANN's compiler accepts a kernel.
 """
 
-import contextlib
 import json
 import os
 import shutil
