@@ -181,11 +181,6 @@ def copy_with_damaged_video(source: Path, root: Path, name: str) -> Path:
     return root
 
 
-def test_the_benchmark_measures_a_step(tiny_args):
-    result = run_json("benchmarks/benchmark.py", "step", *tiny_args, "--repeats=2")
-    assert result["train_clips_per_second"] > 0
-
-
 @pytest.mark.parametrize(
     ("network_name", "reader"),
     [("tsm", "auto"), pytest.param("x3d", "decord", marks=pytest.mark.slow)],

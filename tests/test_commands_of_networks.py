@@ -358,7 +358,7 @@ def test_training_writes_a_trace_of_a_few_steps(toy, tmp_path):
     assert any("/conv1-Conv2d/" in name for name in names)
 
 
-@pytest.mark.parametrize("kind", [pytest.param("step", marks=pytest.mark.slow), "data", "eval"])
+@pytest.mark.parametrize("kind", ["step", "eval"])
 def test_the_benchmark_prints_positive_rates(toy, kind):
     arguments = ["--repeats=2", "--seconds=1"]
     result = run_json("benchmarks/benchmark.py", kind, *toy("resnet50"), *arguments)

@@ -31,7 +31,7 @@ from utils.evaluate.label_space import LabelSpace
 from utils.files import ROOT
 from utils.load_config import load_config, read_yaml
 from utils.runtime import Runtime
-from utils.settings import ConfigT, VideoData, name_network
+from utils.settings import ConfigT, VideoData, VideoSet, name_network
 from utils.video.decoders import open_path
 from utils.video.reader import FrameReader
 from utils.weights.checkpoint_file import check_kind
@@ -76,7 +76,7 @@ class Network(abc.ABC, Generic[ConfigT]):
 
     def list_annotation_files(self, cfg: ConfigT) -> list[AnnotationFile]:
         """The annotation files, training first; empty if the network reads images."""
-        if not isinstance(cfg.data, VideoData):
+        if not isinstance(cfg.data, VideoSet):
             return []
         return [records.describe_list(cfg, split) for split in cfg.data.lists]
 

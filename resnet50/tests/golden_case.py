@@ -11,7 +11,6 @@ from resnet50.lr_generator import build_parameter_groups
 from resnet50.network import NETWORK
 from utils.testing import golden
 from utils.train import optimizers
-from utils.train.train_step import TrainStep
 
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
@@ -32,17 +31,12 @@ class ResNetCase(golden.GoldenCase):
         recorded = {**self.defaults, **self.case.get("train", {})}
         return SmoothedCrossEntropy(recorded["smoothing"], recorded["smoothed"])
 
-    def build_train_step(self, part: str) -> TrainStep:
-        """`part` is `step` or `step_decay`."""
-        net = self.build_model(training=True)
-        optimizer = self.case["train"][part]["optimizer"]
+    def build_optimizer(self, net: nn.Cell, lr: np.ndarray, recorded: dict) -> nn.Optimizer:
         decay = {**self.defaults, **self.case["train"]}["decay"]
-        train = Train(weight_decay=optimizer["weight_decay"], decay=decay)
+        train = Train(weight_decay=recorded["weight_decay"], decay=decay)
         weights = net.trainable_params()
-        lr = np.full(golden.UPDATES, optimizer["lr"])
         groups = build_parameter_groups(weights, train, lr)
-        opt = optimizers.SGD(weights, groups, optimizer["momentum"])
-        return golden.build_train_step(net, self.build_loss(), opt)
+        return optimizers.SGD(weights, groups, recorded["momentum"])
 
     def cell_name(self, point: str) -> str:
         """Empty for the average pool, which is not a cell here."""
