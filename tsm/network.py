@@ -28,11 +28,6 @@ class TSMNetwork(Network[Config]):
 
         return TSM(**settings)
 
-    def describe_export(self, cfg: Config):
-        from tsm.export_cells import describe_export
-
-        return describe_export(cfg)
-
     def find_online_predictor(self, cfg: Config) -> Optional[type]:
         if not cfg.model.online:
             return None

@@ -155,9 +155,12 @@ class Network(abc.ABC, Generic[ConfigT]):
         """
         return None
 
-    @abc.abstractmethod
     def describe_export(self, cfg: ConfigT) -> Any:
-        """How the network is exported, an ExportSpec: shape of a clip, output, Cells to replace."""
+        """How the network is exported, an ExportSpec: shape of a clip, output, Cells to replace.
+
+        It is that of the folder's `export_cells.py`.
+        """
+        return importlib.import_module(f"{PACKAGE}{self.name}.export_cells").describe_export(cfg)
 
 
 @dataclass(frozen=True)

@@ -28,10 +28,5 @@ class X3DNetwork(Network[Config]):
 
         return X3D(**settings)
 
-    def describe_export(self, cfg: Config):
-        from x3d.export_cells import describe_export
-
-        return describe_export(cfg)
-
 
 NETWORK = X3DNetwork()

@@ -88,7 +88,7 @@ def test_a_scaled_crop_draws_the_short_side_uniformly_in_its_inverse(draws, size
 
 
 def test_scales_smaller_than_the_crop_are_an_error():
-    with pytest.raises(ValueError, match=r"data.scales: \[40, 60\] must ascend from data.crop 48"):
+    with pytest.raises(ValueError, match=r"data.scales: \[40, 60\] .*data.crop 48"):
         load_smoke_config("mvit_multi", "data.scales=[40,60]")
 
 
