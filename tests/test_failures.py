@@ -271,12 +271,12 @@ def test_four_ranks_end_after_one_is_killed(victim, tiny_args, tmp_path):
 
 
 @pytest.mark.slow
-def test_twenty_kills_at_random_moments_change_no_weight(pair_args, tmp_path):
-    """Kills a random worker and runs the same command again, 20 times.
+def test_kills_at_random_moments_change_no_weight(pair_args, tmp_path):
+    """Kills a random worker and runs the same command again, 8 times.
 
     The kills come in turns while the job starts and while it trains or saves.
     """
-    arguments = ["2", TRAIN, *pair_args, "--train.epochs=200", "--run.save_every=200"]
+    arguments = ["2", TRAIN, *pair_args, "--train.epochs=100", "--run.save_every=100"]
     arguments += ["--run.save_steps=1", "--run.log_every=20"]
     killed = tmp_path / "killed"
     whole = tmp_path / "whole"
@@ -290,7 +290,7 @@ def test_twenty_kills_at_random_moments_change_no_weight(pair_args, tmp_path):
     print(f"seed {seed}")
     chance = random.Random(seed)
     steps = []
-    for attempt in range(20):
+    for attempt in range(8):
         job = start_launcher(*arguments, f"--run.out={killed}")
         processes = wait_for_processes(job, 3)
         if attempt % 2:
@@ -307,9 +307,9 @@ def test_twenty_kills_at_random_moments_change_no_weight(pair_args, tmp_path):
     assert steps == sorted(steps)
     assert (
         read_result(run_script("scripts/launch.py", *arguments, f"--run.out={killed}"))["steps"]
-        == 1200
+        == 600
     )
-    assert_same_weights(whole / "epoch_200.ckpt", killed / "epoch_200.ckpt")
+    assert_same_weights(whole / "epoch_100.ckpt", killed / "epoch_100.ckpt")
     assert_same_weights(whole / "resume.ckpt", killed / "resume.ckpt")
 
 
