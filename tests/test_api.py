@@ -1,6 +1,7 @@
 """utils/predict/model.py: predictions, features, errors; the examples of docs/python.md."""
 
 import itertools
+import pickle
 import re
 import sys
 import threading
@@ -72,6 +73,8 @@ def test_a_prediction_equals_that_of_an_evaluation_bit_for_bit(model):
         assert model.predict(frames, top=100, fps=source.fps) == ranking
         assert model.predict(Path(path), top=2) == ranking[:2]
     assert len({p for _, p in ranking}) == len(model.names) == 8
+    with pytest.raises(ValueError, match="pickled"):
+        pickle.dumps(model)
     assert repr(model) == f"<Model tsm, 8 classes, CPU: {model.scorer.name}>"
     assert ranking.top(3) == ranking[:3]
     assert ranking.mean[0][model.names.index(ranking[0][0])] == ranking[0][1]
@@ -235,11 +238,11 @@ WRONG_LOADS = [
     ("x3d_s_k400", {}, "x3d_s_k400; nearest: x3d_"),
     ("?", {}, r"recipe \?"),
     ("my/tsm.yaml", {}, "my/tsm.yaml"),
-    ("tsm_smoke", {"device": "cpu"}, "run.device .*'cpu'"),
+    ("tsm_smoke", {"device": "cup"}, "run.device .*'cup'"),
     ("tsm_smoke", {"settings": {"eval.clip": 2}}, "eval.clip; nearest: clips"),
     ("tsm_smoke", {"settings": ["eval"]}, "^--eval"),
     ("tsm_smoke", {"labels": "none.txt"}, "^labels: none.txt"),
-    ("tsm_smoke", {"device": "GPU", "settings": {"run.engine": "openvino"}}, "run.engine"),
+    ("tsm_smoke", {"device": "gpu", "settings": {"run.engine": "openvino"}}, "run.engine"),
     *(("tsm_smoke", {"settings": value}, "settings") for value in ("eval.clips=2", 3, [3])),
     (None, {}, "recipe"),
     ("tsm_smoke", {"labels": 3}, "labels"),
