@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Callable, Optional
 
 import numpy as np
 
+from utils.load_config import to_dict
 from utils.log import log
 from utils.messages import escape_control, format_error
 from utils.scoring.scorer import Scorer
 from utils.settings import NetworkConfig, name_network
+from utils.weights.description import ENTRY, parse
 from utils.weights.model_checksum import check_checksum
 
 if TYPE_CHECKING:
@@ -119,6 +121,13 @@ def check_contents(
     if in_file != expected:
         in_file = escape_control(in_file)[:20]
         raise ValueError(f"{path} has {in_file} classes, and the config file has {expected}")
+    settings = parse(info[ENTRY], path).settings if ENTRY in info else {}
+    padding = settings.get("model", {}).get("padding")
+    own_padding = to_dict(cfg)["model"].get("padding")
+    if padding not in (None, own_padding):
+        from utils.weights.mindspore_checkpoint import check_padding
+
+        check_padding(path, escape_control(str(padding))[:20], own_padding)
     labels = "multi" if cfg.has_several_labels else "single"
     if info.get("labels", labels) != labels:
         raise ValueError(
