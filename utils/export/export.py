@@ -92,15 +92,8 @@ class ExportSpec:
 
         `name` is that of the network.
         """
-        options = ExportOptions(
-            kind="onnx",
-            target=file,
-            batch=0,
-            dtype="uint8",
-            precision="fp32",
-            engine=engine,
-            outputs=WITH_FEATURES,
-        )
+        options = ExportOptions("onnx", file, batch=0, dtype="uint8", precision="fp32")
+        options = options._replace(engine=engine, outputs=WITH_FEATURES)
         export(load, spec=self, options=options, network=name)
 
 
@@ -140,15 +133,7 @@ def check_options(
         raise ValueError(f"--target: {target} is a folder")
     batch = eval_batch if batch is None else batch
     engine = list_engines()[0] if format == "onnx" else ""
-    return ExportOptions(
-        format,
-        target=target,
-        batch=batch,
-        dtype=input,
-        precision=precision,
-        engine=engine,
-        outputs=outputs,
-    )
+    return ExportOptions(format, target, batch, input, precision, engine, outputs)
 
 
 def export_network(

@@ -1,6 +1,7 @@
 """The network in an exported file, MINDIR or ONNX, and the checks of such files."""
 
 import abc
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable, Optional
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from utils.networks import Network
 
 
+@dataclass(eq=False)
 class FileScorer(Scorer):
     """The network in a file.
 
@@ -26,19 +28,14 @@ class FileScorer(Scorer):
     `classes` are those of all heads.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        shape: tuple[int, ...],
-        classes: int,
-        normalize: Optional[Callable[[np.ndarray], np.ndarray]] = None,
-    ):
-        self.path = path
-        self.name = str(path)
-        self.shape = shape
-        self.batch = max(shape[0], 0)
-        self.classes = classes
-        self.normalize = normalize
+    path: Path
+    shape: tuple[int, ...]
+    classes: int
+    normalize: Optional[Callable[[np.ndarray], np.ndarray]] = None
+
+    def __post_init__(self) -> None:
+        self.name = str(self.path)
+        self.batch = max(self.shape[0], 0)
 
     def __call__(self, clips: np.ndarray) -> np.ndarray:
         return self.run(clips)[0]
