@@ -33,6 +33,7 @@ from utils.video.packets import (
     INDEXED_CODECS,
     PacketTable,
     choose_stream,
+    demux_to_end,
     is_random_access_point,
     list_frame_stamps,
 )
@@ -165,15 +166,14 @@ class ExactVideo(VideoFile):
         return not self._converter.has_matrix
 
     def _decode_all(self) -> Iterator[av.VideoFrame]:
-        """All frames in order; decoding has not begun."""
-        if self._counts_packets:
-            yield from self._handle.decode(self._stream)
-            return
+        """All frames in order; decoding has not begun. Errors are passed over if it must count."""
         has_begun = False
-        for packet in self._handle.demux(self._stream):
+        for packet in demux_to_end(self._handle, self._stream):
             try:
-                frames = packet.decode()
+                frames = self._stream.decode(packet)
             except av.error.InvalidDataError:
+                if self._counts_packets:
+                    raise
                 context = self._stream.codec_context
                 check_size(context.width, context.height, self._max_pixels)
                 self.damaged += has_begun
