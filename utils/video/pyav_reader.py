@@ -9,8 +9,9 @@ skipped, and only requested frames are converted to RGB.
 If packets have no reliable time stamps, or if a frame does not arrive as predicted, all frames are
 decoded in order instead. If they do not tell the number of frames either (a recording that starts
 inside a group of pictures, an MPEG transport stream, and most formats besides MP4, Matroska and
-AVI), the whole file is decoded once to count them. Then errors are passed over, as FFmpeg does, and
-counted as damaged frames.
+AVI), the whole file is decoded once to count them. Then errors are passed over, as by the program
+`ffmpeg`, and counted as damaged frames. PyAV's `container.decode` would end at the first one, as in
+some MPEG program streams that are cut at any byte.
 
 Of a segment, only the packets from the last random-access point before its start are read.
 """
