@@ -1,7 +1,6 @@
 """The installed package: files of the wheel, and its commands in an empty folder."""
 
 import json
-import re
 import shutil
 import signal
 import subprocess
@@ -24,7 +23,6 @@ from tests.helpers import (
     read_result,
     save_random_weights,
 )
-from tests.numbered_videos import write_numbered_video
 from tests.test_api import TOYS
 from tests.test_interruptions import watches_signals
 from tsm.config import Config
@@ -103,10 +101,8 @@ def run_program(python: Path, folder: Path, models: dict, **variables: str) -> d
         (folder / f"{name}.py").write_text("OWN = 1")
     (folder / "program.py").write_text(PROGRAM)
     command = [str(python), "program.py", json.dumps(models), "results.json"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=600, cwd=folder,
-        env={**build_env(), **variables},
-    )  # fmt: skip
+    env = {**build_env(), **variables}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=env)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     return json.loads((folder / "results.json").read_text())
 
@@ -143,11 +139,10 @@ def test_the_installed_package_predicts_by_every_engine(wheel, tmp_path, network
     python = install(wheel, tmp_path / "venv") / "python"
     models = describe_toys(tmp_path, network)
     results = []
+    cache = {"XDG_CACHE_HOME": str(tmp_path)}
     for engine in ("mindspore", "openvino", "openvino"):
         models[network][1].append(f"run.engine={engine}")
-        results.append(
-            run_program(python, tmp_path / "program", models, XDG_CACHE_HOME=str(tmp_path))
-        )
+        results.append(run_program(python, tmp_path / "program", models, **cache))
     assert list((tmp_path / NAME / "onnx").glob("*.onnx"))
     assert [result["imports"] for result in results] == [True, True, False]
     assert results[1][network] == results[2][network]
@@ -200,10 +195,8 @@ def install(target: Path, folder: Path, *options: str) -> Path:
 
 
 def run_zoo(commands: Path, *arguments: str, cwd) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [str(commands / "zoo"), *arguments],
-        capture_output=True, text=True, timeout=600, cwd=cwd, env=build_env(),
-    )  # fmt: skip
+    command = [str(commands / "zoo"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=build_env())
 
 
 @pytest.mark.slow
@@ -232,7 +225,7 @@ def test_the_installed_commands_work_in_an_empty_folder(wheel, tmp_path):
     result = run("launch", "2", "tsm/eval.py", *TSM, "--checkpoint_path", checkpoint)
     assert result["videos"] == 8
     assert (empty / "out" / "logs").is_dir()
-    for delay in (0, 0.2, 0.5):
+    for delay in (0, 0.5):
         process = subprocess.Popen([commands / "zoo", "train", "tsm", *TSM], cwd=empty, stderr=-1)
         while not watches_signals(process.pid):
             assert process.poll() is None
@@ -241,10 +234,6 @@ def test_the_installed_commands_work_in_an_empty_folder(wheel, tmp_path):
         _, errors = process.communicate(timeout=600)
         assert process.returncode == 130
         assert errors in (b"", b"interrupted; nothing was lost\n")
-    for arguments, words in (([], "mvit_multi, resnet50, tsm, x3d"), (["tms"], "not tms")):
-        done = run_zoo(commands, "train", *arguments, cwd=empty)
-        assert done.returncode == 2
-        assert words in done.stderr
     assert files() == before
 
 
@@ -255,46 +244,13 @@ def test_an_editable_installation_runs_the_checkout(tmp_path):
     copy_checkout(tmp_path / "zoo")
     options = "--no-build-isolation", "--editable"
     commands = install(tmp_path / "zoo", tmp_path / "venv", *options)
-
-    def run(line: str) -> str:
-        done = run_zoo(commands, *line.split(), cwd="/")
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
     program = f"import {NAME} as zoo; print(*zoo.list_recipes('x3d'))"
-    done = subprocess.run(
-        [str(commands / "python"), "-c", program],
-        capture_output=True, text=True, cwd="/", check=True,
-    )  # fmt: skip
+    command = [str(commands / "python"), "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/", check=True)
     assert "x3d_s_k400_13x6" in done.stdout
-    assert "check-videos" in run("--help")
-    assert run("train tsm --help").startswith("Trains TSM.\n")
     script = tmp_path / "zoo/tsm/train.py"
     helper = tmp_path / "zoo/utils/cli.py"
     script.write_text(script.read_text().replace("Trains TSM.", "Trains my TSM.", 1))
     helper.write_text(helper.read_text().replace("print(usage.", "print('Usage:', usage."))
-    assert run("train tsm --help").startswith("Usage: Trains my TSM.\n")
-
-
-@pytest.mark.slow
-def test_the_newest_versions_that_are_allowed_predict_a_video(tmp_path):
-    """A fresh environment without constraints.txt, as `pip install .` makes it for a user.
-
-    The only test that needs a package index.
-    """
-    copy_checkout(tmp_path / "zoo")
-    venv.create(tmp_path / "venv", with_pip=True)
-    commands = tmp_path / "venv" / "bin"
-    install = [commands / "python", "-m", "pip", "install", "--quiet", tmp_path / "zoo"]
-    done = subprocess.run([*map(str, install)], capture_output=True, text=True, cwd=tmp_path)
-    if "Failed to establish a new connection" in done.stderr:
-        pytest.skip("no package index can be reached")
-    assert done.returncode == 0, done.stderr
-    report = run_zoo(commands, "check-env", cwd=tmp_path)
-    assert not re.findall(r"^! (?:PyAV|decord|MindSpore|packages|devices) .*", report.stdout, re.M)
-    save_random_weights(load_smoke_config("tsm"), tmp_path / "net.ckpt", "tsm")
-    write_numbered_video(tmp_path / "video.mp4", frames=20, width=64, height=48, rate=10)
-    for reader in ("auto", "decord"):
-        words = [*TSM[:2], "--checkpoint_path=net.ckpt", f"--data.reader={reader}", "video.mp4"]
-        done = run_zoo(commands, "predict", *words, cwd=tmp_path)
-        assert read_result(done)["videos"] == 1, done.stderr
+    done = run_zoo(commands, "train", "tsm", "--help", cwd="/")
+    assert (done.returncode, done.stdout[:22]) == (0, "Usage: Trains my TSM.\n")

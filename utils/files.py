@@ -9,8 +9,8 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
-import stat
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -204,20 +204,12 @@ def note_output(path: Path, text: str) -> None:
 
 
 def set_default_mode(path: Path) -> None:
-    """Gives a file the permissions of a new file in its folder: the umask decides.
+    """Gives a file the permissions of a new file: the umask decides.
 
     MindSpore writes files that only their owner can read.
     """
-    probe = path.with_name(path.name + ".tmp.mode")
-    probe.unlink(missing_ok=True)
-    try:
-        descriptor = os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
-        try:
-            os.chmod(path, stat.S_IMODE(os.fstat(descriptor).st_mode))
-        finally:
-            os.close(descriptor)
-    finally:
-        probe.unlink(missing_ok=True)
+    status = Path("/proc/self/status").read_text()  # os.umask would set it for all threads
+    os.chmod(path, 0o666 & ~int(re.search(r"^Umask:\s+(\d+)", status, re.MULTILINE)[1], 8))
 
 
 def write_text(path: Path, text: str, option: str = "") -> None:
@@ -228,8 +220,8 @@ def write_text(path: Path, text: str, option: str = "") -> None:
 def lock_folder(folder: Path, name: str = ".lock", shared: bool = False) -> Optional[IO]:
     """A file whose lock lasts until it is closed; None if another process holds the lock.
 
-    A file system without locks excludes nobody. filelock would be a second kind of lock
-    beside this one: its shared locks are SQLite files.
+    A file system without locks excludes nobody; filelock 4.3 fails there, or leaves a file after a
+    kill. Its shared locks are SQLite files, a second kind beside this one.
     """
     lock = open(folder / name, "a+")  # noqa: SIM115 - held until the process ends
     try:
