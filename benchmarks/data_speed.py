@@ -29,7 +29,8 @@ def measure_data(network: Network, cfg: NetworkConfig, rt: Runtime, seconds: int
     clips = network.train_rows(records, cfg=cfg, sampler=order, epochs=epochs, skip=0)
     floor = measure_decoding(partial(decode_row, clips), len(clips), seconds)
     is_video = bool(network.list_annotation_files(cfg))
-    done, wall, cpu = measure_throughput(clips.dataset(), cfg.data.batch, seconds)
+    batches = network.create_dataset(cfg, clips, cfg.data.workers)
+    done, wall, cpu = measure_throughput(batches, cfg.data.batch, seconds)
     return {
         "clips": done,
         "reader": find_reader(clips) if is_video else cfg.data.source,

@@ -131,7 +131,8 @@ def test_a_prediction_of_an_image_gives_the_scores_of_an_evaluation(tmp_path):
     names = sorted(PATTERNS[:4])
     assert list(result.heads[0].names) == names, "the names of the class folders"
     rows = RESNET.build_eval_rows(cfg, Runtime())[0]
-    for views, label, _ in rows.dataset().create_tuple_iterator(output_numpy=True):
+    batches = RESNET.create_dataset(cfg, rows, 1)
+    for views, label, _ in batches.create_tuple_iterator(output_numpy=True):
         name = names[int(label[0])]
         record = result.predict(str(tmp_path / "val" / name / "0.jpg"), name)
         expected = softmax(video_scores(result.model.scorer, views)[0])
