@@ -24,7 +24,6 @@ from tests.helpers import (
     run_script,
 )
 from utils.files import ROOT
-from utils.messages import LINE
 from utils.networks import list_networks
 
 # Started by other scripts.
@@ -217,15 +216,6 @@ def test_an_opened_file_never_gets_the_number_of_a_closed_stream(data_root, tmp_
     command = ["sh", "-c", '"$@" >&-', "sh", sys.executable, ROOT / LISTS, *options]
     done = subprocess.run(command, capture_output=True)
     assert (done.returncode, done.stderr) == (0, b"")
-
-
-def test_control_characters_and_long_names_are_not_printed(tmp_path, run_here):
-    for name in ("\x1b[31mred\x07", "n" * 100_000):
-        done = run_here("scripts/data/make_lists.py", f"--videos={name}", f"--out={tmp_path}")
-        assert done.returncode == 2
-        (line,) = done.stderr.splitlines()
-        assert line.isprintable()
-        assert len(line) <= LINE
 
 
 @pytest.fixture

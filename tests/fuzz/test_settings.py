@@ -1,6 +1,5 @@
 """Random config files, overrides and command lines load or end in one short error message."""
 
-import contextlib
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
-from scripts.launcher.launch_config import read_job
 from utils import cli
 from utils.files import ROOT
 from utils.load_config import list_settings, load_config, to_dict, to_yaml
@@ -42,8 +40,6 @@ VALUES = [
 ]  # fmt: skip
 ENCODINGS = ["utf-16", "utf-16-le", "utf-32", "latin-1", "utf-7", "utf-8-sig", "cp500"]
 OPTIONS = ["config_path", "checkpoint_path", "report", "top", "help", "x"]
-VARIABLES = ["NODES", "NODE_RANK", "MASTER_PORT", "MASTER_TIMEOUT", "MASTER_ADDR"]
-VARIABLES += ["RANK_TABLE_FILE", "ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"]
 FEW = 150
 COUNTS = [FEW, pytest.param(1000, marks=pytest.mark.slow)]
 RECIPES = [path for name in list_networks() for path in (ROOT / name / "configs").glob("*.yaml")]
@@ -95,20 +91,6 @@ def draw_command_line(draw) -> tuple[str, list[str]]:
     override = st.builds("--{}".format, draw_override(network))
     arguments = draw(st.lists(st.one_of(words, option, override), min_size=1, max_size=6))
     return network, [argument.replace("\0", "")[:100_000] for argument in arguments]
-
-
-@st.composite
-def draw_job(draw) -> tuple[list[str], dict[str, str]]:
-    """Arguments and variables of the launcher; few host names, because of DNS requests."""
-    value = st.sampled_from([*VALUES, "2", "1", "127.0.0.1"]).map(
-        lambda text: text.replace("\0", "")
-    )
-    environ = draw(st.dictionaries(st.sampled_from(VARIABLES), value))
-    if "MASTER_ADDR" in environ:
-        hosts = ["127.0.0.1", "::1", "x" * 300, "a b", "\udce9", "1.2"]
-        environ["MASTER_ADDR"] = draw(st.sampled_from(hosts))
-    words = st.sampled_from([*VALUES, "2", "tsm/train.py"])
-    return draw(st.lists(words, max_size=4)), environ
 
 
 def try_cases(strategy: st.SearchStrategy, check: Callable, count: int) -> None:
@@ -183,12 +165,3 @@ def test_random_command_lines_are_parsed_or_refused_in_one_line(count):
         assert message.isprintable()
 
     try_cases(draw_command_line(), check, count)
-
-
-@pytest.mark.parametrize("count", COUNTS)
-def test_random_jobs_start_or_are_refused(count):
-    def check(case: tuple[list[str], dict[str, str]]) -> None:
-        with contextlib.suppress(ValueError):
-            read_job(*case)
-
-    try_cases(draw_job(), check, count)
