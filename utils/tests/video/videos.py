@@ -1,6 +1,7 @@
 """Makes small videos for tests; every picture shows its number."""
 
 import contextlib
+import os
 from fractions import Fraction
 
 import av
@@ -98,7 +99,18 @@ def encode(
         for frame in frames:
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
+    leave_real_time()
     return path
+
+
+def leave_real_time() -> None:
+    """Gives this thread its ordinary priority again.
+
+    SVT-AV1, run by root, raises that of the thread which opens the encoder. Every process that it
+    starts later inherits it, and keeps all others from the cores while it waits busily.
+    """
+    if os.sched_getscheduler(0) != os.SCHED_OTHER:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 def copy_packets(source, target, change=None, **options):
