@@ -266,7 +266,7 @@ def measure_eval(
     Of several data sets, the first one is evaluated.
     """
     index, rows = next(iter(network.build_eval_rows(cfg, rt).items()))
-    data = rows.dataset()
+    data = network.create_dataset(cfg, rows, cfg.data.workers)
     if data.get_dataset_size() < 2:
         raise ValueError("eval.batch: all test videos fit into one batch, which is not timed")
     score = partial(video_scores, columns=network.list_label_spaces(cfg)[index].columns)

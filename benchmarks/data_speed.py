@@ -12,6 +12,7 @@ import psutil
 from utils.cores import count_workers
 from utils.data.rows import TrainRows
 from utils.data.sampler import sample_rng
+from utils.data.videos import TrainVideos
 from utils.networks import Network
 from utils.runtime import Runtime
 from utils.settings import NetworkConfig
@@ -29,7 +30,8 @@ def measure_data(network: Network, cfg: NetworkConfig, rt: Runtime, seconds: int
     clips = network.train_rows(records, cfg=cfg, sampler=order, epochs=epochs, skip=0)
     floor = measure_decoding(partial(decode_row, clips), len(clips), seconds)
     is_video = bool(network.list_annotation_files(cfg))
-    done, wall, cpu = measure_throughput(clips.dataset(), cfg.data.batch, seconds)
+    batches = network.create_dataset(cfg, clips, cfg.data.workers)
+    done, wall, cpu = measure_throughput(batches, cfg.data.batch, seconds)
     return {
         "clips": done,
         "reader": find_reader(clips) if is_video else cfg.data.source,
@@ -48,7 +50,11 @@ def decode_row(clips: TrainRows, index: int) -> np.ndarray:
     """Only decodes the frames of a row."""
     sample, epoch = clips.sampler.sample_at(clips.start + index)
     rng = sample_rng(clips.sampler.seed, epoch, sample)
-    return clips.read_frames(clips.records[sample], rng)
+    record = clips.records[sample]
+    if not isinstance(clips, TrainVideos):
+        return record.read()
+    with clips.open_video(record) as video:
+        return video.frames(clips.choose_frames(video, record, rng))
 
 
 def measure_decoding(decode: Callable[[int], Any], count: int, seconds: float) -> float:

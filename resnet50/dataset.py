@@ -9,7 +9,7 @@ images and for the padding of the last batch.
 import functools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional, Union
+from typing import TYPE_CHECKING, Optional, Union
 
 import numpy as np
 
@@ -18,10 +18,14 @@ from resnet50.readers import ChosenImages, ImageRecord, Images, read_images
 from resnet50.transforms import make_test_view, make_train_view
 from utils.data.annotation_file import Label
 from utils.data.classes import choose_fraction, choose_order, count_labels
+from utils.data.loader import prefetch_batches
 from utils.data.mixing import draw_mix
-from utils.data.rows import EvalRows, TrainRows
+from utils.data.rows import EvalRows, Rows, TrainRows
 from utils.data.sampler import TrainSampler
 from utils.runtime import Runtime
+
+if TYPE_CHECKING:
+    import mindspore.dataset as ds
 
 
 def read_records(cfg: Config, split: str, run: Optional[Path] = None) -> Images:
@@ -99,11 +103,8 @@ class TrainImages(TrainRows):
             )[row]
         return image, target
 
-    def read_frames(self, record: ImageRecord, rng: np.random.RandomState) -> np.ndarray:
-        return record.read()
-
     def make_row(self, record: ImageRecord, rng: np.random.RandomState) -> tuple:
-        view = make_train_view(self.read_frames(record, rng), self.data, rng)
+        view = make_train_view(record.read(), self.data, rng)
         return view, self.make_target(record.label)
 
     def blank(self) -> tuple:
@@ -160,6 +161,17 @@ class EvalImages(EvalRows):
 
     def make_views(self, record: ImageRecord, sample: int) -> np.ndarray:
         return make_test_view(record.read(), self.cfg.data.resize, self.cfg.test_crop)[None]
+
+
+def create_dataset(cfg: Config, rows: Rows, workers: Union[int, str]) -> "ds.GeneratorDataset":
+    """The batches of rows in their order, as a MindData pipeline; `workers` is as `data.workers`.
+
+    The shapes are those of the head of this file. One pass over `TrainImages` is the rest of a run.
+    """
+    import mindspore.dataset as ds  # here: who only reads images does not load MindSpore
+
+    batches = prefetch_batches(rows, cfg.data, workers)
+    return ds.GeneratorDataset(batches, list(rows.columns), shuffle=False)
 
 
 def get_clip_shape(data: Data, size: int) -> tuple[int, int, int]:

@@ -1,6 +1,6 @@
 """Writes the features of videos (for resnet50: images): the input of the network's classifier.
 
-    python scripts/extract_features.py --config_path Y --checkpoint_path C SOURCE [...] --out DIR
+    python scripts/extract_features.py --checkpoint_path C SOURCE [...] --out DIR [--config_path Y]
         [--per video|clip|window] [--window SECONDS] [--step SECONDS]
         [--executor processes|dask:ADDRESS] [--part I/N] [--section.key=value ...]
 

@@ -1,12 +1,13 @@
 """Trains a recipe of the zoo on your own videos, from class folders to a report.
 
-    python scripts/finetune.py VIDEOS --recipe tsm_r50_k400_8f [--checkpoint W] [--out DIR]
+    python scripts/finetune.py VIDEOS [--recipe tsm_r50_k400_8f] [--checkpoint W] [--out DIR]
         [--group PATTERN] [--section.key=value ...]
 
 VIDEOS has a folder for each class, VIDEOS/CLASS/VIDEO; for recipes of resnet50 images. With
 `--checkpoint`, a converted checkpoint or the name of published weights (docs/weights.md), the
 training starts from these with a new classifier, and on a CPU trains only that; without, it starts
-from random weights. `--group`: see make_lists.py.
+from random weights. A checkpoint of the zoo has its recipe: then `--recipe` may be missing.
+`--group`: see make_lists.py.
 
 The command runs other commands of the zoo and prints each: make_lists.py, check_videos.py,
 reencode_videos.py if that pays, train.py, eval.py, plot_training.py. Before the training it writes
@@ -36,6 +37,7 @@ from scripts.finetuning.config_file import (
     COPIES,
     VideoCounts,
     choose_list_names,
+    find_start_recipe,
     inspect_network,
     load_start,
     name_lists,
@@ -54,8 +56,7 @@ from utils.files import (
 )
 from utils.load_config import list_settings, load_config
 from utils.messages import escape_control, join_names, print_line
-from utils.networks import Network, find_network, find_network_of_yaml, list_networks
-from utils.predict.model import find_recipe
+from utils.networks import Network, find_network, list_networks
 from utils.processes import pass_on_signals
 from utils.settings import NetworkConfig, VideoData
 from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
@@ -71,20 +72,20 @@ def main(
     settings: list[str],
     videos: Path,
     *,
-    recipe: str,
+    recipe: str = "",
     checkpoint: str = "",
     out: Optional[Path] = None,
     group: str = "",
 ) -> Optional[int]:
-    yaml = find_recipe(recipe)
-    network = find_network_of_yaml(yaml)
+    weights = Path(resolve_checkpoint(checkpoint)).resolve() if checkpoint else None
+    source = find_start_recipe(recipe, weights)
+    network = source.network
     videos = videos.resolve()
-    folder = (out or get_base_folder() / "out" / f"{videos.name}_{yaml.stem}").resolve()
+    folder = (out or get_base_folder() / "out" / f"{videos.name}_{source.name}").resolve()
     is_new = not (folder / "finetune.yaml").exists()
     folders = check_videos(videos, network=network, group=group, with_twins=is_new)
-    weights = Path(resolve_checkpoint(checkpoint)).resolve() if checkpoint else None
     if is_new:
-        start = load_start(yaml, settings, weights)
+        start = load_start(source, settings, weights)
         fitting = inspect_network(start)
     with report_write_errors(folder, "--out"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -92,7 +93,7 @@ def main(
     if lock is None:
         raise ValueError(f"--out: {folder} is in use by another run; choose another one")
     journey = Journey(folder, network)
-    origin = {"videos": str(videos), "recipe": yaml.stem, "group": group}
+    origin = {"videos": str(videos), "recipe": source.name, "group": group}
     journey.check_origin({**origin, "checkpoint": str(weights) if weights else None})
     if not is_new:
         cfg = load_config(network.config, journey.config)
@@ -212,7 +213,7 @@ class Journey:
         result = self.do("evaluate the best checkpoint", command, report, reads=reads)
         command = ["scripts/analysis/plot_training.py", run]
         self.do("plot the training", command, run / "curves.png", reads=[run / "log.jsonl"])
-        predict = format_command(["scripts/predict.py", *shared, *best, "VIDEO"])
+        predict = format_command(["scripts/predict.py", *best, "VIDEO"])
         print_line(f"report: {report / 'index.html'}; training curves: {run / 'curves.png'}")
         print(f"predict with\n    {predict}", file=sys.stderr)
         paths = {"config": str(self.config), "report": str(report), "predict": predict}

@@ -1,13 +1,14 @@
 """Predicts the classes of videos (for resnet50: images) and draws the frames that are read.
 
-    python scripts/predict.py --config_path Y --checkpoint_path C VIDEO_OR_FOLDER [...]
+    python scripts/predict.py --checkpoint_path C VIDEO_OR_FOLDER [...] [--config_path Y]
         [--labels FILE] [--top 5] [--threshold P] [--out DIR] [--window SECONDS] [--step SECONDS]
         [--cam] [--cam_class LABEL] [--save FILE.mp4] [--executor processes|dask:ADDRESS]
         [--part I/N] [--section.key=value ...]
 
-A folder stands for all videos in it and in its subfolders. Scores equal those of the network's
-`eval.py` for the same views. A video longer than 30 seconds is
-divided into windows of 10 seconds; --window divides any video (0: one clip for the whole video).
+A checkpoint that the zoo wrote needs no config file. A folder stands for all videos in it and in
+its subfolders. Scores equal those of the network's `eval.py` for the same views. A video longer
+than 30 seconds is divided into windows of 10 seconds; --window divides any video (0: one clip for
+the whole video).
 --step is the time from one window's start to the next, by default the window. --labels is a file
 with a line for each class. --threshold leaves out classes of less than this probability; if none
 remains, the class is `none`. --save writes one video with its classes drawn in.

@@ -1,6 +1,6 @@
 """Labels a camera, a stream or a video while it runs.
 
-    python scripts/stream.py --config_path Y --checkpoint_path C SOURCE
+    python scripts/stream.py --checkpoint_path C SOURCE [--config_path Y]
         [--labels FILE] [--top 5] [--threshold P] [--out DIR] [--window SECONDS] [--step SECONDS]
         [--fps N] [--retry SECONDS] [--save FILE.mp4] [--section.key=value ...]
 

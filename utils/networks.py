@@ -8,8 +8,8 @@ A `network.py` imports the modules of its folder at its head, but those with Cel
 its methods: a process that needs only settings or videos does not import MindSpore.
 
 Words: records are the checked lines of an annotation file. Rows are the samples that one rank
-reads, in the order of the run or of the evaluation. A position counts the samples of a run, over
-its epochs. A label space is a data set's classes and the views of its evaluation.
+reads, in the order of the run or of the evaluation. A label space is a data set's classes and the
+views of its evaluation.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from utils.weights.description import read_description
 from utils.weights.parameter_names import ParameterNames
 
 if TYPE_CHECKING:
+    import mindspore.dataset as ds
     from mindspore import nn
 
 PACKAGE = __name__.removesuffix("utils.networks")  # in a wheel "mindspore_video_zoo.", else empty
@@ -50,14 +51,16 @@ class Network(abc.ABC, Generic[ConfigT]):
     `cfg` is a config of the class `config`. `train_rows(records, cfg=, sampler=, epochs=, skip=)`
     are the training rows of a rank, in a run of `epochs` in all whose first `skip` batches are
     done. `eval_rows(records, cfg, rt, split)` are the rows of a rank in a test or a validation: a
-    row is a video with all its views. `label_space(cfg)` has the classes, `parameter_names()` the
-    rules that map the parameter names of published checkpoints to ours.
+    row is a video with all its views. `create_dataset(cfg, rows, workers)` is the MindData pipeline
+    of their batches. `label_space(cfg)` has the classes, `parameter_names()` the rules that map the
+    parameter names of published checkpoints to ours.
     """
 
     name: str  # of the folder
     config: type[ConfigT]
     train_rows: Callable[..., TrainRows]
     eval_rows: Callable[..., EvalRows]
+    create_dataset: Callable[..., ds.Dataset]
     label_space: Callable[..., LabelSpace]
     parameter_names: type[ParameterNames]
     reads_images = False

@@ -100,8 +100,6 @@ def start_device(run: "Run") -> Optional[int]:
     import mindspore as ms
 
     ms.set_context(mode=ms.PYNATIVE_MODE if run.mode == "eager" else ms.GRAPH_MODE)
-    if run.mode == "eager":
-        wait_for_operators(True)
     try:
         if device_id is None or is_worker():  # MindSpore gives each worker of a node its device
             ms.set_device(run.device)
@@ -239,35 +237,15 @@ def set_device_options(run: "Run") -> None:
 
 @contextlib.contextmanager
 def eager_mode() -> Iterator[None]:
-    """Runs networks operator by operator: for one forward pass, faster than their compilation.
-
-    Synchronously: on a busy CPU, MindSpore 2.10 sometimes waits without an end for its queue of
-    operators, whose thread sleeps (a wake-up is lost).
-    """
+    """Runs networks operator by operator: for one forward pass, faster than their compilation."""
     import mindspore as ms
 
     mode = ms.get_context("mode")
-    waits = wait_for_operators(True)
     ms.set_context(mode=ms.PYNATIVE_MODE)
     try:
         yield
     finally:
         ms.set_context(mode=mode)
-        wait_for_operators(waits)
-
-
-def wait_for_operators(value: bool) -> bool:
-    """Sets whether an eager operator ends before the next one begins; returns the value of before.
-
-    `ms.set_context(pynative_synchronize=...)` does the same and warns. What it recommends,
-    `ms.runtime.launch_blocking()`, cannot be undone, and slows graphs down as well.
-    """
-    from mindspore._c_expression import MSContext, ms_ctx_param
-
-    context = MSContext.get_instance()
-    before = context.get_param(ms_ctx_param.pynative_synchronize)
-    context.set_param(ms_ctx_param.pynative_synchronize, value)
-    return before
 
 
 @contextlib.contextmanager

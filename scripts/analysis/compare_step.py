@@ -132,8 +132,8 @@ def build_first_step(
         cfg = replace(cfg, train=replace(cfg.train, pretrained=path))
     step = build_training(Job(network, cfg, rt), sampler).step
     source = network.train_rows(records, cfg=cfg, sampler=sampler, epochs=1, skip=0)
-    rows = source.dataset().create_tuple_iterator(num_epochs=1, output_numpy=True)
-    return step, *next(iter(rows))
+    batches = network.create_dataset(cfg, source, cfg.data.workers)
+    return step, *next(batches.create_tuple_iterator(num_epochs=1, output_numpy=True))
 
 
 def report(result: list[Difference], tolerance: float) -> None:

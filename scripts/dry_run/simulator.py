@@ -7,7 +7,6 @@ compiles, which kernels a step launches, in which order, and how much memory it 
 values and no times, and not whether CANN's compiler accepts a kernel.
 """
 
-import contextlib
 import json
 import os
 import shutil
@@ -171,7 +170,6 @@ def run_worker(script: Sequence[str], environment: dict[str, str], folder: Path)
         )
     deadline = time.monotonic() + TIMEOUT
     while process.poll() is None and time.monotonic() < deadline:
-        share_cores(process.pid)
         if output.read_text().endswith("}\n"):
             is_saved = any(folder.rglob(EXECUTION_ORDER))
             deadline = min(deadline, time.monotonic() + (GRACE if is_saved else SAVING))
@@ -182,18 +180,6 @@ def run_worker(script: Sequence[str], environment: dict[str, str], folder: Path)
     if not text.endswith("}\n") and time.monotonic() >= deadline:
         text = json.dumps({"finished": False, "reason": f"not finished after {TIMEOUT} s"})
     return text, process.returncode
-
-
-def share_cores(process: int) -> None:
-    """Takes real-time priority from the threads of a process.
-
-    MindSpore's Ascend back end, run by root, may raise it. Its threads that wait busily then keep
-    all other processes, and their own children, from the cores of a small machine.
-    """
-    with contextlib.suppress(OSError):  # a thread or the process has ended
-        for thread in os.listdir(f"/proc/{process}/task"):
-            if os.sched_getscheduler(int(thread)) != os.SCHED_OTHER:
-                os.sched_setscheduler(int(thread), os.SCHED_OTHER, os.sched_param(0))
 
 
 def set_environment(machine: Machine, stubs: Path, folder: Path) -> dict[str, str]:

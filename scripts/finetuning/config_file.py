@@ -4,6 +4,7 @@ The rules are simple on purpose, because the file is the user's to change; docs/
 them.
 """
 
+import copy
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -16,9 +17,10 @@ from utils import runtime
 from utils.cores import read_free_memory
 from utils.data.class_names import find_mirror_pairs
 from utils.files import report_write_errors, write_text
-from utils.load_config import apply_override, load_config, read_yaml
+from utils.load_config import apply_override, build_config, load_config, read_yaml, to_dict
 from utils.messages import print_line
-from utils.networks import Network, find_network_of_yaml
+from utils.networks import Network, find_network_of_yaml, load_own_config
+from utils.predict.model import find_recipe
 from utils.settings import NetworkConfig, VideoData, VideoSet
 
 # Of the training
@@ -42,11 +44,18 @@ OWN_SETTINGS += ("data.test", "data.train_list", "data.val_list", "data.test_lis
 OWN_SETTINGS += ("model.num_classes", "train.pretrained", "train.new_head")
 
 
+class Recipe(NamedTuple):
+    """The settings {section: {key: value}} of a config file, or those that a checkpoint has."""
+
+    network: Network
+    name: str
+    values: dict[str, Any]
+
+
 class Start(NamedTuple):
     """What a fine-tuning starts from: `cfg` is the recipe's, with the user's settings."""
 
-    network: Network
-    recipe: Path
+    recipe: Recipe
     cfg: NetworkConfig
     settings: dict[str, str]  # of the user, {"section.key": value}
     checkpoint: Optional[Path]
@@ -67,18 +76,30 @@ class VideoCounts(NamedTuple):
     size: float
 
 
-def load_start(recipe: Path, settings: Sequence[str], checkpoint: Optional[Path]) -> Start:
+def find_start_recipe(recipe: str, checkpoint: Optional[Path]) -> Recipe:
+    """The recipe of a name or path; without one, that in the checkpoint. Raises ValueError."""
+    if recipe:
+        path = find_recipe(recipe)
+        return Recipe(find_network_of_yaml(path), path.stem, read_yaml(path))
+    if checkpoint is None:
+        raise ValueError("--recipe is missing; a --checkpoint of the zoo has its own")
+    network, cfg = load_own_config(checkpoint)
+    return Recipe(network, cfg.run.out.name, to_dict(cfg))
+
+
+def load_start(recipe: Recipe, settings: Sequence[str], checkpoint: Optional[Path]) -> Start:
     """Checks recipe and settings (`section.key=value`); raises ValueError."""
-    network = find_network_of_yaml(recipe)
     device = "Ascend" if any(Path("/dev").glob("davinci[0-9]*")) else "CPU"
-    cfg = load_config(network.config, recipe, [f"run.device={device}", *settings])
+    overrides = [f"run.device={device}", *settings]
+    own = copy.deepcopy(recipe.values)
+    cfg = build_config(recipe.network.config, own, recipe.name, overrides, owner=recipe.name)
     values = {name: value for name, _, value in (text.partition("=") for text in settings)}
     for name in values:
         if name in OWN_SETTINGS:
             raise ValueError(f"--{name}: VIDEOS and --checkpoint decide it; edit the config file")
     if len(cfg.class_counts) > 1:
         raise ValueError(
-            f"--recipe: {recipe.stem} trains on {len(cfg.class_counts)} data sets at once; "
+            f"--recipe: {recipe.name} trains on {len(cfg.class_counts)} data sets at once; "
             "mvit_multi_plain_s_k400_16x4 is a recipe for one"
         )
     if cfg.has_several_labels:
@@ -86,7 +107,7 @@ def load_start(recipe: Path, settings: Sequence[str], checkpoint: Optional[Path]
             "model.labels multi: folders of classes give a video one label; write lists, and give "
             "them to train.py (docs/labels.md)"
         )
-    return Start(network, recipe=recipe, cfg=cfg, settings=values, checkpoint=checkpoint)
+    return Start(recipe, cfg=cfg, settings=values, checkpoint=checkpoint)
 
 
 def choose_list_names(network: Network) -> str:
@@ -110,15 +131,15 @@ def inspect_network(start: Start) -> int:
     from utils.weights import checkpoint
 
     cfg = start.cfg
-    head = start.network.classifier
+    network = start.recipe.network
     runtime.start(dataclasses.replace(cfg.run, device="CPU"))
-    net = start.network.build_model(**cfg.model_arguments())
+    net = network.build_model(**cfg.model_arguments())
     if start.checkpoint:
-        checkpoint.load(net, path=start.checkpoint, new_head=True, head=head)
+        checkpoint.load(net, path=start.checkpoint, new_head=True, head=network.classifier)
     if cfg.run.device != "CPU":
         return cfg.data.batch
-    freeze_weights(net, start.freeze, head)
-    cost = memory.estimate_step(net, count_layers(net, start.network.get_input_shape(cfg)))
+    freeze_weights(net, start.freeze, network.classifier)
+    cost = memory.estimate_step(net, count_layers(net, network.get_input_shape(cfg)))
     free = FREE_MEMORY * read_free_memory() - cost.fixed
     return max(1, int(free / (cost.clip * cfg.data.clips_per_sample)))
 
@@ -156,19 +177,19 @@ def write_config_file(
         rules["eval"] = {"val_skip": 1}
     else:
         rules["model"] = {"num_classes": len(names)}
-    values = read_yaml(start.recipe)
+    values = copy.deepcopy(start.recipe.values)
     values["data"].pop("labels", None)
     for section, settings in rules.items():
         values.setdefault(section, {}).update(settings)
     for name, value in start.settings.items():
-        apply_override(start.network.config, values, f"{name}={value}")
+        apply_override(start.recipe.network.config, values, f"{name}={value}")
     text = yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=100)
-    head = f"# {start.recipe.stem} for the videos of {videos.name!a}.\n"
+    head = f"# {start.recipe.name} for the videos of {videos.name!a}.\n"
     head += "# Made by scripts/finetune.py, which does not write it again: it is yours to change.\n"
     with report_write_errors(path, "--out"):
         write_text(path, head + text)
     try:
-        written = load_config(start.network.config, path)
+        written = load_config(start.recipe.network.config, path)
     except ValueError:
         path.unlink()
         raise
@@ -194,7 +215,7 @@ def choose_recipe(start: Start, epochs: int, steps: int) -> dict[str, Any]:
         if train.get(name):
             rules[name] = float(f"{scale * train[name]:.6g}")
     if train["base_batch"] == 0:  # the rate is for the batch of the recipe
-        rules["base_batch"] = read_yaml(start.recipe)["data"]["batch"]
+        rules["base_batch"] = start.recipe.values["data"]["batch"]
     if train["warmup_epochs"]:
         rules["warmup_epochs"] = round(train["warmup_epochs"] * epochs / train["epochs"], 2)
     if "milestones" in train:

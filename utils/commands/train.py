@@ -39,7 +39,7 @@ def run_training(network: Network, cfg: NetworkConfig, build: Optional[Build] = 
     """Trains a network from its first step, or from the last one of a stopped run."""
     rt = runtime.start(cfg.run)  # graph mode, device, seed, rank
     job = Job(network, cfg, rt)
-    trainer = Trainer(cfg, rt)  # run directory, log, resume point
+    trainer = Trainer(job)  # run directory, log, resume point
     records = network.read_records(cfg, "train")
     sampler = trainer.resume(network.build_train_sampler(cfg, records, rt), records)
     folder = trainer.directory.path
@@ -53,8 +53,8 @@ def run_training(network: Network, cfg: NetworkConfig, build: Optional[Build] = 
     validate = build_validation(job, setup.step.net, records)
     use_batches = setup.build_before_saving(setup.step.net)
 
-    def before_saving(position: int) -> None:
-        use_batches(read_next_epoch(job, sampler, records, position))
+    def before_saving(steps: int) -> None:
+        use_batches(read_next_epoch(job, sampler, records, steps))
 
     trainer.fit(
         setup, rows, evaluate=validate, before_saving=before_saving if use_batches else None
@@ -74,16 +74,15 @@ def build_training(job: Job, sampler: TrainSampler, build: Optional[Build] = Non
         return build_setup(plan, build(cfg, plan), clips)
 
 
-def read_next_epoch(
-    job: Job, sampler: TrainSampler, records: Any, position: int
-) -> Iterator[tuple]:
-    """The batches of the epoch that starts at a position, or in which it is."""
-    epoch = position // sampler.steps_per_epoch
+def read_next_epoch(job: Job, sampler: TrainSampler, records: Any, steps: int) -> Iterator[tuple]:
+    """The batches of the epoch that starts after so many steps of the run, or that they are in."""
+    epoch = steps // sampler.steps_per_epoch
     skip = epoch * sampler.steps_per_epoch
     rows = job.network.train_rows(
         records, cfg=job.cfg, sampler=sampler, epochs=epoch + 1, skip=skip
     )
-    return rows.dataset().create_tuple_iterator(num_epochs=1, output_numpy=True)
+    batches = job.network.create_dataset(job.cfg, rows, job.cfg.data.workers)
+    return batches.create_tuple_iterator(num_epochs=1, output_numpy=True)
 
 
 def build_validation(
@@ -103,5 +102,5 @@ def build_validation(
     rows_of = network.build_eval_rows(cfg, rt, split="val")
     validated = [record for rows in rows_of.values() for record in rows.records]
     log_repeats(rt, train=trained, validation=validated)
-    eval_sets = [EvalSet(rows, spaces[k]) for k, rows in rows_of.items()]
+    eval_sets = [EvalSet(rows, spaces[k], network.create_dataset) for k, rows in rows_of.items()]
     return partial(evaluate, CellScorer(net), eval_sets, rt)

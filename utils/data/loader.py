@@ -1,4 +1,4 @@
-"""Turns rows into a MindData set of batches; chooses workers and prefetch.
+"""The batches that a network's `create_dataset` gives to MindData: chooses workers and prefetch.
 
 The worker pool is our own (`utils.data.worker_pool`), and MindData takes its batches. By threads of
 MindData, images get 0.1 to 0.2 of the rows a second: it looks every 0.1 s whether a row is there.
@@ -16,20 +16,17 @@ ACL, HCCL or CUDA. A fork copies the locks that they hold at that moment, and ma
 `auto` takes threads, at most 16: with 4 to 8 % of each row under the lock, more would gain little.
 """
 
-import abc
 import functools
 import math
-from typing import TYPE_CHECKING, Any, Union
+from typing import Union
 
 import numpy as np
 
 from utils import cores
+from utils.data.rows import Rows
 from utils.data.worker_pool import PrefetchedBatches
 from utils.log import log
 from utils.settings import ImageData
-
-if TYPE_CHECKING:
-    import mindspore.dataset as ds
 
 MAX_THREADS = 8  # by `auto` on a CPU; above it, workers are processes
 MAX_DEVICE_THREADS = 16  # by `auto` on Ascend and GPU
@@ -38,49 +35,34 @@ MIN_PREFETCH = 2
 MAX_PREFETCH = 8
 MEMORY_FRACTION = 1 / 4  # of the free memory, by `auto`: evaluation and the network need some too
 MINDDATA_BUFFERED = 2  # batches that MindData holds
-Row = tuple[Any, ...]  # arrays and scalars of NumPy
 
 
-class Rows(abc.ABC):
-    """A sequence of rows; a row has one value for each of `columns`."""
+def prefetch_batches(
+    rows: Rows, data: ImageData, requested_workers: Union[int, str]
+) -> PrefetchedBatches:
+    """The batches of rows in their order, made in advance by workers; MindData queues no others.
 
-    columns: tuple[str, ...]
-
-    @abc.abstractmethod
-    def __len__(self) -> int: ...
-
-    @abc.abstractmethod
-    def __getitem__(self, index: int) -> Row: ...
-
-    @abc.abstractmethod
-    def blank(self) -> Row:
-        """A row of the shapes and types of all rows, in place of a file that cannot be read."""
-
-
-def build_batch_dataset(rows: Rows, data: ImageData, batch: int) -> "ds.GeneratorDataset":
-    """`PrefetchedBatches` of rows, as a MindData set with the names of their columns.
-
-    `data` holds the settings `workers`, `processes` and `prefetch`. Raises ValueError if the
-    batches do not fit into memory, or if worker processes are requested on a device.
+    `requested_workers` is as `data.workers`; `data` has the settings `processes` and `prefetch`.
+    Raises ValueError if the batches do not fit into memory, or if worker processes are requested on
+    a device.
     """
     import mindspore.dataset as ds
 
+    ds.config.set_prefetch_size(1)
     blank = rows.blank()
-    size = batch * sum(np.asarray(value).nbytes for value in blank)
-    workers, processes = choose_workers(data.workers, data.processes, get_device())
-    total = max(1, len(rows) // batch)
+    size = rows.batch * sum(np.asarray(value).nbytes for value in blank)
+    workers, processes = choose_workers(requested_workers, data.processes, get_device())
+    total = max(1, len(rows) // rows.batch)
     prefetch = choose_prefetch(data.prefetch, size=size, buffered=MINDDATA_BUFFERED, total=total)
     note = f"; batches of {size / 1e6:.3g} MB, prefetched: {prefetch}"
-    log_workers(data.workers, workers=workers, processes=processes, note=note)
-    ds.config.set_prefetch_size(1)
-    return ds.GeneratorDataset(
-        PrefetchedBatches(
-            rows, blank=blank, batch=batch, workers=workers, processes=processes, prefetch=prefetch
-        ),
-        list(rows.columns),
-        shuffle=False,
-        num_parallel_workers=1,
-        python_multiprocessing=False,
+    log_workers(requested_workers, workers=workers, processes=processes, note=note)
+    return PrefetchedBatches(
+        rows,
+        blank=blank,
+        batch=rows.batch,
+        workers=workers,
+        processes=processes,
+        prefetch=prefetch,
     )
 
 

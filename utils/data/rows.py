@@ -1,9 +1,9 @@
 """Rows: random access to the samples of one rank, videos or images, in training and evaluation.
 
-`rows[k]` is one sample. Worker threads or processes make the rows, and the loader makes batches of
-them. Subclasses in the dataset.py of each network define what a row is: which frames, which crops,
-which axes. A training row depends on seed, epoch and sample only. So it is the same for any number
-of workers, and a resumed run continues exactly.
+`rows[k]` is one sample. Subclasses in the dataset.py of each network define what a row is: which
+frames, which crops, which axes. Its `create_dataset` makes a MindData pipeline of them. A training
+row depends on seed, epoch and sample only. So it is the same for any number of workers, and a
+resumed run continues exactly.
 """
 
 import abc
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 import numpy as np
 
 from utils.data.annotation_file import AnnotationFile, Label, encode_label, swap_labels
-from utils.data.loader import Row, Rows, build_batch_dataset
 from utils.data.sampler import TrainSampler, sample_rng, shard_for_eval
 from utils.data.unreadable import UnreadableFiles, VideoWarnings
 from utils.runtime import Runtime
@@ -21,11 +20,32 @@ from utils.settings import ClassSettings, NetworkConfig
 from utils.video.reader import VideoError
 
 if TYPE_CHECKING:
-    import mindspore.dataset as ds
-
     from utils.nn.dropout import DropoutFactors
 
 MAX_TRIES = 100  # files tried for one row, the one of the sample sequence included
+Row = tuple[Any, ...]  # arrays and scalars of NumPy
+
+
+class Rows(abc.ABC):
+    """A sequence of rows; a row has one value for each of `columns`."""
+
+    columns: tuple[str, ...]
+    batch: int  # rows of a batch
+
+    @abc.abstractmethod
+    def __len__(self) -> int: ...
+
+    @abc.abstractmethod
+    def __getitem__(self, index: int) -> Row: ...
+
+    @abc.abstractmethod
+    def blank(self) -> Row:
+        """A row of the shapes and types of all rows, in place of a file that cannot be read."""
+
+    def make_blank_batch(self) -> list[np.ndarray]:
+        """Zeros in the shapes and types of a batch, to compile for."""
+        blank = map(np.asarray, self.blank())
+        return [np.zeros((self.batch, *value.shape), value.dtype) for value in blank]
 
 
 class FileRows(Rows):
@@ -75,6 +95,7 @@ class TrainRows(FileRows):
         self.data = cfg.data
         self.copies = cfg.data.clips_per_sample
         self.sampler = sampler
+        self.batch = sampler.batch
         self.start = skip * sampler.batch  # position of index 0 in this rank's sequence
         self.length = epochs * sampler.steps_per_epoch * sampler.batch - self.start
 
@@ -113,24 +134,9 @@ class TrainRows(FileRows):
         """
         return []
 
-    def dataset(self, dropout: "Optional[DropoutFactors]" = None) -> "Optional[ds.Dataset]":
-        """The remaining batches of the run, with the columns of `append_dropout`, or None."""
-        if len(self) == 0:
-            return None
-        return build_batch_dataset(self.append_dropout(dropout), self.data, self.data.batch)
-
-    def make_blank_batch(self, dropout: "Optional[DropoutFactors]" = None) -> list[np.ndarray]:
-        """Zeros in the shapes and types of a batch of `dataset(dropout)`, to compile for."""
-        blank = map(np.asarray, self.append_dropout(dropout).blank())
-        return [np.zeros((self.data.batch, *value.shape), value.dtype) for value in blank]
-
     def append_dropout(self, dropout: "Optional[DropoutFactors]") -> Rows:
         """These rows, for a network with dropout with its factors as last column."""
         return RowsWithDropout(self, dropout) if dropout is not None and dropout.size else self
-
-    @abc.abstractmethod
-    def read_frames(self, record: Any, rng: np.random.RandomState) -> np.ndarray:
-        """The decoded frames of a record. `make_row` uses `rng` only after it."""
 
     @abc.abstractmethod
     def make_row(self, record: Any, rng: np.random.RandomState) -> Row:
@@ -143,6 +149,7 @@ class RowsWithDropout(Rows):
     def __init__(self, rows: TrainRows, dropout: "DropoutFactors"):
         self.rows = rows
         self.dropout = dropout
+        self.batch = rows.batch
         self.columns = (*rows.columns, "dropout")
 
     def __len__(self) -> int:
@@ -178,8 +185,9 @@ class EvalRows(FileRows):
         """`shape` is (V, ...), the shape of all V views."""
         super().__init__(records, cfg)
         self.shape = shape
+        self.batch = cfg.eval.batch
         self.samples_of_rank = shard_for_eval(
-            len(records), batch=cfg.eval.batch, rank=rt.rank, size=rt.size
+            len(records), batch=self.batch, rank=rt.rank, size=rt.size
         )
 
     def __len__(self) -> int:
@@ -206,10 +214,6 @@ class EvalRows(FileRows):
     def views(self) -> str:
         """The views of a row, as results name them."""
         return f"{self.clips}x{self.crops}"
-
-    def dataset(self) -> "ds.Dataset":
-        """All rows in batches; the last batch is padded."""
-        return build_batch_dataset(self, self.cfg.data, self.cfg.eval.batch)
 
     @abc.abstractmethod
     def make_views(self, record: Any, sample: int) -> np.ndarray:

@@ -211,12 +211,13 @@ class Comparison:
 class EvalSet(NamedTuple):
     """The test rows of one data set on this rank, and its classes.
 
-    `collect(rows, scores, labels)` receives those of every batch; `rows` count the videos of this
-    rank.
+    `create_dataset` is that of the network. `collect(rows, scores, labels)` receives those of every
+    batch; `rows` count the videos of this rank.
     """
 
     rows: "EvalRows"
     space: "LabelSpace"
+    create_dataset: Callable
     collect: Optional[Callable] = None
 
 
@@ -253,11 +254,11 @@ def evaluate_set(
     comparison: Optional[Comparison] = None,
 ) -> dict[str, Any]:
     """The metrics of one data set; arguments are as in `evaluate`."""
-    rows, space, collect = eval_set
+    rows, space, create_dataset, collect = eval_set
     collector = choose_collector(rows, space)
     start = time.monotonic()
     log.info("evaluating ...")
-    data = rows.dataset()
+    data = create_dataset(rows.cfg, rows, rows.cfg.data.workers)
     batch_count = data.get_dataset_size()
     bar = Progress(batch_count, name="evaluating", unit="batches", hidden=not rt.is_main_process)
     batches = data.create_tuple_iterator(num_epochs=1, output_numpy=True)

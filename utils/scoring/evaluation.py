@@ -34,12 +34,12 @@ def evaluate_checkpoint(
     reports = []
     for k, rows in network.build_eval_rows(cfg, rt, run_folder).items():
         space = spaces[k]
-        eval_sets.append(EvalSet(rows, space))
+        eval_sets.append(EvalSet(rows, space, network.create_dataset))
         if report:
             samples = describe_samples(rows, space, network.name_samples(cfg, rows))
             folder = Path(report) / space.name
             reports.append(Report(folder, samples, rows.samples_of_rank, space, rt))
-            eval_sets[-1] = EvalSet(rows, space, reports[-1].table.add)
+            eval_sets[-1] = eval_sets[-1]._replace(collect=reports[-1].table.add)
     scorer = open_scorer(network, cfg, checkpoint_path)
     reference = open_reference(network, cfg, checkpoint_path)
     result = {**evaluate(scorer, eval_sets, rt, reference), "checkpoint": str(checkpoint_path)}

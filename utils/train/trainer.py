@@ -8,7 +8,7 @@ are counted here. `TrainingLoop` is the callback between the steps.
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import numpy as np
 from mindspore import Tensor, nn
@@ -20,7 +20,7 @@ from utils.distributed.collectives import check_same_step
 from utils.distributed.segments import Segments, split_all_reduce
 from utils.log import log, print_result, start_log
 from utils.runtime import Runtime, release_memory
-from utils.settings import NetworkConfig, Run, TrainSettings
+from utils.settings import Run, TrainSettings
 from utils.signals import handle_signals
 from utils.train import amp, lr_schedules, memory
 from utils.train.recipe import Plan, Recipe, UseBatches
@@ -29,6 +29,9 @@ from utils.train.schedule import choose_sink_size
 from utils.train.train_step import TrainStep
 from utils.train.training_loop import TrainingLoop
 from utils.train.validation import Validation
+
+if TYPE_CHECKING:
+    from utils.networks import Job
 
 DEVICE_COUNTS = (1, 8, 32, 48, 96, 128, 192, 384, 768, 1536)  # in the table of rates
 
@@ -96,12 +99,13 @@ class Trainer:
     Raises ValueError if the run directory is in use or holds a run with other settings.
     """
 
-    def __init__(self, cfg: NetworkConfig, rt: Runtime):
-        self.cfg = cfg
-        self.rt = rt
-        self.directory = RunDirectory(cfg, rt)
+    def __init__(self, job: "Job"):
+        self.create_dataset = job.network.create_dataset
+        self.cfg = job.cfg
+        self.rt = job.rt
+        self.directory = RunDirectory(job.cfg, job.rt)
         self.sampler: Optional[TrainSampler] = None
-        start_log(rt, self.directory.path)
+        start_log(job.rt, self.directory.path)
 
     def resume(self, sampler: TrainSampler, records: Iterable[Any]) -> TrainSampler:
         """The sampler of this run: `sampler`, or if a run was stopped, the one that continues it.
@@ -127,7 +131,7 @@ class Trainer:
         """Trains to the last epoch and prints the result as the last line of stdout.
 
         `train_set` is a network's `TrainVideos` from `start_step` on. `evaluate()` returns metrics,
-        every `run.eval_every` epochs; `before_saving(position)` runs before an epoch is saved or
+        every `run.eval_every` epochs; `before_saving(steps)` runs before an epoch is saved or
         evaluated. Raises ValueError if the run failed (too many overflows or unreadable files),
         RunInterruptedError after ctrl-C.
         """
@@ -161,7 +165,11 @@ class Trainer:
             validation=validation,
             before_saving=before_saving,
         )
-        batches = train_set.dataset(step.dropout)
+        rows = train_set.append_dropout(step.dropout)
+        # Forks worker processes, before the threads of a validation run.
+        batches = None
+        if len(rows):
+            batches = self.create_dataset(self.cfg, rows, self.cfg.data.workers)
         with handle_signals(loop.request_stop):
             loop.resume_validation()
         if loop.unvalidated_epoch or loop.ends_early:
@@ -169,9 +177,7 @@ class Trainer:
         elif batches is None:
             log.info("nothing left to train: %d epochs are done", train.epochs)
         else:
-            self.run_steps(
-                setup, data=batches, loop=loop, blank=train_set.make_blank_batch(step.dropout)
-            )
+            self.run_steps(setup, data=batches, loop=loop, blank=rows.make_blank_batch())
         print_result(loop.result(), self.rt)
 
     def run_steps(

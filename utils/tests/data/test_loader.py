@@ -27,6 +27,7 @@ from utils.files import ROOT
 from utils.settings import ImageData, NetworkConfig, Run
 from utils.video.decoders import open_video
 from utils.video.libraries import MODULES
+from x3d.dataset import create_dataset
 
 F_SETPIPE_SZ = 1031  # fcntl has it from Python 3.10 on
 
@@ -34,18 +35,18 @@ F_SETPIPE_SZ = 1031  # fcntl has it from Python 3.10 on
 KINDS = pytest.mark.parametrize("processes", [True, False], ids=["processes", "threads"])
 
 
-def make_settings(workers="auto", processes="auto", prefetch="auto", batch=4):
-    return ImageData(Path(), batch=batch, workers=workers, processes=processes, prefetch=prefetch)
+BATCH = 4
+
+
+def make_settings(workers="auto", processes="auto", prefetch="auto"):
+    return ImageData(Path(), batch=BATCH, workers=workers, processes=processes, prefetch=prefetch)
 
 
 class Clips(TrainRows):
     """Clips of random pixels; like real clips, they depend on the row's random generator."""
 
-    def read_frames(self, record, rng):
-        return rng.randint(0, 255, (3, 2, 8, 8)).astype(np.uint8)
-
     def make_row(self, record, rng):
-        return self.read_frames(record, rng), np.int32(record.label)
+        return rng.randint(0, 255, (3, 2, 8, 8)).astype(np.uint8), np.int32(record.label)
 
     def blank(self):
         return np.zeros((3, 2, 8, 8), np.uint8), np.int32(0)
@@ -55,6 +56,7 @@ class Rows:
     """Rows of `width` numbers that a function makes."""
 
     columns = ("value",)
+    batch = BATCH
 
     def __init__(self, make, width=1, count=100):
         self.make = make
@@ -73,8 +75,8 @@ class Rows:
 
 def iterate_rows(rows, *arguments, **options):
     """An iterator over the batches of rows."""
-    data = make_settings(*arguments, **options)
-    batches = loader.build_batch_dataset(rows, data, data.batch)
+    cfg = SimpleNamespace(data=make_settings(*arguments, **options))
+    batches = create_dataset(cfg, rows, cfg.data.workers)
     return batches.create_tuple_iterator(num_epochs=1, output_numpy=True)
 
 
@@ -141,7 +143,7 @@ from utils.tests.data.test_loader import Rows, iterate_rows
 
 cores.count_usable_cores = lambda: 2
 rows = Rows(lambda k: [time.sleep(0.2) or k], 1, 1000)
-iterators = [iterate_rows(rows, 2, processes, 4, 2) for processes in (True, False)]
+iterators = [iterate_rows(rows, 2, processes, 4) for processes in (True, False)]
 for iterator in iterators:
     print(next(iterator)[0].shape)
 """
@@ -164,7 +166,7 @@ def test_batches_are_the_same_for_any_workers(monkeypatch):
             epochs=3,
             skip=2,
         )
-        batches = clips.dataset()
+        batches = create_dataset(clips.cfg, clips, data.workers)
         assert batches.get_dataset_size() == 13
         result.append(list(batches.create_tuple_iterator(num_epochs=1, output_numpy=True)))
     rows = [clips[k] for k in range(52)]
@@ -178,7 +180,7 @@ def test_batches_are_the_same_for_any_workers(monkeypatch):
 def test_a_run_may_end_before_its_data():
     with run_python(PARTLY_READ_SCRIPT) as it:
         output, errors = it.communicate(timeout=600)
-    assert (it.returncode, output, errors) == (0, "(2, 1)\n(2, 1)\n", "")
+    assert (it.returncode, output, errors) == (0, "(4, 1)\n(4, 1)\n", "")
 
 
 @KINDS
@@ -443,7 +445,7 @@ def test_the_number_of_workers_is_logged_once(monkeypatch, log_messages):
     monkeypatch.setattr(cores, "count_usable_cores", lambda: 24)
     loader.log_workers.cache_clear()
     for _ in range(2):
-        loader.build_batch_dataset(Rows(lambda k: [k]), make_settings(20, False), 4)
+        loader.prefetch_batches(Rows(lambda k: [k]), make_settings("auto", False), 20)
     (line,) = log_messages
     assert line.startswith("data: worker threads: 20 (data.workers 20; cores: 24, ")
 

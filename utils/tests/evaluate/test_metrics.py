@@ -123,11 +123,8 @@ class Batches:
         self.shape = (views, 3, 8, 8)
         self.valid = np.array(valid)
         self.views = f"{views}x1"
-        self.cfg = SimpleNamespace(eval=SimpleNamespace(batch=2))
+        self.cfg = SimpleNamespace(eval=SimpleNamespace(batch=2), data=SimpleNamespace(workers=1))
         self.unreadable = SimpleNamespace(count=0)
-
-    def dataset(self) -> "Batches":
-        return self
 
     def get_dataset_size(self) -> int:
         return self.count
@@ -139,7 +136,8 @@ class Batches:
 
 def make_eval_set(rows: Batches, name: str = "", columns: slice = slice(0, 6)) -> EvalSet:
     fields = {"multi_label": False, "raw_scores": True, "classes": columns.stop - columns.start}
-    return EvalSet(rows, SimpleNamespace(name=name, columns=columns, **fields))
+    space = SimpleNamespace(name=name, columns=columns, **fields)
+    return EvalSet(rows, space, lambda cfg, rows, workers: rows)
 
 
 def run(net: nn.Cell, rows: Batches, size: int = 1) -> dict:
