@@ -34,7 +34,7 @@ from utils.settings import NetworkConfig
 from utils.weights import checkpoint
 from utils.weights.convert import convert, read_source
 from utils.weights.description import describe
-from utils.weights.mindspore_checkpoint import check_padding, count_by_kind
+from utils.weights.mindspore_checkpoint import advise_on_ranks, check_padding, count_by_kind
 
 
 def main(
@@ -59,6 +59,7 @@ def main(
             check_padding(source, loaded.padding, weights.padding)
     except ValueError as error:
         text = str(error)
+        text += advise_on_ranks(source)
         raise ValueError(text if str(source) in text else f"{source}: {text}") from None
     arrays = {k: Parameter(Tensor(v), name=k) for k, v in converted.arrays.items()}
     arrays |= {name: weights[name] for name in converted.initial}

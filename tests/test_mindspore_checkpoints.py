@@ -9,6 +9,7 @@ scripts of these repositories write them, with the state of MindSpore's own opti
 
 import json
 from pathlib import Path
+from typing import Any, Callable, Optional
 
 import mindspore as ms
 import numpy as np
@@ -22,12 +23,14 @@ from utils.data.sampler import TrainSampler
 from utils.data.unreadable import UnreadableFiles
 from utils.files import ROOT
 from utils.load_config import load_config
-from utils.networks import Job, Network, find_network, list_networks
+from utils.networks import Job, Network, find_network
 from utils.runtime import Runtime, eager_mode
-from utils.testing.golden import generate_input, generate_weight, get_shapes, load_case
+from utils.testing.golden import generate_input, generate_weight, load_case
+from utils.tests.parity import read_manifest, without_values
 from utils.train.run_dir import RunDirectory
 from utils.weights.checkpoint import load, save, weights_of
-from utils.weights.checkpoint_file import parse, read
+from utils.weights.checkpoint_file import parse
+from utils.weights.convert import convert, read_source
 
 FILES = {name: ROOT / name / "tests" / "golden" / "mindspore.json" for name in ("resnet50", "tsm")}
 CASES = {case["name"]: case for path in FILES.values() for case in load_case(path)}
@@ -58,10 +61,16 @@ def generate_arrays(name: str) -> dict[str, np.ndarray]:
     return {n: generate_array(n, tuple(shape)) for n, shape in CASES[name]["weights"]}
 
 
-def write_original(name: str, path: Path, dtype: type = np.float32) -> None:
-    """Writes the weights of a case with the state of the optimizer that its repository uses."""
-    arrays = {n: value.astype(dtype) for n, value in generate_arrays(name).items()}
-    weights = [Parameter(Tensor(value), name=n) for n, value in arrays.items()]
+def write_original(
+    name: str, path: Path, dtype: Any = ms.float32, slices: tuple[str, ...] = (), **options: Any
+) -> None:
+    """Writes the weights of a case with the state of the optimizer that its repository uses.
+
+    The suffix is that of a format of MindSpore's `save_checkpoint`, which takes the options. Of
+    the weights in `slices` it writes one half, as each of two devices does.
+    """
+    arrays = generate_arrays(name)
+    weights = [Parameter(Tensor(value, dtype), name=n) for n, value in arrays.items()]
     trained = [p for p in weights if ".moving_" not in p.name and not p.name.startswith("moving_")]
     rates = Tensor(np.full(3, 0.1, np.float32))
     notes = {}
@@ -76,7 +85,11 @@ def write_original(name: str, path: Path, dtype: type = np.float32) -> None:
         entries += ParameterTuple(weights).clone("ema", init="same")
         entries.append(Parameter(Tensor(1024.0), name="scale_sense"))
     pairs = [{"name": p.name, "data": p} for p in entries]
-    ms.save_checkpoint(pairs, str(path), append_dict=notes)
+    for pair in pairs:
+        if pair["name"] in slices:
+            pair["data"] = Tensor(arrays[pair["name"]][::2])
+    options["append_dict"] = {**notes, **options.get("append_dict", {})}
+    ms.save_checkpoint(pairs, str(path), format=path.suffix[1:], **options)
 
 
 def load_recipe(name: str, *settings: str) -> tuple[Network, object]:
@@ -88,10 +101,10 @@ def load_recipe(name: str, *settings: str) -> tuple[Network, object]:
     return network, load_config(network.config, path, [*changes, *model, *settings])
 
 
-def convert_case(name: str, folder: Path, capsys, *settings: str, dtype: type = np.float32) -> dict:
+def convert_case(name: str, folder: Path, capsys) -> dict:
     """Writes the file of a case, converts it to `new.ckpt`, and returns what was reported."""
-    write_original(name, folder / "original.ckpt", dtype)
-    network, cfg = load_recipe(name, *settings)
+    write_original(name, folder / "original.ckpt")
+    network, cfg = load_recipe(name)
     main(network, cfg=cfg, source=folder / "original.ckpt", target=folder / "new.ckpt")
     return json.loads(capsys.readouterr().out.splitlines()[-1])
 
@@ -111,6 +124,7 @@ def compare_scores(net: nn.Cell, name: str) -> list[float]:
 
 
 CHANGED_EPS = {"models_resnet18": 16, "models_resnet50": 53, "models_se_resnet50": 55}
+LEAVES = {published: leaf for leaf, (published, _) in PUBLISHED.items()}
 STATES = {
     "models": {"moments", "learning_rate", "global_step", "momentum", "epoch_num", "step_num"},
     "mindcv": {"moments", "learning_rate", "global_step", "momentum", "epoch_num", "step_num"}
@@ -137,23 +151,120 @@ def test_a_checkpoint_gives_the_scores_of_its_original_at_even_and_odd_sizes(
     load(net, tmp_path / "new.ckpt")
     assert max(compare_scores(net, name)) < 1e-5
     if cfg.model.arch != "se_resnet50":
-        others = {"symmetric", "same", "same_pool"} - {cfg.model.padding}
-        other = load_recipe(name, f"model.padding={sorted(others)[0]}")[1]
+        padding = "symmetric" if cfg.model.padding != "symmetric" else "same"
+        network, other = load_recipe(name, f"model.padding={padding}")
         net = network.build_model(**other.model_arguments())
-        words = f"new.ckpt: .*give --model.padding={cfg.model.padding} instead of"
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises(ValueError, match=f"new.ckpt: .*--model.padding={cfg.model.padding}"):
             load(net, tmp_path / "new.ckpt")
 
 
-@pytest.mark.parametrize("name", ["models_resnet50", "mindcv_resnet18"])
-def test_a_network_of_another_padding_gives_other_scores(name, tmp_path, capsys):
-    """So the scores above depend on the padding."""
-    convert_case(name, tmp_path, capsys)
-    network, cfg = load_recipe(name, "model.padding=symmetric")
-    net = network.build_model(**cfg.model_arguments()).set_train(False)
-    for parameter_name, value in read(tmp_path / "new.ckpt").items():
-        weights_of(net)[parameter_name].set_data(Tensor(value))
-    assert compare_scores(net, name)[0] > 0.01
+Change = Callable[[bytes], bytes]
+
+
+def edit_metadata(**changes: Optional[str]) -> Change:
+    """A function that changes the metadata of a safetensors file, or removes all: `format=None`."""
+
+    def edit(content: bytes) -> bytes:
+        start = 8 + int.from_bytes(content[:8], "little")
+        header = json.loads(content[8:start])
+        header["__metadata__"].update(changes)
+        if "format" in changes:
+            del header["__metadata__"]
+        text = json.dumps(header).encode()
+        return len(text).to_bytes(8, "little") + text + content[start:]
+
+    return edit
+
+
+def write_edited(path: Path, change: Change, name: str = "models_resnet50", **options: Any) -> None:
+    write_original(name, path, **options)
+    path.chmod(0o600)  # MindSpore makes its files read-only
+    path.write_bytes(change(path.read_bytes()))
+
+
+CKPT = "original.ckpt"
+SAFE = "original.safetensors"
+CONTAINERS: dict[str, tuple[str, Change, dict[str, Any]]] = {
+    # name: (file, change of its content, options of `write_original`)
+    "ckpt": (CKPT, bytes, {}),
+    "ckpt, checksum": (CKPT, bytes, {"crc_check": True}),
+    "ckpt, texts": (CKPT, bytes, {"append_dict": {"note": "of last night", "rate": 0.5}}),
+    "ckpt, float16": (CKPT, bytes, {"dtype": ms.float16}),
+    "ckpt, bfloat16": (CKPT, bytes, {"dtype": ms.bfloat16}),
+    "safetensors": (SAFE, bytes, {}),
+    "safetensors, no metadata": (SAFE, edit_metadata(format=None), {}),
+    "safetensors, checksum": (SAFE, bytes, {"crc_check": True}),
+    "safetensors, complete": (SAFE, bytes, {"remove_redundancy": False}),
+    "safetensors, float16": (SAFE, bytes, {"dtype": ms.float16, "crc_check": True}),
+    "safetensors, bfloat16": (SAFE, bytes, {"dtype": ms.bfloat16}),
+    "safetensors, chosen": (SAFE, bytes, {"choice_func": lambda name: "moments" not in name}),
+}
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_every_kind_of_file_has_the_same_weights(container, tmp_path):
+    file, change, options = CONTAINERS[container]
+    for name in ("models_resnet18", "models_resnet50", "mindcv_resnet18", "models_tsm"):
+        write_edited(tmp_path / file, change, name, **options)
+        source = read_source(tmp_path / file)
+        assert source.padding == load_recipe(name)[1].model.padding
+        assert source.changed_eps == CHANGED_EPS.get(name, 0)
+        assert ("moments.conv1.weight" in source.dropped) == (
+            name != "models_tsm" and "choice_func" not in options
+        )
+        dtype = options.get("dtype", ms.float32)
+        for weight, array in generate_arrays(name).items():
+            value = Tensor(array, dtype).astype(ms.float32).asnumpy()
+            if not source.changed_eps or "variance" not in weight:
+                np.testing.assert_array_equal(source.arrays[weight], value, weight)
+
+
+def change_a_bit(content: bytes) -> bytes:
+    return content[:-1] + bytes([content[-1] ^ 1])
+
+
+ENCRYPTED = {"enc_key": b"0123456789abcdef"}
+MERGE = ("transform_checkpoints", "unified_safetensors")
+REFUSED: dict[str, tuple[str, Change, dict[str, Any], tuple[str, ...]]] = {
+    # name: (file, change of its content, options of `write_original`, words of the error)
+    **{
+        mode: (CKPT, bytes, {**ENCRYPTED, "enc_mode": mode}, ("encrypted", "dec_key"))
+        for mode in ("AES-GCM", "AES-CBC", "SM4-CBC")
+    },
+    "ckpt, damage": (CKPT, change_a_bit, {"crc_check": True}, ("checksum",)),
+    "damage": (SAFE, change_a_bit, {"crc_check": True}, ("checksum",)),
+    "another checksum": (SAFE, edit_metadata(crc_num="7"), {}, ("checksum",)),
+    "redundancy": (SAFE, bytes, {"remove_redundancy": True}, ("remove_redundancy", *MERGE)),
+    "slices": (CKPT, bytes, {"slices": ("layer1.0.conv2.weight", "bn1.gamma")}, ("slice", *MERGE)),
+    "a stage": (
+        "rank_1/stage.ckpt",
+        bytes,
+        {"choice_func": lambda name: "layer4" not in name},
+        ("missing layer4.0.conv1.weight", "rank", *MERGE),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_file_that_cannot_be_converted_is_refused_for_its_reason(case, tmp_path):
+    file, change, options, words = REFUSED[case]
+    path = tmp_path / file
+    path.parent.mkdir(exist_ok=True)
+    write_edited(path, change, **options)
+    network, cfg = load_recipe("models_resnet50")
+    with pytest.raises(ValueError, match=f"^{path}: ") as error:
+        main(network, cfg=cfg, source=path, target=tmp_path / "new.ckpt")
+    assert all(word in str(error.value) for word in words)
+    assert str(error.value).isprintable()
+    assert not (tmp_path / "new.ckpt").exists()
+
+
+def test_a_folder_and_an_encrypted_file_of_another_name_are_named(tmp_path):
+    write_original("models_resnet18", tmp_path / CKPT, **ENCRYPTED)
+    (tmp_path / CKPT).rename(tmp_path / "original")
+    for path, word in ((tmp_path / "original", "encrypted"), (tmp_path, MERGE[0])):
+        with pytest.raises(ValueError, match=f"^{path}: .*{word}"):
+            read_source(path)
 
 
 @pytest.mark.parametrize(
@@ -161,43 +272,22 @@ def test_a_network_of_another_padding_gives_other_scores(name, tmp_path, capsys)
     [
         ("models_resnet18", "same", "symmetric"),
         ("models_resnet50", "symmetric", "same"),
-        ("mindcv_resnet18", "symmetric", "same_pool"),
         ("mindcv_resnet18", "same", "same_pool"),
-        ("models_tsm", "same", "symmetric"),
+        ("resnet18_w2.pth", "same", "symmetric"),
     ],
 )
-def test_a_config_file_of_another_padding_is_refused(name, padding, right, tmp_path, capsys):
-    words = f"original.ckpt: .*give --model.padding={right} instead of {padding}"
-    with pytest.raises(ValueError, match=words):
-        convert_case(name, tmp_path, capsys, f"model.padding={padding}")
-    assert not (tmp_path / "new.ckpt").exists()
-
-
-def test_weights_of_pytorch_are_refused_with_another_padding(tmp_path):
-    source = ROOT / "resnet50" / "tests" / "golden" / "resnet18_w2.pth"
-    network = find_network("resnet50")
+def test_a_config_file_of_another_padding_is_refused(name, padding, right, tmp_path):
+    path = ROOT / "resnet50" / "tests" / "golden" / name
     settings = ["model.first_width=2", "model.arch=resnet18", "model.num_classes=10"]
-    path = ROOT / "resnet50" / "configs" / "resnet50_r50_imagenet_zoo.yaml"
-    with pytest.raises(ValueError, match="give --model.padding=symmetric instead of same"):
-        main(
-            network,
-            cfg=load_config(network.config, path, settings),
-            source=source,
-            target=tmp_path / "new.ckpt",
-        )
-
-
-def test_float16_weights_become_float32(tmp_path, capsys):
-    convert_case("mindcv_resnet18", folder=tmp_path, capsys=capsys, dtype=np.float16)
-    arrays = read(tmp_path / "new.ckpt")
-    source = generate_arrays("mindcv_resnet18")
-    for ours, theirs in {
-        "conv1.weight": "conv1.weight",
-        "layer2.0.downsample.1.moving_variance": "layer2.0.down_sample.1.moving_variance",
-        "fc.bias": "classifier.bias",
-    }.items():
-        assert arrays[ours].dtype == np.float32
-        np.testing.assert_array_equal(arrays[ours], source[theirs].astype(np.float16))
+    if name in CASES:
+        path = tmp_path / SAFE
+        write_original(name, path)
+        settings = []
+    case = name if name in CASES else "models_resnet18"
+    network, cfg = load_recipe(case, *settings, f"model.padding={padding}")
+    with pytest.raises(ValueError, match=f"^{path}: .*give --model.padding={right} instead of"):
+        main(network, cfg=cfg, source=path, target=tmp_path / "new.ckpt")
+    assert not (tmp_path / "new.ckpt").exists()
 
 
 @pytest.mark.parametrize("name", ["models_resnet18", "models_resnet50", "mindcv_resnet18"])
@@ -229,27 +319,35 @@ def test_tsm_starts_from_a_checkpoint_and_its_trunk_computes_the_originals_featu
     assert max(compare_scores(nn.SequentialCell(net.base_model, classify), name)) < 1e-5
 
 
-@pytest.mark.parametrize("name", list_networks())
-def test_an_old_checkpoint_without_a_checksum_gets_one(name, tmp_path, capsys):
-    network = find_network(name)
-    cfg = load_smoke_config(name)
-    net = network.build_model(**cfg.model_arguments())
-    ms.save_checkpoint(
-        [{"name": n, "data": p} for n, p in weights_of(net).items()], str(tmp_path / "old.ckpt")
-    )
-    assert not parse(tmp_path / "old.ckpt").has_checksum
-    main(network, cfg=cfg, source=tmp_path / "old.ckpt", target=tmp_path / "new.ckpt")
-    report = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert report["matched"] == len(get_shapes(net))
-    assert not report["dropped"]
-    assert parse(tmp_path / "new.ckpt").has_checksum
-    np.testing.assert_equal(read(tmp_path / "new.ckpt"), read(tmp_path / "old.ckpt"))
+@without_values
+def test_tsm_starts_from_mindcvs_mobilenet():
+    """Its arrays are those of torchvision's file, under the names of mindcv."""
+    names = read_manifest(ROOT / "tsm/tests/golden/names/torchvision_mobilenet_v2.txt.gz")
+    arrays = {name: generate_weight(name, shape) for name, shape in names.items() if shape}
+    blocks = [f"3.layers.{k}" for k in (0, 1, 3, 4)]
+    blocks += [f"{block}.layers.{k}" for block in range(4, 20) for k in (0, 1, 3, 4, 6, 7)]
+    modules = dict.fromkeys(n.rpartition(".")[0] for n in arrays if n.startswith("features."))
+    renamed = dict(zip(modules, ["0", "1", *blocks, "20", "21"], strict=True))
+    network = find_network("tsm")
+    net = network.build_model(num_classes=5, segments=8, arch="mobilenetv2")
+    shapes = {name: tuple(p.shape) for name, p in weights_of(net).items()}
+    mindcv = {}
+    for name, array in arrays.items():
+        module, _, leaf = name.rpartition(".")
+        leaf = LEAVES[leaf] if module in renamed and array.ndim == 1 else leaf
+        mindcv[f"features.{renamed[module]}.{leaf}" if module in renamed else name] = array
+    assert "features.20.weight" in mindcv
+    assert "features.3.layers.1.gamma" in mindcv
+    converted = convert(mindcv, shapes, network=network, new_head=True).arrays
+    assert len(converted) == len(shapes) - 2
+    expected = convert(arrays, shapes, network=network, new_head=True).arrays
+    np.testing.assert_equal(converted, expected)
 
 
-@pytest.mark.parametrize("level", ["O0", "O2"])
-def test_averages_and_weights_of_a_training_say_how_the_network_pads(level, tmp_path):
+def test_averages_and_weights_of_a_training_say_how_the_network_pads(tmp_path):
+    """At O2 the network is inside another Cell."""
     settings = ("model.padding=same", "train.ema_decay=0.9", f"run.out={tmp_path}")
-    cfg = load_smoke_config("resnet50", *settings, f"run.amp={level}")
+    cfg = load_smoke_config("resnet50", *settings, "run.amp=O2")
     sampler = TrainSampler(4, batch=2, rank=0, size=1, seed=0)
     step = build_training(Job(find_network("resnet50"), cfg, Runtime()), sampler).step
     save(tmp_path / "a.ckpt", weights_of(step.net))

@@ -4,7 +4,7 @@ Known formats: the original's files (with or without `module.`, with or without 
 online MobileNetV2, torchvision's ImageNet ResNets and MobileNetV2, mmaction2's TSM (its MobileNetV2
 follows mmaction2's documented structure and was not checked against a file), mindspore-ai/models'
 TSM (it replaces the stages of its ResNet, whose names then lose `base_model.`), ImageNet ResNets of
-mindspore-ai/models and mindcv, and this zoo's own names.
+mindspore-ai/models and mindcv, MobileNetV2 of mindcv, and this zoo's own names.
 
 Two names mean the same weight if `canonical_name` returns the same text for both. A canonical name
 has no `.net` and, of a block with a non-local one, no `.block`, so that networks with and without
@@ -24,6 +24,7 @@ MOBILE_STAGES = {1: 1, 2: 2, 3: 4, 4: 7, 5: 11, 6: 14, 7: 17}
 # of its own; the last convolution of a block and its batch norm are not.
 TORCHVISION_MOBILE = r"^features\.(\d+)\.conv\.(\d)\.(?:([01])\.)?([a-z_]+)$"
 TORCHVISION_UNIT = r"^features\.\d+\.conv\.\d\.[01]\."
+MINDCV_BLOCK = r"^features\.(\d+)\.layers\."
 
 # First and last layers of mmaction2's MobileNetV2. In its ResNets `conv1` is another layer.
 MMACTION2_MOBILE = [
@@ -51,6 +52,15 @@ MINDSPORE = [
     (r"\bbn(\d)d\.", r"bn\1."),
     (r"^(base_model\.)?end_point\.", r"\1fc."),
 ]
+
+
+def rename_from_mindcv_mobilenet(name: str) -> str:
+    """The name in the original code; in mindcv's, one list has the first layers and all blocks."""
+    block = re.match(MINDCV_BLOCK, name)
+    if block:
+        return f"features.{int(block[1]) - 2}.conv.{name[block.end() :]}"
+    name = re.sub(r"^features\.([01])\.", r"features.0.\1.", name)
+    return re.sub(r"^features\.2([01])\.", r"features.18.\1.", name)
 
 
 def rename_from_torchvision_mobilenet(name: str) -> str:
@@ -94,6 +104,8 @@ class TSMNames(ParameterNames):
             return "tsm"
         if any(re.match(TORCHVISION_UNIT, name) for name in names):
             return "torchvision_mobilenet"
+        if any(re.match(MINDCV_BLOCK, name) for name in names):
+            return "torchvision_of_mindcv"
         if any(name.startswith("features.") for name in names):
             return "online"
         if "conv1.weight" in names:
@@ -107,8 +119,10 @@ class TSMNames(ParameterNames):
         if source_format.startswith("torchvision"):
             if name.startswith(("fc.", "classifier.")):
                 return None  # the classifier of ImageNet
-            if source_format.endswith("mobilenet"):
+            if source_format == "torchvision_mobilenet":
                 name = rename_from_torchvision_mobilenet(name)
+            elif source_format == "torchvision_of_mindcv":
+                name = rename_from_mindcv_mobilenet(name)
             name = "base_model." + name
         elif source_format == "online" and name.startswith("features."):
             name = "base_model." + name

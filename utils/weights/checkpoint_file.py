@@ -25,7 +25,7 @@ import numpy as np
 from utils.log import log
 from utils.messages import escape_control
 from utils.weights.dtypes import DTYPES, get_itemsize
-from utils.weights.foreign_file import is_foreign
+from utils.weights.foreign_file import FOREIGN_KINDS, read_kind
 from utils.weights.model_checksum import check_checksum
 from utils.weights.published import advise as advise_download
 
@@ -39,7 +39,6 @@ RECORDS = "records"  # a hash of the samples in their order
 TYPES = ("Bool", "Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64")
 TYPES += ("BFloat16", "Float16", "Float32", "Float64")
 TEXT = "str"  # the type of a string, which `append_dict` of `save_checkpoint` writes
-FIRST_BYTE = b"\n"  # field 1, bytes
 FOREIGN = (".pth", ".pyth", ".pt", ".safetensors", ".tar", ".npz")
 CHECKSUM = b"crc_num"
 CHECKSUM_BYTES = 10
@@ -125,25 +124,23 @@ def check_kind(path: Path) -> None:
     with report_read_errors(path):
         if not path.stat().st_size:
             raise ValueError(f"{path}: is empty; {advise(path)}")
-        foreign = is_foreign(path)
-        begins_like_ours = has_own_start(path)
-    if foreign or (path.suffix in FOREIGN and not begins_like_ours):
+        kind = read_kind(path)
+    if kind == "encrypted":
+        raise ValueError(
+            f"{path}: is encrypted: load it with mindspore.load_checkpoint and its dec_key, and "
+            "save it again without enc_key"
+        )
+    if kind in FOREIGN_KINDS or (path.suffix in FOREIGN and kind != "mindspore"):
         target = path.with_name(f"{path.stem}_{path.suffix[1:]}.ckpt")
         raise ValueError(
             f"{path}: convert it first with scripts/convert_checkpoint.py --config_path RECIPE "
             f"--source {path} --target {target}"
         )
-    if path.suffix != ".ckpt" and not begins_like_ours:
+    if path.suffix != ".ckpt" and kind != "mindspore":
         raise ValueError(
             f"{path}: not a readable checkpoint: its name does not end in .ckpt, and its content "
             "is no checkpoint either"
         )
-
-
-def has_own_start(path: Path) -> bool:
-    """Whether a file may be one of MindSpore: it begins with its first entry."""
-    with open(path, "rb") as file:
-        return file.read(1) == FIRST_BYTE
 
 
 @contextlib.contextmanager

@@ -17,8 +17,13 @@ from utils.messages import escape_control, find_nearest, join_names
 from utils.nn.layers import resize_table
 from utils.weights import checkpoint_file, torch_reader
 from utils.weights.checkpoint import join_reports, list_damaged
-from utils.weights.foreign_file import is_foreign
-from utils.weights.mindspore_checkpoint import drop_training_state, find_padding, unify_eps
+from utils.weights.foreign_file import FOREIGN_KINDS, MERGE, read_kind
+from utils.weights.mindspore_checkpoint import (
+    are_slices,
+    drop_training_state,
+    find_padding,
+    unify_eps,
+)
 from utils.weights.parameter_names import ParameterNames
 
 if TYPE_CHECKING:
@@ -61,13 +66,16 @@ def read_source(path: Path, key: str = "") -> Source:
     (`torch_reader.load_state`).
     """
     path = Path(path)
+    if path.is_dir():
+        raise ValueError(
+            f"{path}: is a folder; give one file, or if it has those of several ranks: {MERGE}"
+        )
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
     texts: dict[str, bytes] = {}
     with checkpoint_file.report_read_errors(path):
-        foreign = is_foreign(path)
-        is_own = checkpoint_file.has_own_start(path) or path.suffix == ".ckpt"
-    if foreign or not is_own:
+        kind = read_kind(path)
+    if kind in FOREIGN_KINDS or (not kind and path.suffix != ".ckpt"):
         arrays = torch_reader.load_state(path, key)
     else:
         arrays, texts, _ = checkpoint_file.read_all(path)
@@ -118,7 +126,7 @@ def convert(
     converted = {}
     missing = []
     initial = []
-    differing = []
+    differing = {}
     for key, name in names.items():
         if name in head:
             continue
@@ -128,7 +136,7 @@ def convert(
             array = fit_array(key, array=arrays.pop(key), shape=shape, naming=naming)
             converted[name] = array
             if array.shape != shape:
-                differing.append(f"{name} is {list(array.shape)} instead of {list(shape)}")
+                differing[name] = (array.shape, shape)
         elif default is not None:
             converted[name] = np.full(shape, default, np.float32)
         elif naming.is_new(key, source_format):
@@ -136,10 +144,13 @@ def convert(
         else:
             missing.append(name)
     unknown = [describe_unknown(name, names) for name in sorted(arrays)]
-    report = join_reports(missing=missing, unknown=unknown, shape=differing)
+    wrong = [f"{name} is {[*its]} instead of {[*ours]}" for name, (its, ours) in differing.items()]
+    report = join_reports(missing=missing, unknown=unknown, shape=wrong)
     if report:
         advice = "; is it of another network, or of other settings under model?"
-        if any(name in report for name in shapes if re.search(classifier, name)):
+        if are_slices(pair for n, pair in differing.items() if not re.search(classifier, n)):
+            advice = f"; if it is a slice of a distributed checkpoint: {MERGE}"
+        elif any(name in report for name in shapes if re.search(classifier, name)):
             advice = "; model.num_classes must be its own"
             advice += ", or --new_head leaves the classifier newly initialised"
         elif others and prefix:

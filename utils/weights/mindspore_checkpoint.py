@@ -24,9 +24,11 @@ import numpy as np
 
 from utils.messages import escape_control
 from utils.nn.padding import PADDINGS, SYMMETRIC
+from utils.weights.foreign_file import MERGE
 
 PADDING = "model.padding"  # the setting, and the text in a checkpoint of this zoo
 EPS = 1e-5  # of every batch norm here
+RANK = re.compile(r"(^|[/_])rank_\d+")  # in the path of a file that one rank of several wrote
 COUNTERS = re.compile(
     r"global_step|momentum|learning_rate(_group_\d+)?|epoch_num|step_num|scale_sense|updates"
     r"|beta[12]_power|current_iterator_step|last_overflow_iterator_step|_?accumulation_step"
@@ -107,3 +109,21 @@ def unify_eps(arrays: dict[str, np.ndarray]) -> int:
     for name in norms:
         arrays[name] = (arrays[name].astype(np.float64) + 1e-4 - EPS).astype(np.float32)
     return len(norms)
+
+
+def are_slices(shapes: Iterable[tuple[tuple[int, ...], tuple[int, ...]]]) -> bool:
+    """Whether every pair (shape in the file, whole shape) differs by a factor in one axis only.
+
+    So a training with `shard` or an optimizer in parallel saves a part of each weight.
+    """
+    factors = [
+        [whole / part if part else 0 for part, whole in zip(*pair) if part != whole]
+        for pair in shapes
+    ]
+    return bool(factors) and all(len(f) == 1 and f[0] > 1 and f[0] % 1 == 0 for f in factors)
+
+
+def advise_on_ranks(file: Path) -> str:
+    """What to do with a file that does not fit, if its name shows that it is a rank's part."""
+    is_part = RANK.search("/".join(file.parts[-2:]))
+    return f"; if it is the part of one rank: {MERGE}" if is_part else ""

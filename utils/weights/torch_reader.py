@@ -34,6 +34,7 @@ import re
 import reprlib
 import struct
 import zipfile
+import zlib
 from collections.abc import Iterator, Sized
 from typing import BinaryIO, Union
 
@@ -42,7 +43,7 @@ import numpy as np
 from utils.log import log
 from utils.messages import escape_control, join_names
 from utils.weights.dtypes import DTYPES, get_itemsize
-from utils.weights.foreign_file import HEAD, MAGIC, find_kind
+from utils.weights.foreign_file import HEAD, MAGIC, MERGE, find_kind
 
 PROTOCOL = 1001  # the second pickle of a file before PyTorch 1.6
 CHUNK = 1 << 20  # bytes read at once; a multiple of every item size
@@ -337,18 +338,35 @@ def read_legacy(file: BinaryIO, size: int) -> object:
 
 
 def read_safetensors(file: CappedFile, size: int) -> dict[str, np.ndarray]:
-    """The tensors of a file, whose header and size the library checks. It maps the file."""
+    """The tensors of a file, whose header and size the library checks. It maps the file.
+
+    MindSpore's `crc_check` puts a CRC-32 of the sorted names and contents into the metadata.
+    """
     import ml_dtypes  # noqa: F401 numpy's bfloat16
     from safetensors import safe_open
 
     tensors = {}
+    crc = 0
     with safe_open(file.raw.name, "numpy") as opened:
-        for name in opened.offset_keys():
+        metadata = opened.metadata() or {}
+        is_part = metadata.get("remove_redundancy") == "True"
+        check(not is_part, "lacks what other ranks have saved (remove_redundancy): {}", MERGE)
+        for name in sorted(opened.keys()):
             dtype = opened.get_slice(name).get_dtype()
             check(dtype not in UNREAD_TYPES, CONVERT, f"tensor {name}", UNREAD_TYPES.get(dtype))
             array = opened.get_tensor(name)
+            if "crc_num" in metadata:
+                crc = zlib.crc32(get_hashed(array), zlib.crc32(name.encode(), crc))
             tensors[name] = array.astype(np.float32) if dtype == "BF16" else array
+    valid = metadata.get("crc_num", str(crc)) == str(crc)
+    check(valid, "is damaged: its checksum differs from its content; copy it again")
     return tensors
+
+
+def get_hashed(array: np.ndarray) -> bytes:
+    """What MindSpore hashes: `bytes(array)`, which of an integer without axes are so many zeros."""
+    is_count = not array.ndim and array.dtype.kind in "iu"
+    return bytes(np.clip(array, 0, MAX_PICKLE)) if is_count else array.tobytes()
 
 
 class Storage:

@@ -119,21 +119,6 @@ def test_the_content_of_a_file_tells_its_format(content, name, tmp_path):
         checkpoint_file.read(path)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"\x1f\x8b\x08", "is packed by gzip; unpack it"),
-        (b"7z\xbc\xaf", "is packed by 7-Zip"),
-        (b"", "is empty"),
-        (b"text", "is neither a PyTorch nor a safetensors file"),
-    ],
-)
-def test_a_file_of_another_kind_is_named(content, message, tmp_path):
-    (tmp_path / "a.pth").write_bytes(content)
-    with pytest.raises(ValueError, match=f"a.pth: {message}"):
-        read_source(tmp_path / "a.pth")
-
-
 def test_a_key_chooses_weights_also_by_the_start_of_their_names(tmp_path):
     arrays = {"ema.a.weight": np.full(2, 3.0, np.float32), "a.bias": np.ones(2, np.float32)}
     np.savez(tmp_path / "a.npz", **arrays)

@@ -89,7 +89,8 @@ def test_odd_bfloat16_bits_are_widened_exactly(tmp_path):
 
 
 @pytest.mark.parametrize("file", ["views.pt", "views_legacy.pt", "views_protocol4.pt"])
-def test_views_share_their_storage_and_keep_their_strides(file):
+def test_views_share_their_storage_and_keep_their_strides(file, monkeypatch):
+    monkeypatch.setattr(torch_reader, "CHUNK", 16)  # so storages have several
     result = load(FILES / file)
     base = np.arange(24, dtype=np.float32).reshape(4, 6)
     expected = {"base": base, "row": base[1], "columns": base[:, 1::2], "transposed": base.T}
@@ -102,12 +103,6 @@ def test_views_share_their_storage_and_keep_their_strides(file):
     assert (result["scalar"].shape, result["scalar"].dtype) == ((), "int64")
     assert result["scalar"] == 3
     assert (result["empty"].shape, result["flat"].shape) == ((0,), (2, 0, 3))
-
-
-@pytest.mark.parametrize("file", ["views.pt", "views_legacy.pt"])
-def test_storages_are_complete_if_read_in_small_chunks(file, monkeypatch):
-    monkeypatch.setattr("utils.weights.torch_reader.CHUNK", 16)
-    assert load(FILES / file)["base"].ravel().tolist() == list(range(24))
 
 
 @pytest.mark.parametrize("file", ["checkpoint.pt", "checkpoint_legacy.pt"])
@@ -240,6 +235,8 @@ def test_a_flipped_bit_in_the_storage_of_a_zip_fails_its_crc(tmp_path):
     [
         (b"", "is empty"),
         (b"PK", "neither a PyTorch nor a safetensors file"),
+        (b"\x1f\x8b\x08", "packed by gzip"),
+        (b"7z\xbc\xaf", "packed by 7-Zip"),
         (b"<!DOCTYPE html>", "web page"),
         (b"version https://git-lfs.github.com/spec/v1\n", "git-lfs pointer"),
         (pickle.dumps({"blobs": {"conv1_w": np.ones(2)}}, 2), "Caffe2"),
@@ -253,12 +250,11 @@ def test_other_files_are_refused_with_their_kind(content, words, tmp_path):
     assert words in read_refusal(path)
 
 
-def test_missing_files_folders_archives_and_arrays_have_different_errors(tmp_path):
+def test_missing_files_folders_and_archives_have_different_errors(tmp_path):
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         archive.add(FILES / "script.pt", "tensors")
-    assert "before 0.1.10" in read_refusal(tmp_path / "a.tar")
-    assert "No such file" in read_refusal(tmp_path / "missing")
-    assert "cannot be opened" in read_refusal(tmp_path)
+    for file, words in (("a.tar", "before 0.1.10"), ("missing", "No such"), ("", "be opened")):
+        assert words in read_refusal(tmp_path / file)
 
 
 def test_arrays_of_numpy_are_read_without_objects_and_bombs(tmp_path, monkeypatch):
@@ -277,23 +273,19 @@ def make_entry(dtype="F32", shape=(2,), offsets=(0, 8)) -> dict:
     return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
 
 
-WRONG_HEADERS = [
-    b"{",
-    b'{"a":' + b"[" * 100_000,
-    b'{"w": {"dtype": 1, "dtype": 2}}',
-    {"w": 3},
-    {"w": make_entry("F33")},
-    {"w": make_entry(shape=(3,))},
-    {"w": make_entry(shape=(-2,))},
-    {"w": make_entry(offsets=(0, 8, 8))},
-    {"w": make_entry(shape=(1 << 60,), offsets=(0, 1 << 62))},
-    {"w": make_entry(), "x": make_entry()},
-    {"w": make_entry(shape=(1,), offsets=(4, 8))},
-    {"w": make_entry(shape=(1,), offsets=(0, 4))},
-]
-
-
-@pytest.mark.parametrize("header", WRONG_HEADERS)
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"{",
+        b'{"a":' + b"[" * 100_000,
+        {"w": 3},
+        {"w": make_entry("F33")},
+        {"w": make_entry(shape=(3,))},
+        {"w": make_entry(shape=(1 << 60,), offsets=(0, 1 << 62))},
+        {"w": make_entry(), "x": make_entry()},
+        {"w": make_entry(shape=(1,), offsets=(0, 4))},
+    ],
+)
 def test_a_wrong_safetensors_header_is_refused(header, tmp_path):
     path = tmp_path / "a"
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
@@ -383,7 +375,6 @@ COPIED = b"((" + b"K\x01" * 1000 + b"tq\x00" + (name("builtins.set") + b"h\x00\x
 HOSTILE = [
     (call("builtins.eval", plain("1")), "builtins.eval"),
     (call("__builtin__.getattr", plain("a"), plain("b")), "builtins.getattr"),
-    (call("os.system", plain("true")), "os.system"),
     (plain("torch") + plain("_utils.os.system") + b"\x93", "torch._utils.os.system"),
     (name("torch.load"), "torch.load"),
     (name("evil\x1b[2J.\ttab"), "evil?[2J.?tab"),
@@ -412,12 +403,10 @@ HOSTILE = [
     (plain("0") + b"Q", "persistent id that names no storage"),
     (storage(word="module"), "persistent id that names no storage"),
     (storage(kind="torch.Tensor"), "persistent id that names no storage"),
-    (storage(count=-4), "persistent id that names no storage"),
     (storage(count=True), "persistent id that names no storage"),
     (storage(view=part(3, 2)), "view outside storage 0"),
     (storage(view=b"NN"), "persistent id that names no storage"),
     (storage()[:-2] + b"l" + b"Q", "opcode LIST"),
-    (plain(["storage", 1, 2, 3, 4]) + b"Q", "persistent id that names no storage"),
     (storage(), "bare storage"),
     (dtype("f4"), "holds a Dtype"),
     (tensor(storage(count=1 << 40)), "more bytes for storage 0 than the file has"),
@@ -434,10 +423,8 @@ HOSTILE = [
     (tensor(shape=(2,), strides=(4,)), "does not fit storage 0 of 4"),
     (tensor(offset=3, strides=(-1,)), "does not fit storage 0 of 4"),
     (tensor(shape=(-4,)), "does not fit storage 0 of 4"),
-    (tensor(offset=-1), "does not fit storage 0 of 4"),
     (tensor(shape=(4.0,)), "does not fit storage 0 of 4"),
     (tensor(shape=[4]), "does not fit storage 0 of 4"),
-    (tensor(strides=[1]), "does not fit storage 0 of 4"),
     (viewed("Tensor"), "without a storage or without a dtype"),
     (viewed("float32", part(1, 8)), "views storage 0 at an odd byte"),
     (tensor(strides=()), "does not fit storage 0 of 4"),
@@ -448,7 +435,6 @@ HOSTILE = [
     (call("builtins.bytes", plain(1 << 40)), "calls builtins.bytes with a int"),
     (call("builtins.set", tensor(shape=(1 << 20,), strides=(0,))), "builtins.set with a Constant"),
     (call("_codecs.encode", plain("text"), plain("rot13")), "makes bytes"),
-    (call("_codecs.encode", plain(3)), "calls _codecs.encode with a int"),
     (call("torch.Size", plain((-1,))), "torch.Size of something else"),
     (call("torch.device", plain("cuda"), plain("x")), "a torch.device without a name"),
     (call("builtins.slice", plain("x")), "calls builtins.slice with a str"),
@@ -512,57 +498,56 @@ def test_an_object_outside_the_weights_hides_none_of_them(value, tmp_path):
         assert load_state(path)["fc.weight"].tolist() == [0, 1, 2, 3]
 
 
-def test_a_pickle_of_endless_steps_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("utils.weights.torch_reader.MAX_STEPS", 1000)
-    assert "more than 1000 steps" in read_refusal(
-        write_zip(tmp_path / "a", b"(" + b"N" * 1000 + b"t")
-    )
-
-
 # Hostile containers.
 
 
-@pytest.mark.parametrize(
-    ("records", "words"),
-    [
-        ({"../../x": b""}, "an entry named archive/../../x"),
-        ({"a\\b": b""}, "an entry named archive/a\\b"),
-        ({"byteorder": b"middle"}, "unknown byte order"),
-        ({"constants.pkl": b""}, "TorchScript"),
-    ],
-)
-def test_odd_records_in_a_zip_are_refused(records, words, tmp_path):
-    assert words in read_refusal(write_zip(tmp_path / "a", tensor(), records))
-
-
-@pytest.mark.parametrize("names", [("a/data.pkl", "b/x"), ("a/x",), ("data.pkl",), ("/data.pkl",)])
-def test_a_zip_that_torch_save_did_not_write_is_refused(names, tmp_path):
-    with zipfile.ZipFile(tmp_path / "a", "w") as archive:
+def write_records(path: Path, *names: str) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
         for record in names:
             archive.writestr(record, b"N.")
-    odd = names == ("/data.pkl",)
-    words = "an entry named /data.pkl" if odd else "not one that torch.save wrote"
-    assert words in read_refusal(tmp_path / "a")
 
 
-def test_a_name_with_a_zero_byte_is_refused(tmp_path):
-    path = write_zip(tmp_path / "b", tensor(), {"a_b": b""})
+def write_zero_byte(path: Path) -> None:
+    write_zip(path, tensor(), {"a_b": b""})
     path.write_bytes(path.read_bytes().replace(b"a_b", b"a\0b"))
-    assert "an entry named archive/a?b" in read_refusal(path)
 
 
-def test_compressed_repeated_and_oversized_records_are_refused(tmp_path):
-    path = write_zip(tmp_path / "a", tensor(), method=zipfile.ZIP_DEFLATED)
-    assert "data.pkl is compressed" in read_refusal(path)
+def write_one_name_twice(path: Path) -> None:
     with zipfile.ZipFile(write_zip(path, tensor()), "a") as archive, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         archive.writestr("archive/data/0", RAMP)
-    assert "two entries of one name" in read_refusal(path)
+
+
+def write_too_large_size(path: Path) -> None:
     data = bytearray(write_zip(path, tensor()).read_bytes())
     sizes = data.rindex(b"archive/data/0") - 46 + 20  # in the central directory
     data[sizes : sizes + 8] = struct.pack("<II", 1 << 31, 1 << 31)
     path.write_bytes(data)
-    assert "archive/data/0 claims more bytes" in read_refusal(path)
+
+
+NO_SAVE = "not one that torch.save wrote"
+
+
+@pytest.mark.parametrize(
+    ("write", "words"),
+    [
+        (lambda path: write_zip(path, tensor(), {"../../x": b""}), "archive/../../x"),
+        (lambda path: write_zip(path, tensor(), {"a\\b": b""}), "archive/a\\b"),
+        (write_zero_byte, "archive/a?b"),
+        (lambda path: write_records(path, "/data.pkl"), "an entry named /data.pkl"),
+        (lambda path: write_zip(path, tensor(), {"byteorder": b"middle"}), "byte order"),
+        (lambda path: write_zip(path, tensor(), {"constants.pkl": b""}), "TorchScript"),
+        (lambda path: write_records(path, "a/data.pkl", "b/x"), NO_SAVE),
+        (lambda path: write_records(path, "a/x"), NO_SAVE),
+        (lambda path: write_records(path, "data.pkl"), NO_SAVE),
+        (lambda path: write_zip(path, tensor(), method=zipfile.ZIP_DEFLATED), "compressed"),
+        (write_one_name_twice, "two entries of one name"),
+        (write_too_large_size, "archive/data/0 claims more bytes"),
+    ],
+)
+def test_a_zip_that_torch_save_did_not_write_is_refused(write, words, tmp_path):
+    write(tmp_path / "a")
+    assert words in read_refusal(tmp_path / "a")
 
 
 @pytest.mark.parametrize(
