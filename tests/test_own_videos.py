@@ -304,19 +304,3 @@ def test_the_bold_curve_averages_the_epoch_before():
     pale, bold, *_ = figure.axes[0].lines
     assert list(pale.get_ydata()) == [8, 4, 2, 6]
     assert list(bold.get_ydata()) == [8, 6, 3, 4]
-
-
-def test_curves_show_every_point():
-    """Including the end of a cosine schedule, and the waiting times of 0."""
-    lines = [
-        {"epoch": e, "step": e, "loss": 1.0, "top1": 0.5, "lr": rate, "clips_per_second": 20 + e}
-        for e, rate in ((1, 0.1), (2, 0.05), (3, 4e-6))
-    ]
-    lines = [{**line, "waiting": 0.0} for line in lines]
-    panels = plot_training.draw_runs({"run": lines}).axes
-    for axes in panels[2:]:
-        values = axes.lines[0].get_ydata()
-        assert axes.get_yscale() == "linear"
-        assert axes.get_ylim()[0] < 0 <= min(values)
-        assert max(values) < axes.get_ylim()[1]
-    assert "dashed of validations" in panels[1].get_title(loc="left")
