@@ -110,7 +110,7 @@ def list_class_names(spaces: Sequence[LabelSpace], run_folder: Path) -> dict[str
         try:
             names = list(space.find_names())
         except ValueError as error:
-            log.warning("the checkpoints will have no class names: %s", error)
+            log.warning("class names are left out: %s", error)
             continue
         if names:
             result[space.name] = names
