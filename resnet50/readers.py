@@ -148,9 +148,9 @@ class ImageList(Images):
 class MindRecord(Images):
     """A MindRecord with the columns `image` and `label`, and `file` for the names, if it is there.
 
-    MindData has no random access, so the images are read here. `ds.MindDataset` reads a list of
-    rows in its order; but a row must read another image in place of a damaged one, and reports and
-    heat maps read single images.
+    The images are read here, because `ds.MindDataset` has no random access: its sampler is a list
+    of at most one epoch, a damaged image ends its pipeline, and a single image, as of a report,
+    takes a pipeline of its own, 3 ms instead of 0.01. docs/measured/data_path.md has the figures.
 
     Each shard starts with a header in JSON. Its index, an SQLite file, has a row for every image:
     the page and the offsets in it, and by default the columns that are numbers or strings. A page

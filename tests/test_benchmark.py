@@ -18,13 +18,14 @@ def build_smoke_arguments(network: str) -> list:
 
 
 @pytest.mark.slow
-def test_a_result_is_compared_with_an_earlier_one(tiny_args, tmp_path):
+def test_memory_is_measured_for_each_graph_and_compared_with_an_earlier_result(tiny_args, tmp_path):
     earlier_file = tmp_path / "before.json"
     out = tmp_path / "new" / "now.json"
-    earlier = {"benchmark": "memory", "config": "tsm_smoke", "batch": 4, "machine": {"cores": 99}}
+    earlier = {"benchmark": "memory", "config": "tsm_smoke", "batch": 128, "machine": {"cores": 99}}
     earlier_file.write_text(json.dumps({**earlier, "train_peak_gb": 1e3}))
     files = [f"--against={earlier_file}", f"--out={out}"]
-    completed = run_script(BENCHMARK, "memory", *tiny_args, *files)
+    large = ["--data.batch=128", "--data.crop=64", "--data.resize=64"]
+    completed = run_script(BENCHMARK, "memory", *tiny_args, *large, *files)
     result = read_result(completed)
     assert result == json.loads(out.read_text())
     assert result["against"] == str(earlier_file)
@@ -34,12 +35,6 @@ def test_a_result_is_compared_with_an_earlier_one(tiny_args, tmp_path):
     assert "| train_peak_gb | 1000 |" in completed.stdout
     assert "cores was 99, now it is" in completed.stderr
     assert "batch was" not in completed.stderr
-
-
-@pytest.mark.slow
-def test_memory_is_measured_for_each_graph(tiny_args):
-    large = ["--data.batch=128", "--data.crop=64", "--data.resize=64"]
-    result = run_json(BENCHMARK, "memory", *tiny_args, *large)
     train, evaluation = (result[f"{part}_peak_gb"] for part in benchmark.PARTS)
     assert train > result["train_compile_peak_gb"] > result["eval_compile_peak_gb"] > 0.2
     assert train > evaluation > result["eval_compile_peak_gb"]
@@ -66,9 +61,9 @@ def test_memory_is_measured_for_every_network(network_name):
         (["step", "--against=/no/such/file"], "/no/such/file"),
     ],
 )
-def test_a_user_error_is_one_line(arguments, name, tiny_args):
+def test_a_user_error_is_one_line(arguments, name, tiny_args, run_here):
     kind, *options = arguments
-    assert_one_line_error(run_script(BENCHMARK, kind, *tiny_args, *options), name)
+    assert_one_line_error(run_here(BENCHMARK, kind, *tiny_args, *options), name)
 
 
 def test_an_error_in_a_measuring_process_is_printed_once(tiny_args):

@@ -96,9 +96,9 @@ def test_an_evaluation_on_three_ranks_equals_one(data_root, tiny_args, tiny_ckpt
 
 
 def test_a_user_error_in_a_rank_is_one_line(tiny_args):
-    completed = run_script(
-        "scripts/run_distribute_train.sh", "tsm", "2", *tiny_args[1:], "--data.train_list=none.txt"
-    )
+    """Here one that a single device would not have."""
+    command = ["scripts/run_distribute_train.sh", "tsm", "2", *tiny_args[1:], "--data.batch=20"]
+    completed = run_script(*command)
     assert completed.returncode == 2
-    assert "none.txt does not exist" in completed.stderr.splitlines()[-1]
+    assert "batch of 20 on each of 2 ranks" in completed.stderr.splitlines()[-1]
     assert "Traceback" not in completed.stderr

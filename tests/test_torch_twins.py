@@ -38,8 +38,18 @@ def test_a_torch_network_does_not_import_the_code_under_test(path):
             assert top not in ("mindspore", "utils", "scripts", *list_networks()), name
 
 
+# Arguments of a network that change no operator of an evaluation.
+NUMBERS = {"num_classes", "datasets", "mean", "std", "init", "dropout", "drop_path", "recompute"}
+
+
 def list_cases():
-    for path in YAMLS:
+    """One yaml for every network; slow except those of QUICK."""
+    paths = {}
+    for path in sorted(YAMLS, key=lambda path: path.stem not in QUICK):
+        arguments = load_toy_config(path).model_arguments()
+        operators = {name: value for name, value in arguments.items() if name not in NUMBERS}
+        paths.setdefault(repr((path.parents[1].name, operators)), path)
+    for path in paths.values():
         marks = () if path.stem in QUICK else pytest.mark.slow
         if path.stem != "resnet50_se50_imagenet_zoo":  # never published for PyTorch
             yield pytest.param(path, id=path.stem, marks=marks)

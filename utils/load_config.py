@@ -5,6 +5,10 @@ and, for an unknown one, the nearest real one.
 
 Paths in a config file are relative to the checkout, those on the command line to the current
 folder. Installed as a package there is no checkout, and both start at the current folder.
+
+jsonargparse 4.53, tried with TSM's Config, would replace about 95 of these lines by 65: for errors
+of one line, names of sections that it leaves unread, and paths (an empty one becomes `.`). It takes
+0.17 s to import and build where this takes 0.03 s, and its reader accepts aliases and keys twice.
 """
 
 import dataclasses

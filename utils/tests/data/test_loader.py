@@ -45,11 +45,8 @@ def make_settings(workers="auto", processes="auto", prefetch="auto"):
 class Clips(TrainRows):
     """Clips of random pixels; like real clips, they depend on the row's random generator."""
 
-    def read_frames(self, record, rng):
-        return rng.randint(0, 255, (3, 2, 8, 8)).astype(np.uint8)
-
     def make_row(self, record, rng):
-        return self.read_frames(record, rng), np.int32(record.label)
+        return rng.randint(0, 255, (3, 2, 8, 8)).astype(np.uint8), np.int32(record.label)
 
     def blank(self):
         return np.zeros((3, 2, 8, 8), np.uint8), np.int32(0)
