@@ -210,7 +210,7 @@ def test_a_connection_that_ends_is_continued_and_a_bar_counts_what_arrives(
     ranges = [request.get("Range") for request in server.requests]
     assert ranges == [None, "bytes=25000-", "bytes=40000-"]
     assert len(CONTENT) == 70_023
-    assert [(bar.total, bar.done) for bar in bars] == [(8, 3), (5, 2), (4, 4)]
+    assert [(bar.total, bar.n) for bar in bars] == [(8, 3), (5, 2), (4, 4)]
 
 
 def test_a_complete_part_needs_no_connection(server, folder):
