@@ -45,7 +45,7 @@ INSTALL = "pip install 'gradio>=6.31,<7' 'numpy<2'"
 EXAMPLES = 8
 LOCAL = ("127.0.0.1", "localhost")
 PORT = 7860
-Port = Annotated[int, cli.integer_between(1, 2**16 - 1)]
+Port = Annotated[int, cli.number_between(1, 2**16 - 1)]
 
 
 def main(

@@ -14,16 +14,16 @@ from utils.data.equal_files import log_repeats
 from utils.data.sampler import TrainSampler
 from utils.evaluate.label_space import list_class_names
 from utils.evaluate.metrics import EvalSet, evaluate
-from utils.networks import Job, Network, find_build
+from utils.networks import Job, Network
 from utils.nn import kernels
 from utils.scoring.scorer import CellScorer
 from utils.settings import NetworkConfig
 from utils.train.choose_kernels import choose_kernels
-from utils.train.recipe import Plan, Recipe
+from utils.train.plan import Plan, TrainParts
 from utils.train.trainer import Trainer, TrainSetup, build_setup
 from utils.weights.description import describe
 
-Build = Callable[[Any, Plan], Recipe]
+Build = Callable[[Any, Plan], TrainParts]
 
 
 def train(network: Network, build: Build, usage: str) -> NoReturn:
@@ -35,7 +35,7 @@ def train(network: Network, build: Build, usage: str) -> NoReturn:
     cli.run(main, network.config, usage)
 
 
-def run_training(network: Network, cfg: NetworkConfig, build: Optional[Build] = None) -> None:
+def run_training(network: Network, cfg: NetworkConfig, build: Build) -> None:
     """Trains a network from its first step, or from the last one of a stopped run."""
     rt = runtime.start(cfg.run)  # graph mode, device, seed, rank
     job = Job(network, cfg, rt)
@@ -53,32 +53,29 @@ def run_training(network: Network, cfg: NetworkConfig, build: Optional[Build] = 
     validate = build_validation(job, setup.step.net, records)
     use_batches = setup.build_before_saving(setup.step.net)
 
-    def before_saving(position: int) -> None:
-        use_batches(read_next_epoch(job, sampler, records, position))
+    def before_saving(steps: int) -> None:
+        use_batches(read_next_epoch(job, sampler, records, steps))
 
     trainer.fit(
         setup, rows, evaluate=validate, before_saving=before_saving if use_batches else None
     )
 
 
-def build_training(job: Job, sampler: TrainSampler, build: Optional[Build] = None) -> TrainSetup:
-    """The train step of a network. `build` is that of its train.py, which need not be given.
+def build_training(job: Job, sampler: TrainSampler, build: Build) -> TrainSetup:
+    """The train step of a network; `build` is that of its train.py.
 
     All that is built has the operators of a training.
     """
     network, cfg, rt = job.network, job.cfg, job.rt
-    build = build or find_build(network.name)
     plan = Plan(cfg, rt=rt, sampler=sampler, classifier=network.classifier)
     clips = (cfg.data.batch * cfg.data.clips_per_sample, *network.get_input_shape(cfg))
     with kernels.use(choose_kernels(cfg.run, rt.device)):
         return build_setup(plan, build(cfg, plan), clips)
 
 
-def read_next_epoch(
-    job: Job, sampler: TrainSampler, records: Any, position: int
-) -> Iterator[tuple]:
-    """The batches of the epoch that starts at a position, or in which it is."""
-    epoch = position // sampler.steps_per_epoch
+def read_next_epoch(job: Job, sampler: TrainSampler, records: Any, steps: int) -> Iterator[tuple]:
+    """The batches of the epoch that starts after so many steps of the run, or that they are in."""
+    epoch = steps // sampler.steps_per_epoch
     skip = epoch * sampler.steps_per_epoch
     rows = job.network.train_rows(
         records, cfg=job.cfg, sampler=sampler, epochs=epoch + 1, skip=skip

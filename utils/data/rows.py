@@ -139,10 +139,6 @@ class TrainRows(FileRows):
         return RowsWithDropout(self, dropout) if dropout is not None and dropout.size else self
 
     @abc.abstractmethod
-    def read_frames(self, record: Any, rng: np.random.RandomState) -> np.ndarray:
-        """The decoded frames of a record. `make_row` uses `rng` only after it."""
-
-    @abc.abstractmethod
     def make_row(self, record: Any, rng: np.random.RandomState) -> Row:
         """One training row: a value for each of `columns`. Raises VideoError."""
 

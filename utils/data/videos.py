@@ -50,10 +50,6 @@ class TrainVideos(VideoRows, TrainRows):
         with self.open_video(record) as video:
             yield Clip(video, self.choose_frames(video, record, rng))
 
-    def read_frames(self, record: Any, rng: np.random.RandomState) -> np.ndarray:
-        with self.open_video(record) as video:
-            return video.frames(self.choose_frames(video, record, rng))
-
 
 class EvalVideos(VideoRows, EvalRows):
     """Evaluation rows of videos."""
