@@ -22,9 +22,9 @@ from tests.helpers import (
     load_smoke_config,
     read_result,
     save_random_weights,
+    watches_signals,
 )
 from tests.test_api import TOYS
-from tests.test_interruptions import watches_signals
 from tsm.config import Config
 from utils import files
 from utils.files import ROOT
