@@ -12,6 +12,7 @@ import psutil
 from utils.cores import count_workers
 from utils.data.rows import TrainRows
 from utils.data.sampler import sample_rng
+from utils.data.videos import TrainVideos
 from utils.networks import Network
 from utils.runtime import Runtime
 from utils.settings import NetworkConfig
@@ -49,7 +50,11 @@ def decode_row(clips: TrainRows, index: int) -> np.ndarray:
     """Only decodes the frames of a row."""
     sample, epoch = clips.sampler.sample_at(clips.start + index)
     rng = sample_rng(clips.sampler.seed, epoch, sample)
-    return clips.read_frames(clips.records[sample], rng)
+    record = clips.records[sample]
+    if not isinstance(clips, TrainVideos):
+        return record.read()
+    with clips.open_video(record) as video:
+        return video.frames(clips.choose_frames(video, record, rng))
 
 
 def measure_decoding(decode: Callable[[int], Any], count: int, seconds: float) -> float:

@@ -1,7 +1,7 @@
 """Exports a checkpoint to MINDIR or ONNX, runs the file and compares it with the network.
 
-    python mvit_multi/export.py --config_path Y --checkpoint_path C --format mindir|onnx --target F
-        [--batch 4|free] [--input uint8|float32] [--precision fp32|fp16]
+    python mvit_multi/export.py --checkpoint_path C --format mindir|onnx|safetensors --target F
+        [--config_path Y] [--batch 4|free] [--input uint8|float32] [--precision fp32|fp16]
         [--outputs scores|scores,features]
 
 The exported file takes clips (N, 3, T, crop, crop) and returns the probabilities of all heads,

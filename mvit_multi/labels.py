@@ -39,5 +39,5 @@ class DatasetLabelSpace(LabelSpace):
     def crop_frames(self, frames: np.ndarray) -> np.ndarray:
         return cut_test_crops(frames, data=self.data, settings=self.settings, crops=self.crops)
 
-    def make_views(self, crops: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        return arrange_views(crops, positions)
+    def make_views(self, crops: np.ndarray, order: np.ndarray) -> np.ndarray:
+        return arrange_views(crops, order)

@@ -103,11 +103,8 @@ class TrainImages(TrainRows):
             )[row]
         return image, target
 
-    def read_frames(self, record: ImageRecord, rng: np.random.RandomState) -> np.ndarray:
-        return record.read()
-
     def make_row(self, record: ImageRecord, rng: np.random.RandomState) -> tuple:
-        view = make_train_view(self.read_frames(record, rng), self.data, rng)
+        view = make_train_view(record.read(), self.data, rng)
         return view, self.make_target(record.label)
 
     def blank(self) -> tuple:

@@ -1,7 +1,7 @@
 """Exports a ResNet checkpoint to MINDIR or ONNX, runs the file and compares it with the network.
 
-    python resnet50/export.py --config_path Y --checkpoint_path C --format mindir|onnx --target F
-        [--batch 4|free] [--input uint8|float32] [--precision fp32|fp16]
+    python resnet50/export.py --checkpoint_path C --format mindir|onnx|safetensors --target F
+        [--config_path Y] [--batch 4|free] [--input uint8|float32] [--precision fp32|fp16]
         [--outputs scores|scores,features]
 
 The exported file takes images (N, 3, crop, crop) and returns raw scores (N, classes). N is

@@ -57,7 +57,7 @@ class ImageLabelSpace(LabelSpace):
         views = [transforms.make_test_view(f, self.data.resize, self.crop) for f in frames]
         return np.stack(views)
 
-    def make_views(self, crops: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    def make_views(self, crops: np.ndarray, order: np.ndarray) -> np.ndarray:
         return crops
 
     def preview_frames(self, views: np.ndarray) -> np.ndarray:

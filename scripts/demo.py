@@ -6,7 +6,8 @@
 
 A visitor uploads a video or chooses one of 8 examples, taken evenly from FOLDER. The page shows the
 5 best classes and, of a video above 30 seconds or with --window, those of every window. --cam also
-draws heat maps, which need a checkpoint. A name of published weights needs no --config_path.
+draws heat maps, which need a checkpoint. Checkpoints of the zoo and names of published weights need
+no --config_path.
 
 Only this machine can open the page; --host 0.0.0.0 opens it to the network. Uploads are limited by
 --max_mb and --max_seconds, and are deleted after 10 minutes and at the end. Ctrl-C ends the page.
@@ -44,7 +45,7 @@ INSTALL = "pip install 'gradio>=6.31,<7' 'numpy<2'"
 EXAMPLES = 8
 LOCAL = ("127.0.0.1", "localhost")
 PORT = 7860
-Port = Annotated[int, cli.integer_between(1, 2**16 - 1)]
+Port = Annotated[int, cli.number_between(1, 2**16 - 1)]
 
 
 def main(

@@ -97,7 +97,7 @@ def format_demo(checkpoint: str) -> str:
     """The command that shows the network; paths start at the current folder."""
     words = ["python", shorten_path(ROOT / "scripts" / "demo.py")]
     words += ["--examples", shorten_path(DATA / "videos" / "test")]
-    words += ["--config_path", shorten_path(CONFIG), "--checkpoint_path", shorten_path(checkpoint)]
+    words += ["--checkpoint_path", shorten_path(checkpoint)]
     return name_commands(shlex.join(words))
 
 

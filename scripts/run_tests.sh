@@ -7,8 +7,8 @@
 # without it they are skipped.
 #
 # --latest: in a new environment, .venv-latest, with the newest versions that requirements.txt and
-# requirements-dev.txt allow, instead of those of constraints.txt. Prints a table of the packages
-# whose version differs, then runs the same.
+# requirements-dev.txt allow, instead of those of constraints.txt. Lists the packages whose version
+# differs, then runs the same.
 #
 # Tests of the demo page are skipped without Gradio, which is not installed: 250 MB, and a Pillow
 # below 13. .venv/bin/pip install 'gradio>=6.31,<7' 'numpy<2' adds it.
@@ -29,7 +29,9 @@ install requirements.txt
 install requirements-dev.txt requirements.txt # both: the ranges of one must fit the other
 cd "$ROOT"
 if [ -n "${latest:-}" ]; then
-    python scripts/compare_versions.py
+    echo "the packages that differ from constraints.txt, in its versions:"
+    python -m pip install --dry-run --constraint=constraints.txt --requirement=requirements.txt \
+        --requirement=requirements-dev.txt | grep "^Would install" || true
 fi
 ruff check .
 ruff format --check .

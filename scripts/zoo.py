@@ -23,9 +23,7 @@ NETWORK_SCRIPTS = {  # of every network folder
     "export": "Exports a network to MINDIR or ONNX",
 }
 FOLDERS = ("scripts", "scripts/data", "scripts/analysis", "benchmarks")
-NOT_COMMANDS = ("compare_versions", "data_speed")
-NOT_COMMANDS += ("results", "score_files", "worker", "zoo")
-NOT_COMMANDS += ("build_networks",)
+NOT_COMMANDS = ("build_networks", "data_speed", "results", "score_files", "worker", "zoo")
 COMMANDS = {
     path.stem.replace("_", "-"): f"{folder}/{path.name}"
     for folder in FOLDERS

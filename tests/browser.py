@@ -116,8 +116,6 @@ class Browser:
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
 
-    def move_mouse(self, x: float, y: float, click: bool = False) -> None:
-        """Moves the mouse to a pixel of the window, and may click there."""
-        kinds = ["mouseMoved", "mousePressed", "mouseReleased"] if click else ["mouseMoved"]
-        for kind in kinds:
-            self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+    def move_mouse(self, x: float, y: float) -> None:
+        """Moves the mouse to a pixel of the window."""
+        self.send("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)

@@ -56,12 +56,12 @@ def start_dask_cluster(folder: Path, **variables: str) -> Iterator[DaskCluster]:
                 stop_process(process)
 
 
-def stop_process(process: subprocess.Popen) -> None:
+def stop_process(process: subprocess.Popen, patience: float = 20) -> None:
     """Ends it and its children; a Dask worker without a scheduler can take minutes."""
     group = psutil.Process(process.pid).children(recursive=True)
     process.terminate()
     try:
-        process.wait(20)
+        process.wait(patience)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

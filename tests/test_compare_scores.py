@@ -42,15 +42,14 @@ def compare(run_here, *arguments):
     return done.returncode, json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize(
-    ("name", "names"),
-    [
-        *((f"a.{form}", tuple(PATHS)) for form in ("csv", "json", "npy", "npz")),
-        *((f"a.{form}", ()) for form in ("npy", "npz")),
-    ],
-)
-def test_equal_scores_of_each_form_agree(name, names, report, run_here, tmp_path):
-    file = write_scores(tmp_path / name, SOFTMAX.astype(np.float32), names)
+FORMS = ["csv", "json", "npy", "npz", "npy without names", "npz without names"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_equal_scores_of_each_form_agree(form, report, run_here, tmp_path):
+    suffix, _, is_unnamed = form.partition(" ")
+    names = () if is_unnamed else tuple(PATHS)
+    file = write_scores(tmp_path / f"a.{suffix}", SOFTMAX.astype(np.float32), names)
     status, result = compare(run_here, report, file, "--tolerance", "1e-6")
     assert (status, result["videos"], result["unreadable"]) == (0, 3, 1)
     assert (result["top1_agreement"], result["beyond"], result["first"]) == (1, 0, None)
@@ -143,20 +142,12 @@ def test_the_first_difference_of_two_lists_is_named(
     assert_one_line_error(done, f"are not of one list: {words}")
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("none.npy", None),
-        ("a.txt", b""),
-        ("a.csv", b"a.mp4,1,2,3\nb.mp4,1,2\n"),
-        ("a.csv", b"a.mp4,much,2,3\n"),
-        ("a.csv", b""),
-        ("a.json", b"[[1, 2, 3]]"),
-        ("a.json", b'{"a.mp4": 1}'),
-        ("a.npy", b"nonsense"),
-        ("a.npz", b"nonsense"),
-    ],
-)
+BAD_FILES = [("none.npy", None), ("a.txt", b""), ("a.csv", b"a.mp4,1,2,3\nb.mp4,1,2\n")]
+BAD_FILES += [("a.csv", b"a.mp4,much,2,3\n"), ("a.csv", b""), ("a.json", b"[[1, 2, 3]]")]
+BAD_FILES += [("a.json", b'{"a.mp4": 1}'), ("a.npy", b"nonsense"), ("a.npz", b"nonsense")]
+
+
+@pytest.mark.parametrize(("name", "content"), BAD_FILES)
 def test_a_file_of_another_form_is_one_line(name, content, report, run_here, tmp_path):
     if content is not None:
         (tmp_path / name).write_bytes(content)

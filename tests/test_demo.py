@@ -34,13 +34,8 @@ def test_the_quickstart_ends_with_the_command(monkeypatch):
     assert sorted(shlex.split(command)) == sorted(shlex.split(guide))
 
 
-def test_without_gradio_one_line_has_the_command_that_installs_it(monkeypatch):
-    monkeypatch.setattr(demo, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=re.escape(demo.INSTALL)):
-        demo.main([], checkpoint_path="x3d_s")
-
-
-def test_an_address_in_use_and_an_unknown_one_are_named():
+def test_what_the_page_cannot_do_is_one_line(model, monkeypatch, tmp_path):
+    """An address in use, an unknown one, heat maps of an exported file, a missing package."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(ValueError, match=f"--port {port}"):
@@ -48,6 +43,14 @@ def test_an_address_in_use_and_an_unknown_one_are_named():
     demo.check_address("127.0.0.1", port)
     with pytest.raises(ValueError, match="--host 256.0.0.1 --port"):
         demo.check_address("256.0.0.1", port)
+    monkeypatch.setattr(demo, "find_spec", lambda name: name)
+    monkeypatch.setattr(demo.api, "load", lambda *_, **__: model)
+    monkeypatch.setattr(model.scorer, "name", "net.onnx")
+    with pytest.raises(ValueError, match="--cam"):
+        demo.main([], checkpoint_path="net.onnx", cam=True)
+    monkeypatch.setattr(demo, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=re.escape(demo.INSTALL)):
+        demo.main([], checkpoint_path="x3d_s")
 
 
 def test_examples_are_taken_evenly(tmp_path):
@@ -74,14 +77,6 @@ def model(data_root, tmp_path_factory):
 @pytest.fixture(scope="module")
 def videos(data_root) -> list[Path]:
     return sorted((data_root / "videos" / "test").glob("*.mp4"))
-
-
-def test_heat_maps_need_a_checkpoint(model, monkeypatch):
-    monkeypatch.setattr(demo, "find_spec", lambda name: name)
-    monkeypatch.setattr(demo.api, "load", lambda *_, **__: model)
-    monkeypatch.setattr(model.scorer, "name", "net.onnx")
-    with pytest.raises(ValueError, match="--cam"):
-        demo.main([], checkpoint_path="net.onnx", cam=True)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.helpers import assert_one_line_error, find_smoke_yaml, read_result, save_random_weights
+from tests.helpers import find_smoke_yaml, read_result, save_random_weights
 from utils.load_config import load_config
 from utils.networks import find_network
 from utils.predict import model as api
@@ -30,16 +30,27 @@ def cache(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.fixture(scope="module")
-def arguments(tiny_args, tmp_path_factory) -> list:
-    """Those of a command for the tiny TSM, by OpenVINO, with random weights."""
+def settings(tiny_args) -> list[str]:
+    """Those of the tiny TSM by OpenVINO, `section.key=value`."""
+    words = [str(word)[2:] for word in tiny_args[2:]]
+    return [*words, "run.engine=openvino", "eval.clips=1", "eval.crops=1"]
+
+
+def load_tiny_config(settings: list[str], *more: str):
+    return load_config(find_network("tsm").config, find_smoke_yaml("tsm"), [*settings, *more])
+
+
+@pytest.fixture(scope="module")
+def weights(settings, tmp_path_factory) -> Path:
     file = tmp_path_factory.mktemp("weights") / "tiny.ckpt"
-    options = [str(word) for word in tiny_args[2:]]
-    cfg = load_config(
-        find_network("tsm").config, find_smoke_yaml("tsm"), [word[2:] for word in options]
-    )
-    save_random_weights(cfg, file, "tsm")
-    options += ["--run.engine=openvino", "--eval.clips=1", "--eval.crops=1"]
-    return [*tiny_args[:2], *options, f"--checkpoint_path={file}"]
+    return save_random_weights(load_tiny_config(settings), file, "tsm")
+
+
+@pytest.fixture(scope="module")
+def arguments(settings, weights) -> list:
+    """Those of a command."""
+    words = ["--config_path", find_smoke_yaml("tsm"), f"--checkpoint_path={weights}"]
+    return [*words, *(f"--{setting}" for setting in settings)]
 
 
 def check_report(result: dict, expected: dict) -> None:
@@ -93,34 +104,34 @@ def test_int8_is_calibrated_once_and_reported(arguments, cache, run_here, data_r
 
 @needs_nncf
 @pytest.mark.slow
-def test_the_python_interface_computes_scores_and_features_in_int8(arguments, cache, capsys):
+def test_the_python_interface_computes_scores_and_features_in_int8(
+    settings, weights, cache, capsys
+):
     """It prints nothing; an exported file gives the same numbers."""
-    words = [word[2:] for word in arguments[2:-1]]
-    checkpoint = arguments[-1].partition("=")[2]
-    settings = [*words, "run.engine_precision=int8", "run.calibration_clips=3"]
     network = find_network("tsm")
-    cfg = load_config(network.config, Path(arguments[1]), settings)
+    recipe = find_smoke_yaml("tsm")
+    in_int8 = [*settings, "run.engine_precision=int8", "run.calibration_clips=3"]
+    cfg = load_tiny_config(in_int8)
     records = int8.choose_records(network.read_records(cfg, "val"), cfg)
     clips = np.stack([*int8.read_clips(network, cfg, records)])
-    expected = api.load(arguments[1], checkpoint, settings=words)
-    model = api.load(arguments[1], checkpoint, settings=settings)
+    expected = api.load(recipe, weights, settings=settings)
+    model = api.load(recipe, weights, settings=in_int8)
     scores = model.scores(clips)
     exact_features = expected.features(clips)
     pairs = [(scores, expected.scores(clips)), (model.features(clips), exact_features)]
     for values, exact in pairs:
         assert 0 < np.abs(values - exact).max() < 0.1 * np.ptp(exact)
     (file,) = cache.glob("*-openvino.onnx")
-    exported = api.load(arguments[1], file, settings=settings)
+    exported = api.load(recipe, file, settings=in_int8)
     np.testing.assert_array_equal(exported.scores(clips), scores)
     assert capsys.readouterr().out == ""
-    with pytest.raises(ValueError, match="frame by frame, MindSpore computes this network in f32"):
+    with pytest.raises(ValueError, match="frame by frame"):
         model.load_cell()
 
 
-def test_clips_are_from_all_parts_of_the_list_and_the_key_names_them(arguments, cache, monkeypatch):
+def test_clips_are_from_all_parts_of_the_list(settings, monkeypatch):
     network = find_network("tsm")
-    words = [word[2:] for word in arguments[2:-1]]
-    cfg = load_config(network.config, Path(arguments[1]), [*words, "run.calibration_clips=3"])
+    cfg = load_tiny_config(settings, "run.calibration_clips=3")
     records = network.read_records(cfg, "train")
     chosen = int8.choose_records(records, cfg)
     assert [records.index(record) for record in chosen] == [0, 11, 23]
@@ -129,36 +140,23 @@ def test_clips_are_from_all_parts_of_the_list_and_the_key_names_them(arguments, 
     clips = list(int8.read_clips(network, cfg, bad))
     assert [clip.shape for clip in clips] == [(2, 3, 32, 32)] * 2
     monkeypatch.setattr(int8, "read_clips", lambda *_: iter(()))
-    with pytest.raises(ValueError, match="run.calibration val: no video of the list can be read"):
+    with pytest.raises(ValueError, match="run.calibration"):
         int8.find_int8(network, cfg, Path(), Path("net.onnx"))
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"engine": "onnxruntime"}, "computed by OpenVINO on a CPU, not by onnxruntime on CPU"),
-        ({"engine": "mindspore"}, "not by mindspore on CPU; set --run.device=CPU"),
-        ({"device": "Ascend"}, "not by mindspore on Ascend; set --run.device=CPU"),
-        ({"engine_precision": "int8"}, f"int8 needs a package: pip install {onnx.NNCF}"),
-        ({"engine_precision": "bf16"}, "bf16: this processor has no bfloat16; int8 runs on any"),
+        ({"engine": "onnxruntime"}, "not by onnxruntime on CPU"),
+        ({"engine": "mindspore"}, "not by mindspore on CPU"),
+        ({"device": "Ascend"}, "not by mindspore on Ascend"),
+        ({"engine_precision": "int8"}, onnx.NNCF),
+        ({"engine_precision": "bf16"}, "processor"),
     ],
 )
-def test_a_precision_that_cannot_be_computed_is_one_line(settings, words, monkeypatch):
+def test_a_precision_that_cannot_be_computed_is_named(settings, words, monkeypatch):
     monkeypatch.setattr(onnx, "find_spec", lambda name: name in onnx.ENGINES)
     monkeypatch.setattr(onnx, "list_capabilities", lambda: ["FP32", "INT8"])
     run = replace(Run(device="CPU", engine_precision="bf16"), **settings)
-    with pytest.raises(ValueError, match=re.escape(words)):
+    with pytest.raises(ValueError, match=f"run.engine_precision: .*{re.escape(words)}"):
         choose_engine(run)
-
-
-@pytest.mark.parametrize(
-    ("option", "words"),
-    [
-        ("run.engine_precision=int4", "must be one of f32, bf16, int8, not 'int4'"),
-        ("run.calibration_clips=0", "run.calibration_clips must be above 0, not 0"),
-        ("run.engine=onnxruntime", "not by onnxruntime on CPU"),
-    ],
-)
-def test_a_command_refuses_a_precision_in_one_line(option, words, arguments, run_here):
-    done = run_here("tsm/eval.py", *arguments, "--run.engine_precision=bf16", f"--{option}")
-    assert_one_line_error(done, words)

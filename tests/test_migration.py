@@ -70,12 +70,3 @@ def test_a_named_setting_exists_and_has_the_stated_value(network_name, path, cel
     assert any(settings) or not is_row
     for term in terms:
         assert "/" not in term or (ROOT / term).is_file(), term
-
-
-def test_every_code_base_has_a_table():
-    names = ["PySlowFast, X3D", "PySlowFast, MViTv2", "MultiTrain", "mmaction2", "torchvision"]
-    names += ["mindspore-ai/models: official/cv/ResNet", "mindspore-ai/models: research/cv/tsm"]
-    names += ["mindcv", "mindvideo, X3D", "The Ascend port of X3D-S: its scripts"]
-    for name in [*names, "mit-han-lab TSM, the AMP note"]:
-        assert f"\n## {name}" in TEXT
-    assert len(read_rows()) > 330

@@ -1,7 +1,6 @@
 """The installed package: files of the wheel, and its commands in an empty folder."""
 
 import json
-import re
 import shutil
 import signal
 import subprocess
@@ -25,7 +24,6 @@ from tests.helpers import (
     save_random_weights,
     watches_signals,
 )
-from tests.numbered_videos import write_numbered_video
 from tests.test_api import TOYS
 from tsm.config import Config
 from utils import files
@@ -72,89 +70,47 @@ def test_the_wheel_contains_code_and_yamls_in_one_package(wheel):
     assert inside == {f"{NAME}/__init__.py", *others}
 
 
-# A program that has modules with short names of its own. The arguments: JSON of the checkpoint,
-# settings and frames of each network; a file for the results.
+# A program that has modules with short names of its own. Its argument, in JSON: the checkpoint of a
+# network, settings, the shape of frames.
 PROGRAM = """
 import json, sys, utils
 hook = sys.excepthook
 path = list(sys.path)
 import mindspore_video_zoo as zoo
 import numpy as np
-results = {}
-for name, (checkpoint, settings, shape) in json.loads(sys.argv[1]).items():
-    model = zoo.load(name + "_smoke", checkpoint, device="CPU", settings=settings)
-    frames = np.arange(np.prod(shape)).reshape(shape).astype(np.uint8)
-    results[name] = model.predict(frames, top=3)
+checkpoint, settings, shape = json.loads(sys.argv[1])
+model = zoo.load("tsm_smoke", checkpoint, device="CPU", settings=settings)
+frames = np.arange(np.prod(shape)).reshape(shape).astype(np.uint8)
+print(json.dumps(model.predict(frames, top=3)))
+from mindspore_video_zoo.utils.networks import find_network, list_networks
+assert [find_network(name) for name in list_networks()]
 import scripts, tsm
 assert (utils.OWN, scripts.OWN, tsm.OWN) == (1, 1, 1)
 names = {name.partition(".")[0] for name in sys.modules if "." in name}
 assert not names & {"utils", "tsm", "scripts", "x3d", "mvit_multi", "resnet50"}, names
 assert sys.excepthook is hook
 assert [name for name in sys.path if "mindspore/graph" not in name] == path  # MindSpore's own
-results["imports"] = "mindspore" in sys.modules
-json.dump(results, open(sys.argv[2], "w"))
 """
 
 
-def run_program(python: Path, folder: Path, models: dict, **variables: str) -> dict:
-    """The predictions of PROGRAM, which prints nothing."""
-    folder.mkdir(exist_ok=True)
-    for name in ("utils", "scripts", "tsm"):
-        (folder / f"{name}.py").write_text("OWN = 1")
-    (folder / "program.py").write_text(PROGRAM)
-    command = [str(python), "program.py", json.dumps(models), "results.json"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=600, cwd=folder,
-        env={**build_env(), **variables},
-    )  # fmt: skip
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    return json.loads((folder / "results.json").read_text())
-
-
-def describe_toys(folder: Path, *networks: str) -> dict:
-    """The models of PROGRAM: their weights, settings, and the shape of the frames."""
-    models = {}
-    for name in networks:
-        settings = [*TOYS[name], f"data.root={folder}"]
-        cfg = load_smoke_config(name, *settings)
-        path = save_random_weights(cfg, folder / f"{name}.ckpt", name)
-        shape = (40, 50, 3) if name == "resnet50" else (20, 40, 50, 3)
-        models[name] = [str(path), settings, shape]
-    return models
-
-
 def test_a_program_may_have_modules_with_the_names_of_the_package(wheel, tmp_path):
-    """Before and after its import. The results are those of this process, bit for bit."""
+    """Before and after its import. The result is that of this process, bit for bit."""
     with zipfile.ZipFile(wheel) as file:
         file.extractall(tmp_path / "site")
-    models = describe_toys(tmp_path, "tsm")
-    program = tmp_path / "program"
-    results = run_program(sys.executable, program, models, PYTHONPATH=str(tmp_path / "site"))
-    path, settings, shape = models["tsm"]
+    settings = [*TOYS["tsm"], f"data.root={tmp_path}"]
+    shape = (20, 40, 50, 3)
+    path = tmp_path / "tsm.ckpt"
+    save_random_weights(load_smoke_config("tsm", *settings), path, "tsm")
+    for name in ("utils", "scripts", "tsm"):
+        (tmp_path / f"{name}.py").write_text("OWN = 1")
+    (tmp_path / "program.py").write_text(PROGRAM)
+    command = [sys.executable, "program.py", json.dumps([str(path), settings, shape])]
+    env = {**build_env(), "PYTHONPATH": str(tmp_path / "site")}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env)
+    assert (done.returncode, done.stderr) == (0, "")
     frames = np.arange(np.prod(shape)).reshape(shape).astype(np.uint8)
     model = api.load("tsm_smoke", path, device="CPU", settings=settings)
-    assert [tuple(pair) for pair in results["tsm"]] == model.predict(frames, top=3)
-
-
-@pytest.mark.slow
-def test_the_installed_package_predicts_by_every_engine(wheel, tmp_path):
-    """The second use of an exported network needs no MindSpore."""
-    python = install(wheel, tmp_path / "venv") / "python"
-    models = describe_toys(tmp_path, *list_networks())
-    results = []
-    for engine in ("mindspore", "openvino", "openvino"):
-        for _, settings, _ in models.values():
-            settings.append(f"run.engine={engine}")
-        results.append(
-            run_program(python, tmp_path / "program", models, XDG_CACHE_HOME=str(tmp_path))
-        )
-    assert len(list((tmp_path / NAME / "onnx").glob("*.onnx"))) == len(models)
-    assert [result.pop("imports") for result in results] == [True, True, False]
-    by_mindspore, exported, again = results
-    assert exported == again
-    for network in set(models) - {"mvit_multi"}:
-        for (label, expected), (same, probability) in zip(by_mindspore[network], exported[network]):
-            assert (label, expected) == (same, pytest.approx(probability, abs=1e-5))
+    assert list(map(tuple, json.loads(done.stdout))) == model.predict(frames, top=3)
 
 
 def test_the_package_requires_the_packages_of_requirements_txt(wheel):
@@ -201,10 +157,8 @@ def install(target: Path, folder: Path, *options: str) -> Path:
 
 
 def run_zoo(commands: Path, *arguments: str, cwd) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [str(commands / "zoo"), *arguments],
-        capture_output=True, text=True, timeout=600, cwd=cwd, env=build_env(),
-    )  # fmt: skip
+    command = [str(commands / "zoo"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=build_env())
 
 
 @pytest.mark.slow
@@ -233,7 +187,7 @@ def test_the_installed_commands_work_in_an_empty_folder(wheel, tmp_path):
     result = run("launch", "2", "tsm/eval.py", *TSM, "--checkpoint_path", checkpoint)
     assert result["videos"] == 8
     assert (empty / "out" / "logs").is_dir()
-    for delay in (0, 0.2, 0.5):
+    for delay in (0, 0.5):
         process = subprocess.Popen([commands / "zoo", "train", "tsm", *TSM], cwd=empty, stderr=-1)
         while not watches_signals(process.pid):
             assert process.poll() is None
@@ -242,10 +196,6 @@ def test_the_installed_commands_work_in_an_empty_folder(wheel, tmp_path):
         _, errors = process.communicate(timeout=600)
         assert process.returncode == 130
         assert errors in (b"", b"interrupted; nothing was lost\n")
-    for arguments, words in (([], "mvit_multi, resnet50, tsm, x3d"), (["tms"], "not tms")):
-        done = run_zoo(commands, "train", *arguments, cwd=empty)
-        assert done.returncode == 2
-        assert words in done.stderr
     assert files() == before
 
 
@@ -256,46 +206,13 @@ def test_an_editable_installation_runs_the_checkout(tmp_path):
     copy_checkout(tmp_path / "zoo")
     options = "--no-build-isolation", "--editable"
     commands = install(tmp_path / "zoo", tmp_path / "venv", *options)
-
-    def run(line: str) -> str:
-        done = run_zoo(commands, *line.split(), cwd="/")
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
     program = f"import {NAME} as zoo; print(*zoo.list_recipes('x3d'))"
-    done = subprocess.run(
-        [str(commands / "python"), "-c", program],
-        capture_output=True, text=True, cwd="/", check=True,
-    )  # fmt: skip
+    command = [str(commands / "python"), "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/", check=True)
     assert "x3d_s_k400_13x6" in done.stdout
-    assert "check-videos" in run("--help")
-    assert run("train tsm --help").startswith("Trains TSM.\n")
     script = tmp_path / "zoo/tsm/train.py"
     helper = tmp_path / "zoo/utils/cli.py"
     script.write_text(script.read_text().replace("Trains TSM.", "Trains my TSM.", 1))
     helper.write_text(helper.read_text().replace("print(usage.", "print('Usage:', usage."))
-    assert run("train tsm --help").startswith("Usage: Trains my TSM.\n")
-
-
-@pytest.mark.slow
-def test_the_newest_versions_that_are_allowed_predict_a_video(tmp_path):
-    """A fresh environment without constraints.txt, as `pip install .` makes it for a user.
-
-    The only test that needs a package index.
-    """
-    copy_checkout(tmp_path / "zoo")
-    venv.create(tmp_path / "venv", with_pip=True)
-    commands = tmp_path / "venv" / "bin"
-    install = [commands / "python", "-m", "pip", "install", "--quiet", tmp_path / "zoo"]
-    done = subprocess.run([*map(str, install)], capture_output=True, text=True, cwd=tmp_path)
-    if "Failed to establish a new connection" in done.stderr:
-        pytest.skip("no package index can be reached")
-    assert done.returncode == 0, done.stderr
-    report = run_zoo(commands, "check-env", cwd=tmp_path)
-    assert not re.findall(r"^! (?:PyAV|decord|MindSpore|packages|devices) .*", report.stdout, re.M)
-    save_random_weights(load_smoke_config("tsm"), tmp_path / "net.ckpt", "tsm")
-    write_numbered_video(tmp_path / "video.mp4", frames=20, width=64, height=48, rate=10)
-    for reader in ("auto", "decord"):
-        words = [*TSM[:2], "--checkpoint_path=net.ckpt", f"--data.reader={reader}", "video.mp4"]
-        done = run_zoo(commands, "predict", *words, cwd=tmp_path)
-        assert read_result(done)["videos"] == 1, done.stderr
+    done = run_zoo(commands, "train", "tsm", "--help", cwd="/")
+    assert (done.returncode, done.stdout[:22]) == (0, "Usage: Trains my TSM.\n")

@@ -6,7 +6,6 @@ import time
 from fractions import Fraction
 from pathlib import Path
 
-import av
 import numpy as np
 import pytest
 
@@ -23,6 +22,7 @@ from tests.numbered_videos import write_numbered_video
 from tsm.network import NETWORK as TSM
 from utils.networks import Network
 from utils.runtime import Runtime
+from utils.tests.video.videos import encode, stamp_frames
 from utils.video.decoders import open_video
 from x3d.network import NETWORK as X3D
 
@@ -139,19 +139,11 @@ STEADY = range(31)
 VARIABLE = np.cumsum([0, *[1, 1, 5] * 9])  # ticks of 1/30 second
 
 
-def write_video(path: Path, ticks, width: int, height: int, rate=30, **stream_settings) -> None:
+def write_video(path: Path, ticks, width: int, height: int, rate=30, pix_fmt="yuv420p") -> None:
     """Pictures that become brighter; the container is that of the suffix."""
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("libx264", rate)
-        stream.width = width
-        stream.height = height
-        stream.pix_fmt = stream_settings.get("pix_fmt", "yuv420p")
-        for number, tick in enumerate(ticks):
-            picture = np.full((height, width, 3), 8 * number, np.uint8)
-            frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
-            frame.pts = int(tick)
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
+    steps = [np.full((height, width, 3), 8 * number, np.uint8) for number in range(len(ticks))]
+    unit = 1 / Fraction(rate)
+    encode(path, stamp_frames(steps, ticks, unit), pix_fmt=pix_fmt, rate=rate)
 
 
 def test_a_folder_keeps_numbers_times_and_sizes(run_here, tmp_path):

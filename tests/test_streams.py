@@ -69,7 +69,7 @@ def test_online_tsm_equals_the_offline_network_frame_by_frame(
     tiny_args, online_weights, data_root, run_here, tmp_path
 ):
     path = data_root / "videos" / "test" / "clockwise_000.mp4"
-    arguments = [*tiny_args, *ONLINE, "--checkpoint_path", online_weights, path]
+    arguments = ["--checkpoint_path", online_weights, path]
     done = run_here("scripts/stream.py", *arguments, "--fps", "1000", "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     *messages, last = map(json.loads, done.stdout.splitlines())
@@ -234,45 +234,35 @@ def test_a_stream_that_stops_in_the_middle_ends_in_one_line_with_its_results(run
         assert len(reader) > COUNT
 
 
-def test_an_address_without_a_video_is_one_line(run, tmp_path):
-    with serve(HTML) as (address, _):
-        done = run(scripts.stream, f"{address}/live")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.count("\n") == 1
-    assert "it sends no video" in done.stderr
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_source_shorter_than_a_window_is_one_line(run, video, tmp_path):
-    data = to_transport_stream(video, tmp_path)
-    with serve(Answer(data)) as (address, _):
+@pytest.mark.parametrize("sends_video", [False, True])
+def test_a_page_and_a_source_shorter_than_a_window_are_one_line(sends_video, run, video, tmp_path):
+    answer = Answer(to_transport_stream(video, tmp_path)) if sends_video else HTML
+    with serve(answer) as (address, _):
         done = run(scripts.stream, address, "--window=9", "--retry=0")
-    assert done.returncode == 2
-    assert "it broke off" in done.stderr.splitlines()[-1]
-    assert not list((tmp_path / "out").iterdir())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1].startswith("error: ")
+    assert address.split("/")[2] in done.stderr
+    assert not [*(tmp_path / "out").glob("*")]
 
 
 def test_a_threshold_turns_uncertain_classes_into_none(run, video):
     for command in (scripts.stream, scripts.predict):
-        done = run(command, video, "--window=1", "--threshold=0.9")
-        last = json.loads(done.stdout.splitlines()[-1])
-        (entry,) = (last if "top" in last else last["predictions"][0])["top"]
-        assert (entry["label"], entry["name"]) == (-1, "none")
-        assert 0 < entry["probability"] < 0.9
-        done = run(command, video, "--window=1", "--threshold=0.12")
-        last = json.loads(done.stdout.splitlines()[-1])
-        (entry,) = (last if "top" in last else last["predictions"][0])["top"]
-        assert (entry["label"], entry["name"]) == (0, "left")
+        for threshold, expected in ((0.9, (-1, "none")), (0.12, (0, "left"))):
+            done = run(command, video, "--window=1", f"--threshold={threshold}")
+            last = json.loads(done.stdout.splitlines()[-1])
+            (entry,) = (last if "top" in last else last["predictions"][0])["top"]
+            assert (entry["label"], entry["name"]) == expected
+            assert 0.12 < entry["probability"] < 0.9
+
+
+class Set(LabelSpace):
+    frame_indices = make_views = lambda *_: None  # noqa: E731
+
+    def __init__(self, name: str):
+        self.name = name
 
 
 def test_a_threshold_is_that_of_each_data_set():
-    class Set(LabelSpace):
-        frame_indices = make_views = None
-
-        def __init__(self, name: str):
-            self.name = name
-
-    Set.__abstractmethods__ = frozenset()
     heads = [Set("a"), Set("b")]
     sure = np.array([[0.1, 0.9]])
     unsure = np.array([[0.6, 0.4]])
@@ -354,15 +344,15 @@ def test_a_stream_in_python_refuses_bad_arguments(video):
     network = find_network("tsm")
     model = Model(network, cfg=cfg, scorer=LevelScorer(), heads=network.list_label_spaces(cfg))
     for arguments, words in (
-        ({"threshold": 2}, "threshold must be a number from 0 to 1, not 2"),
-        ({"window": -1}, "window must be a number of at least 0"),
-        ({"fps": 5}, "fps: this network reads windows"),
-        ({"save": "x.avi"}, "x.avi must end in .mp4"),
-        ({"top": 0}, "top must be"),
+        ({"threshold": 2}, "threshold"),
+        ({"window": -1}, "window"),
+        ({"fps": 5}, "fps"),
+        ({"save": "x.avi"}, "x.avi"),
+        ({"top": 0}, "top"),
     ):
         with pytest.raises(ValueError, match=words):
             model.stream(video, **arguments)
-    with pytest.raises(VideoError, match="no such file"):
+    with pytest.raises(VideoError, match="none.mp4"):
         model.stream("none.mp4")
-    with pytest.raises(ValueError, match="this kind of address is not read"):
+    with pytest.raises(ValueError, match="ftp://host/a.mp4"):
         model.stream("ftp://host/a.mp4")

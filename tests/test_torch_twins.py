@@ -8,13 +8,16 @@ import pytest
 from mindspore import Tensor
 
 from scripts.analysis.build_networks import make_dummy_batch
+from scripts.conversion import torch_writer
 from tests.helpers import find_smoke_yaml, load_smoke_config, run_script
 from tests.toy_recipes import YAMLS, load_toy_recipe
 from utils.files import ROOT
 from utils.load_config import to_dict
 from utils.networks import find_network, list_networks
+from utils.nn.padding import SYMMETRIC
 from utils.testing.golden import compute_scores, load_weights
-from utils.weights.convert import read_source
+from utils.weights.checkpoint import weights_of
+from utils.weights.convert import convert_back, read_source
 
 TORCH_NETWORKS = sorted(
     path
@@ -74,6 +77,12 @@ def test_a_torch_network_gives_the_same_scores(path, tmp_path):
     ours = compute_scores(net.set_train(False), Tensor(clip))
     assert np.ptp(expected) > 1e-3
     np.testing.assert_allclose(ours, expected, atol=2e-5 * np.ptp(expected) + 1e-7)
+    if weights_of(net).padding in ("", SYMMETRIC):
+        torch_writer.write(tmp_path / "back.pth", convert_back(net), "--target")
+        state = torch.load(tmp_path / "back.pth", weights_only=True)
+        for name, values in torch_net.state_dict().items():
+            assert torch.equal(values, state[name]), name
+        torch_net.load_state_dict(state, strict=True)
 
 
 @pytest.mark.parametrize("network", list_networks())

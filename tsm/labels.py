@@ -40,9 +40,9 @@ class TSMLabelSpace(LabelSpace):
             frames, resize_to=self.cfg.data.resize, crop=self.cfg.test_crop, crops=self.crops
         )
 
-    def make_views(self, crops: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    def make_views(self, crops: np.ndarray, order: np.ndarray) -> np.ndarray:
         segments = self.cfg.data.segments
-        return transforms.arrange_views(crops, order=positions, clips=self.clips, segments=segments)
+        return transforms.arrange_views(crops, order=order, clips=self.clips, segments=segments)
 
     def group_by_clip(self, values: np.ndarray) -> np.ndarray:
         """The views are those of the first crop of all clips, then of the second, ..."""

@@ -41,6 +41,7 @@ from utils.messages import (
 from utils.option_names import translate_option
 from utils.processes import record_completion
 
+LARGEST = 10**18 - 1  # of the numbers on a command line
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -248,37 +249,26 @@ def describe_type(hint: Any) -> dict[str, Any]:
     return {"type": hint}
 
 
-def integer_between(minimum: int, maximum: int = 10**18 - 1) -> Callable[[str], int]:
-    """A function for Annotated: a string to an integer. It raises ArgumentTypeError."""
+def number_between(minimum: int, maximum: int = LARGEST, kind: type = int) -> Callable[[str], Any]:
+    """A function for Annotated: a string to an int or float. It raises ArgumentTypeError."""
+    word = "an integer" if kind is int else "a number"
+    bounds = f"of at least {minimum}" if maximum == LARGEST else f"from {minimum} to {maximum}"
 
-    def convert(text: str) -> int:
-        if text.isdecimal() and len(text) <= 18 and minimum <= int(text) <= maximum:
-            return int(text)
-        is_open = maximum == 10**18 - 1
-        bounds = f"of at least {minimum}" if is_open else f"from {minimum} to {maximum}"
-        raise argparse.ArgumentTypeError(f"must be an integer {bounds}, not {shorten(text, VALUE)}")
-
-    return convert
-
-
-def number_up_to(maximum: float) -> Callable[[str], float]:
-    """A function for Annotated: a string to a number of at least 0. It raises ArgumentTypeError."""
-
-    def convert(text: str) -> float:
+    def convert(text: str) -> Any:
         with contextlib.suppress(ValueError):
-            if 0 <= float(text) <= maximum:
-                return float(text)
-        bounds = "from 0 to 1" if maximum == 1 else "of at least 0"
-        raise argparse.ArgumentTypeError(f"must be a number {bounds}, not {shorten(text, VALUE)}")
+            value = kind(text)
+            if minimum <= value <= maximum:
+                return value
+        raise argparse.ArgumentTypeError(f"must be {word} {bounds}, not {shorten(text, VALUE)}")
 
     return convert
 
 
-PositiveInt = Annotated[int, integer_between(1)]
-NonNegativeInt = Annotated[int, integer_between(0)]
-NonNegativeFloat = Annotated[float, number_up_to(sys.float_info.max)]
-Probability = Annotated[float, number_up_to(1)]
-Seed = Annotated[int, integer_between(0, 2**32 - 1)]  # NumPy takes no other
+PositiveInt = Annotated[int, number_between(1)]
+NonNegativeInt = Annotated[int, number_between(0)]
+NonNegativeFloat = Annotated[float, number_between(0, kind=float)]
+Probability = Annotated[float, number_between(0, 1, float)]
+Seed = Annotated[int, number_between(0, 2**32 - 1)]  # NumPy takes no other
 
 
 def main_guard(usage: str, work: Callable[[], Any]) -> NoReturn:

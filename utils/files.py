@@ -9,9 +9,8 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
-import stat
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -204,20 +203,12 @@ def note_output(path: Path, text: str) -> None:
 
 
 def set_default_mode(path: Path) -> None:
-    """Gives a file the permissions of a new file in its folder: the umask decides.
+    """Gives a file the permissions of a new file: the umask decides.
 
     MindSpore writes files that only their owner can read.
     """
-    probe = path.with_name(path.name + ".tmp.mode")
-    probe.unlink(missing_ok=True)
-    try:
-        descriptor = os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
-        try:
-            os.chmod(path, stat.S_IMODE(os.fstat(descriptor).st_mode))
-        finally:
-            os.close(descriptor)
-    finally:
-        probe.unlink(missing_ok=True)
+    status = Path("/proc/self/status").read_text()  # os.umask would set it for all threads
+    os.chmod(path, 0o666 & ~int(re.search(r"^Umask:\s+(\d+)", status, re.MULTILINE)[1], 8))
 
 
 def write_text(path: Path, text: str, option: str = "") -> None:
@@ -228,8 +219,8 @@ def write_text(path: Path, text: str, option: str = "") -> None:
 def lock_folder(folder: Path, name: str = ".lock", shared: bool = False) -> Optional[IO]:
     """A file whose lock lasts until it is closed; None if another process holds the lock.
 
-    A file system without locks excludes nobody. filelock would be a second kind of lock
-    beside this one: its shared locks are SQLite files.
+    A file system without locks excludes nobody; filelock 4.3 fails there, or leaves a file after a
+    kill. Its shared locks are SQLite files, a second kind beside this one.
     """
     lock = open(folder / name, "a+")  # noqa: SIM115 - held until the process ends
     try:
@@ -262,21 +253,6 @@ def wait_for_lock(
         time.sleep(0.1)
         lock = lock_folder(folder, name)
     return lock
-
-
-def check_encodable(text: str, name: str) -> None:
-    """Raises ValueError, which names `name`, if `text` cannot be part of the path of a file.
-
-    Python encodes paths in ASCII if the locale is C and its UTF-8 mode is off.
-    """
-    try:
-        os.fsencode(text)
-    except UnicodeEncodeError as error:
-        character = error.object[error.start]
-        raise ValueError(
-            f"{name} has {character!a}, but Python's encoding of names of files is "
-            f"{sys.getfilesystemencoding()}: {USE_UTF8}"
-        ) from None
 
 
 def compute_sha256(path: Union[str, Path]) -> str:

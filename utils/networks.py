@@ -8,8 +8,8 @@ A `network.py` imports the modules of its folder at its head, but those with Cel
 its methods: a process that needs only settings or videos does not import MindSpore.
 
 Words: records are the checked lines of an annotation file. Rows are the samples that one rank
-reads, in the order of the run or of the evaluation. A position counts the samples of a run, over
-its epochs. A label space is a data set's classes and the views of its evaluation.
+reads, in the order of the run or of the evaluation. A label space is a data set's classes and the
+views of its evaluation.
 """
 
 from __future__ import annotations

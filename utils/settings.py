@@ -182,15 +182,6 @@ class Classes:
 
 
 @dataclass(frozen=True)
-class AnnotationLists:
-    """The settings of one data set without a default; a class with defaults lists it last."""
-
-    root: Path
-    train_list: str
-    test_list: str
-
-
-@dataclass(frozen=True)
 class ClassSettings:
     """The names of the classes of a data set, and what a horizontal flip does to them."""
 
@@ -199,13 +190,15 @@ class ClassSettings:
     swap_labels: tuple[tuple[int, int], ...] = ()  # pairs of labels that a flip swaps
 
 
-@dataclass(frozen=True)
-class VideoSet(ClassSettings, VideoData, AnnotationLists):
+@dataclass(frozen=True, kw_only=True)
+class VideoSet(ClassSettings, VideoData):
     """The section `data` of a network for one data set of videos.
 
     Annotation files, and the videos they name, are relative to `root`.
     """
 
+    train_list: str
+    test_list: str
     val_list: str = ""  # for the validations of a training; empty: `test_list`
 
     @property

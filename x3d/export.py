@@ -1,7 +1,7 @@
 """Exports an X3D checkpoint to MINDIR or ONNX, runs the file and compares it with the network.
 
-    python x3d/export.py --config_path Y --checkpoint_path C --format mindir|onnx --target F
-        [--batch 4|free] [--input uint8|float32] [--precision fp32|fp16]
+    python x3d/export.py --checkpoint_path C --format mindir|onnx|safetensors --target F
+        [--config_path Y] [--batch 4|free] [--input uint8|float32] [--precision fp32|fp16]
         [--outputs scores|scores,features]
 
 The exported file takes clips (N, 3, T, crop, crop) and returns probabilities (N, classes). N is

@@ -34,5 +34,5 @@ class X3DLabelSpace(LabelSpace):
     def crop_frames(self, frames: np.ndarray) -> np.ndarray:
         return cut_test_crops(frames, self.cfg)
 
-    def make_views(self, crops: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        return arrange_views(crops, positions)
+    def make_views(self, crops: np.ndarray, order: np.ndarray) -> np.ndarray:
+        return arrange_views(crops, order)

@@ -101,12 +101,11 @@ def test_repeated_augmentation_equals_torchvisions_sampler():
             drawn = np.random.RandomState([7, epoch]).permutation(50)
             whole = np.repeat(drawn, 4)[: ranks[0].samples_per_epoch]
             for rank, sampler in enumerate(ranks):
-                np.testing.assert_array_equal(sampler.epoch(epoch), whole[rank::size])
-                positions = range(len(sampler.epoch(epoch)))
-                start = epoch * len(positions)
-                alone = [sampler.sample_at(start + k)[0] for k in positions]
-                np.testing.assert_array_equal(alone, sampler.epoch(epoch))
-                copies = [sampler.copy_at(start + k) for k in positions]
+                count = len(whole[rank::size])
+                positions = range(epoch * count, (epoch + 1) * count)
+                samples = [sampler.sample_at(position)[0] for position in positions]
+                np.testing.assert_array_equal(samples, whole[rank::size])
+                copies = [sampler.copy_at(position) for position in positions]
                 np.testing.assert_array_equal(copies, (np.arange(len(whole)) % 4)[rank::size])
         assert ranks[0].steps_per_epoch == 50 // (3 * size)
 
@@ -114,12 +113,13 @@ def test_repeated_augmentation_equals_torchvisions_sampler():
 def test_the_recipe_repeats_each_image_on_four_ranks():
     cfg = load_config(Config, V2)
     samplers = [build_train_sampler(cfg, range(5000), Runtime(rank, 8)) for rank in range(8)]
-    step = np.stack([sampler.epoch(0)[: cfg.data.batch] for sampler in samplers])
+    batch = range(cfg.data.batch)
+    step = np.array([[sampler.sample_at(k)[0] for k in batch] for sampler in samplers])
     assert set(np.unique(step, return_counts=True)[1]) == {4}
     assert all(len(set(row)) == cfg.data.batch for row in step)
     kept = dataclasses.replace(samplers[0], epoch_samples=2048)  # as a resumed run does
     assert (kept.copies, kept.steps_per_epoch) == (4, 2)
-    np.testing.assert_array_equal(kept.epoch(0), samplers[0].epoch(0)[:256])
+    assert [kept.sample_at(k) for k in range(256)] == [samplers[0].sample_at(k) for k in range(256)]
 
 
 def test_half_of_the_batches_have_cutmix_and_half_mixup():

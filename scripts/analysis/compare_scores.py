@@ -28,6 +28,7 @@ prepare_process(__name__)
 from typing import Any, Optional
 
 import numpy as np
+from scipy.special import softmax
 
 from scripts.analysis.score_files import find_difference, read_any_scores
 from utils import cli
@@ -61,7 +62,8 @@ def main(
     scores = other.values[readable]
     several = any(isinstance(label, tuple) for label in own.samples.labels)
     if raw:
-        scores = compute_probabilities(scores, several)
+        with np.errstate(invalid="ignore"):  # infinite ones
+            scores = sigmoid(scores) if several else softmax(scores, axis=1)
     differences = compute_differences(own_scores, scores)
     is_finite = bool(np.isfinite(scores).all())
     if is_finite and are_probabilities(own_scores) and not are_probabilities(scores):
@@ -87,14 +89,6 @@ def main(
     }
     print_result(result, Runtime())
     return int(len(beyond) > 0)
-
-
-def compute_probabilities(scores: np.ndarray, several: bool) -> np.ndarray:
-    if several:
-        return sigmoid(scores)
-    with np.errstate(invalid="ignore"):
-        powers = np.exp(scores - scores.max(1, keepdims=True))
-    return powers / powers.sum(1, keepdims=True)
 
 
 def are_probabilities(scores: np.ndarray) -> bool:

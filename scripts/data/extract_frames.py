@@ -57,7 +57,7 @@ def main(
     out: Path,
     fps: cli.NonNegativeFloat = 0.0,
     short_side: cli.NonNegativeInt = 256,
-    quality: Annotated[int, cli.integer_between(1, 100)] = 90,
+    quality: Annotated[int, cli.number_between(1, 100)] = 90,
     workers: Optional[cli.PositiveInt] = None,
 ) -> None:
     start = time.monotonic()

@@ -104,7 +104,7 @@ def build_encoding(
     out: Path,
     short_side: cli.NonNegativeInt = 256,
     gop: cli.PositiveInt = 12,
-    quality: Annotated[int, cli.integer_between(0, MAX_QUALITY)] = 18,
+    quality: Annotated[int, cli.number_between(0, MAX_QUALITY)] = 18,
     workers: Optional[cli.PositiveInt] = None,
     executor: Executor = PROCESSES,
     part: Optional[PartOption] = None,

@@ -24,5 +24,10 @@ __path__ = [str(ROOT)]
 sys.path[:0] = [] if ROOT == CODE else [str(ROOT)]
 
 from utils.predict.model import Model, list_recipes, load
+from utils.version import VERSION as __version__
 
-__all__ = ["Model", "list_recipes", "load"]
+__all__ = ["Model", "__version__", "list_recipes", "load"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -41,15 +41,13 @@ def damage(content: bytes, seed: int) -> bytes:
 def main(source: str, folder: str, start: str, count: str) -> None:
     import numpy as np
 
-    from tests.helpers import load_smoke_config
+    from tests.toys import load_toy_config
     from utils import runtime
     from utils.networks import find_network
     from utils.scoring import mindir
     from utils.weights.model_checksum import SIZE
 
-    settings = ["run.device=CPU", "data.segments=4", "data.crop=32", "data.resize=40"]
-    settings += ["data.swap_labels=[]", "model.num_classes=5", "eval.batch=2"]
-    config = load_smoke_config("tsm", *settings)
+    config = load_toy_config()
     runtime.start(config.run)
     mindir.build_normalization = lambda *_: None  # the clips are normalised
     clips = np.ones((2, 4, 3, 32, 32), np.float32)

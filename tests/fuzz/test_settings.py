@@ -1,9 +1,6 @@
 """Random config files, overrides and command lines load or end in one short error message."""
 
-import contextlib
 import math
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import get_type_hints
@@ -13,11 +10,10 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
-from scripts.launcher.launch_config import read_job
-from utils import runtime
+from utils import cli
 from utils.files import ROOT
-from utils.load_config import load_config, to_dict, to_yaml
-from utils.messages import LINE, SETTINGS_LINE
+from utils.load_config import list_settings, load_config, to_dict, to_yaml
+from utils.messages import SETTINGS_LINE
 from utils.networks import find_network, list_networks
 
 pytestmark = pytest.mark.timeout(1800)  # a stop against hangs
@@ -43,43 +39,10 @@ VALUES = [
     ".5", "1.", "1e3", "00", "0.0", "-0.0",
 ]  # fmt: skip
 ENCODINGS = ["utf-16", "utf-16-le", "utf-32", "latin-1", "utf-7", "utf-8-sig", "cp500"]
-OPTIONS = [
-    "config_path",
-    "checkpoint_path",
-    "out",
-    "source",
-    "target",
-    "labels",
-    "top",
-    "help",
-    "x",
-]
-SCRIPTS = [
-    *(f"{net}/{name}.py" for net in list_networks() for name in ("train", "eval", "export")),
-    *(f"scripts/{name}.py" for name in ("predict", "convert_checkpoint", "launch")),
-    *(f"scripts/data/{name}.py" for name in ("check_videos", "reencode_videos", "make_lists")),
-    *(f"scripts/analysis/{name}.py" for name in ("complexity", "compare_step", "plan_allreduce")),
-    "scripts/data/sort_imagenet.py",
-    "scripts/analysis/plot_training.py",
-]
-VARIABLES = ["NODES", "NODE_RANK", "MASTER_PORT", "MASTER_TIMEOUT", "MASTER_ADDR"]
-VARIABLES += ["RANK_TABLE_FILE", "ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"]
+OPTIONS = ["config_path", "checkpoint_path", "report", "top", "help", "x"]
 FEW = 150
 COUNTS = [FEW, pytest.param(1000, marks=pytest.mark.slow)]
 RECIPES = [path for name in list_networks() for path in (ROOT / name / "configs").glob("*.yaml")]
-FILES = [
-    "folder",
-    "empty",
-    "text.yaml",
-    "binary",
-    "pipe",
-    "",
-    "n" * 300,
-    "none",
-    "caf\udce9",
-    "a b",
-]
-FILES += ["\x1b[31m", "-"]
 random_text = st.lists(st.sampled_from(WORDS), min_size=1, max_size=60).map("".join)
 random_value = st.one_of(st.sampled_from(VALUES), random_text)
 
@@ -121,35 +84,13 @@ def draw_override(draw, network: str) -> str:
 
 @st.composite
 def draw_command_line(draw) -> tuple[str, list[str]]:
-    """A script and its arguments: options, overrides and other words, with FILES."""
-    script = draw(st.sampled_from(SCRIPTS))
-    network = script.partition("/")[0].replace("scripts", "tsm")
-    recipes = [str(path) for path in sorted(RECIPES) if path.parent.parent.name == network]
-    arguments = []
-    if draw(st.booleans()):
-        arguments += ["--config_path", draw(st.sampled_from([*recipes, *FILES]))]
-    for _ in range(draw(st.integers(0, 4))):
-        option = f"--{draw(st.sampled_from(OPTIONS))}"
-        value = draw(st.sampled_from([*FILES, *VALUES]))[:1000]
-        override = f"--{draw(draw_override(network))}"
-        other = draw(st.sampled_from([*WORDS, *VALUES]))[:1000]
-        choices = [[override], [f"{option}={value}"], [option, value], [other]]
-        arguments += draw(st.sampled_from(choices))
-    return script, [argument.replace("\0", "")[:100_000] for argument in arguments]
-
-
-@st.composite
-def draw_job(draw) -> tuple[list[str], dict[str, str]]:
-    """Arguments and variables of the launcher; few host names, because of DNS requests."""
-    value = st.sampled_from([*VALUES, "2", "1", "127.0.0.1"]).map(
-        lambda text: text.replace("\0", "")
-    )
-    environ = draw(st.dictionaries(st.sampled_from(VARIABLES), value))
-    if "MASTER_ADDR" in environ:
-        hosts = ["127.0.0.1", "::1", "x" * 300, "a b", "\udce9", "1.2"]
-        environ["MASTER_ADDR"] = draw(st.sampled_from(hosts))
-    words = st.sampled_from([*VALUES, "2", "tsm/train.py"])
-    return draw(st.lists(words, max_size=4)), environ
+    """A network and the arguments of its evaluation: options, overrides and other words."""
+    network = draw(st.sampled_from(list_networks()))
+    words = st.sampled_from(["--config_path", "a.yaml", "-", *WORDS, *VALUES])
+    option = st.builds("--{}={}".format, st.sampled_from(OPTIONS), st.sampled_from(VALUES))
+    override = st.builds("--{}".format, draw_override(network))
+    arguments = draw(st.lists(st.one_of(words, option, override), min_size=1, max_size=6))
+    return network, [argument.replace("\0", "")[:100_000] for argument in arguments]
 
 
 def try_cases(strategy: st.SearchStrategy, check: Callable, count: int) -> None:
@@ -182,22 +123,6 @@ def assert_loads_or_is_refused(network: str, path: Path, overrides: list[str]) -
     assert to_dict(load_config(find_network(network).config, copy)) == to_dict(config)
 
 
-@pytest.fixture
-def run_until_work(run_here, monkeypatch, tmp_path):
-    """run_here, but a script ends with status 0 when it begins its work."""
-
-    def work(*_, **__) -> None:
-        sys.exit()
-
-    monkeypatch.setattr(runtime, "start", work)
-    monkeypatch.setattr("scripts.launcher.worker_group.WorkerGroup", work)
-    monkeypatch.setattr("signal.signal", lambda *_: None)
-    monkeypatch.setattr("utils.processes.adopt_orphans", lambda: None)
-    monkeypatch.setattr("scripts.executors.process_pool.Pool", work, raising=False)
-    monkeypatch.chdir(tmp_path)
-    return run_here
-
-
 @pytest.mark.parametrize("count", COUNTS)
 def test_random_config_files_load_or_are_refused(count, tmp_path):
     path = tmp_path / "random.yaml"
@@ -222,32 +147,21 @@ def test_random_overrides_load_or_are_refused(network, count, tmp_path):
     try_cases(draw_override(network), check, count // 2)
 
 
-@pytest.mark.parametrize("count", COUNTS)
-def test_random_command_lines_end_in_one_line(run_until_work, count, tmp_path):
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "empty").touch()
-    (tmp_path / "text.yaml").write_text("run: {seed: x}\n")
-    (tmp_path / "binary").write_bytes(bytes(range(256)))
-    os.mkfifo(tmp_path / "pipe")
+def evaluate(cfg: None, *, checkpoint_path: str, report: str = "", top: cli.PositiveInt = 1):
+    """The options of a command."""
 
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_random_command_lines_are_parsed_or_refused_in_one_line(count):
     def check(case: tuple[str, list[str]]) -> None:
-        script, arguments = case
-        done = run_until_work(script, *arguments)
-        assert done.returncode in (0, 2)
-        last = (done.stderr.strip().splitlines() or [""])[-1]
-        if done.returncode == 2 and arguments:
-            assert last.startswith("error: ")
-            assert len(last) <= LINE
-            assert last.isprintable()
+        network, arguments = case
+        names = list_settings(find_network(network).config)
+        message = ""
+        try:
+            cli.Parser("usage", names, evaluate).parse(arguments)
+        except ValueError as error:
+            message = str(error)
+        assert len(message) <= SETTINGS_LINE
+        assert message.isprintable()
 
     try_cases(draw_command_line(), check, count)
-    assert not list(tmp_path.rglob("hacked"))
-
-
-@pytest.mark.parametrize("count", COUNTS)
-def test_random_jobs_start_or_are_refused(count):
-    def check(case: tuple[list[str], dict[str, str]]) -> None:
-        with contextlib.suppress(ValueError):
-            read_job(*case)
-
-    try_cases(draw_job(), check, count)

@@ -1,7 +1,6 @@
 """Damaged videos and images give frames or a VideoError, in little time and memory."""
 
 import json
-import resource
 import subprocess
 import sys
 from collections import Counter
@@ -14,15 +13,9 @@ from resnet50.config import Data
 from resnet50.readers import read_images
 from resnet50.transforms import make_train_view
 from scripts.data.prepare.integrity import KINDS
-from scripts.prediction.files import write_predictions
-from scripts.prediction.records import PredictOptions, Predictor
 from tests.fuzz.damage import mutate
 from tests.fuzz.files import encode_intact_jpeg, write_mutated_videos
-from tests.helpers import FileModel
-from tsm.transforms import resize
-from utils.evaluate.label_space import LabelSpace
 from utils.files import ROOT
-from utils.scoring.scorer import Scorer
 from utils.video.frame_folder import FrameFolder
 from utils.video.libraries import MODULES
 from utils.video.reader import VideoError
@@ -92,50 +85,6 @@ def test_damaged_videos_are_read_or_refused(tmp_path, seed, reader, count, secon
     pytest.importorskip(MODULES[reader])
     write_mutated_videos(tmp_path, range(seed, seed + count))
     assert_outcomes(read_all(tmp_path, reader, seconds), count)
-
-
-class MeanColours(Scorer):
-    """Replaces a network: views (V, 3, H, W) to scores (V, 3)."""
-
-    def __call__(self, clips: np.ndarray) -> np.ndarray:
-        return clips.mean((2, 3), dtype=np.float32)
-
-    def features(self, clips: np.ndarray) -> np.ndarray:
-        return self(clips)
-
-
-class ThreeColours(LabelSpace):
-    classes = 3
-
-    def frame_indices(self, window):
-        return np.array([len(window) // 2])
-
-    def make_views(self, frames, positions):
-        return resize(frames[:1], 32, 32).transpose(0, 3, 1, 2)
-
-    def preview_frames(self, views):
-        return views[:, None].transpose(0, 1, 3, 4, 2)
-
-
-@pytest.mark.parametrize("count", [FEW // 2, pytest.param(SLOW_COUNT, marks=pytest.mark.slow)])
-def test_damaged_videos_do_not_stop_a_prediction(tmp_path, seed, count):
-    videos = tmp_path / "videos"
-    out = tmp_path / "out"
-    videos.mkdir()
-    write_mutated_videos(videos, range(seed, seed + count))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    model = FileModel(MeanColours(), [ThreeColours()])
-    predictor = Predictor(model, PredictOptions(out, top=3))
-    paths = [str(path) for path in sorted(videos.iterdir())]
-    result = write_predictions(paths, out, predictor.run_jobs)
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
-    assert grown < MEMORY
-    records = result["predictions"]
-    assert len(records) == len(list(videos.iterdir()))
-    assert 0 < result["failed"] == sum("error" in record for record in records)
-    # Damage can make a video so long that it is divided into windows, which have a timeline too.
-    pictures = [path for path in out.glob("*.png") if not path.stem.endswith("_timeline")]
-    assert len(pictures) == len(records) - result["failed"]
 
 
 @pytest.mark.parametrize("count", [100, pytest.param(SLOW_COUNT, marks=pytest.mark.slow)])

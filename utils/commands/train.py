@@ -53,8 +53,8 @@ def run_training(network: Network, cfg: NetworkConfig, build: Build) -> None:
     validate = build_validation(job, setup.step.net, records)
     use_batches = setup.build_before_saving(setup.step.net)
 
-    def before_saving(position: int) -> None:
-        use_batches(read_next_epoch(job, sampler, records, position))
+    def before_saving(steps: int) -> None:
+        use_batches(read_next_epoch(job, sampler, records, steps))
 
     trainer.fit(
         setup, rows, evaluate=validate, before_saving=before_saving if use_batches else None
@@ -73,11 +73,9 @@ def build_training(job: Job, sampler: TrainSampler, build: Build) -> TrainSetup:
         return build_setup(plan, build(cfg, plan), clips)
 
 
-def read_next_epoch(
-    job: Job, sampler: TrainSampler, records: Any, position: int
-) -> Iterator[tuple]:
-    """The batches of the epoch that starts at a position, or in which it is."""
-    epoch = position // sampler.steps_per_epoch
+def read_next_epoch(job: Job, sampler: TrainSampler, records: Any, steps: int) -> Iterator[tuple]:
+    """The batches of the epoch that starts after so many steps of the run, or that they are in."""
+    epoch = steps // sampler.steps_per_epoch
     skip = epoch * sampler.steps_per_epoch
     rows = job.network.train_rows(
         records, cfg=job.cfg, sampler=sampler, epochs=epoch + 1, skip=skip

@@ -129,18 +129,13 @@ class TrainRows(FileRows):
     def list_flip_settings(self) -> list[tuple[AnnotationFile, ClassSettings]]:
         """Annotation files of the training, each with its `flip` and `swap_labels` settings.
 
-        The trainer logs advice if their class names have a left and a right. A network that mirrors
-        clips overrides this.
+        The trainer logs advice if their class names have a left and a right.
         """
         return []
 
     def append_dropout(self, dropout: "Optional[DropoutFactors]") -> Rows:
         """These rows, for a network with dropout with its factors as last column."""
         return RowsWithDropout(self, dropout) if dropout is not None and dropout.size else self
-
-    @abc.abstractmethod
-    def read_frames(self, record: Any, rng: np.random.RandomState) -> np.ndarray:
-        """The decoded frames of a record. `make_row` uses `rng` only after it."""
 
     @abc.abstractmethod
     def make_row(self, record: Any, rng: np.random.RandomState) -> Row:

@@ -1,6 +1,7 @@
 """Deterministic, resumable sampling: which sample comes when.
 
-The samples of a whole run are one global sequence, a pure function of seed, epoch and position.
+The samples of a whole run are one global sequence, a pure function of seed, epoch and position
+(docs/glossary.md).
 Epoch e is a permutation drawn from (seed, e); with `data.balance` it repeats samples of small
 classes and leaves out others. A global batch takes the next `size * batch` samples
 of it, and rank r takes the r-th part. Therefore the sequence is the same for any number of workers,
@@ -23,7 +24,7 @@ GENERATORS = threading.local()
 
 @dataclass
 class TrainSampler:
-    """The training sequence of `samples` samples for one rank; a position counts local samples.
+    """The training sequence of `samples` samples for one rank; positions are those of the rank.
 
     `classes` are those of all samples, as `utils.data.classes` has them; None: unknown. `balance`
     is `data.balance` and needs them. `positives` are the samples that have each class, if they have
@@ -90,11 +91,6 @@ class TrainSampler:
         """A position of this rank, counted over the samples of all ranks from the run's start."""
         step, offset = divmod(position, self.batch)
         return (step * self.size + self.rank) * self.batch + offset
-
-    def epoch(self, epoch: int) -> np.ndarray:
-        """The samples of this rank in one epoch: int (steps_per_epoch * batch,)."""
-        permutation = self.permutation(epoch)[: self.samples_per_epoch]
-        return permutation.reshape(-1, self.size, self.batch)[:, self.rank].reshape(-1)
 
     def permutation(self, epoch: int) -> np.ndarray:
         if epoch not in self.cache:

@@ -53,15 +53,11 @@ def write_label_report(
             delete_output(folder / name)
     predicted = dict(zip(worst, list_label_sets(probabilities[worst] >= THRESHOLD)))
     hits = [k for k in order if not is_wrong[k]][:SHOWN]
-    return write_classes(
-        folder,
-        samples=samples,
-        result=result,
-        values={"threshold": THRESHOLD},
-        classes=list_classes(samples.classes, probabilities[readable], targets[readable]),
-        mistakes=[Entry(k, true=samples.labels[k], other=predicted[k]) for k in worst],
-        hits=[Entry(k, true=samples.labels[k], other=None) for k in hits],
-    )
+    classes = list_classes(samples.classes, probabilities[readable], targets[readable])
+    mistakes = [Entry(k, true=samples.labels[k], other=predicted[k]) for k in worst]
+    entries = [Entry(k, true=samples.labels[k], other=None) for k in hits]
+    values = {"threshold": THRESHOLD}
+    return write_classes(folder, samples, result, values, classes, mistakes, entries)
 
 
 def list_scores(

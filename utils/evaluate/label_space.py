@@ -44,10 +44,10 @@ class LabelSpace(abc.ABC):
         """The frames of all clips, counted from the window's start; any shape."""
 
     @abc.abstractmethod
-    def make_views(self, crops: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    def make_views(self, crops: np.ndarray, order: np.ndarray) -> np.ndarray:
         """The views uint8 (V, ...) of the results of `crop_frames`.
 
-        `positions` has the shape of `frame_indices` and holds their indices in `crops`.
+        `order` has the shape of `frame_indices` and holds their indices in `crops`.
         """
 
     def crop_frames(self, frames: np.ndarray) -> np.ndarray:
@@ -110,7 +110,7 @@ def list_class_names(spaces: Sequence[LabelSpace], run_folder: Path) -> dict[str
         try:
             names = list(space.find_names())
         except ValueError as error:
-            log.warning("the checkpoints will have no class names: %s", error)
+            log.warning("class names are left out: %s", error)
             continue
         if names:
             result[space.name] = names

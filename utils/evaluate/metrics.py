@@ -294,12 +294,8 @@ def choose_collector(rows: "EvalRows", space: "LabelSpace") -> Union[Counts, Lab
     """What collects the scores of the videos of all ranks, and computes their metrics."""
     if not space.multi_label:
         return Counts(space.classes, space.raw_scores)
-    return LabelScores(
-        space.classes,
-        raw_scores=space.raw_scores,
-        numbers=rows.samples_of_rank,
-        count=len(rows.records),
-    )
+    numbers = rows.samples_of_rank
+    return LabelScores(space.classes, space.raw_scores, numbers, count=len(rows.records))
 
 
 def average_sets(results: Mapping[str, dict]) -> dict[str, Any]:

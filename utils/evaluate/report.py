@@ -103,16 +103,9 @@ def write_report(folder: Path, samples: Samples, predictions: Predictions, resul
     report_plots.draw_calibration(folder / "calibration.png", bins, losses["ece"])
     mistakes = [make_entry(predictions, k, int(predictions.predicted[k])) for k, _ in wrong]
     hits = [make_entry(predictions, k, find_second(predictions, k)) for k in find_hits(predictions)]
-    return write_classes(
-        folder,
-        samples=samples,
-        result=result,
-        values=losses,
-        classes=list_classes(predictions, samples.classes, counts),
-        mistakes=mistakes,
-        hits=hits,
-        charts=report_page.Charts(counts, pairs, list(list_bins(bins))),
-    )
+    classes = list_classes(predictions, samples.classes, counts)
+    charts = report_page.Charts(counts, pairs, list(list_bins(bins)))
+    return write_classes(folder, samples, result, losses, classes, mistakes, hits, charts)
 
 
 def compute_predictions(
@@ -133,14 +126,7 @@ def compute_predictions(
             probabilities /= probabilities.sum(1, keepdims=True)
     predicted = finite.argmax(1)
     confidence = np.take_along_axis(probabilities, predicted[:, None], 1)[:, 0]
-    return Predictions(
-        readable,
-        labels=labels,
-        predicted=predicted,
-        ranks=ranks,
-        probabilities=probabilities,
-        confidence=confidence,
-    )
+    return Predictions(readable, labels, predicted, ranks, probabilities, confidence)
 
 
 def list_scores(paths: Sequence[str], predictions: Predictions) -> Iterator[list]:

@@ -133,7 +133,25 @@ def write_classes(
     report = {**result, **values, "worst_classes": worst[:WORST_CLASSES]}
     with report_write_errors(folder, "--report"):
         write_text(folder / "report.json", json.dumps(report, indent=1) + "\n", "--report")
-    page = describe_report(folder, samples, {**result, **values}, classes, mistakes, hits, charts)
+    names = [escape_control(name) or f"class {k}" for k, name in enumerate(samples.classes)]
+    listed = [describe_entry(samples, entry, names, folder) for entry in mistakes[:LISTED]]
+    shown = [describe_entry(samples, entry, names, folder) for entry in hits[:SHOWN]]
+    for item in (*listed[:SHOWN], *shown):
+        item["pictures"] = read_pictures(samples, item["sample"])
+    page = {
+        "name": "",
+        "folder": "",
+        "result": {**result, **values},
+        "names": names,
+        "videos": [row["videos"] for row in classes],
+        **describe_classes(classes),
+        **(describe_charts(charts) if charts else {}),
+        "shown": SHOWN,
+        "mistake_count": len(mistakes),
+        "mistakes": listed,
+        "hits": shown,
+        "files": sorted(path.name for path in folder.iterdir() if path.suffix in FILES),
+    }
     write_index(folder, {"": page})
     return page
 
@@ -151,78 +169,6 @@ def divide(count: int, total: int) -> Optional[float]:
     return round(float(count / total), 6) if total else None
 
 
-def describe_report(
-    folder: Path,
-    samples: Samples,
-    result: dict[str, Any],
-    classes: Sequence[dict],
-    mistakes: Sequence[Entry],
-    hits: Sequence[Entry],
-    charts: Optional[Charts],
-) -> dict[str, Any]:
-    """What the page shows of one data set; arguments are as in `write_classes`."""
-    names = [escape_control(name) or f"class {k}" for k, name in enumerate(samples.classes)]
-    listed = [describe_entry(samples, entry, names, folder) for entry in mistakes[:LISTED]]
-    shown = [describe_entry(samples, entry, names, folder) for entry in hits[:SHOWN]]
-    for item in (*listed[:SHOWN], *shown):
-        item["pictures"] = read_pictures(samples, item["sample"])
-    note = f"{len(mistakes):,} mistakes, the most confident first."
-    if len(mistakes) > len(listed):
-        note = f"The {len(listed):,} most confident of {len(mistakes):,}; wrong.csv has all."
-    has_probabilities = any(entry.true_probability is not None for entry in mistakes)
-    values = [("of true", 0), ("of predicted", 0)] if has_probabilities else []
-    facts = [result.get("checkpoint"), result.get("views") and f"views {result['views']}"]
-    facts += [f"{format_number(result['seconds'])} s"] if "seconds" in result else []
-    return {
-        "name": "",
-        "folder": "",
-        "summary": " · ".join(fact for fact in facts if fact),
-        "result": result,
-        "tiles": list_tiles(result),
-        "names": names,
-        "videos": [row["videos"] for row in classes],
-        **describe_classes(classes, names),
-        **(describe_charts(charts) if charts else {}),
-        "shown": SHOWN,
-        "mistake_note": note,
-        "list_columns": [("video", 1), ("true", 1), ("predicted", 1), *values],
-        "mistakes": listed,
-        "hits": shown,
-        "files": sorted(path.name for path in folder.iterdir() if path.suffix in FILES),
-    }
-
-
-TILES = {
-    "top1": "Top-1 accuracy",
-    "top5": "Top-5 accuracy",
-    "map": "Mean average precision",
-    "mean_class_accuracy": "Mean class accuracy",
-    "nll": "Log loss (nll)",
-    "loss": "Loss",
-    "ece": "Calibration error",
-    "videos": "Evaluated",
-}
-
-
-def list_tiles(result: dict[str, Any]) -> list[dict]:
-    """The numbers at the top of the page, with their intervals."""
-    tiles = []
-    for key, title in TILES.items():
-        value = result.get(key)
-        if value is None or (key == "loss" and result.get("nll") is not None):
-            continue
-        write = {"nll": format_number, "loss": format_number, "videos": format_count}
-        tile = {"key": key, "title": title, "value": value}
-        tile["text"] = write.get(key, format_percent)(value)
-        tile["interval"] = format_interval(result, key)
-        tile["low"], tile["high"] = result.get(f"{key}_low"), result.get(f"{key}_high")
-        unreadable = result.get("unreadable")
-        if key == "videos":
-            tile["note"] = f"{unreadable} unreadable" if unreadable else "all readable"
-        tiles.append(tile)
-    return tiles
-
-
 COLUMNS = {
     "average_precision": "average precision",
     "recall": "recall",
@@ -232,29 +178,17 @@ COLUMNS = {
 }
 
 
-def describe_classes(classes: Sequence[dict], names: Sequence[str]) -> dict[str, Any]:
+def describe_classes(classes: Sequence[dict]) -> dict[str, Any]:
     """The table of classes, those with the lowest first value first."""
     keys = [key for key in COLUMNS if any(row.get(key) is not None for row in classes)]
     rows = []
     for row in classes:
         hits = round((row["recall"] or 0) * row["videos"])  # of several labels at the threshold
-        title = f"{names[row['class']]}\n{hits} of {row['videos']} correct"
-        interval = format_interval(row, "top1")
-        title += f"\n95{THIN}% interval of the recall: {interval}" if interval else ""
-        bounds = {"low": row.get("top1_low"), "high": row.get("top1_high")}
-        cells = [row[key] for key in keys]
-        rows.append({**row, **bounds, "cells": cells, "title": title})
+        rows.append({**row, "cells": [row[key] for key in keys], "hits": hits})
     if keys:
         rows.sort(key=lambda row: (row["cells"][0] is None, row["cells"][0]))
-    empty = sum(not row["videos"] for row in classes)
-    note = f"{len(classes)} classes{f', {empty} without a video' if empty else ''}. "
-    if "top1" in classes[0]:
-        note += f"Recall is the top-1 of the class, shaded: its 95{THIN}% interval. "
-    return {
-        "columns": [("class", 1), ("support", 0), *((COLUMNS[key], 0) for key in keys)],
-        "rows": rows,
-        "class_note": f"{note}Click a class for its mistakes.",
-    }
+    columns = [("class", 1), ("support", 0), *((COLUMNS[key], 0) for key in keys)]
+    return {"columns": columns, "rows": rows}
 
 
 def describe_charts(charts: Charts) -> dict[str, Any]:
@@ -370,12 +304,12 @@ def write_index(folder: Path, sets: dict[str, dict], average: Optional[dict] = N
     import jinja2
 
     environment = jinja2.Environment(autoescape=True)
-    environment.filters.update(percent=format_percent, count=format_count, interval=format_interval)
+    environment.filters.update(percent=format_percent, count=format_count, number=format_number)
+    environment.filters.update(interval=format_interval)
     parts = []
     for name, part in sets.items():
         address = quote(os.fsencode(name)) + "/" if name else ""
-        facts = " · ".join(text for text in (escape_control(name), part["summary"]) if text)
-        parts.append({**part, "name": escape_control(name), "folder": address, "summary": facts})
+        parts.append({**part, "name": escape_control(name), "folder": address})
     script = SCRIPT.read_text(encoding="utf-8")
     page = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         sets=parts,

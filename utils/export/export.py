@@ -1,4 +1,8 @@
-"""Exports a network to MINDIR or ONNX, runs the file, and delivers it only if scores agree."""
+"""Exports a network to MINDIR or ONNX, runs the file, and delivers it only if scores agree.
+
+Or only its weights, as safetensors. Every file has the description of its network
+(utils/weights/description.py) in its metadata, so commands need no config file for it.
+"""
 
 import argparse
 import contextlib
@@ -7,7 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Callable, Literal, NamedTuple, Optional
@@ -17,6 +21,7 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from utils import log, runtime
+from utils.evaluate.label_space import list_class_names, read_own_names
 from utils.export import onnx_graph
 from utils.export.free_batch import with_dynamic_batch
 from utils.export.rewrite import FOR_ONNX, Builders, replace_cells
@@ -28,6 +33,8 @@ from utils.scoring.engines import ENGINES, choose_engine, list_engines
 from utils.scoring.onnx_process import run_in_process
 from utils.settings import NetworkConfig
 from utils.train import amp
+from utils.weights.checkpoint import list_texts, weights_of
+from utils.weights.description import ENTRY, Description, describe, read_description
 from utils.weights.model_checksum import append_checksum
 
 if TYPE_CHECKING:
@@ -40,6 +47,7 @@ LEVEL = {"fp32": "O0", "fp16": "O2"}
 INPUT = "input"  # its name in an ONNX file
 TRACED_BATCHES = 2, 3  # from which the graph with a free batch is made
 WITH_FEATURES = "scores,features"
+WEIGHTS_ONLY = (None, "uint8", "fp32", "scores")  # the default options of a network
 
 
 class ExportOptions(NamedTuple):
@@ -84,15 +92,8 @@ class ExportSpec:
 
         `name` is that of the network.
         """
-        options = ExportOptions(
-            kind="onnx",
-            target=file,
-            batch=0,
-            dtype="uint8",
-            precision="fp32",
-            engine=engine,
-            outputs=WITH_FEATURES,
-        )
+        options = ExportOptions("onnx", file, batch=0, dtype="uint8", precision="fp32")
+        options = options._replace(engine=engine, outputs=WITH_FEATURES)
         export(load, spec=self, options=options, network=name)
 
 
@@ -108,7 +109,7 @@ def read_batch(text: str) -> int:
 def check_options(
     eval_batch: int,
     *,
-    format: Literal["mindir", "onnx"],
+    format: Literal["mindir", "onnx", "safetensors"],
     target: Path,
     batch: Optional[Annotated[int, read_batch]] = None,
     input: Literal["uint8", "float32"] = "uint8",
@@ -120,7 +121,11 @@ def check_options(
         raise ValueError(  # an engine runs the file before it is delivered
             "--format onnx needs onnx, and openvino or onnxruntime: pip install onnx onnxruntime"
         )
-    if target.suffix in {f".{kind}" for kind in FORMATS} - {f".{format}"}:
+    if format == "safetensors" and (batch, input, precision, outputs) != WEIGHTS_ONLY:
+        raise ValueError(
+            "--format safetensors holds weights: leave out --batch, --input, --precision, --outputs"
+        )
+    if target.suffix in {f".{kind}" for kind in (*FORMATS, "safetensors")} - {f".{format}"}:
         raise ValueError(f"--target {target} ends in {target.suffix} and --format is {format}")
     if target.suffix != f".{format}":
         target = target.with_name(f"{target.name}.{format}")
@@ -128,15 +133,7 @@ def check_options(
         raise ValueError(f"--target: {target} is a folder")
     batch = eval_batch if batch is None else batch
     engine = list_engines()[0] if format == "onnx" else ""
-    return ExportOptions(
-        format,
-        target=target,
-        batch=batch,
-        dtype=input,
-        precision=precision,
-        engine=engine,
-        outputs=outputs,
-    )
+    return ExportOptions(format, target, batch, input, precision, engine, outputs)
 
 
 def export_network(
@@ -149,10 +146,47 @@ def export_network(
     if checked.kind == "onnx" and cfg.run.engine in ENGINES:
         checked = checked._replace(engine=choose_engine(cfg.run))
     checkpoint = Checkpoint(network, cfg, checkpoint_path)
-    spec = network.describe_export(cfg)
+    description = describe_file(network, cfg, Path(checkpoint_path), checked.batch)
     with guard_outputs([checked.target], inputs=[checkpoint_path], option="--target"):
-        result = export(checkpoint.load, spec=spec, options=checked, network=network.name)
+        if checked.kind == "safetensors":
+            result = export_weights(checkpoint.build(), checked.target, description)
+        else:
+            spec = network.describe_export(cfg)
+            spec = replace(spec, info={**spec.info, ENTRY: description.to_text()})
+            result = export(checkpoint.load, spec=spec, options=checked, network=network.name)
     log.print_result(result, rt)
+
+
+def describe_file(
+    network: "Network", cfg: NetworkConfig, checkpoint: Path, batch: int
+) -> Description:
+    """The description of an exported file that takes `batch` clips; 0: any number."""
+    spaces = network.list_label_spaces(cfg)
+    read_own_names(spaces, checkpoint)
+    classes = list_class_names(spaces, checkpoint.parent)
+    cfg = replace(cfg, eval=replace(cfg.eval, batch=batch or cfg.eval.batch))
+    own = read_description(checkpoint)
+    values = {"metrics": own.metrics, "source": own.source} if own else {}
+    return describe(network.name, cfg, classes=classes, **values)
+
+
+def export_weights(net: nn.Cell, target: Path, description: Description) -> dict[str, Any]:
+    """Writes the weights as safetensors; returns the values of stdout's last line.
+
+    The names are those of a checkpoint, and so are the texts in the metadata.
+    """
+    from safetensors.numpy import save_file
+
+    weights = weights_of(net)
+    arrays = {name: weight.asnumpy() for name, weight in weights.items()}
+    texts = {"format": "ms", **list_texts(weights, description)}
+    with make_scratch_folder(target) as folder:
+        file = folder / target.name
+        save_file(arrays, str(file), metadata=texts)
+        set_default_mode(file)
+        os.replace(file, target)
+    size = target.stat().st_size
+    return {"format": "safetensors", "file": str(target), "bytes": size, "arrays": len(arrays)}
 
 
 def export(

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, NoReturn, Union, get_args
 
 from utils import runtime
 from utils.messages import LINE, check_choice, format_line, format_value
@@ -100,11 +100,17 @@ def load(
         list_networks,
         load_own_config,
     )
+    from utils.settings import Device
     from utils.weights.preparation import resolve_checkpoint
     from utils.weights.published import find_recipe_of_weights
 
+    for name, path in {"recipe": recipe, "checkpoint": checkpoint, "labels": labels}.items():
+        if not isinstance(path, (str, os.PathLike)):
+            raise ValueError(f"{name} must be a name or a path, not {format_value(path)}")
     overrides = list_overrides(settings)
-    overrides += [f"run.device={device}"] if device else []
+    if device:
+        names = {name.lower(): name for name in get_args(Device)}
+        overrides.append(f"run.device={names.get(str(device).lower(), device)}")
     if not checkpoint and os.path.isfile(recipe):
         chosen, cfg = load_own_config(Path(recipe), overrides)
         return build_model(chosen, cfg=cfg, checkpoint=recipe, labels=labels)
@@ -136,12 +142,12 @@ def find_recipe(recipe: AnyPath) -> Path:
 
 def list_overrides(settings: Settings) -> list[str]:
     """`section.key=value` of every setting, as on the command line."""
-    if isinstance(settings, str):
-        raise ValueError(
-            f"settings must be a list or {{name: value}}, not {format_value(settings)}"
-        )
     if not isinstance(settings, Mapping):
-        return list(settings)
+        is_list = isinstance(settings, Sequence) and not isinstance(settings, str)
+        if is_list and all(isinstance(setting, str) for setting in settings):
+            return list(settings)
+        value = format_value(settings)
+        raise ValueError(f"settings must be a list of texts or {{name: value}}, not {value}")
     return [
         f"{name}={value if isinstance(value, str) else json.dumps(value, default=str)}"
         for name, value in settings.items()
@@ -188,6 +194,14 @@ class Model:
         self.scorer = scorer
         self.heads = heads
         choose_passes(heads, scorer.device)
+
+    def __reduce__(self) -> NoReturn:
+        raise ValueError("a Model cannot be pickled: load it in each process")
+
+    def __repr__(self) -> str:
+        classes = " + ".join(str(head.classes) for head in self.heads)
+        network = self.network.name
+        return f"<Model {network}, {classes} classes, {self.scorer.device}: {self.scorer.name}>"
 
     @property
     def names(self) -> list[str] | dict[str, list[str]]:
@@ -240,8 +254,9 @@ class Model:
         check_positive_integer(top, "top")
         check_positive_integer(workers, "workers")
         check_threshold(threshold)
-        if isinstance(paths, (str, Path)):
-            raise ValueError("predict_many takes several paths; predict takes one")
+        if isinstance(paths, (str, Path)) or not isinstance(paths, Iterable):
+            value = format_value(paths)
+            raise ValueError(f"predict_many takes several paths, not {value}; predict takes one")
         for path, parts in read_ahead(lambda path: self.read(path, window), paths, workers):
             try:
                 prediction, _ = self.score_windows(parts, top, threshold)
@@ -306,6 +321,9 @@ class Model:
             if fps is not None:
                 raise ValueError("fps is that of frames in memory; a video has its own")
             return self.network.open_frames(self.cfg, os.fspath(source))
+        first = source[0] if isinstance(source, (list, tuple)) and source else None
+        if isinstance(first, (str, os.PathLike)):
+            raise ValueError("several paths: predict takes one, predict_many a list of them")
         import numpy as np
 
         from utils.settings import VideoData

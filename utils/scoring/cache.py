@@ -90,18 +90,15 @@ class CachedScorer(Scorer):
         clip = shape[1:]
         precision = self.cfg.run.engine_precision
         try:
-            file = self.find(clip) or self.export_once(clip)
+            file = self.name_file(clip)
+            write = functools.partial(self.export, clip, file)
+            find_or_write(file, f"exporting the network for {ENGINES[self.engine]}", write)
             if precision == "int8":
                 from utils.scoring.int8 import find_int8
 
                 file = find_int8(self.network, self.cfg, self.path.parent, file)
-            scorer = OnnxScorer(
-                file,
-                engine=self.engine,
-                classes=count_classes(self.cfg),
-                shape=(0, *clip),
-                precision=precision,
-            )
+            classes = count_classes(self.cfg)
+            scorer = OnnxScorer(file, (0, *clip), classes, engine=self.engine, precision=precision)
             scorer.open_session(shape)
         except (RuntimeError, ValueError) as error:
             if precision != "f32":
@@ -116,34 +113,28 @@ class CachedScorer(Scorer):
     def name_file(self, clip: tuple[int, ...]) -> Path:
         return self.folder / f"{self.key}-{'x'.join(map(str, clip))}-{self.engine}.onnx"
 
-    def find(self, clip: tuple[int, ...]) -> Optional[Path]:
-        """The sound file for clips of this shape; None if there is none."""
-        file = self.name_file(clip)
-        if not is_sound(file):
-            return None
-        with contextlib.suppress(OSError):  # the cache may be read-only
-            os.utime(file)
-        return file
-
-    def export_once(self, clip: tuple[int, ...]) -> Path:
-        """The file that this process, or another one that was faster, exports."""
-        with report_write_errors(self.folder, "the cache of exported networks"):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            line = "waiting for another process, which exports a network ..."
-            waiting = functools.partial(log.info, line)
-            with wait_for_lock(self.folder, waiting, LONGEST_WAIT):  # of several ranks, one exports
-                file = self.find(clip)
-                if not file:
-                    file = self.name_file(clip)
-                    log.info("exporting the network for %s, once ...", ENGINES[self.engine])
-                    self.export(clip, file)
-                    self.nets.clear()  # their memory
-                    delete_old_files(self.folder)  # under the lock: no other export is running
-        return file
-
     def export(self, clip: tuple[int, ...], file: Path) -> None:
         spec = replace(self.network.describe_export(self.cfg), clip=clip)
         spec.write_onnx(self.load, file, self.engine, self.network.name)
+        self.nets.clear()  # their memory
+
+
+def find_or_write(file: Path, work: str, write: Callable[[], None]) -> None:
+    """Leaves a sound file in the cache, which this process or one that was faster writes.
+
+    `work` says in the log what `write` does.
+    """
+    if not is_sound(file):
+        with report_write_errors(file.parent, "the cache of exported networks"):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            waiting = functools.partial(log.info, f"waiting for another process, {work} ...")
+            with wait_for_lock(file.parent, waiting, LONGEST_WAIT):  # of several ranks, one works
+                if not is_sound(file):
+                    log.info("%s, once ...", work)
+                    write()
+                    delete_old_files(file.parent)  # under the lock: no other export is running
+    with contextlib.suppress(OSError):  # the cache may be read-only
+        os.utime(file)
 
 
 def compute_key(network: str, cfg: NetworkConfig, weights: str) -> str:

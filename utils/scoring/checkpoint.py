@@ -24,16 +24,20 @@ class Checkpoint:
     path: str
     start: Callable[[], Any] = lambda: None  # noqa: E731
 
-    def load(
-        self, level: str, rewrite: Optional[Callable] = None, dtype: str = "float16"
-    ) -> "nn.Cell":
-        """The network, prepared for inference at an amp level; see `prepare_for_inference`."""
+    def build(self) -> "nn.Cell":
+        """The network with the weights, as it was trained."""
         self.start()
         from utils.weights import checkpoint
 
         net = build_network(self.network, self.cfg)
         checkpoint.load(net, Path(self.path), head=self.network.classifier)
-        return prepare_for_inference(net, level=level, rewrite=rewrite, dtype=dtype)
+        return net
+
+    def load(
+        self, level: str, rewrite: Optional[Callable] = None, dtype: str = "float16"
+    ) -> "nn.Cell":
+        """The network, prepared for inference at an amp level; see `prepare_for_inference`."""
+        return prepare_for_inference(self.build(), level=level, rewrite=rewrite, dtype=dtype)
 
 
 def build_network(network: "Network", cfg: NetworkConfig) -> "nn.Cell":

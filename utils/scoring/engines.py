@@ -6,9 +6,10 @@ MindSpore is imported only for a file that takes normalised clips.
 import os
 import platform
 import sys
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable
 
 import numpy as np
 
@@ -156,25 +157,17 @@ def open_onnxruntime(path: Path, shape: tuple[int, ...], threads: int, precision
 OPEN = {"openvino": open_openvino, "onnxruntime": open_onnxruntime}
 
 
+@dataclass(eq=False)
 class OnnxScorer(FileScorer):
     """The network in an ONNX file, computed by an inference engine.
 
-    `precision` is a value of run.engine_precision; for int8 the file is one of `int8`.
+    `precision` is a value of run.engine_precision; for int8 the file is one of `int8`. `sessions`
+    are by the shape of the clips.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        engine: str,
-        classes: int,
-        shape: tuple[int, ...],
-        normalize: Optional[Callable[[np.ndarray], np.ndarray]] = None,
-        precision: str = "f32",
-    ):
-        super().__init__(path, shape=shape, classes=classes, normalize=normalize)
-        self.engine = engine
-        self.precision = precision
-        self.sessions: dict[tuple, Session] = {}  # by the shape of the clips
+    engine: str = "openvino"
+    precision: str = "f32"
+    sessions: dict[tuple, Session] = field(default_factory=dict)
 
     def compute(self, clips: np.ndarray) -> list[np.ndarray]:
         return self.open_session(clips.shape)(clips)
@@ -209,14 +202,8 @@ def load_onnx(path: Path, network: "Network", cfg: NetworkConfig) -> OnnxScorer:
         from utils.scoring.int8 import find_int8
 
         file = find_int8(network, cfg, path.parent, path, normalize)
-    scorer = OnnxScorer(
-        file,
-        engine=engine,
-        classes=count_classes(cfg),
-        shape=shape,
-        normalize=normalize,
-        precision=cfg.run.engine_precision,
-    )
+    classes = count_classes(cfg)
+    scorer = OnnxScorer(file, shape, classes, normalize, engine, cfg.run.engine_precision)
     scorer.name = str(path)
     return scorer
 

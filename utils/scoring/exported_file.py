@@ -1,21 +1,25 @@
 """The network in an exported file, MINDIR or ONNX, and the checks of such files."""
 
 import abc
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable, Optional
 
 import numpy as np
 
+from utils.load_config import to_dict
 from utils.log import log
 from utils.messages import escape_control, format_error
 from utils.scoring.scorer import Scorer
 from utils.settings import NetworkConfig, name_network
+from utils.weights.description import ENTRY, parse
 from utils.weights.model_checksum import check_checksum
 
 if TYPE_CHECKING:
     from utils.networks import Network
 
 
+@dataclass(eq=False)
 class FileScorer(Scorer):
     """The network in a file.
 
@@ -24,19 +28,14 @@ class FileScorer(Scorer):
     `classes` are those of all heads.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        shape: tuple[int, ...],
-        classes: int,
-        normalize: Optional[Callable[[np.ndarray], np.ndarray]] = None,
-    ):
-        self.path = path
-        self.name = str(path)
-        self.shape = shape
-        self.batch = max(shape[0], 0)
-        self.classes = classes
-        self.normalize = normalize
+    path: Path
+    shape: tuple[int, ...]
+    classes: int
+    normalize: Optional[Callable[[np.ndarray], np.ndarray]] = None
+
+    def __post_init__(self) -> None:
+        self.name = str(self.path)
+        self.batch = max(self.shape[0], 0)
 
     def __call__(self, clips: np.ndarray) -> np.ndarray:
         return self.run(clips)[0]
@@ -119,6 +118,13 @@ def check_contents(
     if in_file != expected:
         in_file = escape_control(in_file)[:20]
         raise ValueError(f"{path} has {in_file} classes, and the config file has {expected}")
+    settings = parse(info[ENTRY], path).settings if ENTRY in info else {}
+    padding = settings.get("model", {}).get("padding")
+    own_padding = to_dict(cfg)["model"].get("padding")
+    if padding not in (None, own_padding):
+        from utils.weights.mindspore_checkpoint import check_padding
+
+        check_padding(path, escape_control(str(padding))[:20], own_padding)
     labels = "multi" if cfg.has_several_labels else "single"
     if info.get("labels", labels) != labels:
         raise ValueError(

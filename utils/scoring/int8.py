@@ -6,7 +6,6 @@ numbers.
 """
 
 import contextlib
-import functools
 import hashlib
 import io
 import logging
@@ -20,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 import numpy as np
 
 from utils.data.annotation_file import name_record
-from utils.files import compute_sha256, get_cache_folder, report_write_errors, wait_for_lock
+from utils.files import compute_sha256, get_cache_folder
 from utils.log import log
 from utils.runtime import uncapped_instruction_set
-from utils.scoring.cache import LONGEST_WAIT, delete_old_files, is_sound
+from utils.scoring.cache import find_or_write
 from utils.scoring.engines import NNCF
 from utils.scoring.exported_file import shorten_error
 from utils.settings import NetworkConfig
@@ -59,18 +58,11 @@ def find_int8(
     content = repr((NNCF, compute_sha256(path), names, sizes, first_clip))
     key = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
     file = get_cache_folder() / "onnx" / f"{key}-openvino-int8.npz"
-    with report_write_errors(file.parent, "the cache of exported networks"):
-        if not is_sound(file):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            line = "waiting for another process, which quantises a network ..."
-            waiting = functools.partial(log.info, line)
-            with wait_for_lock(file.parent, waiting, LONGEST_WAIT):  # of several ranks, one does it
-                if not is_sound(file):
-                    log.info("quantising the network by %d clips, once ...", len(records))
-                    write_model(quantize(path, [first, *clips], normalize), file)
-                    delete_old_files(file.parent)
-    with contextlib.suppress(OSError):  # the cache may be read-only
-        os.utime(file)
+
+    def write() -> None:
+        write_model(quantize(path, [first, *clips], normalize), file)
+
+    find_or_write(file, f"quantising the network by {len(records)} clips", write)
     return file
 
 

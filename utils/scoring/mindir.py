@@ -6,7 +6,7 @@ number, tuple or tensor. Every node has the shape of its result, with -1 for a f
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import mindspore as ms
 import numpy as np
@@ -69,19 +69,15 @@ class Graph(NamedTuple):
 class MindirScorer(FileScorer):
     """The network in a MINDIR."""
 
-    def __init__(
-        self,
-        path: Path,
-        shape: tuple[int, ...],
-        classes: int,
-        normalize: Optional[Callable[[np.ndarray], np.ndarray]] = None,
-    ):
-        super().__init__(path, shape=shape, classes=classes, normalize=normalize)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.device = ms.get_context("device_target")
         try:
-            self.net = nn.GraphCell(ms.load(str(path)))
+            self.net = nn.GraphCell(ms.load(self.name))
         except Exception as error:  # noqa: BLE001 MindSpore raises several kinds
-            raise ValueError(f"{path}: not a readable MINDIR: {shorten_error(error)}") from None
+            raise ValueError(
+                f"{self.path}: not a readable MINDIR: {shorten_error(error)}"
+            ) from None
 
     def compute(self, clips: np.ndarray) -> list[np.ndarray]:
         return run_graph(self.net, clips)

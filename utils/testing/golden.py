@@ -21,7 +21,7 @@ from utils.runtime import Runtime, eager_mode
 from utils.settings import Run, TrainSettings
 from utils.train.train_step import TrainStep
 from utils.weights.checkpoint import weights_of
-from utils.weights.convert import NORM, convert
+from utils.weights.convert import convert, map_torch_names
 
 if TYPE_CHECKING:
     from utils.networks import Network
@@ -199,17 +199,6 @@ def build_train_step(
         steps_per_epoch=UPDATES,
     )
     return step.set_train()
-
-
-def map_torch_names(net: nn.Cell) -> dict[str, str]:
-    """{name here: name in PyTorch} of every weight and buffer. Those of norms differ."""
-    norms = {p.name.rpartition(".")[0] for p in net.get_parameters() if p.name.endswith(".gamma")}
-    torch_leaves = {ours: theirs for theirs, ours in NORM.items()}
-    names = {}
-    for name in weights_of(net):
-        module, _, leaf = name.rpartition(".")
-        names[name] = f"{module}.{torch_leaves[leaf]}" if module in norms else name
-    return names
 
 
 def record_activations(net: nn.Cell, points: list[str], *inputs: np.ndarray) -> dict:

@@ -10,18 +10,16 @@ from utils.messages import check_choice, format_line, hide_secrets
 
 
 @pytest.mark.parametrize(
-    ("name", "names", "message"),
+    ("name", "names", "advice"),
     [
-        ("epcohs", ["lr", "epochs"], "unknown setting train.epcohs; nearest: epochs"),
-        ("freeze", [*"abcdefgh", "pretrained"], "unknown setting train.freeze"),
-        ("class_weights", [*"abcdefgh", "weight_decay"], "unknown setting train.class_weights"),
-        ("speed", ["ring", "tree"], "unknown setting train.speed; there are ring, tree"),
+        ("epcohs", ["lr", "epochs"], "; nearest: epochs"),
+        ("class_weights", [*"abcdefgh", "weight_decay"], ""),
+        ("speed", ["ring", "tree"], "; there are ring, tree"),
     ],
 )
-def test_only_a_similar_name_is_suggested(name, names, message):
-    with pytest.raises(ValueError) as error:  # noqa: PT011
+def test_only_a_similar_name_is_suggested(name, names, advice):
+    with pytest.raises(ValueError, match=f"train.{name}{advice}$"):
         check_choice(name, names, "setting train.")
-    assert str(error.value) == message
 
 
 def test_an_installed_package_names_its_commands(monkeypatch):

@@ -5,7 +5,6 @@ import sys
 
 import pytest
 
-from utils import progress
 from utils.progress import track
 
 
@@ -13,7 +12,7 @@ from utils.progress import track
 def clock(monkeypatch):
     """A clock that `work` moves."""
     times = [1000.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: times[0])
+    monkeypatch.setattr("tqdm.std.time", lambda: times[0])
     return times
 
 

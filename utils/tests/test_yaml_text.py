@@ -1,12 +1,13 @@
 """YAML that is refused, and the messages of wrong values."""
 
 import os
+import re
 
 import pytest
 
 from tsm.config import Config
 from utils.files import ROOT
-from utils.load_config import convert_value, load_config, read_yaml
+from utils.load_config import convert_value, load_config
 from utils.messages import SETTINGS_LINE, format_line, format_value, shorten
 from utils.yaml_text import load_yaml, load_yaml_file
 
@@ -16,29 +17,27 @@ SMOKE = ROOT / "tsm" / "configs" / "tsm_smoke.yaml"
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a: &a [x]\nb: [*a, *a]", "line 2, column 5: the alias *a: aliases are not supported"),
+        ("a: &a [x]\nb: [*a, *a]", "line 2, column 5: the alias *a"),
         ("a: &a {b: 1}\nc: {<<: *a}", "line 2, column 9: the alias *a"),
-        ("{[a]: 1}", "line 1, column 2: found unhashable key"),
-        ("a: 1\nb: 2\na: 3", "line 3, column 1: the key a is there twice"),
-        ("!!bool x", "KeyError while reading a value: 'x'"),
-        ("!!timestamp x", "AttributeError while reading a value"),
-        ("!!int ''", "IndexError while reading a value"),
-        ("!!python/object/apply:os.getcwd []", "could not determine a constructor for the tag"),
-        ("a: \x00", "character 3: special characters are not allowed"),
-        (b"a: \xff", "character 3: invalid start byte"),
+        ("{[a]: 1}", "line 1, column 2: "),
+        ("a: 1\nb: 2\na: 3", "line 3, column 1: the key a"),
+        ("!!bool x", "KeyError"),
+        ("!!timestamp x", "AttributeError"),
+        ("!!int ''", "IndexError"),
+        ("!!python/object/apply:os.getcwd []", "could not determine a constructor"),
+        ("a: \x00", "character 3: "),
+        (b"a: \xff", "character 3: "),
     ],
     ids=lambda text: repr(text[:20]),
 )
 def test_an_error_in_a_yaml_has_its_position(text, words):
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match=re.escape(words)):
         load_yaml(text)
-    assert words in str(caught.value)
 
 
 def test_every_key_is_a_string():
-    assert load_yaml("{on: 1, 1: 2, ~: 3, '<<': {a: 4}}") == {
-        "on": 1, "1": 2, "~": 3, "<<": {"a": 4}
-    }  # fmt: skip
+    keys = {"on": 1, "1": 2, "~": 3, "<<": {"a": 4}}
+    assert load_yaml("{on: 1, 1: 2, ~: 3, '<<': {a: 4}}") == keys
 
 
 def test_a_yaml_may_be_utf8_or_utf16_with_a_byte_order_mark():
@@ -58,43 +57,28 @@ def test_a_path_without_a_file_is_refused_in_one_line(tmp_path, name):
         load_yaml_file(tmp_path / name)
 
 
-def test_a_key_that_yaml_reads_as_a_number_is_an_unknown_setting(tmp_path):
-    path = tmp_path / "x.yaml"
-    path.write_text("train: {on: 1}")
-    with pytest.raises(ValueError, match="unknown setting train.on$"):
-        load_config(Config, path)
-
-
-def test_a_latin_1_file_is_refused(tmp_path):
-    path = tmp_path / "odd.yaml"
-    path.write_bytes(b"run: {out: caf\xe9}\n")
-    with pytest.raises(ValueError, match="odd.yaml: not a readable config file: character 14: "):
-        read_yaml(path)
-
-
 @pytest.mark.parametrize("value", ["nan", ".nan", "inf", "-.inf", "1e999", "!!float nan"])
-@pytest.mark.parametrize("name", ["train.lr", "model.dropout", "run.loss_scale", "data.scales"])
-def test_a_number_that_is_not_finite_is_refused(name, value):
-    text = f"[1, {value}]" if name == "data.scales" else value
-    with pytest.raises(ValueError, match=rf"{name}(\[1\])? must be a number, not "):
-        load_config(Config, SMOKE, [f"{name}={text}"])
+def test_a_number_that_is_not_finite_is_refused(value):
+    for name, text in (("train.lr", value), ("data.scales", f"[1, {value}]")):
+        with pytest.raises(ValueError, match=rf"{name}(\[1\])? must be a number, not "):
+            load_config(Config, SMOKE, [f"{name}={text}"])
 
 
 @pytest.mark.parametrize(
-    ("override", "words"),
+    "override",
     [
-        ("run.seed=9223372036854775808", "run.seed must be an integer"),
-        (f"run.seed=-0x{'f' * 9000}", "run.seed must be an integer"),
-        (f"run.seed=1{'0' * 9000}", "run.seed must be an integer"),
-        (f"data.workers={2**64}", r"data.workers must be an integer below 2\^63, not 1"),
-        ("run.seed=-1", r"run.seed must lie in \[0, 2\^32\), not "),
-        (f"run.seed={2**32}", r"run.seed must lie in \[0, 2\^32\), not "),
-        ('data.root="a\\0b"', r"data.root must be a path, not '.*a.x00b'"),
+        "run.seed=9223372036854775808",
+        f"run.seed=-0x{'f' * 9000}",
+        f"run.seed=1{'0' * 9000}",
+        f"data.workers={2**64}",
+        "run.seed=-1",
+        f"run.seed={2**32}",
+        'data.root="a\\0b"',
     ],
     ids=lambda text: repr(text[:20]),
 )
-def test_a_value_out_of_range_is_refused(override, words):
-    with pytest.raises(ValueError, match=words):
+def test_a_value_out_of_range_is_refused(override):
+    with pytest.raises(ValueError, match=f"^{override.partition('=')[0]} must "):
         load_config(Config, SMOKE, [override])
 
 

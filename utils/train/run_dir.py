@@ -70,7 +70,7 @@ class RunDirectory:
         self.config = config
         self.rt = rt
         self.start_step = 0
-        self.records = np.zeros(0, np.int32)
+        self.sample_hashes = np.zeros(0, np.int32)
         self.own_epochs: list[int] = []
         self.description: Optional[Description] = None  # in every checkpoint of the run
         if not rt.is_main_process:
@@ -117,15 +117,15 @@ class RunDirectory:
         ranks, the batch size and the accumulation may have changed if an update still takes as many
         samples and an epoch is still a whole number of steps; else ValueError. Writes config.yaml.
         """
-        self.records = hash_records(records)
+        self.sample_hashes = hash_records(records)
         if self.resume_file.exists():
-            sampler = self.check_sampler(sampler, accumulation_steps)
+            sampler = self.continue_sampler(sampler, accumulation_steps)
         if self.rt.is_main_process:
             with report_write_errors(self.path):
                 write_text(self.path / "config.yaml", to_yaml(self.config))
         return sampler
 
-    def check_sampler(self, sampler: TrainSampler, accumulation_steps: int) -> TrainSampler:
+    def continue_sampler(self, sampler: TrainSampler, accumulation_steps: int) -> TrainSampler:
         """The sampler with the epochs of the run in the directory. Raises ValueError."""
         state = read(self.resume_file, only=(SAMPLER, RECORDS, COUNTER))
         before = read_sampler_state(state, self.resume_file)
@@ -134,7 +134,7 @@ class RunDirectory:
                 f"holds a run over {before.samples} samples, and the list now has {sampler.samples}"
             )
         # A run of an older version did not say which samples it has.
-        if not np.array_equal(state.pop(RECORDS, self.records), self.records):
+        if not np.array_equal(state.pop(RECORDS, self.sample_hashes), self.sample_hashes):
             self.refuse(
                 f"holds a run over {before.samples} other samples, or in another order, than the "
                 "list has now"
@@ -202,7 +202,7 @@ class RunDirectory:
             SAMPLER: np.array(counts, np.int32),
             UNREADABLE: unreadable.list_marked(),
             EPOCHS: np.array([0, *self.own_epochs], np.int32),
-            RECORDS: self.records,
+            RECORDS: self.sample_hashes,
         }
         state = step.state()
         for name, value in more.items():

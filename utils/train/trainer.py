@@ -131,7 +131,7 @@ class Trainer:
         """Trains to the last epoch and prints the result as the last line of stdout.
 
         `train_set` is a network's `TrainVideos` from `start_step` on. `evaluate()` returns metrics,
-        every `run.eval_every` epochs; `before_saving(position)` runs before an epoch is saved or
+        every `run.eval_every` epochs; `before_saving(steps)` runs before an epoch is saved or
         evaluated. Raises ValueError if the run failed (too many overflows or unreadable files),
         RunInterruptedError after ctrl-C.
         """

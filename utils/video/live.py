@@ -241,14 +241,17 @@ def read_address(
     """
     from av.error import ExitError, FFmpegError, InvalidDataError
 
-    from utils.video.packets import measure_missing
-    from utils.video.pyav_reader import FrameConverter
+    from utils.video.packets import demux_to_end, is_jump, measure_missing
+    from utils.video.pyav_reader import FrameConverter, read_rate
 
-    has_stamps = not UNTIMED & set(container.format.name.split(","))
+    formats = set(container.format.name.split(","))
+    has_stamps = not UNTIMED & formats
+    usual_step = 1 / (read_rate(stream) or DEFAULT_FPS)
     converter = FrameConverter()
     start = time.monotonic()
     last_time = start  # of a picture
-    first_stamp = None
+    last_stamp: Optional[float] = None
+    zero = 0.0  # the stamp at which the source would have started
     end = 0.0  # of the packets of all streams
     has_duration = bool(stream.duration or container.duration)
     reason = ENDED
@@ -266,34 +269,26 @@ def read_address(
                 stamp = time.monotonic() - start
                 if has_stamps and picture.pts is not None:
                     stamp = picture.pts * float(stream.time_base)
-                first_stamp = stamp if first_stamp is None else first_stamp
+                if last_stamp is None:
+                    zero = stamp
+                elif is_jump(stamp - last_stamp, formats):
+                    zero += stamp - last_stamp - usual_step
+                last_stamp = stamp
                 converter.follow(picture)
-                pixels = np.ascontiguousarray(converter.to_pixels(picture))
-                yield max(stamp - first_stamp, 0.0), pixels
+                yield stamp - zero, np.ascontiguousarray(converter.to_pixels(picture))
                 last_time = time.monotonic()
             if time.monotonic() - last_time > stall:
                 reason = f"no picture came for {stall:g} s"
                 break
     except FFmpegError as error:
-        is_silent = first_stamp is None or isinstance(error, ExitError)
+        is_silent = last_stamp is None or isinstance(error, ExitError)
         reason = explain_failure(error, stall) if is_silent else "it broke off"
     finally:
         missing = measure_missing(container, end)
         container.close()
     is_cut = missing > END_TOLERANCE if has_duration else reason != ENDED
-    if is_live or first_stamp is None or is_cut:
+    if is_live or last_stamp is None or is_cut:
         raise VideoError(shown, "pyav", reason)
-
-
-def demux_to_end(container) -> Iterator[Any]:
-    """All packets; before a failure None, which makes the decoder give its last pictures."""
-    from av.error import FFmpegError
-
-    try:
-        yield from container.demux()
-    except FFmpegError:
-        yield None
-        raise
 
 
 def explain_failure(error: Any, stall: float) -> str:

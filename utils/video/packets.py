@@ -4,8 +4,8 @@ Which stream is the video, which packets show a frame and when, and where decodi
 """
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Optional
 
 import av
 import numpy as np
@@ -137,8 +137,8 @@ class PacketTable:
 def list_frame_stamps(frames: Sequence[tuple], formats: set[str], unit: float) -> np.ndarray:
     """The ascending time stamps of decoded frames, in units of `unit` seconds; empty if unknown.
 
-    AVI and ASF hold times of decoding, which the last frames lack. In MPEG streams recordings may
-    be joined: a stamp that is lower, or MAX_GAP seconds later, follows at once.
+    AVI and ASF hold times of decoding, which the last frames lack. Where recordings are joined, or
+    the times of an Ogg file that begins below zero wrap around, the next frame follows at once.
     """
     has_dts = bool(formats & {"avi", "asf"})
     known = [dts if has_dts else pts for pts, dts in frames]
@@ -148,10 +148,31 @@ def list_frame_stamps(frames: Sequence[tuple], formats: set[str], unit: float) -
         return np.empty(0, np.int64)
     steps = np.diff(known)
     step = int(np.median(steps))
-    if formats & {"mpeg", "mpegts"}:
-        steps[(steps < 0) | (steps * unit > MAX_GAP)] = step
+    steps[is_jump(steps * unit, formats)] = step
     steps = np.append(steps, np.full(len(frames) - len(known), step))
     return known[0] + np.append(0, np.cumsum(steps))
+
+
+def is_jump(seconds: Any, formats: set[str]) -> Any:
+    """Whether the time from a frame to the next is not that for which the frame is shown.
+
+    It is negative or, in MPEG streams, longer than MAX_GAP. Takes a number, or an array.
+    """
+    return (seconds < 0) | (bool(formats & {"mpeg", "mpegts"}) & (seconds > MAX_GAP))
+
+
+def demux_to_end(container: InputContainer, *streams: Any) -> Iterator[Optional[av.Packet]]:
+    """All packets with data; at the end or before a failure None, which ends decoding.
+
+    An empty packet of Theora repeats a picture. FFmpeg's decoder refuses it, and the program
+    `ffmpeg` leaves it out.
+    """
+    try:
+        yield from (packet for packet in container.demux(*streams) if packet.size)
+    except av.error.FFmpegError:
+        yield None
+        raise
+    yield None
 
 
 def count_frames(codec: str, packet: av.Packet) -> int:

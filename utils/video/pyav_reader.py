@@ -9,8 +9,9 @@ skipped, and only requested frames are converted to RGB.
 If packets have no reliable time stamps, or if a frame does not arrive as predicted, all frames are
 decoded in order instead. If they do not tell the number of frames either (a recording that starts
 inside a group of pictures, an MPEG transport stream, and most formats besides MP4, Matroska and
-AVI), the whole file is decoded once to count them. Then errors are passed over, as FFmpeg does, and
-counted as damaged frames.
+AVI), the whole file is decoded once to count them. Then errors are passed over, as by the program
+`ffmpeg`, and counted as damaged frames. PyAV's `container.decode` would end at the first one, as in
+some MPEG program streams that are cut at any byte.
 
 Of a segment, only the packets from the last random-access point before its start are read.
 """
@@ -33,6 +34,7 @@ from utils.video.packets import (
     INDEXED_CODECS,
     PacketTable,
     choose_stream,
+    demux_to_end,
     is_random_access_point,
     list_frame_stamps,
 )
@@ -165,15 +167,14 @@ class ExactVideo(VideoFile):
         return not self._converter.has_matrix
 
     def _decode_all(self) -> Iterator[av.VideoFrame]:
-        """All frames in order; decoding has not begun."""
-        if self._counts_packets:
-            yield from self._handle.decode(self._stream)
-            return
+        """All frames in order; decoding has not begun. Errors are passed over if it must count."""
         has_begun = False
-        for packet in self._handle.demux(self._stream):
+        for packet in demux_to_end(self._handle, self._stream):
             try:
-                frames = packet.decode()
+                frames = self._stream.decode(packet)
             except av.error.InvalidDataError:
+                if self._counts_packets:
+                    raise
                 context = self._stream.codec_context
                 check_size(context.width, context.height, self._max_pixels)
                 self.damaged += has_begun

@@ -51,11 +51,7 @@ def save(
     """
     temporary = path.with_name(path.name + ".tmp.ckpt")
     entries = [{"name": name, "data": parameter} for name, parameter in parameters.items()]
-    texts = {}
-    if isinstance(parameters, Weights) and parameters.padding not in ("", SYMMETRIC):
-        texts[PADDING] = parameters.padding
-    if description is not None:
-        texts[ENTRY] = description.to_text()
+    texts = list_texts(parameters, description)
     with report_write_errors(path, setting):
         try:
             ms.save_checkpoint(entries, str(temporary), append_dict=texts, crc_check=True)
@@ -70,6 +66,18 @@ def save(
         finally:  # fails too if the disk has become read-only
             # MindSpore leaves a temporary file, too.
             remove_leftovers(path.parent, [glob.escape(path.name)])
+
+
+def list_texts(
+    parameters: dict[str, Parameter], description: Optional[Description]
+) -> dict[str, str]:
+    """What a file of weights says by name: how the network pads, and its description."""
+    texts = {}
+    if isinstance(parameters, Weights) and parameters.padding not in ("", SYMMETRIC):
+        texts[PADDING] = parameters.padding
+    if description is not None:
+        texts[ENTRY] = description.to_text()
+    return texts
 
 
 def weights_of(net: nn.Cell) -> Weights:
@@ -109,6 +117,7 @@ def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> li
         has_other_head = any(re.search(head or "$^", name) and name in report for name in weights)
         if not new_head and has_other_head:
             advice = "; model.num_classes must be its own, or in training train.new_head=true"
+        advice = compare_frames(arrays, weights) or advice
         raise ValueError(f"{path} does not fit this network: {report}{advice}")
     if weights.padding:
         check_padding(path, find_padding(path, arrays, content.texts), weights.padding)
@@ -121,6 +130,23 @@ def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> li
     for name, value in arrays.items():
         weights[name].set_data(Tensor(value, weights[name].dtype))
     return initial_names
+
+
+def compare_frames(arrays: Mapping[str, np.ndarray], weights: Mapping[str, Parameter]) -> str:
+    """What to set if MViT's positions in a file are of clips of another length; else empty."""
+    for name, weight in weights.items():
+        shapes = [arrays[name].shape if name in arrays else (), tuple(weight.shape)]
+        if shapes[0] == shapes[1] or len(shapes[0]) != len(shapes[1]):
+            continue
+        if name.endswith("pos_embed_temporal"):  # (1, frames / 2, C)
+            own, other = (2 * shape[1] for shape in shapes)
+        elif name.endswith("rel_pos_t"):  # (frames - 1, C)
+            own, other = (shape[0] + 1 for shape in shapes)
+        else:
+            continue
+        if own != other:
+            return f"; give --data.frames={own} instead of {other}"
+    return ""
 
 
 def list_damaged(arrays: Mapping[str, np.ndarray]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a checkpoint says of itself: the text `zoo` beside its weights.
+"""What a checkpoint says of itself: the text `zoo` beside its weights, and in an exported file.
 
 It is JSON: the network and its settings, the class names of every data set, metrics, the source of
 converted weights, and the version of the zoo. MindSpore's `save_checkpoint` writes it by
@@ -18,6 +18,7 @@ from utils.messages import VALUE, escape_control, shorten
 from utils.settings import ConfigT
 from utils.version import VERSION
 from utils.weights import checkpoint_file
+from utils.weights.model_checksum import check_checksum
 
 ENTRY = "zoo"
 MAX_CHARACTERS = 1 << 22  # names of 100,000 classes; a hostile file may have more
@@ -65,11 +66,35 @@ def describe(network: str, cfg: Any, **values: Any) -> Description:
 
 
 def read_description(path: Path) -> Optional[Description]:
-    """The description in a checkpoint; None if it has none, is missing, or of another kind."""
-    if path.suffix != ".ckpt" or not path.is_file() or not path.stat().st_size:
+    """The description in a checkpoint, a MINDIR or an ONNX file.
+
+    None if it has none, is missing, or of another kind.
+    """
+    if not path.is_file() or not path.stat().st_size:
         return None
-    text = checkpoint_file.read_content(path).texts.get(ENTRY)
-    return parse(text.decode("utf-32-le", "replace"), path) if text is not None else None
+    text: Optional[str] = None
+    if path.suffix in (".mindir", ".onnx"):
+        text = read_exported_texts(path).get(ENTRY)
+    elif path.suffix == ".ckpt":
+        content = checkpoint_file.read_content(path).texts.get(ENTRY)
+        text = content.decode("utf-32-le", "replace") if content is not None else None
+    return parse(text, path) if text is not None else None
+
+
+def read_exported_texts(path: Path) -> Mapping[str, str]:
+    """The metadata of a MINDIR or ONNX file. Raises ValueError if it is damaged."""
+    check_checksum(path)
+    try:
+        if path.suffix == ".mindir":
+            from mindspore.train.mind_ir_pb2 import ModelProto
+
+            return ModelProto.FromString(path.read_bytes()).user_info
+        import onnx
+
+        model = onnx.load(str(path), load_external_data=False)
+        return {entry.key: entry.value for entry in model.metadata_props}
+    except Exception:  # noqa: BLE001 protobuf's own
+        raise ValueError(f"{path}: not a readable {path.suffix[1:].upper()} file") from None
 
 
 def parse(text: str, path: Path) -> Description:

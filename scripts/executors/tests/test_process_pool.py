@@ -1,13 +1,11 @@
 """Jobs give the same results on the processes of this host and on a Dask cluster, or in parts."""
 
 import argparse
-import contextlib
 import logging
 import os
 import socket
 import sys
 
-import psutil
 import pytest
 
 from scripts.executors import process_pool
@@ -21,7 +19,7 @@ from scripts.executors.process_pool import (
     run_all,
 )
 from scripts.executors.tests.pool_jobs import FATAL, crash_or_square, refuse_three
-from tests.dask_cluster import start_dask_cluster
+from tests.dask_cluster import start_dask_cluster, stop_process
 from utils.messages import MachineError
 
 
@@ -38,9 +36,7 @@ def cluster(tmp_path_factory):
 def test_dask_gives_the_results_of_processes_though_jobs_crash_and_a_worker_is_killed(cluster):
     expected = dict(run_all(crash_or_square, range(60), 2))
     results = {}
-    for job, result in run_all(
-        crash_or_square, jobs=range(60), workers=2, executor=cluster.executor
-    ):
+    for job, result in run_all(crash_or_square, range(60), 2, cluster.executor):
         assert job not in results
         results[job] = result
         if len(results) == 15:
@@ -55,35 +51,24 @@ def test_dask_gives_the_results_of_processes_though_jobs_crash_and_a_worker_is_k
 def test_an_error_of_a_job_is_raised_here(cluster):
     with pytest.raises(ValueError, match="three is refused"):
         dict(run_all(refuse_three, jobs=range(9), workers=2, executor=cluster.executor))
-    assert dict(run_all(refuse_three, jobs=range(3), workers=2, executor=cluster.executor)) == {
-        0: 0,
-        1: 1,
-        2: 2,
-    }
+    done = dict(run_all(refuse_three, jobs=range(3), workers=2, executor=cluster.executor))
+    assert done == {0: 0, 1: 1, 2: 2}
 
 
-def test_a_missing_package_or_scheduler_is_a_user_error(monkeypatch):
-    pytest.importorskip("distributed")
-    monkeypatch.setattr(process_pool, "CONNECT_TIMEOUT", 1)
-    with pytest.raises(ValueError, match="--executor: no Dask scheduler at nowhere:1"):
-        dict(run_all(refuse_three, jobs=range(2), workers=2, executor="dask:nowhere:1"))
+def test_a_missing_package_is_a_user_error(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(ValueError, match=r"--executor dask needs .*pip install '\.\[cluster\]'"):
+    with pytest.raises(ValueError, match="--executor .*pip install"):
         dict(run_all(refuse_three, jobs=range(2), workers=2, executor="dask:nowhere:1"))
 
 
-@pytest.mark.parametrize(
-    ("scheme", "reason"), [("tcp", "it has not answered within 1 s"), ("tls", "TLS needs cert")]
-)
-def test_a_scheduler_that_is_silent_or_needs_certificates_is_a_user_error(
-    scheme, reason, monkeypatch
-):
+@pytest.mark.parametrize("address", ["nowhere:1", "tcp://127.0.0.1:{}", "tls://127.0.0.1:{}"])
+def test_a_scheduler_that_is_missing_or_silent_or_needs_certificates_is_named(address, monkeypatch):
     """The system accepts connections for a stopped process."""
     pytest.importorskip("distributed")
     monkeypatch.setattr(process_pool, "CONNECT_TIMEOUT", 1)
     with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"{scheme}://127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(ValueError, match=f"no Dask scheduler at {address}: {reason}"):
+        address = address.format(server.getsockname()[1])
+        with pytest.raises(ValueError, match=f"--executor: .*{address}: "):
             dict(run_all(refuse_three, jobs=range(2), workers=2, executor=f"dask:{address}"))
 
 
@@ -93,23 +78,16 @@ def test_a_node_whose_zoo_is_not_mounted_is_named(tmp_path):
         run_job(b"")
 
 
-@pytest.mark.parametrize(
-    ("parse", "words", "texts"),
-    [
-        (parse_part, "I from 1 to N", ["0/4", "5/4", "1", "a/b", "1/0", "-1/4", ""]),
-        (parse_executor, "processes or dask:ADDRESS", ["threads", "dask", "dask:"]),
-    ],
-)
-def test_a_part_that_does_not_exist_and_an_unknown_executor_are_refused(parse, words, texts):
-    for text in texts:
-        with pytest.raises(argparse.ArgumentTypeError, match=words):
-            parse(text)
-
-
-def test_parts_hold_every_job_once():
+def test_parts_hold_every_job_once_and_wrong_words_are_refused():
     parts = [Part(number, 3).select(range(10)) for number in (1, 2, 3)]
     assert parts == [[0, 3, 6, 9], [1, 4, 7], [2, 5, 8]]
     assert parse_part("2/3") == Part(2, 3)
+    wrong = {parse_part: ["0/4", "5/4", "1", "a/b", "1/0", "-1/4", ""]}
+    wrong[parse_executor] = ["threads", "dask", "dask:"]
+    for parse, texts in wrong.items():
+        for text in texts:
+            with pytest.raises(argparse.ArgumentTypeError):
+                parse(text)
 
 
 class RecordingHandler(logging.Handler):
@@ -140,14 +118,8 @@ def test_the_end_of_the_scheduler_is_one_line(cluster):
     for name in ("distributed.client", "tornado.application"):
         logging.getLogger(name).addHandler(RecordingHandler(records))
     cluster.scheduler.kill()
-    with pytest.raises(
-        MachineError, match=r"the Dask scheduler at tcp:.* has ended; run this again"
-    ):
+    with pytest.raises(MachineError, match="tcp:"):
         dict(results)
     assert records == []
     for nanny in cluster.nannies:  # without a scheduler it would take long to end
-        children = psutil.Process(nanny.pid).children(recursive=True)
-        nanny.kill()
-        for child in children:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                child.kill()
+        stop_process(nanny, patience=0)

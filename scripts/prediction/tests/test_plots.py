@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from scripts.prediction import plots as pictures
+from scripts.prediction import plots
 from scripts.prediction.plots import (
     GAP,
     LINE_FRAMES,
@@ -18,9 +18,7 @@ from scripts.prediction.plots import (
     resize_to_fit,
 )
 from scripts.prediction.records import preview_times
-from utils.evaluate import report_plots
 from utils.evaluate.label_space import LabelSpace
-from utils.evaluate.report import compute_bins
 from utils.video.windows import Window
 
 ENTRIES = [{"label": k, "name": f"a ${k}", "probability": 0.5 - 0.1 * k} for k in range(3)]
@@ -30,9 +28,8 @@ ENTRIES = [{"label": k, "name": f"a ${k}", "probability": 0.5 - 0.1 * k} for k i
 def test_frames_are_enlarged_pixel_by_pixel(tmp_path, side, factor):
     frames = np.random.RandomState(0).randint(0, 256, (2, 8, side, side, 3)).astype(np.uint8)
     times = np.arange(16).reshape(2, 8) / 4
-    draw_preview(
-        tmp_path / "a.png", "a$b$ $", [PreviewRow("", frames=frames, entries=ENTRIES, times=times)]
-    )
+    row = PreviewRow("", frames=frames, entries=ENTRIES, times=times)
+    draw_preview(tmp_path / "a.png", "a$b$ $", [row])
     result = np.asarray(Image.open(tmp_path / "a.png").convert("RGB"))
     left = MARGIN + (factor * side + GAP)  # of the second frame
     drawn_pixels = result[2 * TEXT_HEIGHT :, left:][: factor * side, : factor * side]
@@ -67,42 +64,15 @@ def test_times_are_positions_in_the_video():
     assert preview_times(TwoClips(), Window(50, 40, 0.0), (2, 2)) is None
 
 
-@pytest.fixture
-def figures(monkeypatch):
-    """The figures that are drawn, instead of files."""
+def test_one_window_covers_its_start_to_its_end(tmp_path, monkeypatch):
     figures = []
-    for module in (pictures, report_plots):
-        monkeypatch.setattr(module, "save", lambda figure, *_: figures.append(figure))
-    return figures
-
-
-def test_one_window_covers_its_start_to_its_end(tmp_path, figures):
+    monkeypatch.setattr(plots, "save", lambda figure, *_: figures.append(figure))
     fractions = np.array([[1.0, 0.0]])
-    draw_timeline(
-        tmp_path / "a.png",
-        title="a",
-        spans=np.array([[2.0, 12.0]]),
-        panels=[("", ["x", "y"], fractions)],
-    )
+    spans = np.array([[2.0, 12.0]])
+    panels = [("", ["x", "y"], fractions)]
+    draw_timeline(tmp_path / "a.png", title="a", spans=spans, panels=panels)
     (axes,) = figures[0].axes
     pieces = [lines.get_segments()[0].tolist() for lines in axes.collections]
     assert pieces == [[[2, 100], [12, 100]], [[2, 0], [12, 0]]]
     assert axes.get_ylim()[0] < 0 < 100 < axes.get_ylim()[1]
     assert axes.get_xlim()[0] < 2 < 12 < axes.get_xlim()[1]
-
-
-def test_bars_of_few_videos_are_pale_and_all_bars_have_numbers(tmp_path, figures):
-    table = compute_bins(np.array([0.5] * 9 + [0.9] * 10), np.ones(19, bool))
-    report_plots.draw_calibration(tmp_path / "a.png", table, 0.1)
-    axes = figures[0].axes[0]
-    assert [text.get_text() for text in axes.texts] == ["9", "10"]
-    assert [bar.get_alpha() for bar in axes.patches] == [report_plots.FADED, 1] * 2
-
-
-@pytest.mark.parametrize(("classes", "lines"), [(3, 4), (31, 0)])
-def test_few_classes_have_lines_between_them(tmp_path, figures, classes, lines):
-    counts = np.eye(classes, dtype=int)
-    report_plots.draw_confusion(tmp_path / "a.png", counts, ["a"] * classes)
-    axes, bar = figures[0].axes
-    assert len(axes.get_xticks(minor=True)) == lines
-    assert "not linear" in bar.get_ylabel()

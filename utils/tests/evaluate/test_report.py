@@ -70,11 +70,9 @@ def test_the_class_and_confusion_tables_have_the_expected_counts(tmp_path):
     assert classes[1]["top1"] == ""
     scores = [[row[name] for name in ("precision", "recall", "f1")] for row in classes[:3]]
     assert scores == [["0.5", "1.0", "0.666667"], ["0.0", "", "0.0"], ["", "0.0", "0.0"]]
-    matrix = [
-        list(map(int, list(row.values())[1:])) for row in read_rows(tmp_path / "confusion.csv")
-    ]
-    assert np.sum(matrix) == 3
-    assert matrix[5][0] == matrix[2][1] == matrix[0][0] == 1
+    matrix = np.array([[*row.values()][1:] for row in read_rows(tmp_path / "confusion.csv")], int)
+    assert np.argwhere(matrix).tolist() == [[0, 0], [2, 1], [5, 0]]
+    assert matrix.sum() == 3
     pairs = [tuple(row.values()) for row in read_rows(tmp_path / "confused_pairs.csv")]
     assert pairs == [("2", "1", "1", "1.0", "w", "v"), ("5", "0", "1", "1.0", "z", "u")]
     assert [row["class"] for row in result["worst_classes"]] == [2, 5, 0]
@@ -98,7 +96,7 @@ def test_wrong_videos_are_listed_the_most_confident_first(tmp_path):
     names = ["a/0.mp4", "b/\x1b[31m$x$.mp4", *SAMPLES.paths[2:]]
     samples = SAMPLES._replace(paths=names, read_frames=read_gray_frames)
     predictions = report.compute_predictions(rows, SAMPLES.labels, True)
-    report.write_report(tmp_path, samples=samples, predictions=predictions, result={})
+    report.write_report(tmp_path, samples, predictions, result={})
     table = read_rows(tmp_path / "wrong.csv")
     assert [row["path"] for row in table] == ["c/2.mp4", names[1]]
     assert [row["label"] + row["predicted"] for row in table] == ["21", "50"]
@@ -109,20 +107,14 @@ def test_wrong_videos_are_listed_the_most_confident_first(tmp_path):
 
 
 def test_five_classes_have_no_top5_and_few_videos_have_an_interval(tmp_path):
-    rows = np.column_stack([np.eye(5), np.arange(5), np.ones(5)]).astype(np.float32)
     samples = Samples([str(k) for k in range(5)], [*range(5)], list("uvwxy"))
-    predictions = report.compute_predictions(rows, samples.labels, True)
-    report.write_report(tmp_path, samples=samples, predictions=predictions, result={})
+    rows = np.column_stack([np.eye(5), np.arange(5), np.ones(5)]).astype(np.float32)
+    predictions = report.compute_predictions(rows, samples.labels, False)
+    np.testing.assert_array_equal(predictions.probabilities, np.eye(5))  # no second softmax
+    report.write_report(tmp_path, samples, predictions, result={})
     table = read_rows(tmp_path / "classes.csv")
     assert [row["top5"] for row in table] == [""] * 5
     assert (table[0]["top1_low"], table[0]["top1_high"]) == ("0.206549", "1.0")
-
-
-def test_the_softmax_is_not_applied_twice(tmp_path):
-    fractions = (SCORES / SCORES.sum(1, keepdims=True)).astype(np.float32)
-    write_report(tmp_path, fractions, softmax=False)
-    row = read_rows(tmp_path / "scores.csv")[0]
-    assert np.float32(row["0 u"]) == fractions[0, 0]
 
 
 @pytest.mark.filterwarnings("error")
@@ -166,9 +158,8 @@ def test_blocks_of_all_ranks_have_one_shape_and_add_up(monkeypatch):
             return type(block)(block.asnumpy() + next(blocks))
 
     monkeypatch.setattr(metrics, "AllReduceSum", Add)
-    result = metrics.gather_rows(
-        [4, 0, 2], rows=np.full((3, 3), 5, np.float32), count=5, rt=Runtime(0, 2)
-    )
+    own = np.full((3, 3), 5, np.float32)
+    result = metrics.gather_rows([4, 0, 2], rows=own, count=5, rt=Runtime(0, 2))
     assert result[:, 0].tolist() == [5, 7, 5, 7, 5]
     assert shapes == [(2, 3)] * 3
 

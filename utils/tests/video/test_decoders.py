@@ -1,7 +1,10 @@
-"""Video files of every kind: all readers give the frames of a full decode, in any order."""
+"""Both readers: frames in any order, segments, bad requests, files and memory.
 
+test_file_kinds.py compares their frames with those of FFmpeg for files of every kind.
+"""
+
+import gc
 import os
-from pathlib import Path
 
 import av
 import numpy as np
@@ -10,118 +13,97 @@ import pytest
 
 from utils.tests.video.videos import (
     BACK_ENDS,
-    FILES,
-    ODD_VIDEOS,
+    H264,
     copy_packets,
-    decode_most,
     delay_packets,
     draw,
+    encode,
     picture,
-    read_alike,
-    read_all,
+    pictures,
     read_bits,
-    write_cut_open_group,
+    write,
 )
-from utils.video import decoders
+from utils.video import decoders, pyav_reader
 from utils.video.decoders import open_video
+from utils.video.frame_folder import FrameFolder
 from utils.video.libraries import load_library
-from utils.video.reader import VideoError
+from utils.video.reader import EmptySegmentError, Segment, VideoError
 
-# The FFmpeg versions of both libraries give different colours for these.
-COLOURS = {"interlaced", "ten bits"}
+RATE = 25
+COUNT = 60
+FILES = {  # name: codec, options
+    "h264.mp4": ("libx264", H264),
+    "h264.avi": ("libx264", H264),
+    "mpeg4.avi": ("mpeg4", {}),
+    "mpeg2.mpg": ("mpeg2video", {}),
+}
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("videos")
-    result = {name: draw(folder / name, *settings) for name, settings in FILES.items()}
-    return {**result, **{name: make(folder) for name, make in ODD_VIDEOS.items()}}
+    return {
+        name: draw(folder / name, codec, count=COUNT, options=options)
+        for name, (codec, options) in FILES.items()
+    }
 
 
-def find_real_videos():
-    """Videos in the folder shared/data beside the checkout, if it exists."""
-    for parent in Path(__file__).resolve().parents:
-        result = sorted((parent / "shared" / "data").glob("*.mp4"))
-        if result:
-            return result
-    return []
+@pytest.fixture(scope="module")
+def path(files):
+    return files["h264.mp4"]
 
 
 @pytest.mark.parametrize("reader", BACK_ENDS)
 @pytest.mark.parametrize("name", FILES)
-def test_requested_frames_are_returned_in_any_order(files, name, reader):
-    rng = np.random.RandomState(3)
-    count = FILES[name][1]
-    requests = [range(count), [count - 1], [0], [5, 5, 5], [40, 2, 40, 7], range(0, count, 7)]
-    for k in range(8):
-        random = rng.randint(count, size=9)
-        requests.append(np.sort(random) if k % 2 else random)
-    with open_video(files[name], reader) as source:
-        assert len(source) == count
-        for indices in requests:
-            frames = source.frames(indices)
-            assert frames.shape == (len(indices), 120, 160, 3)
-            assert frames.dtype == np.uint8
-            assert read_bits(frames) == list(indices)
+def test_requested_frames_and_segments_show_their_numbers(files, name, reader):
+    with open_video(files[name], reader) as video:
+        assert len(video) == COUNT
+        for numbers in ([COUNT - 1], [5, 5, 5], [40, 2, 40, 7], range(0, COUNT, 7)):
+            frames = video.frames(numbers)
+            assert (frames.shape, frames.dtype) == ((len(numbers), 120, 160, 3), np.uint8)
+            assert read_bits(frames) == list(numbers)
+    for start, end, numbers in [(0, 0.4, range(10)), (1.0, 1.6, range(25, 40)), (0.6, 0.64, [15])]:
+        assert read_bits(read_segment(files[name], start, end, reader)) == [*numbers]
+    # Times are compared to the millisecond.
+    assert read_bits(read_segment(files[name], 0.1204, 0.2396, reader)) == [3, 4, 5]
 
 
-@pytest.mark.parametrize("path", find_real_videos() or [None], ids=lambda path: path and path.name)
-def test_all_readers_return_equal_frames_of_real_videos(path):
-    if path is None:
-        pytest.skip("no real videos beside the checkout")
-    if isinstance(read_all(path, "pyav"), VideoError):
-        assert all(isinstance(read_all(path, reader), VideoError) for reader in BACK_ENDS)
-    else:
-        with av.open(str(path)) as container:
-            count = sum(1 for _ in container.decode(video=0))
-        assert len(read_alike(path)) == count
-
-
-@pytest.mark.parametrize("size", [(144, 176), (96, 64), (48, 50), (16, 16), (34, 34), (150, 102)])
-def test_padded_rows_are_read_correctly(tmp_path, size):
-    path = draw(tmp_path / "narrow.mp4", count=3, size=size)
-    assert read_alike(path).shape == (3, size[1], size[0], 3)
+def read_segment(path, start, end, reader="pyav"):
+    """The frames of a segment, read at once and in order, which must be equal."""
+    with open_video(path, reader, segment=Segment(start, end)) as video:
+        frames = video.frames(range(len(video)))
+        np.testing.assert_array_equal(np.stack(list(video.in_order())), frames)
+    return frames
 
 
 @pytest.mark.parametrize("reader", BACK_ENDS)
 def test_pixels_are_red_green_blue(tmp_path, reader):
     path = draw(tmp_path / "video.mp4", count=1, options={"qp": "1"})
-    difference = np.abs(read_all(path, reader)[0].astype(int) - picture(0, 160, 120))
+    with open_video(path, reader) as video:
+        difference = np.abs(video.frames([0])[0].astype(int) - picture(0, 160, 120))
     assert np.median(difference) < 8
 
 
 @pytest.mark.parametrize("reader", BACK_ENDS)
-@pytest.mark.parametrize("index", [-1, 60, 10**6])
-def test_an_index_out_of_range_is_a_video_error(files, reader, index):
-    with open_video(files["gop12.mp4"], reader) as source:
-        with pytest.raises(VideoError, match=f"frame {index} .*60"):
-            source.frames([3, index])
-        assert read_bits(source.frames([3])) == [3]
+def test_numbers_must_be_integers_of_frames(path, reader):
+    with open_video(path, reader) as video:
+        for numbers, error, words in (
+            ([3, -1], VideoError, "frame -1 .*60"),
+            ([3, COUNT], VideoError, "frame 60 .*60"),
+            ([3, 10**6], VideoError, "frame 1000000 .*60"),
+            ([], ValueError, "no frames"),
+            ([1.5], TypeError, "integer"),
+        ):
+            with pytest.raises(error, match=words):
+                video.frames(numbers)
+        assert read_bits(video.frames([3])) == [3]
 
 
-@pytest.mark.parametrize("reader", BACK_ENDS)
-def test_indices_must_be_integers_and_not_empty(files, reader):
-    with open_video(files["gop12.mp4"], reader) as source:
-        with pytest.raises(ValueError, match="no frames"):
-            source.frames([])
-        with pytest.raises(TypeError):
-            source.frames([1.5])
-
-
-@pytest.mark.parametrize("reader", BACK_ENDS)
-def test_frames_hidden_by_an_edit_list_are_not_counted(tmp_path, reader):
-    """A cut that copies the stream hides frames. decord would count them."""
-
-    path = draw(tmp_path / "video.mp4", count=40)
-    cut = copy_packets(path, tmp_path / "cut.mp4", delay_packets(-5 / 25))
-    with open_video(cut, reader) as source:
-        assert len(source) == 35
-        assert read_bits(source.frames([34, *range(35)])) == [39, *range(5, 40)]
-
-
-def test_auto_is_pyav_which_every_reader_needs(files, monkeypatch):
-    assert open_video(files["gop12.mp4"]).reader == "pyav"
-    assert open_video(files["gop12.mp4"], "decord").reader == "decord"
+def test_a_reader_must_be_known_and_installed(path, monkeypatch):
+    assert open_video(path).reader == "pyav"
+    assert open_video(path, "decord").reader == "decord"
+    with pytest.raises(ValueError, match=r"data\.reader is 'ffmpeg'; .*auto, pyav, decord"):
+        open_video(path, "ffmpeg")
     for missing, reader in (("pyav", "auto"), ("pyav", "decord"), ("decord", "decord")):
         monkeypatch.setattr(
             decoders,
@@ -129,86 +111,135 @@ def test_auto_is_pyav_which_every_reader_needs(files, monkeypatch):
             lambda name, missing=missing: None if name == missing else load_library(name),
         )
         package = "av" if missing == "pyav" else "decord2"
-        with pytest.raises(ValueError, match=f"not installed: pip install {package}"):
-            open_video(files["gop12.mp4"], reader)
-
-
-def test_an_unknown_reader_is_named(files):
-    with pytest.raises(ValueError, match=r"data\.reader is 'ffmpeg'; .*auto, pyav, decord"):
-        open_video(files["gop12.mp4"], "ffmpeg")
+        with pytest.raises(ValueError, match=f"pip install {package}"):
+            open_video(path, reader)
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts handles through /proc")
 @pytest.mark.parametrize("reader", BACK_ENDS)
-def test_closing_a_video_closes_its_file(files, reader):
+def test_closing_a_video_closes_its_file(path, reader):
     def count_handles():
         targets = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
-        return sum(os.path.realpath(target) == str(files["gop12.mp4"]) for target in targets)
+        return sum(os.path.realpath(target) == str(path) for target in targets)
 
-    with open_video(files["gop12.mp4"], reader) as source:
-        source.frames([30])
-        source.frames([2])
+    with open_video(path, reader) as video:
+        video.frames([30])
+        video.frames([2])
         assert count_handles() == 1
     assert count_handles() == 0
     with pytest.raises(ValueError, match="closed"):
-        source.frames([2])
+        video.frames([2])
 
 
-@pytest.mark.parametrize("reader", BACK_ENDS)
-@pytest.mark.parametrize("name", [*FILES, *ODD_VIDEOS])
-def test_frames_equal_those_of_a_full_decode(files, name, reader):
-    if name == "ten hours" and av.library_versions["libavformat"] < (62,):
-        pytest.skip("FFmpeg 7 misreads such a file itself")
-    expected = decode_most(files[name])
-    rng = np.random.RandomState(1)
-    with open_video(files[name], reader) as video:
-        assert len(video) == len(expected)
-        draws = [np.sort(rng.randint(len(expected), size=count)) for count in (1, 3, 8)]
-        for indices in (*draws, [len(expected) - 1, 0]):
-            frames = video.frames(indices)
-            if name in COLOURS and reader != "pyav":
-                assert find_nearest(frames, expected) == list(indices)
-            else:
-                np.testing.assert_array_equal(frames, expected[indices], f"{indices}")
-
-
-def find_nearest(frames, expected):
-    """The index of the most similar frame of `expected` for each of `frames`."""
-    far = np.abs(frames[:, None].astype(int) - expected[None]).mean(axis=(2, 3, 4))
-    assert far.min(axis=1).max() < 2
-    return far.argmin(axis=1).tolist()
-
-
-@pytest.mark.parametrize("reader", BACK_ENDS)
-def test_a_video_that_starts_within_an_open_group_has_no_wrong_frames(tmp_path, reader):
-    """All readers leave out the first frames, which cannot be decoded, or count and refuse them."""
-    path = write_cut_open_group(tmp_path)
-    expected = decode_most(path)
-    with open_video(path, reader) as video:
-        np.testing.assert_array_equal(video.frames(range(20)), expected[:20])
-        if len(video) > len(expected):
-            with pytest.raises(VideoError):
-                video.frames([len(video) - 1])
-
-
-def test_pyav_decodes_only_the_necessary_frames(files):
-    """It starts at the previous random-access point and ends at the last requested frame."""
-    with open_video(files["no B-frames"], "pyav") as video:
-        assert video._starts == [0, 8, 16, 24, 32]
-        assert video._parts([9, 30, 31]) == [(8, [9]), (24, [30, 31])]
-    with open_video(files["intra refresh"], "pyav") as video:
-        assert video._starts == [0], "a recovery point is not a random-access point"
+def test_decoded_frames_do_not_stay_in_memory(path):
+    """Without the garbage collector, which large frames would not wake."""
+    with open_video(path) as video:
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(3):
+                video.frames(range(4))
+            frames = [o for o in gc.get_objects() if type(o) is av.VideoFrame]
+        finally:
+            gc.enable()
+    assert len(frames) <= 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reader", BACK_ENDS)
-def test_ten_thousand_clips_do_not_increase_memory(files, reader):
+def test_ten_thousand_clips_do_not_increase_memory(path, reader):
     def resident():
         return psutil.Process().memory_info().rss
 
     for count in range(10_000):
-        with open_video(files["no B-frames"], reader) as video:
+        with open_video(path, reader) as video:
             video.frames([1, 9, 30])
         if count == 1000:
             before = resident()
     assert resident() < 1.05 * before
+
+
+def test_pyav_decodes_only_the_necessary_frames(tmp_path):
+    """It starts at the previous random-access point and ends at the last requested frame."""
+    path = write(tmp_path / "plain.mp4", pictures(), bf="0", g="8")
+    with open_video(path) as video:
+        assert video._starts == [0, 8, 16, 24, 32]
+        assert video._parts([9, 30, 31]) == [(8, [9]), (24, [30, 31])]
+    refresh = {"x264-params": "intra-refresh=1:keyint=20:bframes=0"}
+    with open_video(write(tmp_path / "refresh.mp4", pictures(60), **refresh)) as video:
+        assert video._starts == [0], "a recovery point is not a random-access point"
+    with open_video(draw(tmp_path / "a.avi", "mpeg4", options={})) as video:
+        assert video._counts_packets, "it is not decoded twice"
+
+
+def test_a_hidden_start_of_a_video_does_not_count(path, tmp_path):
+    """An edit list hides seven frames, or delays the first one."""
+    for shift, first in ((-7, 7 + 25), (30, 25)):
+        edited = copy_packets(path, tmp_path / "edited.mp4", delay_packets(shift / RATE))
+        assert read_bits(read_segment(edited, 1.0, 1.2)) == [*range(first, first + 5)]
+
+
+@pytest.fixture(scope="module")
+def long_videos(tmp_path_factory):
+    """400 frames with a key frame every 20, without B-frames: {suffix: path}."""
+    path = tmp_path_factory.mktemp("long") / "long.mp4"
+    options = {**H264, "preset": "ultrafast"}
+    encode(path, frames=pictures(40) * 10, options=options, gop_size=20)
+    return {"mp4": path, "mkv": copy_packets(path, path.with_suffix(".mkv"))}
+
+
+@pytest.mark.parametrize("suffix", ["mp4", "mkv"])
+def test_a_segment_costs_as_much_at_the_end_as_at_the_start(long_videos, suffix, monkeypatch):
+    """By the packets that are read and decoded: 2 of 16 seconds."""
+    decoded = []
+    decode_part = pyav_reader.decode_part
+
+    def count(context, packets, start, needed):
+        decoded.append(needed[-1] + 1 - start)
+        return decode_part(context, packets=packets, start=start, needed=needed)
+
+    monkeypatch.setattr(pyav_reader, "decode_part", count)
+    for start in (0.0, 8.0, 13.6):
+        with open_video(long_videos[suffix], "pyav", segment=Segment(start, start + 2)) as video:
+            assert len(video) == 50
+            assert len(video._packets) <= 52
+            video.frames([0, 49])
+    assert len({tuple(decoded[k : k + 2]) for k in (0, 2, 4)}) == 1
+
+
+def test_damage_outside_of_a_segment_does_not_matter(long_videos, tmp_path):
+    data = bytearray(long_videos["mkv"].read_bytes())
+    half = len(data) // 2
+    data[half // 2 : half] = bytes(half - half // 2)
+    path = tmp_path / "damaged.mkv"
+    path.write_bytes(data)
+    expected = read_segment(long_videos["mkv"], 14, 15)
+    np.testing.assert_array_equal(read_segment(path, 14, 15), expected)
+
+
+@pytest.mark.parametrize("reader", BACK_ENDS)
+@pytest.mark.parametrize("name", ["h264.mp4", "h264.avi"])
+def test_a_segment_after_the_end_is_unreadable_and_one_across_it_is_shortened(files, name, reader):
+    for start, end, words in (
+        (2.4, 710, r"from 2.4 to 710 .*2\.400"),
+        (1.01, 1.02, "than a frame"),
+    ):
+        with pytest.raises(EmptySegmentError, match=f"{name}.*{words}"):
+            open_video(files[name], reader, segment=Segment(start, end))
+    for end, shortened in ((2.4, False), (2.43, False), (3, True)):  # lists have rounded times
+        with open_video(files[name], reader, segment=Segment(2, end)) as video:
+            assert (len(video), video.shortened) == (10, shortened)
+
+
+def test_a_segment_of_a_folder_looks_at_its_own_files_only(tmp_path):
+    for number in range(1, 31):
+        if number != 3:
+            (tmp_path / f"{number:05d}.png").write_bytes(b"")
+    folder = FrameFolder(tmp_path, num_frames=0, image_tmpl="{:05d}.png", fps=10.0)
+    segment = folder.cut(Segment(1, 2))
+    assert (list(segment._numbers), segment.shortened) == ([*range(10, 20)], False)
+    assert folder.cut(Segment(2.5, 9)).shortened
+    with pytest.raises(EmptySegmentError, match="3.000"):
+        folder.cut(Segment(3, 4))
+    with pytest.raises(VideoError, match="no frame rate"):
+        FrameFolder(tmp_path, num_frames=30, image_tmpl="{:05d}.png").cut(Segment(1, 2))

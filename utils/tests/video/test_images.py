@@ -35,67 +35,60 @@ def encode_xmp(image, form, xmp, **options):
     return encode(image, form, xmp=xmp, **options)
 
 
-def encode_deep(form):
-    """A grey image of 16 bits a pixel."""
-    if form == "PPM":
-        return b"P5 70 40 65535\n" + DEEP.astype(">u2").tobytes()
-    if form == "big TIFF":
-        image = Image.frombytes("I;16B", (70, 40), DEEP.astype(">u2").tobytes())
-        return encode(image, "TIFF")
-    return encode(Image.fromarray(DEEP), form)
-
-
-@pytest.mark.parametrize("form", ["PNG", "TIFF", "big TIFF", "PPM", "JPEG2000"])
-def test_the_upper_bits_of_a_deep_grey_image_are_read(form):
-    data = encode_deep(form)
-    np.testing.assert_array_equal(open_image(data, "L"), GREY)
-    np.testing.assert_array_equal(open_image(data), np.repeat(GREY[..., None], 3, axis=2))
-
-
-@pytest.mark.parametrize("alpha", [False, True])
-def test_the_upper_bits_of_a_deep_colour_image_are_read(alpha):
-    import cv2
-
-    deep = (COLOURS[..., ::-1].astype(np.uint16) << 8) + 200
-    if alpha:
-        deep = np.concatenate((deep, np.full((40, 70, 1), 999, np.uint16)), axis=2)
-    data = cv2.imencode(".png", deep)[1].tobytes()
-    np.testing.assert_array_equal(open_image(data), COLOURS)
-
-
-@pytest.mark.parametrize(("dtype", "word"), [(np.float32, "float"), (np.int32, "whole")])
-def test_numbers_without_a_white_are_refused_by_name(tmp_path, dtype, word):
-    Image.fromarray(GREY.astype(dtype)).save(tmp_path / "00001.tif")
-    with pytest.raises(VideoError, match=rf"00001\.tif .*{word} numbers of 32 bits"):
-        FrameFolder(tmp_path, 1, "{:05d}.tif").frames([0])
-
-
 def make_palette():
     image = Image.fromarray(COLOURS).quantize(200)
     image.info["transparency"] = bytes(range(200))
     return image
 
 
-MODES = {
-    "1": lambda: Image.fromarray(GREY).convert("1"),
-    "palette": make_palette,
-    "LA": lambda: Image.merge("LA", [Image.fromarray(GREY), Image.new("L", (70, 40), 9)]),
-    "RGBA": lambda: Image.fromarray(np.dstack((COLOURS, GREY))),
-    "CMYK": lambda: Image.fromarray(COLOURS).convert("CMYK"),
+def encode_deep_colours(alpha):
+    import cv2
+
+    deep = (COLOURS[..., ::-1].astype(np.uint16) << 8) + 200
+    if alpha:
+        deep = np.concatenate((deep, np.full((40, 70, 1), 999, np.uint16)), axis=2)
+    return cv2.imencode(".png", deep)[1].tobytes()
+
+
+CMYK = Image.fromarray(COLOURS).convert("CMYK")
+ALPHA = Image.new("L", (70, 40), 9)
+BIG = Image.frombytes("I;16B", (70, 40), DEEP.astype(">u2").tobytes())
+BLACK = Image.fromarray(GREY).convert("1")
+KINDS = {  # the file, and its pixels: grey or colours
+    "16 bits, PNG": (encode(Image.fromarray(DEEP)), GREY),
+    "16 bits, TIFF": (encode(Image.fromarray(DEEP), "TIFF"), GREY),
+    "16 bits, big TIFF": (encode(BIG, "TIFF"), GREY),
+    "16 bits, PPM": (b"P5 70 40 65535\n" + DEEP.astype(">u2").tobytes(), GREY),
+    "16 bits, JPEG2000": (encode(Image.fromarray(DEEP), "JPEG2000"), GREY),
+    "48 bits": (encode_deep_colours(False), COLOURS),
+    "64 bits": (encode_deep_colours(True), COLOURS),
+    "1 bit": (encode(BLACK), np.asarray(BLACK.convert("L"))),
+    "palette": (encode(make_palette()), np.asarray(make_palette().convert("RGBA"))[..., :3]),
+    "LA": (encode(Image.merge("LA", [Image.fromarray(GREY), ALPHA])), GREY),
+    "RGBA": (encode(Image.fromarray(np.dstack((COLOURS, GREY)))), COLOURS),
+    "CMYK": (encode(CMYK, "TIFF"), np.asarray(CMYK.convert("RGB"))),
 }
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("name", MODES)
-def test_other_modes_become_the_colours_of_pil(name):
-    image = MODES[name]()
-    middle = image.convert("RGBA") if name == "palette" else image
-    data = encode(image, "TIFF" if name == "CMYK" else "PNG")
-    np.testing.assert_array_equal(open_image(data), np.asarray(middle.convert("RGB")))
+@pytest.mark.parametrize("name", KINDS)
+def test_pixels_are_those_that_the_file_shows(name):
+    data, expected = KINDS[name]
+    if expected.ndim == 2:
+        np.testing.assert_array_equal(open_image(data, "L"), expected)
+        expected = np.repeat(expected[..., None], 3, axis=2)
+    np.testing.assert_array_equal(open_image(data), expected)
+
+
+@pytest.mark.parametrize(("dtype", "word"), [(np.float32, "float"), (np.int32, "whole")])
+def test_numbers_without_a_white_are_refused_by_name(tmp_path, dtype, word):
+    Image.fromarray(GREY.astype(dtype)).save(tmp_path / "00001.tif")
+    with pytest.raises(VideoError, match=rf"00001\.tif .*{word}"):
+        FrameFolder(tmp_path, 1, "{:05d}.tif").frames([0])
 
 
 def test_a_jpeg_in_cmyk_has_the_colours_of_pil():
-    data = encode(Image.fromarray(COLOURS).convert("CMYK"), "JPEG")
+    data = encode(CMYK, "JPEG")
     with Image.open(io.BytesIO(data)) as image:
         np.testing.assert_array_equal(open_image(data), np.asarray(image.convert("RGB")))
 
@@ -122,35 +115,27 @@ def test_the_first_picture_of_an_animation_is_read(form):
     assert np.abs(first - np.asarray(pictures[0])).mean() < 3
 
 
-@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "TIFF"])
-@pytest.mark.parametrize("value", [*range(1, 9), 0, 99])
-def test_exif_turns_and_mirrors_an_image(form, value):
-    exif = Image.Exif()
-    exif[0x0112] = value
-    for pixels in (COLOURS, GREY):
-        data = encode(Image.fromarray(pixels), form, exif=exif)
-        with Image.open(io.BytesIO(data)) as image:
-            expected = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
-        np.testing.assert_array_equal(open_image(data), expected)
+XMP = ('tiff:Orientation="%d"', "<tiff:Orientation>%d</tiff:Orientation>")
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "TIFF"])
 @pytest.mark.parametrize("value", [*range(1, 9), 0, 99])
-@pytest.mark.parametrize(
-    "text", ['tiff:Orientation="%d"', "<tiff:Orientation>%d</tiff:Orientation>"]
-)
-def test_an_orientation_in_xmp_turns_an_image_without_one_in_exif(form, value, text):
-    xmp = b"<x:xmpmeta>" + text.encode() % value + b"</x:xmpmeta>"
-    exif = Image.Exif()
+def test_an_orientation_in_exif_or_else_in_xmp_turns_and_mirrors_an_image(form, value):
+    upright = Image.Exif()
+    upright[0x0112] = 1
     for pixels in (COLOURS, GREY):
         image = Image.fromarray(pixels)
-        turned = Image.fromarray(open_image(encode(image, form)))
-        turned.getexif()[0x0112] = value
+        plain = open_image(encode(image, form))
+        turned = Image.fromarray(plain)
+        exif = turned.getexif()
+        exif[0x0112] = value
         expected = np.asarray(ImageOps.exif_transpose(turned))
-        np.testing.assert_array_equal(open_image(encode_xmp(image, form, xmp)), expected)
-        exif[0x0112] = 1
-        upright = open_image(encode_xmp(image, form, xmp, exif=exif))
-        np.testing.assert_array_equal(upright, open_image(encode(image, form)))
+        np.testing.assert_array_equal(open_image(encode(image, form, exif=exif)), expected)
+        for text in XMP:
+            xmp = b"<x:xmpmeta>" + text.encode() % value + b"</x:xmpmeta>"
+            np.testing.assert_array_equal(open_image(encode_xmp(image, form, xmp)), expected)
+            data = encode_xmp(image, form, xmp, exif=upright)
+            np.testing.assert_array_equal(open_image(data), plain)
 
 
 @pytest.mark.parametrize("order", "<>")

@@ -9,6 +9,7 @@ import pytest
 from tests.numbered_videos import read_number, write_numbered_video
 from tests.video_server import Answer, serve, to_transport_stream
 from utils.files import OUTPUTS
+from utils.tests.video.videos import copy_packets, cut
 from utils.video import live
 from utils.video.decoders import open_video
 from utils.video.reader import DEFAULT_FPS, VideoError
@@ -52,49 +53,40 @@ def test_a_file_gives_every_frame_with_its_time(video):
     assert [frame.restarts for frame in frames] == [True, *[False] * (COUNT - 1)]
 
 
-def test_an_address_of_known_duration_is_a_file(video):
-    lines = []
-    with serve(Answer(video.read_bytes(), "video/mp4")) as (address, requests):
-        source = open_source(f"{address}/a.mp4", 5.0, lines)
-        numbers = [read_number(frame.pixels) for frame in source.frames()]
-    assert (source.is_live, source.fps, numbers) == (False, RATE, list(range(COUNT)))
-    assert (lines, len(requests), source.reopened) == ([], 1, 0)
-
-
-def test_a_file_at_an_address_goes_on_where_it_broke_off(video, tmp_path):
-    whole = tmp_path / "start.mp4"  # its index is at the beginning
-    with (
-        av.open(str(video)) as old,
-        av.open(str(whole), "w", format="mp4", options={"movflags": "faststart"}) as new,
-    ):
-        target = new.add_stream_from_template(old.streams.video[0])
-        for packet in old.demux(video=0):
-            if packet.size:
-                packet.stream = target
-                new.mux(packet)
-    data = whole.read_bytes()
-    lines = []
-    with serve(Answer(data[: len(data) * 2 // 3]), Answer(data)) as (address, requests):
-        source = open_source(f"{address}/a.mp4", 5.0, lines)
-        frames = list(source.frames())
-    assert [read_number(frame.pixels) for frame in frames] == list(range(COUNT))
-    assert [frame.number for frame in frames] == list(range(COUNT))
-    assert sum(frame.restarts for frame in frames) == 1
-    assert (len(lines), len(requests), source.reopened) == (1, 2, 1)
-
-
-def test_a_file_of_known_size_without_a_duration_ends(stream):
-    """A transport stream states no duration; a camera states no size."""
+def test_a_file_at_an_address_ends_or_goes_on_where_it_broke_off(video, stream, tmp_path):
+    """It states a duration, or as a transport stream a size only; a camera states neither."""
+    start = copy_packets(video, tmp_path / "start.mp4", movflags="faststart").read_bytes()
     size = len(stream)
     whole = Answer(stream, length=size)
-    for answers, requested in (
-        ((whole,), 1),
-        ((Answer(stream[: size // 2], length=size), whole), 2),
+    for name, answers in (
+        ("a.mp4", [Answer(video.read_bytes(), "video/mp4")]),
+        ("a.mp4", [Answer(start[: len(start) * 2 // 3]), Answer(start)]),
+        ("a.ts", [whole]),
+        ("a.ts", [Answer(stream[: size // 2], length=size), whole]),
     ):
+        lines = []
         with serve(*answers) as (address, requests):
-            source = open_source(f"{address}/a.ts", 5.0, [])
-            assert [read_number(frame.pixels) for frame in source.frames()] == list(range(COUNT))
-        assert (source.is_live, len(requests)) == (False, requested)
+            source = open_source(f"{address}/{name}", 5.0, lines)
+            frames = list(source.frames())
+        assert [read_number(frame.pixels) for frame in frames] == list(range(COUNT))
+        assert [frame.restarts for frame in frames] == [True, *[False] * (COUNT - 1)]
+        if name == "a.mp4":
+            assert [frame.number for frame in frames] == list(range(COUNT))
+        assert (source.is_live, source.fps, len(requests)) == (False, RATE, len(answers))
+        assert (len(lines), source.reopened) == (len(answers) - 1, len(answers) - 1)
+
+
+@pytest.mark.parametrize("starts", [(0, 300), (300, 0)])
+def test_a_live_source_whose_times_jump_goes_on(starts, video, tmp_path):
+    """As a camera that begins to count anew."""
+    parts = [to_transport_stream(cut(video, 0, start), tmp_path) for start in starts]
+    frames = []
+    with serve(Answer(b"".join(parts))) as (address, _):
+        source = open_source(f"{address}/live", 0.0, [])
+        with pytest.raises(VideoError):
+            frames.extend(source.frames())
+    assert [read_number(frame.pixels) for frame in frames] == 2 * list(range(COUNT))
+    assert frames[-1].seconds == pytest.approx((2 * COUNT - 1) / RATE, abs=1 / RATE)
 
 
 def test_a_live_source_that_stops_is_opened_again_until_retry_has_passed(stream):
@@ -201,16 +193,10 @@ def test_a_camera_is_opened_again(monkeypatch):
     assert attempts == [7, "released", 7, "released", 7, "released"]
 
 
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [("rtsp://a/b", True), ("HTTP://a", True), ("a.mp4", False), ("0", False), ("C:/a", False)],
-)
-def test_an_address_is_recognised(source, expected):
-    assert live.is_address(source) == expected
-
-
-def test_other_addresses_are_refused_without_their_password():
-    with pytest.raises(ValueError, match="use one of http://") as error:
+def test_an_address_is_recognised_or_refused_without_its_password():
+    assert all(map(live.is_address, ("rtsp://a/b", "HTTP://a")))
+    assert not any(map(live.is_address, ("a.mp4", "0", "C:/a")))
+    with pytest.raises(ValueError, match="http://") as error:
         live.is_address("ftp://me:secret@host/a.mp4")
     assert "secret" not in str(error.value)
     assert live.name_address("rtsp://me:secret@cam.local:554/live/1?x=2") == "cam_local_554_live_1"

@@ -21,30 +21,21 @@ SYSTEM = (
 
 @pytest.mark.parametrize("name", SYSTEM)
 def test_a_system_name_is_left_out_and_counted(name, tmp_path):
-    (tmp_path / "up").mkdir()
+    (tmp_path / "up" / name).mkdir(parents=True)
     (tmp_path / "up" / "0.mp4").touch()
-    (tmp_path / "up" / name).mkdir()
     (tmp_path / "up" / name / "1.mp4").touch()
     scan = find_files(tmp_path, VIDEO_SUFFIXES)
     assert (scan.files, scan.others, scan.system) == (["up/0.mp4"], [], [f"up/{name}"])
-    line = f"left out: hidden or system files and folders (1): up/{name}"
-    assert describe_left_out(scan, "videos") == line
+    assert f"(1): up/{name}" in describe_left_out(scan, "videos")
 
 
-@pytest.mark.parametrize(
-    "name", ["MACOSX", "recycle", "system", "a.DS_Store", "_", "@home", "trash"]
-)
-def test_other_names_are_those_of_classes(name):
-    assert not is_system_name(name)
-
-
-@pytest.mark.parametrize(
-    "suffix", [".webp", ".tif", ".TIFF", ".gif", ".jfif", ".Jpg", ".JPEG", ".jpe"]
-)
-def test_images_have_suffixes_in_letters_of_any_case(suffix):
-    assert has_suffix(f"a b.c{suffix}", IMAGE_SUFFIXES)
-    assert not has_suffix(f"a{suffix}.txt", IMAGE_SUFFIXES)
-    assert not has_suffix(suffix, IMAGE_SUFFIXES)
+def test_other_names_are_those_of_classes_and_suffixes_have_letters_of_any_case():
+    others = ("MACOSX", "recycle", "system", "a.DS_Store", "_", "@home", "trash")
+    assert not any(map(is_system_name, others))
+    for suffix in (".webp", ".tif", ".TIFF", ".gif", ".jfif", ".Jpg", ".JPEG", ".jpe"):
+        assert has_suffix(f"a b.c{suffix}", IMAGE_SUFFIXES)
+        assert not has_suffix(f"a{suffix}.txt", IMAGE_SUFFIXES)
+        assert not has_suffix(suffix, IMAGE_SUFFIXES)
 
 
 def test_files_are_in_the_order_of_their_folders(tmp_path):

@@ -1,0 +1,102 @@
+"""Files of export.py without a config file: their description, weights, and contradictions."""
+
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file
+
+from tests.helpers import assert_one_line_error, load_smoke_config, read_result
+from utils.export.export import export_weights
+from utils.networks import find_network, load_own_config
+from utils.predict import model as api
+from utils.scoring.load import open_scorer
+from utils.weights import checkpoint, checkpoint_file
+from utils.weights.convert import read_source
+from utils.weights.description import describe, parse, read_description
+
+TSM = find_network("tsm")
+NAMES = [f"class {k}" for k in range(8)]
+
+
+@pytest.fixture(scope="module")
+def described(tmp_path_factory) -> Path:
+    """The checkpoint of a tiny TSM with its settings and class names."""
+    path = tmp_path_factory.mktemp("described") / "best.ckpt"
+    toy = ["run.device=CPU", "model.first_width=8", "data.segments=2", "data.crop=32"]
+    cfg = load_smoke_config("tsm", *toy, "data.resize=40", "run.out=out/tiny")
+    description = describe("tsm", cfg, classes={"": NAMES}, metrics={"top1": 0.5}, source="x.pth")
+    weights = checkpoint.weights_of(TSM.build_model(**cfg.model_arguments()))
+    checkpoint.save(path, weights, description=description)
+    return path
+
+
+def export(run_here, source: Path, folder: Path, kind: str, *options: str):
+    words = ["--checkpoint_path", source, "--format", kind, "--target", folder / "net", *options]
+    return run_here("tsm/export.py", *words)
+
+
+@pytest.mark.parametrize("kind", ["mindir", "onnx"])
+def test_an_exported_file_needs_no_config_file(kind, described, run_here, tmp_path):
+    """Its settings are those of the checkpoint, with the batch of the file."""
+    file = tmp_path / f"net.{kind}"
+    read_result(export(run_here, described, tmp_path, kind, "--batch=3", "--eval.crops=1"))
+    own = read_description(described)
+    description = read_description(file)
+    for name in ("network", "name", "classes", "metrics", "source", "version"):
+        assert getattr(description, name) == getattr(own, name)
+    network, cfg = load_own_config(file)
+    assert (network, cfg.eval.batch, cfg.eval.crops) == (TSM, 3, 1)
+    frames = np.zeros((8, 40, 48, 3), np.uint8)
+    assert {name for name, _ in api.load(file).predict(frames, top=8)} == {*NAMES}
+    other = load_own_config(file, ["model.padding=same"])[1]
+    with pytest.raises(ValueError, match=f"net.{kind}.*symmetric instead of same"):
+        open_scorer(TSM, other, str(file))
+    file.write_bytes(b"nonsense")
+    with pytest.raises(ValueError, match=f"net.{kind}"):
+        load_own_config(file)
+
+
+def test_safetensors_have_the_weights_and_the_description(described, run_here, tmp_path):
+    result = read_result(export(run_here, described, tmp_path, "safetensors"))
+    file = tmp_path / "net.safetensors"
+    weights = checkpoint_file.read(described)
+    own = {name: array.asnumpy() for name, array in read_with_mindspore(file).items()}
+    for arrays in (load_file(file), own):
+        assert arrays.keys() == weights.keys()
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(array, weights[name], strict=True)
+    with safe_open(file, "numpy") as opened:
+        texts = opened.metadata()
+    assert texts["format"] == "ms"
+    assert parse(texts["zoo"], file).classes == {"": NAMES}
+    assert (result["bytes"], result["arrays"]) == (file.stat().st_size, len(weights))
+    done = export(run_here, described, tmp_path, "safetensors", "--precision=fp16")
+    assert_one_line_error(done, "--precision")
+
+
+def test_safetensors_keep_the_padding_of_their_network(tmp_path):
+    cfg = load_smoke_config("tsm", "model.first_width=8", "model.padding=same")
+    net = TSM.build_model(**cfg.model_arguments())
+    export_weights(net, tmp_path / "a.safetensors", describe("tsm", cfg))
+    source = read_source(tmp_path / "a.safetensors")
+    assert source.padding == "same"
+    assert source.arrays.keys() == checkpoint.weights_of(net).keys()
+
+
+def read_with_mindspore(file: Path) -> dict:
+    return ms.load_checkpoint(str(file), format="safetensors")
+
+
+@pytest.mark.parametrize("relative", [True, False])
+def test_the_frames_of_other_positions_are_named(relative, tmp_path):
+    network = find_network("mvit_multi")
+    settings = [f"model.relative={str(relative).lower()}", "data.crop=32", "model.depth=2"]
+    settings += ["model.stage_starts=[1]"]
+    cfgs = [load_smoke_config("mvit_multi", *settings, f"data.frames={n}") for n in (4, 8)]
+    nets = [network.build_model(**cfg.model_arguments()) for cfg in cfgs]
+    checkpoint.save(tmp_path / "a.ckpt", checkpoint.weights_of(nets[0]))
+    with pytest.raises(ValueError, match=r"data\.frames=4 instead of 8"):
+        checkpoint.load(nets[1], tmp_path / "a.ckpt")
