@@ -1,6 +1,7 @@
 """Every network folder provides every method of `Network`, at toy size."""
 
 import inspect
+import re
 import shutil
 import subprocess
 import sys
@@ -98,7 +99,7 @@ def test_every_method_of_a_network_works(name, tmp_path):
     shape = results["get_sample_shape"] = network.get_sample_shape(cfg)
     labels = np.zeros(cfg.data.batch, np.int32)
     target = results["build_targets"] = network.build_targets(cfg, labels)
-    batches = results["create_dataset"] = network.create_dataset(cfg, rows, 1)
+    batches = network.create_dataset(cfg, rows, 1)
     delivered = [np.concatenate(column) for column in zip(*batches)]  # as in a plain program
     for column, expected in zip(delivered, zip(*(rows[k] for k in range(len(rows))))):
         np.testing.assert_array_equal(column, np.stack(expected))
@@ -173,3 +174,16 @@ def test_every_method_of_a_network_works(name, tmp_path):
     methods = inspect.getmembers(Network, inspect.isfunction)
     assert set(results) == {name for name, _ in methods if name[0] != "_"}
     assert all(value is not None for value in results.values())
+
+
+def test_plain_mindspore_trains_with_the_pipeline_of_a_network(data_root, monkeypatch):
+    """By the lines of docs/data_path.md."""
+    text = (ROOT / "docs" / "data_path.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    monkeypatch.chdir(ROOT)
+    sizes = ("data.segments=2", "data.crop=32", "data.resize=40", "model.first_width=8")
+    names: dict = {}
+    exec(block.replace("[]", repr([f"data.root={data_root}", *sizes])), names)
+    assert names["clips"].shape == (names["cfg"].data.batch, 2, 3, 32, 32)
+    steps = names["sampler"].steps_per_epoch
+    assert names["optimizer"].global_step.asnumpy().tolist() == [steps]

@@ -1,5 +1,6 @@
 """Every recipe at toy size, and toy data sets for every network."""
 
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,7 @@ OWN = {
 }
 
 
+@functools.cache
 def load_toy_recipe(path: Path):
     """Loads a config file for the CPU with a small network, small images and few epochs."""
     network = path.parents[1].name
