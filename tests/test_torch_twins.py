@@ -10,7 +10,7 @@ from mindspore import Tensor
 from scripts.analysis.build_networks import make_dummy_batch
 from scripts.conversion import torch_writer
 from tests.helpers import find_smoke_yaml, load_smoke_config, run_script
-from tests.test_every_yaml import YAMLS, load_toy_config
+from tests.toy_recipes import YAMLS, load_toy_recipe
 from utils.files import ROOT
 from utils.load_config import to_dict
 from utils.networks import find_network, list_networks
@@ -46,7 +46,7 @@ def list_cases():
     """One yaml for every network; slow except those of QUICK."""
     paths = {}
     for path in sorted(YAMLS, key=lambda path: path.stem not in QUICK):
-        arguments = load_toy_config(path).model_arguments()
+        arguments = load_toy_recipe(path).model_arguments()
         operators = {name: value for name, value in arguments.items() if name not in NUMBERS}
         paths.setdefault(repr((path.parents[1].name, operators)), path)
     for path in paths.values():
@@ -58,7 +58,7 @@ def list_cases():
 @pytest.mark.parametrize("path", list_cases())
 def test_a_torch_network_gives_the_same_scores(path, tmp_path):
     torch = pytest.importorskip("torch")
-    cfg = load_toy_config(path)
+    cfg = load_toy_recipe(path)
     network = path.parents[1].name
     arguments = cfg.model_arguments()
     if "recompute" in arguments:
@@ -91,7 +91,7 @@ def test_a_torch_network_gives_the_same_scores(path, tmp_path):
 def test_channels_last_changes_the_layout_and_no_scores(network):
     torch = pytest.importorskip("torch")
     parts = importlib.import_module("benchmarks.torch.parts")
-    cfg = load_toy_config(find_smoke_yaml(network))
+    cfg = load_toy_recipe(find_smoke_yaml(network))
     net = importlib.import_module(f"benchmarks.torch.{network}").build_network(
         **cfg.model_arguments()
     )

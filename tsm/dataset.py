@@ -18,7 +18,6 @@ from tsm.config import Config, Data
 from utils.data import videos
 from utils.data.annotation_file import Record
 from utils.data.loader import prefetch_batches
-from utils.data.records import describe_list
 from utils.data.rows import Row, Rows
 from utils.data.sampler import sample_rng
 from utils.runtime import Runtime
@@ -50,9 +49,6 @@ class TrainVideos(videos.TrainVideos):
 
     cfg: Config
     data: Data
-
-    def list_flip_settings(self) -> list:
-        return [(describe_list(self.cfg, "train"), self.data)]
 
     def choose_frames(
         self, video: Timeline, record: Record, rng: np.random.RandomState

@@ -155,9 +155,3 @@ def test_evaluation_views_have_the_expected_frames(root):
     assert (
         len(dataset.EvalVideos(make_config(root), rt=Runtime(), dataset_index=0, split="val")) == 2
     )
-
-
-def test_an_error_in_a_line_names_its_annotation_file(root, tmp_path):
-    cfg = make_config(root, f"data.lists={tmp_path}")
-    with pytest.raises(ValueError, match=r"a/train.csv"):
-        dataset.read_records(cfg, "train")

@@ -56,20 +56,16 @@ def remove_train(root: Path) -> None:
     shutil.rmtree(root / "train")
 
 
-def write_labels(root: Path) -> None:
-    remove_train(root)
-    (root / "labels.txt").write_text("cat\nbee\nant\n")
-
-
-@pytest.mark.parametrize("change", [lambda root: None, write_labels])
-def test_a_split_that_lacks_a_class_keeps_the_labels(change, root):
-    change(root)
-    assert list_samples(root) == RIGHT
-
-
-@pytest.mark.parametrize("change", [lambda root: None, remove_train])
-def test_the_class_list_of_the_run_decides(change, root, tmp_path):
-    change(root)
+@pytest.mark.parametrize("has_train", [True, False])
+@pytest.mark.parametrize("source", ["run", "labels.txt"])
+def test_a_split_that_lacks_a_class_keeps_the_labels(has_train, source, root, tmp_path):
+    """By the training folder, the class list of the run, or labels.txt."""
+    if not has_train:
+        remove_train(root)
+    if source == "labels.txt":
+        (root / "labels.txt").write_text("cat\nbee\nant\n")
+        assert list_samples(root) == RIGHT
+        return
     run = tmp_path / "run"
     run.mkdir()
     write_run_classes(run, CLASSES, Runtime())

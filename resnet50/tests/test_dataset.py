@@ -122,15 +122,6 @@ def assert_same(result: list, expected: list) -> None:
         np.testing.assert_array_equal(label, label_again)
 
 
-def test_mindrecord_gives_the_images_of_the_folder(record_folder):
-    plain, packed = (
-        make_config(record_folder, "data.augment=none", *more)
-        for more in ([], [*RECORD, RECORD_TEST[1]])
-    )
-    assert_same(read_batches(plain), read_batches(packed))
-    assert_same(read_test_images(plain), read_test_images(packed))
-
-
 def test_images_have_the_names_of_files_in_minddatas_order(tmp_path):
     names = ["10.png", "9.PNG", "A.png", "b.png", "ß.png", "x/deep.png"]
     for k, name in enumerate(f"{folder}/{name}" for folder in ("b", "Z", "é") for name in names):
@@ -254,11 +245,12 @@ def test_cifar_images_are_padded_cropped_and_flipped(cifar):
     cfg = make_config(cifar, "data.resize=32", path=SMOKE)
     images = read_records(cfg, "train")
     assert len(images) == 50_000
-    reader = ds.Cifar10Dataset(str(cifar), "train", shuffle=False)
+    chosen = range(0, 50_000, 499)  # of all five files
+    reader = ds.Cifar10Dataset(str(cifar), "train", sampler=ds.SubsetSampler(list(chosen)))
     rows = reader.create_tuple_iterator(num_epochs=1, output_numpy=True)
-    for image, (pixels, label) in zip(images, rows):
-        np.testing.assert_array_equal(image.read(), pixels)
-        assert image.label == label
+    for k, (pixels, label) in zip(chosen, rows):
+        np.testing.assert_array_equal(images[k].read(), pixels)
+        assert images[k].label == label
     pixels = images[0].read()
     padded = np.pad(pixels, [(4, 4), (4, 4), (0, 0)])
     crops = [padded[y : y + 32, x : x + 32] for y in range(9) for x in range(9)]
@@ -412,15 +404,6 @@ def test_all_images_of_a_batch_are_mixed_alike(folder, mixing):
         assert (
             target[:, [1, *range(3, target.shape[1])]] == target[0, [1, *range(3, target.shape[1])]]
         ).all()
-
-
-def test_a_replacement_does_not_change_the_other_crops(folder, damaged_folder):
-    damaged = build_train_source(make_config(damaged_folder, *RARE))
-    intact = build_train_source(make_config(folder))
-    for k in range(len(intact)):
-        is_replaced = intact.sampler.sample_at(k)[0] in DAMAGED
-        assert np.array_equal(damaged[k][0], intact[k][0]) != is_replaced
-    assert damaged.unreadable.count == len(DAMAGED)
 
 
 def test_a_row_does_not_depend_on_what_could_not_be_read_before(

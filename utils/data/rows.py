@@ -129,8 +129,7 @@ class TrainRows(FileRows):
     def list_flip_settings(self) -> list[tuple[AnnotationFile, ClassSettings]]:
         """Annotation files of the training, each with its `flip` and `swap_labels` settings.
 
-        The trainer logs advice if their class names have a left and a right. A network that mirrors
-        clips overrides this.
+        The trainer logs advice if their class names have a left and a right.
         """
         return []
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from utils.data import records
+from utils.data.annotation_file import AnnotationFile
 from utils.data.classes import choose_order, count_labels, list_classes
 from utils.data.rows import EvalRows, FileRows, TrainRows
 from utils.data.sampler import TrainSampler
@@ -38,7 +39,10 @@ class VideoRows(FileRows):
 
 
 class TrainVideos(VideoRows, TrainRows):
-    """Training rows of videos."""
+    """Training rows of videos; the annotation file is that of a network for one data set."""
+
+    def list_flip_settings(self) -> list[tuple[AnnotationFile, Any]]:
+        return [(records.describe_list(self.cfg, "train"), self.data)]
 
     @abc.abstractmethod
     def choose_frames(self, video: Timeline, record: Any, rng: np.random.RandomState) -> np.ndarray:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from mindspore import nn
+from safetensors import safe_open
 
 from utils.messages import escape_control, find_nearest, join_names
 from utils.nn.layers import resize_table
@@ -80,6 +81,10 @@ def read_source(path: Path, key: str = "") -> Source:
         kind = read_kind(path)
     if kind in FOREIGN_KINDS or (not kind and path.suffix != ".ckpt"):
         arrays = torch_reader.load_state(path, key)
+        if kind == "safetensors":  # those of this zoo say how the network pads
+            with safe_open(str(path), "numpy") as opened:
+                metadata = opened.metadata() or {}
+            texts = {name: text.encode("utf-32-le") for name, text in metadata.items()}
     else:
         arrays, texts, _ = checkpoint_file.read_all(path)
         arrays = torch_reader.select_names(arrays, key) if key else arrays

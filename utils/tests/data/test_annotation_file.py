@@ -1,6 +1,7 @@
 """Annotation files: accepted and refused lines, and the error messages."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -9,7 +10,6 @@ import pytest
 
 from utils.data.annotation_file import (
     AnnotationFile,
-    Record,
     encode_label,
     format_label,
     name_record,
@@ -25,15 +25,11 @@ GOLDEN = json.loads((ROOT / "tsm" / "tests" / "golden" / "tsm_data.json").read_t
 def read_list(tmp_path):
     """read_list(text, source): writes the list and reads it, below tmp_path, with 10 classes."""
 
-    def call(text, source="video", image_tmpl="", min_frames=3, folder_fps=0.0):
+    def call(text, source="video", image_tmpl="", min_frames=3, **settings):
         path = tmp_path / "list.txt"
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return read_annotations(
-            AnnotationFile(
-                path.name, path, tmp_path, source, 10, image_tmpl, folder_fps=folder_fps
-            ),
-            min_frames,
-        )
+        file = AnnotationFile(path.name, path, tmp_path, source, 10, image_tmpl, **settings)
+        return read_annotations(file, min_frames)
 
     return call
 
@@ -64,32 +60,53 @@ def test_frame_lists_give_the_records_of_the_original(case, read_list, tmp_path)
     assert short == len(case["lines"]) - len(case["kept"])
 
 
-def test_video_lines_have_two_fields_or_three(read_list, touch_files, tmp_path):
-    touch_files("a.mp4", "deep/b.mp4", "c d.mp4", "e 7 f.mp4")
+# {what: (source, several labels, lines, [(path, label, frames, segment)])}
+SEVERAL = [("a", (3, 7), None, None), ("b", (5,), None, None), ("c d", (), None, None)]
+SEVERAL_FRAMES = [("a", (3, 7), 30, None), ("b", (5,), 4, None)]
+SEVERAL_SEGMENTS = [("a", (3, 7), None, (1.0, 2.0)), ("b", (5,), None, (0.5, 4.0))]
+LISTS = {
+    "two fields": ("video", False, ["{root}/a 0", "c d 3", "e 7 f 5", "deep/b 9"], [
+        ("a", 0, None, None), ("c d", 3, None, None), ("e 7 f", 5, None, None),
+        ("deep/b", 9, None, None),
+    ]),
+    "three fields, a short video": ("video", False, ["a 0", "deep/b 250 9", "c d 12 4", "a 2 5"], [
+        ("a", 0, None, None), ("deep/b", 9, 250, None), ("c d", 4, 12, None), ("a", 5, 2, None),
+    ]),
+    "folders with spaces and numbers": ("frames", False, ["e 7 f 30 1", "g 1 40 2", "g 30 20 3"], [
+        ("e 7 f", 1, 30, None), ("g 1", 2, 40, None), ("g 30", 3, 20, None),
+    ]),
+    "labels by commas": ("video", True, ["a 7,3", "b 5", "c d -"], SEVERAL),
+    "labels by columns": ("video", True, ["a 3 7", "b 5", "c d -"], SEVERAL),
+    "labels of frames": ("frames", True, ["a 30 3,7", "b 4 5"], SEVERAL_FRAMES),
+    "columns of frames": ("frames", True, ["a 30 3 7", "b 4 5"], SEVERAL_FRAMES),
+    "labels of segments": ("video", True, ["a 1 2 3,7", "b 0.5 4 5"], SEVERAL_SEGMENTS),
+    "one label of each segment": ("video", True, ["a 1 2.0 3", "b 0.5 4 5"], [
+        ("a", (3,), None, (1.0, 2.0)), ("b", (5,), None, (0.5, 4.0)),
+    ]),
+    "columns of segments": ("video", True, ["a,1,2,3,7", "b,0.5,4,5"], SEVERAL_SEGMENTS),
+    "quoted": ("video", True, ["path,start,end,label", 'a,1,2,"3,7"', "b,0.5,4,5"],
+               SEVERAL_SEGMENTS),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LISTS.values(), ids=LISTS)
+def test_a_list_gives_its_records(case, read_list, tmp_path):
+    source, multi_label, lines, expected = case
+    for name in ("a", "b", "c d", "e 7 f", "g 1", "g 30", "deep/b"):
+        if source == "video":
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).touch()
+        else:
+            (tmp_path / name).mkdir(parents=True)
     records, short = read_list(
-        "a.mp4 0\ndeep/b.mp4 250 9\nc d.mp4 3\nc d.mp4 12 4\ne 7 f.mp4 5\n"
-        f"a.mp4 2 5\n{tmp_path}/a.mp4 1"
+        "\n".join(lines).format(root=tmp_path), source, multi_label=multi_label
     )
     assert short == 0
-    expected = [
-        ("a.mp4", None, 0),
-        ("deep/b.mp4", 250, 9),
-        ("c d.mp4", None, 3),
-        ("c d.mp4", 12, 4),
-        ("e 7 f.mp4", None, 5),
-        ("a.mp4", 2, 5),  # a short video is kept
-        ("a.mp4", None, 1),  # an absolute path is unchanged
-    ]
-    assert records == [
-        Record(str(tmp_path / name), num_frames=count, label=label, line=line)
-        for line, (name, count, label) in enumerate(expected, 1)
-    ]
-
-
-def test_frame_folders_may_have_spaces(read_list, tmp_path):
-    (tmp_path / "playing 2 drums").mkdir()
-    records, _ = read_list("playing 2 drums 30 1", "frames")
-    assert records == [Record(str(tmp_path / "playing 2 drums"), num_frames=30, label=1, line=1)]
+    assert [r.line for r in records] == list(range(len(lines) - len(records) + 1, len(lines) + 1))
+    assert [
+        (os.path.relpath(r.path, tmp_path), r.label, r.num_frames, r.segment and tuple(r.segment))
+        for r in records
+    ] == expected
 
 
 def test_segments_have_start_and_end_in_seconds(read_list, touch_files, tmp_path):
@@ -106,37 +123,6 @@ def test_segments_have_start_and_end_in_seconds(read_list, touch_files, tmp_path
         assert name_record(records[1]) == f"{tmp_path / 'c d.mp4'} 1.5 2.25"
     names = {name_record(record) for record in read_list(spaces)[0]}
     assert len(names) == 3
-
-
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        ("a.mp4 10 10 1", "'10' to '10'"),
-        ("a.mp4 10 9.5 1", "'10' to '9.5'"),
-        ("a.mp4 -1 9 1", "'-1' to '9'"),
-        ("a.mp4 nan 9 1", "'nan' to '9'"),
-        ("a.mp4 0 inf 1", "'0' to 'inf'"),
-        ("a.mp4 0 1 10", "label '10'"),
-        ("b.mp4 0 1 1", "b.mp4' does not exist"),
-        ("a.mp4 1", "`path start end label`"),
-        ("a.mp4 250 1", "`path start end label`"),
-        ("a.mp4,1,2,1", "`path start end label`"),
-    ],
-)
-def test_a_bad_segment_is_refused_with_its_reason(read_list, touch_files, line, reason):
-    touch_files("a.mp4")
-    with pytest.raises(ValueError, match=rf"list.txt, bad lines \(1\): line 3: .*{reason}"):
-        read_list(f"a.mp4 0 2 1\n\n{line}\na.mp4 0 2 1\n")
-
-
-def test_a_folder_whose_name_ends_in_a_number_is_a_whole_video(read_list, tmp_path):
-    for name in ("clip 1", "clip 30"):
-        (tmp_path / name).mkdir()
-    records, _ = read_list("clip 1 40 2\nclip 30 20 3", "frames")
-    assert [(Path(r.path).name, r.num_frames, r.label) for r in records] == [
-        ("clip 1", 40, 2),
-        ("clip 30", 20, 3),
-    ]
 
 
 def test_segments_of_folders_need_their_frame_rate(read_list, tmp_path):
@@ -192,6 +178,41 @@ def test_a_bad_line_is_refused_with_its_reason(
     assert reason in message
 
 
+BAD_SEGMENTS = {
+    "a.mp4 10 10 1": "'10' to '10'",
+    "a.mp4 10 9.5 1": "'10' to '9.5'",
+    "a.mp4 -1 9 1": "'-1' to '9'",
+    "a.mp4 nan 9 1": "'nan' to '9'",
+    "a.mp4 0 inf 1": "'0' to 'inf'",
+    "a.mp4 0 1 10": "label '10'",
+    "b.mp4 0 1 1": "b.mp4' does not exist",
+    "a.mp4 1": "`path start end label`",
+    "a.mp4 250 1": "`path start end label`",
+    "a.mp4,1,2,1": "`path start end label`",
+}
+BAD_LABELS = {
+    "a 3,7,3": "label 3",
+    "a 3,10": "label '10'",
+    "a 3,,5": "label ''",
+    "a 3,x": "label 'x'",
+    "a 300 5\nb 12 7": "num_frames and a label",
+    "a 3 5 7\nb 12 8 7": "a segment and a label",
+    "a 3,7\nb 3 7": "b 3' does not exist",
+    "a 3 7\nb 3,7": "a 3' does not exist",
+    "a 3 7 3\nb 5": "line 1: label 3",
+}
+
+
+def test_bad_segments_and_bad_lists_of_several_labels_are_refused(read_list, touch_files):
+    touch_files("a.mp4", "a", "b")
+    for line, reason in BAD_SEGMENTS.items():
+        with pytest.raises(ValueError, match=rf"list.txt, bad lines \(1\): line 3: .*{reason}"):
+            read_list(f"a.mp4 0 2 1\n\n{line}\na.mp4 0 2 1\n")
+    for text, reason in BAD_LABELS.items():
+        with pytest.raises(ValueError, match=re.escape(reason)):
+            read_list(text, multi_label=True)
+
+
 @pytest.mark.parametrize(("count", "end"), [(5, "line 5: [^;]*$"), (12, "; and 7 more$")])
 def test_the_first_five_bad_lines_are_named(read_list, count, end):
     with pytest.raises(ValueError, match=end) as caught:
@@ -235,75 +256,6 @@ def test_a_name_that_is_not_utf8_is_read(read_list, tmp_path):
     except OSError:
         pytest.skip("this file system accepts UTF-8 only")
     assert read_list(name + b" 1")[0][0].label == 1
-
-
-@pytest.fixture
-def read_labels(tmp_path):
-    """A function that writes a list and the videos of its paths, and reads it: [(path, labels)]."""
-
-    def read(*lines: str, source: str = "video", videos: str = "a b c") -> list:
-        for name in videos.split():
-            (tmp_path / name).mkdir() if source == "frames" else (tmp_path / name).touch()
-        (tmp_path / "list.txt").write_text("\n".join(lines))
-        path = tmp_path / "list.txt"
-        file = AnnotationFile(
-            "list.txt", path, tmp_path, source, 20, folder_fps=30.0, multi_label=True
-        )
-        return [
-            (Path(r.path).name, r.label, r.num_frames, r.segment and tuple(r.segment))
-            for r in read_annotations(file)[0]
-        ]
-
-    return read
-
-
-SEVERAL = [("a", (3, 17), None, None), ("b", (5,), None, None), ("c", (), None, None)]
-SEGMENTS_OF_SEVERAL = [("a", (3, 17), None, (1.0, 2.0)), ("b", (5,), None, (0.5, 4.0))]
-LISTS_OF_LABELS = {
-    "commas": (("a 17,3", "b 5", "c -"), {}, SEVERAL),
-    "columns": (("a 3 17", "b 5", "c -"), {}, SEVERAL),
-    "frames": (
-        ("a 30 3,17", "b 4 5"),
-        {"source": "frames"},
-        [("a", (3, 17), 30, None), ("b", (5,), 4, None)],
-    ),
-    "frame columns": (
-        ("a 30 3 17", "b 4 5"),
-        {"source": "frames"},
-        [("a", (3, 17), 30, None), ("b", (5,), 4, None)],
-    ),
-    "segments": (("a 1 2 3,17", "b 0.5 4 5"), {}, SEGMENTS_OF_SEVERAL),
-    "one label each": (("a 1 2.0 3", "b 0.5 4 5"), {}, [
-        ("a", (3,), None, (1.0, 2.0)), ("b", (5,), None, (0.5, 4.0))
-    ]),
-    "columns of segments": (("a,1,2,3,17", "b,0.5,4,5"), {}, SEGMENTS_OF_SEVERAL),
-    "quoted": (("path,start,end,label", 'a,1,2,"3,17"', "b,0.5,4,5"), {}, SEGMENTS_OF_SEVERAL),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", LISTS_OF_LABELS.values(), ids=LISTS_OF_LABELS)
-def test_a_list_of_several_labels(case, read_labels):
-    lines, settings, expected = case
-    assert read_labels(*lines, **settings) == expected
-
-
-BAD_LABELS = {
-    "a 3,17,3": "label 3",
-    "a 3,20": "label '20'",
-    "a 3,,5": "label ''",
-    "a 3,x": "label 'x'",
-    "a 300 5\nb 12 7": "num_frames and a label",
-    "a 3 5 7\nb 12 17 7": "a segment and a label",
-    "a 3,17\nb 3 17": "b 3' does not exist",
-    "a 3 17\nb 3,17": "a 3' does not exist",
-    "a 3 17 3\nb 5": "line 1: label 3",
-}
-
-
-@pytest.mark.parametrize("text", BAD_LABELS)
-def test_a_bad_list_of_several_labels(text, read_labels):
-    with pytest.raises(ValueError, match=re.escape(BAD_LABELS[text])):
-        read_labels(text)
 
 
 def test_labels_are_encoded_swapped_and_written():

@@ -267,37 +267,34 @@ def iterate_slowly(processes, rows, batch, prefetch):
 
 @KINDS
 @pytest.mark.parametrize(
-    ("rows", "batch", "prefetch", "small"),
+    ("rows", "batch", "prefetch", "small", "collected"),
     [
-        (5_000, 2_500, 1, True),
-        (5_000, 250, 10, True),
-        (5_000, 625, 8, True),
-        (40_000, 10_000, 2, False),
+        (5_000, 2_500, 1, True, True),
+        (5_000, 250, 10, True, True),
+        (5_000, 625, 8, True, True),
+        (40_000, 10_000, 2, False, True),
+        (40_000, 10_000, 2, False, False),
+        (10_000, 2_500, 2, True, False),
     ],
 )
-def test_many_rows_may_be_in_flight(rows, batch, prefetch, small, processes, live_workers, request):
-    """More than the two pipes hold: twice 512 numbers if they are small, else twice 8,192."""
+def test_many_rows_may_be_in_flight(
+    rows, batch, prefetch, small, collected, processes, live_workers, request
+):
+    """More than the two pipes hold: twice 512 numbers if they are small, else twice 8,192.
+
+    Both pipes are full when a pool is closed whose rows are not collected.
+    """
     if small:
         request.getfixturevalue("small_pipes")
     batches = iterate_slowly(processes, rows=rows, batch=batch, prefetch=prefetch)
-    result = np.concatenate(list(batches))
-    assert np.array_equal(result, np.arange(rows))
-    assert wait_until(lambda: not live_workers()), live_workers()
-
-
-@KINDS
-@pytest.mark.parametrize(("batch", "small"), [(10_000, False), (2_500, True)])
-def test_workers_end_if_their_rows_are_not_collected(
-    batch, small, processes, live_workers, request
-):
-    """Both pipes are full when the pool is closed."""
-    if small:
-        request.getfixturevalue("small_pipes")
-    batches = iterate_slowly(processes, rows=4 * batch, batch=batch, prefetch=2)
-    next(batches)
-    time.sleep(0.5)
-    batches.close()
-    assert not live_workers()
+    if collected:
+        assert np.array_equal(np.concatenate(list(batches)), np.arange(rows))
+        assert wait_until(lambda: not live_workers()), live_workers()
+    else:
+        next(batches)
+        time.sleep(0.5)
+        batches.close()
+        assert not live_workers()
 
 
 def test_processes_are_forked_when_the_batches_are_built(live_workers):
@@ -439,15 +436,6 @@ def test_workers_are_processes_if_there_are_many_on_a_cpu(
     if device != "CPU":
         with pytest.raises(ValueError, match="data.processes"):
             loader.choose_workers(4, True, device)
-
-
-def test_the_number_of_workers_is_logged_once(monkeypatch, log_messages):
-    monkeypatch.setattr(cores, "count_usable_cores", lambda: 24)
-    loader.log_workers.cache_clear()
-    for _ in range(2):
-        loader.prefetch_batches(Rows(lambda k: [k]), make_settings("auto", False), 20)
-    (line,) = log_messages
-    assert line.startswith("data: worker threads: 20 (data.workers 20; cores: 24, ")
 
 
 def test_prefetched_batches_fit_the_free_memory(tmp_path, monkeypatch):
