@@ -1,6 +1,7 @@
 """The installed package: files of the wheel, and its commands in an empty folder."""
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -24,6 +25,7 @@ from tests.helpers import (
     save_random_weights,
     watches_signals,
 )
+from tests.numbered_videos import write_numbered_video
 from tests.test_api import TOYS
 from tsm.config import Config
 from utils import files
@@ -216,3 +218,27 @@ def test_an_editable_installation_runs_the_checkout(tmp_path):
     helper.write_text(helper.read_text().replace("print(usage.", "print('Usage:', usage."))
     done = run_zoo(commands, "train", "tsm", "--help", cwd="/")
     assert (done.returncode, done.stdout[:22]) == (0, "Usage: Trains my TSM.\n")
+
+
+@pytest.mark.slow
+def test_the_newest_versions_that_are_allowed_predict_a_video(tmp_path):
+    """A fresh environment without constraints.txt, as `pip install .` makes it for a user.
+
+    The only test that needs a package index.
+    """
+    copy_checkout(tmp_path / "zoo")
+    venv.create(tmp_path / "venv", with_pip=True)
+    commands = tmp_path / "venv" / "bin"
+    install = [commands / "python", "-m", "pip", "install", "--quiet", tmp_path / "zoo"]
+    done = subprocess.run([*map(str, install)], capture_output=True, text=True, cwd=tmp_path)
+    if "Failed to establish a new connection" in done.stderr:
+        pytest.skip("no package index can be reached")
+    assert done.returncode == 0, done.stderr
+    report = run_zoo(commands, "check-env", cwd=tmp_path)
+    assert not re.findall(r"^! (?:PyAV|decord|MindSpore|packages|devices) .*", report.stdout, re.M)
+    save_random_weights(load_smoke_config("tsm"), tmp_path / "net.ckpt", "tsm")
+    write_numbered_video(tmp_path / "video.mp4", frames=20, width=64, height=48, rate=10)
+    for reader in ("auto", "decord"):
+        words = [*TSM[:2], "--checkpoint_path=net.ckpt", f"--data.reader={reader}", "video.mp4"]
+        done = run_zoo(commands, "predict", *words, cwd=tmp_path)
+        assert read_result(done)["videos"] == 1, done.stderr
