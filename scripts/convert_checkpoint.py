@@ -97,9 +97,10 @@ def write_for_pytorch(network: Network, cfg: NetworkConfig, source: Path, target
         )
     files.check_outputs([target], inputs=[source], option="--target")
     log.start_log(Runtime())
-    net = network.build_model(**cfg.model_arguments())
+    settings = cfg.model_arguments()
+    net = network.build_model(**settings)
     checkpoint.load(net, source)
-    arrays = convert_back(net)
+    arrays = convert_back(net, network.parameter_names(), settings)
     with files.guard_outputs([target], inputs=[source], option="--target"):
         torch_writer.write(target, arrays, "--target")
     print(json.dumps({"written": len(arrays), "target": str(target)}))

@@ -12,7 +12,7 @@ from utils.files import ROOT
 from utils.load_config import load_config
 from utils.networks import find_network, list_networks
 from utils.testing.golden import generate_weight
-from utils.tests.parity import read_manifest
+from utils.tests.parity import read_manifest, without_values
 from utils.tests.weights.torch_pickles import plain, tensor, write_zip
 from utils.weights import checkpoint
 from utils.weights.checkpoint_file import read
@@ -99,12 +99,25 @@ def test_a_checkpoint_goes_back_to_pytorch_bit_for_bit(name, suffix, tmp_path):
     np.testing.assert_equal(convert(state, shapes, network).arrays, arrays)
 
 
-def test_names_in_pytorch_are_those_of_the_published_file():
-    settings = ("model.arch=resnet50", "model.dropout=0.5", "model.first_width=64")
-    cfg = load_smoke_config("tsm", *settings)
-    net = find_network("tsm").build_model(**cfg.model_arguments())
-    published = read_manifest(ROOT / "tsm/tests/golden/names/tsm_r50_k400.txt.gz")
-    assert {*convert_back(net)} == {name.removeprefix("module.") for name in published}
+MOBILE = {"arch": "mobilenetv2"}
+ONLINE = {**MOBILE, "num_classes": 27, "online": True, "dropout": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("file", "settings"),
+    [
+        ("tsm_r50_k400_nl", {"non_local": True}),
+        ("tsm_mobilenetv2_k400", MOBILE),
+        ("online_mobilenetv2_jester", ONLINE),
+    ],
+)
+@without_values
+def test_names_in_pytorch_are_those_of_the_published_file(file, settings):
+    network = find_network("tsm")
+    net = network.build_model(**{"num_classes": 400, "segments": 8, **settings})
+    published = read_manifest(ROOT / f"tsm/tests/golden/names/{file}.txt.gz")
+    names = convert_back(net, network.parameter_names(), settings)
+    assert {*names} == {name.removeprefix("module.") for name in published}
 
 
 @pytest.mark.parametrize(

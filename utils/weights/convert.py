@@ -7,9 +7,9 @@ the rules for files of MindSpore: state of the training, padding, eps.
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from mindspore import nn
@@ -264,17 +264,20 @@ def map_torch_names(net: nn.Cell) -> dict[str, str]:
     return names
 
 
-def convert_back(net: nn.Cell) -> dict[str, np.ndarray]:
+def convert_back(
+    net: nn.Cell, naming: ParameterNames, settings: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
     """The weights of a network under the names of its original in PyTorch, for `strict=True`.
 
-    PyTorch's batch norms also count their batches: 0 here. Raises ValueError for a network that
-    pads as only MindSpore does.
+    `settings` are the arguments with which it was built. PyTorch's batch norms also count their
+    batches: 0 here. Raises ValueError for a network that pads as only MindSpore does.
     """
     weights = weights_of(net)
     if weights.padding not in ("", SYMMETRIC):
         raise ValueError(f"{PADDING}={weights.padding}: no network in PyTorch pads so")
     arrays = {}
-    for name, theirs in map_torch_names(net).items():
+    for name, torch_name in map_torch_names(net).items():
+        theirs = naming.original_name(torch_name, settings)
         arrays[theirs] = weights[name].asnumpy()
         if theirs.endswith(".running_var"):
             counter = theirs.removesuffix("running_var") + "num_batches_tracked"

@@ -313,7 +313,7 @@ def test_a_run_resumes_on_other_ranks_if_the_effective_batch_size_stays(folder):
 def test_a_run_resumes_only_with_the_same_samples(folder):
     """Their files may move, and have another suffix. A run of an older version does not say."""
     sampler = make_sampler(size=2)
-    folder.records = folder.records[:0]
+    folder.sample_hashes = folder.sample_hashes[:0]
     folder.save(Step(5), sampler, make_marks())
     folder.resume(sampler, 1, [Record("/new/v.avi", None, 1, 1)])
     folder.save(Step(5), sampler, make_marks())
