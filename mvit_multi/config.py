@@ -163,7 +163,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Train(TrainSettings):
-    """The recipe; `base_batch` counts videos, `momentum` and `nesterov` are settings of sgd."""
+    """What a training does; `base_batch` counts videos, `momentum`, `nesterov` are for sgd."""
 
     lr: float = 2e-4
     warmup_epochs: float = 10

@@ -10,13 +10,13 @@ from mvit_multi.config import Train
 from utils.train import lr_schedules
 
 
-def get_lr(train: Train, steps_per_epoch: int, global_batch: int) -> np.ndarray:
+def get_lr(train: Train, steps_per_epoch: int, effective_batch: int) -> np.ndarray:
     """The learning rate of every update of the run, float64.
 
     The source sets the rate at every micro-batch, so an update has the rate of its last one. `lr`,
-    `warmup_lr` and `end_lr` scale with the global batch.
+    `warmup_lr` and `end_lr` scale with the effective batch size.
     """
-    factor = lr_schedules.peak_lr(1.0, train.base_batch, global_batch)
+    factor = lr_schedules.peak_lr(1.0, train.base_batch, effective_batch)
     group = train.accumulation_steps
     ends = np.arange(group, steps_per_epoch + group, group)
     last_steps = np.minimum(ends, steps_per_epoch) - 1

@@ -58,10 +58,5 @@ class MViTNetwork(Network[Config]):
 
         return MViT(**settings)
 
-    def describe_export(self, cfg: Config):
-        from mvit_multi.export_cells import describe_export
-
-        return describe_export(cfg)
-
 
 NETWORK = MViTNetwork()

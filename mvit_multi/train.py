@@ -26,10 +26,10 @@ from mvit_multi.model import MViT
 from mvit_multi.network import NETWORK
 from utils.commands.train import train
 from utils.train import optimizers
-from utils.train.recipe import Plan, Recipe
+from utils.train.plan import Plan, TrainParts
 
 
-def build(cfg: Config, plan: Plan) -> Recipe:
+def build(cfg: Config, plan: Plan) -> TrainParts:
     settings = cfg.train
     net = MViT(**cfg.model_arguments())
     plan.load_pretrained(net)
@@ -45,7 +45,7 @@ def build(cfg: Config, plan: Plan) -> Recipe:
     else:
         optimizer = optimizers.AdamW(weights, groups=groups, betas=settings.betas, eps=settings.eps)
     mix = MixClips(net.normalize, cfg.data.mixes)
-    return Recipe(net, loss=build_loss(cfg, plan), optimizer=optimizer, lr=lr, mix=mix)
+    return TrainParts(net, loss=build_loss(cfg, plan), optimizer=optimizer, lr=lr, mix=mix)
 
 
 def build_loss(cfg: Config, plan: Plan) -> MultiLoss:

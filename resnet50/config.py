@@ -92,7 +92,7 @@ class Model(Classes):
 
 @dataclass(frozen=True)
 class Train(TrainSettings):
-    """The recipe; `base_batch` counts images."""
+    """What a training does; `base_batch` counts images."""
 
     epochs: int = 90
     schedule_epochs: int = 0  # epochs of the learning-rate curve; 0: `epochs`

@@ -13,12 +13,12 @@ from resnet50.config import Train
 from utils.train import lr_schedules
 
 
-def get_lr(train: Train, updates_per_epoch: int, global_batch: int) -> np.ndarray:
+def get_lr(train: Train, updates_per_epoch: int, effective_batch: int) -> np.ndarray:
     """The learning rate of every update of the run, float64 (epochs * updates_per_epoch,).
 
     If `schedule_epochs` is above 0, the curve has that many epochs; the run ends after `epochs`.
     """
-    peak = lr_schedules.peak_lr(train.lr, train.base_batch, global_batch)
+    peak = lr_schedules.peak_lr(train.lr, train.base_batch, effective_batch)
     epochs = train.schedule_epochs or train.epochs
     values = 1 if train.lr_changes == "epoch" else updates_per_epoch  # rates of one epoch
     total = epochs * values

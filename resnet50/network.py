@@ -59,10 +59,5 @@ class ResNetNetwork(Network[Config]):
 
         return build_network(**settings)
 
-    def describe_export(self, cfg: Config):
-        from resnet50.export_cells import describe_export
-
-        return describe_export(cfg)
-
 
 NETWORK = ResNetNetwork()

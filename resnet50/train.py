@@ -29,10 +29,10 @@ from resnet50.network import NETWORK
 from utils.commands.train import train
 from utils.nn.layers import freeze_norms
 from utils.train import optimizers
-from utils.train.recipe import Plan, Recipe
+from utils.train.plan import Plan, TrainParts
 
 
-def build(cfg: Config, plan: Plan) -> Recipe:
+def build(cfg: Config, plan: Plan) -> TrainParts:
     settings = cfg.train
     net = build_network(**cfg.model_arguments())
     plan.load_pretrained(net)
@@ -44,7 +44,7 @@ def build(cfg: Config, plan: Plan) -> Recipe:
     weights = net.trainable_params()
     optimizer = build_optimizer(weights, build_parameter_groups(weights, settings, lr), settings)
     loss = plan.choose_loss(partial(SmoothedCrossEntropy, settings.smoothing, settings.smoothed))
-    return Recipe(net, loss=loss, optimizer=optimizer, lr=lr, mix=mix)
+    return TrainParts(net, loss=loss, optimizer=optimizer, lr=lr, mix=mix)
 
 
 def build_optimizer(weights: list, groups: list[dict], settings: Train) -> nn.Optimizer:

@@ -40,6 +40,13 @@ from utils.processes import die_with_parent
 CANN = ("8.2", "8.3", "8.5", "9.0", "9.1")
 CUDA = ("11.1", "11.6")  # what its libraries are built for
 CUDA_RANGE = "CUDA 11.1 to 11.8"  # what they work with
+OPENCV = ("opencv-python-headless", "opencv-python")
+# Name, packages of which one is needed, start of the version, advice.
+RELEASES = (
+    ("MindSpore", ("mindspore",), "2.10.", "pip install 'mindspore==2.10.*'"),
+    ("NumPy", ("numpy",), "1.", "pip install 'numpy>=1.26,<2', for MindSpore"),
+    ("OpenCV", OPENCV, "", "pip install 'opencv-python-headless>=4.11,<5'"),
+)
 REQUIRED = ("pillow", "psutil", "pyyaml", "scipy", "tqdm", "matplotlib", "onnx", "jinja2")
 REQUIRED += ("safetensors", "ml-dtypes")
 ENGINES = ("openvino", "onnxruntime")  # of run.engine
@@ -82,33 +89,17 @@ def check_packages() -> Iterator[Line]:
     is_known = (3, 10) <= sys.version_info[:2] <= (3, 12)
     advice = "" if is_known else "MindSpore 2.10 has wheels for 3.10 to 3.12"
     yield Line("Python", result=platform.python_version(), advice=advice, fatal=True)
-    is_missing = not read_version("mindspore")
-    advice = "pip install 'mindspore==2.10.*'"
-    yield check_package(
-        "MindSpore", packages=("mindspore",), advice=advice, release="2.10.", fatal=is_missing
-    )
-    yield check_package(
-        "NumPy",
-        packages=("numpy",),
-        advice="pip install 'numpy>=1.26,<2', for MindSpore",
-        release="1.",
-    )
-    names = ("opencv-python-headless", "opencv-python")
-    yield check_package("OpenCV", names, "pip install 'opencv-python-headless>=4.11,<5'")
+    for name, packages, release, advice in RELEASES:
+        version = read_version(*packages)
+        fits = version and version.startswith(release)
+        fatal = not version or name != "MindSpore"  # another MindSpore may work
+        yield Line(name, version or "not installed", "" if fits else advice, fatal)
     missing = [name for name in REQUIRED if not read_version(name)]
     advice = f"pip install {' '.join(missing)}" if missing else ""
     yield Line("packages", result=list_versions(REQUIRED), advice=advice, fatal=True)
     advice = "" if any(map(read_version, ENGINES)) else "pip install openvino: faster evaluation"
     yield Line("CPU engines", list_versions(ENGINES), advice)
     yield Line("optional", f"{list_versions(OPTIONAL)}: pip install '.[tensorboard,cluster]'")
-
-
-def check_package(
-    name: str, packages: tuple[str, ...], advice: str, release: str = "", fatal: bool = True
-) -> Line:
-    version = read_version(*packages)
-    fits = version and version.startswith(release)
-    return Line(name, result=version or "not installed", advice="" if fits else advice, fatal=fatal)
 
 
 def read_version(*packages: str) -> str:

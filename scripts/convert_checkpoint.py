@@ -1,7 +1,7 @@
 """Converts a checkpoint of PyTorch or MindSpore to this zoo's, without PyTorch.
 
     python scripts/convert_checkpoint.py --network tsm --config_path Y --source S --target T
-        [--new_head] [--key KEY] [--section.key=value ...]
+        [--new_head] [--key KEY] [--to mindspore|pytorch] [--section.key=value ...]
 
 S is a file of PyTorch, safetensors, numpy (.npz) or MindSpore; its content tells which, not its
 name. If S has several sets of weights, as averaged ones, KEY chooses: their key in S, as
@@ -11,6 +11,9 @@ last line of stdout is one JSON object: the number of matched parameters, the nu
 arrays of each kind (as the optimizer's), the number of batch norms whose eps was changed to this
 zoo's (`utils/weights/mindspore_checkpoint.py`), the number of weights that T has as newly
 initialised ones (non-local blocks, from ImageNet), the missing parameters.
+
+With `--to pytorch`, S is a checkpoint of this zoo, and T a file of PyTorch, .safetensors or .pth:
+the original network loads it with `strict=True`. PyTorch is not needed.
 """
 
 import sys
@@ -23,16 +26,19 @@ from utils.entry import prepare_process
 prepare_process(__name__)
 
 import json
+from typing import Literal
 
 from mindspore import Parameter, Tensor
 
+from scripts.conversion import torch_writer
 from utils import cli, files, log
 from utils.evaluate.label_space import list_class_names
+from utils.messages import join_names
 from utils.networks import Network
 from utils.runtime import Runtime
 from utils.settings import NetworkConfig
 from utils.weights import checkpoint
-from utils.weights.convert import convert, read_source
+from utils.weights.convert import convert, convert_back, read_source
 from utils.weights.description import describe
 from utils.weights.mindspore_checkpoint import advise_on_ranks, check_padding, count_by_kind
 
@@ -45,7 +51,13 @@ def main(
     target: Path,
     new_head: bool = False,
     key: str = "",
+    to: Literal["mindspore", "pytorch"] = "mindspore",
 ) -> None:
+    if to == "pytorch":
+        if new_head or key:
+            raise ValueError("--new_head and --key choose what is read; not with --to=pytorch")
+        write_for_pytorch(network, cfg, source=source, target=target)
+        return
     target = target if target.suffix == ".ckpt" else target.with_name(f"{target.name}.ckpt")
     files.check_outputs([target], inputs=[source], option="--target")
     log.start_log(Runtime())
@@ -76,6 +88,22 @@ def main(
     report["changed_eps"] = loaded.changed_eps
     report |= {"initial": len(converted.initial), "missing": converted.missing}
     print(json.dumps({**report, "target": str(target)}))
+
+
+def write_for_pytorch(network: Network, cfg: NetworkConfig, source: Path, target: Path) -> None:
+    if target.suffix not in torch_writer.SUFFIXES:
+        raise ValueError(
+            f"--target: {target} does not end in {join_names(torch_writer.SUFFIXES, 5)}"
+        )
+    files.check_outputs([target], inputs=[source], option="--target")
+    log.start_log(Runtime())
+    settings = cfg.model_arguments()
+    net = network.build_model(**settings)
+    checkpoint.load(net, source)
+    arrays = convert_back(net, network.parameter_names(), settings)
+    with files.guard_outputs([target], inputs=[source], option="--target"):
+        torch_writer.write(target, arrays, "--target")
+    print(json.dumps({"written": len(arrays), "target": str(target)}))
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 
     python scripts/download_weights.py [NAME ...]
 
-Without NAME, prints a table: name, network, recipe with settings, size (- if unknown), licence,
-source. A named file is downloaded to `weights/downloads`, and converted to `weights/NAME.ckpt`.
+Without NAME, prints a table: name, network, published accuracy with its views (clips x crops),
+recipe with settings, size (- if unknown), licence, source; then the page of each source. A named
+file is downloaded to `weights/downloads`, and converted to `weights/NAME.ckpt`.
 Prints the command that evaluates it or, for a network of ImageNet, trains from it. The last line of
 stdout is then one JSON object, {name: checkpoint}. Interrupted downloads are continued. The table
 is in `utils/weights/published.yaml`; docs/weights.md has proxies, mirrors and checks.
@@ -26,12 +27,15 @@ from utils import cli
 from utils.weights.preparation import describe_use, prepare
 from utils.weights.published import Published, find_published, list_published
 
-HEAD = ("name", "network", "recipe", "MiB", "licence", "source")
+HEAD = ("name", "network", "published", "recipe", "MiB", "licence", "source")
 
 
 def main(names: Optional[list[str]] = None) -> None:
     if not names:
-        print("\n".join(format_table(list_published().values())))
+        entries = list(list_published().values())
+        print("\n".join(format_table(entries)))
+        for source, page in {entry.source: entry.page for entry in entries}.items():
+            print(f"{source}: {page}")
         return
     entries = [find_published(name) for name in names]
     for entry in entries:
@@ -49,7 +53,8 @@ def format_table(entries: Iterable[Published]) -> list[str]:
         size = f"{entry.size:.0f}" if entry.size else "-"
         by_hand = " (by hand)" if entry.link else ""
         source = f"{entry.source}{by_hand}"
-        rows.append((entry.name, entry.network or "-", recipe, size, entry.licence, source))
+        about = (entry.name, entry.network or "-", entry.published or "-")
+        rows.append((*about, recipe, size, entry.licence, source))
     widths = [max(map(len, column)) for column in zip(*rows)]
     return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in rows]
 

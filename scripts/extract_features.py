@@ -34,6 +34,7 @@ from scripts.executors.process_pool import PROCESSES, Executor, PartOption
 from scripts.executors.video_jobs import JobSettings
 from scripts.features.files import FEATURES, read_source, write_features
 from scripts.features.jobs import FeatureExtractor, FeatureOptions
+from scripts.prediction.files import check_options
 from utils import cli, log
 from utils.files import guard_outputs
 from utils.networks import Network
@@ -54,8 +55,7 @@ def main(
     executor: Executor = PROCESSES,
     part: Optional[PartOption] = None,
 ) -> int:
-    if step == 0:
-        raise ValueError("--step must be above 0 seconds; without it, windows follow each other")
+    check_options(step)
     if per != "window" and (window is not None or step is not None):
         raise ValueError("--window and --step go with --per window")
     log.start_log(Runtime())

@@ -12,9 +12,12 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Callable, Optional
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from scripts.data.synthetic.motion_videos import draw_dataset
+from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
 from scripts.dry_run import stub_libraries
 from tests.helpers import build_dump_env, find_smoke_yaml, read_result, run_json, run_script
 from utils import cli, log, signals
@@ -62,6 +65,22 @@ def data_root(tmp_path_factory) -> Path:
         (folder / "odd.txt").write_text("\n".join(lines[:7]) + "\n")
 
     return build_once(tmp_path_factory, "synthetic", build)
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory) -> Path:
+    """A data root with JPEG files in four class folders: train (24) and val (7)."""
+
+    def build(root: Path) -> None:
+        rng = np.random.RandomState(0)
+        for split, count in (("train", 24), ("val", 7)):
+            for i in range(count):
+                folder = root / split / PATTERNS[i % 4]
+                folder.mkdir(parents=True, exist_ok=True)
+                image = Image.fromarray(draw_image(PATTERNS[i % 4], rng))
+                image.resize((80, 60 + i)).save(folder / f"{i:02d}.jpg", quality=90)
+
+    return build_once(tmp_path_factory, "pictures", build)
 
 
 @pytest.fixture

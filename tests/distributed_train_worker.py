@@ -24,6 +24,7 @@ from mindspore import ops
 
 from tsm.config import Config
 from tsm.network import NETWORK
+from tsm.train import build
 from utils import cli
 from utils.commands import train
 from utils.train import trainer
@@ -88,7 +89,7 @@ def main(cfg: Config) -> None:
         return setup
 
     train.build_training = build_and_save
-    train.run_training(NETWORK, cfg)
+    train.run_training(NETWORK, cfg, build)
     arrays = {name: p.asnumpy() for name, p in saved["step"].state().items()}
     np.savez(cfg.run.out.parent / f"rank_{saved['rank']}.npz", **arrays)
 

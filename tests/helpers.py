@@ -214,6 +214,12 @@ def start_script(script: str, *arguments, inside=(), **variables: str) -> subpro
     )  # fmt: skip
 
 
+def watches_signals(process: int) -> bool:
+    """Whether a process blocks SIGTERM, or has a handler for it; Python itself does neither."""
+    masks = re.findall(r"Sig(?:Blk|Cgt):\s*(\w+)", Path(f"/proc/{process}/status").read_text())
+    return any(int(mask, 16) >> (signal.SIGTERM - 1) & 1 for mask in masks)
+
+
 def start_launcher(*arguments, **options) -> subprocess.Popen:
     return start_script("scripts/launch.py", *arguments, **options)
 

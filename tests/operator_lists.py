@@ -21,35 +21,13 @@ class Entry(NamedTuple):
 
 
 # TensorRT reads uint8 only as the network's input, and there only in a Cast.
-TENSORRT = dict.fromkeys(
-    [
-        "Clip",
-        "Conv",
-        "Erf",
-        "Gemm",
-        "LayerNormalization",
-        "MatMul",
-        "MaxPool",
-        "Sigmoid",
-        "Softmax",
-    ],
-    Entry(FLOATS, 9, 20),
-)
-TENSORRT |= dict.fromkeys(
-    ["Add", "Concat", "Div", "Expand", "Gather", "Identity", "Max", "Mul", "ReduceMean"]
-    + [
-        "ReduceSum",
-        "Relu",
-        "Reshape",
-        "Shape",
-        "Slice",
-        "Squeeze",
-        "Sub",
-        "Transpose",
-        "Unsqueeze",
-    ],
-    Entry(NUMBERS, 9, 20),
-)
+OF_FLOATS = ("Clip", "Conv", "Erf", "Gemm", "LayerNormalization", "MatMul", "MaxPool")
+OF_FLOATS += ("Sigmoid", "Softmax")
+OF_NUMBERS = ("Add", "Concat", "Div", "Expand", "Gather", "Identity", "Max", "Mul", "ReduceMean")
+OF_NUMBERS += ("ReduceSum", "Relu", "Reshape", "Shape", "Slice", "Squeeze", "Sub", "Transpose")
+OF_NUMBERS += ("Unsqueeze",)
+TENSORRT = dict.fromkeys(OF_FLOATS, Entry(FLOATS, 9, 20))
+TENSORRT |= dict.fromkeys(OF_NUMBERS, Entry(NUMBERS, 9, 20))
 TENSORRT["Cast"] = Entry(NUMBERS | {"UINT8"}, 9, 20)
 # ATC computes a float32 file in float16, unless --precision_mode_v2 says otherwise.
 ATC = {name: entry._replace(first=8, last=18) for name, entry in TENSORRT.items()}

@@ -11,7 +11,7 @@ from mindspore import Tensor, nn, ops
 
 from scripts.predict import check_cam
 from tests.helpers import find_smoke_yaml, load_smoke_config, run_script, save_random_weights
-from tests.test_networks import TOY, draw_samples
+from tests.toy_recipes import draw_samples, list_toy_settings, load_toy_config
 from utils.evaluate.label_space import LabelSpace
 from utils.files import ROOT
 from utils.networks import find_network, list_networks
@@ -154,7 +154,7 @@ def test_every_architecture_has_a_layer_and_raw_scores(network, settings):
 
 
 def test_a_chosen_class_has_another_heat_map(tmp_path):
-    cfg = load_smoke_config("resnet50", *TOY["resnet50"], "run.engine=mindspore")
+    cfg = load_toy_config("resnet50", "run.engine=mindspore")
     weights = save_random_weights(cfg, tmp_path / "net.ckpt", "resnet50")
     cam = GradCam(build_model(find_network("resnet50"), cfg, weights))
     view = np.random.RandomState(0).randint(0, 256, (1, 3, 64, 96), np.uint8)
@@ -170,7 +170,7 @@ def test_a_chosen_class_has_another_heat_map(tmp_path):
 def test_a_prediction_names_the_files_of_its_heat_maps(network, run_here, tmp_path):
     """Encoded videos, an image for resnet50; run.engine openvino computes the scores of tsm."""
     sample = draw_samples(network, tmp_path / "data")
-    settings = [f"data.root={tmp_path / 'data'}", *TOY[network]]
+    settings = [f"data.root={tmp_path / 'data'}", *list_toy_settings(network)]
     cfg = load_smoke_config(network, *settings)
     weights = save_random_weights(cfg, tmp_path / "net.ckpt", network)
     engine = "auto" if network == "tsm" else "mindspore"

@@ -3,7 +3,6 @@
 Temporary folders replace /dev, CANN and CUDA; other processes are real.
 """
 
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -223,8 +222,7 @@ def test_scripts_print_the_script_to_source_if_cann_is_installed(tmp_path):
 
 def test_the_supported_cuda_versions_are_those_of_the_mindspore_wheel():
     assert f"CUDA {' and '.join(check_env.CUDA)}" in (ROOT / "docs/gpu.md").read_text()
-    package = Path(importlib.util.find_spec("mindspore").origin).parent
-    result = sorted(path.name[len("gpu") :] for path in package.glob("lib/plugin/gpu[0-9]*"))
+    result = sorted(path.name[len("gpu") :] for path in devices.find_plugins().glob("gpu[0-9]*"))
     if not result:
         pytest.skip("this wheel is for CPUs or NPUs only")
     assert tuple(result) == check_env.CUDA

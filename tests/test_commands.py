@@ -3,14 +3,12 @@
 import json
 import shutil
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.helpers import (
-    assert_mindir_matches,
     assert_predictions,
     assert_report,
     assert_same_weights,
@@ -73,32 +71,36 @@ def test_a_killed_run_resumes_with_the_same_bits(tiny_args, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_terminated_run_saves_and_resumes(tiny_args, tiny_ckpt, tmp_path):
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_stopped_run_saves_and_resumes(number, status, tiny_args, tiny_ckpt, tmp_path):
+    out = tmp_path / "run"
     arguments = [*tiny_args, "--run.save_steps=1"]
-    stopped = start_and_stop(
-        "tsm/train.py", arguments=arguments, out=tmp_path / "run", steps=4, number=signal.SIGTERM
-    )
-    assert stopped.returncode == 0, stopped.errors
+    stopped = start_and_stop("tsm/train.py", arguments, out=out, steps=4, number=number)
+    assert stopped.returncode == status, stopped.errors
     assert "Traceback" not in stopped.errors
     assert "saved; the same command resumes there" in stopped.errors
-    run_json("tsm/train.py", *arguments, f"--run.out={tmp_path / 'run'}")
-    assert_same_weights(tiny_ckpt, tmp_path / "run" / "epoch_002.ckpt")
+    assert read_step(out) >= 4
+    run_json("tsm/train.py", *arguments, f"--run.out={out}")
+    assert_same_weights(tiny_ckpt, out / "epoch_002.ckpt")
 
 
-@pytest.mark.slow
-def test_an_interrupted_run_saves_and_prints_a_message(tiny_args, tmp_path):
-    arguments = [*tiny_args, "--run.save_steps=1", "--train.epochs=60"]
-    stopped = start_and_stop(
-        "tsm/train.py", arguments=arguments, out=tmp_path / "run", steps=8, number=signal.SIGINT
-    )
-    assert stopped.returncode == 130, stopped.errors
-    assert "saved; the same command resumes there" in stopped.errors.splitlines()[-1]
-    assert "Traceback" not in stopped.errors
-    assert read_step(tmp_path / "run") >= 8
+VIEWS = ["--data.sampling=dense", "--eval.clips=2000", "--eval.crops=10", "--eval.batch=1"]
 
 
-def interrupt_after(process: subprocess.Popen, word: str, seconds: float) -> str:
-    """Interrupts a process `seconds` after stderr has `word`, and returns its last line."""
+@pytest.mark.parametrize(
+    ("script", "word", "seconds"),
+    [
+        ("tsm/train.py", "compiling", 0.5),
+        ("tsm/eval.py", "evaluating", 0.5),
+        pytest.param("tsm/eval.py", "evaluating", 8, marks=pytest.mark.slow),
+    ],
+)
+def test_an_interrupt_ends_a_command_at_once(script, word, seconds, tiny_args, tiny_ckpt, tmp_path):
+    """`seconds` after stderr has `word`."""
+    more = [*VIEWS, "--checkpoint_path", tiny_ckpt]
+    if word == "compiling":
+        more = [f"--run.out={tmp_path / 'run'}"]
+    process = start_script(script, *tiny_args, *more)
     for line in process.stderr:
         if word in line:
             break
@@ -106,19 +108,7 @@ def interrupt_after(process: subprocess.Popen, word: str, seconds: float) -> str
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=600)
     assert process.returncode == 130, errors
-    return errors.strip().splitlines()[-1]
-
-
-def test_an_interrupt_during_compilation_ends_the_run_at_once(tiny_args, tmp_path):
-    process = start_script("tsm/train.py", *tiny_args, f"--run.out={tmp_path / 'run'}")
-    assert interrupt_after(process, "compiling", 0.5) == "interrupted; nothing was lost"
-
-
-@pytest.mark.parametrize("seconds", [0.5, pytest.param(8, marks=pytest.mark.slow)])
-def test_an_interrupt_during_evaluation_ends_it_at_once(tiny_args, tiny_ckpt, seconds):
-    views = ["--data.sampling=dense", "--eval.clips=2000", "--eval.crops=10", "--eval.batch=1"]
-    process = start_script("tsm/eval.py", *tiny_args, *views, "--checkpoint_path", tiny_ckpt)
-    assert interrupt_after(process, "evaluating", seconds) == "interrupted; nothing was lost"
+    assert errors.strip().splitlines()[-1] == "interrupted; nothing was lost"
 
 
 def test_worker_processes_and_evaluations_change_no_weight(tiny_args, tiny_ckpt, tmp_path):
@@ -143,12 +133,6 @@ def test_an_exported_network_has_the_metrics_of_its_checkpoint(
     for name in ("top1", "top5", "mean_class_accuracy", "videos", "unreadable", "views"):
         assert exported[name] == evaluated[name], name
     assert target.with_suffix(".json").is_file()
-
-
-@pytest.mark.slow
-def test_a_mindir_gives_the_scores_of_its_checkpoint(tiny_args, data_root, tiny_ckpt, tmp_path):
-    video = data_root / "videos" / "test" / "grow_000.mp4"
-    assert_mindir_matches("tsm", tiny_args, tiny_ckpt, video, tmp_path, "--batch", "free")
 
 
 def test_an_unreadable_video_is_replaced_and_reported_once(data_root, tiny_args, tmp_path):
@@ -195,11 +179,6 @@ def copy_with_damaged_video(source: Path, root: Path, name: str) -> Path:
     content = video.read_bytes()
     video.write_bytes(content[: len(content) // 3])
     return root
-
-
-def test_the_benchmark_measures_a_step(tiny_args):
-    result = run_json("benchmarks/benchmark.py", "step", *tiny_args, "--repeats=2")
-    assert result["train_clips_per_second"] > 0
 
 
 @pytest.mark.parametrize(

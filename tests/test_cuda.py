@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from scripts.launcher import cuda
+from scripts.launcher.devices import find_plugins
 from tests.helpers import (
     assert_one_line_error,
     build_stub_driver,
@@ -111,7 +112,7 @@ def test_the_environment_of_a_cuda_is_set_once_and_by_the_activated_environment(
     done = run(checkout, line, CUDA_CACHE_PATH="/cache")
     exported = dict(re.findall(r"^(CUDA_\w+|LD_LIBRARY_PATH)=(.*)$", done.stdout, re.MULTILINE))
     assert exported["CUDA_HOME"] == str(home)
-    plugins = cuda.find_mindspore()
+    plugins = find_plugins()
     folders = [home / "lib64", plugins / "gpu11.6", checkout / "driver"]
     assert exported["LD_LIBRARY_PATH"] == ":".join(map(str, folders))
     assert (exported["CUDA_CACHE_PATH"], exported["CUDA_CACHE_MAXSIZE"]) == ("/cache", "4294967296")
@@ -120,7 +121,7 @@ def test_the_environment_of_a_cuda_is_set_once_and_by_the_activated_environment(
 
 def test_the_collective_library_of_a_gpu_needs_nccl_and_no_mpi(compiler):
     """Both lie in MindSpore's wheel: `scripts/run_distribute_train.sh` needs nothing else."""
-    folder = cuda.find_mindspore() / "gpu11.6"
+    folder = find_plugins() / "gpu11.6"
     if not folder.is_dir():
         pytest.skip("this wheel is for CPUs or NPUs only")
     text = subprocess.run(

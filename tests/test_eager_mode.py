@@ -2,17 +2,13 @@
 
 import json
 import sys
-from pathlib import Path
 
 import mindspore as ms
 import numpy as np
 import pytest
-from PIL import Image
 
-from scripts.data.synthetic.motion_videos import draw_sets
-from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
 from tests.helpers import find_smoke_yaml, load_smoke_config, read_result, save_random_weights
-from tests.test_predict import TINY
+from tests.toy_recipes import draw_samples, list_toy_settings, load_toy_config
 from utils.networks import find_network
 from utils.nn.kernels.plain import Plain
 from utils.predict.model import build_model
@@ -21,10 +17,10 @@ from utils.scoring.load import open_scorer
 from utils.train.choose_kernels import choose_kernels
 
 SMALL = {
-    "tsm": "model.first_width=8 data.segments=2 data.crop=32 data.resize=40 eval.clips=1",
-    "x3d": f"{TINY['x3d']} train.precise_bn=1 eval.clips=2",
-    "mvit_multi": TINY["mvit_multi"],
-    "resnet50": f"{TINY['resnet50']} model.first_width=2 data.crop=16 eval.batch=8",
+    "tsm": ["eval.clips=1"],
+    "x3d": ["train.precise_bn=1", "eval.clips=2"],
+    "mvit_multi": [],
+    "resnet50": ["model.first_width=2"],
 }
 
 
@@ -32,16 +28,6 @@ SMALL = {
 def graph_mode_afterwards():
     yield
     ms.set_context(mode=ms.GRAPH_MODE)
-
-
-def draw_images(root: Path) -> None:
-    """Draws four classes of four images for the training, and of two for the test."""
-    rng = np.random.RandomState(0)
-    for split, count in {"train": 4, "val": 2}.items():
-        for name in PATTERNS[:4]:
-            (root / split / name).mkdir(parents=True)
-            for number in range(count):
-                Image.fromarray(draw_image(name, rng)).save(root / split / name / f"{number}.png")
 
 
 def break_in_construct(monkeypatch, network: str) -> list[tuple]:
@@ -66,16 +52,13 @@ def break_in_construct(monkeypatch, network: str) -> list[tuple]:
 @pytest.mark.slow
 @pytest.mark.parametrize("network", SMALL)
 def test_a_network_trains_and_evaluates_in_eager_mode_as_in_a_graph(
-    network, data_root, run_here, tmp_path, monkeypatch, graph_mode_afterwards
+    network, run_here, tmp_path, monkeypatch, graph_mode_afterwards
 ):
-    root = data_root if network in ("tsm", "x3d") else tmp_path / "data"
-    if network == "mvit_multi":
-        draw_sets(root, train_per_motion=1, test_per_motion=1, seed=0)
-    if network == "resnet50":
-        draw_images(root)
-    arguments = ["--config_path", find_smoke_yaml(network), f"--data.root={root}"]
-    arguments += [f"--{setting}" for setting in SMALL[network].split()]
-    arguments += ["--data.batch=8", "--run.log_every=1", "--train.epochs=1"]
+    draw_samples(network, tmp_path / "data")
+    settings = [f"data.root={tmp_path / 'data'}", *list_toy_settings(network), *SMALL[network]]
+    arguments = ["--config_path", find_smoke_yaml(network)]
+    arguments += [f"--{setting}" for setting in settings]
+    arguments += ["--run.log_every=1", "--train.epochs=1"]
     # The weights change little: otherwise rounding errors grow from step to step.
     arguments += ["--train.warmup_epochs=0", "--train.lr=1e-4"]
     losses = {}
@@ -105,7 +88,7 @@ def test_a_network_trains_and_evaluates_in_eager_mode_as_in_a_graph(
 def test_a_prediction_in_eager_mode_restores_the_mode_of_the_program(
     tmp_path, monkeypatch, graph_mode_afterwards
 ):
-    cfg = load_smoke_config("tsm", *SMALL["tsm"].split(), "run.mode=eager")
+    cfg = load_toy_config("tsm", "eval.clips=1", "run.mode=eager")
     weights = save_random_weights(cfg, tmp_path / "w.ckpt", "tsm")
     shapes = break_in_construct(monkeypatch, "tsm")
     clips = np.zeros((2, *find_network("tsm").get_input_shape(cfg)), np.uint8)

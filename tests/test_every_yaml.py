@@ -4,9 +4,7 @@ The sizes are toy sizes: images of 32 pixels, batches of two, four frames.
 """
 
 import re
-from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import get_type_hints
 
 import numpy as np
 import pytest
@@ -14,19 +12,17 @@ from mindspore import Tensor
 from mindspore.nn.utils import no_init_parameters
 
 from tests.separate_process import run_in_separate_process
+from tests.toy_recipes import YAMLS, load_toy_recipe
 from utils.commands.train import build_training
 from utils.data.sampler import TrainSampler
 from utils.distributed.segments import segment_ends
 from utils.files import ROOT
 from utils.load_config import list_settings, load_config
-from utils.networks import Job, find_network, list_networks
+from utils.networks import Job, find_build, find_network, list_networks
 from utils.runtime import Runtime
 from utils.train.run_dir import CHANGEABLE_ON_RESUME
 from utils.train.trainer import TrainSetup
 
-YAMLS = sorted(
-    path for network in list_networks() for path in (ROOT / network / "configs").glob("*.yaml")
-)
 NAME = {"tsm": ("tsm_", "tsn_")}
 
 
@@ -49,57 +45,9 @@ def test_settings_that_may_change_on_resume_exist():
         assert {f"{section}.{key}" for key in keys} <= existing
 
 
-@pytest.mark.parametrize("network", list_networks())
-def test_a_network_repeats_no_setting_that_all_networks_share(network):
-    """It may change the default of one."""
-    for section in get_type_hints(find_network(network).config).values():
-        shared = {
-            field.name: field.default
-            for base in section.__bases__
-            if is_dataclass(base)
-            for field in fields(base)
-        }
-        own = {field.name: field.default for field in fields(section)}
-        repeated = {name for name in section.__annotations__ if name in shared}
-        same = {name for name in repeated if own[name] == shared[name]}
-        assert not same, f"{section.__qualname__} of {network} repeats {same}"
-
-
-TOY = {
-    "tsm": ["data.crop=32", "data.batch=2", "data.segments=4"],
-    "x3d": ["data.scales=[32,32]", "data.crop=32", "data.batch=2", "data.frames=4"],
-    "resnet50": [
-        *("data.resize=64", "data.crop=64", "data.batch=2", "eval.crop=0"),
-        "train.warmup_epochs=2",
-    ],
-    "mvit_multi": [
-        *("data.crop=32", "data.batch=2", "data.frames=4", "model.dim=8", "model.depth=3"),
-        *("model.stage_starts=[1]", "model.kv_stride=4"),
-    ],
-}
-
-
-def load_toy_config(path: Path):
-    """Loads a config file for the CPU with a small network, small images and few epochs."""
-    network = path.parents[1].name
-    config = find_network(network).config
-    overrides = ["run.device=CPU", "run.all_reduce=[]", "train.epochs=9"]
-    overrides += ["train.pretrained=null", *TOY[network]]
-    cfg = load_config(config, path)
-    if not cfg.run.dynamic_loss_scale:
-        overrides.append("run.loss_scale=1")  # two small images have very large gradients
-    if network == "x3d":
-        overrides.append("model.depth_factor=0.4")
-    elif getattr(cfg.model, "arch", "").startswith("resnet") and not getattr(
-        cfg.model, "non_local", False
-    ):
-        overrides += ["model.arch=resnet18", "model.first_width=16"]
-    return load_config(config, path, overrides)
-
-
 def describe_graph(path: Path) -> str:
     """The settings that decide the training graph: network, precision, and switches."""
-    cfg = load_toy_config(path)
+    cfg = load_toy_recipe(path)
     numbers = {"num_classes", "mean", "std", "init", "drop_path", "datasets"}
     network = {key: value for key, value in cfg.model_arguments().items() if key not in numbers}
     unused = {"schedule", "lr_changes", "warmup_epochs", "warmup_lr", "milestones", "base_batch"}
@@ -127,14 +75,15 @@ def build_toy_training(path: Path) -> TrainSetup:
     """Builds the training of a toy network with two updates an epoch."""
     network = find_network(path.parents[1].name)
     sampler = TrainSampler(4, batch=2, rank=0, size=1, seed=0)
-    return build_training(Job(network, load_toy_config(path), Runtime()), sampler)
+    job = Job(network, load_toy_recipe(path), Runtime())
+    return build_training(job, sampler, find_build(network.name))
 
 
 @pytest.mark.parametrize("path", YAMLS, ids=lambda p: p.stem)
 def test_a_yaml_builds_its_optimizer(path: Path):
     lr = build_toy_training(path).lr
     assert len(lr) == 9 * TrainSampler(4, batch=2, rank=0, size=1, seed=0).updates_per_epoch(
-        load_toy_config(path).train.accumulation_steps
+        load_toy_recipe(path).train.accumulation_steps
     )
     assert (lr >= 0).all()
     assert lr.max() > 0
@@ -142,7 +91,7 @@ def test_a_yaml_builds_its_optimizer(path: Path):
 
 def train_one_step(path: Path) -> tuple:
     """Trains a toy network for one step; returns the outputs."""
-    cfg = load_toy_config(path)
+    cfg = load_toy_recipe(path)
     step = build_toy_training(path).step
     network = find_network(path.parents[1].name)
     shape = network.get_sample_shape(cfg)
@@ -157,4 +106,4 @@ def test_a_yaml_trains_one_step_at_toy_size(path: Path):
     outputs = run_in_separate_process(train_one_step, path)
     assert np.isfinite(float(outputs[0]))
     # A dynamic loss scale starts so high that float16 overflows, and is then lowered.
-    assert float(outputs[3]) == 0 or load_toy_config(path).run.dynamic_loss_scale
+    assert float(outputs[3]) == 0 or load_toy_recipe(path).run.dynamic_loss_scale

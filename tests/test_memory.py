@@ -13,9 +13,9 @@ from tests.test_api import FRAMES, load_toy
 from utils.predict import model as api
 from utils.predict.cam import GradCam
 
-CALLS = 50
+CALLS = 30
 WARM_UP = 10
-GROWTH = 20e6  # bytes of all calls; heat maps once took 400 MB
+GROWTH = 15e6  # bytes of all calls; heat maps once took 8 MB each
 RATE = 20  # frames per second
 
 

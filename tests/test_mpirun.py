@@ -12,12 +12,12 @@ import psutil
 import pytest
 
 from tests.helpers import (
+    assert_one_line_error,
     assert_same_weights,
     build_env,
     pick_port,
     read_result,
     read_step,
-    run_script,
     start_script,
 )
 from utils.files import ROOT
@@ -25,10 +25,9 @@ from utils.files import ROOT
 TRAIN = ROOT / "tsm" / "train.py"
 
 
-def test_training_under_mpirun_without_launch_mpi_is_a_user_error(tiny_args):
-    done = run_script("tsm/train.py", *tiny_args, environment={"OMPI_COMM_WORLD_SIZE": "2"})
-    assert done.returncode == 2
-    assert "scripts/launch_mpi.py" in done.stderr.splitlines()[-1]
+def test_training_under_mpirun_without_launch_mpi_is_a_user_error(tiny_args, run_here, monkeypatch):
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    assert_one_line_error(run_here("tsm/train.py", *tiny_args), "scripts/launch_mpi.py")
 
 
 @pytest.mark.slow

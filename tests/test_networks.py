@@ -9,60 +9,30 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mindspore import nn
-from PIL import Image
 
 from benchmarks.benchmark import measure_eval
 from scripts.analysis.build_networks import build_eval_network
-from scripts.data.synthetic.motion_videos import draw_dataset, draw_sets
-from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
-from tests.helpers import find_smoke_yaml, load_smoke_config
+from tests.helpers import find_smoke_yaml
 from tests.numbered_videos import write_numbered_video
+from tests.toy_recipes import draw_samples, load_toy_config
 from utils.commands.train import build_training, build_validation
 from utils.evaluate.label_space import LabelSpace
 from utils.export.export import ExportSpec
 from utils.files import ROOT
-from utils.networks import Job, Network, find_network, list_networks
+from utils.networks import Job, Network, find_build, find_network, list_networks
 from utils.predict.cam import GradCam
 from utils.predict.model import Model
 from utils.predict.stream import Stream, Timing, WindowPredictor
 from utils.runtime import Runtime
 from utils.scoring.scorer import CellScorer
-from utils.testing.golden import GoldenCase, find_case, load_case
+from utils.testing.golden import find_case, load_case
 from utils.train.train_step import TrainStep
 from utils.video.decoders import open_video
 from utils.video.live import StreamSource, open_file
 from utils.weights.parameter_names import ParameterNames
 
-VIDEOS = ["data.frames=4", "data.crop=32", "data.batch=2", "eval.batch=2"]
-TOY = {
-    "tsm": ["model.first_width=8", "model.online=true", "data.segments=2", *VIDEOS[1:]],
-    "x3d": ["data.scales=[32,36]", *VIDEOS],
-    "mvit_multi": ["data.repeated_aug=2", "model.depth=2", "model.stage_starts=[1]", *VIDEOS],
-    "resnet50": ["data.source=folder", "data.augment=crop", "model.num_classes=4"]
-    + ["data.batch=2", "eval.batch=2", "data.workers=1"],
-}
 CASES = sorted(ROOT.glob("*/tests/golden/*_small.json"), reverse=True)
 SMALL_CASES = {path.parents[2].name: path for path in CASES}
-
-
-def draw_samples(network: str, root: Path) -> Path:
-    """Draws a toy data set of the network into `root`; returns one sample."""
-    if network == "mvit_multi":
-        draw_sets(root, train_per_motion=1, test_per_motion=1, seed=1)
-    elif network != "resnet50":
-        draw_dataset(root, train_per_motion=1, test_per_motion=1, seed=1)
-    else:
-        for split in ("train", "val"):
-            for name in PATTERNS[:4]:
-                (root / split / name).mkdir(parents=True)
-                image = Image.fromarray(draw_image(name, np.random.RandomState(0)))
-                image.save(root / split / name / "0.jpg")
-    return next(path for path in sorted(root.rglob("*.*")) if path.suffix in (".mp4", ".jpg"))
-
-
-def draw_video(path: Path) -> Path:
-    write_numbered_video(path, 30, 64, 48, 15.0)
-    return path
 
 
 class LoadedModel(Model):
@@ -70,17 +40,6 @@ class LoadedModel(Model):
 
     def load_cell(self) -> nn.Cell:
         return self.net
-
-
-def list_methods() -> set[str]:
-    return {name for name, _ in inspect.getmembers(Network, inspect.isfunction) if name[0] != "_"}
-
-
-def check_golden_case(case: GoldenCase) -> None:
-    assert isinstance(case.build_loss(), nn.Cell)
-    assert isinstance(case.build_train_step("step"), TrainStep)
-    assert len(case.build_target()) == case.case["input_shape"][0]
-    assert case.cell_name("head") == "head"
 
 
 @pytest.mark.parametrize(
@@ -100,16 +59,16 @@ def test_views_of_a_video_are_cut_without_importing_mindspore(name, heads):
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{heads} False\n", "")
 
 
-@pytest.mark.parametrize("every", [0, 1])
-@pytest.mark.parametrize("name", list_networks())
+@pytest.mark.parametrize(("name", "every"), [*((n, 1) for n in list_networks()), ("tsm", 0)])
 def test_a_training_logs_samples_that_its_validation_has_too(name, every, tmp_path, log_messages):
     draw_samples(name, tmp_path)
     for path in tmp_path.rglob("train.*"):
         path.write_text(path.read_text() + path.read_text().splitlines(keepends=True)[0])
         shutil.copy(path, path.with_name(f"val{path.suffix}"))
-    settings = [f"data.root={tmp_path}", f"run.eval_every={every}", *TOY[name]]
+    settings = [f"data.root={tmp_path}", f"run.eval_every={every}"]
     own = {"resnet50": ["data.val=train"], "mvit_multi": []}
-    cfg = load_smoke_config(name, *settings, *own.get(name, ["data.val_list=val.txt"]))
+    settings += own.get(name, ["data.val_list=val.txt"])
+    cfg = load_toy_config(name, *settings)
     network = find_network(name)
     job = Job(network, cfg, Runtime())
     build_validation(job, net=None, records=network.read_records(cfg, "train"))
@@ -125,7 +84,7 @@ def test_every_method_of_a_network_works(name, tmp_path):
     """A method that this test does not call fails it."""
     network = find_network(name)
     sample = draw_samples(name, tmp_path / "data")
-    cfg = load_smoke_config(name, f"data.root={tmp_path / 'data'}", *TOY[name])
+    cfg = load_toy_config(name, f"data.root={tmp_path / 'data'}")
     rt = Runtime()
     results = {}
 
@@ -149,7 +108,7 @@ def test_every_method_of_a_network_works(name, tmp_path):
     files = results["list_annotation_files"] = network.list_annotation_files(cfg)
     assert bool(files) == (name != "resnet50")
 
-    step = build_training(Job(network, cfg, rt), sampler).step
+    step = build_training(Job(network, cfg, rt), sampler, find_build(name)).step
     assert isinstance(step, TrainStep)
     net = results["build_model"] = network.build_model(**cfg.model_arguments())
     with pytest.raises(TypeError):
@@ -184,12 +143,17 @@ def test_every_method_of_a_network_works(name, tmp_path):
     assert names.default_value("other", source_format) is None
 
     if name in SMALL_CASES:
-        check_golden_case(find_case(name, load_case(SMALL_CASES[name])))
+        case = find_case(name, load_case(SMALL_CASES[name]))
+        assert isinstance(case.build_loss(), nn.Cell)
+        assert isinstance(case.build_train_step("step"), TrainStep)
+        assert len(case.build_target()) == case.case["input_shape"][0]
+        assert case.cell_name("head") == "head"
     else:
         with pytest.raises(ValueError, match=f"{name} has no golden cases"):
             find_case(name, {})
 
-    video = draw_video(tmp_path / "one.mp4")
+    video = tmp_path / "one.mp4"
+    write_numbered_video(video, 30, 64, 48, 15.0)
     source = StreamSource("one", lambda: open_file(open_video(video)))
     model = LoadedModel(network, cfg=cfg, scorer=scorer, heads=heads)
     model.net = net.set_train(False)
@@ -206,7 +170,8 @@ def test_every_method_of_a_network_works(name, tmp_path):
         with pytest.raises(ValueError, match=f"--cam: {name}"):
             GradCam(model)
 
-    assert set(results) == list_methods()
+    methods = inspect.getmembers(Network, inspect.isfunction)
+    assert set(results) == {name for name, _ in methods if name[0] != "_"}
     assert all(value is not None for value in results.values())
 
 

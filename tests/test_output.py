@@ -53,8 +53,6 @@ def test_commands_print_only_own_lines(network, data_root, tmp_path):
         target = ["--format", kind, "--target", tmp_path / f"net.{kind}"]
         command = [f"{network}/export.py", *arguments, *weights, *target]
         assert_only_own_lines(run_script(*command))
-    command = ["benchmarks/benchmark.py", "step", *arguments, "--repeats=1"]
-    assert_only_own_lines(run_script(*command))
 
 
 def build_data(network: str, data_root: Path, folder: Path) -> tuple[Path, str]:

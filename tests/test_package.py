@@ -22,9 +22,9 @@ from tests.helpers import (
     load_smoke_config,
     read_result,
     save_random_weights,
+    watches_signals,
 )
 from tests.test_api import TOYS
-from tests.test_interruptions import watches_signals
 from tsm.config import Config
 from utils import files
 from utils.files import ROOT
@@ -82,8 +82,8 @@ checkpoint, settings, shape = json.loads(sys.argv[1])
 model = zoo.load("tsm_smoke", checkpoint, device="CPU", settings=settings)
 frames = np.arange(np.prod(shape)).reshape(shape).astype(np.uint8)
 print(json.dumps(model.predict(frames, top=3)))
-from mindspore_video_zoo.utils.networks import find_build, list_networks
-assert [find_build(name) for name in list_networks()]
+from mindspore_video_zoo.utils.networks import find_network, list_networks
+assert [find_network(name) for name in list_networks()]
 import scripts, tsm
 assert (utils.OWN, scripts.OWN, tsm.OWN) == (1, 1, 1)
 names = {name.partition(".")[0] for name in sys.modules if "." in name}

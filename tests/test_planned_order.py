@@ -96,7 +96,7 @@ def test_a_gradient_is_complete_before_its_all_reduce(tmp_path):
     result = read_run(CHIP, folder=tmp_path, stdout='{"finished": true}', status=0, seconds=1.0)
     positions = result.locate_gradients(["a.w", "b.w", "c.w"])
     assert positions == pytest.approx({"a.w": 1.0, "b.w": 0.7, "c.w": 0.4})
-    with pytest.raises(ValueError, match="no AllReduce of the gradient of d.w"):
+    with pytest.raises(ValueError, match="d.w"):
         result.locate_gradients(["a.w", "b.w", "c.w", "d.w"])
 
 
@@ -111,5 +111,5 @@ def test_positions_of_a_dry_run_get_the_counted_times():
     )
     result = time_positions({"a.w": 1.0, "b.w": 0.25}, counted, CHIP)
     np.testing.assert_allclose(result.ready, [3.0, 1.5])
-    with pytest.raises(ValueError, match="--chip ascend910b: b.w is trained either"):
+    with pytest.raises(ValueError, match="--chip ascend910b: b.w"):
         time_positions({"a.w": 1.0}, counted, CHIP)

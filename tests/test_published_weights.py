@@ -210,7 +210,7 @@ def test_a_connection_that_ends_is_continued_and_a_bar_counts_what_arrives(
     ranges = [request.get("Range") for request in server.requests]
     assert ranges == [None, "bytes=25000-", "bytes=40000-"]
     assert len(CONTENT) == 70_023
-    assert [(bar.total, bar.done) for bar in bars] == [(8, 3), (5, 2), (4, 4)]
+    assert [(bar.total, bar.n) for bar in bars] == [(8, 3), (5, 2), (4, 4)]
 
 
 def test_a_complete_part_needs_no_connection(server, folder):
@@ -253,20 +253,14 @@ def test_a_truncated_file_is_refused(server, folder, tmp_path):
 
 
 def test_a_changed_file_is_refused(server, folder):
-    preparation.prepare("tsm_small")
-    (folder / "tsm.pth").unlink()
-    (folder.parent / "tsm_small.ckpt").unlink()
+    (mkdir(folder) / "tsm.pth.sha256").write_text(f"{DIGEST}  tsm.pth\n")
     server.files["tsm.pth"] = OTHER
     assert_refused("tsm_small", f"was {DIGEST[:8]}... when it was first downloaded", "delete")
     assert list_visible(folder) == ["tsm.pth", "tsm.pth.sha256"]
     (folder / HASHED).write_bytes(OTHER)  # as a user may have saved it
     other = hashlib.sha256(OTHER).hexdigest()
-    words = (
-        str(folder / HASHED),
-        f"begins with {other[:8]} instead of {DIGEST[:8]}: ",
-        "and stays",
-    )
-    assert_refused("tsm_hashed", *words)
+    words = (f"{other[:8]} instead of {DIGEST[:8]}", "and stays")
+    assert_refused("tsm_hashed", str(folder / HASHED), *words)
     (folder / HASHED).write_bytes(CONTENT[:-30_000])
     (folder / "tsm.pth").write_bytes(CONTENT[:-30_000])
     (folder / "tsm.pth.sha256").unlink()
@@ -425,6 +419,9 @@ def test_the_table_has_all_files_of_the_sources(run_here):
     assert Counter(source for source, _ in files) == {
         "mit-han-lab": 14,
         "mmaction2": 12,
+        "mmaction2 0.x": 13,
+        "mindcv": 6,
+        "mindcv, 910B": 1,
         "PySlowFast": 10,
         "pytorchvideo": 4,
         "torchvision": 11,
@@ -433,7 +430,11 @@ def test_the_table_has_all_files_of_the_sources(run_here):
     page = (ROOT / "docs" / "weights.md").read_text()
     assert {name for name in re.findall(r"`(\w+)`", page) if "." not in name} >= {*PUBLISHED}
     lines = run_here("scripts/download_weights.py").stdout.splitlines()
-    assert [line.split()[0] for line in lines] == ["name", *PUBLISHED]
+    assert [line.split()[0] for line in lines[: len(PUBLISHED) + 1]] == ["name", *PUBLISHED]
+    accuracies = [entry.published for entry in PUBLISHED.values()]
+    assert accuracies.count("") == 1  # nobody has published one for the online network
+    assert all(text in line for text, line in zip(accuracies, lines[1:]))
+    assert "torchvision: https://pytorch.org" in "\n".join(lines)
 
 
 def test_a_name_of_a_file_has_one_address():
@@ -450,8 +451,22 @@ def test_published_weights_have_a_recipe(entry):
     config = find_network(entry.network).config
     cfg = load_config(config, ROOT / entry.recipe, overrides)
     assert cfg.train.new_head or not entry.start
-    if entry.source in ("mmaction2", "torchvision"):
+    if entry.source in ("mmaction2", "mmaction2 0.x", "torchvision", "mindcv", "mindcv, 910B"):
         assert preparation.HASH.search(entry.file_name)
+    views = re.search(r", (\d+) x (\d+) of (\d+)$", entry.published)
+    if views:  # the printed command tests the views of the published number
+        one = cfg.data.sets[0] if entry.network == "mvit_multi" else cfg.eval
+        crop = getattr(cfg, "test_crop", 0) or getattr(one, "crop", 0) or cfg.data.crop
+        assert [one.clips, one.crops, crop] == [*map(int, views.groups())]
+
+
+def test_the_accuracy_of_published_weights_stands_beside_that_of_an_evaluation(tmp_path):
+    result = {"top1": 0.7312, "top5": 0.905}
+    line = published.compare_accuracy(Path("weights/tsm_r50_k400_8f_mmaction2.ckpt"), result)
+    assert "73.18 / 90.56, 1 x 10 of 224" in line
+    assert line.endswith("here: 73.12 / 90.50")
+    for other in ("out/x3d_s.ckpt", "weights/own.ckpt", "weights/resnet50_imagenet.ckpt"):
+        assert not published.compare_accuracy(Path(other), result)
 
 
 def test_the_start_of_every_recipe_is_published_and_fits():

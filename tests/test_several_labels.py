@@ -30,7 +30,7 @@ from utils.predict import model as api
 from utils.runtime import Runtime
 from utils.testing import golden
 from utils.train import optimizers
-from utils.train.recipe import Plan, compute_class_weights
+from utils.train.plan import Plan, compute_class_weights
 from utils.weights.convert import convert, read_source
 
 NETWORKS = ("tsm", "x3d", "resnet50")

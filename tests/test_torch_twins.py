@@ -8,13 +8,16 @@ import pytest
 from mindspore import Tensor
 
 from scripts.analysis.build_networks import make_dummy_batch
+from scripts.conversion import torch_writer
 from tests.helpers import find_smoke_yaml, load_smoke_config, run_script
-from tests.test_every_yaml import YAMLS, load_toy_config
+from tests.toy_recipes import YAMLS, load_toy_recipe
 from utils.files import ROOT
 from utils.load_config import to_dict
 from utils.networks import find_network, list_networks
+from utils.nn.padding import SYMMETRIC
 from utils.testing.golden import compute_scores, load_weights
-from utils.weights.convert import read_source
+from utils.weights.checkpoint import weights_of
+from utils.weights.convert import convert_back, read_source
 
 TORCH_NETWORKS = sorted(
     path
@@ -43,7 +46,7 @@ def list_cases():
     """One yaml for every network; slow except those of QUICK."""
     paths = {}
     for path in sorted(YAMLS, key=lambda path: path.stem not in QUICK):
-        arguments = load_toy_config(path).model_arguments()
+        arguments = load_toy_recipe(path).model_arguments()
         operators = {name: value for name, value in arguments.items() if name not in NUMBERS}
         paths.setdefault(repr((path.parents[1].name, operators)), path)
     for path in paths.values():
@@ -55,7 +58,7 @@ def list_cases():
 @pytest.mark.parametrize("path", list_cases())
 def test_a_torch_network_gives_the_same_scores(path, tmp_path):
     torch = pytest.importorskip("torch")
-    cfg = load_toy_config(path)
+    cfg = load_toy_recipe(path)
     network = path.parents[1].name
     arguments = cfg.model_arguments()
     if "recompute" in arguments:
@@ -74,13 +77,21 @@ def test_a_torch_network_gives_the_same_scores(path, tmp_path):
     ours = compute_scores(net.set_train(False), Tensor(clip))
     assert np.ptp(expected) > 1e-3
     np.testing.assert_allclose(ours, expected, atol=2e-5 * np.ptp(expected) + 1e-7)
+    if weights_of(net).padding in ("", SYMMETRIC):
+        naming = find_network(network).parameter_names()
+        back = convert_back(net, naming, {})  # the twin of the online network has TSM's names
+        torch_writer.write(tmp_path / "back.pth", back, "--target")
+        state = torch.load(tmp_path / "back.pth", weights_only=True)
+        for name, values in torch_net.state_dict().items():
+            assert torch.equal(values, state[name]), name
+        torch_net.load_state_dict(state, strict=True)
 
 
 @pytest.mark.parametrize("network", list_networks())
 def test_channels_last_changes_the_layout_and_no_scores(network):
     torch = pytest.importorskip("torch")
     parts = importlib.import_module("benchmarks.torch.parts")
-    cfg = load_toy_config(find_smoke_yaml(network))
+    cfg = load_toy_recipe(find_smoke_yaml(network))
     net = importlib.import_module(f"benchmarks.torch.{network}").build_network(
         **cfg.model_arguments()
     )

@@ -76,7 +76,7 @@ class Model(Classes):
 
 @dataclass(frozen=True)
 class Train(TrainSettings):
-    """The recipe; `base_batch` counts clips."""
+    """What a training does; `base_batch` counts clips."""
 
     lr: float = 0.02
     base_batch: int = 128

@@ -12,8 +12,8 @@ the shift can load each other's weights. Every classifier is called `new_fc`.
 """
 
 import re
-from collections.abc import Iterable
-from typing import Optional
+from collections.abc import Iterable, Mapping
+from typing import Any, Optional
 
 from utils.weights.parameter_names import ParameterNames
 
@@ -133,6 +133,12 @@ class TSMNames(ParameterNames):
             name = rename_from_mmaction2(name.replace(".net.", "."), rules + MMACTION2)
         name = re.sub(r"^(new_fc|classifier|base_model\.(fc|classifier))\.", "new_fc.", name)
         return name.replace(".net.", ".").replace(".block.", ".")
+
+    def original_name(self, name: str, settings: Mapping[str, Any]) -> str:
+        """The original's online network has no other around it, nor layers around convolutions."""
+        if settings.get("online"):
+            return name.removeprefix("base_model.").replace(".net.", ".")
+        return name
 
     def fit_shape(self, name: str, shape: tuple, target_shape: tuple) -> Optional[str]:
         """How to use an array of another shape: `mean_channels` for a first convolution, or None.

@@ -6,8 +6,6 @@ from tsm import dataset
 from tsm.config import Config
 from tsm.convert import TSMNames
 from tsm.labels import TSMLabelSpace
-from utils.data import records
-from utils.data.annotation_file import AnnotationFile
 from utils.networks import Network
 
 
@@ -21,10 +19,6 @@ class TSMNetwork(Network[Config]):
     create_dataset = staticmethod(dataset.create_dataset)
     label_space = TSMLabelSpace
     parameter_names = TSMNames
-    read_records = staticmethod(records.read_records)
-
-    def list_annotation_files(self, cfg: Config) -> list[AnnotationFile]:
-        return [records.describe_list(cfg, split) for split in cfg.data.lists]
 
     def get_input_shape(self, cfg: Config) -> tuple[int, ...]:
         return dataset.get_clip_shape(cfg.data, cfg.data.crop)
@@ -33,11 +27,6 @@ class TSMNetwork(Network[Config]):
         from tsm.model import TSM
 
         return TSM(**settings)
-
-    def describe_export(self, cfg: Config):
-        from tsm.export_cells import describe_export
-
-        return describe_export(cfg)
 
     def find_online_predictor(self, cfg: Config) -> Optional[type]:
         if not cfg.model.online:

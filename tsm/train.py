@@ -23,10 +23,10 @@ from tsm.model import TSM, freeze_batch_norms
 from tsm.network import NETWORK
 from utils.commands.train import train
 from utils.train import optimizers
-from utils.train.recipe import Plan, Recipe
+from utils.train.plan import Plan, TrainParts
 
 
-def build(cfg: Config, plan: Plan) -> Recipe:
+def build(cfg: Config, plan: Plan) -> TrainParts:
     settings = cfg.train
     net = TSM(**cfg.model_arguments())
     plan.load_pretrained(net)
@@ -41,7 +41,7 @@ def build(cfg: Config, plan: Plan) -> Recipe:
     )
     before_softmax = cfg.model.before_softmax
     loss = plan.choose_loss(lambda class_weights: CrossEntropy(before_softmax, class_weights))
-    return Recipe(net, loss=loss, optimizer=optimizer, lr=lr)
+    return TrainParts(net, loss=loss, optimizer=optimizer, lr=lr)
 
 
 if __name__ == "__main__":

@@ -129,14 +129,7 @@ class LayerCounter:
         """Cells with parameters that an evaluation does not call; training calls them last."""
         uncalled = [(cell, self.claim_parameters(cell)) for cell in self.cells]
         return [
-            LayerCost(
-                self.names[id(cell)],
-                kind=classify_cell(cell, []),
-                macs=0,
-                inputs=0,
-                outputs=0,
-                parameters=own,
-            )
+            LayerCost(self.names[id(cell)], classify_cell(cell, []), 0, 0, 0, own)
             for cell, own in uncalled
             if own
         ]

@@ -31,7 +31,7 @@ from utils.evaluate.label_space import LabelSpace
 from utils.files import ROOT
 from utils.load_config import load_config, read_yaml
 from utils.runtime import Runtime
-from utils.settings import ConfigT, VideoData, name_network
+from utils.settings import ConfigT, VideoData, VideoSet, name_network
 from utils.video.decoders import open_path
 from utils.video.reader import FrameReader
 from utils.weights.checkpoint_file import check_kind
@@ -76,11 +76,13 @@ class Network(abc.ABC, Generic[ConfigT]):
 
     def list_annotation_files(self, cfg: ConfigT) -> list[AnnotationFile]:
         """The annotation files, training first; empty if the network reads images."""
-        return []
+        if not isinstance(cfg.data, VideoSet):
+            return []
+        return [records.describe_list(cfg, split) for split in cfg.data.lists]
 
-    @abc.abstractmethod
     def read_records(self, cfg: ConfigT, split: str) -> Any:
         """The checked samples of `split`: train, val or test. Raises ValueError for bad lines."""
+        return records.read_records(cfg, split)
 
     def read_run_records(self, cfg: ConfigT, split: str, run: Optional[Path]) -> Any:
         """As `read_records`; `run` is the folder of the checkpoint, which may list its classes."""
@@ -153,9 +155,12 @@ class Network(abc.ABC, Generic[ConfigT]):
         """
         return None
 
-    @abc.abstractmethod
     def describe_export(self, cfg: ConfigT) -> Any:
-        """How the network is exported, an ExportSpec: shape of a clip, output, Cells to replace."""
+        """How the network is exported, an ExportSpec: shape of a clip, output, Cells to replace.
+
+        It is that of the folder's `export_cells.py`.
+        """
+        return importlib.import_module(f"{PACKAGE}{self.name}.export_cells").describe_export(cfg)
 
 
 @dataclass(frozen=True)
@@ -178,7 +183,7 @@ def find_network(name: str) -> Network:
 
 
 def find_build(name: str) -> Callable:
-    """`build(cfg, plan)` of a network's train.py: its recipe."""
+    """`build(cfg, plan)` of a network's train.py."""
     return importlib.import_module(f"{PACKAGE}{name}.train").build
 
 

@@ -55,7 +55,7 @@ class Model(Classes):
 
 @dataclass(frozen=True)
 class Train(TrainSettings):
-    """The recipe; `base_batch` counts clips."""
+    """What a training does; `base_batch` counts clips."""
 
     epochs: int = 300
     base_batch: int = 128

@@ -9,13 +9,13 @@ from utils.train import lr_schedules
 from x3d.config import Train
 
 
-def get_lr(train: Train, updates_per_epoch: int, global_batch: int) -> np.ndarray:
+def get_lr(train: Train, updates_per_epoch: int, effective_batch: int) -> np.ndarray:
     """The learning rate of every update of the run, float64 (epochs * updates_per_epoch,).
 
     A cosine over the whole run. The warm-up rises linearly to the value of the cosine at the end of
-    the warm-up, not to the peak. `lr`, `warmup_lr` and `end_lr` scale with the global batch.
+    the warm-up, not to the peak. `lr`, `warmup_lr` and `end_lr` scale with `effective_batch`.
     """
-    factor = lr_schedules.peak_lr(1.0, train.base_batch, global_batch)
+    factor = lr_schedules.peak_lr(1.0, train.base_batch, effective_batch)
     epoch = np.arange(train.epochs * updates_per_epoch) / updates_per_epoch
     return factor * compute_lr_at(epoch, train)
 

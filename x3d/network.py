@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from utils.data import records
-from utils.data.annotation_file import AnnotationFile
 from utils.networks import Network
 from x3d import dataset
 from x3d.config import Config
@@ -21,10 +19,6 @@ class X3DNetwork(Network[Config]):
     create_dataset = staticmethod(dataset.create_dataset)
     label_space = X3DLabelSpace
     parameter_names = X3DNames
-    read_records = staticmethod(records.read_records)
-
-    def list_annotation_files(self, cfg: Config) -> list[AnnotationFile]:
-        return [records.describe_list(cfg, split) for split in cfg.data.lists]
 
     def get_input_shape(self, cfg: Config) -> tuple[int, ...]:
         return dataset.get_clip_shape(cfg.data, cfg.data.crop)
@@ -33,11 +27,6 @@ class X3DNetwork(Network[Config]):
         from x3d.model import X3D
 
         return X3D(**settings)
-
-    def describe_export(self, cfg: Config):
-        from x3d.export_cells import describe_export
-
-        return describe_export(cfg)
 
 
 NETWORK = X3DNetwork()

@@ -27,7 +27,7 @@ from utils.commands.train import train
 from utils.log import log
 from utils.nn.layers import freeze_norms
 from utils.train import optimizers
-from utils.train.recipe import Plan, Recipe
+from utils.train.plan import Plan, TrainParts
 from x3d.config import Config
 from x3d.loss import CrossEntropy
 from x3d.lr_generator import build_parameter_groups, get_lr
@@ -36,7 +36,7 @@ from x3d.network import NETWORK
 from x3d.precise_bn import PreciseBatchNorms
 
 
-def build(cfg: Config, plan: Plan) -> Recipe:
+def build(cfg: Config, plan: Plan) -> TrainParts:
     settings = cfg.train
     net = X3D(**cfg.model_arguments())
     plan.load_pretrained(net)
@@ -51,7 +51,7 @@ def build(cfg: Config, plan: Plan) -> Recipe:
     )
     loss = plan.choose_loss(CrossEntropy)
     statistics = partial(build_precise_batch_norm, cfg, plan)
-    return Recipe(net, loss=loss, optimizer=optimizer, lr=lr, build_before_saving=statistics)
+    return TrainParts(net, loss=loss, optimizer=optimizer, lr=lr, build_before_saving=statistics)
 
 
 def build_precise_batch_norm(

@@ -13,14 +13,13 @@ from mvit_multi.lr_generator import build_parameter_groups
 from mvit_multi.network import NETWORK
 from utils.testing import golden
 from utils.train import optimizers
-from utils.train.train_step import TrainStep
 
 
 class MViTCase(golden.GoldenCase):
     """A case of MultiTrain's or PySlowFast's MViTv2."""
 
     network = NETWORK
-    recipe = {"label_smoothing": 0.0, "smoothing_classes": 0}
+    defaults = {"label_smoothing": 0.0, "smoothing_classes": 0}
 
     def model_arguments(self) -> dict[str, Any]:
         config = self.case["config"]
@@ -51,7 +50,7 @@ class MViTCase(golden.GoldenCase):
     def build_loss(self) -> nn.Cell:
         config = self.case["config"]
         arguments = self.model_arguments()
-        recipe = {**self.recipe, **self.case["train"]}
+        recorded = {**self.defaults, **self.case["train"]}
         informative = None
         if arguments["expander"]:
             weights = config["MODEL.INF_STD_WEIGHT"], config["MODEL.INF_COVAR_WEIGHT"]
@@ -59,8 +58,8 @@ class MViTCase(golden.GoldenCase):
         return MultiLoss(
             arguments["num_classes"],
             cross_projections=arguments["cross_projections"],
-            smoothing=recipe["label_smoothing"],
-            smoothing_classes=recipe["smoothing_classes"],
+            smoothing=recorded["label_smoothing"],
+            smoothing_classes=recorded["smoothing_classes"],
             projection_weight=config.get("MODEL.MULTI_PROJ_LOSS_WEIGHT", 1.0),
             add_to_scores=config.get("MODEL.MULTI_CROSS_PROJ_ADD_TO_PRED", False),
             informative=informative,
@@ -74,21 +73,11 @@ class MViTCase(golden.GoldenCase):
         rows = [(names[0], row) if isinstance(row, int) else row for row in self.case["labels"]]
         return np.array([build_target_row(names.index(n), label, lam) for n, label in rows])
 
-    def build_train_step(self, part: str) -> TrainStep:
-        """`part` is `step`."""
-        net = self.build_model(training=True)
-        optimizer = self.case["train"][part]["optimizer"]
-        train = Train(weight_decay=optimizer["weight_decay"])
+    def build_optimizer(self, net: nn.Cell, lr: np.ndarray, recorded: dict) -> nn.Optimizer:
+        train = Train(weight_decay=recorded["weight_decay"])
         weights = net.trainable_params()
-        lr = np.full(golden.UPDATES, optimizer["lr"])
-        depth = len(net.plans)
-        groups = build_parameter_groups(weights, train=train, lr=lr, depth=depth)
-        opt = optimizers.AdamW(
-            weights, groups=groups, betas=optimizer["betas"], eps=optimizer["eps"]
-        )
-        return golden.build_train_step(
-            net, loss=self.build_loss(), optimizer=opt, clip_norm=optimizer["clip_grad_l2norm"]
-        )
+        groups = build_parameter_groups(weights, train=train, lr=lr, depth=len(net.plans))
+        return optimizers.AdamW(weights, groups, recorded["betas"], recorded["eps"])
 
     def cell_name(self, point: str) -> str:
         """Empty if the output here has the channels first, or if evaluation does not compute it."""

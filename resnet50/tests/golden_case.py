@@ -11,17 +11,16 @@ from resnet50.lr_generator import build_parameter_groups
 from resnet50.network import NETWORK
 from utils.testing import golden
 from utils.train import optimizers
-from utils.train.train_step import TrainStep
 
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 
 
 class ResNetCase(golden.GoldenCase):
-    """A case of torchvision's ResNet; the default of `recipe` is that of MindSpore's tutorial."""
+    """A case of torchvision's ResNet; `defaults` are that of MindSpore's tutorial."""
 
     network = NETWORK
-    recipe = {"smoothing": 0.1, "smoothed": "excluded", "decay": "norms_and_biases"}
+    defaults = {"smoothing": 0.1, "smoothed": "excluded", "decay": "norms_and_biases"}
 
     def model_arguments(self) -> dict[str, Any]:
         config = self.case["config"]
@@ -29,20 +28,15 @@ class ResNetCase(golden.GoldenCase):
         return {**same, "mean": MEAN, "std": STD}
 
     def build_loss(self) -> nn.Cell:
-        recipe = {**self.recipe, **self.case.get("train", {})}
-        return SmoothedCrossEntropy(recipe["smoothing"], recipe["smoothed"])
+        recorded = {**self.defaults, **self.case.get("train", {})}
+        return SmoothedCrossEntropy(recorded["smoothing"], recorded["smoothed"])
 
-    def build_train_step(self, part: str) -> TrainStep:
-        """`part` is `step` or `step_decay`."""
-        net = self.build_model(training=True)
-        optimizer = self.case["train"][part]["optimizer"]
-        decay = {**self.recipe, **self.case["train"]}["decay"]
-        train = Train(weight_decay=optimizer["weight_decay"], decay=decay)
+    def build_optimizer(self, net: nn.Cell, lr: np.ndarray, recorded: dict) -> nn.Optimizer:
+        decay = {**self.defaults, **self.case["train"]}["decay"]
+        train = Train(weight_decay=recorded["weight_decay"], decay=decay)
         weights = net.trainable_params()
-        lr = np.full(golden.UPDATES, optimizer["lr"])
         groups = build_parameter_groups(weights, train, lr)
-        opt = optimizers.SGD(weights, groups, optimizer["momentum"])
-        return golden.build_train_step(net, self.build_loss(), opt)
+        return optimizers.SGD(weights, groups, recorded["momentum"])
 
     def cell_name(self, point: str) -> str:
         """Empty for the average pool, which is not a cell here."""

@@ -9,7 +9,7 @@ from mindspore import Tensor, nn
 
 from utils.commands.train import build_training
 from utils.data.sampler import TrainSampler
-from utils.networks import Job, find_network
+from utils.networks import Job, find_build, find_network
 from utils.runtime import Runtime
 from utils.scoring import checkpoint
 from utils.settings import NetworkConfig
@@ -25,7 +25,8 @@ def build_train_step(network: str, cfg: NetworkConfig, rt: Runtime) -> TrainStep
     """The train step, for an epoch of a thousand steps."""
     samples = 1000 * cfg.data.batch * rt.size
     sampler = TrainSampler(samples, batch=cfg.data.batch, rank=rt.rank, size=rt.size, seed=0)
-    return build_training(Job(find_network(network), cfg, rt), sampler).step.set_train()
+    job = Job(find_network(network), cfg, rt)
+    return build_training(job, sampler, find_build(network)).step.set_train()
 
 
 def build_eval_network(network: str, cfg: NetworkConfig) -> nn.Cell:

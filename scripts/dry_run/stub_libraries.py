@@ -8,7 +8,6 @@ tables of the wheel: every function returns 0, except those of `ascend_stubs.cc`
 
 import hashlib
 import importlib.metadata
-import importlib.util
 import os
 import platform
 import re
@@ -19,6 +18,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from scripts.launcher.devices import find_plugins
 from utils.files import report_write_errors
 
 SOURCES = Path(__file__).resolve().parent
@@ -95,11 +95,6 @@ def compute_checksum() -> str:
     files = [*sorted(SOURCES.glob("*_stubs.*")), SOURCES / "chip.cc", Path(__file__)]
     content = b"".join(path.read_bytes() for path in files)
     return hashlib.sha256(content).hexdigest()[:12]
-
-
-def find_plugins() -> Path:
-    """The folder of back ends in the installed MindSpore, which is not imported."""
-    return Path(importlib.util.find_spec("mindspore").origin).parent / "lib" / "plugin"
 
 
 def run_tool(*words: object, text: str = None) -> str:

@@ -127,7 +127,7 @@ def inspect_network(start: Start) -> int:
     # MindSpore is imported only if the settings and the videos are valid.
     from utils.complexity import count_layers
     from utils.train import memory
-    from utils.train.recipe import freeze_weights
+    from utils.train.plan import freeze_weights
     from utils.weights import checkpoint
 
     cfg = start.cfg

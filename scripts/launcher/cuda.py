@@ -15,7 +15,6 @@ installed, and NVML also counts GPUs that CUDA_VISIBLE_DEVICES hides from MindSp
 
 import ctypes
 import importlib.metadata
-import importlib.util
 import os
 import platform
 import re
@@ -156,7 +155,7 @@ def list_missing(home: Path, environ: Mapping[str, str]) -> list[str]:
     number = host.read_nvcc_version(home)
     if not VERSIONS[0] <= number <= VERSIONS[1]:
         return ["nvcc 11.1 to 11.8"]
-    plugin = find_mindspore() / PLUGINS[max(least for least in PLUGINS if least <= number)]
+    plugin = host.find_plugins() / PLUGINS[max(least for least in PLUGINS if least <= number)]
     if not plugin.is_file():
         return [plugin.name]
     variables = {**environ, "LD_LIBRARY_PATH": join_libraries(home, environ)}
@@ -165,17 +164,9 @@ def list_missing(home: Path, environ: Mapping[str, str]) -> list[str]:
     return sorted({"".join(names) for names in re.findall(pattern, text.stdout + text.stderr)})
 
 
-def find_mindspore() -> Path:
-    """The folder of the back ends of MindSpore, which is not imported. Raises ValueError."""
-    spec = importlib.util.find_spec("mindspore")
-    if spec is None:
-        raise ValueError(f"{sys.executable} has no MindSpore")
-    return Path(spec.origin).parent / "lib" / "plugin"
-
-
 def list_library_folders(home: Path) -> list[Path]:
     """The folders for LD_LIBRARY_PATH; the second has MindSpore's own NCCL."""
-    return [home / "lib64", find_mindspore() / "gpu11.6"]
+    return [home / "lib64", host.find_plugins() / "gpu11.6"]
 
 
 def join_libraries(home: Path, environ: Mapping[str, str]) -> str:

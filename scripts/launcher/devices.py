@@ -1,9 +1,11 @@
 """Devices, CANN and CUDA of this host, from files and from vendors' tools, without MindSpore."""
 
+import importlib.util
 import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Optional
@@ -62,6 +64,14 @@ def read_nvcc_version(home: Path) -> tuple[int, int]:
     """The version of the compiler of an installed CUDA; (0, 0) if there is none."""
     result = re.search(r"release (\d+)\.(\d+),", run_tool(str(home / "bin" / "nvcc"), "--version"))
     return (int(result[1]), int(result[2])) if result else (0, 0)
+
+
+def find_plugins() -> Path:
+    """The folder of the back ends of MindSpore, which is not imported. Raises ValueError."""
+    spec = importlib.util.find_spec("mindspore")
+    if spec is None or spec.origin is None:
+        raise ValueError(f"{sys.executable} has no MindSpore")
+    return Path(spec.origin).parent / "lib" / "plugin"
 
 
 def find_library(name: str, environ: Mapping[str, str]) -> str:

@@ -12,7 +12,6 @@ from typing import Callable, Optional
 from scripts.executors.process_pool import Part
 from scripts.executors.video_jobs import RunJobs, make_key, write_records
 from scripts.prediction.records import Job
-from utils.data.equal_files import MAX_COMPARED, find_equal_files
 from utils.files import open_replacement, write_text
 from utils.messages import escape_control, format_line, hide_secrets, print_line
 from utils.predict.prediction import PREDICTIONS, make_file_names
@@ -22,8 +21,8 @@ from utils.video.media_files import IMAGE_SUFFIXES, describe_left_out, find_file
 MAX_CLASS_NAME = 200  # characters of a class name in a table
 
 
-def check_options(step: Optional[float], save: Optional[Path]) -> None:
-    """Raises ValueError for a --step or --save that neither predict.py nor stream.py can take."""
+def check_options(step: Optional[float], save: Optional[Path] = None) -> None:
+    """Raises ValueError for a --step or --save that no command can take."""
     if step == 0:
         raise ValueError("--step must be above 0 seconds; without it, windows follow each other")
     if save and save.suffix != ".mp4":
@@ -34,8 +33,7 @@ def list_videos(names: Sequence[str], suffixes: Sequence[str]) -> list[str]:
     """The paths of videos; a folder stands for all files below it that end in `suffixes`, sorted.
 
     A folder without such a file stays, as a folder of frames. Hidden and system files and folders
-    are left out. Prints what is left out, and how many videos are equal. Raises ValueError for what
-    does not exist, and for an address.
+    are left out, which a line says. Raises ValueError for what does not exist, and for an address.
     """
     videos = []
     for name in names:
@@ -52,9 +50,6 @@ def list_videos(names: Sequence[str], suffixes: Sequence[str]) -> list[str]:
         left_out = describe_left_out(scan, kind)
         if left_out:
             print_line(f"{name}: {left_out}")
-    equal = find_equal_files(videos) if len(videos) <= MAX_COMPARED else []
-    if equal:
-        print_line(f"groups of equal files ({len(equal)}), for example {' = '.join(equal[0])}")
     return videos
 
 

@@ -12,14 +12,13 @@ from tsm.model import freeze_batch_norms
 from tsm.network import NETWORK
 from utils.testing import golden
 from utils.train import optimizers
-from utils.train.train_step import TrainStep
 
 
 class TSMCase(golden.GoldenCase):
     """A case of the original's TSM."""
 
     network = NETWORK
-    recipe = {"head_lr_mult": 5.0}
+    defaults = {"head_lr_mult": 5.0}
 
     def model_arguments(self) -> dict[str, Any]:
         config = self.case["config"]
@@ -48,19 +47,12 @@ class TSMCase(golden.GoldenCase):
     def build_loss(self) -> nn.Cell:
         return CrossEntropy(self.case["config"]["before_softmax"])
 
-    def build_train_step(self, part: str) -> TrainStep:
-        """`part` is `step` or `step_decay`."""
-        net = self.build_model(training=True)
-        optimizer = self.case["train"][part]["optimizer"]
-        head_lr_mult = {**self.recipe, **self.case["train"]}["head_lr_mult"]
-        train = Train(weight_decay=optimizer["weight_decay"], head_lr_mult=head_lr_mult)
+    def build_optimizer(self, net: nn.Cell, lr: np.ndarray, recorded: dict) -> nn.Optimizer:
+        head_lr_mult = {**self.defaults, **self.case["train"]}["head_lr_mult"]
+        train = Train(weight_decay=recorded["weight_decay"], head_lr_mult=head_lr_mult)
         weights = net.trainable_params()
-        lr = np.full(golden.UPDATES, optimizer["lr"])
         groups = build_parameter_groups(weights, train=train, lr=lr, flow=False)
-        opt = optimizers.SGD(weights, groups, optimizer["momentum"])
-        return golden.build_train_step(
-            net, loss=self.build_loss(), optimizer=opt, clip_norm=optimizer["clip_total_norm"]
-        )
+        return optimizers.SGD(weights, groups, recorded["momentum"])
 
     def cell_name(self, point: str) -> str:
         """A shifted convolution is `conv1.net`; empty for the average pool, which is not a cell."""

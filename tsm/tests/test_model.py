@@ -94,13 +94,13 @@ def test_the_number_of_shifted_blocks_is_the_published_one(arch, shifted):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"arch": "resnet99"}, "model.arch is resnet99"),
-        ({"arch": "resnet18", "non_local": True}, "non_local is defined for resnet50"),
-        ({"arch": "mobilenetv2", "shift_place": "block"}, "mobilenetv2 has neither"),
-        ({"arch": "mobilenetv2", "first_width": 32}, "first_width is of ResNets"),
-        ({"segments": 7, "temporal_pool": True}, "needs an even data.segments"),
-        ({"online": True, "temporal_pool": True}, "model.online goes with"),
-        ({"before_softmax": False, "consensus": "identity"}, "model.consensus must be avg"),
+        ({"arch": "resnet99"}, "model.arch"),
+        ({"arch": "resnet18", "non_local": True}, "non_local"),
+        ({"arch": "mobilenetv2", "shift_place": "block"}, "mobilenetv2"),
+        ({"arch": "mobilenetv2", "first_width": 32}, "first_width"),
+        ({"segments": 7, "temporal_pool": True}, "data.segments"),
+        ({"online": True, "temporal_pool": True}, "model.online"),
+        ({"before_softmax": False, "consensus": "identity"}, "model.consensus"),
     ],
 )
 def test_incompatible_settings_are_refused(settings, message):

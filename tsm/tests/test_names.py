@@ -18,7 +18,6 @@ from utils.testing.golden import (
 from utils.tests.parity import (
     assert_activations,
     assert_manifest,
-    count_trained,
     read_manifest,
     without_values,
 )
@@ -29,28 +28,6 @@ GOLDEN = Path(__file__).parent / "golden"
 NAMES = NETWORK.parameter_names()
 
 # (settings, classes): parameters, trainable tensors, state-dict entries; reference section 1.8.
-SIZES = [
-    ({"arch": "resnet18"}, 400, 11_381_712, 62, 122),
-    ({"arch": "resnet34"}, 400, 21_489_872, 110, 218),
-    ({"arch": "resnet50"}, 400, 24_327_632, 161, 320),
-    ({"arch": "resnet50"}, 174, 23_864_558, 161, 320),
-    ({"arch": "resnet50"}, 101, 23_714_981, 161, 320),
-    ({"arch": "resnet50", "non_local": True}, 400, 31_686_096, 211, 385),
-    ({"arch": "resnet101"}, 400, 43_319_760, 314, 626),
-    ({"arch": "resnet101"}, 174, 42_856_686, 314, 626),
-    ({"arch": "resnet152"}, 400, 58_963_408, 467, 932),
-    ({"arch": "mobilenetv2"}, 400, 2_736_272, 158, 314),
-    ({"arch": "mobilenetv2"}, 27, 2_258_459, 158, 314),
-]
-
-
-@pytest.mark.parametrize(("settings", "classes", "parameters", "tensors", "entries"), SIZES)
-@without_values
-def test_counts_equal_the_published_ones(settings, classes, parameters, tensors, entries):
-    net = TSM(classes, 8, **settings)
-    assert count_trained(net) == (parameters, tensors)
-    norms = sum(p.name.endswith(".moving_mean") for p in net.get_parameters())
-    assert len(weights_of(net)) + norms == entries, "PyTorch counts batches in every batch norm"
 
 
 @pytest.mark.parametrize("name", ["tsm_r50_8f", "tsm_r50_8f_small"])
@@ -83,51 +60,6 @@ def make_empty_state(source: str) -> dict:
     return {name: np.zeros(shape, np.float32) for name, shape in load_manifest(source).items()}
 
 
-SOURCES = [
-    ("tsm_r50_k400", {"num_classes": 400}, False),
-    ("tsm_r50_k400_nl", {"num_classes": 400, "non_local": True}, False),
-    ("tsm_r50_k400", {"num_classes": 400, "shift_div": 0}, False),
-    ("tsm_r50_k400", {"num_classes": 101, "shift_place": "block"}, True),
-    ("tsm_r50_k400", {"num_classes": 400, "temporal_pool": True}, False),
-    ("tsm_mobilenetv2_k400", {"num_classes": 400, "arch": "mobilenetv2"}, False),
-    (
-        "online_mobilenetv2_jester",
-        {"num_classes": 27, "arch": "mobilenetv2", "online": True, "dropout": 0.0},
-        False,
-    ),
-    ("mmaction2_tsm_r50", {"num_classes": 400}, False),
-    ("mmaction2_tsm_r50_nl", {"num_classes": 400, "non_local": True}, False),
-    ("torchvision_mobilenet_v2", {"num_classes": 400, "arch": "mobilenetv2"}, True),
-    (
-        "torchvision_mobilenet_v2",
-        {"num_classes": 27, "arch": "mobilenetv2", "online": True, "dropout": 0.0},
-        True,
-    ),
-    *[
-        (f"torchvision_resnet{n}", {"num_classes": 9, "arch": f"resnet{n}"}, True)
-        for n in (18, 34, 50, 101, 152)
-    ],
-]
-
-
-def is_of_head(name: str) -> bool:
-    return "fc." in name or "classifier." in name
-
-
-@pytest.mark.parametrize(("source", "settings", "new_head"), SOURCES)
-@without_values
-def test_conversion_uses_every_published_array_and_every_parameter(source, settings, new_head):
-    state = make_empty_state(source)
-    targets = get_shapes(TSM(segments=8, **settings))
-    converted = convert(state, shapes=targets, network=NETWORK, new_head=new_head)
-    assert set(converted.arrays) | set(converted.missing) == set(targets)
-    assert all(converted.arrays[name].shape == targets[name] for name in converted.arrays)
-    assert converted.missing == list(filter(is_of_head, targets) if new_head else [])
-    counted = {name for name in state if name.endswith("num_batches_tracked")}
-    head = {name for name in state if new_head and is_of_head(name)}
-    assert set(converted.dropped) == counted | head
-
-
 @without_values
 def test_non_local_blocks_are_newly_initialised_if_the_start_is_an_imagenet_network():
     targets = get_shapes(TSM(400, 8, non_local=True))
@@ -138,32 +70,6 @@ def test_non_local_blocks_are_newly_initialised_if_the_start_is_an_imagenet_netw
     assert {*targets} == {*converted.arrays, *converted.initial, *converted.missing}
     with pytest.raises(ValueError, match=r"missing base_model.layer2.0.nl"):
         convert(make_empty_state("tsm_r50_k400"), shapes=targets, network=NETWORK)
-
-
-FORMATS = {
-    "tsm_r50_k400": "tsm",
-    "tsm_r50_k400_nl": "tsm",
-    "tsm_mobilenetv2_k400": "tsm",
-    "online_mobilenetv2_jester": "online",
-    "mmaction2_tsm_r50": "mmaction2",
-    "mmaction2_tsm_r50_nl": "mmaction2",
-    "torchvision_mobilenet_v2": "torchvision_mobilenet",
-    **{f"torchvision_resnet{depth}": "torchvision" for depth in (18, 34, 50, 101, 152)},
-}
-
-
-@pytest.mark.parametrize(("source", "source_format"), FORMATS.items())
-def test_every_format_is_detected_also_behind_the_prefix_of_a_wrapper(source, source_format):
-    names = [name.removeprefix("module.") for name in load_manifest(source)]
-    assert NAMES.detect_format(load_manifest(source)) == source_format
-    for prefix in ("", "module.", "model.", "module.model.", "backbone."):
-        detected = detect_prefix_and_format([prefix + name for name in names], NAMES)
-        assert detected == (prefix, source_format)
-
-
-def test_names_of_another_network_are_refused():
-    with pytest.raises(ValueError, match="neither TSM's"):
-        NAMES.detect_format(["encoder.weight"])
 
 
 def test_a_backbone_without_a_head_is_detected_as_mmaction2():

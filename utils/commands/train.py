@@ -14,16 +14,16 @@ from utils.data.equal_files import log_repeats
 from utils.data.sampler import TrainSampler
 from utils.evaluate.label_space import list_class_names
 from utils.evaluate.metrics import EvalSet, evaluate
-from utils.networks import Job, Network, find_build
+from utils.networks import Job, Network
 from utils.nn import kernels
 from utils.scoring.scorer import CellScorer
 from utils.settings import NetworkConfig
 from utils.train.choose_kernels import choose_kernels
-from utils.train.recipe import Plan, Recipe
+from utils.train.plan import Plan, TrainParts
 from utils.train.trainer import Trainer, TrainSetup, build_setup
 from utils.weights.description import describe
 
-Build = Callable[[Any, Plan], Recipe]
+Build = Callable[[Any, Plan], TrainParts]
 
 
 def train(network: Network, build: Build, usage: str) -> NoReturn:
@@ -35,7 +35,7 @@ def train(network: Network, build: Build, usage: str) -> NoReturn:
     cli.run(main, network.config, usage)
 
 
-def run_training(network: Network, cfg: NetworkConfig, build: Optional[Build] = None) -> None:
+def run_training(network: Network, cfg: NetworkConfig, build: Build) -> None:
     """Trains a network from its first step, or from the last one of a stopped run."""
     rt = runtime.start(cfg.run)  # graph mode, device, seed, rank
     job = Job(network, cfg, rt)
@@ -61,13 +61,12 @@ def run_training(network: Network, cfg: NetworkConfig, build: Optional[Build] = 
     )
 
 
-def build_training(job: Job, sampler: TrainSampler, build: Optional[Build] = None) -> TrainSetup:
-    """The train step of a network. `build` is that of its train.py, which need not be given.
+def build_training(job: Job, sampler: TrainSampler, build: Build) -> TrainSetup:
+    """The train step of a network; `build` is that of its train.py.
 
     All that is built has the operators of a training.
     """
     network, cfg, rt = job.network, job.cfg, job.rt
-    build = build or find_build(network.name)
     plan = Plan(cfg, rt=rt, sampler=sampler, classifier=network.classifier)
     clips = (cfg.data.batch * cfg.data.clips_per_sample, *network.get_input_shape(cfg))
     with kernels.use(choose_kernels(cfg.run, rt.device)):

@@ -6,8 +6,7 @@ from typing import Any
 from utils.data.annotation_file import AnnotationFile, Record, read_annotations
 from utils.data.classes import choose_fraction, list_classes
 from utils.settings import VideoData
-from utils.video.decoders import open_video
-from utils.video.frame_folder import open_folder
+from utils.video.decoders import open_path
 from utils.video.reader import FrameReader
 
 log = logging.getLogger("zoo")
@@ -57,8 +56,6 @@ def open_record(record: Any, data: Any) -> FrameReader:
 
     `data` has the settings of `VideoData`, or those of a scan.
     """
-    if data.source == "frames":
-        count = record.num_frames
-        return open_folder(record.path, data=data, num_frames=count, segment=record.segment)
-    limit = data.max_pixels
-    return open_video(record.path, reader=data.reader, max_pixels=limit, segment=record.segment)
+    is_folder = data.source == "frames"
+    count = record.num_frames
+    return open_path(record.path, data, is_folder, num_frames=count, segment=record.segment)

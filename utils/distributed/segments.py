@@ -1,4 +1,4 @@
-"""Splits the gradients into segments with one AllReduce each.
+"""Splits the gradients into segments, runs of neighbouring weights, with one AllReduce each.
 
 `run.all_reduce` gives layer names, last indices, or `none` (one segment).
 scripts/analysis/plan_allreduce.py finds the best split. Indices count parameters in the order of

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, NoReturn, Union, get_args
 
 from utils import runtime
 from utils.messages import LINE, check_choice, format_line, format_value
@@ -100,6 +100,7 @@ def load(
         list_networks,
         load_own_config,
     )
+    from utils.settings import Device
     from utils.weights.preparation import resolve_checkpoint
     from utils.weights.published import find_recipe_of_weights
 
@@ -107,7 +108,9 @@ def load(
         if not isinstance(path, (str, os.PathLike)):
             raise ValueError(f"{name} must be a name or a path, not {format_value(path)}")
     overrides = list_overrides(settings)
-    overrides += [f"run.device={device}"] if device else []
+    if device:
+        names = {name.lower(): name for name in get_args(Device)}
+        overrides.append(f"run.device={names.get(str(device).lower(), device)}")
     if not checkpoint and os.path.isfile(recipe):
         chosen, cfg = load_own_config(Path(recipe), overrides)
         return build_model(chosen, cfg=cfg, checkpoint=recipe, labels=labels)
@@ -191,6 +194,9 @@ class Model:
         self.scorer = scorer
         self.heads = heads
         choose_passes(heads, scorer.device)
+
+    def __reduce__(self) -> NoReturn:
+        raise ValueError("a Model cannot be pickled: load it in each process")
 
     def __repr__(self) -> str:
         classes = " + ".join(str(head.classes) for head in self.heads)

@@ -12,6 +12,7 @@ from utils.evaluate.report_page import describe_samples, write_index
 from utils.scoring.load import open_scorer
 from utils.scoring.scorer import Scorer
 from utils.settings import NetworkConfig
+from utils.weights.published import compare_accuracy
 
 if TYPE_CHECKING:
     from utils.networks import Network
@@ -46,6 +47,8 @@ def evaluate_checkpoint(
     write_result_file(checkpoint_path, result, rt)
     if "sets" in result and rt.is_main_process:
         print(format_table(result))
+    if rt.is_main_process and (line := compare_accuracy(Path(checkpoint_path), result)):
+        log.log.info(line)
     log.print_result(result, rt)
     write_reports(reports, result)
     return 1 if result["unreadable"] and not cfg.eval.allow_unreadable else 0

@@ -21,7 +21,7 @@ from utils.runtime import Runtime, eager_mode
 from utils.settings import Run, TrainSettings
 from utils.train.train_step import TrainStep
 from utils.weights.checkpoint import weights_of
-from utils.weights.convert import NORM, convert
+from utils.weights.convert import convert, map_torch_names
 
 if TYPE_CHECKING:
     from utils.networks import Network
@@ -32,12 +32,12 @@ UPDATES = 5  # of a golden case
 class GoldenCase(abc.ABC):
     """Recomputes what the original code recorded in a case of tests/golden/*.json.
 
-    `recipe` holds settings that case["train"] may leave out, with their defaults. `depthwise_impl`
-    is that of `Conv3d`, in a network that has the argument.
+    `defaults` are settings that case["train"] may leave out. `depthwise_impl` is that of `Conv3d`,
+    in a network that has the argument.
     """
 
     network: Network
-    recipe: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
 
     def __init__(self, case: dict[str, Any], depthwise_impl: str = "frames"):
         self.case = case
@@ -58,8 +58,17 @@ class GoldenCase(abc.ABC):
         """The loss."""
 
     @abc.abstractmethod
+    def build_optimizer(self, net: nn.Cell, lr: np.ndarray, recorded: dict) -> nn.Optimizer:
+        """The optimizer with rates `lr` and the recorded settings, such as `weight_decay`."""
+
     def build_train_step(self, part: str) -> TrainStep:
         """The train step of the updates that case["train"][part] records."""
+        net = self.build_model(training=True)
+        recorded = self.case["train"][part]["optimizer"]
+        lr = np.full(UPDATES, recorded["lr"])
+        limits = (value for name, value in recorded.items() if name.startswith("clip_"))
+        optimizer = self.build_optimizer(net, lr, recorded)
+        return build_train_step(net, self.build_loss(), optimizer, next(limits, None) or 0.0)
 
     def build_target(self) -> np.ndarray:
         """The target of a training batch: labels int32 (N,)."""
@@ -190,17 +199,6 @@ def build_train_step(
         steps_per_epoch=UPDATES,
     )
     return step.set_train()
-
-
-def map_torch_names(net: nn.Cell) -> dict[str, str]:
-    """{name here: name in PyTorch} of every weight and buffer. Those of norms differ."""
-    norms = {p.name.rpartition(".")[0] for p in net.get_parameters() if p.name.endswith(".gamma")}
-    torch_leaves = {ours: theirs for theirs, ours in NORM.items()}
-    names = {}
-    for name in weights_of(net):
-        module, _, leaf = name.rpartition(".")
-        names[name] = f"{module}.{torch_leaves[leaf]}" if module in norms else name
-    return names
 
 
 def record_activations(net: nn.Cell, points: list[str], *inputs: np.ndarray) -> dict:

@@ -26,7 +26,6 @@ from utils.testing.golden import (
 )
 from utils.train.choose_kernels import choose_kernels
 from utils.train.train_step import TrainStep
-from utils.weights.convert import convert
 
 # Decorates a test that only needs names and shapes: the networks that it builds draw no weights.
 without_values = no_init_parameters()
@@ -55,7 +54,7 @@ def make_inputs(case: dict) -> tuple[Tensor, Tensor]:
     return make_clip(case), Tensor(np.array(case["labels"], np.int32))
 
 
-def make_cosine_recipe(case: dict, **changes: Any) -> SimpleNamespace:
+def make_cosine_settings(case: dict, **changes: Any) -> SimpleNamespace:
     """The settings `train` of recorded learning rates of PySlowFast: warm-up, then a cosine."""
     settings = {
         "lr": case["base_lr"],
@@ -88,18 +87,6 @@ def assert_manifest(net: nn.Cell, manifest: list) -> None:
     assert {names[name]: shape for name, shape in get_shapes(net).items()} == expected
     trained = [names[p.name] for p in net.trainable_params()]
     assert trained == [name for name in expected if ".running_" not in name]
-
-
-def assert_prefixes(source: dict, net: nn.Cell, network: Any) -> None:
-    """A wrapper's prefix before all names of a state dict does not change what is converted."""
-    shapes = get_shapes(net)
-    plain = convert(source, shapes, network).arrays
-    assert set(plain) == set(shapes)
-    for prefix in ("module.", "model.", "module.model.", "backbone."):
-        prefixed = {prefix + name: value for name, value in source.items()}
-        converted = convert(prefixed, shapes, network)
-        assert converted.missing == []
-        np.testing.assert_equal(converted.arrays, plain, prefix)
 
 
 def assert_scores(net: nn.Cell, case: dict, expected: list, limit: Optional[float] = None) -> None:

@@ -38,11 +38,11 @@ def test_a_process_hides_mindspore_warnings_except_on_ascend(environment, tmp_pa
 
 
 def test_variables_of_the_user_have_precedence(environment):
-    own = {"GLOG_v": "1", "OMP_WAIT_POLICY": "active"}
-    for name, value in own.items():
-        environment.setenv(name, value)
+    environment.setenv("GLOG_v", "1")
+    environment.setenv("OMP_WAIT_POLICY", "active")
     prepare_process("a program")
-    assert {name: os.environ[name] for name in VARIABLES if name in os.environ} == own
+    values = [os.environ.get(name) for name in VARIABLES]
+    assert values == ["1", "active", None]
 
 
 def test_the_environment_is_prepared_without_mindspore():
@@ -118,16 +118,11 @@ def test_a_run_on_one_device_uses_device_id(device, monkeypatch, text, arguments
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("-1", "DEVICE_ID must be an integer of at least 0, not -1"),
-        ("first", "DEVICE_ID must be an integer of at least 0, not first"),
-        ("4", "DEVICE_ID=4: this process sees 4 devices, so the id must be below 4; ASCEND_RT_VIS"),
-    ],
+    ("text", "words"), [("-1", "not -1"), ("first", "not first"), ("4", "below 4; ASCEND_RT_VIS")]
 )
-def test_a_wrong_device_id_is_an_error(device, monkeypatch, text, message):
+def test_a_wrong_device_id_is_an_error(device, monkeypatch, text, words):
     monkeypatch.setenv("DEVICE_ID", text)
-    with pytest.raises(ValueError, match=f"^{message}"):
+    with pytest.raises(ValueError, match=f"^DEVICE_ID.*{words}"):
         runtime.start(Run(device="Ascend"))
 
 

@@ -24,7 +24,7 @@ GOOD = {
     "CRLF": TEXT.replace("\n", "\r\n").encode(),
     "no last line feed": TEXT.rstrip().encode(),
 }
-LONG = b"x" * 10_000_000
+LONG = b"x" * 2_000_000
 BAD = {  # (contents, words of the message)
     "Latin-1": (b"a\ncaf\xe9\nb\n", "line 2 is not UTF-8"),
     "zero bytes": (b"a\nb\nc\0\n", "line 3 has a zero byte"),
@@ -85,7 +85,7 @@ def test_an_annotation_file_is_read_in_every_detectable_encoding(encoding, read_
         (b"caf\xe9.mp4 1\nna\xefve.mp4 1\n", "line 2: "),
         (b"", "is empty"),
         ("café.mp4 1\nx".encode() + LONG + b" 1\n", "line 2: "),
-        ("café.mp4 1\ncafé.mp4 ".encode() + b"1" * 10_000_000, "line 2: label '1111"),
+        ("café.mp4 1\ncafé.mp4 ".encode() + b"1" * 2_000_000, "line 2: label '1111"),
         ("café.mp4 ".encode() + b"1" * 5000 + b" 1", "line 1: "),
         (b"\x89PNG\r\n\x1a\n" + bytes(100), "line 3 has a zero byte"),
     ],

@@ -24,6 +24,6 @@ def warmup(count: int, start: float, peak: float) -> np.ndarray:
     return start + (peak - start) * (np.arange(count) + 1) / max(count, 1)
 
 
-def peak_lr(lr: float, base_batch: int, global_batch: int) -> float:
+def peak_lr(lr: float, base_batch: int, effective_batch: int) -> float:
     """Linear scaling: `lr` belongs to `base_batch` samples per update; 0 means do not scale."""
-    return lr * global_batch / base_batch if base_batch else lr
+    return lr * effective_batch / base_batch if base_batch else lr

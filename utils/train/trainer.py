@@ -23,7 +23,7 @@ from utils.runtime import Runtime, release_memory
 from utils.settings import Run, TrainSettings
 from utils.signals import handle_signals
 from utils.train import amp, lr_schedules, memory
-from utils.train.recipe import Plan, Recipe, UseBatches
+from utils.train.plan import Plan, TrainParts, UseBatches
 from utils.train.run_dir import RunDirectory
 from utils.train.schedule import choose_sink_size
 from utils.train.train_step import TrainStep
@@ -40,7 +40,7 @@ DEVICE_COUNTS = (1, 8, 32, 48, 96, 128, 192, 384, 768, 1536)  # in the table of 
 class TrainSetup:
     """A train step, its input, the learning rate of every update, and the AllReduce segments.
 
-    `build_before_saving` is that of the recipe.
+    `build_before_saving` is that of `TrainParts`.
     """
 
     step: TrainStep
@@ -50,7 +50,7 @@ class TrainSetup:
     build_before_saving: Callable[[nn.Cell], Optional[UseBatches]]
 
 
-def build_setup(plan: Plan, recipe: Recipe, clips: tuple[int, ...]) -> TrainSetup:
+def build_setup(plan: Plan, parts: TrainParts, clips: tuple[int, ...]) -> TrainSetup:
     """Casts the network to its amp level, and builds the train step.
 
     `clips` is the shape of this rank's batch as the network takes it. Raises ValueError for a bad
@@ -58,7 +58,7 @@ def build_setup(plan: Plan, recipe: Recipe, clips: tuple[int, ...]) -> TrainSetu
     """
     train = plan.cfg.train
     run = plan.cfg.run
-    segments = split_all_reduce(recipe.net, recipe.optimizer, run, freezes=bool(train.freeze))
+    segments = split_all_reduce(parts.net, parts.optimizer, run, freezes=bool(train.freeze))
     if run.amp_level != run.amp:
         log.info("%s", describe_cpu_precision(run))
     if run.amp_dtype == "bfloat16" and (run.loss_scale != 1 or run.dynamic_loss_scale):
@@ -67,22 +67,22 @@ def build_setup(plan: Plan, recipe: Recipe, clips: tuple[int, ...]) -> TrainSetu
         )
         run = replace(run, loss_scale=1.0, dynamic_loss_scale=False)
     step = TrainStep(
-        amp.cast(recipe.net, run.amp_level, run.amp_dtype),
-        loss=recipe.loss,
-        optimizer=recipe.optimizer,
+        amp.cast(parts.net, run.amp_level, run.amp_dtype),
+        loss=parts.loss,
+        optimizer=parts.optimizer,
         run=run,
         train=train,
         rt=plan.rt,
         steps_per_epoch=plan.steps_per_epoch,
-        mix=recipe.mix,
+        mix=parts.mix,
         samples=clips[0],
         ends=[last for last, _, _ in segments],
     )
-    return TrainSetup(step, recipe.lr, segments, clips, recipe.build_before_saving)
+    return TrainSetup(step, parts.lr, segments, clips, parts.build_before_saving)
 
 
 def describe_cpu_precision(run: Run) -> str:
-    """A line about a recipe in 16 bits that trains on a CPU."""
+    """A line about a training in 16 bits that trains on a CPU."""
     kind = "float32" if run.cpu_amp == "O0" else f"amp level {run.cpu_amp}"
     advice = f"float16 is slower there; --run.amp={run.amp} on the command line forces it"
     if run.amp_dtype == "bfloat16":
@@ -230,7 +230,7 @@ def log_start(
 
 
 def describe_device_counts(train: TrainSettings, sampler: TrainSampler) -> str:
-    """Samples an update and peak rate of the same recipe on other numbers of devices, in one line.
+    """Samples an update and peak rate of these settings on other numbers of devices, in one line.
 
     `here` stands before the number in use; numbers that the data cannot feed are left out.
     """

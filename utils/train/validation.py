@@ -1,6 +1,6 @@
 """Validations of a training: with which weights, which were the best, and when to give up.
 
-A validation takes the averaged weights (EMA) if the recipe has them: they are what the run is for.
+A validation takes the averaged weights (EMA) if there are any: they are what the run is for.
 Its metrics become a line of `log.jsonl`, from which a resumed run knows the validations before its
 first step. If `run.keep_best` or `run.patience` is on, a validation that is not there is done
 again, so a run that was killed ends with the same `best.ckpt`, which is written before the line.

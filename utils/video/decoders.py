@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
 
-from utils.video.frame_folder import open_folder
+from utils.video.frame_folder import FrameFolder
 from utils.video.headers import check_header
 from utils.video.libraries import load_library
 from utils.video.reader import (
@@ -122,13 +122,30 @@ def open_video(
     return video if segment is None else SegmentReader(video, segment)
 
 
-def open_path(path: str, data: Any) -> FrameReader:
-    """Opens a video file, or a folder of frames, with the settings `data` of a network."""
-    if os.path.isdir(path):
-        return open_folder(path, data)
+def open_path(
+    path: Union[str, Path],
+    data: Any,
+    is_folder: Optional[bool] = None,
+    num_frames: Optional[int] = None,
+    segment: Optional[Segment] = None,
+) -> FrameReader:
+    """Opens a video file, or a folder of frames, with the settings `data` of a network or a scan.
+
+    Without `is_folder` the path tells; without `num_frames` the frames of a folder are counted.
+    """
+    if os.path.isdir(path) if is_folder is None else is_folder:
+        folder = FrameFolder(
+            path,
+            num_frames=0 if segment else num_frames,
+            image_tmpl=data.image_tmpl,
+            flow=data.is_flow,
+            max_pixels=data.max_pixels,
+            fps=data.folder_fps,
+        )
+        return folder if segment is None else folder.cut(segment)
     if data.is_flow:
         raise ValueError(f"{path}: data.modality flow looks at folders of flow images")
-    return open_video(path, data.reader, data.max_pixels)
+    return open_video(path, data.reader, data.max_pixels, segment)
 
 
 def _decord_reason(error: Exception) -> str:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from string import Formatter
-from typing import Any, Optional, Union
+from typing import Optional, Union
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from utils.video.reader import (
     FrameReader,
     Segment,
     SegmentReader,
-    VideoError,
     read_bytes,
     reading,
 )
@@ -24,7 +23,8 @@ from utils.video.reader import (
 class FrameFolder(FrameReader):
     """A folder of images numbered without a gap. Pixels equal PIL's.
 
-    Index 0 is the first number that exists: 0, else 1, else the lowest one.
+    Index 0 is the first number that exists: 0, else 1, else the lowest one. `num_frames` None
+    counts them, and raises VideoError if there is none, or a gap in their numbers.
 
     `image_tmpl` is the template of file names. RGB: one field, the number. Optical flow, which is
     read as (n, H, W, 2) for x and y: two fields (x or y, number); three (the folder's name as an
@@ -35,7 +35,7 @@ class FrameFolder(FrameReader):
     def __init__(
         self,
         path: Union[str, Path],
-        num_frames: int,
+        num_frames: Optional[int],
         image_tmpl: str,
         flow: bool = False,
         max_pixels: int = MAX_PIXELS,
@@ -43,7 +43,6 @@ class FrameFolder(FrameReader):
     ):
         super().__init__(Path(path), "PIL")
         self.fps = fps
-        self._length = num_frames
         self._template = image_tmpl
         self._max_pixels = max_pixels
         self._fields = sum(field == "" for _, field, _, _ in Formatter().parse(image_tmpl))
@@ -54,6 +53,18 @@ class FrameFolder(FrameReader):
         self._folder = (int(self.path.name),) if self._fields == 3 else ()
         self._fields_before = (*self._folder, "x") if self._fields > 1 else ()  # the number
         self._read = self._flow if flow else functools.partial(self._image, "RGB")
+        self._length = self._count() if num_frames is None else num_frames
+
+    def _count(self) -> int:
+        numbers = set(self.list_numbers())
+        if not numbers:
+            raise self._error(f"it has no frame named {self._template}")
+        end = max(numbers)
+        missing = set(range(min(numbers), end)) - numbers
+        if missing:
+            gap = f"frame {min(missing)} is missing ({len(missing)} in all), the last is {end}"
+            raise self._error(gap)
+        return len(numbers)
 
     def cut(self, segment: Segment) -> SegmentReader:
         """The frames of a segment. Looks for their files only, up to the first that is missing."""
@@ -106,34 +117,6 @@ class FrameFolder(FrameReader):
             return open_image(read_bytes(path), mode, self._max_pixels)
 
 
-def open_folder(
-    path: Union[str, Path],
-    data: Any,
-    num_frames: Optional[int] = None,
-    segment: Optional[Segment] = None,
-) -> FrameReader:
-    """Opens a folder of frames with the settings `data` of a network, by default all its frames."""
-    if num_frames is None and segment is None:
-        num_frames = count_frames(Path(path), data.image_tmpl, data.is_flow)
-    folder = FrameFolder(
-        path,
-        num_frames=num_frames or 0,
-        image_tmpl=data.image_tmpl,
-        flow=data.is_flow,
-        max_pixels=data.max_pixels,
-        fps=data.folder_fps,
-    )
-    return folder if segment is None else folder.cut(segment)
-
-
 def count_frames(folder: Path, image_tmpl: str, flow: bool = False) -> int:
     """The number of frames of a folder; VideoError if there is none, or a gap in their numbers."""
-    video = FrameFolder(folder, num_frames=0, image_tmpl=image_tmpl, flow=flow)
-    numbers = set(video.list_numbers())
-    if not numbers:
-        raise VideoError(folder, video.reader, f"it has no frame named {image_tmpl}")
-    missing = set(range(min(numbers), max(numbers))) - numbers
-    if missing:
-        gap = f"frame {min(missing)} is missing ({len(missing)} in all), the last is {max(numbers)}"
-        raise VideoError(folder, video.reader, gap)
-    return len(numbers)
+    return len(FrameFolder(folder, num_frames=None, image_tmpl=image_tmpl, flow=flow))

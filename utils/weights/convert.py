@@ -7,18 +7,22 @@ the rules for files of MindSpore: state of the training, padding, eps.
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from mindspore import nn
+from safetensors import safe_open
 
 from utils.messages import escape_control, find_nearest, join_names
 from utils.nn.layers import resize_table
+from utils.nn.padding import SYMMETRIC
 from utils.weights import checkpoint_file, torch_reader
-from utils.weights.checkpoint import join_reports, list_damaged
+from utils.weights.checkpoint import join_reports, list_damaged, weights_of
 from utils.weights.foreign_file import FOREIGN_KINDS, MERGE, read_kind
 from utils.weights.mindspore_checkpoint import (
+    PADDING,
     are_slices,
     drop_training_state,
     find_padding,
@@ -77,6 +81,10 @@ def read_source(path: Path, key: str = "") -> Source:
         kind = read_kind(path)
     if kind in FOREIGN_KINDS or (not kind and path.suffix != ".ckpt"):
         arrays = torch_reader.load_state(path, key)
+        if kind == "safetensors":  # those of this zoo say how the network pads
+            with safe_open(str(path), "numpy") as opened:
+                metadata = opened.metadata() or {}
+            texts = {name: text.encode("utf-32-le") for name, text in metadata.items()}
     else:
         arrays, texts, _ = checkpoint_file.read_all(path)
         arrays = torch_reader.select_names(arrays, key) if key else arrays
@@ -243,6 +251,38 @@ def rename_arrays(
             raise ValueError(f"the file has {name} twice, under two spellings")
         arrays[key] = array
     return arrays, dropped
+
+
+def map_torch_names(net: nn.Cell) -> dict[str, str]:
+    """{name here: name in PyTorch} of every weight and buffer. Those of norms differ."""
+    norms = {p.name.rpartition(".")[0] for p in net.get_parameters() if p.name.endswith(".gamma")}
+    torch_leaves = {ours: theirs for theirs, ours in NORM.items()}
+    names = {}
+    for name in weights_of(net):
+        module, _, leaf = name.rpartition(".")
+        names[name] = f"{module}.{torch_leaves[leaf]}" if module in norms else name
+    return names
+
+
+def convert_back(
+    net: nn.Cell, naming: ParameterNames, settings: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+    """The weights of a network under the names of its original in PyTorch, for `strict=True`.
+
+    `settings` are the arguments with which it was built. PyTorch's batch norms also count their
+    batches: 0 here. Raises ValueError for a network that pads as only MindSpore does.
+    """
+    weights = weights_of(net)
+    if weights.padding not in ("", SYMMETRIC):
+        raise ValueError(f"{PADDING}={weights.padding}: no network in PyTorch pads so")
+    arrays = {}
+    for name, torch_name in map_torch_names(net).items():
+        theirs = naming.original_name(torch_name, settings)
+        arrays[theirs] = weights[name].asnumpy()
+        if theirs.endswith(".running_var"):
+            counter = theirs.removesuffix("running_var") + "num_batches_tracked"
+            arrays[counter] = np.zeros((), np.int64)
+    return arrays
 
 
 def fit_array(key: str, array: np.ndarray, shape: tuple, naming: ParameterNames) -> np.ndarray:

@@ -1,8 +1,8 @@
 """Rules that map the parameter names of other code bases to a network's names."""
 
 import abc
-from collections.abc import Iterable
-from typing import Optional
+from collections.abc import Iterable, Mapping
+from typing import Any, Optional
 
 
 class ParameterNames(abc.ABC):
@@ -25,6 +25,10 @@ class ParameterNames(abc.ABC):
     @abc.abstractmethod
     def canonical_name(self, name: str, source_format: str = "own") -> Optional[str]:
         """The canonical name; None for a weight that is dropped on purpose."""
+
+    def original_name(self, name: str, settings: Mapping[str, Any]) -> str:
+        """The name in the original's own files; `settings` are the arguments of the model."""
+        return name
 
     def fit_shape(self, name: str, shape: tuple, target_shape: tuple) -> Optional[str]:
         """How an array of another shape can be used: a rule of `convert.fit_array`, or None."""

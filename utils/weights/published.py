@@ -24,6 +24,7 @@ class Published:
     licence: str
     folder: str
     file: str
+    published: str = ""
     recipe: str = ""
     settings: tuple[str, ...] = ()
     size: float = 0  # MiB; 0 if nobody has published it
@@ -81,6 +82,15 @@ def find_recipe_of_weights(name: str) -> tuple[Path, list[str]]:
         raise ValueError(f"give a checkpoint: no published weights are called {name}{advice}")
     entry = find_published(name)
     return ROOT / entry.recipe, [setting.removeprefix("--") for setting in entry.settings]
+
+
+def compare_accuracy(path: Path, result: dict) -> str:
+    """A line with the published accuracy and that of `result`, if a published checkpoint has it."""
+    entry = list_published().get(path.stem)
+    if entry is None or not entry.published or entry.start or path.parent.name != "weights":
+        return ""
+    here = " / ".join(f"{100 * result[key]:.2f}" for key in ("top1", "top5") if result.get(key))
+    return f"published: top-1 / top-5 {entry.published} ({entry.page}); here: {here or '0'}"
 
 
 def advise(path: Path) -> str:

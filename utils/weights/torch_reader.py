@@ -490,11 +490,14 @@ class Dtype:
         self.value = self.value.newbyteorder(state[1]) if self.value is not None else None
 
 
-def build_tensor(part, offset, shape, strides, grad=0, hooks=0, lazy=None, dtype=None) -> Constant:
+def build_tensor(part, offset, shape, strides, *about) -> Constant:
     """An array of `shape` over a part of a storage: (storage, start, count).
 
-    `dtype` is a Name, by default the storage's; `offset` and `strides` count elements of it.
+    `about` is: needs a gradient, hooks, in the third version the dtype, and lazy operations. The
+    dtype is a Name, by default the storage's; `offset` and `strides` count elements of it.
     """
+    dtype = next((value for value in about[2:] if isinstance(value, Name)), None)
+    lazy = [value for value in about[2:] if isinstance(value, Dict)]
     storage, start, count = part if isinstance(part, tuple) and len(part) == 3 else (None, 0, 0)
     if isinstance(dtype, Name):
         dtype = dtype[len("torch.") :]
@@ -502,7 +505,7 @@ def build_tensor(part, offset, shape, strides, grad=0, hooks=0, lazy=None, dtype
         dtype = storage.dtype
     valid = isinstance(storage, Storage) and dtype in DTYPES
     check(valid, "has a tensor without a storage or without a dtype")
-    check(not lazy, "has a lazily negated tensor; save tensor.resolve_neg()")
+    check(not any(lazy), "has a lazily negated tensor; save tensor.resolve_neg()")
     flat = storage.get_array(dtype, start, count)
     valid = isinstance(shape, tuple) and isinstance(strides, tuple)
     valid = valid and len(shape) == len(strides) <= MAX_AXES
@@ -516,19 +519,6 @@ def build_tensor(part, offset, shape, strides, grad=0, hooks=0, lazy=None, dtype
         return Constant(np.empty(shape, flat.dtype))
     item = flat.itemsize
     return Constant(np.ndarray(shape, flat.dtype, flat, offset * item, [n * item for n in strides]))
-
-
-def build_tensor_v3(part, offset, shape, strides, grad, hooks, dtype, lazy=None) -> Constant:
-    return build_tensor(
-        part,
-        offset=offset,
-        shape=shape,
-        strides=strides,
-        grad=grad,
-        hooks=hooks,
-        lazy=lazy,
-        dtype=dtype,
-    )
 
 
 def build_subclass(function: Name, subclass: Name, args: tuple, state: object) -> Constant:
@@ -581,7 +571,7 @@ TENSOR_CLASSES = ("torch.Tensor", "torch.nn.parameter.Buffer", "torch.nn.paramet
 CALLS = {  # a name: the function that a call of it runs, and the types that its arguments may have
     "torch._utils._rebuild_tensor": (build_tensor, *TENSOR),
     "torch._utils._rebuild_tensor_v2": (build_tensor, *TENSOR),
-    "torch._utils._rebuild_tensor_v3": (build_tensor_v3, *TENSOR),
+    "torch._utils._rebuild_tensor_v3": (build_tensor, *TENSOR),
     "torch._utils._rebuild_parameter": PARAMETER,
     "torch._utils._rebuild_parameter_with_state": PARAMETER,
     "torch._tensor._rebuild_from_type_v2": (build_subclass, Name, tuple, Dict, NONE),

@@ -7,7 +7,6 @@ from mindspore import nn
 
 from utils.testing import golden
 from utils.train import optimizers
-from utils.train.train_step import TrainStep
 from x3d.config import Train
 from x3d.loss import CrossEntropy
 from x3d.lr_generator import build_parameter_groups
@@ -35,18 +34,10 @@ class X3DCase(golden.GoldenCase):
     def build_loss(self) -> nn.Cell:
         return CrossEntropy()
 
-    def build_train_step(self, part: str) -> TrainStep:
-        """`part` is `step`."""
-        net = self.build_model(training=True)
-        optimizer = self.case["train"][part]["optimizer"]
-        train = Train(weight_decay=optimizer["weight_decay"])
+    def build_optimizer(self, net: nn.Cell, lr: np.ndarray, recorded: dict) -> nn.Optimizer:
         weights = net.trainable_params()
-        lr = np.full(golden.UPDATES, optimizer["lr"])
-        groups = build_parameter_groups(weights, train, lr)
-        opt = optimizers.SGD(
-            weights, groups=groups, momentum=optimizer["momentum"], nesterov=optimizer["nesterov"]
-        )
-        return golden.build_train_step(net, self.build_loss(), opt)
+        groups = build_parameter_groups(weights, Train(weight_decay=recorded["weight_decay"]), lr)
+        return optimizers.SGD(weights, groups, recorded["momentum"], recorded["nesterov"])
 
     def cell_name(self, point: str) -> str:
         """Empty for the pool, which is not a cell here."""

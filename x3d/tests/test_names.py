@@ -15,51 +15,17 @@ from utils.testing.golden import (
     get_shapes,
     load_case,
     load_weights,
-    map_torch_names,
     read_expected_scores,
     set_weights,
 )
-from utils.tests.parity import assert_prefixes, assert_scores, count_trained, without_values
+from utils.tests.parity import assert_scores
 from utils.weights.convert import NORM, convert
 from x3d.convert import X3DNames
 from x3d.model import X3D
 from x3d.network import NETWORK
-from x3d.tests.pytorchvideo import rename_to_pytorchvideo
 
 MINDVIDEO = Path(__file__).parent / "golden" / "mindvideo_x3d.json"
 SMALL = {"num_classes": 5, "frames": 3, "crop": 40, "dropout": 0.0}
-
-
-@pytest.mark.parametrize(
-    ("settings", "parameters", "tensors"),
-    [
-        ({}, 3_794_322, 316),
-        ({"depth_factor": 5.0}, 6_153_432, 633),
-        ({"depthwise_impl": "dense", "stem_impl": "dense"}, 54_571_932, 316),
-        ({"depthwise_impl": "dense"}, 54_569_172, 316),
-    ],
-    ids=["xs-s-m", "l", "ascend-port", "dense-blocks"],
-)
-@without_values
-def test_counts_equal_the_published_ones(settings, parameters, tensors):
-    net = X3D(**{**SMALL, "num_classes": 400}, **settings)
-    assert count_trained(net) == (parameters, tensors)
-
-
-def test_pytorchvideos_names_are_converted_and_its_missing_norm_is_added():
-    net = X3D(**SMALL)
-    source = generate_state_dict(net)
-    norm = "s2.pathway0_res0.branch1_bn."
-    renamed = {rename_to_pytorchvideo(n): v for n, v in source.items() if norm not in n}
-    assert "blocks.0.conv.conv_t.weight" in renamed
-    converted = convert(renamed, get_shapes(net), NETWORK)
-    assert converted.missing == []
-    for ours, theirs in map_torch_names(net).items():
-        if norm not in ours:
-            np.testing.assert_array_equal(converted.arrays[ours], source[theirs], ours)
-    variance = converted.arrays[norm + "moving_variance"]
-    gain = converted.arrays[norm + "gamma"] / np.sqrt(variance + 1e-5)
-    np.testing.assert_allclose(gain, 1, rtol=1e-6)
 
 
 def test_mindvideos_weights_give_mindvideos_probabilities():
@@ -79,15 +45,6 @@ def test_mindvideos_weights_give_mindvideos_probabilities():
     assert_scores(net, case=case, expected=expected, limit=1e-5 * np.ptp(expected))
     with pytest.raises(ValueError, match=r"branch2.b.weight is \[54, 54, 3, 3, 3\] instead of"):
         convert(source, get_shapes(X3D(**small)), NETWORK)
-
-
-@pytest.mark.parametrize("rename", [str, rename_to_pytorchvideo])
-def test_both_formats_may_have_the_prefix_of_a_wrapper(rename):
-    net = X3D(**SMALL)
-    source = {rename(name): value for name, value in generate_state_dict(net).items()}
-    if rename is rename_to_pytorchvideo:
-        source = {n: v for n, v in source.items() if "blocks.1.res_blocks.0.branch1_norm" not in n}
-    assert_prefixes(source, net, NETWORK)
 
 
 @pytest.mark.parametrize("zero_init", [True, False])

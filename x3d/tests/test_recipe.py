@@ -7,7 +7,7 @@ import pytest
 from mindspore import Parameter, Tensor
 
 from utils.testing.golden import generate_input, load_case
-from utils.tests.parity import make_cosine_recipe
+from utils.tests.parity import make_cosine_settings
 from utils.train import optimizers
 from utils.video import transforms as views
 from x3d import sampling, transforms
@@ -105,14 +105,14 @@ def test_pixels_equal_the_originals(case):
 @pytest.mark.parametrize("case", CASES["lr"], ids=lambda case: case["name"])
 def test_rates_equal_the_originals(case):
     for epoch, expected in case["pairs"]:
-        result = compute_lr_at(np.float64(epoch), make_cosine_recipe(case))
+        result = compute_lr_at(np.float64(epoch), make_cosine_settings(case))
         assert result == pytest.approx(expected, rel=1e-9, abs=1e-15), epoch
 
 
 def test_rates_change_with_every_update_and_scale_with_the_batch():
     case = CASES["lr"][0]
     plain, double = (
-        get_lr(make_cosine_recipe(case, base_batch=128), 4, batch) for batch in (128, 256)
+        get_lr(make_cosine_settings(case, base_batch=128), 4, batch) for batch in (128, 256)
     )
     assert len(plain) == 4 * case["max_epoch"]
     assert plain[2] == pytest.approx(dict(case["pairs"])[0.5])

@@ -55,17 +55,16 @@ def test_segments_have_counts_of_tensors_and_bytes():
     assert split(build_two_layers()) == [(3, 4, 104)]
 
 
-def test_an_optimizer_in_another_order_is_an_error():
+def test_an_optimizer_of_other_parameters_is_an_error():
     net = build_two_layers()
     weights = net.trainable_params()
-    with pytest.raises(ValueError, match="parameter 0 is 1.bias for the optimizer and 0.weight"):
-        split(net, weights[::-1])
-    with pytest.raises(ValueError, match="the optimizer has 2 parameters, the network 4"):
-        split(net, weights[:2])
+    for own, words in ((weights[::-1], "1.bias .* 0.weight"), (weights[:2], "2 .* 4")):
+        with pytest.raises(ValueError, match=f"run.all_reduce: .*{words}"):
+            split(net, own)
 
 
 def test_an_ambiguous_layer_name_is_an_error():
     names = ["conv1.weight", "layer1.0.conv1.weight", "layer1.0.bn1.gamma", "layer2.0.conv1.weight"]
-    with pytest.raises(ValueError, match="0.conv1 names several layers, from layer1.0.conv1 to"):
+    with pytest.raises(ValueError, match="0.conv1 .* layer1.0.conv1 to layer2.0.conv1"):
         segment_ends(names, ["0.conv1"])
     assert segment_ends(names, ["conv1"]) == [0, 3], "a full path matches one layer only"

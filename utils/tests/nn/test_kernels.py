@@ -39,6 +39,10 @@ def conv2d(*arguments, **options):
     return lambda: layers.conv2d(*arguments, **options)
 
 
+def depthwise(kernel: tuple, stride: int, impl: str = "frames"):
+    return lambda: DepthwiseConv3d(5, kernel=kernel, stride=stride, impl=impl)
+
+
 def attention(token: bool, impl: str = "frames"):
     plan = BlockPlan(
         8, dim_out=16, heads=2, grid=(2, 4, 4), table_grid=(2, 4, 4), stride_q=2, stride_kv=2
@@ -77,22 +81,10 @@ CASES = {
     "pointwise without bias": (lambda: PointwiseConv3d(6, 4), (2, 6, 3, 4, 5)),
     "pointwise stride 2": (lambda: PointwiseConv3d(6, 4, stride=2), (2, 6, 3, 4, 6)),
     "frames": (lambda: FrameConv(3, cout=8, kernel=3, stride=2), (2, 3, 4, 9, 9)),
-    "depthwise": (
-        lambda: DepthwiseConv3d(5, kernel=(3, 3, 3), stride=1, impl="frames"),
-        (2, 5, 4, 7, 18),
-    ),
-    "depthwise stride 2": (
-        lambda: DepthwiseConv3d(5, kernel=(3, 3, 3), stride=2, impl="frames"),
-        (2, 5, 4, 7, 18),
-    ),
-    "depthwise stride 8": (
-        lambda: DepthwiseConv3d(5, kernel=(3, 3, 3), stride=8, impl="frames"),
-        (1, 5, 2, 17, 33),
-    ),
-    "depthwise in time": (
-        lambda: DepthwiseConv3d(5, kernel=(5, 1, 1), stride=1, impl="frames"),
-        (2, 5, 4, 7, 18),
-    ),
+    "depthwise": (depthwise((3, 3, 3), 1), (2, 5, 4, 7, 18)),
+    "depthwise stride 2": (depthwise((3, 3, 3), 2), (2, 5, 4, 7, 18)),
+    "depthwise stride 8": (depthwise((3, 3, 3), 8), (1, 5, 2, 17, 33)),
+    "depthwise in time": (depthwise((5, 1, 1), 1), (2, 5, 4, 7, 18)),
     "batch norm": (lambda: layers.BatchNorm2d(5), (3, 5, 7, 4)),
     "batch norm of clips": (lambda: layers.BatchNorm3d(5), (3, 5, 2, 7, 4)),
     "batch norm and ReLU": (NormAndReLU, (3, 5, 7, 4)),
@@ -128,7 +120,7 @@ ASCEND_CASES = {
     "dense, channels first": CASES["dense, channels first"],
     "attention": (attention(token=False, impl="taps"), (2, 2 * 4 * 4, 8)),
     "attention with a class token": (attention(token=True, impl="taps"), (2, 1 + 2 * 4 * 4, 8)),
-    "taps": (lambda: DepthwiseConv3d(5, kernel=(3, 3, 3), stride=2, impl="taps"), (2, 5, 4, 7, 6)),
+    "taps": (depthwise((3, 3, 3), 2, "taps"), (2, 5, 4, 7, 6)),
     "squeeze and excitation": (lambda: SE(16), (2, 16, 4, 3, 3)),
 }
 
@@ -401,8 +393,11 @@ def replace_by_a_file(file: Path) -> None:
     file.parent.write_text("in the way")
 
 
-@pytest.mark.parametrize("name", [library.LIBRARY, library.ONEDNN, library.CHECKSUMS])
-@pytest.mark.parametrize("damage", [cut, flip_a_byte, Path.unlink, replace_by_a_file])
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [(library.LIBRARY, damage) for damage in (cut, flip_a_byte, Path.unlink, replace_by_a_file)]
+    + [(name, flip_a_byte) for name in (library.ONEDNN, library.CHECKSUMS)],
+)
 def test_a_damaged_cache_is_compiled_again(name, damage, fake_compiler, tmp_path):
     """The bytes of a library that is cut are a bus error when they are first used."""
     runs = fake_compiler(COPY)
@@ -424,8 +419,7 @@ def test_a_damaged_cache_is_compiled_again(name, damage, fake_compiler, tmp_path
 @pytest.mark.parametrize(
     ("script", "message"),
     [
-        ("true", "cannot be loaded.*No such file"),
-        (': > "$target"', "cannot be loaded"),
+        ("true", "cannot be loaded"),
         ('head -c 60000 "$good" > "$target"', "cannot be loaded"),
         ("/usr/bin/g++ -shared -o $target -x c++ /dev/null", "undefined symbol: product"),
         ("echo 'd\xe9sol\xe9' >&2; exit 1", "d.sol"),
@@ -459,7 +453,7 @@ def test_a_killed_compilation_leaves_nothing_for_the_next_one(fake_compiler, tmp
 def test_a_process_that_holds_the_lock_for_ever_stops_nobody(fake_compiler, tmp_path, monkeypatch):
     fake_compiler(COPY)
     monkeypatch.setattr(library, "COMPILE_SECONDS", 0.3)
-    with lock_folder(tmp_path), pytest.raises(ValueError, match="another process has held"):
+    with lock_folder(tmp_path), pytest.raises(ValueError, match="another process"):
         library.load(tmp_path, str)
     library.load(tmp_path, str)
 
@@ -475,7 +469,7 @@ def test_without_a_compiler_mindspores_kernels_are_used(monkeypatch, tmp_path):
 
 def test_a_variable_disables_the_kernels(monkeypatch, tmp_path):
     monkeypatch.setenv(library.SWITCH, "0")
-    with pytest.raises(OSError, match="ZOO_CPU_KERNELS is 0"):
+    with pytest.raises(OSError, match=library.SWITCH):
         library.load(tmp_path / "cache")
     assert not (tmp_path / "cache").exists()
 

@@ -9,7 +9,7 @@ from tests.helpers import load_smoke_config
 from utils.distributed.segments import find_ends
 from utils.networks import find_network
 from utils.runtime import Runtime
-from utils.train.recipe import freeze_weights
+from utils.train.plan import freeze_weights
 
 SMALL = {
     "tsm": ["model.first_width=8", "data.segments=2", "data.crop=32", "data.batch=2"],
@@ -61,12 +61,9 @@ def test_an_expression_freezes_the_weights_that_it_names():
     assert norms["base_model.layer3.0.bn1"].use_batch_statistics is None, "it trains its beta"
 
 
-@pytest.mark.parametrize(
-    ("setting", "words"),
-    [("layer9", "no weight that is trained matches 'layer9'"), (".", "'.' matches all weights")],
-)
-def test_an_expression_for_nothing_or_all_is_refused(setting, words):
-    with pytest.raises(ValueError, match=f"^train.freeze: {words}"):
+@pytest.mark.parametrize("setting", ["layer9", "."])
+def test_an_expression_for_nothing_or_all_is_refused(setting):
+    with pytest.raises(ValueError, match=f"^train.freeze: .*'{setting}'"):
         build_frozen_network("tsm", setting)
 
 

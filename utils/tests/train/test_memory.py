@@ -31,5 +31,5 @@ def test_the_memory_of_a_step_is_logged_with_the_batch_that_fits(
     [(2.4e9, "--data.batch=2 fits"), (1.4e9, "not even --data.batch=1 fits: take smaller crops")],
 )
 def test_a_batch_that_cannot_fit_is_an_error(free, advice):
-    with pytest.raises(ValueError, match=f"^data.batch 4: a training step needs .*; {advice}"):
+    with pytest.raises(ValueError, match=f"^data.batch 4: .*{advice}"):
         check_fit(COST, clips=4, batch=4, free=free)

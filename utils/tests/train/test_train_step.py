@@ -12,6 +12,7 @@ from utils.nn.loss import Loss
 from utils.runtime import Runtime
 from utils.settings import Run
 from utils.train.gradients import StatusFlagCheck, choose_packing, clip_factor
+from utils.train.optimizers import LARS
 from utils.train.train_step import TrainStep
 
 RNG = np.random.RandomState(0)
@@ -47,10 +48,10 @@ def build_step(
     steps_per_epoch=7,
     p=0.0,
     loss=None,
+    optimizer=lambda weights: nn.SGD(weights, 0.1),
     **run,
 ):
     net = Linear(p)
-    opt = nn.SGD(net.trainable_params(), 0.1)
     train = SimpleNamespace(
         accumulation_steps=accumulation_steps, clip_norm=clip_norm, ema_decay=ema_decay
     )
@@ -59,7 +60,7 @@ def build_step(
     step = TrainStep(
         net,
         loss=loss,
-        optimizer=opt,
+        optimizer=optimizer(net.trainable_params()),
         run=run,
         train=train,
         rt=Runtime(),
@@ -248,9 +249,24 @@ def test_the_average_of_the_weights_moves_once_per_update():
         np.testing.assert_allclose(step.ema_parameters()["fc.weight"].asnumpy(), mean, rtol=1e-5)
 
 
-def test_the_saved_state_continues_a_run_bit_for_bit():
-    settings = {"accumulation_steps": 2, "ema_decay": 0.9, "p": 0.5}
-    settings |= {"dynamic_loss_scale": True, "loss_scale": 8.0}
+RATES = np.array([0.5, 2.0, 8.0, 1.0, 0.25, 0.5, 1.0])
+
+
+def build_lars(weights: list) -> LARS:
+    group = {"params": weights, "lr": RATES, "weight_decay": 0.05, "adapted": True}
+    return LARS(weights, groups=[group], momentum=0.9, trust=0.02)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"accumulation_steps": 2, "ema_decay": 0.9, "p": 0.5}
+        | {"dynamic_loss_scale": True, "loss_scale": 8.0},
+        {"optimizer": build_lars},
+    ],
+    ids=["all", "lars"],
+)
+def test_the_saved_state_continues_a_run_bit_for_bit(settings):
     reference = build_step(**settings)
     target = build_step(**settings)
     feed(reference, BATCHES[:4])
@@ -260,6 +276,8 @@ def test_the_saved_state_continues_a_run_bit_for_bit():
         feed(step, BATCHES[4:])
     for name, parameter in reference.state().items():
         np.testing.assert_array_equal(parameter.asnumpy(), target.state()[name].asnumpy(), name)
+    if "optimizer" in settings:
+        assert {"momentum.fc.weight", "global_step"} <= set(target.state())
 
 
 def test_dropout_masks_differ_from_step_to_step_and_are_not_saved():

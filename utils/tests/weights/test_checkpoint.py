@@ -1,5 +1,6 @@
 """Checkpoints are written atomically and loaded strictly; a folder has one run."""
 
+import contextlib
 import errno
 import json
 import os
@@ -194,10 +195,7 @@ def test_the_weights_of_a_resume_file_are_loaded(tmp_path, log_messages):
     weights = weights_of(net)
     state = {
         **weights,
-        **{
-            f"momentum.{name}": Tensor(np.full(p.shape, 9, np.float32))
-            for name, p in weights.items()
-        },
+        **{f"momentum.{n}": Tensor(np.full(p.shape, 9, np.float32)) for n, p in weights.items()},
         "micro_step": Tensor(np.int32(7)),
         "sampler": Tensor(np.ones(4, np.int32)),
     }
@@ -205,30 +203,64 @@ def test_the_weights_of_a_resume_file_are_loaded(tmp_path, log_messages):
     load(other, tmp_path / "any.ckpt")
     for name, parameter in weights_of(other).items():
         np.testing.assert_array_equal(parameter.asnumpy(), weights[name].asnumpy())
-    assert log_messages == [f"{tmp_path / 'any.ckpt'}: using the weights that the run saved last"]
+    assert len(log_messages) == 1
     del state[next(iter(weights))]
     save(tmp_path / "any.ckpt", state)
     with pytest.raises(ValueError, match="does not fit this network: missing"):
         load(other, tmp_path / "any.ckpt")
 
 
-def test_a_resume_file_without_a_sampler_is_refused(tmp_path):
-    folder = RunDirectory(make_config(tmp_path), Runtime())
-    for counts in (None, np.zeros(4, np.int32), np.ones(3, np.int32), np.float32(1)):
-        arrays = {"w": Tensor(np.ones(2))}
-        if counts is not None:
-            arrays["sampler"] = Tensor(counts)
-        save(folder.resume_file, arrays)
-        with pytest.raises(ValueError, match="resume.ckpt is not a resume file of this zoo"):
-            folder.resume(TrainSampler(100, batch=4, rank=0, size=1, seed=0), 1)
+def make_sampler(batch=4, size=1, samples=100) -> TrainSampler:
+    return TrainSampler(samples, batch=batch, rank=0, size=size, seed=0)
+
+
+@contextlib.contextmanager
+def open_run(cfg):
+    folder = RunDirectory(cfg, Runtime())
+    yield folder
     folder.lock.close()
 
 
-def test_a_folder_belongs_to_one_run_at_a_time(tmp_path):
-    source = RunDirectory(make_config(tmp_path), Runtime())
-    with pytest.raises(ValueError, match="is in use by another run; choose another --run.out"):
+@pytest.fixture
+def folder(tmp_path):
+    """The folder of a run that has begun, and holds its lock."""
+    with open_run(make_config(tmp_path)) as opened:
+        opened.resume(make_sampler(), 1)  # writes config.yaml
+        yield opened
+
+
+def make_marks(*marked: int) -> UnreadableFiles:
+    marks = UnreadableFiles([None] * 100)
+    marks.mark_again(np.array(marked, int))
+    return marks
+
+
+class Step:
+    """The saved part of a train step: its counter."""
+
+    def __init__(self, completed: int, accumulation_steps: int = 1):
+        self.accumulation_steps = accumulation_steps
+        self.micro_step = create_counter("micro_step")
+        self.micro_step.set_data(Tensor(completed, self.micro_step.dtype))
+
+    def state(self) -> dict:
+        return {"micro_step": self.micro_step}
+
+
+@pytest.mark.parametrize(
+    "counts", [None, np.zeros(4, np.int32), np.ones(3, np.int32), np.float32(1)], ids=repr
+)
+def test_a_resume_file_without_a_sampler_is_refused(counts, folder):
+    sampler = {} if counts is None else {"sampler": Tensor(counts)}
+    save(folder.resume_file, {"w": Tensor(np.ones(2)), **sampler})
+    with pytest.raises(ValueError, match="resume.ckpt is not a resume file"):
+        folder.resume(make_sampler(), 1)
+
+
+def test_a_folder_belongs_to_one_run_at_a_time(folder, tmp_path):
+    with pytest.raises(ValueError, match="is in use by another run"):
         RunDirectory(make_config(tmp_path), Runtime())
-    source.lock.close()
+    folder.lock.close()
     RunDirectory(make_config(tmp_path), Runtime()).lock.close()
 
 
@@ -238,91 +270,58 @@ def test_a_folder_that_cannot_be_created_is_reported(tmp_path):
         RunDirectory(make_config(tmp_path / "file" / "out"), Runtime())
 
 
-def test_a_run_resumes_only_with_equal_settings(tmp_path):
+def test_a_run_resumes_only_with_equal_settings(folder, tmp_path):
+    """A run of an older version has the defaults of newer settings, and may have older ones."""
     cfg = make_config(tmp_path)
-    folder = RunDirectory(cfg, Runtime())
-    folder.resume(TrainSampler(100, batch=4, rank=0, size=1, seed=0), 1)
     folder.lock.close()
     save(folder.resume_file, weights_of(build_network()))
     RunDirectory(replace(cfg, data=Data(workers=7)), Runtime()).lock.close()
-    with pytest.raises(ValueError, match="holds a run with data.frames 8, not 4"):
-        RunDirectory(replace(cfg, data=Data(frames=4)), Runtime())
-    with pytest.raises(ValueError, match="already holds a run and run.resume is false"):
-        RunDirectory(make_config(tmp_path, resume=False), Runtime())
-
-
-def test_a_run_of_an_older_version_resumes_with_the_defaults_of_newer_settings(tmp_path):
-    cfg = make_config(tmp_path)
-    folder = RunDirectory(cfg, Runtime())
-    folder.resume(TrainSampler(100, batch=4, rank=0, size=1, seed=0), 1)
-    folder.lock.close()
-    save(folder.resume_file, weights_of(build_network()))
     settings = read_yaml(tmp_path / "config.yaml")
     del settings["run"]["cpu_amp"]
     settings["run"]["flat_weights"] = False  # a setting that is gone
     (tmp_path / "config.yaml").write_text(json.dumps(settings))
     RunDirectory(cfg, Runtime()).lock.close()
-    with pytest.raises(ValueError, match="holds a run with run.cpu_amp O0, not O2"):
-        RunDirectory(make_config(tmp_path, cpu_amp="O2"), Runtime())
+    for other, words in (
+        (replace(cfg, data=Data(frames=4)), "data.frames 8, not 4"),
+        (make_config(tmp_path, cpu_amp="O2"), "run.cpu_amp O0, not O2"),
+        (make_config(tmp_path, resume=False), "run.resume is false"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            RunDirectory(other, Runtime())
 
 
-def test_a_run_resumes_on_other_ranks_if_the_effective_batch_size_stays(tmp_path):
+def test_a_run_resumes_on_other_ranks_if_the_effective_batch_size_stays(folder):
     """2 devices x 4, 100 samples: 12 steps of 8, 96 samples an epoch; 5 steps are done."""
-    folder = RunDirectory(make_config(tmp_path), Runtime())
-    marks = UnreadableFiles([None] * 100)
-    marks.mark_again(np.array([3, 40]))
-    folder.save(Step(5), TrainSampler(100, batch=4, rank=0, size=2, seed=0), marks)
-    assert (
-        folder.resume(TrainSampler(100, batch=8, rank=0, size=1, seed=0), 1).samples_per_epoch == 96
-    )
-    one = folder.resume(TrainSampler(100, batch=4, rank=0, size=1, seed=0), 2)
+    folder.save(Step(5), make_sampler(size=2), make_marks(3, 40))
+    assert folder.resume(make_sampler(batch=8), 1).samples_per_epoch == 96
+    one = folder.resume(make_sampler(), 2)
     step = Step(0)
     assert (one.steps_per_epoch, folder.start_step) == (24, 10)
-    marks = UnreadableFiles([None] * 100)
+    marks = make_marks()
     folder.restore(step, marks)
     assert marks.list_marked().tolist() == [3, 40]
     assert int(step.micro_step.asnumpy()) == 10
     with pytest.raises(ValueError, match="8 samples an update, and 4 a device x 3 devices x 1"):
-        folder.resume(TrainSampler(100, batch=4, rank=0, size=3, seed=0), 1)
+        folder.resume(make_sampler(size=3), 1)
     with pytest.raises(ValueError, match="over 100 samples, and the list now has 103"):
-        folder.resume(TrainSampler(103, batch=4, rank=0, size=2, seed=0), 1)
-    folder.save(Accumulating(5), TrainSampler(100, batch=4, rank=0, size=1, seed=0), marks)
+        folder.resume(make_sampler(size=2, samples=103), 1)
+    folder.save(Step(5, accumulation_steps=2), make_sampler(), marks)
     with pytest.raises(ValueError, match="100 samples an epoch, which are no whole steps of 8"):
-        folder.resume(TrainSampler(100, batch=8, rank=0, size=1, seed=0), 1)
-    folder.lock.close()
+        folder.resume(make_sampler(batch=8), 1)
 
 
-def test_a_run_resumes_only_with_the_same_samples(tmp_path):
+def test_a_run_resumes_only_with_the_same_samples(folder):
     """Their files may move, and have another suffix. A run of an older version does not say."""
-    folder = RunDirectory(make_config(tmp_path), Runtime())
-    sampler = TrainSampler(100, batch=4, rank=0, size=2, seed=0)
-    marks = UnreadableFiles([None] * 100)
-    folder.save(Step(5), sampler, marks)
+    sampler = make_sampler(size=2)
+    folder.sample_hashes = folder.sample_hashes[:0]
+    folder.save(Step(5), sampler, make_marks())
     folder.resume(sampler, 1, [Record("/new/v.avi", None, 1, 1)])
-    folder.save(Step(5), sampler, marks)
+    folder.save(Step(5), sampler, make_marks())
     folder.resume(sampler, 1, [Record("/moved/v.mp4", None, 1, 1)])
     for other in (Record("/new/w.avi", None, 1, 1), Record("/new/v.avi", None, 2, 1)):
         with pytest.raises(ValueError, match="100 other samples"):
             folder.resume(sampler, 1, [other])
-    folder.restore(Step(0), marks)
-    folder.lock.close()
-
-
-class Step:
-    """The saved part of a train step: its counter."""
-
-    accumulation_steps = 1
-
-    def __init__(self, completed: int):
-        self.micro_step = create_counter("micro_step")
-        self.micro_step.set_data(Tensor(completed, self.micro_step.dtype))
-
-    def state(self) -> dict:
-        return {"micro_step": self.micro_step}
-
-
-class Accumulating(Step):
-    accumulation_steps = 2
+    folder.restore(Step(0), make_marks())
 
 
 def test_temporary_files_of_a_killed_process_are_deleted(tmp_path):
@@ -332,28 +331,23 @@ def test_temporary_files_of_a_killed_process_are_deleted(tmp_path):
 
 
 @pytest.mark.parametrize("is_old_version", [False, True])
-def test_old_epochs_of_the_run_are_deleted_with_their_averages(tmp_path, is_old_version):
+def test_old_epochs_of_the_run_are_deleted_with_their_averages(is_old_version, folder, tmp_path):
     """Epochs of another run stay; a run of an older version does not say which are its own."""
-    sampler = TrainSampler(100, batch=4, rank=0, size=1, seed=0)
-    folder = RunDirectory(make_config(tmp_path), Runtime())
-    folder.resume(sampler, 1)  # writes config.yaml
     for epoch in (1, 2, 4, 10, 20):
         for name in (f"epoch_{epoch:03d}.ckpt", f"epoch_{epoch:03d}_ema.ckpt"):
             (tmp_path / name).write_text("")
     folder.own_epochs = [1, 2, 4]
     folder.delete_old_epochs(2)
     assert folder.find_newest() == "epoch_004.ckpt"
-    marks = UnreadableFiles([None] * 100)
-    folder.save(Step(5), sampler, marks)
+    folder.save(Step(5), make_sampler(), make_marks())
     folder.lock.close()
     if is_old_version:
         arrays = read(folder.resume_file)
         del arrays["epochs"]
         save(folder.resume_file, {name: Tensor(value) for name, value in arrays.items()})
-    folder = RunDirectory(make_config(tmp_path), Runtime())
-    folder.restore(Step(0), marks)
-    folder.delete_old_epochs(1)
-    folder.lock.close()
+    with open_run(make_config(tmp_path)) as resumed:
+        resumed.restore(Step(0), make_marks())
+        resumed.delete_old_epochs(1)
     kept = {20} if is_old_version else {4, 10, 20}
     names = {f"epoch_{k:03d}{kind}.ckpt" for k in kept for kind in ("", "_ema")}
     assert {p.name for p in tmp_path.glob("epoch_*")} == names

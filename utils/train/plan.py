@@ -1,4 +1,4 @@
-"""What `build(cfg, plan) -> Recipe` of a network's train.py receives and returns.
+"""What `build(cfg, plan) -> TrainParts` of a network's train.py receives and returns.
 
 And what it takes from the settings alike in all networks: `train.freeze`, weights that a training
 leaves as they are, and `train.class_weights`, the weights of the classes in the cross entropy.
@@ -28,7 +28,7 @@ UseBatches = Callable[[Iterator[tuple[np.ndarray, ...]]], None]
 
 
 @dataclass(frozen=True)
-class Recipe:
+class TrainParts:
     """What a network trains, and how.
 
     `lr` has a rate for every update, `mix` is TrainStep's. `build_before_saving(net)`, with the
@@ -46,7 +46,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a recipe depends on besides its settings: samples, devices, weights to start from.
+    """What `build` needs besides the settings: samples, devices, weights to start from.
 
     `classifier` is `Network.classifier`.
     """

@@ -1,0 +1,365 @@
+"""train, eval, export and predict of all networks: two ranks, killed runs, pretrained weights."""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Callable
+
+import numpy as np
+import pytest
+
+from scripts.data.synthetic.motion_videos import SETS, draw_sets
+from tests.helpers import (
+    assert_close_weights,
+    assert_fine_tuning,
+    assert_kills_change_no_weight,
+    assert_mindir_matches,
+    assert_report,
+    assert_segments,
+    build_dump_env,
+    find_smoke_yaml,
+    read_result,
+    read_weights,
+    run_json,
+    run_script,
+)
+from utils.files import ROOT
+
+NETWORKS = ("x3d", "mvit_multi", "resnet50")
+ONE_EPOCH = ["--train.epochs=1", "--train.warmup_epochs=0"]
+MVIT_AUGMENTED = ["--data.rand_augment=rand-m7-n4-mstd0.5-inc1", "--data.erase=0.5"]
+MVIT_AUGMENTED += ["--data.mixup=0.8", "--data.cutmix=1", "--model.drop_path=0.1"]
+MVIT_AUGMENTED += ["--model.dropout=0.5"]
+# Networks that compile in seconds; two epochs of six steps, of MViT five and a half.
+SETTINGS = {
+    "x3d": ["--model.depth_factor=0.4", "--data.frames=4", "--data.scales=[32,36]"]
+    + ["--data.crop=32", "--data.batch=4", "--train.precise_bn=2", "--run.save_every=1"],
+    "mvit_multi": ["--data.frames=4", "--data.crop=32", "--data.batch=4", "--data.repeated_aug=2"]
+    + ["--model.depth=2", "--model.stage_starts=[1]", "--model.dim=8"]
+    + ["--train.warmup_epochs=1", "--run.save_every=1"],
+    "resnet50": ["--data.source=folder", "--data.augment=crop", "--model.num_classes=4"]
+    + ["--data.batch=4", "--data.workers=2", "--eval.batch=2"],
+}
+
+
+@pytest.fixture(scope="module")
+def toy(data_root, pictures, tiny_args, tmp_path_factory) -> Callable[[str], list]:
+    """toy(network): the arguments of its commands."""
+
+    @cache
+    def build(network: str) -> list:
+        if network == "tsm":
+            return tiny_args
+        root = pictures if network == "resnet50" else data_root
+        if network == "mvit_multi":
+            root = tmp_path_factory.mktemp(network)
+            draw_sets(root, train_per_motion=1, test_per_motion=1, seed=1)
+        arguments = ["--config_path", str(find_smoke_yaml(network)), f"--data.root={root}"]
+        arguments += ["--run.engine=mindspore", "--run.log_every=2", "--train.epochs=2"]
+        return [*arguments, *SETTINGS[network]]
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def trained(toy, tiny_ckpt, tmp_path_factory) -> Callable[[str], Path]:
+    """trained(network): the checkpoint of a run; that of MViT has all augmentations."""
+
+    @cache
+    def train(network: str) -> Path:
+        if network == "tsm":
+            return tiny_ckpt
+        more = MVIT_AUGMENTED if network == "mvit_multi" else []
+        out = tmp_path_factory.mktemp("trained") / "run"
+        result = run_json(f"{network}/train.py", *toy(network), *more, f"--run.out={out}")
+        return Path(result["checkpoint"])
+
+    return train
+
+
+def find_root(arguments: list) -> Path:
+    return Path(arguments[2].partition("=")[2])
+
+
+def evaluate_on_two_ranks(network: str, arguments: list, weights: Path, *more) -> dict:
+    done = run_script(
+        "scripts/run_eval.sh", network, arguments[1], weights, *arguments[2:], *more,
+        environment={"DEVICES": "2"},
+    )  # fmt: skip
+    return read_result(done)
+
+
+def test_an_evaluation_prints_a_table_of_all_sets_and_one_json_line(
+    toy, trained, run_here, tmp_path
+):
+    weights = trained("mvit_multi")
+    command = ["mvit_multi/eval.py", *toy("mvit_multi"), "--checkpoint_path", weights]
+    done = run_here(*command, "--report", tmp_path / "report")
+    result = read_result(done)
+    for name, metrics in result["sets"].items():
+        rows = assert_report(tmp_path / "report" / name, metrics)
+        assert list(rows[0])[5:] == [f"{k} {label}" for k, label in enumerate(SETS[name])]
+        assert rows[0]["path"].startswith("videos/test/")
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert all(f'<a href="{name}/scores.csv"' in page for name in SETS)
+    assert "data:image/jpeg" in page
+    assert list(result["sets"]) == list(SETS)
+    assert [metrics["videos"] for metrics in result["sets"].values()] == [8, 8, 6]
+    assert [metrics["views"] for metrics in result["sets"].values()] == ["1x3", "2x3", "1x1"]
+    mean = np.mean([metrics["top1"] for metrics in result["sets"].values()])
+    assert result["top1"] == pytest.approx(mean, abs=1e-6)
+    table = done.stdout.splitlines()[:-1]
+    assert [line.split()[0] for line in table] == ["data", *SETS, "average"]
+    assert json.loads(weights.with_suffix(".json").read_text()) == result
+    one = read_result(run_here(*command, "--eval.sets=[axes]"))
+    assert {**one["sets"]["axes"], "seconds": 0} == {**result["sets"]["axes"], "seconds": 0}
+    assert list(one["sets"]) == ["axes"]
+
+
+def test_a_prediction_ranks_the_classes_of_all_sets_jointly(toy, trained, run_here, tmp_path):
+    arguments = toy("mvit_multi")
+    video = next((find_root(arguments) / "eight" / "videos" / "test").glob("*.mp4"))
+    files = ["--checkpoint_path", trained("mvit_multi"), video, "--out", tmp_path, "--window", "0"]
+    (result,) = read_result(run_here("scripts/predict.py", *arguments, *files))["predictions"]
+    assert {name: len(top) for name, top in result["sets"].items()} == {
+        "eight": 5, "axes": 4, "moves": 5,
+    }  # fmt: skip
+    joint = result["joint"]
+    assert [e["probability"] for e in joint] == sorted(e["probability"] for e in joint)[::-1]
+    best = result["sets"][joint[0]["set"]][0]
+    assert joint[0]["probability"] == pytest.approx(best["probability"] / 3, abs=1e-6)
+    assert all(e["name"] in SETS[e["set"]] for e in joint)
+    assert result["views"] == "1x3, 2x3, 1x1"
+
+
+def test_an_evaluation_counts_every_image_once_on_one_rank_and_on_two(
+    toy, trained, run_here, tmp_path
+):
+    arguments = toy("resnet50")
+    weights = trained("resnet50")
+    alone = read_result(run_here("resnet50/eval.py", *arguments, "--checkpoint_path", weights))
+    assert (alone["videos"], alone["unreadable"], alone["top5"]) == (7, 0, None)
+    both = evaluate_on_two_ranks("resnet50", arguments, weights, "--report", tmp_path)
+    assert {**both, "seconds": 0} == {**alone, "seconds": 0}
+    rows = assert_report(tmp_path, both)
+    root = find_root(arguments) / "val"
+    files = sorted(path.relative_to(root) for path in root.glob("*/*"))
+    assert [row["path"] for row in rows] == [str(file) for file in files]
+    folders = sorted({file.parent.name for file in files})
+    assert list(rows[0])[5:] == [f"{k} {name}" for k, name in enumerate(folders)]
+    assert [folders[int(row["label"])] for row in rows] == [file.parent.name for file in files]
+
+
+@pytest.mark.slow
+def test_two_ranks_give_the_metrics_of_one_for_every_set(toy, trained):
+    arguments = toy("mvit_multi")
+    weights = trained("mvit_multi")
+    alone = run_json("mvit_multi/eval.py", *arguments, "--checkpoint_path", weights)
+    both = evaluate_on_two_ranks("mvit_multi", arguments, weights)
+    for name in SETS:
+        assert {**both["sets"][name], "seconds": 0} == {**alone["sets"][name], "seconds": 0}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("network", "options"),
+    [
+        ("tsm", ["--batch", "free"]),
+        ("x3d", []),
+        ("mvit_multi", ["--input", "float32"]),  # the scores of all heads, concatenated
+        ("resnet50", []),
+    ],
+)
+def test_a_mindir_gives_the_results_of_its_checkpoint(network, options, toy, trained, tmp_path):
+    arguments = toy(network)
+    sources = sorted(
+        find_root(arguments).rglob("val/*/*.jpg" if network == "resnet50" else "*.mp4")
+    )
+    assert_mindir_matches(network, arguments, trained(network), sources[0], tmp_path, *options)
+
+
+TWO_WORKERS = {
+    # settings of both runs, of the run on one worker, of the run on two, and its segments
+    "x3d": (["--train.lr=0.01"], [], ["--data.batch=2", "--run.all_reduce=[s2, s3, s4]"], 4),
+    "resnet50": (
+        ["--data.augment=none", "--train.lr=0.001"],
+        [],
+        ["--data.batch=2", "--run.all_reduce=[layer2, 14]"],
+        3,
+    ),
+    # Without the informative loss, which is a function of a whole micro-batch. Some gradients are
+    # zero except for rounding; a large eps keeps Adam from normalizing this noise. The rate differs
+    # by half a micro-batch; repeats give whole groups of batches.
+    "mvit_multi": (
+        ["--train.informative_weight=0", "--train.eps=1e-2", "--train.end_lr=1e-3"]
+        + ["--data.batch=2", "--data.dataset_repeats=4"],
+        ["--train.accumulation_steps=4"],
+        ["--train.accumulation_steps=2", "--run.all_reduce=[blocks.0, blocks.1]"],
+        3,
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("network", TWO_WORKERS)
+def test_two_workers_equal_one_with_twice_the_batch(network, toy, tmp_path):
+    """Weights differ by the rounding of another order of additions. Batch norms are frozen."""
+    same, one, two, segments = TWO_WORKERS[network]
+    same = [*toy(network), *ONE_EPOCH, *same]
+    same += ["--train.batch_norm=frozen"] if network != "mvit_multi" else []
+    alone = run_json(f"{network}/train.py", *same, *one, f"--run.out={tmp_path / 'one'}")
+    arguments = [network, "2", *same[1:], *two, f"--run.out={tmp_path / 'two'}"]
+    saving = build_dump_env(tmp_path / "graphs")
+    done = run_script("scripts/run_distribute_train.sh", *arguments, environment=saving)
+    if network == "mvit_multi":  # its AllReduces are in the branch of the last micro-batch
+        assert f" in {segments} segments" in done.stderr
+    else:
+        assert len(assert_segments(done, tmp_path / "graphs")) == segments
+    assert_close_weights(alone["checkpoint"], read_result(done)["checkpoint"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("network", ["x3d", "mvit_multi"])
+def test_kills_at_random_moments_change_no_weight(network, toy, tmp_path):
+    more = MVIT_AUGMENTED if network == "mvit_multi" else []
+    assert_kills_change_no_weight(f"{network}/train.py", [*toy(network), *more], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_frozen_backbone_with_all_settings_of_fine_tuning(network, toy, tmp_path):
+    """The validations of every epoch are logged."""
+    result = assert_fine_tuning(network, toy(network), tmp_path / "run")
+    assert result["steps"] > 0
+    lines = (tmp_path / "run" / "log.jsonl").read_text().splitlines()
+    assert sum("top5" in json.loads(line) for line in lines) == 2
+
+
+@pytest.fixture
+def network_of_one_set(toy, tmp_path) -> list:
+    """The checkpoint of an MViT that is trained on another set than the toy's."""
+    sets = "[{name: axes, num_classes: 4, videos: axes, lists: axes}]"
+    single = [f"--data.sets={sets}", "--model.single_head=true", "--model.cross_projections=false"]
+    single += ["--model.expander=false", "--train.informative_weight=0", "--data.batch=2"]
+    arguments = [*toy("mvit_multi"), *single, *ONE_EPOCH, f"--run.out={tmp_path / 'one'}"]
+    return run_json("mvit_multi/train.py", *arguments)["checkpoint"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("network", ["x3d", "mvit_multi"])
+def test_fine_tuning_initializes_only_the_classifier(network, toy, trained, tmp_path, request):
+    """In mixed precision; of MViT the heads and projections."""
+    begin = [*ONE_EPOCH, "--run.amp=O2", "--run.loss_scale=128", f"--run.out={tmp_path / 'run'}"]
+    if network == "x3d":
+        source = trained("x3d")
+        assert "precise batch norm over 2 batches" in (source.parent / "run.log").read_text()
+        begin += ["--model.num_classes=11", "--train.lr=1e-9"]
+        new = ("projection", "moving")
+    else:
+        source = request.getfixturevalue("network_of_one_set")
+        begin += ["--train.lr=1e-12", "--train.end_lr=0", "--train.weight_decay=0"]
+        begin += ["--run.dynamic_loss_scale=true", "--model.recompute=true"]
+        begin += ["--train.accumulation_steps=2"]
+        new = ("head",)
+    begin += [f"--train.pretrained={source}"]
+    done = run_script(f"{network}/train.py", *toy(network), *begin)
+    assert done.returncode == 2
+    assert "new_head" in done.stderr
+    result = run_json(f"{network}/train.py", *toy(network), *begin, "--train.new_head=true")
+    before = read_weights(source)
+    after = read_weights(result["checkpoint"])
+    kept = [name for name in before if not any(part in name for part in new)]
+    assert len(kept) > 20
+    for name in kept:
+        np.testing.assert_allclose(before[name], after[name], atol=1e-6, err_msg=name)
+    if network == "x3d":
+        assert after["head.projection.weight"].shape == (11, 2048)
+
+
+@pytest.mark.slow
+def test_scanned_lists_of_equal_names_do_not_overwrite_each_other(toy, tmp_path):
+    """One setting, data.lists, selects the scanned lists."""
+    out = ["--out", tmp_path / "lists", "--frames", "ends"]
+    result = run_json("scripts/data/check_videos.py", *toy("mvit_multi"), *out)
+    assert (result["videos"], result["bad"], len(result["lists"])) == (66, 0, 9)
+    assert len(list((tmp_path / "lists").rglob("labels.txt"))) == len(SETS)
+    good = [f"--data.lists={tmp_path / 'lists'}", f"--run.out={tmp_path / 'run'}", *ONE_EPOCH]
+    assert run_json("mvit_multi/train.py", *toy("mvit_multi"), *good)["steps"] == 5
+
+
+def compute_gradients(small: list, out: Path, workers: int, *settings: str) -> dict:
+    script = Path(__file__).parent / "gradients.py"
+    more = [*settings, "--train.clip_norm=0", f"--run.out={out}"]
+    command = [script] if workers == 1 else ["scripts/launch.py", str(workers), script]
+    done = run_script(*map(str, command), *small, *more)
+    assert done.returncode == 0, done.stderr
+    return dict(np.load(out / "gradients.npz"))
+
+
+@pytest.mark.slow
+def test_gradients_of_two_workers_are_those_of_the_whole_batch(toy, tmp_path):
+    """Including the informative loss. With `gradient: original` they are half as large."""
+    small = toy("mvit_multi")
+    alone = compute_gradients(small, tmp_path / "alone", 1, "--data.batch=4")
+    exact = compute_gradients(small, tmp_path / "exact", 2, "--data.batch=2")
+    half = compute_gradients(
+        small, tmp_path / "half", 2, "--data.batch=2", "--train.gradient=original"
+    )
+    noise = 1e-6 * max(np.abs(value).max() for value in alone.values())
+    for name, value in alone.items():
+        np.testing.assert_allclose(exact[name], value, rtol=1e-3, atol=noise, err_msg=name)
+        np.testing.assert_allclose(half[name], value / 2, rtol=1e-3, atol=noise, err_msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("network_name", "case", "options"),
+    [
+        ("resnet50", "resnet50_small", ["--tolerance=0.05"]),
+        ("tsm", "tsm_r50_8f_small", ["--tolerance=0.05"]),
+        ("mvit_multi", "mvit_multi_small_abspos", []),
+    ],
+)
+def test_a_golden_case_is_compared_layer_by_layer(network_name, case, options):
+    file = ROOT / network_name / "tests" / "golden" / f"{case}.json"
+    arguments = ["--config_path", find_smoke_yaml(network_name), "--case", file, *options]
+    result = run_json("scripts/analysis/compare_step.py", *arguments)
+    assert result["first"] is None
+    assert result["largest"]["forward"] < 1e-4
+    assert set(result["largest"]) == {"forward", "loss", "gradients", "updates"}
+
+
+@pytest.mark.slow
+def test_a_recorded_step_is_compared_layer_by_layer(toy, trained, tmp_path):
+    small = toy("resnet50")
+    record = tmp_path / "step.npz"
+    compare = ["scripts/analysis/compare_step.py", *small]
+    weights = ["--checkpoint_path", trained("resnet50")]
+    run_json(*compare, *weights, "--record", record)
+    repeated = run_script(*compare, *weights, "--against", record)
+    assert read_result(repeated)["first"] is None
+    assert set(read_result(repeated)["largest"].values()) == {0.0}
+    assert len([line for line in repeated.stdout.splitlines() if line.startswith("forward")]) > 40
+    half = run_json(*compare, *weights, "--against", record, "--run.amp=O2")
+    assert (half["first"]["stage"], half["first"]["name"]) == ("forward", "conv1")
+    assert 1e-4 < half["first"]["error"] < 1e-2
+    fresh = run_json(*compare, "--against", record, "--tolerance=1e-3")
+    assert fresh["first"]["stage"] == "weights"
+    assert fresh["largest"]["updates"] == 0.0, "updates are compared with the recorded weights"
+
+
+@pytest.mark.slow
+def test_training_writes_a_trace_of_a_few_steps(toy, tmp_path):
+    profile = [f"--run.profile={tmp_path / 'trace'}", f"--run.out={tmp_path / 'run'}"]
+    result = run_json("resnet50/train.py", *toy("resnet50"), *profile)
+    assert result["steps"] == 12
+    (trace,) = (tmp_path / "trace").rglob("trace_view.json")
+    names = [str(event.get("name")) for event in json.loads(trace.read_text())]
+    assert any("/conv1-Conv2d/" in name for name in names)
+
+
+@pytest.mark.parametrize("kind", ["step", "eval"])
+def test_the_benchmark_prints_positive_rates(toy, kind):
+    arguments = ["--repeats=2", "--seconds=1"]
+    result = run_json("benchmarks/benchmark.py", kind, *toy("resnet50"), *arguments)
+    assert all(value is None or value > 0 for key, value in result.items() if "per" in key)
