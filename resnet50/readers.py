@@ -357,8 +357,7 @@ def decode_image(image: Union[bytes, np.ndarray]) -> np.ndarray:
 
 def get_split_path(data: Data, split: str) -> Path:
     """The folder or MindRecord file of a split."""
-    names = {"train": data.train, "test": data.test, "val": data.val}
-    return data.root / names[split]
+    return data.root / {"train": data.train, "test": data.test, "val": data.val}[split]
 
 
 def read_header(path: Path) -> dict:

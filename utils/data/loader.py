@@ -46,12 +46,14 @@ def prefetch_batches(
     Raises ValueError if the batches do not fit into memory, or if worker processes are requested on
     a device.
     """
+    import mindspore as ms
     import mindspore.dataset as ds
 
+    device = ms.get_context("device_target")  # CPU, GPU or Ascend
     ds.config.set_prefetch_size(1)
     blank = rows.blank()
     size = rows.batch * sum(np.asarray(value).nbytes for value in blank)
-    workers, processes = choose_workers(requested_workers, data.processes, get_device())
+    workers, processes = choose_workers(requested_workers, data.processes, device)
     total = max(1, len(rows) // rows.batch)
     prefetch = choose_prefetch(data.prefetch, size=size, buffered=MINDDATA_BUFFERED, total=total)
     note = f"; batches of {size / 1e6:.3g} MB, prefetched: {prefetch}"
@@ -64,13 +66,6 @@ def prefetch_batches(
         processes=processes,
         prefetch=prefetch,
     )
-
-
-def get_device() -> str:
-    """CPU, GPU or Ascend."""
-    import mindspore as ms
-
-    return ms.get_context("device_target")
 
 
 def choose_workers(

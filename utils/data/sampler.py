@@ -83,9 +83,7 @@ class TrainSampler:
 
     def locate(self, position: int) -> tuple[int, int]:
         """(epoch, index in its permutation) at a position of this rank."""
-        step, offset = divmod(position, self.batch)
-        epoch, step = divmod(step, self.steps_per_epoch)
-        return epoch, (step * self.size + self.rank) * self.batch + offset
+        return divmod(self.global_position(position), self.samples_per_epoch)
 
     def global_position(self, position: int) -> int:
         """A position of this rank, counted over the samples of all ranks from the run's start."""
