@@ -1,4 +1,4 @@
-"""Optimizers: LARS against its formula in float64 and in a run; SGD and AdamW on Ascend."""
+"""Optimizers: LARS against its formula in float64; SGD and AdamW on Ascend."""
 
 import numpy as np
 import pytest
