@@ -16,9 +16,8 @@ from utils.messages import hide_secrets, is_installed, print_line
 from utils.weights.download import LARGEST, DownloadError, download, forget
 from utils.weights.published import MIRROR, Published, find_published, list_published
 
-HASH = re.compile(
-    r"-([0-9a-f]{8,64})(-910v2)?\.\w+$"
-)  # the first digits of the SHA-256 in a file's name
+# The first digits of the SHA-256 in a file's name; mindcv marks those of newer devices.
+HASH = re.compile(r"-([0-9a-f]{8,64})(-910v2)?\.\w+$")
 
 
 def resolve_checkpoint(path: str) -> str:
