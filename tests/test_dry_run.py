@@ -51,7 +51,7 @@ RECIPE_BUDGET = {
     "mvit_multi_plain_s_k400_16x4": 5500,
 }
 # Those with a budget, one with kernels of its own, and the network's largest if it needs most
-# memory. scripts/analysis/dry_run_recipes.py runs all.
+# memory.
 RECIPES = (
     *RECIPE_BUDGET,
     "resnet50_se50_imagenet_zoo",
