@@ -15,7 +15,8 @@ from utils.files import ROOT
 from utils.load_config import load_config, to_dict
 from utils.networks import find_network
 
-TEXT = "\n".join(path.read_text() for path in sorted((ROOT / "docs/migration").glob("*.md")))
+PAGES = sorted((ROOT / "docs/migration").glob("*.md"))
+TEXT = "\n".join(path.read_text() for path in PAGES if path.stem != "operators")
 OURS = re.compile(r"^Ours: `((\w+)/configs/\w+\.yaml)`", re.MULTILINE)
 SETTING = re.compile(r"(run|data|model|train|eval)\.(\w+)(?:\.(\w+))?(?:: (.+))?")
 
