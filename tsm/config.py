@@ -31,7 +31,7 @@ class Data(VideoSet):
     def __post_init__(self):
         super().__post_init__()
         check_positive(self, "data", "segments", "frames_per_segment", "resize")
-        if self.modality == "flow" and self.source == "video":
+        if self.is_flow and self.source == "video":
             raise ValueError(
                 "data.modality flow needs data.source frames: flow is stored as images"
             )
@@ -142,6 +142,6 @@ class Config(NetworkConfig):
 
     def model_arguments(self) -> dict:
         arguments = asdict(self.model)
-        del arguments["labels"]  # the network returns raw scores in any case
+        del arguments["labels"]  # no argument of the network: several labels need its raw scores
         derived = ("segments", "modality", "frames_per_segment")
         return {**arguments, **{name: getattr(self.data, name) for name in derived}}

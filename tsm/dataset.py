@@ -1,6 +1,7 @@
 """Video data of TSM: annotation file -> frames -> crops -> MindData batches.
 
-Training yields (clip, label): uint8 (N, T, C, size, size) and int32 (N,).
+Training yields (clip, label): uint8 (N, T, C, size, size) and int32 (N,); with several labels
+float32 (N, classes).
 Evaluation yields (clips, label, valid): uint8 (N, V, T, C, size, size) with V views, int32 (N,),
 bool (N,). `valid` is false for unreadable videos and for the padding of the last batch.
 
@@ -132,5 +133,5 @@ def create_dataset(cfg: Config, rows: Rows, workers: Union[int, str]) -> "ds.Gen
 
 def get_clip_shape(data: Data, size: int) -> tuple[int, int, int, int]:
     """The shape of one clip: (T, C, size, size)."""
-    channels = (3 if data.modality == "rgb" else 2) * data.frames_per_segment
+    channels = (2 if data.is_flow else 3) * data.frames_per_segment
     return data.segments, channels, size, size

@@ -32,8 +32,8 @@ def get_lr(train: Train, updates_per_epoch: int, effective_batch: int) -> np.nda
     """The base learning rate of every update of the run, float64 (epochs * updates_per_epoch,).
 
     `lr_changes: epoch` follows the original: one rate per epoch. Its warm-up is mmaction2's: the
-    first epoch uses `warmup_lr` and the last one the peak. `lr_changes: update` follows Summit: the
-    rate of warm-up and curve changes at every update.
+    first epoch uses `warmup_lr` and the last one, if there are several, the peak.
+    `lr_changes: update` follows Summit: the rate of warm-up and curve changes at every update.
     """
     peak = lr_schedules.peak_lr(train.lr, train.base_batch, effective_batch)
     values = updates_per_epoch if train.lr_changes == "update" else 1  # rates of one epoch

@@ -55,7 +55,7 @@ class InvertedResidual(nn.Cell):
 
 
 class MobileNetV2(nn.Cell):
-    """(N*T, channels, H, W) -> (N*T, num_classes), or features if `num_classes` is 0."""
+    """(N*T, channels, H, W) -> features (N*T, width); `classify` gives (N*T, num_classes)."""
 
     def __init__(
         self, segments: int, shift_div: int, online: bool, channels: int, num_classes: int

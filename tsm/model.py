@@ -1,8 +1,8 @@
 """TSM: a 2-D network that shifts channels between neighbouring frames (arXiv:1811.08383).
 
-Axes: N clips, T segments (parts of a video, one frame of each), C channels, H, W. The input is
-(N, T, C, H, W), the trunk computes (N*T, C, H, W), the output is (N, classes). C is 3 times the
-frames per segment for RGB, 2 times for flow. Cells keep the names of the source,
+Axes: N clips, T segments (parts of a video, `frames_per_segment` of each, usually one), C channels,
+H, W. The input is (N, T, C, H, W), the trunk computes (N*T, C, H, W), the output is (N, classes). C
+is 3 times the frames per segment for RGB, 2 times for flow. Cells keep the names of the source,
 mit-han-lab/temporal-shift-module, commit 1f6a834b.
 
 Differences from the source, which fails or computes wrong results in the first three cases:

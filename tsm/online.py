@@ -39,7 +39,7 @@ class OnlineTSM(nn.Cell):
         self.before = nn.CellList(before, auto_prefix=False)
         self.blocks = nn.CellList(blocks, auto_prefix=False)
         self.after = nn.CellList(after, auto_prefix=False)
-        # In MobileNetV2 only some blocks have a shift.
+        # In MobileNetV2, ResNet-101 and -152 only some blocks have a shift.
         self.shifted = tuple(isinstance(block.conv1, Shift) for block in blocks)
 
     def construct(self, frame: Tensor, *buffers) -> tuple:

@@ -86,7 +86,7 @@ NON_LOCAL = {2: (0, 2), 3: (0, 2, 4)}
 
 
 class ResNet(nn.Cell):
-    """(N*T, channels, H, W) -> (N*T, num_classes), or features if `num_classes` is 0.
+    """(N*T, channels, H, W) -> features (N*T, width); `classify` gives (N*T, num_classes).
 
     `segments` is T before the temporal pool. `shift_place` is `blockres` (the shift is inside the
     residual branch) or `block` (the shift is in front of the whole block). `first_width` other than

@@ -51,7 +51,10 @@ def sample_segment_offsets(
 def sample_train_uniform(
     num_frames: int, segments: int, new_length: int, rng: np.random.RandomState
 ) -> np.ndarray:
-    """One random frame from each of T equal intervals; the remaining frames are unused."""
+    """One random frame from each of T equal intervals; the remaining frames are unused.
+
+    A video of fewer frames than that needs gives sorted random frames, the shortest frame 0.
+    """
     starts = num_frames - new_length + 1
     interval = starts // segments
     if interval > 0:
@@ -66,7 +69,7 @@ def sample_test_uniform(
 ) -> np.ndarray:
     """The middle of each of T intervals, and in a second clip its beginning.
 
-    Short videos repeat frames; in validation a video of T + L - 1 frames or fewer gives frame 0.
+    Short videos repeat frames.
     """
     interval = max(0, num_frames - new_length + 1) / segments
     # The same order of operations as in the source: rounding decides between neighbouring frames.

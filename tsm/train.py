@@ -3,8 +3,8 @@
     python tsm/train.py --config_path tsm/configs/tsm_r50_sthv2_8f.yaml [--train.epochs=1 ...]
 
 The last line of stdout is one JSON object: checkpoint, complete, epochs, steps, loss, top1,
-validation_loss, validation_top1, best_epoch (null without validations), clips_per_second,
-compile_seconds.
+validation_loss, validation_top1 (validation_map with several labels), best_epoch (null without
+validations), clips_per_second, compile_seconds.
 """
 
 import sys
@@ -27,6 +27,8 @@ from utils.train.plan import Plan, TrainParts
 
 
 def build(cfg: Config, plan: Plan) -> TrainParts:
+    if cfg.model.consensus != "avg":
+        raise ValueError("model.consensus: identity is for evaluation; a training needs avg")
     settings = cfg.train
     net = TSM(**cfg.model_arguments())
     plan.load_pretrained(net)
@@ -34,7 +36,7 @@ def build(cfg: Config, plan: Plan) -> TrainParts:
     plan.freeze(net)
     lr = get_lr(settings, plan.updates_per_epoch, plan.effective_batch)
     weights = net.trainable_params()
-    flow = cfg.data.modality == "flow"
+    flow = cfg.data.is_flow
     groups = build_parameter_groups(weights, train=settings, lr=lr, flow=flow)
     optimizer = optimizers.SGD(
         weights, groups=groups, momentum=settings.momentum, nesterov=settings.nesterov

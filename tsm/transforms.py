@@ -42,8 +42,8 @@ def make_train_clip(
 ) -> tuple[np.ndarray, bool]:
     """Crops all frames of a clip at one random box; mirrors half of the clips if `flip`.
 
-    `frames` are T*L decoded frames. Returns the clip (T, L*C, size, size), and whether it was
-    mirrored, for labels that name a direction.
+    `frames` are T*L frames, which may be decoded only here. Returns the clip (T, L*C, size, size),
+    and whether it was mirrored, for labels that name a direction.
     """
     rows, columns = frames.shape[1:3]
     box = draw_crop(columns, height=rows, size=size, scales=scales, rng=rng)

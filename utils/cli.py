@@ -12,7 +12,7 @@ several of them (with a default, or none). `bool` is a flag, `Literal` lists the
 may be the name of published weights, which are downloaded.
 
 Exit status 0: done; 2: user error; 130: interrupted; 1: internal error, or the machine failed.
-Neither this module nor `--help` needs MindSpore: what does is imported where it is used.
+This module needs no MindSpore: what does is imported where it is used.
 """
 
 import argparse

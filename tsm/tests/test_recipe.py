@@ -14,6 +14,7 @@ from utils.data.sampler import TrainSampler
 from utils.distributed.segments import segment_ends
 from utils.files import ROOT
 from utils.load_config import load_config
+from utils.networks import find_build
 from utils.testing.golden import load_case, map_torch_names
 from utils.tests.parity import without_values
 
@@ -27,6 +28,15 @@ def make_settings(**changes):
         "head_lr_mult": 5.0,
     }  # fmt: skip
     return SimpleNamespace(**{**settings, **changes})
+
+
+def test_scores_of_every_frame_cannot_be_trained():
+    """The loss would compare the frames of a batch of as many clips with the labels of the clips."""
+    cfg = load_config(
+        Config, ROOT / "tsm" / "configs" / "tsm_smoke.yaml", ["model.consensus=identity"]
+    )
+    with pytest.raises(ValueError, match=r"^model\.consensus: "):
+        find_build("tsm")(cfg, None)
 
 
 @pytest.mark.parametrize("name", ["kinetics_step", "kinetics_step_batch256", "something_step"])

@@ -2,8 +2,8 @@
 
 `rows[k]` is one sample. Subclasses in the dataset.py of each network define what a row is: which
 frames, which crops, which axes. Its `create_dataset` makes a MindData pipeline of them. A training
-row depends on seed, epoch and sample only. So it is the same for any number of workers, and a
-resumed run continues exactly.
+row depends on seed, epoch, sample and copy only, its dropout on the position. So it is the same for
+any number of workers, and a resumed run continues exactly.
 """
 
 import abc

@@ -59,7 +59,7 @@ class RunDirectory:
     """The output directory of one run, locked while the process lives. Rank 0 writes.
 
     `start_step` is the step at which a resumed run starts, counted in steps of this run.
-    `records` is `hash_records` of the samples; empty: not known.
+    `sample_hashes` is `hash_records` of the samples; empty: not known.
     `own_epochs` are those whose weights this run has written: others in the directory are an older
     run's, and stay.
     """

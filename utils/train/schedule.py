@@ -1,4 +1,4 @@
-"""When a training logs, saves and evaluates. Positions count steps since the start of the run."""
+"""When a training logs, saves and evaluates. It counts steps since the start of the run."""
 
 from dataclasses import dataclass
 

@@ -1,8 +1,8 @@
 """Training: from the first step, or from the last one of a stopped run, to the last epoch.
 
 `Trainer` is what `utils.commands.train` uses: run directory, log, resume point, and `fit`,
-which runs the train step through `mindspore.train.Model` over one long sequence of batches. Epochs
-are counted here. `TrainingLoop` is the callback between the steps.
+which runs the train step through `mindspore.train.Model` over one long sequence of batches.
+`TrainingLoop` is the callback between the steps.
 """
 
 import time
@@ -130,7 +130,7 @@ class Trainer:
     ) -> None:
         """Trains to the last epoch and prints the result as the last line of stdout.
 
-        `train_set` is a network's `TrainVideos` from `start_step` on. `evaluate()` returns metrics,
+        `train_set` are the rows of a network from `start_step` on. `evaluate()` returns metrics,
         every `run.eval_every` epochs; `before_saving(steps)` runs before an epoch is saved or
         evaluated. Raises ValueError if the run failed (too many overflows or unreadable files),
         RunInterruptedError after ctrl-C.

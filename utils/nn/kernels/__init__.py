@@ -1,4 +1,4 @@
-"""The operators of the networks in three back ends, one of which is chosen per network.
+"""The operators of the networks in four back ends, one of which is chosen per network.
 
     with kernels.use(kernels.select("Ascend")):
         net = TSM(...)
