@@ -40,8 +40,8 @@ class Shift(nn.Cell):
         self.segments = segments
         self.online = online
         convs = (cell for _, cell in net.cells_and_names() if isinstance(cell, nn.Conv2d))
-        # `fold` must be a constant. If x.shape gave it, MindSpore 2.10 would give wrong numbers in a
-        # graph with a dynamic batch; a reshape by x.shape is correct there.
+        # `fold` must be a constant. If x.shape gave it, MindSpore 2.10 would compute wrong numbers
+        # in a graph with a dynamic batch; a reshape by x.shape is correct there.
         self.fold = next(convs).in_channels // div
         self.shift = kernels.current().temporal_shift(segments, self.fold)
 

@@ -53,13 +53,9 @@ class OnlinePredictor(FramePredictor):
         self.recent_scores.clear()
 
     def prepare(self, pixels: np.ndarray) -> list[np.ndarray]:
+        resize_to = self.cfg.data.resize
         views = transforms.make_test_views(
-            pixels[None],
-            clips=1,
-            segments=1,
-            resize_to=self.cfg.data.resize,
-            crop=self.cfg.test_crop,
-            crops=1,
+            pixels[None], clips=1, segments=1, resize_to=resize_to, crop=self.cfg.test_crop, crops=1
         )
         return [views[0]]
 

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 from utils.cores import choose_dispatch_threads, count_cores
-from utils.files import USE_UTF8
+from utils.files import ROOT, USE_UTF8
 from utils.messages import VALUE, shorten
 
 if TYPE_CHECKING:
     from utils.settings import Run
 
-ROOT = Path(__file__).resolve().parents[1]
 LOG_LEVEL = "GLOG_v"
 CAPS = "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"  # oneDNN reads the second if there is no first
 DRY_RUN = "ZOO_DRY_RUN_CHIP"  # set by scripts.dry_run.simulator

@@ -31,7 +31,7 @@ def make_settings(**changes):
 
 
 def test_scores_of_every_frame_cannot_be_trained():
-    """The loss would compare the frames of a batch of as many clips with the labels of the clips."""
+    """The loss would compare the frames of a clip with the labels of as many clips."""
     cfg = load_config(
         Config, ROOT / "tsm" / "configs" / "tsm_smoke.yaml", ["model.consensus=identity"]
     )

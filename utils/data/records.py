@@ -1,15 +1,13 @@
 """Records of a list of videos: reads the list, and opens the video of a record."""
 
-import logging
 from typing import Any
 
 from utils.data.annotation_file import AnnotationFile, Record, read_annotations
 from utils.data.classes import choose_fraction, list_classes
+from utils.log import log
 from utils.settings import VideoData
 from utils.video.decoders import open_path
 from utils.video.reader import FrameReader
-
-log = logging.getLogger("zoo")
 
 
 def read_list(file: AnnotationFile) -> list[Record]:

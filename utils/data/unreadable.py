@@ -1,15 +1,14 @@
 """Files that could not be read, and damaged frames: counted over all workers of a rank."""
 
-import logging
 import multiprocessing
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from utils.log import log
 from utils.video.reader import FrameReader
 
-log = logging.getLogger("zoo")
 DAMAGED_FRAMES = (
     "%d damaged frames read so far, the newest in %s: the decoder guesses their pixels; "
     "scripts/data/check_videos.py finds such videos"
