@@ -13,6 +13,10 @@ NOTHING_LEARNED = (  # advice, with the loss of chance
     "the loss has stayed above %.3g, that of equal scores for all classes: train.lr may be too "
     "high, labels wrong, or train.pretrained of another kind"
 )
+AT_CHANCE = (  # the same, with validation and chance in percent
+    "top-1 %.1f %% of the validation is no better than chance, %.1f %%: train.pretrained may help "
+    "most, then a linear probe of its features (docs/features.md), a larger data.crop, more videos"
+)
 
 
 class Window:
@@ -43,7 +47,10 @@ class Meter:
         self.line: dict[str, Any] = {}  # the newest log line
         self.lines = 0
         self.has_advised = False
-        self.learned = False  # a line had a lower loss than that of chance, or the advice was given
+        self.was_at_chance = False  # a late validation; the advice was given
+        self.learned = False  # a mean loss was below that of chance, or the advice was given
+        self.span_loss = 0.0  # sums since the last mean over an epoch
+        self.span_steps = 0
         self.restart()
 
     def restart(self) -> None:
@@ -65,6 +72,8 @@ class Meter:
         self.window.steps += steps
         self.window.loss += steps * values["loss"]
         self.window.top1 += steps * values["top1"]
+        self.span_steps += steps
+        self.span_loss += steps * values["loss"]
 
     def close_window(self, position: int, lr: float) -> dict[str, Any]:
         """The log line at a position; a new window begins with it."""
@@ -96,14 +105,21 @@ class Meter:
             "seconds_left": round((self.last_position - position) * seconds),
         }
 
-    def learns_nothing(self, position: int, chance_loss: float) -> bool:
-        """Whether no line yet had a loss below `chance_loss`, late enough to say so; true once.
+    def is_late(self, position: int) -> bool:
+        """After a quarter of the run, or an epoch if that is sooner and of 200 steps or more."""
+        return position >= min(self.last_position / 4, max(self.steps_per_epoch, MANY_STEPS))
 
-        Late is a quarter of the run, or an epoch if that is sooner and of 200 steps or more.
+    def learns_nothing(self, position: int, chance_loss: float) -> bool:
+        """Whether no mean loss over an epoch was below `chance_loss`, late enough; true once.
+
+        In a run of a few epochs a mean is over a quarter of the run.
         """
-        late = min(self.last_position / 4, max(self.steps_per_epoch, MANY_STEPS))
-        self.learned = self.learned or self.line["loss"] <= chance_loss
-        if self.learned or position < late or self.lines < 2:
+        if self.span_steps < min(self.steps_per_epoch, self.last_position / 4):
+            return False
+        self.learned = self.learned or self.span_loss / self.span_steps <= chance_loss
+        self.span_loss = 0.0
+        self.span_steps = 0
+        if self.learned or self.lines < 2 or not self.is_late(position):
             return False
         self.learned = True
         return True

@@ -1,5 +1,6 @@
 """The training loop between steps, without a network: reads of values, saving, failures, advice."""
 
+import math
 import re
 from types import SimpleNamespace
 
@@ -250,12 +251,15 @@ def test_bfloat16_needs_no_loss_scale_and_keeps_float32_weights(level, log_messa
 class EqualValidations(Validation):
     """Validations that never improve, without a network."""
 
+    more: dict = {}
+
     def __init__(self, folder, **run):
         run = Run(device="CPU", eval_every=1, **run)
         super().__init__(lambda: {}, run=run, rt=Runtime(), step=None, folder=folder)
 
     def validate(self, epoch: int) -> dict:
-        self.lines[epoch] = {"epoch": epoch, "loss": 1.0, "top1": 0.5, "videos": 4}
+        metrics = {"epoch": epoch, "loss": 1.0, "top1": 0.5, "videos": 4}
+        self.lines[epoch] = {**metrics, **self.more}
         return self.lines[epoch]
 
 
@@ -311,3 +315,27 @@ def test_advice_on_a_loss_above_that_of_chance_is_one_line(tmp_path, log_message
         run_step(loop, Outputs(number, []))
     lines = [line for line in log_messages if "the loss has stayed above 1.5" in line]
     assert len(lines) == 1
+
+
+def test_one_good_line_of_an_epoch_at_chance_is_not_learning(tmp_path, log_messages):
+    loop = make_loop(tmp_path, log_every=1, epochs=2)
+    loop.chance_loss = 1.5
+    loop.on_train_begin(None)
+    for loss in [2, 2, 1, 2, 2, 2, 2, 2] * 2:
+        run_step(loop, Outputs(loss, []))
+    assert sum("the loss has stayed above 1.5" in line for line in log_messages) == 1
+
+
+@pytest.mark.parametrize(("low", "lines"), [(0.3, 2), (0.6, 0)])
+def test_validations_at_chance_are_said_once_and_after_the_last_epoch(
+    low, lines, tmp_path, log_messages
+):
+    validation = EqualValidations(tmp_path)
+    validation.more = {"top1_low": low, "top1_high": 0.9}
+    loop = make_loop(tmp_path, epochs=5, validation=validation, eval_every=1)
+    loop.chance_loss = math.log(2)
+    loop.on_train_begin(None)
+    for _ in range(40):
+        run_step(loop, Outputs(1, []))
+    found = [line for line in log_messages if "top-1 50.0 %" in line]
+    assert len(found) == lines
