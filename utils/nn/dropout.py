@@ -49,7 +49,7 @@ class Dropout(nn.Cell):
     def read_factors(self, shape: tuple, dtype: mstype) -> Tensor:
         """This layer's factors, reshaped to `shape`."""
         if self.factors is None:
-            raise RuntimeError("a dropout layer in training needs a train step that connects it")
+            raise RuntimeError("this dropout needs the zoo's train step; dropout 0, or nn.Dropout")
         factors = self.factors[:, self.start : self.start + self.size]
         return ops.cast(ops.reshape(factors, shape), dtype)
 

@@ -332,7 +332,7 @@ def test_validations_at_chance_are_said_once_and_after_the_last_epoch(
 ):
     validation = EqualValidations(tmp_path)
     validation.more = {"top1_low": low, "top1_high": 0.9}
-    loop = make_loop(tmp_path, epochs=5, validation=validation, eval_every=1)
+    loop = make_loop(tmp_path, epochs=5, validation=validation, eval_every=1, log_every=99)
     loop.chance_loss = math.log(2)
     loop.on_train_begin(None)
     for _ in range(40):
