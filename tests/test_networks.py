@@ -164,7 +164,7 @@ def test_every_method_of_a_network_works(name, tmp_path):
     assert [probabilities.shape for probabilities in shown[0].probabilities] == [
         (count,) for count in classes
     ]
-    if name in SMALL_CASES:
+    if hasattr(net, "find_cam_cells"):
         assert len(net.find_cam_cells().scores) == len(heads)
     else:
         with pytest.raises(ValueError, match=f"--cam: {name}"):
@@ -182,7 +182,7 @@ def test_plain_mindspore_trains_with_the_pipeline_of_a_network(data_root, monkey
     monkeypatch.chdir(ROOT)
     sizes = ("data.segments=2", "data.crop=32", "data.resize=40", "model.first_width=8")
     names: dict = {}
-    exec(block.replace("[]", repr([f"data.root={data_root}", *sizes])), names)
+    exec(block.replace('["data.batch=16"]', repr([f"data.root={data_root}", *sizes])), names)
     assert names["clips"].shape == (names["cfg"].data.batch, 2, 3, 32, 32)
     steps = names["sampler"].steps_per_epoch
     assert names["optimizer"].global_step.asnumpy().tolist() == [steps]
