@@ -12,7 +12,7 @@ from tests.helpers import copy_checkout, copy_scripts, link_environment, mark_in
 # Prints errors beyond the limits for X3D, and has no number for MViT; trains nothing.
 PYTHON = f"""
 case "$*" in
-    -c*) exec {sys.executable} "$@" ;;
+    -c*) exec "{sys.executable}" "$@" ;;
     *compare_step.py*/x3d_*) echo '{{"first": null, "largest": {{"forward": 0.002, "loss": 0}}}}' ;;
     *compare_step.py*/mvit_*) echo '{{"first": {{}}, "largest": {{"forward": null, "loss": 0}}}}' ;;
     *compare_step.py*) echo '{{"first": null, "largest": {{"forward": 1e-6, "loss": 1e-6}}}}' ;;

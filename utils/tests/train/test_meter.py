@@ -68,16 +68,18 @@ def log_losses(losses: list, clock: list, steps: int = 100, epoch: int = 20) -> 
     target = Meter(clips=16, steps_per_epoch=epoch, last_position=steps)
     advised = []
     for line, loss in enumerate(losses, 1):
-        run_step(target, clock=clock, waiting=0.0, computing=1.0, loss=loss)
+        for _ in range(10):
+            run_step(target, clock=clock, waiting=0.0, computing=1.0, loss=loss)
         target.close_window(10 * line, lr=0.1)
         if target.learns_nothing(10 * line, 2.0):
             advised.append(10 * line)
     return advised
 
 
-def test_advice_comes_once_if_no_line_has_a_loss_below_chance(clock):
-    assert log_losses([2.1] * 10, clock) == [30]  # a quarter of the run
+def test_advice_comes_once_if_no_mean_over_an_epoch_is_below_chance(clock):
+    assert log_losses([2.1] * 10, clock) == [40]  # the first epoch after a quarter of the run
+    assert log_losses([2.1, 2.1, 1.95, 2.1] + [2.1] * 6, clock) == [40]
     assert log_losses([2.1, 1.9] + [3.0] * 8, clock) == []
-    assert log_losses([2.5] * 5 + [1.9] * 5, clock) == [30]
+    assert log_losses([2.5] * 5 + [1.9] * 5, clock) == [40]
     assert log_losses([2.1] * 40, clock, steps=10_000, epoch=250) == [250]
     assert log_losses([2.1] * 40, clock, steps=10_000, epoch=20) == [200]
