@@ -272,8 +272,8 @@ def run_with_kills(script: str, arguments, out: Path, times: int, seed: int) -> 
 def assert_kills_change_no_weight(script: str, arguments, folder: Path) -> None:
     """Asserts that a run that is killed at random moments ends with the files of another run."""
     arguments = [*arguments, "--run.save_steps=1", "--train.epochs=6"]
-    whole = folder / "whole"
-    killed = folder / "killed"
+    whole = folder / "whole" / "run"  # the name of a run is in its checkpoints
+    killed = folder / "killed" / "run"
     run_json(script, *arguments, f"--run.out={whole}")
     seed = random.SystemRandom().randrange(10**6)  # MindSpore seeds `random` at import
     print(f"seed {seed}")
