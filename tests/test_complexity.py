@@ -55,7 +55,7 @@ PUBLISHED = {
     "x3d_l_k400_16x5": Published(6_153_432, 633, 18.367, False),
     "x3d_s_dense_k400_13x6_ascend_8p": Published(54_571_932, 316, 44.49, False),
     "mvit_multi_b_k400_mit_ssv2_32x3": Published(64_297_643, 538, 223.14),
-    "mvit_multi_single_b_k400_32x3": Published(51_293_776, 518, 223.14),
+    "mvit_multi_single_b_k400_32x3": Published(51_293_776, 518),
     "mvit_multi_plain_s_k400_16x4": Published(34_537_744, 397, 64.22),
     "mvit_multi_plain_b_k400_32x3": Published(51_230_128, 589, 224.47),
 }
