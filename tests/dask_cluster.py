@@ -58,6 +58,8 @@ def start_dask_cluster(folder: Path, **variables: str) -> Iterator[DaskCluster]:
 
 def stop_process(process: subprocess.Popen, patience: float = 20) -> None:
     """Ends it and its children; a Dask worker without a scheduler can take minutes."""
+    if process.poll() is not None:
+        return
     group = psutil.Process(process.pid).children(recursive=True)
     process.terminate()
     try:
