@@ -132,6 +132,7 @@ ERRORS = [
     ("PREDICT noise.mp4", "noise.mp4 with pyav"),
     ("PREDICT", "required: videos"),
     (f"PREDICT {VIDEO} --top=0", "--top"),
+    (f"PREDICT {VIDEO} --top=1_0", "--top"),
     (f"PREDICT {VIDEO} --step=0", "--step"),
     ("PREDICT rtsp://camera.local/stream", "scripts/stream.py"),
     ("PREDICT --stream ftp://me:secret@camera.local/video", "error: ftp://camera.local/video"),

@@ -19,6 +19,7 @@ import argparse
 import contextlib
 import errno
 import inspect
+import math
 import os
 import re
 import signal
@@ -41,7 +42,6 @@ from utils.messages import (
 from utils.option_names import translate_option
 from utils.processes import record_completion
 
-LARGEST = 10**18 - 1  # of the numbers on a command line
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -249,15 +249,16 @@ def describe_type(hint: Any) -> dict[str, Any]:
     return {"type": hint}
 
 
-def number_between(minimum: int, maximum: int = LARGEST, kind: type = int) -> Callable[[str], Any]:
+def number_between(minimum: int, maximum: Optional[int] = None, kind: type = int) -> Callable:
     """A function for Annotated: a string to an int or float. It raises ArgumentTypeError."""
     word = "an integer" if kind is int else "a number"
-    bounds = f"of at least {minimum}" if maximum == LARGEST else f"from {minimum} to {maximum}"
+    bounds = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
 
     def convert(text: str) -> Any:
+        is_plain = kind is float or (text.isdecimal() and len(text) <= 18)
         with contextlib.suppress(ValueError):
-            value = kind(text)
-            if minimum <= value <= maximum:
+            value = kind(text) if is_plain else math.nan
+            if minimum <= value <= (sys.float_info.max if maximum is None else maximum):
                 return value
         raise argparse.ArgumentTypeError(f"must be {word} {bounds}, not {shorten(text, VALUE)}")
 

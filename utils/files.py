@@ -11,6 +11,7 @@ import math
 import os
 import re
 import shutil
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -253,6 +254,21 @@ def wait_for_lock(
         time.sleep(0.1)
         lock = lock_folder(folder, name)
     return lock
+
+
+def check_encodable(text: str, name: str) -> None:
+    """Raises ValueError, which names `name`, if `text` cannot be part of the path of a file.
+
+    Python encodes paths in ASCII if the locale is C and its UTF-8 mode is off.
+    """
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError as error:
+        character = error.object[error.start]
+        raise ValueError(
+            f"{name} has {character!a}, but Python's encoding of names of files is "
+            f"{sys.getfilesystemencoding()}: {USE_UTF8}"
+        ) from None
 
 
 def compute_sha256(path: Union[str, Path]) -> str:
