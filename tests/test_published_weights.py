@@ -465,6 +465,8 @@ def test_the_accuracy_of_published_weights_stands_beside_that_of_an_evaluation(t
     line = published.compare_accuracy(Path("weights/tsm_r50_k400_8f_mmaction2.ckpt"), result)
     assert "73.18 / 90.56, 1 x 10 of 224" in line
     assert line.endswith("here: 73.12 / 90.50")
+    none = published.compare_accuracy(Path("weights/x3d_s.ckpt"), {"top1": 0.0, "top5": 0.5})
+    assert none.endswith("here: 0.00 / 50.00")
     for other in ("out/x3d_s.ckpt", "weights/own.ckpt", "weights/resnet50_imagenet.ckpt"):
         assert not published.compare_accuracy(Path(other), result)
 

@@ -89,8 +89,9 @@ def compare_accuracy(path: Path, result: dict) -> str:
     entry = list_published().get(path.stem)
     if entry is None or not entry.published or entry.start or path.parent.name != "weights":
         return ""
-    here = " / ".join(f"{100 * result[key]:.2f}" for key in ("top1", "top5") if result.get(key))
-    return f"published: top-1 / top-5 {entry.published} ({entry.page}); here: {here or '0'}"
+    found = [result[key] for key in ("top1", "top5") if result.get(key) is not None]
+    here = " / ".join(f"{100 * value:.2f}" for value in found)
+    return f"published: top-1 / top-5 {entry.published} ({entry.page}); here: {here}"
 
 
 def advise(path: Path) -> str:
