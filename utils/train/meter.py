@@ -20,7 +20,7 @@ AT_CHANCE = (  # the same, with validation and chance in percent
 
 
 class Window:
-    """Sums between two log lines, and the time since the first of them."""
+    """Sums over some steps, as between two log lines, and the time since their start."""
 
     def __init__(self) -> None:
         self.start = time.monotonic()
@@ -49,8 +49,7 @@ class Meter:
         self.has_advised = False
         self.was_at_chance = False  # a late validation; the advice was given
         self.learned = False  # a mean loss was below that of chance, or the advice was given
-        self.span_loss = 0.0  # sums since the last mean over an epoch
-        self.span_steps = 0
+        self.span = Window()  # since the last mean over an epoch
         self.restart()
 
     def restart(self) -> None:
@@ -69,11 +68,10 @@ class Meter:
         """`values` of the last of `steps` steps stand for all of them."""
         self.values = values
         self.most_overflows = max(self.most_overflows, int(values["overflows"]))
-        self.window.steps += steps
-        self.window.loss += steps * values["loss"]
-        self.window.top1 += steps * values["top1"]
-        self.span_steps += steps
-        self.span_loss += steps * values["loss"]
+        for window in (self.window, self.span):
+            window.steps += steps
+            window.loss += steps * values["loss"]
+            window.top1 += steps * values["top1"]
 
     def close_window(self, position: int, lr: float) -> dict[str, Any]:
         """The log line at a position; a new window begins with it."""
@@ -114,11 +112,10 @@ class Meter:
 
         In a run of a few epochs a mean is over a quarter of the run.
         """
-        if self.span_steps < min(self.steps_per_epoch, self.last_position / 4):
+        if self.span.steps < min(self.steps_per_epoch, self.last_position / 4):
             return False
-        self.learned = self.learned or self.span_loss / self.span_steps <= chance_loss
-        self.span_loss = 0.0
-        self.span_steps = 0
+        self.learned = self.learned or self.span.loss / self.span.steps <= chance_loss
+        self.span = Window()
         if self.learned or self.lines < 2 or not self.is_late(position):
             return False
         self.learned = True

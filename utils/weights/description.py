@@ -7,6 +7,7 @@ A file may come from anybody: nothing in the text is executed, and settings are 
 of a config file.
 """
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -72,13 +73,20 @@ def read_description(path: Path) -> Optional[Description]:
     """
     if not path.is_file() or not path.stat().st_size:
         return None
-    text: Optional[str] = None
-    if path.suffix in (".mindir", ".onnx"):
-        text = read_exported_texts(path).get(ENTRY)
-    elif path.suffix == ".ckpt":
-        content = checkpoint_file.read_content(path).texts.get(ENTRY)
-        text = content.decode("utf-32-le", "replace") if content is not None else None
+    status = path.stat()
+    text = read_text_once(path, status.st_mtime_ns, status.st_size)
     return parse(text, path) if text is not None else None
+
+
+@functools.lru_cache(maxsize=8)
+def read_text_once(path: Path, changed: int, size: int) -> Optional[str]:
+    """The description as text. A command asks several times, and the whole file is read for it."""
+    if path.suffix in (".mindir", ".onnx"):
+        return read_exported_texts(path).get(ENTRY)
+    if path.suffix != ".ckpt":
+        return None
+    content = checkpoint_file.read_content(path).texts.get(ENTRY)
+    return content.decode("utf-32-le", "replace") if content is not None else None
 
 
 def read_exported_texts(path: Path) -> Mapping[str, str]:
