@@ -60,7 +60,7 @@ from utils.networks import Network, find_network, list_networks
 from utils.processes import pass_on_signals
 from utils.settings import NetworkConfig, VideoData
 from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
-from utils.weights.checkpoint_file import RESUME
+from utils.weights.checkpoint_file import RESUME, check_kind
 from utils.weights.preparation import resolve_checkpoint
 
 TEST = 0.2  # the fractions of a class in the lists of the test and the validation
@@ -78,6 +78,8 @@ def main(
     group: str = "",
 ) -> Optional[int]:
     weights = Path(resolve_checkpoint(checkpoint)).resolve() if checkpoint else None
+    if weights:
+        check_kind(weights)
     source = find_start_recipe(recipe, weights)
     network = source.network
     videos = videos.resolve()

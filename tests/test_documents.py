@@ -19,9 +19,8 @@ from tests.documents import DOCUMENTS, FILE, read_lines
 from tests.helpers import build_env, copy_checkout, link_environment, save_random_weights
 from tests.test_official_lists import CASES, IMAGES, SYNSETS, write_files, write_imagenet
 from utils.files import ROOT
-from utils.load_config import load_config
+from utils.load_config import find_recipes, load_config
 from utils.networks import find_network
-from utils.predict.model import find_recipes
 
 SYNTHETIC = "--data.root=data/synthetic --data.test_list=test.txt"
 RESNET = "--model.arch=resnet18 --model.first_width=2"

@@ -30,9 +30,8 @@ from tests.helpers import (
     save_random_weights,
 )
 from utils.files import ROOT
-from utils.load_config import load_config
+from utils.load_config import find_recipes, load_config
 from utils.networks import find_network
-from utils.predict.model import find_recipe
 from utils.processes import pass_on_signals
 from utils.weights import preparation
 
@@ -62,7 +61,7 @@ def write_config(folder: Path, network: str, *settings: str, checkpoint=None, **
 @pytest.mark.parametrize("network", RECIPES)
 def test_the_config_file_is_the_recipe_for_the_own_classes(network, tmp_path):
     cfg = write_config(tmp_path, network)
-    recipe = load_config(find_network(network).config, find_recipe(RECIPES[network]))
+    recipe = load_config(find_network(network).config, find_recipes()[RECIPES[network]])
     assert cfg.class_counts == (3,)
     assert cfg.data.batch <= 8
     steps = 240 // cfg.data.batch
@@ -166,6 +165,7 @@ def test_another_setting_than_that_of_the_config_file_is_refused(
     """The checkpoint may be the name of published weights."""
     names = []
     file = tmp_path / "w.ckpt"
+    file.write_bytes(b"\n")  # as a checkpoint begins
     monkeypatch.setattr(preparation, "prepare", lambda name: names.append(name) or file)
     write_config(tmp_path, "tsm")
     capsys.readouterr()

@@ -67,7 +67,10 @@ def convert_value(value: Any, kind: Any, name: str) -> Any:
 def convert_to(value: Any, kind: Any, name: str) -> Any:
     """The value as a type that is no union; MISMATCH if it is of another."""
     if get_origin(kind) is Literal:
-        return value if value in get_args(kind) else MISMATCH
+        if value in get_args(kind):
+            return value
+        words = {str(word).lower(): word for word in get_args(kind)}
+        return words.get(value.lower(), MISMATCH) if isinstance(value, str) else MISMATCH
     if get_origin(kind) is tuple:
         return convert_list(value, get_args(kind), name)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
@@ -118,9 +121,20 @@ SWITCHED_OFF = {
 }
 
 
+def find_recipes() -> dict[str, Path]:
+    """{name: config file} of all recipes of the zoo."""
+    folders = (file.with_name("configs") for file in ROOT.glob("*/network.py"))
+    return {path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml"))}
+
+
 def resolve_yaml(path: Path) -> Path:
-    """The path itself or, if it does not exist, the file of this zoo with this name."""
+    """The path itself or, if it does not exist, the file of the zoo with this path or name.
+
+    A name is that of a recipe, with or without `.yaml`, in any case.
+    """
     own = ROOT / path
+    if len(path.parts) == 1:
+        own = find_recipes().get(path.name.lower().removesuffix(".yaml"), own)
     if os.path.exists(path) or not os.path.isfile(own):  # false for a name that is too long
         return Path(path)
     if get_base_folder() != ROOT:  # the user may have meant another copy
@@ -179,7 +193,13 @@ def read_yaml(path: Path) -> dict:
 
 
 def find_nearest_yaml(path: Path) -> str:
-    """Advice with the nearest name of the same folder, here or in this zoo; empty without one."""
+    """Advice with the nearest name of the same folder, here or in this zoo; empty without one.
+
+    A name without a folder may be that of a recipe.
+    """
+    if len(path.parts) == 1 and not os.path.isdir(path):
+        names = [*find_recipes(), *(file.name for file in Path().glob("*.yaml"))]
+        return f"; nearest: {difflib.get_close_matches(path.name.lower(), names, 1, 0.0)[0]}"
     for folder in (path, path.parent, ROOT / path, ROOT / path.parent):
         names = [file.name for file in folder.glob("*.yaml")] if os.path.isdir(folder) else []
         near = difflib.get_close_matches(path.name, names, 1, 0.0)

@@ -206,7 +206,7 @@ def load_own_config(checkpoint: Path, overrides: Sequence[str] = ()) -> tuple[Ne
     """
     description = read_description(checkpoint)
     if description is None:
-        if checkpoint.suffix == ".ckpt" or not checkpoint.is_file():
+        if checkpoint.suffix not in (".onnx", ".mindir") or not checkpoint.is_file():
             check_kind(checkpoint)
         raise ValueError(
             f"{checkpoint} does not say of which recipe it is: give --config_path, the config file "

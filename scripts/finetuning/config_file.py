@@ -17,10 +17,16 @@ from utils import runtime
 from utils.cores import read_free_memory
 from utils.data.class_names import find_mirror_pairs
 from utils.files import report_write_errors, write_text
-from utils.load_config import apply_override, build_config, load_config, read_yaml, to_dict
+from utils.load_config import (
+    apply_override,
+    build_config,
+    load_config,
+    read_yaml,
+    resolve_yaml,
+    to_dict,
+)
 from utils.messages import print_line
 from utils.networks import Network, find_network_of_yaml, load_own_config
-from utils.predict.model import find_recipe
 from utils.settings import NetworkConfig, VideoData, VideoSet
 
 # Of the training
@@ -79,7 +85,7 @@ class VideoCounts(NamedTuple):
 def find_start_recipe(recipe: str, checkpoint: Optional[Path]) -> Recipe:
     """The recipe of a name or path; without one, that in the checkpoint. Raises ValueError."""
     if recipe:
-        path = find_recipe(recipe)
+        path = resolve_yaml(Path(recipe))
         return Recipe(find_network_of_yaml(path), path.stem, read_yaml(path))
     if checkpoint is None:
         raise ValueError("--recipe is missing; a --checkpoint of the zoo has its own")

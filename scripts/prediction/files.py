@@ -16,7 +16,7 @@ from utils.files import open_replacement, write_text
 from utils.messages import escape_control, format_line, hide_secrets, print_line
 from utils.predict.prediction import PREDICTIONS, make_file_names
 from utils.video.live import ADDRESS
-from utils.video.media_files import IMAGE_SUFFIXES, describe_left_out, find_files
+from utils.video.media_files import IMAGE_SUFFIXES, describe_left_out, find_files, has_suffix
 
 MAX_CLASS_NAME = 200  # characters of a class name in a table
 
@@ -33,7 +33,8 @@ def list_videos(names: Sequence[str], suffixes: Sequence[str]) -> list[str]:
     """The paths of videos; a folder stands for all files below it that end in `suffixes`, sorted.
 
     A folder without such a file stays, as a folder of frames. Hidden and system files and folders
-    are left out, which a line says. Raises ValueError for what does not exist, and for an address.
+    are left out, which a line says. Raises ValueError for what does not exist, a folder without any
+    of them, and an address.
     """
     videos = []
     for name in names:
@@ -43,6 +44,8 @@ def list_videos(names: Sequence[str], suffixes: Sequence[str]) -> list[str]:
             raise ValueError(f"{name} does not exist")
         scan = find_files(name, suffixes) if os.path.isdir(name) else None
         if scan is None or not scan.files:
+            if scan and not any(has_suffix(file, IMAGE_SUFFIXES) for file in scan.others):
+                raise ValueError(f"{name}: this folder has no videos and no images")
             videos.append(name)
             continue
         videos += [os.path.join(name, file) for file in scan.files]

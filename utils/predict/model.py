@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Union, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, Union
 
 from utils import runtime
 from utils.messages import LINE, check_choice, format_line, format_value
@@ -56,19 +56,13 @@ def python_errors() -> Iterator[None]:
 
 def list_recipes(network: str = "") -> list[str]:
     """The names of all recipes, or of those of one network; `load` takes them."""
-    return sorted(find_recipes(network))
-
-
-def find_recipes(network: str = "") -> dict[str, Path]:
-    from utils.files import ROOT
+    from utils.load_config import find_recipes
     from utils.networks import list_networks
 
-    networks = list_networks()
     if network:
-        check_choice(network, networks, "network")
-        networks = [network]
-    files = (path for name in networks for path in (ROOT / name / "configs").glob("*.yaml"))
-    return {path.stem: path for path in files}
+        check_choice(network, list_networks(), "network")
+    recipes = find_recipes().items()
+    return sorted(name for name, path in recipes if network in ("", path.parent.parent.name))
 
 
 @python_errors()
@@ -93,14 +87,13 @@ def load(
 
     Raises ValueError, also for a second device: MindSpore allows one in a process.
     """
-    from utils.load_config import load_config
+    from utils.load_config import load_config, resolve_yaml
     from utils.networks import (
         find_network,
         find_network_of_yaml,
         list_networks,
         load_own_config,
     )
-    from utils.settings import Device
     from utils.weights.preparation import resolve_checkpoint
     from utils.weights.published import find_recipe_of_weights
 
@@ -109,8 +102,7 @@ def load(
             raise ValueError(f"{name} must be a name or a path, not {format_value(path)}")
     overrides = list_overrides(settings)
     if device:
-        names = {name.lower(): name for name in get_args(Device)}
-        overrides.append(f"run.device={names.get(str(device).lower(), device)}")
+        overrides.append(f"run.device={device}")
     if not checkpoint and os.path.isfile(recipe):
         chosen, cfg = load_own_config(Path(recipe), overrides)
         return build_model(chosen, cfg=cfg, checkpoint=recipe, labels=labels)
@@ -118,26 +110,13 @@ def load(
         checkpoint = os.fspath(recipe)
         recipe, own_settings = find_recipe_of_weights(checkpoint)
         overrides = own_settings + overrides
-    path = find_recipe(recipe)
+    path = resolve_yaml(Path(recipe))
     if network:
         check_choice(network, list_networks(), "network")
     chosen = find_network(network) if network else find_network_of_yaml(path)
     cfg = load_config(chosen.config, path, overrides)
     checkpoint = resolve_checkpoint(os.fspath(checkpoint))
     return build_model(chosen, cfg=cfg, checkpoint=checkpoint, labels=labels)
-
-
-def find_recipe(recipe: AnyPath) -> Path:
-    """The config file of a name or path; ValueError with the nearest name for an unknown one."""
-    from utils.load_config import resolve_yaml
-
-    text = os.fspath(recipe)
-    recipes = find_recipes()
-    if text in recipes:
-        return recipes[text]
-    if not os.path.exists(text) and Path(text).suffix != ".yaml" and os.sep not in text:
-        check_choice(text, recipes, "recipe")
-    return resolve_yaml(Path(text))
 
 
 def list_overrides(settings: Settings) -> list[str]:
