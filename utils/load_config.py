@@ -132,14 +132,14 @@ def resolve_yaml(path: Path) -> Path:
 
     A name is that of a recipe, with or without `.yaml`, in any case.
     """
+    if os.path.exists(path):
+        return Path(path)
     own = ROOT / path
     if len(path.parts) == 1:
         own = find_recipes().get(path.name.lower().removesuffix(".yaml"), own)
-    if os.path.exists(path) or not os.path.isfile(own):  # false for a name that is too long
-        return Path(path)
-    if get_base_folder() != ROOT:  # the user may have meant another copy
+    elif os.path.isfile(own) and get_base_folder() != ROOT:  # the user may have meant another copy
         print(f"reading {own}, of the installed package", file=sys.stderr)
-    return own
+    return own if os.path.isfile(own) else Path(path)  # false for a name that is too long
 
 
 @shorten_errors()
