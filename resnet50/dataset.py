@@ -166,7 +166,8 @@ class EvalImages(EvalRows):
 def create_dataset(cfg: Config, rows: Rows, workers: Union[int, str]) -> "ds.GeneratorDataset":
     """The batches of rows in their order, as a MindData pipeline; `workers` is as `data.workers`.
 
-    The shapes are those of the head of this file. One pass over `TrainImages` is the rest of a run.
+    The shapes are those of the head of this file. One pass over `TrainImages` is all remaining
+    epochs of a run.
     """
     import mindspore.dataset as ds  # here: who only reads images does not load MindSpore
 

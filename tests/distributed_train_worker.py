@@ -70,7 +70,7 @@ class StoppedLoop(trainer.TrainingLoop):
 
     def on_train_step_end(self, run_context):
         super().on_train_step_end(run_context)
-        if self.position == LAST:
+        if self.steps_done == LAST:
             self.request_stop(signal.SIGTERM)
 
 

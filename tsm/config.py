@@ -47,7 +47,7 @@ class Data(VideoSet):
 
 @dataclass(frozen=True)
 class Model(Classes):
-    """The arguments of tsm.model.TSM that are not derived from `data`; `labels` is not one."""
+    """The arguments of tsm.model.TSM that are not derived from `data`; not `labels`."""
 
     arch: Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "mobilenetv2"] = (
         "resnet50"
@@ -103,7 +103,7 @@ class Eval(Evaluation):
     sampling: Literal["as_data", "uniform", "dense"] = "as_data"
     clips: int = 1
     crops: Literal[1, 3, 5, 10] = 1
-    crop: int = 0  # 0: data.crop; the full-resolution test uses data.resize
+    crop: int = 0  # 0: data.crop; for a full-resolution test set it to data.resize
 
     def __post_init__(self):
         super().__post_init__()

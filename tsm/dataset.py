@@ -1,7 +1,8 @@
 """Video data of TSM: annotation file -> frames -> crops -> MindData batches.
 
 Training yields (clip, label): uint8 (N, T, C, size, size) and int32 (N,); with several labels
-float32 (N, classes).
+float32 (N, classes). With dropout the trainer appends its factors, float32 (N, 1, K), as a third
+column.
 Evaluation yields (clips, label, valid): uint8 (N, V, T, C, size, size) with V views, int32 (N,),
 bool (N,). `valid` is false for unreadable videos and for the padding of the last batch.
 
@@ -37,7 +38,7 @@ def sample_frame_indices(
         split,
         num_frames=len(video),
         segments=data.segments,
-        new_length=length,
+        frames_per_segment=length,
         dense=dense,
         clips=clips,
         rng=rng,
@@ -62,7 +63,7 @@ class TrainVideos(videos.TrainVideos):
         with self.open_clip(record, rng) as frames:
             clip, flipped = transforms.make_train_clip(
                 frames,
-                new_length=data.frames_per_segment,
+                frames_per_segment=data.frames_per_segment,
                 size=data.crop,
                 scales=data.scales,
                 rng=random.Random(int(rng.randint(2**31))),
@@ -99,7 +100,9 @@ class EvalVideos(videos.EvalVideos):
         super().__init__(records, cfg=cfg, rt=rt, shape=shape)
 
     def make_views(self, record: Record, sample: int) -> np.ndarray:
-        rng = sample_rng(self.cfg.run.seed, 0, sample)  # dense validation draws a random window
+        rng = sample_rng(
+            self.cfg.run.seed, 0, sample
+        )  # dense validation: random windows, always the same
         with self.open_video(record) as video:
             indices = sample_frame_indices(
                 video,
@@ -123,7 +126,8 @@ class EvalVideos(videos.EvalVideos):
 def create_dataset(cfg: Config, rows: Rows, workers: Union[int, str]) -> "ds.GeneratorDataset":
     """The batches of rows in their order, as a MindData pipeline; `workers` is as `data.workers`.
 
-    The shapes are those of the head of this file. One pass over `TrainVideos` is the rest of a run.
+    The shapes are those of the head of this file. One pass over `TrainVideos` is all remaining
+    epochs of a run.
     """
     import mindspore.dataset as ds  # here: who only reads videos does not load MindSpore
 

@@ -1,4 +1,4 @@
-"""The loss of TSM: mean cross entropy of the scores averaged over the frames, in float32."""
+"""The loss of TSM: mean cross entropy of the scores of a clip, in float32."""
 
 from collections.abc import Sequence
 

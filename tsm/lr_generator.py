@@ -12,16 +12,14 @@ from tsm.config import Train
 from tsm.convert import TSMNames
 from utils.train import lr_schedules
 
-# group name: (lr multiplier, weight-decay multiplier)
+# group name of the source: (lr multiplier, weight-decay multiplier)
 GROUPS = {
     "first_conv_weight": (1, 1),
     "first_conv_bias": (2, 0),
     "normal_weight": (1, 1),
     "normal_bias": (2, 0),
     "BN scale/shift": (1, 0),
-    "custom_ops": (1, 1),
-    "lr5_weight": (5, 1),  # of the classifier; its rates follow train.head_lr_mult
-    "lr10_bias": (10, 0),
+    "custom_ops": (1, 1),  # a group of the source, empty here
 }
 # Of a ResNet, and of MobileNetV2
 FIRST_CONVS = ("base_model.conv1", "base_model.features.0.0")
@@ -32,17 +30,18 @@ def get_lr(train: Train, updates_per_epoch: int, effective_batch: int) -> np.nda
     """The base learning rate of every update of the run, float64 (epochs * updates_per_epoch,).
 
     `lr_changes: epoch` follows the original: one rate per epoch. Its warm-up is mmaction2's: the
-    first epoch uses `warmup_lr` and the last one, if there are several, the peak.
+    first epoch of the warm-up uses `warmup_lr` and its last one, if there are several, the peak.
     `lr_changes: update` follows Summit: the rate of warm-up and curve changes at every update.
     """
     peak = lr_schedules.peak_lr(train.lr, train.base_batch, effective_batch)
-    values = updates_per_epoch if train.lr_changes == "update" else 1  # rates of one epoch
-    total = round(train.epochs * values)
-    warm = round(train.warmup_epochs * values)
+    rates_per_epoch = updates_per_epoch if train.lr_changes == "update" else 1
+    total = round(train.epochs * rates_per_epoch)
+    warm = round(train.warmup_epochs * rates_per_epoch)
     if train.schedule == "cosine":
         curve = np.concatenate([np.ones(warm), lr_schedules.cosine(total - warm)])
     else:
-        curve = lr_schedules.steps(total, [milestone * values for milestone in train.milestones])
+        milestones = [milestone * rates_per_epoch for milestone in train.milestones]
+        curve = lr_schedules.steps(total, milestones)
     rates = peak * curve
     if warm and train.lr_changes == "epoch":
         rates[:warm] *= np.linspace(train.warmup_lr / peak, 1, warm)
@@ -52,7 +51,7 @@ def get_lr(train: Train, updates_per_epoch: int, effective_batch: int) -> np.nda
 
 
 def find_group(name: str, fast_head: bool) -> str:
-    """The name of the parameter group, one of GROUPS, that a parameter belongs to.
+    """The name of a parameter's group: one of GROUPS, or the classifier's.
 
     Raises ValueError if the parameter is not of a convolution, dense layer or batch norm.
     """
@@ -77,11 +76,11 @@ def build_parameter_groups(
     `get_lr`. `flow`: the network reads optical flow; its first convolution learns faster.
     """
     head_mult = train.head_lr_mult
-    members: dict[str, list] = {name: [] for name in GROUPS}
+    classifier = {"lr5_weight": (head_mult, 1), "lr10_bias": (2 * head_mult, 0)}
+    members: dict[str, list] = {name: [] for name in (*GROUPS, *classifier)}
     for parameter in parameters:
         members[find_group(parameter.name, head_mult != 1)].append(parameter)
-    head = {"lr5_weight": (head_mult, 1), "lr10_bias": (2 * head_mult, 0)}
-    multipliers = {**GROUPS, **head, **(FLOW_FIRST_CONV if flow else {})}
+    multipliers = {**GROUPS, **classifier, **(FLOW_FIRST_CONV if flow else {})}
     return [
         {
             "name": name,

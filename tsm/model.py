@@ -28,18 +28,18 @@ from utils.nn.padding import PaddedNetwork
 ARCHITECTURES = (*DEPTHS, "mobilenetv2")
 RGB_MEAN = (0.485, 0.456, 0.406)
 RGB_STD = (0.229, 0.224, 0.225)
-# The mean of RGB_STD
 FLOW_MEAN = (0.5,)
-FLOW_STD = (0.226,)
+FLOW_STD = (0.226,)  # the mean of RGB_STD
 
 
 class TSM(PaddedNetwork):
     """Clips (N, T, C, H, W), uint8 or normalised float32, to raw scores (N, classes).
 
     `shift_div` 0 is plain TSN. If `dropout` is 0 the classifier is part of the trunk
-    (`base_model.fc`), as in the source; otherwise it is `new_fc`. `consensus`: `avg` averages the
-    raw scores of the frames, or their probabilities if `before_softmax` is false; `identity`
-    returns (N, T, classes). Raises ValueError for settings that conflict.
+    (`base_model.fc`, of MobileNetV2 `base_model.classifier`), as in the source; otherwise it is
+    `new_fc`. `consensus`: `avg` averages the raw scores of the frames, or their probabilities if
+    `before_softmax` is false; `identity` returns (N, T, classes). T is halved by the temporal pool.
+    Raises ValueError for settings that conflict.
     """
 
     def __init__(
@@ -87,9 +87,19 @@ class TSM(PaddedNetwork):
                 num_classes=trunk_classes,
             )
         else:
-            shifts = (shift_div, shift_place, online, temporal_pool, non_local)
-            sizes = (channels, trunk_classes, first_width)
-            self.base_model = ResNet(arch, segments, *shifts, *sizes, padding)
+            self.base_model = ResNet(
+                arch,
+                segments,
+                shift_div=shift_div,
+                shift_place=shift_place,
+                online=online,
+                temporal_pool=temporal_pool,
+                non_local=non_local,
+                channels=channels,
+                num_classes=trunk_classes,
+                first_width=first_width,
+                padding=padding,
+            )
         self.segments = segments // 2 if temporal_pool else segments  # frames that reach the head
         width = self.base_model.width
         self.dropout = Dropout(dropout, self.segments * width) if dropout > 0 else None
@@ -106,7 +116,7 @@ class TSM(PaddedNetwork):
         """
         n, t, c, h, w = clip.shape
         x = self.base_model(self.normalize(clip).reshape(n * t, c, h, w))
-        scores = self.head(x).reshape(n, self.segments, -1)  # (N, T, classes)
+        scores = self.head(x).reshape(n, self.segments, -1)  # (N, frames at the head, classes)
         scores = scores.mean(1) if self.consensus == "avg" else scores
         if not with_features:
             return scores
@@ -114,7 +124,10 @@ class TSM(PaddedNetwork):
         return scores, x.reshape(-1, self.segments, self.base_model.width).mean(1)
 
     def head(self, x: Tensor) -> Tensor:
-        """(N*T, features) -> (N*T, classes), each frame with its own dropout mask."""
+        """(N*T, features) -> (N*T, classes), each frame with its own dropout mask.
+
+        They are probabilities if `before_softmax` is false.
+        """
         x = self.base_model.classify(x) if self.new_fc is None else self.new_fc(self.dropout(x))
         return x if self.before_softmax else ops.softmax(x, axis=-1)
 
@@ -156,8 +169,8 @@ def freeze_batch_norms(net: nn.Cell, mode: str) -> None:
     """Freezes statistics, scale and shift of batch norms; frozen ones use running statistics.
 
     `mode` is `trained` (none), `partial` (all 2-D batch norms but the first) or `frozen` (all).
-    `partial` trains the 3-D batch norms of non-local blocks: their scale is initialised to zero,
-    which disables the block (the source leaves them out of the optimizer by mistake).
+    `partial` trains the 3-D batch norms of non-local blocks: their scale starts at zero, so that
+    frozen it would disable the block (the source leaves them out of the optimizer by mistake).
     """
     norms = [cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d)]
     flat = [cell for cell in norms if not isinstance(cell, BatchNorm3d)]

@@ -73,7 +73,7 @@ class OnlineTSM(nn.Cell):
         for block, shifted in zip(self.blocks, self.shifted):
             if shifted:
                 shapes.append((1, block.conv1.fold, height, width))
-            if halves(block):
+            if has_stride_2(block):
                 height = halve(height)
                 width = halve(width)
         return shapes
@@ -84,7 +84,7 @@ def halve(size: int) -> int:
     return (size + 1) // 2
 
 
-def halves(block: nn.Cell) -> bool:
+def has_stride_2(block: nn.Cell) -> bool:
     """Whether a block has a convolution of stride 2."""
     cells = (cell for _, cell in block.cells_and_names())
     return any(isinstance(cell, nn.Conv2d) and cell.stride[0] == 2 for cell in cells)

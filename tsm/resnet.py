@@ -111,7 +111,7 @@ class ResNet(nn.Cell):
         block, depths = DEPTHS[arch]
         self.block = block
         self.depths = depths
-        # If layer3 has 23 blocks or more, only every second block of each stage is shifted.
+        # `blockres` with 23 blocks or more in layer3 shifts only every second block of each stage.
         self.shift_period = 2 if depths[2] >= 23 and shift_place == "blockres" else 1
         self.shift_place = shift_place
         self.shift_div = shift_div

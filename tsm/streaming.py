@@ -44,7 +44,7 @@ class OnlinePredictor(FramePredictor):
         assert isinstance(net, TSM)
         self.net = OnlineTSM(net).set_train(False)
         self.cfg = cfg
-        self.head = TSMLabelSpace(cfg)
+        self.label_space = TSMLabelSpace(cfg)
         self.recent_scores: deque = deque(maxlen=cfg.data.segments)
         self.restart()
 
@@ -63,7 +63,7 @@ class OnlinePredictor(FramePredictor):
         scores, *self.buffers = self.net(Tensor(view), *self.buffers)  # (1, C, h, w)
         self.recent_scores.append(scores.asnumpy()[0].astype(np.float64))
         mean = np.mean(self.recent_scores, axis=0)
-        return self.head.compute_probs(mean)
+        return self.label_space.compute_probs(mean)
 
 
 def compute_frame_rate(cfg: Config, source_fps: float) -> float:

@@ -3,8 +3,8 @@
     python tsm/train.py --config_path tsm/configs/tsm_r50_sthv2_8f.yaml [--train.epochs=1 ...]
 
 The last line of stdout is one JSON object: checkpoint, complete, epochs, steps, loss, top1,
-validation_loss, validation_top1 (validation_map with several labels), best_epoch (null without
-validations), clips_per_second, compile_seconds.
+validation_loss, validation_top1 (and validation_map with several labels), best_epoch (null without
+validations), clips_per_second, compile_seconds. Loss and top1 are means since a log line.
 """
 
 import sys

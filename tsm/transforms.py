@@ -1,8 +1,9 @@
 """Transforms of TSM: crops, flips and stacking of video frames to clips.
 
-Input frames are uint8 (n, H, W, C), C 3 for RGB or 2 for flow x and y. Clips are uint8
-(..., T, L*C, size, size), where T is the number of segments and L the number of consecutive frames
-of a segment, stacked on the channel axis in time order. The network normalises, not this module.
+Input frames are uint8 (n, H, W, C), here C of one frame: 3 for RGB or 2 for flow x and y. Clips are
+uint8 (..., T, L*C, size, size), where T is the number of segments and L the number of consecutive
+frames of a segment, stacked on the channel axis in time order. The network normalises, not this
+module.
 
 Source: mit-han-lab/temporal-shift-module, commit 1f6a834b. Departure: in training a crop edge
 becomes `size` only if `size` fits into the frame. In a frame of 222 or 223 pixels the source's crop
@@ -34,7 +35,7 @@ LEFT_RIGHT_CENTER = ((0, 2), (4, 2), (2, 2))
 
 def make_train_clip(
     frames: Union[np.ndarray, Clip],
-    new_length: int,
+    frames_per_segment: int,
     size: int,
     scales: Sequence[float],
     rng: random.Random,
@@ -42,14 +43,14 @@ def make_train_clip(
 ) -> tuple[np.ndarray, bool]:
     """Crops all frames of a clip at one random box; mirrors half of the clips if `flip`.
 
-    `frames` are T*L frames, which may be decoded only here. Returns the clip (T, L*C, size, size),
-    and whether it was mirrored, for labels that name a direction.
+    `frames` are T*L frames; a `Clip` decodes them while they are cropped. Returns the clip (T, L*C,
+    size, size), and whether it was mirrored, for labels that name a direction.
     """
     rows, columns = frames.shape[1:3]
     box = draw_crop(columns, height=rows, size=size, scales=scales, rng=rng)
     patch = transform_frames(frames, lambda part: resize(part, width=size, height=size, box=box))
     mirrored = flip and rng.random() < 0.5
-    return stack_frames(mirror_frames(patch) if mirrored else patch, new_length), mirrored
+    return stack_frames(mirror_frames(patch) if mirrored else patch, frames_per_segment), mirrored
 
 
 def make_test_views(
@@ -96,13 +97,13 @@ def arrange_views(
     return views.reshape(len(views) * clips, segments, -1, *views.shape[3:])
 
 
-def stack_frames(frames: np.ndarray, new_length: int) -> np.ndarray:
+def stack_frames(frames: np.ndarray, frames_per_segment: int) -> np.ndarray:
     """Stacks frames (T*L, H, W, C) to a contiguous clip (T, L*C, H, W)."""
     n, height, width, channels = frames.shape
     stacked = np.empty((n, channels, height, width), np.uint8)
     for frame, planes in zip(frames, stacked):
         cv2.split(np.ascontiguousarray(frame), list(planes))
-    return stacked.reshape(-1, new_length * channels, height, width)
+    return stacked.reshape(-1, frames_per_segment * channels, height, width)
 
 
 def mirror_frames(frames: np.ndarray) -> np.ndarray:
@@ -197,8 +198,8 @@ def draw_crop(
 def list_view_boxes(width: int, height: int, crop: int, crops: int) -> list[tuple[Box, bool]]:
     """The crop boxes of testing, and whether each one is mirrored.
 
-    1: center. 3: left, right, center. 5: corners, center. 10: each of these five, then its mirror
-    image.
+    1: center. 3: left, right, center, which is rounded in another way. 5: corners, center. 10: each
+    of these five, then its mirror image.
     """
     if crops not in CROPS:
         raise ValueError(f"eval.crops is {crops}; choose one of {', '.join(map(str, CROPS))}")

@@ -133,7 +133,7 @@ class Network(abc.ABC, Generic[ConfigT]):
         return [self.label_space(cfg)]
 
     def write_classes(self, cfg: ConfigT, run: Path, rt: Runtime) -> None:
-        """Writes what says which classes a run trains into its folder, if its yaml does not."""
+        """Writes the class list of a run into its folder, if its config file has none."""
 
     def copy_classes(self, run: Path, folder: Path) -> None:
         """Copies what `write_classes` wrote to the folder of an exported network."""

@@ -216,7 +216,7 @@ class TrainSettings:
     lr: float = 0.1  # for `base_batch` samples per update; it scales with the batch
     base_batch: int = 0  # 0: use the rates as they are
     warmup_epochs: float = 0
-    warmup_lr: float = 0.0
+    warmup_lr: float = 0.0  # where the warm-up begins; the batch does not scale it
     momentum: float = 0.9
     nesterov: bool = False
     weight_decay: float = 1e-4

@@ -92,7 +92,8 @@ class EvalVideos(videos.EvalVideos):
 def create_dataset(cfg: Config, rows: Rows, workers: Union[int, str]) -> "ds.GeneratorDataset":
     """The batches of rows in their order, as a MindData pipeline; `workers` is as `data.workers`.
 
-    The shapes are those of the head of this file. One pass over `TrainVideos` is the rest of a run.
+    The shapes are those of the head of this file. One pass over `TrainVideos` is all remaining
+    epochs of a run.
     """
     import mindspore.dataset as ds  # here: who only reads videos does not load MindSpore
 

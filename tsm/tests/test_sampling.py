@@ -14,7 +14,9 @@ LENGTHS = [*range(1, 80), 127, 128, 129, 300, 1000]
 
 def sample(split, n, t, length=1, **options):
     """The offsets of `sample_segment_offsets`."""
-    return sample_segment_offsets(split, num_frames=n, segments=t, new_length=length, **options)
+    return sample_segment_offsets(
+        split, num_frames=n, segments=t, frames_per_segment=length, **options
+    )
 
 
 def sample_uniform(n, t, length):

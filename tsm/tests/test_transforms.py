@@ -107,7 +107,12 @@ def test_every_training_crop_lies_in_the_frame():
 def test_a_training_clip_is_one_crop_of_all_frames(channels, length, flip):
     frames = make_noise(4 * length, height=50, width=70, channels=channels)
     clip, flipped = transforms.make_train_clip(
-        frames, new_length=length, size=32, scales=SCALES, rng=FixedRandom(5, flip), flip=True
+        frames,
+        frames_per_segment=length,
+        size=32,
+        scales=SCALES,
+        rng=FixedRandom(5, flip),
+        flip=True,
     )
     assert flipped is flip
     assert clip.shape == (4, length * channels, 32, 32)
@@ -144,7 +149,7 @@ def test_half_of_the_clips_are_flipped_if_flipping_is_on():
     for flip, least, greatest in ((True, 450, 550), (False, 0, 0)):
         clips = [
             transforms.make_train_clip(
-                frames, new_length=1, size=8, scales=(1,), rng=rng, flip=flip
+                frames, frames_per_segment=1, size=8, scales=(1,), rng=rng, flip=flip
             )
             for _ in range(1000)
         ]
@@ -159,7 +164,7 @@ def test_half_of_the_clips_are_flipped_if_flipping_is_on():
 def test_a_small_frame_is_enlarged(shape, size, scale):
     frames = make_noise(2, *shape)
     clip, _ = transforms.make_train_clip(
-        frames, new_length=1, size=size, scales=(scale,), rng=random.Random(0), flip=False
+        frames, frames_per_segment=1, size=size, scales=(scale,), rng=random.Random(0), flip=False
     )
     assert clip.shape == (2, 3, size, size)
     if 1 in shape:  # its crop is one pixel

@@ -64,13 +64,13 @@ def run_training(network: Network, cfg: NetworkConfig, build: Build) -> None:
 def build_training(job: Job, sampler: TrainSampler, build: Build) -> TrainSetup:
     """The train step of a network; `build` is that of its train.py.
 
-    All that is built has the operators of a training.
+    The layers that it builds take the kernels that `choose_kernels` gives.
     """
     network, cfg, rt = job.network, job.cfg, job.rt
     plan = Plan(cfg, rt=rt, sampler=sampler, classifier=network.classifier)
-    clips = (cfg.data.batch * cfg.data.clips_per_sample, *network.get_input_shape(cfg))
+    shape = (cfg.data.batch * cfg.data.clips_per_sample, *network.get_input_shape(cfg))
     with kernels.use(choose_kernels(cfg.run, rt.device)):
-        return build_setup(plan, build(cfg, plan), clips)
+        return build_setup(plan, build(cfg, plan), shape)
 
 
 def read_next_epoch(job: Job, sampler: TrainSampler, records: Any, steps: int) -> Iterator[tuple]:

@@ -24,7 +24,8 @@ def split_all_reduce(
 ) -> Segments:
     """The segments of `run.all_reduce`, whose ends the train step takes.
 
-    If the run `freezes` weights, `run.all_reduce` counts them too.
+    `freezes`: with `train.freeze`, `run.all_reduce` counts what that freezes, too; norms that only
+    `train.batch_norm` freezes are not counted.
 
     Raises ValueError for an unknown layer, an index out of range, too many segments, or an
     optimizer whose order of parameters differs from the network's.

@@ -13,7 +13,7 @@ FACTORS = "dropout_factors"  # name of the parameter that all layers read; it is
 
 
 class Dropout(nn.Cell):
-    """Drops elements of (rows, ...) with probability p and scales the others by 1 / (1 - p).
+    """Drops elements of (N*k, ...) with probability p and scales the others by 1 / (1 - p).
 
     The random numbers come from the host, as an input of the train step. So they are the same on
     every device, and a resumed run draws the same ones. `factors` (N, K) holds 0 or 1 / (1 - p)

@@ -37,10 +37,10 @@ class Window:
 class Meter:
     """Collects the values of steps; `clips` are those of all ranks in a step."""
 
-    def __init__(self, clips: int, steps_per_epoch: int, last_position: int):
+    def __init__(self, clips: int, steps_per_epoch: int, last_step: int):
         self.clips = clips
         self.steps_per_epoch = steps_per_epoch
-        self.last_position = last_position
+        self.last_step = last_step
         self.seconds = 0.0  # of all windows that have a log line
         self.values = dict.fromkeys(OUTPUTS, 0.0)  # of the newest step
         self.most_overflows = 0  # consecutive updates that were not finite
@@ -73,15 +73,15 @@ class Meter:
             window.loss += steps * values["loss"]
             window.top1 += steps * values["top1"]
 
-    def close_window(self, position: int, lr: float) -> dict[str, Any]:
-        """The log line at a position; a new window begins with it."""
+    def close_window(self, steps_done: int, lr: float) -> dict[str, Any]:
+        """The log line after so many steps of the run; a new window begins with it."""
         window = self.window
         seconds = window.seconds
         self.seconds += seconds
         self.lines += 1
         self.line = {
-            "epoch": round(position / self.steps_per_epoch, 3),
-            "step": position,
+            "epoch": round(steps_done / self.steps_per_epoch, 3),
+            "step": steps_done,
             "loss": round(window.loss / window.steps, 6),
             "top1": round(window.top1 / window.steps, 4),
             "lr": lr,
@@ -89,34 +89,34 @@ class Meter:
             "overflows": int(self.values["overflows"]),
             "clips_per_second": round(self.clips * window.steps / seconds, 2),
             "waiting": round(window.waited / seconds, 3),
-            "seconds_left": round((self.last_position - position) * seconds / window.steps),
+            "seconds_left": round((self.last_step - steps_done) * seconds / window.steps),
         }
         self.restart()
         return self.line
 
-    def describe_first_step(self, position: int) -> dict[str, Any]:
+    def describe_first_step(self, steps_done: int) -> dict[str, Any]:
         """For people only: on a CPU the first window may take many minutes."""
         seconds = self.window.seconds
         return {
             "loss": self.values["loss"],
             "clips_per_second": self.clips / seconds,
-            "seconds_left": round((self.last_position - position) * seconds),
+            "seconds_left": round((self.last_step - steps_done) * seconds),
         }
 
-    def is_late(self, position: int) -> bool:
+    def is_late(self, steps_done: int) -> bool:
         """After a quarter of the run, or an epoch if that is sooner and of 200 steps or more."""
-        return position >= min(self.last_position / 4, max(self.steps_per_epoch, MANY_STEPS))
+        return steps_done >= min(self.last_step / 4, max(self.steps_per_epoch, MANY_STEPS))
 
-    def learns_nothing(self, position: int, chance_loss: float) -> bool:
+    def learns_nothing(self, steps_done: int, chance_loss: float) -> bool:
         """Whether no mean loss over an epoch was below `chance_loss`, late enough; true once.
 
         In a run of a few epochs a mean is over a quarter of the run.
         """
-        if self.span.steps < min(self.steps_per_epoch, self.last_position / 4):
+        if self.span.steps < min(self.steps_per_epoch, self.last_step / 4):
             return False
         self.learned = self.learned or self.span.loss / self.span.steps <= chance_loss
         self.span = Window()
-        if self.learned or self.lines < 2 or not self.is_late(position):
+        if self.learned or self.lines < 2 or not self.is_late(steps_done):
             return False
         self.learned = True
         return True

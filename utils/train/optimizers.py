@@ -34,22 +34,21 @@ class SGD(nn.Optimizer):
         super().__init__(0.1, parameters)  # the rate given here is never looked at
         groups = [group for group in groups if group["params"]]
         group_of = {id(p): k for k, group in enumerate(groups) for p in group["params"]}
-        positions = [group_of[id(parameter)] for parameter in self._parameters]
+        self.group_of_each = [group_of[id(parameter)] for parameter in self._parameters]
         rates = np.array([group["lr"] for group in groups], np.float32)  # (groups, updates)
         if (rates == rates[0]).all():
             rates = rates[:1]
-        self.positions = tuple(positions) if len(rates) > 1 else ()
+        self.rate_of_each = tuple(self.group_of_each) if len(rates) > 1 else ()
         self.rates = Tensor(rates)
         self.momentum = Tensor(momentum, mstype.float32)
         self.buffers = self._parameters.clone(prefix="momentum", init="zeros")
         self.nesterov = nesterov
-        self.group_of_each = positions
         self.decays = [float(group["weight_decay"]) for group in groups]
         self.kernels = self.build_kernels(1.0)
-        # 1 where the kernel meets a parameter for the first time: with buffers from zero, and no
-        # dampening, that makes no difference, so that one array serves all of a shape.
+        # The kernel's `stat`: where it is above 0, the first gradient is stored without dampening,
+        # which `fold_scale` uses. So it is 0 always, and one array serves all of a shape.
         shapes = {p.shape: zeros(f"met.{k}", p.shape) for k, p in enumerate(self._parameters)}
-        self.met = tuple(shapes[p.shape] for p in self._parameters)
+        self.stats = tuple(shapes[p.shape] for p in self._parameters)
 
     def build_kernels(self, scale: float) -> tuple:
         """The kernel of every parameter, for gradients multiplied by `scale`.
@@ -72,14 +71,14 @@ class SGD(nn.Optimizer):
     def construct(self, gradients: tuple) -> tuple:
         rates = ops.gather(self.rates, self.global_step, 1)  # (groups, 1)
         ops.assign_add(self.global_step, self.global_step_increase_tensor)
-        arrays = (gradients, self._parameters, self.buffers, self.met, self.kernels)
-        if self.positions == ():
+        arrays = (gradients, self._parameters, self.buffers, self.stats, self.kernels)
+        if self.rate_of_each == ():
             rate = ops.reshape(rates[0], ())
             return self.hyper_map(ops.partial(update, self.momentum, rate), *arrays)
         of_groups = ()
         for k in range(len(self.decays)):
             of_groups += (ops.reshape(rates[k], ()),)
-        rates_by_weight = self.hyper_map(ops.partial(take_element, of_groups), self.positions)
+        rates_by_weight = self.hyper_map(ops.partial(take_element, of_groups), self.rate_of_each)
         return self.hyper_map(ops.partial(update, self.momentum), rates_by_weight, *arrays)
 
 
@@ -106,11 +105,11 @@ class LARS(nn.Optimizer):
     ):
         super().__init__(0.1, parameters)  # the rate given here is never looked at
         group_of = {id(p): k for k, group in enumerate(groups) for p in group["params"]}
-        positions = [group_of[id(parameter)] for parameter in self._parameters]
-        self.decays = tuple(float(groups[k]["weight_decay"]) for k in positions)
+        group_of_each = [group_of[id(parameter)] for parameter in self._parameters]
+        self.decays = tuple(float(groups[k]["weight_decay"]) for k in group_of_each)
         self.decay = Tensor(self.decays, mstype.float32)  # (P,), P parameters
-        self.adapted = Tensor([bool(groups[k]["adapted"]) for k in positions])  # (P,)
-        self.positions = Tensor(positions, mstype.int32)  # (P,)
+        self.adapted = Tensor([bool(groups[k]["adapted"]) for k in group_of_each])  # (P,)
+        self.group_of_each = Tensor(group_of_each, mstype.int32)  # (P,)
         self.rates = Tensor(np.array([group["lr"] for group in groups], np.float32))
         self.momentum = Tensor(momentum, mstype.float32)
         self.trust = trust
@@ -119,7 +118,9 @@ class LARS(nn.Optimizer):
 
     def construct(self, gradients: tuple) -> tuple:
         of_group = ops.gather(self.rates, self.global_step, 1)  # (groups, 1)
-        rates = ops.gather(of_group.reshape(-1), self.positions, 0) * self.local_rates(gradients)
+        rates = ops.gather(of_group.reshape(-1), self.group_of_each, 0) * self.local_rates(
+            gradients
+        )
         ops.assign_add(self.global_step, self.global_step_increase_tensor)
         arrays = (gradients, self._parameters, self.buffers, self.decays)
         return self.hyper_map(ops.partial(lars, self.momentum), ops.unbind(rates), *arrays)
@@ -179,8 +180,8 @@ class AdamW(nn.Optimizer):
             groups=groups, weights=self._parameters, betas=betas, factors=factors
         )
         group_of = {id(p): k for k, group in enumerate(groups) for p in group["params"]}
-        positions = tuple(group_of[id(parameter)] for parameter in self._parameters)
-        self.positions = positions if len(rates) > 1 else (0,) * len(positions)
+        group_of_each = tuple(group_of[id(parameter)] for parameter in self._parameters)
+        self.rate_of_each = group_of_each if len(rates) > 1 else (0,) * len(group_of_each)
 
     def construct(self, gradients: tuple) -> tuple:
         step = self.global_step
@@ -191,7 +192,7 @@ class AdamW(nn.Optimizer):
             of_groups = ()
             for k in range(rates.shape[0]):
                 of_groups += (ops.reshape(rates[k], ()),)
-        rates_by_weight = self.hyper_map(ops.partial(take_element, of_groups), self.positions)
+        rates_by_weight = self.hyper_map(ops.partial(take_element, of_groups), self.rate_of_each)
         epsilon = ops.reshape(ops.gather(self.epsilons, step, 0), ())
         arrays = (gradients, self._parameters, self.moment1, self.moment2)
         moved = self.move(*arrays, rates_by_weight, epsilon, step)
@@ -199,8 +200,8 @@ class AdamW(nn.Optimizer):
         return moved
 
 
-def update(momentum: Tensor, rate: Tensor, gradient: Tensor, weight, buffer, met, kernel):
-    return kernel(weight, gradient, rate, buffer, momentum, met)
+def update(momentum: Tensor, rate: Tensor, gradient: Tensor, weight, buffer, stat, kernel):
+    return kernel(weight, gradient, rate, buffer, momentum, stat)
 
 
 def zeros(name: str, shape: tuple[int, ...]) -> Parameter:

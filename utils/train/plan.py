@@ -33,7 +33,7 @@ class TrainParts:
 
     `lr` has a rate for every update, `mix` is TrainStep's. `build_before_saving(net)`, with the
     network in its precision, is called once; what it returns is called before an epoch is saved or
-    evaluated.
+    evaluated: X3D's precise batch norm.
     """
 
     net: nn.Cell
@@ -48,7 +48,7 @@ class TrainParts:
 class Plan:
     """What `build` needs besides the settings: samples, devices, weights to start from.
 
-    `classifier` is `Network.classifier`.
+    `classifier` is a regular expression for the names of the classifier's parameters.
     """
 
     cfg: NetworkConfig
@@ -85,12 +85,12 @@ class Plan:
         """`train.class_weights` of each data set."""
         return compute_class_weights(self.cfg, self.sampler)
 
-    def choose_loss(self, build: Callable[[ClassWeights], Loss]) -> Loss:
-        """The loss of one data set: with several labels `SigmoidCrossEntropy`, else of `build`."""
+    def choose_loss(self, build_cross_entropy: Callable[[ClassWeights], Loss]) -> Loss:
+        """The loss of one data set: with several labels `SigmoidCrossEntropy`."""
         (weights,) = self.compute_class_weights()
         if self.cfg.has_several_labels:
             return SigmoidCrossEntropy(self.cfg.class_counts[0], weights)
-        return build(weights)
+        return build_cross_entropy(weights)
 
 
 def freeze_weights(net: nn.Cell, setting: str, classifier: str) -> None:

@@ -220,10 +220,10 @@ class RunDirectory:
             checkpoint.save(self.path / file, values, description=self.description)
         self.own_epochs.append(epoch)
 
-    def write_state(self, position: dict) -> None:
+    def write_state(self, progress: dict) -> None:
         """Writes state.json, for people and other tools; nothing here reads it."""
         state = {
-            **position,
+            **progress,
             "seed": self.rt.seed,
             "devices": self.rt.size,
             "checkpoint": self.find_newest(),

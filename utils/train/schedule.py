@@ -7,7 +7,7 @@ from utils.settings import Run
 
 @dataclass(frozen=True)
 class Due:
-    """What a run does at a position. `save` writes the resume file, `save_epoch` also weights."""
+    """What a run does after a step. `save` writes the resume file, `save_epoch` also weights."""
 
     log: bool = False
     save: bool = False
@@ -26,12 +26,12 @@ class Schedule:
         self.run = run
         self.steps_per_epoch = steps_per_epoch
         self.accumulation_steps = accumulation_steps
-        self.last_position = epochs * steps_per_epoch
+        self.last_step = epochs * steps_per_epoch
 
     def due(self, before: int, now: int) -> Due:
         """What is due after a call of the train step that has run the steps `before` to `now`."""
         run = self.run
-        is_last = now == self.last_position
+        is_last = now == self.last_step
         log = crosses(before, now, run.log_every) or is_last
         if not self.is_between_updates(now):
             return Due(log)
@@ -49,15 +49,9 @@ class Schedule:
             evaluate=run.eval_every > 0 and (crosses(since, now, evaluation_steps) or is_last),
         )
 
-    def is_between_updates(self, position: int) -> bool:
+    def is_between_updates(self, steps_done: int) -> bool:
         """Whether no micro-batch waits for the others of its update."""
-        return position % self.steps_per_epoch % self.accumulation_steps == 0
-
-    def last_update(self, position: int) -> int:
-        """The index of the update that the step before `position` belongs to."""
-        epoch, step = divmod(position - 1, self.steps_per_epoch)
-        updates = -(-self.steps_per_epoch // self.accumulation_steps)
-        return epoch * updates + step // self.accumulation_steps
+        return steps_done % self.steps_per_epoch % self.accumulation_steps == 0
 
 
 def crosses(before: int, now: int, every: int) -> bool:

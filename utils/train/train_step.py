@@ -185,9 +185,9 @@ class TrainStep(nn.Cell):
 
     Dropout: the host draws the factors, 0 or 1 / (1 - p), by the position of a row in the run and
     the number of the clip in it (`utils.data.rows`). So a resumed run, and one on other devices,
-    draws the same. A network with dropout takes them as third input: float32 (N, K), or
-    (B, copies, K) with repeated augmentation, where a batch has `copies` clips of each of B videos.
-    K counts the factors of a clip in all dropout layers.
+    draws the same. A network with dropout takes them as third input: float32 (B, copies, K), where
+    a batch has `copies` clips of each of B videos, 1 without repeated augmentation; or (N, K). K
+    counts the factors of a clip in all dropout layers.
 
     The outputs: loss and top1, means over all ranks; the loss scale; `overflows`, the number of
     consecutive updates that were not finite; `stop` and `bad_data`, the requests. `train` has
@@ -204,10 +204,10 @@ class TrainStep(nn.Cell):
         rt: Runtime,
         steps_per_epoch: int,
         mix: Optional[nn.Cell] = None,
-        samples: int = 0,
+        clips: int = 0,
         ends: Sequence[int] = (),
     ):
-        """`samples`: clips in a batch of this rank, N; only dropout needs it.
+        """`clips`: those in a batch of this rank, N; only dropout needs it.
 
         `ends`: last indices of the AllReduce segments; by default all weights are one.
         """
@@ -216,7 +216,7 @@ class TrainStep(nn.Cell):
         self.loss = loss
         self.mix = mix
         self.dropout = DropoutFactors(net, rt.seed)
-        self.dropout_factors = self.dropout.connect(samples) if self.dropout.size else None
+        self.dropout_factors = self.dropout.connect(clips) if self.dropout.size else None
         self.steps_per_epoch = steps_per_epoch
         self.accumulation_steps = train.accumulation_steps
         self.micro_step = create_counter("micro_step")  # steps since the start of the run

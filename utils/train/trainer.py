@@ -46,14 +46,14 @@ class TrainSetup:
     step: TrainStep
     lr: np.ndarray
     segments: Segments
-    clips: tuple[int, ...]  # the shape of a batch as the network takes it
+    batch_shape: tuple[int, ...]  # the shape of a batch as the network takes it
     build_before_saving: Callable[[nn.Cell], Optional[UseBatches]]
 
 
-def build_setup(plan: Plan, parts: TrainParts, clips: tuple[int, ...]) -> TrainSetup:
+def build_setup(plan: Plan, parts: TrainParts, batch_shape: tuple[int, ...]) -> TrainSetup:
     """Casts the network to its amp level, and builds the train step.
 
-    `clips` is the shape of this rank's batch as the network takes it. Raises ValueError for a bad
+    `batch_shape` is that of this rank's batch as the network takes it. Raises ValueError for a bad
     `run.all_reduce`.
     """
     train = plan.cfg.train
@@ -75,10 +75,10 @@ def build_setup(plan: Plan, parts: TrainParts, clips: tuple[int, ...]) -> TrainS
         rt=plan.rt,
         steps_per_epoch=plan.steps_per_epoch,
         mix=parts.mix,
-        samples=clips[0],
+        clips=batch_shape[0],
         ends=[last for last, _, _ in segments],
     )
-    return TrainSetup(step, parts.lr, segments, clips, parts.build_before_saving)
+    return TrainSetup(step, parts.lr, segments, batch_shape, parts.build_before_saving)
 
 
 def describe_cpu_precision(run: Run) -> str:
@@ -109,6 +109,8 @@ class Trainer:
 
     def resume(self, sampler: TrainSampler, records: Iterable[Any]) -> TrainSampler:
         """The sampler of this run: `sampler`, or if a run was stopped, the one that continues it.
+
+        Its weights are loaded by `fit`.
 
         Raises ValueError if the stopped run had another effective batch size or other samples.
         """
@@ -201,7 +203,7 @@ class Trainer:
             )
         else:
             if self.rt.device == "CPU":
-                memory.check_step(step.net, setup.clips, self.cfg.data.batch)
+                memory.check_step(step.net, setup.batch_shape, self.cfg.data.batch)
             loop.compile_seconds = compile_step(step, batch=blank, rt=self.rt)
         with handle_signals(loop.request_stop):
             calls = batches // size if sink else 1

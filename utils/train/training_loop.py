@@ -33,9 +33,9 @@ from utils.train.validation import Validation
 class TrainingLoop(Callback):
     """Logs, saves, evaluates and stops between steps. All ranks decide alike, on the same values.
 
-    Positions count steps since the start of the run. `lr` has a rate for every update. `train_set`
-    and `before_saving` are those of `Trainer.fit`, `chance_loss` that of the config. Raises
-    ValueError if the run fails.
+    `steps_done` counts those since the start of the run. `lr` has a rate for every update.
+    `train_set` and `before_saving` are those of `Trainer.fit`, `chance_loss` that of the config.
+    Raises ValueError if the run fails.
     """
 
     run: Run
@@ -58,10 +58,10 @@ class TrainingLoop(Callback):
             steps_per_epoch=per_epoch,
             accumulation_steps=self.step.accumulation_steps,
         )
-        self.last_position = self.schedule.last_position
-        self.meter = Meter(self.sampler.global_batch_size, per_epoch, self.last_position)
-        self.start_position = int(self.step.micro_step.asnumpy())
-        self.position = self.start_position
+        self.last_step = self.schedule.last_step
+        self.meter = Meter(self.sampler.global_batch_size, per_epoch, self.last_step)
+        self.start_step = int(self.step.micro_step.asnumpy())
+        self.steps_done = self.start_step
         self.steps_per_call = 1  # several if the device is fed many steps at a time
         self.pending_outputs: Any = None  # of the newest call, until they are read
         self.profiling = StepProfiler(self.run.profile, self.rt)
@@ -84,9 +84,11 @@ class TrainingLoop(Callback):
         """Validates the epoch at which the run was stopped, if a setting depends on that."""
         if self.validation is None:
             return
-        epoch = self.position // self.step.steps_per_epoch
+        epoch = self.steps_done // self.step.steps_per_epoch
         self.validation.resume(epoch)
-        is_due = self.position and self.schedule.due(self.position - 1, self.position).evaluate
+        is_due = (
+            self.steps_done and self.schedule.due(self.steps_done - 1, self.steps_done).evaluate
+        )
         if is_due and self.validation.decides and epoch not in self.validation.lines:
             self.validate(epoch)
         else:
@@ -100,27 +102,27 @@ class TrainingLoop(Callback):
     def on_train_begin(self, run_context) -> None:
         self.meter.restart()
         self.bar = Progress(
-            self.last_position,
+            self.last_step,
             name="training",
             unit="steps",
             hidden=not self.rt.is_main_process,
-            initial=self.position,
+            initial=self.steps_done,
             prints_lines=False,
         )
         self.profiling.start()
         if self.run.tensorboard and self.rt.is_main_process:
             folder = self.directory.path / "tensorboard"
-            self.events = tensorboard.open_writer(folder, self.start_position)
+            self.events = tensorboard.open_writer(folder, self.start_step)
 
     def on_train_step_begin(self, run_context) -> None:
         self.meter.begin_step()
 
     def on_train_step_end(self, run_context) -> None:
         self.profiling.step()
-        before = self.position
-        self.position += self.steps_per_call
-        due = self.schedule.due(before, self.position)
-        is_first = before == self.start_position and self.rt.device == "CPU"
+        before = self.steps_done
+        self.steps_done += self.steps_per_call
+        due = self.schedule.due(before, self.steps_done)
+        is_first = before == self.start_step and self.rt.device == "CPU"
         self.read_outputs()  # of the call before
         self.pending_outputs = run_context.original_args().net_outputs
         if is_first or due.log or due.save or due.evaluate:
@@ -129,11 +131,11 @@ class TrainingLoop(Callback):
         if due.log:
             self.log_line()
         elif is_first:
-            values = self.meter.describe_first_step(self.position)
+            values = self.meter.describe_first_step(self.steps_done)
             log.info("first step  %s", format_values(values))
         self.check_overflows()
         self.check_data()
-        if self.schedule.is_between_updates(self.position):
+        if self.schedule.is_between_updates(self.steps_done):
             self.save_and_evaluate(due)
             if self.meter.values["stop"] or self.unvalidated_epoch or self.ends_early:
                 run_context.request_stop()
@@ -176,12 +178,12 @@ class TrainingLoop(Callback):
 
     def save_and_evaluate(self, due: Due) -> None:
         if self.before_saving and (due.save_epoch or due.evaluate):
-            self.before_saving(self.position)
+            self.before_saving(self.steps_done)
             self.step.set_train()
         if due.save:
             self.save(due.save_epoch)
         if due.evaluate and self.validation:
-            self.validate(self.position // self.step.steps_per_epoch)
+            self.validate(self.steps_done // self.step.steps_per_epoch)
             if self.ends_early and not due.save_epoch:
                 self.save(save_epoch=True)
 
@@ -193,14 +195,14 @@ class TrainingLoop(Callback):
         state = self.step.state()
         self.is_finite = all(np.isfinite(value.asnumpy()).all() for value in state.values())
         if not self.is_finite:
-            log.warning("step %d is not saved: its state is not finite", self.position)
+            log.warning("step %d is not saved: its state is not finite", self.steps_done)
             return
-        epoch, step_in_epoch = divmod(self.position, self.step.steps_per_epoch)
+        epoch, step_in_epoch = divmod(self.steps_done, self.step.steps_per_epoch)
         if save_epoch:
             self.directory.save_epoch(self.step, epoch)
         self.directory.save(self.step, self.sampler, self.train_set.unreadable)
-        position = {"epoch": epoch, "step_in_epoch": step_in_epoch, "step": self.position}
-        self.directory.write_state({**position, "epochs": self.epochs})
+        progress = {"epoch": epoch, "step_in_epoch": step_in_epoch, "step": self.steps_done}
+        self.directory.write_state({**progress, "epochs": self.epochs})
         self.directory.delete_old_epochs(self.run.keep_checkpoints)
 
     def validate(self, epoch: int) -> None:
@@ -219,22 +221,23 @@ class TrainingLoop(Callback):
         """Advice, once and after the last epoch, if the error of an accuracy includes chance."""
         chance = math.exp(-self.chance_loss)
         lowest = metrics.get("top1_low", metrics.get("top1", 1))
-        if lowest <= chance and self.meter.is_late(self.position) and "sets" not in metrics:
-            if not self.meter.was_at_chance or self.position >= self.last_position:
+        if lowest <= chance and self.meter.is_late(self.steps_done) and "sets" not in metrics:
+            if not self.meter.was_at_chance or self.steps_done >= self.last_step:
                 log.info(AT_CHANCE, 100 * metrics["top1"], 100 * chance)
             self.meter.was_at_chance = True
 
     def check_patience(self) -> None:
         """Ends the run, on all ranks, if its validations no longer improve."""
-        self.ends_early = self.validation.is_stalled and self.position < self.last_position
+        self.ends_early = self.validation.is_stalled and self.steps_done < self.last_step
         if self.ends_early:
             log.info("run.patience: %s; the run ends", self.validation.describe_stall())
 
     def log_line(self) -> None:
         """Logs the values since the last line; once, advice if the loss or the data is bad."""
-        rate = float(self.lr[self.schedule.last_update(self.position)])
-        self.write_values(self.meter.close_window(self.position, rate))
-        if self.meter.learns_nothing(self.position, self.chance_loss):
+        updates = int(self.step.optimizer.global_step.asnumpy()[0])  # without skipped ones
+        rate = float(self.lr[max(updates - 1, 0)])
+        self.write_values(self.meter.close_window(self.steps_done, rate))
+        if self.meter.learns_nothing(self.steps_done, self.chance_loss):
             log.info(NOTHING_LEARNED, self.chance_loss)
         waiting = self.meter.find_waiting()
         if waiting:
@@ -254,7 +257,7 @@ class TrainingLoop(Callback):
             log_values(self.directory.path, values)
         if self.events:
             for tag, value in tensorboard.select_scalars(values).items():
-                self.events.add_scalar(tag, value, self.position)
+                self.events.add_scalar(tag, value, self.steps_done)
 
     def finish(self) -> None:
         """Saves at the step at which a signal stopped the run.
@@ -263,7 +266,7 @@ class TrainingLoop(Callback):
         """
         self.read_outputs()
         self.check_overflows()
-        is_incomplete = self.position < self.last_position and not self.ends_early
+        is_incomplete = self.steps_done < self.last_step and not self.ends_early
         is_stopped = is_incomplete or self.unvalidated_epoch > 0
         if is_stopped:
             self.save()
@@ -274,7 +277,7 @@ class TrainingLoop(Callback):
             )
         if not is_stopped:
             return
-        how = f"stopped at step {self.position}, saved"
+        how = f"stopped at step {self.steps_done}, saved"
         if is_incomplete:
             how += "; the same command resumes there"
         if self.unvalidated_epoch:
@@ -287,13 +290,13 @@ class TrainingLoop(Callback):
     def result(self) -> dict:
         newest = self.directory.find_newest()
         line = self.validation.last_line if self.validation else {}
-        clips = (self.position - self.start_position) * self.sampler.global_batch_size
+        clips = (self.steps_done - self.start_step) * self.sampler.global_batch_size
         seconds = self.meter.seconds
         return {
             "checkpoint": str(self.directory.path / newest) if newest else None,
-            "complete": self.ends_early or self.position >= self.last_position,
-            "epochs": round(self.position / self.step.steps_per_epoch, 3),
-            "steps": self.position,
+            "complete": self.ends_early or self.steps_done >= self.last_step,
+            "epochs": round(self.steps_done / self.step.steps_per_epoch, 3),
+            "steps": self.steps_done,
             "loss": self.meter.line.get("loss"),
             "top1": self.meter.line.get("top1"),
             "validation_loss": line.get("loss"),

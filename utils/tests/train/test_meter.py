@@ -22,7 +22,7 @@ def run_step(target: Meter, clock: list, waiting: float, computing: float, loss:
 
 
 def test_a_line_has_the_means_and_times_of_its_window(clock):
-    target = Meter(clips=16, steps_per_epoch=10, last_position=20)
+    target = Meter(clips=16, steps_per_epoch=10, last_step=20)
     run_step(target, clock=clock, waiting=1.0, computing=3.0, loss=2.0)
     run_step(target, clock=clock, waiting=0.0, computing=4.0, loss=4.0)
     assert target.describe_first_step(2)["seconds_left"] == 18 * 8
@@ -45,7 +45,7 @@ def test_a_line_has_the_means_and_times_of_its_window(clock):
 
 
 def test_the_time_of_an_evaluation_is_in_no_line(clock):
-    target = Meter(clips=1, steps_per_epoch=10, last_position=10)
+    target = Meter(clips=1, steps_per_epoch=10, last_step=10)
     clock[0] += 1000
     target.restart()
     run_step(target, clock=clock, waiting=0.0, computing=2.0, loss=1.0)
@@ -54,18 +54,18 @@ def test_the_time_of_an_evaluation_is_in_no_line(clock):
 
 def test_much_waiting_is_found_once_and_not_in_the_first_line(clock):
     """The first window fills the pipeline."""
-    target = Meter(clips=1, steps_per_epoch=10, last_position=10)
+    target = Meter(clips=1, steps_per_epoch=10, last_step=10)
     fractions = []
-    for position, waiting in enumerate((9.0, 0.5, 4.0, 5.0), 1):
+    for steps_done, waiting in enumerate((9.0, 0.5, 4.0, 5.0), 1):
         run_step(target, clock=clock, waiting=waiting, computing=10.0 - waiting, loss=1.0)
-        target.close_window(position, lr=0.1)
+        target.close_window(steps_done, lr=0.1)
         fractions.append(target.find_waiting())
     assert fractions == [0.0, 0.0, 0.4, 0.0]
 
 
 def log_losses(losses: list, clock: list, steps: int = 100, epoch: int = 20) -> list[int]:
-    """Logs a loss every 10 steps; returns the positions at which nothing is learned."""
-    target = Meter(clips=16, steps_per_epoch=epoch, last_position=steps)
+    """Logs a loss every 10 steps; returns the steps at which nothing is learned."""
+    target = Meter(clips=16, steps_per_epoch=epoch, last_step=steps)
     advised = []
     for line, loss in enumerate(losses, 1):
         for _ in range(10):

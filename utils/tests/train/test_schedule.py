@@ -1,4 +1,4 @@
-"""When a run logs, saves and evaluates: positions against settings, without MindSpore."""
+"""When a run logs, saves and evaluates: steps against settings, without MindSpore."""
 
 import pytest
 
@@ -7,15 +7,15 @@ from utils.train.schedule import Due, Schedule, choose_sink_size
 
 
 def list_due(schedule: Schedule, what: str, size: int = 1) -> list[int]:
-    """The positions at which `what` is due in a run of calls of `size` steps."""
-    positions = range(size, schedule.last_position + 1, size)
-    return [now for now in positions if getattr(schedule.due(now - size, now), what)]
+    """The steps after which `what` is due in a run of calls of `size` steps."""
+    steps = range(size, schedule.last_step + 1, size)
+    return [now for now in steps if getattr(schedule.due(now - size, now), what)]
 
 
 @pytest.mark.parametrize(
-    ("settings", "what", "positions"),
+    ("settings", "what", "steps"),
     [
-        ({"log_every": 5}, "log", [5, 10, 15, 20, 21]),  # the last position always
+        ({"log_every": 5}, "log", [5, 10, 15, 20, 21]),  # the last step always
         ({"save_every": 2}, "save_epoch", [14, 21]),
         ({"save_every": 2}, "save", [14, 21]),
         ({"save_steps": 6, "save_every": 9}, "save", [6, 12, 18, 21]),
@@ -24,10 +24,10 @@ def list_due(schedule: Schedule, what: str, size: int = 1) -> list[int]:
         ({"eval_every": 2}, "evaluate", [14, 21]),
     ],
 )
-def test_positions_follow_the_settings(settings, what, positions):
+def test_steps_follow_the_settings(settings, what, steps):
     """Three epochs of seven steps."""
     schedule = Schedule(Run(**settings), epochs=3, steps_per_epoch=7)
-    assert list_due(schedule, what) == positions
+    assert list_due(schedule, what) == steps
 
 
 def test_saving_waits_for_the_end_of_an_update_and_logging_does_not():
@@ -55,13 +55,6 @@ def test_a_resumed_run_repeats_nothing():
     schedule = Schedule(Run(log_every=4, save_steps=4), epochs=2, steps_per_epoch=8)
     assert schedule.due(4, 5) == Due()
     assert schedule.due(7, 8) == Due(log=True, save=True, save_epoch=True)
-
-
-def test_the_last_step_belongs_to_its_update():
-    """Seven steps by three: updates of 3, 3 and 1 steps."""
-    schedule = Schedule(Run(), epochs=2, steps_per_epoch=7, accumulation_steps=3)
-    updates = [schedule.last_update(position) for position in range(1, 15)]
-    assert updates == [0, 0, 0, 1, 1, 1, 2, 3, 3, 3, 4, 4, 4, 5]
 
 
 @pytest.mark.parametrize(("batches", "size"), [(100, 20), (50, 10), (7, 7), (97, 1), (19, 19)])

@@ -65,7 +65,7 @@ def build_step(
         train=train,
         rt=Runtime(),
         steps_per_epoch=steps_per_epoch,
-        samples=4,
+        clips=4,
     )
     return step.set_train()
 

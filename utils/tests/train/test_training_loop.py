@@ -33,9 +33,10 @@ class Step:
     steps_per_epoch = 8
     accumulation_steps = 1
 
-    def __init__(self, position: int = 0, **state):
+    def __init__(self, steps_done: int = 0, **state):
         self.micro_step = create_counter("micro_step")
-        self.micro_step.set_data(Tensor(position, mstype.int32))
+        self.micro_step.set_data(Tensor(steps_done, mstype.int32))
+        self.optimizer = SimpleNamespace(global_step=Tensor([steps_done], mstype.int32))
         self.arrays = state
         self.requests = []
 
@@ -63,7 +64,7 @@ class Directory:
     def save_epoch(self, step, epoch: int) -> None:
         self.saved.append(epoch)
 
-    def write_state(self, position: dict) -> None:
+    def write_state(self, progress: dict) -> None:
         pass
 
     def delete_old_epochs(self, keep: int) -> None:
@@ -84,13 +85,13 @@ class Rows:
 
 
 def make_loop(
-    folder, position=0, state=None, rows=None, rt=None, epochs=1, validation=None, **run
+    folder, steps_done=0, state=None, rows=None, rt=None, epochs=1, validation=None, **run
 ) -> TrainingLoop:
     """A training loop of one epoch, or of several."""
     return TrainingLoop(
         run=Run(device="CPU", **run),
         rt=rt or Runtime(),
-        step=Step(position, **(state or {})),
+        step=Step(steps_done, **(state or {})),
         lr=[0.1] * 8 * epochs,
         epochs=epochs,
         sampler=TrainSampler(32, batch=4, rank=0, size=1, seed=0),
@@ -145,6 +146,16 @@ def test_the_values_of_a_step_are_read_once_and_a_step_late(log_every, tmp_path,
     assert loop.directory.saved == [1, "state"]
 
 
+def test_the_logged_rate_is_that_of_the_newest_update(tmp_path):
+    """Five steps are done, two of them without an update."""
+    loop = make_loop(tmp_path, steps_done=4, log_every=1)
+    loop.lr = np.arange(8) / 8
+    loop.step.optimizer.global_step = Tensor([3], mstype.int32)
+    loop.on_train_begin(None)
+    run_step(loop, Outputs(5, []))
+    assert loop.meter.line["lr"] == 0.25
+
+
 def test_too_many_overflows_fail_the_run_and_save_nothing(tmp_path, log_messages):
     loop = make_loop(tmp_path, max_overflows=2, save_steps=1)
     loop.on_train_begin(None)
@@ -187,8 +198,8 @@ def test_a_state_that_is_not_finite_is_not_saved_and_fails_the_run(
     """The run fails even if no update has overflowed before: the last update can cause it."""
     state = {name: Tensor(np.ones(3, np.float32)) for name in ("weight", "moment")}
     state[damaged] = Tensor(np.array([1, np.inf, 1], np.float32))
-    position = 2 if end == "signal" else 7
-    loop = make_loop(tmp_path, position=position, state=state, save_steps=1)
+    steps_done = 2 if end == "signal" else 7
+    loop = make_loop(tmp_path, steps_done=steps_done, state=state, save_steps=1)
     loop.on_train_begin(None)
     run_step(loop, Outputs(1, []))
     with pytest.raises(ValueError, match="^train.lr: .*nothing was saved"):
@@ -196,7 +207,7 @@ def test_a_state_that_is_not_finite_is_not_saved_and_fails_the_run(
     (tmp_path / "resume.ckpt").touch()
     assert loop.describe_saved() == "the last checkpoint is intact"
     assert loop.directory.saved == []
-    assert f"step {position + 1} is not saved: its state is not finite" in log_messages
+    assert f"step {steps_done + 1} is not saved: its state is not finite" in log_messages
 
 
 @pytest.mark.parametrize("source", ["video", "frames"])
@@ -283,13 +294,13 @@ def test_patience_ends_a_run_with_a_saved_epoch(tmp_path, log_messages):
     assert (result["epochs"], result["best_epoch"], result["validation_loss"]) == (3.0, 1, 1.0)
 
     again = make_loop(
-        tmp_path, position=24, epochs=9, validation=EqualValidations(tmp_path, patience=2)
+        tmp_path, steps_done=24, epochs=9, validation=EqualValidations(tmp_path, patience=2)
     )
     again.run = loop.run
     again.resume_validation()
     assert again.ends_early, "the same command does not go on"
     longer = make_loop(
-        tmp_path, position=24, epochs=9, validation=EqualValidations(tmp_path, patience=3)
+        tmp_path, steps_done=24, epochs=9, validation=EqualValidations(tmp_path, patience=3)
     )
     longer.resume_validation()
     assert not longer.ends_early
@@ -298,11 +309,13 @@ def test_patience_ends_a_run_with_a_saved_epoch(tmp_path, log_messages):
 @pytest.mark.parametrize(("keep_best", "validated"), [("loss", True), ("none", False)])
 def test_a_resumed_run_repeats_a_validation_that_a_setting_needs(keep_best, validated, tmp_path):
     validation = EqualValidations(tmp_path, keep_best=keep_best)
-    loop = make_loop(tmp_path, position=16, epochs=9, validation=validation, eval_every=1)
+    loop = make_loop(tmp_path, steps_done=16, epochs=9, validation=validation, eval_every=1)
     loop.resume_validation()
     assert (2 in validation.lines) == validated
     between = EqualValidations(tmp_path, keep_best="loss")
-    make_loop(tmp_path, position=12, epochs=9, validation=between, eval_every=1).resume_validation()
+    make_loop(
+        tmp_path, steps_done=12, epochs=9, validation=between, eval_every=1
+    ).resume_validation()
     assert set(between.lines) <= {1, 2}
     assert 0 not in between.lines
 
