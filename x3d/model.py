@@ -187,6 +187,8 @@ class Head(nn.Cell):
         x = self.conv_5_relu(self.conv_5_bn(self.conv_5(x)))
         x = self.lin_5_relu(self.lin_5(average_windows(x, self.window)))
         _, c, t, h, w = x.shape
+        if self.training and t * h * w > 1:
+            raise ValueError("a training clip must have frames, crop and crop of this X3D")
         # Only N may be free: with a second unknown size, MindSpore 2.10 infers wrong shapes.
         x = x.reshape(-1, c, t * h * w).transpose(0, 2, 1)  # (N, positions, C)
         scores = self.projection(self.dropout(x))  # (N, positions, classes)
@@ -209,6 +211,8 @@ def average_windows(x: Tensor, window: tuple[int, int, int]) -> Tensor:
         return x.reshape(n * c, -1).mean(-1).reshape(n, c, 1, 1, 1)
     for axis, size in zip((2, 3, 4), window):
         count = x.shape[axis] - size + 1
+        if count < 1:
+            raise ValueError("a clip must have at least frames, crop and crop of this X3D")
         total = ops.narrow(x, axis, 0, count)
         for start in range(1, size):
             total = total + ops.narrow(x, axis, start, count)

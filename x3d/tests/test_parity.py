@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from mindspore import Tensor
 
 from tests.separate_process import in_separate_process
 from utils.testing.golden import (
@@ -149,3 +150,11 @@ def test_precise_batch_norm_equals_the_original():
     net = X3DCase(SMALL).build_model()
     PreciseBatchNorms(net).update(map(generate_input, case["input_seeds"], case["input_shapes"]))
     assert_statistics(net, case["buffers"], 1e-4)
+
+
+@pytest.mark.parametrize(("frames", "side", "training"), [(2, 64, False), (5, 96, True)])
+def test_a_clip_that_does_not_fit_is_refused(frames, side, training):
+    """A smaller one, and in training a larger one."""
+    net = X3D(num_classes=3, frames=4, crop=64, depth_factor=0.4, dropout=0).set_train(training)
+    with pytest.raises(ValueError, match="frames, crop and crop"):
+        net(Tensor(np.zeros((1, 3, frames, side, side), np.uint8)))
