@@ -1,11 +1,12 @@
 """Processor cores and memory that a process may use, and what MindSpore needs to train with few.
 
 MindSpore starts floor(0.18 x cores) threads that dispatch kernels, with at most 30 cores counted.
-On Ascend it runs a graph with a branch, as every train step is, only if there are at least two of
-them: 12 cores. `mindspore.runtime.dispatch_threads_num` sets another number.
+On Ascend and GPU it runs a graph with a branch, as every train step is, only if there are at least
+two of them: 12 cores. `mindspore.runtime.dispatch_threads_num` sets another number.
 
 Source: `ComputeThreadNums` in MindSpore's runtime; 1, 2, 3 and 5 requested threads were tried in
-MindSpore 2.10's simulation of an Ascend on 2 cores: one fails, the others run.
+MindSpore 2.10's simulation of an Ascend on 2 cores: one fails, the others run. Of a GPU, ResNet-50
+fails on 2 to 8 cores ("Invalid new ref count"), and runs with 5 threads.
 """
 
 import ctypes
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Union
 
-LEAST_CORES = 12  # of a process on Ascend, if it requests no dispatch threads
+LEAST_CORES = 12  # of a process on Ascend or GPU, if it requests no dispatch threads
 DISPATCH_THREADS = 5  # MindSpore's own number on 28 cores and more
 # Set by scripts/launcher/worker_group.py if it makes msrun bind the ranks.
 LAUNCHER_CORES = "ZOO_LAUNCHER_CORES"
@@ -31,9 +32,9 @@ def count_cores() -> int:
     return ctypes.CDLL(None).get_nprocs()
 
 
-def choose_dispatch_threads(device: str, cores: int) -> int:
+def choose_dispatch_threads(cores: int) -> int:
     """The number to pass to `mindspore.runtime.dispatch_threads_num`; 0: leave MindSpore's own."""
-    return DISPATCH_THREADS if device == "Ascend" and cores < LEAST_CORES else 0
+    return DISPATCH_THREADS if cores < LEAST_CORES else 0
 
 
 def list_affinity() -> str:

@@ -215,10 +215,10 @@ def set_device_options(run: "Run") -> None:
 
     if run.jit_level != "auto":
         ms.set_context(jit_config={"jit_level": run.jit_level})
+    threads = choose_dispatch_threads(count_cores())
+    if threads:
+        ms.runtime.dispatch_threads_num(threads)
     if run.device == "Ascend":
-        threads = choose_dispatch_threads(run.device, count_cores())
-        if threads:
-            ms.runtime.dispatch_threads_num(threads)
         ascend.op_precision.conv_allow_hf32(run.tf32)
         ascend.op_precision.matmul_allow_hf32(run.tf32)
         if run.op_compile != "auto":
