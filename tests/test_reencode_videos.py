@@ -136,7 +136,8 @@ def test_unreadable_videos_are_left_out_and_listed(data_root, reencode, tmp_path
 
 
 STEADY = range(31)
-VARIABLE = np.cumsum([0, *[1, 1, 5] * 9])  # ticks of 1/30 second
+# Ticks of 1/3000 second; Matroska rounds two of them to the same millisecond.
+VARIABLE = np.cumsum([0, *[100, 100, 500] * 3, 1, *[100, 100, 500] * 6])
 
 
 def write_video(path: Path, ticks, width: int, height: int, rate=30, pix_fmt="yuv420p") -> None:
@@ -153,7 +154,7 @@ def test_a_folder_keeps_numbers_times_and_sizes(run_here, tmp_path):
     write_video(videos / "a.avi", STEADY, 64, 48, rate=25)
     write_video(videos / "in" / "odd.mkv", STEADY, 65, 49, Fraction(30000, 1001), pix_fmt="yuv444p")
     write_video(videos / "large.mp4", STEADY, 160, 120, rate=24)
-    write_video(videos / "variable.mkv", VARIABLE, 64, 48)
+    write_video(videos / "variable.mkv", VARIABLE, 64, 48, rate=3000)
     shutil.copy(videos / "large.mp4", bytes(videos) + b"/\xff.mov")
     out = tmp_path / "out"
     command = [SCRIPT, "--videos", videos, "--out", out, "--short_side", "60", "--quality", "1"]

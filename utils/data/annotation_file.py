@@ -200,11 +200,12 @@ def _join_columns(lines: list[tuple[int, str]], file: AnnotationFile) -> list[tu
 def _find_form(text: str, file: AnnotationFile) -> str:
     """The form of a line: SEGMENTS, CSV_SEGMENTS or, for every other text, that of whole videos.
 
-    `my clip 7 30 2` is a whole video if there is one with the name `my clip 7`.
+    A line is of a whole video if there is one of its name, as `my clip 7` of `my clip 7 30 2` or
+    `a b,1,2,c` of `a b,1,2,c 3`.
     """
+    wholes = [text.rsplit(" ", 1)[0], text.rsplit(" ", 1 if file.multi_label else 2)[0]]
     for form in (CSV_SEGMENTS, SEGMENTS):
-        whole = text.rsplit(" ", 1 if file.multi_label else 2)[0]
-        if _is_segment(text, form) and not os.path.exists(file.root / whole):
+        if _is_segment(text, form) and not any(os.path.exists(file.root / w) for w in wholes):
             return form
     return FIELDS[file.source]
 

@@ -53,6 +53,7 @@ class DecordVideo(VideoFile):
         self._length = len(index)
         self.fps = index.fps
         self.times = index.times
+        self.stamps = index.stamps
 
     def _open(self) -> int:
         try:

@@ -32,6 +32,9 @@ XMP_HEAD = b"http://ns.adobe.com/xap/1.0/\0"
 XMP_ORIENTATION = re.compile(rb"tiff:Orientation(?:\s*=\s*[\"']|>)\s*(\d+)")
 ORIENTATION_TAG = 0x0112
 LONG = 4  # the type of a number of 32 bits, which some programs write instead of 16
+TIFF_BITS = 258  # tags of TIFF: the bits of a number, and whether 0 is black or white
+TIFF_BLACK = 262
+WHITE_IS_ZERO = 0
 # PIL's mode I holds 32 bits, but of these formats 16 (PNG: Pillow before 11).
 FORMATS_OF_16_BITS = {"PNG", "PPM"}
 
@@ -147,7 +150,11 @@ def convert(image: Image.Image, mode: str) -> np.ndarray:
         kind = "float" if image.mode == "F" else "whole"
         raise ValueError(f"its pixels are {kind} numbers of 32 bits; save it with 8 or 16 bits")
     if image.mode.startswith("I"):
-        grey = (np.asarray(image) >> 8).astype(np.uint8)
+        tags = getattr(image, "tag_v2", {})  # of TIFF; PIL leaves 12 bits, and black, as they are
+        (bits,) = tags.get(TIFF_BITS, (16,))
+        grey = (np.asarray(image) >> bits - 8).astype(np.uint8)
+        if tags.get(TIFF_BLACK) == WHITE_IS_ZERO:
+            grey = 255 - grey
         return grey if mode == "L" else np.repeat(grey[..., None], 3, axis=2)
     image.info.pop("transparency", None)  # PIL would warn of that of a palette
     return np.asarray(image.convert(mode))

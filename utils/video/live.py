@@ -241,12 +241,13 @@ def read_address(
     """
     from av.error import ExitError, FFmpegError, InvalidDataError
 
-    from utils.video.packets import demux_to_end, is_jump, measure_missing
+    from utils.video.packets import DTS_FORMATS, demux_to_end, is_jump, measure_missing
     from utils.video.pyav_reader import FrameConverter, read_rate
 
     formats = set(container.format.name.split(","))
-    has_stamps = not UNTIMED & formats
-    usual_step = 1 / (read_rate(stream) or DEFAULT_FPS)
+    has_stamps = not (is_live and UNTIMED & formats)
+    has_dts = bool(formats & DTS_FORMATS)
+    step = 1 / (read_rate(stream) or DEFAULT_FPS)
     converter = FrameConverter()
     start = time.monotonic()
     last_time = start  # of a picture
@@ -266,13 +267,19 @@ def read_address(
             except InvalidDataError:  # a damaged packet, or one that refers to an earlier one
                 pictures = []
             for picture in pictures:
-                stamp = time.monotonic() - start
-                if has_stamps and picture.pts is not None:
-                    stamp = picture.pts * float(stream.time_base)
+                units = picture.dts if has_dts else picture.pts
+                if has_stamps and units is not None:
+                    stamp = units * float(stream.time_base)
+                elif is_live or last_stamp is None:
+                    stamp = time.monotonic() - start
+                else:  # AVI and ASF lack the last ones
+                    stamp = last_stamp + step
                 if last_stamp is None:
                     zero = stamp
                 elif is_jump(stamp - last_stamp, formats):
-                    zero += stamp - last_stamp - usual_step
+                    zero += stamp - last_stamp - step
+                else:
+                    step = stamp - last_stamp
                 last_stamp = stamp
                 converter.follow(picture)
                 yield stamp - zero, np.ascontiguousarray(converter.to_pixels(picture))

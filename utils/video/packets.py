@@ -20,6 +20,7 @@ TIMED_FORMATS = {"mov", "mp4", "matroska", "webm"}
 INDEXED_CODECS = {"h264", "hevc", "mpeg4", "vp8", "vp9"}
 TIMED_CODECS = {*INDEXED_CODECS, "av1", "mjpeg", "png", "prores"}
 IMAGE_CODECS = {"bmp", "gif", "jpeg2000", "mjpeg", "png", "tiff", "webp"}
+DTS_FORMATS = {"avi", "asf"}  # that hold times of decoding, not of presentation
 AVI_CODECS = {"mpeg4", "mjpeg"}
 PICTURES = av.stream.Disposition.attached_pic | av.stream.Disposition.timed_thumbnails
 STILL_IMAGE = av.stream.Disposition.still_image
@@ -140,7 +141,7 @@ def list_frame_stamps(frames: Sequence[tuple], formats: set[str], unit: float) -
     AVI and ASF hold times of decoding, which the last frames lack. Where recordings are joined, or
     the times of an Ogg file that begins below zero wrap around, the next frame follows at once.
     """
-    has_dts = bool(formats & {"avi", "asf"})
+    has_dts = bool(formats & DTS_FORMATS)
     known = [dts if has_dts else pts for pts, dts in frames]
     while has_dts and known and known[-1] is None:
         known.pop()

@@ -137,9 +137,12 @@ class ExactVideo(VideoFile):
         return len(stamps)
 
     def _measure_times(self, stamps: np.ndarray, last: int = 0) -> None:
-        """Sets `fps` and `times`, by time stamps and the duration of the last frame, if known."""
+        """Sets the rate and times, by time stamps and the duration of the last frame, if known."""
         unit = float(self._stream.time_base)
         self.fps, self.times = measure_times(stamps * unit, self.fps, last * unit)
+        self.stamps = self.times
+        if self.times is None and self.fps and len(np.unique(stamps)) > 1:
+            self.stamps = np.append((stamps - stamps[0]) * unit, len(stamps) / self.fps)
 
     def _keep_packets(self, packets: list) -> np.ndarray:
         """Makes the index of the packets; returns the time stamps of the frames, sorted."""

@@ -182,6 +182,7 @@ class FrameReader(abc.ABC):
         self._length = 0
         self.fps = 0.0  # as in `Timeline`
         self.times: Optional[np.ndarray] = None  # as in `Timeline`
+        self.stamps: Optional[np.ndarray] = None  # as `times`, also of a constant rate, if known
         self.damaged = 0  # frames read so far that the decoder marks as damaged; PyAV only
         self.shortened = False  # whether it is a segment that ends after its video
 
@@ -340,19 +341,19 @@ class SegmentReader(FrameReader):
         self.fps = video.fps
         if not self.fps:
             raise self._error("it has no frame rate, so its segments are unknown")
-        if video.times is None:
+        if video.stamps is None:
             frames = segment.find_frames(self.fps)
             self._numbers = frames[: max(len(video) - frames.start, 0)]
             self.shortened = len(self._numbers) + 1 < len(frames)  # times in lists are rounded
         else:
-            self._numbers = find_frames(video.times, *segment)
-            self.shortened = segment.end > video.times[-1] + 1 / self.fps
+            self._numbers = find_frames(video.stamps, *segment)
+            self.shortened = segment.end > video.stamps[-1] + 1 / self.fps
         self._length = len(self._numbers)
         if not self._numbers:
             reason = describe_empty(segment, find_time(video, len(video)))
             raise EmptySegmentError(self.path, self.reader, reason)
-        if video.times is not None:
-            part = video.times[self._numbers.start : self._numbers.stop + 1]
+        if video.stamps is not None:
+            part = video.stamps[self._numbers.start : self._numbers.stop + 1]
             last = float(part[-1] - part[-2])
             self.fps, self.times = measure_times(part[:-1], self.fps, last)
 

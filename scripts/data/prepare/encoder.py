@@ -119,6 +119,7 @@ def encode(
             "b_strategy": "0",
             "x264-params": f"{groups}:b-pyramid=none:ref=1:psy=0:{DETERMINISTIC}",
         }
+        stamp = -1
         for number, frame in enumerate(prepare_frames(video, options.short_side)):
             if not number:
                 height, stream.width = frame.shape[:2]
@@ -130,7 +131,8 @@ def encode(
                 probes[number] = frame
             picture = to_yuv444p(frame) if stream.pix_fmt == "yuv444p" else to_yuv420p(frame)
             picture.time_base = unit
-            picture.pts = round(find_time(video, number) / unit)
+            stamp = max(round(find_time(video, number) / unit), stamp + 1)  # two may be equal
+            picture.pts = stamp
             container.mux(stream.encode(picture))
         container.mux(stream.encode())
     return probes

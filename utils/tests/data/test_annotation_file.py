@@ -67,9 +67,9 @@ SEVERAL = [("a", (3, 7), None, None), ("b", (5,), None, None), ("c d", (), None,
 SEVERAL_FRAMES = [("a", (3, 7), 30, None), ("b", (5,), 4, None)]
 SEVERAL_SEGMENTS = [("a", (3, 7), None, (1.0, 2.0)), ("b", (5,), None, (0.5, 4.0))]
 LISTS = {
-    "two fields": ("video", False, ["{root}/a 0", "c d 3", "e 7 f 5", "deep/b 9"], [
+    "two fields": ("video", False, ["{root}/a 0", "c d 3", "e 7 f 5", "deep/b 9", "h i,1,2,j 4"], [
         ("a", 0, None, None), ("c d", 3, None, None), ("e 7 f", 5, None, None),
-        ("deep/b", 9, None, None),
+        ("deep/b", 9, None, None), ("h i,1,2,j", 4, None, None),
     ]),
     "three fields, a short video": ("video", False, ["a 0", "deep/b 250 9", "c d 12 4", "a 2 5"], [
         ("a", 0, None, None), ("deep/b", 9, 250, None), ("c d", 4, 12, None), ("a", 5, 2, None),
@@ -94,7 +94,7 @@ LISTS = {
 @pytest.mark.parametrize("case", LISTS.values(), ids=LISTS)
 def test_a_list_gives_its_records(case, read_list, tmp_path):
     source, multi_label, lines, expected = case
-    for name in ("a", "b", "c d", "e 7 f", "g 1", "g 30", "deep/b"):
+    for name in ("a", "b", "c d", "e 7 f", "g 1", "g 30", "deep/b", "h i,1,2,j"):
         if source == "video":
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).touch()

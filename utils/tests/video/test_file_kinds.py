@@ -91,6 +91,7 @@ def cut_bytes(path, start, end):
 
 
 VP8 = {"g": "12"}
+UNSTEADY = [40 * k - 12 * (k in range(5, 40, 5)) for k in range(40)]  # by less than half a frame
 FRAGMENTS = {"movflags": "frag_keyframe+empty_moov"}
 KINDS = {
     "inside a group, MP4": lambda f: cut(draw(f / "a.mp4", count=40), 3),
@@ -115,6 +116,7 @@ KINDS = {
         draw(f / "a.webm", "libvpx", 60, options=VP8), 0, seconds=-1, suffix=".ogv"
     ),
     "variable rate": write_variable_rate,
+    "unsteady rate": lambda f: write(f / "a.flv", pictures(), stamps=UNSTEADY),
     "ten hours": lambda f: write(f / "a.mp4", pictures(3), stamps=[0, 18_000_000, 36_000_000]),
     "one GIF": lambda f: draw_gif(f / "a.gif", 1),
     "GIF": lambda f: draw_gif(f / "a.gif", 5),
@@ -204,8 +206,11 @@ def test_frames_and_their_number_are_those_that_ffmpeg_gives(name, tmp_path):
         source = StreamSource("a", lambda: open_address(f"{address}/a"), retry=0.0)
         frames = []
         with contextlib.suppress(VideoError):  # the end, if the duration is unknown
-            frames.extend(frame.pixels for frame in source.frames())
-    np.testing.assert_array_equal(np.stack(frames), expected)
+            frames.extend(source.frames())
+    np.testing.assert_array_equal(np.stack([frame.pixels for frame in frames]), expected)
+    if name not in UNSURE:
+        shown = [frame.seconds for frame in frames]
+        np.testing.assert_allclose(shown, times, atol=0.002)
 
 
 @pytest.mark.parametrize("reader", BACK_ENDS)

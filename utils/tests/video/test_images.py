@@ -50,6 +50,20 @@ def encode_deep_colours(alpha):
     return cv2.imencode(".png", deep)[1].tobytes()
 
 
+def change_tiff(pixels, tag, value):
+    """A TIFF of 16 bits with another number of one of its tags."""
+    data = encode(Image.fromarray(pixels), "TIFF")
+    place = data.index(struct.pack("<HHI", tag, 3, 1)) + 8
+    return data[:place] + struct.pack("<H", value) + data[place + 2 :]
+
+
+def pack_12_bits(pixels):
+    """Two numbers in three bytes, and zeros up to the size of `pixels` of 16 bits."""
+    a, b = (pixels.ravel() >> 4).reshape(-1, 2).T
+    packed = np.stack((a >> 4, (a & 15) << 4 | b >> 8, b & 255), axis=1).astype(np.uint8)
+    return np.pad(packed.ravel(), (0, pixels.size // 2)).view(np.uint16).reshape(pixels.shape)
+
+
 CMYK = Image.fromarray(COLOURS).convert("CMYK")
 ALPHA = Image.new("L", (70, 40), 9)
 BIG = Image.frombytes("I;16B", (70, 40), DEEP.astype(">u2").tobytes())
@@ -58,6 +72,8 @@ KINDS = {  # the file, and its pixels: grey or colours
     "16 bits, PNG": (encode(Image.fromarray(DEEP)), GREY),
     "16 bits, TIFF": (encode(Image.fromarray(DEEP), "TIFF"), GREY),
     "16 bits, big TIFF": (encode(BIG, "TIFF"), GREY),
+    "16 bits, white is zero": (change_tiff(65535 - DEEP, tag=262, value=0), GREY),
+    "12 bits, TIFF": (change_tiff(pack_12_bits(DEEP), tag=258, value=12), GREY),
     "16 bits, PPM": (b"P5 70 40 65535\n" + DEEP.astype(">u2").tobytes(), GREY),
     "16 bits, JPEG2000": (encode(Image.fromarray(DEEP), "JPEG2000"), GREY),
     "48 bits": (encode_deep_colours(False), COLOURS),
