@@ -26,6 +26,9 @@ from utils.entry import prepare_process
 prepare_process(__name__)
 
 import json
+import re
+from collections import Counter
+from collections.abc import Iterable
 from typing import Literal
 
 from mindspore import Parameter, Tensor
@@ -40,7 +43,10 @@ from utils.settings import NetworkConfig
 from utils.weights import checkpoint
 from utils.weights.convert import convert, convert_back, read_source
 from utils.weights.description import describe
-from utils.weights.mindspore_checkpoint import advise_on_ranks, check_padding, count_by_kind
+from utils.weights.foreign_file import MERGE
+from utils.weights.mindspore_checkpoint import check_padding
+
+RANK = re.compile(r"(^|[/_])rank_\d+")  # in the path of a file that one rank of several wrote
 
 
 def main(
@@ -88,6 +94,21 @@ def main(
     report["changed_eps"] = loaded.changed_eps
     report |= {"initial": len(converted.initial), "missing": converted.missing}
     print(json.dumps({**report, "target": str(target)}))
+
+
+def count_by_kind(names: Iterable[str]) -> dict[str, int]:
+    """{kind: number} of dropped names. The kind is the first part of a name, as in `moments`.
+
+    The counters of PyTorch's batch norms are one kind.
+    """
+    counter = "num_batches_tracked"
+    return dict(Counter(counter if n.endswith(counter) else n.partition(".")[0] for n in names))
+
+
+def advise_on_ranks(file: Path) -> str:
+    """What to do with a file that does not fit, if its name shows that it is a rank's part."""
+    is_part = RANK.search("/".join(file.parts[-2:]))
+    return f"; if it is the part of one rank: {MERGE}" if is_part else ""
 
 
 def write_for_pytorch(network: Network, cfg: NetworkConfig, source: Path, target: Path) -> None:

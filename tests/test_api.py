@@ -5,6 +5,8 @@ import pickle
 import re
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import mindspore as ms
@@ -217,6 +219,45 @@ def test_many_predictions_decode_few_videos_ahead_and_may_stop_early(numbered):
     results.close()
     assert threading.active_count() == threads
     assert len(model.opened) <= 3
+
+
+def test_threads_take_turns_with_the_networks_of_a_process(numbered):
+    model = NumberedModel()
+    other = NumberedModel()
+    busy = threading.Lock()
+
+    def predict_probs(*_) -> np.ndarray:
+        assert busy.acquire(blocking=False)
+        time.sleep(0.01)
+        busy.release()
+        return np.array([0.25, 0.75])
+
+    for each in (model, other):
+        each.heads[0].predict_probs = predict_probs
+    with ThreadPoolExecutor(4) as pool:
+        predictions = [pool.submit(m.predict, numbered[0]) for m in (model, other) * 6]
+    assert {prediction.result()[0][1] for prediction in predictions} == {0.75}
+
+
+def test_a_batch_in_memory_is_as_many_videos(model, videos):
+    batch = np.stack([FRAMES, FRAMES[::-1]])
+    with pytest.raises(ValueError, match="predict_many"):
+        model.predict(batch)
+    results = [result for _, result in model.predict_many(batch, fps=30)]
+    assert results == [model.predict(frames, fps=30) for frames in batch]
+    assert results[0] != results[1]
+    (_, vector), (path, error) = model.features_many([videos[0], "missing.mp4"])
+    np.testing.assert_array_equal(vector, model.features(videos[0]))
+    assert (path, type(error)) == ("missing.mp4", VideoError)
+
+
+def test_a_closed_model_says_so(numbered):
+    with NumberedModel() as model:
+        model.network = find_network("tsm")
+        assert model.predict(numbered[0])
+    assert repr(model).endswith("classes, closed>")
+    with pytest.raises(ValueError, match="closed"):
+        model.predict(numbered[0])
 
 
 def test_many_predictions_refuse_a_single_path():

@@ -347,6 +347,18 @@ def test_averages_and_weights_of_a_training_say_how_the_network_pads(tmp_path):
         assert parse(tmp_path / name).texts["model.padding"].decode("utf-32-le") == "same"
 
 
+@pytest.mark.parametrize("padding", ["same", "symmetric"])
+def test_a_file_of_plain_mindspore_takes_the_padding_of_the_settings_with_a_warning(
+    padding, tmp_path, log_messages
+):
+    cfg = load_smoke_config("resnet50", f"model.padding={padding}")
+    net = find_network("resnet50").build_model(**cfg.model_arguments())
+    ms.save_checkpoint(net, str(tmp_path / "a.ckpt"))
+    assert read_source(tmp_path / "a.ckpt").padding == ""
+    load(net, tmp_path / "a.ckpt")
+    assert f"model.padding={padding}" in log_messages[-1]
+
+
 def test_an_unknown_padding_in_a_file_is_refused(tmp_path):
     cfg = load_smoke_config("resnet50")
     net = find_network("resnet50").build_model(**cfg.model_arguments())

@@ -173,16 +173,3 @@ def test_every_method_of_a_network_works(name, tmp_path):
     methods = inspect.getmembers(Network, inspect.isfunction)
     assert set(results) == {name for name, _ in methods if name[0] != "_"}
     assert all(value is not None for value in results.values())
-
-
-def test_plain_mindspore_trains_with_the_pipeline_of_a_network(data_root, monkeypatch):
-    """By the lines of TSM's README."""
-    text = (ROOT / "tsm" / "README.md").read_text().partition("The data alone")[2]
-    block = text.partition("```python\n")[2].partition("```")[0]
-    monkeypatch.chdir(ROOT)
-    sizes = ("data.segments=2", "data.crop=32", "data.resize=40", "model.first_width=8")
-    names: dict = {}
-    exec(block.replace('["data.batch=16"]', repr([f"data.root={data_root}", *sizes])), names)
-    assert names["clips"].shape == (names["cfg"].data.batch, 2, 3, 32, 32)
-    steps = names["sampler"].steps_per_epoch
-    assert names["optimizer"].global_step.asnumpy().tolist() == [steps]

@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 LOG_LEVEL = "GLOG_v"
 CAPS = "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"  # oneDNN reads the second if there is no first
+GUEST = threading.RLock()  # of `guest`
 DRY_RUN = "ZOO_DRY_RUN_CHIP"  # set by scripts.dry_run.simulator
 
 
@@ -237,14 +239,11 @@ def set_device_options(run: "Run") -> None:
 @contextlib.contextmanager
 def eager_mode() -> Iterator[None]:
     """Runs networks operator by operator: for one forward pass, faster than their compilation."""
-    import mindspore as ms
-
-    mode = ms.get_context("mode")
-    ms.set_context(mode=ms.PYNATIVE_MODE)
+    mode = set_mode(1)
     try:
         yield
     finally:
-        ms.set_context(mode=mode)
+        set_mode(mode)
 
 
 @contextlib.contextmanager
@@ -252,17 +251,19 @@ def guest(run: Optional["Run"] = None) -> Iterator[None]:
     """Inside, MindSpore computes as `run.mode` says; the program's settings are restored.
 
     The networks of the program that uses the zoo may run operator by operator, as is the default.
-    MindSpore draws first weights from NumPy's random numbers.
+    MindSpore draws first weights from NumPy's random numbers. Both belong to the process, so one
+    thread at a time is inside.
     """
     import numpy as np
 
-    numbers = np.random.get_state()
-    mode = set_mode(1 if run and run.mode == "eager" else 0)
-    try:
-        yield
-    finally:
-        set_mode(mode)
-        np.random.set_state(numbers)
+    with GUEST:
+        numbers = np.random.get_state()
+        mode = set_mode(1 if run and run.mode == "eager" else 0)
+        try:
+            yield
+        finally:
+            set_mode(mode)
+            np.random.set_state(numbers)
 
 
 def set_mode(mode: int) -> int:

@@ -79,7 +79,7 @@ def average(paths: list[Path], weights: np.ndarray) -> tuple[dict[str, np.ndarra
         first = first or kinds
         paddings.append(find_padding(path, arrays, content.texts))
         different = [name for name in {**first, **kinds} if first.get(name) != kinds.get(name)]
-        if different or paddings[-1] != paddings[0]:
+        if different or len({*paddings} - {""}) > 1:  # empty: the file does not tell
             what = f"differs in {different[0]}" if different else "pads differently"
             raise ValueError(f"{path} is of another network than {paths[0]}: it {what}")
         for name, value in arrays.items():
@@ -94,7 +94,7 @@ def average(paths: list[Path], weights: np.ndarray) -> tuple[dict[str, np.ndarra
     damaged = checkpoint.list_damaged(means)
     if damaged:
         raise ValueError(f"the average of {damaged[0]} is beyond its type {first[damaged[0]][1]}")
-    return means, paddings[0]
+    return means, max(paddings)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from utils.weights.checkpoint_file import check_kind
 
 PART_FILE = "{}.part-{}.jsonl"
 PART_LOCK = ".lock-{}"
-LOCK = threading.Lock()  # a model is for one thread; a Dask worker may have several
+LOCK = threading.Lock()  # a runner is for one thread; a Dask worker may have several
 JobT = TypeVar("JobT")  # a tuple that begins with the path of a video
 Results = Iterator[tuple[JobT, dict]]  # a record; for a broken video it has `video` and `error`
 RunJobs = Callable[[list[JobT]], Results[JobT]]

@@ -1,7 +1,7 @@
 """The demo page of scripts/demo.py, by Gradio: the results of a network for an upload.
 
-Best classes, a table of the windows, and heat maps. One prediction runs at a time, because a model
-is for one thread.
+Best classes, a table of the windows, and heat maps. One prediction runs at a time, because heat
+maps are for one thread.
 """
 
 import base64

@@ -14,7 +14,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Union
@@ -161,7 +161,10 @@ def start_device(run: Run) -> None:
 
 
 class Model:
-    """A network with its weights; `load` makes it."""
+    """A network with its weights; `load` makes it.
+
+    Threads may share it. At the end of a `with` block, or by `close`, it gives its memory back.
+    """
 
     def __init__(
         self, network: Network, cfg: NetworkConfig, scorer: Scorer, heads: Sequence[LabelSpace]
@@ -179,8 +182,18 @@ class Model:
 
     def __repr__(self) -> str:
         classes = " + ".join(str(head.classes) for head in self.heads)
-        network = self.network.name
-        return f"<Model {network}, {classes} classes, {self.scorer.device}: {self.scorer.name}>"
+        state = f"{self.scorer.device}: {self.scorer.name}" if self.scorer else "closed"
+        return f"<Model {self.network.name}, {classes} classes, {state}>"
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Gives the memory of the network back; then a prediction is a ValueError."""
+        self.scorer = None
 
     @property
     def names(self) -> list[str] | dict[str, list[str]]:
@@ -216,38 +229,37 @@ class Model:
 
     def predict_many(
         self,
-        paths: Iterable[AnyPath],
+        sources: Iterable[Source],
         workers: int = 4,
         top: int = 5,
         window: float | None = None,
         threshold: float = 0.0,
-    ) -> Iterator[tuple[AnyPath, Prediction | VideoError]]:
-        """Each path, in order, with its prediction, or the VideoError of one that cannot be read.
+        fps: float | None = None,
+    ) -> Iterator[tuple[Source, Prediction | VideoError]]:
+        """Each source, in order, with its prediction, or the VideoError of one that is unreadable.
 
+        A source is as in `predict`, so a batch of frames uint8 (N, T, H, W, 3) is N of them.
         `workers` threads decode the next videos, at most one window of each, while the network
         computes. `threshold`: as in `predict`.
         """
-        from utils.predict.windows import read_ahead
-        from utils.video.reader import VideoError
-
         check_positive_integer(top, "top")
-        check_positive_integer(workers, "workers")
         check_threshold(threshold)
-        if isinstance(paths, (str, Path)) or not isinstance(paths, Iterable):
-            value = format_value(paths)
-            raise ValueError(f"predict_many takes several paths, not {value}; predict takes one")
-        for path, parts in read_ahead(lambda path: self.read(path, window), paths, workers):
-            try:
-                prediction, _ = self.score_windows(parts, top, threshold)
-            except VideoError as error:
-                yield path, error
-            else:
-                yield path, prediction
+        read = functools.partial(self.read, window=window, fps=fps)
+        return run_many(read, sources, workers, lambda p: self.score_windows(p, top, threshold)[0])
+
+    def features_many(
+        self, sources: Iterable[Source], workers: int = 4, fps: float | None = None
+    ) -> Iterator[tuple[Source, np.ndarray | VideoError]]:
+        """Each source with its `features` (C,), as `predict_many` gives predictions."""
+        read = functools.partial(self.read, window=0, fps=fps)
+        return run_many(read, sources, workers, self.average_features)
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
         """Inside, MindSpore is a guest of the program, and errors are `python_errors`."""
         with python_errors(), runtime.guest(self.cfg.run):
+            if self.scorer is None:
+                raise ValueError("this model is closed; load it again")
             yield
 
     def scores(self, clips: np.ndarray) -> np.ndarray:
@@ -268,13 +280,14 @@ class Model:
         For the path of a video (C,): the mean over the test views of the whole video; of several
         data sets, those of the first. Raises VideoError for a video that cannot be read.
         """
-        import numpy as np
-
         if isinstance(source, (str, os.PathLike)):
-            ((_, views),) = self.read(source, window=0)
-            features = self.compute_features(views[0])
-            return features.mean(axis=0, dtype=np.float64).astype(np.float32)
+            return self.average_features(self.read(source, window=0))
         return self.compute_features(self.check_clips(source))
+
+    def average_features(self, parts: Iterable[tuple[Window, list[np.ndarray]]]) -> np.ndarray:
+        """float32 (C,), the mean over the views of the only window of `read`."""
+        ((_, views),) = parts
+        return self.compute_features(views[0]).mean(axis=0, dtype="float64").astype("float32")
 
     def compute_features(self, clips: np.ndarray) -> np.ndarray:
         from utils.evaluate.scores import view_features
@@ -309,6 +322,8 @@ class Model:
         from utils.video.array_frames import ArrayFrames
 
         frames = np.asarray(source)
+        if frames.ndim == 5:
+            raise ValueError("several videos: predict takes one, predict_many a batch of them")
         data = self.cfg.data
         if not isinstance(data, VideoData):
             return ArrayFrames(frames, fps or 0.0, is_image=True)
@@ -412,6 +427,28 @@ class Model:
             )
         start_device(self.cfg.run)
         return Checkpoint(self.network, self.cfg, path).load("O0")
+
+
+def run_many(
+    read: Callable[[Source], Iterator[Any]],
+    sources: Iterable[Source],
+    workers: int,
+    compute: Callable[[Iterator[Any]], Any],
+) -> Iterator[tuple[Source, Any]]:
+    """Each source with `compute(read(source))` or its VideoError; threads read ahead."""
+    from utils.predict.windows import read_ahead
+    from utils.video.reader import VideoError
+
+    check_positive_integer(workers, "workers")
+    if isinstance(sources, (str, os.PathLike)) or not isinstance(sources, Iterable):
+        value = format_value(sources)
+        raise ValueError(f"several sources are needed, not {value}; predict and features take one")
+    for source, parts in read_ahead(read, sources, workers):
+        try:
+            result = compute(parts)
+        except VideoError as error:
+            result = error
+        yield source, result
 
 
 def check_positive_integer(value: int, name: str) -> None:

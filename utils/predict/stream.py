@@ -310,8 +310,7 @@ class Stream:
         return self
 
     def __next__(self) -> StreamResult:
-        with runtime.guest(self.run):
-            return next(self.results)
+        return next(self.results)
 
     def __enter__(self) -> "Stream":
         return self
@@ -345,7 +344,9 @@ class Stream:
                 if not is_slow and self.dropped + self.scorer.skipped:
                     is_slow = True
                     log.warning("the network is slower than %s, and drops frames", self.source.name)
-                for start, end, values in self.scorer.add(frame, is_behind):
+                with runtime.guest(self.run):  # other threads compute while this one reads
+                    results = [*self.scorer.add(frame, is_behind)]
+                for start, end, values in results:
                     stacked = [probabilities[None] for probabilities in values]
                     prediction = Prediction(self.heads, [(start, end)], stacked, self.threshold)
                     self.caption = prediction.caption

@@ -16,19 +16,18 @@ The forms of ResNet differ in padding and in the eps of batch norms, which no ar
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
 
+from utils.log import log
 from utils.messages import escape_control
 from utils.nn.padding import PADDINGS, SYMMETRIC
-from utils.weights.foreign_file import MERGE
+from utils.weights.description import ENTRY
 
 PADDING = "model.padding"  # the setting, and the text in a checkpoint of this zoo
 EPS = 1e-5  # of every batch norm here
-RANK = re.compile(r"(^|[/_])rank_\d+")  # in the path of a file that one rank of several wrote
 COUNTERS = re.compile(
     r"global_step|momentum|learning_rate(_group_\d+)?|epoch_num|step_num|scale_sense|updates"
     r"|beta[12]_power|current_iterator_step|last_overflow_iterator_step|_?accumulation_step"
@@ -51,15 +50,6 @@ def drop_training_state(arrays: dict[str, np.ndarray]) -> tuple[dict[str, np.nda
     return {name: value for name, value in arrays.items() if name not in set(dropped)}, dropped
 
 
-def count_by_kind(names: Iterable[str]) -> dict[str, int]:
-    """{kind: number} of dropped names. The kind is the first part of a name, as in `moments`.
-
-    The counters of PyTorch's batch norms are one kind.
-    """
-    counter = "num_batches_tracked"
-    return dict(Counter(counter if n.endswith(counter) else n.partition(".")[0] for n in names))
-
-
 def find_form(names: Iterable[str]) -> str:
     """The form of a ResNet by the names of its weights: a key of the table, or empty."""
     text = "\n".join(names)
@@ -73,8 +63,9 @@ def find_form(names: Iterable[str]) -> str:
 
 
 def find_padding(file: Path, arrays: Mapping[str, np.ndarray], texts: Mapping[str, bytes]) -> str:
-    """How the network of a file pads: as the file says, else as its names tell.
+    """How the network of a file pads: as the file says, else as its names tell; empty if unknown.
 
+    MindSpore's own `save_checkpoint` writes the weights of a Cell of this zoo without that text.
     Raises ValueError if the file says something unknown.
     """
     if PADDING in texts:
@@ -85,12 +76,26 @@ def find_padding(file: Path, arrays: Mapping[str, np.ndarray], texts: Mapping[st
         return padding
     if "conv1_0.weight" in arrays:
         return "same"  # SE-ResNet50
+    names = " ".join(arrays)
+    if ".gamma" in names and "down_sample" not in names and ENTRY not in texts:
+        return ""
     return {"models": "same", "mindcv": "same_pool"}.get(find_form(arrays), SYMMETRIC)
 
 
 def check_padding(file: Path, padding: str, setting: str) -> None:
-    """Raises ValueError if the weights of a file are of a network that pads in another way."""
-    if padding != setting:
+    """Raises ValueError if the weights of a file are of a network that pads in another way.
+
+    If the file does not tell (`padding` is empty), a warning names the setting that is taken.
+    """
+    if not padding:
+        log.warning(
+            "%s does not say how its network pads, so %s=%s is taken from the settings; with "
+            "another value its scores would differ",
+            file,
+            PADDING,
+            setting,
+        )
+    elif padding != setting:
         raise ValueError(
             f"{file}: its network pads in another way, which changes the scores: "
             f"give --{PADDING}={padding} instead of {setting}"
@@ -121,9 +126,3 @@ def are_slices(shapes: Iterable[tuple[tuple[int, ...], tuple[int, ...]]]) -> boo
         for pair in shapes
     ]
     return bool(factors) and all(len(f) == 1 and f[0] > 1 and f[0] % 1 == 0 for f in factors)
-
-
-def advise_on_ranks(file: Path) -> str:
-    """What to do with a file that does not fit, if its name shows that it is a rank's part."""
-    is_part = RANK.search("/".join(file.parts[-2:]))
-    return f"; if it is the part of one rank: {MERGE}" if is_part else ""

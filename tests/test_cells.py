@@ -1,4 +1,4 @@
-"""The Cell of each network in another program, by the lines and files that its README names."""
+"""Networks in plain MindSpore: by the README of each in another program, and trained by `Model`."""
 
 import re
 import shutil
@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from scripts.convert_checkpoint import main
 from tests.helpers import build_env
+from tests.toy_recipes import draw_samples, list_toy_settings
 from utils.files import ROOT
+from utils.predict.model import load
 
 START = "The Cell alone, in a MindSpore program of your own: "
 # The first lines build the network; the program then saves its weights as the published ones.
@@ -56,3 +59,21 @@ def copy(source: Path, target: Path) -> None:
     else:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, target)
+
+
+@pytest.mark.parametrize("name", ["x3d", "tsm", "resnet50"])
+def test_plain_mindspore_trains_a_network_by_the_lines_of_the_page(name, tmp_path, monkeypatch):
+    """Its converted checkpoint predicts by itself."""
+    page = (ROOT / "docs" / "use_the_cells.md").read_text()
+    lines = page.partition("```python\n")[2].partition("```")[0].replace("x3d", name)
+    sample = draw_samples(name, tmp_path / "data")
+    settings = [*list_toy_settings(name), f"data.root={tmp_path / 'data'}"]
+    (tmp_path / name).symlink_to(ROOT / name)
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    exec(lines.replace('.yaml")', f'.yaml"), {settings}'), names)
+    steps = 3 * names["sampler"].steps_per_epoch
+    assert names["optimizer"].global_step.asnumpy().tolist() == [steps]
+    source = Path(f"out/plain/{name}-1_{steps}.ckpt")
+    main(names["network"], cfg=names["cfg"], source=source, target=Path("plain.ckpt"))
+    assert load("plain.ckpt", settings=["run.engine=mindspore"]).predict(sample)
