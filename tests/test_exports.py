@@ -72,6 +72,7 @@ def make_via(*entries: tuple) -> str:
         f"{video}_{k}": {"vid": video, "flg": 0, "z": z, "xy": [], "av": av}
         for k, (video, z, av) in enumerate(entries)
     }
+    metadata["1_file"] = {"vid": "1", "flg": 0, "z": [], "xy": [], "av": {}}
     metadata["1_box"] = {"vid": "1", "flg": 0, "z": [0.5], "xy": [2, 1, 1, 5, 5], "av": {"2": "x"}}
     options = {"0": "walk", "1": "sit"}
     files = {
@@ -224,7 +225,7 @@ def test_lists_of_an_export_share_no_video(make_lists, videos, tmp_path):
         (CASES["elan"][0], [], "--test"),
         (CASES["label studio, ranges"][0], [], "--fps"),
         ({"a.json": json.dumps([*CHOICES, *LABEL_STUDIO])}, ["--fps", "9"], "actions, kind"),
-        ({"a.json": make_via(("1", [0, 1], {}))}, [], "without label"),
+        ({"a.json": make_via(("1", [0, 1], {}))}, [], "a.mp4, 0 1 has"),
         ({"a.json": make_via(("1", [0.5], {"1": "0"}))}, [], "no time span"),
         ({"a.json": make_via(("1", [], {"1": "0"}), ("1", [], {"1": "1"}))}, [], "walk and sit"),
         ({"a.json": make_via(("1", [], {"1": "0"}), ("1", [0, 1], {"1": "1"}))}, [], "whole"),

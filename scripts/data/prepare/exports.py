@@ -51,8 +51,8 @@ class Row(NamedTuple):
 
 def read_cvat(root: ElementTree.Element, fps: float) -> Iterator[Row]:
     """Tracks, and tags of consecutive frames. The tier `label` has the labels."""
-    tasks = {task.findtext("id"): task for task in root.iter("task")}
-    names = {key: task.findtext("source") or task.findtext("name") for key, task in tasks.items()}
+    tasks = root.iter("task")
+    names = {t.findtext("id"): t.findtext("source") or t.findtext("name") for t in tasks}
     source = root.findtext("meta//source") or root.findtext("meta/task/name", "")
     step = int((root.findtext("meta//frame_filter") or "step=1").rpartition("=")[2])
     objects: dict[tuple, list] = defaultdict(list)  # by track or tag: (frame, end, {tier: label})
@@ -153,13 +153,13 @@ def read_elan(root: ElementTree.Element, fps: float) -> Iterator[Row]:
 def read_via(project: dict, fps: float) -> Iterator[Row]:
     """Labels of time spans and of files, not those of regions of a picture."""
     for item in project["metadata"].values():
-        if item["xy"]:
+        if item["xy"] or not (item["z"] or item["av"]):
             continue
         number = project["view"][str(item["vid"])]["fid_list"][0]
         video = project["file"][str(number)]["fname"]
         span = Segment(item["z"][0], item["z"][-1]) if item["z"] else WHOLE
         if not item["av"]:
-            raise ValueError(f"--annotations: {video} has a time span without label, {span}")
+            raise ValueError(f"--annotations: {video}, {span} has no label")
         for key, value in item["av"].items():
             attribute = project["attribute"][key]
             for option in value.split(",") if attribute["type"] == CHECKBOX else [value]:
