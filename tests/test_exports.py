@@ -195,8 +195,9 @@ def test_labels_of_an_export_become_lines(name, videos, tmp_path):
     assert sources == {line.rpartition(" ")[0]: line.split()[0] for line in expected}
 
 
-def test_lists_of_an_export_share_no_video(make_lists, videos, tmp_path):
-    result = read_result(make_lists(CASES["cvat"][0], "--tier", "action"))
+@pytest.mark.parametrize("group", [[], ["--group", r"(\w)\.mp4$"]])
+def test_lists_of_an_export_share_no_video(group, make_lists, videos, tmp_path):
+    result = read_result(make_lists(CASES["cvat"][0], "--tier", "action", *group))
     assert (result["classes"], result["train"] + result["test"], result["sources"]) == (2, 5, 2)
     assert (tmp_path / "labels.txt").read_text() == "sit\nwalk\n"
     paths = []

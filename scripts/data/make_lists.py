@@ -166,7 +166,7 @@ def list_own_videos(
     else:
         suffixes = IMAGE_SUFFIXES if kind == "images" else VIDEO_SUFFIXES
         result, sources = scan_class_folders(root, suffixes), None
-    sources = find_sources(result, group) if group else sources
+    sources = find_sources(result, group, sources) if group else sources
     fractions = {"test": test, "val": val} if val else {"test": test}
     splits = split_classes(result, fractions=fractions, seed=seed, sources=sources)
     tested = splits["test"]
