@@ -1,12 +1,15 @@
-"""Folders of frames in place of videos: extraction, and the same clips for every network."""
+"""Folders of frames or flow: extraction, and the same clips for every network."""
 
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 
 from scripts.data.prepare.frames import FrameJob, count_copies, extract_frames
 from scripts.data.prepare.integrity import VideoJob
+from scripts.data.synthetic.motion_videos import write_video
+from tests.conftest import TINY
 from tests.helpers import assert_one_line_error, find_smoke_yaml, load_smoke_config, read_result
 from tests.numbered_videos import read_number, write_numbered_video
 from utils.data import records
@@ -18,6 +21,7 @@ from utils.video.frame_folder import FrameFolder
 from x3d import dataset as x3d
 
 SCRIPT = "scripts/data/extract_frames.py"
+FLOW = "scripts/data/extract_flow.py"
 RATE = 20  # of the videos; recipes ask for clips at 30
 LISTS = {"tsm": ("train.txt", "test.txt"), "x3d": ("train.txt", "test.txt")}
 LISTS["mvit_multi"] = ("lists/train.csv", "lists/test.csv")
@@ -177,3 +181,46 @@ def test_a_video_is_in_the_way_of_its_folder(videos):
     with pytest.raises(ValueError, match=f"--out: {path} is a file, not a folder for frames"):
         extract_frames(FrameJob(VideoJob(path), path, "{:05d}.jpg", 0.0, 0, 90))
     assert not Path(f"{path}.tmp").exists()
+
+
+def draw_texture(size: int, seed: int) -> np.ndarray:
+    noise = np.random.RandomState(seed).randint(0, 256, (size, size, 3)).astype(np.uint8)
+    return cv2.GaussianBlur(noise, (7, 7), 0)
+
+
+def draw_square(dx: int, dy: int, frames: int = 6):
+    """A textured square of 80 pixels from (30, 30), which moves by (dx, dy) in every frame."""
+    for k in range(frames):
+        picture = draw_texture(140, seed=0)
+        picture[30 + dy * k :, 30 + dx * k :][:80, :80] = draw_texture(80, seed=1)
+        yield picture
+
+
+def test_a_moving_square_has_its_flow_and_tsm_trains_on_it(run_here, tmp_path):
+    """A video of one frame has no flow, and is left out."""
+    motions = [(3, -2), (-4, 1)]
+    root = tmp_path / "videos"
+    root.mkdir()
+    for k, (dx, dy) in enumerate(motions):
+        write_video(root / f"{k}.mp4", draw_square(dx, dy), RATE, options={"crf": "4"})
+    write_video(root / "one.mp4", draw_square(0, 0, frames=1), RATE)
+    for name in LISTS["tsm"]:
+        (root / name).write_text("0.mp4 0\n1.mp4 1\none.mp4 1\n")
+    lists = [f"--{setting}" for setting in LISTED]
+    out = tmp_path / "flow"
+    arguments = ["--config_path", find_smoke_yaml("tsm"), *lists]
+    done = run_here(FLOW, *arguments, f"--data.root={root}", "--out", out)
+    result = read_result(done)
+    assert (result["videos"], result["bad"], result["frames"]) == (4, 2, 10)
+    assert "one.mp4 with OpenCV: it has one frame" in done.stderr
+    assert (out / "train.txt").read_text() == "0.mp4 5 0\n1.mp4 5 1\n"
+    template = "flow_{}_{:05d}.jpg"
+    for k, (dx, dy) in enumerate(motions):
+        images = FrameFolder(out / f"{k}.mp4", None, template, flow=True).frames(range(5))
+        for frame, image in enumerate(images):
+            moved = image[30 + dy * frame :, 30 + dx * frame :][10:70, 10:70] / 255 * 40 - 20
+            assert np.abs(moved - (dx, dy)).max() < 0.5
+    flow = ["--data.source=frames", "--data.modality=flow", f"--data.image_tmpl={template}"]
+    flow += [f"--data.root={out}", "--data.frames_per_segment=2", "--data.batch=2"]
+    train = [*arguments, *TINY, *flow, f"--run.out={tmp_path / 'run'}"]
+    assert 0 < read_result(run_here("tsm/train.py", *train))["loss"] < 10

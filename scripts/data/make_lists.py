@@ -1,9 +1,11 @@
-r"""Makes the lists of a data set: from the annotations of a public one, or from class folders.
+r"""Makes the lists of a data set: from annotations, or from class folders.
 
     python scripts/data/make_lists.py --dataset NAME --annotations DIR --videos ROOT --out LISTS
                                  [--names txt|csv] [--split 1|2|3] [--uncut]
     python scripts/data/make_lists.py --videos DIR --out LISTS [--names txt|csv|images]
         [--test 0.2] [--val 0.1] [--group PATTERN] [--seed 0]
+    python scripts/data/make_lists.py --annotations EXPORT --videos ROOT --out LISTS [--tier NAME]
+        [--fps F] [--names txt|csv] [--test 0.2] [--val 0.1] [--group PATTERN] [--seed 0]
 
 NAME: kinetics (400, 600, 700), sthv1, sthv2 (Something-Something), jester, moments, diving48,
 activitynet, ucf101, hmdb51; the last two have three splits. DIR holds their annotations as
@@ -26,6 +28,12 @@ LISTS/train/CLASS/IMAGE, LISTS/test and LISTS/val.
 camera. The first group of this regular expression, in the path CLASS/VIDEO, names the source, as in
 --group 'v_\w+_(g\d+)'. `sources` counts them.
 
+EXPORT is a file of CVAT (.xml), ELAN (.eaf), Label Studio or VIA 3 (.json), or a folder of them.
+Labels of time spans become lines `path start end label`, those of whole videos `path label`. All
+lines of one video are in one list. `--tier` chooses one of several tiers of ELAN, attributes of
+VIA, controls of Label Studio, or attributes of CVAT, where `label` is that of the track or tag.
+`--fps` is the frameRate in Label Studio's configuration, which its export does not always have.
+
 labels.txt has the class names in the order of their labels. This command decodes no video:
 `scripts/data/check_videos.py` does. The last line of stdout is one JSON object of counts and lists.
 Sources and folders of the data sets: docs/data_preparation.md.
@@ -44,11 +52,13 @@ import json
 from typing import Literal, Optional
 
 from scripts.data.prepare.class_folders import (
+    ClassFolders,
     find_sources,
     link_images,
     scan_class_folders,
     split_classes,
 )
+from scripts.data.prepare.exports import read_exports
 from scripts.data.prepare.public_annotations import (
     FRAMES,
     READERS,
@@ -62,8 +72,8 @@ from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES, describe_lef
 
 CSV_NAMES = ("train.csv", "test.csv", "val.csv")
 MAX_SHOWN = 5  # names in a line
-PUBLIC_OPTIONS = ("annotations", "split", "uncut")
-FOLDER_OPTIONS = ("test", "val", "group", "seed")
+PUBLIC_OPTIONS = ("split", "uncut")
+OWN_OPTIONS = ("test", "val", "group", "seed", "tier", "fps")
 
 
 def main(
@@ -71,12 +81,13 @@ def main(
     videos: Path,
     out: Path,
     names: Literal["txt", "csv", "images"] = "txt",
+    annotations: Optional[Path] = None,
     dataset: Optional[Literal[tuple(READERS)]] = None,
     **options,
 ) -> None:
-    if dataset and names == "images":
-        raise ValueError("--names images goes without --dataset; sort_imagenet.py sorts ImageNet")
-    word, refused = ("without", FOLDER_OPTIONS) if dataset else ("with", PUBLIC_OPTIONS)
+    if (dataset or annotations) and names == "images":
+        raise ValueError("--names images goes without --annotations; see sort_imagenet.py")
+    word, refused = ("without", OWN_OPTIONS) if dataset else ("with", PUBLIC_OPTIONS)
     if set(refused) & set(options):
         listed = " and ".join([", ".join(refused[:-1]), refused[-1]])
         raise ValueError(f"the options {listed} go {word} --dataset")
@@ -86,9 +97,11 @@ def main(
     lists = CSV_NAMES if names == "csv" else ("train.txt", "val.txt" if dataset else "test.txt")
     links: dict[str, list[str]] = {}
     if dataset:
-        counts, files = list_public_data_set(root, out=out, lists=lists, dataset=dataset, **options)
+        counts, files = list_public_data_set(
+            root, out=out, lists=lists, dataset=dataset, annotations=annotations, **options
+        )
     else:
-        counts, files = list_class_folders(root, names, **options)
+        counts, files = list_own_videos(root, names, annotations, **options)
         lists = tuple(name for name in files if name != "labels.txt")
     if names == "images":
         links = {name: files.pop(name) for name in lists}
@@ -106,8 +119,8 @@ def list_public_data_set(
     out: Path,
     lists: tuple[str, ...],
     dataset: str,
+    annotations: Optional[Path],
     *,
-    annotations: Optional[Path] = None,
     split: Literal[1, 2, 3] = 1,
     uncut: bool = False,
 ) -> tuple[dict, dict]:
@@ -128,14 +141,17 @@ def list_public_data_set(
     return {"classes": len(official.names), **counts}, files
 
 
-def list_class_folders(
+def list_own_videos(
     root: Path,
     names: str,
+    annotations: Optional[Path],
     *,
     test: float = 0.2,
     val: cli.NonNegativeFloat = 0.0,
     group: str = "",
     seed: cli.Seed = 0,
+    tier: str = "",
+    fps: cli.NonNegativeFloat = 0.0,
 ) -> tuple[dict, dict]:
     """The counts for the last line of stdout, and {file or folder of images: lines}."""
     if not 0 < test < 1:
@@ -143,15 +159,42 @@ def list_class_folders(
     if test + val >= 1:
         raise ValueError(f"--test {test} and --val {val} leave no video for training")
     kind = "images" if names == "images" else "videos"
-    result = scan_class_folders(root, IMAGE_SUFFIXES if kind == "images" else VIDEO_SUFFIXES)
-    sources = find_sources(result, group) if group else None
+    if annotations:
+        result, sources = read_exports(annotations, root, tier, fps)
+    elif tier or fps:
+        raise ValueError("--tier and --fps go with --annotations")
+    else:
+        suffixes = IMAGE_SUFFIXES if kind == "images" else VIDEO_SUFFIXES
+        result, sources = scan_class_folders(root, suffixes), None
+    sources = find_sources(result, group, sources) if group else sources
     fractions = {"test": test, "val": val} if val else {"test": test}
     splits = split_classes(result, fractions=fractions, seed=seed, sources=sources)
     tested = splits["test"]
+    if not tested:
+        raise ValueError("--test: every class is of one video or source; a test list needs two")
     ending = "" if names == "images" else f".{names}"
     files = {f"{name}{ending}": splits[name] for name in splits}
     if names == "csv" and not splits.get("val"):
         files["val.csv"] = tested
+    print_findings(result, kind)
+    tested_labels = {int(line.rsplit(" ", 1)[1]) for line in tested}
+    single = [name for k, name in enumerate(sorted(result.classes)) if k not in tested_labels]
+    if single:
+        advice = f"{join_names(single, MAX_SHOWN)}; add videos, or move its folder away"
+        what = "source" if group else "video"
+        print_line(f"classes with one {what}, which no test covers: {advice}")
+    counts = {"classes": len(result.classes), "train": len(splits["train"]), "test": len(tested)}
+    if val:
+        counts["val"] = len(splits["val"])
+    counts.update(others=len(result.scan.others), system=len(result.scan.system))
+    counts["twins"] = len(result.twins)
+    if sources:
+        counts["sources"] = len(set(sources.values()))
+    return counts, {**files, "labels.txt": sorted(result.classes)}
+
+
+def print_findings(result: ClassFolders, kind: str) -> None:
+    """Prints what a scan of class folders found besides the `kind`, videos or images."""
     for what, groups in (
         ("groups of equal files, listed once", result.twins),
         ("of them are in several classes; the first counts", result.contradictions),
@@ -165,24 +208,10 @@ def list_class_folders(
     if result.empty:
         listed = join_names(result.empty, MAX_SHOWN)
         print_line(f"folders without {kind}, which are no classes ({len(result.empty)}): {listed}")
-    tested_labels = {int(line.rsplit(" ", 1)[1]) for line in tested}
-    single = [name for k, name in enumerate(sorted(result.classes)) if k not in tested_labels]
-    if single:
-        advice = f"{join_names(single, MAX_SHOWN)}; add videos, or move its folder away"
-        what = "source" if group else "video"
-        print_line(f"classes with one {what}, which no test covers: {advice}")
     for name in result.nested:
         advice = "is --videos one folder too high?"
         print_line(f"all videos of class {name} are in folders below it; {advice}")
-    counts = {"classes": len(result.classes), "train": len(splits["train"]), "test": len(tested)}
-    if val:
-        counts["val"] = len(splits["val"])
-    counts.update(others=len(result.scan.others), system=len(result.scan.system))
-    counts["twins"] = len(result.twins)
-    if sources:
-        counts["sources"] = len(set(sources.values()))
-    return counts, {**files, "labels.txt": sorted(result.classes)}
 
 
 if __name__ == "__main__":
-    cli.run_command(main, __doc__, list_public_data_set, list_class_folders)
+    cli.run_command(main, __doc__, list_public_data_set, list_own_videos)

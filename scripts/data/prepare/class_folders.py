@@ -153,10 +153,13 @@ def split_sources(
     return {name: parts[part] for name, part in zip(names, chosen)}
 
 
-def find_sources(folders: ClassFolders, pattern: str) -> dict[str, str]:
+def find_sources(
+    folders: ClassFolders, pattern: str, paths: Optional[Mapping[str, str]] = None
+) -> dict[str, str]:
     """{video: its source}, the first group of the regular expression `pattern` in its path.
 
-    Raises ValueError if the pattern has no group, does not match every video, or gives one source.
+    `paths` are those of segments, which are the videos then. Raises ValueError if the pattern has
+    no group, does not match every video, or gives one source.
     """
     try:
         expression = re.compile(pattern)
@@ -169,7 +172,7 @@ def find_sources(folders: ClassFolders, pattern: str) -> dict[str, str]:
             f"parentheses, as in {example}"
         )
     videos = [video for videos in folders.classes.values() for video in videos]
-    matches = {video: expression.search(video) for video in videos}
+    matches = {video: expression.search(paths[video] if paths else video) for video in videos}
     sources = {video: match[1] for video, match in matches.items() if match and match[1]}
     missing = [video for video in videos if video not in sources]
     if missing:

@@ -1,4 +1,4 @@
-"""Writes the frames of a video into a folder of images.
+"""Writes the frames of a video, or its optical flow, into a folder of images.
 
 No MindSpore here: worker processes start fast and stay small.
 """
@@ -6,6 +6,7 @@ No MindSpore here: worker processes start fast and stay small.
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Union
 
@@ -15,9 +16,17 @@ import numpy as np
 from scripts.data.prepare.encoder import downscale
 from scripts.data.prepare.integrity import VideoJob
 from utils.video.frame_folder import count_frames
-from utils.video.reader import HALF_MILLISECOND, Timeline, VideoError, find_time
+from utils.video.reader import (
+    HALF_MILLISECOND,
+    FrameReader,
+    Timeline,
+    VideoError,
+    find_time,
+    reading,
+)
 
 KEY = ".zoo_frames"
+BOUND = 20.0  # pixels a frame: the largest flow of an image, as in TSN's dense_flow
 SUFFIXES = (".jpg", ".jpeg", ".png")
 
 
@@ -30,6 +39,7 @@ class FrameJob(NamedTuple):
     fps: float  # 0: all frames of the video
     short_side: int  # pixels; larger frames are downscaled to it; 0: all keep their size
     quality: int  # of JPEG, 1 to 100
+    flow: bool = False  # write the optical flow, one image each for x and y
 
 
 def extract_frames(job: FrameJob) -> Union[int, VideoError]:
@@ -59,7 +69,7 @@ def extract_frames(job: FrameJob) -> Union[int, VideoError]:
             write_frames(job, temporary)
             (temporary / KEY).write_text(key)
             os.replace(temporary, folder)
-        return count_frames(folder, job.image_tmpl)
+        return count_frames(folder, job.image_tmpl, job.flow)
     except VideoError as error:
         shutil.rmtree(temporary, ignore_errors=True)
         return error
@@ -74,17 +84,47 @@ def read_key(folder: Path) -> str:
 
 
 def write_frames(job: FrameJob, folder: Path) -> None:
-    written = 0
+    suffix = Path(job.image_tmpl).suffix
     with job.video.open() as video:
-        copies = count_copies(video, job.fps)
-        for frame, count in zip(video.in_order(), copies):
-            if count == 0:
-                continue
-            pixels = downscale(frame, job.short_side, even=False)
-            data = encode_image(pixels, Path(job.image_tmpl).suffix, job.quality)
-            for _ in range(count):
-                written += 1
-                (folder / job.image_tmpl.format(written)).write_bytes(data)
+        for name, pixels in name_images(job, video):
+            (folder / name).write_bytes(encode_image(pixels, suffix, job.quality))
+
+
+def name_images(job: FrameJob, video: FrameReader) -> Iterator[tuple[str, np.ndarray]]:
+    """(file name, pixels) of all images of a job."""
+    if not job.flow:
+        for number, frame in enumerate(show_frames(job, video), 1):
+            yield job.image_tmpl.format(number), frame
+        return
+    for number, flow in enumerate(compute_flow(job, video), 1):
+        for axis, pixels in zip("xy", flow):
+            yield job.image_tmpl.format(axis, number), pixels
+
+
+def show_frames(job: FrameJob, video: FrameReader) -> Iterator[np.ndarray]:
+    """The frames that are shown at the rate of the job, downscaled."""
+    for frame, count in zip(video.in_order(), count_copies(video, job.fps)):
+        if count:
+            yield from [downscale(frame, job.short_side, even=False)] * count
+
+
+def compute_flow(job: FrameJob, video: FrameReader) -> Iterator[np.ndarray]:
+    """The optical flow from each shown frame to the next, uint8 (2, H, W): x, y.
+
+    0 to 255 stand for -BOUND to BOUND pixels, and 128 for no motion. Raises VideoError if the video
+    has one frame, or frames of several sizes.
+    """
+    if count_copies(video, job.fps).sum() < 2:
+        raise VideoError(video.path, "OpenCV", "it has one frame, and optical flow needs two")
+    method = cv2.DISOpticalFlow_create(cv2.DISOPTICAL_FLOW_PRESET_MEDIUM)
+    frames = show_frames(job, video)
+    before = cv2.cvtColor(next(frames), cv2.COLOR_RGB2GRAY)
+    with reading(video.path, "OpenCV"):
+        for frame in frames:
+            grey = cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY)
+            flow = method.calc(before, grey, None).clip(-BOUND, BOUND)
+            yield np.rint((flow + BOUND) * (255 / (2 * BOUND))).astype(np.uint8).transpose(2, 0, 1)
+            before = grey
 
 
 def count_copies(video: Timeline, fps: float) -> np.ndarray:
@@ -99,6 +139,7 @@ def count_copies(video: Timeline, fps: float) -> np.ndarray:
 
 
 def encode_image(pixels: np.ndarray, suffix: str, quality: int) -> bytes:
-    """The bytes of an image file of RGB pixels (H, W, 3); `quality` is that of JPEG."""
+    """The bytes of an image file, RGB (H, W, 3) or grey (H, W); `quality` is that of JPEG."""
     options = [] if suffix == ".png" else [cv2.IMWRITE_JPEG_QUALITY, quality]
-    return cv2.imencode(suffix, np.ascontiguousarray(pixels[..., ::-1]), options)[1].tobytes()
+    pixels = pixels[..., ::-1] if pixels.ndim == 3 else pixels
+    return cv2.imencode(suffix, np.ascontiguousarray(pixels), options)[1].tobytes()

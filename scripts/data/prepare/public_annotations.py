@@ -389,7 +389,7 @@ def annotation_errors(file: Path, number: int = 0) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # a file can make Python and its readers raise almost anything
-        if str(error).startswith("--annotations"):
+        if str(error).startswith("--"):
             raise
         position = f"{file}, line {number}" if number else str(file)
         why = f": {error} is unknown" if isinstance(error, KeyError) else ""
