@@ -26,7 +26,7 @@ from typing import Any, Optional
 import av
 import numpy as np
 from av.container import InputContainer
-from av.sidedata.sidedata import SideDataContainer
+from av.sidedata.sidedata import SideDataContainer, Type
 from av.video.reformatter import VideoReformatter
 
 from utils.video.orientation import UPRIGHT, read_display_matrix
@@ -69,6 +69,8 @@ PYAV = int(av.__version__.split(".")[0])
 # process that is forked later waits for them for ever. So this module makes its own converters.
 ONE_THREAD = {"threads": 1}
 MAX_KEPT_PACKETS = 2**19  # packets of a file kept in memory: half a kB each beside their bytes
+# FFmpeg knows more kinds of side data than PyAV, as EXIF, for which PyAV would raise an error.
+Type._missing_ = classmethod(lambda kinds, _: kinds.PANSCAN)  # type: ignore[assignment]
 NO_FRAME = "none of its frames can be decoded"
 
 

@@ -39,6 +39,8 @@ from utils.video.reader import EmptySegmentError, Segment, VideoError
 HEVC = {"x265-params": "log-level=0:keyint=12:min-keyint=12:open-gop=1:bframes=3:repeat-headers=1"}
 OPEN = {"x264-params": "scenecut=0:open-gop=1:keyint=12"}
 REPEATED = {"x264-params": "scenecut=0:keyint=12:repeat-headers=1"}
+# A segment of JPEG that says: turn it clockwise by a quarter.
+EXIF = bytes.fromhex("ffe1 0022 4578696600004d4d002a0000000800010112000300000001000600000000 0000")
 REFRESH = {"x264-params": "intra-refresh=1:keyint=20:bframes=0"}
 
 
@@ -361,6 +363,24 @@ def test_an_orientation_in_the_h264_stream_is_followed_too(plain, tmp_path):
         with open_video(path, reader) as video:
             np.testing.assert_array_equal(video.frames([0, 3]), expected)
             np.testing.assert_array_equal(video.frames([2, 3])[1], expected[1])
+
+
+def test_an_orientation_in_the_exif_data_of_motion_jpeg_is_followed(tmp_path):
+    """FFmpeg gives EXIF data with each frame, of a kind that PyAV does not know."""
+    path = encode(tmp_path / "plain.avi", pictures(4), codec="mjpeg", pix_fmt="yuvj420p")
+    with av.open(str(path)) as source, av.open(str(tmp_path / "exif.avi"), "w") as new:
+        stream = new.add_stream_from_template(source.streams.video[0])
+        for packet in (packet for packet in source.demux(video=0) if packet.size):
+            data = bytes(packet)
+            copy = av.Packet(data[:2] + EXIF + data[2:])
+            copy.pts = copy.dts = packet.dts
+            copy.time_base = packet.time_base
+            copy.stream = stream
+            new.mux(copy)
+    expected = np.rot90(decode_most(path), -1, axes=(1, 2))
+    for reader in BACK_ENDS:
+        with open_video(tmp_path / "exif.avi", reader) as video:
+            np.testing.assert_array_equal(video.frames(range(4)), expected)
 
 
 VIDEO = ("libx264", (160, 120), 20, 0, None)
