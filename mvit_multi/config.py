@@ -4,7 +4,7 @@ import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, Optional
+from typing import Literal, Optional
 
 from utils.settings import (
     ClassSettings,
@@ -12,30 +12,9 @@ from utils.settings import (
     NetworkConfig,
     TrainSettings,
     VideoData,
-    check_fraction,
     check_positive,
     check_swap_labels,
 )
-
-
-class Policy(NamedTuple):
-    """A RandAugment policy, the setting `data.rand_augment`.
-
-    `operators` operators are drawn for each clip, with magnitudes from
-    normal(`magnitude`, `deviation`), clipped to 0 to 10.
-    """
-
-    magnitude: float
-    operators: int
-    deviation: float
-
-
-def parse_policy(text: str) -> Policy:
-    """Parses a policy like `rand-m7-n4-mstd0.5-inc1`. Raises ValueError for any other form."""
-    match = re.fullmatch(r"rand-m([\d.]+)-n(\d+)(?:-mstd([\d.]+))?-inc1", text)
-    if match is None:
-        raise ValueError(f"data.rand_augment: {text} is not of the form rand-m7-n4-mstd0.5-inc1")
-    return Policy(float(match[1]), int(match[2]), float(match[3] or 0))
 
 
 @dataclass(frozen=True)
@@ -110,19 +89,15 @@ class Data(VideoData, DatasetList):
         for dataset in self.sets:
             if dataset.short_side < self.crop:
                 raise ValueError(f"data.sets: {dataset.name}: short_side is below crop {self.crop}")
-        for name in ("erase", "mix_prob", "mix_switch"):
+        for name in ("mix_prob", "mix_switch"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"data.{name} must lie in [0, 1], not {getattr(self, name)}")
-        if min(self.mixup, self.cutmix) < 0 or not 0 < self.area[0] <= self.area[1] <= 1:
-            raise ValueError("data.mixup and cutmix must not be negative, area within (0, 1]")
+        if not 0 < self.area[0] <= self.area[1] <= 1:
+            raise ValueError(f"data.area: {list(self.area)} must ascend within (0, 1]")
         if self.scales and not self.crop <= self.scales[0] <= self.scales[1]:
             raise ValueError(
                 f"data.scales: {list(self.scales)} must ascend from data.crop {self.crop} or more"
             )
-        if self.rand_augment:
-            parse_policy(self.rand_augment)
-        if self.repeated_aug * self.batch < 2 and self.mixes:
-            raise ValueError("data.mixup and cutmix need two clips a batch")
 
     @property
     def clips_per_sample(self) -> int:
@@ -131,7 +106,7 @@ class Data(VideoData, DatasetList):
     @property
     def mixes(self) -> bool:
         """Whether mixup or cutmix is on."""
-        return self.mix_prob > 0 and (self.mixup > 0 or self.cutmix > 0)
+        return self.mix_prob > 0 and super().mixes
 
 
 @dataclass(frozen=True)
@@ -190,7 +165,6 @@ class Train(TrainSettings):
     def __post_init__(self):
         super().__post_init__()
         check_positive(self, "train", "eps")
-        check_fraction(self, "train", "smoothing")
         if not 0 < self.layer_decay <= 1:
             raise ValueError(f"train.layer_decay must lie in (0, 1], not {self.layer_decay}")
 

@@ -17,7 +17,7 @@ from mvit_multi.config import Config, Data, DatasetSettings
 from utils.data import records, videos
 from utils.data.annotation_file import AnnotationFile, swap_label
 from utils.data.loader import prefetch_batches
-from utils.data.mixing import NO_BOX, Mix, draw_mix
+from utils.data.mixing import NO_BOX, draw_mix
 from utils.data.rows import Rows
 from utils.runtime import Runtime
 from utils.video.reader import Segment, Timeline
@@ -97,17 +97,11 @@ class TrainVideos(videos.TrainVideos):
     data: Data
     columns = ("clip", "target")
 
-    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        clips, targets = super().__getitem__(index)
-        mix = self.draw_batch_mix((self.start + int(index)) // self.sampler.batch)
-        targets[:, 2:] = (mix.lam, *mix.box)
-        return clips, targets
-
-    def draw_batch_mix(self, batch: int) -> Mix:
-        """The mixing of the batch with this number; the same on all ranks."""
+    def write_mix(self, target: np.ndarray, step: int, row: int) -> None:
+        """Writes the mixing of the batch of a step, the same on all ranks, into a row's targets."""
         data = self.data
-        rng = np.random.RandomState([self.sampler.seed, 1, batch])
-        return draw_mix(
+        rng = np.random.RandomState([self.sampler.seed, 1, step])
+        mix = draw_mix(
             rng,
             size=data.crop,
             mixup=data.mixup,
@@ -115,6 +109,7 @@ class TrainVideos(videos.TrainVideos):
             switch=data.mix_switch,
             prob=data.mix_prob,
         )
+        target[:, 2:] = (mix.lam, *mix.box)
 
     def list_flip_settings(self) -> list:
         sets = enumerate(self.data.sets)

@@ -1,22 +1,19 @@
-"""Frame sampling of MViTv2, random crop boxes and boxes to erase.
+"""Frame sampling of MViTv2, and random crop boxes.
 
 Source: JunweiLiang/MultiTrain, commit 16723114 (`datasets/decoder.py`, `datasets/ssv2.py`,
-`datasets/transform.py`, `datasets/random_erasing.py`, `datasets/utils.py`). Random functions take a
-`draw`: a function that returns the next number in [0, 1).
+`datasets/transform.py`, `datasets/utils.py`). Random functions take a `draw`: a function that
+returns the next number in [0, 1).
 """
 
 import math
-from typing import Callable, Optional
+from typing import Optional
 
 import numpy as np
 
+from utils.video.augment import Draw, draw_between, draw_integer
 from utils.video.transforms import Box, scale_short_side
 
-Draw = Callable[[], float]
 ASPECT = (0.75, 1.3333)  # width / height of a random crop
-# Fraction of the frame, lowest aspect ratio
-ERASED = (0.02, 1 / 3)
-ERASED_ASPECT = 0.3
 
 
 def compute_clip_span(frames: int, stride: int, fps: float, target_fps: float) -> float:
@@ -56,16 +53,6 @@ def sample_by_segments(frames: int, length: int, draw: Optional[Draw] = None) ->
     if draw is None:
         return np.array([(low + high) // 2 for low, high in segments], np.int64)
     return np.array([draw_integer(draw, low, high) for low, high in segments], np.int64)
-
-
-def draw_integer(draw: Draw, low: int, high: int) -> int:
-    """A uniform integer from low to high, both included."""
-    return low + int(draw() * (high - low + 1))
-
-
-def draw_between(draw: Draw, low: float, high: float) -> float:
-    """A uniform real number from low to high."""
-    return low + draw() * (high - low)
 
 
 def draw_crop_box(
@@ -114,19 +101,3 @@ def draw_scaled_crop(
     y = draw_integer(draw, 0, scaled_h - crop - 1) if scaled_h > crop else 0
     x = draw_integer(draw, 0, scaled_w - crop - 1) if scaled_w > crop else 0
     return (scaled_w, scaled_h), (x, y, crop, crop)
-
-
-def draw_erase_box(width: int, height: int, prob: float, draw: Draw) -> Optional[Box]:
-    """A box to erase with probability `prob`, else None; it is smaller than the frame."""
-    if draw() > prob:
-        return None
-    for _ in range(100):
-        target_area = draw_between(draw, *ERASED) * width * height
-        ratio = math.exp(draw_between(draw, math.log(ERASED_ASPECT), math.log(1 / ERASED_ASPECT)))
-        h = round(math.sqrt(target_area * ratio))
-        w = round(math.sqrt(target_area / ratio))
-        if w < width and h < height:
-            y = draw_integer(draw, 0, height - h)
-            x = draw_integer(draw, 0, width - w)
-            return x, y, w, h
-    return None

@@ -3,22 +3,20 @@
 Input frames are uint8 (n, H, W, 3), clips are uint8 (3, T, crop, crop). The views of evaluation are
 in `utils/video/transforms.py`. Source: JunweiLiang/MultiTrain, commit 16723114.
 Differences from the source: the source resizes normalised float32 frames; rounding to a level of
-255 moves a pixel by at most half a level. Its noise in erased boxes is normal after normalisation;
-here the same noise is rounded and limited to the range of pixels, -2 to 2.44 deviations.
+255 moves a pixel by at most half a level.
 """
 
 from typing import NamedTuple, Optional, Union
 
 import numpy as np
 
-from mvit_multi.config import Data, parse_policy
-from mvit_multi.randaugment import Operation, apply_operations, draw_operations
-from mvit_multi.sampling import draw_crop_box, draw_erase_box, draw_scaled_crop
+from mvit_multi.config import Data
+from mvit_multi.sampling import draw_crop_box, draw_scaled_crop
+from utils.video.augment import draw_erase_box, draw_noise
+from utils.video.policy import parse_policy
+from utils.video.randaugment import Operation, apply_operations, draw_operations
 from utils.video.reader import Clip, transform_frames
 from utils.video.transforms import Box, cut_clips
-
-MEAN = 0.45
-STD = 0.225
 
 
 class Augmentation(NamedTuple):
@@ -92,8 +90,7 @@ def draw_augmentation(
         erased = draw_erase_box(crop, height=crop, prob=data.erase, draw=rng.uniform)
     if erased is not None:
         _, _, w, h = erased
-        levels = rng.standard_normal((3, count, h, w)) * STD + MEAN
-        noise = np.rint(np.clip(levels, 0, 1) * 255).astype(np.uint8)
+        noise = draw_noise((3, count, h, w), rng)
     return Augmentation(
         operations,
         region=region,

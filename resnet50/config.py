@@ -9,7 +9,6 @@ from utils.settings import (
     ImageData,
     NetworkConfig,
     TrainSettings,
-    check_fraction,
     check_not_negative,
     check_positive,
     check_warmup,
@@ -35,16 +34,12 @@ class Data(ImageData):
     augment: Literal["crop", "pad_crop", "none"] = "crop"  # none: as in evaluation
     min_area: float = 0.08  # smallest fraction of the image that a random crop covers
     policy: Literal["none", "trivial"] = "none"  # after the crop; trivial: TrivialAugmentWide
-    erase: float = 0.0  # probability of random erasing
-    mixup: float = 0.0  # alpha of the Beta distribution of lambda; 0: off
-    cutmix: float = 0.0  # likewise; if both are on, half of the batches have mixup
     repeats: int = 1  # crops of an image in an epoch, which then has fewer images
     batch: int = 256  # images per device
 
     def __post_init__(self):
         super().__post_init__()
         check_positive(self, "data", "resize", "min_area", "repeats")
-        check_not_negative(self, "data", "mixup", "cutmix")
         if self.is_cifar and self.augment == "crop":
             raise ValueError("data.augment crop is for encoded images; CIFAR's is pad_crop")
         if self.is_cifar and self.val:
@@ -55,7 +50,6 @@ class Data(ImageData):
             raise ValueError("data.augment none: data.policy must be none and data.erase 0")
         if self.min_area > 1 or min(self.std) <= 0:
             raise ValueError("data.min_area must not be above 1, data.std must be above 0")
-        check_fraction(self, "data", "erase")
 
     @property
     def is_cifar(self) -> bool:
@@ -64,10 +58,6 @@ class Data(ImageData):
     @property
     def changes_pixels(self) -> bool:
         return self.policy != "none" or self.erase > 0
-
-    @property
-    def mixes(self) -> bool:
-        return self.mixup > 0 or self.cutmix > 0
 
 
 @dataclass(frozen=True)
@@ -125,7 +115,6 @@ class Train(TrainSettings):
         check_positive(self, "train", "trust_coefficient")
         if self.optimizer == "lars" and (self.nesterov or self.epsilon < 0):
             raise ValueError("train.optimizer lars: nesterov must be false, epsilon not negative")
-        check_fraction(self, "train", "smoothing")
         check_warmup(self)
         if 0 < self.schedule_epochs < self.epochs:
             raise ValueError("train.schedule_epochs must not be below train.epochs")
@@ -158,11 +147,6 @@ class Config(NetworkConfig):
             raise ValueError(
                 f"model.labels multi needs data.source list: of {self.data.source}, an image has "
                 "one label"
-            )
-        if self.has_several_labels and self.train.smoothing:
-            raise ValueError(
-                f"train.smoothing {self.train.smoothing:g} is of samples with one label; set it to "
-                "0 for model.labels multi"
             )
         crops = {"eval.crop" if self.eval.crop else "data.crop": self.test_crop}
         if self.data.augment == "none":

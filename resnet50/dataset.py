@@ -1,12 +1,11 @@
 """Image data of ResNet: readers -> decoder -> random view or test view -> batches.
 
 Training yields (image, target): uint8 (N, 3, crop, crop) and labels int32 (N,), or, with mixup or
-cutmix, float32 (N, 3 or 7) (`draw_partners`). Evaluation yields (image, label, valid): uint8
+cutmix, float32 (N, 3 or 7) (`utils.data.mixing`). Evaluation yields (image, label, valid): uint8
 (N, 1, 3, S, S) with S = `cfg.test_crop`, int32 (N,), bool (N,). `valid` is false for unreadable
 images and for the padding of the last batch.
 """
 
-import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional, Union
@@ -16,10 +15,8 @@ import numpy as np
 from resnet50.config import Config, Data
 from resnet50.readers import ChosenImages, ImageRecord, Images, read_images
 from resnet50.transforms import make_test_view, make_train_view
-from utils.data.annotation_file import Label
 from utils.data.classes import choose_fraction, choose_order, count_labels
 from utils.data.loader import prefetch_batches
-from utils.data.mixing import draw_mix
 from utils.data.rows import EvalRows, Rows, TrainRows
 from utils.data.sampler import TrainSampler
 from utils.runtime import Runtime
@@ -94,15 +91,6 @@ class TrainImages(TrainRows):
     columns = ("image", "target")
     kind = "image"
 
-    def __getitem__(self, index: int) -> tuple:
-        image, target = super().__getitem__(index)
-        if self.data.mixes:
-            step, row = divmod(self.start + int(index), self.sampler.batch)
-            target[1:] = draw_batch_mix(
-                self.data, seed=self.sampler.seed, step=step, rank=self.sampler.rank
-            )[row]
-        return image, target
-
     def make_row(self, record: ImageRecord, rng: np.random.RandomState) -> tuple:
         view = make_train_view(record.read(), self.data, rng)
         return view, self.make_target(record.label)
@@ -110,42 +98,6 @@ class TrainImages(TrainRows):
     def blank(self) -> tuple:
         image = np.zeros(get_clip_shape(self.data, self.data.crop), np.uint8)
         return image, self.make_target(self.cfg.blank_label)
-
-    def make_target(self, label: Label) -> Union[np.int32, np.ndarray]:
-        """The target of a row; `__getitem__` fills in how its batch is mixed."""
-        if not self.data.mixes:
-            return self.encode(label)
-        return np.array([label, *[0] * (6 if self.data.cutmix else 2)], np.float32)
-
-
-@functools.lru_cache(16)
-def draw_batch_mix(data: Data, seed: int, step: int, rank: int) -> np.ndarray:
-    """`draw_partners` of the batch of a rank at a step of the run."""
-    return draw_partners(data.batch, data, np.random.RandomState([seed, step, rank]))
-
-
-def mix_targets(label: np.ndarray, data: Data, rng: np.random.RandomState) -> np.ndarray:
-    """Labels (N,) to float32 (N, 3): label, lambda, partner's row in the batch.
-
-    With `data.cutmix` the targets are (N, 7): also the box (y0, y1, x0, x1) of the partner's
-    pixels, without area if the batch has mixup.
-    """
-    return np.column_stack([label, draw_partners(len(label), data, rng)]).astype(np.float32)
-
-
-def draw_partners(count: int, data: Data, rng: np.random.RandomState) -> np.ndarray:
-    """Columns 1 and following of the targets of a batch of `count` images.
-
-    Lambda, the weight of the image itself, is drawn from Beta(alpha, alpha), one a batch as in
-    NVIDIA's and torchvision's recipes; the partners are a permutation of the batch. If mixup and
-    cutmix are both on, each batch has one of them with equal probability.
-    """
-    partner = rng.permutation(count)
-    mix = draw_mix(rng, size=data.crop, mixup=data.mixup, cutmix=data.cutmix, switch=0.5, prob=1.0)
-    columns = [np.full(count, mix.lam), partner]
-    if data.cutmix:
-        columns += [np.full(count, edge) for edge in mix.box]
-    return np.stack(columns, axis=1)
 
 
 class EvalImages(EvalRows):

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any, Optional
 
-import numpy as np
-
 from resnet50 import class_folders, dataset
 from resnet50.config import Config
 from resnet50.convert import ResNetNames
@@ -42,11 +40,6 @@ class ResNetNetwork(Network[Config]):
 
     def get_input_shape(self, cfg: Config) -> tuple[int, ...]:
         return dataset.get_clip_shape(cfg.data, cfg.data.crop)
-
-    def build_targets(self, cfg: Config, labels: np.ndarray) -> np.ndarray:
-        if not cfg.data.mixes:
-            return super().build_targets(cfg, labels)
-        return dataset.mix_targets(labels, cfg.data, np.random.RandomState(0))
 
     def open_frames(self, cfg: Config, path: str) -> ImageFile:
         return ImageFile(path)

@@ -21,13 +21,12 @@ from functools import partial
 from mindspore import nn
 
 from resnet50.config import Config, Train
-from resnet50.loss import SmoothedCrossEntropy
 from resnet50.lr_generator import build_parameter_groups, get_lr
-from resnet50.mix_images import MixImages
 from resnet50.model import build_network
 from resnet50.network import NETWORK
 from utils.commands.train import train
 from utils.nn.layers import freeze_norms
+from utils.nn.soft_targets import SmoothedCrossEntropy
 from utils.train import optimizers
 from utils.train.plan import Plan, TrainParts
 
@@ -39,11 +38,11 @@ def build(cfg: Config, plan: Plan) -> TrainParts:
     if settings.batch_norm == "frozen":
         freeze_norms(cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d))
     plan.freeze(net)
-    mix = MixImages(net.normalize) if cfg.data.mixes else None
     lr = get_lr(settings, plan.updates_per_epoch, plan.effective_batch)
     weights = net.trainable_params()
     optimizer = build_optimizer(weights, build_parameter_groups(weights, settings, lr), settings)
     loss = plan.choose_loss(partial(SmoothedCrossEntropy, settings.smoothing, settings.smoothed))
+    mix = plan.build_mix(net.normalize)
     return TrainParts(net, loss=loss, optimizer=optimizer, lr=lr, mix=mix)
 
 

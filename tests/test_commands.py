@@ -56,9 +56,10 @@ def test_evaluation_counts_every_video_once_and_writes_its_result(tiny_ckpt, eva
 
 
 def test_a_killed_run_resumes_with_the_same_bits(tiny_args, tmp_path):
-    """The run has all kinds of state: averages, sums, dropout, a dynamic loss scale."""
+    """The run has all kinds of state: averages, sums, dropout, a dynamic loss scale, mixtures."""
     state = ["--train.ema_decay=0.9", "--model.dropout=0.5", "--train.accumulation_steps=4"]
     state += ["--run.seed=3", "--run.amp=O2", "--run.loss_scale=8", "--run.dynamic_loss_scale=true"]
+    state += ["--data.mixup=0.2", "--data.cutmix=1", "--data.erase=0.5", "--train.smoothing=0.1"]
     arguments = [*tiny_args, *state, "--run.save_steps=1"]
     whole = tmp_path / "whole"
     killed = tmp_path / "killed"

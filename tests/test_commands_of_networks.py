@@ -27,9 +27,9 @@ from utils.files import ROOT
 
 NETWORKS = ("x3d", "mvit_multi", "resnet50")
 ONE_EPOCH = ["--train.epochs=1", "--train.warmup_epochs=0"]
-MVIT_AUGMENTED = ["--data.rand_augment=rand-m7-n4-mstd0.5-inc1", "--data.erase=0.5"]
-MVIT_AUGMENTED += ["--data.mixup=0.8", "--data.cutmix=1", "--model.drop_path=0.1"]
-MVIT_AUGMENTED += ["--model.dropout=0.5"]
+AUGMENTED = ["--data.rand_augment=rand-m7-n4-mstd0.5-inc1", "--data.erase=0.5"]
+AUGMENTED += ["--data.mixup=0.8", "--data.cutmix=1", "--model.dropout=0.5"]
+MVIT_AUGMENTED = [*AUGMENTED, "--model.drop_path=0.1"]
 # Networks that compile in seconds; two epochs of six steps, of MViT five and a half.
 SETTINGS = {
     "x3d": ["--model.depth_factor=0.4", "--data.frames=4", "--data.scales=[32,36]"]
@@ -221,7 +221,7 @@ def test_two_workers_equal_one_with_twice_the_batch(network, toy, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("network", ["x3d", "mvit_multi"])
 def test_kills_at_random_moments_change_no_weight(network, toy, tmp_path):
-    more = MVIT_AUGMENTED if network == "mvit_multi" else []
+    more = MVIT_AUGMENTED if network == "mvit_multi" else AUGMENTED
     assert_kills_change_no_weight(f"{network}/train.py", [*toy(network), *more], tmp_path)
 
 

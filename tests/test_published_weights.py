@@ -419,7 +419,7 @@ def test_the_table_has_all_files_of_the_sources(run_here):
     assert Counter(source for source, _ in files) == {
         "mit-han-lab": 14,
         "mmaction2": 12,
-        "mmaction2 0.x": 13,
+        "mmaction2 0.x": 18,
         "mindcv": 6,
         "mindcv, 910B": 1,
         "PySlowFast": 10,

@@ -1,8 +1,8 @@
 """Video data of TSM: annotation file -> frames -> crops -> MindData batches.
 
 Training yields (clip, label): uint8 (N, T, C, size, size) and int32 (N,); with several labels
-float32 (N, classes). With dropout the trainer appends its factors, float32 (N, 1, K), as a third
-column.
+float32 (N, classes), with mixup or cutmix float32 (N, 3 or 7) (`utils.data.mixing`). With dropout
+the trainer appends its factors, float32 (N, 1, K), as a third column.
 Evaluation yields (clips, label, valid): uint8 (N, V, T, C, size, size) with V views, int32 (N,),
 bool (N,). `valid` is false for unreadable videos and for the padding of the last batch.
 
@@ -69,11 +69,13 @@ class TrainVideos(videos.TrainVideos):
                 rng=random.Random(int(rng.randint(2**31))),
                 flip=data.flip,
             )
-        return clip, self.encode(record.label, data.swap_labels if flipped else ())
+        frames = clip.reshape(-1, 2 if data.is_flow else 3, *clip.shape[2:])
+        clip = self.augment(frames, channel_axis=1, rng=rng).reshape(clip.shape)
+        return clip, self.make_target(record.label, data.swap_labels if flipped else ())
 
     def blank(self) -> Row:
         clip = np.zeros(get_clip_shape(self.data, self.data.crop), np.uint8)
-        return clip, self.encode(self.cfg.blank_label)
+        return clip, self.make_target(self.cfg.blank_label)
 
 
 class EvalVideos(videos.EvalVideos):

@@ -16,8 +16,9 @@ from utils.entry import prepare_process
 
 prepare_process(__name__)
 
+from functools import partial
+
 from tsm.config import Config
-from tsm.loss import CrossEntropy
 from tsm.lr_generator import build_parameter_groups, get_lr
 from tsm.model import TSM, freeze_batch_norms
 from tsm.network import NETWORK
@@ -41,9 +42,11 @@ def build(cfg: Config, plan: Plan) -> TrainParts:
     optimizer = optimizers.SGD(
         weights, groups=groups, momentum=settings.momentum, nesterov=settings.nesterov
     )
-    before_softmax = cfg.model.before_softmax
-    loss = plan.choose_loss(lambda class_weights: CrossEntropy(before_softmax, class_weights))
-    return TrainParts(net, loss=loss, optimizer=optimizer, lr=lr)
+    loss = plan.choose_loss(
+        partial(plan.build_cross_entropy, before_softmax=cfg.model.before_softmax)
+    )
+    mix = plan.build_mix(net.normalize)
+    return TrainParts(net, loss=loss, optimizer=optimizer, lr=lr, mix=mix)
 
 
 if __name__ == "__main__":

@@ -123,10 +123,14 @@ class Network(abc.ABC, Generic[ConfigT]):
         return self.get_input_shape(cfg)
 
     def build_targets(self, cfg: ConfigT, labels: np.ndarray) -> np.ndarray:
-        """The targets of a training batch with `labels` int32 (N,), before mixup or cutmix."""
-        if not cfg.has_several_labels:
+        """The targets of a training batch with `labels` int32 (N,)."""
+        if cfg.has_several_labels:
+            return np.stack([encode_label((int(k),), cfg.class_counts[0]) for k in labels])
+        if not cfg.data.mixes:
             return labels.astype(np.int32)
-        return np.stack([encode_label((int(k),), cfg.class_counts[0]) for k in labels])
+        from utils.data.mixing import mix_targets  # here, as in `TrainRows.write_mix`
+
+        return mix_targets(labels, cfg.data, np.random.RandomState(0))
 
     def list_label_spaces(self, cfg: ConfigT) -> Sequence[LabelSpace]:
         """The classes of each data set of the network, with the views of its evaluation."""

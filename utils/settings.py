@@ -131,12 +131,22 @@ class ImageData:
     # How often an epoch has a class: by its samples, by their square root, or all equally.
     balance: Literal["none", "sqrt", "full"] = "none"
     fraction: float = 1.0  # of the training samples of each class that a run uses
+    erase: float = 0.0  # probability of random erasing
+    mixup: float = 0.0  # alpha of the Beta distribution of lambda; 0: off
+    cutmix: float = 0.0  # likewise; if both are on, half of the batches have mixup
 
     def __post_init__(self):
         check_positive(self, "data", "crop", "batch", "workers", "prefetch")
+        check_not_negative(self, "data", "mixup", "cutmix")
         if not 0 < self.fraction <= 1:
             raise ValueError(f"data.fraction must lie in (0, 1], not {self.fraction}")
         check_fraction(self, "data", "max_unreadable")
+        if not 0 <= self.erase <= 1:
+            raise ValueError(f"data.erase must lie in [0, 1], not {self.erase}")
+        if self.mixes and self.batch * self.clips_per_sample < 2:
+            raise ValueError(
+                "data.mixup and data.cutmix need two samples a batch: raise data.batch"
+            )
 
     @property
     def clips_per_sample(self) -> int:
@@ -146,7 +156,7 @@ class ImageData:
     @property
     def mixes(self) -> bool:
         """Whether mixup or cutmix is on."""
-        return False
+        return self.mixup > 0 or self.cutmix > 0
 
 
 @dataclass(frozen=True)
@@ -158,11 +168,21 @@ class VideoData(ImageData):
     folder_fps: float = 0.0  # frames per second of a folder of frames; 0: unknown, as `fps`
     reader: Literal["auto", "pyav", "decord"] = "auto"
     max_pixels: int = 4096 * 4096  # of a frame; a video with larger frames is unreadable
+    rand_augment: str = ""  # a policy like rand-m7-n4-mstd0.5-inc1; empty: off
 
     def __post_init__(self):
         super().__post_init__()
         check_positive(self, "data", "max_pixels")
         check_not_negative(self, "data", "folder_fps")
+        if self.rand_augment:
+            from utils.video.policy import parse_policy  # here: most recipes need it not
+
+            parse_policy(self.rand_augment)
+        if self.is_flow and (self.rand_augment or self.erase):
+            raise ValueError(
+                "data.rand_augment and data.erase change colours; data.modality flow has none: "
+                "leave them out"
+            )
 
     @property
     def is_flow(self) -> bool:
@@ -220,6 +240,7 @@ class TrainSettings:
     momentum: float = 0.9
     nesterov: bool = False
     weight_decay: float = 1e-4
+    smoothing: float = 0.0  # of the labels in the cross entropy, over all classes
     clip_norm: float = 0.0  # 0: off
     accumulation_steps: int = 1  # micro-batches per update
     ema_decay: float = 0.0  # decay of the exponential moving average of weights; 0: off
@@ -240,7 +261,7 @@ class TrainSettings:
             raise ValueError(
                 f"train.freeze: {self.freeze!r} is not a regular expression: {error}"
             ) from None
-        check_fraction(self, "train", "ema_decay")
+        check_fraction(self, "train", "ema_decay", "smoothing")
 
 
 @dataclass(frozen=True)
@@ -330,6 +351,11 @@ def check_several_labels(cfg: NetworkConfig) -> None:
         )
     if cfg.data.mixes:
         raise ValueError("data.mixup and data.cutmix mix samples with one label: set both to 0")
+    if cfg.train.smoothing:
+        raise ValueError(
+            f"train.smoothing {cfg.train.smoothing:g} is of samples with one label; set it to "
+            "0 for model.labels multi"
+        )
 
 
 def check_warmup(train: TrainSettings) -> None:

@@ -1,9 +1,9 @@
 """Video data of X3D: annotation file -> frames -> crops -> MindData batches.
 
-Training yields (clip, label): uint8 (N, 3, T, crop, crop) and int32 (N,). Evaluation yields
-(clips, label, valid): uint8 (N, V, 3, T, crop, crop) with V views, int32 (N,), bool (N,). `valid`
-is false for unreadable videos and for the padding of the last batch. A video is opened and decoded
-once for all its views.
+Training yields (clip, label): uint8 (N, 3, T, crop, crop) and int32 (N,), or, with mixup or cutmix,
+float32 (N, 3 or 7) (`utils.data.mixing`). Evaluation yields (clips, label, valid): uint8
+(N, V, 3, T, crop, crop) with V views, int32 (N,), bool (N,). `valid` is false for unreadable videos
+and for the padding of the last batch. A video is opened and decoded once for all its views.
 """
 
 from dataclasses import replace
@@ -51,11 +51,12 @@ class TrainVideos(videos.TrainVideos):
             clip, mirrored = transforms.make_train_clip(
                 frames, scales=data.scales, crop=data.crop, flip=data.flip, rng=rng
             )
-        return clip, self.encode(record.label, data.swap_labels if mirrored else ())
+        clip = self.augment(clip, channel_axis=0, rng=rng)
+        return clip, self.make_target(record.label, data.swap_labels if mirrored else ())
 
     def blank(self) -> Row:
         clip = np.zeros(get_clip_shape(self.data, self.data.crop), np.uint8)
-        return clip, self.encode(self.cfg.blank_label)
+        return clip, self.make_target(self.cfg.blank_label)
 
 
 class EvalVideos(videos.EvalVideos):

@@ -29,7 +29,6 @@ from utils.nn.layers import freeze_norms
 from utils.train import optimizers
 from utils.train.plan import Plan, TrainParts
 from x3d.config import Config
-from x3d.loss import CrossEntropy
 from x3d.lr_generator import build_parameter_groups, get_lr
 from x3d.model import X3D
 from x3d.network import NETWORK
@@ -49,9 +48,14 @@ def build(cfg: Config, plan: Plan) -> TrainParts:
     optimizer = optimizers.SGD(
         weights, groups=groups, momentum=settings.momentum, nesterov=settings.nesterov
     )
-    loss = plan.choose_loss(CrossEntropy)
-    statistics = partial(build_precise_batch_norm, cfg, plan)
-    return TrainParts(net, loss=loss, optimizer=optimizer, lr=lr, build_before_saving=statistics)
+    return TrainParts(
+        net,
+        loss=plan.choose_loss(plan.build_cross_entropy),
+        optimizer=optimizer,
+        lr=lr,
+        mix=plan.build_mix(net.normalize),
+        build_before_saving=partial(build_precise_batch_norm, cfg, plan),
+    )
 
 
 def build_precise_batch_norm(

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance, ImageOps
 
-from mvit_multi import color_ops, transforms
-from mvit_multi import randaugment as ra
-from mvit_multi.config import Data, DatasetSettings, Policy, parse_policy
+from mvit_multi import transforms
+from mvit_multi.config import Data, DatasetSettings
 from mvit_multi.sampling import draw_crop_box, draw_scaled_crop
 from utils.testing.golden import load_case
+from utils.video import color_ops
+from utils.video import randaugment as ra
+from utils.video.policy import Policy, parse_policy
 from utils.video.transforms import cut_clips
 
 CASES = load_case(Path(__file__).parent / "golden" / "mvit_data.json")["rand_augment_args"]

@@ -29,6 +29,7 @@ from utils.testing.golden import load_case, map_torch_names
 from utils.tests.parity import make_cosine_settings, without_values
 from utils.train import optimizers
 from utils.video import transforms
+from utils.video.augment import draw_erase_box
 
 GOLDEN = Path(__file__).parent / "golden"
 CASES = load_case(GOLDEN / "mvit_data.json")
@@ -167,7 +168,7 @@ def test_a_random_crop_equals_the_originals(case):
 @pytest.mark.parametrize("case", CASES["random_erasing"])
 def test_an_erased_box_equals_the_originals(case):
     size = case["width"], case["height"]
-    result = sampling.draw_erase_box(*size, case["probability"], replay_draws(case["draws"]))
+    result = draw_erase_box(*size, case["probability"], replay_draws(case["draws"]))
     expected = case["box"]
     assert (result and [result[1], result[0], result[3], result[2]]) == expected
 

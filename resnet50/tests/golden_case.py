@@ -6,9 +6,9 @@ import numpy as np
 from mindspore import nn
 
 from resnet50.config import Train
-from resnet50.loss import SmoothedCrossEntropy
 from resnet50.lr_generator import build_parameter_groups
 from resnet50.network import NETWORK
+from utils.nn.soft_targets import SmoothedCrossEntropy
 from utils.testing import golden
 from utils.train import optimizers
 

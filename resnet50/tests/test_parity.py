@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from resnet50 import loss as losses
 from resnet50 import model
 from resnet50.tests.golden_case import MEAN, STD, ResNetCase
 from tests.separate_process import in_separate_process
+from utils.nn.soft_targets import SmoothedCrossEntropy
 from utils.testing.golden import load_case
 from utils.tests.parity import (
     assert_activations,
@@ -68,9 +68,9 @@ def assert_training(case: dict) -> None:
     noise = 3 * abs(train["loss"] / train["loss64"] - 1)
     assert value == pytest.approx(train["loss64"], rel=1e-4 + noise)
     others = train["other_losses64"]
-    plain = float(losses.SmoothedCrossEntropy(0.0, "excluded")(scores, label).asnumpy())
+    plain = float(SmoothedCrossEntropy(0.0, "excluded")(scores, label).asnumpy())
     assert plain == pytest.approx(others["cross_entropy"], rel=1e-4)
-    included = float(losses.SmoothedCrossEntropy(0.1, "included")(scores, label).asnumpy())
+    included = float(SmoothedCrossEntropy(0.1, "included")(scores, label).asnumpy())
     name = "label_smoothing_0.1_uniform_over_all_K (PyTorch, NVIDIA)"
     assert included == pytest.approx(others[name], rel=1e-4)
     exact = train["grad_norm64"]

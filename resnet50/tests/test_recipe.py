@@ -7,11 +7,8 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn
 
-from resnet50.config import Config, Data, Model, Train
-from resnet50.dataset import mix_targets
-from resnet50.loss import SmoothedCrossEntropy
+from resnet50.config import Config, Model, Train
 from resnet50.lr_generator import build_parameter_groups, get_lr, is_decayed
-from resnet50.mix_images import MixImages
 from resnet50.model import build_network
 from resnet50.network import NETWORK
 from resnet50.train import build
@@ -21,7 +18,7 @@ from utils.distributed.segments import segment_ends
 from utils.files import ROOT
 from utils.load_config import load_config
 from utils.networks import Job
-from utils.nn.layers import Normalize
+from utils.nn.soft_targets import SmoothedCrossEntropy
 from utils.runtime import Runtime
 from utils.testing.golden import load_case, map_torch_names
 from utils.tests.parity import without_values
@@ -256,26 +253,3 @@ def test_xavier_draws_the_initial_weights_of_the_zoo(arch):
 def test_xavier_has_no_fan():
     with pytest.raises(ValueError, match="model.fan .*model.init"):
         Model(num_classes=10, init="xavier", fan="fan_in")
-
-
-def test_mixup_mixes_images_and_losses_alike():
-    rng = np.random.RandomState(3)
-    label = np.array([2, 0, 1, 2], np.int32)
-    scores = rng.standard_normal((4, 5)).astype("f4")
-    target = mix_targets(label, Data(root=Path(), mixup=0.2), rng)
-    fraction = target[0, 1]
-    partner = target[:, 2].astype(int)
-    assert (target[:, 1] == fraction).all()
-    assert sorted(partner) == [0, 1, 2, 3]
-    image = rng.randint(0, 256, (4, 3, 2, 2)).astype(np.uint8)
-    normalize = Normalize(MEAN, std=STD, channels=3, axis=1, rank=4)
-    x = (image / 255 - np.reshape(MEAN, (3, 1, 1))) / np.reshape(STD, (3, 1, 1))
-    mixed = MixImages(normalize)(Tensor(image), Tensor(target)).asnumpy()
-    np.testing.assert_allclose(mixed, fraction * x + (1 - fraction) * x[partner], atol=1e-5)
-    loss = SmoothedCrossEntropy(0.1, "included")
-
-    def value(expected_target: np.ndarray) -> float:
-        return float(loss(Tensor(scores), Tensor(expected_target)).asnumpy())
-
-    parts = fraction * value(label) + (1 - fraction) * value(label[partner])
-    assert value(target) == pytest.approx(parts, rel=1e-5)

@@ -6,10 +6,10 @@ import numpy as np
 from mindspore import nn
 
 from tsm.config import Train
-from tsm.loss import CrossEntropy
 from tsm.lr_generator import build_parameter_groups
 from tsm.model import freeze_batch_norms
 from tsm.network import NETWORK
+from utils.nn.loss import CrossEntropy
 from utils.testing import golden
 from utils.train import optimizers
 
@@ -45,7 +45,7 @@ class TSMCase(golden.GoldenCase):
         return net.set_train(training)
 
     def build_loss(self) -> nn.Cell:
-        return CrossEntropy(self.case["config"]["before_softmax"])
+        return CrossEntropy(before_softmax=self.case["config"]["before_softmax"])
 
     def build_optimizer(self, net: nn.Cell, lr: np.ndarray, recorded: dict) -> nn.Optimizer:
         head_lr_mult = {**self.defaults, **self.case["train"]}["head_lr_mult"]

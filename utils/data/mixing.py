@@ -1,8 +1,11 @@
 """The draw of mixup (arXiv:1710.09412) and cutmix (arXiv:1905.04899) for a batch."""
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
+
+from utils.settings import ImageData
 
 NO_BOX = (0, 0, 0, 0)
 
@@ -39,3 +42,33 @@ def make_cutmix(lam: float, y: int, x: int, height: int, width: int) -> Mix:
     y0, y1 = (int(np.clip(v, 0, height)) for v in (y - half_h, y + half_h))
     x0, x1 = (int(np.clip(v, 0, width)) for v in (x - half_w, x + half_w))
     return Mix(1 - (y1 - y0) * (x1 - x0) / (height * width), (y0, y1, x0, x1))
+
+
+def mix_targets(label: np.ndarray, data: ImageData, rng: np.random.RandomState) -> np.ndarray:
+    """Labels (N,) to float32 (N, 3): label, lambda, partner's row in the batch.
+
+    With `data.cutmix` the targets are (N, 7): also the box (y0, y1, x0, x1) of the partner's
+    pixels, without area if the batch has mixup.
+    """
+    return np.column_stack([label, draw_partners(len(label), data, rng)]).astype(np.float32)
+
+
+@functools.lru_cache(16)
+def draw_batch_mix(data: ImageData, seed: int, step: int, rank: int) -> np.ndarray:
+    """`draw_partners` of the batch of a rank at a step of the run."""
+    return draw_partners(data.batch, data, np.random.RandomState([seed, step, rank]))
+
+
+def draw_partners(count: int, data: ImageData, rng: np.random.RandomState) -> np.ndarray:
+    """Columns 1 and following of the targets of a batch of `count` samples.
+
+    Lambda, the weight of the sample itself, is drawn from Beta(alpha, alpha), one a batch as in
+    the recipes of NVIDIA, torchvision and mmaction2; the partners are a permutation of the batch.
+    If mixup and cutmix are both on, each batch has one of them with equal probability.
+    """
+    partner = rng.permutation(count)
+    mix = draw_mix(rng, size=data.crop, mixup=data.mixup, cutmix=data.cutmix, switch=0.5, prob=1.0)
+    columns = [np.full(count, mix.lam), partner]
+    if data.cutmix:
+        columns += [np.full(count, edge) for edge in mix.box]
+    return np.stack(columns, axis=1)

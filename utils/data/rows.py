@@ -104,6 +104,32 @@ class TrainRows(FileRows):
 
     def __getitem__(self, index: int) -> Row:
         position = self.start + int(index)
+        row = self.read_row(position)
+        if self.data.mixes:
+            self.write_mix(row[1], *divmod(position, self.sampler.batch))
+        return row
+
+    def write_mix(self, target: np.ndarray, step: int, row: int) -> None:
+        """Writes the mixing of the batch of a step of the run into the target of one of its rows.
+
+        It depends on seed, step and rank only, like that of a resumed run.
+        """
+        from utils.data.mixing import draw_batch_mix  # here: most trainings need not load it
+
+        seed, rank = self.sampler.seed, self.sampler.rank
+        target[1:] = draw_batch_mix(self.data, seed=seed, step=step, rank=rank)[row]
+
+    def make_target(
+        self, label: Label, swapped: Sequence[tuple[int, int]] = ()
+    ) -> Union[np.int32, np.ndarray]:
+        """`encode`, or with mixup or cutmix float32 (3 or 7,), which `write_mix` completes."""
+        if not self.data.mixes:
+            return self.encode(label, swapped)
+        columns = 6 if self.data.cutmix else 2
+        return np.array([swap_labels(label, swapped), *[0] * columns], np.float32)
+
+    def read_row(self, position: int) -> Row:
+        """The row at a position of this rank's sequence, without its mixing."""
         sample, epoch = self.sampler.sample_at(position)
         copy = self.sampler.copy_at(position)
         for candidate in self.draw_candidates(sample, epoch):

@@ -54,6 +54,22 @@ class TrainVideos(VideoRows, TrainRows):
         with self.open_video(record) as video:
             yield Clip(video, self.choose_frames(video, record, rng))
 
+    def augment(
+        self, clip: np.ndarray, channel_axis: int, rng: np.random.RandomState
+    ) -> np.ndarray:
+        """A clip of cropped RGB frames after `data.rand_augment` and `data.erase`.
+
+        Apart from `channel_axis` its axes are those of the frames: time, height, width.
+        """
+        data: Any = self.data  # of a network for videos
+        if not (data.rand_augment or data.erase):
+            return clip
+        from utils.video.augment import augment_frames  # here: most trainings need it not
+
+        frames = np.moveaxis(clip, channel_axis, -1)
+        frames = augment_frames(frames, policy=data.rand_augment, erase=data.erase, rng=rng)
+        return np.ascontiguousarray(np.moveaxis(frames, -1, channel_axis))
+
 
 class EvalVideos(VideoRows, EvalRows):
     """Evaluation rows of videos."""

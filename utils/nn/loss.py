@@ -24,6 +24,25 @@ class Loss(nn.Cell):
         return (scores.argmax(axis=-1) == label).astype(mstype.float32).mean()
 
 
+class CrossEntropy(Loss):
+    """Scores (N, classes) and labels int32 (N,) to the mean loss, a float32 scalar.
+
+    `class_weights` are `train.class_weights`: a sample has the weight of its class, also in the
+    mean. If `before_softmax` is false, the network returns probabilities.
+    """
+
+    def __init__(self, class_weights: Sequence[float] = (), before_softmax: bool = True):
+        super().__init__()
+        self.class_weights = build_class_weights(class_weights)
+        self.before_softmax = before_softmax
+
+    def construct(self, scores: Tensor, label: Tensor) -> Tensor:
+        scores = scores.astype(mstype.float32)
+        if self.before_softmax:
+            return ops.cross_entropy(scores, label, self.class_weights)
+        return ops.nll_loss(ops.log(scores), label, self.class_weights)
+
+
 class SigmoidCrossEntropy(Loss):
     """Raw scores (N, classes) and targets float32 (N, classes), 1 for each label, to the mean loss.
 

@@ -1,7 +1,26 @@
 """Mixup (arXiv:1710.09412) and cutmix (arXiv:1905.04899) of a batch: the part of the graph."""
 
-from mindspore import Tensor, ops
+from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
+
+
+class MixBatch(nn.Cell):
+    """Samples uint8 (N, ..., H, W) and targets (N, 3 or 7) to normalised float32 mixtures.
+
+    `utils.data.mixing` explains the targets.
+    """
+
+    def __init__(self, normalize: nn.Cell):
+        super().__init__(auto_prefix=False)
+        self.normalize = normalize
+
+    def construct(self, sample: Tensor, target: Tensor) -> Tensor:
+        x = self.normalize(sample)
+        partner = ops.gather(x, target[:, 2].astype(mstype.int32), 0)
+        if target.shape[1] == 7:
+            return mix_partners(x, partner, target[0, 1], target[0, 3:])
+        lam = target[:, 1].reshape(-1, *[1] * (x.ndim - 1))
+        return lam * x + (1 - lam) * partner
 
 
 def mix_partners(x: Tensor, partner: Tensor, lam: Tensor, box: Tensor) -> Tensor:

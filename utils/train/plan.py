@@ -16,7 +16,7 @@ from utils.data.sampler import TrainSampler
 from utils.log import log
 from utils.messages import join_names
 from utils.nn.layers import freeze_norms
-from utils.nn.loss import Loss, SigmoidCrossEntropy
+from utils.nn.loss import CrossEntropy, Loss, SigmoidCrossEntropy
 from utils.runtime import Runtime
 from utils.settings import NetworkConfig
 from utils.weights import checkpoint
@@ -91,6 +91,23 @@ class Plan:
         if self.cfg.has_several_labels:
             return SigmoidCrossEntropy(self.cfg.class_counts[0], weights)
         return build_cross_entropy(weights)
+
+    def build_cross_entropy(self, class_weights: ClassWeights, before_softmax: bool = True) -> Loss:
+        """The cross entropy of labels, or of soft targets with smoothing, mixup or cutmix."""
+        smoothing = self.cfg.train.smoothing
+        if not (smoothing or self.cfg.data.mixes):
+            return CrossEntropy(class_weights, before_softmax)
+        from utils.nn.soft_targets import SmoothedCrossEntropy  # here: most trainings need it not
+
+        return SmoothedCrossEntropy(smoothing, "included", class_weights, before_softmax)
+
+    def build_mix(self, normalize: nn.Cell) -> Optional[nn.Cell]:
+        """`TrainStep`'s `mix`; None without mixup and cutmix. `normalize` is the network's."""
+        if not self.cfg.data.mixes:
+            return None
+        from utils.nn.mixing import MixBatch  # here, for the same reason
+
+        return MixBatch(normalize)
 
 
 def freeze_weights(net: nn.Cell, setting: str, classifier: str) -> None:

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 from mindspore import nn
 
+from utils.nn.loss import CrossEntropy
 from utils.testing import golden
 from utils.train import optimizers
 from x3d.config import Train
-from x3d.loss import CrossEntropy
 from x3d.lr_generator import build_parameter_groups
 from x3d.network import NETWORK
 

@@ -10,12 +10,11 @@ from mindspore import Tensor, ops, value_and_grad
 
 from mvit_multi.dataset import build_target_row
 from mvit_multi.loss import MultiLoss
-from resnet50.loss import SmoothedCrossEntropy
 from tests.helpers import load_smoke_config
-from tsm.loss import CrossEntropy as TSMCrossEntropy
 from utils.data.sampler import TrainSampler
+from utils.nn.loss import CrossEntropy
+from utils.nn.soft_targets import SmoothedCrossEntropy
 from utils.train.plan import compute_class_weights
-from x3d.loss import CrossEntropy as X3DCrossEntropy
 
 SCORES = np.random.RandomState(0).randn(6, 4).astype(np.float32)
 LABELS = np.array([0, 1, 2, 3, 1, 1], np.int32)
@@ -43,7 +42,7 @@ def build_multi_loss(smoothing: float, weights) -> MultiLoss:
 def test_a_weighted_loss_and_its_gradient_equal_pytorch(smoothing):
     losses = [(SmoothedCrossEntropy(smoothing, "included", WEIGHTS), LABELS)]
     if not smoothing:
-        losses += [(TSMCrossEntropy(True, WEIGHTS), LABELS), (X3DCrossEntropy(WEIGHTS), LABELS)]
+        losses.append((CrossEntropy(WEIGHTS), LABELS))
     multi = build_multi_loss(smoothing, (WEIGHTS,))
 
     def compute_multi_loss(scores, target):
@@ -58,7 +57,7 @@ def test_a_weighted_loss_and_its_gradient_equal_pytorch(smoothing):
 
 def test_probabilities_give_the_loss_of_their_scores():
     scores = ops.softmax(Tensor(SCORES), -1)
-    loss = TSMCrossEntropy(False, WEIGHTS)(scores, Tensor(LABELS))
+    loss = CrossEntropy(WEIGHTS, before_softmax=False)(scores, Tensor(LABELS))
     assert float(loss.asnumpy()) == pytest.approx(HARD[0.0], rel=1e-5)
 
 
@@ -125,6 +124,12 @@ def test_a_class_without_a_video_cannot_be_balanced():
         ("x3d", ["run.patience=-1", "run.eval_every=1"]),
         ("mvit_multi", ["train.layer_decay=1.5"]),
         ("x3d", ["train.layer_decay=0.9"]),
+        ("tsm", ["data.erase=0.5", "data.modality=flow", "data.source=frames"]),
+        ("tsm", ["data.rand_augment=augmix"]),
+        ("x3d", ["data.mixup=0.2", "data.batch=1"]),
+        ("x3d", ["data.cutmix=1", "model.labels=multi"]),
+        ("tsm", ["train.smoothing=0.1", "model.labels=multi"]),
+        ("x3d", ["train.smoothing=1"]),
     ],
 )
 def test_a_setting_that_fits_nothing_is_refused_by_name(network, settings):

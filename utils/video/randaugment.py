@@ -4,7 +4,7 @@ Input and output frames are uint8 RGB (n, H, W, 3). The original augments full f
 afterwards. Here the crop is known in advance, and each operator computes only the pixels that the
 following ones read; the result is the same pixel by pixel. Statistics of a frame (levels, mean) are
 still computed from the full frame. Names, ranges and order of operators are those of
-pytorch-image-models, which the source uses.
+pytorch-image-models, which MultiTrain and PySlowFast use.
 
 Pillow's operators, on full frames one by one, take seven times as long: 49 ms of processor time for
 an operator and 32 frames of 340 x 256, where these take 7.0 for a crop of 240 x 200.
@@ -14,10 +14,10 @@ from typing import Callable, NamedTuple, Optional
 
 import numpy as np
 
-from mvit_multi import color_ops, warp
-from mvit_multi.config import Policy
-from mvit_multi.warp import CropRegion, clip_to_frame
+from utils.video import color_ops, warp
+from utils.video.policy import Policy
 from utils.video.transforms import Box
+from utils.video.warp import CropRegion, clip_to_frame
 
 MAX_MAGNITUDE = 10.0
 PROBABILITY = 0.5  # of each drawn operator

@@ -13,26 +13,33 @@ class SmoothedCrossEntropy(Loss):
     """Scores (N, K) and a target to the mean loss over the batch, a float32 scalar.
 
     The target is a label int32 (N,), or, with mixup, float32 (N, 3): label, lambda, partner's row
-    in the batch (`dataset.py`).
+    in the batch (`utils.data.mixing`).
 
     `others` chooses the smoothed target q, with smoothing s:
     * `excluded` (MindSpore's tutorial): 1 - s for the label, s / (K - 1) for every other class;
     * `included` (PyTorch, NVIDIA): 1 - s + s / K for the label, s / K for every other class.
 
     With `train.class_weights` w the loss of a row is -sum_k w_k q_k log p_k, and the sum over the
-    rows is divided by that of the weights of their labels, of mixed ones by their mean.
+    rows is divided by that of the weights of their labels, of mixed ones by their mean. If
+    `before_softmax` is false, the network returns probabilities.
     """
 
     def __init__(
-        self, smoothing: float = 0.0, others: str = "excluded", class_weights: Sequence[float] = ()
+        self,
+        smoothing: float = 0.0,
+        others: str = "excluded",
+        class_weights: Sequence[float] = (),
+        before_softmax: bool = True,
     ):
         super().__init__()
+        self.before_softmax = before_softmax
         self.smoothing = smoothing
         self.excluded = others == "excluded"
         self.class_weights = build_class_weights(class_weights)
 
     def construct(self, scores: Tensor, target: Tensor) -> Tensor:
-        log_p = ops.log_softmax(scores.astype(mstype.float32), -1)
+        scores = scores.astype(mstype.float32)
+        log_p = ops.log_softmax(scores, -1) if self.before_softmax else ops.log(scores)
         if self.class_weights is not None:
             log_p = log_p * self.class_weights
         if target.ndim == 1:

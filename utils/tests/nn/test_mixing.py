@@ -1,0 +1,65 @@
+"""Mixup and cutmix of a batch of images or clips, and the cross entropy of its targets."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mindspore import Tensor
+
+from utils.data.mixing import mix_targets
+from utils.nn.layers import Normalize
+from utils.nn.mixing import MixBatch
+from utils.nn.soft_targets import SmoothedCrossEntropy
+from utils.settings import ImageData
+
+LABELS = np.array([2, 0, 1, 2], np.int32)
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
+# Shape of a batch, its axis of channels
+LAYOUTS = {
+    "resnet50": ((4, 3, 8, 8), 1),
+    "tsm": ((4, 2, 3, 8, 8), 2),
+    "x3d": ((4, 3, 2, 8, 8), 1),
+}
+
+
+@pytest.mark.parametrize("kind", ["mixup", "cutmix"])
+@pytest.mark.parametrize("network", LAYOUTS)
+def test_a_mixed_batch_equals_the_formula(network, kind):
+    shape, axis = LAYOUTS[network]
+    rng = np.random.RandomState(3)
+    data = ImageData(Path(), crop=8, **{kind: 1.0})
+    targets = (mix_targets(LABELS, data, rng) for _ in range(99))
+    target = next(t for t in targets if 0.1 < t[0, 1] < 0.9 and t[0, 2] != 0)
+    lam = target[0, 1]
+    partner = target[:, 2].astype(int)
+    assert (target[:, 0] == LABELS).all()
+    assert (target[:, 1] == lam).all()
+    assert sorted(partner) == [0, 1, 2, 3]
+    sample = rng.randint(0, 256, shape).astype(np.uint8)
+    channels = [3 if k == axis else 1 for k in range(len(shape))]
+    x = (sample / 255 - np.reshape(MEAN, channels)) / np.reshape(STD, channels)
+    expected = lam * x + (1 - lam) * x[partner]
+    if kind == "cutmix":
+        y0, y1, x0, x1 = target[0, 3:].astype(int)
+        assert lam == pytest.approx(1 - (y1 - y0) * (x1 - x0) / 64)
+        expected = x.copy()
+        expected[..., y0:y1, x0:x1] = x[partner][..., y0:y1, x0:x1]
+    mix = MixBatch(Normalize(MEAN, std=STD, channels=3, axis=axis, rank=len(shape)))
+    mixed = mix(Tensor(sample), Tensor(target)).asnumpy()
+    np.testing.assert_allclose(mixed, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("before_softmax", [True, False])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_loss_of_soft_targets_equals_its_definition(smoothing, before_softmax):
+    """(1 - s) of a label and s / classes of every class; mixed, lambda times that of each label."""
+    scores = np.random.RandomState(0).standard_normal((4, 5)).astype("f4")
+    p = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    soft = (1 - smoothing) * np.eye(5)[LABELS] + smoothing / 5
+    partner = np.array([3, 2, 1, 0])
+    mixed = np.stack([LABELS, [0.3] * 4, partner], 1).astype("f4")
+    loss = SmoothedCrossEntropy(smoothing, "included", before_softmax=before_softmax)
+    for target, q in ((LABELS, soft), (mixed, 0.3 * soft + 0.7 * soft[partner])):
+        value = loss(Tensor(scores if before_softmax else p), Tensor(target))
+        assert float(value.asnumpy()) == pytest.approx(-(q * np.log(p)).sum(1).mean(), rel=1e-5)
