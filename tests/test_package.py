@@ -1,6 +1,7 @@
 """The installed package: files of the wheel, and its commands in an empty folder."""
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -199,6 +200,24 @@ def test_the_installed_commands_work_in_an_empty_folder(wheel, tmp_path):
         assert process.returncode == 130
         assert errors in (b"", b"interrupted; nothing was lost\n")
     assert files() == before
+
+
+@pytest.mark.slow
+def test_the_cells_of_the_notebook_run_in_order_with_the_package(wheel, tmp_path):
+    """In one process: `!` is a command of the shell, and the package is installed already."""
+    notebook = json.loads((ROOT / "docs" / "try_it.ipynb").read_text())
+    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 4)
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert not any(cell["outputs"] or cell["execution_count"] for cell in cells)
+    code = "\n".join("".join(cell["source"]) for cell in cells)
+    code = re.sub(r"^%pip install .*", "import subprocess", code, flags=re.M)
+    code = re.sub(r"^!(.*)", r"subprocess.run('\1', shell=True, check=True)", code, flags=re.M)
+    commands = install(wheel, tmp_path / "venv")
+    env = {**build_env(), "PATH": f"{commands}:{os.environ['PATH']}"}
+    program = [commands / "python", "-c", code]
+    done = subprocess.run(program, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines()[-1].startswith("[('grow', ")
 
 
 @pytest.mark.slow
