@@ -229,30 +229,30 @@ class Model:
 
     def predict_many(
         self,
-        sources: Iterable[Source],
+        paths: Iterable[Source],
         workers: int = 4,
         top: int = 5,
         window: float | None = None,
         threshold: float = 0.0,
         fps: float | None = None,
     ) -> Iterator[tuple[Source, Prediction | VideoError]]:
-        """Each source, in order, with its prediction, or the VideoError of one that is unreadable.
+        """Each path, in order, with its prediction, or the VideoError of one that cannot be read.
 
-        A source is as in `predict`, so a batch of frames uint8 (N, T, H, W, 3) is N of them.
+        Frames as in `predict` are taken too: a batch uint8 (N, T, H, W, 3) is N videos.
         `workers` threads decode the next videos, at most one window of each, while the network
         computes. `threshold`: as in `predict`.
         """
         check_positive_integer(top, "top")
         check_threshold(threshold)
         read = functools.partial(self.read, window=window, fps=fps)
-        return run_many(read, sources, workers, lambda p: self.score_windows(p, top, threshold)[0])
+        return run_many(read, paths, workers, lambda p: self.score_windows(p, top, threshold)[0])
 
     def features_many(
-        self, sources: Iterable[Source], workers: int = 4, fps: float | None = None
+        self, paths: Iterable[Source], workers: int = 4, fps: float | None = None
     ) -> Iterator[tuple[Source, np.ndarray | VideoError]]:
-        """Each source with its `features` (C,), as `predict_many` gives predictions."""
+        """Each path with its `features` (C,), as `predict_many` gives predictions."""
         read = functools.partial(self.read, window=0, fps=fps)
-        return run_many(read, sources, workers, self.average_features)
+        return run_many(read, paths, workers, self.average_features)
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
