@@ -25,7 +25,7 @@ from resnet50.lr_generator import build_parameter_groups, get_lr
 from resnet50.model import build_network
 from resnet50.network import NETWORK
 from utils.commands.train import train
-from utils.nn.layers import freeze_norms
+from utils.nn.layers import freeze_norms, list_norms
 from utils.nn.soft_targets import SmoothedCrossEntropy
 from utils.train import optimizers
 from utils.train.plan import Plan, TrainParts
@@ -36,7 +36,7 @@ def build(cfg: Config, plan: Plan) -> TrainParts:
     net = build_network(**cfg.model_arguments())
     plan.load_pretrained(net)
     if settings.batch_norm == "frozen":
-        freeze_norms(cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d))
+        freeze_norms(list_norms(net))
     plan.freeze(net)
     lr = get_lr(settings, plan.updates_per_epoch, plan.effective_batch)
     weights = net.trainable_params()

@@ -1,12 +1,14 @@
 """Converts a checkpoint of PyTorch or MindSpore to this zoo's, without PyTorch.
 
     python scripts/convert_checkpoint.py --network tsm --config_path Y --source S --target T
-        [--new_head] [--key KEY] [--to mindspore|pytorch] [--section.key=value ...]
+        [--new_head] [--key KEY] [--rename REGEX=REPLACEMENT ...] [--to mindspore|pytorch]
+        [--section.key=value ...]
 
 S is a file of PyTorch, safetensors, numpy (.npz) or MindSpore; its content tells which, not its
 name. If S has several sets of weights, as averaged ones, KEY chooses: their key in S, as
---key=state_dict_ema, or what their names begin with. Every weight of S and of the network must
-match; with --new_head the classifier is not converted (its weights are then not in T). The
+--key=state_dict_ema, or what their names begin with. --rename (repeatable) then replaces what
+matches in the names, for those that the zoo does not know. Every weight of S and of the network
+must match; with --new_head the classifier is not converted (its weights are then not in T). The
 last line of stdout is one JSON object: the number of matched parameters, the number of dropped
 arrays of each kind (as the optimizer's), the number of batch norms whose eps was changed to this
 zoo's (`utils/weights/mindspore_checkpoint.py`), the number of weights that T has as newly
@@ -29,7 +31,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, Optional
 
 from mindspore import Parameter, Tensor
 
@@ -57,11 +59,12 @@ def main(
     target: Path,
     new_head: bool = False,
     key: str = "",
+    rename: Optional[list[str]] = None,
     to: Literal["mindspore", "pytorch"] = "mindspore",
 ) -> None:
     if to == "pytorch":
-        if new_head or key:
-            raise ValueError("--new_head and --key choose what is read; not with --to=pytorch")
+        if new_head or key or rename:
+            raise ValueError("--new_head, --key and --rename are not for --to=pytorch")
         write_for_pytorch(network, cfg, source=source, target=target)
         return
     target = target if target.suffix == ".ckpt" else target.with_name(f"{target.name}.ckpt")
@@ -71,7 +74,7 @@ def main(
     weights = checkpoint.weights_of(net)
     shapes = {name: tuple(p.shape) for name, p in weights.items()}
     try:
-        loaded = read_source(source, key)
+        loaded = read_source(source, key, rename or ())
         converted = convert(loaded.arrays, shapes=shapes, network=network, new_head=new_head)
         if weights.padding:
             check_padding(source, loaded.padding, weights.padding)

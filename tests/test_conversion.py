@@ -43,6 +43,19 @@ def test_a_converted_checkpoint_has_the_arrays_of_its_source(run_here, tmp_path)
         np.testing.assert_array_equal(arrays[name], source, name)
 
 
+def test_unknown_names_are_renamed_one_after_the_other(run_here, tmp_path):
+    """`new_fc` is `cls.fc` in the file; without its renaming it is listed beside ours."""
+    arrays = {n.replace("new_fc", "cls.fc"): array for n, array in load_state(SOURCE).items()}
+    np.savez(tmp_path / "a.npz", **arrays)
+    arguments = [*ARGUMENTS[:4], "--source", tmp_path / "a.npz", "--target", tmp_path / "a.ckpt"]
+    renames = ["--rename", r"^(module\.)?cls\.=\1new.", "--rename", r"new\.fc=new_fc"]
+    script = "scripts/convert_checkpoint.py"
+    assert read_result(run_here(script, *arguments, *SETTINGS, *renames))["matched"] == 102
+    refused = run_here(script, *arguments, *SETTINGS)
+    assert refused.returncode == 2
+    assert all(name in refused.stderr for name in ("cls.fc.bias", "new_fc.bias"))
+
+
 def test_new_head_drops_the_classifier(run_here, tmp_path):
     target = tmp_path / "tsm.ckpt"
     arguments = [*ARGUMENTS, "--target", target, *SETTINGS, "--model.num_classes=5"]

@@ -22,7 +22,7 @@ from tsm.mobilenet import MobileNetV2
 from tsm.resnet import DEPTHS, ResNet
 from utils.nn.cam_cells import CamCells
 from utils.nn.dropout import Dropout
-from utils.nn.layers import BatchNorm3d, Normalize, dense, freeze_norms
+from utils.nn.layers import BatchNorm3d, Normalize, dense, freeze_norms, list_norms
 from utils.nn.padding import PaddedNetwork
 
 ARCHITECTURES = (*DEPTHS, "mobilenetv2")
@@ -172,6 +172,6 @@ def freeze_batch_norms(net: nn.Cell, mode: str) -> None:
     `partial` trains the 3-D batch norms of non-local blocks: their scale starts at zero, so that
     frozen it would disable the block (the source leaves them out of the optimizer by mistake).
     """
-    norms = [cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d)]
+    norms = list_norms(net)
     flat = [cell for cell in norms if not isinstance(cell, BatchNorm3d)]
     freeze_norms({"trained": [], "partial": flat[1:], "frozen": norms}[mode])

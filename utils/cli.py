@@ -245,7 +245,7 @@ def describe_type(hint: Any) -> dict[str, Any]:
         metavar = "|".join(map(str, arguments))  # the name of a positional argument in errors
         return {"type": type(arguments[0]), "choices": arguments, "metavar": metavar}
     if kind is list:
-        return {**describe_type(arguments[0]), "nargs": "+"}
+        return {**describe_type(arguments[0]), "nargs": "+", "action": "extend"}
     return {"type": hint}
 
 

@@ -249,6 +249,7 @@ class TrainSettings:
     # Weights that stay as they are: `backbone` (all but the classifier), or a regular expression
     # for their names; empty: none.
     freeze: str = ""
+    sync_batch_norm: bool = False  # statistics of batch norms over all devices, not of each one
     # In the cross entropy: a number for each class, or `balanced`, 1 / videos; empty: all 1. With
     # model.labels multi the weights of positives; `balanced` is negatives / positives.
     class_weights: Union[Literal["", "balanced"], tuple[float, ...]] = ""

@@ -67,14 +67,16 @@ class StatisticsSums(nn.Cell):
 class PreciseBatchNorms:
     """Replaces the running statistics of all batch norms of a network that are not frozen.
 
-    Graphs are compiled once for each batch shape; keep the object to reuse them.
+    Graphs are compiled once for each batch shape; keep the object to reuse them. `ranks`: so many
+    have a part of each batch, if the norms compute their statistics over all.
     """
 
-    def __init__(self, net: nn.Cell):
+    def __init__(self, net: nn.Cell, ranks: int = 1):
         cells = net.cells_and_names()
         norms = {name: cell for name, cell in cells if isinstance(cell, BatchNorm2d)}
         self.norms = {n: norm for n, norm in norms.items() if norm.use_batch_statistics is None}
         self.net = net
+        self.ranks = ranks
         self.sums = StatisticsSums(list(self.norms.values())) if self.norms else None
         self.widths = np.array([norm.num_features for norm in self.norms.values()], int)
         self.counts: dict[tuple, np.ndarray] = {}
@@ -108,7 +110,7 @@ class PreciseBatchNorms:
         if clips.shape not in self.counts:
             part = clips[:COUNTED_CLIPS]
             shapes = record_input_shapes(self.net, self.norms, part)
-            elements = np.array([np.prod(shapes[name]) for name in self.norms])
+            elements = self.ranks * np.array([np.prod(shapes[name]) for name in self.norms])
             self.counts[clips.shape] = elements // self.widths * len(clips) // len(part)
         return self.counts[clips.shape]
 

@@ -25,7 +25,7 @@ from mindspore import nn
 
 from utils.commands.train import train
 from utils.log import log
-from utils.nn.layers import freeze_norms
+from utils.nn.layers import freeze_norms, list_norms
 from utils.train import optimizers
 from utils.train.plan import Plan, TrainParts
 from x3d.config import Config
@@ -40,7 +40,7 @@ def build(cfg: Config, plan: Plan) -> TrainParts:
     net = X3D(**cfg.model_arguments())
     plan.load_pretrained(net)
     if settings.batch_norm == "frozen":
-        freeze_norms(cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d))
+        freeze_norms(list_norms(net))
     plan.freeze(net)
     lr = get_lr(settings, plan.updates_per_epoch, plan.effective_batch)
     weights = net.trainable_params()
@@ -64,7 +64,8 @@ def build_precise_batch_norm(
     """A function that computes precise batch norm over batches of the next epoch; None if off."""
     if not cfg.train.precise_bn or cfg.train.batch_norm == "frozen":
         return None
-    norms = PreciseBatchNorms(net)  # keeps its compiled graph between calls
+    ranks = plan.rt.size if cfg.train.sync_batch_norm else 1
+    norms = PreciseBatchNorms(net, ranks)  # keeps its compiled graph between calls
     if not norms.norms:  # train.freeze
         return None
     count = min(cfg.train.precise_bn, plan.steps_per_epoch)

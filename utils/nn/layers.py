@@ -130,11 +130,34 @@ class LayerNorm(nn.LayerNorm):
         return self.layer_norm(x, self.gamma, self.beta)
 
 
+def list_norms(net: nn.Cell) -> list[nn.BatchNorm2d]:
+    """The batch norms of a network."""
+    return [cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d)]
+
+
 def freeze_norms(norms: Iterable[nn.BatchNorm2d]) -> None:
     """Fixes the statistics, scale and shift of batch norms; training then uses them too."""
     for cell in norms:
         cell.use_batch_statistics = False
         cell.gamma.requires_grad = cell.beta.requires_grad = False
+
+
+def synchronize_norms(net: nn.Cell, ranks: int) -> None:
+    """Makes the batch norms that are not frozen compute statistics over the batches of all ranks.
+
+    One rank keeps its operators. Raises ValueError if there is no such norm.
+    """
+    norms = [norm for norm in list_norms(net) if norm.use_batch_statistics is None]
+    if not norms:
+        raise ValueError("train.sync_batch_norm: no batch norm is trained here; set it to false")
+    if ranks == 1:
+        return
+    sync = kernels.current().sync_batch_norm(ranks)
+    for norm in norms:
+        norm.bn_train = plain.BatchNorm3d(sync) if isinstance(norm, BatchNorm3d) else sync
+    for _, cell in net.cells_and_names():
+        if isinstance(cell, NormReLU):  # the kernel of a CPU joins both
+            cell.norm_relu = plain.NormReLU()
 
 
 class BatchNorm3d(BatchNorm2d):

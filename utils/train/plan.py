@@ -15,7 +15,7 @@ from mindspore import nn
 from utils.data.sampler import TrainSampler
 from utils.log import log
 from utils.messages import join_names
-from utils.nn.layers import freeze_norms
+from utils.nn.layers import freeze_norms, list_norms
 from utils.nn.loss import CrossEntropy, Loss, SigmoidCrossEntropy
 from utils.runtime import Runtime
 from utils.settings import NetworkConfig
@@ -131,7 +131,7 @@ def freeze_weights(net: nn.Cell, setting: str, classifier: str) -> None:
         raise ValueError(f"train.freeze: {setting!r} matches all weights, so none would be trained")
     for weight in frozen:
         weight.requires_grad = False
-    norms = [cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d)]
+    norms = list_norms(net)
     freeze_norms(n for n in norms if not (n.gamma.requires_grad or n.beta.requires_grad))
     trained = net.trainable_params()
     log.info(

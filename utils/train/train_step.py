@@ -38,6 +38,7 @@ from mindspore import dtype as mstype
 
 from utils.nn import kernels
 from utils.nn.dropout import DropoutFactors
+from utils.nn.layers import list_norms
 from utils.nn.loss import Loss
 from utils.runtime import Runtime
 from utils.settings import Run, TrainSettings
@@ -347,8 +348,7 @@ class TrainStep(nn.Cell):
 
 def list_changing(net: nn.Cell) -> list[ms.Parameter]:
     """The weights that are trained, and the statistics of the norms that do not evaluate."""
-    norms = [cell for _, cell in net.cells_and_names() if isinstance(cell, nn.BatchNorm2d)]
-    fixed = [norm for norm in norms if norm.use_batch_statistics is False]
+    fixed = [norm for norm in list_norms(net) if norm.use_batch_statistics is False]
     constant = {id(p) for norm in fixed for p in (norm.moving_mean, norm.moving_variance)}
     return [
         parameter

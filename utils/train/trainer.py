@@ -19,6 +19,7 @@ from utils.data.sampler import TrainSampler
 from utils.distributed.collectives import check_same_step
 from utils.distributed.segments import Segments, split_all_reduce
 from utils.log import log, print_result, start_log
+from utils.nn.layers import synchronize_norms
 from utils.runtime import Runtime, release_memory
 from utils.settings import Run, TrainSettings
 from utils.signals import handle_signals
@@ -54,10 +55,12 @@ def build_setup(plan: Plan, parts: TrainParts, batch_shape: tuple[int, ...]) -> 
     """Casts the network to its amp level, and builds the train step.
 
     `batch_shape` is that of this rank's batch as the network takes it. Raises ValueError for a bad
-    `run.all_reduce`.
+    `run.all_reduce`, or a `train.sync_batch_norm` without a batch norm that is trained.
     """
     train = plan.cfg.train
     run = plan.cfg.run
+    if train.sync_batch_norm:
+        synchronize_norms(parts.net, plan.rt.size)
     segments = split_all_reduce(parts.net, parts.optimizer, run, freezes=bool(train.freeze))
     if run.amp_level != run.amp:
         log.info("%s", describe_cpu_precision(run))

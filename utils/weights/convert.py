@@ -7,7 +7,7 @@ the rules for files of MindSpore: state of the training, padding, eps.
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -63,11 +63,11 @@ class Source(NamedTuple):
     changed_eps: int  # batch norms whose eps was not that of this zoo
 
 
-def read_source(path: Path, key: str = "") -> Source:
+def read_source(path: Path, key: str = "", renames: Sequence[str] = ()) -> Source:
     """The weights in a PyTorch, safetensors, npz or MindSpore file; its content tells which.
 
     `key` chooses those under a key of the file, or with names that begin with it
-    (`torch_reader.load_state`).
+    (`torch_reader.load_state`). `renames` then change the names (`rename`).
     """
     path = Path(path)
     if path.is_dir():
@@ -90,9 +90,38 @@ def read_source(path: Path, key: str = "") -> Source:
         arrays = torch_reader.select_names(arrays, key) if key else arrays
         if not arrays:
             raise ValueError(f"{path}: no name in it begins with {key}.")
+    for text in renames:
+        arrays = rename(arrays, text)
     arrays, dropped = drop_training_state(arrays)
     padding = find_padding(path, arrays, texts)
     return Source(arrays, dropped=dropped, padding=padding, changed_eps=unify_eps(arrays))
+
+
+def rename(arrays: dict[str, np.ndarray], text: str) -> dict[str, np.ndarray]:
+    """The arrays with what matches REGEX in their names replaced; `text` is REGEX=REPLACEMENT.
+
+    The last `=` separates them. Raises ValueError if REGEX is none or matches no name, or if two
+    names become the same.
+    """
+    pattern, separator, replacement = text.rpartition("=")
+    if not separator:
+        raise ValueError(f"--rename {text}: must be REGEX=REPLACEMENT")
+    origins: dict[str, str] = {}
+    matches = 0
+    for name in arrays:
+        try:
+            renamed, count = re.subn(pattern, replacement, name)
+        except (re.error, IndexError) as error:
+            raise ValueError(f"--rename {text}: not a regular expression: {error}") from None
+        if renamed in origins:
+            both = f"{origins[renamed]} and {name}"
+            raise ValueError(f"--rename {text}: {both} would both be {renamed!r}")
+        origins[renamed] = name
+        matches += count
+    if not matches:
+        first = join_names([*arrays], MAX_LISTED)
+        raise ValueError(f"--rename {text}: no name of the file matches; they are {first}")
+    return {renamed: arrays[name] for renamed, name in origins.items()}
 
 
 def convert(

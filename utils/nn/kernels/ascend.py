@@ -94,6 +94,11 @@ class PaddedMaxPool2d(nn.Cell):
         return ops.cast(self.pool(ops.PadV3()(x, (self.half,) * 4, lowest)), dtype)
 
 
+def broadcast(x: Tensor, shape: tuple) -> Tensor:
+    """As it is: the kernels broadcast."""
+    return x
+
+
 class Multiply(Operator):
     """One kernel, which broadcasts."""
 
@@ -240,6 +245,7 @@ def move_weight(kernel, zero, betas, epsilon, gradient, weight, mean, variance, 
 class Ascend(Plain):
     """The operators of an Ascend."""
 
+    broadcast = staticmethod(broadcast)
     shift_frames = staticmethod(shift_frames)
     stack = staticmethod(stack)
     project_and_pool = staticmethod(project_and_pool)

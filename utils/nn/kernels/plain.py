@@ -79,6 +79,74 @@ class BatchNorm3d(Operator):
         return (ops.reshape(y, x.shape),)
 
 
+class NormalizeOverRanks(Operator):
+    """A batch norm of (N, C, H, W), computed in float32 from the batches of all ranks together.
+
+    All ranks have the same N, H and W. Each pass has one collective, of two numbers a channel. The
+    gradient is that of the sum of all ranks' losses; those of gamma and beta are this rank's part.
+    """
+
+    def __init__(self, ranks: int, kernels: "Plain"):
+        super().__init__()
+        self.ranks = ranks
+        self.broadcast = kernels.broadcast
+        self.means = kernels.channel_means()
+        self.normalize = kernels.fixed_batch_norm()
+        self.gather = ops.AllGather()
+        self.all_reduce = ops.AllReduce()
+
+    def construct(self, x: Tensor, gamma: Tensor, beta: Tensor) -> tuple:
+        """The output in the type of x, and the mean and biased variance of the batch, (C,)."""
+        own_mean = self.average(ops.cast(x, mstype.float32))
+        centred = self.centre(x, own_mean)
+        own = ops.stack((own_mean, self.average(centred * centred)))
+        every = ops.reshape(self.gather(own), (self.ranks, 2, -1))
+        means = every[:, 0]
+        mean = means.mean(0)
+        # No difference of large numbers: a mean may be many times the deviation.
+        variance = (every[:, 1] + ops.square(means - mean)).mean(0)
+        return self.normalize(x, gamma, beta, mean, variance)[0], mean, variance
+
+    def bprop(self, x: Tensor, gamma: Tensor, beta: Tensor, out: tuple, dout: tuple) -> tuple:
+        scale = ops.rsqrt(out[2] + EPSILON)
+        y = self.centre(x, out[1]) * self.spread(scale, x.shape)  # before gamma and beta
+        dy = ops.cast(dout[0], mstype.float32)
+        own = ops.stack((self.average(dy), self.average(dy * y)))
+        means = self.all_reduce(own) / self.ranks
+        dx = dy - self.spread(means[0], x.shape) - y * self.spread(means[1], x.shape)
+        dx = dx * self.spread(gamma * scale, x.shape)
+        sums = own * (x.size // x.shape[1])
+        return ops.cast(dx, x.dtype), sums[1], sums[0]
+
+    def average(self, x: Tensor) -> Tensor:
+        """The means (C,) of this rank."""
+        return ops.reshape(self.means(x).mean(0), (-1,))
+
+    def centre(self, x: Tensor, mean: Tensor) -> Tensor:
+        return ops.cast(x, mstype.float32) - self.spread(mean, x.shape)
+
+    def spread(self, values: Tensor, shape: tuple) -> Tensor:
+        """A number of every channel, for its map."""
+        return self.broadcast(ops.reshape(values, (1, -1, 1, 1)), shape)
+
+
+class SyncBatchNorm(Operator):
+    """NormalizeOverRanks, which also moves the running statistics."""
+
+    def __init__(self, ranks: int, kernels: "Plain"):
+        super().__init__()
+        self.ranks = ranks
+        self.norm = NormalizeOverRanks(ranks, kernels)
+
+    def construct(self, x, gamma, beta, mean, variance) -> tuple:
+        y, batch_mean, batch_variance = self.norm(x, gamma, beta)
+        count = self.ranks * x.size // x.shape[1]
+        unbiased = batch_variance * (count / (count - 1))
+        ops.assign(mean, mean * (1 - BATCH_WEIGHT) + batch_mean * BATCH_WEIGHT)
+        ops.assign(variance, variance * (1 - BATCH_WEIGHT) + unbiased * BATCH_WEIGHT)
+        return (y,)
+
+
 class NormReLU(Operator):
     """relu(norm(x)), or relu(norm(x) + shortcut) if there is one; `norm` is a batch norm."""
 
@@ -436,6 +504,7 @@ def move_weight(kernel, betas, epsilon, gradient, weight, mean, variance, decay,
 class Plain:
     """MindSpore's operators."""
 
+    broadcast = staticmethod(ops.broadcast_to)
     shift_frames = staticmethod(shift_frames)
     stack = staticmethod(stack)
     project_and_pool = staticmethod(project_and_pool)
@@ -498,6 +567,10 @@ class Plain:
     def fixed_batch_norm(self) -> Callable:
         """The same with the running statistics, which it does not change."""
         return ops.BatchNorm(is_training=False, epsilon=EPSILON)
+
+    def sync_batch_norm(self, ranks: int) -> Callable:
+        """`batch_norm` of the batches of all ranks together."""
+        return SyncBatchNorm(ranks, self)
 
     def norm_relu(self) -> Callable:
         return NormReLU()

@@ -1,6 +1,7 @@
 """Conversion: formats by content, prefixes and odd entries of names, NaN and infinity."""
 
 import functools
+import re
 import shutil
 from pathlib import Path
 
@@ -127,3 +128,21 @@ def test_a_key_chooses_weights_also_by_the_start_of_their_names(tmp_path):
         assert read_source(path, "ema").arrays["a.weight"].tolist() == [3, 3]
         with pytest.raises(ValueError, match=f"{path}: .*emma"):
             read_source(path, "emma")
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [(r"^net\.(\d)=layer\1", ["layer1.weight", "net.a.bias"]), (r"(?=net)=x.", ["x.net.1.weight"])],
+)
+def test_what_matches_in_names_is_replaced(text, names, tmp_path):
+    """The last `=` separates, and what does not match stays."""
+    np.savez(tmp_path / "a.npz", **{"net.1.weight": np.ones(1), "net.a.bias": np.ones(1)})
+    assert {*names} <= {*read_source(tmp_path / "a.npz", renames=[text]).arrays}
+
+
+@pytest.mark.parametrize("text", ["a", "(=b", r"net=\2", "head=b", "net.*=b"])
+def test_a_bad_renaming_is_refused(text, tmp_path):
+    """Neither `=` nor an expression, an unknown group, no match, and two names that become one."""
+    np.savez(tmp_path / "a.npz", **{"net.1.weight": np.ones(1), "net.a.bias": np.ones(1)})
+    with pytest.raises(ValueError, match=f"--rename {re.escape(text)}: "):
+        read_source(tmp_path / "a.npz", renames=[text])
