@@ -144,7 +144,7 @@ ERRORS = [
     (f"PREDICT {VIDEO} --threshold=2", "--threshold"),
     (f"PREDICT {VIDEO} --save=out.avi", "--save: out.avi"),
     (f"PREDICT {VIDEO} {VIDEO} --save=out.mp4", "--save"),
-    ("PREDICT run", "run:", "no videos"),
+    ("PREDICT run", "run:", ".mp4"),
     (f"PREDICT {VIDEO} --labels=none.txt", "--labels: none.txt"),
     (f"PREDICT {VIDEO} --labels=synthetic/train.txt", "24 names, the network 8 classes"),
     (f"PREDICT {VIDEO} --fps=5", "option --fps"),

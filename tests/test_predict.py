@@ -215,9 +215,11 @@ def test_a_folder_of_images_stands_for_its_images(tmp_path, capsys):
     (left_out,) = capsys.readouterr().err.splitlines()
     assert "left out: no images (2): a.mp4, d.txt; hidden or system files and" in left_out
     assert "(2): __MACOSX, a/._c.webp" in left_out
-    (tmp_path / "frames").mkdir()
-    frames = [str(tmp_path / "frames")]  # a folder of frames, or a mistake: opening it tells
+    frames = [str(tmp_path / "a")]  # a folder of frames, or a mistake: opening it tells
     assert list_videos(frames, (".mp4",)) == frames
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="empty: "):
+        list_videos([str(tmp_path / "empty")], (".mp4",))
 
 
 class NumberReader(LabelSpace):

@@ -82,6 +82,7 @@ def test_a_gpu_tries_all_algorithms_and_its_libraries_know_whether_tf32_is_allow
         environment.setattr(device_context.gpu.op_tuning, f"conv_{name}_algo", call)
     variable = partial(os.environ.get, "NVIDIA_TF32_OVERRIDE", "unset")
     environment.setattr(ms, "set_device", lambda *_: calls.update(override=variable()))
+    environment.setattr(ms.runtime, "dispatch_threads_num", lambda _: None)  # once in a process
     runtime.start_device(Run(device="GPU", tf32=tf32, jit_level="auto"))
     assert calls == {
         "conv": tf32,

@@ -17,6 +17,7 @@ from typing import NamedTuple, Optional
 
 import numpy as np
 from PIL import Image
+from PIL.TiffImagePlugin import TiffImageFile
 
 from utils.video.libraries import load_library
 from utils.video.orientation import EXIF_ORIENTATIONS, UPRIGHT, Orientation
@@ -150,7 +151,9 @@ def convert(image: Image.Image, mode: str) -> np.ndarray:
         kind = "float" if image.mode == "F" else "whole"
         raise ValueError(f"its pixels are {kind} numbers of 32 bits; save it with 8 or 16 bits")
     if image.mode.startswith("I"):
-        tags = getattr(image, "tag_v2", {})  # of TIFF; PIL leaves 12 bits, and black, as they are
+        tags: dict = {}
+        if isinstance(image, TiffImageFile):  # PIL leaves 12 bits, and black, as they are
+            tags = dict(image.tag_v2)
         (bits,) = tags.get(TIFF_BITS, (16,))
         grey = (np.asarray(image) >> bits - 8).astype(np.uint8)
         if tags.get(TIFF_BLACK) == WHITE_IS_ZERO:
