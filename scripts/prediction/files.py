@@ -45,9 +45,8 @@ def list_videos(names: Sequence[str], suffixes: Sequence[str]) -> list[str]:
         scan = find_files(name, suffixes) if os.path.isdir(name) else None
         if scan is None or not scan.files:
             if scan and not any(has_suffix(file, IMAGE_SUFFIXES) for file in scan.others):
-                raise ValueError(
-                    f"{name}: this folder has no file that ends in {', '.join(suffixes)}"
-                )
+                endings = ", ".join(suffixes)
+                raise ValueError(f"{name}: this folder has no file that ends in {endings}")
             videos.append(name)
             continue
         videos += [os.path.join(name, file) for file in scan.files]

@@ -324,7 +324,7 @@ def write_result_file(checkpoint: str, values: dict, rt: Runtime) -> None:
     try:
         if target.exists():
             earlier = read_json(target, f"{target}")
-            if not {"videos", "sets", "keep_best"} & set(earlier):
+            if not ({"videos", "seconds"} <= set(earlier) or "keep_best" in earlier):
                 raise ValueError(f"{target} exists and is not the result of an evaluation")
             if target.name == "best.json":  # `utils.train.validation` wrote it
                 values = {**earlier, **values}

@@ -158,6 +158,7 @@ def convert(
         norms=norms,
     )
     dropped += dropped_others
+    twice = sorted({*others} & {*arrays})
     arrays = {**others, **arrays}
     head = [name for name in shapes if new_head and re.search(classifier, name)]
     converted = {}
@@ -182,12 +183,12 @@ def convert(
             missing.append(name)
     unknown = [describe_unknown(name, names) for name in sorted(arrays)]
     wrong = [f"{name} is {[*its]} instead of {[*ours]}" for name, (its, ours) in differing.items()]
-    report = join_reports(missing=missing, unknown=unknown, shape=wrong)
+    report = join_reports(missing=missing, unknown=unknown, shape=wrong, twice=twice)
     if report:
         advice = "; is it of another network, or of other settings under model?"
         if are_slices(pair for n, pair in differing.items() if not re.search(classifier, n)):
             advice = f"; if it is a slice of a distributed checkpoint: {MERGE}"
-        elif any(name in report for name in shapes if re.search(classifier, name)):
+        elif not twice and any(name in report for name in shapes if re.search(classifier, name)):
             advice = "; model.num_classes must be its own"
             advice += ", or --new_head leaves the classifier newly initialised"
         elif others and prefix:

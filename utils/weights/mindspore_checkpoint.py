@@ -39,14 +39,18 @@ def drop_training_state(arrays: dict[str, np.ndarray]) -> tuple[dict[str, np.nda
     """The weights of a file, and the names of what is not a weight.
 
     These are numbers without axes, counters by their names, and copies of weights: PREFIX.NAME of
-    the shape of NAME, as `moments.conv1.weight` (momentum) and `ema.conv1.weight` (average).
+    the shape of NAME, as `moments.conv1.weight` (momentum) and `ema.conv1.weight` (average). Most
+    names with the prefix must be so: beside a network of this prefix there may be one odd NAME.
     """
-    dropped = []
+    surplus: Counter[str] = Counter()  # {prefix: copies - other names}
+    dropped = [name for name, array in arrays.items() if not array.ndim or COUNTERS.fullmatch(name)]
+    copies = []
     for name, array in arrays.items():
-        weight = arrays.get(name.partition(".")[2])
-        is_copy = weight is not None and weight.shape == array.shape
-        if not array.ndim or is_copy or COUNTERS.fullmatch(name):
-            dropped.append(name)
+        prefix, _, weight = name.partition(".")
+        is_copy = weight in arrays and arrays[weight].shape == array.shape
+        surplus[prefix] += 1 if is_copy else -1
+        copies += [name] if is_copy else []
+    dropped += [name for name in copies if surplus[name.partition(".")[0]] > 0]
     return {name: value for name, value in arrays.items() if name not in set(dropped)}, dropped
 
 

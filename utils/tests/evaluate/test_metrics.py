@@ -213,6 +213,14 @@ def test_an_evaluation_compares_with_a_reference(valid, videos, log_messages):
     assert "100.00 %, largest difference of a score 1.25" in log_messages[-1]
 
 
+def test_another_file_beside_the_checkpoint_stays(tmp_path, log_messages):
+    """Also one that lists videos."""
+    (tmp_path / "a.json").write_text('{"videos": ["a.mp4"]}')
+    metrics.write_result_file(str(tmp_path / "a.ckpt"), {"videos": 4, "seconds": 1.0}, Runtime())
+    assert (tmp_path / "a.json").read_text() == '{"videos": ["a.mp4"]}'
+    assert "not the result of an evaluation" in log_messages[-1]
+
+
 def test_top_k_is_counted_per_class():
     counts = Counts(6)
     scores = np.array([[9, 1, 2, 3, 4, 5], [9, 8, 7, 6, 5, 4], [0, 9, 1, 2, 3, 4]], float)
