@@ -132,7 +132,6 @@ def test_a_key_chooses_weights_also_by_the_start_of_their_names(tmp_path):
             read_source(path, "emma")
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize(
     ("text", "names"),
     [(r"^net\.(\d)=layer\1", ["layer1.weight", "net.a.bias"]), (r"(?=net)=x.", ["x.net.1.weight"])],
@@ -149,9 +148,9 @@ def test_a_bad_renaming_is_refused(text, tmp_path):
     np.savez(tmp_path / "a.npz", **{"net.1.weight": np.ones(1), "net.a.bias": np.ones(1)})
     with pytest.raises(ValueError, match=f"--rename {re.escape(text)}: "):
         read_source(tmp_path / "a.npz", renames=[text])
-=======
+
+
 def test_an_odd_name_makes_no_copy_of_a_weight(tmp_path):
     arrays = {"net.a.weight": np.ones(2), "net.b.weight": np.ones(2), "a.weight": np.zeros(2)}
     np.savez(tmp_path / "a.npz", **arrays)
     assert read_source(tmp_path / "a.npz").arrays.keys() == arrays.keys()
->>>>>>> hunt2
