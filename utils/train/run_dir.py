@@ -84,8 +84,17 @@ class RunDirectory:
             self.refuse("is in use by another run")
         if self.resume_file.exists():
             self.check_same_run(config)
+        elif not (self.path / "run.log").exists():  # which a run writes first
+            self.check_nothing_is_replaced()
         with report_write_errors(self.path):
             checkpoint.remove_leftovers(self.path, WRITTEN)
+
+    def check_nothing_is_replaced(self) -> None:
+        """Raises ValueError if the directory has a file of a name that a run writes."""
+        files = [*list_epochs(self.path), *(self.path / name for name in WRITTEN[1:])]
+        names = [file.name for file in files if file.exists()]
+        if names:
+            self.refuse(f"is of no run, without run.log, and has {join_names(names, 3)}")
 
     def check_same_run(self, config: Any) -> None:
         """Raises ValueError if the run in the directory has other settings.

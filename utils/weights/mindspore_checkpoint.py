@@ -16,6 +16,7 @@ The forms of ResNet differ in padding and in the eps of batch norms, which no ar
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 

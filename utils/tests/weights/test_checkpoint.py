@@ -261,6 +261,9 @@ def test_a_folder_belongs_to_one_run_at_a_time(folder, tmp_path):
     with pytest.raises(ValueError, match="is in use by another run"):
         RunDirectory(make_config(tmp_path), Runtime())
     folder.lock.close()
+    with pytest.raises(ValueError, match="config.yaml"):  # it may be the user's
+        RunDirectory(make_config(tmp_path), Runtime())
+    (tmp_path / "run.log").touch()
     RunDirectory(make_config(tmp_path), Runtime()).lock.close()
 
 
