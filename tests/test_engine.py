@@ -253,13 +253,13 @@ def test_openvino_does_not_see_the_cap_of_the_instruction_set(monkeypatch):
     assert [os.environ[name] for name in runtime.CAPS] == ["AVX2", "AVX2"]
 
 
-def test_the_key_depends_on_weights_settings_and_the_version(monkeypatch):
+def test_the_key_depends_on_weights_settings_and_the_code(monkeypatch):
     def compute(*settings: str, weights: str = "weights") -> str:
         return cache_module.compute_key("tsm", load_toy_config(*settings), weights)
 
     keys = {compute(), compute("model.arch=resnet50"), compute(weights="other weights")}
     assert compute() in keys
-    monkeypatch.setattr(cache_module, "EXPORT_VERSION", 0)
+    monkeypatch.setattr(cache_module, "CODE", ("utils/nn",))
     assert len({*keys, compute()}) == 4
 
 

@@ -1,7 +1,7 @@
 """Checkpoints run by OpenVINO or ONNX Runtime: exported once, into a cache.
 
 The cache is `onnx` in `get_cache_folder()`. A file takes any number of clips. Its name is
-a checksum of the weights, the settings of the network and EXPORT_VERSION, then the shape of a clip,
+a checksum of the weights, the settings of the network and the code, then the shape of a clip,
 then the inference engine that has run it.
 """
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Callable, Optional
 
 import numpy as np
 
-from utils.files import compute_sha256, get_cache_folder, report_write_errors, wait_for_lock
+from utils.files import ROOT, compute_sha256, get_cache_folder, report_write_errors, wait_for_lock
 from utils.log import log
 from utils.scoring.checkpoint import Checkpoint
 from utils.scoring.engines import ENGINES, OnnxScorer
@@ -29,8 +29,7 @@ from utils.weights.model_checksum import check_checksum
 if TYPE_CHECKING:
     from mindspore import nn
 
-# Raise it with every change of a network or of the export that changes what is in a file.
-EXPORT_VERSION = 2
+CODE = ("utils/nn", "utils/export")  # and the network's folder: a change of it changes the file
 PRECISIONS = {"f32": "float32", "bf16": "bfloat16", "int8": "int8"}
 OWN_NAME = re.compile(r"[0-9a-f]{32}-.+\.(onnx|npz)")  # of a file in the cache
 KEPT_FILES = 8  # in the cache, the last used ones
@@ -143,7 +142,9 @@ def compute_key(network: str, cfg: NetworkConfig, weights: str) -> str:
     `weights` is the checksum of the checkpoint.
     """
     settings = sorted(cfg.model_arguments().items())
-    content = repr((EXPORT_VERSION, network, weights, settings))
+    files = (path for name in (network, *CODE) for path in sorted((ROOT / name).glob("**/*.py")))
+    code = [compute_sha256(path) for path in files if "tests" not in path.parts]
+    content = repr((code, network, weights, settings))
     return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
 
