@@ -63,7 +63,7 @@ def print_result(result: dict, out: Optional[Path]) -> None:
     if out:
         with report_write_errors(out, "--out"):
             out.parent.mkdir(parents=True, exist_ok=True)
-            write_text(out, json.dumps(result) + "\n")
+            write_text(out, json.dumps(result) + "\n", "--out")
 
 
 def read_result(path: Path, benchmark: str, config: str) -> dict:

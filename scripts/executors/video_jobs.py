@@ -91,9 +91,15 @@ def load_runner(data: bytes) -> Any:
 
 
 def make_key(settings: str, video: str, *job: Any) -> str:
-    """The settings, the job, and size and time of the video: a record is valid for one key."""
-    stat = os.stat(video)
-    return json.dumps([settings, video, *job, stat.st_size, stat.st_mtime_ns])
+    """The settings, the job, and size and time of the video: a record is valid for one key.
+
+    Of a folder of frames it is the sum of the sizes, and the newest time.
+    """
+    names = os.listdir(video) if os.path.isdir(video) else []
+    files = [video, *(os.path.join(video, name) for name in names)]
+    stats = [os.stat(path) for path in files]
+    size = sum(stat.st_size for stat in stats)
+    return json.dumps([settings, video, *job, size, max(stat.st_mtime_ns for stat in stats)])
 
 
 def write_records(
