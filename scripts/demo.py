@@ -103,9 +103,10 @@ def choose_examples(path: str, suffixes: Sequence[str]) -> list[str]:
     """EXAMPLES videos of a folder, at equal distances in their order."""
     if not path:
         return []
-    files = list_videos([path], suffixes)
-    if files == [path] and Path(path).is_dir():
-        raise ValueError(f"--examples: {path} has no file that ends in {', '.join(suffixes)}")
+    try:
+        files = list_videos([path], suffixes)
+    except ValueError as error:
+        raise ValueError(f"--examples: {error}") from None
     count = min(EXAMPLES, len(files))
     return [files[k * len(files) // count] for k in range(count)]
 

@@ -56,6 +56,7 @@ ERRORS = [
     ("tsm/train.py --config_path tsm/configs/tsm_smoek.yaml", "tsm_smoek", "tsm_smoke.yaml"),
     ("tsm/train.py --config_path tsm/configs", "no such config file; nearest"),
     ("tsm/train.py --config_path tsm_smok", "tsm_smok", "nearest: tsm_smoke"),
+    ("tsm/train.py --config_path synthetic", "synthetic", "nearest:"),
     ("tsm/train.py --config_path TSM_smoke.yaml --train.epoch=3", "train.epoch; nearest: epoch"),
     ("tsm/train.py --config_path tsm_smoke --run.device=cuda", "run.device", "Ascend, GPU, CPU"),
     ("scripts/finetune.py synthetic --recipe tsm", "tsm", "nearest: tsm_"),

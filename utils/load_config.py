@@ -132,14 +132,21 @@ def resolve_yaml(path: Path) -> Path:
 
     A name is that of a recipe, with or without `.yaml`, in any case.
     """
-    if os.path.exists(path):
+    if os.path.isfile(path):
         return Path(path)
     own = ROOT / path
+    is_installed = get_base_folder() != ROOT
     if len(path.parts) == 1:
         own = find_recipes().get(path.name.lower().removesuffix(".yaml"), own)
-    elif os.path.isfile(own) and get_base_folder() != ROOT:  # the user may have meant another copy
-        print(f"reading {own}, of the installed package", file=sys.stderr)
-    return own if os.path.isfile(own) else Path(path)  # false for a name that is too long
+        is_file_meant = path.suffix == ".yaml"  # perhaps a copy in another folder
+    else:
+        is_file_meant = is_installed
+    if not os.path.isfile(own):  # also false for a name that is too long
+        return Path(path)
+    if is_file_meant:
+        owner = "installed package" if is_installed else "zoo"
+        print(f"reading {own}, of the {owner}", file=sys.stderr)
+    return own
 
 
 @shorten_errors()
@@ -197,7 +204,7 @@ def find_nearest_yaml(path: Path) -> str:
 
     A name without a folder may be that of a recipe.
     """
-    if len(path.parts) == 1 and not os.path.isdir(path):
+    if len(path.parts) == 1 and not [*path.glob("*.yaml")]:
         names = [*find_recipes(), *(file.name for file in Path().glob("*.yaml"))]
         return f"; nearest: {difflib.get_close_matches(path.name.lower(), names, 1, 0.0)[0]}"
     for folder in (path, path.parent, ROOT / path, ROOT / path.parent):

@@ -219,7 +219,8 @@ def set_device_options(run: "Run") -> None:
         ms.set_context(jit_config={"jit_level": run.jit_level})
     threads = choose_dispatch_threads(count_cores())
     if threads:
-        ms.runtime.dispatch_threads_num(threads)
+        with contextlib.suppress(RuntimeError):  # a second start: MindSpore takes it once only
+            ms.runtime.dispatch_threads_num(threads)
     if run.device == "Ascend":
         ascend.op_precision.conv_allow_hf32(run.tf32)
         ascend.op_precision.matmul_allow_hf32(run.tf32)

@@ -11,13 +11,14 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional
+from typing import Optional, get_args
 
 from scripts.launcher.devices import VISIBLE, count_devices
 from scripts.launcher.rank_table import read_rank_table
 from utils.cores import LEAST_CORES
 from utils.load_config import resolve_yaml
 from utils.messages import VALUE, shorten
+from utils.settings import Device
 from utils.yaml_text import load_yaml_file
 
 PORT = "8118"  # MASTER_PORT of several nodes, unless it is set
@@ -249,10 +250,12 @@ def read_device(arguments: Sequence[str]) -> str:
     parser.add_argument("--config_path", nargs="?")
     options, _ = parser.parse_known_args(arguments)
     try:
-        device = options.device or load_yaml_file(Path(options.config_path))["run"]["device"]
+        path = resolve_yaml(Path(options.config_path or ""))
+        device = options.device or load_yaml_file(path)["run"]["device"]
     except (OSError, KeyError, TypeError, ValueError):
         return ""
-    return device if isinstance(device, str) else ""
+    names = {name.lower(): name for name in get_args(Device)}
+    return names.get(device.lower(), device) if isinstance(device, str) else ""
 
 
 def read_mpi_environment(environ: Mapping[str, str], role: str) -> dict[str, str]:

@@ -20,8 +20,7 @@ class SmoothedCrossEntropy(Loss):
     * `included` (PyTorch, NVIDIA): 1 - s + s / K for the label, s / K for every other class.
 
     With `train.class_weights` w the loss of a row is -sum_k w_k q_k log p_k, and the sum over the
-    rows is divided by that of the weights of their labels, of mixed ones by their mean. If
-    `before_softmax` is false, the network returns probabilities.
+    rows is divided by that of the weights of their labels, of mixed ones by their mean.
     """
 
     def __init__(
@@ -29,17 +28,15 @@ class SmoothedCrossEntropy(Loss):
         smoothing: float = 0.0,
         others: str = "excluded",
         class_weights: Sequence[float] = (),
-        before_softmax: bool = True,
     ):
         super().__init__()
-        self.before_softmax = before_softmax
         self.smoothing = smoothing
         self.excluded = others == "excluded"
         self.class_weights = build_class_weights(class_weights)
 
     def construct(self, scores: Tensor, target: Tensor) -> Tensor:
         scores = scores.astype(mstype.float32)
-        log_p = ops.log_softmax(scores, -1) if self.before_softmax else ops.log(scores)
+        log_p = ops.log_softmax(scores, -1)
         if self.class_weights is not None:
             log_p = log_p * self.class_weights
         if target.ndim == 1:

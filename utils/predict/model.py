@@ -193,7 +193,8 @@ class Model:
 
     def close(self) -> None:
         """Gives the memory of the network back; then a prediction is a ValueError."""
-        self.scorer = None
+        with runtime.GUEST:  # not while a thread computes
+            self.scorer = None
 
     @property
     def names(self) -> list[str] | dict[str, list[str]]:

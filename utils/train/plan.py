@@ -97,9 +97,13 @@ class Plan:
         smoothing = self.cfg.train.smoothing
         if not (smoothing or self.cfg.data.mixes):
             return CrossEntropy(class_weights, before_softmax)
+        if not before_softmax:  # the logarithm of a probability of 0 is infinite
+            raise ValueError(
+                "model.before_softmax false has no train.smoothing, data.mixup or data.cutmix"
+            )
         from utils.nn.soft_targets import SmoothedCrossEntropy  # here: most trainings need it not
 
-        return SmoothedCrossEntropy(smoothing, "included", class_weights, before_softmax)
+        return SmoothedCrossEntropy(smoothing, "included", class_weights)
 
     def build_mix(self, normalize: nn.Cell) -> Optional[nn.Cell]:
         """`TrainStep`'s `mix`; None without mixup and cutmix. `normalize` is the network's."""

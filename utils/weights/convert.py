@@ -90,9 +90,9 @@ def read_source(path: Path, key: str = "", renames: Sequence[str] = ()) -> Sourc
         arrays = torch_reader.select_names(arrays, key) if key else arrays
         if not arrays:
             raise ValueError(f"{path}: no name in it begins with {key}.")
+    arrays, dropped = drop_training_state(arrays)
     for text in renames:
         arrays = rename(arrays, text)
-    arrays, dropped = drop_training_state(arrays)
     padding = find_padding(path, arrays, texts)
     return Source(arrays, dropped=dropped, padding=padding, changed_eps=unify_eps(arrays))
 

@@ -50,7 +50,7 @@ def drop_training_state(arrays: dict[str, np.ndarray]) -> tuple[dict[str, np.nda
         prefix, _, weight = name.partition(".")
         is_copy = weight in arrays and arrays[weight].shape == array.shape
         surplus[prefix] += 1 if is_copy else -1
-        copies += [name] if is_copy else []
+        copies += [name] if is_copy and name not in dropped else []
     dropped += [name for name in copies if surplus[name.partition(".")[0]] > 0]
     return {name: value for name, value in arrays.items() if name not in set(dropped)}, dropped
 
