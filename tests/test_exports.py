@@ -5,11 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from scripts.data.prepare.exports import find_video, read_exports
+from scripts.data.prepare.exports import Row, find_segment, find_video, read_exports
 from tests.helpers import assert_one_line_error, read_result
 from tests.numbered_videos import write_numbered_video
+from tests.test_official_lists import CASES as OFFICIAL
 from tests.test_official_lists import write_files
 from utils.data.annotation_file import AnnotationFile, read_annotations
+from utils.tests.video.test_file_kinds import UNSTEADY
+from utils.tests.video.videos import pictures, write
 
 RATE = 20  # of the videos; they have 40 frames
 CVAT = """<?xml version="1.0" encoding="utf-8"?>
@@ -172,6 +175,7 @@ def videos(tmp_path_factory) -> Path:
     for name in ("deep/a.mp4", "clips/b.mp4"):
         (root / name).parent.mkdir()
         write_numbered_video(root / name, frames=40, width=96, height=64, rate=RATE)
+    (root / "deep/a\u200b.mp4").touch()
     return root
 
 
@@ -197,7 +201,9 @@ def test_labels_of_an_export_become_lines(name, videos, tmp_path):
 
 @pytest.mark.parametrize("group", [[], ["--group", r"(\w)\.mp4$"]])
 def test_lists_of_an_export_share_no_video(group, make_lists, videos, tmp_path):
-    result = read_result(make_lists(CASES["cvat"][0], "--tier", "action", *group))
+    done = make_lists(CASES["cvat"][0], "--tier", "action", *group)
+    result = read_result(done)
+    assert "sit; add videos\n" in done.stderr
     assert (result["classes"], result["train"] + result["test"], result["sources"]) == (2, 5, 2)
     assert (tmp_path / "labels.txt").read_text() == "sit\nwalk\n"
     paths = []
@@ -212,6 +218,9 @@ def test_lists_of_an_export_share_no_video(group, make_lists, videos, tmp_path):
     ("files", "options", "word"),
     [
         ({}, [], "--annotations"),
+        (OFFICIAL["kinetics"][0], [], "--dataset"),
+        (OFFICIAL["sthv2"][0], [], "--dataset"),
+        (OFFICIAL["diving48"][0], [], "--dataset"),
         ({"a.xml": "<annotations>"}, [], "a.xml"),
         ({"a.json": json.dumps([{**MIN[0], "choice": 3}])}, [], "no label"),
         (CASES["cvat"][0], [], "--tier"),
@@ -221,6 +230,7 @@ def test_lists_of_an_export_share_no_video(group, make_lists, videos, tmp_path):
         ({"a.eaf": ELAN.format("a", " ")}, [], "deep/a.mp4 0.3 0.8"),
         ({"a.eaf": ELAN.format("a", "x").replace('REF1="ts1"', 'REF1="ts3"')}, [], "no time span"),
         ({"a.eaf": ELAN.format("gone", "x")}, [], "gone.mp4"),
+        ({"a.eaf": ELAN.format("a\u200b", "x")}, [], r"--videos: 'deep/a\u200b.mp4'"),
         ({"a.eaf": ELAN.format("a", "x").replace(".mp4", ".wav")}, [], "no video"),
         ({"a.eaf": ELAN.format("a", "x")}, [], "all labels are x"),
         (CASES["elan"][0], [], "--test"),
@@ -239,7 +249,14 @@ def test_what_an_export_lacks_is_one_line(files, options, word, make_lists, tmp_
 
 
 def test_two_videos_of_one_name_are_told_apart_by_their_folders():
-    videos = {"b": ["clips/b.mp4", "other/b.mp4"]}
+    videos = {"b": ["clips/b.mp4", "other/b.mp4"], "my-b": ["my-b.mp4"]}
     assert find_video(SECOND, videos, Path("root")) == "clips/b.mp4"
-    with pytest.raises(ValueError, match="^--videos: root has 2 videos b.mp4"):
-        find_video("b.mp4", videos, Path("root"))
+    for name, count in (("b.mp4", 2), ("my-1a2b3c4d-b.mp4", 0)):
+        with pytest.raises(ValueError, match=f"^--videos: root has {count} videos {name}"):
+            find_video(name, videos, Path("root"))
+
+
+def test_a_track_has_its_frames_at_a_rate_that_is_not_steady(tmp_path):
+    path = write(tmp_path / "a.flv", pictures(), stamps=UNSTEADY)
+    row = Row("label", "a.flv", "walk", (5, 10), in_frames=True)
+    assert find_segment(row, path, 0) == (0.188, 0.388)

@@ -162,7 +162,7 @@ def test_frames_are_repeated_or_dropped_for_another_rate():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--data.source=frames"], "data.source"),
+        (["--data.source=frames", "--data.image_tmpl={:05d}.gif"], "data.source"),
         (["--data.image_tmpl={:05d}.gif"], "data.image_tmpl: {:05d}.gif"),
         (["--quality", "101"], "--quality"),
         ([], "train.txt"),  # in the folder of the videos, it would be replaced

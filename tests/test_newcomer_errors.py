@@ -169,6 +169,7 @@ ERRORS = [
     ("LISTS --videos synthetic --test 1", "--test"),
     ("scripts/quickstart.py now", "unexpected argument now"),
     (f"SCAN {RESNET} --out new", "resnet50"),
+    (f"scripts/data/extract_frames.py {RESNET} --out new", "resnet50 has no lists"),
     (f"SCAN {TSM} --data.root=synthetic --out synthetic", "train.txt"),
     (f"SCAN {TSM} --data.root=none --out new", "none/train.txt"),
     ("REENCODE synthetic", "train.txt"),

@@ -346,6 +346,7 @@ def test_damaged_annotations_are_reported_in_one_line(dataset, damage, message, 
     ("more", "message"),
     [
         ([], "missing --annotations"),
+        (["--names", "images"], "--dataset"),
         (["--annotations", "nowhere"], "--annotations: nowhere is not a folder"),
         (["--annotations", "{}", "--seed", "4"], "--dataset"),
         (["--annotations", "{}", "--out", "{}", "--names", "csv"], "--out"),

@@ -45,7 +45,7 @@ def main(
     quality: Annotated[int, cli.number_between(1, 100)] = 95,
     **options: Any,
 ) -> None:
-    extract_lists(network, cfg, NAMES, quality, flow=True, **options)
+    extract_lists(network, cfg, quality, NAMES, **options)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,6 @@ prepare_process(__name__)
 from typing import Annotated, Any
 
 from scripts.data.prepare.frame_lists import extract_lists
-from scripts.data.prepare.frames import SUFFIXES
 from utils import cli
 from utils.networks import Network
 from utils.settings import NetworkConfig
@@ -45,10 +44,7 @@ def main(
     quality: Annotated[int, cli.number_between(1, 100)] = 90,
     **options: Any,
 ) -> None:
-    template = cfg.data.image_tmpl
-    if not template.endswith(SUFFIXES):
-        raise ValueError(f"data.image_tmpl: {template} must end in {', '.join(SUFFIXES)}")
-    extract_lists(network, cfg, template, quality, **options)
+    extract_lists(network, cfg, quality, **options)
 
 
 if __name__ == "__main__":

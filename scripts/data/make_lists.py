@@ -34,9 +34,10 @@ lines of one video are in one list. `--tier` chooses one of several tiers of ELA
 VIA, controls of Label Studio, or attributes of CVAT, where `label` is that of the track or tag.
 `--fps` is the frameRate in Label Studio's configuration, which its export does not always have.
 
-labels.txt has the class names in the order of their labels. This command decodes no video:
-`scripts/data/check_videos.py` does. The last line of stdout is one JSON object of counts and lists.
-Sources and folders of the data sets: docs/data_preparation.md.
+labels.txt has the class names in the order of their labels. This command checks no video
+(`scripts/data/check_videos.py` does), but opens those of CVAT's exports without `--fps`, for the
+times of their frames. The last line of stdout is one JSON object of counts and lists. Sources and
+folders of the data sets: docs/data_preparation.md.
 """
 
 import sys
@@ -86,7 +87,7 @@ def main(
     **options,
 ) -> None:
     if (dataset or annotations) and names == "images":
-        raise ValueError("--names images goes without --annotations; see sort_imagenet.py")
+        raise ValueError("--names images takes no --dataset or --annotations; see sort_imagenet.py")
     word, refused = ("without", OWN_OPTIONS) if dataset else ("with", PUBLIC_OPTIONS)
     if set(refused) & set(options):
         listed = " and ".join([", ".join(refused[:-1]), refused[-1]])
@@ -180,7 +181,8 @@ def list_own_videos(
     tested_labels = {int(line.rsplit(" ", 1)[1]) for line in tested}
     single = [name for k, name in enumerate(sorted(result.classes)) if k not in tested_labels]
     if single:
-        advice = f"{join_names(single, MAX_SHOWN)}; add videos, or move its folder away"
+        advice = "add videos" if annotations else "add videos, or move its folder away"
+        advice = f"{join_names(single, MAX_SHOWN)}; {advice}"
         what = "source" if group else "video"
         print_line(f"classes with one {what}, which no test covers: {advice}")
     counts = {"classes": len(result.classes), "train": len(splits["train"]), "test": len(tested)}

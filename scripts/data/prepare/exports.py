@@ -35,7 +35,8 @@ from utils.video.reader import Segment, find_time
 SUFFIXES = (".xml", ".eaf", ".json")
 WHOLE = Segment(0, math.inf)
 CHECKBOX = 2  # the type of VIA's attributes that have several options, joined by commas
-UPLOAD = re.compile(r"[0-9a-f]{8}-")  # Label Studio puts it before the name of an uploaded file
+UPLOAD = re.compile(r"^[0-9a-f]{8}-")  # Label Studio puts it before the name of an uploaded file
+PUBLIC = "; annotations of a public data set need --dataset"
 MIN_FIELDS = ("id", "annotator", "annotation_id", "created_at", "updated_at", "lead_time")
 
 
@@ -171,13 +172,13 @@ def choose_video(names: Iterable[Any]) -> str:
     for name in names:
         if isinstance(name, str) and has_suffix(name, VIDEO_SUFFIXES):
             return name
-    raise ValueError("--annotations: the export has labels of something that is no video")
+    raise ValueError(f"--annotations: the labels are of something that is no video{PUBLIC}")
 
 
 def read_export(file: Path, fps: float) -> list[Row]:
     """All labels of a file. Raises ValueError if no tool has written it so."""
     text = read_text(file, f"--annotations: {file}")
-    with annotation_errors(file):
+    with annotation_errors(file, advice=PUBLIC):
         if has_suffix(file.name, (".json",)):
             value = json.loads(text)
             rows = (read_label_studio if isinstance(value, list) else read_via)(value, fps)
@@ -204,16 +205,18 @@ def read_exports(
     files = [file for file in files if has_suffix(file.name, SUFFIXES)]
     if not files:
         tools = "CVAT (.xml), ELAN (.eaf), Label Studio or VIA (.json)"
-        raise ValueError(f"--annotations: {path} has no export of {tools}")
+        raise ValueError(f"--annotations: {path} has no export of {tools}{PUBLIC}")
     rows = choose_tier([row for file in files for row in read_export(file, fps)], tier)
     videos = find_videos(root, with_folder=False)
     labels: dict[str, str] = {}
     sources = {}
     for row in rows:
         video = find_video(row.video, videos, root)
+        if not video.isprintable():
+            raise ValueError(f"--videos: {format_value(video)} cannot be printed; rename it")
         line = video if row.span == WHOLE else f"{video} {find_segment(row, root / video, fps)}"
         label = row.label.strip()
-        if not label or not f"{label}{line}".isprintable():
+        if not label or not label.isprintable():
             text = format_value(label)
             raise ValueError(f"--annotations: {line} has the label {text}, which is no name")
         if labels.setdefault(line, label) != label:
@@ -244,7 +247,7 @@ def find_video(name: str, videos: Mapping[str, list[str]], root: Path) -> str:
     """The path of the video that an export names, by its file name and, if needed, its folder."""
     *_, folder, file = re.split(r"[/\\]|\?d=", f"//{unquote(name)}")
     key = strip_extension(file)
-    paths = videos.get(key) or videos.get(UPLOAD.sub("", key, count=1), [])
+    paths = videos.get(key) or videos.get(UPLOAD.sub("", key), [])
     if len(paths) > 1:
         paths = [path for path in paths if Path(path).parent.name == folder] or paths
     if len(paths) != 1:
@@ -267,4 +270,6 @@ def find_segment(row: Row, video: Path, fps: float) -> Segment:
 def read_times(video: Path) -> list[float]:
     """The seconds from the first frame to each, and to the end."""
     with open_video(video) as frames:
+        if frames.stamps is not None:  # they choose the frames of a segment
+            return frames.stamps.tolist()
         return find_time(frames, np.arange(len(frames) + 1)).tolist()

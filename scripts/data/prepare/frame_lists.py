@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any, Optional
 
-from scripts.data.prepare.frames import FrameJob, extract_frames
+from scripts.data.prepare.frames import SUFFIXES, FrameJob, extract_frames
 from scripts.data.prepare.integrity import make_job, print_left_out
 from scripts.data.prepare.list_copies import (
     choose_list_paths,
@@ -25,9 +25,8 @@ from utils.settings import NetworkConfig
 def extract_lists(
     network: Network,
     cfg: NetworkConfig,
-    image_tmpl: str,
     quality: int,
-    flow: bool = False,
+    flow_tmpl: str = "",
     *,
     out: Path,
     fps: cli.NonNegativeFloat = 0.0,
@@ -36,7 +35,8 @@ def extract_lists(
 ) -> None:
     """Writes the folders and lists below `out`, and prints the JSON object of the command.
 
-    The arguments are those of `FrameJob`. Raises ValueError if there is nothing to extract.
+    The arguments are those of `FrameJob`. With `flow_tmpl`, the names of its images, it writes the
+    optical flow. Raises ValueError if there is nothing to extract.
     """
     start = time.monotonic()
     data: Any = cfg.data  # of videos, if there are lists
@@ -45,6 +45,9 @@ def extract_lists(
         raise ValueError(f"{network.name} has no lists of videos")
     if data.source == "frames":
         raise ValueError("data.source: the lists name folders already; take a recipe of videos")
+    image_tmpl = flow_tmpl or data.image_tmpl
+    if not image_tmpl.endswith(SUFFIXES):
+        raise ValueError(f"data.image_tmpl: {image_tmpl} must end in {', '.join(SUFFIXES)}")
     rows = []  # of all lists: list, path of the video in it, record, job
     lists = choose_list_paths(files, out)
     check_outputs(lists, inputs=[file.path for file in files])
@@ -60,7 +63,7 @@ def extract_lists(
                 fps=fps,
                 short_side=short_side,
                 quality=quality,
-                flow=flow,
+                flow=bool(flow_tmpl),
             )
             rows.append((file, path, record, job))
     jobs = dict.fromkeys(job for *_, job in rows)  # a video may be in several lists
