@@ -35,6 +35,7 @@ ORIENTATION_TAG = 0x0112
 LONG = 4  # the type of a number of 32 bits, which some programs write instead of 16
 TIFF_BITS = 258  # tags of TIFF: the bits of a number, and whether 0 is black or white
 TIFF_BLACK = 262
+TIFF_PLANES = 284
 WHITE_IS_ZERO = 0
 # PIL's mode I holds 32 bits, but of these formats 16 (PNG: Pillow before 11).
 FORMATS_OF_16_BITS = {"PNG", "PPM"}
@@ -150,10 +151,11 @@ def convert(image: Image.Image, mode: str) -> np.ndarray:
     if image.mode == "F" or (image.mode == "I" and image.format not in FORMATS_OF_16_BITS):
         kind = "float" if image.mode == "F" else "whole"
         raise ValueError(f"its pixels are {kind} numbers of 32 bits; save it with 8 or 16 bits")
+    # PIL leaves 12 bits, and black, as they are, and takes planes of 16 bits for 8.
+    tags: dict = dict(image.tag_v2) if isinstance(image, TiffImageFile) else {}
+    if tags.get(TIFF_PLANES) == 2 and max(tags.get(TIFF_BITS, (8,))) > 8 and image.mode[0] != "I":
+        raise ValueError("its colours are planes of more than 8 bits; save it with 8 bits")
     if image.mode.startswith("I"):
-        tags: dict = {}
-        if isinstance(image, TiffImageFile):  # PIL leaves 12 bits, and black, as they are
-            tags = dict(image.tag_v2)
         (bits,) = tags.get(TIFF_BITS, (16,))
         grey = (np.asarray(image) >> bits - 8).astype(np.uint8)
         if tags.get(TIFF_BLACK) == WHITE_IS_ZERO:

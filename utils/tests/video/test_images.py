@@ -103,6 +103,19 @@ def test_numbers_without_a_white_are_refused_by_name(tmp_path, dtype, word):
         FrameFolder(tmp_path, 1, "{:05d}.tif").frames([0])
 
 
+def test_planes_of_16_bits_are_refused():
+    """A TIFF of 6 x 4 pixels, three planes; PIL would take them for planes of 8 bits."""
+    bits, offsets, counts, data = 134, 140, 152, 164  # places behind ten tags
+    tags = [(256, 3, 1, 6), (257, 3, 1, 4), (258, 3, 3, bits), (259, 3, 1, 1), (262, 3, 1, 2)]
+    tags += [(273, 4, 3, offsets), (277, 3, 1, 3), (278, 3, 1, 4), (279, 4, 3, counts)]
+    tags += [(284, 3, 1, 2)]
+    file = struct.pack("<2sHIH", b"II", 42, 8, len(tags))
+    file += b"".join(struct.pack("<HHII", *tag) for tag in tags) + bytes(4)
+    file += struct.pack("<3H6I", 16, 16, 16, data, data + 48, data + 96, 48, 48, 48)
+    with pytest.raises(ValueError, match="planes"):
+        open_image(file + DEEP.tobytes()[:144])
+
+
 def test_a_jpeg_in_cmyk_has_the_colours_of_pil():
     data = encode(CMYK, "JPEG")
     with Image.open(io.BytesIO(data)) as image:
