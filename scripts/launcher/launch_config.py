@@ -11,12 +11,12 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional, get_args
+from typing import Optional
 
 from scripts.launcher.devices import VISIBLE, count_devices
 from scripts.launcher.rank_table import read_rank_table
 from utils.cores import LEAST_CORES
-from utils.load_config import resolve_yaml
+from utils.load_config import convert_value, resolve_yaml
 from utils.messages import VALUE, shorten
 from utils.settings import Device
 from utils.yaml_text import load_yaml_file
@@ -244,7 +244,7 @@ def share_cores(devices: int, arguments: Sequence[str]) -> dict[str, str]:
 
 
 def read_device(arguments: Sequence[str]) -> str:
-    """run.device of the command line or else of the config file; empty if neither can be read."""
+    """run.device of the command line or else of the config file; empty if neither is one."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--run.device", dest="device", nargs="?")
     parser.add_argument("--config_path", nargs="?")
@@ -252,10 +252,9 @@ def read_device(arguments: Sequence[str]) -> str:
     try:
         path = resolve_yaml(Path(options.config_path or ""))
         device = options.device or load_yaml_file(path)["run"]["device"]
+        return convert_value(device, Device, "run.device")
     except (OSError, KeyError, TypeError, ValueError):
         return ""
-    names = {name.lower(): name for name in get_args(Device)}
-    return names.get(device.lower(), device) if isinstance(device, str) else ""
 
 
 def read_mpi_environment(environ: Mapping[str, str], role: str) -> dict[str, str]:

@@ -24,10 +24,7 @@ class SmoothedCrossEntropy(Loss):
     """
 
     def __init__(
-        self,
-        smoothing: float = 0.0,
-        others: str = "excluded",
-        class_weights: Sequence[float] = (),
+        self, smoothing: float = 0.0, others: str = "excluded", class_weights: Sequence[float] = ()
     ):
         super().__init__()
         self.smoothing = smoothing
@@ -35,8 +32,7 @@ class SmoothedCrossEntropy(Loss):
         self.class_weights = build_class_weights(class_weights)
 
     def construct(self, scores: Tensor, target: Tensor) -> Tensor:
-        scores = scores.astype(mstype.float32)
-        log_p = ops.log_softmax(scores, -1)
+        log_p = ops.log_softmax(scores.astype(mstype.float32), -1)
         if self.class_weights is not None:
             log_p = log_p * self.class_weights
         if target.ndim == 1:

@@ -143,7 +143,7 @@ def compute_key(network: str, cfg: NetworkConfig, weights: str) -> str:
     """
     settings = sorted(cfg.model_arguments().items())
     files = (path for name in (network, *CODE) for path in sorted((ROOT / name).glob("**/*.py")))
-    code = [compute_sha256(path) for path in files if "tests" not in path.parts]
+    code = [compute_sha256(path) for path in files if "tests" not in path.relative_to(ROOT).parts]
     content = repr((code, network, weights, settings))
     return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
