@@ -1,5 +1,7 @@
 """The first call of every command. What it imports takes a few milliseconds."""
 
+import sys
+
 from utils import signals
 
 
@@ -13,5 +15,5 @@ def prepare_process(name: str) -> None:
         signals.watch()
     from utils import missing_packages, runtime
 
-    missing_packages.install_hook()
+    sys.excepthook = missing_packages.explain_error
     runtime.set_environment()
