@@ -28,6 +28,8 @@ SOURCES = Path(__file__).resolve().parent
 SWITCH = "ZOO_CPU_KERNELS"
 LIBRARY = "libkernels.so"
 ONEDNN = "libdnnl.so"
+CPUINFO = Path("/proc/cpuinfo")  # flags on x86-64, Features on aarch64
+PROCESSORS = ("x86_64", "aarch64")
 CHECKSUMS = "checksums.json"
 COMPILE_SECONDS = 600  # of g++ at most; it takes 10 to 35 on two cores
 CHECK = """
@@ -49,8 +51,8 @@ def load(cache: Path, report: Callable[[str], object] = print_line) -> Path:
     """
     if os.environ.get(SWITCH) == "0":
         raise OSError(f"{SWITCH} is 0")
-    if platform.machine() != "x86_64" or not shutil.which("g++"):
-        raise OSError("they need g++ and an x86-64 processor")
+    if platform.machine() not in PROCESSORS or not shutil.which("g++"):
+        raise OSError(f"they need g++ and a processor of {' or '.join(PROCESSORS)}")
     library = find_or_compile(cache, report)
     ctypes.CDLL(str(library))
     return library
@@ -89,7 +91,7 @@ def compute_file_checksums(folder: Path) -> dict[str, str]:
 def compile_into(folder: Path) -> None:
     """Compiles and checks the library beside `folder`, and replaces the folder by the result.
 
-    After a power cut the folder is whole or not there. Raises OSError.
+    What a power cut leaves, `is_sound` tells by its checksums. Raises OSError.
     """
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
         building = Path(temporary) / "kernels"
@@ -98,8 +100,6 @@ def compile_into(folder: Path) -> None:
         shutil.copy(find_onednn(), building / ONEDNN)
         check_functions(building)
         (building / CHECKSUMS).write_text(json.dumps(compute_file_checksums(building)))
-        for path in (*building.iterdir(), building):
-            flush_to_disk(path)
         if folder.exists():
             folder.rename(Path(temporary) / "damaged")
         building.rename(folder)
@@ -148,15 +148,6 @@ def check_functions(folder: Path) -> None:
         raise OSError(f"the compiled kernels cannot be loaded: the check {how}")
 
 
-def flush_to_disk(path: Path) -> None:
-    """Waits until a file or the entries of a folder are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def find_onednn() -> Path:
     return Path(importlib.util.find_spec("mindspore").origin).parent / "lib" / "libdnnl.so.3"
 
@@ -165,6 +156,6 @@ def compute_checksum() -> str:
     """Of the sources, MindSpore's version and the processor's instructions."""
     text = [importlib.metadata.version("mindspore"), " ".join(OPTIONS)]
     text += [path.read_text() for path in sorted(SOURCES.glob("*.cc"))]
-    flags = re.search(r"^flags\s*:.*$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    flags = re.search(r"^(flags|Features)\s*:.*$", CPUINFO.read_text(), re.MULTILINE)
     text.append(flags[0] if flags else "")
     return hashlib.sha256("\n".join(text).encode()).hexdigest()[:16]
