@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import av
+from utils.tests.video.videos import copy_packets
 
 
 class Answer(NamedTuple):
@@ -68,11 +68,4 @@ def serve(*answers: Answer) -> Iterator[tuple[str, list[str]]]:
 
 def to_transport_stream(path: Path, folder: Path) -> bytes:
     """The video of a file as an MPEG transport stream, which has no known duration."""
-    target = folder / f"{path.stem}.ts"
-    with av.open(str(path)) as source, av.open(str(target), "w", format="mpegts") as new:
-        stream = new.add_stream_from_template(source.streams.video[0])
-        for packet in source.demux(video=0):
-            if packet.size:
-                packet.stream = stream
-                new.mux(packet)
-    return target.read_bytes()
+    return copy_packets(path, folder / f"{path.stem}.ts").read_bytes()

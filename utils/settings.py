@@ -166,7 +166,7 @@ class VideoData(ImageData):
     source: Literal["video", "frames"] = "video"
     image_tmpl: str = "img_{:05d}.jpg"  # if source is frames: the name of frame i, from 1
     folder_fps: float = 0.0  # frames per second of a folder of frames; 0: unknown, as `fps`
-    reader: Literal["auto", "pyav", "decord"] = "auto"
+    reader: Literal["auto", "pyav", "portable", "decord"] = "auto"
     max_pixels: int = 4096 * 4096  # of a frame; a video with larger frames is unreadable
     rand_augment: str = ""  # a policy like rand-m7-n4-mstd0.5-inc1; empty: off
 

@@ -59,11 +59,12 @@ class Timing(NamedTuple):
 def open_source(source: str, data: ImageData, retry: float) -> StreamSource:
     """The frames of a camera (a number), an address, a video file or a folder of frames."""
     max_pixels = data.max_pixels if isinstance(data, VideoData) else MAX_PIXELS
+    portable = isinstance(data, VideoData) and data.reader == "portable"
     if source.isdecimal():
         connect = partial(live.open_camera, int(source))
         return StreamSource(f"camera_{source}", connect, retry, log.warning)
     if live.is_address(source):
-        connect = partial(live.open_address, source, max_pixels)
+        connect = partial(live.open_address, source, max_pixels, portable=portable)
         return StreamSource(live.name_address(source), connect, retry, log.warning)
     reader = open_path(source, data) if isinstance(data, VideoData) else open_video(source)
     (name,) = make_file_names([source])

@@ -41,7 +41,7 @@ from utils.video.reader import (
 if TYPE_CHECKING:
     from utils.video.pyav_reader import ExactVideo
 
-READERS = ("auto", "pyav", "decord")
+READERS = ("auto", "pyav", "portable", "decord")
 _DECORD_PREFIX = re.compile(r"\[\d\d:\d\d:\d\d\] \S+:\d+: ")
 
 
@@ -86,7 +86,9 @@ def open_video(
     max_pixels: int = MAX_PIXELS,
     segment: Optional[Segment] = None,
 ) -> FrameReader:
-    """Opens a video with "pyav", "decord", or "auto", which is PyAV.
+    """Opens a video with "pyav", "decord", "auto", which is PyAV, or "portable".
+
+    "portable" is PyAV with a slower conversion to RGB, which is the same on every processor.
 
     With `segment`, the frames are those of this part of the video. PyAV finds them by time stamps
     and reads only this part, if the file has time stamps (`packets.PacketTable`). Else decoding
@@ -104,7 +106,8 @@ def open_video(
             f"data.reader is {reader!r}, which is not installed: pip install decord2, "
             "or --data.reader=auto"
         )
-    reader = "pyav" if reader == "auto" else reader
+    portable = reader == "portable"
+    reader = "pyav" if reader in ("auto", "portable") else reader
     if not os.path.isfile(path) or not os.path.getsize(path):
         raise VideoError(path, reader, "no such file, or an empty one")
     check_header(path, reader)
@@ -113,8 +116,8 @@ def open_video(
 
     with contextlib.suppress(NoTimeStampsError):
         if segment is not None and reader == "pyav":
-            return ExactSegment(Path(path), max_pixels, segment)
-    exact = ExactVideo(Path(path), max_pixels)
+            return ExactSegment(Path(path), max_pixels, portable, segment)
+    exact = ExactVideo(Path(path), max_pixels, portable)
     video: FrameReader = exact
     if reader == "decord" and exact.is_ordinary():
         with contextlib.suppress(VideoError):  # a file without a frame rate, for example

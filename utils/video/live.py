@@ -194,10 +194,13 @@ def open_camera(number: int) -> Connection:
     return Connection(float(capture.get(cv2.CAP_PROP_FPS)), True, read_frames())
 
 
-def open_address(address: str, max_pixels: int = MAX_PIXELS, stall: float = STALL) -> Connection:
+def open_address(
+    address: str, max_pixels: int = MAX_PIXELS, stall: float = STALL, portable: bool = False
+) -> Connection:
     """An address by PyAV. Raises VideoError if no video comes from it within `stall` seconds.
 
-    A source of known duration or size is a file at an address: it is not live.
+    A source of known duration or size is a file at an address: it is not live. `portable` as in
+    `FrameConverter`.
 
     OpenCV's VideoCapture (4.11) gives no reason why an address does not open, ends alike at the end
     and at an interruption, writes FFmpeg's lines to stderr, and takes the protocols that are
@@ -207,32 +210,33 @@ def open_address(address: str, max_pixels: int = MAX_PIXELS, stall: float = STAL
     shown = hide_secrets(address)
     if av is None:
         raise ValueError(f"{shown}: addresses need PyAV, which is not installed: pip install av")
-    from utils.video.pyav_reader import FORMATS, open_stream, open_with_options, read_rate
+    from utils.video import pyav_reader
 
     options = {
-        "format_whitelist": f"{FORMATS},hls,mpjpeg,rtp,rtsp,sdp",
+        "format_whitelist": f"{pyav_reader.FORMATS},hls,mpjpeg,rtp,rtsp,sdp",
         "protocol_whitelist": PROTOCOLS,
         "rtsp_flags": "prefer_tcp",
     }
     try:
-        container = open_with_options(
+        container = pyav_reader.open_with_options(
             address, options=options, max_pixels=max_pixels, timeout=(stall, stall)
         )
     except av.error.FFmpegError as error:
         raise VideoError(shown, "pyav", explain_failure(error, stall)) from None
     try:
-        stream = open_stream(container, max_pixels)
+        stream = pyav_reader.open_stream(container, max_pixels)
     except ValueError as error:
         container.close()
         raise VideoError(shown, "pyav", error) from None
     is_file = container.size > 0 and container.format.name not in PLAYLISTS
     is_live = not (is_file or stream.duration or container.duration)
-    frames = read_address(container, stream=stream, shown=shown, is_live=is_live, stall=stall)
-    return Connection(read_rate(stream), is_live, frames)
+    converter = pyav_reader.FrameConverter(portable)
+    frames = read_address(container, stream, converter, shown=shown, is_live=is_live, stall=stall)
+    return Connection(pyav_reader.read_rate(stream), is_live, frames)
 
 
 def read_address(
-    container, stream, shown: str, is_live: bool, stall: float
+    container, stream, converter, shown: str, is_live: bool, stall: float
 ) -> Generator[tuple[float, np.ndarray], None, None]:
     """(seconds, RGB frame) of an open address; closes it at the end.
 
@@ -242,13 +246,12 @@ def read_address(
     from av.error import ExitError, FFmpegError, InvalidDataError
 
     from utils.video.packets import DTS_FORMATS, demux_to_end, is_jump, measure_missing
-    from utils.video.pyav_reader import FrameConverter, read_rate
+    from utils.video.pyav_reader import read_rate
 
     formats = set(container.format.name.split(","))
     has_stamps = not (is_live and UNTIMED & formats)
     has_dts = bool(formats & DTS_FORMATS)
     step = 1 / (read_rate(stream) or DEFAULT_FPS)
-    converter = FrameConverter()
     start = time.monotonic()
     last_time = start  # of a picture
     last_stamp: Optional[float] = None

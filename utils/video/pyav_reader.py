@@ -68,6 +68,9 @@ PYAV = int(av.__version__.split(".")[0])
 # (`frame.reformat`, `to_ndarray(format)`) keep these threads in a converter of the frame, and a
 # process that is forked later waits for them for ever. So this module makes its own converters.
 ONE_THREAD = {"threads": 1}
+# The usual conversion to RGB has code of its own for each kind of processor. This one has not:
+# SWS_BILINEAR and SWS_ACCURATE_RND of FFmpeg, for which PyAV 17 has no names.
+PORTABLE = 0x2 | 0x40000
 MAX_KEPT_PACKETS = 2**19  # packets of a file kept in memory: half a kB each beside their bytes
 # FFmpeg knows more kinds of side data than PyAV, as EXIF, for which PyAV would raise an error.
 Type._missing_ = classmethod(lambda kinds, _: kinds.PANSCAN)  # type: ignore[assignment]
@@ -75,11 +78,11 @@ NO_FRAME = "none of its frames can be decoded"
 
 
 class ExactVideo(VideoFile):
-    """Frames of a video file by PyAV."""
+    """Frames of a video file by PyAV; `portable` as in `FrameConverter`."""
 
-    def __init__(self, path: Path, max_pixels: int = MAX_PIXELS):
+    def __init__(self, path: Path, max_pixels: int = MAX_PIXELS, portable: bool = False):
         self._handle = None
-        self._converter = FrameConverter()
+        self._converter = FrameConverter(portable)
         self._packets: list = []
         self._frames: Iterator[av.VideoFrame] = iter(())
         self._counts_packets = True  # whether packets tell the number of frames
@@ -271,9 +274,9 @@ class ExactSegment(ExactVideo):
     lies in the segment.
     """
 
-    def __init__(self, path: Path, max_pixels: int, segment: Segment):
+    def __init__(self, path: Path, max_pixels: int, portable: bool, segment: Segment):
         self._segment = segment
-        super().__init__(path, max_pixels)
+        super().__init__(path, max_pixels, portable)
 
     def _read_index(self) -> int:
         stream = self._stream
@@ -401,11 +404,13 @@ class FrameConverter:
     """Makes RGB pixels (H, W, 3) of frames, turned and mirrored as their file says.
 
     A matrix in the stream is in its first packet only, and valid until the next key frame. So
-    `follow` gets every frame that the decoder gives, before `to_pixels`.
+    `follow` gets every frame that the decoder gives, before `to_pixels`. If it is `portable`, the
+    pixels are the same on x86-64 and aarch64.
     """
 
-    def __init__(self):
+    def __init__(self, portable: bool = False):
         self.has_matrix = False
+        self._flags = PORTABLE if portable else None
         self._orientation = UPRIGHT
         self._to_rgb = VideoReformatter()
 
@@ -419,7 +424,8 @@ class FrameConverter:
             self._orientation = UPRIGHT
 
     def to_pixels(self, frame: av.VideoFrame) -> np.ndarray:
-        return self._orientation.apply(to_array(self._to_rgb, frame))
+        rgb = convert_format(self._to_rgb, frame, "rgb24", self._flags)
+        return self._orientation.apply(rgb.to_ndarray())
 
 
 def decode_part(context, packets: list, start: int, needed: list[int]) -> Iterator[av.VideoFrame]:
@@ -436,11 +442,7 @@ def decode_part(context, packets: list, start: int, needed: list[int]) -> Iterat
     yield from context.decode(None)
 
 
-def to_array(to_rgb: VideoReformatter, frame: av.VideoFrame) -> np.ndarray:
-    return convert_format(to_rgb, frame, "rgb24").to_ndarray()
-
-
 def convert_format(
-    converter: VideoReformatter, frame: av.VideoFrame, pix_fmt: str
+    converter: VideoReformatter, frame: av.VideoFrame, pix_fmt: str, flags: Optional[int] = None
 ) -> av.VideoFrame:
-    return converter.reformat(frame, format=pix_fmt, **ONE_THREAD)
+    return converter.reformat(frame, format=pix_fmt, interpolation=flags, **ONE_THREAD)

@@ -4,6 +4,7 @@ test_file_kinds.py compares their frames with those of FFmpeg for files of every
 """
 
 import gc
+import hashlib
 import os
 
 import av
@@ -84,6 +85,19 @@ def test_pixels_are_red_green_blue(tmp_path, reader):
     assert np.median(difference) < 8
 
 
+def test_the_portable_reader_gives_the_same_pixels_on_every_processor(tmp_path):
+    """The checksum is that of x86-64 and of aarch64. Decoded planes are the same on both."""
+    planes = np.random.RandomState(0).randint(256, size=(180, 160), dtype=np.uint8)
+    frame = av.VideoFrame.from_ndarray(planes, format="yuv420p")
+    pixels = pyav_reader.FrameConverter(portable=True).to_pixels(frame)
+    assert hashlib.sha256(pixels.tobytes()).hexdigest()[:16] == "e19dfc34915a892d"
+    path = write(tmp_path / "a.mp4", [pixels] * 30)
+    usual, portable = read_segment(path, 0, 1), read_segment(path, 0, 1, "portable")
+    with open_video(path, "portable") as video:
+        np.testing.assert_array_equal(video.frames(range(25)), portable)
+    assert 0 < np.abs(portable.astype(int) - usual).mean() < 20
+
+
 @pytest.mark.parametrize("reader", BACK_ENDS)
 def test_numbers_must_be_integers_of_frames(path, reader):
     with open_video(path, reader) as video:
@@ -102,7 +116,7 @@ def test_numbers_must_be_integers_of_frames(path, reader):
 def test_a_reader_must_be_known_and_installed(path, monkeypatch):
     assert open_video(path).reader == "pyav"
     assert open_video(path, "decord").reader == "decord"
-    with pytest.raises(ValueError, match=r"data\.reader is 'ffmpeg'; .*auto, pyav, decord"):
+    with pytest.raises(ValueError, match=r"data\.reader is 'ffmpeg'; .*auto, pyav, portable"):
         open_video(path, "ffmpeg")
     for missing, reader in (("pyav", "auto"), ("pyav", "decord"), ("decord", "decord")):
         monkeypatch.setattr(

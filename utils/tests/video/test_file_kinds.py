@@ -46,19 +46,11 @@ REFRESH = {"x264-params": "intra-refresh=1:keyint=20:bframes=0"}
 
 def hide_frames(path, hidden):
     """A copy of a VP8 file in which frames are not shown, as an encoder hides golden frames."""
-    target = path.with_name(f"hidden{path.suffix}")
-    with av.open(str(path)) as source, av.open(str(target), "w") as new:
-        stream = new.add_stream_from_template(source.streams.video[0])
-        for k, packet in enumerate(p for p in source.demux(video=0) if p.size):
-            data = bytearray(bytes(packet))
-            data[0] &= 0xEF if k in hidden else 0xFF
-            copy = av.Packet(bytes(data))
-            copy.pts = copy.dts = packet.pts
-            copy.time_base = packet.time_base
-            copy.is_keyframe = packet.is_keyframe
-            copy.stream = stream
-            new.mux(copy)
-    return target
+
+    def hide(number, data):
+        return bytes([data[0] & (0xEF if number in hidden else 0xFF)]) + data[1:]
+
+    return copy_packets(path, path.with_name(f"hidden{path.suffix}"), edit=hide)
 
 
 def join(path, *seconds):
@@ -235,13 +227,12 @@ def test_frames_before_the_first_key_frame_are_left_out_or_refused(reader, tmp_p
 
 def test_errors_in_a_counted_file_are_damaged_frames(tmp_path):
     """FFmpeg goes on after them; the scan leaves the file out."""
-    path = cut(draw(tmp_path / "a.mkv", count=60, options=REPEATED), 3)
-    data = bytearray(path.read_bytes())
-    with av.open(str(path)) as container:
-        packet = [packet for packet in container.demux(video=0) if packet.size][30]
-        start = data.index(bytes(packet))
-        data[start : start + packet.size] = b"\xff" * packet.size
-    path.write_bytes(data)
+
+    def damage(number, data):
+        return b"\xff" * len(data) if number == 30 else data
+
+    whole = cut(draw(tmp_path / "a.mkv", count=60, options=REPEATED), 3)
+    path = copy_packets(whole, tmp_path / "damaged.mkv", edit=damage)
     with open_video(path) as video:
         np.testing.assert_array_equal(np.stack(list(video.in_order())), decode_most(path))
         assert video.damaged
@@ -368,18 +359,11 @@ def test_an_orientation_in_the_h264_stream_is_followed_too(plain, tmp_path):
 def test_an_orientation_in_the_exif_data_of_motion_jpeg_is_followed(tmp_path):
     """FFmpeg gives EXIF data with each frame, of a kind that PyAV does not know."""
     path = encode(tmp_path / "plain.avi", pictures(4), codec="mjpeg", pix_fmt="yuvj420p")
-    with av.open(str(path)) as source, av.open(str(tmp_path / "exif.avi"), "w") as new:
-        stream = new.add_stream_from_template(source.streams.video[0])
-        for packet in (packet for packet in source.demux(video=0) if packet.size):
-            data = bytes(packet)
-            copy = av.Packet(data[:2] + EXIF + data[2:])
-            copy.pts = copy.dts = packet.dts
-            copy.time_base = packet.time_base
-            copy.stream = stream
-            new.mux(copy)
+    turned = tmp_path / "exif.avi"
+    copy_packets(path, turned, edit=lambda number, data: data[:2] + EXIF + data[2:])
     expected = np.rot90(decode_most(path), -1, axes=(1, 2))
     for reader in BACK_ENDS:
-        with open_video(tmp_path / "exif.avi", reader) as video:
+        with open_video(turned, reader) as video:
             np.testing.assert_array_equal(video.frames(range(4)), expected)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from av.video.reformatter import VideoReformatter
 
 from utils.video.libraries import load_library
-from utils.video.pyav_reader import to_array
+from utils.video.pyav_reader import convert_format
 
 # The readers that are installed: decord is optional.
 BACK_ENDS = tuple(reader for reader in ("pyav", "decord") if load_library(reader))
@@ -113,17 +113,22 @@ def leave_real_time() -> None:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
-def copy_packets(source, target, change=None, **options):
-    """Copies the packets for which change(number, packet) is true; it may edit them.
+def copy_packets(source, target, change=None, edit=None, **options):
+    """Copies the packets for which change(number, packet) is true; it may edit their stamps.
 
-    `options` are those of the container.
+    `edit(number, data)` returns the new bytes of a packet. `options` are those of the container.
     """
     with av.open(str(source)) as reader, av.open(str(target), "w", options=options) as writer:
         stream = writer.add_stream_from_template(reader.streams.video[0])
         for k, packet in enumerate(p for p in reader.demux(video=0) if p.dts is not None):
             if change is None or change(k, packet):
-                packet.stream = stream
-                writer.mux(packet)
+                copy = packet if edit is None else av.Packet(edit(k, bytes(packet)))
+                copy.pts = packet.pts
+                copy.dts = packet.dts
+                copy.time_base = packet.time_base
+                copy.is_keyframe = packet.is_keyframe
+                copy.stream = stream
+                writer.mux(copy)
     return target
 
 
@@ -167,6 +172,6 @@ def decode_with_stamps(path, index=0):
             # The decoder refuses an empty packet; the program `ffmpeg` leaves it out.
             with contextlib.suppress(av.error.InvalidDataError, av.error.ArgumentError):
                 for frame in packet.decode():
-                    frames.append(to_array(to_rgb, frame))
+                    frames.append(convert_format(to_rgb, frame, "rgb24").to_ndarray())
                     stamps.append(frame.time)
     return np.stack(frames), stamps
