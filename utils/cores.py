@@ -18,6 +18,7 @@ from typing import Union
 
 LEAST_CORES = 12  # of a process on Ascend or GPU, if it requests no dispatch threads
 DISPATCH_THREADS = 5  # MindSpore's own number on 28 cores and more
+MAX_WORKERS = 64  # by `auto`: a worker process needs 0.1 to 0.3 GB, and a host may have 192 cores
 # Set by scripts/launcher/worker_group.py if it makes msrun bind the ranks.
 LAUNCHER_CORES = "ZOO_LAUNCHER_CORES"
 CGROUP = Path("/sys/fs/cgroup")  # limits of the container
@@ -54,16 +55,16 @@ def is_bound() -> bool:
 def count_workers(setting: Union[int, str]) -> int:
     """The number of workers of this rank, for `data.workers`.
 
-    `auto` takes this rank's part of the cores; a number is limited to the number of cores. The
-    cores are divided by the ranks of the node, unless msrun has bound each rank to its own cores.
-    The CPU quota of a container is for all its ranks together.
+    `auto` takes this rank's part of the cores, at most MAX_WORKERS; a number is limited to the
+    number of cores. The cores are divided by the ranks of the node, unless msrun has bound each
+    rank to its own cores. The CPU quota of a container is for all its ranks together.
     """
     if isinstance(setting, int):
         return min(setting, count_usable_cores())
     ranks = get_local_rank_size()
     cores = count_usable_cores()
     cores = min(cores, read_cpu_quota() // ranks) if is_bound() else cores // ranks
-    return max(1, int(cores))
+    return max(1, min(int(cores), MAX_WORKERS))
 
 
 def get_local_rank_size() -> int:

@@ -8,6 +8,7 @@ import ctypes
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,8 @@ def set_environment() -> None:
     """
     if not os.environ.get(LOG_LEVEL):
         os.environ[LOG_LEVEL] = choose_log_level()
+    # On aarch64 MindSpore's libraries make the processor flush subnormal numbers to zero.
+    warnings.filterwarnings("ignore", "The value of the smallest subnormal", UserWarning)
     # The threads of OpenMP, which the CPU kernels use, wait in a loop before they sleep. If there
     # are more threads than cores, as with several ranks, that loop takes the cores from threads
     # that work: two trainings on two cores were five times slower.

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Annotated, Any, Callable, NamedTuple, Optional
 
 from utils import signals
+from utils.cores import count_workers
 from utils.messages import MachineError, print_line
 from utils.processes import exit_when_parent_dies
 
@@ -59,10 +60,10 @@ def parse_part(text: str) -> Part:
 
 
 def choose_workers(workers: Optional[int], executor: str) -> int:
-    """`workers`, or one for each core. Raises ValueError for a number that has no effect."""
+    """`workers`, or one for each core, at most 64. Raises ValueError if it has no effect."""
     if workers and executor != PROCESSES:
         raise ValueError(f"--workers goes with --executor {PROCESSES}; Dask has its own")
-    return workers or len(os.sched_getaffinity(0))
+    return workers or count_workers("auto")
 
 
 def parse_executor(text: str) -> str:

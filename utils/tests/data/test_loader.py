@@ -400,6 +400,7 @@ def test_workers_need_no_space_in_dev_shm_and_die_with_their_parent():
         (24, 8, 192, 0, (24, 5, 24)),
         (24, 8, 192, 96, (12, 5, 24)),  # a container's CPU quota is for all ranks together
         (24, 8, 192, 4, (1, 4, 4)),
+        (192, 1, 0, 0, (64, 5, 64)),
     ],
 )
 def test_workers_are_limited_to_the_cores_of_a_rank(
