@@ -168,8 +168,9 @@ def build_libraries(
     """Builds `base` from `source` and stubs, and empty libraries of `names` that depend on it.
 
     `stubs` are the bodies of functions by name. They are weak: a function of `source` replaces the
-    stub of that name. Mangled names of C++ are names in C too. The first argument is an object: in
-    the calling convention, `this` or the address of a returned object.
+    stub of that name. Mangled names of C++ are names in C too. The first argument is an object: on
+    x86-64, `this` or the address of a returned object. On aarch64 that address is in register x8;
+    the wheel for it needs the same functions of CANN.
     """
     lines = [
         f"__attribute__((weak)) long {name}(void **object) {{ {body} }}"
