@@ -12,7 +12,7 @@ from PIL import Image
 
 from tests.documents import CHINESE, DOCUMENTS, FILE, make_anchor, read_lines
 from utils.files import ROOT
-from utils.load_config import list_settings, load_config
+from utils.load_config import find_recipes, list_settings, load_config
 from utils.networks import find_network, list_networks
 from utils.weights.published import list_published
 
@@ -49,17 +49,11 @@ def test_a_documented_command_names_existing_scripts_and_settings(line, yamls):
 
 
 def test_every_readme_of_a_network_has_the_six_headings():
+    expected = ["What", "Run", "Data", "Results", "Differences from the source", "Notes"]
     for network in list_networks():
         text = (ROOT / network / "README.md").read_text()
         headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
-        assert headings == [
-            "What",
-            "Run",
-            "Data",
-            "Results",
-            "Differences from the source",
-            "Notes",
-        ]
+        assert headings == expected
 
 
 @pytest.mark.parametrize("document", ALL, ids=lambda p: str(p.relative_to(ROOT)))
@@ -112,3 +106,10 @@ def test_the_readme_names_and_counts_the_weights_of_a_network():
         shown = set(re.findall(r"`(\w+)`", cell))
         assert shown <= names
         assert f"and {len(names - shown)} others" in cell
+
+
+def test_what_to_take_names_recipes_and_published_weights():
+    for page in (ROOT / "README.md", ROOT / "docs" / "own_videos.md"):
+        section = page.read_text().split("\n## What to take\n")[1].split("\n## ")[0]
+        assert {*re.findall(r"^\| `(\w+)`", section, re.M)} <= {*find_recipes()}
+        assert {*re.findall(r"--checkpoint (\w+)", section)} <= {*list_published()}
