@@ -1,5 +1,7 @@
 """Pages of reports in Chromium: numbers, sorting, hover, escaping, speed."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -70,20 +72,19 @@ def test_a_report_shows_numbers_sorts_classes_and_loads_nothing(browser, tmp_pat
         find_file=lambda _: (str(tmp_path / "0.mp4"), ""),
     )
     browser.open(tmp_path / "out" / "index.html")
-    assert browser.run("document.title") == "Evaluation report"
     text = browser.run("document.querySelector('.tile').textContent")
     low, high = (f"{100 * result[f'top1_{end}']:.1f}" for end in ("low", "high"))
     assert text.startswith(f"Top-1 accuracy{100 * result['top1']:.1f}")
     assert f"{low} to {high}" in text
     assert EVIL in browser.run("document.body.innerText")
     assert browser.run("document.querySelectorAll('script').length") == 2
-    recalls = [float(cell.split("\u202f")[0]) for cell in read_column(browser, "classes", 3)]
+    recalls = [float(cell.split("\u202f")[0]) for cell in read_column(browser, "classes", 4)]
     assert recalls == sorted(recalls)
     rows = part["rows"]
     for column, values in (
-        (4, [100 * row["precision"] for row in rows]),
-        (5, [100 * row["f1"] for row in rows]),
-        (2, [row["videos"] for row in rows]),
+        (6, [100 * row["precision"] for row in rows]),
+        (7, [100 * row["f1"] for row in rows]),
+        (3, [row["videos"] for row in rows]),
     ):
         for reverse in (False, True):
             browser.run(f"document.querySelectorAll('.classes th button')[{column - 1}].click()")
@@ -107,16 +108,26 @@ def test_a_report_shows_numbers_sorts_classes_and_loads_nothing(browser, tmp_pat
     outside = [address for address in browser.requests if not address.startswith("data:")]
     assert outside == [(tmp_path / "out" / "index.html").as_uri()]
     assert browser.errors == []
-    assert browser.run("document.title") == "Evaluation report"
+    assert browser.run("document.title").endswith(".ckpt · Evaluation report")
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_a_page_fits_a_narrow_window_and_follows_the_colour_scheme(browser, tmp_path, dark):
-    write_report(tmp_path, classes=30, videos=90, read_frames=read_frames)
-    browser.open(tmp_path / "index.html", width=400, dark=dark)
-    assert browser.run("document.documentElement.scrollWidth") == 400
+@pytest.mark.parametrize(("width", "dark"), [(400, False), (400, True), (1280, False)])
+def test_a_page_fits_its_window_and_shows_what_scrolls(browser, tmp_path, width, dark):
+    """It breaks no word, and follows the colour scheme."""
+    write_report(tmp_path, 20, videos=60, first="counterclockwise", read_frames=read_frames)
+    browser.open(tmp_path / "index.html", width=width, dark=dark)
+    assert browser.run("document.documentElement.scrollWidth") == width
     background = browser.run("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, background[4:-1].split(", "))) < 200) == dark
+    names = "['class 001', 'counterclockwise'].map((name) => `th[data-value='${name}']`)"
+    one, other = browser.run(f"{names}.map((name) => document.querySelector(name).clientHeight)")
+    assert one == other
+    box = "document.querySelector('.classes').parentNode"
+    read = f"['more-right', 'more-below'].map((side) => {box}.classList.contains(side))"
+    assert browser.run(read) == [width == 400, True]
+    browser.run(f"{box}.scrollTo(9999, 9999)")
+    while any(browser.run(read)):
+        time.sleep(0.02)
 
 
 def test_a_picture_of_many_classes_names_the_cell_under_the_mouse(browser, tmp_path):
@@ -169,13 +180,3 @@ def test_samples_of_several_labels_have_a_page(browser, tmp_path):
     name = read_column(browser, "classes", 1)[0].split()[0]
     assert all(name in cell for cell in read_column(browser, "videos", 2))
     assert browser.errors == []
-
-
-def test_a_page_without_videos_and_numbers_opens(browser, tmp_path):
-    rows = np.zeros((2, 5), np.float32)  # both unreadable
-    samples = Samples(["a.mp4", "b.mp4"], [0, 1], ["", "", ""])
-    predictions = report.compute_predictions(rows, samples.labels, True)
-    report.write_report(tmp_path, samples=samples, predictions=predictions, result={})
-    browser.open(tmp_path / "index.html")
-    assert browser.errors == []
-    assert read_column(browser, "classes", 1) == ["class 0", "class 1", "class 2"]

@@ -30,6 +30,19 @@ function sortTable(head) {
   body.append(...rows);
 }
 
+// Names the sides of a box where there is more than it shows.
+function markSides(box) {
+  box.classList.toggle("more-right", box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
+  box.classList.toggle("more-below", box.scrollTop + box.clientHeight < box.scrollHeight - 1);
+}
+
+const observer = new ResizeObserver((entries) => entries.forEach(({ target }) => markSides(target.closest(".scroll"))));
+for (const box of document.querySelectorAll(".scroll")) {
+  markSides(box);
+  box.addEventListener("scroll", () => markSides(box));
+  [box, ...box.children].forEach((node) => observer.observe(node));
+}
+
 function filterRows(table, isShown) {
   for (const row of table.tBodies[0].rows) row.hidden = !isShown(row);
 }
@@ -57,6 +70,19 @@ function showMistakes(set, filter) {
   set.querySelector(".list").scrollIntoView({ block: "start" });
 }
 
+// A pixel for each cell. The root makes one mistake in 50 videos visible.
+function drawMatrix(canvas) {
+  const { cells } = data[sets.indexOf(canvas.closest(".set"))];
+  const videos = new Map();
+  for (const [row, , count] of cells) videos.set(row, (videos.get(row) || 0) + count);
+  const context = canvas.getContext("2d");
+  for (const [row, column, count] of cells) {
+    const opacity = Math.max((count / videos.get(row)) ** 0.45, 0.4);
+    context.fillStyle = `rgb(${row === column ? "52 125 232" : "235 108 38"} / ${opacity})`;
+    context.fillRect(column, row, 1, 1);
+  }
+}
+
 // Of many classes: the cell under the pointer, or the nearest one with videos.
 function findCell(image, event) {
   const { names, cells } = data[sets.indexOf(image.closest(".set"))];
@@ -69,6 +95,7 @@ function findCell(image, event) {
 
 for (const image of document.querySelectorAll(".matrix")) {
   const { names } = data[sets.indexOf(image.closest(".set"))];
+  drawMatrix(image);
   image.addEventListener("pointermove", (event) => {
     const [row, column, count] = findCell(image, event);
     image.title = `true: ${names[row]}\npredicted: ${names[column]}\n${count} videos`;

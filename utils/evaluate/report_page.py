@@ -7,12 +7,15 @@ hits. The tables beside it have every video.
 """
 
 import base64
+import contextlib
 import csv
 import functools
 import hashlib
 import io
 import json
 import os
+import subprocess
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional, Union
@@ -23,8 +26,10 @@ from PIL import Image
 
 from utils.data.rows import EvalRows
 from utils.evaluate.label_space import LabelSpace
-from utils.files import open_replacement, report_write_errors, write_text
+from utils.evaluate.metrics import compute_interval
+from utils.files import ROOT, open_replacement, report_write_errors, write_text
 from utils.messages import escape_control
+from utils.version import VERSION
 from utils.video.reader import VideoError
 
 TEMPLATE = Path(__file__).with_name("report.html")
@@ -36,12 +41,6 @@ FRAMES = 3  # of a video
 SIDE = 192  # pixels of the longer side of a frame
 QUALITY = 75  # of JPEG
 FILES = (".csv", ".png", ".json")  # beside the page
-FEW_CLASSES = 24  # up to which the confusion matrix is a table with numbers
-PAIRS = 12  # of classes that are confused
-GAMMA = 0.45  # of the colours: one mistake in 50 videos is visible
-HIT = (52, 125, 232)  # the colours of the matrix of many classes, on a light and a dark ground
-MISS = (235, 108, 38)
-THIN = "\u202f"  # a thin space
 Label = Union[int, Sequence[int], None]
 
 
@@ -144,8 +143,9 @@ def write_classes(
         "result": {**result, **values},
         "names": names,
         "videos": [row["videos"] for row in classes],
+        "chance": compute_chance(result, [row["videos"] for row in classes]),
         **describe_classes(classes),
-        **(describe_charts(charts) if charts else {}),
+        **(charts._asdict() if charts else {}),
         "shown": SHOWN,
         "mistake_count": len(mistakes),
         "mistakes": listed,
@@ -154,6 +154,28 @@ def write_classes(
     }
     write_index(folder, {"": page})
     return page
+
+
+def compute_chance(result: dict[str, Any], videos: Sequence[int]) -> dict[str, tuple[float, bool]]:
+    """{metric of `result`: (its value by guessing, whether it is no better)}.
+
+    `videos` are those of each class. An accuracy is no better if its 95 % interval has that of a
+    class at random. The average precision of videos in any order is the fraction that the class
+    has.
+    """
+    total = result.get("videos")
+    if not total:
+        return {}
+    if "map" in result:
+        chance = float(np.mean([count / total for count in videos if count]))
+        return {"map": (chance, result["map"] <= chance)}
+    parts = {}
+    for key, guesses in (("top1", 1), ("top5", 5)):
+        if result.get(key) is not None:
+            chance = min(guesses / len(videos), 1.0)
+            low, _ = compute_interval(round(result[key] * total), total)
+            parts[key] = (chance, low <= chance)
+    return parts
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Iterable]) -> None:
@@ -187,30 +209,7 @@ def describe_classes(classes: Sequence[dict]) -> dict[str, Any]:
         rows.append({**row, "cells": [row[key] for key in keys], "hits": hits})
     if keys:
         rows.sort(key=lambda row: (row["cells"][0] is None, row["cells"][0]))
-    columns = [("class", 1), ("support", 0), *((COLUMNS[key], 0) for key in keys)]
-    return {"columns": columns, "rows": rows}
-
-
-def describe_charts(charts: Charts) -> dict[str, Any]:
-    """The confusion matrix, as cells (count, opacity) or a picture, and the calibration."""
-    counts = charts.counts
-    videos = np.maximum(counts.sum(1, keepdims=True), 1)
-    size = len(counts)
-    part = {"pairs": charts.pairs[:PAIRS], "bins": charts.bins, "counts": counts}
-    if size > FEW_CLASSES:
-        return {**part, "picture": draw_matrix(np.maximum((counts / videos) ** GAMMA, 0.4), counts)}
-    opacity = np.maximum((counts / videos) ** GAMMA, 0.12).round(3)
-    cells = [list(zip(*pair)) for pair in zip(counts.tolist(), opacity.tolist())]
-    return {**part, "cells": cells, "side": min(46, max(26, round(440 / size)))}
-
-
-def draw_matrix(opacity: np.ndarray, counts: np.ndarray) -> str:
-    """A pixel for each cell, transparent without videos, as a data address."""
-    pixels = np.zeros((*counts.shape, 4), np.uint8)
-    pixels[..., :3] = MISS
-    pixels[np.diag_indices(len(counts)) + (slice(3),)] = HIT
-    pixels[..., 3] = np.where(counts > 0, 255 * opacity, 0)
-    return encode_picture(Image.fromarray(pixels), "PNG")
+    return {"columns": [COLUMNS[key] for key in keys], "rows": rows}
 
 
 def describe_entry(
@@ -262,38 +261,11 @@ def read_pictures(samples: Samples, sample: int) -> Optional[list[str]]:
     for k in np.linspace(0, len(frames) - 1, min(FRAMES, len(frames))).astype(int):
         picture = Image.fromarray(frames[k])
         picture.thumbnail((SIDE, SIDE))
-        pictures.append(encode_picture(picture, "JPEG", quality=QUALITY))
+        file = io.BytesIO()
+        picture.save(file, "JPEG", quality=QUALITY)
+        data = base64.b64encode(file.getvalue()).decode()
+        pictures.append(f"data:image/jpeg;base64,{data}")
     return pictures
-
-
-def encode_picture(picture: Image.Image, kind: str, **options: int) -> str:
-    file = io.BytesIO()
-    picture.save(file, kind, **options)
-    data = base64.b64encode(file.getvalue()).decode()
-    return f"data:image/{kind.lower()};base64,{data}"
-
-
-def format_percent(value: Optional[float], digits: int = 1) -> str:
-    return "–" if value is None else f"{100 * value:.{digits}f}{THIN}%"
-
-
-def format_count(value: Optional[int]) -> str:
-    return "–" if value is None else f"{value:,}"
-
-
-def format_number(value: float) -> str:
-    """Four digits."""
-    if value and not 1e-3 <= abs(value) < 1e6:
-        return f"{value:.2e}"
-    return f"{float(f'{value:.4g}'):.10g}"
-
-
-def format_interval(result: dict[str, Any], name: str) -> str:
-    """The 95 % interval of an accuracy, empty if it has none."""
-    low, high = result.get(f"{name}_low"), result.get(f"{name}_high")
-    if low is None or high is None:
-        return ""
-    return f"{100 * low:.1f} to {100 * high:.1f}{THIN}%"
 
 
 def write_index(folder: Path, sets: dict[str, dict], average: Optional[dict] = None) -> None:
@@ -304,8 +276,6 @@ def write_index(folder: Path, sets: dict[str, dict], average: Optional[dict] = N
     import jinja2
 
     environment = jinja2.Environment(autoescape=True)
-    environment.filters.update(percent=format_percent, count=format_count, number=format_number)
-    environment.filters.update(interval=format_interval)
     parts = []
     for name, part in sets.items():
         address = quote(os.fsencode(name)) + "/" if name else ""
@@ -313,7 +283,12 @@ def write_index(folder: Path, sets: dict[str, dict], average: Optional[dict] = N
     script = SCRIPT.read_text(encoding="utf-8")
     page = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         sets=parts,
-        overview=[*((part["name"], part["result"]) for part in parts), ("average", average or {})],
+        overview=[
+            *((part["name"], part["result"], part["chance"].get("top1")) for part in parts),
+            ("average", average or {}, None),
+        ],
+        date=time.strftime("%Y-%m-%d %H:%M"),
+        version=find_version(),
         data=[{"names": part["names"], "cells": list_cells(part)} for part in parts],
         script=script,
         hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -323,9 +298,19 @@ def write_index(folder: Path, sets: dict[str, dict], average: Optional[dict] = N
         write_text(path, page, "--report")
 
 
+def find_version() -> str:
+    """The version of the zoo and, in a checkout, its commit."""
+    command = ["git", "--no-optional-locks", "describe", "--always", "--dirty", "--exclude=*"]
+    if (ROOT / ".git").exists():
+        with contextlib.suppress(OSError, subprocess.SubprocessError):  # no Git, or not allowed
+            commit = subprocess.check_output(command, cwd=ROOT, stderr=subprocess.DEVNULL)
+            return f"{VERSION}, commit {commit.decode().strip()}"
+    return VERSION
+
+
 def list_cells(part: dict[str, Any]) -> list[list[int]]:
-    """(true class, predicted class, videos) of a matrix that is a picture."""
-    if "picture" not in part:
+    """(true class, predicted class, videos) of the confusion matrix."""
+    if "counts" not in part:
         return []
     rows, columns = np.nonzero(part["counts"])
     counts = part["counts"][rows, columns]

@@ -50,7 +50,7 @@ def evaluate_checkpoint(
     if rt.is_main_process and (line := compare_accuracy(Path(checkpoint_path), result)):
         log.log.info(line)
     log.print_result(result, rt)
-    write_reports(reports, result)
+    write_reports(reports, result, network, cfg)
     return 1 if result["unreadable"] and not cfg.eval.allow_unreadable else 0
 
 
@@ -61,15 +61,30 @@ def open_reference(network: "Network", cfg: NetworkConfig, path: str) -> Optiona
     return open_scorer(network, replace(cfg, run=replace(cfg.run, engine_precision="f32")), path)
 
 
-def write_reports(reports: list[Report], result: dict[str, Any]) -> None:
+def write_reports(
+    reports: list[Report], result: dict[str, Any], network: "Network", cfg: NetworkConfig
+) -> None:
     """Writes the report of each data set, and of several the page of all, above their folders."""
     sets = {}
     for report in reports:
         name = report.space.name
         values = {**result["sets"][name], "checkpoint": result["checkpoint"]} if name else result
-        sets[name] = report.write(values)
+        sets[name] = report.write({**values, **describe_origin(network, cfg, name)})
     if reports and "" not in sets and reports[0].rt.is_main_process:
         write_index(reports[0].folder.parent, sets=sets, average=result)
+
+
+def describe_origin(network: "Network", cfg: NetworkConfig, data_set: str) -> dict[str, str]:
+    """The recipe and the data set of a report, without the folders above them.
+
+    A recipe is named by the folder of its run. `data_set` is a name, empty if there is one.
+    """
+    recipe = [part for part in cfg.run.out.parts[-2:] if part != "out"]
+    lists = [Path(file.name).name for file in network.list_annotation_files(cfg)]
+    return {
+        "recipe": "/".join(recipe),
+        "data_set": "/".join([cfg.data.root.name, *([data_set] if data_set else lists[-1:])]),
+    }
 
 
 def format_table(result: dict[str, Any]) -> str:

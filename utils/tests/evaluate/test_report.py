@@ -12,7 +12,6 @@ from utils.evaluate.report import BINS, Report, compute_bins, compute_calibratio
 from utils.evaluate.report_page import Samples
 from utils.files import OUTPUTS
 from utils.runtime import Runtime
-from utils.video.reader import VideoError
 
 SCORES = np.array([[9, 1, 2, 3, 4, 5], [9, 8, 7, 6, 5, 4], [0, 9, 1, 2, 3, 4]], np.float32)
 LABELS = np.array([0, 5, 2])  # rank of the label: first, sixth, fifth
@@ -76,25 +75,21 @@ def test_the_class_and_confusion_tables_have_the_expected_counts(tmp_path):
     pairs = [tuple(row.values()) for row in read_rows(tmp_path / "confused_pairs.csv")]
     assert pairs == [("2", "1", "1", "1.0", "w", "v"), ("5", "0", "1", "1.0", "z", "u")]
     assert [row["class"] for row in result["worst_classes"]] == [2, 5, 0]
+    page = (tmp_path / "index.html").read_text().replace("\u202f", " ")
+    assert '>w</th><td class="muted">2</td>' in page
+    assert ">0.0 to 79.3 %</td>" in page
     for name in ("confusion", "calibration"):
         assert (tmp_path / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
     assert not list(tmp_path.glob("*.tmp"))
 
 
-def read_gray_frames(sample: int) -> np.ndarray:
-    """Four frames; those of the last sample cannot be read."""
-    if sample == 2:
-        raise VideoError("c/2.mp4", "pyav", "gone")
-    return np.full((4, 6, 8, 3), 60 * sample, np.uint8)
-
-
 def test_wrong_videos_are_listed_the_most_confident_first(tmp_path):
-    """The third is the more confident one; its file has gone."""
+    """The third is the more confident one."""
     scores = np.array([[9, 1, 2, 3, 4, 5], [9, 3, 2, 1, 0, 8], [0, 9, 1, 2, 3, 4]], np.float32)
     rows = np.column_stack([scores, LABELS, np.ones(3)])
     rows = np.concatenate([rows, np.zeros((1, 8))]).astype(np.float32)
     names = ["a/0.mp4", "b/\x1b[31m$x$.mp4", *SAMPLES.paths[2:]]
-    samples = SAMPLES._replace(paths=names, read_frames=read_gray_frames)
+    samples = SAMPLES._replace(paths=names)
     predictions = report.compute_predictions(rows, SAMPLES.labels, True)
     report.write_report(tmp_path, samples, predictions, result={})
     table = read_rows(tmp_path / "wrong.csv")

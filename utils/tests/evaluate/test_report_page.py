@@ -4,15 +4,21 @@ import base64
 import hashlib
 import io
 import re
+import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from tests.helpers import load_smoke_config
 from utils.evaluate import report, report_page
 from utils.evaluate.label_report import write_label_report
 from utils.evaluate.label_space import LabelSpace
 from utils.evaluate.report_page import Samples
+from utils.networks import find_network
+from utils.scoring.evaluation import describe_origin
+from utils.version import VERSION
 from utils.video.reader import Segment, VideoError
 
 NAMES = ["u", "v", "w"]
@@ -29,13 +35,13 @@ def read_frames(sample: int) -> np.ndarray:
     return np.full((5, 300, 400, 3), 50 * sample, np.uint8)
 
 
-def write_page(folder, paths=("a.mp4", "b.mp4", "c.mp4", "d.mp4"), **fields) -> dict:
+def write_page(folder, paths=("a.mp4", "b.mp4", "c.mp4", "d.mp4"), origin=(), **fields) -> dict:
     """Two mistakes, the second more confident, and two hits, the second less confident."""
     scores = np.log([[0.5, 0.3, 0.2], [0.1, 0.8, 0.1], [0.1, 0.2, 0.7], [0.25, 0.5, 0.25]])
     rows = np.column_stack([scores, [1, 2, 2, 1], np.ones(4)]).astype(np.float32)
     samples = Samples(paths, [1, 2, 2, 1], NAMES, **fields)
     predictions = report.compute_predictions(rows, samples.labels, True)
-    return report.write_report(folder, samples, predictions, result={"top1": 0.5})
+    return report.write_report(folder, samples, predictions, result={"top1": 0.5, **dict(origin)})
 
 
 def read_entries(page: dict) -> list[tuple]:
@@ -54,9 +60,7 @@ def test_the_page_has_confident_mistakes_and_doubtful_hits_with_frames(tmp_path)
     assert [len(row["pictures"]) for row in [*page["mistakes"], *page["hits"]]] == [0, 3, 3, 3]
     picture = Image.open(io.BytesIO(base64.b64decode(page["hits"][0]["pictures"][0].split(",")[1])))
     assert (picture.format, picture.size) == ("JPEG", (192, 144))
-    assert [[count for count, _ in row] for row in page["cells"]] == [
-        [0, 0, 0], [1, 1, 0], [0, 1, 1],
-    ]  # fmt: skip
+    assert page["counts"].tolist() == [[0, 0, 0], [1, 1, 0], [0, 1, 1]]
     assert [(row["name"], row["videos"], row["cells"][0]) for row in page["rows"]] == [
         ("v", 2, 0.5), ("w", 2, 0.5), ("u", 0, None),
     ]  # fmt: skip
@@ -79,8 +83,29 @@ def test_samples_of_several_labels_have_a_page_without_confusion(tmp_path):
         ("c", "u, w", None, None, None),
     ]
     assert [len(row["pictures"]) for row in [*page["mistakes"], *page["hits"]]] == [0, 3, 3]
-    assert page["columns"][2][0] == "average precision"
+    assert page["columns"][0] == "average precision"
     assert "bins" not in page
+
+
+def test_a_page_names_its_origin_without_folders_above(tmp_path):
+    cfg = load_smoke_config("tsm", "run.out=/root/out/tsm_own", "data.root=/root/own")
+    origin = describe_origin(find_network("tsm"), cfg, "")
+    page = write_page(tmp_path, origin={**origin, "checkpoint": "/root/x/run/b.ckpt"})
+    text = re.sub("<wbr>", "", (tmp_path / "index.html").read_text())
+    assert "<title>tsm_own · b.ckpt · Evaluation report</title>" in text
+    assert "/root" not in text
+    for fact in (">own/test.txt<", ">run/b.ckpt<", f">{VERSION}", time.strftime(">%Y-%m-%d ")):
+        assert f'<dd class="word"{fact}' in text
+    assert {row["pictures"] for row in page["mistakes"]} == {None}  # without files
+
+
+@pytest.mark.parametrize(("hits", "is_at_chance"), [(15, True), (30, False)])
+def test_a_result_is_at_chance_if_its_interval_has_chance(hits, is_at_chance):
+    """10 classes, 100 videos: 15 hits have the interval 9.3 to 23.3 %."""
+    result = {"top1": hits / 100, "top5": None, "videos": 100}
+    assert report_page.compute_chance(result, [10] * 10) == {"top1": (0.1, is_at_chance)}
+    of_labels = {"map": hits / 100, "videos": 100}
+    assert report_page.compute_chance(of_labels, [30, 10, 0]) == {"map": (0.2, is_at_chance)}
 
 
 def test_the_lists_of_the_page_are_bounded(tmp_path, monkeypatch):
@@ -89,11 +114,6 @@ def test_the_lists_of_the_page_are_bounded(tmp_path, monkeypatch):
     page = write_page(tmp_path, read_frames=read_frames)
     assert (len(page["mistakes"]), len(page["hits"])) == (1, 1)
     assert "1 most confident of 2" in (tmp_path / "index.html").read_text()
-
-
-def test_a_report_without_files_has_no_frames(tmp_path):
-    page = write_page(tmp_path)
-    assert {row["pictures"] for row in [*page["mistakes"], *page["hits"]]} == {None}
 
 
 def test_a_link_is_the_relative_address_of_an_existing_file(tmp_path):
@@ -116,34 +136,26 @@ def test_a_link_is_the_relative_address_of_an_existing_file(tmp_path):
 
 
 def test_a_segment_has_its_times_in_the_link():
-    class Record:
-        path = "/data/a.mp4"
-        segment = Segment(1.25, 60.0)
-
-    class Videos:
-        records = (Record(), Record())
-
-    assert report_page.find_file(Videos(), 1) == ("/data/a.mp4", "#t=1.25,60")
-    Record.segment = None
-    assert report_page.find_file(Videos(), 1) == ("/data/a.mp4", "")
+    record = SimpleNamespace(path="/data/a.mp4", segment=Segment(1.25, 60.0))
+    videos = SimpleNamespace(records=[record])
+    assert report_page.find_file(videos, 0) == ("/data/a.mp4", "#t=1.25,60")
+    record.segment = None
+    assert report_page.find_file(videos, 0) == ("/data/a.mp4", "")
 
 
 @pytest.mark.parametrize(
     ("clips", "frames", "expected"), [(1, 8, [0, 4, 7]), (3, 4, [0, 6, 11]), (1, 1, [0])]
 )
 def test_frames_of_a_preview_are_from_the_start_to_the_end(clips, frames, expected):
-    class Rows:
-        records = (None,)
-
-        def make_views(self, record, sample):
-            return np.arange(clips * frames).reshape(clips, 1, frames, 1, 1)
+    views = np.arange(clips * frames).reshape(clips, 1, frames, 1, 1)
+    rows = SimpleNamespace(records=[None], make_views=lambda *_: views)
 
     class Views(LabelSpace):
         frame_indices = make_views = None
 
     head = Views()
     head.clips = clips
-    chosen = report_page.read_preview(Rows(), head, 0)
+    chosen = report_page.read_preview(rows, head, 0)
     assert chosen.ravel().tolist() == expected
 
 
