@@ -48,9 +48,8 @@ class Browser:
         self.loaded = False
         targets = self.send("Target.getTargets")["targetInfos"]
         target = next(info["targetId"] for info in targets if info["type"] == "page")
-        self.session = self.send("Target.attachToTarget", targetId=target, flatten=True)[
-            "sessionId"
-        ]
+        attached = self.send("Target.attachToTarget", targetId=target, flatten=True)
+        self.session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.send(f"{domain}.enable")
 

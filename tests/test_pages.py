@@ -63,14 +63,8 @@ def read_column(browser: Browser, table: str, column: int) -> list[str]:
 
 def test_a_report_shows_numbers_sorts_classes_and_loads_nothing(browser, tmp_path):
     (tmp_path / "0.mp4").touch()
-    part, result = write_report(
-        tmp_path / "out",
-        classes=8,
-        videos=64,
-        first=EVIL,
-        read_frames=read_frames,
-        find_file=lambda _: (str(tmp_path / "0.mp4"), ""),
-    )
+    fields = {"read_frames": read_frames, "find_file": lambda _: (str(tmp_path / "0.mp4"), "")}
+    part, result = write_report(tmp_path / "out", classes=8, videos=64, first=EVIL, **fields)
     browser.open(tmp_path / "out" / "index.html")
     text = browser.run("document.querySelector('.tile').textContent")
     low, high = (f"{100 * result[f'top1_{end}']:.1f}" for end in ("low", "high"))
