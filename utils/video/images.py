@@ -6,12 +6,11 @@ The size in the header is checked before an image is decoded. Images are read as
 * 16 bits a channel become 8 by leaving out the lower eight, as PIL does for colours;
 * numbers of 32 bits, whole or float, are refused: such files do not say which one is white;
 * transparency is left out, and CMYK converted, both by PIL;
-* the orientation in EXIF, or in XMP if EXIF has none, turns and mirrors the picture.
+* the orientation in EXIF, or in XMP if EXIF has none, turns and mirrors the picture; PIL finds it.
 """
 
 import contextlib
 import io
-import re
 import struct
 from typing import NamedTuple, Optional
 
@@ -28,11 +27,7 @@ PIL_PIXELS = 178_956_970  # PIL refuses larger images
 SIZE_MARKERS = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 MARKERS_WITHOUT_LENGTH = {0x00, 0x01, *range(0xD0, 0xDA), 0xFF}
 APP1 = 0xE1  # the marker of EXIF and XMP
-EXIF_HEAD = b"Exif\0\0"
-XMP_HEAD = b"http://ns.adobe.com/xap/1.0/\0"
-XMP_ORIENTATION = re.compile(rb"tiff:Orientation(?:\s*=\s*[\"']|>)\s*(\d+)")
 ORIENTATION_TAG = 0x0112
-LONG = 4  # the type of a number of 32 bits, which some programs write instead of 16
 TIFF_BITS = 258  # tags of TIFF: the bits of a number, and whether 0 is black or white
 TIFF_BLACK = 262
 TIFF_PLANES = 284
@@ -45,7 +40,7 @@ class JpegHead(NamedTuple):
     width: int
     height: int
     channels: int
-    orientation: Orientation
+    has_metadata: bool
 
 
 def open_image(data: bytes, mode: str = "RGB", max_pixels: int = PIL_PIXELS) -> np.ndarray:
@@ -73,7 +68,10 @@ def read_jpeg(data: bytes, mode: str, max_pixels: int = PIL_PIXELS) -> Optional[
         return None
     flags = cv2.IMREAD_COLOR_RGB if mode == "RGB" else cv2.IMREAD_UNCHANGED
     pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags | cv2.IMREAD_IGNORE_ORIENTATION)
-    return None if pixels is None else np.ascontiguousarray(head.orientation.apply(pixels))
+    if pixels is None or not head.has_metadata:
+        return pixels
+    with Image.open(io.BytesIO(data)) as image:
+        return np.ascontiguousarray(find_orientation(image).apply(pixels))
 
 
 def read_jpeg_head(data: bytes) -> Optional[JpegHead]:
@@ -84,53 +82,27 @@ def read_jpeg_head(data: bytes) -> Optional[JpegHead]:
     """
     position = 2
     end = len(data) - 10
-    exif = b""
-    xmp = b""
+    has_metadata = False
     while data[:2] == b"\xff\xd8" and position <= end and data[position] == 0xFF:
         marker = data[position + 1]
         if marker in SIZE_MARKERS:
             height = int.from_bytes(data[position + 5 : position + 7], "big")
             width = int.from_bytes(data[position + 7 : position + 9], "big")
-            channels = data[position + 9]
-            orientation = find_orientation(exif, xmp)
-            return JpegHead(width, height=height, channels=channels, orientation=orientation)
+            return JpegHead(width, height, data[position + 9], has_metadata)
         if marker in MARKERS_WITHOUT_LENGTH:
             return None
         length = max(int.from_bytes(data[position + 2 : position + 4], "big"), 2)
-        content = data[position + 4 : position + 2 + length]
-        if marker == APP1 and content.startswith(EXIF_HEAD):
-            exif = exif or content
-        elif marker == APP1 and content.startswith(XMP_HEAD):
-            xmp = xmp or content
+        has_metadata = has_metadata or marker == APP1
         position += 2 + length
     return None
 
 
-def find_orientation(exif: bytes, xmp: bytes) -> Orientation:
-    """The orientation in EXIF data; if they have none, in XMP data; else upright."""
-    value = read_exif(exif)
-    if value is None:
-        found = XMP_ORIENTATION.search(xmp)
-        value = int(found[1][:3]) if found else None
-    return EXIF_ORIENTATIONS.get(value or 0, UPRIGHT)
-
-
-def read_exif(content: bytes) -> Optional[int]:
-    """The number of the orientation that EXIF data state; None if they have none or are damaged."""
-    data = content[len(EXIF_HEAD) :] if content.startswith(EXIF_HEAD) else content
-    order = {b"II": "<", b"MM": ">"}.get(data[:2])
-    if order is None:
-        return None
-    with contextlib.suppress(struct.error):  # the data end too early
-        (start,) = struct.unpack_from(f"{order}I", data, 4)
-        (entries,) = struct.unpack_from(f"{order}H", data, start)
-        for position in range(start + 2, start + 2 + 12 * entries, 12):
-            tag, kind = struct.unpack_from(f"{order}HH", data, position)
-            if tag == ORIENTATION_TAG:
-                form = "I" if kind == LONG else "H"
-                (value,) = struct.unpack_from(f"{order}{form}", data, position + 8)
-                return value
-    return None
+def find_orientation(image: Image.Image) -> Orientation:
+    """The orientation in EXIF data or, if they have none, in XMP; upright if they are damaged."""
+    value = 0
+    with contextlib.suppress(SyntaxError, ValueError, struct.error):
+        value = image.getexif().get(ORIENTATION_TAG, 0)
+    return EXIF_ORIENTATIONS.get(value, UPRIGHT)
 
 
 def read_by_pil(data: bytes, mode: str, max_pixels: int = PIL_PIXELS) -> np.ndarray:
@@ -138,11 +110,8 @@ def read_by_pil(data: bytes, mode: str, max_pixels: int = PIL_PIXELS) -> np.ndar
     with Image.open(io.BytesIO(data)) as image:
         check_size(*image.size, max_pixels)
         image.load()
-        xmp = image.info.get("xmp") or image.info.get("XML:com.adobe.xmp") or b""
-        xmp = xmp.encode() if isinstance(xmp, str) else xmp  # PNG has it as text
         is_turned = image.format == "TIFF"  # which PIL turns by its own tags, and by XMP
-        exif = image.info.get("exif") or b""
-        orientation = UPRIGHT if is_turned else find_orientation(exif, xmp)
+        orientation = UPRIGHT if is_turned else find_orientation(image)
         return np.ascontiguousarray(orientation.apply(convert(image, mode)))
 
 

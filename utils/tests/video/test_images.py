@@ -179,6 +179,7 @@ def test_an_orientation_may_have_16_or_32_bits(order):
         assert open_image(data).shape == (*COLOURS.shape[1::-1], 3)
 
 
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF")
 def test_damaged_exif_data_do_not_matter():
     data = encode(
         Image.fromarray(COLOURS), "JPEG", exif=b"Exif\0\0II*\0\xff\xff\xff\xff" + bytes(9)
