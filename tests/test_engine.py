@@ -3,7 +3,6 @@
 import fcntl
 import functools
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -25,7 +24,7 @@ from utils.files import ROOT
 from utils.networks import find_network
 from utils.scoring import cache as cache_module
 from utils.scoring import engines as onnx
-from utils.scoring import load, onnx_limits
+from utils.scoring import load
 from utils.scoring.cache import CachedScorer
 from utils.scoring.checkpoint import Checkpoint
 from utils.scoring.engines import ENGINES, OnnxScorer, choose_engine, list_engines, load_onnx
@@ -435,7 +434,7 @@ def test_a_damaged_file_is_refused(kind, files, tmp_path):
             load.open_scorer(TSM, load_toy_config(), str(file))
 
 
-def build_model(*nodes, **fields):
+def build_model(*nodes, arrays=()):
     """An ONNX model of a free batch of pixels."""
     from onnx import TensorProto, helper
 
@@ -443,8 +442,7 @@ def build_model(*nodes, **fields):
         helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 4])
         for name in ("input", "scores")
     ]
-    arrays = fields.pop("arrays", [])
-    graph = helper.make_graph(nodes, "network", ends[:1], ends[1:], arrays, **fields)
+    graph = helper.make_graph(nodes, "network", ends[:1], ends[1:], arrays)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", onnx_graph.OPSET)])
 
 
@@ -465,16 +463,7 @@ def make_array(name: str, values, outside: bool = False):
     return array
 
 
-def test_the_operators_of_the_exporter_are_those_that_a_file_may_have():
-    source = Path(onnx_graph.__file__).read_text()
-    written = {
-        *re.findall(r'(?:add|reduction)\(\s*"(\w+)"', source),
-        *onnx_graph.ELEMENTWISE.values(),
-    }
-    assert written == onnx_limits.OPERATORS
-
-
-def build_hostile_models() -> dict:
+def build_bad_models() -> dict:
     """{words of the error: models}"""
     from onnx import TensorProto, helper
 
@@ -482,20 +471,6 @@ def build_hostile_models() -> dict:
     outside = make_array("a", ones, outside=True)
     relu = make_node("Relu", "input")
     add = make_node("Add", "input a")
-    inner = helper.make_graph(
-        [], "inner", [], [helper.make_tensor_value_info("a", 1, [4])], [outside]
-    )
-    sparse = helper.make_sparse_tensor(make_array("a", ones), make_array("", np.arange(4)), [8])
-    opset = [helper.make_opsetid("", onnx_graph.OPSET)]
-    function = helper.make_function("", "Relu", ["x"], ["y"], [make_node("Relu", "x", "y")], opset)
-    with_function = build_model(relu)
-    with_function.functions.append(function)
-    doubled = [make_node("Concat", f"x{k} x{k}", f"x{k + 1}", axis=1) for k in range(40)]
-    doubled = [make_node("Relu", "input", "x0"), *doubled, make_node("Relu", "x40")]
-    huge = [make_array("sizes", np.array([2**20, 2**20, 4]))]
-    expand = [make_node("Expand", "input sizes", "large"), make_node("ReduceMean", "large")]
-    unknown = [make_node("Gather", "input first", "row"), make_node("Cast", "row", "sizes", to=7)]
-    unknown += [make_node("Expand", "input sizes")]
     odd = [
         helper.make_tensor("a", getattr(TensorProto, kind), [2], [1.0, value])
         for value in (np.nan, np.inf, -np.inf)
@@ -507,25 +482,14 @@ def build_hostile_models() -> dict:
             build_model(add, arrays=[outside]),
             build_model(make_node("Constant", "", "hidden", value=outside), relu),
         ],
-        "is a graph": [
-            build_model(make_node("If", "flag", then_branch=inner, else_branch=inner)),
-            build_model(make_node("Loop", "turns flag", body=inner)),
-        ],
-        "sparse arrays": [build_model(relu, sparse_initializer=[sparse])],
-        "functions": [with_function],
-        "not write: ConstantOfShape": [build_model(make_node("ConstantOfShape", "input"))],
-        "not write: Relu": [build_model(make_node("Relu", "input", domain="other"))],
-        "too many numbers": [build_model(*expand, arrays=huge), build_model(*doubled)],
-        "does not follow": [build_model(*unknown, arrays=[make_array("first", 0)])],
         "its a has NaN": [build_model(add, arrays=[array]) for array in odd],
-        "its attribute odd is NaN": [build_model(make_node("ReduceMean", "input", odd=np.nan))],
-        "operators, more than": [build_model(*[relu] * (onnx_limits.MAX_NODES + 1))],
+        "No Op registered for Rely": [build_model(make_node("Rely", "input"))],
     }
 
 
-def test_an_onnx_file_beyond_the_limits_is_refused(tmp_path):
+def test_a_bad_onnx_file_is_refused(tmp_path):
     file = tmp_path / "net.onnx"
-    for words, models in build_hostile_models().items():
+    for words, models in build_bad_models().items():
         for model in models:
             file.write_bytes(model.SerializeToString())
             with pytest.raises(ValueError, match=words):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Callable
 import numpy as np
 
 from utils.cores import count_workers
+from utils.messages import escape_control
 from utils.runtime import uncapped_instruction_set
 from utils.scoring.exported_file import (
     FileScorer,
@@ -23,13 +24,13 @@ from utils.scoring.exported_file import (
     shorten_error,
     warn_without_checksum,
 )
-from utils.scoring.onnx_limits import check_model
 from utils.settings import NetworkConfig, Run
 
 if TYPE_CHECKING:
     from utils.networks import Network
 
 ENGINES = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}  # the preferred one first
+FLOATS = (1, 10, 11, 16)  # types of onnx.TensorProto: float32, float16, float64, bfloat16
 NNCF = "nncf==3.4.0"  # also in pyproject.toml
 Session = Callable[[np.ndarray], list[np.ndarray]]  # clips to scores, and features if there are
 
@@ -194,7 +195,7 @@ def load_onnx(path: Path, network: "Network", cfg: NetworkConfig) -> OnnxScorer:
             f"{path}: an ONNX file runs on a CPU by OpenVINO or ONNX Runtime; set --run.device=CPU"
             f" and --run.engine=auto, or install one: pip install {next(iter(ENGINES))}"
         )
-    shape, classes, info = read_description(path, cfg.eval.batch)
+    shape, classes, info = read_description(path)
     check_contents(path, cfg=cfg, info=info, classes=classes, batch=shape[0])
     normalize = build_normalization(network, cfg) if info["dtype"] == "float32" else None
     file = path
@@ -208,11 +209,11 @@ def load_onnx(path: Path, network: "Network", cfg: NetworkConfig) -> OnnxScorer:
     return scorer
 
 
-def read_description(path: Path, batch: int = 1) -> tuple[tuple[int, ...], int, dict[str, str]]:
+def read_description(path: Path) -> tuple[tuple[int, ...], int, dict[str, str]]:
     """(shape of the input, classes, metadata) of an ONNX file; a free batch is 0.
 
     The metadata include `dtype`, that of the input. Raises ValueError if the file is missing, no
-    ONNX, or beyond the limits of `check_model`; `batch` stands for a free one there.
+    ONNX, or refused by `check_model`.
     """
     if not os.path.isfile(path):
         raise ValueError(f"{path}: no such file")
@@ -220,7 +221,7 @@ def read_description(path: Path, batch: int = 1) -> tuple[tuple[int, ...], int, 
 
     try:
         model = onnx.load(str(path), load_external_data=False)
-        check_model(model, batch)
+        check_model(model)
         (source,), (result, *_) = model.graph.input, model.graph.output
         shape = tuple(d.dim_value for d in source.type.tensor_type.shape.dim)
         dtype = onnx.helper.tensor_dtype_to_np_dtype(source.type.tensor_type.elem_type)
@@ -229,3 +230,23 @@ def read_description(path: Path, batch: int = 1) -> tuple[tuple[int, ...], int, 
     except Exception as error:  # noqa: BLE001 protobuf's and the checker's own
         raise ValueError(f"{path}: not a readable ONNX file: {shorten_error(error)}") from None
     return shape, classes, {**info, "dtype": dtype.name}
+
+
+def check_model(model: Any) -> None:
+    """Raises ValueError for arrays in other files, and for NaN and infinity; onnx.checker's errors.
+
+    Some engines make 0 of NaN: the scores would not show it.
+    """
+    import onnx
+
+    attributes = [attribute for node in model.graph.node for attribute in node.attribute]
+    constants = [tensor for part in attributes for tensor in (part.t, *part.tensors)]
+    for tensor in (*model.graph.initializer, *constants):
+        if tensor.external_data or tensor.data_location:
+            raise ValueError("its weights are in other files")
+        if tensor.data_type in FLOATS:
+            values = onnx.numpy_helper.to_array(tensor).astype(np.float64)
+            if not np.isfinite(values).all():
+                name = escape_control(tensor.name)[:100]
+                raise ValueError(f"its {name} has NaN or infinite numbers")
+    onnx.checker.check_model(model)
