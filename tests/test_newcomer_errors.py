@@ -12,7 +12,6 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-import av
 import numpy as np
 import pytest
 
@@ -23,7 +22,7 @@ from utils import networks
 from utils.files import ROOT
 from utils.networks import load_for_script
 from utils.train import memory
-from utils.video import decoders
+from utils.video import decoders, libraries
 from utils.weights.checkpoint_file import read
 from utils.weights.model_checksum import append_checksum
 
@@ -301,8 +300,9 @@ def test_check_env_reports_a_missing_package(monkeypatch):
 
 
 def test_a_missing_reader_is_reported(monkeypatch, data_root):
-    monkeypatch.setattr(decoders, "load_library", {"pyav": av}.get)
-    with pytest.raises(ValueError, match=r"pip install decord2, or --data.reader=auto"):
+    monkeypatch.setitem(libraries.MODULES, "decord", "no_decord")
+    libraries.load_library.cache_clear()
+    with pytest.raises(ValueError, match="no_decord.*pip install decord2, or --data.reader=auto"):
         decoders.open_video(data_root / "videos/train/left_000.mp4", "decord")
 
 

@@ -22,7 +22,6 @@ from utils.video.reader import Clip, transform_frames
 from utils.video.transforms import Box
 
 MAX_DISTORT = 1  # largest difference of the indices of width and height in the list of scales
-CROPS = (1, 3, 5, 10)
 
 # Positions of a crop (x, y), in quarters of the free width and height. The first five are the
 # corners and the center; testing with five or ten crops uses them too.
@@ -64,11 +63,8 @@ def make_test_views(
 def cut_crops(frames: np.ndarray, resize_to: int, crop: int, crops: int) -> np.ndarray:
     """The crops of frames whose short side is resized: uint8 (n, crops, C, crop, crop).
 
-    Raises ValueError if the crop is larger than `resize_to`, or if the number of crops is not 1,
-    3, 5 or 10.
+    `crop` is at most `resize_to`, `crops` 1, 3, 5 or 10: the Config checks both.
     """
-    if crop > resize_to:
-        raise ValueError(f"the crop of {crop} is larger than data.resize {resize_to}")
     count, rows, columns, channels = frames.shape
     width, height = short_side_size(columns, rows, resize_to)
     boxes = list_view_boxes(width, height=height, crop=crop, crops=crops)
@@ -117,11 +113,12 @@ def mirror_frames(frames: np.ndarray) -> np.ndarray:
 def resize(frames: np.ndarray, width: int, height: int, box: Optional[Box] = None) -> np.ndarray:
     """Crops and resizes as PIL does: bilinear, with antialiasing when shrinking.
 
-    Takes uint8 (n, H, W, 3 or 2) and a box to crop first. Raises ValueError if the box is empty or
-    not inside the frame. If the size does not change, the result is a view of `frames`.
+    Takes uint8 (n, H, W, 3 or 2) and a box inside the frame to crop first. If the size does not
+    change, the result is a view of `frames`.
     """
     if box is not None:
-        frames = _crop(frames, box)
+        x, y, w, h = box
+        frames = frames[:, y : y + h, x : x + w]
     if frames.shape[1:3] == (height, width):
         return frames
     out = np.empty((len(frames), height, width, frames.shape[3]), np.uint8)
@@ -141,19 +138,8 @@ def short_side_size(width: int, height: int, side: int) -> tuple[int, int]:
 
 
 def center_crop_box(width: int, height: int, size: int) -> Box:
-    """The central square; half a pixel is rounded to even. ValueError if it is too large."""
-    if size > min(width, height):
-        raise ValueError(f"a crop of {size} does not fit into a frame of {width}x{height}")
+    """The central square; half a pixel is rounded to even."""
     return round((width - size) / 2), round((height - size) / 2), size, size
-
-
-def _crop(frames: np.ndarray, box: Box) -> np.ndarray:
-    x, y, width, height = box
-    rows, columns = frames.shape[1:3]
-    inside = x >= 0 and y >= 0 and x + width <= columns and y + height <= rows
-    if not inside or min(width, height) < 1:
-        raise ValueError(f"box {box} is not inside a frame of {columns}x{rows}")
-    return frames[:, y : y + height, x : x + width]
 
 
 def list_crop_sizes(
@@ -201,8 +187,6 @@ def list_view_boxes(width: int, height: int, crop: int, crops: int) -> list[tupl
     1: center. 3: left, right, center, which is rounded in another way. 5: corners, center. 10: each
     of these five, then its mirror image.
     """
-    if crops not in CROPS:
-        raise ValueError(f"eval.crops is {crops}; choose one of {', '.join(map(str, CROPS))}")
     if crops == 1:
         return [(center_crop_box(width, height, crop), False)]
     positions = LEFT_RIGHT_CENTER if crops == 3 else CROP_POSITIONS[:5]

@@ -228,26 +228,6 @@ def test_a_validation_in_training_takes_one_centre_crop_of_the_size_in_training(
     np.testing.assert_array_equal(clips, expected)
 
 
-@pytest.mark.parametrize(
-    ("crop", "crops", "name"),
-    [(33, 1, "data.resize 32"), *[(28, n, "eval.crops") for n in (0, 2, 4, 6)]],
-)
-def test_an_unsupported_crop_is_refused(crop, crops, name):
-    with pytest.raises(ValueError, match=name):
-        transforms.make_test_views(
-            make_noise(2, 40, 61), clips=1, segments=2, resize_to=32, crop=crop, crops=crops
-        )
-
-
-def test_a_box_outside_the_frame_is_refused():
-    frames = np.zeros((1, 40, 70, 3), np.uint8)
-    for box in ((-1, 0, 5, 5), (0, 36, 5, 5), (66, 0, 5, 5), (0, 0, 0, 5)):
-        with pytest.raises(ValueError, match="70x40"):
-            transforms.resize(frames, width=8, height=8, box=box)
-    with pytest.raises(ValueError, match="223x300"):
-        transforms.center_crop_box(223, 300, 224)
-
-
 @pytest.mark.parametrize("size", [(224, 224), (50, 31), (90, 13)])
 @pytest.mark.parametrize("box", [None, (3, 5, 40, 21), (0, 0, 70, 40)])
 def test_resize_equals_crop_and_resize_of_pil(size, box):

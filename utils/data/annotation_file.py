@@ -80,8 +80,6 @@ def read_annotations(file: AnnotationFile, min_frames: int = 3) -> tuple[list[Re
     Raises ValueError if the file is missing, if it has no usable line, and for bad lines; then it
     names the first five.
     """
-    if file.source not in FIELDS:
-        raise ValueError(f"data.source is {file.source!r}; choose one of {', '.join(FIELDS)}")
     exists = os.path.isdir if file.source == "frames" else os.path.isfile
     lines, form = _read_lines(file)
     records = []

@@ -41,7 +41,6 @@ from utils.video.reader import (
 if TYPE_CHECKING:
     from utils.video.pyav_reader import ExactVideo
 
-READERS = ("auto", "pyav", "portable", "decord")
 _DECORD_PREFIX = re.compile(r"\[\d\d:\d\d:\d\d\] \S+:\d+: ")
 
 
@@ -95,22 +94,20 @@ def open_video(
     starts at the first frame of the video.
 
     Raises VideoError if the file is missing, empty, damaged, no video, a playlist, or has frames of
-    more than `max_pixels` pixels; ValueError if the reader is unknown or not installed.
+    more than `max_pixels` pixels; ValueError if decord does not load.
     """
-    if reader not in READERS:
-        raise ValueError(f"data.reader is {reader!r}; choose one of {', '.join(READERS)}")
-    if load_library("pyav") is None:
-        raise ValueError("videos are read by PyAV, which is not installed: pip install av")
-    if reader == "decord" and load_library("decord") is None:
-        raise ValueError(
-            f"data.reader is {reader!r}, which is not installed: pip install decord2, "
-            "or --data.reader=auto"
-        )
     portable = reader == "portable"
     reader = "pyav" if reader in ("auto", "portable") else reader
+    if reader == "decord":
+        try:
+            load_library("decord")
+        except (ImportError, OSError) as error:  # OSError: its shared library does not load
+            advice = "pip install decord2, or --data.reader=auto"
+            raise ValueError(f"data.reader decord: {error}; {advice}") from None
     if not os.path.isfile(path) or not os.path.getsize(path):
         raise VideoError(path, reader, "no such file, or an empty one")
     check_header(path, reader)
+    load_library("pyav")
     load_library("opencv")  # limits it to one thread; it resizes the frames
     from utils.video.pyav_reader import ExactSegment, ExactVideo, NoTimeStampsError  # need PyAV
 

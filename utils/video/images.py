@@ -61,7 +61,7 @@ def read_jpeg(data: bytes, mode: str, max_pixels: int = PIL_PIXELS) -> Optional[
     """
     cv2 = load_library("opencv")
     head = read_jpeg_head(data)
-    if head is None or cv2 is None:
+    if head is None:
         return None
     check_size(head.width, head.height, max_pixels)
     if head.channels > 3 or (mode == "L" and head.channels != 1):

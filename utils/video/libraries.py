@@ -10,11 +10,8 @@ MODULES = {"pyav": "av", "decord": "decord", "opencv": "cv2"}
 
 @functools.cache
 def load_library(reader: str) -> Any:
-    """The library of a reader, which prints nothing from now on; None if it is not installed."""
-    try:
-        library = importlib.import_module(MODULES[reader])
-    except (ImportError, OSError):  # OSError: its shared library does not load
-        return None
+    """The library of a reader, which prints nothing from now on; ImportError if there is none."""
+    library = importlib.import_module(MODULES[reader])
     if reader == "pyav":
         library.logging.set_level(library.logging.PANIC)
     elif reader == "decord":

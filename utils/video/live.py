@@ -208,8 +208,6 @@ def open_address(
     """
     av = load_library("pyav")
     shown = hide_secrets(address)
-    if av is None:
-        raise ValueError(f"{shown}: addresses need PyAV, which is not installed: pip install av")
     from utils.video import pyav_reader
 
     options = {

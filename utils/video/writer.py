@@ -25,15 +25,13 @@ class CaptionedVideo:
     """A video of `fps` frames per second, which appears at `path` when `close` is called.
 
     `write` and `close` may be called by different threads. Raises ValueError if `path` does not end
-    in .mp4, is a file that the zoo did not write, or if PyAV is missing.
+    in .mp4, or is a file that the zoo did not write.
     """
 
     def __init__(self, path: Path, fps: float):
         self.av = load_library("pyav")
         if path.suffix != ".mp4":
             raise ValueError(f"{path} must end in .mp4")
-        if self.av is None:
-            raise ValueError(f"{path}: writing needs PyAV, which is not installed: pip install av")
         check_outputs([path], option="--save")
         self.path = path
         self.temporary = path.with_name(f"{path.name}.tmp")

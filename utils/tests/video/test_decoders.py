@@ -24,10 +24,9 @@ from utils.tests.video.videos import (
     read_bits,
     write,
 )
-from utils.video import decoders, pyav_reader
+from utils.video import pyav_reader
 from utils.video.decoders import open_video
 from utils.video.frame_folder import FrameFolder
-from utils.video.libraries import load_library
 from utils.video.reader import EmptySegmentError, Segment, VideoError
 
 RATE = 25
@@ -113,20 +112,9 @@ def test_numbers_must_be_integers_of_frames(path, reader):
         assert read_bits(video.frames([3])) == [3]
 
 
-def test_a_reader_must_be_known_and_installed(path, monkeypatch):
+def test_auto_is_pyav(path):
     assert open_video(path).reader == "pyav"
     assert open_video(path, "decord").reader == "decord"
-    with pytest.raises(ValueError, match=r"data\.reader is 'ffmpeg'; .*auto, pyav, portable"):
-        open_video(path, "ffmpeg")
-    for missing, reader in (("pyav", "auto"), ("pyav", "decord"), ("decord", "decord")):
-        monkeypatch.setattr(
-            decoders,
-            "load_library",
-            lambda name, missing=missing: None if name == missing else load_library(name),
-        )
-        package = "av" if missing == "pyav" else "decord2"
-        with pytest.raises(ValueError, match=f"pip install {package}"):
-            open_video(path, reader)
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts handles through /proc")

@@ -8,11 +8,10 @@ import av
 import numpy as np
 from av.video.reformatter import VideoReformatter
 
-from utils.video.libraries import load_library
 from utils.video.pyav_reader import convert_format
 
-# The readers that are installed: decord is optional.
-BACK_ENDS = tuple(reader for reader in ("pyav", "decord") if load_library(reader))
+# The readers whose pixels are equal.
+BACK_ENDS = ("pyav", "decord")
 BITS = 7
 H264 = {"x264-params": "scenecut=0"}
 MILLISECOND = Fraction(1, 1000)
