@@ -20,9 +20,9 @@ from utils.settings import (
 class Data(VideoSet):
     """The data set and its clips."""
 
-    modality: Literal["rgb", "flow"] = "rgb"
+    modality: Literal["rgb", "rgb_diff", "flow"] = "rgb"
     segments: int = 8
-    frames_per_segment: int = 1
+    frames_per_segment: int = 1  # of rgb_diff: differences of two frames that follow each other
     sampling: Literal["uniform", "dense"] = "uniform"
     resize: int = 256  # short side of a frame in evaluation
     # Of the multi-scale crop: its edges as fractions of the short side.
@@ -43,6 +43,11 @@ class Data(VideoSet):
     @property
     def is_flow(self) -> bool:
         return self.modality == "flow"
+
+    @property
+    def frames_read(self) -> int:
+        """Frames of a segment that are read: a difference takes one more."""
+        return self.frames_per_segment + (self.modality == "rgb_diff")
 
 
 @dataclass(frozen=True)

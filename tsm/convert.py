@@ -143,7 +143,8 @@ class TSMNames(ParameterNames):
     def fit_shape(self, name: str, shape: tuple, target_shape: tuple) -> Optional[str]:
         """How to use an array of another shape: `mean_channels` for a first convolution, or None.
 
-        A flow network starts from RGB weights: every input channel gets the mean over RGB.
+        A network of flow or differences starts from RGB weights: every input channel gets the
+        mean over RGB.
         """
         is_first = name in ("base_model.conv1.weight", "base_model.features.0.0.weight")
         same = shape[:1] == target_shape[:1] and shape[2:] == target_shape[2:]

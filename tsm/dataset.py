@@ -33,7 +33,7 @@ def sample_frame_indices(
     video: Timeline, data: Data, split: str, dense: bool, clips: int = 1, rng=None
 ) -> np.ndarray:
     """The frame indices that `split` samples, int64 (clips * T * L,). See `tsm/sampling.py`."""
-    length = data.frames_per_segment
+    length = data.frames_read
     offsets = sampling.sample_segment_offsets(
         split,
         num_frames=len(video),
@@ -63,7 +63,7 @@ class TrainVideos(videos.TrainVideos):
         with self.open_clip(record, rng) as frames:
             clip, flipped = transforms.make_train_clip(
                 frames,
-                frames_per_segment=data.frames_per_segment,
+                frames_per_segment=data.frames_read,
                 size=data.crop,
                 scales=data.scales,
                 rng=random.Random(int(rng.randint(2**31))),
@@ -139,5 +139,5 @@ def create_dataset(cfg: Config, rows: Rows, workers: Union[int, str]) -> "ds.Gen
 
 def get_clip_shape(data: Data, size: int) -> tuple[int, int, int, int]:
     """The shape of one clip: (T, C, size, size)."""
-    channels = (2 if data.is_flow else 3) * data.frames_per_segment
+    channels = (2 if data.is_flow else 3) * data.frames_read
     return data.segments, channels, size, size

@@ -54,6 +54,6 @@ class TSMLabelSpace(LabelSpace):
 
     def preview_frames(self, views: np.ndarray) -> np.ndarray:
         """The first frame of each segment; for flow its x component in grey."""
-        channels = 3 if self.cfg.data.modality == "rgb" else 1
+        channels = 1 if self.cfg.data.is_flow else 3
         center = self.select_middle_crops(views)[:, :, :channels].transpose(0, 1, 3, 4, 2)
         return center.repeat(4 - channels, axis=4)[..., :3]

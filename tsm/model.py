@@ -2,10 +2,12 @@
 
 Axes: N clips, T segments (parts of a video, `frames_per_segment` of each, usually one), C channels,
 H, W. The input is (N, T, C, H, W), the trunk computes (N*T, C, H, W), the output is (N, classes). C
-is 3 times the frames per segment for RGB, 2 times for flow. Cells keep the names of the source,
-mit-han-lab/temporal-shift-module, commit 1f6a834b.
+is 3 times the frames per segment for RGB, 2 times for flow. With `rgb_diff` the input has one frame
+more, and the trunk sees the differences of each frame from the one before. Cells keep the names of
+the source, mit-han-lab/temporal-shift-module, commit 1f6a834b.
 
-Differences from the source, which fails or computes wrong results in the first three cases:
+Differences from the source, which fails or computes wrong results in the first four cases:
+* `rgb_diff` can be built: the source's RGBDiff needs Python 2;
 * MobileNetV2 can be built with its shift;
 * temporal pooling halves the number of segments in evaluation too;
 * non-local blocks need ResNet-50: on other trunks the source drops blocks of a stage;
@@ -26,10 +28,12 @@ from utils.nn.layers import BatchNorm3d, Normalize, dense, freeze_norms, list_no
 from utils.nn.padding import PaddedNetwork
 
 ARCHITECTURES = (*DEPTHS, "mobilenetv2")
-RGB_MEAN = (0.485, 0.456, 0.406)
-RGB_STD = (0.229, 0.224, 0.225)
-FLOW_MEAN = (0.5,)
-FLOW_STD = (0.226,)  # the mean of RGB_STD
+# {modality: channels of a frame, mean, standard deviation}
+FRAMES = {
+    "rgb": (3, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "rgb_diff": (3, (0.0,), (1.0,)),
+    "flow": (2, (0.5,), (0.226,)),  # the mean of the deviations of RGB
+}
 
 
 class TSM(PaddedNetwork):
@@ -74,9 +78,10 @@ class TSM(PaddedNetwork):
             raise ValueError(f"model.padding {padding} is of ResNets; mobilenetv2 has none")
         if not before_softmax and consensus != "avg":
             raise ValueError("model.consensus must be avg if model.before_softmax is false")
-        channels = (3 if modality == "rgb" else 2) * frames_per_segment
-        mean, std = (RGB_MEAN, RGB_STD) if modality == "rgb" else (FLOW_MEAN, FLOW_STD)
+        frame_channels, mean, std = FRAMES[modality]
+        channels = frame_channels * frames_per_segment
         self.normalize = Normalize(mean, std=std, channels=channels, axis=2, rank=5)
+        self.takes_differences = modality == "rgb_diff"
         trunk_classes = 0 if dropout > 0 else num_classes
         if arch == "mobilenetv2":
             self.base_model = MobileNetV2(
@@ -115,7 +120,10 @@ class TSM(PaddedNetwork):
         consensus.
         """
         n, t, c, h, w = clip.shape
-        x = self.base_model(self.normalize(clip).reshape(n * t, c, h, w))
+        x = self.normalize(clip).reshape(n * t, c, h, w)
+        if self.takes_differences:
+            x = x[:, 3:] - x[:, :-3]
+        x = self.base_model(x)
         scores = self.head(x).reshape(n, self.segments, -1)  # (N, frames at the head, classes)
         scores = scores.mean(1) if self.consensus == "avg" else scores
         if not with_features:

@@ -36,8 +36,10 @@ class OnlinePredictor(FramePredictor):
     """
 
     def __init__(self, cfg: Config, timing: Timing, load: Callable[[], nn.Cell]):
-        if cfg.data.frames_per_segment > 1:
-            raise ValueError("a stream frame by frame: data.frames_per_segment must be 1")
+        if cfg.data.frames_read > 1:
+            raise ValueError(
+                "a stream frame by frame: data.frames_per_segment must be 1, data.modality rgb"
+            )
         rate = timing.fps or compute_frame_rate(cfg, timing.source_fps)
         super().__init__(min(rate, timing.source_fps))
         net = load()

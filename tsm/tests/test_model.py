@@ -49,6 +49,18 @@ def test_streaming_equals_the_offline_past_shift():
     np.testing.assert_allclose(shifted, case["shifted"], rtol=1e-6)
 
 
+def test_a_network_of_differences_sees_each_frame_minus_the_one_before():
+    pixels = np.random.RandomState(0).randint(0, 256, (2, 4, 9, 32, 32)).astype(np.uint8)
+    settings = {"segments": 4, "arch": "resnet18", "first_width": 8, "frames_per_segment": 2}
+    differences = TSM(3, modality="rgb_diff", **settings).set_train(False)
+    frames = TSM(3, **settings).set_train(False)
+    ms.load_param_into_net(frames, differences.parameters_dict())
+    expected = np.diff(pixels.reshape(2, 4, 3, 3, 32, 32) / 255.0, axis=2).reshape(2, 4, 6, 32, 32)
+    expected = frames(Tensor(expected.astype(np.float32)))  # float input counts as normalised
+    scores = differences(Tensor(pixels)).asnumpy()
+    np.testing.assert_allclose(scores, expected.asnumpy(), rtol=1e-4, atol=1e-6)
+
+
 UNIDIRECTIONAL = [name for name in VARIANTS if name.endswith("unidirectional")]
 
 
