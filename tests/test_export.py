@@ -52,6 +52,7 @@ MORE = {
     "tsm_online": ("tsm", {**TSM, "online": True, "consensus": "identity"}, (4, 3, 32, 32)),
     "tsm_pool": ("tsm", {**TSM, "temporal_pool": True}, (4, 3, 32, 32)),
     "tsm_flow": ("tsm", {**TSM, "modality": "flow", "frames_per_segment": 5}, (4, 10, 32, 32)),
+    "tsm_rgb_diff": ("tsm", {**TSM, "modality": "rgb_diff"}, (4, 6, 32, 32)),
     "tsm_mobilenetv2": ("tsm", {**FULL_WIDTH, "arch": "mobilenetv2"}, (4, 3, 64, 64)),
     "tsm_non_local": ("tsm", {**FULL_WIDTH, "non_local": True}, (4, 3, 64, 64)),
     "resnet50_se": ("resnet50", {**PIXELS, "num_classes": 5, "arch": "se_resnet50"}, (3, 64, 64)),
