@@ -41,7 +41,7 @@ from utils.weights.foreign_file import HEAD, MAGIC, MERGE, find_kind
 
 PROTOCOL = 1001  # the second pickle of a file before PyTorch 1.6
 CHUNK = 1 << 20  # bytes read at once; a multiple of every item size
-MAX_MEMO = 1 << 24  # the number of an object in a pickle; a damaged one would take much memory
+MAX_MEMO = 1 << 22  # the number of an object in a pickle; a damaged one would take much memory
 MAX_COUNT = 1 << 24  # of a number without axes, whose hash is as many zeros
 LISTED = 5  # names in a message
 STORAGE_TYPES = """torch.BoolStorage:bool torch.ByteStorage:uint8 torch.CharStorage:int8
