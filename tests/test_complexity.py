@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from scripts.analysis.complexity import SIZES, SUMS, group_yamls, summarize, use_cpu
+from scripts.analysis.complexity import SIZES, SUMS, summarize, use_cpu
 from tests.helpers import assert_one_line_error, run_script
 from utils.complexity import LayerCost, count_layers
 from utils.files import ROOT
@@ -106,11 +106,6 @@ def test_a_recipe_has_the_published_numbers(recipe):
     if recipe in X3D_WITH_ALL:
         result = count_operations(row, classifier=True, norms=True)
         assert result == pytest.approx(X3D_WITH_ALL[recipe], abs=0.0005)
-
-
-def test_the_table_has_every_yaml_once():
-    names = sorted(path.stem for group in group_yamls() for path in group)
-    assert names == sorted(path.stem for path in ROOT.glob("*/configs/*.yaml"))
 
 
 def test_the_totals_are_sums_over_the_layers():
