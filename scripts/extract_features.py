@@ -28,7 +28,7 @@ from utils.entry import prepare_process
 prepare_process(__name__)
 
 from functools import partial
-from typing import Literal, Optional
+from typing import Any, Optional
 
 from scripts.executors.process_pool import PROCESSES, Executor, PartOption
 from scripts.executors.video_jobs import JobSettings
@@ -49,14 +49,12 @@ def main(
     *,
     checkpoint_path: str,
     out: Path,
-    per: Literal["video", "clip", "window"] = "video",
-    window: Optional[cli.NonNegativeFloat] = None,
-    step: Optional[cli.NonNegativeFloat] = None,
     executor: Executor = PROCESSES,
     part: Optional[PartOption] = None,
+    **choices: Any,
 ) -> int:
-    check_options(step)
-    if per != "window" and (window is not None or step is not None):
+    check_options(choices.get("step"))
+    if choices.get("per") != "window" and {"window", "step"} & set(choices):
         raise ValueError("--window and --step go with --per window")
     log.start_log(Runtime())
     videos = read_source(network, cfg, source)
@@ -65,7 +63,7 @@ def main(
         cfg=cfg,
         checkpoint_path=checkpoint_path,
         runner=FeatureExtractor,
-        options=FeatureOptions(videos.head, per=per, window=window, step=step),
+        options=FeatureOptions(videos.head, **choices),
     )
     digest = settings.compute_digest()
     outputs = [] if part else [out / name for name in (f"{FEATURES}.npy", "index.csv")]
@@ -82,4 +80,4 @@ def main(
 
 
 if __name__ == "__main__":
-    cli.run_for_network(main, __doc__)
+    cli.run_for_network(main, __doc__, FeatureOptions)

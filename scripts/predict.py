@@ -27,7 +27,7 @@ process may write into DIR, except different parts.
 predicts part I of N of the videos, from 1 to N. When all parts have ended, run the command without
 `--part`: it writes both files, and predicts what a part has left. Docs: docs/many_machines.md.
 
-Cameras and streams: scripts/stream.py, which --stream calls with the other words.
+Cameras and streams: scripts/stream.py.
 """
 
 import sys
@@ -41,7 +41,7 @@ prepare_process(__name__)
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Optional
+from typing import Any, Optional
 
 from scripts.executors.process_pool import PROCESSES, Executor, PartOption
 from scripts.executors.video_jobs import JobSettings
@@ -63,19 +63,16 @@ def main(
     videos: list[str],
     *,
     checkpoint_path: str,
-    window: Optional[cli.NonNegativeFloat] = None,
-    step: Optional[cli.NonNegativeFloat] = None,
-    threshold: cli.Probability = 0.0,
-    save: Optional[Path] = None,
     labels: str = "",
-    top: cli.PositiveInt = 5,
     out: Optional[Path] = None,
     executor: Executor = PROCESSES,
     part: Optional[PartOption] = None,
-    cam: bool = False,
-    cam_class: Optional[cli.NonNegativeInt] = None,
+    **choices: Any,
 ) -> int:
-    check_options(step, save)
+    folder = out or Path(checkpoint_path).parent / "predictions"
+    options = PredictOptions(folder, **choices)
+    save = options.save
+    check_options(options.step, save)
     reads_videos = bool(network.list_annotation_files(cfg))
     videos = list_videos(videos, VIDEO_SUFFIXES if reads_videos else IMAGE_SUFFIXES)
     if save and (part or executor != PROCESSES):
@@ -88,19 +85,8 @@ def main(
         check_outputs([save], inputs=[*videos, checkpoint_path, labels], option="--save")
     heads = network.list_label_spaces(cfg)
     assign_class_names(heads, labels, checkpoint_path)  # an error before a video is read
-    check_cam(cam, label=cam_class, path=checkpoint_path, heads=heads)
-    folder = out or Path(checkpoint_path).parent / "predictions"
+    check_cam(options.cam, label=options.cam_class, path=checkpoint_path, heads=heads)
     log.start_log(Runtime())
-    options = PredictOptions(
-        folder,
-        top=top,
-        window=window,
-        step=step,
-        threshold=threshold,
-        save=save,
-        cam=cam,
-        cam_class=cam_class,
-    )
     names = part.select(make_file_names(videos)) if part else make_file_names(videos)
     tables = [folder / f"{PREDICTIONS}{end}" for end in (".csv", ".jsonl")]
     outputs = list_outputs(options, heads, names)
@@ -137,9 +123,4 @@ def check_cam(cam: bool, label: Optional[int], path: str, heads: Sequence[LabelS
 
 
 if __name__ == "__main__":
-    if "--stream" in sys.argv:
-        from scripts import stream
-
-        sys.argv.remove("--stream")
-        cli.run_for_network(stream.main, stream.__doc__)
-    cli.run_for_network(main, __doc__)
+    cli.run_for_network(main, __doc__, PredictOptions)

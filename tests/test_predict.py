@@ -59,7 +59,7 @@ def load_small_config(network: str, root: Path, *more: str):
 def build_predictor(cfg, network: str, path: Path, out: Path, **settings) -> Predictor:
     model = build_model(find_network(network), cfg, path)
     top = max(head.classes for head in model.heads)
-    return Predictor(model, PredictOptions(out, top, **settings))
+    return Predictor(model, PredictOptions(out, top=top, **settings))
 
 
 def order_by_label(entries: list) -> list:

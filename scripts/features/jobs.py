@@ -2,10 +2,12 @@
 
 import base64
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, Optional
+from dataclasses import KW_ONLY, dataclass
+from typing import Literal, Optional
 
 import numpy as np
 
+from utils import cli
 from utils.cores import count_workers
 from utils.data.annotation_file import Record
 from utils.data.records import open_record
@@ -19,13 +21,15 @@ DTYPE = "<f4"  # float32
 UNLISTED = -1  # the label of a video that is not a line of a list
 
 
-class FeatureOptions(NamedTuple):
-    """What a row is; `head` is the index of the head whose views are used."""
+@dataclass(frozen=True)
+class FeatureOptions:
+    """What a row is: `head`, the index of the head whose views are used; options of the command."""
 
     head: int
-    per: str
-    window: Optional[float]
-    step: Optional[float]
+    _: KW_ONLY
+    per: Literal["video", "clip", "window"] = "video"
+    window: Optional[cli.NonNegativeFloat] = None
+    step: Optional[cli.NonNegativeFloat] = None
 
 
 class FeatureExtractor:

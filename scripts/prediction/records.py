@@ -3,12 +3,14 @@
 import contextlib
 import csv
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import TYPE_CHECKING, Optional
 
 import numpy as np
 
 from scripts.prediction import plots
+from utils import cli
 from utils.evaluate.label_space import LabelSpace
 from utils.files import open_replacement
 from utils.messages import format_line
@@ -32,8 +34,9 @@ if TYPE_CHECKING:
 Job = tuple[str, str]  # a video, and the name of its files
 
 
-class PredictOptions(NamedTuple):
-    """What `Predictor` writes into `folder`.
+@dataclass(frozen=True)
+class PredictOptions:
+    """What `Predictor` writes into `folder`; the others are options of the command.
 
     Records list the `top` classes of at least `threshold`; `window` and `step` are the seconds of
     `split_into_windows`. `save` is an mp4 file for one video with its classes drawn in. `cam` draws
@@ -41,13 +44,14 @@ class PredictOptions(NamedTuple):
     """
 
     folder: Path
-    top: int
-    window: Optional[float] = None
-    step: Optional[float] = None
-    threshold: float = 0.0
+    _: KW_ONLY
+    top: cli.PositiveInt = 5
+    window: Optional[cli.NonNegativeFloat] = None
+    step: Optional[cli.NonNegativeFloat] = None
+    threshold: cli.Probability = 0.0
     save: Optional[Path] = None
     cam: bool = False
-    cam_class: Optional[int] = None
+    cam_class: Optional[cli.NonNegativeInt] = None
 
 
 def list_outputs(
