@@ -8,13 +8,13 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, Union
+from typing import NamedTuple
 
 import cv2
 import numpy as np
 
 from scripts.data.prepare.encoder import downscale
-from scripts.data.prepare.integrity import VideoJob
+from scripts.data.prepare.integrity import GOOD, Finding, VideoJob
 from utils.video.frame_folder import count_frames
 from utils.video.reader import (
     HALF_MILLISECOND,
@@ -34,7 +34,7 @@ class FrameJob(NamedTuple):
     """A video, and the folder for its frames."""
 
     video: VideoJob
-    folder: str
+    target: str
     image_tmpl: str
     fps: float  # 0: all frames of the video
     short_side: int  # pixels; larger frames are downscaled to it; 0: all keep their size
@@ -42,14 +42,14 @@ class FrameJob(NamedTuple):
     flow: bool = False  # write the optical flow, one image each for x and y
 
 
-def extract_frames(job: FrameJob) -> Union[int, VideoError]:
-    """Returns the number of frames in the folder, or why the video cannot be read.
+def extract_frames(job: FrameJob) -> Finding:
+    """Writes the folder of a job; its number of frames, or why the video cannot be read.
 
     A complete folder, whose file KEY names the settings and the size of the video, is not written
     again. An incomplete one ends in `.tmp`. OSError if a file cannot be written, ValueError if the
     folder is another one.
     """
-    folder = Path(job.folder)
+    folder = Path(job.target)
     size = os.path.getsize(job.video.path) if os.path.isfile(job.video.path) else 0
     key = json.dumps([job.fps, job.short_side, job.quality, job.image_tmpl, size])
     if folder.is_dir() and size and read_key(folder) != key:
@@ -69,10 +69,10 @@ def extract_frames(job: FrameJob) -> Union[int, VideoError]:
             write_frames(job, temporary)
             (temporary / KEY).write_text(key)
             os.replace(temporary, folder)
-        return count_frames(folder, job.image_tmpl, job.flow)
+        return Finding(GOOD, frames=count_frames(folder, job.image_tmpl, job.flow))
     except VideoError as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        return error
+        return Finding("broken", error.args[-1])
 
 
 def read_key(folder: Path) -> str:

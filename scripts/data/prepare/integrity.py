@@ -97,11 +97,10 @@ def write_table(path: Path, rows: Iterable[tuple[int, str, Finding]]) -> None:
     write_text(path, "".join(lines), "--out")
 
 
-def print_left_out(videos: Sequence[tuple[str, object]]) -> None:
-    """Prints a line for each of the first (path, finding or error) that a command leaves out."""
-    for path, reason in videos[:MAX_SHOWN]:
-        text = f"{reason.kind}, {reason.reason}" if isinstance(reason, Finding) else reason
-        print_line(f"left out: {path}: {text}")
+def print_left_out(videos: Sequence[tuple[str, Finding]]) -> None:
+    """Prints a line for each of the first (path, finding) that a command leaves out."""
+    for path, finding in videos[:MAX_SHOWN]:
+        print_line(f"left out: {path}: {finding.kind}, {finding.reason}")
 
 
 class BadVideoError(Exception):
