@@ -42,7 +42,6 @@ from scripts.analysis.allreduce.planner import (
     Prediction,
     count_backward,
     layer_ends,
-    layer_names,
     layer_of,
     predict,
 )
@@ -125,7 +124,7 @@ def main(
     for count, predictions in plans.items():
         print(format_plan(cluster, devices=count, predictions=predictions))
     write_table(folder, backward, plans)
-    names = layer_names(backward.names, plans[max(plans)][BEST].ends)
+    names = [backward.names[end] for end in plans[max(plans)][BEST].ends[:-1]]
     split = f"[{', '.join(names)}]" if names else "none"
     line = f"run: {{all_reduce: {split}}}"
     print(f"for {max(plans)} devices:  {line}")
@@ -212,18 +211,14 @@ def write_table(folder: Path, backward: Backward, plans: dict) -> None:
             "last_layer": layer_of(backward.names[segment.last]),
             "tensors": segment.last - segment.first_gradient + 1,
             "bytes": segment.size,
-            "ready_ms": 1e3 * segment.ready,
-            "begin_ms": 1e3 * segment.begin,
-            "end_ms": 1e3 * segment.end,
-            "exposed_ms": 1e3 * prediction.exposed,
-            "step_ms": 1e3 * prediction.step,
-            "efficiency": round(prediction.efficiency, 6),
+            "ready_ms": round(1e3 * segment.ready, 4),
+            "begin_ms": round(1e3 * segment.begin, 4),
+            "end_ms": round(1e3 * segment.end, 4),
         }
         for count, predictions in plans.items()
         for name, prediction in predictions.items()
         for i, segment in enumerate(prediction.segments)
     ]
-    rows = [{k: round(v, 4) if k.endswith("_ms") else v for k, v in row.items()} for row in rows]
     with open_replacement(folder / "plan.csv", newline="", option="--out") as file:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()

@@ -18,12 +18,7 @@ import numpy as np
 
 from scripts.analysis.allreduce.cost_model import TERA, Cluster
 from utils.complexity import LayerCost
-from utils.distributed.segments import (
-    MOST_SEGMENTS,
-    find_layer_indices,
-    is_contiguous,
-    segments_of,
-)
+from utils.distributed.segments import MOST_SEGMENTS, segments_of
 
 
 @dataclass(frozen=True)
@@ -192,19 +187,3 @@ def layer_ends(names: Sequence[str]) -> list[int]:
     """The index of the last parameter of every layer: where its weights and biases end."""
     layers = [layer_of(name) for name in names]
     return [i for i in range(len(names)) if i + 1 == len(names) or layers[i] != layers[i + 1]]
-
-
-def layer_names(names: Sequence[str], ends: Sequence[int]) -> list[str]:
-    """The shortest names that `segment_ends` reads as `ends`, one for each but the last."""
-    return [layer_name(names, end) for end in ends[:-1]]
-
-
-def layer_name(names: Sequence[str], end: int) -> str:
-    parts = names[end].split(".")[:-1]
-    for length in range(1, len(parts) + 1):
-        for first in range(len(parts) - length + 1):
-            candidate = ".".join(parts[first : first + length])
-            inside = find_layer_indices(names, candidate)
-            if not candidate[0].isdigit() and is_contiguous(inside) and inside[-1] == end:
-                return candidate
-    return names[end]

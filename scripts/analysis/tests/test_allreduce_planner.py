@@ -10,12 +10,11 @@ from scripts.analysis.allreduce.planner import (
     Backward,
     count_backward,
     layer_ends,
-    layer_names,
     plan,
     predict,
 )
 from utils.complexity import LayerCost
-from utils.distributed.segments import MOST_SEGMENTS, segment_ends
+from utils.distributed.segments import MOST_SEGMENTS
 
 
 def make_random_backward(seed: int, layers: int = 8) -> Backward:
@@ -140,11 +139,3 @@ def test_gradients_are_complete_from_the_last_layer_to_the_first(macs, names, cl
 def test_a_cluster_setting_that_is_no_number_is_refused(name):
     with pytest.raises(ValueError, match=f"{name} must"):
         Cluster(**{name: float("nan")})
-
-
-def test_the_shortest_names_give_the_same_ends():
-    names = [f"base.layer{k}.{i}.{leaf}" for k in (1, 2) for i in (0, 1) for leaf in ("w", "b")]
-    names = ["table", "conv1.weight", *names, "fc.weight", "fc.bias"]
-    for ends in ([0, 11], [1, 3, 5, 9, 11], [1, 7, 11], [11]):
-        assert segment_ends(names, layer_names(names, ends)) == ends
-    assert layer_names(names, [0, 5, 7, 11]) == ["table", "layer1", "layer2.0"]
