@@ -4,7 +4,6 @@ import contextlib
 import time
 from functools import partial
 from typing import Any, Callable
-from unittest import mock
 
 import numpy as np
 import psutil
@@ -16,7 +15,7 @@ from utils.data.videos import TrainVideos
 from utils.networks import Network
 from utils.runtime import Runtime
 from utils.settings import NetworkConfig
-from utils.video.reader import FrameReader, VideoError
+from utils.video.reader import VideoError
 
 MOST_CLIPS = 64  # that are only decoded
 READ_CLIPS = 16  # whose bytes are counted
@@ -79,12 +78,9 @@ def measure_decoding(decode: Callable[[int], Any], count: int, seconds: float) -
 
 
 def find_reader(clips: TrainRows) -> str:
-    """The name of the reader of the first clip: the one that `data.reader: auto` chooses."""
-    begin = FrameReader.__init__
-    with mock.patch.object(FrameReader, "__init__", autospec=True, side_effect=begin) as opened:
-        clips[0]
-    _, _, reader = opened.call_args.args
-    return reader
+    """The name of the reader of the first video: the one that `data.reader: auto` chooses."""
+    with clips.open_video(clips.records[0]) as video:
+        return video.reader
 
 
 def measure_throughput(batches: Any, batch: int, seconds: float) -> tuple[int, float, float]:
