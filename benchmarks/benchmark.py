@@ -54,11 +54,12 @@ from benchmarks import results
 from benchmarks.data_speed import measure_data
 from benchmarks.torch import baseline
 from scripts.analysis import build_networks
+from scripts.finetuning.own_commands import run_command
 from utils import cli, log, runtime
 from utils.complexity import count_multiply_adds
 from utils.evaluate.scores import video_scores
 from utils.networks import Network
-from utils.processes import read_peak_memory
+from utils.processes import pass_on_signals, read_peak_memory
 from utils.scoring import load
 from utils.scoring.engines import choose_engine
 from utils.scoring.evaluation import open_reference
@@ -212,9 +213,11 @@ def open_scorer(network: Network, cfg: NetworkConfig, checkpoint_path: str) -> S
 def measure_parts(batch: int) -> dict:
     """Runs this command once for each part: the peak memory of a process never falls."""
     result = {"batch": batch}
-    for part in PARTS:
-        costs = results.run_script("benchmarks/benchmark.py", *sys.argv[1:], f"--part={part}")
-        result.update({f"{part}_{name}": value for name, value in costs.items()})
+    with pass_on_signals() as add:
+        for part in PARTS:
+            words = ["benchmarks/benchmark.py", *sys.argv[1:], f"--part={part}"]
+            costs = run_command(words, add)
+            result.update({f"{part}_{name}": value for name, value in costs.items()})
     return result
 
 

@@ -1,11 +1,8 @@
-"""Results of measurements: runs commands, describes the machine, compares with an earlier run."""
+"""Results of measurements: describes the machine, compares with an earlier run."""
 
 import json
-import os
 import platform
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Optional
@@ -13,7 +10,7 @@ from typing import Optional
 import mindspore
 
 from utils.cores import count_usable_cores
-from utils.files import ROOT, read_text, report_write_errors, write_text
+from utils.files import read_text, report_write_errors, write_text
 
 CPU_INFO = Path("/proc/cpuinfo")
 # Circumstances in a result; those of two results that are compared should be equal.
@@ -36,25 +33,6 @@ def read_processor() -> str:
     text = CPU_INFO.read_text() if CPU_INFO.exists() else ""
     name = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
     return name[1] if name else platform.machine()
-
-
-def run_script(script: str, *arguments: str) -> dict:
-    """Runs a command of this checkout; the JSON object in its last line.
-
-    Raises ValueError with the last line of its errors.
-    """
-    command = [sys.executable, str(ROOT / script), *arguments]
-    # Without `env` the command would inherit the OMP_NUM_THREADS=1 that MindSpore sets when it is
-    # imported, and compute with one thread. os.environ does not have it.
-    process = subprocess.run(
-        command, capture_output=True, text=True, check=False, env=dict(os.environ)
-    )
-    if process.returncode:
-        messages = [f"ended with status {process.returncode}"]
-        if process.returncode > 0:  # else the system has killed it
-            messages += process.stderr.strip().splitlines()
-        raise ValueError(f"{script}: {messages[-1]}")
-    return json.loads(process.stdout.splitlines()[-1])
 
 
 def print_result(result: dict, out: Optional[Path]) -> None:

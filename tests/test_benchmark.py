@@ -69,8 +69,8 @@ def test_a_user_error_is_one_line(arguments, name, tiny_args, run_here):
     assert_one_line_error(run_here(BENCHMARK, kind, *tiny_args, *options), name)
 
 
-def test_an_error_in_a_measuring_process_is_printed_once(tiny_args, run_here):
-    completed = run_here(BENCHMARK, "memory", *tiny_args, "--run.device=Ascend")
+def test_an_error_in_a_measuring_process_is_printed_once(tiny_args):
+    completed = run_script(BENCHMARK, "memory", *tiny_args, "--run.device=Ascend")
     assert_one_line_error(completed, "run.device")
 
 

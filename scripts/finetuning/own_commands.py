@@ -1,6 +1,7 @@
-"""Runs commands of the zoo as processes of their own, for finetune.py and quickstart.py."""
+"""Runs commands of the zoo as processes of their own, for commands of several steps."""
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -38,6 +39,7 @@ def run_command(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE if name else None,
         text=True,
+        env=dict(os.environ),  # without the OMP_NUM_THREADS=1 that MindSpore's import adds
     )
     add(process)
     for line in process.stderr or ():
