@@ -10,7 +10,7 @@ import pytest
 
 from scripts.executors.process_pool import CrashError, run_all
 from scripts.executors.tests.pool_jobs import FATAL, crash_or_square
-from tests.helpers import assert_one_line_error, find_smoke_yaml, read_result, start_script
+from tests.helpers import find_smoke_yaml, read_result, start_script
 from tests.numbered_videos import write_numbered_video
 from tests.test_bad_videos import damage_video, write_files_of_every_kind
 from utils.tests.video.videos import pictures, write
@@ -128,27 +128,3 @@ def test_a_crashed_decoder_loses_one_video():
     assert [job for job, result in results if isinstance(result, CrashError)] == [FATAL, FATAL]
     numbers = [result for _, result in results if isinstance(result, int)]
     assert sorted(numbers) == [number**2 for number in range(10) if number != FATAL]
-
-
-def test_excluded_videos_are_left_out_without_reading_and_unknown_names_reported(
-    intact_video, run_here, tmp_path
-):
-    folder = tmp_path / "data"
-    (folder / "sub").mkdir(parents=True)
-    names = ["a.mp4", "sub/b.c.mp4", "sub/a2.mp4", "d.mp4", "e.mp4"]
-    for name in names:
-        (folder / name).write_bytes(intact_video.read_bytes())
-    (folder / "d.mp4").write_bytes(b"")  # it is not read
-    for name in ("train.txt", "test.txt"):
-        (folder / name).write_text("".join(f"{name} 0\n" for name in names))
-    exclude = tmp_path / "bad.txt"
-    exclude.write_text("data/a\n\nb.c.MP4\nother/sub/a2.mp4\nd\ne.mp\nA\n")
-    completed = run_here(*build_arguments(folder, tmp_path / "out"), "--exclude", exclude)
-    result = read_result(completed)
-    assert (result["good"], result["kinds"], result["read"]) == (4, {"excluded": 6}, 4)
-    assert (tmp_path / "out" / "train.txt").read_text() == "sub/a2.mp4 0\ne.mp4 0\n"
-    rows = [row.split("\t") for row in (tmp_path / "out/train.txt.bad.tsv").read_text().split("\n")]
-    assert rows[0] == ["1", "excluded", f"{folder}/a.mp4", "named in --exclude"]
-    assert "--exclude: 3 names match no video: other/sub/a2, e.mp, A" in completed.stderr
-    refused = run_here(*build_arguments(folder, tmp_path / "out"), "--exclude", tmp_path / "none")
-    assert_one_line_error(refused, f"--exclude: {tmp_path / 'none'} is not a file")

@@ -1,7 +1,7 @@
 """Reads every video of a network's lists; writes lists of the good and tables of the bad ones.
 
     python scripts/data/check_videos.py --config_path Y --out DIR [--section.key=value ...]
-        [--frames all|ends] [--workers N] [--keep_damaged] [--exclude LIST] [--network x3d]
+        [--frames all|ends] [--workers N] [--keep_damaged] [--network x3d]
         [--executor processes|dask:ADDRESS] [--part I/N]
 
 `all` decodes every frame with `data.reader`. `ends` decodes the first, one in the middle and the
@@ -16,10 +16,6 @@ JSON object: videos, good, bad, kinds, lists, read (in this run), seconds.
 `--executor dask:ADDRESS` reads the videos on a Dask cluster. `--part I/N` reads part I of N, from 1
 to N, and writes no list. When all parts have ended, run the command without `--part`: it writes the
 lists, and reads what a part has left. Docs: docs/many_machines.md.
-
-`--exclude LIST` leaves out the videos that a published list of bad videos names, one a line, with
-or without folders and suffix; they have the kind `excluded` and are not read. A name in LIST that
-no video has is reported.
 
 The command also names videos that are equal, in one list or in two, with one label or with several;
 it leaves them in the lists.
@@ -48,10 +44,8 @@ from typing import Literal, NamedTuple, Optional
 
 from scripts.data.prepare.integrity import (
     DAMAGED,
-    EXCLUDED,
     GOOD,
     KINDS,
-    MAX_SHOWN,
     Finding,
     VideoJob,
     examine,
@@ -76,12 +70,11 @@ from utils.data.annotation_file import (
     name_record,
 )
 from utils.data.equal_files import describe_repeats
-from utils.files import check_outputs, copy_output, read_text, report_write_errors, write_text
-from utils.messages import join_names, print_line
+from utils.files import check_outputs, copy_output, report_write_errors, write_text
+from utils.messages import print_line
 from utils.networks import Network
 from utils.progress import track
 from utils.settings import NetworkConfig
-from utils.video.media_files import VIDEO_SUFFIXES
 
 JOURNAL = ".scan.jsonl"  # ending of its name; the number of a part follows
 
@@ -93,42 +86,12 @@ class CheckedLine(NamedTuple):
     finding: Finding
 
 
-class Exclusions:
-    """The names in a file, one a line, with or without folders and the suffix of a video.
-
-    `unmatched` has those that no video has had so far. Without a file, nothing is excluded.
-    """
-
-    def __init__(self, file: Optional[Path]):
-        if file is not None and not file.is_file():
-            raise ValueError(f"--exclude: {file} is not a file")
-        text = read_text(file, f"--exclude: {file}", "surrogateescape") if file else ""
-        lines = [line.strip() for line in text.split("\n") if line.strip()]
-        self.unmatched = dict.fromkeys(map(remove_suffix, lines))
-        self._names = frozenset(self.unmatched)
-
-    def contains(self, path: str) -> bool:
-        """Whether the path ends in one of the names."""
-        parts = remove_suffix(path).split("/")
-        matches = {"/".join(parts[start:]) for start in range(len(parts))} & self._names
-        for name in matches:
-            self.unmatched.pop(name, None)
-        return bool(matches)
-
-
-def remove_suffix(path: str) -> str:
-    """The path without the suffix of a video; any other dot stays."""
-    stem, dot, suffix = path.rpartition(".")
-    return stem if f"{dot}{suffix.lower()}" in VIDEO_SUFFIXES else path
-
-
 def main(
     network: Network,
     cfg: NetworkConfig,
     *,
     out: Path,
     keep_damaged: bool = False,
-    exclude: Optional[Path] = None,
     frames: Literal["all", "ends"] = "all",
     workers: Optional[cli.PositiveInt] = None,
     executor: Executor = PROCESSES,
@@ -145,7 +108,6 @@ def main(
     outputs += [t.with_name("labels.txt") for t, file in zip(targets, files) if find_labels(file)]
     inputs = [file.path for file in files] + [find_labels(file) or file.path for file in files]
     check_outputs(outputs, inputs)
-    exclusions = Exclusions(exclude)
     kinds = Counter()
     read = 0
     with report_write_errors(out, "--out"):
@@ -159,7 +121,6 @@ def main(
                 part=part,
                 workers=workers,
                 executor=executor,
-                exclusions=exclusions,
             )
             read += count
             if part:
@@ -169,9 +130,6 @@ def main(
             if class_names:
                 copy_output(class_names, target.with_name("labels.txt"))
             kinds.update(line.finding.kind for line in lines)
-    if exclusions.unmatched:
-        names = join_names([*exclusions.unmatched], MAX_SHOWN)
-        print_line(f"--exclude: {len(exclusions.unmatched)} names match no video: {names}")
     if not part:
         for line in find_repeats(files):
             print_line(line)
@@ -216,7 +174,6 @@ def scan_list(
     part: Optional[PartOption],
     workers: int,
     executor: str,
-    exclusions: Exclusions,
 ) -> tuple[list[CheckedLine], int]:
     """All lines of a list, and the number of videos that were read now, not in an earlier run.
 
@@ -229,9 +186,6 @@ def scan_list(
     for number, _, record in lines:
         if isinstance(record, str):
             findings[number] = Finding("bad line", record)
-            continue
-        if exclusions.contains(record.path):
-            findings[number] = Finding(EXCLUDED, "named in --exclude")
             continue
         jobs.setdefault(make_job(record, file=file, reader=reader, depth=depth), []).append(number)
     pending_jobs = []

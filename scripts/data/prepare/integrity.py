@@ -31,7 +31,6 @@ from utils.video.reader import (
 
 GOOD = "good"
 DAMAGED = "damaged"
-EXCLUDED = "excluded"
 KINDS = (
     "missing",  # no such file or folder
     "empty",  # a file of no bytes
@@ -41,7 +40,6 @@ KINDS = (
     "truncated",  # ends before the end that its header declares
     "broken",  # cannot be decoded, or is larger than data.max_pixels
     DAMAGED,  # can be decoded, and FFmpeg marks some of the frames as damaged
-    EXCLUDED,  # a list of the user names it
     "bad line",  # of the list: its label, its number of frames, its format
 )
 MAX_SHOWN = 5  # names on stderr
