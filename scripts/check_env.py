@@ -171,18 +171,13 @@ def run_python(code: str) -> str:
         return ""
 
 
-def check_version(number: str, expected: tuple[str, ...]) -> str:
-    """The advice for a version that MindSpore does not expect; else empty."""
-    return "" if number in expected else f"MindSpore expects one of {', '.join(expected)}"
-
-
 def check_ascend(count: int) -> Iterator[Line]:
     """CANN, its Python packages, and cores for each device; nothing on a host without either."""
     folder = host.find_cann(os.environ)
     home = os.environ.get("ASCEND_HOME_PATH")
     if folder:
         number = host.read_cann_version(folder)
-        advice = check_version(number or "unknown", CANN)
+        advice = "" if number in CANN else f"MindSpore expects one of {', '.join(CANN)}"
         if not home:
             advice = f"source {host.find_set_env(folder)} first: ASCEND_HOME_PATH is not set"
         yield Line("CANN", f"{number or 'unknown version'} in {folder}", advice)

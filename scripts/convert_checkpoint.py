@@ -80,7 +80,8 @@ def main(
             check_padding(source, loaded.padding, weights.padding)
     except ValueError as error:
         text = str(error)
-        text += advise_on_ranks(source)
+        if RANK.search("/".join(source.parts[-2:])):
+            text += f"; if it is the part of one rank: {MERGE}"
         raise ValueError(text if str(source) in text else f"{source}: {text}") from None
     arrays = {k: Parameter(Tensor(v), name=k) for k, v in converted.arrays.items()}
     arrays |= {name: weights[name] for name in converted.initial}
@@ -106,12 +107,6 @@ def count_by_kind(names: Iterable[str]) -> dict[str, int]:
     """
     counter = "num_batches_tracked"
     return dict(Counter(counter if n.endswith(counter) else n.partition(".")[0] for n in names))
-
-
-def advise_on_ranks(file: Path) -> str:
-    """What to do with a file that does not fit, if its name shows that it is a rank's part."""
-    is_part = RANK.search("/".join(file.parts[-2:]))
-    return f"; if it is the part of one rank: {MERGE}" if is_part else ""
 
 
 def write_for_pytorch(network: Network, cfg: NetworkConfig, source: Path, target: Path) -> None:

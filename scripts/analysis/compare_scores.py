@@ -64,7 +64,8 @@ def main(
     if raw:
         with np.errstate(invalid="ignore"):  # infinite ones
             scores = sigmoid(scores) if several else softmax(scores, axis=1)
-    differences = compute_differences(own_scores, scores)
+    # The largest of each video; infinite if one is not a number.
+    differences = np.nan_to_num(np.abs(own_scores - scores), nan=np.inf, posinf=np.inf).max(1)
     is_finite = bool(np.isfinite(scores).all())
     if is_finite and are_probabilities(own_scores) and not are_probabilities(scores):
         log.warning("%s has no probabilities and %s has: is it --raw?", theirs, ours)
@@ -93,11 +94,6 @@ def main(
 
 def are_probabilities(scores: np.ndarray) -> bool:
     return bool((scores >= 0).all() and np.allclose(scores.sum(1), 1, atol=1e-2))
-
-
-def compute_differences(scores: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """The largest absolute difference (n,) of each video; infinite if one is not a number."""
-    return np.nan_to_num(np.abs(scores - others), nan=np.inf, posinf=np.inf).max(1)
 
 
 def to_json(value: np.floating) -> Optional[float]:

@@ -91,7 +91,11 @@ def main(
     rt = runtime.start(cfg.run)
     log.start_log(rt)
     if case:
-        golden = find_case(network.name, read_case(case))
+        try:
+            content = load_case(case)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"--case: {case} is not a golden case: {error}") from None
+        golden = find_case(network.name, content)
         with kernels.use(kernels.select(cfg.run.device)):
             differences = compare_with_case(golden)
         return report(differences, tolerance)
@@ -113,13 +117,6 @@ def main(
     set_weights(step.net, {name: recorded_weights[f"weights/{name}"] for name in weights})
     arrays = record_step(step, recorded["data/clip"], recorded["data/target"])
     return report(compare_records({**arrays, **own}, recorded), tolerance)
-
-
-def read_case(path: Path) -> dict:
-    try:
-        return load_case(path)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"--case: {path} is not a golden case: {error}") from None
 
 
 def build_first_step(

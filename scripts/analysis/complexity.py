@@ -50,9 +50,10 @@ SUMS = ("macs", "parameters", "inputs", "outputs")  # of a layer, and over the l
 
 def main(network: Network, cfg: NetworkConfig, *, layers: bool = False) -> None:
     runtime.start(Run(device="CPU"))
-    costs = count_costs(network, cfg)
+    clip = network.get_input_shape(cfg)
+    costs = count_layers(network.build_model(**use_cpu(cfg).model_arguments()), clip)
     name = cfg.run.out.name
-    row = summarize(network.get_input_shape(cfg), costs)
+    row = summarize(clip, costs)
     result = {"network": name, **row}
     print_table(COLUMNS, [[name, *format_row(row)]])
     lines = [[kind, *(f"{n:,}" for n in sums.values())] for kind, sums in row["kinds"].items()]
@@ -67,11 +68,6 @@ def main(network: Network, cfg: NetworkConfig, *, layers: bool = False) -> None:
 def use_cpu(cfg: NetworkConfig) -> NetworkConfig:
     """The settings for a CPU, which has an implementation of every operator. Counts are equal."""
     return replace(cfg, run=replace(cfg.run, device="CPU"))
-
-
-def count_costs(network: Network, cfg: NetworkConfig) -> list[LayerCost]:
-    net = network.build_model(**use_cpu(cfg).model_arguments())
-    return count_layers(net, network.get_input_shape(cfg))
 
 
 def summarize(clip: tuple[int, ...], layers: Sequence[LayerCost]) -> dict:

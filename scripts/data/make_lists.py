@@ -55,6 +55,7 @@ from typing import Literal, Optional
 from scripts.data.prepare.class_folders import (
     ClassFolders,
     find_sources,
+    get_class,
     link_images,
     scan_class_folders,
     split_classes,
@@ -197,9 +198,10 @@ def list_own_videos(
 
 def print_findings(result: ClassFolders, kind: str) -> None:
     """Prints what a scan of class folders found besides the `kind`, videos or images."""
+    contrary = [group for group in result.twins if len({*map(get_class, group)}) > 1]
     for what, groups in (
         ("groups of equal files, listed once", result.twins),
-        ("of them are in several classes; the first counts", result.contradictions),
+        ("of them are in several classes; the first counts", contrary),
     ):
         if groups:
             shown = join_names([" = ".join(group) for group in groups], MAX_SHOWN)

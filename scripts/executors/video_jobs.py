@@ -187,7 +187,10 @@ def complete(
                     lines[keys[other]] = (file, notes.tell() + 1)
                     # A kill may have cut the last line
                     notes.write(f"\n{json.dumps([keys[other], record])}\n".encode())
-            yield job, read_record(*lines[key])
+            path, position = lines[key]
+            with open(path, "rb") as content:
+                content.seek(position)
+                yield job, json.loads(content.readline())[1]
 
 
 def find_lines(folder: Path, name: str) -> dict[str, tuple[Path, int]]:
@@ -208,10 +211,3 @@ def find_lines(folder: Path, name: str) -> dict[str, tuple[Path, int]]:
 def delete_part_files(folder: Path, name: str) -> None:
     for path in folder.glob(PART_FILE.format(name, "*")):
         path.unlink()
-
-
-def read_record(file: Path, position: int) -> dict:
-    """The record in the line of a part's file."""
-    with open(file, "rb") as lines:
-        lines.seek(position)
-        return json.loads(lines.readline())[1]

@@ -158,7 +158,8 @@ def list_missing(home: Path, environ: Mapping[str, str]) -> list[str]:
     plugin = host.find_plugins() / PLUGINS[max(least for least in PLUGINS if least <= number)]
     if not plugin.is_file():
         return [plugin.name]
-    variables = {**environ, "LD_LIBRARY_PATH": join_libraries(home, environ)}
+    folders = [*map(str, list_library_folders(home)), environ.get("LD_LIBRARY_PATH", "")]
+    variables = {**environ, "LD_LIBRARY_PATH": os.pathsep.join(filter(None, folders))}
     text = subprocess.run(["ldd", "-r", plugin], capture_output=True, text=True, env=variables)
     pattern = r"(\S+) => not found|undefined symbol: ((?:cu[a-zA-Z]|nvrtc)\w+)"
     return sorted({"".join(names) for names in re.findall(pattern, text.stdout + text.stderr)})
@@ -167,11 +168,6 @@ def list_missing(home: Path, environ: Mapping[str, str]) -> list[str]:
 def list_library_folders(home: Path) -> list[Path]:
     """The folders for LD_LIBRARY_PATH; the second has MindSpore's own NCCL."""
     return [home / "lib64", host.find_plugins() / "gpu11.6"]
-
-
-def join_libraries(home: Path, environ: Mapping[str, str]) -> str:
-    own = list_library_folders(home)
-    return os.pathsep.join(filter(None, [*map(str, own), environ.get("LD_LIBRARY_PATH", "")]))
 
 
 def link_wheels(folder: Path, environ: Mapping[str, str]) -> None:

@@ -69,10 +69,6 @@ class Cluster:
         # nodes, one for each part, divide the network among them. Then the other half of the ring.
         return ring_seconds(size, devices // nodes, *inside) + ring_seconds(size, nodes, *between)
 
-    def slowdown(self, devices: int) -> float:
-        """The step of the slowest of `devices` devices, relative to that of one device."""
-        return 1 + self.jitter * expected_maximum(devices)
-
 
 def ring_seconds(size: Sizes, devices: int, latency: float, bandwidth: float) -> Sizes:
     return 2 * (devices - 1) * (latency + size / devices / bandwidth)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scripts.analysis.allreduce.cost_model import TERA, Cluster
+from scripts.analysis.allreduce.cost_model import TERA, Cluster, expected_maximum
 from utils.complexity import LayerCost
 from utils.distributed.segments import MOST_SEGMENTS, segments_of
 
@@ -131,7 +131,7 @@ def predict(backward: Backward, cluster: Cluster, devices: int, ends: Sequence[i
         free = begin + float(cluster.all_reduce_seconds(size, devices))
         segments.append(Segment(first, last=last, size=size, ready=ready, begin=begin, end=free))
     exposed = max(0.0, free - backward.end) if devices > 1 else 0.0
-    waiting = backward.step * (cluster.slowdown(devices) - 1)
+    waiting = backward.step * cluster.jitter * expected_maximum(devices)
     return Prediction(
         devices, segments=tuple(segments), compute=backward.step, waiting=waiting, exposed=exposed
     )

@@ -24,11 +24,6 @@ class ClassFolders(NamedTuple):
     nested: list[str]  # classes whose videos are all in several folders below the class folder
     empty: list[str]  # folders without a video, which are no classes
 
-    @property
-    def contradictions(self) -> list[list[str]]:
-        """The groups of equal files that are in several classes."""
-        return [group for group in self.twins if len({get_class(video) for video in group}) > 1]
-
 
 def scan_class_folders(
     folder: Path, suffixes: Sequence[str] = VIDEO_SUFFIXES, with_twins: bool = True

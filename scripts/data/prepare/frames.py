@@ -66,7 +66,9 @@ def extract_frames(job: FrameJob) -> Finding:
         if not folder.is_dir():
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir(parents=True)
-            write_frames(job, temporary)
+            with job.video.open() as video:
+                for name, pixels in name_images(job, video):
+                    (temporary / name).write_bytes(encode_image(pixels, name, job.quality))
             (temporary / KEY).write_text(key)
             os.replace(temporary, folder)
         return Finding(GOOD, frames=count_frames(folder, job.image_tmpl, job.flow))
@@ -81,13 +83,6 @@ def read_key(folder: Path) -> str:
         return (folder / KEY).read_text()
     except (OSError, ValueError):
         return ""
-
-
-def write_frames(job: FrameJob, folder: Path) -> None:
-    suffix = Path(job.image_tmpl).suffix
-    with job.video.open() as video:
-        for name, pixels in name_images(job, video):
-            (folder / name).write_bytes(encode_image(pixels, suffix, job.quality))
 
 
 def name_images(job: FrameJob, video: FrameReader) -> Iterator[tuple[str, np.ndarray]]:
@@ -138,8 +133,9 @@ def count_copies(video: Timeline, fps: float) -> np.ndarray:
     return np.bincount(shown, minlength=length)
 
 
-def encode_image(pixels: np.ndarray, suffix: str, quality: int) -> bytes:
+def encode_image(pixels: np.ndarray, name: str, quality: int) -> bytes:
     """The bytes of an image file, RGB (H, W, 3) or grey (H, W); `quality` is that of JPEG."""
+    suffix = Path(name).suffix
     options = [] if suffix == ".png" else [cv2.IMWRITE_JPEG_QUALITY, quality]
     pixels = pixels[..., ::-1] if pixels.ndim == 3 else pixels
     return cv2.imencode(suffix, np.ascontiguousarray(pixels), options)[1].tobytes()
