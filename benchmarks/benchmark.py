@@ -105,14 +105,7 @@ def main(
             result.update(measure_eval(network, cfg=cfg, rt=rt, seconds=seconds, scorer=scorer))
         elif kind == "step":
             result.update(
-                measure_step(
-                    network,
-                    cfg=without_pretrained,
-                    rt=rt,
-                    repeats=repeats,
-                    checkpoint_path=checkpoint_path,
-                    torch=torch,
-                )
+                measure_step(network, without_pretrained, rt, repeats, checkpoint_path, torch)
             )
         else:
             result.update(measure_data(network, cfg=cfg, rt=rt, seconds=seconds))
@@ -138,22 +131,14 @@ def measure_step(
 
     `torch`: also the same steps in PyTorch.
     """
-    step = build_networks.build_train_step(network.name, cfg, rt)
+    step, inputs = build_networks.build_cell(network.name, cfg, rt, mode="train")
     shape = network.get_input_shape(cfg)
-    clip, label = build_networks.make_dummy_batch(network.name, cfg)
-    inputs = (clip, label, *step.make_dropout_factors())
+    clip = inputs[0]
     batch = clip.size // int(np.prod(shape))  # several clips of a video count as several
-    twins = []
-    for variant in baseline.VARIANTS.values() if torch else ():
-        twins.append(
-            baseline.TorchTwin(
-                network.name,
-                cfg=cfg,
-                shape=(batch, *shape),
-                variant=variant,
-                environment=ENVIRONMENT,
-            )
-        )
+    twins = [
+        baseline.TorchTwin(network.name, cfg, (batch, *shape), variant, ENVIRONMENT)
+        for variant in (baseline.VARIANTS.values() if torch else ())
+    ]
     # In float32: a GPU's batch norm, operator by operator, has no float16 weights.
     macs = count_multiply_adds(network.build_model(**cfg.model_arguments()), shape)
     log.log.info("compiling the training graph ...")

@@ -87,7 +87,7 @@ class Launcher:
 
     def run_attempt(self, name: str) -> Optional[Failure]:
         """Runs the job once. On a single node the scheduler has any free port."""
-        holder = None if self.job.port else reserve_port(self.job.master)
+        holder = None if self.job.port else reserve_port()
         port = holder.getsockname()[1] if holder else self.job.port
         group = WorkerGroup(self.job, port, get_base_folder() / "out" / "logs" / name)
         try:

@@ -159,17 +159,14 @@ def is_local(server: str) -> bool:
     return True
 
 
-def find_family(address: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in address else socket.AF_INET
-
-
 def listen(address: str, port: int) -> socket.socket:
     """Listens at the master's address; a port that was just left counts as free.
 
     Raises ValueError if this host, which has rank 0, cannot listen there.
     """
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
-        return socket.create_server((address, port), family=find_family(address), backlog=128)
+        return socket.create_server((address, port), family=family, backlog=128)
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL:
             problem = f"MASTER_ADDR={address} is no address of this host, which is node 0"
@@ -179,14 +176,14 @@ def listen(address: str, port: int) -> socket.socket:
         raise ValueError(problem) from None
 
 
-def reserve_port(address: str) -> socket.socket:
-    """A socket at any free port.
+def reserve_port() -> socket.socket:
+    """A socket at any free port of 127.0.0.1.
 
     While it is open no other program gets the port, but MindSpore's scheduler can listen there: it
     sets SO_REUSEADDR too. The socket itself never listens.
     """
-    holder = socket.socket(find_family(address))
-    holder.bind((address, 0))
+    holder = socket.socket()
+    holder.bind(("127.0.0.1", 0))
     # Before, bind could choose the port of another such socket.
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     return holder

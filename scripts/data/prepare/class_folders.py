@@ -30,8 +30,8 @@ def scan_class_folders(
 ) -> ClassFolders:
     """Looks for equal files if `with_twins`, which reads those of equal size.
 
-    Raises ValueError if there are fewer than two classes, no class has two videos, or all videos of
-    a class are also in other classes.
+    Raises ValueError if there are fewer than two classes, or all videos of a class are also in
+    other classes.
     """
     scan = find_files(folder, suffixes)
     for video in scan.files:
@@ -58,11 +58,6 @@ def scan_class_folders(
     if empty is not None:
         raise ValueError(
             f"{folder}: all videos of class {empty} are also in other classes; move it away"
-        )
-    if all(len(videos) < 2 for videos in classes.values()):
-        raise ValueError(
-            f"every class of {folder} has one video; "
-            "at least one class needs two, one of them for the test list"
         )
     folders = {name: {Path(v).parts[1:-1][:1] for v in videos} for name, videos in classes.items()}
     nested = [name for name, inner in folders.items() if len(inner) > 1 and () not in inner]

@@ -64,7 +64,8 @@ def draw_clip(
     """
     if motion not in MOTIONS:
         raise ValueError(f"motion {motion!r} is none of {', '.join(MOTIONS)}")
-    ground = _draw_ground(rng, width, height)
+    clouds = cv2.resize(rng.uniform(*TEXTURE, (4, 4, 3)), (width, height))
+    ground = (rng.uniform(*GROUND, 3) + clouds).astype(np.float32)  # dark, faintly cloudy
     parts = _draw_shape(rng)
     clip = np.empty((frames, height, width, 3), np.uint8)
     for frame, position in zip(clip, _positions(motion, rng, frames)):
@@ -91,12 +92,6 @@ def _positions(motion: str, rng: np.random.Generator, frames: int) -> np.ndarray
     slow, fast = TURNS[axis]
     positions[:, axis] = start[axis] + sign * (slow + pace * (fast - slow)) * time
     return positions % 1.0
-
-
-def _draw_ground(rng: np.random.Generator, width: int, height: int) -> np.ndarray:
-    """A dark, faintly cloudy background: float32 (height, width, 3)."""
-    clouds = cv2.resize(rng.uniform(*TEXTURE, (4, 4, 3)), (width, height))
-    return (rng.uniform(*GROUND, 3) + clouds).astype(np.float32)
 
 
 def _draw_shape(rng: np.random.Generator) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -203,7 +203,7 @@ def test_variables_of_open_mpi_and_slurm_are_read():
 
 def test_a_reserved_port_is_kept_for_the_scheduler():
     """Two jobs that start at the same time must get different ports."""
-    with reserve_port("127.0.0.1") as holder, socket.socket() as other:
+    with reserve_port() as holder, socket.socket() as other:
         port = holder.getsockname()[1]
         with pytest.raises(OSError, match="in use"):
             other.bind(("127.0.0.1", port))
