@@ -15,9 +15,9 @@ rate, which repeats or drops frames.
 
 A segment of a video gets a folder `VIDEO_START_END`, which the new lists name as a whole video.
 
-Videos that cannot be read are left out of the lists. The command continues where it was
-interrupted: it does not write a complete folder again. The last line of stdout is one JSON object:
-out, videos, bad, frames, lists, seconds.
+Videos that cannot be read are left out of the lists, and listed in `NAME.bad.tsv`: line number,
+kind, path, reason. The command continues where it was interrupted: it does not write a complete
+folder again. The last line of stdout is one JSON object: out, videos, bad, frames, lists, seconds.
 """
 
 import sys

@@ -21,6 +21,7 @@ prepare_process(__name__)
 
 import json
 import time
+from typing import Any
 
 from scripts.data.synthetic.motion_videos import MOTIONS, draw_dataset, draw_sets
 from utils import cli
@@ -29,17 +30,12 @@ from utils.files import report_write_errors
 
 def main(*, out: Path, train: int = 40, test: int = 10, seed: int = 0, sets: bool = False) -> None:
     start = time.time()
+    result: dict[str, Any] = {"root": str(out)}
     with report_write_errors(out, "--out"):
         if sets:
-            counts = {
-                "sets": draw_sets(out, train_per_motion=train, test_per_motion=test, seed=seed)
-            }
+            result["sets"] = draw_sets(out, train, test, seed)
         else:
-            counts = {
-                "classes": len(MOTIONS),
-                **draw_dataset(out, train_per_motion=train, test_per_motion=test, seed=seed),
-            }
-    result = {"root": str(out), **counts}
+            result.update({"classes": len(MOTIONS), **draw_dataset(out, train, test, seed)})
     print(json.dumps({**result, "seconds": round(time.time() - start, 1)}))
 
 

@@ -178,12 +178,6 @@ def check_copy(copy: FrameReader, originals: dict[int, np.ndarray], length: int)
         if len(copy) != length:
             reason = f"the copy has {len(copy)} of {length} frames"
             raise VideoError(copy.path, copy.reader, reason)
-        psnr = compute_psnr(copy.frames(numbers), np.stack([originals[k] for k in numbers]))
+        psnr = cv2.PSNR(copy.frames(numbers), np.stack([originals[k] for k in numbers]))
         if psnr < LOWEST_PSNR:
             raise VideoError(copy.path, copy.reader, "the copy shows something else")
-
-
-def compute_psnr(a: np.ndarray, b: np.ndarray) -> float:
-    """Peak signal-to-noise ratio of uint8 frames in dB; infinite for equal ones."""
-    error = np.mean((a.astype(np.float32) - b) ** 2)
-    return float(10 * np.log10(255**2 / error)) if error else float("inf")
