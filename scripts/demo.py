@@ -43,7 +43,6 @@ from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 # Without numpy<2, pip takes a newer NumPy for Gradio, which MindSpore cannot use.
 INSTALL = "pip install 'gradio>=6.31,<7' 'numpy<2'"
 EXAMPLES = 8
-LOCAL = ("127.0.0.1", "localhost")
 PORT = 7860
 Port = Annotated[int, cli.number_between(1, 2**16 - 1)]
 
@@ -58,7 +57,7 @@ def main(
     examples: str = "",
     cam: bool = False,
     window: Optional[cli.NonNegativeFloat] = None,
-    host: str = LOCAL[0],
+    host: str = "127.0.0.1",
     port: Port = PORT,
     max_mb: cli.PositiveInt = 100,
     max_seconds: cli.NonNegativeFloat = 300.0,
@@ -85,7 +84,7 @@ def main(
             predictor = demo_page.Predictor(model, max_seconds=max_seconds, window=window, cam=cam)
             page = demo_page.build_page(predictor, examples=videos, max_mb=max_mb)
             address = demo_page.launch(page, host=host, port=port, max_mb=max_mb)
-            if host not in LOCAL:
+            if host not in demo_page.LOCAL:
                 print_line(f"warning: --host {host}: whoever reaches this machine can use the page")
             print_line(f"open {address} in a browser; ctrl-C ends the page")
             threading.Event().wait()

@@ -9,14 +9,18 @@ import html
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 import cv2
 import gradio as gr
 import numpy as np
+from gradio.route_utils import FnIndexInferError
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.responses import PlainTextResponse
 
 from scripts.prediction.plots import format_class, resize_to_fit
-from utils.messages import format_line
+from utils.messages import format_line, print_line
 from utils.predict.cam import GradCam, find_rate, write_clips
 from utils.predict.model import Model
 from utils.predict.prediction import Prediction, WindowResult
@@ -27,6 +31,8 @@ KEEP = 600  # seconds until an upload is deleted
 # Fonts of the visitor's system: Gradio's own are loaded from another server.
 FONTS = {"font": ["system-ui", "sans-serif"], "font_mono": ["ui-monospace", "monospace"]}
 TITLE = "MindSpore video zoo"
+LOCAL = ("127.0.0.1", "localhost")
+WRONG_CALLS = (FnIndexInferError, LookupError, TypeError)  # unknown names, missing arguments
 COLUMNS = ["start", "end", "class", "probability"]
 
 
@@ -104,11 +110,31 @@ def to_html(frames: np.ndarray, rate: float) -> str:
     return f'<video width="100%" autoplay loop muted playsinline src="{source}"></video>'
 
 
+def refuse(request: Any, error: Exception) -> PlainTextResponse:
+    """The answer to a wrong call, which is printed as one line."""
+    line = format_line(f"a call failed: {type(error).__name__}: {error}")
+    print_line(line)
+    return PlainTextResponse(line, 400)
+
+
+class Page(gr.Blocks):
+    """Blocks that print a failed call as one line."""
+
+    async def process_api(self, *values: Any, **options: Any) -> dict[str, Any]:
+        try:
+            return await super().process_api(*values, **options)
+        except gr.Error:
+            raise
+        except Exception as error:  # noqa: BLE001 of Gradio's checks, or a bug
+            line = bytes(refuse(None, error).body).decode()
+            raise gr.Error(line, print_exception=False) from None
+
+
 def build_page(predictor: Predictor, examples: Sequence[str], max_mb: int) -> gr.Blocks:
     """The page; `examples` are paths of this machine."""
     length = f" and {predictor.max_seconds:g} s" if predictor.reads_videos else ""
     limits = f"At most {max_mb} MB{length}; deleted after {KEEP // 60} minutes."
-    with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(KEEP // 10, KEEP)) as page:
+    with Page(title=TITLE, analytics_enabled=False, delete_cache=(KEEP // 10, KEEP)) as page:
         gr.Markdown(f"# {TITLE}\n\nUpload a file: the {TOP} most probable classes appear. {limits}")
         with gr.Row():
             with gr.Column():
@@ -125,7 +151,7 @@ def build_page(predictor: Predictor, examples: Sequence[str], max_mb: int) -> gr
                 names = [head.name or "classes" for head in predictor.model.heads]
                 bars = [gr.Label(label=name, num_top_classes=TOP) for name in names]
                 table = gr.Dataframe(headers=COLUMNS, label="windows", visible=False)
-                maps = gr.HTML()
+                maps = gr.HTML(label="heat maps")
         source.change(
             predictor.predict,
             inputs=source,
@@ -138,6 +164,7 @@ def build_page(predictor: Predictor, examples: Sequence[str], max_mb: int) -> gr
 
 def launch(page: gr.Blocks, host: str, port: int, max_mb: int) -> str:
     """Serves the page from other threads, until `page.close()`; returns its address."""
+    hosts = [*LOCAL] if host in LOCAL else ["*"]
     _, address, _ = page.launch(
         server_name=host,
         server_port=port,
@@ -149,5 +176,11 @@ def launch(page: gr.Blocks, host: str, port: int, max_mb: int) -> str:
         footer_links=[],
         run_history=False,
         ssr_mode=False,
+        css="video { object-fit: contain !important; }",  # the whole frame, as in the heat map
+        app_kwargs={
+            # A page of another server that gives its name our address is refused.
+            "middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=hosts)],
+            "exception_handlers": dict.fromkeys(WRONG_CALLS, refuse),
+        },
     )
     return address

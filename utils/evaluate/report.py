@@ -104,7 +104,7 @@ def write_report(folder: Path, samples: Samples, predictions: Predictions, resul
     mistakes = [make_entry(predictions, k, int(predictions.predicted[k])) for k, _ in wrong]
     hits = [make_entry(predictions, k, find_second(predictions, k)) for k in find_hits(predictions)]
     classes = list_classes(predictions, samples.classes, counts)
-    charts = report_page.Charts(counts, pairs, list(list_bins(bins)))
+    charts = {"counts": counts, "pairs": pairs, "bins": list(list_bins(bins))}
     return write_classes(folder, samples, result, losses, classes, mistakes, hits, charts)
 
 

@@ -71,17 +71,6 @@ class Entry(NamedTuple):
     other_probability: Optional[float] = None
 
 
-class Charts(NamedTuple):
-    """Of samples with one label: counts (true, predicted), rows of the pairs and the calibration.
-
-    The rows are those of confused_pairs.csv and calibration.csv.
-    """
-
-    counts: np.ndarray
-    pairs: Sequence[Sequence]
-    bins: Sequence[Sequence]
-
-
 def describe_samples(rows: EvalRows, space: LabelSpace, names: Sequence[str]) -> Samples:
     """The samples of `rows`, which have these names."""
     return Samples(
@@ -119,12 +108,14 @@ def write_classes(
     classes: Sequence[dict],
     mistakes: Sequence[Entry],
     hits: Sequence[Entry],
-    charts: Optional[Charts] = None,
+    charts: Optional[dict[str, Any]] = None,
 ) -> dict[str, Any]:
     """Writes classes.csv, report.json and the page; returns what the page shows.
 
     `values` are further numbers beside `result`; `mistakes` come with the most confident first,
     `hits` with the least confident. The fourth column of `classes` decides which are the worst.
+    `charts`, of samples with one label: `counts` (true, predicted), `pairs` and `bins`, which are
+    rows of confused_pairs.csv and calibration.csv.
     """
     write_csv(folder / "classes.csv", list(classes[0]), (row.values() for row in classes))
     key = list(classes[0])[3]
@@ -145,7 +136,7 @@ def write_classes(
         "videos": [row["videos"] for row in classes],
         "chance": compute_chance(result, [row["videos"] for row in classes]),
         **describe_classes(classes),
-        **(charts._asdict() if charts else {}),
+        **(charts or {}),
         "shown": SHOWN,
         "mistake_count": len(mistakes),
         "mistakes": listed,
@@ -216,7 +207,8 @@ def describe_entry(
     samples: Samples, entry: Entry, names: Sequence[str], folder: Path
 ) -> dict[str, Any]:
     """A sample with the names of its classes; without pictures."""
-    true, other = (list_labels(label) for label in (entry.true, entry.other))
+    true = np.atleast_1d(entry.true).tolist()
+    other = [] if entry.other is None else np.atleast_1d(entry.other).tolist()
     return {
         **entry._asdict(),
         "path": escape_control(samples.paths[entry.sample]),
@@ -229,12 +221,6 @@ def describe_entry(
         else ", ".join(names[label] for label in other) or "no label",
         "pictures": None,
     }
-
-
-def list_labels(label: Label) -> Sequence[int]:
-    if label is None:
-        return ()
-    return (label,) if isinstance(label, int) else label
 
 
 def make_link(samples: Samples, sample: int, folder: Path) -> str:
@@ -275,18 +261,15 @@ def write_index(folder: Path, sets: dict[str, dict], average: Optional[dict] = N
     """
     import jinja2
 
-    environment = jinja2.Environment(autoescape=True)
+    template = jinja2.Template(TEMPLATE.read_text(encoding="utf-8"), autoescape=True)
     parts = []
     for name, part in sets.items():
         address = quote(os.fsencode(name)) + "/" if name else ""
         parts.append({**part, "name": escape_control(name), "folder": address})
     script = SCRIPT.read_text(encoding="utf-8")
-    page = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+    page = template.render(
         sets=parts,
-        overview=[
-            *((part["name"], part["result"], part["chance"].get("top1")) for part in parts),
-            ("average", average or {}, None),
-        ],
+        average=average or {},
         date=time.strftime("%Y-%m-%d %H:%M"),
         version=find_version(),
         data=[{"names": part["names"], "cells": list_cells(part)} for part in parts],
@@ -310,8 +293,5 @@ def find_version() -> str:
 
 def list_cells(part: dict[str, Any]) -> list[list[int]]:
     """(true class, predicted class, videos) of the confusion matrix."""
-    if "counts" not in part:
-        return []
-    rows, columns = np.nonzero(part["counts"])
-    counts = part["counts"][rows, columns]
-    return np.stack([rows, columns, counts], axis=1).tolist()
+    counts = part.get("counts", np.zeros((0, 0), int))
+    return [[*cell, int(counts[tuple(cell)])] for cell in np.argwhere(counts).tolist()]
