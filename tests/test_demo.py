@@ -2,6 +2,7 @@
 
 import base64
 import io
+import os
 import re
 import runpy
 import shlex
@@ -155,6 +156,43 @@ def test_uploads_are_limited(client, videos, tmp_path):
     call = f"{client.src}gradio_api/call/predict"
     event = httpx.post(call, json={"data": [file]}).json()["event_id"]
     assert httpx.get(f"{call}/{event}").text.startswith("event: error")
+
+
+def test_uploads_are_limited_in_sum(client):
+    """Those without a name are deleted too, and pages of other servers have no access."""
+    import httpx
+
+    address = f"{client.src}gradio_api/upload"
+    folder = Path(os.environ["GRADIO_TEMP_DIR"])
+    kept = {*folder.rglob("*")}
+
+    def upload(name: str, **headers: str) -> int:
+        head = f'--b\r\nContent-Disposition: form-data; name="files"; filename="{name}"\r\n\r\n'
+        body = head.encode() + os.urandom(10**6) + b"\r\n--b--\r\n"
+        headers["content-type"] = "multipart/form-data; boundary=b"
+        return httpx.post(address, content=body, headers=headers).status_code
+
+    assert upload("a.mp4", origin="http://other.org") == 403
+    assert upload("a.mp4", host="other.org") == 400
+    codes = [upload(name) for name in [*"abcdefghij", ""]]
+    assert codes == [200] * codes.index(413) + [413] * (len(codes) - codes.index(413))
+    for file in {*folder.rglob("*")} - kept:
+        os.utime(file, (0, 0))
+    assert upload("") == 200
+    assert sum(file.is_file() for file in {*folder.rglob("*")} - kept) == 1
+
+
+def test_a_wrong_call_is_one_line_and_outputs_have_names(client, capfd):
+    import httpx
+
+    names = client.view_api(return_format="dict")["named_endpoints"]["/predict"]["returns"]
+    assert [value["label"] for value in names] == ["classes", "windows", "heat maps"]
+    calls = f"{client.src}gradio_api"
+    assert httpx.post(f"{calls}/run/predict", json={"data": [5]}).status_code == 500
+    assert httpx.post(f"{calls}/call/predictt", json={"data": []}).status_code == 400
+    first, second = capfd.readouterr().err.splitlines()
+    assert first.startswith("a call failed: ValidationError: ")
+    assert second.startswith("a call failed: FnIndexInferError: ")
 
 
 @pytest.mark.slow

@@ -5,19 +5,27 @@ maps are for one thread.
 """
 
 import base64
+import contextlib
 import html
+import stat
 import tempfile
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Optional
+from urllib.parse import urlsplit
 
 import cv2
 import gradio as gr
 import numpy as np
 from gradio.route_utils import FnIndexInferError
+from gradio.utils import get_upload_folder
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from scripts.prediction.plots import format_class, resize_to_fit
 from utils.messages import format_line, print_line
@@ -28,6 +36,7 @@ from utils.video.reader import DEFAULT_FPS
 
 TOP = 5
 KEEP = 600  # seconds until an upload is deleted
+MAX_UPLOADS = 10  # of the largest size, at one time
 # Fonts of the visitor's system: Gradio's own are loaded from another server.
 FONTS = {"font": ["system-ui", "sans-serif"], "font_mono": ["ui-monospace", "monospace"]}
 TITLE = "MindSpore video zoo"
@@ -130,6 +139,62 @@ class Page(gr.Blocks):
             raise gr.Error(line, print_exception=False) from None
 
 
+class Uploads:
+    """The uploads in a folder: at most `max_bytes` in sum, for KEEP seconds."""
+
+    def __init__(self, folder: Path, max_bytes: int):
+        self.folder = folder
+        self.max_bytes = max_bytes
+        self.pending = 0  # bytes that requests announced and have not sent yet
+        self.kept = set(folder.rglob("*"))  # the examples
+
+    def delete_old(self) -> int:
+        """Deletes old files, also those that Gradio does not know; returns the bytes that stay."""
+        total = 0
+        for path in [*self.folder.rglob("*")]:
+            with contextlib.suppress(FileNotFoundError):  # Gradio has moved or deleted it
+                status = path.stat()
+                if not stat.S_ISREG(status.st_mode) or path in self.kept:
+                    continue
+                if time.time() - status.st_mtime > KEEP:
+                    path.unlink()
+                else:
+                    total += status.st_size
+        return total
+
+    def delete_repeatedly(self) -> None:
+        while True:
+            time.sleep(KEEP / 10)
+            self.delete_old()
+
+
+class UploadGuard:
+    """Refuses an upload above the limit of `uploads`, and one that another server's page sends."""
+
+    def __init__(self, app: ASGIApp, uploads: Uploads):
+        self.app = app
+        self.uploads = uploads
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not scope["path"].rstrip("/").endswith("/upload"):
+            await self.app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        uploads = self.uploads
+        size = int(headers.get("content-length", uploads.max_bytes + 1))
+        if urlsplit(headers.get("origin", "")).netloc not in ("", headers.get("host")):
+            await PlainTextResponse("another page sent this", 403)(scope, receive, send)
+        elif uploads.delete_old() + uploads.pending + size > uploads.max_bytes:
+            text = f"too many uploads; they are deleted after {KEEP // 60} minutes"
+            await PlainTextResponse(text, 413)(scope, receive, send)
+        else:
+            uploads.pending += size
+            try:
+                await self.app(scope, receive, send)
+            finally:
+                uploads.pending -= size
+
+
 def build_page(predictor: Predictor, examples: Sequence[str], max_mb: int) -> gr.Blocks:
     """The page; `examples` are paths of this machine."""
     length = f" and {predictor.max_seconds:g} s" if predictor.reads_videos else ""
@@ -165,6 +230,8 @@ def build_page(predictor: Predictor, examples: Sequence[str], max_mb: int) -> gr
 def launch(page: gr.Blocks, host: str, port: int, max_mb: int) -> str:
     """Serves the page from other threads, until `page.close()`; returns its address."""
     hosts = [*LOCAL] if host in LOCAL else ["*"]
+    uploads = Uploads(Path(get_upload_folder()), MAX_UPLOADS * max_mb * 2**20)
+    threading.Thread(target=uploads.delete_repeatedly, daemon=True).start()
     _, address, _ = page.launch(
         server_name=host,
         server_port=port,
@@ -179,7 +246,10 @@ def launch(page: gr.Blocks, host: str, port: int, max_mb: int) -> str:
         css="video { object-fit: contain !important; }",  # the whole frame, as in the heat map
         app_kwargs={
             # A page of another server that gives its name our address is refused.
-            "middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=hosts)],
+            "middleware": [
+                Middleware(TrustedHostMiddleware, allowed_hosts=hosts),
+                Middleware(UploadGuard, uploads=uploads),
+            ],
             "exception_handlers": dict.fromkeys(WRONG_CALLS, refuse),
         },
     )
