@@ -3,7 +3,7 @@
 The dry runs of `scripts/dry_run` count the kernels. Those marked with Ext are of CANN's aclnn.
 """
 
-from typing import Any, Callable
+from typing import Callable
 
 import numpy as np
 from mindspore import ParameterTuple, Tensor, amp, nn, ops
@@ -20,7 +20,7 @@ from mindspore.ops.auto_generate import (
 )
 
 from utils.nn.kernels import plain
-from utils.nn.kernels.plain import BATCH_WEIGHT, EPSILON, Operator, Plain
+from utils.nn.kernels.plain import BATCH_WEIGHT, EPSILON, Factory, Operator, Plain
 
 LOWEST_HALF = -65504.0
 
@@ -250,36 +250,18 @@ class Ascend(Plain):
     stack = staticmethod(stack)
     project_and_pool = staticmethod(project_and_pool)
     clear_class_token = staticmethod(clear_class_token)
-
-    def batch_norm(self) -> Callable:
-        return BatchNorm()
-
-    def fixed_batch_norm(self) -> Callable:
-        return FixedBatchNorm()
-
-    def layer_norm(self, eps: float) -> Callable:
-        return LayerNorm(eps)
-
-    def linear(self) -> Callable:
-        return ops.Dense()  # product and bias in one kernel
-
-    def gelu(self) -> Callable:
-        return Gelu()
-
-    def max_pool(self, kernel: int, stride: int) -> nn.Cell:
-        return PaddedMaxPool2d(kernel, stride)
-
-    def multiply(self) -> Callable:
-        return Multiply()
-
-    def scale_channels(self) -> Callable:
-        return Multiply()
-
-    def channel_means(self) -> Callable:
-        return ChannelMeans()
-
-    def select_rows(self, matrix: np.ndarray) -> Callable:
-        return SelectRows(matrix)
+    batch_norm: Factory = BatchNorm
+    fixed_batch_norm: Factory = FixedBatchNorm
+    layer_norm: Factory = LayerNorm
+    linear: Factory = ops.Dense  # product and bias in one kernel
+    gelu: Factory = Gelu
+    multiply: Factory = Multiply
+    scale_channels: Factory = Multiply
+    channel_means: Factory = ChannelMeans
+    select_rows: Factory = SelectRows
+    vector_norm: Factory = VectorNorm
+    adamw: Factory = AdamW
+    max_pool: Callable[..., nn.Cell] = PaddedMaxPool2d
 
     def all_finite(self) -> Callable:
         """MindSpore's check if it is one kernel, which depends on CANN; else it is four an array.
@@ -287,9 +269,3 @@ class Ascend(Plain):
         AllFinite is built for some versions of CANN only.
         """
         return amp.all_finite if amp._enable_all_finite() else super().all_finite()
-
-    def vector_norm(self) -> Callable:
-        return VectorNorm()
-
-    def adamw(self, **settings: Any) -> Callable:
-        return AdamW(**settings)

@@ -4,7 +4,7 @@ A method of `Plain` returns a primitive, a function or a Cell without weights, w
 in `construct`. The other back ends are subclasses: they replace operators, and keep signatures.
 """
 
-from typing import Any, Callable, Optional, Union
+from typing import Callable, Optional, Union
 
 import numpy as np
 from mindspore import Tensor, amp, nn, ops
@@ -13,6 +13,7 @@ from mindspore.ops import constexpr
 
 EPSILON = 1e-5  # of batch norms
 BATCH_WEIGHT = 0.1  # of a batch in the running statistics of batch norms
+Factory = Callable[..., Callable]  # a class, called with the arguments of its operator
 
 
 class Operator(nn.Cell):
@@ -161,7 +162,7 @@ class NormReLU(Operator):
 class MatMul(Operator):
     """Products of (..., m, k) and (..., k, n); with `transpose`, the second is (..., n, k)."""
 
-    def __init__(self, transpose: bool):
+    def __init__(self, transpose: bool = False):
         super().__init__()
         self.product = ops.BatchMatMul(transpose_b=transpose)
 
@@ -509,6 +510,19 @@ class Plain:
     stack = staticmethod(stack)
     project_and_pool = staticmethod(project_and_pool)
     clear_class_token = staticmethod(clear_class_token)
+    norm_relu: Factory = NormReLU
+    layer_norm: Factory = LayerNorm
+    linear: Factory = Linear
+    channels_first_linear: Factory = ChannelsFirstLinear
+    matmul: Factory = MatMul
+    relu: Factory = ops.ReLU
+    gelu: Factory = GELU
+    temporal_shift: Factory = TemporalShift
+    multiply: Factory = Multiply
+    scale_channels: Factory = ScaleChannels
+    channel_means: Factory = ChannelMeans
+    select_rows: Factory = SelectRows
+    adamw: Factory = AdamW
 
     def conv2d(
         self,
@@ -572,52 +586,16 @@ class Plain:
         """`batch_norm` of the batches of all ranks together."""
         return SyncBatchNorm(ranks, self)
 
-    def norm_relu(self) -> Callable:
-        return NormReLU()
-
     def batch_norm3d(self) -> Callable:
         """`batch_norm` of clips."""
         return BatchNorm3d(self.batch_norm())
 
-    def layer_norm(self, eps: float) -> Callable:
-        return LayerNorm(eps)
-
-    def linear(self) -> Callable:
-        return Linear()
-
-    def channels_first_linear(self) -> Callable:
-        return ChannelsFirstLinear()
-
-    def matmul(self, transpose: bool = False) -> Callable:
-        return MatMul(transpose)
-
-    def relu(self) -> Callable:
-        return ops.ReLU()
-
     def silu(self) -> Callable:
         return ops.silu
-
-    def gelu(self) -> Callable:
-        return GELU()
 
     def max_pool(self, kernel: int, stride: int) -> nn.Cell:
         """A max pool of (N, C, H, W), padded by (kernel - 1) / 2 with minus infinity."""
         return nn.MaxPool2d(kernel, stride, pad_mode="pad", padding=(kernel - 1) // 2)
-
-    def temporal_shift(self, segments: int, fold: int) -> Callable:
-        return TemporalShift(segments, fold)
-
-    def multiply(self) -> Callable:
-        return Multiply()
-
-    def scale_channels(self) -> Callable:
-        return ScaleChannels()
-
-    def channel_means(self) -> Callable:
-        return ChannelMeans()
-
-    def select_rows(self, matrix: np.ndarray) -> Callable:
-        return SelectRows(matrix)
 
     def total(self) -> Callable:
         """The sum of all elements of a tuple of arrays, for the check of overflow."""
@@ -634,9 +612,6 @@ class Plain:
     def vector_norm(self) -> Callable:
         """Called with a tuple of arrays."""
         return VectorNorm(self.square_sum())
-
-    def adamw(self, **settings: Any) -> Callable:
-        return AdamW(**settings)
 
 
 class Gpu(Plain):
