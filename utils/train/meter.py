@@ -1,6 +1,7 @@
 """The values of a training: means and times between two log lines, and the line itself."""
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 # The values that a step returns. The last two are requests to stop, by a signal or because too many
@@ -9,13 +10,13 @@ OUTPUTS = ("loss", "top1", "loss_scale", "overflows", "stop", "bad_data")
 REQUESTS = OUTPUTS[-2:]
 MUCH_WAITING = 0.1  # fraction of the time
 MANY_STEPS = 200
+REMEDY = (
+    "try published weights (docs/weights.md), then a linear probe of their features "
+    "(docs/features.md), a larger data.crop, more videos"
+)
 NOTHING_LEARNED = (  # advice, with the loss of chance
     "the loss has stayed above %.3g, that of equal scores for all classes: train.lr may be too "
-    "high, labels wrong, or train.pretrained of another kind"
-)
-AT_CHANCE = (  # the same, with validation and chance in percent
-    "top-1 %.1f %% of the validation is no better than chance, %.1f %%: train.pretrained may help "
-    "most, then a linear probe of its features (docs/features.md), a larger data.crop, more videos"
+    f"high, labels wrong, or train.pretrained of another kind; if not, {REMEDY}"
 )
 
 
@@ -131,3 +132,20 @@ class Meter:
             return 0.0
         self.has_advised = True
         return waiting
+
+
+def describe_chance(name: str, metrics: Mapping[str, Any], chance: float) -> str:
+    """Advice if an accuracy, less its error, is not above `chance`; else empty.
+
+    Also if all samples get the label of a frequent class: then the mean over the classes is that of
+    chance. `metrics` are those of `evaluate`; of several data sets or labels nothing is said.
+    """
+    (metrics, *others) = metrics.get("sets", {name: metrics}).values()
+    if others or not chance or not metrics["videos"]:
+        return ""
+    top1 = metrics["top1"]
+    low = metrics.get("top1_low", top1)
+    if min(low, metrics["mean_class_accuracy"]) > round(chance, 6):
+        return ""
+    error = f" ({low:.1%} to {metrics['top1_high']:.1%})" if "top1_low" in metrics else ""
+    return f"{name} top-1 {top1:.1%}{error} is not clearly above chance, {chance:.1%}: {REMEDY}"

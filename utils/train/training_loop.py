@@ -21,7 +21,7 @@ from utils.runtime import Runtime
 from utils.settings import Run, VideoData
 from utils.signals import StopRequestError
 from utils.train import tensorboard
-from utils.train.meter import AT_CHANCE, NOTHING_LEARNED, OUTPUTS, Meter
+from utils.train.meter import NOTHING_LEARNED, OUTPUTS, Meter, describe_chance
 from utils.train.profiler import StepProfiler
 from utils.train.run_dir import RunDirectory
 from utils.train.schedule import Due, Schedule
@@ -212,18 +212,17 @@ class TrainingLoop(Callback):
             self.unvalidated_epoch = epoch
             return
         self.write_values(metrics)
+        self.check_patience()
         self.compare_with_chance(metrics)
         self.step.set_train()
         self.meter.restart()
-        self.check_patience()
 
     def compare_with_chance(self, metrics: dict) -> None:
-        """Advice, once and after the last epoch, if the error of an accuracy includes chance."""
-        chance = math.exp(-self.chance_loss)
-        lowest = metrics.get("top1_low", metrics.get("top1", 1))
-        if lowest <= chance and self.meter.is_late(self.steps_done) and "sets" not in metrics:
-            if not self.meter.was_at_chance or self.steps_done >= self.last_step:
-                log.info(AT_CHANCE, 100 * metrics["top1"], 100 * chance)
+        """Advice, once and at the end of the run, on a validation no better than chance."""
+        advice = describe_chance("validation", metrics, math.exp(-self.chance_loss))
+        if advice and self.meter.is_late(self.steps_done):
+            if not self.meter.was_at_chance or self.ends_early or self.steps_done >= self.last_step:
+                log.info(advice)
             self.meter.was_at_chance = True
 
     def check_patience(self) -> None:

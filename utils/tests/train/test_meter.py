@@ -3,7 +3,7 @@
 import pytest
 
 from utils.train import meter
-from utils.train.meter import OUTPUTS, Meter
+from utils.train.meter import OUTPUTS, Meter, describe_chance
 
 
 @pytest.fixture
@@ -83,3 +83,19 @@ def test_advice_comes_once_if_no_mean_over_an_epoch_is_below_chance(clock):
     assert log_losses([2.5] * 5 + [1.9] * 5, clock) == [40]
     assert log_losses([2.1] * 40, clock, steps=10_000, epoch=250) == [250]
     assert log_losses([2.1] * 40, clock, steps=10_000, epoch=20) == [200]
+
+
+@pytest.mark.parametrize(
+    ("top1", "low", "classes", "advises"),
+    [(0.2, 0.07, 0.2, True), (0.4, 0.26, 0.4, False), (0.8, 0.7, 0.125, True)],
+)
+def test_an_accuracy_is_compared_with_chance_by_its_interval(top1, low, classes, advises):
+    """The last one: all videos get the label of a frequent class."""
+    metrics = {"top1": top1, "top1_low": low, "top1_high": 0.9, "videos": 60}
+    metrics["mean_class_accuracy"] = classes
+    text = describe_chance("test", metrics, 1 / 8)
+    expected = f"test top-1 {top1:.1%} ({low:.1%} to 90.0%) is not clearly above chance, 12.5%: try"
+    assert text.startswith(expected) if advises else not text
+    assert describe_chance("test", {"sets": {"a": metrics}}, 1 / 8) == text
+    assert not describe_chance("test", {"sets": {"a": metrics, "b": metrics}}, 1 / 8)
+    assert not describe_chance("test", {**metrics, "videos": 0}, 1 / 8)
