@@ -29,6 +29,7 @@ prepare_process(__name__)
 
 import hashlib
 import json
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Optional
 
@@ -44,6 +45,7 @@ from scripts.finetuning.config_file import (
     write_config_file,
 )
 from scripts.finetuning.own_commands import format_command, run_command
+from scripts.finetuning.time_estimate import Times, describe_time, measure_decode
 from utils import cli
 from utils.files import (
     compute_sha256,
@@ -59,6 +61,7 @@ from utils.messages import escape_control, join_names, print_line
 from utils.networks import Network, find_network, list_networks
 from utils.processes import pass_on_signals
 from utils.settings import NetworkConfig, VideoData
+from utils.train.meter import describe_chance
 from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 from utils.weights.checkpoint_file import RESUME, check_kind
 from utils.weights.preparation import resolve_checkpoint
@@ -111,7 +114,11 @@ def main(
         counts = VideoCounts(lists["train"], lists["val"], sum(sizes) / len(sizes))
         names = read_names(folder / "lists" / "labels.txt")
         write_config_file(journey.config, start, videos, names, counts, fitting)
-    return journey.run(load_config(network.config, journey.config), lists["classes"])
+    cfg = load_config(network.config, journey.config)
+    if not (cfg.run.out / RESUME).exists():
+        files = [videos / name for names in folders.classes.values() for name in names]
+        journey.print_time(cfg, counts=lists, files=files)
+    return journey.run(cfg, lists["classes"])
 
 
 def check_videos(videos: Path, network: Network, group: str, with_twins: bool) -> ClassFolders:
@@ -216,11 +223,27 @@ class Journey:
         command = ["scripts/analysis/plot_training.py", run]
         self.do("plot the training", command, run / "curves.png", reads=[run / "log.jsonl"])
         predict = format_command(["scripts/predict.py", *best, "VIDEO"])
+        if advice := describe_chance("test", result, 1 / classes):
+            print_line(advice)
         print_line(f"report: {report / 'index.html'}; training curves: {run / 'curves.png'}")
         print(f"predict with\n    {predict}", file=sys.stderr)
         paths = {"config": str(self.config), "report": str(report), "predict": predict}
         print(json.dumps({**paths, **result}))
         return None
+
+    def print_time(self, cfg: NetworkConfig, counts: dict[str, Any], files: Sequence[Path]) -> None:
+        """Measures a training step and a decode; says how long all parts will take.
+
+        `counts` are those of `make_lists`, of all `files`.
+        """
+        words = ["benchmarks/benchmark.py", "memory", "--part=train"]
+        words += ["--network", self.network.name, "--config_path", str(self.config)]
+        start = time.monotonic()
+        step = run_step("measure a training step", words)["step_seconds"]
+        start = time.monotonic() - start
+        times = Times(decode=measure_decode(self.network, cfg, files), step=step, start=start)
+        has_copies = cfg.data.root == self.folder / COPIES
+        print_line(describe_time(self.network, cfg, counts, times, has_copies))
 
     def check_run(self, run: Path, reads: Sequence[Path]) -> None:
         """Raises ValueError if the training in `run` has read other videos, lists or weights."""
@@ -254,9 +277,7 @@ class Journey:
         if before.get("key") == key and result.exists():
             print_line(f"{title}: done before; delete {result} to repeat it")
             return before["result"]
-        print(f"{title}:\n    {escape_control(format_command(words))}", file=sys.stderr, flush=True)
-        with pass_on_signals() as add:
-            done = run_command(words, add)
+        done = run_step(title, words)
         self.state["done"][title] = {"key": key, "result": done}
         self.write_state()
         return done
@@ -264,6 +285,13 @@ class Journey:
     def write_state(self) -> None:
         with report_write_errors(self.state_file, "--out"):
             write_text(self.state_file, json.dumps(self.state, indent=1) + "\n")
+
+
+def run_step(title: str, words: Sequence[str]) -> dict[str, Any]:
+    """Prints a command and runs it; the JSON object in its last line of stdout."""
+    print(f"{title}:\n    {escape_control(format_command(words))}", file=sys.stderr, flush=True)
+    with pass_on_signals() as add:
+        return run_command(words, add)
 
 
 def read_state(path: Path) -> dict[str, Any]:

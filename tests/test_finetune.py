@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from scripts import finetune
+from scripts.finetuning import time_estimate
 from scripts.finetuning.config_file import (
     VideoCounts,
     find_start_recipe,
@@ -276,6 +278,36 @@ def test_a_folder_of_other_videos_or_classes_is_refused(journey, tmp_path):
         journey.check_origin({"videos": "/b", "recipe": "x"})
 
 
+@pytest.mark.parametrize(
+    ("network", "settings", "numbers"),
+    [
+        ("tsm", [], "28 1.8 12 13 1.2 2 4"),
+        ("tsm", ["train.freeze=backbone"], "28 1.8 12 13 1.3 2 4"),
+        ("resnet50", ["run.device=GPU"], "16 15 1.3 2 4"),  # no checks, no copies
+    ],
+)
+def test_the_time_adds_decodes_and_steps(network, settings, numbers, tmp_path, monkeypatch):
+    """In all, for checks, copies, training, evaluation; a decode, a step."""
+    monkeypatch.setattr(time_estimate, "count_workers", lambda _: 2)
+    settings = ["data.batch=8", "train.epochs=10", "run.eval_every=5", *settings]
+    cfg = write_config(tmp_path, network, *settings)
+    counts = {"train": 80, "val": 10, "test": 20}
+    times = time_estimate.Times(decode=2, step=4, start=60)
+    text = time_estimate.describe_time(find_network(network), cfg, counts, times, network == "tsm")
+    assert " ".join(re.findall(r"\d[\d.]*", text)) == numbers
+
+
+def test_a_step_and_decodes_are_measured(journey, videos, tmp_path, monkeypatch, capsys):
+    """A broken video does not stop it."""
+    monkeypatch.setattr(finetune, "run_command", lambda words, _: {"step_seconds": 3.0})
+    (videos / "up" / "a.mp4").write_text("")
+    cfg = write_config(tmp_path, "tsm")
+    journey.print_time(cfg, {"train": 9, "val": 3, "test": 3}, sorted(videos.rglob("*.mp4")))
+    *_, command, line = capsys.readouterr().err.splitlines()
+    assert "benchmark.py memory --part=train" in command
+    assert re.fullmatch(r"about [\d.]+ minutes in all: checking .* 3 s for a training step\)", line)
+
+
 @pytest.mark.parametrize("text", ["{}", "[]", "null", "[" * 100_000, '{"origin": {}, "done": []}'])
 def test_a_damaged_state_is_one_line(text, tmp_path):
     (tmp_path / "finetune.json").write_text(text)
@@ -410,6 +442,8 @@ def test_the_journey_leads_from_videos_to_a_prediction(videos, tmp_path):
     result = read_result(done)
     assert_report(out / "report", result)
     assert "no --checkpoint: the training starts from random weights" in done.stderr
+    assert done.stderr.index(" minutes in all: checking ") < done.stderr.index("check the videos:")
+    assert "test top-1 " in done.stderr.partition("report: ")[0].splitlines()[-1]
     assert "damaged.mp4" not in (out / "good" / "train.txt").read_text()
     assert (out / "run" / "curves.png").is_file()
     assert json.loads((out / "run" / "best.json").read_text())["keep_best"] == "top1"
