@@ -40,7 +40,6 @@ def print_result(result: dict, out: Optional[Path]) -> None:
     print(json.dumps(result))
     if out:
         with report_write_errors(out, "--out"):
-            out.parent.mkdir(parents=True, exist_ok=True)
             write_text(out, json.dumps(result) + "\n", "--out")
 
 

@@ -50,16 +50,21 @@ def count_layers(net: nn.Cell, clip_shape: tuple) -> list[LayerCost]:
     for _, cell in net.cells_and_names():
         if isinstance(cell, MatMul):
             handles.append(cell.register_forward_hook(counter.record_product))
+    run_hooks(net, np.zeros((1, *clip_shape), np.float32), handles)
+    return counter.layers + counter.list_uncalled()
+
+
+def run_hooks(net: nn.Cell, clips: np.ndarray, handles: list) -> None:
+    """Evaluates the network once, eagerly, for shapes only; then removes the hooks."""
     training = net.training
     net.set_train(False)
     try:
         with eager_mode(), kernels.shapes_only():
-            net(Tensor(np.zeros((1, *clip_shape), np.float32)))
+            net(Tensor(clips))
     finally:
         for handle in handles:
             handle.remove()
         net.set_train(training)
-    return counter.layers + counter.list_uncalled()
 
 
 def count_multiply_adds(net: nn.Cell, clip_shape: tuple) -> int:

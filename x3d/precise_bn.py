@@ -15,10 +15,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
-from utils.nn import kernels
+from utils.complexity import run_hooks
 from utils.nn.kernels.plain import BATCH_WEIGHT, make_zeros
 from utils.nn.layers import BatchNorm2d
-from utils.runtime import eager_mode
 
 COUNTED_CLIPS = 2  # clips in the eager pass that counts elements
 
@@ -132,20 +131,11 @@ def record_input_shapes(net: nn.Cell, cells: dict[str, nn.Cell], clips: np.ndarr
     """
     shapes: dict[str, tuple] = {}
 
-    def hook_for(name: str):
-        def hook(_, inputs):
-            shapes[name] = inputs[0].shape
+    names = {id(cell): name for name, cell in cells.items()}
 
-        return hook
+    def record_shape(cell: nn.Cell, inputs: tuple) -> None:
+        shapes[names[id(cell)]] = inputs[0].shape
 
-    handles = [cell.register_forward_pre_hook(hook_for(name)) for name, cell in cells.items()]
-    training = net.training
-    net.set_train(False)
-    try:
-        with eager_mode(), kernels.shapes_only():
-            net(Tensor(clips))
-    finally:
-        net.set_train(training)
-        for handle in handles:
-            handle.remove()
+    handles = [cell.register_forward_pre_hook(record_shape) for cell in cells.values()]
+    run_hooks(net, clips, handles)
     return shapes

@@ -36,7 +36,7 @@ from utils.evaluate import several_labels
 from utils.evaluate.label_report import write_label_report
 from utils.evaluate.metrics import Counts
 from utils.evaluate.report import FILES, MIN_PROBABILITY, compute_predictions, write_report
-from utils.files import check_outputs, report_write_errors
+from utils.files import check_outputs
 from utils.log import print_result
 from utils.runtime import Runtime
 
@@ -76,8 +76,6 @@ def main(
         "reports": dict(zip(map(str, reports), values)),
     }
     if report:
-        with report_write_errors(report, "--report"):
-            report.mkdir(parents=True, exist_ok=True)
         if several:
             write_label_report(report, samples=samples, rows=fused, raw_scores=raw, result=result)
         else:
