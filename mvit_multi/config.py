@@ -13,6 +13,7 @@ from utils.settings import (
     TrainSettings,
     VideoData,
     check_positive,
+    check_probability,
     check_swap_labels,
 )
 
@@ -89,9 +90,7 @@ class Data(VideoData, DatasetList):
         for dataset in self.sets:
             if dataset.short_side < self.crop:
                 raise ValueError(f"data.sets: {dataset.name}: short_side is below crop {self.crop}")
-        for name in ("mix_prob", "mix_switch"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"data.{name} must lie in [0, 1], not {getattr(self, name)}")
+        check_probability(self, "data", "mix_prob", "mix_switch")
         if not 0 < self.area[0] <= self.area[1] <= 1:
             raise ValueError(f"data.area: {list(self.area)} must ascend within (0, 1]")
         if self.scales and not self.crop <= self.scales[0] <= self.scales[1]:

@@ -7,13 +7,16 @@ dataclass. Those of `data`, `train` and `eval` derive from `ImageData` or `Video
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Optional, TypeVar, Union
+from typing import Any, Callable, Literal, Optional, TypeVar, Union
 
 Level = Literal["O0", "O1", "O2", "O3"]
 
 Device = Literal["Ascend", "GPU", "CPU"]
+
+LARGEST = 1e15  # of a number from outside that has no other bound: products with it stay finite
 
 
 @dataclass(frozen=True)
@@ -97,24 +100,27 @@ class Run:
 
 def check_positive(section: Any, name: str, *fields: str) -> None:
     """Raises ValueError if a field is neither `auto` nor above 0."""
-    for field in fields:
-        value = getattr(section, field)
-        if value != "auto" and value <= 0:
-            raise ValueError(f"{name}.{field} must be above 0, not {value}")
+    check_fields(section, name, fields, lambda value: value == "auto" or value > 0, "be above 0")
 
 
 def check_not_negative(section: Any, name: str, *fields: str) -> None:
-    for field in fields:
-        value = getattr(section, field)
-        if value < 0:
-            raise ValueError(f"{name}.{field} must not be negative, not {value}")
+    check_fields(section, name, fields, lambda value: value >= 0, "not be negative")
 
 
 def check_fraction(section: Any, name: str, *fields: str) -> None:
+    check_fields(section, name, fields, lambda value: 0 <= value < 1, "lie in [0, 1)")
+
+
+def check_probability(section: Any, name: str, *fields: str) -> None:
+    check_fields(section, name, fields, lambda value: 0 <= value <= 1, "lie in [0, 1]")
+
+
+def check_fields(
+    section: Any, name: str, fields: Iterable[str], is_valid: Callable[[Any], bool], rule: str
+) -> None:
     for field in fields:
-        value = getattr(section, field)
-        if not 0 <= value < 1:
-            raise ValueError(f"{name}.{field} must lie in [0, 1), not {value}")
+        if not is_valid(getattr(section, field)):
+            raise ValueError(f"{name}.{field} must {rule}, not {getattr(section, field)}")
 
 
 @dataclass(frozen=True)
@@ -141,8 +147,7 @@ class ImageData:
         if not 0 < self.fraction <= 1:
             raise ValueError(f"data.fraction must lie in (0, 1], not {self.fraction}")
         check_fraction(self, "data", "max_unreadable")
-        if not 0 <= self.erase <= 1:
-            raise ValueError(f"data.erase must lie in [0, 1], not {self.erase}")
+        check_probability(self, "data", "erase")
         if self.mixes and self.batch * self.clips_per_sample < 2:
             raise ValueError(
                 "data.mixup and data.cutmix need two samples a batch: raise data.batch"
