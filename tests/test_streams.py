@@ -57,6 +57,7 @@ def online_weights(tiny_args, tmp_path_factory) -> Path:
 @pytest.fixture(autouse=True)
 def fast(monkeypatch):
     monkeypatch.setattr(live, "FIRST_DELAY", 0.05)
+    monkeypatch.setattr(live, "STEADY", 0.0)
 
 
 def read_table(path: Path) -> tuple[list, np.ndarray]:

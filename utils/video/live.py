@@ -23,6 +23,7 @@ from utils.video.reader import DEFAULT_FPS, MAX_PIXELS, FrameReader, VideoError,
 RATES = (1.0, 240.0)  # a live source that says another rate does not know it
 STALL = 10.0  # seconds without data after which a source is broken
 RETRY = 30.0  # seconds after which a broken source is not opened again
+STEADY = 5.0  # seconds of frames after which a live source is no longer broken
 FIRST_DELAY = 0.5  # seconds before a source is opened again; doubled after each failure
 MAX_DELAY = 8.0
 ENDED = "it ended"
@@ -69,9 +70,10 @@ class Connection(NamedTuple):
 class StreamSource:
     """The frames of a file, a camera or an address in order; `name` is for names of files.
 
-    `connect` opens it, again if it breaks off. After `retry` seconds without a frame, or at once if
-    that is 0, `frames` raises the VideoError of the interruption. `report` gets a line for each
-    interruption. The first opening is not repeated: a wrong address fails at once.
+    `connect` opens it, again if it breaks off. An interruption ends with the next frame of a file,
+    and of a live source when it has sent frames for STEADY seconds, or for `retry` if that is less.
+    If it has not ended after `retry` seconds, `frames` raises its VideoError. `report` gets a line
+    for each interruption. The first opening is not repeated: a wrong address fails at once.
     """
 
     def __init__(
@@ -119,6 +121,7 @@ class StreamSource:
                 if failure is not None:
                     connection = self.connect()
                     offset = time.monotonic() - start if self.is_live else 0.0
+                opened = 0.0  # when the first frame came after it was opened again
                 with contextlib.closing(connection.frames):
                     for seconds, pixels in connection.frames:
                         if self.stopped.is_set():
@@ -129,8 +132,11 @@ class StreamSource:
                         position = 0 if self.length else round((seconds + offset) * fps)
                         if self.is_live and number - position > fps:
                             continue  # a second ahead: its rate is above the stated one
-                        self.reopened += failure is not None
-                        failure = None
+                        if failure is not None and not opened:
+                            opened = time.monotonic()
+                            self.reopened += 1
+                        if not self.is_live or time.monotonic() - opened >= min(STEADY, self.retry):
+                            failure = None
                         last = seconds
                         number = max(number + 1, position)
                         yield Frame(
@@ -147,10 +153,13 @@ class StreamSource:
                     failure = error
                     deadline = time.monotonic() + self.retry
                     delay = FIRST_DELAY
+                    before = self.reopened
                     if self.retry:
                         self.report(f"{error}; it is opened again for up to {self.retry:g} s")
             if time.monotonic() + delay > deadline:
                 waited = f", and did not come back in {self.retry:g} s" if self.retry else ""
+                if self.reopened > before:
+                    waited = f" {self.reopened - before + 1} times in {self.retry:g} s"
                 path, reader, reason = failure.args
                 raise VideoError(path, reader, f"{reason}{waited}")
             self.stopped.wait(delay)

@@ -35,6 +35,7 @@ def stream(video, tmp_path) -> bytes:
 @pytest.fixture(autouse=True)
 def fast(monkeypatch):
     monkeypatch.setattr(live, "FIRST_DELAY", 0.05)
+    monkeypatch.setattr(live, "STEADY", 0.0)
 
 
 def open_source(address: str, retry: float, lines: list, stall: float = 10.0):
@@ -110,6 +111,16 @@ def test_a_live_source_that_stops_is_opened_again_until_retry_has_passed(stream)
     assert len(lines) == 2
     assert "opened again for up to 0.4 s" in lines[0]
     assert len(requests) > 3
+
+
+def test_a_live_source_that_breaks_off_again_and_again_ends_after_retry(stream, monkeypatch):
+    monkeypatch.setattr(live, "STEADY", 60.0)
+    lines = []
+    with serve(Answer(stream[: len(stream) // 2])) as (address, requests):
+        source = open_source(f"{address}/live", 1.0, lines)
+        with pytest.raises(VideoError, match=r"it broke off [2-6] times in 1 s$"):
+            list(source.frames())
+    assert (len(lines), len(requests)) == (1, source.reopened + 1)
 
 
 @pytest.mark.parametrize(
