@@ -20,7 +20,7 @@ from utils import runtime
 from utils.evaluate.label_space import LabelSpace
 from utils.log import log
 from utils.predict.prediction import Prediction, make_file_names
-from utils.predict.windows import crop_for_heads
+from utils.predict.windows import crop_for_heads, warn_of_short_window
 from utils.settings import ImageData, VideoData
 from utils.video import live
 from utils.video.decoders import open_path, open_video
@@ -190,6 +190,8 @@ class WindowPredictor(StreamPredictor):
         self.scorer = scorer
         self.heads = heads
         self.first_window = Window(0, self.length, source.fps)
+        if len(self.all_windows) != 1:
+            warn_of_short_window(self.first_window, heads)
         self.restart(0)
 
     def chooses(self, frame: Frame, source_fps: float) -> bool:

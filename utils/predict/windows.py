@@ -1,5 +1,6 @@
 """Reads the views of windows: each frame once, in order, and the next videos ahead."""
 
+import functools
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,6 +11,7 @@ import numpy as np
 
 from utils.evaluate.label_space import LabelSpace
 from utils.evaluate.scores import choose_clips_per_pass
+from utils.log import log
 from utils.video.reader import FrameReader
 from utils.video.windows import Window
 
@@ -24,6 +26,22 @@ def choose_passes(heads: Sequence[LabelSpace], device: str) -> None:
         head.clips_per_pass = choose_clips_per_pass(1, *numbers_of_views, device=device)
 
 
+@functools.cache
+def warn_once(text: str) -> None:
+    log.warning("%s", text)
+
+
+def warn_of_short_window(window: Window, heads: Sequence[LabelSpace]) -> None:
+    """Logs a line, once, if the clips of a window like this one repeat frames, or wrap around."""
+    clips = [head.frame_indices(window).reshape(head.clips, -1) for head in heads]
+    if any((np.diff(indices) <= 0).any() for indices in clips):
+        start, end = window.span
+        warn_once(
+            f"a window of {end - start:.3g} s is shorter than a clip of the training: frames are "
+            "repeated, and scores may be wrong; set a longer window"
+        )
+
+
 def read_windows(
     source: FrameReader, windows: Sequence[Window], heads: Sequence[LabelSpace]
 ) -> Iterator[tuple[Window, list[np.ndarray]]]:
@@ -31,6 +49,8 @@ def read_windows(
 
     Each frame is decoded once, in order. In memory are its crops, while a window needs them.
     """
+    if len(windows) > 1:
+        warn_of_short_window(windows[0], heads)
     plans = [[head.frame_indices(window) for head in heads] for window in windows]
     needed = [
         window.start + np.unique(np.concatenate([indices.ravel() for indices in plan]))

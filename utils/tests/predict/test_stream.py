@@ -18,6 +18,7 @@ from utils.predict.stream import (
     Timing,
     WindowPredictor,
 )
+from utils.predict.windows import read_windows, warn_once
 from utils.scoring.scorer import Scorer
 from utils.video.decoders import open_video
 from utils.video.live import Connection, Frame, StreamSource, open_file
@@ -136,6 +137,18 @@ class PacedSource(ToySource):
                 time.sleep(0.001)
             yield frame
             self.sent = frame.number + 1
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_windows_shorter_than_a_clip_of_the_training_are_reported_once(name, video, caplog):
+    warn_once.cache_clear()
+    heads = find_network(name).list_label_spaces(load_smoke_config(name, *NETWORKS[name]))
+    with open_video(video) as reader:
+        for seconds in (2.5, 9.0, 0.1, 0.1):  # 9: it is not divided
+            next(read_windows(reader, split_into_windows(reader, seconds), heads))
+            assert len(caplog.messages) == (seconds == 0.1)
+    WindowPredictor(NoNetwork(), heads, Timing(ToySource(0), 0.05))
+    assert len(caplog.messages) == 2
 
 
 class SlowHead(ToyHead):
