@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+#!/usr/bin/env bash
 # usage: bash scripts/env.sh --gpu
 #
 # Prepares .venv for an NVIDIA GPU: with an installed CUDA 11.1 to 11.8 that works, or with CUDA 11.8

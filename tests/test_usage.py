@@ -58,6 +58,7 @@ def test_a_script_shows_its_usage(script, run_here):
     done = run_here(script, "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert script.rpartition("/")[2].replace("quickstart.py", "quickstart.sh") in done.stdout
+    assert not os.access(ROOT / script, os.X_OK), "env would find a Python without packages"
 
 
 @pytest.mark.parametrize("script", ["tsm/train.py", "scripts/predict.py", "scripts/launch.py"])
@@ -99,6 +100,8 @@ def test_a_shell_script_shows_its_usage_and_does_nothing(script):
     assert done.stdout.startswith("usage: ")
     assert re.search(rf"\b(bash|sbatch) .*{re.escape(script)}", done.stdout)
     assert "set -" not in done.stdout
+    assert os.access(ROOT / script, os.X_OK)
+    assert (ROOT / script).read_text().startswith("#!/usr/bin/env bash\n")
 
 
 def test_every_script_is_a_command_of_the_package(run_zoo):
