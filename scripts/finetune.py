@@ -64,7 +64,7 @@ from utils.settings import NetworkConfig, VideoData
 from utils.train.meter import describe_chance
 from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 from utils.weights.checkpoint_file import RESUME, check_kind
-from utils.weights.preparation import resolve_checkpoint
+from utils.weights.preparation import name_recipe, resolve_checkpoint
 
 TEST = 0.2  # the fractions of a class in the lists of the test and the validation
 VAL = 0.1
@@ -80,7 +80,8 @@ def main(
     out: Optional[Path] = None,
     group: str = "",
 ) -> Optional[int]:
-    weights = Path(resolve_checkpoint(checkpoint)).resolve() if checkpoint else None
+    with name_recipe(recipe or "RECIPE"):
+        weights = Path(resolve_checkpoint(checkpoint)).resolve() if checkpoint else None
     if weights:
         check_kind(weights)
     source = find_start_recipe(recipe, weights)

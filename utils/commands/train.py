@@ -21,6 +21,7 @@ from utils.settings import NetworkConfig
 from utils.train.choose_kernels import choose_kernels
 from utils.train.plan import Plan, TrainParts
 from utils.train.trainer import Trainer, TrainSetup, build_setup
+from utils.weights.checkpoint_file import check_kind
 from utils.weights.description import describe
 
 Build = Callable[[Any, Plan], TrainParts]
@@ -30,6 +31,8 @@ def train(network: Network, build: Build, usage: str) -> NoReturn:
     """Trains as the command line says, and exits; `usage` is the docstring of the script."""
 
     def main(cfg: NetworkConfig) -> None:
+        if cfg.train.pretrained:
+            check_kind(cfg.train.pretrained)
         run_training(network, cfg, build)
 
     cli.run(main, network.config, usage)

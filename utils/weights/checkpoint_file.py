@@ -14,6 +14,7 @@ import contextlib
 import math
 import os
 import re
+import shlex
 import zlib
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -22,14 +23,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from utils.files import ROOT
 from utils.log import log
-from utils.messages import escape_control
+from utils.messages import escape_control, is_installed
 from utils.weights.dtypes import DTYPES, get_itemsize
 from utils.weights.foreign_file import FOREIGN_KINDS, read_kind
 from utils.weights.model_checksum import check_checksum
 from utils.weights.published import advise as advise_download
 
 RESUME = "resume.ckpt"
+RECIPE = "--config_path RECIPE"  # in a message, until a command knows it
 # An array of this file only: samples of a step, an update, an epoch, and of the annotation file.
 SAMPLER = "sampler"
 UNREADABLE = "unreadable"
@@ -123,22 +126,29 @@ def check_kind(path: Path) -> None:
         if not path.stat().st_size:
             raise ValueError(f"{path}: is empty; {advise(path)}")
         kind = read_kind(path)
+    refuse_foreign(path)
     if kind == "encrypted":
         raise ValueError(
             f"{path}: is encrypted: load it with mindspore.load_checkpoint and its dec_key, and "
             "save it again without enc_key"
-        )
-    if kind in FOREIGN_KINDS or (path.suffix in FOREIGN and kind != "mindspore"):
-        target = path.with_name(f"{path.stem}_{path.suffix[1:]}.ckpt")
-        raise ValueError(
-            f"{path}: convert it first with scripts/convert_checkpoint.py --config_path RECIPE "
-            f"--source {path} --target {target}"
         )
     if path.suffix != ".ckpt" and kind != "mindspore":
         raise ValueError(
             f"{path}: not a readable checkpoint: its name does not end in .ckpt, and its content "
             "is no checkpoint either"
         )
+
+
+def refuse_foreign(path: Path) -> None:
+    """Raises ValueError, with the command that converts it, if a file is of other code."""
+    with report_read_errors(path):
+        kind = read_kind(path)
+    if kind in FOREIGN_KINDS or (path.suffix in FOREIGN and kind not in ("mindspore", "encrypted")):
+        target = path.with_name(f"{path.stem}_{path.suffix[1:]}.ckpt")
+        script = "scripts/convert_checkpoint.py"
+        script = script if is_installed() or Path.cwd() == ROOT else shlex.quote(f"{ROOT / script}")
+        files = shlex.join(["--source", str(path), "--target", str(target)])
+        raise ValueError(f"{path}: convert it first: python {script} {RECIPE} {files}")
 
 
 @contextlib.contextmanager

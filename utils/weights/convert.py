@@ -42,6 +42,7 @@ NORM = {
 # What training code keeps beside the network: weights of classes in a loss, counts of a metric.
 BESIDE = re.compile(r"[^.]*(criterion|loss|metric|acc)[^.]*\.")
 MAX_LISTED = 3  # names in a message
+RENAME = "; --rename REGEX=REPLACEMENT changes the file's names"
 MAX_PREFIX = 200  # characters
 
 
@@ -193,6 +194,7 @@ def convert(
             advice += ", or --new_head leaves the classifier newly initialised"
         elif others and prefix:
             advice = f"; --key {prefix[:-1]} takes only the weights whose names begin with {prefix}"
+        advice += RENAME if missing and unknown else ""
         raise ValueError(f"the file does not fit this network: {report}{advice}")
     damaged = list_damaged(converted)
     if damaged:
@@ -239,8 +241,10 @@ def detect_prefix_and_format(
         if count == most and not any(longer.startswith(prefix) for longer, _ in best):
             best.append((prefix, source_format))
     if not best:
-        examples = [describe_unknown(escape_control(name), names) for name in source[:MAX_LISTED]]
-        raise ValueError(f"{reason}; the first are {', '.join(examples)}")
+        strange = [name for name in source if name.rpartition(".")[0] not in modules] or source
+        examples = [describe_unknown(escape_control(name), names) for name in strange[:MAX_LISTED]]
+        ours = f"; ours are {join_names(list(names), MAX_LISTED)}" if names else ""
+        raise ValueError(f"{reason}; the first are {', '.join(examples)}{ours}{RENAME}")
     if len(best) > 1:
         several = escape_control(join_names([prefix for prefix, _ in best], MAX_LISTED))
         raise ValueError(f"the file has several networks, {several}: --key chooses one")

@@ -118,7 +118,7 @@ def test_the_content_of_a_file_tells_its_format(content, name, tmp_path):
     if content == write_mindspore:
         assert list(checkpoint_file.read(path)) == ["a.weight"]
         return
-    with pytest.raises(ValueError, match=f"{path}: convert it first with scripts/convert_check"):
+    with pytest.raises(ValueError, match=f"{path}: convert it first: python scripts/convert_check"):
         checkpoint_file.read(path)
 
 
