@@ -34,7 +34,6 @@ from scripts.executors.process_pool import PROCESSES, Executor, PartOption
 from scripts.executors.video_jobs import JobSettings
 from scripts.features.files import FEATURES, read_source, write_features
 from scripts.features.jobs import FeatureExtractor, FeatureOptions
-from scripts.prediction.files import check_options
 from utils import cli, log
 from utils.files import guard_outputs
 from utils.networks import Network
@@ -53,7 +52,6 @@ def main(
     part: Optional[PartOption] = None,
     **choices: Any,
 ) -> int:
-    check_options(choices.get("step"))
     if choices.get("per") != "window" and {"window", "step"} & set(choices):
         raise ValueError("--window and --step go with --per window")
     log.start_log(Runtime())

@@ -45,7 +45,7 @@ from typing import Any, Optional
 
 from scripts.executors.process_pool import PROCESSES, Executor, PartOption
 from scripts.executors.video_jobs import JobSettings
-from scripts.prediction.files import check_options, list_videos, write_predictions
+from scripts.prediction.files import check_save, list_videos, write_predictions
 from scripts.prediction.records import PredictOptions, Predictor, list_outputs
 from utils import cli, log
 from utils.evaluate.label_space import LabelSpace, assign_class_names
@@ -72,7 +72,6 @@ def main(
     folder = out or Path(checkpoint_path).parent / "predictions"
     options = PredictOptions(folder, **choices)
     save = options.save
-    check_options(options.step, save)
     reads_videos = bool(network.list_annotation_files(cfg))
     videos = list_videos(videos, VIDEO_SUFFIXES if reads_videos else IMAGE_SUFFIXES)
     if save and (part or executor != PROCESSES):
@@ -82,7 +81,7 @@ def main(
     if save and not reads_videos:
         raise ValueError("--save writes a video, and the network reads images: scripts/stream.py")
     if save:
-        check_outputs([save], inputs=[*videos, checkpoint_path, labels], option="--save")
+        check_save(save, [*videos, checkpoint_path, labels])
     heads = network.list_label_spaces(cfg)
     assign_class_names(heads, labels, checkpoint_path)  # an error before a video is read
     check_cam(options.cam, label=options.cam_class, path=checkpoint_path, heads=heads)

@@ -33,7 +33,7 @@ from typing import Optional
 
 import numpy as np
 
-from scripts.prediction.files import check_options, list_videos
+from scripts.prediction.files import check_save, list_videos
 from scripts.prediction.plots import draw_timeline
 from utils import cli, log, signals
 from utils.files import check_outputs, open_replacement, report_write_errors
@@ -57,30 +57,29 @@ def main(
     source: list[str],
     *,
     checkpoint_path: str,
-    fps: Optional[cli.NonNegativeFloat] = None,
+    fps: Optional[cli.PositiveFloat] = None,
     retry: cli.NonNegativeFloat = RETRY,
     window: Optional[cli.NonNegativeFloat] = None,
-    step: Optional[cli.NonNegativeFloat] = None,
+    step: Optional[cli.PositiveFloat] = None,
     threshold: cli.Probability = 0.0,
     save: Optional[Path] = None,
     labels: str = "",
     top: cli.PositiveInt = 5,
     out: Optional[Path] = None,
 ) -> int:
-    check_options(step, save)
     if not (source[0].isdecimal() or is_address(source[0])):
         source = list_videos(source, VIDEO_SUFFIXES)
     if len(source) > 1:
         raise ValueError(f"SOURCE is one video, not {len(source)}")
     if save:
-        check_outputs([save], inputs=[*source, checkpoint_path, labels], option="--save")
+        check_save(save, [*source, checkpoint_path, labels])
     log.start_log(Runtime())
     model = build_model(network, cfg=cfg, checkpoint=checkpoint_path, labels=labels)
     stream = model.stream(
         source[0],
         window=window,
         step=step,
-        fps=fps or None,
+        fps=fps,
         threshold=threshold,
         save=save or "",
         retry=retry,

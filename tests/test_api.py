@@ -73,7 +73,7 @@ def test_a_prediction_equals_that_of_an_evaluation_bit_for_bit(model):
         with open_video(path) as source:
             frames = source.frames(range(len(source)))
         assert model.predict(frames, top=100, fps=source.fps) == ranking
-        assert model.predict(Path(path), top=2) == ranking[:2]
+        assert model.predict(Path(path), top=2, threshold=np.float32(0)) == ranking[:2]
     assert len({p for _, p in ranking}) == len(model.names) == 8
     with pytest.raises(ValueError, match="pickled"):
         pickle.dumps(model)
@@ -137,8 +137,9 @@ WRONG = [
     ("missing.mp4", {}, "missing.mp4"),
     ("missing.mp4", {"fps": 30}, "fps is that of frames in memory"),
     *((FRAMES, {"top": top}, "top") for top in (0, True)),
-    *((FRAMES, {"fps": fps}, "fps") for fps in (-1, float("nan"))),
-    *((FRAMES, {"window": window}, "window") for window in (-1, "2")),
+    *((FRAMES, {"fps": fps}, "fps must be a number above 0") for fps in (-1, 0, float("nan"), "2")),
+    *((FRAMES, {"window": window}, "window") for window in (-1, "2", 1e16, 10**400, 1j)),
+    (FRAMES, {"threshold": np.float32(1.5)}, "threshold"),
 ]
 
 
@@ -147,6 +148,12 @@ def test_a_wrong_argument_of_a_prediction_is_one_line(model, source, options, me
     with pytest.raises(ValueError, match=message) as info:
         model.predict(source, **options)
     assert "\n" not in str(info.value)
+
+
+@pytest.mark.parametrize("option", [{"fps": 0}, {"step": 0}, {"step": 1e16}, {"retry": "1"}])
+def test_a_wrong_argument_of_a_stream_is_refused_before_its_source_is_opened(model, option):
+    with pytest.raises(ValueError, match=f"{[*option][0]} must be a number"):
+        model.stream("missing.mp4", **option)
 
 
 def test_scores_and_features_of_clips_are_computed_clip_by_clip(model, videos):
@@ -256,8 +263,9 @@ def test_a_closed_model_says_so(numbered):
         model.network = find_network("tsm")
         assert model.predict(numbered[0])
     assert repr(model).endswith("classes, closed>")
-    with pytest.raises(ValueError, match="closed"):
-        model.predict(numbered[0])
+    for function in (model.predict, model.stream, model.features):
+        with pytest.raises(ValueError, match="closed"):
+            function("missing.mp4")  # no source is opened
 
 
 def test_many_predictions_refuse_a_single_path():

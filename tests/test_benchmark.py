@@ -54,21 +54,6 @@ def test_memory_is_measured_for_every_network(network_name):
     assert min(numbers) > 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "name"),
-    [
-        (["speed"], "'speed'"),
-        (["memory", "--part=trian"], "--part"),
-        (["step", "--part=train"], "--part"),
-        (["eval", "--torch"], "--torch"),
-        (["step", "--against=/no/such/file"], "/no/such/file"),
-    ],
-)
-def test_a_user_error_is_one_line(arguments, name, tiny_args, run_here):
-    kind, *options = arguments
-    assert_one_line_error(run_here(BENCHMARK, kind, *tiny_args, *options), name)
-
-
 def test_an_error_in_a_measuring_process_is_printed_once(tiny_args):
     completed = run_script(BENCHMARK, "memory", *tiny_args, "--run.device=Ascend")
     assert_one_line_error(completed, "run.device")

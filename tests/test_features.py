@@ -21,7 +21,6 @@ from scripts.executors.video_jobs import JobSettings
 from scripts.features.files import Source, read_source, write_features
 from scripts.features.jobs import UNLISTED, FeatureExtractor
 from tests.helpers import (
-    assert_one_line_error,
     load_smoke_config,
     read_result,
     save_random_weights,
@@ -488,19 +487,6 @@ def test_the_list_of_a_data_set_chooses_its_views(tmp_path):
     first = tmp_path / cfg.data.sets[0].videos
     shutil.copytree(tmp_path / settings.videos, first, dirs_exist_ok=True)
     assert read_source(network, cfg, [str(own)]).head == 0
-
-
-def test_wrong_options_are_one_line(arguments, weights, data_root, run_here, tmp_path):
-    command = [*arguments, data_root / "test.txt", f"--out={tmp_path / 'out'}"]
-    for more, words in (
-        (["--window=1"], "--window"),
-        (["--per=window", "--step=0"], "--step"),
-        (["--per=frame"], "--per"),
-        (["--data.root=/none"], "/none"),
-        (["--checkpoint_path=/none.ckpt"], "/none.ckpt"),
-    ):
-        assert_one_line_error(run_here(EXTRACT, *command, *more), words)
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow

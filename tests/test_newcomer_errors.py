@@ -46,10 +46,13 @@ SHORT = {
     "STREAM": f"scripts/stream.py {TINY_TSM} {WEIGHTS} --out new",
     "CONVERT": f"scripts/convert_checkpoint.py --target new {TSM} --source",
     "REENCODE": f"{REENCODE} --data.root=synthetic {TSM} --out",
+    "EXTRACT": f"scripts/extract_features.py {TINY_TSM} {WEIGHTS} --out new synthetic/test.txt",
+    "BENCHMARK": f"benchmarks/benchmark.py {TINY_TSM}",
     "LISTS": "scripts/data/make_lists.py --out new",
     "SCAN": "scripts/data/check_videos.py",
     "COMPLEXITY": "scripts/analysis/complexity.py",
 }
+CONVERSION = f"python {ROOT}/scripts/convert_checkpoint.py --config_path ", "/tsm_smoke.yaml "
 # A command, whose first word may be one of SHORT; words of its error.
 # fmt: off
 ERRORS = [
@@ -60,7 +63,6 @@ ERRORS = [
     ("tsm/train.py --config_path TSM_smoke.yaml --train.epoch=3", "train.epoch; nearest: epoch"),
     ("tsm/train.py --config_path tsm_smoke --run.device=cuda", "run.device", "Ascend, GPU, CPU"),
     ("scripts/finetune.py synthetic --recipe tsm", "tsm", "nearest: tsm_"),
-    ("scripts/finetune.py synthetic --recipe tsm --checkpoint resnet.pth", "resnet.pth", "convert"),
     ("tsm/train.py tsm/configs/tsm_smoke.yaml", "--config_path tsm/configs/tsm_smoke.yaml"),
     ("tsm/train.py --config tsm/configs/tsm_smoke.yaml", "--config_path"),
     (f"tsm/train.py {TSM} --epochs=3", "option --epochs", "--train.epochs"),
@@ -121,7 +123,11 @@ ERRORS = [
     (f"EVAL {TRAINED} --model.arch=resnet34", "missing base_model.layer", "settings under model"),
     (f"x3d/eval.py {X3D} --run.device=CPU --data.root=synthetic {WEIGHTS}",
      "missing s1.pathway0_stem", "unknown base_model.conv1.weight"),
-    ("TRAIN --train.pretrained=resnet.pth", "resnet.pth", "convert_checkpoint.py"),
+    ("TRAIN --train.pretrained=resnet.pth --data.train_list=none", *CONVERSION,
+     "--model.first_width=8", "/resnet.pth --target ", "/resnet_pth.ckpt"),
+    ("EVAL resnet.pth --data.test_list=none", *CONVERSION, "--source resnet.pth"),
+    (f"scripts/predict.py {TSM} --checkpoint_path resnet.pth none.mp4", *CONVERSION),
+    ("scripts/finetune.py none --recipe tsm_smoke --checkpoint resnet.pth", "tsm_smoke --source"),
     (f"TRAIN --model.num_classes=9 --train.pretrained={TRAINED}",
      "base_model.fc.weight is [8, 64]", "train.new_head=true"),
     ("TRAIN --run.out=run --train.lr=0.5", "train.lr 0.05, not 0.5", "--run.out"),
@@ -140,6 +146,8 @@ ERRORS = [
     (f"PREDICT {VIDEO} --top=0", "--top"),
     (f"PREDICT {VIDEO} --top=1_0", "--top"),
     (f"PREDICT {VIDEO} --step=0", "--step"),
+    (f"PREDICT {VIDEO} --window=1e308", "--window"),
+    (f"PREDICT {VIDEO} --stream --fps=0", "--fps: must be a number above 0"),
     ("PREDICT rtsp://camera.local/stream", "scripts/stream.py"),
     ("STREAM ftp://me:secret@camera.local/video", "error: ftp://camera.local/video"),
     (f"PREDICT {VIDEO} --threshold=2", "--threshold"),
@@ -156,7 +164,7 @@ ERRORS = [
     ("CONVERT none.pth", "none.pth: no such file"),
     (f"scripts/convert_checkpoint.py --target new {TSM}", "--source"),
     ("CONVERT cut.pth", "cut.pth: is cut off or damaged"),
-    (f"CONVERT resnet.pth {X3D}", "resnet.pth: the names are neither", "X3D"),
+    (f"CONVERT resnet.pth {X3D}", "the names are neither", "ours are s1.pathway0", "--rename REG"),
     ("CONVERT tsm.pth.tar", "instead of [16, 3, 7, 7]"),
     ("CONVERT tsm.pth.tar --model.first_width=2", "base_model.fc.weight is [7, 16]", "--new_head"),
     ("CONVERT tsm.pth.tar --model.first_width=2 --new_head --target /proc/none/t",
@@ -180,7 +188,17 @@ ERRORS = [
     (f"{REENCODE} {RESNET} --out new --network resnet50", "resnet50"),
     ("scripts/analysis/plot_training.py .", "log.jsonl"),
     ("scripts/analysis/plot_training.py run --out a.pdf", ".png or .svg"),
-    (f"benchmarks/benchmark.py {TSM}", "step|memory|data|eval"),
+    ("BENCHMARK", "step|memory|data|eval"),
+    ("BENCHMARK speed", "'speed'"),
+    ("BENCHMARK memory --part=trian", "--part"),
+    ("BENCHMARK step --part=train", "--part"),
+    ("BENCHMARK eval --torch", "--torch"),
+    ("BENCHMARK step --against=/no/such/file", "/no/such/file"),
+    ("EXTRACT --window=1", "--window"),
+    ("EXTRACT --per=window --step=0", "--step: must be a number above 0"),
+    ("EXTRACT --per=frame", "--per"),
+    ("EXTRACT --data.root=/none", "/none"),
+    ("EXTRACT --checkpoint_path=/none.ckpt", "/none.ckpt"),
     (f"scripts/analysis/plan_allreduce.py {TSM} --devices many", "--devices", "many"),
     (f"scripts/analysis/compare_step.py {TSM}", "--record, --against, --case"),
     ("scripts/data/synthesize_videos.py --out text.mp4", "--out: cannot write text.mp4"),
@@ -260,7 +278,7 @@ def test_a_user_error_is_reported_in_one_line(row, run_line, damaged):
     assert set(damaged.iterdir()) - before <= {damaged / "new"}
     written = [path.name for path in (damaged / "new").rglob("*") if path.is_file()]
     assert not [name for name in written if name.endswith((".ckpt", ".mindir"))]
-    if "reencode" in command.lower() or "predict" in command.lower():
+    if any(word in command.lower() for word in ("reencode", "predict", "extract")):
         assert set(written) <= {".lock"}
 
 

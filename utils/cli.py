@@ -39,9 +39,10 @@ from utils.messages import (
     shorten,
     shorten_errors,
 )
-from utils.option_names import translate_option
 from utils.processes import record_completion
+from utils.settings import LARGEST
 
+TINY = sys.float_info.min  # the smallest number above 0
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -52,19 +53,15 @@ def run(main: Callable, config_class: type, usage: str, *options_of: Callable) -
     """
 
     def work() -> Any:
-        from utils import load_config, networks
+        from utils.settings import name_network
 
-        parser = Parser(usage, load_config.list_settings(config_class), main, *options_of)
-        path, settings, options = parser.parse(sys.argv[1:])
         script = Path(sys.argv[0])
         remedy = f"zoo {script.stem} {{}}" if is_installed() else f"{{}}/{script.name}"
-        if path is None:
-            options = resolve_weights(options)
-            _, cfg = load_own_config(options, settings, config_class, remedy)
+
+        def call(_: Any, cfg: Any, **options: Any) -> Any:
             return main(cfg, **options)
-        path = load_config.resolve_yaml(path)
-        cfg = networks.load_for_script(config_class, path=path, overrides=settings, remedy=remedy)
-        return main(cfg, **resolve_weights(options))
+
+        return run_with_config([name_network(config_class)], remedy, usage, call, main, *options_of)
 
     main_guard(usage, work)
 
@@ -76,48 +73,47 @@ def run_for_network(main: Callable, usage: str, *options_of: Callable) -> NoRetu
     """
 
     def work() -> Any:
-        from utils import load_config, networks
+        from utils.networks import list_networks
 
-        records = {name: networks.find_network(name) for name in networks.list_networks()}
-        names = [name for r in records.values() for name in load_config.list_settings(r.config)]
-        parser = Parser(usage, names, main, *options_of)
-        parser.add_argument("--network", choices=tuple(records))
-        path, settings, options = parser.parse(sys.argv[1:])
-        name = options.pop("network", None)
-        if path is None:
-            options = resolve_weights(options)
-            network, cfg = load_own_config(options, settings)
-            return main(network, cfg, **options)
-        path = load_config.resolve_yaml(path)
-        network = records[name] if name else networks.find_network_of_yaml(path)
-        cfg = networks.load_for_script(
-            network.config, path=path, overrides=settings, remedy="--network={}"
-        )
-        return main(network, cfg, **resolve_weights(options))
+        names = list_networks()
+        return run_with_config(names, "--network={}", usage, main, main, *options_of)
 
     main_guard(usage, work)
 
 
-def load_own_config(
-    options: dict[str, Any],
-    overrides: list[str],
-    config_class: Optional[type] = None,
-    remedy: str = "",
-) -> tuple[Any, Any]:
-    """(network, config) as the checkpoint of a command describes itself, with `overrides` on top.
+def run_with_config(
+    names: Sequence[str], remedy: str, usage: str, call: Callable, *functions: Callable
+) -> Any:
+    """Calls `call(network, cfg, **options)` as the command line says.
 
-    Raises ValueError if it does not, or is of another network than that of `config_class`; the
-    error ends in `remedy`, in which {} is the name of the right one.
+    The parameters of `functions` are its options, with `--network` for one of several. An error
+    that another network would avoid ends in `remedy`, in which {} is its name.
     """
-    from utils.networks import load_own_config
+    from utils import networks
+    from utils.load_config import list_settings, resolve_yaml
+    from utils.weights.preparation import name_recipe
 
-    if "checkpoint_path" not in options:
-        raise ValueError("missing --config_path; --help shows the usage")
-    network, cfg = load_own_config(Path(options["checkpoint_path"]), overrides)
-    if config_class is not None and network.config is not config_class:
-        path = options["checkpoint_path"]
-        raise ValueError(f"{path} is of {network.name}: use {remedy.format(network.name)}")
-    return network, cfg
+    records = {name: networks.find_network(name) for name in names}
+    keys = [key for record in records.values() for key in list_settings(record.config)]
+    parser = Parser(usage, keys, *functions)
+    if len(records) > 1:
+        parser.add_argument("--network", choices=tuple(records))
+    path, settings, options = parser.parse(sys.argv[1:])
+    name = options.pop("network", names[0] if len(records) == 1 else None)
+    if path is None:
+        if "checkpoint_path" not in options:
+            raise ValueError("missing --config_path; --help shows the usage")
+        options = resolve_weights(options)
+        file = options["checkpoint_path"]
+        network, cfg = networks.load_own_config(Path(file), settings)
+        if network.name not in names:
+            raise ValueError(f"{file} is of {network.name}: use {remedy.format(network.name)}")
+        return call(network, cfg, **options)
+    path = resolve_yaml(path)
+    network = records[name] if name else networks.find_network_of_yaml(path)
+    cfg = networks.load_for_script(network.config, path, settings, remedy)
+    with name_recipe(path, settings):
+        return call(network, cfg, **resolve_weights(options))
 
 
 def resolve_weights(options: dict[str, Any]) -> dict[str, Any]:
@@ -216,6 +212,8 @@ class Parser(argparse.ArgumentParser):
 
         Otherwise with the nearest option, or the settings of the nearest key.
         """
+        from utils.option_names import translate_option
+
         keys: dict[str, list[str]] = {}
         settings = (f"--{setting}" for setting in self.settings)
         options = dict.fromkeys([*self._option_string_actions, *settings])
@@ -249,16 +247,17 @@ def describe_type(hint: Any) -> dict[str, Any]:
     return {"type": hint}
 
 
-def number_between(minimum: int, maximum: Optional[int] = None, kind: type = int) -> Callable:
+def number_between(minimum: float, maximum: Optional[int] = None, kind: type = int) -> Callable:
     """A function for Annotated: a string to an int or float. It raises ArgumentTypeError."""
     word = "an integer" if kind is int else "a number"
     bounds = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
+    bounds = "above 0" if minimum == TINY else bounds
 
     def convert(text: str) -> Any:
         is_plain = kind is float or (text.isdecimal() and len(text) <= 18)
         with contextlib.suppress(ValueError):
             value = kind(text) if is_plain else math.nan
-            if minimum <= value <= (sys.float_info.max if maximum is None else maximum):
+            if minimum <= value <= (LARGEST if maximum is None else maximum):
                 return value
         raise argparse.ArgumentTypeError(f"must be {word} {bounds}, not {shorten(text, VALUE)}")
 
@@ -268,6 +267,7 @@ def number_between(minimum: int, maximum: Optional[int] = None, kind: type = int
 PositiveInt = Annotated[int, number_between(1)]
 NonNegativeInt = Annotated[int, number_between(0)]
 NonNegativeFloat = Annotated[float, number_between(0, kind=float)]
+PositiveFloat = Annotated[float, number_between(TINY, kind=float)]
 Probability = Annotated[float, number_between(0, 1, float)]
 Seed = Annotated[int, number_between(0, 2**32 - 1)]  # NumPy takes no other
 

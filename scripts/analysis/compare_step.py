@@ -82,7 +82,7 @@ def main(
     against: Optional[Path] = None,
     case: Optional[Path] = None,
     checkpoint_path: Optional[Path] = None,
-    tolerance: float = 1e-4,
+    tolerance: cli.NonNegativeFloat = 1e-4,
 ) -> None:
     if sum(path is not None for path in (record, against, case)) != 1:
         raise ValueError("give one of --record, --against, --case")

@@ -1,7 +1,6 @@
 """Files of scores: the `scores.csv` of a report, and scores that another program has written."""
 
 import csv
-import json
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,12 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from utils import files
 from utils.data.annotation_file import NO_LABEL, format_label
 from utils.evaluate.label_report import LABEL_COLUMNS
 from utils.evaluate.report import SCORE_COLUMNS
 from utils.evaluate.report_page import Samples
 from utils.evaluate.several_labels import encode_label_sets
-from utils.files import read_text
 
 UNREADABLE = "unreadable"
 
@@ -101,13 +100,13 @@ def read_csv(path: Path) -> tuple[Sequence[str], list]:
 
 
 def read_json(path: Path) -> tuple[Sequence[str], list]:
-    scores = json.loads(path.read_text(encoding="utf-8"))
+    scores = files.read_json(path, "it")
     return list(scores), list(scores.values())
 
 
 def read_npy(path: Path) -> tuple[Sequence[str], np.ndarray]:
     names = path.with_suffix(".txt")
-    text = read_text(names, str(names), "surrogateescape") if names.is_file() else ""
+    text = files.read_text(names, str(names), "surrogateescape") if names.is_file() else ""
     return text.removesuffix("\n").split("\n") if text else [], np.load(path, allow_pickle=False)
 
 

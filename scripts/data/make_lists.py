@@ -153,7 +153,7 @@ def list_own_videos(
     group: str = "",
     seed: cli.Seed = 0,
     tier: str = "",
-    fps: cli.NonNegativeFloat = 0.0,
+    fps: cli.PositiveFloat = 0.0,
 ) -> tuple[dict, dict]:
     """The counts for the last line of stdout, and {file or folder of images: lines}."""
     if not 0 < test < 1:

@@ -29,7 +29,7 @@ class FeatureOptions:
     _: KW_ONLY
     per: Literal["video", "clip", "window"] = "video"
     window: Optional[cli.NonNegativeFloat] = None
-    step: Optional[cli.NonNegativeFloat] = None
+    step: Optional[cli.PositiveFloat] = None
 
 
 class FeatureExtractor:

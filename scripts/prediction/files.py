@@ -12,7 +12,7 @@ from typing import Callable, Optional
 from scripts.executors.process_pool import Part
 from scripts.executors.video_jobs import RunJobs, make_key, write_records
 from scripts.prediction.records import Job
-from utils.files import open_replacement, write_text
+from utils.files import check_outputs, open_replacement, write_text
 from utils.messages import escape_control, format_line, hide_secrets, print_line
 from utils.predict.prediction import PREDICTIONS, make_file_names
 from utils.video.live import ADDRESS
@@ -21,12 +21,11 @@ from utils.video.media_files import IMAGE_SUFFIXES, describe_left_out, find_file
 MAX_CLASS_NAME = 200  # characters of a class name in a table
 
 
-def check_options(step: Optional[float], save: Optional[Path] = None) -> None:
-    """Raises ValueError for a --step or --save that no command can take."""
-    if step == 0:
-        raise ValueError("--step must be above 0 seconds; without it, windows follow each other")
-    if save and save.suffix != ".mp4":
+def check_save(save: Path, inputs: Sequence[str]) -> None:
+    """Raises ValueError for a --save that is no .mp4, or that `check_outputs` refuses."""
+    if save.suffix != ".mp4":
         raise ValueError(f"--save: {save} must end in .mp4")
+    check_outputs([save], inputs, "--save")
 
 
 def list_videos(names: Sequence[str], suffixes: Sequence[str]) -> list[str]:

@@ -47,7 +47,7 @@ class PredictOptions:
     _: KW_ONLY
     top: cli.PositiveInt = 5
     window: Optional[cli.NonNegativeFloat] = None
-    step: Optional[cli.NonNegativeFloat] = None
+    step: Optional[cli.PositiveFloat] = None
     threshold: cli.Probability = 0.0
     save: Optional[Path] = None
     cam: bool = False

@@ -11,16 +11,16 @@ import contextlib
 import functools
 import itertools
 import json
-import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Union
 
 from utils import runtime
 from utils.messages import LINE, check_choice, format_line, format_value
+from utils.settings import LARGEST
 
 if TYPE_CHECKING:
     import numpy as np
@@ -94,7 +94,7 @@ def load(
         list_networks,
         load_own_config,
     )
-    from utils.weights.preparation import resolve_checkpoint
+    from utils.weights.preparation import name_recipe, resolve_checkpoint
     from utils.weights.published import find_recipe_of_weights
 
     for name, path in {"recipe": recipe, "checkpoint": checkpoint, "labels": labels}.items():
@@ -115,7 +115,8 @@ def load(
         check_choice(network, list_networks(), "network")
     chosen = find_network(network) if network else find_network_of_yaml(path)
     cfg = load_config(chosen.config, path, overrides)
-    checkpoint = resolve_checkpoint(os.fspath(checkpoint))
+    with name_recipe(recipe):
+        checkpoint = resolve_checkpoint(os.fspath(checkpoint))
     return build_model(chosen, cfg=cfg, checkpoint=checkpoint, labels=labels)
 
 
@@ -259,9 +260,12 @@ class Model:
     def computing(self) -> Iterator[None]:
         """Inside, MindSpore is a guest of the program, and errors are `python_errors`."""
         with python_errors(), runtime.guest(self.cfg.run):
-            if self.scorer is None:
-                raise ValueError("this model is closed; load it again")
+            self.check_open()
             yield
+
+    def check_open(self) -> None:
+        if self.scorer is None:
+            raise ValueError("this model is closed; load it again")
 
     def scores(self, clips: np.ndarray) -> np.ndarray:
         """float32 (N, classes), what the network computes for clips uint8 (N, ...).
@@ -338,7 +342,9 @@ class Model:
         from utils.predict.windows import read_windows
         from utils.video.windows import split_into_windows
 
-        check_numbers(window=window)
+        check_numbers("of at least 0", window=window)
+        check_numbers("above 0", fps=fps)
+        self.check_open()
         with self.open(source, fps) as reader:
             yield from read_windows(reader, split_into_windows(reader, window), self.heads)
 
@@ -384,7 +390,9 @@ class Model:
 
         check_positive_integer(top, "top")
         check_threshold(threshold)
-        check_numbers(window=window, step=step, fps=fps, retry=retry)
+        check_numbers("of at least 0", window=window, retry=retry)
+        check_numbers("above 0", step=step, fps=fps)
+        self.check_open()
         if save:
             check_outputs([Path(save)], inputs=[str(source)], option="save")
         opened = open_source(str(source), self.cfg.data, retry)
@@ -458,13 +466,14 @@ def check_positive_integer(value: int, name: str) -> None:
 
 
 def check_threshold(threshold: float) -> None:
-    if not (isinstance(threshold, (int, float)) and 0 <= threshold <= 1):
+    if not (isinstance(threshold, Real) and 0 <= threshold <= 1):
         raise ValueError(f"threshold must be a number from 0 to 1, not {format_value(threshold)}")
 
 
-def check_numbers(**values: float | None) -> None:
-    """Raises ValueError for a value that is neither None nor a finite number of at least 0."""
+def check_numbers(bound: str, **values: float | None) -> None:
+    """Raises ValueError unless a value is None or a number of `bound`: above 0, of at least 0."""
     for name, value in values.items():
-        if value is not None and not (isinstance(value, (int, float)) and 0 <= value < math.inf):
-            value = format_value(value)
-            raise ValueError(f"{name} must be a number of at least 0, not {value}")
+        if value is None or (isinstance(value, Real) and 0 < value <= LARGEST):
+            continue
+        if bound == "above 0" or not (isinstance(value, Real) and value == 0):
+            raise ValueError(f"{name} must be a number {bound}, not {format_value(value)}")

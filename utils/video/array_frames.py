@@ -1,12 +1,10 @@
 """Frames in memory as a video, or one of them as an image."""
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from utils.messages import format_value
 from utils.video.reader import MAX_PIXELS, FrameReader, check_size
 
 # By the number of axes: {the axis of the channels: the order that puts them last}
@@ -28,8 +26,6 @@ class ArrayFrames(FrameReader):
         max_pixels: int = MAX_PIXELS,
     ):
         super().__init__(Path("the frames"), "NumPy")
-        if isinstance(fps, str) or not 0 <= fps < math.inf:
-            raise ValueError(f"fps must be a number above 0, not {format_value(fps)}")
         check_frames(frames, channels, is_image)
         self.fps = float(fps)
         self._handle = frames[None] if frames.ndim == 3 else frames

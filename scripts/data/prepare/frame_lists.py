@@ -20,7 +20,7 @@ def extract_lists(
     flow_tmpl: str = "",
     *,
     out: Path,
-    fps: cli.NonNegativeFloat = 0.0,
+    fps: cli.PositiveFloat = 0.0,
     short_side: cli.NonNegativeInt = 256,
     workers: Optional[cli.PositiveInt] = None,
 ) -> None:
