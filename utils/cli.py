@@ -104,8 +104,8 @@ def run_with_config(
         if "checkpoint_path" not in options:
             raise ValueError("missing --config_path; --help shows the usage")
         options = resolve_weights(options)
-        file = options["checkpoint_path"]
-        network, cfg = networks.load_own_config(Path(file), settings)
+        file = Path(options["checkpoint_path"])
+        network, cfg = networks.load_own_config(file, settings)
         if network.name not in names:
             raise ValueError(f"{file} is of {network.name}: use {remedy.format(network.name)}")
         return call(network, cfg, **options)

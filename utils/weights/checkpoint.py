@@ -52,8 +52,10 @@ def save(
     temporary = path.with_name(path.name + ".tmp.ckpt")
     entries = [{"name": name, "data": parameter} for name, parameter in parameters.items()]
     texts = list_texts(parameters, description)
+    logger = ms.log._get_logger()
     with report_write_errors(path, setting):
         try:
+            logger.disabled = True  # it would print the error too
             ms.save_checkpoint(entries, str(temporary), append_dict=texts, crc_check=True)
             set_default_mode(temporary)
             with open(temporary, "rb") as file:
@@ -64,6 +66,7 @@ def save(
                 f"{setting}: cannot write {path}: {format_error(error)[:200]}"
             ) from None
         finally:  # fails too if the disk has become read-only
+            logger.disabled = False
             # MindSpore leaves a temporary file, too.
             remove_leftovers(path.parent, [glob.escape(path.name)])
 
