@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mindspore import Tensor, nn
+from mindspore import Tensor, log, nn
 from mindspore.train import serialization
 
 from utils.data.annotation_file import Record
@@ -108,7 +108,7 @@ def file_size_limit():
 
 
 def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, file_size_limit, monkeypatch, caplog):
-    monkeypatch.setattr(ms.log._get_logger(), "handlers", [caplog.handler])
+    monkeypatch.setattr(log._get_logger(), "handlers", [caplog.handler])
     path = tmp_path / "a.ckpt"
     save(path, {"w": Tensor(np.ones(4, np.float32))})
     before = path.read_bytes()
