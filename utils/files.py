@@ -296,6 +296,15 @@ def read_json(path: Path, name: str, kind: type = dict) -> Any:
     return value
 
 
+def parse_line(text: str) -> dict[str, Any]:
+    """The JSON object in a line; empty if there is none, as a kill or a full disk cuts it off."""
+    try:
+        value = json.loads(text)
+    except (RecursionError, ValueError):
+        value = None
+    return value if isinstance(value, dict) else {}
+
+
 def read_text(path: Path, name: str, errors: str = "strict") -> str:
     """The text of a file in UTF-8 or, with a byte order mark, UTF-16.
 

@@ -15,12 +15,7 @@ from resnet50.config import Config
 from resnet50.dataset import EvalImages, TrainImages, build_train_sampler, read_records
 from resnet50.network import NETWORK
 from resnet50.readers import ImageRecord, MindRecord, decode_image
-from resnet50.transforms import (
-    compute_center_crop,
-    draw_crop_box,
-    make_test_view,
-    make_train_view,
-)
+from resnet50.transforms import compute_center_crop, draw_crop_box, make_test_view, make_train_view
 from scripts.data.synthetic.pattern_images import draw_cifar10
 from utils.files import ROOT
 from utils.load_config import load_config

@@ -25,7 +25,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from utils import cli
-from utils.files import check_outputs
+from utils.files import check_outputs, parse_line
 from utils.plotting import save
 
 # From top to bottom: title, name in the log, and factor between the log and the plot.
@@ -75,14 +75,6 @@ def read_log(folder: Path) -> list[dict]:
 def is_before(old: dict, line: dict) -> bool:
     """Compares epochs if the older line is of an evaluation, which has no step."""
     return old["step"] < line["step"] if "step" in old else old["epoch"] < line["epoch"]
-
-
-def parse_line(text: str) -> dict:
-    """The line, or empty if a kill or a full disk has cut it off."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return {}
 
 
 def draw_runs(runs: dict[str, list[dict]]) -> Figure:

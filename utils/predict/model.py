@@ -88,12 +88,7 @@ def load(
     Raises ValueError, also for a second device: MindSpore allows one in a process.
     """
     from utils.load_config import load_config, resolve_yaml
-    from utils.networks import (
-        find_network,
-        find_network_of_yaml,
-        list_networks,
-        load_own_config,
-    )
+    from utils.networks import find_network, find_network_of_yaml, list_networks, load_own_config
     from utils.weights.preparation import name_recipe, resolve_checkpoint
     from utils.weights.published import find_recipe_of_weights
 

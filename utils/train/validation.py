@@ -17,7 +17,7 @@ import numpy as np
 from mindspore import Tensor
 
 from utils.distributed.collectives import broadcast_bn_statistics
-from utils.files import report_write_errors, write_text
+from utils.files import parse_line, report_write_errors, write_text
 from utils.log import log
 from utils.runtime import Runtime
 from utils.settings import Run
@@ -149,11 +149,7 @@ def exchange_weights(step: TrainStep, rt: Runtime) -> Iterator[None]:
 def read_validations(path: Path) -> dict[int, dict[str, Any]]:
     """{epoch: metrics} of the lines of validations in `log.jsonl`; of repeated ones the last."""
     validations = {}
-    for text in path.read_text().splitlines():
-        try:
-            line = json.loads(text)
-        except ValueError:  # a kill has cut it off
-            continue
+    for line in map(parse_line, path.read_text().splitlines()):
         if "videos" in line and "epoch" in line:
             validations[line["epoch"]] = line
     return validations
