@@ -147,7 +147,7 @@ ERRORS = [
     (f"PREDICT {VIDEO} --top=1_0", "--top"),
     (f"PREDICT {VIDEO} --step=0", "--step"),
     (f"PREDICT {VIDEO} --window=1e308", "--window"),
-    (f"PREDICT {VIDEO} --stream --fps=0", "--fps: must be a number above 0"),
+    (f"STREAM {VIDEO} --fps=0", "--fps: must be a number above 0"),
     ("PREDICT rtsp://camera.local/stream", "scripts/stream.py"),
     ("STREAM ftp://me:secret@camera.local/video", "error: ftp://camera.local/video"),
     (f"PREDICT {VIDEO} --threshold=2", "--threshold"),
