@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from scripts.analysis.score_files import read_any_scores
 from tests.helpers import assert_one_line_error
 from tests.test_fuse_scores import PATHS, RAW, make_report
 from utils.evaluate.label_report import write_label_report
@@ -153,3 +154,10 @@ def test_a_file_of_another_form_is_one_line(name, content, report, run_here, tmp
         (tmp_path / name).write_bytes(content)
     done = run_here("scripts/analysis/compare_scores.py", report, tmp_path / name)
     assert_one_line_error(done, name)
+
+
+def test_a_number_that_no_array_can_hold_is_one_line(tmp_path):
+    path = tmp_path / "scores.json"
+    path.write_text(f'{{"a": [1, 1{400 * "0"}]}}')
+    with pytest.raises(ValueError, match=f"{path} holds no scores of videos"):
+        read_any_scores(path)

@@ -16,6 +16,9 @@ from utils.evaluate.report_page import Samples
 from utils.evaluate.several_labels import encode_label_sets
 
 UNREADABLE = "unreadable"
+# What reading raises for a file of another form, or of numbers or sizes that no array can have
+NO_SCORES = (AttributeError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile)
+NO_SCORES += (MemoryError, OverflowError)
 
 
 class Scores(NamedTuple):
@@ -73,7 +76,7 @@ def read_any_scores(path: Path) -> Scores:
     try:
         paths, numbers = READERS[path.suffix](path)
         values = np.asarray(numbers, np.float64)
-    except (AttributeError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+    except NO_SCORES as error:
         raise ValueError(f"{path} holds no scores of videos: {error}") from None
     if values.ndim != 2 or not values.size or len(paths) not in (0, len(values)):
         shape = f"{len(paths)} names and scores {list(values.shape)}"
