@@ -33,6 +33,7 @@ ANSWERS = [
     ("resnet50", TRAIN, "--run_distribute=True", "scripts/launch.py DEVICES tsm/train.py"),
     ("resnet50", TRAIN, "--device_id=3", "DEVICE_ID=3 python ..."),
     ("resnet50", TRAIN, "--enable_modelarts=True", "docs/clusters.md"),
+    ("tsm", EVAL, "--stream", "scripts/stream.py SOURCE"),
     ("x3d", TRAIN, "-c", "--config_path?"),
     ("x3d", TRAIN, "-train.epochs=3", "--train.epochs?"),
     ("x3d", TRAIN, "-q", "--help shows the usage"),

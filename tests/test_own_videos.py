@@ -201,11 +201,15 @@ def test_images_are_linked_into_a_folder_of_each_list(folder, make_lists, tmp_pa
     assert sorted(path.name for path in (out / "test").iterdir()) == ["alone", "jump", "run far"]
     again = make_lists(folder, out, "--names", "images")
     assert (again.returncode, f"error: --out: {out}/train" in again.stderr) == (2, True)
+    one = make_lists(folder / "alone", tmp_path / "none", "--names", "images")
+    assert_one_line_error(one, "has 0 class folders with images", "CLASS/IMAGE.jpg")
 
 
 BAD_FOLDERS = {
     "has 1 class folders with videos": lambda f: (f / "jump").rename(f / ".jump"),
-    "has one video": lambda f: [p.unlink() for p in f.rglob("*.mp4") if p.name[0] != "0"],
+    "every class is of one video": lambda f: [
+        p.unlink() for p in f.rglob("*.mp4") if p.name[0] != "0"
+    ],
     "jump copy": lambda f: shutil.copytree(f / "jump", f / "jump copy"),
 }
 

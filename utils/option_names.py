@@ -56,7 +56,7 @@ OPTIONS = {
     "--target": "file_name",
     "--format": "file_format",
 }
-# Theirs -> what replaces them, if that is neither an option nor a setting.
+# Theirs, or our old ones -> what replaces them, if that is neither an option nor a setting.
 LAUNCH = "python scripts/launch.py DEVICES tsm/train.py ... runs on several devices"
 MODELARTS = "docs/clusters.md has the commands for ModelArts"
 OTHERS = {
@@ -64,6 +64,7 @@ OTHERS = {
     **dict.fromkeys(("gpus", "num_gpus", "world_size", "launcher", "nproc_per_node"), LAUNCH),
     **dict.fromkeys(("enable_modelarts", "data_url", "train_url", "checkpoint_url"), MODELARTS),
     "device_id": "the variable DEVICE_ID chooses the device: DEVICE_ID=3 python ...",
+    "stream": "python scripts/stream.py SOURCE labels a stream",
     "rank_table_file": "the variable RANK_TABLE_FILE names it, for scripts/launch.py",
 }
 

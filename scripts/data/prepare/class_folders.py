@@ -12,7 +12,13 @@ from typing import NamedTuple, Optional
 import numpy as np
 
 from utils.data.equal_files import find_equal_files
-from utils.video.media_files import VIDEO_SUFFIXES, FolderScan, find_files, is_system_name
+from utils.video.media_files import (
+    IMAGE_SUFFIXES,
+    VIDEO_SUFFIXES,
+    FolderScan,
+    find_files,
+    is_system_name,
+)
 
 
 class ClassFolders(NamedTuple):
@@ -50,14 +56,16 @@ def scan_class_folders(
         if "/" in video and video not in again:
             classes[get_class(video)].append(video)
     if len(classes) < 2:
+        has_images = suffixes == IMAGE_SUFFIXES
+        kind, example = ("images", "IMAGE.jpg") if has_images else ("videos", "VIDEO.mp4")
         raise ValueError(
-            f"{folder} has {len(classes)} class folders with videos, but a data set "
-            f"needs two: {folder}/CLASS/VIDEO.mp4"
+            f"{folder} has {len(classes)} class folders with {kind}, but a data set "
+            f"needs two: {folder}/CLASS/{example}"
         )
     empty = next((name for name, videos in classes.items() if not videos), None)
     if empty is not None:
         raise ValueError(
-            f"{folder}: all videos of class {empty} are also in other classes; move it away"
+            f"{folder}: all files of class {empty} are also in other classes; move it away"
         )
     folders = {name: {Path(v).parts[1:-1][:1] for v in videos} for name, videos in classes.items()}
     nested = [name for name, inner in folders.items() if len(inner) > 1 and () not in inner]
