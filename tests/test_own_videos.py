@@ -207,9 +207,7 @@ def test_images_are_linked_into_a_folder_of_each_list(folder, make_lists, tmp_pa
 
 BAD_FOLDERS = {
     "has 1 class folders with videos": lambda f: (f / "jump").rename(f / ".jump"),
-    "every class is of one video": lambda f: [
-        p.unlink() for p in f.rglob("*.mp4") if p.name[0] != "0"
-    ],
+    "one video or source": lambda f: [p.unlink() for p in f.rglob("*.mp4") if p.name[0] != "0"],
     "jump copy": lambda f: shutil.copytree(f / "jump", f / "jump copy"),
 }
 
