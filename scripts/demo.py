@@ -9,9 +9,10 @@ A visitor uploads a video or chooses one of 8 examples, taken evenly from FOLDER
 draws heat maps, which need a checkpoint. Checkpoints of the zoo and names of published weights need
 no --config_path.
 
-Only this machine can open the page; --host 0.0.0.0 opens it to the network. Uploads are limited by
---max_mb and --max_seconds, and are deleted after 10 minutes and at the end. Ctrl-C ends the page.
-It needs Gradio, which is not installed with the zoo. Docs: docs/demo.md.
+Only this machine can open the page, by the name 127.0.0.1 or localhost; --host 0.0.0.0 opens it to
+the network. Uploads are limited by --max_mb, all of them by ten times that, and by --max_seconds;
+they are deleted after 10 minutes and at the end. Ctrl-C ends the page. It needs Gradio, which is
+not installed with the zoo. Docs: docs/demo.md.
 """
 
 import sys

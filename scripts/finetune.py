@@ -10,12 +10,12 @@ from random weights. A checkpoint of the zoo has its recipe: then `--recipe` may
 `--group`: see make_lists.py.
 
 The command runs other commands of the zoo and prints each: make_lists.py, check_videos.py,
-reencode_videos.py if that pays, train.py, eval.py, plot_training.py. Before the training it writes
-DIR/finetune.yaml, by simple rules, with the settings of the command line. The config file is yours
-from then on: change it and run the command again. Steps that are done are skipped, and a training
-resumes where it was stopped. DIR is out/<name of VIDEOS>_<recipe> by default. The last line of
-stdout is one JSON object: config, checkpoint, report, predict (a command), and the result of
-eval.py. Docs: docs/own_videos.md.
+reencode_videos.py if that pays, train.py, eval.py, plot_training.py. After the lists it writes
+DIR/finetune.yaml, by simple rules, with the settings of the command line, and estimates the time of
+the rest. The config file is yours from then on: change it and run the command again. Steps that are
+done are skipped, and a training resumes where it was stopped. DIR is out/<name of VIDEOS>_<recipe>
+by default. The last line of stdout is one JSON object: config, checkpoint, report, predict (a
+command), and the result of eval.py. Docs: docs/own_videos.md.
 """
 
 import sys
