@@ -8,7 +8,7 @@ clips or views.
 """
 
 from functools import partial
-from typing import NamedTuple, Optional, cast
+from typing import TYPE_CHECKING, NamedTuple, Optional, Union, cast
 
 import numpy as np
 
@@ -16,10 +16,15 @@ from mvit_multi import sampling, transforms
 from mvit_multi.config import Config, Data, DatasetSettings
 from utils.data import records, videos
 from utils.data.annotation_file import AnnotationFile, swap_label
+from utils.data.loader import prefetch_batches
 from utils.data.mixing import NO_BOX, draw_mix
+from utils.data.rows import Rows
 from utils.runtime import Runtime
 from utils.video.reader import Segment, Timeline
 from utils.video.transforms import arrange_views, cut_crops
+
+if TYPE_CHECKING:
+    import mindspore.dataset as ds
 
 SPLITS = ("train", "val", "test")
 
@@ -163,6 +168,18 @@ class EvalVideos(videos.EvalVideos):
             indices = choose_test_frames(video, data=data, settings=self.settings, clips=self.clips)
             cut = partial(cut_test_crops, data=data, settings=self.settings, crops=self.crops)
             return arrange_views(*video.read(indices, cut))
+
+
+def create_dataset(cfg: Config, rows: Rows, workers: Union[int, str]) -> "ds.GeneratorDataset":
+    """The batches of rows in their order, as a MindData pipeline; `workers` is as `data.workers`.
+
+    The shapes are those of the head of this file. One pass over `TrainVideos` is all remaining
+    epochs of a run.
+    """
+    import mindspore.dataset as ds  # here: who only reads videos does not load MindSpore
+
+    batches = prefetch_batches(rows, cfg.data, workers)
+    return ds.GeneratorDataset(batches, list(rows.columns), shuffle=False)
 
 
 def choose_test_frames(

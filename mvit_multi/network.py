@@ -21,6 +21,7 @@ class MViTNetwork(Network[Config]):
     config = Config
     train_rows = dataset.TrainVideos
     eval_rows = dataset.EvalVideos
+    create_dataset = staticmethod(dataset.create_dataset)
     label_space = DatasetLabelSpace
     parameter_names = MViTNames
     list_annotation_files = staticmethod(dataset.list_annotation_files)

@@ -8,7 +8,7 @@ images and for the padding of the last batch.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional
+from typing import TYPE_CHECKING, Optional, Union
 
 import numpy as np
 
@@ -16,9 +16,13 @@ from resnet50.config import Config, Data
 from resnet50.readers import ChosenImages, ImageRecord, Images, read_images
 from resnet50.transforms import make_test_view, make_train_view
 from utils.data.classes import choose_fraction, choose_order, count_labels
-from utils.data.rows import EvalRows, TrainRows
+from utils.data.loader import prefetch_batches
+from utils.data.rows import EvalRows, Rows, TrainRows
 from utils.data.sampler import TrainSampler
 from utils.runtime import Runtime
+
+if TYPE_CHECKING:
+    import mindspore.dataset as ds
 
 
 def read_records(cfg: Config, split: str, run: Optional[Path] = None) -> Images:
@@ -109,6 +113,18 @@ class EvalImages(EvalRows):
 
     def make_views(self, record: ImageRecord, sample: int) -> np.ndarray:
         return make_test_view(record.read(), self.cfg.data.resize, self.cfg.test_crop)[None]
+
+
+def create_dataset(cfg: Config, rows: Rows, workers: Union[int, str]) -> "ds.GeneratorDataset":
+    """The batches of rows in their order, as a MindData pipeline; `workers` is as `data.workers`.
+
+    The shapes are those of the head of this file. One pass over `TrainImages` is all remaining
+    epochs of a run.
+    """
+    import mindspore.dataset as ds  # here: who only reads images does not load MindSpore
+
+    batches = prefetch_batches(rows, cfg.data, workers)
+    return ds.GeneratorDataset(batches, list(rows.columns), shuffle=False)
 
 
 def get_clip_shape(data: Data, size: int) -> tuple[int, int, int]:

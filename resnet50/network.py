@@ -21,6 +21,7 @@ class ResNetNetwork(Network[Config]):
     reads_images = True
     train_rows = dataset.TrainImages
     eval_rows = dataset.EvalImages
+    create_dataset = staticmethod(dataset.create_dataset)
     label_space = ImageLabelSpace
     parameter_names = ResNetNames
     read_records = staticmethod(dataset.read_records)

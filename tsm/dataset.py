@@ -11,6 +11,7 @@ A video is opened and decoded once for all its clips and crops.
 
 import random
 from functools import partial
+from typing import TYPE_CHECKING, Union
 
 import numpy as np
 
@@ -18,10 +19,14 @@ from tsm import sampling, transforms
 from tsm.config import Config, Data
 from utils.data import videos
 from utils.data.annotation_file import Record
-from utils.data.rows import Row
+from utils.data.loader import prefetch_batches
+from utils.data.rows import Row, Rows
 from utils.data.sampler import sample_rng
 from utils.runtime import Runtime
 from utils.video.reader import Timeline
+
+if TYPE_CHECKING:
+    import mindspore.dataset as ds
 
 
 def sample_frame_indices(
@@ -118,6 +123,18 @@ class EvalVideos(videos.EvalVideos):
             crops, order = video.read(indices, cut)
         segments = self.cfg.data.segments
         return transforms.arrange_views(crops, order=order, clips=self.clips, segments=segments)
+
+
+def create_dataset(cfg: Config, rows: Rows, workers: Union[int, str]) -> "ds.GeneratorDataset":
+    """The batches of rows in their order, as a MindData pipeline; `workers` is as `data.workers`.
+
+    The shapes are those of the head of this file. One pass over `TrainVideos` is all remaining
+    epochs of a run.
+    """
+    import mindspore.dataset as ds  # here: who only reads videos does not load MindSpore
+
+    batches = prefetch_batches(rows, cfg.data, workers)
+    return ds.GeneratorDataset(batches, list(rows.columns), shuffle=False)
 
 
 def get_clip_shape(data: Data, size: int) -> tuple[int, int, int, int]:

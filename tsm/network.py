@@ -16,6 +16,7 @@ class TSMNetwork(Network[Config]):
     config = Config
     train_rows = dataset.TrainVideos
     eval_rows = dataset.EvalVideos
+    create_dataset = staticmethod(dataset.create_dataset)
     label_space = TSMLabelSpace
     parameter_names = TSMNames
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Callable, Generic, Optional
 
 import numpy as np
 
-from utils.data import loader, records, videos
+from utils.data import records, videos
 from utils.data.annotation_file import AnnotationFile, encode_label, name_record
 from utils.data.rows import EvalRows, TrainRows
 from utils.data.sampler import TrainSampler
@@ -39,6 +39,7 @@ from utils.weights.description import read_description
 from utils.weights.parameter_names import ParameterNames
 
 if TYPE_CHECKING:
+    import mindspore.dataset as ds
     from mindspore import nn
 
 PACKAGE = __name__.removesuffix("utils.networks")  # in a wheel "mindspore_video_zoo.", else empty
@@ -50,15 +51,16 @@ class Network(abc.ABC, Generic[ConfigT]):
     `cfg` is a config of the class `config`. `train_rows(records, cfg=, sampler=, epochs=, skip=)`
     are the training rows of a rank, in a run of `epochs` in all whose first `skip` batches are
     done. `eval_rows(records, cfg, rt, split)` are the rows of a rank in a test or a validation: a
-    row is a video with all its views. `label_space(cfg)` has the classes, `parameter_names()` the
-    rules that map the parameter names of published checkpoints to ours.
+    row is a video with all its views. `create_dataset(cfg, rows, workers)` is the MindData pipeline
+    of their batches. `label_space(cfg)` has the classes, `parameter_names()` the rules that map the
+    parameter names of published checkpoints to ours.
     """
 
     name: str  # of the folder
     config: type[ConfigT]
     train_rows: Callable[..., TrainRows]
     eval_rows: Callable[..., EvalRows]
-    create_dataset = staticmethod(loader.create_dataset)
+    create_dataset: Callable[..., ds.Dataset]
     label_space: Callable[..., LabelSpace]
     parameter_names: type[ParameterNames]
     reads_images = False

@@ -8,17 +8,22 @@ and for the padding of the last batch. A video is opened and decoded once for al
 
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING, Union
 
 import numpy as np
 
 from utils.data import videos
 from utils.data.annotation_file import Record
-from utils.data.rows import Row
+from utils.data.loader import prefetch_batches
+from utils.data.rows import Row, Rows
 from utils.runtime import Runtime
 from utils.video.reader import Timeline
 from utils.video.transforms import arrange_views, cut_crops
 from x3d import sampling, transforms
 from x3d.config import Config, Data
+
+if TYPE_CHECKING:
+    import mindspore.dataset as ds
 
 
 def choose_clip_frames(video: Timeline, data: Data, relative_start: float) -> np.ndarray:
@@ -83,6 +88,18 @@ class EvalVideos(videos.EvalVideos):
             else:
                 indices = choose_test_frames(video, self.cfg)
             return arrange_views(*video.read(indices, partial(cut_test_crops, cfg=self.cfg)))
+
+
+def create_dataset(cfg: Config, rows: Rows, workers: Union[int, str]) -> "ds.GeneratorDataset":
+    """The batches of rows in their order, as a MindData pipeline; `workers` is as `data.workers`.
+
+    The shapes are those of the head of this file. One pass over `TrainVideos` is all remaining
+    epochs of a run.
+    """
+    import mindspore.dataset as ds  # here: who only reads videos does not load MindSpore
+
+    batches = prefetch_batches(rows, cfg.data, workers)
+    return ds.GeneratorDataset(batches, list(rows.columns), shuffle=False)
 
 
 def choose_test_frames(video: Timeline, cfg: Config) -> np.ndarray:

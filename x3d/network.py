@@ -16,6 +16,7 @@ class X3DNetwork(Network[Config]):
     config = Config
     train_rows = dataset.TrainVideos
     eval_rows = dataset.EvalVideos
+    create_dataset = staticmethod(dataset.create_dataset)
     label_space = X3DLabelSpace
     parameter_names = X3DNames
 

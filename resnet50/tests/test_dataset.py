@@ -12,7 +12,13 @@ from mindspore.mindrecord import FileWriter
 from PIL import Image
 
 from resnet50.config import Config
-from resnet50.dataset import EvalImages, TrainImages, build_train_sampler, read_records
+from resnet50.dataset import (
+    EvalImages,
+    TrainImages,
+    build_train_sampler,
+    create_dataset,
+    read_records,
+)
 from resnet50.network import NETWORK
 from resnet50.readers import ImageRecord, MindRecord, decode_image
 from resnet50.transforms import compute_center_crop, draw_crop_box, make_test_view, make_train_view
@@ -100,7 +106,7 @@ def read_batches(cfg: Config, rt: Runtime = ONE_RANK, epochs: int = 2, skip: int
 
 
 def list_batches(source: Union[TrainImages, EvalImages]) -> list:
-    batches = NETWORK.create_dataset(source.cfg, source, source.cfg.data.workers)
+    batches = create_dataset(source.cfg, source, source.cfg.data.workers)
     return list(batches.create_tuple_iterator(num_epochs=1, output_numpy=True))
 
 

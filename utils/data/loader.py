@@ -18,7 +18,7 @@ ACL, HCCL or CUDA. A fork copies the locks that they hold at that moment, and ma
 
 import functools
 import math
-from typing import TYPE_CHECKING, Union
+from typing import Union
 
 import numpy as np
 
@@ -26,10 +26,7 @@ from utils import cores
 from utils.data.rows import Rows
 from utils.data.worker_pool import PrefetchedBatches
 from utils.log import log
-from utils.settings import ImageData, NetworkConfig
-
-if TYPE_CHECKING:
-    import mindspore.dataset as ds
+from utils.settings import ImageData
 
 MAX_THREADS = 8  # by `auto` on a CPU; above it, workers are processes
 MAX_DEVICE_THREADS = 16  # by `auto` on Ascend and GPU
@@ -38,19 +35,6 @@ MIN_PREFETCH = 2
 MAX_PREFETCH = 8
 MEMORY_FRACTION = 1 / 4  # of the free memory, by `auto`: evaluation and the network need some too
 MINDDATA_BUFFERED = 2  # batches that MindData holds
-
-
-def create_dataset(
-    cfg: NetworkConfig, rows: Rows, workers: Union[int, str]
-) -> "ds.GeneratorDataset":
-    """The batches of rows in their order, as a MindData pipeline; `workers` is as `data.workers`.
-
-    One pass over rows of a training is all remaining epochs of a run.
-    """
-    import mindspore.dataset as ds  # here: who only reads videos does not load MindSpore
-
-    batches = prefetch_batches(rows, cfg.data, workers)
-    return ds.GeneratorDataset(batches, list(rows.columns), shuffle=False)
 
 
 def prefetch_batches(

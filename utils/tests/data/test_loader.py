@@ -27,6 +27,7 @@ from utils.files import ROOT
 from utils.settings import ImageData, NetworkConfig, Run
 from utils.video.decoders import open_video
 from utils.video.libraries import MODULES
+from x3d.dataset import create_dataset
 
 F_SETPIPE_SZ = 1031  # fcntl has it from Python 3.10 on
 
@@ -75,7 +76,7 @@ class Rows:
 def iterate_rows(rows, *arguments, **options):
     """An iterator over the batches of rows."""
     cfg = SimpleNamespace(data=make_settings(*arguments, **options))
-    batches = loader.create_dataset(cfg, rows, cfg.data.workers)
+    batches = create_dataset(cfg, rows, cfg.data.workers)
     return batches.create_tuple_iterator(num_epochs=1, output_numpy=True)
 
 
@@ -165,7 +166,7 @@ def test_batches_are_the_same_for_any_workers(monkeypatch):
             epochs=3,
             skip=2,
         )
-        batches = loader.create_dataset(clips.cfg, clips, data.workers)
+        batches = create_dataset(clips.cfg, clips, data.workers)
         assert batches.get_dataset_size() == 13
         result.append(list(batches.create_tuple_iterator(num_epochs=1, output_numpy=True)))
     rows = [clips[k] for k in range(52)]
