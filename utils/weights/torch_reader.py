@@ -439,6 +439,8 @@ def build_tensor(part, offset, shape, strides, *about) -> Constant:
     flat = storage.get_array(dtype, start, count)
     if 0 in shape:
         return Constant(np.empty(shape, flat.dtype))
+    # NumPy checks shape, strides and offset against the buffer, but not if that is empty.
+    check(flat.size, "has a tensor of shape {} in an empty part of storage {}", shape, storage.key)
     item = flat.itemsize
     return Constant(np.ndarray(shape, flat.dtype, flat, offset * item, [n * item for n in strides]))
 
@@ -521,7 +523,7 @@ def read_pickle(file: BinaryIO, storages: Storages) -> object:
     start = file.tell()
     try:
         for opcode, argument, _ in pickletools.genops(file):
-            is_valid = opcode.name != "LONG_BINPUT" or argument < MAX_MEMO
+            is_valid = opcode.name not in ("PUT", "LONG_BINPUT") or argument < MAX_MEMO
             check(is_valid, "has a damaged pickle; download it again")
         file.seek(start)
         return resolve(Unpickler(file, storages).load())
