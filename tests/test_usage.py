@@ -74,7 +74,7 @@ def test_a_python_without_packages_is_reported_in_one_line(script):
     [
         ("ModuleNotFoundError('No tqdm', name='tqdm_none')", "has no tqdm_none"),
         ("ImportError('libgomp.so.1: cannot open shared object file')", "libgomp1"),
-        ("ImportError('libgomp-1.so: cannot allocate memory in static TLS block')", "LD_PRELOAD"),
+        ("ImportError('libgomp.so.1: cannot allocate memory in static TLS block')", "LD_PRELOAD"),
         ("ImportError('/lib/libstdc++.so.6: version `GLIBCXX_3.4.26` not found')", "libstdcxx-ng"),
     ],
 )

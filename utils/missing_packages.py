@@ -15,11 +15,11 @@ ADVICE = (
     "pip install -r requirements.txt"
 )
 
-LIBRARIES = {  # in the loader's message: what to install
+LIBRARIES = {  # in the loader's message, which also names the library: what to do
+    "static TLS": "export LD_PRELOAD with the path of this library",
     "libgomp.so.1": "apt-get install libgomp1, or yum install libgomp",
     "libz.so.1": "apt-get install zlib1g, or yum install zlib",
     "GLIBC_": "a system with a newer C library, glibc",
-    "static TLS": "export LD_PRELOAD with the path of this library",
     "GLIBCXX_": "conda install -c conda-forge libstdcxx-ng, or a system with GCC 9 or newer",
 }
 
@@ -43,5 +43,5 @@ def explain_error(
 
 
 def advise_library(message: str) -> str:
-    """What to install for a library that the loader's message names; else empty."""
+    """What to do about a library that the loader's message names; else empty."""
     return next((advice for name, advice in LIBRARIES.items() if name in message), "")
