@@ -307,6 +307,12 @@ def test_a_wrong_argument_of_load_is_one_line(recipe, options, message):
     assert "\n" not in str(info.value)
 
 
+def test_a_file_of_pytorch_is_refused_with_the_settings_of_its_conversion(tmp_path):
+    (tmp_path / "a.pth").write_bytes(b"x")
+    with pytest.raises(ValueError, match=r" tsm_smoke --model\.num_classes=9 --source"):
+        api.load("tsm_smoke", tmp_path / "a.pth", settings={"model.num_classes": 9})
+
+
 def test_a_config_file_elsewhere_needs_the_name_of_its_network(tmp_path):
     recipe = tmp_path / "mine.yaml"
     recipe.write_text(find_recipes()["tsm_smoke"].read_text())

@@ -39,19 +39,20 @@ AnyPath = Union[str, Path]
 Source = Union[str, Path, "np.ndarray"]  # a video, a folder of frames or an image; or frames
 Settings = Union[Mapping[str, Any], Sequence[str]]
 DEVICES: set[str] = set()  # on which MindSpore computes in this process
-OPTION = re.compile(r"--(?=\w+\.\w|(?:labels|network)\b)")  # of a setting or an argument of `load`
+# A command at the end of a message; or the dashes of a setting or of an argument of `load`.
+OPTION = re.compile(r"(: python .*)|--(?=\w+\.\w|(?:labels|network)\b)")
 
 
 @contextlib.contextmanager
 def python_errors() -> Iterator[None]:
     """Inside, and in functions that this decorates, ValueErrors have one line.
 
-    They name settings and arguments without the dashes of a command line.
+    They name settings and arguments without the dashes of a command line, but for whole commands.
     """
     try:
         yield
     except ValueError as error:
-        raise ValueError(OPTION.sub("", format_line(error, LINE))) from None
+        raise ValueError(OPTION.sub(r"\1", format_line(error, LINE))) from None
 
 
 def list_recipes(network: str = "") -> list[str]:
@@ -110,7 +111,7 @@ def load(
         check_choice(network, list_networks(), "network")
     chosen = find_network(network) if network else find_network_of_yaml(path)
     cfg = load_config(chosen.config, path, overrides)
-    with name_recipe(recipe):
+    with name_recipe(recipe, overrides):
         checkpoint = resolve_checkpoint(os.fspath(checkpoint))
     return build_model(chosen, cfg=cfg, checkpoint=checkpoint, labels=labels)
 
