@@ -325,6 +325,11 @@ class NetworkConfig:
         """
         return math.inf if self.has_several_labels else math.log(self.model.num_classes)
 
+    @property
+    def chance(self) -> float:
+        """The accuracy of a class at random, of the first data set; 0 for several labels."""
+        return 0.0 if self.has_several_labels else 1 / self.class_counts[0]
+
 
 def check_class_weights(cfg: NetworkConfig) -> None:
     """Raises ValueError unless `train.class_weights` fits the classes and `data.balance`."""

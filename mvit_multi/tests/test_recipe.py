@@ -42,6 +42,12 @@ def replay_draws(numbers: list):
     return iter(numbers).__next__
 
 
+def test_weights_of_the_loss_do_not_change_chance():
+    (yaml,) = (path for path in RECIPES if path.stem == "mvit_multi_plain_b_k400_32x3")
+    cfg = load_config(Config, yaml, ["train.set_weights=[2]"])
+    assert (cfg.chance, cfg.chance_loss) == (1 / 400, 2 * np.log(400))
+
+
 @pytest.mark.parametrize("case", CASES["temporal_decode"])
 def test_frames_of_a_timed_clip_equal_the_originals(case):
     frames = case["num_frames"]

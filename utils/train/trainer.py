@@ -167,6 +167,7 @@ class Trainer:
             directory=self.directory,
             train_set=train_set,
             chance_loss=self.cfg.chance_loss,
+            chance=self.cfg.chance,
             validation=validation,
             before_saving=before_saving,
         )

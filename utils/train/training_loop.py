@@ -34,8 +34,8 @@ class TrainingLoop(Callback):
     """Logs, saves, evaluates and stops between steps. All ranks decide alike, on the same values.
 
     `steps_done` counts those since the start of the run. `lr` has a rate for every update.
-    `train_set` and `before_saving` are those of `Trainer.fit`, `chance_loss` that of the config.
-    Raises ValueError if the run fails.
+    `train_set` and `before_saving` are those of `Trainer.fit`, `chance_loss` and `chance` those of
+    the config. Raises ValueError if the run fails.
     """
 
     run: Run
@@ -47,6 +47,7 @@ class TrainingLoop(Callback):
     directory: RunDirectory
     train_set: TrainRows
     chance_loss: float = math.inf
+    chance: float = 0.0
     validation: Optional[Validation] = None
     before_saving: Optional[Callable[[int], None]] = None
 
@@ -219,7 +220,7 @@ class TrainingLoop(Callback):
 
     def compare_with_chance(self, metrics: dict) -> None:
         """Advice, once and at the end of the run, on a validation no better than chance."""
-        advice = describe_chance("validation", metrics, math.exp(-self.chance_loss))
+        advice = describe_chance("validation", metrics, self.chance)
         if advice and self.meter.is_late(self.steps_done):
             if not self.meter.was_at_chance or self.ends_early or self.steps_done >= self.last_step:
                 log.info(advice)

@@ -1,6 +1,5 @@
 """The training loop between steps, without a network: reads of values, saving, failures, advice."""
 
-import math
 import re
 from types import SimpleNamespace
 
@@ -337,7 +336,7 @@ def test_chance_is_said_once_and_at_the_end(low, patience, lines, tmp_path, log_
     validation = EqualValidations(tmp_path, patience=patience)
     validation.more = {"top1_low": low, "top1_high": 0.9}
     loop = make_loop(tmp_path, epochs=5, validation=validation, eval_every=1, log_every=99)
-    loop.chance_loss = math.log(2)
+    loop.chance = 1 / 2
     loop.on_train_begin(None)
     for _ in range(40):
         if run_step(loop, Outputs(1, [])):
