@@ -28,6 +28,7 @@ class TSMLabelSpace(LabelSpace):
         self.names_file = describe_list(cfg, "test").path.with_name("labels.txt")
         self.clips = cfg.eval.clips
         self.crops = cfg.eval.crops
+        self.frames_in_a_row = cfg.data.frames_read
         self.raw_scores = cfg.model.before_softmax
 
     def frame_indices(self, window: "Window") -> np.ndarray:

@@ -33,7 +33,10 @@ def warn_once(text: str) -> None:
 
 def warn_of_short_window(window: Window, heads: Sequence[LabelSpace]) -> None:
     """Logs a line, once, if the clips of a window like this one repeat frames, or wrap around."""
-    clips = [head.frame_indices(window).reshape(head.clips, -1) for head in heads]
+    clips = [
+        head.frame_indices(window).reshape(head.clips, -1, head.frames_in_a_row)[..., 0]
+        for head in heads
+    ]
     if any((np.diff(indices) <= 0).any() for indices in clips):
         start, end = window.span
         warn_once(

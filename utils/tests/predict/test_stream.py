@@ -139,10 +139,17 @@ class PacedSource(ToySource):
             self.sent = frame.number + 1
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-def test_windows_shorter_than_a_clip_of_the_training_are_reported_once(name, video, caplog):
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [(name, []) for name in NETWORKS]
+    + [("tsm", ["data.modality=rgb_diff", "data.frames_per_segment=9"])],  # segments overlap
+)
+def test_windows_shorter_than_a_clip_of_the_training_are_reported_once(
+    name, settings, video, caplog
+):
     warn_once.cache_clear()
-    heads = find_network(name).list_label_spaces(load_smoke_config(name, *NETWORKS[name]))
+    cfg = load_smoke_config(name, *NETWORKS[name], *settings)
+    heads = find_network(name).list_label_spaces(cfg)
     with open_video(video) as reader:
         for seconds in (2.5, 9.0, 0.1, 0.1):  # 9: it is not divided
             next(read_windows(reader, split_into_windows(reader, seconds), heads))
