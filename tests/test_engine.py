@@ -471,6 +471,7 @@ def build_bad_models() -> dict:
     outside = make_array("a", ones, outside=True)
     relu = make_node("Relu", "input")
     add = make_node("Add", "input a")
+    hidden = helper.make_graph([], "inner", [], [], [outside])
     odd = [
         helper.make_tensor("a", getattr(TensorProto, kind), [2], [1.0, value])
         for value in (np.nan, np.inf, -np.inf)
@@ -481,7 +482,9 @@ def build_bad_models() -> dict:
         "weights are in other files": [
             build_model(add, arrays=[outside]),
             build_model(make_node("Constant", "", "hidden", value=outside), relu),
+            build_model(make_node("Loop", "turns flag", body=hidden)),
         ],
+        "its odd has NaN": [build_model(make_node("ReduceMean", "input", odd=np.nan))],
         "its a has NaN": [build_model(add, arrays=[array]) for array in odd],
         "No Op registered for Rely": [build_model(make_node("Rely", "input"))],
     }

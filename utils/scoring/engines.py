@@ -6,6 +6,7 @@ MindSpore is imported only for a file that takes normalised clips.
 import os
 import platform
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -239,9 +240,14 @@ def check_model(model: Any) -> None:
     """
     import onnx
 
-    attributes = [attribute for node in model.graph.node for attribute in node.attribute]
+    graphs = list(list_graphs(model.graph))
+    attributes = [part for graph in graphs for node in graph.node for part in node.attribute]
+    for part in attributes:
+        if not np.isfinite([part.f, *part.floats]).all():
+            raise ValueError(f"its {escape_control(part.name)[:100]} has NaN or infinite numbers")
+    weights = [tensor for graph in graphs for tensor in graph.initializer]
     constants = [tensor for part in attributes for tensor in (part.t, *part.tensors)]
-    for tensor in (*model.graph.initializer, *constants):
+    for tensor in (*weights, *constants):
         if tensor.external_data or tensor.data_location:
             raise ValueError("its weights are in other files")
         if tensor.data_type in FLOATS:
@@ -250,3 +256,11 @@ def check_model(model: Any) -> None:
                 name = escape_control(tensor.name)[:100]
                 raise ValueError(f"its {name} has NaN or infinite numbers")
     onnx.checker.check_model(model)
+
+
+def list_graphs(graph: Any) -> Iterator[Any]:
+    """A graph of an ONNX file, and those inside it: branches, and bodies of loops."""
+    yield graph
+    for attribute in (part for node in graph.node for part in node.attribute):
+        for inner in (attribute.g, *attribute.graphs):
+            yield from list_graphs(inner)
