@@ -1,7 +1,8 @@
 """The operators of the networks, computed by MindSpore on any device: the definition of each.
 
-A method of `Plain` returns a primitive, a function or a Cell without weights, which a layer calls
-in `construct`. The other back ends are subclasses: they replace operators, and keep signatures.
+A method or class of `Plain` gives a primitive, a function or a Cell without weights, which a layer
+calls in `construct`. The other back ends are subclasses: they replace operators, and keep
+signatures.
 """
 
 from typing import Callable, Optional, Union
