@@ -19,6 +19,7 @@ from utils.video.reader import VideoError
 
 MOST_CLIPS = 64  # that are only decoded
 READ_CLIPS = 16  # whose bytes are counted
+NO_VIDEO = "data.root: no video can be read; scripts/data/check_videos.py says why"
 
 
 def measure_data(network: Network, cfg: NetworkConfig, rt: Runtime, seconds: int) -> dict:
@@ -73,14 +74,16 @@ def measure_decoding(decode: Callable[[int], Any], count: int, seconds: float) -
             decode(index)
             spent.append(time.process_time() - before)
     if not spent:
-        raise ValueError("data.root: no video can be read; scripts/data/check_videos.py says why")
+        raise ValueError(NO_VIDEO)
     return float(np.mean(spent))
 
 
 def find_reader(clips: TrainRows) -> str:
-    """The name of the reader of the first video: the one that `data.reader: auto` chooses."""
-    with clips.open_video(clips.records[0]) as video:
-        return video.reader
+    """The reader of the first readable video: the one that `data.reader: auto` chooses."""
+    for record in clips.records:
+        with contextlib.suppress(VideoError), clips.open_video(record) as video:
+            return video.reader
+    raise ValueError(NO_VIDEO)
 
 
 def measure_throughput(batches: Any, batch: int, seconds: float) -> tuple[int, float, float]:

@@ -132,7 +132,11 @@ def test_unreadable_videos_are_left_out_and_listed(data_root, reencode, tmp_path
     kinds = [row.split("\t")[:2] for row in rows]
     assert kinds == [["9", "truncated"], ["10", "missing"], ["11", "bad line"]]
     assert (out / "train.txt").read_text() == (data_root / "test.txt").read_text()
-    assert not list(out.rglob("*.tmp"))
+    assert {path.name for path in out.iterdir() if path.is_dir()} == {"videos"}
+    (root / "train.txt").write_text("none.mp4 1\n")
+    done = reencode(root, tmp_path / "empty")
+    assert "train.txt has no video that can be read" in done.stderr
+    assert not (tmp_path / "empty" / ".unfinished").exists()
 
 
 STEADY = range(31)

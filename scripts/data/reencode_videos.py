@@ -32,10 +32,16 @@ prepare_process(__name__)
 
 import json
 import os
-import shutil
 from typing import Annotated, Any, Optional
 
-from scripts.data.prepare.copies import Copying, Line, copy_lists, copy_videos, find_lists
+from scripts.data.prepare.copies import (
+    DRAFTS,
+    Copying,
+    Line,
+    copy_lists,
+    copy_videos,
+    find_lists,
+)
 from scripts.data.prepare.encoder import MAX_QUALITY, EncodeJob, EncodeOptions, reencode_video
 from scripts.data.prepare.integrity import GOOD, Finding, VideoJob
 from scripts.executors.process_pool import PROCESSES, Executor, PartOption, choose_workers
@@ -44,8 +50,6 @@ from utils.files import check_outputs
 from utils.networks import Network
 from utils.settings import NetworkConfig
 from utils.video.media_files import VIDEO_SUFFIXES, find_files
-
-DRAFTS = ".unfinished"  # a folder of DIR
 
 
 def build_copying(
@@ -79,7 +83,7 @@ def build_copying(
 
 def reencode_lists(network: Network, cfg: NetworkConfig, **options: Any) -> None:
     copying = build_copying(**options)
-    print_result(copying, *copy_lists(cfg, find_lists(network, cfg), copying))
+    print_result(*copy_lists(cfg, find_lists(network, cfg), copying))
 
 
 def reencode_folder(*, videos: Path, **options: Any) -> None:
@@ -96,14 +100,10 @@ def reencode_folder(*, videos: Path, **options: Any) -> None:
         copy = Path(name if name.endswith(".mp4") else f"{name}.mp4")
         job = copying.build_job(VideoJob(str(videos / name)), copy)
         lines.append(Line(number, name=str(videos / name), work=job))
-    print_result(copying, *copy_videos(copying, [lines], [table]))
+    print_result(*copy_videos(copying, [lines], [table]))
 
 
-def print_result(
-    copying: Copying, result: dict[str, Any], findings: dict[EncodeJob, Finding]
-) -> None:
-    if not copying.part:
-        shutil.rmtree(copying.out / DRAFTS, ignore_errors=True)
+def print_result(result: dict[str, Any], findings: dict[EncodeJob, Finding]) -> None:
     encoded = [job for job, finding in findings.items() if finding.kind == GOOD]
     originals = {job.video.path for job in encoded}  # segments of one video count it once
     result["bytes"] = sum(os.path.getsize(job.target) for job in encoded)

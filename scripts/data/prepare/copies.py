@@ -1,6 +1,7 @@
 """Copies listed videos, each to a file or a folder: a folder that has the lists of `data.root`."""
 
 import os
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,6 +28,8 @@ from utils.files import check_outputs, copy_output, report_write_errors, write_t
 from utils.networks import Network
 from utils.progress import track
 from utils.settings import NetworkConfig
+
+DRAFTS = ".unfinished"  # a folder of `out`, for files that are being written
 
 
 class Copying(NamedTuple):
@@ -100,7 +103,8 @@ def copy_lists(
 def copy_videos(
     copying: Copying, lists: Sequence[Sequence[Line]], tables: Sequence[Path]
 ) -> tuple[dict[str, Any], dict[Any, Finding]]:
-    """Writes the copies of this part and, unless it is a part, the tables of bad lines.
+    """Writes the copies of this part. Unless it is a part, writes the tables of bad lines, and
+    deletes DRAFTS.
 
     Returns the counts, and {job: finding}. Raises ValueError if two videos would have one copy.
     """
@@ -123,6 +127,7 @@ def copy_videos(
     counts["seconds"] = round(time.monotonic() - start, 1)
     if copying.part:
         return {**counts, "part": str(copying.part)}, findings
+    shutil.rmtree(copying.out / DRAFTS, ignore_errors=True)
     for lines, table in zip(lists, tables):
         checked = [(line.number, line.name, findings.get(line.work, line.work)) for line in lines]
         bad = [row for row in checked if row[-1].kind != GOOD]
