@@ -119,11 +119,16 @@ def to_html(frames: np.ndarray, rate: float) -> str:
     return f'<video width="100%" autoplay loop muted playsinline src="{source}"></video>'
 
 
-def refuse(request: Any, error: Exception) -> PlainTextResponse:
-    """The answer to a wrong call, which is printed as one line."""
+def print_failure(error: Exception) -> str:
+    """Prints a failed call as one line, and returns it."""
     line = format_line(f"a call failed: {type(error).__name__}: {error}")
     print_line(line)
-    return PlainTextResponse(line, 400)
+    return line
+
+
+def refuse(request: Any, error: Exception) -> PlainTextResponse:
+    """The answer to a wrong call."""
+    return PlainTextResponse(print_failure(error), 400)
 
 
 class Page(gr.Blocks):
@@ -135,8 +140,7 @@ class Page(gr.Blocks):
         except gr.Error:
             raise
         except Exception as error:  # noqa: BLE001 of Gradio's checks, or a bug
-            line = bytes(refuse(None, error).body).decode()
-            raise gr.Error(line, print_exception=False) from None
+            raise gr.Error(print_failure(error), print_exception=False) from None
 
 
 class Uploads:
