@@ -9,83 +9,25 @@ networks (`utils/nn/padding.py`).
 """
 
 from collections.abc import Sequence
-from typing import Any, Union
+from typing import Union
 
-import numpy as np
 from mindspore import Parameter, Tensor, nn
 from mindspore.common.initializer import Initializer, TruncatedNormal, XavierUniform, initializer
 
-from resnet50.se import SEResNet50
-from utils.nn.cam_cells import CamCells
-from utils.nn.layers import BatchNorm2d, Normalize, NormReLU, conv2d, max_pool2d, torch_dense
-from utils.nn.padding import PaddedNetwork
+from resnet50.se import ImageNetwork, SEResNet50
+from utils.nn.layers import (
+    RESNETS,
+    BatchNorm2d,
+    Normalize,
+    NormReLU,
+    ResidualBlock,
+    conv2d,
+    max_pool2d,
+    torch_dense,
+)
 
 
-class BasicBlock(nn.Cell):
-    """3x3, 3x3."""
-
-    expansion = 1
-
-    def __init__(self, cin: int, width: int, stride: int, fan: str, last_gamma: str, same: bool):
-        super().__init__()
-        same = same and stride > 1
-        self.conv1 = conv2d(cin, cout=width, kernel=3, stride=stride, fan=fan, same=same)
-        self.bn1 = BatchNorm2d(width)
-        self.conv2 = conv2d(width, cout=width, kernel=3, fan=fan)
-        self.bn2 = BatchNorm2d(width, last_gamma)
-        self.norm_relu = NormReLU()
-        self.downsample = shortcut(cin, cout=width, stride=stride, fan=fan)
-
-    def construct(self, x: Tensor) -> Tensor:
-        y = self.norm_relu(self.bn1, self.conv1(x))
-        shortcut = x if self.downsample is None else self.downsample(x)
-        return self.norm_relu(self.bn2, self.conv2(y), shortcut)
-
-
-class Bottleneck(nn.Cell):
-    """1x1, 3x3, 1x1."""
-
-    expansion = 4
-
-    def __init__(self, cin: int, width: int, stride: int, fan: str, last_gamma: str, same: bool):
-        super().__init__()
-        cout = 4 * width
-        same = same and stride > 1
-        self.conv1 = conv2d(cin, cout=width, kernel=1, fan=fan)
-        self.bn1 = BatchNorm2d(width)
-        self.conv2 = conv2d(width, cout=width, kernel=3, stride=stride, fan=fan, same=same)
-        self.bn2 = BatchNorm2d(width)
-        self.conv3 = conv2d(width, cout=cout, kernel=1, fan=fan)
-        self.bn3 = BatchNorm2d(cout, last_gamma)
-        self.norm_relu = NormReLU()
-        self.downsample = shortcut(cin, cout=cout, stride=stride, fan=fan)
-
-    def construct(self, x: Tensor) -> Tensor:
-        y = self.norm_relu(self.bn1, self.conv1(x))
-        y = self.norm_relu(self.bn2, self.conv2(y))
-        shortcut = x if self.downsample is None else self.downsample(x)
-        return self.norm_relu(self.bn3, self.conv3(y), shortcut)
-
-
-def shortcut(cin: int, cout: int, stride: int, fan: str):
-    """A projection if the block changes the shape, else None."""
-    if stride == 1 and cin == cout:
-        return None
-    return nn.SequentialCell(
-        conv2d(cin, cout=cout, kernel=1, stride=stride, fan=fan), BatchNorm2d(cout)
-    )
-
-
-DEPTHS: dict[str, tuple[Any, tuple[int, ...]]] = {
-    "resnet18": (BasicBlock, (2, 2, 2, 2)),
-    "resnet34": (BasicBlock, (3, 4, 6, 3)),
-    "resnet50": (Bottleneck, (3, 4, 6, 3)),
-    "resnet101": (Bottleneck, (3, 4, 23, 3)),
-    "resnet152": (Bottleneck, (3, 8, 36, 3)),
-}
-
-
-class ResNet(PaddedNetwork):
+class ResNet(ImageNetwork):
     """Images (N, 3, H, W), uint8 or already normalised float32, to raw scores (N, num_classes).
 
     `mean` and `std` are those of pixels from 0 to 1. `fan` is the mode of the Kaiming
@@ -105,7 +47,7 @@ class ResNet(PaddedNetwork):
         padding: str = "symmetric",
     ):
         super().__init__(padding)
-        self.block, depths = DEPTHS[arch]
+        self.expansion, depths = RESNETS[arch]
         self.fan = fan
         self.last_gamma = "zeros" if zero_last else "ones"
         self.first_width = first_width
@@ -129,28 +71,21 @@ class ResNet(PaddedNetwork):
         blocks = []
         for i in range(depth):
             stride = 2 if i == 0 and index > 1 else 1
-            block = self.block(
-                cin=self.cin,
+            block = ResidualBlock(
+                self.cin,
                 width=width,
                 stride=stride,
+                expansion=self.expansion,
                 fan=self.fan,
                 last_gamma=self.last_gamma,
                 same=self.padding == "same",
             )
             blocks.append(block)
-            self.cin = width * self.block.expansion
+            self.cin = width * self.expansion
         return nn.SequentialCell(blocks)
 
-    def construct(self, image: Tensor, with_features: bool = False) -> Union[Tensor, tuple]:
-        """Features (N, C), which are returned too if asked for, are those after the pool."""
-        x = self.maxpool(self.norm_relu(self.bn1, self.conv1(self.normalize(image))))
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x)))).mean((2, 3))
-        scores = self.fc(x)
-        return (scores, x) if with_features else scores
-
-    def find_cam_cells(self) -> CamCells:
-        """The last stage; an image counts as one frame."""
-        return CamCells(self.layer4, scores=[self.fc], arrange=np.asarray)
+    def apply_stem(self, x: Tensor) -> Tensor:
+        return self.maxpool(self.norm_relu(self.bn1, self.conv1(x)))
 
 
 def build_network(arch: str, init: str = "kaiming", **settings) -> nn.Cell:

@@ -71,7 +71,22 @@ class SEBottleneck(nn.Cell):
         return x if self.pool is None else self.pool(x)
 
 
-class SEResNet50(PaddedNetwork):
+class ImageNetwork(PaddedNetwork):
+    """A subclass has `normalize`, `apply_stem`, four stages, and the classifier `fc`."""
+
+    def construct(self, image: Tensor, with_features: bool = False) -> Union[Tensor, tuple]:
+        """Features (N, C), which are returned too if asked for, are those after the pool."""
+        x = self.apply_stem(self.normalize(image))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x)))).mean((2, 3))
+        scores = self.fc(x)
+        return (scores, x) if with_features else scores
+
+    def find_cam_cells(self) -> CamCells:
+        """The last stage; an image counts as one frame."""
+        return CamCells(self.layer4, scores=[self.fc], arrange=np.asarray)
+
+
+class SEResNet50(ImageNetwork):
     """Images (N, 3, H, W), uint8 or already normalised float32, to raw scores (N, num_classes).
 
     Settings that other networks of this folder have are refused: they are not defined here.
@@ -122,15 +137,7 @@ class SEResNet50(PaddedNetwork):
             cin = 4 * width
         return nn.SequentialCell(blocks)
 
-    def construct(self, image: Tensor, with_features: bool = False) -> Union[Tensor, tuple]:
-        """Features (N, C), which are returned too if asked for, are those after the pool."""
-        x = self.relu(self.bn1_0(self.conv1_0(self.normalize(image))))
+    def apply_stem(self, x: Tensor) -> Tensor:
+        x = self.relu(self.bn1_0(self.conv1_0(x)))
         x = self.relu(self.bn1_1(self.conv1_1(x)))
-        x = self.maxpool(self.relu(self.bn1_2(self.conv1_2(x))))
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x)))).mean((2, 3))
-        scores = self.fc(x)
-        return (scores, x) if with_features else scores
-
-    def find_cam_cells(self) -> CamCells:
-        """The last stage; an image counts as one frame."""
-        return CamCells(self.layer4, scores=[self.fc], arrange=np.asarray)
+        return self.maxpool(self.relu(self.bn1_2(self.conv1_2(x))))

@@ -21,13 +21,13 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 
 from tsm.mobilenet import MobileNetV2
-from tsm.resnet import DEPTHS, ResNet
+from tsm.resnet import ResNet
 from utils.nn.cam_cells import CamCells
 from utils.nn.dropout import Dropout
-from utils.nn.layers import BatchNorm3d, Normalize, dense, freeze_norms, list_norms
+from utils.nn.layers import RESNETS, BatchNorm3d, Normalize, dense, freeze_norms, list_norms
 from utils.nn.padding import PaddedNetwork
 
-ARCHITECTURES = (*DEPTHS, "mobilenetv2")
+ARCHITECTURES = (*RESNETS, "mobilenetv2")
 # {modality: channels of a frame, mean, standard deviation}
 FRAMES = {
     "rgb": (3, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),

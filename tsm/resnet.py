@@ -1,86 +1,15 @@
 """ResNet of torchvision with the temporal shift of TSM.
 
-Axes: (N*T, C, H, W). Cells keep torchvision's names; a shifted convolution is `conv1.net`.
+Axes: (N*T, C, H, W). Cells keep torchvision's names; a shifted convolution is `conv1.net`. Only the
+residual branch is shifted, not the shortcut.
 """
-
-from typing import Any, Callable
 
 from mindspore import Tensor, nn
 
 from tsm.non_local import NonLocal, WithNonLocal
 from tsm.shift import Shift, TemporalPool
-from utils.nn.layers import BatchNorm2d, NormReLU, conv2d, dense, max_pool2d
+from utils.nn.layers import RESNETS, BatchNorm2d, NormReLU, ResidualBlock, conv2d, dense, max_pool2d
 
-Wrap = Callable[[nn.Cell], nn.Cell]  # wraps a cell with a shift, or returns it unchanged
-
-
-class BasicBlock(nn.Cell):
-    """3x3, 3x3. Only the residual branch is shifted, not the shortcut."""
-
-    expansion = 1
-
-    def __init__(self, cin: int, width: int, stride: int, wrap: Wrap, same: bool):
-        super().__init__()
-        conv1 = conv2d(cin, cout=width, kernel=3, stride=stride, same=same and stride > 1)
-        self.conv1 = wrap(conv1)
-        self.bn1 = BatchNorm2d(width)
-        self.conv2 = conv2d(width, width, 3)
-        self.bn2 = BatchNorm2d(width)
-        self.norm_relu = NormReLU()
-        self.downsample = build_shortcut(cin, width, stride)
-
-    def construct(self, x: Tensor) -> Tensor:
-        return self.forward_after_conv1(x, self.conv1(x))
-
-    def forward_after_conv1(self, x: Tensor, y: Tensor) -> Tensor:
-        """The layers after the first convolution, which mapped x to y; then the residual sum."""
-        y = self.norm_relu(self.bn1, y)
-        shortcut = x if self.downsample is None else self.downsample(x)
-        return self.norm_relu(self.bn2, self.conv2(y), shortcut)
-
-
-class Bottleneck(nn.Cell):
-    """1x1, 3x3, 1x1. Only the residual branch is shifted, not the shortcut."""
-
-    expansion = 4
-
-    def __init__(self, cin: int, width: int, stride: int, wrap: Wrap, same: bool):
-        super().__init__()
-        cout = 4 * width
-        self.conv1 = wrap(conv2d(cin, width, 1))
-        self.bn1 = BatchNorm2d(width)
-        self.conv2 = conv2d(width, cout=width, kernel=3, stride=stride, same=same and stride > 1)
-        self.bn2 = BatchNorm2d(width)
-        self.conv3 = conv2d(width, cout, 1)
-        self.bn3 = BatchNorm2d(cout)
-        self.norm_relu = NormReLU()
-        self.downsample = build_shortcut(cin, cout, stride)
-
-    def construct(self, x: Tensor) -> Tensor:
-        return self.forward_after_conv1(x, self.conv1(x))
-
-    def forward_after_conv1(self, x: Tensor, y: Tensor) -> Tensor:
-        """The layers after the first convolution, which mapped x to y; then the residual sum."""
-        y = self.norm_relu(self.bn1, y)
-        y = self.norm_relu(self.bn2, self.conv2(y))
-        shortcut = x if self.downsample is None else self.downsample(x)
-        return self.norm_relu(self.bn3, self.conv3(y), shortcut)
-
-
-def build_shortcut(cin: int, cout: int, stride: int):
-    """A projection if the block changes the shape, else None."""
-    if stride == 1 and cin == cout:
-        return None
-    return nn.SequentialCell(conv2d(cin, cout=cout, kernel=1, stride=stride), BatchNorm2d(cout))
-
-
-DEPTHS: dict[str, tuple[Any, tuple[int, ...]]] = {
-    "resnet18": (BasicBlock, (2, 2, 2, 2)),
-    "resnet34": (BasicBlock, (3, 4, 6, 3)),
-    "resnet50": (Bottleneck, (3, 4, 6, 3)),
-    "resnet101": (Bottleneck, (3, 4, 23, 3)),
-    "resnet152": (Bottleneck, (3, 8, 36, 3)),
-}
 # A non-local block follows each of these blocks (stage: indices). The paper uses ResNet-50 only.
 NON_LOCAL = {2: (0, 2), 3: (0, 2, 4)}
 
@@ -108,8 +37,7 @@ class ResNet(nn.Cell):
         padding: str,
     ):
         super().__init__()
-        block, depths = DEPTHS[arch]
-        self.block = block
+        self.expansion, depths = RESNETS[arch]
         self.depths = depths
         # `blockres` with 23 blocks or more in layer3 shifts only every second block of each stage.
         self.shift_period = 2 if depths[2] >= 23 and shift_place == "blockres" else 1
@@ -131,7 +59,7 @@ class ResNet(nn.Cell):
             self.layer2 = TemporalPool(self.layer2, segments)
         self.layer3 = self.build_stage(3, pooled_segments)
         self.layer4 = self.build_stage(4, pooled_segments)
-        self.width = 8 * first_width * block.expansion
+        self.width = 8 * first_width * self.expansion
         self.fc = dense(self.width, num_classes, std=0.001) if num_classes else None
 
     def build_stage(self, index: int, segments: int) -> nn.SequentialCell:
@@ -143,7 +71,7 @@ class ResNet(nn.Cell):
             blocks.append(
                 self.build_block(index, i=i, width=width, stride=stride, segments=segments)
             )
-            self.cin = width * self.block.expansion
+            self.cin = width * self.expansion
         return nn.SequentialCell(blocks)
 
     def build_block(self, stage: int, i: int, width: int, stride: int, segments: int) -> nn.Cell:
@@ -154,13 +82,18 @@ class ResNet(nn.Cell):
 
         shifted = self.shift_div > 0 and i % self.shift_period == 0
         wrap_branch = wrap if shifted and self.shift_place == "blockres" else lambda cell: cell
-        block = self.block(
-            cin=self.cin, width=width, stride=stride, wrap=wrap_branch, same=self.same
+        block = ResidualBlock(
+            self.cin,
+            width=width,
+            stride=stride,
+            expansion=self.expansion,
+            same=self.same,
+            wrap=wrap_branch,
         )
         if shifted and self.shift_place == "block":
             block = wrap(block)
         if self.non_local and i in NON_LOCAL.get(stage, ()):
-            return WithNonLocal(block, NonLocal(width * self.block.expansion), segments)
+            return WithNonLocal(block, NonLocal(width * self.expansion), segments)
         return block
 
     def construct(self, x: Tensor) -> Tensor:

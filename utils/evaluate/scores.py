@@ -27,8 +27,14 @@ def video_scores(
     `clips_per_pass`; 0 chooses by the device. The last pass is padded, so that all have one shape.
     Returns float32, in which ranks exchange scores.
 
-    Raises ValueError, with the file of the network, for scores that are NaN or infinite.
+    Raises ValueError, with the file of the network, for scores that are NaN or infinite, or if the
+    file has no classifier.
     """
+    if not scorer.has_classifier:
+        raise ValueError(
+            f"{scorer.name} has no classifier, so it gives features and no predictions; a training "
+            "with --train.new_head=true adds one"
+        )
     n, views = clips.shape[:2]
     size = clips_per_pass or choose_clips_per_pass(n, views, device=scorer.device)
     flat = clips.reshape(n * views, *clips.shape[2:])

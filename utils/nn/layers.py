@@ -6,7 +6,7 @@ are those of `utils.nn.kernels` for the device.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
@@ -117,6 +117,69 @@ class NormReLU(nn.Cell):
 
     def construct(self, norm: nn.Cell, x: Tensor, shortcut: Optional[Tensor] = None) -> Tensor:
         return self.norm_relu(norm, self.relu, x, shortcut)
+
+
+class ResidualBlock(nn.Cell):
+    """The block of ResNet, with torchvision's names: 3x3, 3x3, or a bottleneck: 1x1, 3x3, 1x1.
+
+    `expansion` is 1, or for a bottleneck 4. `fan` and `same` are those of `conv2d`; `last_gamma`
+    initialises the scale of the last norm. `wrap` wraps the first convolution, as TSM's shift.
+    """
+
+    def __init__(
+        self,
+        cin: int,
+        width: int,
+        stride: int,
+        expansion: int,
+        same: bool,
+        fan: str = "fan_out",
+        last_gamma: str = "ones",
+        wrap: Callable[[nn.Cell], nn.Cell] = lambda cell: cell,
+    ):
+        super().__init__()
+        strided: dict[str, Any] = {"kernel": 3, "stride": stride, "same": same and stride > 1}
+        conv1: dict[str, Any] = {"kernel": 1} if expansion > 1 else strided
+        conv2 = strided if expansion > 1 else {"kernel": 3}
+        self.conv1 = wrap(conv2d(cin, width, fan=fan, **conv1))
+        self.bn1 = BatchNorm2d(width)
+        self.conv2 = conv2d(width, width, fan=fan, **conv2)
+        self.bn2 = BatchNorm2d(width, "ones" if expansion > 1 else last_gamma)
+        cout = expansion * width
+        self.conv3 = conv2d(width, cout, kernel=1, fan=fan) if expansion > 1 else None
+        self.bn3 = BatchNorm2d(cout, last_gamma) if expansion > 1 else None
+        self.norm_relu = NormReLU()
+        self.downsample = build_shortcut(cin, cout=cout, stride=stride, fan=fan)
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.forward_after_conv1(x, self.conv1(x))
+
+    def forward_after_conv1(self, x: Tensor, y: Tensor) -> Tensor:
+        """The layers after the first convolution, which mapped x to y; then the residual sum."""
+        y = self.conv2(self.norm_relu(self.bn1, y))
+        shortcut = x if self.downsample is None else self.downsample(x)
+        if self.conv3 is None:
+            return self.norm_relu(self.bn2, y, shortcut)
+        return self.norm_relu(self.bn3, self.conv3(self.norm_relu(self.bn2, y)), shortcut)
+
+
+def build_shortcut(cin: int, cout: int, stride: int, fan: str) -> Optional[nn.Cell]:
+    """A projection if the block changes the shape, else None."""
+    if stride == 1 and cin == cout:
+        return None
+    return nn.SequentialCell(
+        conv2d(cin, cout=cout, kernel=1, stride=stride, fan=fan), BatchNorm2d(cout)
+    )
+
+
+# The expansion of the blocks of each ResNet, and how many of them its four stages have.
+RESNETS = {
+    "resnet18": (1, (2, 2, 2, 2)),
+    "resnet34": (1, (3, 4, 6, 3)),
+    "resnet50": (4, (3, 4, 6, 3)),
+    "resnet101": (4, (3, 4, 23, 3)),
+    "resnet152": (4, (3, 8, 36, 3)),
+}
 
 
 class LayerNorm(nn.LayerNorm):

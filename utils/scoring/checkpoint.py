@@ -1,10 +1,13 @@
 """The network of a checkpoint as a Cell for inference."""
 
+import functools
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from utils.settings import NetworkConfig
+from utils.weights.checkpoint_file import read_content
 
 if TYPE_CHECKING:
     from mindspore import nn
@@ -16,13 +19,21 @@ if TYPE_CHECKING:
 class Checkpoint:
     """The weights in a file, of a network with the settings `cfg`.
 
-    `start` is called before MindSpore is used.
+    `start` is called before MindSpore is used. `for_features`: the file may lack the classifier,
+    which is then a new one.
     """
 
     network: "Network"
     cfg: NetworkConfig
     path: str
     start: Callable[[], Any] = lambda: None  # noqa: E731
+    for_features: bool = False
+
+    @functools.cached_property
+    def lacks_classifier(self) -> bool:
+        """Whether the file has no classifier; ValueError if it cannot be read."""
+        names = read_content(Path(self.path)).arrays
+        return not any(re.search(self.network.classifier, name) for name in names)
 
     def build(self) -> "nn.Cell":
         """The network with the weights, as it was trained."""
@@ -30,7 +41,8 @@ class Checkpoint:
         from utils.weights import checkpoint
 
         net = build_network(self.network, self.cfg)
-        checkpoint.load(net, Path(self.path), head=self.network.classifier)
+        is_new = self.for_features and self.lacks_classifier
+        checkpoint.load(net, Path(self.path), new_head=is_new, head=self.network.classifier)
         return net
 
     def load(

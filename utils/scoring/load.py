@@ -37,11 +37,15 @@ def open_scorer(
         from utils.scoring.mindir import load_mindir
 
         return load_mindir(Path(path), network, cfg)
-    checkpoint = Checkpoint(network, cfg, path, start)
+    checkpoint = Checkpoint(network, cfg, path, start, for_features=True)
+    scorer: Scorer
     if engine != "mindspore":
-        return CachedScorer(checkpoint, engine)
-    if is_eager:
-        log.info("run.mode eager: MindSpore computes the network, operator by operator")
-    elif cfg.run.engine == "auto" and cfg.run.device == "CPU":
-        log.info("run.engine auto: MindSpore computes the network; openvino is not installed")
-    return CellScorer(checkpoint.load(cfg.run.amp_level, dtype=cfg.run.amp_dtype), path)
+        scorer = CachedScorer(checkpoint, engine)
+    else:
+        if is_eager:
+            log.info("run.mode eager: MindSpore computes the network, operator by operator")
+        elif cfg.run.engine == "auto" and cfg.run.device == "CPU":
+            log.info("run.engine auto: MindSpore computes the network; openvino is not installed")
+        scorer = CellScorer(checkpoint.load(cfg.run.amp_level, dtype=cfg.run.amp_dtype), path)
+    scorer.has_classifier = not checkpoint.lacks_classifier
+    return scorer

@@ -23,6 +23,7 @@ class Scorer(abc.ABC):
     batch = 0
     engine = "mindspore"
     name = "the network"
+    has_classifier = True  # else it gives features only
 
     @abc.abstractmethod
     def __call__(self, clips: np.ndarray) -> np.ndarray:
