@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mindspore import Tensor, nn
+from mindspore import Parameter, Tensor, nn
 from PIL import Image
 
 from scripts.data.synthetic.motion_videos import draw_sets
@@ -27,7 +27,7 @@ from utils.data.annotation_file import Record
 from utils.export import export
 from utils.files import OUTPUTS, ROOT
 from utils.networks import find_network
-from utils.predict.model import build_model
+from utils.predict.model import build_model, load
 from utils.runtime import Runtime, eager_mode
 from utils.scoring import engines as onnx
 from utils.scoring import mindir
@@ -36,6 +36,9 @@ from utils.scoring.scorer import CellScorer
 from utils.testing.golden import find_case, load_case, record_activations
 from utils.tests.parity import make_clip
 from utils.video.windows import split_into_windows
+from utils.weights import checkpoint
+from utils.weights.checkpoint_file import read
+from utils.weights.description import describe
 
 EXTRACT = "scripts/extract_features.py"
 # network -> case, its activation that is the classifier's input, the classifier
@@ -250,6 +253,30 @@ def test_rows_are_means_over_the_views_of_an_evaluation(
     times = [[float(time) for time in row[1:3]] for row in windows]
     np.testing.assert_allclose(times, spans, atol=1e-3)
     assert len(windows) == len(results["window"]) > 16
+
+
+@pytest.mark.parametrize("engine", ["auto", "mindspore"])
+def test_a_checkpoint_without_a_classifier_gives_the_same_features(
+    engine, data_root, run_here, tmp_path
+):
+    small = ["model.first_width=8", "data.segments=2", "data.crop=32", "data.resize=40"]
+    cfg = load_smoke_config("tsm", *small, f"run.engine={engine}", "run.device=CPU")
+    whole = save_random_weights(cfg, tmp_path / "whole.ckpt", "tsm")
+    weights = {name: Parameter(Tensor(value)) for name, value in read(whole).items()}
+    backbone = {name: weights[name] for name in weights if "base_model.fc." not in name}
+    path = tmp_path / "backbone.ckpt"
+    checkpoint.save(path, backbone, description=describe("tsm", cfg))
+    assert len(backbone) == len(weights) - 2
+    video = str(data_root / "videos" / "test" / "left_000.mp4")
+    model = load(path)
+    np.testing.assert_allclose(model.features(video), load(whole).features(video), rtol=1e-5)
+    with pytest.raises(ValueError, match=f"^{path} has no classifier, so it gives features"):
+        model.predict(video)
+    done = run_here("scripts/predict.py", "--checkpoint_path", path, video)
+    assert_one_line_error(done, "backbone.ckpt has no classifier", "train.new_head=true")
+    target = ["--format=mindir", f"--target={tmp_path / 'a.mindir'}"]
+    done = run_here("tsm/export.py", "--checkpoint_path", path, *target)
+    assert_one_line_error(done, "backbone.ckpt", "it has no classifier")
 
 
 class CountedJobs:

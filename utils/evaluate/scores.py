@@ -33,7 +33,7 @@ def video_scores(
     if not scorer.has_classifier:
         raise ValueError(
             f"{scorer.name} has no classifier, so it gives features and no predictions; a training "
-            "with --train.new_head=true adds one"
+            "with train.new_head=true adds one"
         )
     n, views = clips.shape[:2]
     size = clips_per_pass or choose_clips_per_pass(n, views, device=scorer.device)

@@ -120,6 +120,8 @@ def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> li
         has_other_head = any(re.search(head or "$^", name) and name in report for name in weights)
         if not new_head and has_other_head:
             advice = "; model.num_classes must be its own, or in training train.new_head=true"
+            if not any(re.search(head, name) for name in arrays):
+                advice = "; it has no classifier, which a training with train.new_head=true adds"
         advice = compare_frames(arrays, weights) or advice
         raise ValueError(f"{path} does not fit this network: {report}{advice}")
     if weights.padding:
