@@ -271,14 +271,17 @@ class MViT(nn.Cell):
                 block.recompute()
 
     def construct(self, clip: Tensor, with_features: bool = False) -> tuple:
-        feature = self.compute_feature(clip)
+        feature = clip if clip.ndim == 2 else self.compute_features(clip)
         outputs = self.head(feature)
         if self.expander is not None and self.training:
             outputs = (*outputs, self.expander(feature))
         return (*outputs, feature) if with_features else outputs
 
-    def compute_feature(self, clip: Tensor) -> Tensor:
-        """Features (B, C): the class token, or the mean of all tokens, after the last norm."""
+    def compute_features(self, clip: Tensor) -> Tensor:
+        """Features (B, C): the class token, or the mean of all tokens, after the last norm.
+
+        The network takes them for clips too.
+        """
         x = self.blocks(self.add_positions(self.patch_embed(self.normalize(clip))))
         x = self.norm(x)
         return x[:, 0] if self.token else x.mean(1)

@@ -76,10 +76,14 @@ class ImageNetwork(PaddedNetwork):
 
     def construct(self, image: Tensor, with_features: bool = False) -> Union[Tensor, tuple]:
         """Features (N, C), which are returned too if asked for, are those after the pool."""
-        x = self.apply_stem(self.normalize(image))
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x)))).mean((2, 3))
+        x = image if image.ndim == 2 else self.compute_features(image)
         scores = self.fc(x)
         return (scores, x) if with_features else scores
+
+    def compute_features(self, image: Tensor) -> Tensor:
+        """Features (N, C), which are taken for images too."""
+        x = self.apply_stem(self.normalize(image))
+        return self.layer4(self.layer3(self.layer2(self.layer1(x)))).mean((2, 3))
 
     def find_cam_cells(self) -> CamCells:
         """The last stage; an image counts as one frame."""

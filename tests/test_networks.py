@@ -15,7 +15,7 @@ from scripts.analysis.build_networks import build_eval_network
 from tests.helpers import find_smoke_yaml
 from tests.numbered_videos import write_numbered_video
 from tests.toy_recipes import draw_samples, load_toy_config
-from utils.commands.train import build_training, build_validation
+from utils.commands.train import build_eval_sets, build_training
 from utils.evaluate.label_space import LabelSpace
 from utils.export.export import ExportSpec
 from utils.files import ROOT
@@ -71,7 +71,7 @@ def test_a_training_logs_samples_that_its_validation_has_too(name, every, tmp_pa
     cfg = load_toy_config(name, *settings)
     network = find_network(name)
     job = Job(network, cfg, Runtime())
-    build_validation(job, net=None, records=network.read_records(cfg, "train"))
+    build_eval_sets(job, network.read_records(cfg, "train"))
     assert any("train has samples more than once" in line for line in log_messages) == (
         name != "resnet50"
     )

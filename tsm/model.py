@@ -119,17 +119,21 @@ class TSM(PaddedNetwork):
         scores of this mean are the same numbers: the mean is the classifier's input after a
         consensus.
         """
+        x = clip if clip.ndim == 3 else self.compute_features(clip)
+        scores = self.head(x.reshape(-1, self.base_model.width))
+        scores = scores.reshape(clip.shape[0], self.segments, -1)
+        scores = scores.mean(1) if self.consensus == "avg" else scores
+        return (scores, x.mean(1)) if with_features else scores
+
+    def compute_features(self, clip: Tensor) -> Tensor:
+        """The features of the frames at the head, (N, frames, C), which are taken for clips too."""
         n, t, c, h, w = clip.shape
         x = self.normalize(clip).reshape(n * t, c, h, w)
         if self.takes_differences:
             x = x[:, 3:] - x[:, :-3]
         x = self.base_model(x)
-        scores = self.head(x).reshape(n, self.segments, -1)  # (N, frames at the head, classes)
-        scores = scores.mean(1) if self.consensus == "avg" else scores
-        if not with_features:
-            return scores
         # Not x.shape[-1]: in a MINDIR of any batch size MindSpore 2.10 computes another number.
-        return scores, x.reshape(-1, self.segments, self.base_model.width).mean(1)
+        return x.reshape(-1, self.segments, self.base_model.width)
 
     def head(self, x: Tensor) -> Tensor:
         """(N*T, features) -> (N*T, classes), each frame with its own dropout mask.

@@ -254,6 +254,9 @@ class TrainSettings:
     # Weights that stay as they are: `backbone` (all but the classifier), or a regular expression
     # for their names; empty: none.
     freeze: str = ""
+    # With `freeze: backbone`, the classifier is trained on the features of so many random clips of
+    # each sample, which are computed once; 0: on those of new clips in every epoch.
+    feature_draws: int = 0
     sync_batch_norm: bool = False  # statistics of batch norms over all devices, not of each one
     # In the cross entropy: a number for each class, or `balanced`, 1 / videos; empty: all 1. With
     # model.labels multi the weights of positives; `balanced` is negatives / positives.
@@ -268,6 +271,7 @@ class TrainSettings:
                 f"train.freeze: {self.freeze!r} is not a regular expression: {error}"
             ) from None
         check_fraction(self, "train", "ema_decay", "smoothing")
+        check_not_negative(self, "train", "feature_draws")
 
 
 @dataclass(frozen=True)

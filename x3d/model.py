@@ -157,8 +157,7 @@ class Head(nn.Cell):
     """Averages every window of the size of a training clip's map, and classifies each position.
 
     A position is one window. A training clip has one; a larger clip of an evaluation has several,
-    and the result is the mean of their probabilities. The features (N, C), which are returned too
-    if asked for, are the mean over the positions: a vector of one length for crops of any size.
+    and the result is the mean of their probabilities.
     """
 
     def __init__(
@@ -183,21 +182,22 @@ class Head(nn.Cell):
         self.projection = dense(HEAD_WIDTH, num_classes, std=0.01)
         self.window = window
 
-    def construct(self, x: Tensor, with_features: bool = False) -> Union[Tensor, tuple]:
+    def compute_features(self, x: Tensor) -> Tensor:
+        """The features (N, positions, C) of a map."""
         x = self.conv_5_relu(self.conv_5_bn(self.conv_5(x)))
         x = self.lin_5_relu(self.lin_5(average_windows(x, self.window)))
         _, c, t, h, w = x.shape
         if self.training and t * h * w > 1:
             raise ValueError("a training clip must have frames, crop and crop of this X3D")
         # Only N may be free: with a second unknown size, MindSpore 2.10 infers wrong shapes.
-        x = x.reshape(-1, c, t * h * w).transpose(0, 2, 1)  # (N, positions, C)
+        return x.reshape(-1, c, t * h * w).transpose(0, 2, 1)
+
+    def construct(self, x: Tensor) -> Tensor:
         scores = self.projection(self.dropout(x))  # (N, positions, classes)
         if self.training:
-            scores = scores.squeeze(1)
-        else:
-            scores = ops.sigmoid(scores) if self.multi_label else ops.softmax(scores, -1)
-            scores = scores.mean(1)
-        return (scores, x.mean(1)) if with_features else scores
+            return scores.squeeze(1)
+        scores = ops.sigmoid(scores) if self.multi_label else ops.softmax(scores, -1)
+        return scores.mean(1)
 
 
 def average_windows(x: Tensor, window: tuple[int, int, int]) -> Tensor:
@@ -291,11 +291,20 @@ class X3D(nn.Cell):
                     cell.c_bn.gamma.set_data(initializer("ones", cell.c_bn.gamma.shape))
 
     def construct(self, clip: Tensor, with_features: bool = False) -> Union[Tensor, tuple]:
-        """Features (N, C), which are returned too if asked for, are those after `lin_5_relu`."""
+        """Features (N, C), which are returned too if asked for, are those after `lin_5_relu`.
+
+        They are the mean over the positions: a vector of one length for crops of any size.
+        """
+        x = clip if clip.ndim == 3 else self.compute_features(clip)
+        scores = self.head(x)
+        return (scores, x.mean(1)) if with_features else scores
+
+    def compute_features(self, clip: Tensor) -> Tensor:
+        """The features of the positions, (N, positions, C), which are taken for clips too."""
         x = self.s1(self.normalize(clip))
         for stage in (self.s2, self.s3, self.s4, self.s5):
             x = stage(x)
-        return self.head(x, with_features)
+        return self.head.compute_features(x)
 
     def find_cam_cells(self) -> CamCells:
         """The last maps before the head averages them."""

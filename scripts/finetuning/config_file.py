@@ -34,6 +34,7 @@ UPDATES = 1500  # from scratch
 UPDATES_PRETRAINED = 600
 EPOCHS = (10, 100)  # at least and at most
 LR_PRETRAINED = 0.1  # of the recipe's rate
+FEATURE_DRAWS = 5  # if only the classifier is trained, on a CPU
 FREE_MEMORY = 0.8  # the fraction of it that a batch may take on a CPU
 # Small copies of the videos pay if each video is read so often, and is so large
 COPY_EPOCHS = 10
@@ -166,23 +167,29 @@ def write_config_file(
     epochs = min(max(math.ceil(updates / steps), EPOCHS[0]), EPOCHS[1])
     epochs = cfg.train.epochs if "train.epochs" in start.settings else epochs
     every = max(1, epochs // 20)
+    draws = FEATURE_DRAWS if start.freeze == "backbone" and cfg.run.device == "CPU" else 0
+    draws = cfg.train.feature_draws if "train.feature_draws" in start.settings else draws
+    reads = draws or epochs  # of a video
     root = videos
     lists = path.parent / "good"
-    if epochs >= COPY_EPOCHS and counts.size >= COPY_BYTES and isinstance(cfg.data, VideoData):
+    if reads >= COPY_EPOCHS and counts.size >= COPY_BYTES and isinstance(cfg.data, VideoData):
         root = lists = path.parent / COPIES
     data = describe_data(cfg, lists=lists, root=root, names=names, has_val=counts.val > 0)
     rules: dict[str, dict[str, Any]] = {
         "data": data,
         "run": {"device": cfg.run.device, "all_reduce": "none", "log_every": min(20, steps)},
-        "train": choose_recipe(start, epochs, steps),
+        "train": {**choose_recipe(start, epochs, steps), "feature_draws": draws},
     }
+    if draws:  # each of these changes the features at random
+        data.update(mixup=0.0, cutmix=0.0)
+        rules["model"] = {"drop_path": 0.0} if "drop_path" in vars(cfg.model) else {}
     rules["run"].update(save_every=every, eval_every=every, keep_best="top1")
     rules["run"]["out"] = str(path.parent / "run")
     data["batch"] = batch
     if "sets" in data:
         rules["eval"] = {"val_skip": 1}
     else:
-        rules["model"] = {"num_classes": len(names)}
+        rules.setdefault("model", {})["num_classes"] = len(names)
     values = copy.deepcopy(start.recipe.values)
     values["data"].pop("labels", None)
     for section, settings in rules.items():

@@ -5,9 +5,7 @@ settings -> run directory, log -> records -> sampler -> build -> train step -> r
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, Callable, NoReturn, Optional
-
-from mindspore import nn
+from typing import Any, Callable, NoReturn
 
 from utils import cli, runtime
 from utils.data.equal_files import log_repeats
@@ -53,7 +51,12 @@ def run_training(network: Network, cfg: NetworkConfig, build: Build) -> None:
     rows = network.train_rows(
         records, cfg=cfg, sampler=sampler, epochs=cfg.train.epochs, skip=trainer.start_step
     )
-    validate = build_validation(job, setup.step.net, records)
+    eval_sets = build_eval_sets(job, records)
+    if cfg.train.feature_draws:
+        from utils.commands.frozen_features import use_features  # here: most trainings need it not
+
+        eval_sets = use_features(job, setup.step.net, rows, eval_sets)
+    validate = partial(evaluate, CellScorer(setup.step.net), eval_sets, rt) if eval_sets else None
     use_batches = setup.build_before_saving(setup.step.net)
 
     def before_saving(steps: int) -> None:
@@ -87,10 +90,8 @@ def read_next_epoch(job: Job, sampler: TrainSampler, records: Any, steps: int) -
     return batches.create_tuple_iterator(num_epochs=1, output_numpy=True)
 
 
-def build_validation(
-    job: Job, net: nn.Cell, records: Sequence[Any]
-) -> Optional[Callable[[], dict]]:
-    """A function that evaluates `net` during training; None if `run.eval_every` is 0.
+def build_eval_sets(job: Job, records: Sequence[Any]) -> list[EvalSet]:
+    """What a validation during training evaluates; empty if `run.eval_every` is 0.
 
     Logs repeated samples, also those that are among `records`, which are trained. A bad line of a
     list stops the run before the training starts.
@@ -99,10 +100,9 @@ def build_validation(
     trained = network.select_distinct(cfg, records)
     if not cfg.run.eval_every:
         log_repeats(rt, train=trained)
-        return None
+        return []
     spaces = network.list_label_spaces(cfg)
     rows_of = network.build_eval_rows(cfg, rt, split="val")
     validated = [record for rows in rows_of.values() for record in rows.records]
     log_repeats(rt, train=trained, validation=validated)
-    eval_sets = [EvalSet(rows, spaces[k], network.create_dataset) for k, rows in rows_of.items()]
-    return partial(evaluate, CellScorer(net), eval_sets, rt)
+    return [EvalSet(rows, spaces[k], network.create_dataset) for k, rows in rows_of.items()]

@@ -82,6 +82,7 @@ class TrainRows(FileRows):
     """
 
     columns = ("clip", "label")
+    replacement: Optional[Rows] = None  # which are read in their place
 
     def __init__(
         self,
@@ -130,8 +131,10 @@ class TrainRows(FileRows):
 
     def read_row(self, position: int) -> Row:
         """The row at a position of this rank's sequence, without its mixing."""
-        sample, epoch = self.sampler.sample_at(position)
-        copy = self.sampler.copy_at(position)
+        return self.read_sample(*self.sampler.sample_at(position), self.sampler.copy_at(position))
+
+    def read_sample(self, sample: int, epoch: int, copy: int = 0) -> Row:
+        """The row of a sample in an epoch, or of one of its copies there."""
         for candidate in self.draw_candidates(sample, epoch):
             try:
                 rng = sample_rng(self.sampler.seed, epoch=epoch, sample=candidate, copy=copy)
@@ -161,7 +164,9 @@ class TrainRows(FileRows):
 
     def append_dropout(self, dropout: "Optional[DropoutFactors]") -> Rows:
         """These rows, for a network with dropout with its factors as last column."""
-        return RowsWithDropout(self, dropout) if dropout is not None and dropout.size else self
+        rows = self.replacement or self
+        has_dropout = dropout is not None and dropout.size
+        return RowsWithDropout(rows, self, dropout) if has_dropout else rows
 
     @abc.abstractmethod
     def make_row(self, record: Any, rng: np.random.RandomState) -> Row:
@@ -171,8 +176,10 @@ class TrainRows(FileRows):
 class RowsWithDropout(Rows):
     """Training rows, each followed by its dropout factors: float32 (copies, K)."""
 
-    def __init__(self, rows: TrainRows, dropout: "DropoutFactors"):
+    def __init__(self, rows: Rows, source: TrainRows, dropout: "DropoutFactors"):
+        """`rows` are `source` or its replacement."""
         self.rows = rows
+        self.source = source
         self.dropout = dropout
         self.batch = rows.batch
         self.columns = (*rows.columns, "dropout")
@@ -181,12 +188,12 @@ class RowsWithDropout(Rows):
         return len(self.rows)
 
     def __getitem__(self, index: int) -> Row:
-        position = self.rows.sampler.global_position(self.rows.start + int(index))
-        return (*self.rows[index], self.dropout.draw(position, self.rows.copies))
+        position = self.source.sampler.global_position(self.source.start + int(index))
+        return (*self.rows[index], self.dropout.draw(position, self.source.copies))
 
     def blank(self) -> Row:
         # 1: nothing is dropped.
-        factors = np.ones((self.rows.copies, self.dropout.size), np.float32)
+        factors = np.ones((self.source.copies, self.dropout.size), np.float32)
         return (*self.rows.blank(), factors)
 
 

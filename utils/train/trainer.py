@@ -206,7 +206,7 @@ class Trainer:
                 "run.mode eager: no graph is compiled, operators are MindSpore's and run one by one"
             )
         else:
-            if self.rt.device == "CPU":
+            if self.rt.device == "CPU" and loop.train_set.replacement is None:
                 memory.check_step(step.net, setup.batch_shape, self.cfg.data.batch)
             loop.compile_seconds = compile_step(step, batch=blank, rt=self.rt)
         with handle_signals(loop.request_stop):

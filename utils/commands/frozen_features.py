@@ -1,0 +1,171 @@
+"""Features that a training computes once, because it changes nothing but the classifier.
+
+Epoch e trains on the features of the clips that epoch e % `train.feature_draws` would read, and a
+validation evaluates those of its views; all else is as in any training. They are in `features/`
+beside the run's folder, in files whose names are checksums of what decides them: the backbone's
+weights, samples, settings, code. A stopped run goes on after the last whole record of a file.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Optional, Protocol, runtime_checkable
+
+import numpy as np
+from mindspore import Tensor, nn
+
+from utils.cores import count_workers
+from utils.data.rows import FileRows, Row, Rows, TrainRows
+from utils.evaluate.metrics import EvalSet
+from utils.files import report_write_errors, wait_for_lock
+from utils.log import log
+from utils.networks import Job
+from utils.nn.dropout import DropPath
+from utils.predict.windows import read_ahead
+from utils.progress import track
+from utils.scoring.cache import compute_key
+from utils.train.plan import BACKBONE
+from utils.train.run_dir import CHANGEABLE_ON_RESUME, hash_records
+from utils.weights.checkpoint import weights_of
+
+
+@runtime_checkable
+class HasFeatures(Protocol):
+    """A network that takes what `compute_features` returns in the place of clips, too."""
+
+    def compute_features(self, clip: Tensor) -> Tensor:
+        """(N, ...), the input of the classifier, before its dropout."""
+
+
+class Backbone(nn.Cell):
+    def __init__(self, net: HasFeatures):
+        super().__init__(auto_prefix=False)
+        self.net = net
+
+    def construct(self, clip: Tensor) -> Tensor:
+        return self.net.compute_features(clip)
+
+
+class TableRows(Rows):
+    """Records of a table in the place of `rows`: row k is record `find(k)`, zeros if that is None.
+
+    The table has the columns of `rows`.
+    """
+
+    def __init__(self, rows: FileRows, table: np.ndarray, find: Callable[[int], Optional[int]]):
+        self.columns = rows.columns
+        self.batch = rows.batch
+        self.length = len(rows)
+        self.table = table
+        self.find = find
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Row:
+        record = self.find(int(index))
+        return self.blank() if record is None else tuple(self.table[record])
+
+    def blank(self) -> Row:
+        return tuple(np.zeros(1, self.table.dtype)[0])
+
+
+def use_features(job: Job, net: nn.Cell, rows: TrainRows, eval_sets: Sequence[EvalSet]) -> list:
+    """Makes a training read features that are computed once; returns the sets of its validations.
+
+    If they would change, a line says why, and nothing else happens. Raises ValueError if too many
+    samples cannot be read.
+    """
+    obstacle = find_obstacle(job, net)
+    if obstacle:
+        log.info("train.feature_draws has no effect: %s", obstacle)
+        return [*eval_sets]
+    count = len(rows.records)
+    draws = min(job.cfg.train.feature_draws, job.cfg.train.epochs)
+    text = "train.feature_draws: the features of %d clips of each of %d %ss are computed once"
+    log.info(text, draws, count, rows.kind)
+
+    def read(index: int) -> Row:
+        fault = rows.find_fault()
+        if fault:
+            raise ValueError(fault)
+        return rows.read_sample(index % count, epoch=index // count)
+
+    def find(index: int) -> int:
+        sample, epoch = rows.sampler.sample_at(rows.start + index)
+        return (epoch + rows.sampler.copy_at(rows.start + index)) % draws * count + sample
+
+    table = compute_table(job, net, rows, read, draws * count)
+    rows.replacement = TableRows(rows, table, find)
+    return [use_features_of_views(job, net, part) for part in eval_sets]
+
+
+def use_features_of_views(job: Job, net: nn.Cell, part: EvalSet) -> EvalSet:
+    rows = part.rows
+    table = compute_table(job, net, rows, rows.__getitem__, len(rows.records))
+    rows.unreadable.mark_again(np.flatnonzero(~table["valid"]))
+    views = TableRows(rows, table, rows.samples_of_rank.__getitem__)
+    return part._replace(create_dataset=lambda cfg, _, n: part.create_dataset(cfg, views, n))
+
+
+def find_obstacle(job: Job, net: nn.Cell) -> str:
+    """Why the features of a clip are not the same in all epochs, or not known; else empty."""
+    cfg = job.cfg
+    place = (job.rt.size, job.rt.device, cfg.run.amp_level)
+    drops = (isinstance(cell, DropPath) and cell.p > 0 for _, cell in net.cells_and_names())
+    reasons = {
+        "it needs train.freeze backbone": cfg.train.freeze != BACKBONE,
+        "data.mixup and data.cutmix mix clips": cfg.data.mixes,
+        "model.drop_path changes the backbone at random": any(drops),
+        "it is for one process on a CPU, in float32": place != (1, "CPU", "O0"),
+        "the network has no compute_features": not isinstance(net, HasFeatures),
+    }
+    return next((reason for reason, is_true in reasons.items() if is_true), "")
+
+
+def compute_table(
+    job: Job, net: nn.Cell, rows: FileRows, read: Callable[[int], Row], count: int
+) -> np.ndarray:
+    """A record for each of `count` rows, with features in the place of its clip.
+
+    `read(k)` has the columns of `rows`. Records that the file has are not computed again.
+    """
+    backbone = Backbone(net).set_train(False)
+    axes = len(job.network.get_input_shape(job.cfg))  # of a clip
+
+    def replace_clips(row: Row) -> Row:
+        clips = np.asarray(row[0])  # or one clip
+        x = backbone(Tensor(clips.reshape(-1, *clips.shape[-axes:]))).asnumpy()
+        return x.reshape(*clips.shape[:-axes], *x.shape[1:]), *row[1:]
+
+    columns = zip(rows.columns, map(np.asarray, replace_clips(rows.blank())))
+    dtype = np.dtype([(name, value.dtype, value.shape) for name, value in columns])
+    folder = job.cfg.run.out.parent / "features"
+    path = folder / compute_name(job, net, rows)
+    waiting = partial(log.info, "waiting for another training that computes features ...")
+    with report_write_errors(path):
+        folder.mkdir(parents=True, exist_ok=True)
+        with wait_for_lock(folder, waiting), open(path, "ab") as file:
+            done = file.tell() // dtype.itemsize
+            file.truncate(done * dtype.itemsize)  # a kill may have cut the last record
+            missing = range(done, count)
+            parts = read_ahead(lambda k: iter([read(k)]), missing, count_workers("auto"))
+            for _, values in track(parts, "features", total=len(missing), unit="clips"):
+                file.write(np.array([replace_clips(next(values))], dtype).tobytes())
+    return np.memmap(path, dtype, "r")[:count]
+
+
+def compute_name(job: Job, net: nn.Cell, rows: FileRows) -> str:
+    """The name of a file of features: a checksum of all that decides them."""
+    cfg = job.cfg
+    digest = hashlib.sha256()
+    for name, weight in weights_of(net).items():
+        if not re.search(job.network.classifier, name):
+            digest.update(weight.asnumpy())
+    data = [item for item in vars(cfg.data).items() if item[0] not in CHANGEABLE_ON_RESUME["data"]]
+    files = map(os.stat, filter(os.path.exists, [record.path for record in rows.records]))
+    samples = (hash_records(rows.records).tolist(), [(f.st_size, f.st_mtime_ns) for f in files])
+    content = (digest.hexdigest(), data, cfg.eval, cfg.run.seed, rows.columns, samples)
+    return compute_key(job.network.name, cfg, repr(content))
