@@ -93,8 +93,10 @@ def test_a_checkpoint_lowers_the_rate_and_freezes_the_backbone_on_a_cpu(network,
     assert cfg.train.epochs < scratch.train.epochs
     assert (cfg.train.pretrained, cfg.train.new_head) == (weights, True)
     assert (cfg.train.freeze, cfg.train.batch_norm) == ("backbone", norms)
+    assert (scratch.train.feature_draws, cfg.train.feature_draws) == (0, 5)
+    assert (scratch.data.root, cfg.data.root) == (tmp_path / "copies", Path("/my videos"))
     on_device = write_config(tmp_path, network, "run.device=Ascend", checkpoint=weights)
-    assert on_device.train.freeze == ""
+    assert (on_device.train.freeze, on_device.train.feature_draws) == ("", 0)
 
 
 def test_settings_of_the_command_line_and_small_videos_change_the_rules(tmp_path):
@@ -457,6 +459,7 @@ def test_the_journey_leads_from_videos_to_a_prediction(videos, tmp_path):
     weights = f"--checkpoint={result['checkpoint']}"
     tuned = run_script(SCRIPT, videos, f"--out={out}2", weights, *TINY, timeout=1800)
     assert "train.freeze backbone: 2 of " in tuned.stderr
+    assert "train.feature_draws: the features of 2 clips of each of 6 videos" in tuned.stderr
     words = shlex.split(read_result(tuned)["predict"])
     words[0] = sys.executable
     words[-1:] = [str(videos / "up" / "test_up_000.mp4"), f"--out={tmp_path / 'predicted'}"]
