@@ -164,7 +164,7 @@ class TrainRows(FileRows):
 
     def append_dropout(self, dropout: "Optional[DropoutFactors]") -> Rows:
         """These rows, for a network with dropout with its factors as last column."""
-        rows = self.replacement or self
+        rows = self if self.replacement is None else self.replacement
         has_dropout = dropout is not None and dropout.size
         return RowsWithDropout(rows, self, dropout) if has_dropout else rows
 

@@ -239,9 +239,9 @@ class TrainingLoop(Callback):
         self.write_values(self.meter.close_window(self.steps_done, rate))
         if self.meter.learns_nothing(self.steps_done, self.chance_loss):
             log.info(NOTHING_LEARNED, self.chance_loss)
-        waiting = self.meter.find_waiting()
+        rows = self.train_set
+        waiting = 0.0 if rows.replacement is not None else self.meter.find_waiting()
         if waiting:
-            rows = self.train_set
             reads_videos = isinstance(rows.data, VideoData) and rows.data.source == "video"
             log.info(
                 "steps wait %.0f %% of the time for data: raise data.workers if cores are idle%s; "
