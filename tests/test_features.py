@@ -20,7 +20,7 @@ from scripts.executors.process_pool import PROCESSES, Part
 from scripts.executors.video_jobs import JobSettings
 from scripts.features.files import Source, read_source, write_features
 from scripts.features.jobs import UNLISTED, FeatureExtractor
-from tests.helpers import load_smoke_config, read_result, save_random_weights
+from tests.helpers import assert_one_line_error, load_smoke_config, read_result, save_random_weights
 from tests.test_predict import TINY, load_toy_config
 from tests.toys import TOYS, build_toy, export_toy
 from utils.data.annotation_file import Record

@@ -15,9 +15,11 @@ from utils.evaluate.metrics import evaluate
 from utils.networks import Job, find_build, find_network, list_networks
 from utils.runtime import Runtime
 from utils.scoring.scorer import CellScorer
+from utils.tests.parity import mark_slow_except
 from utils.weights import checkpoint
 
 SETTINGS = ["run.eval_every=1", "train.freeze=backbone", "train.epochs=2", "train.warmup_epochs=0"]
+ONCE = ["train.feature_draws=1"]
 OWN = {"resnet50": ["data.val=train"], "tsm": ["model.dropout=0.5", "train.milestones=[1]"]}
 OWN.update(x3d=["model.dropout=0.5"], mvit_multi=["model.dropout=0.5", "eval.val_skip=1"])
 
@@ -46,29 +48,32 @@ def start(network: str, root: Path, *settings: str):
 
 
 def train(network: str, root: Path, *settings: str) -> tuple:
-    """What every step returns, then the trained weights, and the metrics of a validation."""
+    """What every step returns, by how much it trains each weight, and a validation's metrics."""
     job, step, rows, eval_sets = start(network, root, *settings)
+    first = [weight.asnumpy().copy() for weight in step.optimizer.parameters]
     data = job.network.create_dataset(job.cfg, rows.append_dropout(step.dropout), 1)
     batches = data.create_tuple_iterator(num_epochs=1, output_numpy=True)
     outputs = [step(*map(Tensor, batch)).asnumpy() for batch in batches]
-    weights = [weight.asnumpy() for weight in step.optimizer.parameters]
+    changes = [w.asnumpy() - old for w, old in zip(step.optimizer.parameters, first)]
     metrics = evaluate(CellScorer(step.net), eval_sets, job.rt)
-    return np.stack(outputs), weights, metrics
+    return np.stack(outputs), changes, metrics
 
 
-@pytest.mark.parametrize("network", list_networks())
+@pytest.mark.parametrize("network", mark_slow_except(list_networks(), "tsm", "resnet50"))
 def test_as_many_draws_as_epochs_train_as_without_them(network, tmp_path):
     """Also with augmentation, dropout, and several clips of a video."""
     root = tmp_path / "data"
-    plain, weights, metrics = train(network, root)
-    outputs, own_weights, own_metrics = train(network, root, "train.feature_draws=2")
+    plain, changes, metrics = train(network, root)
+    outputs, own_changes, own_metrics = train(network, root, "train.feature_draws=2")
     assert len(np.unique(plain[:, 0])) == len(plain), "the steps train on the same clips"
     np.testing.assert_allclose(outputs, plain, rtol=1e-4)
-    for own, expected in zip(own_weights, weights, strict=True):
-        np.testing.assert_allclose(own, expected, rtol=1e-3, atol=1e-5)
+    # Of all weights: MViT's last bias has no gradient but rounding, which Adam's division enlarges.
+    largest = max(np.abs(change).max() for change in changes)
+    for own, expected in zip(own_changes, changes, strict=True):
+        np.testing.assert_allclose(own, expected, rtol=0, atol=0.005 * largest)
     assert own_metrics["loss"] == pytest.approx(metrics["loss"], abs=1e-4)
     assert own_metrics["top1"] == metrics["top1"]
-    once = train(network, root, "train.feature_draws=1")[0]
+    once = train(network, root, *ONCE)[0]
     half = len(plain) // 2
     np.testing.assert_allclose(once[:half], plain[:half], rtol=1e-4)
     assert not np.allclose(once[half:, 0], plain[half:, 0], rtol=1e-4)
@@ -95,9 +100,11 @@ def test_features_are_computed_again_only_if_what_decides_them_has_changed(tmp_p
     os.truncate(file, len(content) - 1)  # a kill cut off the last record
     assert compute() == [1, 0]
     assert file.read_bytes() == content
-    assert compute("data.flip=false", "data.swap_labels=[]") == [16, 8]
     os.utime(next(tmp_path.rglob("train/*.mp4")), (1, 1))
     assert compute() == [16, 0]
+    assert compute("data.flip=false", "data.swap_labels=[]") == [16, 8]
+    assert not file.exists()
+    assert compute() == [16, 8]
     (tmp_path / "data" / "test.txt").write_bytes((tmp_path / "data" / "train.txt").read_bytes())
     assert compute() == [0, 8]
     (tmp_path / "w.ckpt").unlink()
@@ -105,3 +112,16 @@ def test_features_are_computed_again_only_if_what_decides_them_has_changed(tmp_p
     net = find_network("tsm").build_model(**cfg.model_arguments())
     checkpoint.save(tmp_path / "w.ckpt", checkpoint.weights_of(net))
     assert compute() == [16, 8]
+    assert len(list((tmp_path / "features").glob("*.run"))) == 2, "old files are deleted"
+
+
+def test_a_training_that_goes_on_remembers_unreadable_samples(tmp_path):
+    start("tsm", tmp_path / "data")
+    for line in (tmp_path / "data" / "train.txt").read_text().splitlines()[:2]:
+        (tmp_path / "data" / line.split()[0]).write_bytes(b"")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="data.max_unreadable: 2 of 8"):
+            start("tsm", tmp_path / "data", *ONCE, "data.max_unreadable=0.2")
+    for _ in range(2):
+        rows = start("tsm", tmp_path / "data", *ONCE, "data.max_unreadable=0.5")[2]
+        assert rows.unreadable.count == 2

@@ -284,7 +284,8 @@ def test_a_folder_of_other_videos_or_classes_is_refused(journey, tmp_path):
     ("network", "settings", "numbers"),
     [
         ("tsm", [], "28 1.8 12 13 1.2 2 4"),
-        ("tsm", ["train.freeze=backbone"], "28 1.8 12 13 1.3 2 4"),
+        ("tsm", ["train.freeze=backbone", "train.feature_draws=0"], "28 1.8 12 13 1.3 2 4"),
+        ("tsm", ["train.freeze=backbone", "train.feature_draws=2"], "19 1.8 12 3.5 1.3 2 4"),
         ("resnet50", ["run.device=GPU"], "16 15 1.3 2 4"),  # no checks, no copies
     ],
 )

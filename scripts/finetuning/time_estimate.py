@@ -65,6 +65,9 @@ def describe_time(
     add = sum if cfg.run.device == "CPU" else max
     epochs = cfg.train.epochs
     validations = epochs // cfg.run.eval_every if cfg.run.eval_every else 0
+    if computes_features_once(cfg):
+        epochs = min(epochs, cfg.train.feature_draws)
+        validations = min(validations, 1)
     validated = validations * (counts["val"] or counts["test"])
     space = network.list_label_spaces(cfg)[0]
     training = epochs * counts["train"] * add((reading, step)) + validated * add((reading, forward))
@@ -76,6 +79,11 @@ def describe_time(
         f"about {count_minutes(sum(parts.values()))} minutes in all: {', '.join(shown)} (measured: "
         f"{times.decode:.2g} s to decode a file, {times.step:.2g} s for a training step)"
     )
+
+
+def computes_features_once(cfg: NetworkConfig) -> bool:
+    has_draws = cfg.train.feature_draws > 0 and cfg.train.freeze == "backbone"
+    return has_draws and cfg.run.device == "CPU" and not cfg.data.mixes
 
 
 def count_minutes(seconds: float) -> str:

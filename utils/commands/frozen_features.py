@@ -2,15 +2,18 @@
 
 Epoch e trains on the features of the clips that epoch e % `train.feature_draws` would read, and a
 validation evaluates those of its views; all else is as in any training. They are in `features/`
-beside the run's folder, in files whose names are checksums of what decides them: the backbone's
-weights, samples, settings, code. A stopped run goes on after the last whole record of a file.
+beside the run's folder, in files named by a checksum of what decides them (the backbone's weights,
+samples, settings, code) and by the run that made them, which deletes them when it needs others. A
+stopped run goes on after the last whole record of a file.
 """
 
+import glob
 import hashlib
 import os
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Optional, Protocol, runtime_checkable
 
 import numpy as np
@@ -97,15 +100,15 @@ def use_features(job: Job, net: nn.Cell, rows: TrainRows, eval_sets: Sequence[Ev
         sample, epoch = rows.sampler.sample_at(rows.start + index)
         return (epoch + rows.sampler.copy_at(rows.start + index)) % draws * count + sample
 
-    table = compute_table(job, net, rows, read, draws * count)
+    files = choose_files(job, net, [rows, *(part.rows for part in eval_sets)])
+    table = compute_table(job, net, rows, files[0], read, draws * count)
     rows.replacement = TableRows(rows, table, find)
-    return [use_features_of_views(job, net, part) for part in eval_sets]
+    return [use_features_of_views(job, net, *pair) for pair in zip(eval_sets, files[1:])]
 
 
-def use_features_of_views(job: Job, net: nn.Cell, part: EvalSet) -> EvalSet:
+def use_features_of_views(job: Job, net: nn.Cell, part: EvalSet, file: Path) -> EvalSet:
     rows = part.rows
-    table = compute_table(job, net, rows, rows.__getitem__, len(rows.records))
-    rows.unreadable.mark_again(np.flatnonzero(~table["valid"]))
+    table = compute_table(job, net, rows, file, rows.__getitem__, len(rows.records))
     views = TableRows(rows, table, rows.samples_of_rank.__getitem__)
     return part._replace(create_dataset=lambda cfg, _, n: part.create_dataset(cfg, views, n))
 
@@ -125,12 +128,27 @@ def find_obstacle(job: Job, net: nn.Cell) -> str:
     return next((reason for reason, is_true in reasons.items() if is_true), "")
 
 
+def choose_files(job: Job, net: nn.Cell, parts: Sequence[FileRows]) -> list[Path]:
+    """The file of the features of each part, also another run's; deletes this run's other ones."""
+    folder = job.cfg.run.out.parent / "features"
+    run = job.cfg.run.out.name
+    files = []
+    for rows in parts:
+        key = compute_features_key(job, net, rows)
+        files.append(next(folder.glob(f"{key}.*"), folder / f"{key}.{run}"))
+    with report_write_errors(folder):
+        for file in {*folder.glob("?" * len(key) + f".{glob.escape(run)}")} - {*files}:
+            file.unlink(missing_ok=True)
+    return files
+
+
 def compute_table(
-    job: Job, net: nn.Cell, rows: FileRows, read: Callable[[int], Row], count: int
+    job: Job, net: nn.Cell, rows: FileRows, path: Path, read: Callable[[int], Row], count: int
 ) -> np.ndarray:
     """A record for each of `count` rows, with features in the place of its clip.
 
-    `read(k)` has the columns of `rows`. Records that the file has are not computed again.
+    `read(k)` has the columns of `rows`, of sample k % the number of samples. Records that the file
+    has are not computed again. The field `lost` of the file marks unreadable samples.
     """
     backbone = Backbone(net).set_train(False)
     axes = len(job.network.get_input_shape(job.cfg))  # of a clip
@@ -141,24 +159,30 @@ def compute_table(
         return x.reshape(*clips.shape[:-axes], *x.shape[1:]), *row[1:]
 
     columns = zip(rows.columns, map(np.asarray, replace_clips(rows.blank())))
-    dtype = np.dtype([(name, value.dtype, value.shape) for name, value in columns])
-    folder = job.cfg.run.out.parent / "features"
-    path = folder / compute_name(job, net, rows)
+    fields = [(name, value.dtype, value.shape) for name, value in columns]
+    dtype = np.dtype([*fields, ("lost", np.bool_)])
+    samples = len(rows.records)
     waiting = partial(log.info, "waiting for another training that computes features ...")
     with report_write_errors(path):
-        folder.mkdir(parents=True, exist_ok=True)
-        with wait_for_lock(folder, waiting), open(path, "ab") as file:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with wait_for_lock(path.parent, waiting), open(path, "a+b") as file:
             done = file.tell() // dtype.itemsize
             file.truncate(done * dtype.itemsize)  # a kill may have cut the last record
+            if done:
+                lost = np.memmap(file, dtype, "r")["lost"]
+                rows.unreadable.mark_again(np.flatnonzero(lost) % samples)
             missing = range(done, count)
-            parts = read_ahead(lambda k: iter([read(k)]), missing, count_workers("auto"))
-            for _, values in track(parts, "features", total=len(missing), unit="clips"):
-                file.write(np.array([replace_clips(next(values))], dtype).tobytes())
-    return np.memmap(path, dtype, "r")[:count]
+            parts = read_ahead(lambda k: map(read, [k]), missing, count_workers("auto"))
+            for k, values in track(parts, "features", total=len(missing), unit="clips"):
+                row = replace_clips(next(values))
+                is_lost = rows.unreadable.view_flags()[k % samples]
+                file.write(np.array([(*row, is_lost)], dtype).tobytes())
+            file.flush()
+            return np.memmap(file, dtype, "r")[:count][[*rows.columns]]
 
 
-def compute_name(job: Job, net: nn.Cell, rows: FileRows) -> str:
-    """The name of a file of features: a checksum of all that decides them."""
+def compute_features_key(job: Job, net: nn.Cell, rows: FileRows) -> str:
+    """A checksum of all that decides the features of rows."""
     cfg = job.cfg
     digest = hashlib.sha256()
     for name, weight in weights_of(net).items():

@@ -11,8 +11,8 @@ REQUESTS = OUTPUTS[-2:]
 MUCH_WAITING = 0.1  # fraction of the time
 MANY_STEPS = 200
 REMEDY = (
-    "try published weights (docs/weights.md), then a linear probe of their features "
-    "(docs/features.md), a larger data.crop, more videos"
+    "try published weights (docs/weights.md) with train.freeze=backbone (docs/fine_tuning.md), a "
+    "larger data.crop, more videos"
 )
 NOTHING_LEARNED = (  # advice, with the loss of chance
     "the loss has stayed above %.3g, that of equal scores for all classes: train.lr may be too "

@@ -20,7 +20,6 @@ from tests.numbered_videos import write_numbered_video
 from utils import cores
 from utils.cli import find_failure
 from utils.data import loader, worker_pool
-from utils.data.loader import create_dataset
 from utils.data.rows import TrainRows
 from utils.data.sampler import TrainSampler
 from utils.data.worker_pool import PrefetchedBatches, allocate_shared_rows
