@@ -240,10 +240,8 @@ BUILD = """
     import importlib, json, sys
     from pathlib import Path
 
-    root = Path(sys.argv[1])
-    sys.path.insert(0, str(root))
+    sys.path.insert(0, sys.argv[1])
     from mindspore.nn.utils import no_init_parameters
-    from scripts.analysis.complexity import group_yamls
     from utils import runtime
     from utils.load_config import load_config
     from utils.settings import Run
@@ -251,13 +249,16 @@ BUILD = """
     from utils.nn import kernels
 
     runtime.start(Run(device="Ascend"))
-    failed = {}
-    for path, *_ in group_yamls():  # one of those with equal networks
+    built, failed = [], {}
+    for path in sorted(Path(sys.argv[1]).glob("*/configs/*.yaml")):
         network = find_network_of_yaml(path)
-        cfg = load_config(network.config, path, ["run.device=Ascend"])
+        arguments = load_config(network.config, path, ["run.device=Ascend"]).model_arguments()
+        if (network.name, arguments) in built:
+            continue
+        built.append((network.name, arguments))
         try:
             with no_init_parameters(), kernels.use(kernels.select("Ascend")):
-                network.build_model(**cfg.model_arguments())
+                network.build_model(**arguments)
         except Exception as error:
             failed[path.stem] = str(error)
     print(json.dumps({"finished": True, "failed": failed}), flush=True)

@@ -203,7 +203,8 @@ def run(run_here, toy):
     """Runs a command with further words."""
 
     def run(command, *words):
-        main = lambda: cli.run_for_network(command.main, command.__doc__)  # noqa: E731
+        options = [PredictOptions] if command is scripts.predict else []
+        main = lambda: cli.run_for_network(command.main, command.__doc__, *options)  # noqa: E731
         return run_here(f"scripts/{command.__name__.split('.')[1]}.py", *toy, *words, main=main)
 
     return run
