@@ -98,6 +98,7 @@ def run_here(monkeypatch, capsys):
         words = [str(ROOT / script), *map(str, arguments)]
         status = 0
         monkeypatch.setattr(sys, "argv", words)
+        capsys.readouterr()  # drops what the test logged before
         try:
             main() if main else runpy.run_path(words[0], run_name="__main__")
         except SystemExit as end:

@@ -25,13 +25,12 @@ from utils.networks import find_network
 from utils.scoring import cache as cache_module
 from utils.scoring import engines as onnx
 from utils.scoring import load
-from utils.scoring.cache import CachedScorer
 from utils.scoring.checkpoint import Checkpoint
 from utils.scoring.engines import ENGINES, OnnxScorer, choose_engine, list_engines, load_onnx
 from utils.scoring.onnx_process import EngineError, run_in_process
 from utils.scoring.scorer import CellScorer
 from utils.settings import Run
-from utils.weights import checkpoint
+from utils.weights import checkpoint, model_checksum
 from utils.weights.checkpoint_file import read
 
 TSM = find_network("tsm")
@@ -135,10 +134,10 @@ def cache(tmp_path, monkeypatch) -> Path:
 def open_tiny(tiny_ckpt, cache) -> Callable:
     """A function that opens the tiny checkpoint, or another one, with these settings."""
 
-    def build(*settings: str, path: Path = tiny_ckpt) -> CachedScorer:
+    def build(*settings: str, path: Path = tiny_ckpt) -> cache_module.CachedScorer:
         toy = ["model.num_classes=8", "model.first_width=8", "data.segments=2"]
         cfg = load_toy_config(*toy, "data.swap_labels=[[0,1]]", *settings)
-        return CachedScorer(Checkpoint(TSM, cfg, str(path)), choose_engine(cfg.run))
+        return cache_module.CachedScorer(Checkpoint(TSM, cfg, str(path)), choose_engine(cfg.run))
 
     return build
 
@@ -168,7 +167,7 @@ def test_a_checkpoint_is_exported_once_for_every_batch(open_tiny, cache, log_mes
         (cache / ".lock").unlink()
         (cache / ".lock").mkdir()  # as root may write everywhere
         patch.setattr(cache_module.os, "utime", refuse_to_write)
-        patch.setattr(CachedScorer, "export", refuse)
+        patch.setattr(cache_module.CachedScorer, "export", refuse)
         patch.setattr(Checkpoint, "build", refuse)
         np.testing.assert_array_equal(open_tiny()(clips), scores)
         (cache / ".lock").rmdir()
@@ -266,7 +265,7 @@ def test_mindspore_computes_a_network_that_cannot_be_exported(open_tiny, monkeyp
     clips = make_clips(1, 2, 3, 32, 32)
     net = open_tiny()
     expected = net.load("O0")(Tensor(clips)).asnumpy()
-    monkeypatch.setattr(CachedScorer, "export", refuse)
+    monkeypatch.setattr(cache_module.CachedScorer, "export", refuse)
     np.testing.assert_array_equal(net(clips), expected)
     assert "MindSpore computes the network: --format onnx: the operator Roll" in log_messages[-2]
     with pytest.raises(ValueError, match="run.engine: .*Roll"):
@@ -423,7 +422,8 @@ def test_a_damaged_file_is_refused(kind, files, tmp_path):
     file = tmp_path / f"net.{kind}"
     content = files("tsm", kind).read_bytes()
     contents = [None, b"", b"nonsense"]
-    for position in (0, *range(7, len(content), len(content) // 20), len(content) - 1):
+    end = len(content)
+    for position in (*range(0, end, end // 20), *range(end - model_checksum.SIZE, end)):
         damaged = bytearray(content)
         damaged[position] ^= 1 << position % 8
         contents.append(damaged)

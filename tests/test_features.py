@@ -31,7 +31,6 @@ from utils.predict.model import build_model, load
 from utils.runtime import Runtime, eager_mode
 from utils.scoring import engines as onnx
 from utils.scoring import mindir
-from utils.scoring.engines import OnnxScorer
 from utils.scoring.scorer import CellScorer
 from utils.testing.golden import find_case, load_case, record_activations
 from utils.tests.parity import make_clip
@@ -145,7 +144,7 @@ def test_a_mindir_has_features_if_they_are_exported(name, tmp_path):
 def test_a_file_without_features_says_how_to_get_them(tmp_path):
     export_toy(TOYS["tsm"], tmp_path / "net", "onnx")
     shape, classes, _ = onnx.read_description(tmp_path / "net.onnx")
-    scorer = OnnxScorer(tmp_path / "net.onnx", engine="openvino", classes=classes, shape=shape)
+    scorer = onnx.OnnxScorer(tmp_path / "net.onnx", engine="openvino", classes=classes, shape=shape)
     clips = np.zeros((2, *TOYS["tsm"][2]), np.uint8)
     assert scorer(clips).shape == (2, 5)
     with pytest.raises(ValueError, match="net.onnx .*--outputs"):

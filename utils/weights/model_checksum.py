@@ -28,7 +28,8 @@ def check_checksum(path: Path) -> bool:
     with contextlib.suppress(OSError):
         content = path.read_bytes()
     field = content[-SIZE:]
-    if not field.startswith(HEAD):
+    different = sum(byte != own for byte, own in zip(field, HEAD))
+    if len(field) < SIZE or different > 1:  # one byte may be damaged
         return False
     if field != build_checksum_field(memoryview(content)[:-SIZE]):
         raise ValueError(f"{path}: its checksum differs from its content; copy or export it again")
