@@ -23,8 +23,8 @@ from utils.export import onnx_graph
 from utils.files import ROOT
 from utils.networks import find_network
 from utils.scoring import cache as cache_module
+from utils.scoring import cached_files, load
 from utils.scoring import engines as onnx
-from utils.scoring import load
 from utils.scoring.checkpoint import Checkpoint
 from utils.scoring.engines import ENGINES, OnnxScorer, choose_engine, list_engines, load_onnx
 from utils.scoring.onnx_process import EngineError, run_in_process
@@ -166,7 +166,7 @@ def test_a_checkpoint_is_exported_once_for_every_batch(open_tiny, cache, log_mes
     with monkeypatch.context() as patch:
         (cache / ".lock").unlink()
         (cache / ".lock").mkdir()  # as root may write everywhere
-        patch.setattr(cache_module.os, "utime", refuse_to_write)
+        patch.setattr(cached_files.os, "utime", refuse_to_write)
         patch.setattr(cache_module.CachedScorer, "export", refuse)
         patch.setattr(Checkpoint, "build", refuse)
         np.testing.assert_array_equal(open_tiny()(clips), scores)
@@ -175,7 +175,7 @@ def test_a_checkpoint_is_exported_once_for_every_batch(open_tiny, cache, log_mes
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
     np.testing.assert_array_equal(open_tiny()(clips), scores)
-    assert cache_module.is_sound(file)
+    assert cached_files.is_sound(file)
 
 
 def refuse_to_write(*_) -> None:
@@ -253,11 +253,11 @@ def test_openvino_does_not_see_the_cap_of_the_instruction_set(monkeypatch):
 
 def test_the_key_depends_on_weights_settings_and_the_code(monkeypatch):
     def compute(*settings: str, weights: str = "weights") -> str:
-        return cache_module.compute_key("tsm", load_toy_config(*settings), weights)
+        return cached_files.compute_key("tsm", load_toy_config(*settings), weights)
 
     keys = {compute(), compute("model.arch=resnet50"), compute(weights="other weights")}
     assert compute() in keys
-    monkeypatch.setattr(cache_module, "CODE", ("utils/nn",))
+    monkeypatch.setattr(cached_files, "CODE", ("utils/nn",))
     assert len({*keys, compute()}) == 4
 
 
@@ -275,7 +275,7 @@ def test_mindspore_computes_a_network_that_cannot_be_exported(open_tiny, monkeyp
 def test_a_process_that_waits_for_an_export_says_so_and_gives_up(
     open_tiny, cache, monkeypatch, log_messages
 ):
-    monkeypatch.setattr(cache_module, "LONGEST_WAIT", 0.3)
+    monkeypatch.setattr(cached_files, "LONGEST_WAIT", 0.3)
     cache.mkdir(parents=True)
     with open(cache / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -296,7 +296,7 @@ def test_only_the_last_used_files_stay_in_the_cache(tmp_path):
     names = [f"{k:032x}-8x3x64x64-openvino.onnx" for k in range(5)]
     for day, name in enumerate(["own.onnx", *names], start=1):
         subprocess.run(["touch", "-d", f"2020-01-0{day}", tmp_path / name], check=True)
-    cache_module.delete_old_files(tmp_path, 2)
+    cached_files.delete_old_files(tmp_path, 2)
     assert sorted(path.name for path in tmp_path.iterdir()) == [*names[3:], "own.onnx"]
 
 

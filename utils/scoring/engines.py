@@ -25,6 +25,7 @@ from utils.scoring.exported_file import (
     shorten_error,
     warn_without_checksum,
 )
+from utils.scoring.int8 import NNCF, find_int8
 from utils.settings import NetworkConfig, Run
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 ENGINES = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}  # the preferred one first
 FLOATS = (1, 10, 11, 16)  # types of onnx.TensorProto: float32, float16, float64, bfloat16
-NNCF = "nncf==3.4.0"  # also in pyproject.toml
 Session = Callable[[np.ndarray], list[np.ndarray]]  # clips to scores, and features if there are
 
 
@@ -199,13 +199,9 @@ def load_onnx(path: Path, network: "Network", cfg: NetworkConfig) -> OnnxScorer:
     shape, classes, info = read_description(path)
     check_contents(path, cfg=cfg, info=info, classes=classes, batch=shape[0])
     normalize = build_normalization(network, cfg) if info["dtype"] == "float32" else None
-    file = path
-    if cfg.run.engine_precision == "int8":
-        from utils.scoring.int8 import find_int8
-
-        file = find_int8(network, cfg, path.parent, path, normalize)
-    classes = count_classes(cfg)
-    scorer = OnnxScorer(file, shape, classes, normalize, engine, cfg.run.engine_precision)
+    precision = cfg.run.engine_precision
+    file = find_int8(network, cfg, path.parent, path, normalize) if precision == "int8" else path
+    scorer = OnnxScorer(file, shape, count_classes(cfg), normalize, engine, precision)
     scorer.name = str(path)
     return scorer
 

@@ -22,8 +22,7 @@ from utils.data.annotation_file import name_record
 from utils.files import compute_sha256, get_cache_folder
 from utils.log import log
 from utils.runtime import uncapped_instruction_set
-from utils.scoring.cache import find_or_write
-from utils.scoring.engines import NNCF
+from utils.scoring.cached_files import find_or_write
 from utils.scoring.exported_file import shorten_error
 from utils.settings import NetworkConfig
 from utils.video.reader import VideoError
@@ -33,6 +32,7 @@ from utils.weights.model_checksum import append_checksum
 if TYPE_CHECKING:
     from utils.networks import Network
 
+NNCF = "nncf==3.4.0"  # also in pyproject.toml
 Normalize = Optional[Callable[[np.ndarray], np.ndarray]]
 
 
