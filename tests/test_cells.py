@@ -13,6 +13,7 @@ from tests.helpers import build_env
 from tests.toy_recipes import draw_samples, list_toy_settings
 from utils.files import ROOT
 from utils.predict.model import load
+from utils.tests.parity import mark_slow_except
 
 START = "The Cell alone, in a MindSpore program of your own: "
 # The first lines build the network; the program then saves its weights as the published ones.
@@ -32,7 +33,7 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", mark_slow_except(SHAPES, "tsm", "x3d", "resnet50"))
 def test_the_cell_of_a_network_works_in_another_program(name, tmp_path):
     text = (ROOT / name / "README.md").read_text()
     copied, _, rest = text.partition(START)[2].partition("```python\n")

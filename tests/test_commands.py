@@ -55,6 +55,7 @@ def test_evaluation_counts_every_video_once_and_writes_its_result(tiny_ckpt, eva
     assert json.loads(tiny_ckpt.with_suffix(".json").read_text()) == result
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_with_the_same_bits(tiny_args, tmp_path):
     """The run has all kinds of state: averages, sums, dropout, a dynamic loss scale, mixtures."""
     state = ["--train.ema_decay=0.9", "--model.dropout=0.5", "--train.accumulation_steps=4"]

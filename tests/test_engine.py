@@ -21,7 +21,7 @@ from utils import runtime
 from utils.evaluate.scores import video_scores
 from utils.export import onnx_graph
 from utils.files import ROOT
-from utils.networks import find_network
+from utils.networks import find_network, list_networks
 from utils.scoring import cache as cache_module
 from utils.scoring import cached_files, load
 from utils.scoring import engines as onnx
@@ -30,6 +30,7 @@ from utils.scoring.engines import ENGINES, OnnxScorer, choose_engine, list_engin
 from utils.scoring.onnx_process import EngineError, run_in_process
 from utils.scoring.scorer import CellScorer
 from utils.settings import Run
+from utils.tests.parity import mark_slow_except
 from utils.weights import checkpoint, model_checksum
 from utils.weights.checkpoint_file import read
 
@@ -52,10 +53,7 @@ def files(tmp_path_factory) -> Callable:
     return export
 
 
-SLOW = pytest.param("resnet50", marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize("network", ["tsm", "x3d", "mvit_multi", SLOW])
+@pytest.mark.parametrize("network", mark_slow_except(list_networks(), "tsm", "x3d"))
 def test_scores_and_features_of_every_engine_equal_those_of_mindspore(network, files):
     """Within 1e-5 of their spread, for one view and several, from a file for any batch."""
     name, arguments, clip = TOYS[network]

@@ -207,10 +207,8 @@ def long_validation(data_root, tmp_path) -> list:
     return [f"--data.test_list={path}", "--run.eval_every=1", f"--run.out={tmp_path / 'run'}"]
 
 
-@pytest.mark.parametrize(
-    ("number", "status"),
-    [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 0)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_a_signal_stops_a_validation_at_the_next_batch(
     number, status, tiny_args, tiny_ckpt, long_validation, tmp_path
 ):

@@ -59,7 +59,7 @@ def train(network: str, root: Path, *settings: str) -> tuple:
     return np.stack(outputs), changes, metrics
 
 
-@pytest.mark.parametrize("network", mark_slow_except(list_networks(), "tsm", "resnet50"))
+@pytest.mark.parametrize("network", mark_slow_except(list_networks(), "tsm"))
 def test_as_many_draws_as_epochs_train_as_without_them(network, tmp_path):
     """Also with augmentation, dropout, and several clips of a video."""
     root = tmp_path / "data"
@@ -79,6 +79,7 @@ def test_as_many_draws_as_epochs_train_as_without_them(network, tmp_path):
     assert not np.allclose(once[half:, 0], plain[half:, 0], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_features_are_computed_again_only_if_what_decides_them_has_changed(tmp_path, monkeypatch):
     counts = []
     track = frozen_features.track

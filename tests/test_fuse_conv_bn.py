@@ -14,12 +14,10 @@ from utils.testing.golden import (
     load_case,
     read_expected_scores,
 )
+from utils.tests.parity import mark_slow_except
 
 
-@pytest.mark.parametrize(
-    "network",
-    [n if n == "resnet50" else pytest.param(n, marks=pytest.mark.slow) for n in list_networks()],
-)
+@pytest.mark.parametrize("network", mark_slow_except(list_networks(), "resnet50"))
 def test_fused_networks_give_the_golden_scores(network):
     case = load_case(sorted((ROOT / network / "tests" / "golden").glob("*_small.json"))[0])
     net = fuse_conv_bn(find_case(network, case).build_model())

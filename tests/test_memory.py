@@ -47,7 +47,8 @@ def write_video(folder: Path, seconds: int = 1) -> Path:
     return path
 
 
-@pytest.mark.parametrize("engine", ["mindspore", pytest.param("auto", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["mindspore", "auto"])
 @in_separate_process
 def test_calls_keep_no_memory(engine, tmp_path):
     """Heat maps are computed by MindSpore in any case."""

@@ -26,6 +26,7 @@ from utils.predict.stream import Stream, Timing, WindowPredictor
 from utils.runtime import Runtime
 from utils.scoring.scorer import CellScorer
 from utils.testing.golden import find_case, load_case
+from utils.tests.parity import mark_slow_except
 from utils.train.train_step import TrainStep
 from utils.video.decoders import open_video
 from utils.video.live import StreamSource, open_file
@@ -79,7 +80,7 @@ def test_a_training_logs_samples_that_its_validation_has_too(name, every, tmp_pa
     assert any(line in text for text in log_messages) == bool(every)
 
 
-@pytest.mark.parametrize("name", list_networks())
+@pytest.mark.parametrize("name", mark_slow_except(list_networks(), "tsm", "resnet50"))
 def test_every_method_of_a_network_works(name, tmp_path):
     """A method that this test does not call fails it."""
     network = find_network(name)

@@ -39,7 +39,8 @@ def test_a_user_error_is_one_line_and_status_2():
     assert_one_line_error(done, "NODES")
 
 
-@pytest.mark.parametrize("table", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("table", [False, True])
 def test_two_nodes_train_the_weights_of_one_node_with_two_devices(
     table, pair_args, pair_run, tmp_path
 ):

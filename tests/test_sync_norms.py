@@ -9,14 +9,12 @@ from tests.helpers import load_smoke_config, run_script
 from tests.sync_norm_worker import CASES
 from utils.files import ROOT
 from utils.runtime import Runtime
+from utils.tests.parity import mark_slow_except
 
 WORKER = "tests/sync_norm_worker.py"
-FAST = "tsm"
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(c, marks=[] if c == FAST else pytest.mark.slow) for c in CASES]
-)
+@pytest.mark.parametrize("case", mark_slow_except(CASES, "tsm"))
 def test_two_ranks_equal_one_with_twice_the_batch(case, tmp_path):
     """Losses, weights and statistics, also where scales are 1 and shifts 0 at the beginning.
 

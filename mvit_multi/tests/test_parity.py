@@ -86,6 +86,7 @@ def test_scores_loss_and_gradients_equal_the_reference(name):
     assert_training(CASES[name])
 
 
+@pytest.mark.slow
 @in_separate_process
 def test_a_training_step_on_the_cpu_kernels_equals_the_reference():
     with use_cpu_kernels():

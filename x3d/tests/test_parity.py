@@ -109,6 +109,7 @@ def test_training_loss_gradients_and_buffers_equal_the_originals():
     assert_training(SMALL, bulk=0.95)
 
 
+@pytest.mark.slow
 @in_separate_process
 def test_a_training_step_on_the_cpu_kernels_equals_the_originals():
     with use_cpu_kernels():
