@@ -1,12 +1,13 @@
 """Scores of another program against ours: each form of file, the differences, different lists."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from scripts.analysis.score_files import read_any_scores
+from scripts.analysis import score_files
 from tests.helpers import assert_one_line_error
 from tests.test_fuse_scores import PATHS, RAW, make_report
 from utils.evaluate.label_report import write_label_report
@@ -143,21 +144,25 @@ def test_the_first_difference_of_two_lists_is_named(
     assert_one_line_error(done, f"are not of one list: {words}")
 
 
+PIPE = b"a pipe, which nobody writes"
 BAD_FILES = [("none.npy", None), ("a.txt", b""), ("a.csv", b"a.mp4,1,2,3\nb.mp4,1,2\n")]
 BAD_FILES += [("a.csv", b"a.mp4,much,2,3\n"), ("a.csv", b""), ("a.json", b"[[1, 2, 3]]")]
 BAD_FILES += [("a.json", b'{"a.mp4": 1}'), ("a.npy", b"nonsense"), ("a.npz", b"nonsense")]
+BAD_FILES += [("a.json", b'{"a": [1, 1%s]}' % (b"0" * 400)), ("a.csv", PIPE), ("a.npz", PIPE)]
 
 
 @pytest.mark.parametrize(("name", "content"), BAD_FILES)
 def test_a_file_of_another_form_is_one_line(name, content, report, run_here, tmp_path):
-    if content is not None:
+    if content == PIPE:
+        os.mkfifo(tmp_path / name)
+    elif content is not None:
         (tmp_path / name).write_bytes(content)
     done = run_here("scripts/analysis/compare_scores.py", report, tmp_path / name)
     assert_one_line_error(done, name)
 
 
-def test_a_number_that_no_array_can_hold_is_one_line(tmp_path):
-    path = tmp_path / "scores.json"
-    path.write_text(f'{{"a": [1, 1{400 * "0"}]}}')
-    with pytest.raises(ValueError, match=f"{path} holds no scores of videos"):
-        read_any_scores(path)
+def test_packed_zeros_are_refused_before_they_are_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr(score_files, "MAX_SCORES", 8000)
+    file = write_scores(tmp_path / "a.npz", np.zeros((1001, 1)), ())
+    with pytest.raises(ValueError, match="a.npz holds no scores of videos: it unpacks to more"):
+        score_files.read_any_scores(file)

@@ -14,11 +14,7 @@ import pytest
 
 from scripts.launcher import cuda
 from scripts.launcher.devices import find_plugins
-from tests.helpers import (
-    assert_one_line_error,
-    build_stub_driver,
-    copy_scripts,
-)
+from tests.helpers import assert_one_line_error, build_stub_driver, copy_scripts
 from utils.files import ROOT
 
 # pip of the checkout writes its arguments to stderr. It installs CUDA only, into the folder WHEELS.

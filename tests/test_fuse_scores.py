@@ -83,14 +83,17 @@ def test_reports_of_different_lists_are_not_fused(reports, run_here, tmp_path):
         ([], "REPORT"),
         (["{1}", "--weights", "1", "1", "1"], "--weights"),
         (["{1}", "--weights", "0", "0"], "--weights"),
+        (["{1}", "--weights", "1e308", "1e308"], "--weights"),
         (["{1}", "--weights", "1", "-1"], "--weights"),
         (["nowhere"], "nowhere/scores.csv"),
         (["{2}"], "scores.csv"),
+        (["{3}"], "nan has scores that are not finite"),
         (["{1}", "--average", "mean"], "--average"),
     ],
 )
 def test_wrong_arguments_are_one_line(arguments, words, reports, run_here, tmp_path):
-    """{2} is a folder with another table."""
+    """{2} is a folder with another table, {3} one with NaN."""
+    nan = make_report(tmp_path / "nan", RAW[1] * np.nan)
     find_scores(str(tmp_path)).write_text("path,label\na.mp4,0\n")
-    arguments = [argument.format(*reports, tmp_path) for argument in arguments]
+    arguments = [argument.format(*reports, tmp_path, nan) for argument in arguments]
     assert_one_line_error(run(run_here, reports[0], *arguments), words)

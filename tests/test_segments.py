@@ -119,9 +119,8 @@ def test_a_scan_tells_segments_of_one_video_apart(depth, folders, run_here, tmp_
     assert (tmp_path / "out/train.txt").read_text() == "".join(good)
     rows = (tmp_path / "out/train.txt.bad.tsv").read_text().splitlines()
     assert rows[0].startswith(f"2\tno frames\t{root}/long.mp4 4.5 9\tits segment from 4.5 to 9 ")
-    assert (
-        run(run_here, "check_videos", "x3d", tmp_path / "out", settings, more=options)["read"] == 0
-    )
+    checked = run(run_here, "check_videos", "x3d", tmp_path / "out", settings, more=options)
+    assert checked["read"] == 0
     copied = run(run_here, "reencode_videos", "x3d", tmp_path / "copies", settings)
     assert (copied["videos"], copied["bad"]) == (2, 2)
 

@@ -152,6 +152,5 @@ def test_evaluation_views_have_the_expected_frames(root):
     assert (clips.shape, label, valid) == ((6, 3, 5, SIDE, SIDE), 4, True)
     starts = [read_number(clips[view, :, 0].transpose(1, 2, 0)) for view in range(6)]
     assert starts == [0, 0, 0, 45, 45, 45]
-    assert (
-        len(dataset.EvalVideos(make_config(root), rt=Runtime(), dataset_index=0, split="val")) == 2
-    )
+    rows = dataset.EvalVideos(make_config(root), rt=Runtime(), dataset_index=0, split="val")
+    assert len(rows) == 2

@@ -20,10 +20,7 @@ from utils.testing.golden import (
     load_case,
     read_expected_scores,
 )
-from utils.tests.parity import (
-    assert_scores,
-    without_values,
-)
+from utils.tests.parity import assert_scores, without_values
 from utils.weights.convert import convert
 
 CONFIGS = ROOT / "mvit_multi" / "configs"

@@ -39,8 +39,8 @@ def main(
     if len(checkpoints) < 2:
         raise ValueError("CHECKPOINT: name at least two files")
     factors = np.asarray(weights or [1.0] * len(checkpoints))
-    if len(factors) != len(checkpoints) or not factors.sum():
-        raise ValueError(f"--weights: give {len(checkpoints)} numbers, one of them above 0")
+    if len(factors) != len(checkpoints) or not 0 < factors.sum() < np.inf:
+        raise ValueError(f"--weights: give {len(checkpoints)} numbers, with a finite sum above 0")
     if target.suffix != ".ckpt":
         raise ValueError(f"--target: {target} must end in .ckpt")
     check_outputs([target], inputs=checkpoints, option="--target")

@@ -51,17 +51,19 @@ def main(
     if len(reports) < 2:
         raise ValueError("REPORT: name at least two folders of eval.py --report")
     factors = np.asarray(weights or [1.0] * len(reports))
-    if len(factors) != len(reports) or not factors.sum():
-        raise ValueError(f"--weights: give {len(reports)} numbers, one of them above 0")
+    if len(factors) != len(reports) or not 0 < factors.sum() < np.inf:
+        raise ValueError(f"--weights: give {len(reports)} numbers, with a finite sum above 0")
     if report:
         inputs = [folder / "scores.csv" for folder in reports]
         check_outputs([report / name for name in FILES], inputs=inputs, option="--report")
     read = [read_scores(folder / "scores.csv") for folder in reports]
     samples = read[0][0]
-    for folder, (other, _) in zip(reports[1:], read[1:]):
+    for folder, (other, rows) in zip(reports, read):
         difference = find_difference(samples, other)
         if difference:
             raise ValueError(f"{folder} and {reports[0]} are not of one list: {difference}")
+        if not np.isfinite(rows).all():
+            raise ValueError(f"{folder} has scores that are not finite")
     tables = [rows for _, rows in read]
     several = isinstance(samples.labels[0], tuple)
     raw = average == "logarithms"

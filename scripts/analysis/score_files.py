@@ -16,6 +16,7 @@ from utils.evaluate.report_page import Samples
 from utils.evaluate.several_labels import encode_label_sets
 
 UNREADABLE = "unreadable"
+MAX_SCORES = 2**31  # bytes of an .npz, which may be packed a thousandfold
 # What reading raises for a file of another form, or of numbers or sizes that no array can have
 NO_SCORES = (AttributeError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile)
 NO_SCORES += (MemoryError, OverflowError)
@@ -68,11 +69,11 @@ def read_any_scores(path: Path) -> Scores:
     Such a file has no labels; `.npy` and `.npz` may have no names. Raises ValueError for a file of
     another form.
     """
+    if not path.is_dir() and (path.suffix not in READERS or not path.is_file()):  # so no pipe
+        raise ValueError(f"{path}: name a folder of eval.py --report, or {', '.join(READERS)}")
     if path.is_dir() or is_report(path):
         samples, rows = read_scores(path / "scores.csv" if path.is_dir() else path)
         return Scores(samples, rows[:, : len(samples.classes)], rows[:, -1] > 0)
-    if path.suffix not in READERS:
-        raise ValueError(f"{path}: name a folder of eval.py --report, or {', '.join(READERS)}")
     try:
         paths, numbers = READERS[path.suffix](path)
         values = np.asarray(numbers, np.float64)
@@ -114,6 +115,9 @@ def read_npy(path: Path) -> tuple[Sequence[str], np.ndarray]:
 
 
 def read_npz(path: Path) -> tuple[Sequence[str], np.ndarray]:
+    with zipfile.ZipFile(path) as archive:
+        if sum(entry.file_size for entry in archive.infolist()) > MAX_SCORES:
+            raise ValueError(f"it unpacks to more than {MAX_SCORES} bytes")
     with np.load(path, allow_pickle=False) as arrays:
         paths = arrays["paths"].tolist() if "paths" in arrays else []
         return paths, arrays["scores"]

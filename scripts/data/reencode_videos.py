@@ -34,14 +34,7 @@ import json
 import os
 from typing import Annotated, Any, Optional
 
-from scripts.data.prepare.copies import (
-    DRAFTS,
-    Copying,
-    Line,
-    copy_lists,
-    copy_videos,
-    find_lists,
-)
+from scripts.data.prepare.copies import DRAFTS, Copying, Line, copy_lists, copy_videos, find_lists
 from scripts.data.prepare.encoder import MAX_QUALITY, EncodeJob, EncodeOptions, reencode_video
 from scripts.data.prepare.integrity import GOOD, Finding, VideoJob
 from scripts.executors.process_pool import PROCESSES, Executor, PartOption, choose_workers

@@ -15,12 +15,7 @@ from utils.testing.golden import (
     map_torch_names,
     set_weights,
 )
-from utils.tests.parity import (
-    assert_activations,
-    assert_manifest,
-    read_manifest,
-    without_values,
-)
+from utils.tests.parity import assert_activations, assert_manifest, read_manifest, without_values
 from utils.weights.checkpoint import weights_of
 from utils.weights.convert import convert, detect_prefix_and_format
 

@@ -101,7 +101,8 @@ def translate(graph: Graph, names: Sequence[str], info: dict[str, str]) -> Any:
     values = {**graph.constants, **weights, source.name: input}
     build.shapes[input] = source
     # First the Cast of the pixels, because TensorRT takes the batch's size from no uint8.
-    for node in sorted(graph.nodes, key=lambda node: not is_cast_of(node, source.name)):
+    cast = ("Cast", (source.name,))
+    for node in sorted(graph.nodes, key=lambda n: (n.kind, n.inputs[:1]) != cast):
         value = translate_node(build, node, [values[name] for name in node.inputs])
         values[node.output.name] = value
         if isinstance(value, str):
@@ -130,10 +131,6 @@ def translate(graph: Graph, names: Sequence[str], info: dict[str, str]) -> Any:
     model = helper.make_model(onnx_graph, opset_imports=opset, ir_version=IR)
     helper.set_model_props(model, info)
     return model
-
-
-def is_cast_of(node: Node, name: str) -> bool:
-    return node.kind == "Cast" and node.inputs[0] == name
 
 
 def select_nodes(nodes: list, outputs: Sequence[str]) -> list:

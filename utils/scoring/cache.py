@@ -80,7 +80,7 @@ class CachedScorer(Scorer):
         clip = shape[1:]
         precision = self.cfg.run.engine_precision
         try:
-            file = self.name_file(clip)
+            file = self.folder / f"{self.key}-{'x'.join(map(str, clip))}-{self.engine}.onnx"
             write = functools.partial(self.export, clip, file)
             find_or_write(file, f"exporting the network for {ENGINES[self.engine]}", write)
             if precision == "int8":
@@ -97,9 +97,6 @@ class CachedScorer(Scorer):
             return CellScorer(self.load("O0"), self.name)
         log.info("%s computes the network, in %s", ENGINES[self.engine], PRECISIONS[precision])
         return scorer
-
-    def name_file(self, clip: tuple[int, ...]) -> Path:
-        return self.folder / f"{self.key}-{'x'.join(map(str, clip))}-{self.engine}.onnx"
 
     def export(self, clip: tuple[int, ...], file: Path) -> None:
         spec = replace(self.network.describe_export(self.cfg), clip=clip)

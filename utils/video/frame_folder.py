@@ -10,14 +10,7 @@ from typing import Optional, Union
 import numpy as np
 
 from utils.video.images import open_image
-from utils.video.reader import (
-    MAX_PIXELS,
-    FrameReader,
-    Segment,
-    SegmentReader,
-    read_bytes,
-    reading,
-)
+from utils.video.reader import MAX_PIXELS, FrameReader, Segment, SegmentReader, read_bytes, reading
 
 
 class FrameFolder(FrameReader):
@@ -69,14 +62,12 @@ class FrameFolder(FrameReader):
     def cut(self, segment: Segment) -> SegmentReader:
         """The frames of a segment. Looks for their files only, up to the first that is missing."""
         frames = segment.find_frames(self.fps)
-        self._length = next((k for k in frames if not self.has_frame(k)), frames.stop)
+        first = self._first_number
+        self._length = next((k for k in frames if not self._has_number(first + k)), frames.stop)
         return SegmentReader(self, segment)
 
-    def has_frame(self, index: int) -> bool:
-        """Whether the file of a frame exists; for flow, the file of x."""
-        return self._has_number(self._first_number + index)
-
     def _has_number(self, number: int) -> bool:
+        """Whether the file of a frame exists; for flow, the file of x."""
         return (self.path / self._template.format(*self._fields_before, number)).is_file()
 
     @functools.cached_property

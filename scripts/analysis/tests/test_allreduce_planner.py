@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 
 from scripts.analysis.allreduce.cost_model import Cluster, expected_maximum
-from scripts.analysis.allreduce.planner import (
-    Backward,
-    count_backward,
-    layer_ends,
-    plan,
-    predict,
-)
+from scripts.analysis.allreduce.planner import Backward, count_backward, layer_ends, plan, predict
 from utils.complexity import LayerCost
 from utils.distributed.segments import MOST_SEGMENTS
 

@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import Callable
 
-from utils.files import compute_sha256, wait_for_lock
+from utils.files import compute_sha256, read_json, wait_for_lock
 from utils.messages import SETTINGS_LINE, print_line, shorten
 from utils.processes import describe_exit
 
@@ -79,7 +79,7 @@ def find_or_compile(cache: Path, report: Callable[[str], object]) -> Path:
 def is_sound(folder: Path) -> bool:
     """Whether both files are there, with the content that they had when they were compiled."""
     try:
-        return json.loads((folder / CHECKSUMS).read_text()) == compute_file_checksums(folder)
+        return read_json(folder / CHECKSUMS, CHECKSUMS) == compute_file_checksums(folder)
     except (OSError, ValueError):
         return False
 
