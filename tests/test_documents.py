@@ -39,7 +39,7 @@ SMALL = [
     (("convert_checkpoint",), "tsm_r50", RESNET),
     (("convert_checkpoint",), "TSM_kinetics", "--model.num_classes=7"),
     (("finetune",), "tsm_r50_k400_8f", TSM),
-    (("finetune",), "tsm_smoke", TINY),
+    (("finetune",), "--recipe tsm", TINY),
     (("finetune",), "data/mine", "--data.batch=2 --train.epochs=2"),
     (("train",), "out/tuned", "--train.epochs=2"),
     (("train", "eval"), "x3d_smoke", f"{TINY_X3D} --data.batch=4 --train.precise_bn=1"),

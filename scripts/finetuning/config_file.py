@@ -41,8 +41,8 @@ COPY_EPOCHS = 10
 COPY_BYTES = 200_000
 COPIES = "copies"  # their folder
 SCRATCH = (
-    "no --checkpoint: the training starts from random weights, which learn a few simple movements "
-    "and little about real scenes; docs/weights.md names published weights"
+    "no --checkpoint: the training starts from random weights, which learn little about scenes; "
+    "docs/weights.md names published weights; without them take --recipe tsm_r18_diff_8f"
 )
 SET_NAME = "videos"  # of the data set of a network that takes several
 # What the command sets; the user's other settings have precedence over its rules.
