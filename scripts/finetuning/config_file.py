@@ -89,7 +89,8 @@ def find_start_recipe(recipe: str, checkpoint: Optional[Path]) -> Recipe:
         path = resolve_yaml(Path(recipe))
         return Recipe(find_network_of_yaml(path), path.stem, read_yaml(path))
     if checkpoint is None:
-        raise ValueError("--recipe is missing; a --checkpoint of the zoo has its own")
+        own = "a --checkpoint of the zoo has its own"
+        raise ValueError(f"--recipe is missing: without weights take tsm_r18_diff_8f; {own}")
     network, cfg = load_own_config(checkpoint)
     return Recipe(network, cfg.run.out.name, to_dict(cfg))
 
