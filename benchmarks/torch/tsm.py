@@ -15,6 +15,12 @@ from benchmarks.torch.parts import Normalize, cross_entropy
 from benchmarks.torch.resnet50 import DEPTHS, ResNet
 
 loss_of = cross_entropy
+# {modality: channels of a frame, mean, standard deviation}
+FRAMES = {
+    "rgb": (3, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "rgb_diff": (3, (0.0,), (1.0,)),
+    "flow": (2, (0.5,), (0.226,)),
+}
 
 
 class Shift(nn.Module):
@@ -165,10 +171,11 @@ class TSM(nn.Module):
         super().__init__()
         self.consensus = consensus
         self.before_softmax = before_softmax
-        rgb = modality == "rgb"
-        channels = (3 if rgb else 2) * frames_per_segment
-        mean, std = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)) if rgb else ((0.5,), (0.226,))
-        self.normalize = Normalize(mean, std=std, channels=channels, axes=2)
+        frame_channels, mean, std = FRAMES[modality]
+        channels = frame_channels * frames_per_segment
+        self.takes_differences = modality == "rgb_diff"
+        read_channels = channels + 3 * self.takes_differences
+        self.normalize = Normalize(mean, std=std, channels=read_channels, axes=2)
         self.segments = segments // 2 if temporal_pool else segments
         shift = partial(Shift, div=shift_div, online=online)
         if arch == "mobilenetv2":
@@ -207,8 +214,9 @@ class TSM(nn.Module):
 
     def score_frames(self, clip: Tensor) -> Tensor:
         """Scores (N, T, classes) of each frame."""
-        frames = self.normalize(clip).flatten(0, 1)
-        return self.new_fc(self.base_model(frames)).view(len(clip), self.segments, -1)
+        x = self.normalize(clip)
+        x = x[:, :, 3:] - x[:, :, :-3] if self.takes_differences else x
+        return self.new_fc(self.base_model(x.flatten(0, 1))).view(len(clip), self.segments, -1)
 
 
 build_network = TSM

@@ -89,8 +89,7 @@ def find_start_recipe(recipe: str, checkpoint: Optional[Path]) -> Recipe:
         path = resolve_yaml(Path(recipe))
         return Recipe(find_network_of_yaml(path), path.stem, read_yaml(path))
     if checkpoint is None:
-        own = "a --checkpoint of the zoo has its own"
-        raise ValueError(f"--recipe is missing: without weights take tsm_r18_diff_8f; {own}")
+        raise ValueError("--recipe: take tsm_r18_diff_8f, or a --checkpoint, which has its own")
     network, cfg = load_own_config(checkpoint)
     return Recipe(network, cfg.run.out.name, to_dict(cfg))
 
