@@ -1,6 +1,6 @@
 """Converts a checkpoint of PyTorch or MindSpore to this zoo's, without PyTorch.
 
-    python scripts/convert_checkpoint.py --network tsm --config_path Y --source S --target T
+    python scripts/convert_checkpoint.py --config_path Y --source S --target T [--network N]
         [--new_head] [--key KEY] [--rename REGEX=REPLACEMENT ...] [--to mindspore|pytorch]
         [--section.key=value ...]
 
@@ -15,7 +15,8 @@ zoo's (`utils/weights/mindspore_checkpoint.py`), the number of weights that T ha
 initialised ones (non-local blocks, from ImageNet), the missing parameters.
 
 With `--to pytorch`, S is a checkpoint of this zoo, and T a file of PyTorch, .safetensors or .pth:
-the original network loads it with `strict=True`. PyTorch is not needed.
+the original network loads it with `strict=True`. PyTorch is not needed. A checkpoint of this zoo
+needs no --config_path.
 """
 
 import sys

@@ -101,10 +101,11 @@ def run_with_config(
     path, settings, options = parser.parse(sys.argv[1:])
     name = options.pop("network", names[0] if len(records) == 1 else None)
     if path is None:
-        if "checkpoint_path" not in options:
+        own = "checkpoint_path" if "checkpoint_path" in options else "source"
+        if own not in options:
             raise ValueError("missing --config_path; --help shows the usage")
         options = resolve_weights(options)
-        file = Path(options["checkpoint_path"])
+        file = Path(options[own])
         network, cfg = networks.load_own_config(file, settings)
         if network.name not in names:
             raise ValueError(f"{file} is of {network.name}: use {remedy.format(network.name)}")
@@ -163,7 +164,8 @@ class Parser(argparse.ArgumentParser):
         self.settings = settings
         if settings:
             functions = (main, *options_of)
-            describes = any("checkpoint_path" in inspect.signature(f).parameters for f in functions)
+            names = {name for f in functions for name in inspect.signature(f).parameters}
+            describes = names & {"checkpoint_path", "source"}
             self.add_argument("--config_path", type=Path, required=not describes)
         for function in (main, *options_of):
             hints = typing.get_type_hints(function, include_extras=True)
