@@ -15,8 +15,7 @@ zoo's (`utils/weights/mindspore_checkpoint.py`), the number of weights that T ha
 initialised ones (non-local blocks, from ImageNet), the missing parameters.
 
 With `--to pytorch`, S is a checkpoint of this zoo, and T a file of PyTorch, .safetensors or .pth:
-the original network loads it with `strict=True`. PyTorch is not needed. A checkpoint of this zoo
-needs no --config_path.
+the original network loads it with `strict=True`. PyTorch is not needed, nor Y if S names its own.
 """
 
 import sys

@@ -9,7 +9,8 @@ The parameters of `main`, except `network` and `cfg`, are the arguments of the c
 only one is an option, required if it has no default; another one is a positional argument, a list
 several of them (with a default, or none). `bool` is a flag, `Literal` lists the choices, and
 `Annotated[type, convert]` names the function that converts the text. The option `checkpoint_path`
-may be the name of published weights, which are downloaded.
+may be the name of published weights, which are downloaded. Without `--config_path`, its file or
+that of `source` says of which network and recipe it is.
 
 Exit status 0: done; 2: user error; 130: interrupted; 1: internal error, or the machine failed.
 This module needs no MindSpore: what does is imported where it is used.
