@@ -37,35 +37,34 @@ def copy_first(*values):
     return values[0]
 
 
-class Convolution(Operator):
+class KernelOperator(Operator):
+    """An operator that calls a kernel."""
+
+    def __init__(self, kernel: ops.Custom):
+        super().__init__()
+        self.kernel = kernel
+
+
+class Convolution(KernelOperator):
     """A kernel of an input, a weight and its settings."""
 
     def __init__(self, kernel: ops.Custom, *settings: int):
-        super().__init__()
-        self.kernel = kernel
+        super().__init__(kernel)
         self.settings = Tensor(np.array(settings, np.int32))
 
     def construct(self, x: Tensor, weight: Tensor) -> Tensor:
         return self.kernel(x, weight, self.settings)
 
 
-class Pointwise(Operator):
+class Pointwise(KernelOperator):
     """A kernel whose first input is the weight."""
-
-    def __init__(self, kernel: ops.Custom):
-        super().__init__()
-        self.kernel = kernel
 
     def construct(self, x: Tensor, weight: Tensor) -> Tensor:
         return self.kernel(weight, x)
 
 
-class PointwiseConv3d(Operator):
+class PointwiseConv3d(KernelOperator):
     """A kernel that takes weights and inputs of any number of axes: a Reshape copies gradients."""
-
-    def __init__(self, kernel: ops.Custom):
-        super().__init__()
-        self.kernel = kernel
 
     def construct(self, x: Tensor, weight: Tensor, bias: None) -> Tensor:
         return self.kernel(weight, x)
@@ -83,12 +82,11 @@ class MaxPool2d(nn.Cell):
         return self.kernel(x, self.settings)
 
 
-class TemporalShift(Operator):
+class TemporalShift(KernelOperator):
     """A kernel of an input and the settings of the shift and of its gradient."""
 
     def __init__(self, kernel: ops.Custom, segments: int, fold: int):
-        super().__init__()
-        self.kernel = kernel
+        super().__init__(kernel)
         self.settings = Tensor(np.array([segments, fold, 1], np.int32))
         self.reverse = Tensor(np.array([segments, fold, -1], np.int32))
 
@@ -96,12 +94,8 @@ class TemporalShift(Operator):
         return self.kernel(x, self.settings, self.reverse)
 
 
-class BatchNorm(Operator):
+class BatchNorm(KernelOperator):
     """A kernel that returns the new running statistics as its last outputs."""
-
-    def __init__(self, kernel: ops.Custom):
-        super().__init__()
-        self.kernel = kernel
 
     def construct(self, x, gamma, beta, mean, variance, *shortcut) -> tuple:
         # Not unpacked: MindSpore would print two warnings for the outputs that nothing reads.
@@ -128,23 +122,18 @@ class NormReLU(PlainNormReLU):
         return self.kernel_with_shortcut(x, *arrays, shortcut)[0]
 
 
-class SumArrays(Operator):
+class SumArrays(KernelOperator):
     """A kernel of all arrays of a tuple."""
-
-    def __init__(self, kernel: ops.Custom):
-        super().__init__()
-        self.kernel = kernel
 
     def construct(self, arrays: tuple) -> Tensor:
         return self.kernel(*arrays)
 
 
-class LayerNorm(Operator):
+class LayerNorm(KernelOperator):
     """A kernel with epsilon as an input; its first output is the result."""
 
     def __init__(self, kernel: ops.Custom, eps: float):
-        super().__init__()
-        self.kernel = kernel
+        super().__init__(kernel)
         self.eps = Tensor([eps], mstype.float32)
 
     def construct(self, x: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
