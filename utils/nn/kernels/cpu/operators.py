@@ -188,7 +188,7 @@ class Cpu(Plain):
         )
 
     def bind_norm_gradient(self, name: str) -> ops.Custom:
-        """(dy, x, gamma, mean, 1 / deviation) to (dx, dgamma, dbeta)."""
+        """(dy, x, gamma[, beta], mean, 1 / deviation) to (dx, dgamma, dbeta)."""
         return self.bind(
             name, lambda dy, x, gamma, *_: (x, gamma, gamma), lambda dy, *_: (dy, dy, dy)
         )
@@ -375,11 +375,7 @@ class Cpu(Plain):
         return BatchNorm(self.bind_batch_norm("batch_norm", bprop))
 
     def norm_relu(self) -> Callable:
-        gradient = self.bind(
-            "batch_norm_relu_grad",
-            lambda dy, x, gamma, *_: (x, gamma, gamma),
-            lambda dy, *_: (dy, dy, dy),
-        )
+        gradient = self.bind_norm_gradient("batch_norm_relu_grad")
         gradient_with_shortcut = self.bind(
             "batch_norm_add_relu_grad",
             lambda dy, x, y, gamma, *_: (x, gamma, gamma, x),
