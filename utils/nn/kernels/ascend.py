@@ -118,14 +118,12 @@ class ChannelMeans(Operator):
         return ops.cast(self.mean(x, axes, True, mstype.float32), x.dtype)
 
 
-class SelectRows(Operator):
+class SelectRows(plain.SelectRows):
     """In the type of the table: the selection of rows does not round."""
 
     def __init__(self, matrix: np.ndarray):
-        super().__init__()
-        self.matrix = (Tensor(matrix.astype(np.float32)),)  # amp does not cast a tensor in a tuple
+        super().__init__(matrix)
         self.half = (Tensor(matrix.astype(np.float16)),)
-        self.product = ops.MatMul()
 
     def construct(self, table: Tensor) -> Tensor:
         if table.dtype == mstype.float16:
