@@ -4,7 +4,7 @@ An engine copies the data when axes are merged or split; MindSpore does not.
 """
 
 from collections.abc import Mapping
-from typing import Callable
+from typing import Callable, Union
 
 from mindspore import nn
 
@@ -36,10 +36,10 @@ def group_depthwise(cell: DepthwiseConv3d) -> nn.Cell:
     return grouped
 
 
-def convolve_clip(cell: FrameConv) -> nn.Cell:
-    """A 3-D convolution of the clip instead of a 2-D one of its frames."""
-    cout, cin, _, height, width = cell.weight.shape
-    conv = Conv3d(cin, cout=cout, kernel=(1, height, width), stride=cell.stride)
+def convolve_clip(cell: Union[FrameConv, PointwiseConv3d]) -> nn.Cell:
+    """A 3-D convolution of the clip instead of a 2-D one of its frames, or of merged axes."""
+    cout, cin, *kernel = cell.weight.shape
+    conv = Conv3d(cin, cout=cout, kernel=tuple(kernel), stride=cell.stride)
     conv.weight = cell.weight
     return conv
 
@@ -48,10 +48,7 @@ def stride_clip(cell: PointwiseConv3d) -> nn.Cell:
     """With a stride, a 3-D convolution; the translation to ONNX makes one of the others."""
     if cell.stride == 1 or cell.bias is not None:
         return cell
-    cout, cin, *kernel = cell.weight.shape
-    conv = Conv3d(cin, cout=cout, kernel=tuple(kernel), stride=cell.stride)
-    conv.weight = cell.weight
-    return conv
+    return convolve_clip(cell)
 
 
 FOR_ONNX: Builders = {
