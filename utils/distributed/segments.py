@@ -87,7 +87,7 @@ def layer_end(names: Sequence[str], layer: str) -> int:
     inside = find_layer_indices(names, layer)
     if not inside:
         raise ValueError(f"run.all_reduce: no trainable parameter lies in a layer named {layer}")
-    if not is_contiguous(inside):
+    if inside[-1] - inside[0] != len(inside) - 1:  # others lie between them
         first, last = (names[i].rpartition(".")[0] for i in (inside[0], inside[-1]))
         raise ValueError(
             f"run.all_reduce: {layer} names several layers, from {first} to {last}; "
@@ -100,7 +100,3 @@ def find_layer_indices(names: Sequence[str], layer: str) -> list[int]:
     """Indices of the parameters of a layer. A whole path is preferred to a part of one."""
     whole = [i for i, name in enumerate(names) if f"{name}.".startswith(f"{layer}.")]
     return whole or [i for i, name in enumerate(names) if f".{layer}." in f".{name}."]
-
-
-def is_contiguous(indices: list[int]) -> bool:
-    return indices[-1] - indices[0] == len(indices) - 1
