@@ -47,11 +47,14 @@ def fuse_conv_bn(net: nn.Cell) -> nn.Cell:
 
 
 def fuse_pair(conv: nn.Cell, norm: nn.BatchNorm2d) -> nn.Cell:
-    """Multiplies the norm into the convolution; returns the cell that replaces the norm.
+    """Multiplies the norm, scale * x + shift, into the convolution; returns what replaces the norm.
 
     That is an identity if the convolution has a bias, else a ChannelBias.
     """
-    scale, shift = compute_affine(norm)
+    arrays = (norm.gamma, norm.beta, norm.moving_mean, norm.moving_variance)
+    gamma, beta, mean, variance = (p.asnumpy().astype(np.float64) for p in arrays)
+    scale = gamma / np.sqrt(variance + norm.eps)
+    shift = (beta - scale * mean).astype(np.float32)
     kernels = scale.reshape(-1, *[1] * (conv.weight.ndim - 1))
     conv.weight.set_data(Tensor((conv.weight.asnumpy() * kernels).astype(np.float32)))
     bias = dict(conv.parameters_and_names(expand=False)).get("bias")
@@ -67,14 +70,6 @@ def find_convolution(cell: Optional[nn.Cell]) -> Optional[nn.Cell]:
     if len(inner) == 1 and not has_kernel(cell):
         cell = inner[0]
     return cell if cell is not None and has_kernel(cell) else None
-
-
-def compute_affine(norm: nn.BatchNorm2d) -> tuple[np.ndarray, np.ndarray]:
-    """(scale float64, shift float32) per channel: norm(x) = scale * x + shift."""
-    arrays = (norm.gamma, norm.beta, norm.moving_mean, norm.moving_variance)
-    gamma, beta, mean, variance = (p.asnumpy().astype(np.float64) for p in arrays)
-    scale = gamma / np.sqrt(variance + norm.eps)
-    return scale, (beta - scale * mean).astype(np.float32)
 
 
 def replace_cell(parent: nn.Cell, name: str, cell: nn.Cell) -> None:
