@@ -144,23 +144,19 @@ class ScoreTable:
         self.rows.append(new.astype(np.float32))
 
     def gather(self, rt: Runtime) -> np.ndarray:
-        """The rows of all ranks; zeros for samples that were not read."""
-        return gather_rows(self.chosen, rows=np.concatenate(self.rows), count=self.count, rt=rt)
+        """The rows of all ranks; zeros for samples that were not read.
 
-
-def gather_rows(numbers: Sequence[int], rows: np.ndarray, count: int, rt: Runtime) -> np.ndarray:
-    """The rows of all `count` samples, from those (k, width) of this rank; zeros if unreadable.
-
-    Every sample is on one rank only, so float32 sums are exact. All blocks have one shape.
-    """
-    gathered = np.zeros((-(-count // BLOCK) * BLOCK, rows.shape[1]), np.float32)
-    gathered[np.asarray(numbers, np.int64)] = rows
-    if rt.size > 1:
-        add = AllReduceSum()
-        for start in range(0, len(gathered), BLOCK):
-            block = slice(start, start + BLOCK)
-            gathered[block] = add(Tensor(gathered[block])).asnumpy()
-    return gathered[:count]
+        Every sample is on one rank only, so float32 sums are exact. All blocks have one shape.
+        """
+        rows = np.concatenate(self.rows)
+        gathered = np.zeros((-(-self.count // BLOCK) * BLOCK, rows.shape[1]), np.float32)
+        gathered[np.asarray(self.chosen, np.int64)] = rows
+        if rt.size > 1:
+            add = AllReduceSum()
+            for start in range(0, len(gathered), BLOCK):
+                block = slice(start, start + BLOCK)
+                gathered[block] = add(Tensor(gathered[block])).asnumpy()
+        return gathered[: self.count]
 
 
 def compute_cross_entropies(scores: np.ndarray, labels: np.ndarray, raw_scores: bool) -> np.ndarray:

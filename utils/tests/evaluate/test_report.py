@@ -152,9 +152,9 @@ def test_blocks_of_all_ranks_have_one_shape_and_add_up(monkeypatch):
         return type(block)(block.asnumpy() + next(blocks))
 
     monkeypatch.setattr(metrics, "AllReduceSum", lambda: add)
-    own = np.full((3, 3), 5, np.float32)
-    result = metrics.gather_rows([4, 0, 2], rows=own, count=5, rt=Runtime(0, 2))
-    assert result[:, 0].tolist() == [5, 7, 5, 7, 5]
+    table = metrics.ScoreTable([4, 0, 2], count=5, width=3)
+    table.add(range(3), scores=np.full((3, 1), 5), labels=np.full(3, 5))
+    assert table.gather(Runtime(0, 2))[:, 0].tolist() == [5, 7, 5, 7, 5]
     assert shapes == [(2, 3)] * 3
 
 
