@@ -143,21 +143,15 @@ def convert(
     names = {naming.canonical_name(name): name for name in shapes}
     prefix, source_format = detect_prefix_and_format(source, naming, names)
     norms = {key[: -len(".gamma")] for key in names if key.endswith(".gamma")}
-    dropped_head = classifier if new_head else "$^"
+    rules: dict[str, Any] = {"naming": naming, "source_format": source_format, "norms": norms}
+    rules["dropped_head"] = classifier if new_head else "$^"
     bare = {name[len(prefix) :]: value for name, value in source.items() if name.startswith(prefix)}
-    arrays, dropped = rename_arrays(
-        bare, naming=naming, source_format=source_format, dropped_head=dropped_head, norms=norms
-    )
+    arrays, dropped = rename_arrays(bare, **rules)
     dropped = [prefix + name for name in dropped]
     beside = [name for name in source if not name.startswith(prefix)]
     dropped += [name for name in beside if BESIDE.match(name)]
-    others, dropped_others = rename_arrays(
-        {name: source[name] for name in beside if not BESIDE.match(name)},
-        naming=naming,
-        source_format=source_format,
-        dropped_head=dropped_head,
-        norms=norms,
-    )
+    kept = {name: source[name] for name in beside if not BESIDE.match(name)}
+    others, dropped_others = rename_arrays(kept, **rules)
     dropped += dropped_others
     twice = sorted({*others} & {*arrays})
     arrays = {**others, **arrays}
