@@ -105,7 +105,8 @@ class TrainRows(FileRows):
 
     def __getitem__(self, index: int) -> Row:
         position = self.start + int(index)
-        row = self.read_row(position)
+        sample, epoch = self.sampler.sample_at(position)
+        row = self.read_sample(sample, epoch, self.sampler.copy_at(position))
         if self.data.mixes:
             self.write_mix(row[1], *divmod(position, self.sampler.batch))
         return row
@@ -128,10 +129,6 @@ class TrainRows(FileRows):
             return self.encode(label, swapped)
         columns = 6 if self.data.cutmix else 2
         return np.array([swap_labels(label, swapped), *[0] * columns], np.float32)
-
-    def read_row(self, position: int) -> Row:
-        """The row at a position of this rank's sequence, without its mixing."""
-        return self.read_sample(*self.sampler.sample_at(position), self.sampler.copy_at(position))
 
     def read_sample(self, sample: int, epoch: int, copy: int = 0) -> Row:
         """The row of a sample in an epoch, or of one of its copies there."""
