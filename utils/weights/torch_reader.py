@@ -455,10 +455,6 @@ def build_parameter(data: Constant, *about: object) -> Constant:
     return data
 
 
-def build_device(kind: str, *index: int) -> str:
-    return ":".join([kind, *map(str, index)])
-
-
 def build_bytes(text: Union[str, bytes] = "", encoding: str = "latin1") -> bytes:
     """Bytes, which protocol 2 writes as text of one character for every byte."""
     check(encoding in ("latin1", "latin-1"), "makes bytes in {}", encoding)
@@ -493,7 +489,7 @@ CALLS = {  # a name: the function that a call of it runs
     "torch.nn.parameter.Parameter": build_parameter,
     "torch.autograd.variable.Variable": build_parameter,
     "torch.Size": tuple,
-    "torch.device": build_device,
+    "torch.device": lambda kind, *index: ":".join([kind, *map(str, index)]),
     "collections.OrderedDict": Dict,
     "collections.Counter": Dict,
     "collections.defaultdict": lambda *factory: Dict(),
