@@ -42,13 +42,7 @@ def cast(net: nn.Cell, level: str, dtype: str = "float16") -> nn.Cell:
 
 
 def store_half(net: nn.Cell) -> None:
-    """Stores weights as float16, but those of layer norms; for inference at level O2.
-
-    Pixels are normalised in float32.
-    """
-    for _, cell in net.cells_and_names():
-        if isinstance(cell, Normalize):
-            cell.to_float(mstype.float32)
+    """Stores weights as float16, but those of layer norms; for inference, after `cast` to O2."""
     norms = (cell for _, cell in net.cells_and_names() if isinstance(cell, nn.LayerNorm))
     float32_names = {parameter.name for cell in norms for parameter in cell.get_parameters()}
     for parameter in net.get_parameters():
