@@ -41,18 +41,17 @@ def write_label_report(
     targets = encode_label_sets(samples.labels, count)
     losses = compute_binary_losses(rows[:, :count], targets, raw_scores).mean(1)
     names = [f"{k} {name}".strip() for k, name in enumerate(samples.classes)]
-    scores = list_scores(samples, probabilities, readable)
+    predicted = list_label_sets(probabilities >= THRESHOLD)
+    scores = list_scores(samples, probabilities, predicted, readable)
     write_csv(folder / "scores.csv", [*LABEL_COLUMNS, *names], scores)
-    is_wrong = readable & ((probabilities >= THRESHOLD) != targets).any(1)
     order = [k for k in np.argsort(-losses, kind="stable").tolist() if readable[k]]
-    worst = [k for k in order if is_wrong[k]]
-    wrong = [[*make_wrong_row(samples, k, probabilities[k]), f"{losses[k]:.6g}"] for k in worst]
+    worst = [k for k in order if predicted[k] != samples.labels[k]]
+    wrong = [[*make_wrong_row(samples, k, predicted[k]), f"{losses[k]:.6g}"] for k in worst]
     write_csv(folder / "wrong.csv", WRONG_COLUMNS, wrong)
     with report_write_errors(folder, "--report"):
         for name in OTHER_FILES:
             delete_output(folder / name)
-    predicted = dict(zip(worst, list_label_sets(probabilities[worst] >= THRESHOLD)))
-    hits = [k for k in order if not is_wrong[k]][:SHOWN]
+    hits = [k for k in order if predicted[k] == samples.labels[k]][:SHOWN]
     classes = list_classes(samples.classes, probabilities[readable], targets[readable])
     mistakes = [Entry(k, true=samples.labels[k], other=predicted[k]) for k in worst]
     entries = [Entry(k, true=samples.labels[k], other=None) for k in hits]
@@ -61,10 +60,9 @@ def write_label_report(
 
 
 def list_scores(
-    samples: Samples, probabilities: np.ndarray, readable: np.ndarray
+    samples: Samples, probabilities: np.ndarray, predicted: Sequence[tuple], readable: np.ndarray
 ) -> Iterator[list]:
     """A row of `scores.csv` for every sample."""
-    predicted = list_label_sets(probabilities >= THRESHOLD)
     for k, (path, labels) in enumerate(zip(samples.paths, samples.labels)):
         if readable[k]:
             texts = [f"{probability:.9g}" for probability in probabilities[k].tolist()]
@@ -103,9 +101,8 @@ def list_classes(
     return rows
 
 
-def make_wrong_row(samples: Samples, number: int, probabilities: np.ndarray) -> list:
+def make_wrong_row(samples: Samples, number: int, predicted: tuple[int, ...]) -> list:
     """The row of `wrong.csv` of a sample, without its loss."""
     labels = set(samples.labels[number])
-    predicted = set(np.flatnonzero(probabilities >= THRESHOLD).tolist())
-    sets = (labels, predicted, labels - predicted, predicted - labels)
+    sets = (labels, predicted, labels.difference(predicted), set(predicted) - labels)
     return [samples.paths[number], *(format_label(tuple(sorted(part))) for part in sets)]
