@@ -73,7 +73,7 @@ def test_folders_of_classes_are_refused_for_several_labels(run_here, data_root, 
 @pytest.mark.parametrize("threshold", [2, -0.1, float("nan"), "0.5"])
 def test_a_threshold_is_a_probability(threshold):
     with pytest.raises(ValueError, match="threshold"):
-        api.check_threshold(threshold)
+        api.check_top(5, threshold)
 
 
 # The labels of the synthetic motions: moves, to the left, to the right, changes its size.

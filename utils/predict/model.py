@@ -221,8 +221,7 @@ class Model:
 
         Raises VideoError for a video that cannot be read, ValueError for other arguments.
         """
-        check_positive_integer(top, "top")
-        check_threshold(threshold)
+        check_top(top, threshold)
         return self.score_windows(self.read(source, window, fps), top, threshold)[0]
 
     def predict_many(
@@ -240,8 +239,7 @@ class Model:
         `workers` threads decode the next videos, at most one window of each, while the network
         computes. `threshold`: as in `predict`.
         """
-        check_positive_integer(top, "top")
-        check_threshold(threshold)
+        check_top(top, threshold)
         read = functools.partial(self.read, window=window, fps=fps)
         return run_many(read, paths, workers, lambda p: self.score_windows(p, top, threshold)[0])
 
@@ -384,8 +382,7 @@ class Model:
         from utils.video.reader import DEFAULT_FPS
         from utils.video.writer import CaptionedVideo
 
-        check_positive_integer(top, "top")
-        check_threshold(threshold)
+        check_top(top, threshold)
         check_numbers("of at least 0", window=window, retry=retry)
         check_numbers("above 0", step=step, fps=fps)
         self.check_open()
@@ -461,7 +458,9 @@ def check_positive_integer(value: int, name: str) -> None:
         raise ValueError(f"{name} must be an integer of at least 1, not {format_value(value)}")
 
 
-def check_threshold(threshold: float) -> None:
+def check_top(top: int, threshold: float) -> None:
+    """Raises ValueError unless `top` is a number of classes, and `threshold` a probability."""
+    check_positive_integer(top, "top")
     if not (isinstance(threshold, Real) and 0 <= threshold <= 1):
         raise ValueError(f"threshold must be a number from 0 to 1, not {format_value(threshold)}")
 
