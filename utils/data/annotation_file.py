@@ -88,7 +88,6 @@ def read_annotations(file: AnnotationFile, min_frames: int = 3) -> tuple[list[Re
     hidden = len(lines) <= PROGRESS_LINES
     for number, text in track(lines, name="checking files", unit="lines", hidden=hidden):
         try:
-            _check_form(text, form, file)
             record = _parse(number, text=text, file=file, form=form, min_frames=min_frames)
             if record is None:
                 short += 1
@@ -113,7 +112,6 @@ def iterate_lines(file: AnnotationFile) -> Iterator[tuple[int, str, Union[Record
     lines, form = _read_lines(file)
     for number, text in lines:
         try:
-            _check_form(text, form, file)
             record = _parse(number, text=text, file=file, form=form, min_frames=1)
             yield number, text, record or "num_frames is 0"
         except ValueError as error:
@@ -238,6 +236,7 @@ def _parse(
     number: int, text: str, file: AnnotationFile, form: str, min_frames: int
 ) -> Optional[Record]:
     """The record of a line; None if it has too few frames, ValueError if it is bad."""
+    _check_form(text, form, file)
     is_whole = form in FIELDS.values()
     fields = text.rsplit(" ", 2) if is_whole else _split(text, form)
     has_count = len(fields) > 2 and _parse_integer(fields[1]) is not None
