@@ -36,12 +36,6 @@ def merge_time_height(x: Tensor) -> Tensor:
     return ops.reshape(x, (n, c, t * h, w))
 
 
-def split_time_height(x: Tensor, t: int) -> Tensor:
-    """(N, C, T*H, W) to (N, C, T, H, W)."""
-    n, c, th, w = x.shape
-    return ops.reshape(x, (n, c, t, th // t, w))
-
-
 class PointwiseConv3d(Operator):
     """A 1x1x1 convolution of clips, computed as 2-D convolutions: `conv` and, strided, `strided`.
 
@@ -66,7 +60,8 @@ class PointwiseConv3d(Operator):
         x = conv(merge_time_height(x), ops.reshape(weight, weight.shape[:4]))
         if bias is not None:
             x = self.add(x, bias)
-        return split_time_height(x, t)
+        n, c, th, w = x.shape
+        return ops.reshape(x, (n, c, t, th // t, w))
 
 
 class BatchNorm3d(Operator):
