@@ -246,7 +246,10 @@ def evaluate_set(
 ) -> dict[str, Any]:
     """The metrics of one data set; arguments are as in `evaluate`."""
     rows, space, create_dataset, collect = eval_set
-    collector = choose_collector(rows, space)
+    collector: Union[Counts, LabelScores] = Counts(space.classes, space.raw_scores)
+    if space.multi_label:
+        samples = rows.samples_of_rank
+        collector = LabelScores(space.classes, space.raw_scores, samples, len(rows.records))
     start = time.monotonic()
     log.info("evaluating ...")
     data = create_dataset(rows.cfg, rows, rows.cfg.data.workers)
@@ -279,14 +282,6 @@ def evaluate_set(
     result["unreadable"] = sum_count(rows.unreadable.count, rt)
     result["views"] = rows.views
     return result
-
-
-def choose_collector(rows: "EvalRows", space: "LabelSpace") -> Union[Counts, LabelScores]:
-    """What collects the scores of the videos of all ranks, and computes their metrics."""
-    if not space.multi_label:
-        return Counts(space.classes, space.raw_scores)
-    numbers = rows.samples_of_rank
-    return LabelScores(space.classes, space.raw_scores, numbers, count=len(rows.records))
 
 
 def average_sets(results: Mapping[str, dict]) -> dict[str, Any]:
