@@ -132,7 +132,6 @@ def inspect_network(start: Start) -> int:
     does not fit.
     """
     # MindSpore is imported only if the settings and the videos are valid.
-    from utils.complexity import count_layers
     from utils.train import memory
     from utils.train.plan import freeze_weights
     from utils.weights import checkpoint
@@ -146,7 +145,7 @@ def inspect_network(start: Start) -> int:
     if cfg.run.device != "CPU":
         return cfg.data.batch
     freeze_weights(net, start.freeze, network.classifier)
-    cost = memory.estimate_step(net, count_layers(net, network.get_input_shape(cfg)))
+    cost = memory.estimate_step(net, network.get_input_shape(cfg))
     free = FREE_MEMORY * read_free_memory() - cost.fixed
     return max(1, int(free / (cost.clip * cfg.data.clips_per_sample)))
 

@@ -7,7 +7,6 @@ and products. The constants fit measured peaks of the four networks; a table in
 docs/measured/benchmarks.md compares peaks and estimates.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import psutil
@@ -38,11 +37,12 @@ class StepCost:
     clip: float
 
 
-def estimate_step(net: nn.Cell, layers: Sequence[LayerCost]) -> StepCost:
-    """The cost of a training step in float32 of a network with these layers.
+def estimate_step(net: nn.Cell, clip_shape: tuple[int, ...]) -> StepCost:
+    """The cost of a training step in float32 of a network, for clips of this shape.
 
     The backward pass ends at the first layer with a trained weight: earlier maps are not held.
     """
+    layers = count_layers(net, clip_shape)
     weights = sum(layer.parameters for layer in layers)
     cells = net.cells_and_names()
     recomputed = tuple(f"{name}." for name, cell in cells if RECOMPUTE in cell.get_flags())
@@ -68,7 +68,7 @@ def count_copies(layer: LayerCost, recomputed: tuple[str, ...]) -> float:
 def estimate_peak(net: nn.Cell, clips: tuple[int, ...]) -> float:
     """The peak memory, in GB, of this process after a step on `clips`, a shape."""
     resident = psutil.Process().memory_info().rss
-    cost = estimate_step(net, count_layers(net, clips[1:]))
+    cost = estimate_step(net, clips[1:])
     return (resident + cost.fixed + clips[0] * cost.clip) / GIGA
 
 
@@ -79,7 +79,7 @@ def check_step(net: nn.Cell, clips: tuple[int, ...], batch: int) -> None:
     far more than the free memory.
     """
     free = read_free_memory() / get_local_rank_size()
-    cost = estimate_step(net, count_layers(net, clips[1:]))
+    cost = estimate_step(net, clips[1:])
     check_fit(cost, clips=clips[0], batch=batch, free=free)
 
 
