@@ -338,10 +338,8 @@ class TrainStep(nn.Cell):
         return Weights({**weights, **{p.name: p for p in own}}, weights.padding)
 
     def ema_parameters(self) -> Weights:
-        """The averaged weights under the network's names; empty without EMA."""
+        """The averaged weights under the network's names, of a step with EMA."""
         weights = weights_of(self.net)
-        if self.ema is None:
-            return Weights({}, weights.padding)
         means = {p.name: mean for p, mean in zip(self.ema.sources, self.ema.means)}
         return Weights({**weights, **means}, weights.padding)
 
