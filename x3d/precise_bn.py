@@ -71,13 +71,12 @@ class PreciseBatchNorms:
     """
 
     def __init__(self, net: nn.Cell, ranks: int = 1):
-        cells = net.cells_and_names()
-        norms = {name: cell for name, cell in cells if isinstance(cell, BatchNorm2d)}
-        self.norms = {n: norm for n, norm in norms.items() if norm.use_batch_statistics is None}
+        norms = [cell for _, cell in net.cells_and_names() if isinstance(cell, BatchNorm2d)]
+        self.norms = [norm for norm in norms if norm.use_batch_statistics is None]
         self.net = net
         self.ranks = ranks
-        self.sums = StatisticsSums(list(self.norms.values())) if self.norms else None
-        self.widths = np.array([norm.num_features for norm in self.norms.values()], int)
+        self.sums = StatisticsSums(self.norms) if self.norms else None
+        self.widths = np.array([norm.num_features for norm in self.norms], int)
         self.counts: dict[tuple, np.ndarray] = {}
 
     def update(self, batches: Iterable[np.ndarray]) -> None:
@@ -104,12 +103,19 @@ class PreciseBatchNorms:
         """The elements per channel that each norm reads of a batch; counted once for each shape.
 
         The number is proportional to N, so an eager pass of a few clips is enough; it records only
-        shapes.
+        shapes. The pass runs in evaluation mode, because dropout needs whole training batches. The
+        training mode of the network is restored.
         """
         if clips.shape not in self.counts:
             part = clips[:COUNTED_CLIPS]
-            shapes = record_input_shapes(self.net, self.norms, part)
-            elements = self.ranks * np.array([np.prod(shapes[name]) for name in self.norms])
+            sizes: dict[int, int] = {}  # by the id of a norm: the elements of its input
+
+            def record_size(cell: nn.Cell, inputs: tuple) -> None:
+                sizes[id(cell)] = inputs[0].size
+
+            handles = [norm.register_forward_pre_hook(record_size) for norm in self.norms]
+            run_hooks(self.net, part, handles)
+            elements = self.ranks * np.array([sizes[id(norm)] for norm in self.norms])
             self.counts[clips.shape] = elements // self.widths * len(clips) // len(part)
         return self.counts[clips.shape]
 
@@ -118,24 +124,6 @@ class PreciseBatchNorms:
         ends = np.cumsum(self.widths)[:-1]
         means = np.split(mean, ends)
         variances = np.split(variance, ends)
-        for norm, norm_mean, norm_variance in zip(self.norms.values(), means, variances):
+        for norm, norm_mean, norm_variance in zip(self.norms, means, variances):
             norm.moving_mean.set_data(Tensor(norm_mean))
             norm.moving_variance.set_data(Tensor(norm_variance))
-
-
-def record_input_shapes(net: nn.Cell, cells: dict[str, nn.Cell], clips: np.ndarray) -> dict:
-    """{name: input shape} of `cells` in an eager forward pass of `net`; stores no activation.
-
-    The pass runs in evaluation mode, because dropout needs whole training batches. The training
-    mode of `net` is restored.
-    """
-    shapes: dict[str, tuple] = {}
-
-    names = {id(cell): name for name, cell in cells.items()}
-
-    def record_shape(cell: nn.Cell, inputs: tuple) -> None:
-        shapes[names[id(cell)]] = inputs[0].shape
-
-    handles = [cell.register_forward_pre_hook(record_shape) for cell in cells.values()]
-    run_hooks(net, clips, handles)
-    return shapes
