@@ -210,18 +210,14 @@ def read_frames(video: FrameReader, depth: str) -> int:
     """Decodes every frame, or the ends, with the reader of the run; returns their number."""
     if depth == "ends":
         video.frames({0, len(video) // 2, len(video) - 1})
-        check_damaged(video.damaged, len(video))
-        return len(video)
-    shapes = {frame.shape for frame in video.in_order()}
-    if len(shapes) > 1:
-        raise VideoError(video.path, video.reader, f"frames of several sizes: {sorted(shapes)}")
-    check_damaged(video.damaged, len(video))
+    else:
+        shapes = {frame.shape for frame in video.in_order()}
+        if len(shapes) > 1:
+            raise VideoError(video.path, video.reader, f"frames of several sizes: {sorted(shapes)}")
+    if video.damaged:
+        marked = f"{video.damaged} of {len(video)} frames"
+        raise BadVideoError(DAMAGED, f"the decoder marks {marked} as damaged")
     return len(video)
-
-
-def check_damaged(damaged: int, frames: int) -> None:
-    if damaged:
-        raise BadVideoError(DAMAGED, f"the decoder marks {damaged} of {frames} frames as damaged")
 
 
 def check_folder(job: VideoJob) -> int:
