@@ -63,7 +63,9 @@ class Shift(nn.Cell):
 class TemporalPool(nn.Cell):
     """Halves the frames by the maximum over frames 2j-1, 2j, 2j+1, then applies `net`.
 
-    `segments` is the number of frames before, and even.
+    Kernel 3, stride 2, padding 1 over time. Computed as maxima of shifted slices: every device
+    supports them, and padding needs no infinity. `segments` is the number of frames before, and
+    even.
     """
 
     def __init__(self, net: nn.Cell, segments: int):
@@ -72,17 +74,10 @@ class TemporalPool(nn.Cell):
         self.segments = segments
 
     def construct(self, x: Tensor) -> Tensor:
-        return self.net(temporal_max_pool(x, self.segments))
-
-
-def temporal_max_pool(x: Tensor, segments: int) -> Tensor:
-    """(N*T, C, H, W) -> (N*T/2, C, H, W): kernel 3, stride 2, padding 1 over time.
-
-    Computed as maxima of shifted slices: every device supports them, and padding needs no infinity.
-    """
-    _, c, h, w = x.shape
-    x = x.reshape(-1, segments // 2, 2, c, h, w)  # (N, T/2, even or odd, C, H, W)
-    even = x[:, :, 0]
-    odd = x[:, :, 1]
-    previous = ops.cat((even[:, :1], odd[:, :-1]), axis=1)  # frame 0 stands for the padding
-    return ops.maximum(ops.maximum(even, odd), previous).reshape(-1, c, h, w)
+        _, c, h, w = x.shape
+        x = x.reshape(-1, self.segments // 2, 2, c, h, w)  # (N, T/2, even or odd, C, H, W)
+        even = x[:, :, 0]
+        odd = x[:, :, 1]
+        previous = ops.cat((even[:, :1], odd[:, :-1]), axis=1)  # frame 0 stands for the padding
+        pooled = ops.maximum(ops.maximum(even, odd), previous).reshape(-1, c, h, w)
+        return self.net(pooled)  # of (N*T/2, C, H, W)
