@@ -61,27 +61,17 @@ class OnlineTSM(nn.Cell):
         return (self.net.head(x.mean((2, 3))),) + new_state
 
     def initial_buffers(self, height: int, width: int) -> tuple:
-        """Zeros, one array per shifted block, for frames of height x width."""
-        return tuple(mnp.zeros(shape) for shape in self.buffer_shapes(height, width))
-
-    def buffer_shapes(self, height: int, width: int) -> list[tuple]:
-        """Shape (1, C // div, H, W) of the buffer of each shifted block."""
+        """Zeros (1, C // div, H, W), one array per shifted block, for frames of height x width."""
+        sides = [height, width]
         for _ in range(self.stem_halvings):
-            height = halve(height)
-            width = halve(width)
-        shapes = []
+            sides = [(side + 1) // 2 for side in sides]
+        buffers = []
         for block, shifted in zip(self.blocks, self.shifted):
             if shifted:
-                shapes.append((1, block.conv1.fold, height, width))
+                buffers.append(mnp.zeros((1, block.conv1.fold, *sides)))
             if has_stride_2(block):
-                height = halve(height)
-                width = halve(width)
-        return shapes
-
-
-def halve(size: int) -> int:
-    """The size of an edge after a layer of stride 2."""
-    return (size + 1) // 2
+                sides = [(side + 1) // 2 for side in sides]
+        return tuple(buffers)
 
 
 def has_stride_2(block: nn.Cell) -> bool:

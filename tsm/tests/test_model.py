@@ -81,7 +81,7 @@ def test_streaming_buffers_have_the_published_shapes():
     online = OnlineTSM(TSM(27, segments=8, arch="mobilenetv2", online=True))
     counts = {(3, 56): 1, (4, 28): 2, (8, 14): 3, (12, 14): 2, (20, 7): 2}
     expected = [(channels, side, side) for (channels, side), n in counts.items() for _ in range(n)]
-    assert [shape[1:] for shape in online.buffer_shapes(224, 224)] == expected
+    assert [buffer.shape[1:] for buffer in online.initial_buffers(224, 224)] == expected
 
 
 def test_the_shift_does_not_mix_clips():
