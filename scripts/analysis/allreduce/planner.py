@@ -56,9 +56,8 @@ class Segment:
 
 @dataclass(frozen=True)
 class Prediction:
-    """One step on `devices` devices, segments in the order in which they are sent."""
+    """One step on several devices, segments in the order in which they are sent."""
 
-    devices: int
     segments: tuple[Segment, ...]
     compute: float  # seconds of one device alone
     waiting: float  # for the slowest device
@@ -132,9 +131,7 @@ def predict(backward: Backward, cluster: Cluster, devices: int, ends: Sequence[i
         segments.append(Segment(first, last=last, size=size, ready=ready, begin=begin, end=free))
     exposed = max(0.0, free - backward.end) if devices > 1 else 0.0
     waiting = backward.step * cluster.jitter * expected_maximum(devices)
-    return Prediction(
-        devices, segments=tuple(segments), compute=backward.step, waiting=waiting, exposed=exposed
-    )
+    return Prediction(tuple(segments), compute=backward.step, waiting=waiting, exposed=exposed)
 
 
 def list_ready_seconds(backward: Backward, cluster: Cluster) -> np.ndarray:
