@@ -137,11 +137,6 @@ def short_side_size(width: int, height: int, side: int) -> tuple[int, int]:
     return side * width // short, side * height // short
 
 
-def center_crop_box(width: int, height: int, size: int) -> Box:
-    """The central square; half a pixel is rounded to even."""
-    return round((width - size) / 2), round((height - size) / 2), size, size
-
-
 def list_crop_sizes(
     width: int, height: int, size: int, scales: Sequence[float]
 ) -> list[tuple[int, int]]:
@@ -184,11 +179,12 @@ def draw_crop(
 def list_view_boxes(width: int, height: int, crop: int, crops: int) -> list[tuple[Box, bool]]:
     """The crop boxes of testing, and whether each one is mirrored.
 
-    1: center. 3: left, right, center, which is rounded in another way. 5: corners, center. 10: each
-    of these five, then its mirror image.
+    1: center; half a pixel is rounded to even. 3: left, right, center, which is rounded in another
+    way. 5: corners, center. 10: each of these five, then its mirror image.
     """
     if crops == 1:
-        return [(center_crop_box(width, height, crop), False)]
+        box = (round((width - crop) / 2), round((height - crop) / 2), crop, crop)
+        return [(box, False)]
     positions = LEFT_RIGHT_CENTER if crops == 3 else CROP_POSITIONS[:5]
     mirror_modes = (False, True) if crops == 10 else (False,)
     return [
