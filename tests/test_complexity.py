@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from scripts.analysis.complexity import SIZES, SUMS, summarize, use_cpu
+from scripts.analysis.complexity import SIZES, SUMS, summarize
 from tests.helpers import assert_one_line_error, run_script
 from utils.complexity import LayerCost, count_layers
 from utils.files import ROOT
@@ -74,7 +74,7 @@ def count_recipe(words: str) -> tuple[int, dict, list[LayerCost]]:
     name, *settings = words.split(" --")
     path = next(ROOT.glob(f"*/configs/{name}.yaml"))
     network = find_network_of_yaml(path)
-    cfg = use_cpu(load_config(network.config, path, settings))
+    cfg = load_config(network.config, path, [*settings, "run.device=CPU"])
     net = network.build_model(**cfg.model_arguments())
     clip = network.get_input_shape(cfg)
     layers = count_layers(net, clip)

@@ -51,7 +51,9 @@ SUMS = ("macs", "parameters", "inputs", "outputs")  # of a layer, and over the l
 def main(network: Network, cfg: NetworkConfig, *, layers: bool = False) -> None:
     runtime.start(Run(device="CPU"))
     clip = network.get_input_shape(cfg)
-    costs = count_layers(network.build_model(**use_cpu(cfg).model_arguments()), clip)
+    # A CPU has an implementation of every operator. Counts are equal.
+    cfg = replace(cfg, run=replace(cfg.run, device="CPU"))
+    costs = count_layers(network.build_model(**cfg.model_arguments()), clip)
     name = cfg.run.out.name
     row = summarize(clip, costs)
     result = {"network": name, **row}
@@ -63,11 +65,6 @@ def main(network: Network, cfg: NetworkConfig, *, layers: bool = False) -> None:
         print_table(("layer", "kind", *SUMS), lines)
         result["layers"] = [asdict(layer) for layer in costs]
     print(json.dumps(result))
-
-
-def use_cpu(cfg: NetworkConfig) -> NetworkConfig:
-    """The settings for a CPU, which has an implementation of every operator. Counts are equal."""
-    return replace(cfg, run=replace(cfg.run, device="CPU"))
 
 
 def summarize(clip: tuple[int, ...], layers: Sequence[LayerCost]) -> dict:
