@@ -65,7 +65,8 @@ def describe_time(
     add = sum if cfg.run.device == "CPU" else max
     epochs = cfg.train.epochs
     validations = epochs // cfg.run.eval_every if cfg.run.eval_every else 0
-    if computes_features_once(cfg):
+    has_draws = cfg.train.feature_draws > 0 and cfg.train.freeze == "backbone"
+    if has_draws and cfg.run.device == "CPU" and not cfg.data.mixes:  # features computed once
         epochs = min(epochs, cfg.train.feature_draws)
         validations = min(validations, 1)
     validated = validations * (counts["val"] or counts["test"])
@@ -79,11 +80,6 @@ def describe_time(
         f"about {count_minutes(sum(parts.values()))} minutes in all: {', '.join(shown)} (measured: "
         f"{times.decode:.2g} s to decode a file, {times.step:.2g} s for a training step)"
     )
-
-
-def computes_features_once(cfg: NetworkConfig) -> bool:
-    has_draws = cfg.train.feature_draws > 0 and cfg.train.freeze == "backbone"
-    return has_draws and cfg.run.device == "CPU" and not cfg.data.mixes
 
 
 def count_minutes(seconds: float) -> str:
