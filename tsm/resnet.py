@@ -63,38 +63,33 @@ class ResNet(nn.Cell):
         self.fc = dense(self.width, num_classes, std=0.001) if num_classes else None
 
     def build_stage(self, index: int, segments: int) -> nn.SequentialCell:
-        """Builds layer`index`. The first block of layer2 to layer4 halves height and width."""
-        width = self.first_width * 2 ** (index - 1)
-        blocks = []
-        for i in range(self.depths[index - 1]):
-            stride = 2 if i == 0 and index > 1 else 1
-            blocks.append(
-                self.build_block(index, i=i, width=width, stride=stride, segments=segments)
-            )
-            self.cin = width * self.expansion
-        return nn.SequentialCell(blocks)
+        """Builds layer`index`: blocks, with their shifts and non-local blocks.
 
-    def build_block(self, stage: int, i: int, width: int, stride: int, segments: int) -> nn.Cell:
-        """Builds block `i` of a stage, with its shift and its non-local block."""
+        The first block of layer2 to layer4 halves height and width.
+        """
 
         def wrap(cell: nn.Cell) -> nn.Cell:
             return Shift(cell, segments=segments, div=self.shift_div, online=self.online)
 
-        shifted = self.shift_div > 0 and i % self.shift_period == 0
-        wrap_branch = wrap if shifted and self.shift_place == "blockres" else lambda cell: cell
-        block = ResidualBlock(
-            self.cin,
-            width=width,
-            stride=stride,
-            expansion=self.expansion,
-            same=self.same,
-            wrap=wrap_branch,
-        )
-        if shifted and self.shift_place == "block":
-            block = wrap(block)
-        if self.non_local and i in NON_LOCAL.get(stage, ()):
-            return WithNonLocal(block, NonLocal(width * self.expansion), segments)
-        return block
+        width = self.first_width * 2 ** (index - 1)
+        blocks = []
+        for i in range(self.depths[index - 1]):
+            shifted = self.shift_div > 0 and i % self.shift_period == 0
+            block = ResidualBlock(
+                self.cin,
+                width=width,
+                stride=2 if i == 0 and index > 1 else 1,
+                expansion=self.expansion,
+                same=self.same,
+                wrap=wrap if shifted and self.shift_place == "blockres" else lambda cell: cell,
+            )
+            if shifted and self.shift_place == "block":
+                block = wrap(block)
+            self.cin = width * self.expansion
+            if self.non_local and i in NON_LOCAL.get(index, ()):
+                block = WithNonLocal(block, NonLocal(self.cin), segments)
+            blocks.append(block)
+        return nn.SequentialCell(blocks)
 
     def construct(self, x: Tensor) -> Tensor:
         x = self.maxpool(self.norm_relu(self.bn1, self.conv1(x)))
