@@ -43,8 +43,7 @@ class Attention(nn.Module):
         if relative:
             longest = max(plan.side // plan.stride_q, plan.side // plan.stride_kv)
             for axis, length in zip("thw", (plan.frames, longest, longest)):
-                table = nn.init.trunc_normal_(torch.empty(2 * length - 1, self.size), std=0.02)
-                setattr(self, f"rel_pos_{axis}", nn.Parameter(table))
+                setattr(self, f"rel_pos_{axis}", create_table(2 * length - 1, self.size))
 
     def forward(self, x: Tensor, grid: tuple) -> tuple:
         b, n, _ = x.shape
