@@ -71,9 +71,8 @@ def draw_clip(
     for frame, position in zip(clip, _positions(motion, rng, frames)):
         picture = ground
         for outline, color in parts:
-            picture = picture + _coverage(
-                outline, location=position, width=width, height=height
-            ) * (color - picture)
+            mask = _coverage(outline, location=position, width=width, height=height)
+            picture = picture + mask * (color - picture)
         frame[:] = np.rint(picture)
     return clip
 
