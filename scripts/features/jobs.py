@@ -14,7 +14,7 @@ from utils.data.records import open_record
 from utils.predict.model import Model
 from utils.predict.windows import read_ahead, read_windows
 from utils.settings import VideoData
-from utils.video.reader import FrameReader, VideoError
+from utils.video.reader import VideoError
 from utils.video.windows import Window, split_into_windows
 
 DTYPE = "<f4"  # float32
@@ -51,16 +51,12 @@ class FeatureExtractor:
 
     def read(self, job: Record) -> Iterator[tuple[Window, list[np.ndarray]]]:
         """The windows of a video with their views."""
-        with self.open(job) as source:
+        data = self.model.cfg.data
+        is_listed = job.label != UNLISTED and isinstance(data, VideoData)
+        with open_record(job, data) if is_listed else self.model.open(job.path) as source:
             seconds = self.options.window if self.options.per == "window" else 0.0
             windows = split_into_windows(source, seconds, self.options.step)
             yield from read_windows(source, windows, [self.head])
-
-    def open(self, job: Record) -> FrameReader:
-        data = self.model.cfg.data
-        if job.label == UNLISTED or not isinstance(data, VideoData):
-            return self.model.open(job.path)
-        return open_record(job, data)
 
     def compute(self, parts: Iterable[tuple[Window, list[np.ndarray]]], start: float) -> dict:
         """The record of a video, or of a segment that starts at `start` seconds."""
