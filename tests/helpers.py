@@ -214,6 +214,20 @@ def start_script(script: str, *arguments, inside=(), **variables: str) -> subpro
     )  # fmt: skip
 
 
+def wait_until(process: subprocess.Popen, is_done: Callable[[], bool]) -> None:
+    """Waits for what a process does; it must not end before."""
+    deadline = time.monotonic() + 600
+    while not is_done():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def wait_for_step(process: subprocess.Popen, out: Path, step: int) -> None:
+    """Waits until a run has saved this step."""
+    wait_until(process, lambda: read_step(out) >= step)
+
+
 def watches_signals(process: int) -> bool:
     """Whether a process blocks SIGTERM, or has a handler for it; Python itself does neither."""
     masks = re.findall(r"Sig(?:Blk|Cgt):\s*(\w+)", Path(f"/proc/{process}/status").read_text())
@@ -227,11 +241,7 @@ def start_launcher(*arguments, **options) -> subprocess.Popen:
 def start_and_stop(script: str, arguments, out: Path, steps: int, number: int) -> subprocess.Popen:
     """Starts a run, sends it a signal after `steps` saved steps, and waits for its end."""
     process = start_script(script, *arguments, f"--run.out={out}")
-    deadline = time.monotonic() + 600
-    while read_step(out) < steps:
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_for_step(process, out, steps)
     process.send_signal(number)
     time.sleep(0.05)
     process.send_signal(number)  # `timeout` also sends two: to the process, then to its group

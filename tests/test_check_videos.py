@@ -3,14 +3,13 @@
 import os
 import shutil
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
 from scripts.executors.process_pool import CrashError, run_all
 from scripts.executors.tests.pool_jobs import FATAL, crash_or_square
-from tests.helpers import find_smoke_yaml, read_result, start_script
+from tests.helpers import find_smoke_yaml, read_result, start_script, wait_until
 from tests.numbered_videos import write_numbered_video
 from tests.test_bad_videos import damage_video, write_files_of_every_kind
 from utils.tests.video.videos import pictures, write
@@ -103,11 +102,7 @@ def test_a_killed_scan_resumes(intact_video, run_here, tmp_path):
     (folder / "test.txt").write_text("0.mp4 0\n")
     journal = out / "train.txt.scan.jsonl"
     process = start_script(*build_arguments(folder, out), "--workers=1")
-    deadline = time.monotonic() + 600
-    while not journal.is_file() or journal.read_text().count("\n") < 5:
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(process, lambda: journal.is_file() and journal.read_text().count("\n") >= 5)
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (out / "train.txt").exists()

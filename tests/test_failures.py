@@ -19,6 +19,8 @@ from tests.helpers import (
     run_script,
     start_launcher,
     start_script,
+    wait_for_step,
+    wait_until,
 )
 from utils.files import ROOT
 
@@ -26,23 +28,10 @@ FAKE_WORKER = ROOT / "tests" / "fake_worker.py"
 TRAIN = ROOT / "tsm" / "train.py"
 
 
-def wait_for_processes(job, count: int) -> dict:
-    """Waits until a job has at least `count` processes, and returns them."""
-    deadline = time.monotonic() + 600
-    result = list_processes(job)
-    while len(result) < count:
-        assert job.poll() is None, job.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-        result = list_processes(job)
-    return result
-
-
-def wait_for_step(job, out, step: int) -> None:
-    """Waits until a run has saved this step."""
-    while read_step(out) < step:
-        assert job.poll() is None, job.stderr.read()
-        time.sleep(0.01)
+def wait_for_processes(job) -> dict:
+    """Waits until a job has a scheduler and two workers, and returns them."""
+    wait_until(job, lambda: len(list_processes(job)) >= 3)
+    return list_processes(job)
 
 
 def wait_for_end(job, processes) -> str:
@@ -73,7 +62,7 @@ def test_a_failed_worker_is_named_and_ends_the_others(action, status, line):
 @pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.slow), 1, "scheduler"])
 def test_a_killed_process_is_named(victim):
     job = start_launcher("2", FAKE_WORKER, "all:wait")
-    processes = wait_for_processes(job, 3)
+    processes = wait_for_processes(job)
     processes[victim].kill()
     line = wait_for_end(job, processes.values())
     assert job.returncode == 1
@@ -83,7 +72,7 @@ def test_a_killed_process_is_named(victim):
 
 def test_workers_end_after_their_launcher_is_killed():
     job = start_launcher("2", FAKE_WORKER, "all:wait")
-    processes = wait_for_processes(job, 3)
+    processes = wait_for_processes(job)
     job.kill()
     wait_for_end(job, processes.values())
 
@@ -94,7 +83,7 @@ def test_workers_end_after_their_launcher_is_killed():
 )
 def test_an_interrupted_job_is_not_restarted(number, status):
     job = start_launcher("--restarts=3", "2", FAKE_WORKER, "all:wait")
-    processes = wait_for_processes(job, 3)
+    processes = wait_for_processes(job)
     job.send_signal(number)
     wait_for_end(job, processes.values())
     assert job.returncode == status
@@ -181,9 +170,7 @@ def test_a_killed_data_worker_ends_a_training_in_one_line(tiny_args, tmp_path):
 def test_workers_end_after_a_killed_synthesis(tmp_path):
     job = start_script("scripts/data/synthesize_videos.py", "--out", tmp_path / "synthetic")
     parent = psutil.Process(job.pid)
-    while len(parent.children()) < 2:
-        assert job.poll() is None, job.stderr.read()
-        time.sleep(0.02)
+    wait_until(job, lambda: len(parent.children()) >= 2)
     time.sleep(2)
     workers = parent.children()
     assert len(workers) >= 2
@@ -229,7 +216,7 @@ def test_a_signal_stops_a_validation_at_the_next_batch(
 @pytest.mark.slow
 def test_two_ranks_stop_a_validation_together(pair_args, long_validation, tmp_path):
     job = start_launcher("2", TRAIN, *pair_args, *long_validation)
-    processes = wait_for_processes(job, 3)
+    processes = wait_for_processes(job)
     wait_for_validation(job)
     time.sleep(1)
     job.send_signal(signal.SIGTERM)
@@ -262,7 +249,7 @@ def test_kills_at_random_moments_change_no_weight(pair_args, tmp_path):
     step = 0
     for attempt in range(8):
         job = start_launcher(*arguments, f"--run.out={killed}")
-        processes = wait_for_processes(job, 3)
+        processes = wait_for_processes(job)
         if attempt % 2:
             wait_for_step(job, killed, step + chance.randint(1, 20))
         time.sleep(chance.uniform(0, 0.3 if attempt % 2 else start_up))

@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from tests.helpers import (
     run_script,
     save_random_weights,
     start_script,
+    wait_until,
 )
 from tests.numbered_videos import write_numbered_video
 from tests.test_predict import load_toy_config
@@ -85,11 +85,9 @@ def on_one_host(root, tmp_path_factory) -> dict[str, tuple[dict, dict]]:
 def run_and_kill_worker(cluster, file: Path, script: str, *arguments):
     """Runs a script on the cluster; kills a Dask worker when `file`, a pattern, has content."""
     process = start_script(script, *arguments, f"--executor={cluster.executor}")
-    deadline = time.monotonic() + 600
-    while not any(path.stat().st_size > 1 for path in file.parent.glob(file.name)):
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(
+        process, lambda: any(path.stat().st_size > 1 for path in file.parent.glob(file.name))
+    )
     cluster.kill_worker()
     assert process.poll() is None, "it ended before a worker was killed"
     output, errors = process.communicate(timeout=600)
@@ -136,10 +134,7 @@ def test_parts_that_encode_at_the_same_time_equal_one_host(root, on_one_host, tm
     """One of them is killed: the command without --part writes its videos."""
     arguments = build_arguments(root, tmp_path)
     processes = [start_script(REENCODE, *arguments, f"--part={part}/3") for part in (1, 2, 3)]
-    deadline = time.monotonic() + 600
-    while not (tmp_path / "1.mp4").exists():  # of part 2
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(processes[1], (tmp_path / "1.mp4").exists)  # of part 2
     processes[1].send_signal(signal.SIGKILL)
     for process, part in zip(processes, ("1/3", "2/3", "3/3")):
         output, errors = process.communicate(timeout=600)
@@ -212,9 +207,7 @@ def test_features_in_parts_equal_one_host(predict_arguments, tmp_path):
     command = [EXTRACT, *predict_arguments, f"--out={out}"]
     processes = [start_script(*command, f"--part={number}/2") for number in (1, 2)]
     part = out / "features.part-2-of-2.jsonl"
-    while not part.exists() or part.read_text().count("width") < 3:
-        assert processes[1].poll() is None, processes[1].stderr.read()
-        time.sleep(0.005)
+    wait_until(processes[1], lambda: part.exists() and part.read_text().count("width") >= 3)
     processes[1].kill()
     assert processes[1].wait() < 0
     finished = part.read_text().splitlines()

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
@@ -17,8 +16,8 @@ from tests.helpers import (
     build_env,
     pick_port,
     read_result,
-    read_step,
     start_script,
+    wait_for_step,
 )
 from utils.files import ROOT
 
@@ -66,9 +65,7 @@ def test_mpirun_trains_the_same_weights_and_ends_all_ranks_after_a_kill(
     command += [f"--run.out={out}"]
     options = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     job = subprocess.Popen([*map(str, command)], env=build_env(), **options)
-    while read_step(out) < 3:
-        assert job.poll() is None, job.stderr.read()
-        time.sleep(0.01)
+    wait_for_step(job, out, 3)
     processes = psutil.Process(job.pid).children(recursive=True)
     rank_1 = [p for p in processes if p.environ().get("MS_NODE_ID") == "1"]
     os.kill(rank_1[0].pid, signal.SIGKILL)

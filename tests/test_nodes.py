@@ -1,7 +1,6 @@
 """Jobs on several nodes, which are several launchers on this host."""
 
 import json
-import time
 
 import psutil
 import pytest
@@ -12,9 +11,9 @@ from tests.helpers import (
     build_rank_table,
     list_processes,
     pick_port,
-    read_step,
     run_script,
     start_launcher,
+    wait_for_step,
     write_json,
 )
 from utils.files import ROOT
@@ -76,9 +75,7 @@ def test_a_kill_on_one_of_two_nodes_ends_both_and_changes_no_weight(
     out = tmp_path / "run"
     arguments = ["1", TRAIN, *pair_args, "--run.save_steps=1", f"--run.out={out}"]
     nodes = launch_nodes(*arguments)
-    while read_step(out) < 3:
-        assert nodes[0].poll() is None, nodes[0].stderr.read()
-        time.sleep(0.01)
+    wait_for_step(nodes[0], out, 3)
     processes = [p for node in nodes for p in list_processes(node).values()]
     list_processes(nodes[victim])[victim].kill()
     outputs = collect_outputs(nodes)

@@ -2,7 +2,6 @@
 
 import shutil
 import signal
-import time
 from fractions import Fraction
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from tests.helpers import (
     load_smoke_config,
     read_result,
     start_script,
+    wait_until,
 )
 from tests.numbered_videos import write_numbered_video
 from tsm.network import NETWORK as TSM
@@ -99,11 +99,7 @@ def test_several_data_sets_are_copied(reencode, tmp_path):
 def test_an_interrupted_command_continues_to_the_same_files(copies, data_root, reencode, tmp_path):
     options = ["--quality", "1", "--workers", "1"]
     process = start_script(*build_arguments(data_root, tmp_path, *options))
-    deadline = time.monotonic() + 600
-    while not list(tmp_path.rglob("*.mp4")):
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(process, lambda: any(tmp_path.rglob("*.mp4")))
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert not (tmp_path / "train.txt").exists(), "killed before its end"
