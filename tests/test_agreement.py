@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.helpers import read_weights, run_json, run_script
+from tests.helpers import assert_close_weights, run_json, run_script
 
 WORKER = Path(__file__).parent / "distributed_train_worker.py"
 
@@ -63,10 +63,7 @@ def test_a_run_of_two_devices_resumes_on_one(stopped_run, pair_args, pair_run):
     arguments = [*pair_args, "--train.accumulation_steps=2", f"--run.out={stopped_run[0]}"]
     result = run_json("tsm/train.py", *arguments)
     assert result["steps"] == 24
-    actual = read_weights(result["checkpoint"])
-    expected = read_weights(pair_run[1]["checkpoint"])
-    for name, value in actual.items():
-        np.testing.assert_allclose(value, expected[name], rtol=1e-3, atol=1e-5, err_msg=name)
+    assert_close_weights(pair_run[1]["checkpoint"], result["checkpoint"])
 
 
 def test_another_effective_batch_size_cannot_resume_a_run(pair_args, pair_run, run_here):

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from tests.helpers import (
+    assert_close_weights,
     assert_report,
     assert_segments,
     read_result,
-    read_weights,
     run_json,
     run_script,
 )
@@ -35,10 +35,7 @@ def test_two_ranks_train_as_one_with_twice_the_batch(pair_run, tiny_args, tmp_pa
     _, result, _ = pair_run
     arguments = [*tiny_args, "--train.batch_norm=frozen", f"--run.out={tmp_path / 'run'}"]
     alone = run_json("tsm/train.py", *arguments)
-    actual = read_weights(result["checkpoint"])
-    expected = read_weights(alone["checkpoint"])
-    for name, value in actual.items():
-        np.testing.assert_allclose(value, expected[name], rtol=1e-3, atol=1e-5, err_msg=name)
+    assert_close_weights(alone["checkpoint"], result["checkpoint"])
 
 
 @pytest.fixture(scope="module")
