@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.helpers import find_smoke_yaml, read_result, save_random_weights
-from utils.load_config import load_config
+from tests.helpers import find_smoke_yaml, load_smoke_config, read_result, save_random_weights
 from utils.networks import find_network
 from utils.predict import model as api
 from utils.scoring import cache as cache_module
@@ -36,14 +35,10 @@ def settings(tiny_args) -> list[str]:
     return [*words, "run.engine=openvino", "eval.clips=1", "eval.crops=1"]
 
 
-def load_tiny_config(settings: list[str], *more: str):
-    return load_config(find_network("tsm").config, find_smoke_yaml("tsm"), [*settings, *more])
-
-
 @pytest.fixture(scope="module")
 def weights(settings, tmp_path_factory) -> Path:
     file = tmp_path_factory.mktemp("weights") / "tiny.ckpt"
-    return save_random_weights(load_tiny_config(settings), file, "tsm")
+    return save_random_weights(load_smoke_config("tsm", *settings), file, "tsm")
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +106,7 @@ def test_the_python_interface_computes_scores_and_features_in_int8(
     network = find_network("tsm")
     recipe = find_smoke_yaml("tsm")
     in_int8 = [*settings, "run.engine_precision=int8", "run.calibration_clips=3"]
-    cfg = load_tiny_config(in_int8)
+    cfg = load_smoke_config("tsm", *in_int8)
     records = int8.choose_records(network.read_records(cfg, "val"), cfg)
     clips = np.stack([*int8.read_clips(network, cfg, records)])
     expected = api.load(recipe, weights, settings=settings)
@@ -131,7 +126,7 @@ def test_the_python_interface_computes_scores_and_features_in_int8(
 
 def test_clips_are_from_all_parts_of_the_list(settings, monkeypatch):
     network = find_network("tsm")
-    cfg = load_tiny_config(settings, "run.calibration_clips=3")
+    cfg = load_smoke_config("tsm", *settings, "run.calibration_clips=3")
     records = network.read_records(cfg, "train")
     chosen = int8.choose_records(records, cfg)
     assert [records.index(record) for record in chosen] == [0, 11, 23]
