@@ -19,6 +19,7 @@ from tests.helpers import (
     read_result,
     save_random_weights,
 )
+from tests.test_predict import load_toy_config
 from tests.test_torch_twins import randomize_weights
 from utils.data.annotation_file import format_label
 from utils.data.records import read_list
@@ -103,18 +104,10 @@ def multi_args(tiny_args, data_root, tmp_path_factory) -> list:
     return [*tiny_args, *lists, *settings]
 
 
-def list_settings(arguments: list) -> list[str]:
-    return [word[2:] for word in arguments if word.startswith("--") and "=" in word]
-
-
-def load_multi_config(multi_args: list, *settings: str):
-    return load_smoke_config("tsm", *list_settings(multi_args), *settings)
-
-
 def test_targets_of_training_and_test_have_all_labels(multi_args):
-    cfg = load_multi_config(multi_args, "train.class_weights=balanced", "data.fraction=0.5")
+    cfg = load_toy_config(multi_args, ["--train.class_weights=balanced", "--data.fraction=0.5"])
     network = find_network("tsm")
-    whole = network.read_records(load_multi_config(multi_args), "train")
+    whole = network.read_records(load_toy_config(multi_args), "train")
     records = network.read_records(cfg, "train")
     assert len(records) == len(whole) // 2 == 12
     sampler = build_train_sampler(cfg, whole, Runtime())
@@ -151,8 +144,8 @@ def test_images_of_a_list_have_all_labels(tmp_path):
     (tmp_path / "list.txt").write_text("0.png 1,3\n1.png 0\n2.png -\n3.png 1,2\n")
     lists = [f"data.root={tmp_path}", "data.train=list.txt", "data.test=list.txt"]
     sizes = ["data.crop=32", "data.resize=40", "model.num_classes=5", "data.batch=2"]
-    weights = ["train.class_weights=balanced"]
-    cfg = load_smoke_config("resnet50", *MULTI["resnet50"], *lists, *sizes)
+    settings = [*MULTI["resnet50"], *lists, *sizes]
+    cfg = load_smoke_config("resnet50", *settings)
     network = find_network("resnet50")
     images = network.read_records(cfg, "train")
     assert images.list_names() == ["0.png", "1.png", "2.png", "3.png"]
@@ -165,7 +158,7 @@ def test_images_of_a_list_have_all_labels(tmp_path):
     tests = network.build_eval_rows(cfg, Runtime())[0]
     assert tests[0][1].tolist() == [0, 1, 0, 1, 0]
     assert network.build_targets(cfg, np.array([2])).tolist() == [[0, 0, 1, 0, 0]]
-    cfg = load_smoke_config("resnet50", *MULTI["resnet50"], *lists, *sizes, *weights)
+    cfg = load_smoke_config("resnet50", *settings, "train.class_weights=balanced")
     sampler = network.build_train_sampler(cfg, images, Runtime())
     assert sampler.positives.tolist() == [1, 2, 1, 1, 0]
 
@@ -279,7 +272,8 @@ def test_training_evaluation_prediction_and_fusion_of_several_labels(
         column = f"{entry['label']} {entry['name']}"
         assert entry["probability"] == pytest.approx(float(table[0][column]), abs=1e-5)
     assert len(record["top"]) == (scores[0] >= 0.01).sum()
-    model = api.load(find_smoke_yaml("tsm"), run / "best.ckpt", settings=list_settings(multi_args))
+    settings = [word[2:] for word in multi_args[2:]]
+    model = api.load(find_smoke_yaml("tsm"), run / "best.ckpt", settings=settings)
     ranking = model.predict(data_root / table[0]["path"], threshold=0.01)
     assert [(name, round(probability, 6)) for name, probability in ranking] == [
         (entry["name"], entry["probability"]) for entry in record["top"]
@@ -299,7 +293,7 @@ def test_training_evaluation_prediction_and_fusion_of_several_labels(
 def test_copies_frames_and_features_keep_the_labels(multi_args, run_here, tiny_ckpt, tmp_path):
     copies = tmp_path / "copies"
     made = read_result(run_here("scripts/data/reencode_videos.py", *multi_args, "--out", copies))
-    cfg = load_multi_config(multi_args)
+    cfg = load_toy_config(multi_args)
     files = find_network("tsm").list_annotation_files(cfg)
     originals = [[record.label for record in read_list(file)] for file in files]
     for file, path, labels in zip(files, made["lists"], originals):
@@ -308,13 +302,12 @@ def test_copies_frames_and_features_keep_the_labels(multi_args, run_here, tiny_c
 
     frames = tmp_path / "frames"
     result = read_result(run_here("scripts/data/extract_frames.py", *multi_args, "--out", frames))
-    folders = load_multi_config(multi_args, f"data.root={frames}", "data.source=frames",
-                                f"data.train_list={result['lists'][0]}")  # fmt: skip
+    more = [f"--data.root={frames}", "--data.source=frames"]
+    folders = load_toy_config(multi_args, [*more, f"--data.train_list={result['lists'][0]}"])
     records = find_network("tsm").read_records(folders, "train")
     assert [record.label for record in records] == originals[0]
 
-    weights = tmp_path / "weights.ckpt"
-    save_random_weights(cfg, weights, "tsm")
+    weights = save_random_weights(cfg, tmp_path / "weights.ckpt", "tsm")
     words = [*multi_args, "--checkpoint_path", weights, files[1].path, "--per", "video"]
     run_here("scripts/extract_features.py", *words, "--out", tmp_path / "features")
     with (tmp_path / "features/index.csv").open() as file:
