@@ -63,7 +63,8 @@ def test_safetensors_have_the_weights_and_the_description(described, run_here, t
     result = read_result(export(run_here, described, tmp_path, "safetensors"))
     file = tmp_path / "net.safetensors"
     weights = checkpoint_file.read(described)
-    own = {name: array.asnumpy() for name, array in read_with_mindspore(file).items()}
+    parameters = ms.load_checkpoint(str(file), format="safetensors")
+    own = {name: parameter.asnumpy() for name, parameter in parameters.items()}
     for arrays in (load_file(file), own):
         assert arrays.keys() == weights.keys()
         for name, array in arrays.items():
@@ -84,10 +85,6 @@ def test_safetensors_keep_the_padding_of_their_network(tmp_path):
     source = read_source(tmp_path / "a.safetensors")
     assert source.padding == "same"
     assert source.arrays.keys() == checkpoint.weights_of(net).keys()
-
-
-def read_with_mindspore(file: Path) -> dict:
-    return ms.load_checkpoint(str(file), format="safetensors")
 
 
 @pytest.mark.parametrize("relative", [True, False])
