@@ -83,11 +83,9 @@ def test_segments_of_folders_of_frames(network, folders, run_here, tmp_path):
     """Folders of the whole video, with a list of segments; and folders of the segments."""
     expected = build_rows(network, f"data.root={folders / 'parts'}")
     lossless = "data.image_tmpl=img_{:05d}.png"
-    whole = tmp_path / "whole.txt"
-    options = ["--short_side", "0"]
     cut = tmp_path / "cut"
     settings = [f"data.root={folders / 'segments'}", lossless]
-    result = run(run_here, "extract_frames", network, cut, *settings, more=options)
+    result = run(run_here, "extract_frames", network, cut, *settings, more=["--short_side", "0"])
     assert (result["videos"], result["frames"]) == (3, 3 * PART)
     assert (cut / LISTS[network][0]).read_text().splitlines()[1] == "long.mp4_1.5_3 30 1"
     folder_settings = ["data.source=frames", lossless, f"data.folder_fps={RATE}"]
