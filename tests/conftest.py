@@ -68,6 +68,12 @@ def data_root(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def videos(data_root) -> list[Path]:
+    """The test videos of the data root."""
+    return sorted((data_root / "videos" / "test").glob("*.mp4"))
+
+
+@pytest.fixture(scope="session")
 def pictures(tmp_path_factory) -> Path:
     """A data root with JPEG files in four class folders: train (24) and val (7)."""
 

@@ -55,11 +55,6 @@ def model(data_root, tmp_path_factory) -> api.Model:
     return load_toy("tsm", folder, "eval.batch=1")
 
 
-@pytest.fixture(scope="module")
-def videos(data_root) -> list:
-    return sorted((data_root / "videos" / "test").glob("*.mp4"))
-
-
 def test_a_prediction_equals_that_of_an_evaluation_bit_for_bit(model):
     """Of a path, a string, and frames in memory."""
     rows = model.network.build_eval_rows(model.cfg, Runtime())[0]

@@ -72,11 +72,6 @@ def weights(tiny_args, tmp_path_factory) -> Path:
     return save_random_weights(load_toy_config(tiny_args), path, "tsm")
 
 
-@pytest.fixture(scope="module")
-def videos(data_root) -> list:
-    return sorted((data_root / "videos" / "test").glob("*.mp4"))
-
-
 def test_a_prediction_gives_the_scores_of_an_evaluation(data_root, tmp_path):
     """The views are the same, and videos of different lengths need one compilation."""
     cfg = load_small_config("x3d", data_root)
