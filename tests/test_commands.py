@@ -12,13 +12,13 @@ from tests.helpers import (
     assert_predictions,
     assert_report,
     assert_same_weights,
+    find_smoke_yaml,
     read_step,
     run_json,
     run_script,
     start_and_stop,
     start_script,
 )
-from utils.files import ROOT
 
 
 def test_a_training_writes_checkpoint_state_config_and_log(tiny_ckpt):
@@ -184,13 +184,13 @@ def copy_with_damaged_video(source: Path, root: Path, name: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("network_name", "reader"),
+    ("network", "reader"),
     [("tsm", "auto"), pytest.param("x3d", "decord", marks=pytest.mark.slow)],
 )
-def test_the_benchmark_measures_the_data_pipeline(data_root, network_name, reader):
-    config = ROOT / network_name / "configs" / f"{network_name}_smoke.yaml"
-    arguments = ["--config_path", config, f"--data.root={data_root}", f"--data.reader={reader}"]
-    arguments += ["--data.batch=4", "--data.workers=1", "--data.processes=false", "--seconds=1"]
+def test_the_benchmark_measures_the_data_pipeline(data_root, network, reader):
+    arguments = ["--config_path", find_smoke_yaml(network), f"--data.root={data_root}"]
+    arguments += [f"--data.reader={reader}", "--data.batch=4", "--data.workers=1"]
+    arguments += ["--data.processes=false", "--seconds=1"]
     result = run_json("benchmarks/benchmark.py", "data", *arguments)
     assert result["reader"] == ("pyav" if reader == "auto" else reader)
     assert (result["workers"], result["processes"]) == (1, False)

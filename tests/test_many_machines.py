@@ -12,6 +12,7 @@ import pytest
 from tests.dask_cluster import start_dask_cluster
 from tests.helpers import (
     assert_one_line_error,
+    find_smoke_yaml,
     read_result,
     run_json,
     run_script,
@@ -21,7 +22,6 @@ from tests.helpers import (
 )
 from tests.numbered_videos import write_numbered_video
 from tests.test_predict import load_toy_config
-from utils.files import ROOT
 
 CHECK = "scripts/data/check_videos.py"
 REENCODE = "scripts/data/reencode_videos.py"
@@ -54,8 +54,7 @@ def root(tmp_path_factory) -> Path:
 
 
 def build_arguments(root: Path, out: Path) -> list:
-    yaml = ROOT / "tsm" / "configs" / "tsm_smoke.yaml"
-    return [f"--config_path={yaml}", f"--data.root={root}", f"--out={out}"]
+    return [f"--config_path={find_smoke_yaml('tsm')}", f"--data.root={root}", f"--out={out}"]
 
 
 def read_files(folder: Path) -> dict[str, bytes]:

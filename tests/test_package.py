@@ -102,8 +102,7 @@ def test_a_program_may_have_modules_with_the_names_of_the_package(wheel, tmp_pat
         file.extractall(tmp_path / "site")
     settings = [*TOYS["tsm"], f"data.root={tmp_path}"]
     shape = (20, 40, 50, 3)
-    path = tmp_path / "tsm.ckpt"
-    save_random_weights(load_smoke_config("tsm", *settings), path, "tsm")
+    path = save_random_weights(load_smoke_config("tsm", *settings), tmp_path / "tsm.ckpt", "tsm")
     for name in ("utils", "scripts", "tsm"):
         (tmp_path / f"{name}.py").write_text("OWN = 1")
     (tmp_path / "program.py").write_text(PROGRAM)

@@ -15,7 +15,7 @@ import scripts.stream
 from scripts.data.synthetic.motion_videos import MOTIONS, draw_sets
 from scripts.prediction.records import PredictOptions, Predictor
 from scripts.stream import label_stream
-from tests.helpers import load_smoke_config, save_random_weights
+from tests.helpers import find_smoke_yaml, load_smoke_config, save_random_weights
 from tests.numbered_videos import write_numbered_video
 from tests.test_predict import load_small_config, load_toy_config
 from tests.video_server import Answer, serve, to_transport_stream
@@ -24,7 +24,6 @@ from tsm.network import NETWORK
 from tsm.transforms import make_test_views
 from utils import cli, signals
 from utils.evaluate.label_space import LabelSpace, softmax
-from utils.files import ROOT
 from utils.networks import find_network
 from utils.predict.model import Model, build_model
 from utils.predict.prediction import Prediction
@@ -191,10 +190,9 @@ def toy(monkeypatch, tmp_path) -> list:
     monkeypatch.setattr(scripts.stream, "build_model", build)
     monkeypatch.setattr("scripts.executors.video_jobs.build_model", build)
     settings = ["--data.segments=2", "--data.crop=32", "--data.resize=40", "--run.device=CPU"]
-    yaml = "tsm/configs/tsm_smoke.yaml"
     weights = tmp_path / "net.ckpt"
     weights.touch()
-    words = ["--config_path", str(ROOT / yaml), "--checkpoint_path", str(weights)]
+    words = ["--config_path", str(find_smoke_yaml("tsm")), "--checkpoint_path", str(weights)]
     return [*words, *settings, "--out", str(tmp_path / "out")]
 
 
