@@ -332,10 +332,15 @@ def save_random_weights(cfg, path: Path, network: str) -> Path:
     return path
 
 
+def read_rows(path: Path) -> list[dict]:
+    """The rows of a table of a report."""
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
 def assert_report(folder: Path, result: dict) -> list[dict]:
     """Asserts that the rows of a report yield the metrics of the result; returns the rows."""
-    with open(folder / "scores.csv", newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_rows(folder / "scores.csv")
     names = list(rows[0])[5:]
     readable = [row for row in rows if row["predicted"] != "unreadable"]
     fractions = np.array([[float(row[name]) for name in names] for row in readable])
@@ -365,8 +370,7 @@ def assert_report(folder: Path, result: dict) -> list[dict]:
         assert result["loss"] == pytest.approx(report["nll"], abs=2e-5)
     else:  # the report has only the probability, which is 0 there
         assert result["loss"] >= report["nll"] - 2e-5
-    with open(folder / "wrong.csv", newline="", encoding="utf-8") as file:
-        wrong = [row["path"] for row in csv.DictReader(file)]
+    wrong = [row["path"] for row in read_rows(folder / "wrong.csv")]
     confidence = {row["path"]: -max(float(row[name]) for name in names) for row in readable}
     missed = [row["path"] for row in readable if row["correct"] == "0"]
     assert sorted(wrong) == sorted(missed)

@@ -1,6 +1,5 @@
 """Plans by the execution order of a dry run: AllReduces start at the planned positions."""
 
-import csv
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from scripts.analysis.plan_allreduce import RANKS, time_positions
 from scripts.dry_run import stub_libraries
 from scripts.dry_run.reading import read_run
 from scripts.dry_run.simulator import Machine, dry_run
-from tests.helpers import run_json
+from tests.helpers import read_rows, run_json
 from utils.complexity import LayerCost
 from utils.files import ROOT
 from utils.load_config import load_config
@@ -47,7 +46,7 @@ def read_plan(folder: Path) -> list[float]:
     A position is that of `ready`, when the AllReduce is queued; `begin` includes the wait for the
     channel.
     """
-    rows = list(csv.DictReader((folder / "plan.csv").read_text().splitlines()))
+    rows = read_rows(folder / "plan.csv")
     step = max(float(row["ready_ms"]) for row in rows)
     forward = step / 3  # of counted operations
     times = [float(row["ready_ms"]) for row in rows if row["split"] == "best"]

@@ -1,13 +1,12 @@
 """Commands of the AllReduce planner."""
 
-import csv
 import re
 
 import pytest
 import yaml
 
 from scripts.analysis import plan_allreduce
-from tests.helpers import run_json
+from tests.helpers import read_rows, run_json
 from tsm.config import Config
 from utils import cli
 from utils.load_config import list_settings, load_config
@@ -40,7 +39,7 @@ def test_the_best_split_is_at_least_as_good_as_the_others(plan):
 def test_the_printed_yaml_line_gives_the_same_split(plan, tiny_args):
     result, folder = plan
     ends = yaml.safe_load(result["yaml"])["run"]["all_reduce"]
-    rows = list(csv.DictReader((folder / "plan.csv").read_text().splitlines()))
+    rows = read_rows(folder / "plan.csv")
     best = [row for row in rows if (row["devices"], row["split"]) == ("64", "best")]
     assert len(ends) == len(best) - 1
     assert sum(int(row["tensors"]) for row in best) == 62

@@ -1,6 +1,5 @@
 """`model.labels: multi`: settings, targets, PyTorch twins, and whole trainings on real videos."""
 
-import csv
 import importlib
 import json
 import re
@@ -17,6 +16,7 @@ from tests.helpers import (
     find_smoke_yaml,
     load_smoke_config,
     read_result,
+    read_rows,
     save_random_weights,
 )
 from tests.test_predict import load_toy_config
@@ -255,7 +255,7 @@ def test_training_evaluation_prediction_and_fusion_of_several_labels(
     report = tmp_path / "report"
     metrics = read_result(run_here("tsm/eval.py", *multi_args, *checkpoint, "--report", report))
     assert (metrics["videos"], metrics["classes"]) == (8, 4)
-    table = list(csv.DictReader((report / "scores.csv").open()))
+    table = read_rows(report / "scores.csv")
     columns = [f"{k} {name}" for k, name in enumerate(NAMES)]
     scores = np.array([[float(line[column]) for column in columns] for line in table])
     sets = [line["labels"].split(",") for line in table]
@@ -285,7 +285,7 @@ def test_training_evaluation_prediction_and_fusion_of_several_labels(
         fused = read_result(run_here("scripts/analysis/fuse_scores.py", *words))
         assert fused["map"] == metrics["map"]
         assert fused["loss"] == pytest.approx(metrics["loss"], abs=1e-4)
-        again = list(csv.DictReader((tmp_path / average / "scores.csv").open()))
+        again = read_rows(tmp_path / average / "scores.csv")
         assert [line["predicted"] for line in again] == [line["predicted"] for line in table]
 
 
@@ -310,8 +310,7 @@ def test_copies_frames_and_features_keep_the_labels(multi_args, run_here, tiny_c
     weights = save_random_weights(cfg, tmp_path / "weights.ckpt", "tsm")
     words = [*multi_args, "--checkpoint_path", weights, files[1].path, "--per", "video"]
     run_here("scripts/extract_features.py", *words, "--out", tmp_path / "features")
-    with (tmp_path / "features/index.csv").open() as file:
-        labels = [line["label"] for line in csv.DictReader(file)]
+    labels = [line["label"] for line in read_rows(tmp_path / "features/index.csv")]
     assert labels == [format_label(label) for label in originals[1]]
 
 

@@ -1,12 +1,12 @@
 """Evaluation reports: tables computed by hand, sums over ranks, and write errors."""
 
-import csv
 import json
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from tests.helpers import read_rows
 from utils.evaluate import metrics, report, report_page
 from utils.evaluate.report import BINS, Report, compute_bins, compute_calibration_error
 from utils.evaluate.report_page import Samples
@@ -18,11 +18,6 @@ LABELS = np.array([0, 5, 2])  # rank of the label: first, sixth, fifth
 SAMPLES = Samples(["a/0 0.mp4", "b/1,1.mp4", "c/2.mp4", "d/bad.mp4"], [0, 5, 2, 1], list("uvwxyz"))
 
 SPACE = SimpleNamespace(raw_scores=False, multi_label=False)
-
-
-def read_rows(path) -> list[dict]:
-    with open(path, newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 def write_report(

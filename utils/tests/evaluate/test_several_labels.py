@@ -1,6 +1,5 @@
 """Metrics, loss, probabilities and report of samples with several labels."""
 
-import csv
 import json
 import math
 from types import SimpleNamespace
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
+from tests.helpers import read_rows
 from utils.data.annotation_file import encode_label
 from utils.evaluate.label_space import LabelSpace
 from utils.evaluate.metrics import LabelScores
@@ -130,10 +130,6 @@ def test_scores_are_collected_by_sample():
     assert (metrics["top1"], metrics["videos"], metrics["classes"]) == (0.666667, 3, 3)
 
 
-def read_csv(path) -> list[dict]:
-    return list(csv.DictReader(path.open()))
-
-
 def read_frames(number: int) -> np.ndarray:
     if number == 0:
         raise VideoError("a", "pyav", "gone")
@@ -147,17 +143,17 @@ def test_the_report_of_several_labels(tmp_path):
     page = Report(tmp_path, samples, numbers=(2, 0, None, 1), space=space, rt=Runtime())
     collect(page.table.add)
     page.write({"map": 0.8})
-    lines = read_csv(tmp_path / "scores.csv")
+    lines = read_rows(tmp_path / "scores.csv")
     assert [line["labels"] for line in lines] == ["0,1", "-", "2", "1"]
     assert [line["predicted"] for line in lines] == ["0,1", "1", "2", "unreadable"]
     assert [line["correct"] for line in lines] == ["1", "0", "1", ""]
     assert float(lines[0]["0 x"]) == pytest.approx(1 / (1 + math.exp(-4)), abs=1e-9)
-    columns = [*zip(*(line.values() for line in read_csv(tmp_path / "classes.csv")))]
+    columns = [*zip(*(line.values() for line in read_rows(tmp_path / "classes.csv")))]
     assert columns[2:] == [
         ("1", "1", "1"), ("1.0", "0.5", "1.0"), ("1", "2", "1"),
         ("1.0", "0.5", "1.0"), ("1.0", "1.0", "1.0"), ("1.0", "0.666667", "1.0"),
     ]  # fmt: skip
-    (wrong,) = read_csv(tmp_path / "wrong.csv")
+    (wrong,) = read_rows(tmp_path / "wrong.csv")
     assert (wrong["path"], wrong["labels"], wrong["missed"], wrong["extra"]) == ("b", "-", "-", "1")
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["worst_classes"][0]["class"] == 1
