@@ -52,16 +52,12 @@ def list_samples(root: Path, *settings: str, run: Path = None) -> list[str]:
 RIGHT = ["ant/B.WEBP 0", "ant/a.png 0", "cat/B.WEBP 2", "cat/a.png 2"]
 
 
-def remove_train(root: Path) -> None:
-    shutil.rmtree(root / "train")
-
-
 @pytest.mark.parametrize("has_train", [True, False])
 @pytest.mark.parametrize("source", ["run", "labels.txt"])
 def test_a_split_that_lacks_a_class_keeps_the_labels(has_train, source, root, tmp_path):
     """By the training folder, the class list of the run, or labels.txt."""
     if not has_train:
-        remove_train(root)
+        shutil.rmtree(root / "train")
     if source == "labels.txt":
         (root / "labels.txt").write_text("cat\nbee\nant\n")
         assert list_samples(root) == RIGHT
@@ -76,7 +72,7 @@ def test_a_split_that_lacks_a_class_keeps_the_labels(has_train, source, root, tm
 
 
 def test_two_folders_do_not_say_which_of_three_classes_they_are(root):
-    remove_train(root)
+    shutil.rmtree(root / "train")
     with pytest.raises(ValueError, match=r"data.test: .*model.num_classes"):
         list_samples(root)
     (head,) = NETWORK.list_label_spaces(make_config(root))
@@ -152,7 +148,7 @@ def test_a_run_of_other_classes_is_not_resumed(tmp_path):
 
 def test_int8_is_calibrated_with_the_classes_of_the_run(root, monkeypatch):
     """The images of `val` lack a class, and only the checkpoint's folder names all three."""
-    remove_train(root)
+    shutil.rmtree(root / "train")
     run = root / "run"
     run.mkdir()
     write_run_classes(run, CLASSES, Runtime())
