@@ -140,10 +140,7 @@ def test_a_checkpoint_becomes_plain_data(file):
     ("file", "words"),
     [
         ("script.pt", "TorchScript archive"),
-        (
-            "quantized.pt",
-            "a tensor in it is of type quantized; convert it to float32 first",
-        ),
+        ("quantized.pt", "a tensor in it is of type quantized; convert it to float32 first"),
         ("complex.pt", "a tensor in it is of type complex64; convert it to float32 first"),
         ("float8.pt", "a tensor in it is of type float8_e4m3fn; convert it to float32 first"),
         ("float8.safetensors", "tensor w is of type float8_e4m3fn; convert it to float32 first"),
@@ -200,11 +197,7 @@ def test_load_state_finds_the_state_dict(tree, key, monkeypatch):
         ({"epoch": 3, "nets": 4}, "", "no state dict; at the top it has the keys: epoch, nets"),
         ({"epoch": 3, "net": STATE}, "nett", "no state dict under 'nett'; at the top"),
         ({"a": {"b.c": np.ones(1)}, "b": {"b.c": np.ones(1)}}, "", "several state dicts: a, b; -"),
-        (
-            {"model": create_unread("a.Net", "")()},
-            "",
-            "keys: model (model is a a.Net: save its state_dict",
-        ),
+        ({"model": NET}, "", "keys: model (model is a a.Net: save its state_dict"),
         ([STATE], "", "no state dict; at the top it has a list"),
         ({}, "", "no state dict; at the top it has nothing"),
     ],
