@@ -137,6 +137,8 @@ def test_networks_of_several_data_sets_and_of_images_have_a_page(tmp_path, video
     values, _, heat_map = predictor.predict(str(tmp_path / "image.png"))
     assert list(values.items()) == images.predict(pixels)
     assert '<img width="100%" src="data:image/png;base64,' in heat_map
+    shown = [demo_page.show_class("a", probability) for probability in (0.01, 0.00312)]
+    assert shown == ["a", "a (0.0031)"]  # Gradio shows whole percents
 
 
 def test_uploads_are_limited(client, videos, tmp_path):

@@ -77,7 +77,8 @@ class Predictor:
             for ((name, probability),) in list_rankings(prediction.select(number), 1)
         ]
         table = gr.update(value=rows, visible=len(prediction.windows) > 1)
-        return [*map(dict, rankings), table, "".join(self.draw_heat_maps(best))]
+        bars = [{show_class(*pair): pair[1] for pair in ranking} for ranking in rankings]
+        return [*bars, table, "".join(self.draw_heat_maps(best))]
 
     def check_length(self, path: str) -> None:
         with self.model.open(path) as frames:
@@ -98,6 +99,11 @@ class Predictor:
             name = format_class(head.name_classes()[overlay.label], overlay.label)
             caption = f"yellow: what speaks for {html.escape(name)}"
             yield f"<figure><figcaption>{caption}</figcaption>{to_html(frames, rate)}</figure>"
+
+
+def show_class(name: str, probability: float) -> str:
+    """A name for Gradio's label, which shows whole percents: below one, with the probability."""
+    return name if probability >= 0.01 else f"{name} ({probability:.2g})"
 
 
 def list_rankings(prediction: Prediction, count: int) -> list:
