@@ -432,6 +432,14 @@ def test_a_damaged_file_is_refused(kind, files, tmp_path):
             load.open_scorer(TSM, load_toy_config(), str(file))
 
 
+def test_a_file_without_end_is_refused(files, monkeypatch):
+    """The first batch is bounded; a loop in a file has any number of turns."""
+    monkeypatch.setattr(onnx, "LONGEST", 1e-3)
+    scorer = load.open_scorer(TSM, load_toy_config(), str(files("tsm")))
+    with pytest.raises(ValueError, match="net.onnx: cannot run: .*no end after 0.001 s"):
+        scorer(make_clips(*scorer.shape))
+
+
 def build_model(*nodes, arrays=()):
     """An ONNX model of a free batch of pixels."""
     from onnx import TensorProto, helper

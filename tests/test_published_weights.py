@@ -55,6 +55,7 @@ class Server(ThreadingHTTPServer):
         self.length = "own"
         self.kind = "application/octet-stream"
         self.delay = 0.0
+        self.pause = 0.0  # before the last bytes
         self.requests: list[dict] = []
         self.address = f"http://127.0.0.1:{self.server_port}"
 
@@ -86,7 +87,10 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", length)
         self.end_headers()
         end = server.cuts.pop(0) if server.cuts else len(content)
-        self.wfile.write(content[start:end])
+        sent = content[start:end]
+        self.wfile.write(sent[:-1])
+        time.sleep(server.pause)
+        self.wfile.write(sent[-1:])
 
     def log_message(self, *_) -> None:
         pass
@@ -232,11 +236,14 @@ HTML = b"\n<!DOCTYPE html><html>Please log in</html>"
         ({"files": {"tsm.pth": HTML}}, ("tsm.pth: ", "HTML page", "save the file")),
         *[({"length": text}, ("Content-Length",)) for text in ("abc", "-5", "1e3", "9" * 5000)],
         *[({"length": text}, ("more than 50000 bytes",)) for text in (None, "own")],
+        ({"delay": 3.0}, ("cannot be reached: no end after 2 s",)),
+        ({"pause": 3.0, "files": {"tsm.pth": CONTENT[:4000]}}, ("no end after 2 s",)),
     ],
 )
 def test_a_server_without_the_file_is_named(answer, words, server, folder, monkeypatch):
     monkeypatch.setattr(preparation, "LARGEST", 50_000)
     monkeypatch.setattr(download, "CHUNK", 5_000)
+    monkeypatch.setattr(download, "LONGEST", 2)
     for key, value in answer.items():
         setattr(server, key, value)
     assert_refused("tsm_small", server.address, *words)

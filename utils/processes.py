@@ -1,4 +1,7 @@
-"""Processes that end with their parent process, and their memory. Linux only."""
+"""Processes that end with their parent process, their memory, and calls that may not end.
+
+Linux only.
+"""
 
 import ctypes
 import os
@@ -8,9 +11,11 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as LateError
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Callable
+from typing import Any, Callable
 
 from utils.signals import handle_signals, received
 
@@ -70,6 +75,23 @@ def exit_when_parent_dies(parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def call_within(seconds: float, function: Callable[[], Any]) -> Any:
+    """The result of a call; TimeoutError if it takes longer, and its thread is left alone then."""
+    result: Future = Future()
+
+    def call() -> None:
+        try:
+            result.set_result(function())
+        except Exception as error:  # noqa: BLE001 the caller gets it
+            result.set_exception(error)
+
+    threading.Thread(target=call, daemon=True).start()
+    try:
+        return result.result(timeout=seconds)
+    except LateError as error:  # TimeoutError from Python 3.11 on; perhaps the call's own
+        raise TimeoutError(str(error) or f"no end after {seconds:g} s") from None
 
 
 def read_peak_memory() -> float:

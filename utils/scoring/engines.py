@@ -16,6 +16,7 @@ import numpy as np
 
 from utils.cores import count_workers
 from utils.messages import escape_control
+from utils.processes import call_within
 from utils.runtime import uncapped_instruction_set
 from utils.scoring.exported_file import (
     FileScorer,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from utils.networks import Network
 
 ENGINES = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}  # the preferred one first
+LONGEST = 300  # seconds to open a file and to compute its first batch
 FLOATS = (1, 10, 11, 16)  # types of onnx.TensorProto: float32, float16, float64, bfloat16
 Session = Callable[[np.ndarray], list[np.ndarray]]  # clips to scores, and features if there are
 
@@ -172,7 +174,10 @@ class OnnxScorer(FileScorer):
     sessions: dict[tuple, Session] = field(default_factory=dict)
 
     def compute(self, clips: np.ndarray) -> list[np.ndarray]:
-        return self.open_session(clips.shape)(clips)
+        """The outputs; TimeoutError if the first batch of a shape takes LONGEST: a bad file."""
+        if clips.shape in self.sessions:
+            return self.sessions[clips.shape](clips)
+        return call_within(LONGEST, lambda: self.open_session(clips.shape)(clips))
 
     def open_session(self, shape: tuple[int, ...]) -> Session:
         """The session for clips of this shape. The engines raise errors of several kinds."""

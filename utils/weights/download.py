@@ -15,15 +15,18 @@ import re
 import urllib.error
 import urllib.parse
 import urllib.request
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from utils.files import read_json, report_write_errors, write_text
 from utils.messages import format_error, hide_all_secrets, hide_secrets, print_line, shorten
+from utils.processes import call_within
 from utils.progress import Progress
 
 CHUNK = 2**20  # bytes; the bar counts chunks
 TIMEOUT = 60  # seconds without a byte
+LONGEST = 600  # seconds for an answer, and for a chunk: a byte now and then would never end
 ATTEMPTS = 3  # connections that end too early
 PARTIAL_CONTENT = 206
 RANGE_NOT_SATISFIABLE = 416
@@ -128,7 +131,7 @@ def check_size(size: int, largest: int, address: str) -> None:
 def read_chunk(response: http.client.HTTPResponse, address: str) -> bytes:
     """The next bytes, empty at the end."""
     try:
-        return response.read(CHUNK)
+        return call_within(LONGEST, partial(response.read, CHUNK))
     except (OSError, http.client.HTTPException) as error:
         raise ConnectionCutError(f"{address}: {format_error(error)}") from None
 
@@ -140,7 +143,7 @@ def open_address(address: str, headers: dict[str, str], part: Path) -> http.clie
         address, login = split_login(address)
         request = urllib.request.Request(address, headers={**headers, **login})
         opener = urllib.request.build_opener()  # reads the variables of proxies now
-        return opener.open(request, timeout=TIMEOUT)
+        return call_within(LONGEST, partial(opener.open, request, timeout=TIMEOUT))
     except urllib.error.HTTPError as error:
         if error.code == RANGE_NOT_SATISFIABLE:
             forget(part)
