@@ -6,12 +6,13 @@ mixup, 1 for none), layout (default or channels_last), compiled (by `torch.compi
 weights that are frozen), threads, device (cpu or cuda), half (float16 autocast), tf32; the answer
 is {"torch": version}.
 Each further line, {"work": "train" or "evaluate", "seconds": s}, runs steps, at least one, until s
-seconds have passed; the answer is {"seconds": [of each step], "peak_gb": the most memory of this
-process so far, on a GPU of its own}. An error is {"error": text}.
+seconds have passed; the answer is {"seconds": [of each step], "peak_gb": of this process so far}.
+An error is {"error": text}.
 """
 
 import importlib
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -22,7 +23,6 @@ import torch
 from torch import nn
 
 from benchmarks.torch.parts import freeze_norms, mix_batch, put_channels_last, set_training
-from utils.processes import read_peak_memory
 
 
 class Trial:
@@ -68,14 +68,18 @@ class Trial:
             self.scaler.step(self.optimizer)
             self.scaler.update()
             self.optimizer.zero_grad()
-        if self.device.type == "cuda":  # a GPU computes while Python goes on
-            torch.cuda.synchronize()
+        self.wait()
 
     def evaluate(self) -> None:
         with torch.no_grad(), torch.autocast(self.device.type, torch.float16, enabled=self.half):
             scores = self.scores(self.clips.to(self.device))
         for output in scores if isinstance(scores, (list, tuple)) else [scores]:
             output.cpu()
+
+    def wait(self) -> None:
+        """A GPU computes while Python goes on."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
 
     def run(self, work: str, seconds: float) -> dict:
         training = work == "train"
@@ -87,11 +91,17 @@ class Trial:
             began = time.monotonic()
             step()
             times.append(time.monotonic() - began)
-        peak_gb = read_peak_memory()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()  # for the others that take turns
-            peak_gb = torch.cuda.max_memory_allocated(self.device) / 1e9
-        return {"seconds": times, "peak_gb": peak_gb}
+        return {"seconds": times, "peak_gb": read_peak_memory(self.device)}
+
+
+def read_peak_memory(device: torch.device) -> float:
+    """The largest memory that this process has held so far, in GB; on a GPU, of its memory."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 1e9
+    status = Path("/proc/self/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024 / 1e9
 
 
 def build_optimizer(weights: list, train: dict) -> torch.optim.Optimizer:
