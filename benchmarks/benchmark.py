@@ -3,7 +3,7 @@
     python benchmarks/benchmark.py step   --config_path Y [--section.key=value ...] [--torch]
     python benchmarks/benchmark.py memory --config_path Y [--section.key=value ...]
     python benchmarks/benchmark.py data   --config_path Y [--section.key=value ...]
-    python benchmarks/benchmark.py eval   --config_path Y [--section.key=value ...]
+    python benchmarks/benchmark.py eval   --config_path Y [--section.key=value ...] [--torch]
         [--checkpoint_path C] [--repeats 7] [--seconds 20] [--network tsm] [--out FILE]
         [--against FILE]
 
@@ -19,7 +19,9 @@ train.py expects on a CPU. Each graph has a new process; --part train or eval me
 It also gives the seconds of the last of two steps.
 `data`: clips/s and clips per CPU-second of the pipeline alone, compared with only decoding the same
 frames; it takes up to two times --seconds. `eval`: videos/s of an evaluation, data and network; of
-several data sets, the first one of eval.sets. With another `run.engine_precision` than f32,
+several data sets, the first one of eval.sets; peak memory of this process. With --torch, TSM and
+X3D with one or three crops are then evaluated in PyTorch, whole lists by decord and a DataLoader:
+give --seconds enough for the list. With another `run.engine_precision` than f32,
 `over_f32` is how many times faster the network is, in turns with f32.
 
 `step` and `eval` evaluate with `run.engine`, a file of --checkpoint_path or else random weights.
@@ -103,7 +105,7 @@ def main(
             return
         if kind == "eval":
             scorer = open_scorer(network, cfg, checkpoint_path)
-            result.update(measure_eval(network, cfg=cfg, rt=rt, seconds=seconds, scorer=scorer))
+            result.update(measure_eval(network, cfg, rt, seconds, scorer, torch))
         elif kind == "step":
             result.update(
                 measure_step(network, without_pretrained, rt, repeats, checkpoint_path, torch)
@@ -252,17 +254,23 @@ def measure_matmul_gflops(repeats: int, size: int = 2048) -> float:
 
 
 def measure_eval(
-    network: Network, cfg: NetworkConfig, rt: runtime.Runtime, seconds: int, scorer: Scorer
+    network: Network,
+    cfg: NetworkConfig,
+    rt: runtime.Runtime,
+    seconds: int,
+    scorer: Scorer,
+    torch: bool = False,
 ) -> dict:
     """Whole evaluation, data and network, of the first videos; the first batch is not timed.
 
-    Of several data sets, the first one is evaluated.
+    Of several data sets, the first one is evaluated. `torch`: then also in PyTorch.
     """
     index, rows = next(iter(network.build_eval_rows(cfg, rt).items()))
     data = network.create_dataset(cfg, rows, cfg.data.workers)
     if data.get_dataset_size() < 2:
         raise ValueError("eval.batch: all test videos fit into one batch, which is not timed")
-    score = partial(video_scores, columns=network.list_label_spaces(cfg)[index].columns)
+    head = network.list_label_spaces(cfg)[index]
+    score = partial(video_scores, columns=head.columns)
     batches = iter(data.create_tuple_iterator(num_epochs=1, output_numpy=True))
     clips, _, _ = next(batches)
     score(scorer, clips)  # compiles
@@ -277,11 +285,15 @@ def measure_eval(
         if time.monotonic() - began > seconds:
             break
     elapsed = time.monotonic() - began
+    rate = done / elapsed
+    peak_gb = read_peak_memory()
     reference = open_reference(network, cfg, scorer.name)
     ratio = {}
     if reference is not None:
         scorers = (partial(score, scorer), partial(score, reference))
         ratio["over_f32"] = compare_with_reference(*scorers, clips)
+    if torch:
+        ratio.update(baseline.measure_files(network, cfg, rows, head, rate, ENVIRONMENT))
     return {
         "batch": cfg.eval.batch,
         "engine": scorer.engine,
@@ -289,7 +301,8 @@ def measure_eval(
         **ratio,
         "views": int(clips.shape[1]),
         "videos": done,
-        "videos_per_second": round(done / elapsed, 2),
+        "videos_per_second": round(rate, 2),
+        "peak_gb": round(peak_gb, 2),
         "waiting": round(1 - computed / elapsed, 3),
     }
 

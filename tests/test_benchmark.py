@@ -8,6 +8,7 @@ import pytest
 from benchmarks import benchmark
 from benchmarks.torch import baseline
 from tests.helpers import assert_one_line_error, read_result, run_json, run_script
+from tests.numbered_videos import write_numbered_video
 from utils.files import ROOT
 from utils.settings import Run
 
@@ -85,6 +86,20 @@ def test_pytorch_is_measured_for_every_network(network_name):
     arguments = build_smoke_arguments(network_name)
     result = run_json(BENCHMARK, "step", *arguments, "--repeats=1", "--torch")
     assert result["eval_over_torch"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("network", ["tsm", "x3d"])
+def test_whole_evaluations_are_compared_with_pytorch(network, tmp_path):
+    """The width is a multiple of 32: of others decord's get_batch may refuse the frames."""
+    pytest.importorskip("torch")
+    for name in ("a", "b", "c"):
+        write_numbered_video(tmp_path / f"{name}.mp4", frames=40, width=128, height=96, rate=25)
+    (tmp_path / "test.txt").write_text("a.mp4 0\nb.mp4 1\nc.mp4 0\n")
+    arguments = [*build_smoke_arguments(network), f"--data.root={tmp_path}", "--eval.batch=1"]
+    result = run_json(BENCHMARK, "eval", *arguments, "--torch")
+    assert result["videos"] == 2
+    assert result["videos_over_torch"] > 0
 
 
 def test_settings_that_the_pytorch_network_lacks_are_an_error(tiny_args):

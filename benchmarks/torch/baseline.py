@@ -19,7 +19,10 @@ import numpy as np
 
 from scripts.analysis.build_networks import measure_median_seconds
 from utils.cores import count_usable_cores
+from utils.data.videos import EvalVideos
+from utils.evaluate.label_space import LabelSpace
 from utils.files import ROOT
+from utils.networks import Network
 from utils.settings import NetworkConfig, Run
 
 WORKER = ROOT / "benchmarks" / "torch" / "worker.py"
@@ -94,10 +97,50 @@ class TorchTwin:
         self.process.wait()
 
 
+def measure_files(
+    network: Network,
+    cfg: Any,
+    rows: EvalVideos,
+    head: LabelSpace,
+    rate: float,
+    environment: Mapping[str, str],
+) -> dict:
+    """Videos/s of a whole evaluation in PyTorch with the same frames and crops, and our `rate` over
+    the fastest one's. The first video is not timed.
+
+    Raises ValueError for other networks than TSM of RGB frames and X3D, and other crops than one or
+    three.
+    """
+    sides = {"tsm": lambda: cfg.data.resize, "x3d": lambda: cfg.data.scales[0]}
+    channels = rows.shape[2 if network.name == "tsm" else 1]
+    if network.name not in sides or rows.crops not in (1, 3) or channels != 3:
+        raise ValueError("--torch: of eval, only TSM of RGB frames and X3D, with 1 or 3 crops")
+    videos = []
+    for record in rows.records:
+        with rows.open_video(record) as video:
+            clips = head.frame_indices(video).reshape(rows.clips, -1)
+            videos.append((str(video.path), clips.tolist()))
+    crop = rows.shape[-1]
+    side = crop if network.name == "x3d" and rows.crops == 3 else sides[network.name]()
+    files = {"videos": videos, "workers": count_usable_cores(), "side": side, "crop": crop}
+    files |= {"crops": rows.crops, "channels_first": network.name != "tsm"}
+    result: dict[str, Any] = {}
+    rates = []
+    for name, variant in VARIANTS.items():
+        twin = TorchTwin(network.name, cfg, rows.shape, variant, environment)
+        answer = twin.send({"files": files})
+        twin.close()
+        rates.append((len(videos) - 1) / answer["seconds"])
+        result[f"{name}_videos_per_second"] = round(rates[-1], 2)
+        result[f"{name}_peak_gb"] = round(answer["peak_gb"], 2)
+    result["videos_over_torch"] = round(rate / max(rates), 2)
+    return result
+
+
 def check_torch(kind: str, run: Run) -> None:
     """ValueError if --torch cannot be compared fairly."""
-    if kind != "step":
-        raise ValueError(f"--torch goes with step, not with {kind}")
+    if kind not in ("step", "eval"):
+        raise ValueError(f"--torch goes with step and eval, not with {kind}")
     if importlib.util.find_spec("torch") is None:
         raise ValueError("--torch: PyTorch is not installed here (pip install torch)")
     if run.device == "Ascend":

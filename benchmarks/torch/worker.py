@@ -5,6 +5,8 @@ network (settings of the model), train (settings of the training), shape of a ba
 mixup, 1 for none), layout (default or channels_last), compiled (by `torch.compile`; evaluation with
 weights that are frozen), threads, device (cpu or cuda), half (float16 autocast), tf32; the answer
 is {"torch": version}.
+A line {"files": the arguments of `load_views`} evaluates videos; the answer is {"seconds": of all
+after the first one, "peak_gb": of this process, without those that read the videos}.
 Each further line, {"work": "train" or "evaluate", "seconds": s}, runs steps, at least one, until s
 seconds have passed; the answer is {"seconds": [of each step], "peak_gb": of this process so far}.
 An error is {"error": text}.
@@ -38,7 +40,8 @@ class Trial:
         self.net = self.twin.build_network(**job["network"]).to(self.device)
         self.clips = torch.randint(0, 255, job["shape"], dtype=torch.uint8)
         self.labels = torch.arange(job["shape"][0]) % 2
-        if job["layout"] == "channels_last":
+        self.last = job["layout"] == "channels_last"
+        if self.last:
             self.clips = put_channels_last(self.net, self.clips)
         self.inputs = self.clips.to(self.device)
         self.labels = self.labels.to(self.device)
@@ -75,6 +78,19 @@ class Trial:
             scores = self.scores(self.clips.to(self.device))
         for output in scores if isinstance(scores, (list, tuple)) else [scores]:
             output.cpu()
+
+    def evaluate_files(self, files: dict) -> dict:
+        from benchmarks.torch.files import load_views  # here: a training needs no decord
+
+        set_training(self.net, False)
+        began = 0.0
+        for views in load_views(**files):
+            clips = put_channels_last(self.net, views) if self.last else views
+            with torch.no_grad():
+                self.scores(clips)
+            began = began or time.monotonic()
+        seconds = time.monotonic() - began
+        return {"seconds": seconds, "peak_gb": read_peak_memory(self.device)}
 
     def wait(self) -> None:
         """A GPU computes while Python goes on."""
@@ -133,7 +149,9 @@ def main() -> None:
         return
     print(json.dumps({"torch": torch.__version__}), flush=True)
     for line in sys.stdin:
-        print(json.dumps(trial.run(**json.loads(line))), flush=True)
+        work = json.loads(line)
+        answer = trial.evaluate_files(**work) if "files" in work else trial.run(**work)
+        print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":
