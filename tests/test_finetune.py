@@ -104,6 +104,8 @@ def test_settings_of_the_command_line_and_small_videos_change_the_rules(tmp_path
     assert (cfg.train.epochs, cfg.data.batch, cfg.run.keep_best) == (20, 30, "loss")
     assert cfg.train.milestones == (8, 16)
     assert cfg.run.log_every == 8
+    start = start_from("tsm_r18_diff_8f", "train.epochs=2")  # of 76, 5 of them warm up
+    assert (start.cfg.train.epochs, start.cfg.train.warmup_epochs) == (2, 0.13)
     cfg = write_config(tmp_path, "tsm", counts=VideoCounts(8, 0, 1e5))  # few and small ones
     assert (cfg.data.batch, cfg.data.root, cfg.data.val_list) == (2, Path("/my videos"), "")
 

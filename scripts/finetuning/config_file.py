@@ -8,6 +8,7 @@ import copy
 import dataclasses
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, get_args, get_type_hints
 
@@ -97,10 +98,14 @@ def find_start_recipe(recipe: str, checkpoint: Optional[Path]) -> Recipe:
 def load_start(recipe: Recipe, settings: Sequence[str], checkpoint: Optional[Path]) -> Start:
     """Checks recipe and settings (`section.key=value`); raises ValueError."""
     device = "Ascend" if any(Path("/dev").glob("davinci[0-9]*")) else "CPU"
-    overrides = [f"run.device={device}", *settings]
-    own = copy.deepcopy(recipe.values)
-    cfg = build_config(recipe.network.config, own, recipe.name, overrides, owner=recipe.name)
     values = {name: value for name, _, value in (text.partition("=") for text in settings)}
+    build = partial(build_config, recipe.network.config, name=recipe.name, owner=recipe.name)
+    train = build(copy.deepcopy(recipe.values), overrides=[]).train
+    epochs = values.get("train.epochs", "")
+    share = int(epochs) / train.epochs if epochs.isdecimal() else 1.0
+    warmup = round(train.warmup_epochs * share, 2)  # in proportion, unless the user sets it
+    overrides = [f"run.device={device}", f"train.warmup_epochs={warmup}", *settings]
+    cfg = build(copy.deepcopy(recipe.values), overrides=overrides)
     for name in values:
         if name in OWN_SETTINGS:
             raise ValueError(f"--{name}: VIDEOS and --checkpoint decide it; edit the config file")
