@@ -168,7 +168,9 @@ def write_missing_files(command: str, folder: Path) -> None:
     for name in runs if "plot_training" in command else ():
         if not (folder / name / "log.jsonl").exists():
             train = f"python tsm/train.py --config_path {SMOKE} --train.epochs=2"
-            run_commands([f"{train} --run.out={name}"], folder)
+            run_commands([f"{train} --run.out={name}_run"], folder)
+            (folder / name).mkdir(exist_ok=True)  # or there, with a checkpoint of other commands
+            shutil.copy(folder / f"{name}_run" / "log.jsonl", folder / name)
     own = [word for word in words if word.endswith(".yaml")]
     for name in [word for word in words if re.fullmatch(r"(out|weights)/\S+\.ckpt", word)]:
         if not (folder / name).exists() and "convert_checkpoint" not in command:
