@@ -8,19 +8,19 @@ clips or views.
 """
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Optional, Union, cast
+from typing import TYPE_CHECKING, Union, cast
 
 import numpy as np
 
 from mvit_multi import sampling, transforms
 from mvit_multi.config import Config, Data, DatasetSettings
 from utils.data import records, videos
-from utils.data.annotation_file import AnnotationFile, swap_label
+from utils.data.annotation_file import AnnotationFile, Record, swap_label
 from utils.data.loader import prefetch_batches
 from utils.data.mixing import NO_BOX, draw_mix
 from utils.data.rows import Rows
 from utils.runtime import Runtime
-from utils.video.reader import Segment, Timeline
+from utils.video.reader import Timeline
 from utils.video.transforms import arrange_views, cut_crops
 
 if TYPE_CHECKING:
@@ -32,16 +32,6 @@ SPLITS = ("train", "val", "test")
 def build_target_row(dataset_index: int, label: int, lam: float, box: tuple = NO_BOX) -> np.ndarray:
     """A target, float32 (7,): data set index, label, lambda, box (y0, y1, x0, x1)."""
     return np.array([dataset_index, label, lam, *box], np.float32)
-
-
-class Sample(NamedTuple):
-    """One video: the index of its data set, and its label there."""
-
-    path: str
-    dataset_index: int
-    label: int
-    num_frames: Optional[int] = None  # of a folder of frames
-    segment: Optional[Segment] = None  # the part of the video, or else the whole
 
 
 def get_annotation_file(cfg: Config, dataset_index: int, split: str) -> AnnotationFile:
@@ -67,23 +57,14 @@ def list_annotation_files(cfg: Config) -> list[AnnotationFile]:
     return [file for file in files if file.path.is_file()] or files
 
 
-def read_dataset_records(cfg: Config, dataset_index: int, split: str) -> list[Sample]:
+def read_dataset_records(cfg: Config, dataset_index: int, split: str) -> list[Record]:
     """The samples of one split of one data set. Raises ValueError for bad lines."""
     file = get_annotation_file(cfg, dataset_index, split)
     listed = records.read_split(cfg.data, file=file, split=split, seed=cfg.run.seed)
-    return [
-        Sample(
-            record.path,
-            dataset_index=dataset_index,
-            label=cast(int, record.label),  # its lists have one label a video
-            num_frames=record.num_frames,
-            segment=record.segment,
-        )
-        for record in listed
-    ]
+    return [record._replace(dataset_index=dataset_index) for record in listed]
 
 
-def read_records(cfg: Config, split: str) -> list[Sample]:
+def read_records(cfg: Config, split: str) -> list[Record]:
     """The samples of all data sets in order; in training repeated `data.dataset_repeats` times."""
     count = range(len(cfg.data.sets))
     samples = [sample for k in count for sample in read_dataset_records(cfg, k, split)]
@@ -116,7 +97,7 @@ class TrainVideos(videos.TrainVideos):
         return [(get_annotation_file(self.cfg, k, "train"), settings) for k, settings in sets]
 
     def choose_frames(
-        self, video: Timeline, sample: Sample, rng: np.random.RandomState
+        self, video: Timeline, sample: Record, rng: np.random.RandomState
     ) -> np.ndarray:
         data = self.data
         length = len(video)
@@ -126,14 +107,15 @@ class TrainVideos(videos.TrainVideos):
         start = rng.uniform() * max(length - span, 0)
         return sampling.sample_by_time(start, span=span, frames=data.frames, length=length)
 
-    def make_row(self, sample: Sample, rng: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
+    def make_row(self, sample: Record, rng: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
         settings = self.data.sets[sample.dataset_index]
         with self.open_clip(sample, rng) as frames:
             clips, mirrored = transforms.make_train_clips(
                 frames, self.data, flip=settings.flip, rng=rng
             )
         swapped = [settings.swap_labels if is_mirrored else () for is_mirrored in mirrored]
-        labels = [swap_label(sample.label, pairs) for pairs in swapped]
+        label = cast(int, sample.label)  # its lists have one label a video
+        labels = [swap_label(label, pairs) for pairs in swapped]
         return clips, np.stack([build_target_row(sample.dataset_index, k, 1.0) for k in labels])
 
     def blank(self) -> tuple[np.ndarray, np.ndarray]:
@@ -162,7 +144,7 @@ class EvalVideos(videos.EvalVideos):
             samples, cfg=cfg, rt=rt, shape=(self.clips * self.crops, *get_input_shape(cfg.data))
         )
 
-    def make_views(self, record: Sample, sample: int) -> np.ndarray:
+    def make_views(self, record: Record, sample: int) -> np.ndarray:
         data = self.cfg.data
         with self.open_video(record) as video:
             indices = choose_test_frames(video, data=data, settings=self.settings, clips=self.clips)

@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from mvit_multi.dataset import EvalVideos, Sample
+from mvit_multi.dataset import EvalVideos
 from tests.helpers import load_smoke_config
 from utils.data.annotation_file import Record
 from utils.data.sampler import TrainSampler
@@ -53,8 +53,6 @@ def make_rows(name, path):
     network = find_network(name)
     cfg = load_smoke_config(name, *SETTINGS[name])
     record = Record(str(path), num_frames=None, label=0, line=1)
-    if name == "mvit_multi":
-        record = Sample(str(path), 0, 0)
     sampler = TrainSampler(1, batch=1, rank=0, size=1, seed=0)
     train = network.train_rows([record], cfg=cfg, sampler=sampler, epochs=2, skip=0)
     yield from train[0]

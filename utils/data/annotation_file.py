@@ -47,11 +47,7 @@ class Record(NamedTuple):
     label: Label
     line: int
     segment: Optional[Segment] = None  # the part of the video, or else the whole
-
-    @property
-    def dataset_index(self) -> int:
-        """For `utils.data.classes`: a network for several data sets has its own records."""
-        return 0
+    dataset_index: int = 0  # of a network for several data sets
 
 
 class AnnotationFile(NamedTuple):
