@@ -55,36 +55,22 @@ def sample_by_segments(frames: int, length: int, draw: Optional[Draw] = None) ->
     return np.array([draw_integer(draw, low, high) for low, high in segments], np.int64)
 
 
-def draw_crop_box(
-    width: int,
-    height: int,
-    draw: Draw,
-    area: tuple[float, float],
-    aspect: tuple[float, float] = ASPECT,
-) -> Box:
-    """A box of random area (fraction of the frame) and aspect.
+def draw_crop_box(width: int, height: int, draw: Draw, area: tuple[float, float]) -> Box:
+    """A box of random area (fraction of the frame) and aspect, which is within ASPECT.
 
-    After ten boxes that do not fit it returns a centre crop.
+    After ten boxes that do not fit it returns the largest such box in the centre.
     """
     for _ in range(10):
         target_area = width * height * draw_between(draw, *area)
-        ratio = math.exp(draw_between(draw, math.log(aspect[0]), math.log(aspect[1])))
+        ratio = math.exp(draw_between(draw, math.log(ASPECT[0]), math.log(ASPECT[1])))
         w = round(math.sqrt(target_area * ratio))
         h = round(math.sqrt(target_area / ratio))
         if 0 < w <= width and 0 < h <= height:
             y = draw_integer(draw, 0, height - h)
             x = draw_integer(draw, 0, width - w)
             return x, y, w, h
-    ratio = width / height
-    if ratio < aspect[0]:
-        w = width
-        h = round(width / aspect[0])
-    elif ratio > aspect[1]:
-        w = round(height * aspect[1])
-        h = height
-    else:
-        w = width
-        h = height
+    w = min(width, round(height * ASPECT[1]))
+    h = min(height, round(width / ASPECT[0]))
     return (width - w) // 2, (height - h) // 2, w, h
 
 
