@@ -148,7 +148,8 @@ class EvalVideos(videos.EvalVideos):
         data = self.cfg.data
         with self.open_video(record) as video:
             indices = choose_test_frames(video, data=data, settings=self.settings, clips=self.clips)
-            cut = partial(cut_test_crops, data=data, settings=self.settings, crops=self.crops)
+            side = self.settings.short_side
+            cut = partial(cut_crops, side=side, crop=data.crop, crops=self.crops)
             return arrange_views(*video.read(indices, cut))
 
 
@@ -178,13 +179,6 @@ def choose_test_frames(
         start = sampling.compute_view_start(clip, clips, max(length - span, 0))
         indices.append(sampling.sample_by_time(start, span=span, frames=data.frames, length=length))
     return np.stack(indices)
-
-
-def cut_test_crops(
-    frames: np.ndarray, data: Data, settings: DatasetSettings, crops: int
-) -> np.ndarray:
-    """The crops of the frames of a test: uint8 (n, crops, 3, crop, crop)."""
-    return cut_crops(frames, side=settings.short_side, crop=data.crop, crops=crops)
 
 
 def compute_span(video: Timeline, data: Data) -> float:

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mvit_multi.config import Config
-from mvit_multi.dataset import choose_test_frames, cut_test_crops, get_annotation_file
+from mvit_multi.dataset import choose_test_frames, get_annotation_file
 from utils.evaluate.label_space import LabelSpace
-from utils.video.transforms import arrange_views
+from utils.video.transforms import arrange_views, cut_crops
 
 if TYPE_CHECKING:
     from utils.video.windows import Window
@@ -37,7 +37,8 @@ class DatasetLabelSpace(LabelSpace):
         return choose_test_frames(window, data=self.data, settings=self.settings, clips=self.clips)
 
     def crop_frames(self, frames: np.ndarray) -> np.ndarray:
-        return cut_test_crops(frames, data=self.data, settings=self.settings, crops=self.crops)
+        side = self.settings.short_side
+        return cut_crops(frames, side=side, crop=self.data.crop, crops=self.crops)
 
     def make_views(self, crops: np.ndarray, order: np.ndarray) -> np.ndarray:
         return arrange_views(crops, order)
