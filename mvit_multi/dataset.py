@@ -190,13 +190,3 @@ def compute_span(video: Timeline, data: Data) -> float:
 def get_input_shape(data: Data) -> tuple[int, int, int, int]:
     """The shape of one clip as the network reads it: (3, T, crop, crop)."""
     return 3, data.frames, data.crop, data.crop
-
-
-def build_eval_videos(cfg: Config, rt: Runtime, split: str = "test") -> dict[int, EvalVideos]:
-    """{data set index: its videos}: the data sets of `eval.sets` in a test, all in validation.
-
-    Reads the annotation files; raises ValueError for bad lines.
-    """
-    names = (split == "test" and cfg.eval.sets) or [dataset.name for dataset in cfg.data.sets]
-    chosen = [k for k, dataset in enumerate(cfg.data.sets) if dataset.name in names]
-    return {k: EvalVideos(cfg, rt=rt, dataset_index=k, split=split) for k in chosen}

@@ -30,7 +30,10 @@ class MViTNetwork(Network[Config]):
     def build_eval_rows(
         self, cfg: Config, rt: Runtime, run: Optional[Path] = None, split: str = "test"
     ) -> dict[int, dataset.EvalVideos]:
-        return dataset.build_eval_videos(cfg, rt, split)
+        """The data sets of `eval.sets` in a test, all in validation."""
+        names = (split == "test" and cfg.eval.sets) or [settings.name for settings in cfg.data.sets]
+        chosen = [k for k, settings in enumerate(cfg.data.sets) if settings.name in names]
+        return {k: dataset.EvalVideos(cfg, rt, dataset_index=k, split=split) for k in chosen}
 
     def name_samples(self, cfg: Config, rows: Any) -> list[str]:
         root = cfg.data.root / rows.settings.videos

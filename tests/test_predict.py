@@ -11,7 +11,7 @@ import psutil
 import pytest
 from PIL import Image
 
-from mvit_multi.dataset import build_eval_videos
+from mvit_multi.network import NETWORK as MVIT
 from resnet50.network import NETWORK as RESNET
 from scripts.data.synthetic.motion_videos import MOTIONS, draw_sets, write_video
 from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
@@ -96,7 +96,7 @@ def test_a_prediction_gives_the_scores_of_an_evaluation_for_every_set(tmp_path):
     path = save_random_weights(cfg, tmp_path / "net.ckpt", "mvit_multi")
     result = build_predictor(cfg, network="mvit_multi", path=path, out=tmp_path, window=0.5)
     whole = Predictor(result.model, PredictOptions(tmp_path, top=8, window=0))
-    for head, rows in build_eval_videos(cfg, Runtime()).items():
+    for head, rows in MVIT.build_eval_rows(cfg, Runtime()).items():
         record = whole.predict(rows.records[0].path, "video")
         columns = result.model.heads[head].columns
         expected = video_scores(result.model.scorer, rows[0][0][None], columns=columns)[0]
