@@ -58,7 +58,6 @@ class Attention(nn.Cell):
         super().__init__()
         self.heads, self.size, self.grid = plan.heads, plan.dim_out // plan.heads, plan.grid
         self.token = token
-        self.out_grid = pool_grid(plan.grid, plan.stride_q)
         self.qkv = ChannelsFirstDense(plan.dim, 3 * plan.dim_out, Normal(STD))
         self.proj = Dense(plan.dim_out, plan.dim_out, weight_init=Normal(STD))
         strides = (plan.stride_q, plan.stride_kv, plan.stride_kv)

@@ -30,6 +30,7 @@ PATCH_KERNEL = (3, 7, 7)
 PATCH_STRIDE = (2, 4, 4)
 PATCH_PADDING = (1, 3, 3)
 MLP_RATIO = 4
+EPS = 1e-6  # of layer norms; MultiTrain's attention has 1e-5
 
 
 def plan_blocks(
@@ -127,40 +128,28 @@ class Block(nn.Cell):
     """Attention and an MLP, each with a shortcut.
 
     If the number of channels changes, the first shortcut has a fully connected layer; if the grid
-    changes, a max pooling after it. `on_normed`: the layer reads the tokens after the norm
-    (PySlowFast's `proj`), otherwise the tokens before it (MultiTrain's `proj_max_pool`).
+    changes, a max pooling after it. `plain`: the block of PySlowFast, whose first token is a class
+    token, and whose layer reads the tokens after the norm (`proj`); otherwise that of MultiTrain,
+    whose layer reads the tokens before it (`proj_max_pool`).
     """
 
     def __init__(
-        self,
-        plan: BlockPlan,
-        drop_path: float,
-        eps: float,
-        relative: bool,
-        token: bool,
-        on_normed: bool,
-        depthwise_impl: str,
+        self, plan: BlockPlan, drop_path: float, plain: bool, relative: bool, depthwise_impl: str
     ):
         super().__init__()
         dim = plan.dim
         cout = plan.dim_out
-        self.norm1 = LayerNorm(dim, eps)
-        self.attn = Attention(
-            plan,
-            eps=eps if on_normed else 1e-5,
-            relative=relative,
-            token=token,
-            impl=depthwise_impl,
-        )
+        self.norm1 = LayerNorm(dim, EPS)
+        eps = EPS if plain else 1e-5
+        self.attn = Attention(plan, eps, relative=relative, token=plain, impl=depthwise_impl)
         self.drop1 = DropPath(drop_path)
         self.drop2 = DropPath(drop_path)
-        self.norm2 = LayerNorm(cout, eps)
+        self.norm2 = LayerNorm(cout, EPS)
         self.mlp = Mlp(cout, MLP_RATIO * cout, cout)
         self.grid = plan.grid
-        self.token = token
-        self.on_normed = on_normed
+        self.plain = plain
         layer = ChannelsFirstDense(dim, cout, Normal(STD)) if dim != cout else None
-        self.proj, self.proj_max_pool = (layer, None) if on_normed else (None, layer)
+        self.proj, self.proj_max_pool = (layer, None) if plain else (None, layer)
         self.max_pool = max_pool2d(plan.stride_q + 1, plan.stride_q) if plan.stride_q > 1 else None
 
     def construct(self, x: Tensor) -> Tensor:
@@ -171,7 +160,7 @@ class Block(nn.Cell):
 
     def apply_shortcut(self, x: Tensor) -> Tensor:
         """Maps tokens (B, N, C) to the channels and the grid of the block's output."""
-        layer = self.proj if self.on_normed else self.proj_max_pool
+        layer = self.proj if self.plain else self.proj_max_pool
         if layer is None and self.max_pool is None:
             return x
         y = ops.transpose(x, (0, 2, 1)) if layer is None else layer(x)  # (B, C, N)
@@ -183,11 +172,11 @@ class Block(nn.Cell):
         """Max pooling of tokens (B, C, N) over height and width; the class token is kept."""
         c = y.shape[1]
         t, h, w = self.grid
-        inner = y[:, :, 1:] if self.token else y
+        inner = y[:, :, 1:] if self.plain else y
         inner = self.max_pool(ops.reshape(inner, (-1, c * t, h, w)))
         _, _, h, w = inner.shape
         inner = ops.reshape(inner, (-1, c, t * h * w))
-        return ops.cat((y[:, :, :1], inner), 2) if self.token else inner
+        return ops.cat((y[:, :, :1], inner), 2) if self.plain else inner
 
 
 class MViT(nn.Cell):
@@ -248,10 +237,10 @@ class MViT(nn.Cell):
         self.pos_embed_spatial = build_embedding(space, "pos_embed_spatial") if absolute else None
         self.pos_embed_temporal = build_embedding(time, "pos_embed_temporal") if absolute else None
         self.patch_embed = PatchEmbed(dim)
-        options = (1e-6, plain or relative, plain, plain, depthwise_impl)
+        options = (plain, plain or relative, depthwise_impl)
         blocks = [Block(plan, float(rate), *options) for plan, rate in zip(plans, rates)]
         self.blocks = nn.SequentialCell(blocks)
-        self.norm = LayerNorm(width, 1e-6)
+        self.norm = LayerNorm(width, EPS)
         if single_head:
             self.head = SingleHead(width, num_classes[0], dropout)
         else:
