@@ -21,7 +21,7 @@ from tests.test_predict import load_small_config, load_toy_config
 from tests.video_server import Answer, serve, to_transport_stream
 from tsm import streaming
 from tsm.network import NETWORK
-from tsm.transforms import make_test_views
+from tsm.transforms import cut_crops
 from utils import cli, signals
 from utils.evaluate.label_space import LabelSpace, softmax
 from utils.networks import find_network
@@ -85,14 +85,8 @@ def test_online_tsm_equals_the_offline_network_frame_by_frame(
     whole = [f"--data.segments={len(frames)}", "--model.consensus=identity"]
     cfg = load_toy_config(tiny_args, ["--model.online=true", *whole])
     scorer = open_scorer(find_network("tsm"), cfg, online_weights)
-    clip = make_test_views(
-        frames,
-        clips=1,
-        segments=len(frames),
-        resize_to=cfg.data.resize,
-        crop=cfg.test_crop,
-        crops=1,
-    )
+    clip = cut_crops(frames, resize_to=cfg.data.resize, crop=cfg.test_crop, crops=1)
+    clip = clip.swapaxes(0, 1)  # (1, T, 3, crop, crop)
     scores = scorer(clip)[0].astype(np.float64)  # (T, classes)
     for k, fraction in enumerate(result):
         expected = softmax(scores[max(k - 3, 0) : k + 1].mean(axis=0))

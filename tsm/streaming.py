@@ -56,10 +56,8 @@ class OnlinePredictor(FramePredictor):
 
     def prepare(self, pixels: np.ndarray) -> list[np.ndarray]:
         resize_to = self.cfg.data.resize
-        views = transforms.make_test_views(
-            pixels[None], clips=1, segments=1, resize_to=resize_to, crop=self.cfg.test_crop, crops=1
-        )
-        return [views[0]]
+        crop = self.cfg.test_crop
+        return [transforms.cut_crops(pixels[None], resize_to=resize_to, crop=crop, crops=1)[0]]
 
     def score(self, view: np.ndarray) -> np.ndarray:
         scores, *self.buffers = self.net(Tensor(view), *self.buffers)  # (1, C, h, w)

@@ -52,14 +52,6 @@ def make_train_clip(
     return stack_frames(mirror_frames(patch) if mirrored else patch, frames_per_segment), mirrored
 
 
-def make_test_views(
-    frames: np.ndarray, clips: int, segments: int, resize_to: int, crop: int, crops: int
-) -> np.ndarray:
-    """The views of `arrange_views`, of the frames of all clips in order."""
-    cut = cut_crops(frames, resize_to=resize_to, crop=crop, crops=crops)
-    return arrange_views(cut, order=np.arange(len(frames)), clips=clips, segments=segments)
-
-
 def cut_crops(frames: np.ndarray, resize_to: int, crop: int, crops: int) -> np.ndarray:
     """The crops of frames whose short side is resized: uint8 (n, crops, C, crop, crop).
 

@@ -170,10 +170,8 @@ def test_a_small_frame_is_enlarged(shape, size, scale):
     if 1 in shape:  # its crop is one pixel
         assert np.unique(clip[0, 0]).size == 1
     else:
-        views = transforms.make_test_views(
-            frames, clips=1, segments=2, resize_to=32, crop=28, crops=3
-        )
-        assert views.shape == (3, 2, 3, 28, 28)
+        cut = transforms.cut_crops(frames, resize_to=32, crop=28, crops=3)
+        assert cut.shape == (2, 3, 3, 28, 28)
 
 
 @pytest.mark.parametrize("crops", [1, 3, 5, 10])
@@ -182,9 +180,8 @@ def test_views_are_ordered_by_crop_then_by_clip(crops, channels, length):
     clips = 2
     segments = 3
     frames = make_noise(clips * segments * length, height=40, width=61, channels=channels)
-    views = transforms.make_test_views(
-        frames, clips=clips, segments=segments, resize_to=32, crop=28, crops=crops
-    )
+    cut = transforms.cut_crops(frames, resize_to=32, crop=28, crops=crops)
+    views = transforms.arrange_views(cut, range(len(frames)), clips=clips, segments=segments)
     assert views.shape == (crops * clips, segments, length * channels, 28, 28)
     assert views.flags.c_contiguous
     width, height = transforms.short_side_size(61, 40, 32)
@@ -210,9 +207,8 @@ def test_a_frame_that_several_clips_use_may_be_passed_once(crops):
     order = [0, 2, 4, 1, 2, 4]
     cut = transforms.cut_crops(frames, resize_to=32, crop=28, crops=crops)
     once = transforms.arrange_views(cut, order=order, clips=2, segments=3)
-    repeated = transforms.make_test_views(
-        frames[order], clips=2, segments=3, resize_to=32, crop=28, crops=crops
-    )
+    cut = transforms.cut_crops(frames[order], resize_to=32, crop=28, crops=crops)
+    repeated = transforms.arrange_views(cut, range(len(order)), clips=2, segments=3)
     assert np.array_equal(once, repeated)
 
 
