@@ -4,11 +4,10 @@ Version 1.0: `server_count`, `server_list` with a `server_id` (an address) and i
 with `device_id`, `device_ip` and `rank_id`, and the `status` `completed`.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
-from utils.files import read_text
+from utils.files import read_json
 
 
 def read_rank_table(path: Path) -> tuple[list[str], int]:
@@ -17,12 +16,10 @@ def read_rank_table(path: Path) -> tuple[list[str], int]:
     Raises ValueError, which names the file, if msrun cannot use the table.
     """
     try:
-        return check_servers(json.loads(read_text(path, "the file")))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"RANK_TABLE_FILE: {path} is not JSON: {error}") from None
+        return check_servers(read_json(path, "the file"))
     except ValueError as error:
         raise ValueError(f"RANK_TABLE_FILE: {path}: {error}") from None
-    except Exception as error:  # of another form; also of too many brackets or an infinite number
+    except Exception as error:  # of another form; also of an infinite number
         raise ValueError(f"RANK_TABLE_FILE: {path}: missing or misplaced: {error}") from None
 
 

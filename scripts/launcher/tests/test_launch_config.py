@@ -160,7 +160,7 @@ def edit(*keys, value) -> dict:
         (edit(*DEVICE, "device_id", value="4"), "device_id"),
         (edit(*DEVICE, "rank_id", value="x"), "'x'"),
         (edit("server_list", 1, value={}), "'device'"),
-        ([], "misplaced"),
+        ([], "holds no dict"),
     ],
 )
 def test_a_wrong_rank_table_is_refused_with_the_reason(content, words, tmp_path):
