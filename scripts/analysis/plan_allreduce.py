@@ -57,9 +57,6 @@ from utils.yaml_text import load_yaml
 
 RANKS = 8  # of a dry run; the order of gradients is the same for any number above 1
 BEST = "best"
-ONE = "one segment"
-YAML = "yaml's own"
-LAYERS = "one a layer"
 
 
 def read_topology(text: str) -> tuple[int, int]:
@@ -177,9 +174,10 @@ def time_gradients(network: Network, cfg, cluster: Cluster) -> Backward:
 
 def compare(backward: Backward, cluster: Cluster, devices: int, own) -> dict[str, Prediction]:
     """Predictions by the name of the split; `own` is run.all_reduce, which may be no split."""
-    splits = {ONE: [len(backward.names) - 1], LAYERS: layer_ends(backward.names)}
+    ends = layer_ends(backward.names)
+    splits = {"one segment": [len(backward.names) - 1], "one a layer": ends}
     if not isinstance(own, str):
-        splits[YAML] = segment_ends(backward.names, own)
+        splits["yaml's own"] = segment_ends(backward.names, own)
     others = {
         name: predict(backward, cluster=cluster, devices=devices, ends=ends)
         for name, ends in splits.items()
