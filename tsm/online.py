@@ -69,12 +69,7 @@ class OnlineTSM(nn.Cell):
         for block, shifted in zip(self.blocks, self.shifted):
             if shifted:
                 buffers.append(mnp.zeros((1, block.conv1.fold, *sides)))
-            if has_stride_2(block):
+            convs = [cell for _, cell in block.cells_and_names() if isinstance(cell, nn.Conv2d)]
+            if any(conv.stride[0] == 2 for conv in convs):
                 sides = [(side + 1) // 2 for side in sides]
         return tuple(buffers)
-
-
-def has_stride_2(block: nn.Cell) -> bool:
-    """Whether a block has a convolution of stride 2."""
-    cells = (cell for _, cell in block.cells_and_names())
-    return any(isinstance(cell, nn.Conv2d) and cell.stride[0] == 2 for cell in cells)
