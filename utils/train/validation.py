@@ -9,7 +9,7 @@ again, so a run that was killed ends with the same `best.ckpt`, which is written
 import contextlib
 import json
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Callable, Optional
 
@@ -28,33 +28,27 @@ from utils.weights.description import Description
 BEST = "best.ckpt"
 
 
+@dataclass(eq=False)
 class Validation:
     """Evaluates the weights of a train step, and keeps the best as `run.keep_best` says.
 
     Weights or statistics that are not finite do not count.
 
     `evaluate()` returns the metrics of the network. All ranks know all metrics, so they decide
-    alike; rank 0 writes. `lines` are the metrics of all epochs that were validated.
+    alike; rank 0 writes. `lines` are the metrics of all epochs that were validated. `best.ckpt` has
+    the `description`, with its metrics.
     """
 
-    def __init__(
-        self,
-        evaluate: Callable[[], dict],
-        run: Run,
-        rt: Runtime,
-        step: TrainStep,
-        folder: Path,
-        description: Optional[Description] = None,
-    ):
-        """`best.ckpt` has the `description`, with its metrics."""
-        self.evaluate = evaluate
-        self.run = run
-        self.rt = rt
-        self.step = step
-        self.folder = folder
-        self.description = description
-        self.metric = "loss" if run.keep_best == "none" else run.keep_best
-        self.lines: dict[int, dict[str, Any]] = {}
+    evaluate: Callable[[], dict]
+    run: Run
+    rt: Runtime
+    step: TrainStep
+    folder: Path
+    description: Optional[Description] = None
+    lines: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.metric = "loss" if self.run.keep_best == "none" else self.run.keep_best
 
     @property
     def decides(self) -> bool:
