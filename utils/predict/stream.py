@@ -10,7 +10,7 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
@@ -274,6 +274,7 @@ class StreamResult(NamedTuple):
     prediction: Prediction
 
 
+@dataclass(eq=False)
 class Stream:
     """The results of a stream, one after the other; a context manager that closes the source.
 
@@ -281,23 +282,15 @@ class Stream:
     Iterating raises VideoError if the source is broken; the results before are right.
     """
 
-    def __init__(
-        self,
-        source: StreamSource,
-        scorer: StreamPredictor,
-        heads: Sequence[LabelSpace],
-        top: int = 5,
-        threshold: float = 0.0,
-        video: Optional[CaptionedVideo] = None,
-        run: Optional["Run"] = None,
-    ):
-        self.source = source
-        self.scorer = scorer
-        self.heads = heads
-        self.top = top
-        self.threshold = threshold
-        self.video = video
-        self.run = run
+    source: StreamSource
+    scorer: StreamPredictor
+    heads: Sequence[LabelSpace]
+    top: int = 5
+    threshold: float = 0.0
+    video: Optional[CaptionedVideo] = None
+    run: Optional["Run"] = None
+
+    def __post_init__(self) -> None:
         self.frames = 0  # that the network has read
         self.caption = ""
         self.stopped = threading.Event()
