@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Generator, Iterator
+from dataclasses import dataclass
 from typing import Any, Callable, Generic, NamedTuple, Optional, TypeVar
 from urllib.parse import urlsplit
 
@@ -67,6 +68,7 @@ class Connection(NamedTuple):
     times: Optional[np.ndarray] = None
 
 
+@dataclass(eq=False)
 class StreamSource:
     """The frames of a file, a camera or an address in order; `name` is for names of files.
 
@@ -76,20 +78,15 @@ class StreamSource:
     for each interruption. The first opening is not repeated: a wrong address fails at once.
     """
 
-    def __init__(
-        self,
-        name: str,
-        connect: Callable[[], Connection],
-        retry: float = RETRY,
-        report: Callable[[str], None] = lambda line: None,
-    ):
-        self.name = name
-        self.connect = connect
-        self.retry = retry
-        self.report = report
+    name: str
+    connect: Callable[[], Connection]
+    retry: float = RETRY
+    report: Callable[[str], None] = lambda line: None  # noqa: E731
+
+    def __post_init__(self) -> None:
         self.reopened = 0
         self.stopped = threading.Event()
-        self.connection = connect()
+        self.connection = self.connect()
         self.is_live = self.connection.is_live
         self.length = self.connection.length
         self.times = self.connection.times
