@@ -1,6 +1,7 @@
 """The classes of a video, ranked once: for Python, records, captions, tables and pages."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +31,7 @@ class WindowResult(NamedTuple):
         return max(float(probs.max()) for probs in self.probabilities)
 
 
+@dataclass(eq=False, repr=False)
 class Prediction:
     """The best classes of a video, by the mean of the probabilities of its windows.
 
@@ -38,18 +40,14 @@ class Prediction:
     remains, the class is `none`.
     """
 
-    def __init__(
-        self,
-        heads: Sequence[LabelSpace],
-        windows: Any,
-        probabilities: Sequence[np.ndarray],
-        threshold: float = 0.0,
-    ):
-        self.heads = heads
-        self.windows = np.array(windows)
-        self.probabilities = probabilities
-        self.mean = [values.mean(axis=0) for values in probabilities]
-        self.threshold = threshold
+    heads: Sequence[LabelSpace]
+    windows: Any
+    probabilities: Sequence[np.ndarray]
+    threshold: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.windows = np.array(self.windows)
+        self.mean = [values.mean(axis=0) for values in self.probabilities]
 
     def top(self, count: int) -> Any:
         """The names and probabilities of `count` classes; of several heads {head: these}.
