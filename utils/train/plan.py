@@ -163,12 +163,12 @@ def compute_class_weights(cfg: NetworkConfig, sampler: TrainSampler) -> tuple[Cl
         return tuple((1.0,) * count for count in cfg.class_counts)
     sets, labels = sampler.classes.T
     several = len(cfg.class_counts) > 1
-    return tuple(
-        balance_weights(
-            np.bincount(labels[sets == k], minlength=count), f" of data set {k}" if several else ""
-        )
-        for k, count in enumerate(cfg.class_counts)
-    )
+    weights = []
+    for k, count in enumerate(cfg.class_counts):
+        videos = np.bincount(labels[sets == k], minlength=count)
+        owner = f" of data set {k}" if several else ""
+        weights.append(divide_by_class(videos.sum(), count * videos, owner))
+    return tuple(weights)
 
 
 def balance_positives(positives: np.ndarray, samples: int) -> ClassWeights:
@@ -178,25 +178,20 @@ def balance_positives(positives: np.ndarray, samples: int) -> ClassWeights:
             f"train.class_weights balanced: all training videos have class {positives.argmax()}; "
             "correct the list, or give a list of weights"
         )
-    check_no_empty_class(positives)
-    weights = (samples - positives) / positives
-    log.info("train.class_weights balanced: %.4g to %.4g", weights.min(), weights.max())
-    return tuple(map(float, weights))
+    return divide_by_class(samples - positives, positives)
 
 
-def balance_weights(videos: np.ndarray, owner: str) -> ClassWeights:
-    """The weights of classes that have so many videos (classes,); `owner` ends their name."""
-    check_no_empty_class(videos, owner)
-    weights = videos.sum() / (len(videos) * videos)
-    log.info("train.class_weights balanced: %.4g to %.4g", weights.min(), weights.max())
-    return tuple(map(float, weights))
-
-
-def check_no_empty_class(videos: np.ndarray, owner: str = "") -> None:
-    empty = np.flatnonzero(videos == 0)
+def divide_by_class(
+    numerators: np.ndarray, denominators: np.ndarray, owner: str = ""
+) -> ClassWeights:
+    """The quotients; a denominator of 0 is a class without a video. `owner` ends its name."""
+    empty = np.flatnonzero(denominators == 0)
     if len(empty):
         more = f", nor have {len(empty) - 1} others" if len(empty) > 1 else ""
         raise ValueError(
             f"train.class_weights balanced: class {empty[0]}{owner} has no training "
             f"video{more}; correct the list or num_classes, or give a list of weights"
         )
+    weights = numerators / denominators
+    log.info("train.class_weights balanced: %.4g to %.4g", weights.min(), weights.max())
+    return tuple(map(float, weights))
