@@ -84,7 +84,9 @@ def segment_ends(names: Sequence[str], split: Union[str, Sequence[Union[int, str
 
 def layer_end(names: Sequence[str], layer: str) -> int:
     """Index of the last parameter of a layer, named by one or more parts of its dotted path."""
-    inside = find_layer_indices(names, layer)
+    # A whole path is preferred to a part of one.
+    whole = [i for i, name in enumerate(names) if f"{name}.".startswith(f"{layer}.")]
+    inside = whole or [i for i, name in enumerate(names) if f".{layer}." in f".{name}."]
     if not inside:
         raise ValueError(f"run.all_reduce: no trainable parameter lies in a layer named {layer}")
     if inside[-1] - inside[0] != len(inside) - 1:  # others lie between them
@@ -94,9 +96,3 @@ def layer_end(names: Sequence[str], layer: str) -> int:
             "give more of the path"
         )
     return inside[-1]
-
-
-def find_layer_indices(names: Sequence[str], layer: str) -> list[int]:
-    """Indices of the parameters of a layer. A whole path is preferred to a part of one."""
-    whole = [i for i, name in enumerate(names) if f"{name}.".startswith(f"{layer}.")]
-    return whole or [i for i, name in enumerate(names) if f".{layer}." in f".{name}."]
