@@ -55,7 +55,7 @@ def prefetch_batches(
     size = rows.batch * sum(np.asarray(value).nbytes for value in blank)
     workers, processes = choose_workers(requested_workers, data.processes, device)
     total = max(1, len(rows) // rows.batch)
-    prefetch = choose_prefetch(data.prefetch, size=size, buffered=MINDDATA_BUFFERED, total=total)
+    prefetch = choose_prefetch(data.prefetch, size, total)
     note = f"; batches of {size / 1e6:.3g} MB, prefetched: {prefetch}"
     log_workers(requested_workers, workers=workers, processes=processes, note=note)
     return PrefetchedBatches(
@@ -104,24 +104,22 @@ def log_workers(setting: Union[int, str], workers: int, processes: bool, note: s
     )
 
 
-def choose_prefetch(
-    setting: Union[int, str], size: int, buffered: int, total: float = math.inf
-) -> int:
+def choose_prefetch(setting: Union[int, str], size: int, total: float = math.inf) -> int:
     """The number of batches that the worker pool prefetches, for `data.prefetch`.
 
     `auto` takes as many as fit into MEMORY_FRACTION of the free memory, between MIN_PREFETCH and
-    MAX_PREFETCH. `size` is the bytes of a batch, `buffered` the batches that MindData holds
-    besides, `total` those of the whole set; the result is not larger.
+    MAX_PREFETCH. `size` is the bytes of a batch, `total` the batches of the whole set; the result
+    is not larger.
 
-    Raises ValueError if all these batches need more than the free memory.
+    Raises ValueError if these batches and MINDDATA_BUFFERED need more than the free memory.
     """
     free = cores.read_free_memory() / cores.get_local_rank_size()
     if isinstance(setting, int):
         prefetch = setting
     else:
-        fitting = MEMORY_FRACTION * free // size - buffered
+        fitting = MEMORY_FRACTION * free // size - MINDDATA_BUFFERED
         prefetch = int(min(MAX_PREFETCH, max(MIN_PREFETCH, fitting)))
-    batch_count = min(prefetch + buffered, total)
+    batch_count = min(prefetch + MINDDATA_BUFFERED, total)
     if batch_count * size > free:
         raise ValueError(
             f"data.prefetch {setting}: {batch_count} batches of {size / 1e6:.0f} MB are more "

@@ -443,9 +443,9 @@ def test_prefetched_batches_fit_the_free_memory(tmp_path, monkeypatch):
     (tmp_path / "memory.max").write_text("8000\n")
     monkeypatch.setattr(cores, "get_local_rank_size", lambda: 2)  # 4000 bytes each
     for size, expected in ((1, 8), (100, 8), (200, 3), (900, 2)):
-        assert loader.choose_prefetch("auto", size, 2) == expected
-    assert loader.choose_prefetch(30, 100, 2) == 30
-    assert loader.choose_prefetch("auto", size=3000, buffered=2, total=1) == 1
+        assert loader.choose_prefetch("auto", size) == expected
+    assert loader.choose_prefetch(30, 100) == 30
+    assert loader.choose_prefetch("auto", size=3000, total=1) == 1
     for setting, size in (("auto", 1001), (39, 100)):
         with pytest.raises(ValueError, match=f"data.prefetch {setting}: .* batches of .* are free"):
-            loader.choose_prefetch(setting, size, 2)
+            loader.choose_prefetch(setting, size)
