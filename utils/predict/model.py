@@ -157,7 +157,7 @@ def start_device(run: Run) -> None:
     DEVICES.add(run.device)
 
 
-class Model:
+class Model(contextlib.AbstractContextManager["Model"]):
     """A network with its weights; `load` makes it.
 
     Threads may share it. At the end of a `with` block, or by `close`, it gives its memory back.
@@ -181,9 +181,6 @@ class Model:
         classes = " + ".join(str(head.classes) for head in self.heads)
         state = f"{self.scorer.device}: {self.scorer.name}" if self.scorer else "closed"
         return f"<Model {self.network.name}, {classes} classes, {state}>"
-
-    def __enter__(self) -> Model:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -10,6 +10,7 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
@@ -275,7 +276,7 @@ class StreamResult(NamedTuple):
 
 
 @dataclass(eq=False)
-class Stream:
+class Stream(Iterator[StreamResult], AbstractContextManager["Stream"]):
     """The results of a stream, one after the other; a context manager that closes the source.
 
     Results have `top` classes of at least `threshold`; the best one is drawn into `video`.
@@ -302,14 +303,8 @@ class Stream:
         """Frames of a live source that the network was too slow for."""
         return self.queue.dropped if self.queue else 0
 
-    def __iter__(self) -> "Stream":
-        return self
-
     def __next__(self) -> StreamResult:
         return next(self.results)
-
-    def __enter__(self) -> "Stream":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -172,7 +172,7 @@ def measure_times(
     return len(times) / end, np.append(times, end)
 
 
-class FrameReader(abc.ABC):
+class FrameReader(contextlib.AbstractContextManager["FrameReader"]):
     """Frames of one video, numbered in presentation order; a context manager that closes it."""
 
     def __init__(self, path: Path, reader: str):
@@ -195,9 +195,6 @@ class FrameReader(abc.ABC):
 
     def close(self) -> None:
         self._handle = None
-
-    def __enter__(self) -> "FrameReader":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
