@@ -10,7 +10,7 @@ import string
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Optional, Union
+from typing import BinaryIO, NamedTuple, Union
 
 from utils.video.reader import VideoError, WrongContentError, reading
 
@@ -78,28 +78,21 @@ def read_boxes(file: BinaryIO, start: int, end: int) -> Iterator[Mp4Box]:
     """The boxes of the bytes [start, end), up to the first bytes that are not a box."""
     while start < end:
         file.seek(start)
-        box = parse_box(file.read(16), start, end)
-        if box is None:
+        head = file.read(16)
+        if len(head) < 8:
             return
-        yield box
-        start = box.end
-
-
-def parse_box(head: bytes, start: int, end: int) -> Optional[Mp4Box]:
-    """The box at `start` by its first 16 bytes; None if they are not a box."""
-    if len(head) < 8:
-        return None
-    size, kind = struct.unpack(">I4s", head[:8])
-    name = kind.decode("latin-1")
-    length = 8
-    if not set(name) <= CHARACTERS:
-        return None
-    if size == 1 and len(head) == 16:
-        size = struct.unpack(">Q", head[8:])[0]
-        length = 16
-    elif size == 0:  # to the end
-        size = end - start
-    return Mp4Box(name, start + length, start + size) if size >= length else None
+        size, kind = struct.unpack(">I4s", head[:8])
+        name = kind.decode("latin-1")
+        length = 8
+        if size == 1 and len(head) == 16:
+            size = struct.unpack(">Q", head[8:])[0]
+            length = 16
+        elif size == 0:  # to the end
+            size = end - start
+        if not set(name) <= CHARACTERS or size < length:
+            return
+        yield Mp4Box(name, start + length, start + size)
+        start += size
 
 
 def find_truncation(path: Path) -> str:
