@@ -1,3 +1,4 @@
+#!/usr/bin/env python
 """Evaluates a checkpoint on every data set of the config file, each with its own head and views.
 
     python mvit_multi/eval.py --config_path Y --checkpoint_path C [--report DIR]

@@ -1,3 +1,4 @@
+#!/usr/bin/env python
 """Trains ResNet.
 
     python resnet50/train.py --config_path resnet50/configs/resnet50_smoke.yaml [--train.lr=1 ...]

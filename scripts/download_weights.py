@@ -1,3 +1,4 @@
+#!/usr/bin/env python
 """Lists published weights; downloads, checks and converts those that are named.
 
     python scripts/download_weights.py [NAME ...]

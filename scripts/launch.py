@@ -1,3 +1,4 @@
+#!/usr/bin/env python
 """Runs a script on several devices with msrun, and makes it behave like one process.
 
     python scripts/launch.py [--restarts=N] DEVICES SCRIPT [arguments]

@@ -1,3 +1,4 @@
+#!/usr/bin/env python
 """Predicts the classes of videos (for resnet50: images) and draws the frames that are read.
 
     python scripts/predict.py --checkpoint_path C VIDEO_OR_FOLDER [...] [--config_path Y]

@@ -1,3 +1,4 @@
+#!/usr/bin/env python
 """What msrun starts in place of a script, for scripts/launch.py: ties the process to the launcher.
 
     python scripts/worker.py SCRIPT [arguments]

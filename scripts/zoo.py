@@ -1,3 +1,4 @@
+#!/usr/bin/env python
 """The installed command `zoo`: runs the scripts of this zoo.
 
     zoo train NETWORK ARGUMENTS     is    python NETWORK/train.py ARGUMENTS

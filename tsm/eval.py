@@ -1,3 +1,4 @@
+#!/usr/bin/env python
 """Evaluates a TSM checkpoint.
 
     python tsm/eval.py --config_path Y --checkpoint_path C [--report DIR] [--eval.crops=3 ...]

@@ -1,3 +1,4 @@
+#!/usr/bin/env python
 """Compares the scores of another program with ours, of the same videos in the same order.
 
     python scripts/analysis/compare_scores.py OURS THEIRS [--raw] [--tolerance 0.001]

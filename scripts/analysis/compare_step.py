@@ -1,3 +1,4 @@
+#!/usr/bin/env python
 """Compares one training step with a recorded one, layer by layer.
 
     python scripts/analysis/compare_step.py --config_path Y --record F.npz [--checkpoint_path C]

@@ -1,3 +1,4 @@
+#!/usr/bin/env python
 """Multiply-adds, activations and parameters of a network for one clip.
 
     python scripts/analysis/complexity.py --config_path Y [--layers] [--section.key=value ...]

@@ -1,3 +1,4 @@
+#!/usr/bin/env python
 """Plots the curves of training runs: loss, accuracy, learning rate, clips a second, data waiting.
 
     python scripts/analysis/plot_training.py RUN [RUN ...] [--out FILE.png]

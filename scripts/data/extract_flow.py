@@ -1,3 +1,4 @@
+#!/usr/bin/env python
 """Writes the optical flow of listed videos as folders of images, for TSM's flow recipes.
 
     python scripts/data/extract_flow.py --config_path Y --out DIR [--section.key=value ...]

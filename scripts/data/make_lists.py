@@ -1,3 +1,4 @@
+#!/usr/bin/env python
 r"""Makes the lists of a data set: from annotations, or from class folders.
 
     python scripts/data/make_lists.py --dataset NAME --annotations DIR --videos ROOT --out LISTS
