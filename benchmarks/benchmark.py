@@ -1,4 +1,4 @@
-#!/usr/bin/env python
+#!/usr/bin/env python3
 """Measures a network, or its data pipeline, on this machine.
 
     python benchmarks/benchmark.py step   --config_path Y [--section.key=value ...] [--torch]

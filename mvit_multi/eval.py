@@ -1,4 +1,4 @@
-#!/usr/bin/env python
+#!/usr/bin/env python3
 """Evaluates a checkpoint on every data set of the config file, each with its own head and views.
 
     python mvit_multi/eval.py --config_path Y --checkpoint_path C [--report DIR]

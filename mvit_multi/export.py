@@ -1,4 +1,4 @@
-#!/usr/bin/env python
+#!/usr/bin/env python3
 """Exports a checkpoint to MINDIR or ONNX, runs the file and compares it with the network.
 
     python mvit_multi/export.py --checkpoint_path C --format mindir|onnx|safetensors --target F

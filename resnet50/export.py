@@ -1,4 +1,4 @@
-#!/usr/bin/env python
+#!/usr/bin/env python3
 """Exports a ResNet checkpoint to MINDIR or ONNX, runs the file and compares it with the network.
 
     python resnet50/export.py --checkpoint_path C --format mindir|onnx|safetensors --target F

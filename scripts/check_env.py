@@ -1,4 +1,4 @@
-#!/usr/bin/env python
+#!/usr/bin/env python3
 """Prints on one screen what is installed, which devices there are, and what to do next.
 
     python scripts/check_env.py

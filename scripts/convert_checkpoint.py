@@ -1,4 +1,4 @@
-#!/usr/bin/env python
+#!/usr/bin/env python3
 """Converts a checkpoint of PyTorch or MindSpore to this zoo's, without PyTorch.
 
     python scripts/convert_checkpoint.py --config_path Y --source S --target T [--network N]

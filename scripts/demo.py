@@ -1,4 +1,4 @@
-#!/usr/bin/env python
+#!/usr/bin/env python3
 """Opens a page in the browser that predicts the classes of videos, for resnet50 of images.
 
     python scripts/demo.py --checkpoint_path C [--config_path Y] [--labels FILE] [--network NAME]

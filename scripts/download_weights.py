@@ -1,4 +1,4 @@
-#!/usr/bin/env python
+#!/usr/bin/env python3
 """Lists published weights; downloads, checks and converts those that are named.
 
     python scripts/download_weights.py [NAME ...]

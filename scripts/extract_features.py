@@ -1,4 +1,4 @@
-#!/usr/bin/env python
+#!/usr/bin/env python3
 """Writes the features of videos (for resnet50: images): the input of the network's classifier.
 
     python scripts/extract_features.py --checkpoint_path C SOURCE [...] --out DIR [--config_path Y]

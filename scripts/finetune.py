@@ -1,4 +1,4 @@
-#!/usr/bin/env python
+#!/usr/bin/env python3
 """Trains a recipe of the zoo on your own videos, from class folders to a report.
 
     python scripts/finetune.py VIDEOS [--recipe tsm_r50_k400_8f] [--checkpoint W] [--out DIR]

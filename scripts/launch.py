@@ -1,4 +1,4 @@
-#!/usr/bin/env python
+#!/usr/bin/env python3
 """Runs a script on several devices with msrun, and makes it behave like one process.
 
     python scripts/launch.py [--restarts=N] DEVICES SCRIPT [arguments]

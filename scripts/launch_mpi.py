@@ -1,4 +1,4 @@
-#!/usr/bin/env python
+#!/usr/bin/env python3
 """One of the processes that mpirun starts: runs a script as a worker of MindSpore's own cluster.
 
     mpirun -n 16 --host a:8,b:8 -x MASTER_ADDR=a python scripts/launch_mpi.py SCRIPT [arguments]

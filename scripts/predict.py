@@ -1,4 +1,4 @@
-#!/usr/bin/env python
+#!/usr/bin/env python3
 """Predicts the classes of videos (for resnet50: images) and draws the frames that are read.
 
     python scripts/predict.py --checkpoint_path C VIDEO_OR_FOLDER [...] [--config_path Y]

@@ -1,4 +1,4 @@
-#!/usr/bin/env python
+#!/usr/bin/env python3
 """A small training from start to end: synthetic videos, TSM and the same network without shift.
 
     bash scripts/quickstart.sh [--device GPU]        (makes the environment, then runs this)

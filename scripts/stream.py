@@ -1,4 +1,4 @@
-#!/usr/bin/env python
+#!/usr/bin/env python3
 """Labels a camera, a stream or a video while it runs.
 
     python scripts/stream.py --checkpoint_path C SOURCE [--config_path Y]

@@ -56,11 +56,10 @@ def test_the_documents_name_existing_scripts_only():
 @pytest.mark.parametrize("script", PYTHON)
 def test_a_script_shows_its_usage_and_runs_without_python_before_it(script, run_here):
     assert os.access(ROOT / script, os.X_OK)
-    assert (ROOT / script).read_text().startswith("#!/usr/bin/env python\n")
+    assert (ROOT / script).read_text().startswith("#!/usr/bin/env python3\n")
     done = run_here(script, "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert script.rpartition("/")[2].replace("quickstart.py", "quickstart.sh") in done.stdout
-    assert not os.access(ROOT / script, os.X_OK), "env would find a Python without packages"
 
 
 @pytest.mark.parametrize("script", ["tsm/train.py", "scripts/predict.py", "scripts/launch.py"])

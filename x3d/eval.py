@@ -1,4 +1,4 @@
-#!/usr/bin/env python
+#!/usr/bin/env python3
 """Evaluates an X3D checkpoint.
 
     python x3d/eval.py --config_path Y --checkpoint_path C [--report DIR] [--eval.crops=3 ...]

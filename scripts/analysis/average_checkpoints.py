@@ -1,4 +1,4 @@
-#!/usr/bin/env python
+#!/usr/bin/env python3
 """Averages the weights of several checkpoints of one network, for example of the last epochs.
 
     python scripts/analysis/average_checkpoints.py CHECKPOINT CHECKPOINT [...] --target F.ckpt

@@ -1,4 +1,4 @@
-#!/usr/bin/env python
+#!/usr/bin/env python3
 """Compares the scores of another program with ours, of the same videos in the same order.
 
     python scripts/analysis/compare_scores.py OURS THEIRS [--raw] [--tolerance 0.001]

@@ -1,4 +1,4 @@
-#!/usr/bin/env python
+#!/usr/bin/env python3
 """Compares one training step with a recorded one, layer by layer.
 
     python scripts/analysis/compare_step.py --config_path Y --record F.npz [--checkpoint_path C]

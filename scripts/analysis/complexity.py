@@ -1,4 +1,4 @@
-#!/usr/bin/env python
+#!/usr/bin/env python3
 """Multiply-adds, activations and parameters of a network for one clip.
 
     python scripts/analysis/complexity.py --config_path Y [--layers] [--section.key=value ...]

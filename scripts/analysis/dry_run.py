@@ -1,4 +1,4 @@
-#!/usr/bin/env python
+#!/usr/bin/env python3
 """Dry run: compiles one step for an Ascend or a GPU on a machine without either.
 
     python scripts/analysis/dry_run.py --config_path Y --chip ascend910b

@@ -1,4 +1,4 @@
-#!/usr/bin/env python
+#!/usr/bin/env python3
 """Averages the scores of several evaluations of one list, for example of RGB and flow networks.
 
     python scripts/analysis/fuse_scores.py REPORT REPORT [...] [--weights 1 1.5]

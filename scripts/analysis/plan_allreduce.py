@@ -1,4 +1,4 @@
-#!/usr/bin/env python
+#!/usr/bin/env python3
 """Finds the split of gradients into AllReduce segments, and predicts how a training scales.
 
     python scripts/analysis/plan_allreduce.py --config_path Y --devices 8,64,512,1536

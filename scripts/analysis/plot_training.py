@@ -1,4 +1,4 @@
-#!/usr/bin/env python
+#!/usr/bin/env python3
 """Plots the curves of training runs: loss, accuracy, learning rate, clips a second, data waiting.
 
     python scripts/analysis/plot_training.py RUN [RUN ...] [--out FILE.png]

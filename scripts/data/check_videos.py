@@ -1,4 +1,4 @@
-#!/usr/bin/env python
+#!/usr/bin/env python3
 """Reads every video of a network's lists; writes lists of the good and tables of the bad ones.
 
     python scripts/data/check_videos.py --config_path Y --out DIR [--section.key=value ...]

@@ -1,4 +1,4 @@
-#!/usr/bin/env python
+#!/usr/bin/env python3
 """Writes the optical flow of listed videos as folders of images, for TSM's flow recipes.
 
     python scripts/data/extract_flow.py --config_path Y --out DIR [--section.key=value ...]

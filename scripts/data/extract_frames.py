@@ -1,4 +1,4 @@
-#!/usr/bin/env python
+#!/usr/bin/env python3
 """Writes the frames of a network's videos as folders of images, which are read faster.
 
     python scripts/data/extract_frames.py --config_path Y --out DIR [--section.key=value ...]

@@ -1,4 +1,4 @@
-#!/usr/bin/env python
+#!/usr/bin/env python3
 """Packs a folder of class folders of images into MindRecord files, for faster reading.
 
     python scripts/data/pack_images.py --source data/imagenet/train

@@ -1,4 +1,4 @@
-#!/usr/bin/env python
+#!/usr/bin/env python3
 """Writes the videos of a network's lists, or of a folder, as MP4 files that are read faster.
 
     python scripts/data/reencode_videos.py --config_path Y --out DIR [--section.key=value ...]

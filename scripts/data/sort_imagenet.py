@@ -1,4 +1,4 @@
-#!/usr/bin/env python
+#!/usr/bin/env python3
 """Sorts ImageNet's validation images into class folders, as the training images are.
 
     python scripts/data/sort_imagenet.py --annotations FILE_OR_DIR --images DIR --out DATA/val

@@ -1,4 +1,4 @@
-#!/usr/bin/env python
+#!/usr/bin/env python3
 """Makes the synthetic image data set of ResNet's smoke recipe, in CIFAR-10's binary format.
 
     python scripts/data/synthesize_images.py --out data/synthetic_images [--seed 0]

@@ -1,4 +1,4 @@
-#!/usr/bin/env python
+#!/usr/bin/env python3
 """Makes the synthetic video data set of the quickstart: H.264 files, eight classes of motion.
 
     python scripts/data/synthesize_videos.py --out data/synthetic [--train 40] [--test 10]
