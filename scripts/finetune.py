@@ -62,7 +62,7 @@ from utils.messages import escape_control, join_names, print_line
 from utils.networks import Network, find_network, list_networks
 from utils.processes import pass_on_signals
 from utils.settings import NetworkConfig, VideoData
-from utils.train.meter import describe_chance
+from utils.train.meter import describe_accuracy, describe_chance
 from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 from utils.weights.checkpoint_file import RESUME, check_kind
 from utils.weights.preparation import name_recipe, resolve_checkpoint
@@ -111,6 +111,9 @@ def main(
                 )
         print_line(f"using {journey.config} as it is; delete it to have it written again")
     lists = journey.make_lists(videos, group)
+    sources = f", of {lists['sources']} sources in all" if "sources" in lists else ""
+    train, val, test = (lists[name] for name in ("train", "val", "test"))
+    print_line(f"videos: {train} train, {val} validate, {test} test{sources}")
     if is_new:
         sizes = [(videos / v).stat().st_size for files in folders.classes.values() for v in files]
         counts = VideoCounts(lists["train"], lists["val"], sum(sizes) / len(sizes))
@@ -225,8 +228,8 @@ class Journey:
         command = ["scripts/analysis/plot_training.py", run]
         self.do("plot the training", command, run / "curves.png", reads=[run / "log.jsonl"])
         predict = format_command(["scripts/predict.py", *best, "VIDEO"])
-        if advice := describe_chance("test", result, 1 / classes):
-            print_line(advice)
+        accuracy = f"{describe_accuracy('test', result)}, chance {1 / classes:.1%}"
+        print_line(describe_chance("test", result, 1 / classes) or accuracy)
         print_line(f"report: {report / 'index.html'}; training curves: {run / 'curves.png'}")
         print(f"predict with\n    {predict}", file=sys.stderr)
         paths = {"config": str(self.config), "report": str(report), "predict": predict}

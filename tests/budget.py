@@ -21,7 +21,7 @@ class Budget(NamedTuple):
 
 # Lines of Python count blank ones and docstrings. Guides are the English pages of docs/.
 BUDGETS = {
-    "lines of Python": Budget(39320, 30500),
+    "lines of Python": Budget(39330, 30500),
     "lines of tests": Budget(32640, 20000),
     "words of the guides": Budget(20000, 20000),
     "lines of JavaScript and HTML": Budget(700, 700),

@@ -43,8 +43,9 @@ COPY_BYTES = 200_000
 COPIES = "copies"  # their folder
 SCRATCH = (
     "no --checkpoint: the training starts from random weights, which learn little about scenes; "
-    "docs/weights.md names published weights; without them take --recipe tsm_r18_diff_8f"
+    "docs/weights.md names published weights"
 )
+WITHOUT_WEIGHTS = "tsm_r18_diff_8f"  # the recipe
 SET_NAME = "videos"  # of the data set of a network that takes several
 # What the command sets; the user's other settings have precedence over its rules.
 OWN_SETTINGS = ("data.root", "data.sets", "data.lists", "data.source", "data.train", "data.val")
@@ -90,7 +91,7 @@ def find_start_recipe(recipe: str, checkpoint: Optional[Path]) -> Recipe:
         path = resolve_yaml(Path(recipe))
         return Recipe(find_network_of_yaml(path), path.stem, read_yaml(path))
     if checkpoint is None:
-        raise ValueError("--recipe: take tsm_r18_diff_8f, or a --checkpoint, which has its own")
+        raise ValueError(f"--recipe: take {WITHOUT_WEIGHTS}, or a --checkpoint, which has its own")
     network, cfg = load_own_config(checkpoint)
     return Recipe(network, cfg.run.out.name, to_dict(cfg))
 
@@ -211,7 +212,9 @@ def write_config_file(
         path.unlink()
         raise
     if not start.checkpoint:
-        print_line(SCRATCH)
+        is_other = start.recipe.name != WITHOUT_WEIGHTS
+        advice = f"; without them take --recipe {WITHOUT_WEIGHTS}" if is_other else ""
+        print_line(SCRATCH + advice)
     if not counts.val:
         print_line("no class has a third video for validations, which use the test list")
     memory = "by the estimate of a training step" if cfg.run.device == "CPU" else "as in the recipe"

@@ -11,7 +11,7 @@ from utils.evaluate.report import Report
 from utils.evaluate.report_page import describe_samples, write_index
 from utils.scoring.load import open_scorer
 from utils.scoring.scorer import Scorer
-from utils.settings import NetworkConfig
+from utils.settings import NetworkConfig, VideoSet
 from utils.weights.published import compare_accuracy
 
 if TYPE_CHECKING:
@@ -69,22 +69,21 @@ def write_reports(
     for report in reports:
         name = report.space.name
         values = {**result["sets"][name], "checkpoint": result["checkpoint"]} if name else result
-        sets[name] = report.write({**values, **describe_origin(network, cfg, name)})
+        sets[name] = report.write({**values, **describe_origin(cfg, name)})
     if reports and "" not in sets and reports[0].rt.is_main_process:
         write_index(reports[0].folder.parent, sets=sets, average=result)
 
 
-def describe_origin(network: "Network", cfg: NetworkConfig, data_set: str) -> dict[str, str]:
+def describe_origin(cfg: NetworkConfig, data_set: str) -> dict[str, str]:
     """The recipe and the data set of a report, without the folders above them.
 
     A recipe is named by the folder of its run. `data_set` is a name, empty if there is one.
     """
     recipe = [part for part in cfg.run.out.parts[-2:] if part != "out"]
-    lists = [Path(file.name).name for file in network.list_annotation_files(cfg)]
-    return {
-        "recipe": "/".join(recipe),
-        "data_set": "/".join([cfg.data.root.name, *([data_set] if data_set else lists[-1:])]),
-    }
+    if isinstance(cfg.data, VideoSet):
+        data_set = Path(cfg.data.test_list).name
+    data_set = "/".join(filter(None, [cfg.data.root.name, data_set]))
+    return {"recipe": "/".join(recipe), "data_set": data_set}
 
 
 def format_table(result: dict[str, Any]) -> str:

@@ -147,5 +147,13 @@ def describe_chance(name: str, metrics: Mapping[str, Any], chance: float) -> str
     low = metrics.get("top1_low", top1)
     if min(low, metrics["mean_class_accuracy"]) > round(chance, 6):
         return ""
-    error = f" ({low:.1%} to {metrics['top1_high']:.1%})" if "top1_low" in metrics else ""
-    return f"{name} top-1 {top1:.1%}{error} is not clearly above chance, {chance:.1%}: {REMEDY}"
+    accuracy = describe_accuracy(name, metrics)
+    return f"{accuracy} is not clearly above chance, {chance:.1%}: {REMEDY}"
+
+
+def describe_accuracy(name: str, metrics: Mapping[str, Any]) -> str:
+    """The accuracy with its interval, if that is known."""
+    error = ""
+    if "top1_low" in metrics:
+        error = f" ({metrics['top1_low']:.1%} to {metrics['top1_high']:.1%})"
+    return f"{name} top-1 {metrics['top1']:.1%}{error}"

@@ -16,7 +16,6 @@ from utils.evaluate import report, report_page
 from utils.evaluate.label_report import write_label_report
 from utils.evaluate.label_space import LabelSpace
 from utils.evaluate.report_page import Samples
-from utils.networks import find_network
 from utils.scoring.evaluation import describe_origin
 from utils.version import VERSION
 from utils.video.reader import Segment, VideoError
@@ -88,8 +87,9 @@ def test_samples_of_several_labels_have_a_page_without_confusion(tmp_path):
 
 
 def test_a_page_names_its_origin_without_folders_above(tmp_path):
-    cfg = load_smoke_config("tsm", "run.out=/root/out/tsm_own", "data.root=/root/own")
-    origin = describe_origin(find_network("tsm"), cfg, "")
+    settings = ["run.out=/root/out/tsm_own", "data.root=/root/own", "data.val_list=val.txt"]
+    cfg = load_smoke_config("tsm", *settings)
+    origin = describe_origin(cfg, "")
     page = write_page(tmp_path, origin={**origin, "checkpoint": "/root/x/run/b.ckpt"})
     text = re.sub("<wbr>", "", (tmp_path / "index.html").read_text())
     assert "<title>tsm_own · b.ckpt · Evaluation report</title>" in text
