@@ -111,19 +111,20 @@ def measure_files(
     Raises ValueError for other networks than TSM of RGB frames and X3D, and other crops than one or
     three.
     """
-    sides = {"tsm": lambda: cfg.data.resize, "x3d": lambda: cfg.data.scales[0]}
-    channels = rows.shape[2 if network.name == "tsm" else 1]
-    if network.name not in sides or rows.crops not in (1, 3) or channels != 3:
+    _, *axes, crop, _ = rows.shape
+    is_tsm = network.name == "tsm"
+    if network.name not in ("tsm", "x3d") or rows.crops not in (1, 3) or axes[is_tsm] != 3:
         raise ValueError("--torch: of eval, only TSM of RGB frames and X3D, with 1 or 3 crops")
     videos = []
     for record in rows.records:
         with rows.open_video(record) as video:
             clips = head.frame_indices(video).reshape(rows.clips, -1)
             videos.append((str(video.path), clips.tolist()))
-    crop = rows.shape[-1]
-    side = crop if network.name == "x3d" and rows.crops == 3 else sides[network.name]()
+    side = cfg.data.resize if is_tsm else cfg.data.scales[0]
+    if rows.crops == 3 and not is_tsm:
+        side = crop  # as X3D's tests with three crops
     files = {"videos": videos, "workers": count_usable_cores(), "side": side, "crop": crop}
-    files |= {"crops": rows.crops, "channels_first": network.name != "tsm"}
+    files |= {"crops": rows.crops, "channels_first": not is_tsm}
     result: dict[str, Any] = {}
     rates = []
     for name, variant in VARIANTS.items():

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+cv2.setNumThreads(0)  # a process of the DataLoader has one core
+
 
 class Views(Dataset):
     """uint8 views (V, ...) of each of `videos`, pairs of a path and frame indices (clips, T).
@@ -49,11 +51,7 @@ class Views(Dataset):
 
 
 def load_views(videos: Sequence[tuple], workers: int, **settings: int) -> DataLoader:
-    """The views of one video after the other; arguments are those of Views."""
-    cv2.setNumThreads(0)
-    return DataLoader(
-        Views(videos, **settings),
-        batch_size=None,
-        num_workers=workers,
-        multiprocessing_context="spawn",
-    )
+    """The views of one video after the other; `settings` are the arguments of Views."""
+    views = Views(videos, **settings)
+    options = {"num_workers": workers, "multiprocessing_context": "spawn"}
+    return DataLoader(views, batch_size=None, **options)

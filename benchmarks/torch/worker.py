@@ -17,6 +17,7 @@ import json
 import re
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
@@ -40,9 +41,10 @@ class Trial:
         self.net = self.twin.build_network(**job["network"]).to(self.device)
         self.clips = torch.randint(0, 255, job["shape"], dtype=torch.uint8)
         self.labels = torch.arange(job["shape"][0]) % 2
-        self.last = job["layout"] == "channels_last"
-        if self.last:
-            self.clips = put_channels_last(self.net, self.clips)
+        self.arrange = lambda clips: clips
+        if job["layout"] == "channels_last":
+            self.arrange = partial(put_channels_last, self.net)
+        self.clips = self.arrange(self.clips)
         self.inputs = self.clips.to(self.device)
         self.labels = self.labels.to(self.device)
         freeze_norms(self.net, self.train.get("batch_norm", "trained"))
@@ -73,9 +75,9 @@ class Trial:
             self.optimizer.zero_grad()
         self.wait()
 
-    def evaluate(self) -> None:
+    def evaluate(self, clips: torch.Tensor) -> None:
         with torch.no_grad(), torch.autocast(self.device.type, torch.float16, enabled=self.half):
-            scores = self.scores(self.clips.to(self.device))
+            scores = self.scores(clips.to(self.device))
         for output in scores if isinstance(scores, (list, tuple)) else [scores]:
             output.cpu()
 
@@ -85,9 +87,7 @@ class Trial:
         set_training(self.net, False)
         began = 0.0
         for views in load_views(**files):
-            clips = put_channels_last(self.net, views) if self.last else views
-            with torch.no_grad():
-                self.scores(clips)
+            self.evaluate(self.arrange(views))
             began = began or time.monotonic()
         seconds = time.monotonic() - began
         return {"seconds": seconds, "peak_gb": read_peak_memory(self.device)}
@@ -101,7 +101,7 @@ class Trial:
         training = work == "train"
         if self.net.training != training or not self.count:
             set_training(self.net, training)
-        step = self.train_step if training else self.evaluate
+        step = self.train_step if training else partial(self.evaluate, self.clips)
         times = []
         while not times or sum(times) < seconds:
             began = time.monotonic()
