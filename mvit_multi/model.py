@@ -129,8 +129,8 @@ class Block(nn.Cell):
 
     If the number of channels changes, the first shortcut has a fully connected layer; if the grid
     changes, a max pooling after it. `plain`: the block of PySlowFast, whose first token is a class
-    token, and whose layer reads the tokens after the norm (`proj`); otherwise that of MultiTrain,
-    whose layer reads the tokens before it (`proj_max_pool`).
+    token, and whose layer reads the tokens after the norm (`proj`); otherwise the block of
+    MultiTrain, whose layer reads the tokens before it (`proj_max_pool`).
     """
 
     def __init__(

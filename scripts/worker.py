@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """What msrun starts in place of a script, for scripts/launch.py: ties the process to the launcher.
 
     python scripts/worker.py SCRIPT [arguments]

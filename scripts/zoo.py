@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """The installed command `zoo`: runs the scripts of this zoo.
 
     zoo train NETWORK ARGUMENTS     is    python NETWORK/train.py ARGUMENTS
