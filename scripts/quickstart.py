@@ -67,11 +67,13 @@ def train_and_evaluate(add: Callable, device: str, name: str) -> dict:
     out = OUT / f"quickstart_{name.lower()}{suffix}"
     shared = ["--config_path", str(CONFIG), f"--data.root={DATA}", *NETWORKS[name]]
     shared += [f"--run.device={device}", f"--run.out={out}"]
-    checkpoint = run_command(["tsm/train.py", *shared], add, name)["checkpoint"]
+    training = run_command(["tsm/train.py", *shared], add, name)
+    checkpoint = training["checkpoint"]
     train_seconds = round(time.monotonic() - start, 1)
     evaluation = ["tsm/eval.py", *shared, f"--checkpoint_path={checkpoint}"]
     result = run_command(evaluation, add, name)
-    return {**result, "checkpoint": checkpoint, "train_seconds": train_seconds}
+    times = {"train_seconds": train_seconds, "first_step_seconds": training["first_step_seconds"]}
+    return {**result, "checkpoint": checkpoint, **times}
 
 
 def print_step(line: str) -> None:
@@ -84,12 +86,12 @@ def format_accuracy(result: dict, name: str) -> str:
 
 
 def format_table(results: dict, seconds: float) -> str:
-    row = "{:<8}{:>27}{:>27}{:>8}{:>7}{:>9}".format
-    rows = [row("network", *COLUMNS, "videos", "views", "train s")]
+    row = "{:<8}{:>27}{:>27}{:>8}{:>7}{:>14}{:>9}".format
+    rows = [row("network", *COLUMNS, "videos", "views", "first step s", "train s")]
     for name, result in results.items():
         accuracies = [format_accuracy(result, key) for key in ("top1", "top5")]
-        cells = [result["videos"], result["views"], round(result["train_seconds"])]
-        rows.append(row(name, *accuracies, *cells))
+        cells = [result["videos"], result["views"], result["first_step_seconds"] or "-"]
+        rows.append(row(name, *accuracies, *cells, round(result["train_seconds"])))
     rows.append(f"Training and evaluation took {seconds:.0f} s. {EXPLANATION}")
     return "\n".join(rows)
 

@@ -5,7 +5,8 @@
 
 The last line of stdout is one JSON object: checkpoint, complete, epochs, steps, loss, top1,
 validation_loss, validation_top1 (and validation_map with several labels), best_epoch (null without
-validations), clips_per_second, compile_seconds. Loss and top1 are means since a log line.
+validations), clips_per_second, compile_seconds, first_step_seconds (since the start). Loss and top1
+are means since a log line.
 """
 
 import sys

@@ -5,7 +5,7 @@
 
 The last line of stdout is one JSON object: checkpoint, complete, epochs, steps, loss, top1,
 validation_loss, validation_top1, best_epoch (null without validations), clips_per_second,
-compile_seconds.
+compile_seconds, first_step_seconds (since the start).
 """
 
 import sys

@@ -229,7 +229,8 @@ def evaluate(
     """
     views = [rows.shape[0] for rows, *_ in eval_sets]
     batch = eval_sets[0].rows.cfg.eval.batch
-    size = choose_clips_per_pass(batch, *views, device=scorer.device)
+    clip = eval_sets[0].rows.shape[1:]
+    size = choose_clips_per_pass(batch, *views, device=scorer.device, clip=clip)
     results = {}
     for part in eval_sets:
         comparison = None if reference is None else Comparison(reference)

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 # for the host. The limit keeps memory small: in simulated runs for Ascend 910B, 30 clips of X3D-L
 # need 7.4 GB, 20 clips of MViTv2-B 13.2 GB.
 CLIPS_PER_PASS = 32
+# Most numbers of the input of a pass on a CPU, or one clip: two clips of X3D-S or TSM. With more of
+# them X3D and MViT are slower, because the maps leave the caches (docs/measured/benchmarks.md).
+NUMBERS_PER_PASS = 2_600_000
 
 
 def video_scores(
@@ -36,7 +39,9 @@ def video_scores(
             "with train.new_head=true adds one"
         )
     n, views = clips.shape[:2]
-    size = clips_per_pass or choose_clips_per_pass(n, views, device=scorer.device)
+    size = clips_per_pass or choose_clips_per_pass(
+        n, views, device=scorer.device, clip=clips.shape[2:]
+    )
     flat = clips.reshape(n * views, *clips.shape[2:])
     scores = scorer.run_passes(cut_passes(scorer, flat, size))[: len(flat), ..., columns]
     scores = scores.astype(np.float64)
@@ -75,16 +80,17 @@ def check_finite(scorer: "Scorer", values: np.ndarray, what: str) -> None:
         )
 
 
-def choose_clips_per_pass(videos: int, *views: int, device: str) -> int:
+def choose_clips_per_pass(videos: int, *views: int, device: str, clip: tuple[int, ...] = ()) -> int:
     """Clips in one forward pass over a batch of `videos`, with `views` of each data set.
 
-    A CPU takes as many clips as videos: it computes no faster with more, and needs more memory. An
-    accelerator takes all views of the batch, in the fewest equal passes of at most CLIPS_PER_PASS
-    clips (or `videos` clips if that is more). Of several data sets, the smallest number of views
-    decides for all, so that one graph is compiled. `device` is that of the scorer.
+    A CPU takes as many clips as videos, but not more than NUMBERS_PER_PASS allows for the shape
+    `clip`: it computes no faster with more, and needs more memory. An accelerator takes all views
+    of the batch, in the fewest equal passes of at most CLIPS_PER_PASS clips (or `videos` clips if
+    that is more). Of several data sets, the smallest number of views decides for all, so that one
+    graph is compiled. `device` is that of the scorer.
     """
     if device == "CPU":
-        return videos
+        return max(1, min(videos, NUMBERS_PER_PASS // math.prod(clip)))
     clips = videos * min(views)
     return math.ceil(clips / math.ceil(clips / max(videos, CLIPS_PER_PASS)))
 

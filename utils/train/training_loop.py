@@ -6,10 +6,12 @@ never waits for the host. It reads them at once only if this step is logged, sav
 
 import math
 import signal
+import time
 from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
 import numpy as np
+import psutil
 from mindspore.train import Callback
 
 from utils.data.rows import TrainRows
@@ -73,6 +75,7 @@ class TrainingLoop(Callback):
         self.ends_early = False  # by run.patience
         self.is_finite = True  # the state that was to be saved last
         self.compile_seconds = 0.0
+        self.first_step_seconds: Optional[float] = None  # since the start of the process
 
     def __exit__(self, *error: Any) -> None:
         """Closes the bar and the files of TensorBoard; `Model.train` calls it at its end."""
@@ -153,6 +156,8 @@ class TrainingLoop(Callback):
             values = map(float, self.pending_outputs.asnumpy())
             self.meter.add(self.steps_per_call, dict(zip(OUTPUTS, values)))
             self.pending_outputs = None
+            if self.first_step_seconds is None:
+                self.first_step_seconds = round(time.time() - psutil.Process().create_time(), 1)
 
     def check_overflows(self) -> None:
         """Raises ValueError on all ranks after too many updates that were not finite."""
@@ -305,4 +310,5 @@ class TrainingLoop(Callback):
             "best_epoch": self.validation.best_epoch if line else None,
             "clips_per_second": round(clips / seconds, 2) if seconds else None,
             "compile_seconds": round(self.compile_seconds, 1),
+            "first_step_seconds": self.first_step_seconds,
         }
