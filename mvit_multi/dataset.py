@@ -140,9 +140,7 @@ class EvalVideos(videos.EvalVideos):
         if split == "val":
             self.clips = self.crops = 1
             samples = samples[:: cfg.eval.val_skip]
-        super().__init__(
-            samples, cfg=cfg, rt=rt, shape=(self.clips * self.crops, *get_input_shape(cfg.data))
-        )
+        super().__init__(samples, cfg=cfg, rt=rt, clip_shape=get_input_shape(cfg.data))
 
     def make_views(self, record: Record, sample: int) -> np.ndarray:
         data = self.cfg.data

@@ -7,7 +7,7 @@ import numpy as np
 from mvit_multi.config import Config
 from mvit_multi.dataset import choose_test_frames, get_annotation_file
 from utils.evaluate.label_space import LabelSpace
-from utils.video.transforms import arrange_views, cut_crops
+from utils.video.transforms import cut_crops
 
 if TYPE_CHECKING:
     from utils.video.windows import Window
@@ -39,6 +39,3 @@ class DatasetLabelSpace(LabelSpace):
     def crop_frames(self, frames: np.ndarray) -> np.ndarray:
         side = self.settings.short_side
         return cut_crops(frames, side=side, crop=self.data.crop, crops=self.crops)
-
-    def make_views(self, crops: np.ndarray, order: np.ndarray) -> np.ndarray:
-        return arrange_views(crops, order)

@@ -107,9 +107,8 @@ class EvalImages(EvalRows):
     kind = "image"
 
     def __init__(self, records: Images, cfg: Config, rt: Runtime, split: str = "test"):
-        super().__init__(
-            records, cfg=cfg, rt=rt, shape=(1, *get_clip_shape(cfg.data, cfg.test_crop))
-        )
+        clip_shape = get_clip_shape(cfg.data, cfg.test_crop)
+        super().__init__(records, cfg=cfg, rt=rt, clip_shape=clip_shape)
 
     def make_views(self, record: ImageRecord, sample: int) -> np.ndarray:
         return make_test_view(record.read(), self.cfg.data.resize, self.cfg.test_crop)[None]

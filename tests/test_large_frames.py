@@ -66,7 +66,7 @@ def make_rows(name, path):
         rows.settings = cfg.data.sets[0]
         rows.clips = rows.settings.clips
         rows.crops = rows.settings.crops
-        super(EvalVideos, rows).__init__([record], cfg=cfg, rt=Runtime(), shape=())
+        super(EvalVideos, rows).__init__([record], cfg=cfg, rt=Runtime(), clip_shape=())
         yield rows.make_views(record, 0)
     with open_video(path) as source:
         windows = split_into_windows(source, 1.2, 0.6)

@@ -98,8 +98,8 @@ class EvalVideos(videos.EvalVideos):
             self.crops = 1
             self.dense = cfg.data.sampling == "dense"
             self.size = cfg.data.crop
-        shape = (self.clips * self.crops, *get_clip_shape(cfg.data, self.size))
-        super().__init__(records, cfg=cfg, rt=rt, shape=shape)
+        clip_shape = get_clip_shape(cfg.data, self.size)
+        super().__init__(records, cfg=cfg, rt=rt, clip_shape=clip_shape)
 
     def make_views(self, record: Record, sample: int) -> np.ndarray:
         rng = sample_rng(

@@ -74,12 +74,8 @@ class EvalVideos(videos.EvalVideos):
             cfg = replace(cfg, eval=replace(cfg.eval, clips=1, crops=1, crop=0))
         self.clips = cfg.eval.clips
         self.crops = cfg.eval.crops
-        super().__init__(
-            records,
-            cfg=cfg,
-            rt=rt,
-            shape=(self.clips * self.crops, *get_clip_shape(cfg.data, cfg.test_crop)),
-        )
+        clip_shape = get_clip_shape(cfg.data, cfg.test_crop)
+        super().__init__(records, cfg=cfg, rt=rt, clip_shape=clip_shape)
 
     def make_views(self, record: Record, sample: int) -> np.ndarray:
         with self.open_video(record) as video:

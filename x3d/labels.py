@@ -6,7 +6,6 @@ import numpy as np
 
 from utils.data.records import describe_list
 from utils.evaluate.label_space import LabelSpace
-from utils.video.transforms import arrange_views
 from x3d.config import Config
 from x3d.dataset import choose_test_frames, cut_test_crops
 
@@ -33,6 +32,3 @@ class X3DLabelSpace(LabelSpace):
 
     def crop_frames(self, frames: np.ndarray) -> np.ndarray:
         return cut_test_crops(frames, self.cfg)
-
-    def make_views(self, crops: np.ndarray, order: np.ndarray) -> np.ndarray:
-        return arrange_views(crops, order)

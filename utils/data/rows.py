@@ -209,11 +209,11 @@ class EvalRows(FileRows):
         records: Sequence[Any],
         cfg: NetworkConfig,
         rt: Runtime,
-        shape: tuple[int, ...],
+        clip_shape: tuple[int, ...],
     ):
-        """`shape` is (V, ...), the shape of all V views."""
+        """`clip_shape` is that of one view; `self.shape` (V, ...) that of all V views."""
         super().__init__(records, cfg)
-        self.shape = shape
+        self.shape = (self.clips * self.crops, *clip_shape)
         self.batch = cfg.eval.batch
         self.samples_of_rank = shard_for_eval(
             len(records), batch=self.batch, rank=rt.rank, size=rt.size

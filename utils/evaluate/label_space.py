@@ -15,6 +15,7 @@ from utils.data.class_names import find_class_names, read_class_names
 from utils.evaluate.scores import video_scores
 from utils.evaluate.several_labels import sigmoid
 from utils.log import log
+from utils.video.transforms import arrange_views
 from utils.weights.description import read_description
 
 if TYPE_CHECKING:
@@ -44,12 +45,12 @@ class LabelSpace(abc.ABC):
     def frame_indices(self, window: "Window") -> np.ndarray:
         """The frames of all clips, counted from the window's start; any shape."""
 
-    @abc.abstractmethod
     def make_views(self, crops: np.ndarray, order: np.ndarray) -> np.ndarray:
         """The views uint8 (V, ...) of the results of `crop_frames`.
 
         `order` has the shape of `frame_indices` and holds their indices in `crops`.
         """
+        return arrange_views(crops, order)
 
     def crop_frames(self, frames: np.ndarray) -> np.ndarray:
         """What the views need of frames (n, H, W, C): (n, ...). By default whole frames."""
