@@ -18,7 +18,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore.common.initializer import Constant, Normal, Uniform, initializer
 
-from mvit_multi.attention import STD, Attention, BlockPlan, Grid, pool_grid
+from mvit_multi.attention import STD, Attention, BlockPlan, pool_grid
 from mvit_multi.heads import EXPANDER_WIDTH, Mlp, MultiHead, SingleHead, list_classifiers
 from utils.nn.cam_cells import CamCells
 from utils.nn.dropout import DropPath
@@ -43,7 +43,9 @@ def plan_blocks(
     kv_stride: int,
 ) -> list[BlockPlan]:
     """The plans of all blocks. `stage_starts` double channels and heads and halve the grid."""
-    grid = compute_patch_grid(frames, crop)
+    axes = zip((frames, crop, crop), PATCH_KERNEL, PATCH_STRIDE, PATCH_PADDING)
+    t, h, w = ((size + 2 * pad - kernel) // stride + 1 for size, kernel, stride, pad in axes)
+    grid = (t, h, w)  # of the patches
     table_grid = (frames // 2, crop // 4, crop // 4)
     plans = []
     dim_in = dim
@@ -68,13 +70,6 @@ def plan_blocks(
         t, h, w = table_grid
         table_grid = (t, h // stride, w // stride)
     return plans
-
-
-def compute_patch_grid(frames: int, crop: int) -> Grid:
-    """The grid (T, H, W) of the patches."""
-    axes = zip((frames, crop, crop), PATCH_KERNEL, PATCH_STRIDE, PATCH_PADDING)
-    t, h, w = ((size + 2 * pad - kernel) // stride + 1 for size, kernel, stride, pad in axes)
-    return t, h, w
 
 
 class PatchEmbed(nn.Cell):

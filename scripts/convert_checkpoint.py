@@ -31,7 +31,6 @@ prepare_process(__name__)
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable
 from typing import Literal, Optional
 
 from mindspore import Parameter, Tensor
@@ -94,20 +93,15 @@ def main(
             "--target",
             describe(network.name, cfg, classes=classes, source=source.name),
         )
-    dropped = count_by_kind([*loaded.dropped, *converted.dropped])
+    # {kind: number}. The kind is the first part of a name, as in `moments`; the counters of
+    # PyTorch's batch norms are one kind.
+    counter = "num_batches_tracked"
+    names = [*loaded.dropped, *converted.dropped]
+    dropped = Counter(counter if n.endswith(counter) else n.partition(".")[0] for n in names)
     report = {"matched": len(converted.arrays), "dropped": dropped}
     report["changed_eps"] = loaded.changed_eps
     report |= {"initial": len(converted.initial), "missing": converted.missing}
     print(json.dumps({**report, "target": str(target)}))
-
-
-def count_by_kind(names: Iterable[str]) -> dict[str, int]:
-    """{kind: number} of dropped names. The kind is the first part of a name, as in `moments`.
-
-    The counters of PyTorch's batch norms are one kind.
-    """
-    counter = "num_batches_tracked"
-    return dict(Counter(counter if n.endswith(counter) else n.partition(".")[0] for n in names))
 
 
 def write_for_pytorch(network: Network, cfg: NetworkConfig, source: Path, target: Path) -> None:

@@ -102,9 +102,8 @@ class EvalVideos(videos.EvalVideos):
         super().__init__(records, cfg=cfg, rt=rt, clip_shape=clip_shape)
 
     def make_views(self, record: Record, sample: int) -> np.ndarray:
-        rng = sample_rng(
-            self.cfg.run.seed, 0, sample
-        )  # dense validation: random windows, always the same
+        # Dense validation: random windows, always the same
+        rng = sample_rng(self.cfg.run.seed, 0, sample)
         with self.open_video(record) as video:
             indices = sample_frame_indices(
                 video,

@@ -112,7 +112,8 @@ class LayerCounter:
             is_identity = len(read) == 1 and written and written[0] is read[0]
             if own or not is_identity:
                 sizes = (count_elements(read), count_elements(written))
-                macs = count_kernel_macs(cell) * sizes[1]
+                # Multiply-adds for one element of the output, times these elements
+                macs = int(np.prod(cell.weight.shape[1:])) * sizes[1] if has_kernel(cell) else 0
                 self.add(len(self.layers), cell, classify_cell(cell, read), macs, *sizes, own)
         elif call.products:
             counts = count_products(call.products)
@@ -147,20 +148,13 @@ def count_products(products: list[tuple]) -> tuple[int, int, int]:
     number of multiply-adds, so the second is counted twice: the channels of the first also carry
     the relative positions, which have a Cell of their own.
     """
-    macs = [count_product(*shapes) for shapes in products]
+    macs = [  # from the sizes alone: factors may be transposed
+        int(np.prod(result)) * (int(np.prod(x)) // int(np.prod(result[:-1])))
+        for x, _, result in products
+    ]
     read = sum(int(np.prod(x) + np.prod(y)) for x, y, _ in products)
     written = sum(int(np.prod(result)) for _, _, result in products)
     return 2 * macs[1] if len(macs) == 2 else sum(macs), read, written
-
-
-def count_product(x: tuple, _: tuple, result: tuple) -> int:
-    """Multiply-adds of a matrix product, from the sizes alone: factors may be transposed."""
-    return int(np.prod(result)) * (int(np.prod(x)) // int(np.prod(result[:-1])))
-
-
-def count_kernel_macs(cell: nn.Cell) -> int:
-    """Multiply-adds for one element of the output; 0 without a kernel."""
-    return int(np.prod(cell.weight.shape[1:])) if has_kernel(cell) else 0
 
 
 def classify_cell(cell: nn.Cell, inputs: list[Tensor]) -> str:

@@ -153,9 +153,9 @@ def make_own_folder(path: Path, option: str = "--out") -> None:
         path.mkdir()
 
 
-def copy_output(source: Path, target: Path, option: str = "--out") -> None:
+def copy_output(source: Path, target: Path) -> None:
     """Copies a file, whole or not at all, to `target`, which `guard_outputs` guards."""
-    with write_beside(target) as temporary, guard_outputs([target], [source], option):
+    with write_beside(target) as temporary, guard_outputs([target], [source]):
         shutil.copyfile(source, temporary)
         os.replace(temporary, target)
 

@@ -159,9 +159,9 @@ def print_line(message: object) -> None:
 
 
 @contextlib.contextmanager
-def shorten_errors(limit: int = SETTINGS_LINE) -> Iterator[None]:
+def shorten_errors() -> Iterator[None]:
     """Inside, and in functions that this decorates, messages of ValueErrors are shortened."""
     try:
         yield
     except ValueError as error:
-        raise ValueError(format_line(error, limit)) from None
+        raise ValueError(format_line(error, SETTINGS_LINE)) from None

@@ -48,14 +48,6 @@ def round_repeats(count: int, factor: float) -> int:
     return math.ceil(factor * count)
 
 
-def compute_stage_widths() -> list[int]:
-    """Output channels of s2 to s5: 24, 48, 96, 192."""
-    widths = [FIRST_WIDTH]
-    for _ in range(3):
-        widths.append(round_width(widths[-1], factor=STAGE_GROWTH, minimum=1, divisor=8))
-    return [round_width(width, WIDTH_FACTOR) for width in widths]
-
-
 class SE(nn.Cell):
     """Squeeze and excitation: multiplies channels by gates computed from all channel means.
 
@@ -265,7 +257,10 @@ class X3D(nn.Cell):
         multi_label: bool = False,
     ):
         super().__init__()
-        widths = compute_stage_widths()
+        widths = [FIRST_WIDTH]
+        for _ in range(3):
+            widths.append(round_width(widths[-1], factor=STAGE_GROWTH, minimum=1, divisor=8))
+        widths = [round_width(width, WIDTH_FACTOR) for width in widths]  # s2 to s5: 24, 48, 96, 192
         stem = round_width(FIRST_WIDTH, WIDTH_FACTOR)
         self.normalize = Normalize(MEAN, std=STD, channels=3, axis=1, rank=5)
         self.s1 = nn.SequentialCell(OrderedDict(pathway0_stem=Stem(stem, stem_impl)))

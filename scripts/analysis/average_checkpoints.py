@@ -30,7 +30,7 @@ from resnet50.class_folders import copy_run_classes
 from utils import cli
 from utils.files import check_outputs, guard_outputs
 from utils.weights import checkpoint, checkpoint_file
-from utils.weights.description import Description, read_description
+from utils.weights.description import read_description
 from utils.weights.mindspore_checkpoint import find_padding
 
 
@@ -49,17 +49,13 @@ def main(
     parameters = {name: Parameter(Tensor(value), name=name) for name, value in means.items()}
     with guard_outputs([target], inputs=checkpoints, option="--target"):
         averages = checkpoint.Weights(parameters, padding)
-        checkpoint.save(target, averages, "--target", describe_average(checkpoints))
+        source = f"average of {', '.join(path.name for path in checkpoints)}"
+        description = read_description(checkpoints[0])
+        description = description and replace(description, metrics={}, source=source)
+        checkpoint.save(target, averages, "--target", description)
     copy_run_classes(checkpoints[0].parent, target.parent)
     report = {"arrays": len(means), "files": len(checkpoints), "target": str(target)}
     print(json.dumps(report))
-
-
-def describe_average(paths: list[Path]) -> Optional[Description]:
-    """The description of the first file, with the names of all as source; None if it has none."""
-    description = read_description(paths[0])
-    names = ", ".join(path.name for path in paths)
-    return description and replace(description, metrics={}, source=f"average of {names}")
 
 
 def average(paths: list[Path], weights: np.ndarray) -> tuple[dict[str, np.ndarray], str]:

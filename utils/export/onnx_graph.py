@@ -103,7 +103,13 @@ def translate(graph: Graph, names: Sequence[str], info: dict[str, str]) -> Any:
     # First the Cast of the pixels, because TensorRT takes the batch's size from no uint8.
     cast = ("Cast", (source.name,))
     for node in sorted(graph.nodes, key=lambda n: (n.kind, n.inputs[:1]) != cast):
-        value = translate_node(build, node, [values[name] for name in node.inputs])
+        if node.kind not in TRANSLATORS:
+            raise ValueError(f"--format onnx: the operator {node.kind} has no translation to ONNX")
+        # Operands and results are names of tensors; numbers and tuples, if known at export; or
+        # lists of such.
+        arguments = [values[name] for name in node.inputs]
+        operands = [build.add_array(a) if isinstance(a, ARRAYS) else a for a in arguments]
+        value = TRANSLATORS[node.kind](build, node, *operands)
         values[node.output.name] = value
         if isinstance(value, str):
             build.shapes.setdefault(value, node.output)
@@ -150,18 +156,6 @@ def describe_array(name: str, array: Array) -> Any:
 
     shape = [size if size > 0 else "batch" for size in array.shape]
     return helper.make_tensor_value_info(name, array.dtype, shape)
-
-
-def translate_node(build: Builder, node: Node, arguments: list) -> Any:
-    """Calls the operator's translator.
-
-    Arguments and results are names of tensors; numbers and tuples, if known at export; or lists of
-    such. Raises ValueError for an operator without a translator.
-    """
-    if node.kind not in TRANSLATORS:
-        raise ValueError(f"--format onnx: the operator {node.kind} has no translation to ONNX")
-    operands = [build.add_array(a) if isinstance(a, ARRAYS) else a for a in arguments]
-    return TRANSLATORS[node.kind](build, node, *operands)
 
 
 ARRAYS = (np.ndarray, Tiled)

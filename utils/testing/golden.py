@@ -79,16 +79,15 @@ class GoldenCase(abc.ABC):
         return point
 
 
-def find_case(network: str, case: dict[str, Any], depthwise_impl: str = "frames") -> GoldenCase:
+def find_case(network: str, case: dict[str, Any]) -> GoldenCase:
     """Our side of a case: the class CASE of the tests of a network's folder.
 
-    `depthwise_impl` replaces the model's own setting; `frames` is the fastest on a CPU. Raises
-    ValueError if the network has no cases.
+    Raises ValueError if the network has no cases.
     """
     if not (ROOT / network / "tests" / "golden_case.py").is_file():
         raise ValueError(f"--case: {network} has no golden cases")
     module = __import__(f"{network}.tests.golden_case", fromlist=["CASE"])
-    return module.CASE(case, depthwise_impl)
+    return module.CASE(case, "frames")  # depthwise_impl: the fastest on a CPU
 
 
 def generate_weight(name: str, shape: tuple) -> np.ndarray:

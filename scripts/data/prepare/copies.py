@@ -78,7 +78,10 @@ def copy_lists(
     Returns what `copy_videos` does. Raises ValueError if a list has no good video.
     """
     data: Any = cfg.data
-    targets = choose_list_paths(files, copying.out)
+    # The names in the config file, unless one of these is absolute or begins with `..`
+    names = [Path(os.path.normpath(file.name)) for file in files]
+    is_below = all(not name.is_absolute() and name.parts[0] != ".." for name in names)
+    targets = [copying.out / name for name in (names if is_below else choose_output_names(files))]
     tables = [target.with_name(f"{target.name}.bad.tsv") for target in targets]
     check_outputs([*targets, *tables], inputs=[file.path for file in files])
     lists: list[list[Line]] = []
@@ -134,16 +137,6 @@ def copy_videos(
         write_table(table, bad)
         print_left_out([(name, finding) for _, name, finding in bad])
     return counts, findings
-
-
-def choose_list_paths(files: list[AnnotationFile], out: Path) -> list[Path]:
-    """The paths of the new lists: below `out` the names in the config file.
-
-    If one of these is absolute or begins with `..`, the new lists have names of their own.
-    """
-    names = [Path(os.path.normpath(file.name)) for file in files]
-    is_below = all(not name.is_absolute() and name.parts[0] != ".." for name in names)
-    return [out / name for name in (names if is_below else choose_output_names(files))]
 
 
 def name_copy(record: Record, file: AnnotationFile, suffix: str) -> str:
