@@ -67,7 +67,11 @@ def view_features(scorer: "Scorer", views: np.ndarray, clips_per_pass: int = 0) 
 def cut_passes(scorer: "Scorer", clips: np.ndarray, size: int) -> Iterator[np.ndarray]:
     """The clips of each pass: `scorer.batch` if that is fixed, else `size`; the last is padded."""
     size = scorer.batch or size
-    return (pad_clips(clips[start : start + size], size) for start in range(0, len(clips), size))
+    for start in range(0, len(clips), size):
+        part = clips[start : start + size]
+        if len(part) < size:
+            part = np.resize(part, (size, *part.shape[1:]))  # repeats its clips
+        yield np.ascontiguousarray(part)
 
 
 def check_finite(scorer: "Scorer", values: np.ndarray, what: str) -> None:
@@ -93,10 +97,3 @@ def choose_clips_per_pass(videos: int, *views: int, device: str, clip: tuple[int
         return max(1, min(videos, NUMBERS_PER_PASS // math.prod(clip)))
     clips = videos * min(views)
     return math.ceil(clips / math.ceil(clips / max(videos, CLIPS_PER_PASS)))
-
-
-def pad_clips(clips: np.ndarray, size: int) -> np.ndarray:
-    """Clips (K, ...), K <= size, repeated to (size, ...); contiguous."""
-    if len(clips) < size:
-        return np.resize(clips, (size, *clips.shape[1:]))
-    return np.ascontiguousarray(clips)

@@ -83,10 +83,10 @@ class CaptionedVideo:
     def close(self) -> None:
         """Completes the file. Without a frame there is none, and an older one stays."""
         with self.lock, report_write_errors(self.path, "--save"):
-            if self.is_closed or self.container is None:
-                self.is_closed = True
-                return
+            is_done = self.is_closed or self.container is None
             self.is_closed = True
+            if is_done:
+                return
             try:
                 self.container.mux(self.stream.encode())
                 self.container.close()
