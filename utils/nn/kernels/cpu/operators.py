@@ -57,16 +57,12 @@ class Convolution(KernelOperator):
 
 
 class Pointwise(KernelOperator):
-    """A kernel whose first input is the weight."""
+    """A kernel whose first input is the weight.
 
-    def construct(self, x: Tensor, weight: Tensor) -> Tensor:
-        return self.kernel(weight, x)
+    It takes weights and inputs of any number of axes: a Reshape copies gradients.
+    """
 
-
-class PointwiseConv3d(KernelOperator):
-    """A kernel that takes weights and inputs of any number of axes: a Reshape copies gradients."""
-
-    def construct(self, x: Tensor, weight: Tensor, bias: None) -> Tensor:
+    def construct(self, x: Tensor, weight: Tensor, bias: None = None) -> Tensor:
         return self.kernel(weight, x)
 
 
@@ -246,11 +242,9 @@ class Cpu(Plain):
 
     def bind_pointwise(self) -> ops.Custom:
         """A 1x1 convolution: weight (cout, cin, 1, 1), x (N, cin, ...)."""
-
-        def infer_input(w, dy):
-            return dy[0], w[1], *dy[2:]
-
-        input_grad = self.bind("pointwise_input_grad", infer_input, copy_first)
+        input_grad = self.bind(
+            "pointwise_input_grad", lambda w, dy: (dy[0], w[1], *dy[2:]), copy_first
+        )
         weight_grad = self.bind("pointwise_weight_grad", lambda dy, x, w: w, copy_first)
 
         def bprop(w, x, out, dout):
@@ -263,7 +257,7 @@ class Cpu(Plain):
     def pointwise3d(self, cout: int, stride: int, has_bias: bool) -> Callable:
         if stride > 1 or has_bias:
             return super().pointwise3d(cout, stride, has_bias)
-        return PointwiseConv3d(self.bind_pointwise())
+        return Pointwise(self.bind_pointwise())
 
     def depthwise3d(
         self, channels: int, kernel: tuple[int, int, int], stride: int, impl: str
@@ -356,14 +350,12 @@ class Cpu(Plain):
 
     def bind_batch_norm(self, name: str, bprop: Callable) -> ops.Custom:
         """The outputs are y, the batch's mean and 1 / deviation, the new mean and variance."""
-
-        def infer_shapes(x, gamma, *_):
-            return x, gamma, gamma, gamma, gamma
-
-        def infer_types(x, *_):
-            return x, x, x, x, x
-
-        return self.bind(name, shape=infer_shapes, dtype=infer_types, bprop=bprop)
+        return self.bind(
+            name,
+            lambda x, gamma, *_: (x, gamma, gamma, gamma, gamma),
+            lambda x, *_: (x, x, x, x, x),
+            bprop,
+        )
 
     def batch_norm(self) -> Callable:
         gradient = self.bind_norm_gradient("batch_norm_grad")
@@ -406,15 +398,10 @@ class Cpu(Plain):
             dx, dgamma, dbeta = gradient(dout[0], x, gamma, out[1], out[2])
             return dx, dgamma, dbeta, ops.zeros_like(epsilon)
 
-        def infer_shapes(x, *_):
-            return x, x[:-1], x[:-1]
-
-        def infer_types(x, *_):
-            return x, x, x
-
-        return LayerNorm(
-            self.bind("layer_norm", shape=infer_shapes, dtype=infer_types, bprop=bprop), eps
+        operator = self.bind(
+            "layer_norm", lambda x, *_: (x, x[:-1], x[:-1]), lambda x, *_: (x, x, x), bprop
         )
+        return LayerNorm(operator, eps)
 
     def temporal_shift(self, segments: int, fold: int) -> Callable:
         gradient = self.bind("shift", copy_first, copy_first)
