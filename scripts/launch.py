@@ -11,7 +11,7 @@ ASCEND_RT_VISIBLE_DEVICES=4,5,6,7, or CUDA_VISIBLE_DEVICES, chooses devices of t
 each worker is bound to its own part of the cores; ZOO_BIND_CORE=0 leaves them unbound.
 
 A worker that fails ends the job on this node, and a line names the worker. MindSpore's scheduler
-then ends the other nodes, which takes it 24 to 64 seconds. With --restarts a job on one node begins
+then ends the other nodes (docs/many_devices.md says when). With --restarts a job on one node begins
 again, at most N times, each time with the logs in a folder of its own; a user error and an
 interruption end it for good. Exit status: as that of one process.
 """
