@@ -16,16 +16,7 @@ from mvit_multi.tests.golden_case import MViTCase
 from tests.separate_process import in_separate_process
 from utils.nn.layers import ChannelsFirstDense
 from utils.testing.golden import get_shapes, load_case, map_torch_names, read_expected_scores
-from utils.tests.parity import (
-    assert_activations,
-    assert_scores,
-    compute_gradients,
-    count_trained,
-    make_clip,
-    mark_slow_except,
-    use_cpu_kernels,
-    without_values,
-)
+from utils.tests import parity
 
 GOLDEN = Path(__file__).parent / "golden"
 SMALL = {
@@ -37,7 +28,7 @@ FULL = load_case(GOLDEN / "mvit_multi_b_32x3.json")
 CASES = {**SMALL, "full size": FULL, **load_case(GOLDEN / "variants.json")}
 
 
-@pytest.mark.parametrize("name", mark_slow_except(CASES, "released", "plain"))
+@pytest.mark.parametrize("name", parity.mark_slow_except(CASES, "released", "plain"))
 def test_probabilities_and_activations_equal_the_reference(name):
     """All probabilities within 1e-5; a missing part of the network changes them by 1e-3.
 
@@ -45,7 +36,7 @@ def test_probabilities_and_activations_equal_the_reference(name):
     """
     case = CASES[name]
     net = MViTCase(CASES[name]).build_model()
-    assert_scores(net, case=case, expected=read_expected_scores(case), limit=1e-5)
+    parity.assert_scores(net, case=case, expected=read_expected_scores(case), limit=1e-5)
     if name in SMALL:
         assert_activations_of_cells(net, case)
 
@@ -63,7 +54,7 @@ def assert_activations_of_cells(net: MViT, case: dict) -> None:
         x = x.swapaxes(1, 2) if isinstance(cells[point], ChannelsFirstDense) else x
         return x.reshape(taps[point]["shape"])
 
-    assert_activations(
+    parity.assert_activations(
         net, case=case, cell_name=lambda point: point if point in compared else "", reorder=reorder
     )
 
@@ -73,7 +64,7 @@ def assert_activations_of_cells(net: MViT, case: dict) -> None:
 def test_probabilities_of_every_form_of_the_pooling_equal_the_originals(depthwise_impl):
     case = SMALL["relative"]
     net = MViTCase(case, depthwise_impl).build_model()
-    assert_scores(net, case=case, expected=read_expected_scores(case), limit=1e-5)
+    parity.assert_scores(net, case=case, expected=read_expected_scores(case), limit=1e-5)
 
 
 TRAINED = [name for name, case in CASES.items() if "train" in case]
@@ -89,7 +80,7 @@ def test_scores_loss_and_gradients_equal_the_reference(name):
 @pytest.mark.slow
 @in_separate_process
 def test_a_training_step_on_the_cpu_kernels_equals_the_reference():
-    with use_cpu_kernels():
+    with parity.use_cpu_kernels():
         assert_training(CASES["plain"])
 
 
@@ -101,8 +92,8 @@ def assert_training(case: dict) -> None:
     """
     net = MViTCase(case).build_model(training=True)
     train = case["train"]
-    inputs = make_clip(case), Tensor(MViTCase(case).build_target())
-    value, outputs, norms = compute_gradients(net, MViTCase(case).build_loss(), *inputs)
+    inputs = parity.make_clip(case), Tensor(MViTCase(case).build_target())
+    value, outputs, norms = parity.compute_gradients(net, MViTCase(case).build_loss(), *inputs)
     assert value == pytest.approx(train["loss"], rel=1e-5)
     logits = case["eval"]["logits"]
     heads = list(logits.values()) if isinstance(logits, dict) else [logits]
@@ -118,24 +109,23 @@ def assert_training(case: dict) -> None:
         assert norms[name] == pytest.approx(expected, rel=1e-4, abs=1e-6), name
 
 
-@pytest.mark.parametrize("name", mark_slow_except(SMALL, "released"))
+@pytest.mark.parametrize("name", parity.mark_slow_except(SMALL, "released"))
 @in_separate_process
 def test_five_updates_of_adamw_equal_the_originals(name):
     """With gradient clipping at 1: the loss before each of five updates."""
     case = CASES[name]
     step = MViTCase(case).build_train_step("step")
     recorded = case["train"]["step"]
-    inputs = make_clip(case), Tensor(MViTCase(case).build_target())
+    inputs = parity.make_clip(case), Tensor(MViTCase(case).build_target())
     losses = [float(step(*inputs)[0].asnumpy()) for _ in range(5)]
     noise = np.abs(np.divide(recorded["losses"], recorded["losses64"]) - 1).max()
     np.testing.assert_allclose(losses, recorded["losses64"][:5], rtol=1e-5 + 3 * noise)
 
 
-@without_values
+@parity.without_values
 def test_names_and_shapes_equal_the_originals():
     net = MViT(**MViTCase(FULL).model_arguments())
     names = map_torch_names(net)
-    shapes = get_shapes(net)
     expected = {name: tuple(shape) for name, shape, _ in FULL["manifest"]}
-    assert {names[name]: shape for name, shape in shapes.items()} == expected
-    assert count_trained(net) == (64_297_643, 538)
+    assert {names[name]: shape for name, shape in get_shapes(net).items()} == expected
+    assert parity.count_trained(net) == (64_297_643, 538)

@@ -13,19 +13,7 @@ from resnet50.tests.golden_case import MEAN, STD, ResNetCase
 from tests.separate_process import in_separate_process
 from utils.nn.soft_targets import SmoothedCrossEntropy
 from utils.testing.golden import load_case
-from utils.tests.parity import (
-    assert_activations,
-    assert_manifest,
-    assert_scores,
-    assert_statistics,
-    assert_updates,
-    compute_gradients,
-    count_trained,
-    make_inputs,
-    mark_slow_except,
-    use_cpu_kernels,
-    without_values,
-)
+from utils.tests import parity
 
 GOLDEN = Path(__file__).parent / "golden"
 SMALL = load_case(GOLDEN / "resnet50_small.json")
@@ -33,18 +21,18 @@ VARIANTS = {case["name"]: case for case in load_case(GOLDEN / "variants.json")}
 CASES = {"resnet50": SMALL, "full size": load_case(GOLDEN / "resnet50.json"), **VARIANTS}
 
 
-@pytest.mark.parametrize("name", mark_slow_except(CASES, "resnet50", "resnet18"))
+@pytest.mark.parametrize("name", parity.mark_slow_except(CASES, "resnet50", "resnet18"))
 def test_scores_and_activations_equal_torchvisions(name):
     case = CASES[name]
     net = ResNetCase(CASES[name]).build_model()
-    assert_scores(net, case, case["eval"]["logits"])
-    assert_activations(net, case, ResNetCase(case).cell_name)
+    parity.assert_scores(net, case, case["eval"]["logits"])
+    parity.assert_activations(net, case, ResNetCase(case).cell_name)
 
 
 TRAINED = [name for name, case in CASES.items() if "train" in case]
 
 
-@pytest.mark.parametrize("name", mark_slow_except(TRAINED, "resnet18"))
+@pytest.mark.parametrize("name", parity.mark_slow_except(TRAINED, "resnet18"))
 @in_separate_process
 def test_training_loss_gradients_and_buffers_equal_torchvisions(name):
     assert_training(CASES[name])
@@ -52,7 +40,7 @@ def test_training_loss_gradients_and_buffers_equal_torchvisions(name):
 
 @in_separate_process
 def test_a_training_step_on_the_cpu_kernels_equals_torchvisions():
-    with use_cpu_kernels():
+    with parity.use_cpu_kernels():
         assert_training(CASES["resnet18"])
 
 
@@ -63,8 +51,9 @@ def assert_training(case: dict) -> None:
     """
     train = case["train"]
     net = ResNetCase(case).build_model(training=True)
-    (image, label) = make_inputs(case)
-    value, scores, norms = compute_gradients(net, ResNetCase(case).build_loss(), image, label)
+    image, label = parity.make_inputs(case)
+    loss = ResNetCase(case).build_loss()
+    value, scores, norms = parity.compute_gradients(net, loss, image, label)
     noise = 3 * abs(train["loss"] / train["loss64"] - 1)
     assert value == pytest.approx(train["loss64"], rel=1e-4 + noise)
     others = train["other_losses64"]
@@ -76,22 +65,22 @@ def assert_training(case: dict) -> None:
     exact = train["grad_norm64"]
     noise = max(abs(train["grad_norm"][name] / norm - 1) for name, norm in exact.items())
     assert norms == pytest.approx(exact, rel=0.02 + 3 * noise)
-    assert_statistics(net, train["buffers"], 1e-3)
+    parity.assert_statistics(net, train["buffers"], 1e-3)
 
 
-@pytest.mark.parametrize("part", mark_slow_except(["step", "step_decay"], "step_decay"))
+@pytest.mark.parametrize("part", parity.mark_slow_except(["step", "step_decay"], "step_decay"))
 @in_separate_process
 def test_five_updates_with_the_no_decay_groups_equal_torchvisions(part):
-    recorded = SMALL["train"][part]
     step = ResNetCase(SMALL).build_train_step(part)
-    compared = assert_updates(step, make_inputs(SMALL), recorded, lengths="delta_norm")
+    inputs = parity.make_inputs(SMALL)
+    compared = parity.assert_updates(step, inputs, SMALL["train"][part], lengths="delta_norm")
     assert compared > 100
 
 
-@without_values
+@parity.without_values
 def test_names_and_counts_equal_torchvisions():
     for case in VARIANTS.values():
         net = model.build_network(**case["config"], mean=MEAN, std=STD)
-        assert count_trained(net)[0] == case["parameters"]
+        assert parity.count_trained(net)[0] == case["parameters"]
     net = model.build_network("resnet50", num_classes=1000, mean=MEAN, std=STD)
-    assert_manifest(net, SMALL["manifest"])
+    parity.assert_manifest(net, SMALL["manifest"])

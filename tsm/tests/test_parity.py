@@ -12,16 +12,7 @@ import pytest
 from tests.separate_process import in_separate_process
 from tsm.tests.golden_case import TSMCase
 from utils.testing.golden import load_case, map_torch_names, relative_error
-from utils.tests.parity import (
-    assert_activations,
-    assert_scores,
-    assert_statistics,
-    assert_updates,
-    compute_gradients,
-    make_inputs,
-    mark_slow_except,
-    use_cpu_kernels,
-)
+from utils.tests import parity
 
 GOLDEN = Path(__file__).parent / "golden"
 SMALL = load_case(GOLDEN / "tsm_r50_8f_small.json")
@@ -36,21 +27,22 @@ QUICK = ("resnet50_8f", "resnet50_8f_nl", "resnet50_8f_tpool") + tuple(
 )
 
 
-@pytest.mark.parametrize("name", mark_slow_except(CASES, *QUICK, "mobilenetv2_8f"))
+@pytest.mark.parametrize("name", parity.mark_slow_except(CASES, *QUICK, "mobilenetv2_8f"))
 def test_scores_and_activations_equal_the_reference(name):
     case = CASES[name]
     net = TSMCase(CASES[name]).build_model()
     expected = np.array(case["eval"]["logits64"])
     tolerance = 1e-5 if "mobilenet" in name else 1e-4
-    assert_scores(net, case, expected, limit=tolerance * max(1, np.abs(expected).max()))
+    parity.assert_scores(net, case, expected, limit=tolerance * max(1, np.abs(expected).max()))
     if name in ("resnet50_8f", "resnet50_8f_tpool", "mobilenetv2_8f"):
-        assert_activations(net, case, TSMCase(case).cell_name)
+        parity.assert_activations(net, case, TSMCase(case).cell_name)
 
 
 TRAINED = {name: case for name, case in CASES.items() if "train" in case}
+QUICK_TRAINED = ("resnet18_8f", "resnet18_8f_partial_bn")
 
 
-@pytest.mark.parametrize("name", mark_slow_except(TRAINED, "resnet18_8f", "resnet18_8f_partial_bn"))
+@pytest.mark.parametrize("name", parity.mark_slow_except(TRAINED, *QUICK_TRAINED))
 @in_separate_process
 def test_training_loss_gradients_and_buffers_equal_the_reference(name):
     assert_training(TRAINED[name])
@@ -58,7 +50,7 @@ def test_training_loss_gradients_and_buffers_equal_the_reference(name):
 
 @in_separate_process
 def test_a_training_step_on_the_cpu_kernels_equals_the_reference():
-    with use_cpu_kernels():
+    with parity.use_cpu_kernels():
         assert_training(TRAINED["resnet18_8f"])
 
 
@@ -71,7 +63,8 @@ def assert_training(case: dict) -> None:
     net = TSMCase(case).build_model(training=True)
     train = case["train"]
     before = {name: p.asnumpy().copy() for name, p in net.parameters_dict().items()}
-    value, _, norms = compute_gradients(net, TSMCase(case).build_loss(), *make_inputs(case))
+    inputs = parity.make_inputs(case)
+    value, _, norms = parity.compute_gradients(net, TSMCase(case).build_loss(), *inputs)
     assert abs(value - train["loss64"]) < 1e-4 * max(1, train["loss64"])
     assert len(norms) == train.get("trainable_tensors", len(norms))
     largest = max(train["grad_norm64"].values())
@@ -83,7 +76,7 @@ def assert_training(case: dict) -> None:
     original_error = [relative_error(train["grad_norm"][name], exact[name]) for name in others]
     assert max(errors) < 0.02 + 4 * max(original_error)
     assert np.quantile(errors, 0.9) < 1e-3 + 4 * np.quantile(original_error, 0.9)
-    assert_statistics(net, train["buffers"], 1e-3)
+    parity.assert_statistics(net, train["buffers"], 1e-3)
     if "changed_buffers" in train:  # frozen batch norms keep their statistics
         torch_names = map_torch_names(net)
         after = {name: p.asnumpy() for name, p in net.parameters_dict().items()}
@@ -97,6 +90,7 @@ def assert_training(case: dict) -> None:
 def test_five_updates_with_the_recipe_equal_the_originals(part):
     recorded = SMALL["train"][part]
     step = TSMCase(SMALL).build_train_step(part)
-    compared = assert_updates(step, make_inputs(SMALL), recorded, lengths="delta_norm")
+    inputs = parity.make_inputs(SMALL)
+    compared = parity.assert_updates(step, inputs, recorded, lengths="delta_norm")
     assert compared > 100
     assert {"new_fc.weight", "new_fc.bias"} <= set(recorded["delta_norm"])

@@ -4,18 +4,7 @@ import os
 
 import pytest
 
-from utils.files import (
-    OUTPUTS,
-    PENDING,
-    check_outputs,
-    copy_output,
-    delete_output,
-    guard_outputs,
-    make_own_folder,
-    note_output,
-    read_json,
-    write_text,
-)
+from utils import files
 
 
 def make_symlink(source, target):
@@ -33,83 +22,83 @@ def test_an_input_is_not_replaced(link, tmp_path):
         link(source, target)
     (tmp_path / "sub").mkdir()
     with pytest.raises(ValueError, match=f"--out: the command reads {target}"):
-        check_outputs([tmp_path / "c.csv", target], inputs=["http://a/b", "0", str(source)])
-    assert not (tmp_path / OUTPUTS).exists()
+        files.check_outputs([tmp_path / "c.csv", target], inputs=["http://a/b", "0", str(source)])
+    assert not (tmp_path / files.OUTPUTS).exists()
 
 
 def test_an_input_that_does_not_exist_yet_is_recognised(tmp_path):
     with pytest.raises(ValueError, match="which would be replaced"):
-        check_outputs([tmp_path / "a"], inputs=[tmp_path / "b" / ".." / "a"])
+        files.check_outputs([tmp_path / "a"], inputs=[tmp_path / "b" / ".." / "a"])
 
 
 def test_a_command_replaces_what_it_wrote_before_and_nothing_else(tmp_path):
     file = tmp_path / "new" / "train.txt"
     for text in ("a", "b"):
-        write_text(file, text, "--out")
+        files.write_text(file, text, "--out")
     assert file.read_text() == "b"
     for change in (lambda: file.write_text("c"), file.with_name("test.txt").touch):
         change()
         with pytest.raises(ValueError, match="txt exists and is not as the zoo wrote it: move it"):
-            check_outputs([file, file.with_name("test.txt")])
+            files.check_outputs([file, file.with_name("test.txt")])
         file.write_text("b")
     assert file.read_text() == "b"
 
 
 def test_a_file_that_a_killed_command_wrote_is_replaced(tmp_path):
     file = tmp_path / "a.csv"
-    guard = guard_outputs([file])
+    guard = files.guard_outputs([file])
     guard.__enter__()
     file.write_text("whole")  # and the kill comes before the file is noted
-    write_text(file, "again", "--out")
-    with open(tmp_path / OUTPUTS, "a") as notes:
+    files.write_text(file, "again", "--out")
+    with open(tmp_path / files.OUTPUTS, "a") as notes:
         notes.write('["a.csv", "cut')
-    write_text(file, "third", "--out")
+    files.write_text(file, "third", "--out")
     assert file.read_text() == "third"
 
 
 def test_a_file_that_came_after_a_failed_command_is_not_replaced(tmp_path):
     file = tmp_path / "a.csv"
-    with pytest.raises(KeyError), guard_outputs([file]):
+    with pytest.raises(KeyError), files.guard_outputs([file]):
         raise KeyError
     file.write_text("mine")
     with pytest.raises(ValueError, match="not as the zoo wrote it"):
-        write_text(file, "text", "--out")
+        files.write_text(file, "text", "--out")
 
 
 def test_only_own_files_and_folders_are_deleted(tmp_path):
     own = tmp_path / "own.png"
-    write_text(own, "text", "--out")
+    files.write_text(own, "text", "--out")
     (tmp_path / "mine.png").touch()
     for name in ("own.png", "mine.png", "none.png"):
-        delete_output(tmp_path / name)
+        files.delete_output(tmp_path / name)
     assert [path.name for path in tmp_path.glob("*.png")] == ["mine.png"]
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "mine").touch()
     with pytest.raises(ValueError, match="logs exists and is not of the zoo: move it away"):
-        make_own_folder(tmp_path / "logs")
+        files.make_own_folder(tmp_path / "logs")
     for _ in range(2):
-        make_own_folder(tmp_path / "work")
+        files.make_own_folder(tmp_path / "work")
         (tmp_path / "work" / "file").touch()
 
 
 def test_a_copy_is_an_output(tmp_path):
     (tmp_path / "labels.txt").write_text("a\n")
     with pytest.raises(ValueError, match="which would be replaced"):
-        copy_output(tmp_path / "labels.txt", tmp_path / "labels.txt")
-    copy_output(tmp_path / "labels.txt", tmp_path / "out" / "labels.txt")
+        files.copy_output(tmp_path / "labels.txt", tmp_path / "labels.txt")
+    files.copy_output(tmp_path / "labels.txt", tmp_path / "out" / "labels.txt")
     assert (tmp_path / "out" / "labels.txt").read_text() == "a\n"
 
 
 def test_odd_names_of_outputs_are_noted(tmp_path):
     for name in ("a\nb", "é\udce9", '"'):
-        note_output(tmp_path / name, PENDING)
+        files.note_output(tmp_path / name, files.PENDING)
         (tmp_path / name).touch()
-        check_outputs([tmp_path / name])
+        files.check_outputs([tmp_path / name])
 
 
 @pytest.mark.parametrize("text", ["null", "5", "[]", "[" * 100_000, "{", "\0", "1" * 5000])
 def test_a_damaged_json_file_is_one_line(text, tmp_path):
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(ValueError, match=r"^a.json ") as caught:
-        read_json(tmp_path / "a.json", "a.json")
+        files.read_json(tmp_path / "a.json", "a.json")
     assert "\n" not in str(caught.value)

@@ -8,16 +8,7 @@ import pytest
 from mindspore import Tensor, ops
 
 from utils.nn.conv3d import FORMS, DepthwiseConv3d
-from utils.testing.golden import (
-    generate_input,
-    generate_state_dict,
-    generate_weight,
-    get_shapes,
-    load_case,
-    load_weights,
-    read_expected_scores,
-    set_weights,
-)
+from utils.testing import golden
 from utils.tests.parity import assert_scores
 from utils.weights.convert import NORM, convert
 from x3d.convert import X3DNames
@@ -30,21 +21,22 @@ SMALL = {"num_classes": 5, "frames": 3, "crop": 40, "dropout": 0.0}
 
 def test_mindvideos_weights_give_mindvideos_probabilities():
     """The recorded probabilities are of mindvideo's own network; all its kernels are dense."""
-    case = load_case(MINDVIDEO)
+    case = golden.load_case(MINDVIDEO)
     torch_leaves = {ours: theirs for theirs, ours in NORM.items()}
     source = {}
     for name, shape in case["shapes"].items():
         module, _, leaf = name.rpartition(".")
-        source[name] = generate_weight(f"{module}.{torch_leaves.get(leaf, leaf)}", tuple(shape))
+        torch_name = f"{module}.{torch_leaves.get(leaf, leaf)}"
+        source[name] = golden.generate_weight(torch_name, tuple(shape))
     small = {**SMALL, "depth_factor": 0.4}
     net = X3D(**small, depthwise_impl="dense", stem_impl="dense").set_train(False)
-    converted = convert(source, get_shapes(net), NETWORK)
+    converted = convert(source, golden.get_shapes(net), NETWORK)
     assert converted.missing == converted.dropped == []
-    set_weights(net, converted.arrays)
-    expected = read_expected_scores(case)
+    golden.set_weights(net, converted.arrays)
+    expected = golden.read_expected_scores(case)
     assert_scores(net, case=case, expected=expected, limit=1e-5 * np.ptp(expected))
     with pytest.raises(ValueError, match=r"branch2.b.weight is \[54, 54, 3, 3, 3\] instead of"):
-        convert(source, get_shapes(X3D(**small)), NETWORK)
+        convert(source, golden.get_shapes(X3D(**small)), NETWORK)
 
 
 @pytest.mark.parametrize("zero_init", [True, False])
@@ -73,10 +65,10 @@ def test_a_dense_network_reproduces_a_depthwise_network():
     """The embedded network gives the same probabilities."""
     depthwise = X3D(**SMALL)
     dense = X3D(**SMALL, depthwise_impl="dense", stem_impl="dense")
-    clip = Tensor(generate_input(3, (1, 3, 3, 40, 40)))
+    clip = Tensor(golden.generate_input(3, (1, 3, 3, 40, 40)))
     outputs = []
     for net in (depthwise, dense):
-        load_weights(net, generate_state_dict(depthwise), NETWORK)
+        golden.load_weights(net, golden.generate_state_dict(depthwise), NETWORK)
         outputs.append(net.set_train(False)(clip).asnumpy())
     np.testing.assert_allclose(*outputs, rtol=1e-3, atol=1e-6)
 
@@ -98,11 +90,11 @@ def compute_value_and_gradients(cell: DepthwiseConv3d, x: Tensor) -> list:
 )
 def test_all_forms_of_the_depthwise_convolution_are_equal(kernel, stride):
     """They have the same value and the same gradients."""
-    x = Tensor(generate_input(1, (2, 6, 4, 9, 10)))
+    x = Tensor(golden.generate_input(1, (2, 6, 4, 9, 10)))
     results = []
     for form in FORMS:
         cell = DepthwiseConv3d(6, kernel=kernel, stride=stride, impl=form)
-        cell.weight.set_data(Tensor(generate_weight("w.weight", tuple(cell.weight.shape))))
+        cell.weight.set_data(Tensor(golden.generate_weight("w.weight", tuple(cell.weight.shape))))
         results.append(compute_value_and_gradients(cell, x))
     for reference, *others in zip(*results):
         for other in others:

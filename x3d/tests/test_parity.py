@@ -13,19 +13,7 @@ from mindspore import Tensor
 
 from tests.separate_process import in_separate_process
 from utils.testing.golden import generate_input, load_case, map_torch_names, record_activations
-from utils.tests.parity import (
-    assert_activations,
-    assert_scores,
-    assert_statistics,
-    assert_updates,
-    compute_gradients,
-    count_trained,
-    make_clip,
-    make_inputs,
-    mark_slow_except,
-    use_cpu_kernels,
-    without_values,
-)
+from utils.tests import parity
 from x3d.model import X3D
 from x3d.precise_bn import PreciseBatchNorms
 from x3d.tests.golden_case import X3DCase
@@ -37,10 +25,11 @@ VARIANTS = load_case(GOLDEN / "variants.json")
 CASES = {"small": SMALL, "full size": FULL, **VARIANTS}
 
 
-@pytest.mark.parametrize("name", mark_slow_except(CASES, "small"))
+@pytest.mark.parametrize("name", parity.mark_slow_except(CASES, "small"))
 def test_probabilities_equal_the_reference(name):
     """XS, S, M, L, both dense networks, and a file with pytorchvideo's names and missing norm."""
-    assert_scores(X3DCase(CASES[name]).build_model(), CASES[name], CASES[name]["eval"]["output"])
+    case = CASES[name]
+    parity.assert_scores(X3DCase(case).build_model(), case, case["eval"]["output"])
 
 
 @pytest.mark.slow
@@ -48,14 +37,14 @@ def test_probabilities_equal_the_reference(name):
 def test_probabilities_of_a_clip_larger_than_in_training_equal_the_reference(name):
     """The window keeps its size; the softmax of every position comes before the mean."""
     large = CASES[name]["eval_large"]
-    assert_scores(X3DCase(CASES[name]).build_model(), large, large["output"])
+    parity.assert_scores(X3DCase(CASES[name]).build_model(), large, large["output"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("depthwise_impl", ["grouped", "taps"])
 def test_probabilities_of_other_forms_of_the_convolution_equal_the_originals(depthwise_impl):
     net = X3DCase(SMALL, depthwise_impl).build_model()
-    assert_scores(net, SMALL, SMALL["eval"]["output"])
+    parity.assert_scores(net, SMALL, SMALL["eval"]["output"])
 
 
 def test_activations_of_cells_equal_the_originals():
@@ -67,8 +56,8 @@ def test_activations_of_cells_equal_the_originals():
     def reorder(point: str, x: np.ndarray) -> np.ndarray:
         return x.reshape(taps[point]["shape"])  # time and height may be one axis
 
-    assert_activations(net, case=SMALL, cell_name=X3DCase(SMALL).cell_name, reorder=reorder)
-    output = record_activations(net, ["head"], make_clip(large).asnumpy())["head"]
+    parity.assert_activations(net, case=SMALL, cell_name=X3DCase(SMALL).cell_name, reorder=reorder)
+    output = record_activations(net, ["head"], parity.make_clip(large).asnumpy())["head"]
     expected = np.array(large["output"])
     assert output.shape == expected.shape
     assert np.abs(output - expected).max() <= 1e-4 * np.ptp(expected)
@@ -87,7 +76,8 @@ def assert_training(case: dict, bulk: float) -> None:
     """
     net = X3DCase(case).build_model(training=True)
     train = case["train"]
-    value, _, norms = compute_gradients(net, X3DCase(case).build_loss(), *make_inputs(case))
+    inputs = parity.make_inputs(case)
+    value, _, norms = parity.compute_gradients(net, X3DCase(case).build_loss(), *inputs)
     assert value == pytest.approx(train["loss64"], rel=1e-5)
     exact = train.get("grad_norm64", train["grad_norm"])
     errors = compute_relative_errors(norms, exact)
@@ -95,7 +85,7 @@ def assert_training(case: dict, bulk: float) -> None:
     assert len(errors) > 200
     assert errors.max() < max(0.05, 2 * original_errors.max())
     assert np.quantile(errors, bulk) < max(1e-3, 2 * np.quantile(original_errors, bulk))
-    assert_statistics(net, train["buffers"], 1e-5)
+    parity.assert_statistics(net, train["buffers"], 1e-5)
 
 
 @pytest.mark.slow
@@ -107,19 +97,19 @@ def test_training_loss_gradients_and_buffers_equal_the_originals():
 @pytest.mark.slow
 @in_separate_process
 def test_a_training_step_on_the_cpu_kernels_equals_the_originals():
-    with use_cpu_kernels():
+    with parity.use_cpu_kernels():
         assert_training(SMALL, bulk=0.95)
 
 
 @pytest.mark.parametrize("name", [name for name in VARIANTS if name != "pytorchvideo"])
-@without_values
+@parity.without_values
 def test_names_and_sizes_of_every_variant_equal_the_reference(name):
     case = VARIANTS[name]
     net = X3D(**X3DCase(VARIANTS[name]).model_arguments())
     names = map_torch_names(net)
     lines = [f"{names[p.name]} {list(p.shape)}" for p in net.trainable_params()]
     assert hashlib.sha256("\n".join(lines).encode()).hexdigest() == case["names"]
-    assert count_trained(net)[0] == case["parameters"]
+    assert parity.count_trained(net)[0] == case["parameters"]
 
 
 @pytest.mark.slow
@@ -132,9 +122,9 @@ def test_training_of_every_variant_equals_the_reference(name):
 @pytest.mark.slow
 def test_five_nesterov_updates_equal_the_originals():
     """With plain momentum the second loss would differ by 0.025 of 5.6."""
-    recorded = SMALL["train"]["step"]
     step = X3DCase(SMALL).build_train_step("step")
-    compared = assert_updates(step, make_inputs(SMALL), recorded, lengths="update_norm")
+    inputs = parity.make_inputs(SMALL)
+    compared = parity.assert_updates(step, inputs, SMALL["train"]["step"], lengths="update_norm")
     assert compared > 8
 
 
@@ -143,7 +133,7 @@ def test_precise_batch_norm_equals_the_original():
     case = SMALL["precise_bn"]
     net = X3DCase(SMALL).build_model()
     PreciseBatchNorms(net).update(map(generate_input, case["input_seeds"], case["input_shapes"]))
-    assert_statistics(net, case["buffers"], 1e-4)
+    parity.assert_statistics(net, case["buffers"], 1e-4)
 
 
 @pytest.mark.parametrize(("frames", "side", "training"), [(2, 64, False), (5, 96, True)])

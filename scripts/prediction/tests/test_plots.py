@@ -5,18 +5,6 @@ import pytest
 from PIL import Image
 
 from scripts.prediction import plots
-from scripts.prediction.plots import (
-    GAP,
-    LINE_FRAMES,
-    LINE_WIDTH,
-    MARGIN,
-    TEXT_HEIGHT,
-    TIME_HEIGHT,
-    PreviewRow,
-    draw_preview,
-    draw_timeline,
-    resize_to_fit,
-)
 from scripts.prediction.records import preview_times
 from utils.evaluate.label_space import LabelSpace
 from utils.video.windows import Window
@@ -28,22 +16,21 @@ ENTRIES = [{"label": k, "name": f"a ${k}", "probability": 0.5 - 0.1 * k} for k i
 def test_frames_are_enlarged_pixel_by_pixel(tmp_path, side, factor):
     frames = np.random.RandomState(0).randint(0, 256, (2, 8, side, side, 3)).astype(np.uint8)
     times = np.arange(16).reshape(2, 8) / 4
-    row = PreviewRow("", frames=frames, entries=ENTRIES, times=times)
-    draw_preview(tmp_path / "a.png", "a$b$ $", [row])
+    row = plots.PreviewRow("", frames=frames, entries=ENTRIES, times=times)
+    plots.draw_preview(tmp_path / "a.png", "a$b$ $", [row])
     result = np.asarray(Image.open(tmp_path / "a.png").convert("RGB"))
-    left = MARGIN + (factor * side + GAP)  # of the second frame
-    drawn_pixels = result[2 * TEXT_HEIGHT :, left:][: factor * side, : factor * side]
+    left = plots.MARGIN + (factor * side + plots.GAP)  # of the second frame
+    drawn_pixels = result[2 * plots.TEXT_HEIGHT :, left:][: factor * side, : factor * side]
     np.testing.assert_array_equal(drawn_pixels, frames[0, 1].repeat(factor, 0).repeat(factor, 1))
-    below = result[2 * TEXT_HEIGHT + factor * side :, left : left + factor * side]
-    assert below[:TIME_HEIGHT].min() < 100, "the frame's time"
+    below = result[2 * plots.TEXT_HEIGHT + factor * side :, left : left + factor * side]
+    assert below[: plots.TIME_HEIGHT].min() < 100, "the frame's time"
 
 
 @pytest.mark.parametrize("count", [1, 8, 13, 32])
 def test_large_frames_are_reduced_to_the_line(count):
-    frames = np.full((1, count, 224, 224, 3), 7, np.uint8)
-    small = resize_to_fit(frames)
+    small = plots.resize_to_fit(np.full((1, count, 224, 224, 3), 7, np.uint8))
     assert small.shape[:2] == (1, count)
-    assert min(count, LINE_FRAMES) * small.shape[3] <= LINE_WIDTH
+    assert min(count, plots.LINE_FRAMES) * small.shape[3] <= plots.LINE_WIDTH
     assert small.shape[3] >= 90
     assert np.unique(small).tolist() == [7]
 
@@ -70,7 +57,7 @@ def test_one_window_covers_its_start_to_its_end(tmp_path, monkeypatch):
     fractions = np.array([[1.0, 0.0]])
     spans = np.array([[2.0, 12.0]])
     panels = [("", ["x", "y"], fractions)]
-    draw_timeline(tmp_path / "a.png", title="a", spans=spans, panels=panels)
+    plots.draw_timeline(tmp_path / "a.png", title="a", spans=spans, panels=panels)
     (axes,) = figures[0].axes
     pieces = [lines.get_segments()[0].tolist() for lines in axes.collections]
     assert pieces == [[[2, 100], [12, 100]], [[2, 0], [12, 0]]]
