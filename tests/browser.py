@@ -32,12 +32,9 @@ class Browser:
         # A shell gives the pipes the numbers that Chromium expects.
         shell = f'exec "$@" {COMMANDS}<&{commands} {ANSWERS}>&{answers}'
         command = [CHROMIUM, *OPTIONS, f"--user-data-dir={self.folder.name}", "about:blank"]
-        self.process = subprocess.Popen(
-            ["bash", "-c", shell, "bash", *command],
-            pass_fds=(commands, answers),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        command = ["bash", "-c", shell, "bash", *command]
+        options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self.process = subprocess.Popen(command, pass_fds=(commands, answers), **options)
         os.close(commands)
         os.close(answers)
         self.stream = os.fdopen(self.answers, "rb")

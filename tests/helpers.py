@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Callable
+from typing import Callable, Sequence
 
 import mindspore as ms
 import numpy as np
@@ -31,6 +31,8 @@ from utils.video.decoders import open_video
 from utils.video.reader import FrameReader
 from utils.weights import checkpoint
 from utils.weights.description import describe
+
+PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 
 
 class NoNetwork(Scorer):
@@ -74,15 +76,10 @@ def copy_checkout(folder: Path) -> None:
     """Copies the checkout without installed packages, results and downloads."""
 
     def ignore(path: str, names: list[str]) -> set[str]:
-        ignored = {name for name in names if name == "__pycache__"}
-        if Path(path) == ROOT:
-            ignored |= {name for name in names if name.startswith(".")} | {
-                "out",
-                "data",
-                "build",
-                "weights",
-            }
-        return ignored
+        if Path(path) != ROOT:
+            return {"__pycache__"}
+        hidden = {name for name in names if name.startswith(".")}
+        return hidden | {"__pycache__", "out", "data", "build", "weights"}
 
     shutil.copytree(ROOT, folder, ignore=ignore)
 
@@ -152,6 +149,12 @@ def build_stub_driver(folder: Path, **macros: object) -> None:
     subprocess.run(command, check=True)
 
 
+def run_command(command: Sequence, **options) -> subprocess.CompletedProcess:
+    """Runs a command to its end, and accepts any exit status; what it writes is text."""
+    options = {"capture_output": True, "text": True, "timeout": 600, **options}
+    return subprocess.run([*map(str, command)], **options)
+
+
 def run_script(script: str, *arguments: str, **options) -> subprocess.CompletedProcess:
     """Runs a script of the checkout from another folder, and accepts any exit status."""
     command = ["bash"] if script.endswith(".sh") else [sys.executable]
@@ -159,8 +162,7 @@ def run_script(script: str, *arguments: str, **options) -> subprocess.CompletedP
     variables = {**build_env(), **options.pop("environment", {})}
     options = {"cwd": "/", "timeout": 600, "env": variables, **options}
     timeout = options.pop("timeout")
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, **options) as process:
+    with subprocess.Popen(command, **PIPES, **options) as process:
         try:
             output, errors = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
@@ -208,10 +210,8 @@ def start_script(script: str, *arguments, inside=(), **variables: str) -> subpro
 
     `inside` is a command that runs another command, such as nsenter.
     """
-    return subprocess.Popen(
-        [*map(str, (*inside, sys.executable, ROOT / script, *arguments))],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**build_env(), **variables},
-    )  # fmt: skip
+    command = [*map(str, (*inside, sys.executable, ROOT / script, *arguments))]
+    return subprocess.Popen(command, env={**build_env(), **variables}, **PIPES)
 
 
 def wait_until(process: subprocess.Popen, is_done: Callable[[], bool]) -> None:
@@ -395,22 +395,18 @@ def assert_predictions(
         assert str(prediction["top"][0]["label"]) == row["predicted"]
 
 
-def assert_mindir_matches(
-    network_name: str, arguments, weights, source, folder: Path, *options
-) -> None:
+def assert_mindir_matches(network: str, arguments, weights, source, folder: Path, *options) -> None:
     """Asserts that a MINDIR and its checkpoint give the same metrics and the same scores."""
     files = weights, folder / "net.mindir"
-    target = ["--format", "mindir", "--target", files[1], *options]
-    exported = run_json(
-        f"{network_name}/export.py", *arguments, "--checkpoint_path", weights, *target
-    )
+    target = ["--checkpoint_path", weights, "--format", "mindir", "--target", files[1], *options]
+    exported = run_json(f"{network}/export.py", *arguments, *target)
     assert exported["max_abs_difference"] < 1e-4
     rest = [source, "--window=0", "--top=100"]
     metrics = []
     scores = []
     for file in files:
         command = [*arguments, "--checkpoint_path", file]
-        metrics.append(run_json(f"{network_name}/eval.py", *command))
+        metrics.append(run_json(f"{network}/eval.py", *command))
         out = f"--out={folder / file.stem}"
         (record,) = run_json("scripts/predict.py", *command, out, *rest)["predictions"]
         best = record.get("top") or record["joint"]
@@ -425,8 +421,7 @@ def assert_mindir_matches(
 
 
 REPORT = {"scores.csv", "confusion.csv", "classes.csv", "confused_pairs.csv", "calibration.csv"}
-REPORT |= {"confusion.png", "calibration.png", "report.json", "wrong.csv"}
-REPORT |= {"index.html"}
+REPORT |= {"confusion.png", "calibration.png", "report.json", "wrong.csv", "index.html"}
 
 
 def assert_fine_tuning(network: str, arguments, out: Path) -> dict:

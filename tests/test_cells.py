@@ -2,14 +2,13 @@
 
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from scripts.convert_checkpoint import main
-from tests.helpers import build_env
+from tests.helpers import build_env, run_command
 from tests.toy_recipes import draw_samples, list_toy_settings
 from utils.files import ROOT
 from utils.predict.model import load
@@ -46,10 +45,7 @@ def test_the_cell_of_a_network_works_in_another_program(name, tmp_path):
     values = {"build": build, "path": path, "rest": load + last, "shape": SHAPES[name]}
     program = PROGRAM.format(**values, name=re.search(r"Tensor\((\w+)\)", last)[1])
     (tmp_path / "program.py").write_text(program)
-    done = subprocess.run(
-        [sys.executable, "program.py"],
-        cwd=tmp_path, env=build_env(), capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
+    done = run_command([sys.executable, "program.py"], cwd=tmp_path, env=build_env())
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.split() == ["(1,", "1000)" if name == "resnet50" else "400)"]
 

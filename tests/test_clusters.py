@@ -27,6 +27,7 @@ from tests.helpers import (
     mark_installed,
     pick_port,
     read_result,
+    run_command,
     run_json,
 )
 from utils.files import ROOT
@@ -56,10 +57,7 @@ def run_as_job(folder: Path, *command: str, **variables: str) -> subprocess.Comp
     environment["PATH"] = f"{srun.parent}{os.pathsep}{environment['PATH']}"
     environment |= {"SLURM_NNODES": "2", "SLURM_JOB_ID": "21234", "SLURM_CPUS_ON_NODE": "1"}
     environment |= {"SLURM_SUBMIT_DIR": str(ROOT), "MASTER_ADDR": "127.0.0.1", **variables}
-    return subprocess.run(
-        ["bash", str(spool), *map(str, command[1:])],
-        env=environment, cwd="/", capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
+    return run_command(["bash", spool, *command[1:]], env=environment, cwd="/")
 
 
 def test_every_node_of_a_slurm_job_gets_its_number_and_the_settings_of_the_job(tmp_path):
@@ -78,8 +76,7 @@ def test_a_slurm_script_outside_of_a_checkout_or_without_sbatch_is_a_user_error(
     assert (done.returncode, "usage: sbatch" in done.stderr) == (2, True)
     assert "--requeue" not in done.stderr  # the options of sbatch are no usage
     environment = {k: v for k, v in build_env().items() if not k.startswith("SLURM_")}
-    command = ["bash", str(ROOT / script), "a.sh"]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
+    done = run_command(["bash", ROOT / script, "a.sh"], env=environment, cwd=ROOT)
     assert done.returncode != 0
     assert "sbatch" in done.stderr
     # sbatch reads its options only before the first command.
@@ -96,8 +93,7 @@ def test_a_simulated_slurm_job_checks_videos_on_dask(tiny_args, tmp_path):
     pytest.importorskip("distributed")
     done = run_as_job(tmp_path, DASK, CHECK, *tiny_args[:3], "--out", tmp_path / "dask")
     here = run_json(CHECK, *tiny_args[:3], "--out", tmp_path / "here")
-    result = read_result(done)
-    assert {**result, "seconds": 0, "lists": 0} == {**here, "seconds": 0, "lists": 0}
+    assert {**read_result(done), "seconds": 0, "lists": 0} == {**here, "seconds": 0, "lists": 0}
     assert not list((ROOT / "out").glob("dask-21234.json"))
 
 
@@ -131,10 +127,8 @@ def slurm(tmp_path) -> Iterator[dict]:
         pytest.skip("no Slurm: apt-get install slurmctld slurmd slurm-client")
     file = tmp_path / "slurm.conf"
     ports = [pick_port() for _ in range(3)]
-    text = SLURM.format(
-        host=socket.gethostname(), ports=ports, user=getpass.getuser(), folder=tmp_path
-    )
-    file.write_text(text)
+    names = {"host": socket.gethostname(), "user": getpass.getuser()}
+    file.write_text(SLURM.format(ports=ports, folder=tmp_path, **names))
     environment = {**build_env(), "SLURM_CONF": str(file)}
     commands = [["slurmctld", "-D"], ["slurmd", "-D", "-N", "n1"], ["slurmd", "-D", "-N", "n2"]]
     with open(tmp_path / "daemons.log", "w") as log:
@@ -314,7 +308,5 @@ def test_the_files_that_a_dockerfile_copies_suffice_for_its_installation(tmp_pat
     mark_installed(tmp_path)
     (command,) = [text for kind, text in instructions if kind == "RUN" and "env.sh" in text]
     environment = {k: v for k, v in os.environ.items() if k != "ZOO_VENV"}
-    done = subprocess.run(
-        ["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
+    done = run_command(["bash", "-c", command], cwd=tmp_path, env=environment)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr

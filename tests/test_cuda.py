@@ -14,7 +14,7 @@ import pytest
 
 from scripts.launcher import cuda
 from scripts.launcher.devices import find_plugins
-from tests.helpers import assert_one_line_error, build_stub_driver, copy_scripts
+from tests.helpers import assert_one_line_error, build_stub_driver, copy_scripts, run_command
 from utils.files import ROOT
 
 # pip of the checkout writes its arguments to stderr. It installs CUDA only, into the folder WHEELS.
@@ -44,9 +44,7 @@ def run(checkout: Path, command: str, **variables: object) -> subprocess.Complet
     path = f"{Path(sys.executable).parent}:/usr/bin:/bin:/usr/sbin:/sbin"
     variables = {"PATH": path, "LD_LIBRARY_PATH": checkout / "driver", **kept, **variables}
     texts = {name: str(value) for name, value in variables.items()}
-    return subprocess.run(
-        ["bash", "-c", command], cwd=checkout, env=texts, capture_output=True, text=True
-    )
+    return run_command(["bash", "-c", command], cwd=checkout, env=texts, timeout=None)
 
 
 @pytest.mark.parametrize("script", ["env.sh --gpu", "quickstart.sh --device GPU"])
@@ -108,8 +106,7 @@ def test_the_environment_of_a_cuda_is_set_once_and_by_the_activated_environment(
     done = run(checkout, line, CUDA_CACHE_PATH="/cache")
     exported = dict(re.findall(r"^(CUDA_\w+|LD_LIBRARY_PATH)=(.*)$", done.stdout, re.MULTILINE))
     assert exported["CUDA_HOME"] == str(home)
-    plugins = find_plugins()
-    folders = [home / "lib64", plugins / "gpu11.6", checkout / "driver"]
+    folders = [home / "lib64", find_plugins() / "gpu11.6", checkout / "driver"]
     assert exported["LD_LIBRARY_PATH"] == ":".join(map(str, folders))
     assert (exported["CUDA_CACHE_PATH"], exported["CUDA_CACHE_MAXSIZE"]) == ("/cache", "4294967296")
     assert cuda.list_library_folders(home) == folders[:2]
@@ -120,9 +117,7 @@ def test_the_collective_library_of_a_gpu_needs_nccl_and_no_mpi(compiler):
     folder = find_plugins() / "gpu11.6"
     if not folder.is_dir():
         pytest.skip("this wheel is for CPUs or NPUs only")
-    text = subprocess.run(
-        ["ldd", "-r", folder / "libnvidia_collective.so"], capture_output=True, text=True
-    ).stdout
+    text = run_command(["ldd", "-r", folder / "libnvidia_collective.so"]).stdout
     assert f"libnccl.so.2 => {folder}/libnccl.so.2" in text
     assert "mpi" not in text
     assert not re.findall(r"not found|undefined symbol: nccl", text)
@@ -157,17 +152,15 @@ def test_the_wheels_have_every_library_and_function_of_the_back_end(checkout):
     assert cuda.list_missing(folder, {**os.environ, **driver}) == []
     assert "libcuda.so.1" in cuda.list_missing(folder, {**os.environ, "LD_LIBRARY_PATH": ""})
     activated = "source .venv/bin/activate; "
-    done = run(
-        checkout, activated + "$CUDA_HOME/bin/nvcc --version; $CUDA_HOME/bin/ptxas --version"
-    )
+    versions = "$CUDA_HOME/bin/nvcc --version; $CUDA_HOME/bin/ptxas --version"
+    done = run(checkout, activated + versions)
     assert "Cuda compilation tools, release 11.8, V11.8.89" in done.stdout
     assert "ptxas: NVIDIA (R) Ptx optimizing assembler" in done.stdout
     done = run(checkout, activated + "$CUDA_HOME/bin/nvcc kernel.cu")
     assert (done.returncode, "have no compiler" in done.stderr) == (1, True)
     # A second call installs nothing, and the line of `activate` stays the only one.
-    done = run(
-        checkout, "bash scripts/env.sh --gpu; grep -c set_env .venv/bin/activate", **variables
-    )
+    again = "bash scripts/env.sh --gpu; grep -c set_env .venv/bin/activate"
+    done = run(checkout, again, **variables)
     assert "installing requirements-gpu" not in done.stderr
     assert done.stdout == "1\n"
     (checkout / "load.py").write_text(LOADED)

@@ -76,11 +76,6 @@ def model(data_root, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def videos(data_root) -> list[Path]:
-    return sorted((data_root / "videos" / "test").glob("*.mp4"))
-
-
-@pytest.fixture(scope="module")
 def client(model, videos, tmp_path_factory):
     """Of a page with heat maps, which takes files of 1 MB and 20 seconds."""
     pytest.importorskip("gradio", reason=ADVICE)
@@ -212,15 +207,10 @@ def test_the_command_of_the_guide_serves_until_sigterm(data_root, tmp_path):
     target = folder / "out/quickstart_tsm/epoch_014.ckpt"
     target.parent.mkdir(parents=True)
     save_random_weights(load_smoke_config("tsm"), target, "tsm")
-    process = subprocess.Popen(
-        ["bash", "-c", f"exec {line.command}"],
-        cwd=folder,
-        env={**build_env(), "TMPDIR": str(temporary)},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    lines = iter(process.stderr.readline, "")
-    text = next(line for line in lines if line.startswith("open "))
+    command = ["bash", "-c", f"exec {line.command}"]
+    options = {"cwd": folder, "env": {**build_env(), "TMPDIR": str(temporary)}}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **options)
+    text = next(line for line in iter(process.stderr.readline, "") if line.startswith("open "))
     assert text == "open http://127.0.0.1:7860/ in a browser; ctrl-C ends the page\n"
     client = Client("http://127.0.0.1:7860", verbose=False)
     video = handle_file(folder / "data/synthetic/videos/test/left_000.mp4")

@@ -77,9 +77,8 @@ def write_inputs(folder: Path, data_root: Path) -> None:
     shutil.copytree(data_root, folder / "data" / "synthetic")
     videos = data_root / "videos" / "train"
     for motion in ("left", "grow"):
-        shutil.copytree(
-            videos, folder / "data/mine/videos" / motion, ignore=ignore_other_names(motion)
-        )
+        target = folder / "data/mine/videos" / motion
+        shutil.copytree(videos, target, ignore=ignore_other_names(motion))
     for name in ("data/clips", "new_videos"):
         shutil.copytree(videos, folder / name, ignore=ignore_other_names("up"))
     pixels = np.random.RandomState(0).randint(0, 256, (8, 80, 100, 3)).astype(np.uint8)
@@ -89,12 +88,11 @@ def write_inputs(folder: Path, data_root: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).save(path / f"{number}.jpg")
     write_imagenet(folder, "ILSVRC2012_devkit_t12/data")
+    photo = folder / f"data/imagenet/train/{SYNSETS[0]}/0.jpg"
     for name in IMAGES:
         for position in ("ILSVRC/Data/CLS-LOC/val", "ILSVRC2012_img_val"):
             (folder / position).mkdir(parents=True, exist_ok=True)
-            shutil.copy(
-                folder / f"data/imagenet/train/{SYNSETS[0]}/0.jpg", folder / position / name
-            )
+            shutil.copy(photo, folder / position / name)
     tsm = "TSM_kinetics_RGB_resnet50_shift8_blockres_avg_segment8_e50.pth"
     shutil.copy(folder / "tsm/tests/golden/tsm_r18_w2.pth.tar", folder / tsm)
     resnet = folder / "resnet50" / "tests" / "golden" / "resnet18_w2.pth"
@@ -183,10 +181,9 @@ def write_missing_files(command: str, folder: Path) -> None:
 def run_commands(commands: list[str], folder: Path) -> None:
     for command in map(add_small_arguments, commands):
         write_missing_files(command, folder)
-        completed = subprocess.run(
-            ["bash", "-c", command], cwd=folder, env={**build_env(), "PWD": str(folder)},
-            capture_output=True, text=True, timeout=900,
-        )  # fmt: skip
+        options = {"cwd": folder, "env": {**build_env(), "PWD": str(folder)}, "timeout": 900}
+        words = ["bash", "-c", command]
+        completed = subprocess.run(words, capture_output=True, text=True, **options)
         assert completed.returncode == 0, f"{command}\n{completed.stderr[-3000:]}"
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor
 
-from tests.helpers import read_result, run_json
+from tests.helpers import read_result, run_command, run_json
 from tests.toys import TOYS, build_toy, export_toy, load_toy_config
 from utils import runtime
 from utils.evaluate.scores import video_scores
@@ -66,8 +66,7 @@ def test_scores_and_features_of_every_engine_equal_those_of_mindspore(network, f
     for which in ENGINES:
         shape, *_ = onnx.read_description(file)
         scorer = OnnxScorer(file, engine=which, classes=classes, shape=shape)
-        result = video_scores(scorer, views)
-        assert np.abs(result - expected).max() <= 1e-5 * np.ptp(expected)
+        assert np.abs(video_scores(scorer, views) - expected).max() <= 1e-5 * np.ptp(expected)
         features = scorer.features(views[0])
         assert (features.shape, features.dtype) == (expected_features.shape, np.float32)
         assert np.abs(features - expected_features).max() <= 1e-5 * np.ptp(expected_features)
@@ -309,41 +308,38 @@ def exported(tiny_args, tiny_ckpt, tmp_path_factory) -> Path:
 
 
 def test_the_example_of_the_document_gives_the_probabilities_of_predict(
-    tiny_args, tiny_ckpt, exported, data_root, run_here, tmp_path, monkeypatch
+    tiny_args, tiny_ckpt, exported, videos, run_here, tmp_path, monkeypatch
 ):
     """The frames of the videos are larger than `data.resize`."""
-    video = next((data_root / "videos" / "test").glob("*.mp4"))
     code = (ROOT / "docs" / "deploy.md").read_text().split("```python\n")[1].split("```")[0]
     assert "utils" not in code
-    code = code.replace("juggling.mp4", str(video)).replace("8, 256, 224", "2, 40, 32")
+    code = code.replace("juggling.mp4", str(videos[0])).replace("8, 256, 224", "2, 40, 32")
     monkeypatch.chdir(exported.parents[1])
     names = {}
     exec(code, names)
-    words = ["--checkpoint_path", tiny_ckpt, f"--out={tmp_path}", "--window=0", "--top=8", video]
+    words = ["--checkpoint_path", tiny_ckpt, f"--out={tmp_path}", "--window=0", "--top=8"]
     views = ["--eval.clips=1", "--eval.crops=1"]
-    result = read_result(run_here("scripts/predict.py", *tiny_args, *views, *words))
+    result = read_result(run_here("scripts/predict.py", *tiny_args, *views, *words, videos[0]))
     top = result["predictions"][0]["top"]
     assert names["best"] == top[0]["label"]
     for entry in top:
-        assert names["probabilities"][entry["label"]] == pytest.approx(
-            entry["probability"], abs=1e-5
-        )
+        probability = names["probabilities"][entry["label"]]
+        assert probability == pytest.approx(entry["probability"], abs=1e-5)
 
 
 def test_scores_that_are_not_finite_end_an_evaluation_and_a_prediction(
-    tiny_args, tiny_ckpt, data_root, run_here, tmp_path
+    tiny_args, tiny_ckpt, videos, run_here, tmp_path
 ):
     """In one line, by MindSpore and by an engine; nothing is written but the lock of the folder."""
     weights = read(tiny_ckpt)
     weights["base_model.fc.weight"] = np.full_like(weights["base_model.fc.weight"], 3e38)
     file = tmp_path / "large.ckpt"
     checkpoint.save(file, {n: Parameter(Tensor(v), name=n) for n, v in weights.items()})
-    video = next((data_root / "videos" / "test").glob("*.mp4"))
     command = [*tiny_args, "--checkpoint_path", file]
-    out = tmp_path / "predictions"
+    engine = ["--run.engine=openvino", f"--out={tmp_path / 'predictions'}"]
     for done in (
         run_here("tsm/eval.py", *command),
-        run_here("scripts/predict.py", *command, "--run.engine=openvino", f"--out={out}", video),
+        run_here("scripts/predict.py", *command, *engine, videos[0]),
     ):
         assert (done.returncode, done.stdout) == (2, "")
         assert "NaN or infinite" in done.stderr.splitlines()[-1]
@@ -376,16 +372,14 @@ finally:
 
 
 def test_a_prediction_by_a_cached_engine_does_not_import_mindspore(
-    tiny_args, tiny_ckpt, data_root, run_here, tmp_path
+    tiny_args, tiny_ckpt, videos, run_here, tmp_path
 ):
     """Nor the package by which OpenVINO reports its use over the network."""
-    video = next((data_root / "videos" / "test").glob("*.mp4"))
-    words = [*tiny_args, "--run.engine=openvino", "--checkpoint_path", tiny_ckpt, video]
+    words = [*tiny_args, "--run.engine=openvino", "--checkpoint_path", tiny_ckpt, videos[0]]
     script = ROOT / "scripts" / "predict.py"
     command = [sys.executable, "-c", LIST_IMPORTS, tmp_path / "imports", script, *words]
     expected = read_result(run_here("scripts/predict.py", *words))["predictions"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    assert read_result(done)["predictions"] == expected
+    assert read_result(run_command(command))["predictions"] == expected
     imported = (tmp_path / "imports").read_text().split()
     assert "openvino" in imported
     assert not {"mindspore", "openvino_telemetry"} & set(imported)

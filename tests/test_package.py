@@ -23,6 +23,7 @@ from tests.helpers import (
     copy_checkout,
     load_smoke_config,
     read_result,
+    run_command,
     save_random_weights,
     watches_signals,
 )
@@ -108,7 +109,7 @@ def test_a_program_may_have_modules_with_the_names_of_the_package(wheel, tmp_pat
     (tmp_path / "program.py").write_text(PROGRAM)
     command = [sys.executable, "program.py", json.dumps([str(path), settings, shape])]
     env = {**build_env(), "PYTHONPATH": str(tmp_path / "site")}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env)
+    done = run_command(command, cwd=tmp_path, env=env)
     assert (done.returncode, done.stderr) == (0, "")
     frames = np.arange(np.prod(shape)).reshape(shape).astype(np.uint8)
     model = api.load("tsm_smoke", path, device="CPU", settings=settings)
@@ -121,8 +122,7 @@ def test_the_package_requires_the_packages_of_requirements_txt(wheel):
         requirements = message_from_bytes(file.read(name)).get_all("Requires-Dist")
     lines = (ROOT / "requirements.txt").read_text().splitlines()
     listed = {str(Requirement(line)) for line in lines if line and not line.startswith("#")}
-    required = {str(Requirement(line)) for line in requirements if "extra ==" not in line}
-    assert listed == required
+    assert listed == {str(Requirement(line)) for line in requirements if "extra ==" not in line}
 
 
 def test_an_installed_package_uses_the_current_folder(tmp_path, monkeypatch, capsys):
@@ -159,8 +159,7 @@ def install(target: Path, folder: Path, *options: str) -> Path:
 
 
 def run_zoo(commands: Path, *arguments: str, cwd) -> subprocess.CompletedProcess:
-    command = [str(commands / "zoo"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=build_env())
+    return run_command([commands / "zoo", *arguments], cwd=cwd, env=build_env())
 
 
 @pytest.mark.slow
@@ -213,8 +212,7 @@ def test_the_cells_of_the_notebook_run_in_order_with_the_package(wheel, tmp_path
     code = re.sub(r"^!(.*)", r"subprocess.run('\1', shell=True, check=True)", code, flags=re.M)
     commands = install(wheel, tmp_path / "venv")
     env = {**build_env(), "PATH": f"{commands}:{os.environ['PATH']}"}
-    program = [commands / "python", "-c", code]
-    done = subprocess.run(program, cwd=tmp_path, env=env, capture_output=True, text=True)
+    done = run_command([commands / "python", "-c", code], cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.splitlines()[-1].startswith("[('grow', ")
 
@@ -227,8 +225,7 @@ def test_an_editable_installation_runs_the_checkout(tmp_path):
     options = "--no-build-isolation", "--editable"
     commands = install(tmp_path / "zoo", tmp_path / "venv", *options)
     program = f"import {NAME} as zoo; print(*zoo.list_recipes('x3d'))"
-    command = [str(commands / "python"), "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, cwd="/", check=True)
+    done = run_command([commands / "python", "-c", program], cwd="/", check=True)
     assert "x3d_s_k400_13x6" in done.stdout
     script = tmp_path / "zoo/tsm/train.py"
     helper = tmp_path / "zoo/utils/cli.py"
@@ -248,7 +245,7 @@ def test_the_newest_versions_that_are_allowed_predict_a_video(tmp_path):
     venv.create(tmp_path / "venv", with_pip=True)
     commands = tmp_path / "venv" / "bin"
     install = [commands / "python", "-m", "pip", "install", "--quiet", tmp_path / "zoo"]
-    done = subprocess.run([*map(str, install)], capture_output=True, text=True, cwd=tmp_path)
+    done = run_command(install, cwd=tmp_path)
     if "Failed to establish a new connection" in done.stderr:
         pytest.skip("no package index can be reached")
     assert done.returncode == 0, done.stderr

@@ -21,6 +21,7 @@ from tests.helpers import (
     link_environment,
     mark_installed,
     read_result,
+    run_command,
     run_script,
 )
 from utils.files import ROOT
@@ -65,8 +66,7 @@ def test_a_script_shows_its_usage_and_runs_without_python_before_it(script, run_
 @pytest.mark.parametrize("script", ["tsm/train.py", "scripts/predict.py", "scripts/launch.py"])
 def test_a_python_without_packages_is_reported_in_one_line(script):
     """A shell in which the environment is not activated has such a Python."""
-    command = [sys.executable, "-S", "-I", str(ROOT / script), "--config_path", "x"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    done = run_command([sys.executable, "-S", "-I", ROOT / script, "--config_path", "x"])
     assert_one_line_error(done, "MindSpore", ".venv/bin/activate", "scripts/quickstart.sh")
 
 
@@ -81,9 +81,8 @@ def test_a_python_without_packages_is_reported_in_one_line(script):
 )
 def test_another_missing_package_or_library_is_named(error, words, tmp_path):
     (tmp_path / "tqdm.py").write_text(f"raise {error}\n")
-    done = run_script(
-        "scripts/data/check_videos.py", "--help", environment={"PYTHONPATH": str(tmp_path)}
-    )
+    path = {"PYTHONPATH": str(tmp_path)}
+    done = run_script("scripts/data/check_videos.py", "--help", environment=path)
     assert_one_line_error(done, words)
 
 
@@ -131,7 +130,7 @@ def test_help_does_not_import_mindspore():
         "atexit.register(lambda: sys.stderr.write(str('mindspore' in sys.modules)));"
         f"runpy.run_path({str(ROOT / 'scripts' / 'zoo.py')!r})['main']()"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
+    done = run_command([sys.executable, "-c", code])
     assert (done.returncode, done.stderr) == (0, "False")
 
 
@@ -238,10 +237,8 @@ def checkout(tmp_path, monkeypatch):
 def test_launch_scripts_pass_hostile_arguments_unchanged(checkout, tmp_path):
     hostile = ["c d.yaml", "--run.out=e\nf 'g' \"h\"", "--data.root=$(touch hacked)", "--x.y=*", ""]
     for words, script in [(["tsm"], "standalone_train"), (["tsm", "2"], "distribute_train")]:
-        done = subprocess.run(
-            ["bash", str(checkout / "scripts" / f"run_{script}.sh"), *words, *hostile],
-            capture_output=True, text=True, timeout=600, cwd=tmp_path,
-        )  # fmt: skip
+        command = ["bash", checkout / "scripts" / f"run_{script}.sh", *words, *hostile]
+        done = run_command(command, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         arguments = done.stdout.split("\0")[:-1]
         assert arguments[-6:] == ["--config_path", *hostile]
@@ -262,9 +259,7 @@ def test_a_checkout_with_a_space_and_an_umlaut_in_its_name_works(tiny_args, tmp_
     def run(script: str, *arguments: str) -> dict:
         command = ["bash", f"scripts/{script}.sh", "tsm", *arguments]
         variables = {**build_env(), "PWD": str(checkout)}
-        return read_result(
-            subprocess.run(command, cwd=checkout, env=variables, capture_output=True, text=True)
-        )
+        return read_result(run_command(command, cwd=checkout, env=variables))
 
     weights = run("run_standalone_train", config, *settings)["checkpoint"]
     assert weights == str(checkout / "out" / "tsm_smoke" / "epoch_002.ckpt")
@@ -281,10 +276,8 @@ def test_launch_scripts_name_the_networks_whatever_cdpath_is(name, tmp_path):
     script = f"scripts/run_{name}.sh"
     assert run_script(script).stderr.startswith("usage: ")
     (tmp_path / "scripts").mkdir()
-    done = subprocess.run(
-        ["bash", script, "tms", "2", "x.yaml", "y"],
-        cwd=ROOT, env={**build_env(), "CDPATH": str(tmp_path)}, capture_output=True, text=True,
-    )  # fmt: skip
+    command = ["bash", script, "tms", "2", "x.yaml", "y"]
+    done = run_command(command, cwd=ROOT, env={**build_env(), "CDPATH": str(tmp_path)})
     assert done.returncode == 2
     assert f"there are: {' '.join(list_networks())}" in done.stderr
 
@@ -297,8 +290,8 @@ def test_an_invalid_number_of_devices_is_reported_in_one_line(devices):
 
 
 def run_quickstart(checkout: Path, **variables: str) -> subprocess.CompletedProcess:
-    command = ["/bin/bash", str(checkout / "scripts" / "quickstart.sh")]
-    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **variables})
+    command = ["/bin/bash", checkout / "scripts" / "quickstart.sh"]
+    return run_command(command, env={**os.environ, **variables}, timeout=None)
 
 
 def test_a_failed_installation_and_a_wrong_python_are_reported(tmp_path, monkeypatch):

@@ -3,13 +3,12 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.helpers import build_env, read_result, run_script
+from tests.helpers import build_env, read_result, run_command, run_script
 from utils.cores import LAUNCHER_CORES, list_affinity
 from utils.files import ROOT
 
@@ -68,14 +67,9 @@ def test_ranks_on_ascend_are_bound_to_separate_cores(printer, tmp_path, binds):
         pytest.skip("msrun binds nothing here")
     for number in range(2):
         (tmp_path / f"davinci{number}").touch()
-    done = subprocess.run(
-        [sys.executable, "-c", LAUNCH, tmp_path, "2", printer, "--run.device=Ascend"],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        cwd=ROOT,
-        env={**build_env(), "PYTHONPATH": str(ROOT), "ZOO_BIND_CORE": "" if binds else "0"},
-    )
+    command = [sys.executable, "-c", LAUNCH, tmp_path, "2", printer, "--run.device=Ascend"]
+    variables = {"PYTHONPATH": str(ROOT), "ZOO_BIND_CORE": "" if binds else "0"}
+    done = run_command(command, cwd=ROOT, env={**build_env(), **variables})
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["bound"] == binds

@@ -41,14 +41,9 @@ with open_replacement(Path(os.environ["TARGET"])) as file:
 
 def start(code: str = WAITING, **variables: str) -> subprocess.Popen:
     """A process that waits."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        env={**os.environ, **variables},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    environment = {**os.environ, **variables}
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env=environment, **pipes)
     assert process.stdout.readline() == "ready\n"
     return process
 

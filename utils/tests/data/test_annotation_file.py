@@ -3,13 +3,13 @@
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.helpers import run_command
 from utils.data.annotation_file import (
     AnnotationFile,
     encode_label,
@@ -51,12 +51,9 @@ def test_frame_lists_give_the_records_of_the_original(case, read_list, tmp_path)
     for line in case["lines"]:
         (tmp_path / line.rsplit(" ", 2)[0]).mkdir(parents=True)
     keep = case["test_mode"] and not case["remove_missing"]
-    records, short = read_list(
-        "\n".join(case["lines"]),
-        "frames",
-        image_tmpl=case.get("image_tmpl", "img_{:05d}.jpg"),
-        min_frames=0 if keep else 3,
-    )
+    template = case.get("image_tmpl", "img_{:05d}.jpg")
+    options = {"image_tmpl": template, "min_frames": 0 if keep else 3}
+    records, short = read_list("\n".join(case["lines"]), "frames", **options)
     kept = [[str(Path(r.path).relative_to(tmp_path)), r.num_frames, r.label] for r in records]
     assert kept == case["kept"]
     assert short == len(case["lines"]) - len(case["kept"])
@@ -100,9 +97,8 @@ def test_a_list_gives_its_records(case, read_list, tmp_path):
             (tmp_path / name).touch()
         else:
             (tmp_path / name).mkdir(parents=True)
-    records, short = read_list(
-        "\n".join(lines).format(root=tmp_path), source, multi_label=multi_label
-    )
+    text = "\n".join(lines).format(root=tmp_path)
+    records, short = read_list(text, source, multi_label=multi_label)
     assert short == 0
     assert [r.line for r in records] == list(range(len(lines) - len(records) + 1, len(lines) + 1))
     assert [
@@ -118,13 +114,11 @@ def test_segments_have_start_and_end_in_seconds(read_list, touch_files, tmp_path
     commas = 'path,start,end,label\na.mp4,0,10.0,3\nc d.mp4, 1.5, 2.25, 4\n"e, f.mp4",1,2,5\n'
     for text, last in ((spaces, segments[2]), (commas, ("e, f.mp4", 1, 2, 5))):
         records, _ = read_list(text)
-        assert [(r.path, *r.segment, r.label) for r in records] == [
-            (str(tmp_path / name), *more) for name, *more in (*segments[:2], last)
-        ]
+        expected = [(str(tmp_path / name), *more) for name, *more in (*segments[:2], last)]
+        assert [(r.path, *r.segment, r.label) for r in records] == expected
         assert records[1].line == records[0].line + 1
         assert name_record(records[1]) == f"{tmp_path / 'c d.mp4'} 1.5 2.25"
-    names = {name_record(record) for record in read_list(spaces)[0]}
-    assert len(names) == 3
+    assert len({name_record(record) for record in read_list(spaces)[0]}) == 3
 
 
 def test_segments_of_folders_need_their_frame_rate(read_list, tmp_path):
@@ -276,14 +270,8 @@ for read in (read_annotations, lambda file: list(iterate_lines(file))):
         print(error)
 """
     c_locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    done = subprocess.run(
-        [sys.executable, "-c", code, tmp_path / "list.txt"],
-        cwd=ROOT,
-        env={**os.environ, **c_locale},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    command = [sys.executable, "-c", code, tmp_path / "list.txt"]
+    done = run_command(command, cwd=ROOT, env={**os.environ, **c_locale}, check=True)
     lines = done.stdout.splitlines()
     assert len(lines) == 2
     for line in lines:

@@ -110,14 +110,9 @@ def wait_until(condition):
 
 def run_python(code, *command, **options):
     """Starts a Python script that imports the checkout's modules, in its own process."""
-    return subprocess.Popen(
-        [*command, sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        **options,
-    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([*command, sys.executable, "-c", code], env=environment, **options)
 
 
 # Makes batches of 4 MB in two processes; prints their process ids, reads most batches, then waits.
@@ -159,13 +154,9 @@ def test_batches_are_the_same_for_any_workers(monkeypatch):
         make_settings(),
     ):
         records = [SimpleNamespace(path=f"{k}.mp4", label=k) for k in range(21)]
-        clips = Clips(
-            records,
-            cfg=NetworkConfig(Run(), data, SimpleNamespace(num_classes=21)),
-            sampler=TrainSampler(21, batch=4, rank=0, size=1, seed=5),
-            epochs=3,
-            skip=2,
-        )
+        cfg = NetworkConfig(Run(), data, SimpleNamespace(num_classes=21))
+        sampler = TrainSampler(21, batch=4, rank=0, size=1, seed=5)
+        clips = Clips(records, cfg=cfg, sampler=sampler, epochs=3, skip=2)
         batches = create_dataset(clips.cfg, clips, data.workers)
         assert batches.get_dataset_size() == 13
         result.append(list(batches.create_tuple_iterator(num_epochs=1, output_numpy=True)))
@@ -217,15 +208,8 @@ class CountedRows(Rows):
         return [index]
 
 
-def prefetch_numbers(rows, batch, workers, processes, prefetch):
-    return PrefetchedBatches(
-        rows,
-        blank=rows.blank(),
-        batch=batch,
-        workers=workers,
-        processes=processes,
-        prefetch=prefetch,
-    )
+def prefetch_numbers(rows, batch, **options):
+    return PrefetchedBatches(rows, blank=rows.blank(), batch=batch, **options)
 
 
 @pytest.mark.parametrize(("seconds", "is_cheap"), [(0, True), (0.005, False)])
