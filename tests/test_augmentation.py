@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from tests.toy_recipes import draw_samples, load_toy_config
-from utils.commands.train import build_training
+from tests.toy_recipes import build_toy_training, draw_samples, load_toy_config
 from utils.data.rows import TrainRows
-from utils.data.sampler import TrainSampler
-from utils.networks import Job, find_build, find_network
+from utils.networks import find_network
 from utils.nn.loss import CrossEntropy
 from utils.runtime import Runtime
 from utils.train.train_step import TrainStep
@@ -39,9 +37,7 @@ def build_rows(name: str, root: Path, *settings: str, skip: int = 0) -> TrainRow
 
 def build_step(name: str, *settings: str) -> TrainStep:
     cfg = load_toy_config(name, "run.device=CPU", *settings)
-    sampler = TrainSampler(4, batch=2, rank=0, size=1, seed=0)
-    step = build_training(Job(find_network(name), cfg, Runtime()), sampler, find_build(name)).step
-    return step.set_train()
+    return build_toy_training(name, cfg).step.set_train()
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -115,8 +111,7 @@ def test_a_step_with_mixing_returns_the_loss_of_the_mixture(name, root):
     step = build_step(name, *MIXED)
     losses = []
     for clip, target in batches:
-        mixed = step.mix(Tensor(clip), Tensor(target))
-        scores = step.net(mixed).asnumpy()
+        scores = step.net(step.mix(Tensor(clip), Tensor(target))).asnumpy()
         log_p = scores - np.log(np.exp(scores).sum(1, keepdims=True))
         soft = 0.9 * np.eye(8)[target[:, 0].astype(int)] + 0.1 / 8
         lam = target[:, 1:2]

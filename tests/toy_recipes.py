@@ -2,6 +2,7 @@
 
 import functools
 from pathlib import Path
+from typing import Optional
 
 import numpy as np
 from PIL import Image
@@ -9,13 +10,16 @@ from PIL import Image
 from scripts.data.synthetic.motion_videos import draw_dataset, draw_sets
 from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
 from tests.helpers import load_smoke_config
+from utils.commands.train import Build, build_training
+from utils.data.sampler import TrainSampler
 from utils.files import ROOT
 from utils.load_config import load_config
-from utils.networks import find_network, list_networks
+from utils.networks import Job, find_build, find_network, list_networks
+from utils.runtime import Runtime
+from utils.train.trainer import TrainSetup
 
-YAMLS = sorted(
-    path for network in list_networks() for path in (ROOT / network / "configs").glob("*.yaml")
-)
+FOLDERS = [ROOT / network / "configs" for network in list_networks()]
+YAMLS = sorted(path for folder in FOLDERS for path in folder.glob("*.yaml"))
 # Settings that make the networks and clips of a folder's recipes small.
 TOY = {
     "tsm": ["data.crop=32", "data.batch=2", "data.segments=4"],
@@ -61,6 +65,13 @@ def list_toy_settings(network: str) -> list[str]:
 
 def load_toy_config(network: str, *settings: str):
     return load_smoke_config(network, *list_toy_settings(network), *settings)
+
+
+def build_toy_training(network: str, cfg, build: Optional[Build] = None) -> TrainSetup:
+    """A training with two batches of two an epoch; `build` replaces that of the train.py."""
+    sampler = TrainSampler(4, batch=2, rank=0, size=1, seed=0)
+    job = Job(find_network(network), cfg, Runtime())
+    return build_training(job, sampler, build or find_build(network))
 
 
 def draw_samples(network: str, root: Path) -> Path:

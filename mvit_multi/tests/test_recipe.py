@@ -14,17 +14,12 @@ from mvit_multi.dataset import build_target_row
 from mvit_multi.loss import MultiLoss
 from mvit_multi.lr_generator import build_parameter_groups, compute_lr_at, get_lr
 from mvit_multi.model import MViT
-from mvit_multi.network import NETWORK
 from mvit_multi.tests.golden_case import MViTCase
-from mvit_multi.train import build
 from tests.helpers import load_smoke_config
-from utils.commands.train import build_training
+from tests.toy_recipes import build_toy_training
 from utils.data.mixing import draw_mix, make_cutmix
-from utils.data.sampler import TrainSampler
 from utils.files import ROOT
 from utils.load_config import load_config
-from utils.networks import Job
-from utils.runtime import Runtime
 from utils.testing.golden import load_case, map_torch_names
 from utils.tests.parity import make_cosine_settings, without_values
 from utils.train import optimizers
@@ -86,9 +81,8 @@ def test_frames_of_segments_equal_the_originals(case):
 )
 def test_a_scaled_crop_draws_the_short_side_uniformly_in_its_inverse(draws, size, box):
     """The last offset is never drawn: the upper bound of the source is exclusive."""
-    result = sampling.draw_scaled_crop(
-        640, height=480, scales=(256, 320), crop=224, draw=replay_draws(draws)
-    )
+    draw = replay_draws(draws)
+    result = sampling.draw_scaled_crop(640, height=480, scales=(256, 320), crop=224, draw=draw)
     assert result == (size, box)
 
 
@@ -101,8 +95,7 @@ def test_the_optimizer_of_a_recipe_is_adamw_or_sgd():
     settings = ("train.momentum=0.8", "train.nesterov=false", "train.weight_decay=0.1")
     for name, kind in (("sgd", optimizers.SGD), ("adamw", optimizers.AdamW)):
         cfg = load_smoke_config("mvit_multi", f"train.optimizer={name}", *settings)
-        sampler = TrainSampler(4, batch=2, rank=0, size=1, seed=0)
-        optimizer = build_training(Job(NETWORK, cfg, Runtime()), sampler, build).step.optimizer
+        optimizer = build_toy_training("mvit_multi", cfg).step.optimizer
         assert isinstance(optimizer, kind)
         if name == "sgd":
             assert (float(optimizer.momentum), optimizer.nesterov) == (pytest.approx(0.8), False)
@@ -160,10 +153,7 @@ def test_the_order_of_views_equals_the_originals(case):
 def test_a_random_crop_equals_the_originals(case):
     assert tuple(case["ratio"]) == sampling.ASPECT
     result = sampling.draw_crop_box(
-        case["width"],
-        height=case["height"],
-        draw=replay_draws(case["draws"]),
-        area=case["scale"],
+        case["width"], height=case["height"], draw=replay_draws(case["draws"]), area=case["scale"]
     )
     names = ("left", "top", "crop_width", "crop_height")
     assert result == tuple(case[name] for name in names)
@@ -173,8 +163,7 @@ def test_a_random_crop_equals_the_originals(case):
 def test_an_erased_box_equals_the_originals(case):
     size = case["width"], case["height"]
     result = draw_erase_box(*size, case["probability"], replay_draws(case["draws"]))
-    expected = case["box"]
-    assert (result and [result[1], result[0], result[3], result[2]]) == expected
+    assert (result and [result[1], result[0], result[3], result[2]]) == case["box"]
 
 
 @pytest.mark.parametrize("case", CASES["cutmix_box"])
@@ -190,17 +179,11 @@ def test_mixes_have_the_probabilities_of_the_settings():
     mixes = [
         draw_mix(rng, size=32, mixup=0.8, cutmix=1.0, switch=0.5, prob=0.8) for _ in range(2000)
     ]
-    none = [m.lam == 1 for m in mixes]
-    boxes = [m.box != (0, 0, 0, 0) for m in mixes]
-    assert np.mean(none) == pytest.approx(0.2, abs=0.04)
-    assert np.mean(boxes) == pytest.approx(0.4, abs=0.04)
-    assert all(
-        draw_mix(rng, size=32, mixup=0, cutmix=0, switch=0.5, prob=1.0).lam == 1 for _ in range(5)
-    )
-    assert all(
-        draw_mix(rng, size=32, mixup=0, cutmix=1.0, switch=0, prob=1.0).box != (0,) * 4
-        for _ in range(3)
-    )
+    assert np.mean([m.lam == 1 for m in mixes]) == pytest.approx(0.2, abs=0.04)
+    assert np.mean([m.box != (0, 0, 0, 0) for m in mixes]) == pytest.approx(0.4, abs=0.04)
+    for _ in range(5):
+        assert draw_mix(rng, size=32, mixup=0, cutmix=0, switch=0.5, prob=1.0).lam == 1
+        assert draw_mix(rng, size=32, mixup=0, cutmix=1.0, switch=0, prob=1.0).box != (0,) * 4
 
 
 @pytest.mark.parametrize("case", CASES["targets"])
@@ -211,12 +194,8 @@ def test_targets_equal_the_originals(case):
     classes = list(case["classes"].values()) if multi else [case["classes"]]
     rows = case["labels"] if multi else [("one", label) for label in case["labels"]]
     target = np.stack([build_target_row(names.index(n), label, case["lam"]) for n, label in rows])
-    loss = MultiLoss(
-        tuple(classes),
-        cross_projections=False,
-        smoothing=0.1,
-        smoothing_classes=case.get("smoothing_classes", 0),
-    )
+    options = {"smoothing": 0.1, "smoothing_classes": case.get("smoothing_classes", 0)}
+    loss = MultiLoss(tuple(classes), cross_projections=False, **options)
     for k, name in enumerate(names):
         expected = case["target"][name] if multi else case["target"]
         result = loss.build_soft_targets(Tensor(target), k).asnumpy()
@@ -249,8 +228,7 @@ def test_an_update_has_the_rate_of_its_last_micro_batch():
 def test_layers_learn_at_the_rates_of_pyslowfast():
     """SOLVER.LAYER_DECAY to the power MVIT.DEPTH + 1 - layer: 0, blocks 1 to DEPTH, DEPTH + 1."""
     cfg = load_smoke_config("mvit_multi", "train.layer_decay=0.5")
-    net = MViT(**cfg.model_arguments())
-    weights = net.trainable_params()
+    weights = MViT(**cfg.model_arguments()).trainable_params()
     groups = build_parameter_groups(weights, train=cfg.train, lr=np.full(3, 0.4), depth=4)
     assert sum(len(group["params"]) for group in groups) == len(weights)
     rates = {p.name: group["lr"] for group in groups for p in group["params"]}
@@ -273,11 +251,10 @@ def test_layers_learn_at_the_rates_of_pyslowfast():
 def test_decay_groups_equal_the_originals(name):
     """The original has a third group for projections, with decay and rate of the first group."""
     net = MViT(**MViTCase(load_case(GOLDEN / f"{name}.json")).model_arguments())
-    weights = net.trainable_params()
     names = map_torch_names(net)
-    train = Train(weight_decay=0.05)
+    settings = {"train": Train(weight_decay=0.05), "lr": np.ones(1), "depth": 24}
     result = {}
-    for group in build_parameter_groups(weights, train=train, lr=np.ones(1), depth=24):
+    for group in build_parameter_groups(net.trainable_params(), **settings):
         result.setdefault(group["weight_decay"], []).extend(group["params"])
     for decay in (0.05, 0.0):
         groups = [g for g in CASES["parameter_groups"][name] if g["weight_decay"] == decay]

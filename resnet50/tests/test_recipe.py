@@ -10,24 +10,20 @@ from mindspore import Parameter, Tensor, nn
 from resnet50.config import Config, Model, Train
 from resnet50.lr_generator import build_parameter_groups, get_lr, is_decayed
 from resnet50.model import build_network
-from resnet50.network import NETWORK
-from resnet50.train import build
-from utils.commands.train import build_training
+from resnet50.tests.golden_case import MEAN, STD
+from tests.helpers import load_smoke_config
+from tests.toy_recipes import build_toy_training
 from utils.data.sampler import TrainSampler
 from utils.distributed.segments import segment_ends
 from utils.files import ROOT
 from utils.load_config import load_config
-from utils.networks import Job
 from utils.nn.soft_targets import SmoothedCrossEntropy
-from utils.runtime import Runtime
 from utils.testing.golden import load_case, map_torch_names
 from utils.tests.parity import without_values
 from utils.train.optimizers import LARS, SGD
 
 CASES = load_case(Path(__file__).parent / "golden" / "resnet50_data.json")
 CONFIGS = ROOT / "resnet50" / "configs"
-MEAN = (0.485, 0.456, 0.406)
-STD = (0.229, 0.224, 0.225)
 
 
 def compute_rates(schedule: str, case: dict, per_epoch: int, **changes) -> np.ndarray:
@@ -61,9 +57,8 @@ def test_the_cosine_rates_equal_the_tutorials(case):
 
 @pytest.mark.parametrize("case", CASES["zoo_other_modes"], ids=lambda case: case["mode"])
 def test_the_other_rates_equal_the_zoos(case):
-    assert_points(
-        compute_rates(case["mode"], case, case["steps_per_epoch"]), case["values_float32"]
-    )
+    result = compute_rates(case["mode"], case, case["steps_per_epoch"])
+    assert_points(result, case["values_float32"])
 
 
 @pytest.mark.parametrize("case", CASES["standard_cosine"])
@@ -80,8 +75,7 @@ def test_nvidias_rate_changes_once_per_epoch(case):
 
 
 def test_torchvisions_rate_falls_every_thirty_epochs():
-    case = {"lr_max": 0.1, "lr_end": 0.0, "total_epochs": 90}
-    result = compute_rates("thirds", case, 2)
+    result = compute_rates("thirds", {"lr_max": 0.1, "lr_end": 0.0, "total_epochs": 90}, 2)
     assert_points(result[::2], [(0, 0.1), (29, 0.1), (30, 0.01), (59, 0.01), (60, 0.001)])
 
 
@@ -98,12 +92,9 @@ def test_rates_of_torchvisions_second_recipe_equal_its_schedulers():
 
 
 def test_a_curve_may_be_longer_than_the_run():
-    case = {"lr_max": 0.3, "lr_end": 0.0, "total_epochs": 24}
+    cases = [{"lr_max": 0.3, "lr_end": 0.0, "total_epochs": epochs} for epochs in (24, 28)]
     short, whole = (
-        compute_rates(
-            "cosine", case={**case, "total_epochs": epochs}, per_epoch=5, schedule_epochs=28
-        )
-        for epochs in (24, 28)
+        compute_rates("cosine", case=case, per_epoch=5, schedule_epochs=28) for case in cases
     )
     assert len(short) == 24 * 5
     np.testing.assert_array_equal(short, whole[: 24 * 5])
@@ -143,23 +134,20 @@ def test_rates_of_the_lars_yaml_equal_mlperfs():
 
 @pytest.mark.parametrize("name", ["sgd", "lars"])
 def test_the_settings_choose_the_optimizer(name):
-    path = CONFIGS / "resnet50_smoke.yaml"
-    small = ["model.first_width=2", "train.nesterov=false"]
-    changes = [f"train.optimizer={name}", "train.trust_coefficient=0.02", "train.epsilon=0.5"]
-    cfg = load_config(Config, path, [*small, *changes])
-    sampler = TrainSampler(1000, batch=128, rank=0, size=1, seed=0)
-    setup = build_training(Job(NETWORK, cfg, Runtime()), sampler, build)
-    step = setup.step
-    lr = setup.lr
-    assert type(step.optimizer) is {"sgd": SGD, "lars": LARS}[name]
+    settings = ["model.first_width=2", "train.nesterov=false", f"train.optimizer={name}"]
+    settings += ["train.trust_coefficient=0.02", "train.epsilon=0.5"]
+    cfg = load_smoke_config("resnet50", *settings)
+    setup = build_toy_training("resnet50", cfg)
+    optimizer = setup.step.optimizer
+    assert type(optimizer) is {"sgd": SGD, "lars": LARS}[name]
     if name == "lars":
-        assert (step.optimizer.trust, step.optimizer.eps) == (0.02, 0.5)
-        by_name = {p.name: k for k, p in enumerate(step.optimizer.parameters)}
-        adapted = step.optimizer.adapted.asnumpy()
+        assert (optimizer.trust, optimizer.eps) == (0.02, 0.5)
+        by_name = {p.name: k for k, p in enumerate(optimizer.parameters)}
+        adapted = optimizer.adapted.asnumpy()
         assert adapted[by_name["layer1.0.conv1.weight"]]
         assert not adapted[by_name["layer1.0.bn1.gamma"]]
         assert not adapted[by_name["fc.bias"]]
-        np.testing.assert_allclose(step.optimizer.rates.asnumpy(), [lr, lr], rtol=1e-6)
+        np.testing.assert_allclose(optimizer.rates.asnumpy(), [setup.lr] * 2, rtol=1e-6)
 
 
 def test_lars_refuses_settings_that_it_does_not_define():
@@ -177,9 +165,8 @@ def test_both_label_smoothings_equal_the_originals(case):
     for others, name in (("excluded", "over_K_minus_1"), ("included", "uniform_over_K")):
         loss = SmoothedCrossEntropy(case["smoothing"], others)(scores, label)
         assert float(loss.asnumpy()) == pytest.approx(case[name], rel=1e-5)
-    assert float(SmoothedCrossEntropy(0.0, "included")(scores, label).asnumpy()) == pytest.approx(
-        case["cross_entropy"], rel=1e-5
-    )
+    plain = float(SmoothedCrossEntropy(0.0, "included")(scores, label).asnumpy())
+    assert plain == pytest.approx(case["cross_entropy"], rel=1e-5)
 
 
 @without_values

@@ -14,20 +14,18 @@ from mindspore.common.initializer import Normal
 
 from mvit_multi.attention import Attention, BlockPlan
 from tests.helpers import load_smoke_config
+from tests.toy_recipes import build_toy_training
 from tsm import train
 from tsm.shift import Shift
-from utils.commands.train import build_training
-from utils.data.sampler import TrainSampler
 from utils.files import ROOT, lock_folder
 from utils.log import log
-from utils.networks import Job
 from utils.nn import kernels, layers
 from utils.nn.conv3d import DepthwiseConv3d, FrameConv, PointwiseConv3d
 from utils.nn.kernels.ascend import Ascend
 from utils.nn.kernels.cpu import library
 from utils.nn.kernels.cpu.operators import Cpu
 from utils.nn.kernels.plain import Plain
-from utils.runtime import Runtime, eager_mode
+from utils.runtime import eager_mode
 from utils.settings import Run
 from utils.train.choose_kernels import choose_kernels
 from x3d.model import SE
@@ -44,9 +42,8 @@ def depthwise(kernel: tuple, stride: int, impl: str = "frames"):
 
 
 def attention(token: bool, impl: str = "frames"):
-    plan = BlockPlan(
-        8, dim_out=16, heads=2, grid=(2, 4, 4), table_grid=(2, 4, 4), stride_q=2, stride_kv=2
-    )
+    sizes = {"grid": (2, 4, 4), "table_grid": (2, 4, 4), "stride_q": 2, "stride_kv": 2}
+    plan = BlockPlan(8, dim_out=16, heads=2, **sizes)
     return lambda: Attention(plan, eps=1e-6, relative=token, token=token, impl=impl)
 
 
@@ -343,9 +340,7 @@ def test_a_build_in_float32_on_a_cpu_has_the_kernels(cpu_kernels):
         back_ends.append(kernels.current())
         return train.build(cfg, plan)
 
-    job = Job(train.NETWORK, load_smoke_config("tsm", "model.first_width=2"), Runtime())
-    sampler = TrainSampler(4, batch=2, rank=0, size=1, seed=0)
-    build_training(job, sampler, build)
+    build_toy_training("tsm", load_smoke_config("tsm", "model.first_width=2"), build)
     assert isinstance(back_ends[0], Cpu)
     assert type(kernels.current()) is Plain
     assert type(choose_kernels(Run(device="CPU", cpu_amp="O2"), "CPU")) is Plain
@@ -447,9 +442,7 @@ def test_a_killed_compilation_leaves_nothing_for_the_next_one(fake_compiler, tmp
     (cache / "tmpabc" / "kernels").mkdir(parents=True)
     fake_compiler(COPY)
     library.load(cache, str)
-    assert sorted(path.name for path in cache.iterdir()) == sorted(
-        [".lock", library.compute_checksum()]
-    )
+    assert {path.name for path in cache.iterdir()} == {".lock", library.compute_checksum()}
 
 
 def test_a_process_that_holds_the_lock_for_ever_stops_nobody(fake_compiler, tmp_path, monkeypatch):
