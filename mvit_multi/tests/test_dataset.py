@@ -67,8 +67,7 @@ def test_a_fraction_takes_a_part_of_each_data_set(root, tmp_path):
             (tmp_path / name / f"{split}.csv").write_text("\n".join(lines) + "\n")
     settings = ["data.fraction=0.5", "data.dataset_repeats=2", f"data.lists={tmp_path}"]
     cfg = make_config(root, *settings)
-    samples = dataset.read_records(cfg, "train")
-    rows = [(s.dataset_index, s.label) for s in samples]
+    rows = [(s.dataset_index, s.label) for s in dataset.read_records(cfg, "train")]
     assert rows == [(0, 4), (0, 4), (0, 1), (1, 2), (1, 0)] * 2
     assert len(dataset.read_records(cfg, "val")) == 8
 
@@ -147,8 +146,7 @@ def test_a_resumed_run_continues_with_the_same_mixes(root):
 
 
 def test_evaluation_views_have_the_expected_frames(root):
-    videos = dataset.EvalVideos(make_config(root), Runtime(), 0)
-    clips, label, valid = videos[0]
+    clips, label, valid = dataset.EvalVideos(make_config(root), Runtime(), 0)[0]
     assert (clips.shape, label, valid) == ((6, 3, 5, SIDE, SIDE), 4, True)
     starts = [read_number(clips[view, :, 0].transpose(1, 2, 0)) for view in range(6)]
     assert starts == [0, 0, 0, 45, 45, 45]

@@ -32,9 +32,8 @@ def test_the_informative_loss_equals_the_originals(case):
     value, grad = ms.value_and_grad(loss, 0)(Tensor(make_array(case["embedding"])))
     assert float(value.asnumpy()) == pytest.approx(expect["loss64"], rel=1e-5)
     assert np.linalg.norm(grad.asnumpy()) == pytest.approx(expect["grad_norm64"], rel=1e-4)
-    np.testing.assert_allclose(
-        grad.asnumpy().reshape(-1)[:8], expect["grad_first"], rtol=1e-3, atol=1e-6
-    )
+    first = grad.asnumpy().reshape(-1)[:8]
+    np.testing.assert_allclose(first, expect["grad_first"], rtol=1e-3, atol=1e-6)
     parts = [VarianceCovarianceLoss(1.0, 0.0, None), VarianceCovarianceLoss(0.0, 1.0, None)]
     result = [float(part(Tensor(make_array(case["embedding"]))).asnumpy()) for part in parts]
     assert result == pytest.approx([expect["std_loss"], expect["cov_loss"]], rel=1e-4)
@@ -62,9 +61,8 @@ def make_loss(case: dict, **more) -> nn.Cell:
 def build_targets(case: dict) -> Tensor:
     names = case["datasets"]
     lam = case["mixup_lam"]
-    return Tensor(
-        np.stack([build_target_row(names.index(n), label, lam) for n, label in case["rows"]])
-    )
+    rows = [build_target_row(names.index(n), label, lam) for n, label in case["rows"]]
+    return Tensor(np.stack(rows))
 
 
 def list_output_names(case: dict) -> list[str]:
@@ -109,13 +107,8 @@ class HeadsOnFeatures(nn.Cell):
     def __init__(self, case: dict):
         super().__init__()
         width = case["feature"]["shape"][1]
-        self.head = MultiHead(
-            width,
-            names=case["datasets"],
-            num_classes=case["classes"],
-            dropout=0.0,
-            cross_projections=True,
-        )
+        sets = {"names": case["datasets"], "num_classes": case["classes"]}
+        self.head = MultiHead(width, **sets, dropout=0.0, cross_projections=True)
         self.expander = Mlp(width, 4096, width)
 
     def construct(self, feature: Tensor) -> tuple:
@@ -127,9 +120,8 @@ def test_the_total_loss_from_features_equals_the_originals(case):
     net = HeadsOnFeatures(case).set_train()
     expect = case["expect"]
     names = map_torch_names(net)
-    assert {names[p.name]: list(p.shape) for p in net.trainable_params()} == {
-        name: shape for name, shape, _ in case["manifest"]
-    }
+    shapes = {name: shape for name, shape, _ in case["manifest"]}
+    assert {names[p.name]: list(p.shape) for p in net.trainable_params()} == shapes
     for parameter in net.trainable_params():
         parameter.set_data(Tensor(generate_weight(names[parameter.name], tuple(parameter.shape))))
     informative = VarianceCovarianceLoss(25.0, 1.0, None)
@@ -138,13 +130,11 @@ def test_the_total_loss_from_features_equals_the_originals(case):
     target = build_targets(case)
     feature = Parameter(Tensor(make_array(case["feature"])), name="feature")
     outputs = net(feature)
-    for name, result in zip(
-        [*case["datasets"], *list_output_names({**case, **expect})[3:]], outputs
-    ):
+    recorded = [*case["datasets"], *list_output_names({**case, **expect})[3:]]
+    for name, result in zip(recorded, outputs):
         np.testing.assert_allclose(result.asnumpy(), expect["logits"][name], atol=1e-5)
-    assert float(informative(outputs[-1]).asnumpy()) == pytest.approx(
-        expect["informative"], rel=1e-5
-    )
+    value = float(informative(outputs[-1]).asnumpy())
+    assert value == pytest.approx(expect["informative"], rel=1e-5)
     parameters = ms.ParameterTuple([feature, *net.trainable_params()])
 
     def forward():

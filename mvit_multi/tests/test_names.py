@@ -34,9 +34,8 @@ def test_pretrained_weights_are_used_except_those_of_the_head():
     """For the released networks these are 516 of 518 tensors; names do not depend on the size."""
     one = MViT(**TOY, **ONE)
     three = MViT(**TOY, **THREE)
-    converted = convert(
-        generate_state_dict(one), shapes=get_shapes(three), network=NETWORK, new_head=True
-    )
+    source = generate_state_dict(one)
+    converted = convert(source, shapes=get_shapes(three), network=NETWORK, new_head=True)
     assert sorted(converted.dropped) == ["head.projection.bias", "head.projection.weight"]
     assert len(converted.arrays) == len(one.trainable_params()) - 2
     assert len(converted.missing) == 22  # 12 of heads, 6 projections, 4 of the expander
@@ -76,12 +75,11 @@ def test_torchvisions_weights_need_the_settings_of_its_network():
 def test_relative_tables_of_another_crop_are_resized():
     """Half-pixel centres, ends repeated: values of PyTorch's linear interpolation of 0, 1, 2."""
     small, large = (MViT(**{**TOY, "crop": crop}, **ONE, variant="pyslowfast") for crop in (32, 48))
-    converted = convert(generate_state_dict(small), get_shapes(large), NETWORK)
+    source = generate_state_dict(small)
     name = "blocks.0.attn.rel_pos_h"
-    assert converted.arrays[name].shape == (23, 8)
-    np.testing.assert_allclose(
-        converted.arrays[name][[0, -1]], generate_state_dict(small)[name][[0, -1]]
-    )
+    table = convert(source, get_shapes(large), NETWORK).arrays[name]
+    assert table.shape == (23, 8)
+    np.testing.assert_allclose(table[[0, -1]], source[name][[0, -1]])
     expected = [0, 0.4, 1.0, 1.6, 2.0]  # at 0.6 * (i + 0.5) - 0.5, cut off below 0 and above 2
     np.testing.assert_allclose(make_resize_matrix(3, 5) @ np.arange(3.0), expected, atol=1e-6)
     np.testing.assert_array_equal(make_resize_matrix(4, 4), np.eye(4))

@@ -52,8 +52,7 @@ PILLOW = {
 
 def make_pictures() -> dict[str, np.ndarray]:
     """Frames of several kinds, wide, high and tiny."""
-    rng = np.random.RandomState(0)
-    noise = rng.randint(0, 256, (2, 61, 83, 3)).astype(np.uint8)
+    noise = np.random.RandomState(0).randint(0, 256, (2, 61, 83, 3)).astype(np.uint8)
     across = np.linspace(0, 255, 40)[:, None]
     down = np.linspace(20, 90, 70)
     ramp = np.stack([across + 0 * down, across * 0 + down, (across + down) / 2], -1)
@@ -124,8 +123,7 @@ def test_several_operators_in_sequence_differ_little_from_pillow():
     for seed in range(60):
         operations = ra.draw_operations(POLICY, np.random.RandomState(seed))
         result = ra.apply_operations(frames, operations)
-        expected = apply_with_pillow(frames, operations)
-        difference = np.abs(result.astype(int) - expected)
+        difference = np.abs(result.astype(int) - apply_with_pillow(frames, operations))
         if not any(name in ra.WARP_MATRICES for name, _ in operations):
             assert difference.max() == 0, operations
         assert difference.mean() < 0.02, operations

@@ -96,9 +96,8 @@ def build_train_source(
     cfg: Config, epochs: int = 2, rt: Runtime = ONE_RANK, skip: int = 0
 ) -> TrainImages:
     images = read_records(cfg, "train")
-    return TrainImages(
-        images, cfg=cfg, sampler=build_train_sampler(cfg, images, rt), epochs=epochs, skip=skip
-    )
+    sampler = build_train_sampler(cfg, images, rt)
+    return TrainImages(images, cfg=cfg, sampler=sampler, epochs=epochs, skip=skip)
 
 
 def read_batches(cfg: Config, rt: Runtime = ONE_RANK, epochs: int = 2, skip: int = 0) -> list:
@@ -196,8 +195,7 @@ def test_evaluation_has_its_own_crop(folder):
         np.testing.assert_array_equal(label, expected_label)
     frames = np.zeros((1, 50, 60, 3), np.uint8)
     (head,) = NETWORK.list_label_spaces(cfg)
-    views = head.make_views(head.crop_frames(frames), np.zeros(1))
-    assert views.shape == (1, 3, 32, 32)
+    assert head.make_views(head.crop_frames(frames), np.zeros(1)).shape == (1, 3, 32, 32)
     assert NETWORK.describe_export(cfg).clip == (3, 32, 32)
     empty = list_batches(EvalImages([read_records(cfg, "test")[0]], cfg, Runtime(1, 2)))
     assert [image.shape for image, _, _ in empty] == [(4, 1, 3, 32, 32)]
@@ -250,9 +248,8 @@ def test_cifar_images_are_padded_cropped_and_flipped(cifar):
     padded = np.pad(pixels, [(4, 4), (4, 4), (0, 0)])
     crops = [padded[y : y + 32, x : x + 32] for y in range(9) for x in range(9)]
     views = [view.transpose(2, 0, 1) for crop in crops for view in (crop, crop[:, ::-1])]
-    drawn = {
-        make_train_view(pixels, cfg.data, np.random.RandomState(k)).tobytes() for k in range(1500)
-    }
+    generators = map(np.random.RandomState, range(1500))
+    drawn = {make_train_view(pixels, cfg.data, rng).tobytes() for rng in generators}
     assert drawn == {view.tobytes() for view in views}, "every crop, mirrored or not"
     view = build_train_source(make_config(cifar, "data.crop=48", "data.resize=48", path=SMOKE))[0]
     assert view[0].shape == (3, 48, 48)
@@ -284,9 +281,8 @@ def test_random_crops_equal_minddatas_pixels():
     image = np.asarray(draw_image(np.random.RandomState(1), 91, 70))
     cfg = make_config(Path())
     for seed in range(6):
-        x, y, width, height = draw_crop_box(
-            91, height=70, min_area=0.08, rng=np.random.RandomState(seed)
-        )
+        rng = np.random.RandomState(seed)
+        x, y, width, height = draw_crop_box(91, height=70, min_area=0.08, rng=rng)
         crop = ds.vision.Crop((y, x), (height, width))(image)
         view = ds.vision.Resize((32, 32), ds.vision.Inter.BILINEAR)(crop).transpose(2, 0, 1)
         result = make_train_view(image, cfg.data, np.random.RandomState(seed))
@@ -294,10 +290,7 @@ def test_random_crops_equal_minddatas_pixels():
 
 
 # Data of five images a class, and the numbers of those that are damaged, in two classes.
-FORMS = {
-    "folder": ["data.test=train"],
-    "mindrecord": [*RECORD, "data.test=train.mindrecord"],
-}
+FORMS = {"folder": ["data.test=train"], "mindrecord": [*RECORD, "data.test=train.mindrecord"]}
 DAMAGED = {2: 900, 13: 0}  # the bytes that are kept
 RARE = ["data.max_unreadable=0.2"]
 
@@ -396,9 +389,8 @@ def test_all_images_of_a_batch_are_mixed_alike(folder, mixing):
         assert (images.dtype, target.dtype) == (np.uint8, np.float32)
         assert target.shape == (4, 3 if len(mixing) == 1 else 7)
         assert sorted(target[:, 2]) == [0, 1, 2, 3]
-        assert (
-            target[:, [1, *range(3, target.shape[1])]] == target[0, [1, *range(3, target.shape[1])]]
-        ).all()
+        alike = target[:, [1, *range(3, target.shape[1])]]
+        assert (alike == alike[0]).all()
 
 
 def test_a_row_does_not_depend_on_what_could_not_be_read_before(
@@ -526,5 +518,4 @@ def test_repeated_images_of_a_balanced_epoch_are_cropped_differently(record_fold
     for settings in ([], ["data.repeats=2"]):
         cfg = make_config(record_folder, "data.balance=full", "data.batch=1", *settings)
         sampler = build_train_sampler(cfg, images, ONE_RANK)
-        rows = [(sampler.sample_at(k), sampler.copy_at(k)) for k in range(12)]
-        assert len(set(rows)) == 12
+        assert len({(sampler.sample_at(k), sampler.copy_at(k)) for k in range(12)}) == 12

@@ -113,9 +113,8 @@ def test_a_flow_network_starts_from_the_mean_over_rgb():
     net = TSM(9, segments=8, arch="resnet18", modality="flow", frames_per_segment=5)
     targets = get_shapes(net)
     source = fill_state("torchvision_resnet18")
-    kernel = convert(source, shapes=targets, network=NETWORK, new_head=True).arrays[
-        "base_model.conv1.weight"
-    ]
+    converted = convert(source, shapes=targets, network=NETWORK, new_head=True)
+    kernel = converted.arrays["base_model.conv1.weight"]
     assert kernel.shape == (64, 10, 7, 7)
     mean = source["conv1.weight"].mean(axis=1)
     for channel in range(10):
@@ -147,9 +146,8 @@ def test_weights_that_do_not_fit_are_refused_by_name(name, shape, message):
 
 
 def test_both_names_of_the_mobilenet_classifier_mean_one_weight():
-    assert NAMES.canonical_name("module.base_model.classifier.weight") == NAMES.canonical_name(
-        "new_fc.weight"
-    )
+    name = NAMES.canonical_name("module.base_model.classifier.weight")
+    assert name == NAMES.canonical_name("new_fc.weight")
 
 
 @pytest.mark.parametrize(
@@ -162,7 +160,6 @@ def test_both_names_of_the_mobilenet_classifier_mean_one_weight():
     ],
 )
 def test_mmaction2s_names_of_mobilenet_are_converted(theirs, ours):
-    assert (
-        NAMES.detect_format([theirs, "backbone.layer2.1.conv.1.bn.bias"]) == "mmaction2_mobilenet"
-    )
+    names = [theirs, "backbone.layer2.1.conv.1.bn.bias"]
+    assert NAMES.detect_format(names) == "mmaction2_mobilenet"
     assert NAMES.canonical_name(theirs, "mmaction2_mobilenet") == ours

@@ -100,17 +100,14 @@ def test_the_summit_yaml_scales_from_48_to_1536_devices(devices, steps, peak):
 
 @without_values
 def test_the_summit_yaml_decays_only_convolutions_and_the_classifiers_weight():
-    net = TSM(**SUMMIT.model_arguments())
-    groups = build_parameter_groups(
-        net.trainable_params(), train=SUMMIT.train, lr=np.ones(1), flow=False
-    )
+    weights = TSM(**SUMMIT.model_arguments()).trainable_params()
+    groups = build_parameter_groups(weights, train=SUMMIT.train, lr=np.ones(1), flow=False)
     for group in groups:
         for parameter in group["params"]:
             assert group["weight_decay"] == (1e-4 if parameter.ndim > 1 else 0), parameter.name
             # The source's rule for every bias; ResNets have this one only.
-            assert group["lr"][0] == (2 if parameter.name == "base_model.fc.bias" else 1), (
-                parameter.name
-            )
+            rate = 2 if parameter.name == "base_model.fc.bias" else 1
+            assert group["lr"][0] == rate, parameter.name
     assert sum(len(group["params"]) for group in groups) == 161
     assert SUMMIT.model.dropout == 0
     assert (SUMMIT.dense_test, SUMMIT.eval.clips, SUMMIT.data.resize) == (True, 10, 256)
@@ -129,8 +126,7 @@ RECIPES = [path for path in SUMMIT_PATH.parent.glob("*.yaml") if path.stem != "t
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_a_recipe_validates_as_often_as_its_source(path):
     """Every epoch; the article about Summit names no validation during training."""
-    cfg = load_config(Config, path)
-    assert cfg.run.eval_every == (0 if path == SUMMIT_PATH else 1)
+    assert load_config(Config, path).run.eval_every == (0 if path == SUMMIT_PATH else 1)
 
 
 README_ROW = re.compile(r"\| `(\w+)`[^|]*\|[^|]+\| (\d+) x (\d+)(?: at (\d+))? \|")
@@ -160,12 +156,9 @@ def test_parameter_groups_equal_the_originals(name):
     head_lr_mult = 5.0 if case["fc_lr5"] else 1.0
     net = TSM(400, 8)
     freeze_batch_norms(net, "partial" if case["partial_bn"] else "trained")
-    groups = build_parameter_groups(
-        net.trainable_params(),
-        train=make_settings(head_lr_mult=head_lr_mult),
-        lr=np.ones(1),
-        flow=False,
-    )
+    weights = net.trainable_params()
+    train = make_settings(head_lr_mult=head_lr_mult)
+    groups = build_parameter_groups(weights, train=train, lr=np.ones(1), flow=False)
     original_names = map_torch_names(net)
     for group, expected in zip(groups, case["groups"]):
         assert group["name"] == expected["name"]
@@ -180,9 +173,8 @@ def test_parameter_groups_equal_the_originals(name):
 @without_values
 def test_flow_has_a_higher_rate_for_its_first_convolution():
     net = TSM(3, segments=8, arch="resnet18", modality="flow", frames_per_segment=5)
-    groups = build_parameter_groups(
-        net.trainable_params(), train=make_settings(), lr=np.ones(1), flow=True
-    )
+    weights = net.trainable_params()
+    groups = build_parameter_groups(weights, train=make_settings(), lr=np.ones(1), flow=True)
     assert groups[0]["lr"][0] == FLOW_FIRST_CONV["first_conv_weight"][0] == 5
     assert GROUPS["first_conv_weight"] == (1, 1)
 

@@ -34,15 +34,9 @@ def sample_uniform(n, t, length):
 def test_offsets_equal_the_originals(case):
     rng = np.random.RandomState(case.get("numpy_seed"))
     split, _, mode = case["mode"].partition("_")
-    offsets = sample(
-        split,
-        case["num_frames"],
-        case["num_segments"],
-        case["new_length"],
-        dense=mode == "dense",
-        clips={"test_dense": 10, "test_twice": 2}.get(case["mode"], 1),
-        rng=rng,
-    )
+    sizes = case["num_frames"], case["num_segments"], case["new_length"]
+    clips = {"test_dense": 10, "test_twice": 2}.get(case["mode"], 1)
+    offsets = sample(split, *sizes, dense=mode == "dense", clips=clips, rng=rng)
     assert (offsets + 1).tolist() == case["indices"]
 
 

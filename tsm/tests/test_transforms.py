@@ -36,10 +36,8 @@ def test_crop_offsets_equal_the_originals(case):
     positions = (
         transforms.CROP_POSITIONS if case["more_fix_crop"] else transforms.CROP_POSITIONS[:5]
     )
-    crop = case["crop_w"], case["crop_h"]
-    offsets = transforms.compute_crop_offsets(
-        case["image_w"], height=case["image_h"], crop=crop, positions=positions
-    )
+    sizes = {"height": case["image_h"], "crop": (case["crop_w"], case["crop_h"])}
+    offsets = transforms.compute_crop_offsets(case["image_w"], **sizes, positions=positions)
     assert [list(offset) for offset in offsets] == case["offsets_x_y"]
 
 
@@ -106,14 +104,8 @@ def test_every_training_crop_lies_in_the_frame():
 @pytest.mark.parametrize("flip", [False, True])
 def test_a_training_clip_is_one_crop_of_all_frames(channels, length, flip):
     frames = make_noise(4 * length, height=50, width=70, channels=channels)
-    clip, flipped = transforms.make_train_clip(
-        frames,
-        frames_per_segment=length,
-        size=32,
-        scales=SCALES,
-        rng=FixedRandom(5, flip),
-        flip=True,
-    )
+    settings = {"frames_per_segment": length, "size": 32, "scales": SCALES, "flip": True}
+    clip, flipped = transforms.make_train_clip(frames, **settings, rng=FixedRandom(5, flip))
     assert flipped is flip
     assert clip.shape == (4, length * channels, 32, 32)
     assert clip.dtype == np.uint8
@@ -146,13 +138,10 @@ def mirror_image(image):
 def test_half_of_the_clips_are_flipped_if_flipping_is_on():
     rng = random.Random(0)
     frames = make_noise(1, 8, 8)
+    settings = {"frames_per_segment": 1, "size": 8, "scales": (1,), "rng": rng}
     for flip, least, greatest in ((True, 450, 550), (False, 0, 0)):
-        clips = [
-            transforms.make_train_clip(
-                frames, frames_per_segment=1, size=8, scales=(1,), rng=rng, flip=flip
-            )
-            for _ in range(1000)
-        ]
+        settings["flip"] = flip
+        clips = [transforms.make_train_clip(frames, **settings) for _ in range(1000)]
         assert least <= sum(flipped for _, flipped in clips) <= greatest
         for clip, flipped in clips:
             assert np.array_equal(clip[0], frames[0, :, :: -1 if flipped else 1].transpose(2, 0, 1))
@@ -163,9 +152,8 @@ def test_half_of_the_clips_are_flipped_if_flipping_is_on():
 )
 def test_a_small_frame_is_enlarged(shape, size, scale):
     frames = make_noise(2, *shape)
-    clip, _ = transforms.make_train_clip(
-        frames, frames_per_segment=1, size=size, scales=(scale,), rng=random.Random(0), flip=False
-    )
+    settings = {"size": size, "scales": (scale,), "rng": random.Random(0), "flip": False}
+    clip, _ = transforms.make_train_clip(frames, frames_per_segment=1, **settings)
     assert clip.shape == (2, 3, size, size)
     if 1 in shape:  # its crop is one pixel
         assert np.unique(clip[0, 0]).size == 1
@@ -187,9 +175,8 @@ def test_views_are_ordered_by_crop_then_by_clip(crops, channels, length):
     width, height = transforms.short_side_size(61, 40, 32)
     small = [resize_with_pil(frame, (width, height)) for frame in frames]
     view = 0
-    for (x, y, w, h), flipped in transforms.list_view_boxes(
-        width, height=height, crop=28, crops=crops
-    ):
+    boxes = transforms.list_view_boxes(width, height=height, crop=28, crops=crops)
+    for (x, y, w, h), flipped in boxes:
         for clip in range(clips):
             for t in range(segments):
                 for k in range(length):

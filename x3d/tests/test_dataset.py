@@ -69,9 +69,8 @@ def test_a_validation_in_training_takes_the_middle_clip_and_the_centre_crop(tmp_
     numbers = [read_number(frame) for frame in clips[0].transpose(1, 2, 3, 0)]
     size = sampling.compute_clip_span(5, stride=6, fps=30.0, target_fps=30.0)
     middle = sampling.compute_start(0.5, FRAMES, size)
-    assert numbers == list(
-        sampling.spread_frame_indices(middle, span=size, frames=5, length=FRAMES)
-    )
+    expected = sampling.spread_frame_indices(middle, span=size, frames=5, length=FRAMES)
+    assert numbers == list(expected)
 
 
 def test_missing_views_are_an_error(evaluation, monkeypatch):
@@ -89,13 +88,8 @@ def test_a_mirrored_clip_changes_a_label_that_names_a_direction(tmp_path):
     settings = ("data.frames=2", "data.stride=1", f"data.scales=[{SIDE},{SIDE}]", "data.batch=1")
     cfg = load_smoke_config("x3d", f"data.crop={SIDE}", "data.swap_labels=[[0,1]]", *settings)
     sampler = TrainSampler(1, batch=1, rank=0, size=1, seed=0)
-    source = dataset.TrainVideos(
-        [Record(str(path), num_frames=None, label=1, line=1)],
-        cfg=cfg,
-        sampler=sampler,
-        epochs=20,
-        skip=0,
-    )
+    videos = [Record(str(path), num_frames=None, label=1, line=1)]
+    source = dataset.TrainVideos(videos, cfg=cfg, sampler=sampler, epochs=20, skip=0)
     rows = [source[i] for i in range(20)]
     bright_right = [bool(clip[..., -1].mean() > clip[..., 0].mean()) for clip, _ in rows]
     assert {True, False} == set(bright_right)

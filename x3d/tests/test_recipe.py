@@ -38,9 +38,8 @@ def test_frames_of_a_clip_equal_the_originals(case):
     """Test clips, random training clips (`u`), and the reader that decodes a window (`ticks`)."""
     frames = case["num_frames"]
     length = case["video_frames"]
-    size = sampling.compute_clip_span(
-        frames, stride=case["sampling_rate"], fps=case["fps"], target_fps=30.0
-    )
+    stride = case["sampling_rate"]
+    size = sampling.compute_clip_span(frames, stride=stride, fps=case["fps"], target_fps=30.0)
     relative_start = case["u"] if "u" in case else case["clip_idx"] / case["num_clips"]
     start = sampling.compute_start(relative_start, length, size)
     if "clip_size" in case:
@@ -111,9 +110,8 @@ def test_rates_equal_the_originals(case):
 
 def test_rates_change_with_every_update_and_scale_with_the_batch():
     case = CASES["lr"][0]
-    plain, double = (
-        get_lr(make_cosine_settings(case, base_batch=128), 4, batch) for batch in (128, 256)
-    )
+    settings = make_cosine_settings(case, base_batch=128)
+    plain, double = (get_lr(settings, 4, batch) for batch in (128, 256))
     assert len(plain) == 4 * case["max_epoch"]
     assert plain[2] == pytest.approx(dict(case["pairs"])[0.5])
     np.testing.assert_allclose(double, 2 * plain)
@@ -122,9 +120,8 @@ def test_rates_change_with_every_update_and_scale_with_the_batch():
 def test_updates_of_the_optimizer_follow_the_formula():
     case = CASES["sgd"]
     count = len(case["weight_decay"])
-    weights = [
-        Parameter(generate_input(case["seed"] + i, (4,)), name=f"p{i}") for i in range(count)
-    ]
+    values = [generate_input(case["seed"] + i, (4,)) for i in range(count)]
+    weights = [Parameter(value, name=f"p{i}") for i, value in enumerate(values)]
     groups = [
         {"params": [weight], "lr": case["lr_per_step"], "weight_decay": decay}
         for weight, decay in zip(weights, case["weight_decay"])

@@ -70,9 +70,5 @@ def compute_case(case: dict) -> dict:
 
 
 if __name__ == "__main__":
-    torch_results.update_cases(
-        __doc__,
-        folder=HERE,
-        compute_case=compute_case,
-        originals=["mvit_multi_small", "mvit_multi_small_abspos", "mvit_v2_small"],
-    )
+    names = ["mvit_multi_small", "mvit_multi_small_abspos", "mvit_v2_small"]
+    torch_results.update_cases(__doc__, folder=HERE, compute_case=compute_case, originals=names)

@@ -58,8 +58,7 @@ def compute_case(case: dict) -> dict:
 
 
 if __name__ == "__main__":
-    if torch_results.update_cases(
-        __doc__, folder=HERE, compute_case=compute_case, originals=["resnet50_small"]
-    ):
+    names = ["resnet50_small"]
+    if torch_results.update_cases(__doc__, folder=HERE, compute_case=compute_case, originals=names):
         narrow = torch_results.fill_weights(ResNet("resnet18", 10, first_width=2))
         torch.save(narrow.state_dict(), HERE / "resnet18_w2.pth")

@@ -126,15 +126,13 @@ def list_mmaction_names(**settings) -> list[str]:
     for line in list_tsm_names("", **settings):
         for ours, theirs in (MMACTION_NON_LOCAL if ".nl." in line else MMACTION).items():
             line = line.replace(ours, theirs)
-        lines.append(
-            line.replace("base_model.", "backbone.").replace("new_fc.", "cls_head.fc_cls.")
-        )
+        line = line.replace("base_model.", "backbone.")
+        lines.append(line.replace("new_fc.", "cls_head.fc_cls."))
     return [line for line in lines if ".conv_out.conv.bias" not in line]
 
 
 def list_torchvision_mobilenet_names() -> list[str]:
-    lines = list_lines(MobileNetV2(num_classes=1000, channels=3))
-    pairs = (line.split(" ") for line in lines)
+    pairs = (line.split(" ") for line in list_lines(MobileNetV2(num_classes=1000, channels=3)))
     return [f"{rename_to_torchvision('base_model.' + name)} {shape}" for name, shape in pairs]
 
 
@@ -163,12 +161,8 @@ def build_checkpoint() -> dict:
 
 
 if __name__ == "__main__":
-    if torch_results.update_cases(
-        __doc__,
-        folder=HERE,
-        compute_case=compute_case,
-        originals=["tsm_r50_8f_small", TORCHVISION_MOBILENET],
-    ):
+    names = ["tsm_r50_8f_small", TORCHVISION_MOBILENET]
+    if torch_results.update_cases(__doc__, folder=HERE, compute_case=compute_case, originals=names):
         for name, lines in list_names().items():
             data = gzip.compress(("\n".join(lines) + "\n").encode(), mtime=0)
             (HERE / "names" / f"{name}.txt.gz").write_bytes(data)

@@ -42,9 +42,8 @@ def build_empty(case: dict) -> X3D:
 
 def build(case: dict) -> X3D:
     is_renamed = not case["config"].get("norm_always", True)
-    return torch_results.fill_weights(
-        build_empty(case), rename_to_pytorchvideo if is_renamed else str
-    )
+    rename = rename_to_pytorchvideo if is_renamed else str
+    return torch_results.fill_weights(build_empty(case), rename)
 
 
 def evaluate(net: X3D, clip: torch.Tensor) -> dict:
@@ -82,6 +81,5 @@ def compute_case(case: dict) -> dict:
 
 
 if __name__ == "__main__":
-    torch_results.update_cases(
-        __doc__, folder=HERE, compute_case=compute_case, originals=["x3d_s_small"]
-    )
+    names = ["x3d_s_small"]
+    torch_results.update_cases(__doc__, folder=HERE, compute_case=compute_case, originals=names)
