@@ -165,6 +165,5 @@ def test_a_layer_called_in_parts_holds_its_parameters_once(count_small):
 
 def test_layers_used_only_in_training_come_last():
     _, layers = build_and_count("mvit_multi", "mvit_multi_smoke")
-    final = Counter(layer.name.split(".")[0] for layer in layers[-2:])
-    assert final == {"expander": 2}
+    assert Counter(layer.name.split(".")[0] for layer in layers[-2:]) == {"expander": 2}
     assert all(layer.macs == 0 for layer in layers[-2:])

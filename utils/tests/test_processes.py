@@ -21,9 +21,8 @@ os.waitpid(child, 0)
 
 
 def test_memory_of_the_parent_does_not_count():
-    process = subprocess.run(
-        [sys.executable, "-c", START], capture_output=True, text=True, cwd=ROOT
-    )
+    command = [sys.executable, "-c", START]
+    process = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert process.returncode == 0, process.stderr
     assert 0.005 < float(process.stdout) < 0.1
 

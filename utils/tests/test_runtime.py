@@ -50,8 +50,7 @@ def test_variables_of_the_user_have_precedence(environment):
     environment.setenv("GLOG_v", "1")
     environment.setenv("OMP_WAIT_POLICY", "active")
     prepare_process("a program")
-    values = [os.environ.get(name) for name in VARIABLES]
-    assert values == ["1", "active", None]
+    assert [os.environ.get(name) for name in VARIABLES] == ["1", "active", None]
 
 
 def test_the_environment_is_prepared_without_mindspore():

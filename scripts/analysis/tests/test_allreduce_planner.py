@@ -41,9 +41,8 @@ def test_the_plan_is_the_fastest_of_all_splits(cluster):
         *inner, final = layer_ends(backward.names)
         result = plan(backward, cluster=cluster, devices=64, most=5)
         splits = [[*chosen, final] for count in range(5) for chosen in combinations(inner, count)]
-        best = min(
-            predict(backward, cluster=cluster, devices=64, ends=ends).exposed for ends in splits
-        )
+        steps = [predict(backward, cluster=cluster, devices=64, ends=ends) for ends in splits]
+        best = min(step.exposed for step in steps)
         assert result.exposed == pytest.approx(best, rel=1e-9, abs=1e-12), seed
         assert len(result.segments) <= 5
 

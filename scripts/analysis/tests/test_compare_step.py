@@ -24,8 +24,7 @@ def test_what_is_no_record_is_refused_in_one_line(tmp_path):
     others = array.getvalue(), archive.getvalue()
     for content in (data[:-40], data[: len(data) // 2], b"PK", flipped, b"", b"text", *others):
         bad.write_bytes(content)
-        with pytest.raises(
-            ValueError, match=r"^--against: .*bad.npz is not a record: .*$"
-        ) as caught:
+        words = r"^--against: .*bad.npz is not a record: .*$"
+        with pytest.raises(ValueError, match=words) as caught:
             load_record(bad)
         assert "\n" not in str(caught.value)

@@ -42,9 +42,8 @@ def test_dask_gives_the_results_of_processes_though_jobs_crash_and_a_worker_is_k
         if len(results) == 15:
             cluster.kill_worker()
     assert {job for job in results if isinstance(results[job], CrashError)} == {FATAL}
-    assert {job: str(result) for job, result in results.items()} == {
-        job: str(result) for job, result in expected.items()
-    }
+    texts = {job: str(result) for job, result in expected.items()}
+    assert {job: str(result) for job, result in results.items()} == texts
 
 
 @pytest.mark.slow

@@ -48,9 +48,8 @@ def test_without_balance_an_epoch_is_the_permutation_of_older_versions():
 def test_more_classes_than_samples_of_an_epoch_have_their_expected_draws():
     classes = np.array([(0, k) for k in range(7)] + [(0, 7)] * 21)
     sampler = make_sampler("full", classes, batch=4)
-    counts = sum(
-        np.bincount(classes[sampler.permutation(epoch)][:, 1], minlength=8) for epoch in range(200)
-    )
+    epochs = [classes[sampler.permutation(epoch)][:, 1] for epoch in range(200)]
+    counts = sum(np.bincount(labels, minlength=8) for labels in epochs)
     assert counts == pytest.approx(np.full(8, 200 * 28 / 8), rel=0.02)
 
 

@@ -56,10 +56,8 @@ def test_too_few_samples_are_an_error():
 
 
 def test_random_numbers_depend_on_seed_epoch_and_sample():
-    draws = {
-        sample_rng(*key).randint(2**31) for key in [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)]
-    }
-    assert len(draws) == 4
+    keys = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)]
+    assert len({sample_rng(*key).randint(2**31) for key in keys}) == 4
 
 
 @pytest.mark.parametrize("samples", [1, 7, 8, 9])
@@ -72,9 +70,8 @@ def test_an_evaluation_counts_every_sample_once(samples, size):
 
 
 def test_global_positions_are_the_same_for_any_number_of_ranks():
-    whole = [
-        TrainSampler(40, batch=4, rank=0, size=1, seed=0).global_position(k) for k in range(24)
-    ]
+    alone = TrainSampler(40, batch=4, rank=0, size=1, seed=0)
+    whole = [alone.global_position(k) for k in range(24)]
     halves = [TrainSampler(40, batch=2, rank=rank, size=2, seed=0) for rank in (0, 1)]
     for step in range(6):
         positions = [half.global_position(2 * step + k) for half in halves for k in range(2)]

@@ -66,8 +66,7 @@ def test_scores_do_not_depend_on_the_clips_in_a_pass(size):
     clips = make_clips(3, 5)
     expected = [net(Tensor(video)).asnumpy().mean(0) for video in clips]
     net.shapes.clear()
-    result = video_scores(CellScorer(net), clips, size)
-    np.testing.assert_allclose(result, expected, rtol=1e-5)
+    np.testing.assert_allclose(video_scores(CellScorer(net), clips, size), expected, rtol=1e-5)
     assert net.shapes == [(size, 3, 8, 8)] * -(-15 // size)
 
 

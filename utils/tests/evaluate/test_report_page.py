@@ -73,9 +73,8 @@ def test_samples_of_several_labels_have_a_page_without_confusion(tmp_path):
     rows = np.column_stack([probabilities, targets, [1, 1, 1, 0]])
     labels = [(0,), (1, 2), (0, 2), ()]
     samples = Samples(["a", "b", "c", "d"], labels, NAMES, read_frames)
-    page = write_label_report(
-        tmp_path, samples=samples, rows=rows, raw_scores=False, result={"map": 0.8, "loss": 1.0}
-    )
+    result = {"map": 0.8, "loss": 1.0}
+    page = write_label_report(tmp_path, samples=samples, rows=rows, raw_scores=False, result=result)
     assert read_entries(page) == [
         ("b", "v, w", "no label", None, None),
         ("a", "u", "u, v", None, None),
@@ -88,8 +87,7 @@ def test_samples_of_several_labels_have_a_page_without_confusion(tmp_path):
 
 def test_a_page_names_its_origin_without_folders_above(tmp_path):
     settings = ["run.out=/root/out/tsm_own", "data.root=/root/own", "data.val_list=val.txt"]
-    cfg = load_smoke_config("tsm", *settings)
-    origin = describe_origin(cfg, "")
+    origin = describe_origin(load_smoke_config("tsm", *settings), "")
     page = write_page(tmp_path, origin={**origin, "checkpoint": "/root/x/run/b.ckpt"})
     text = re.sub("<wbr>", "", (tmp_path / "index.html").read_text())
     assert "<title>tsm_own · b.ckpt · Evaluation report</title>" in text
@@ -155,8 +153,7 @@ def test_frames_of_a_preview_are_from_the_start_to_the_end(clips, frames, expect
 
     head = Views()
     head.clips = clips
-    chosen = report_page.read_preview(rows, head, 0)
-    assert chosen.ravel().tolist() == expected
+    assert report_page.read_preview(rows, head, 0).ravel().tolist() == expected
 
 
 def test_a_page_permits_its_own_script_only_and_escapes_texts(tmp_path):

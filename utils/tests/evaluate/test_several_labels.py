@@ -49,16 +49,13 @@ def draw_case(seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_average_precisions_are_those_of_scikit_learn(seed):
-    scores, targets = draw_case(seed)
-    np.testing.assert_allclose(
-        compute_average_precisions(scores, targets), PRECISIONS[seed], atol=1e-11
-    )
+    result = compute_average_precisions(*draw_case(seed))
+    np.testing.assert_allclose(result, PRECISIONS[seed], atol=1e-11)
 
 
 def test_a_class_without_a_video_is_not_in_the_mean():
     scores = np.array([[0.9, 0.1], [0.2, 0.8]])
-    targets = np.array([[0, 0], [1, 0]])
-    metrics = compute_metrics(scores, targets, raw_scores=False)
+    metrics = compute_metrics(scores, np.array([[0, 0], [1, 0]]), raw_scores=False)
     assert (metrics["map"], metrics["classes"], metrics["top1"]) == (0.5, 1, 0.0)
     assert compute_metrics(scores, np.zeros((2, 2)), raw_scores=False)["map"] == 0.0
 
@@ -155,6 +152,5 @@ def test_the_report_of_several_labels(tmp_path):
     ]  # fmt: skip
     (wrong,) = read_rows(tmp_path / "wrong.csv")
     assert (wrong["path"], wrong["labels"], wrong["missed"], wrong["extra"]) == ("b", "-", "-", "1")
-    report = json.loads((tmp_path / "report.json").read_text())
-    assert report["worst_classes"][0]["class"] == 1
+    assert json.loads((tmp_path / "report.json").read_text())["worst_classes"][0]["class"] == 1
     assert not (tmp_path / "confusion.csv").exists()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
+from resnet50.tests.golden_case import MEAN, STD
 from utils.data.mixing import mix_targets
 from utils.nn.layers import Normalize
 from utils.nn.mixing import MixBatch
@@ -13,14 +14,8 @@ from utils.nn.soft_targets import SmoothedCrossEntropy
 from utils.settings import ImageData
 
 LABELS = np.array([2, 0, 1, 2], np.int32)
-MEAN = (0.485, 0.456, 0.406)
-STD = (0.229, 0.224, 0.225)
 # Shape of a batch, its axis of channels
-LAYOUTS = {
-    "resnet50": ((4, 3, 8, 8), 1),
-    "tsm": ((4, 2, 3, 8, 8), 2),
-    "x3d": ((4, 3, 2, 8, 8), 1),
-}
+LAYOUTS = {"resnet50": ((4, 3, 8, 8), 1), "tsm": ((4, 2, 3, 8, 8), 2), "x3d": ((4, 3, 2, 8, 8), 1)}
 
 
 @pytest.mark.parametrize("kind", ["mixup", "cutmix"])

@@ -94,8 +94,7 @@ NETWORKS = {
 @pytest.mark.parametrize(("window", "step"), [(1.0, 0.35), (0.5, 0.9), (9.0, None)])
 def test_the_windows_of_a_file_have_the_views_of_a_prediction(name, window, step, video):
     """All windows, pixel for pixel; few frames are in memory, in the size of the views."""
-    cfg = load_smoke_config(name, *NETWORKS[name])
-    heads = find_network(name).list_label_spaces(cfg)
+    heads = find_network(name).list_label_spaces(load_smoke_config(name, *NETWORKS[name]))
     views = []
 
     def record(_, clips):
@@ -228,10 +227,8 @@ def test_images_are_read_at_step_or_fps():
 
     def read(**timing) -> list[int]:
         head = ToyHead()
-        results = list(
-            run_stream(source, ImagePredictor(NoNetwork(), head, Timing(source, **timing)))
-        )
-        assert all(result.start == result.end for result in results)
+        predictor = ImagePredictor(NoNetwork(), head, Timing(source, **timing))
+        assert all(result.start == result.end for result in run_stream(source, predictor))
         return [value for values in head.windows for value in values]
 
     assert read() == [0, 20, 40]
@@ -274,8 +271,7 @@ def test_every_frame_of_a_file_is_saved_with_the_last_result(video, tmp_path):
             super().write(number, pixels, "")
 
     scorer = LastNumber(NoNetwork(), ToyHead(), Timing(source, fps=FPS / 2))
-    writer = Recorder(path, FPS)
-    with run_stream(source, scorer, writer) as stream:
+    with run_stream(source, scorer, Recorder(path, FPS)) as stream:
         next(stream)
         assert not path.exists()
         list(stream)

@@ -24,8 +24,7 @@ def load_small_config(network: str, *settings: str):
 
 
 def build_frozen_network(network: str, setting: str):
-    cfg = load_small_config(network)
-    net = find_network(network).build_model(**cfg.model_arguments())
+    net = find_network(network).build_model(**load_small_config(network).model_arguments())
     freeze_weights(net, setting, find_network(network).classifier)
     return net
 
@@ -88,8 +87,7 @@ def test_a_frozen_network_trains_its_classifier_only():
         "base_model.fc.bias",
     ]
     assert len(step.ema.means) == len(step.accumulator.sums) == 2
-    weights = step.ema_parameters()
-    before = {name: value.asnumpy().copy() for name, value in weights.items()}
+    before = {name: value.asnumpy().copy() for name, value in step.ema_parameters().items()}
     clips, target = make_dummy_batch("tsm", cfg)
     for _ in range(4):
         assert np.isfinite(step(clips, target, *step.make_dropout_factors()).asnumpy()).all()

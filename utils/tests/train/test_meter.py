@@ -26,8 +26,7 @@ def test_a_line_has_the_means_and_times_of_its_window(clock):
     run_step(target, clock=clock, waiting=1.0, computing=3.0, loss=2.0)
     run_step(target, clock=clock, waiting=0.0, computing=4.0, loss=4.0)
     assert target.describe_first_step(2)["seconds_left"] == 18 * 8
-    line = target.close_window(2, lr=0.1)
-    assert line == {
+    assert target.close_window(2, lr=0.1) == {
         "epoch": 0.2,
         "step": 2,
         "loss": 3.0,

@@ -128,9 +128,8 @@ def test_a_loss_scale_is_folded_into_sgd_without_a_rounding_error():
 def test_a_loss_scale_is_not_folded_if_that_would_round(scale, nesterov):
     weight = Parameter(Tensor(np.zeros(2, np.float32)), name="w")
     group = {"params": [weight], "lr": [0.1], "weight_decay": 1e-3}
-    assert not optimizers.SGD([weight], groups=[group], momentum=0.9, nesterov=nesterov).fold_scale(
-        scale
-    )
+    opt = optimizers.SGD([weight], groups=[group], momentum=0.9, nesterov=nesterov)
+    assert not opt.fold_scale(scale)
 
 
 class ProductInPlace(nn.Cell):

@@ -26,8 +26,7 @@ def list_due(schedule: Schedule, what: str, size: int = 1) -> list[int]:
 )
 def test_steps_follow_the_settings(settings, what, steps):
     """Three epochs of seven steps."""
-    schedule = Schedule(Run(**settings), epochs=3, steps_per_epoch=7)
-    assert list_due(schedule, what) == steps
+    assert list_due(Schedule(Run(**settings), epochs=3, steps_per_epoch=7), what) == steps
 
 
 def test_saving_waits_for_the_end_of_an_update_and_logging_does_not():
@@ -45,9 +44,8 @@ def test_nothing_is_missed_if_a_call_of_several_steps_ends_inside_of_an_update()
     run = Run(save_steps=2, save_every=9)
     schedule = Schedule(run, epochs=1, steps_per_epoch=12, accumulation_steps=2)
     assert list_due(schedule, "save", size=3) == [6, 12]
-    sparse = Schedule(
-        Run(save_steps=8, save_every=9), epochs=1, steps_per_epoch=12, accumulation_steps=4
-    )
+    run = Run(save_steps=8, save_every=9)
+    sparse = Schedule(run, epochs=1, steps_per_epoch=12, accumulation_steps=4)
     assert list_due(sparse, "save", size=6) == [12]
 
 

@@ -42,9 +42,8 @@ def test_the_table_scales_batch_and_rate_and_marks_the_number_in_use(recipe, sam
     _, *parts = describe_device_counts(recipe, sampler).split(" | ")
     table = dict(part.removeprefix("here ").split(": ") for part in parts)
     assert {devices: table[str(devices)] for devices in entries} == entries
-    assert [part for part in parts if part.startswith("here")] == [
-        f"here {sampler.size}: {entries[sampler.size]}"
-    ]
+    here = [part for part in parts if part.startswith("here")]
+    assert here == [f"here {sampler.size}: {entries[sampler.size]}"]
     assert max(map(int, table)) == max(entries)
 
 

@@ -17,8 +17,7 @@ def test_time_is_divided_into_computing_communication_and_idle():
         make_kernel("Default/Add-op0", 180, 10),
         make_kernel("Default/AllReduce-op1", 180, 20),
     ]
-    result = sum_kernels(events)
-    assert result == {"computing": 0.4, "communication": 0.3, "waiting": 0.3}
+    assert sum_kernels(events) == {"computing": 0.4, "communication": 0.3, "waiting": 0.3}
 
 
 def test_a_run_too_short_for_a_trace_has_no_fractions():

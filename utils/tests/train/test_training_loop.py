@@ -118,9 +118,8 @@ def run_step(loop: TrainingLoop, outputs: Outputs) -> bool:
     """One step; returns whether the loop asks to stop."""
     context = SimpleNamespace(net_outputs=outputs)
     requests = []
-    call = SimpleNamespace(
-        original_args=lambda: context, request_stop=lambda: requests.append(True)
-    )
+    call = SimpleNamespace(original_args=lambda: context)
+    call.request_stop = lambda: requests.append(True)
     loop.on_train_step_begin(call)
     loop.on_train_step_end(call)
     return bool(requests)
@@ -294,15 +293,13 @@ def test_patience_ends_a_run_with_a_saved_epoch(tmp_path, log_messages):
     assert result["complete"]
     assert (result["epochs"], result["best_epoch"], result["validation_loss"]) == (3.0, 1, 1.0)
 
-    again = make_loop(
-        tmp_path, steps_done=24, epochs=9, validation=EqualValidations(tmp_path, patience=2)
-    )
+    validation = EqualValidations(tmp_path, patience=2)
+    again = make_loop(tmp_path, steps_done=24, epochs=9, validation=validation)
     again.run = loop.run
     again.resume_validation()
     assert again.ends_early, "the same command does not go on"
-    longer = make_loop(
-        tmp_path, steps_done=24, epochs=9, validation=EqualValidations(tmp_path, patience=3)
-    )
+    validation = EqualValidations(tmp_path, patience=3)
+    longer = make_loop(tmp_path, steps_done=24, epochs=9, validation=validation)
     longer.resume_validation()
     assert not longer.ends_early
 
@@ -314,9 +311,8 @@ def test_a_resumed_run_repeats_a_validation_that_a_setting_needs(keep_best, vali
     loop.resume_validation()
     assert (2 in validation.lines) == validated
     between = EqualValidations(tmp_path, keep_best="loss")
-    make_loop(
-        tmp_path, steps_done=12, epochs=9, validation=between, eval_every=1
-    ).resume_validation()
+    loop = make_loop(tmp_path, steps_done=12, epochs=9, validation=between, eval_every=1)
+    loop.resume_validation()
     assert set(between.lines) <= {1, 2}
     assert 0 not in between.lines
 
@@ -342,5 +338,4 @@ def test_chance_is_said_once_and_at_the_end(low, patience, lines, tmp_path, log_
     for _ in range(40):
         if run_step(loop, Outputs(1, [])):
             break
-    found = [line for line in log_messages if "validation top-1 50.0%" in line]
-    assert len(found) == lines
+    assert len([line for line in log_messages if "validation top-1 50.0%" in line]) == lines

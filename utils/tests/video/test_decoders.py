@@ -163,8 +163,7 @@ def test_ten_thousand_clips_do_not_increase_memory(path, reader):
 
 def test_pyav_decodes_only_the_necessary_frames(tmp_path):
     """It starts at the previous random-access point and ends at the last requested frame."""
-    path = write(tmp_path / "plain.mp4", pictures(), bf="0", g="8")
-    with open_video(path) as video:
+    with open_video(write(tmp_path / "plain.mp4", pictures(), bf="0", g="8")) as video:
         assert video._starts == [0, 8, 16, 24, 32]
         assert video._parts([9, 30, 31]) == [(8, [9]), (24, [30, 31])]
     refresh = {"x264-params": "intra-refresh=1:keyint=20:bframes=0"}
@@ -185,8 +184,7 @@ def test_a_hidden_start_of_a_video_does_not_count(path, tmp_path):
 def long_videos(tmp_path_factory):
     """400 frames with a key frame every 20, without B-frames: {suffix: path}."""
     path = tmp_path_factory.mktemp("long") / "long.mp4"
-    options = {**H264, "preset": "ultrafast"}
-    encode(path, frames=pictures(40) * 10, options=options, gop_size=20)
+    encode(path, frames=pictures(40) * 10, options={**H264, "preset": "ultrafast"}, gop_size=20)
     return {"mp4": path, "mkv": copy_packets(path, path.with_suffix(".mkv"))}
 
 

@@ -203,8 +203,7 @@ def test_frames_and_their_number_are_those_that_ffmpeg_gives(name, tmp_path):
             frames.extend(source.frames())
     np.testing.assert_array_equal(np.stack([frame.pixels for frame in frames]), expected)
     if name not in UNSURE:
-        shown = [frame.seconds for frame in frames]
-        np.testing.assert_allclose(shown, times, atol=0.002)
+        np.testing.assert_allclose([frame.seconds for frame in frames], times, atol=0.002)
 
 
 @pytest.mark.parametrize("reader", BACK_ENDS)
@@ -262,8 +261,7 @@ def test_an_empty_packet_is_left_out():
         def demux(self, *_):
             yield from (av.Packet(b"1"), av.Packet(b""), av.Packet(b"2"))
 
-    sizes = [packet and packet.size for packet in demux_to_end(Container())]
-    assert sizes == [1, 1, None]
+    assert [packet and packet.size for packet in demux_to_end(Container())] == [1, 1, None]
 
 
 def test_a_duration_may_be_counted_from_zero_or_from_the_first_frame():

@@ -36,9 +36,8 @@ def test_the_first_frame_is_the_first_file_that_exists(tmp_path, first, template
     flow = "{:06d}-{}_{:05d}.png"
     (tmp_path / "12").mkdir()
     for number, axis in itertools.product(range(first, first + 2), "xy"):
-        Image.fromarray(picture(number, 70, 40)[..., 0]).save(
-            tmp_path / "12" / flow.format(12, axis, number)
-        )
+        image = Image.fromarray(picture(number, 70, 40)[..., 0])
+        image.save(tmp_path / "12" / flow.format(12, axis, number))
     assert count_frames(tmp_path / "12", flow, flow=True) == 2
     (tmp_path / template.format(first + 1)).unlink()
     with pytest.raises(VideoError, match=f"frame {first + 1} is missing .1 in all., the last is"):
@@ -105,9 +104,8 @@ def make_png_bomb(width: int, height: int) -> bytes:
     """A PNG of one colour."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        )
+        checksum = struct.pack(">I", zlib.crc32(kind + data))
+        return struct.pack(">I", len(data)) + kind + data + checksum
 
     head = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
     rows = zlib.compress(bytes(1000))

@@ -140,8 +140,7 @@ def test_the_first_picture_of_an_animation_is_read(form):
     pictures = [Image.fromarray(picture(k, 70, 40)).quantize(256).convert("RGB") for k in (5, 6)]
     options = {"lossless": True} if form == "WEBP" else {}
     data = encode(pictures[0], form, save_all=True, append_images=pictures[1:], **options)
-    first = open_image(data).astype(int)
-    assert np.abs(first - np.asarray(pictures[0])).mean() < 3
+    assert np.abs(open_image(data).astype(int) - np.asarray(pictures[0])).mean() < 3
 
 
 XMP = ('tiff:Orientation="%d"', "<tiff:Orientation>%d</tiff:Orientation>")
@@ -181,7 +180,6 @@ def test_an_orientation_may_have_16_or_32_bits(order):
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF")
 def test_damaged_exif_data_do_not_matter():
-    data = encode(
-        Image.fromarray(COLOURS), "JPEG", exif=b"Exif\0\0II*\0\xff\xff\xff\xff" + bytes(9)
-    )
+    exif = b"Exif\0\0II*\0\xff\xff\xff\xff" + bytes(9)
+    data = encode(Image.fromarray(COLOURS), "JPEG", exif=exif)
     assert open_image(data).shape == COLOURS.shape

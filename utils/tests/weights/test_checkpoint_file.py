@@ -64,9 +64,8 @@ def test_texts_and_numbers_of_append_dict_are_skipped(tmp_path, log_messages):
     ms.save_checkpoint(source, str(tmp_path / "a.ckpt"), append_dict=notes)
     load(net, tmp_path / "a.ckpt")
     np.testing.assert_array_equal(net[0].weight.asnumpy(), source[0].weight.asnumpy())
-    assert log_messages[-1].endswith(
-        "a.ckpt: left out what is not a weight: epoch_num, rate, is_best"
-    )
+    words = "a.ckpt: left out what is not a weight: epoch_num, rate, is_best"
+    assert log_messages[-1].endswith(words)
 
 
 def test_a_file_without_a_checksum_loads_with_one_warning(tmp_path, log_messages):

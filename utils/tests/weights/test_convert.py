@@ -113,8 +113,7 @@ def test_the_content_of_a_file_tells_its_format(content, name, tmp_path):
         content(path)
     else:
         shutil.copyfile(FILES / content, path)
-    arrays = read_source(path).arrays
-    assert {"a.weight", "module.fc.weight", "float32"} & set(arrays)
+    assert {"a.weight", "module.fc.weight", "float32"} & set(read_source(path).arrays)
     if content == write_mindspore:
         assert list(checkpoint_file.read(path)) == ["a.weight"]
         return

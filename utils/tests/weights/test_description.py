@@ -43,8 +43,7 @@ def test_a_checkpoint_has_its_settings_names_and_metrics(described):
 def test_plain_mindspore_loads_the_file(described):
     net, cfg, path = described
     other = NETWORK.build_model(**cfg.model_arguments())
-    weights = ms.load_checkpoint(str(path))
-    missing, _ = ms.load_param_into_net(other, weights, strict_load=True)
+    missing, _ = ms.load_param_into_net(other, ms.load_checkpoint(str(path)), strict_load=True)
     assert not missing
     for a, b in zip(net.get_parameters(), other.get_parameters()):
         np.testing.assert_array_equal(a.asnumpy(), b.asnumpy())

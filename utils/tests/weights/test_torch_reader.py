@@ -325,8 +325,7 @@ def test_loading_needs_little_more_memory_than_the_tensors_and_no_torch(make, ma
 
 
 def test_python_2_text_and_storages_within_storages_are_read(tmp_path):
-    over = storage(view=part(2, 2))
-    body = b"}U\x03key" + tensor(over, shape=(2,)) + b"s"
+    body = b"}U\x03key" + tensor(storage(view=part(2, 2)), shape=(2,)) + b"s"
     result = load(write_legacy(tmp_path / "a", body, struct.pack("<q", 4) + RAMP))
     assert result["key"].tolist() == [2, 3]
 

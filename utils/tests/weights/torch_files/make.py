@@ -45,9 +45,8 @@ def checkpoint() -> dict:
     marked.note = "an attribute"
     buffer = torch.arange(3.0)
     buffer.note = "an attribute"
-    state = OrderedDict(
-        [("module.fc.weight", weight), ("module.fc.bias", marked), ("module.mean", buffer)]
-    )
+    tensors = {"module.fc.weight": weight, "module.fc.bias": marked, "module.mean": buffer}
+    state = OrderedDict(tensors)
     state._metadata = OrderedDict([("", {"version": 1})])
     return {
         "epoch": 3,
