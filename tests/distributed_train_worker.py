@@ -57,9 +57,8 @@ class FlaggedCheck(FiniteCheck):
 class FaultyStep(TrainStep):
     def __init__(self, net, loss, optimizer, **options):
         super().__init__(net, loss, optimizer, **options)
-        self.backward = PoisonedBackward(
-            net, loss=loss, weights=optimizer.parameters, scaler=self.scaler
-        )
+        weights = optimizer.parameters
+        self.backward = PoisonedBackward(net, loss=loss, weights=weights, scaler=self.scaler)
         self.backward.micro_step = self.micro_step
         self.sync.check = FlaggedCheck()
         self.sync.check.micro_step = self.micro_step

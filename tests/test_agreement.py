@@ -26,9 +26,8 @@ def test_an_overflow_on_one_rank_skips_the_update_and_lowers_the_scale_on_both(t
     """
     arguments = [*tiny_args, "--data.batch=2", "--run.dynamic_loss_scale=true"]
     arguments += ["--run.loss_scale=1024", "--train.ema_decay=0.9", "--run.eval_every=2"]
-    log, (rank_0, rank_1) = run_two_ranks(
-        tmp_path, arguments=arguments, POISONED_STEP="3", FLAGGED_STEP="6"
-    )
+    faults = {"POISONED_STEP": "3", "FLAGGED_STEP": "6"}
+    log, (rank_0, rank_1) = run_two_ranks(tmp_path, arguments=arguments, **faults)
     for state in (rank_0, rank_1):
         assert state["scale_value"] == 256
         assert state["global_step"] == 10, "12 steps, two without an update"

@@ -290,13 +290,8 @@ def repeat_fragment_sample(data: bytes, count: int) -> bytes:
 def test_an_mp4_with_millions_of_index_entries_is_refused(tmp_path, reader, change, count, entries):
     """FFmpeg would need minutes or hours, or fill the memory."""
     muxer = {"movflags": "frag_keyframe+empty_moov"} if "fragment" in change.__name__ else None
-    path = encode(
-        tmp_path / "video.mp4",
-        frames=pictures(25, 64),
-        codec="mpeg4",
-        options={"g": "100"},
-        muxer=muxer,
-    )
+    form = {"codec": "mpeg4", "options": {"g": "100"}, "muxer": muxer}
+    path = encode(tmp_path / "video.mp4", frames=pictures(25, 64), **form)
     with open_video(path, reader) as source:
         assert len(source) == 25
     path.write_bytes(change(path.read_bytes(), count))
@@ -416,9 +411,8 @@ def write_videos(folder) -> list[bytes]:
     """Writes videos; returns the names of the refused ones (REFUSED), then of the readable ones."""
     data = draw(folder / "good.mp4", count=12).read_bytes()
     (folder / "codec.mp4").write_bytes(data.replace(b"avc1", b"zzz1"))
-    write_video(
-        folder / "large.avi", frames=[np.zeros((4160, 4160, 3), np.uint8)], rate=25, codec="mpeg4"
-    )
+    pixels = np.zeros((4160, 4160, 3), np.uint8)
+    write_video(folder / "large.avi", frames=[pixels], rate=25, codec="mpeg4")
     (folder / "list.mp4").write_text("ffconcat version 1.0\nfile good.mp4\n")
     (folder / "live.m3u8").write_text(PLAYLIST)
     (folder / "\x1b[2J.mp4").write_bytes(data[:500])
@@ -456,8 +450,7 @@ def test_training_and_evaluation_skip_unreadable_videos(tiny_args, hostile, run_
         assert not [line for line in refused if "title.mp4" in line or "caf" in line]
     report = tmp_path / "report"
     more = ["--checkpoint_path", checkpoint, allow, f"--report={report}"]
-    result = read_result(run_here("tsm/eval.py", *arguments, *more))
-    assert result["unreadable"] == len(REFUSED)
+    assert read_result(run_here("tsm/eval.py", *arguments, *more))["unreadable"] == len(REFUSED)
     assert b"caf\xe9.mp4" in (report / "scores.csv").read_bytes()
 
 

@@ -30,8 +30,7 @@ def test_heat_maps_equal_those_of_pytorch(record):
     network = find_network(record["case"].split("/")[0])
     net = find_case(network.name, load_case(ROOT / record["case"])).build_model()
     clip = generate_input(record["input_seed"], record["input_shape"])
-    heat_maps = HeatMaps(net, net.find_cam_cells())
-    maps = heat_maps.compute(clip, record["head"], record["label"])
+    maps = HeatMaps(net, net.find_cam_cells()).compute(clip, record["head"], record["label"])
     expected = np.array(record["maps"])
     assert np.ptp(expected) > 0.2 * expected.max(), "a map without a pattern shows nothing"
     np.testing.assert_allclose(maps, expected, atol=1e-4 * expected.max())
@@ -92,8 +91,7 @@ def test_maps_are_placed_centre_on_centre_and_scaled_to_one():
 
 def test_the_colour_of_a_frame_follows_the_heat_map():
     frames = np.full((1, 2, 2, 3), 100, np.uint8)
-    heat = np.float32([[[0, 1], [0.5, 0]]])
-    result = blend(frames, heat)
+    result = blend(frames, np.float32([[[0, 1], [0.5, 0]]]))
     levels = np.uint8([[0, 255, 128]])
     colors = cv2.applyColorMap(levels, cv2.COLORMAP_VIRIDIS)[0, :, ::-1].astype(int)
     for (y, x), color in zip([(0, 0), (0, 1), (1, 0)], colors):

@@ -42,9 +42,8 @@ def test_the_command_writes_lists_of_good_and_bad_videos(run_here, tmp_path):
     lines = os.fsdecode((tmp_path / "train.txt").read_bytes()).splitlines()
     assert [line.rpartition(" ")[0] for line in lines] == good
     rows = [row.split("\t") for row in (tmp_path / "train.txt.bad.tsv").read_text().splitlines()]
-    assert {Path(row[2]).name: row[1] for row in rows[:-1]} == {
-        name: kind for name, kind in kinds.items() if kind != "good"
-    }
+    bad = {name: kind for name, kind in kinds.items() if kind != "good"}
+    assert {Path(row[2]).name: row[1] for row in rows[:-1]} == bad
     assert rows[-1][1] == "bad line"
     assert "99" in rows[-1][3]
     assert result["videos"] == len(kinds) + 3

@@ -48,11 +48,10 @@ def evaluated(tiny_args, tiny_ckpt) -> dict:
 
 
 def test_evaluation_counts_every_video_once_and_writes_its_result(tiny_ckpt, evaluated):
-    result = evaluated
-    assert result["videos"] == 8
-    assert result["views"] == "2x3"
-    assert result["unreadable"] == 0
-    assert json.loads(tiny_ckpt.with_suffix(".json").read_text()) == result
+    assert evaluated["videos"] == 8
+    assert evaluated["views"] == "2x3"
+    assert evaluated["unreadable"] == 0
+    assert json.loads(tiny_ckpt.with_suffix(".json").read_text()) == evaluated
 
 
 @pytest.mark.slow
@@ -66,8 +65,7 @@ def test_a_killed_run_resumes_with_the_same_bits(tiny_args, tmp_path):
     killed = tmp_path / "killed"
     run_json("tsm/train.py", *arguments, f"--run.out={whole}")
     start_and_stop("tsm/train.py", arguments=arguments, out=killed, steps=5, number=signal.SIGKILL)
-    result = run_json("tsm/train.py", *arguments, f"--run.out={killed}")
-    assert result["steps"] == 12
+    assert run_json("tsm/train.py", *arguments, f"--run.out={killed}")["steps"] == 12
     assert_same_weights(whole / "resume.ckpt", killed / "resume.ckpt")
     assert_same_weights(whole / "epoch_002.ckpt", killed / "epoch_002.ckpt")
 
@@ -184,8 +182,7 @@ def copy_with_damaged_video(source: Path, root: Path, name: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("network", "reader"),
-    [("tsm", "auto"), pytest.param("x3d", "decord", marks=pytest.mark.slow)],
+    ("network", "reader"), [("tsm", "auto"), pytest.param("x3d", "decord", marks=pytest.mark.slow)]
 )
 def test_the_benchmark_measures_the_data_pipeline(data_root, network, reader):
     arguments = ["--config_path", find_smoke_yaml(network), f"--data.root={data_root}"]

@@ -172,9 +172,8 @@ def test_two_ranks_give_the_metrics_of_one_for_every_set(toy, trained):
 )
 def test_a_mindir_gives_the_results_of_its_checkpoint(network, options, toy, trained, tmp_path):
     arguments = toy(network)
-    sources = sorted(
-        find_root(arguments).rglob("val/*/*.jpg" if network == "resnet50" else "*.mp4")
-    )
+    pattern = "val/*/*.jpg" if network == "resnet50" else "*.mp4"
+    sources = sorted(find_root(arguments).rglob(pattern))
     assert_mindir_matches(network, arguments, trained(network), sources[0], tmp_path, *options)
 
 
@@ -302,9 +301,8 @@ def test_gradients_of_two_workers_are_those_of_the_whole_batch(toy, tmp_path):
     small = toy("mvit_multi")
     alone = compute_gradients(small, tmp_path / "alone", 1, "--data.batch=4")
     exact = compute_gradients(small, tmp_path / "exact", 2, "--data.batch=2")
-    half = compute_gradients(
-        small, tmp_path / "half", 2, "--data.batch=2", "--train.gradient=original"
-    )
+    original = ["--data.batch=2", "--train.gradient=original"]
+    half = compute_gradients(small, tmp_path / "half", 2, *original)
     noise = 1e-6 * max(np.abs(value).max() for value in alone.values())
     for name, value in alone.items():
         np.testing.assert_allclose(exact[name], value, rtol=1e-3, atol=noise, err_msg=name)
@@ -351,8 +349,7 @@ def test_a_recorded_step_is_compared_layer_by_layer(toy, trained, tmp_path):
 @pytest.mark.slow
 def test_training_writes_a_trace_of_a_few_steps(toy, tmp_path):
     profile = [f"--run.profile={tmp_path / 'trace'}", f"--run.out={tmp_path / 'run'}"]
-    result = run_json("resnet50/train.py", *toy("resnet50"), *profile)
-    assert result["steps"] == 12
+    assert run_json("resnet50/train.py", *toy("resnet50"), *profile)["steps"] == 12
     (trace,) = (tmp_path / "trace").rglob("trace_view.json")
     names = [str(event.get("name")) for event in json.loads(trace.read_text())]
     assert any("/conv1-Conv2d/" in name for name in names)

@@ -138,8 +138,7 @@ def test_files_without_names_are_compared_row_by_row(run_here, tmp_path):
 def test_the_first_difference_of_two_lists_is_named(
     names, classes, words, report, run_here, tmp_path
 ):
-    scores = SOFTMAX[: len(names) or 3, :classes]
-    file = write_scores(tmp_path / "theirs.npz", scores, names)
+    file = write_scores(tmp_path / "theirs.npz", SOFTMAX[: len(names) or 3, :classes], names)
     done = run_here("scripts/analysis/compare_scores.py", report, file)
     assert_one_line_error(done, f"are not of one list: {words}")
 

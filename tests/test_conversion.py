@@ -97,17 +97,15 @@ def test_a_network_with_non_local_blocks_starts_from_imagenet(run_here, tmp_path
 def test_a_checkpoint_goes_back_to_pytorch_bit_for_bit(name, suffix, run_here, tmp_path):
     """Under the original's names, with the counters of batches that `strict=True` demands."""
     network = find_network(name)
-    cfg = load_smoke_config(name)
-    source = save_random_weights(cfg, tmp_path / "a.ckpt", name)
+    source = save_random_weights(load_smoke_config(name), tmp_path / "a.ckpt", name)
     target = tmp_path / f"a{suffix}"
     words = ["--source", source, "--target", target, "--to=pytorch"]
     assert run_here("scripts/convert_checkpoint.py", *words).returncode == 0
     state = load_state(target)
     arrays = read(source)
     norms = {n.removesuffix("moving_mean") for n in arrays if n.endswith("moving_mean")}
-    assert {n for n in state if n.endswith("num_batches_tracked")} == {
-        f"{norm}num_batches_tracked" for norm in norms
-    }
+    counters = {f"{norm}num_batches_tracked" for norm in norms}
+    assert {n for n in state if n.endswith("num_batches_tracked")} == counters
     assert not [n for n in state if re.search(r"gamma|beta|moving", n)]
     shapes = {n: array.shape for n, array in arrays.items()}
     np.testing.assert_equal(convert(state, shapes, network).arrays, arrays)

@@ -20,8 +20,7 @@ def test_two_ranks_train_and_one_writes_the_log(pair_run):
     assert result["steps"] == 12
     assert "gradients are reduced in 3 segments" in completed.stderr
     assert "2 a device x 2 devices x 1 accumulated = 4 an update" in completed.stderr
-    lines = (out / "log.jsonl").read_text().splitlines()
-    assert len(lines) == 6, "rank 0 alone writes"
+    assert len((out / "log.jsonl").read_text().splitlines()) == 6, "rank 0 alone writes"
 
 
 def test_the_graph_has_one_all_reduce_per_requested_segment(pair_run):

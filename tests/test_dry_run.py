@@ -112,10 +112,9 @@ def assert_overflow_status(result: DryRun) -> None:
     """Asserts that the flags of a 910A cover this step only, and that all ranks get them."""
     (status,) = result.find_rows("NPUGetFloatStatusV2")
     cleared = result.find_rows("NPUClearFloatStatusV2")[0]
-    kernels = [
-        row for row, kernel in enumerate(result.order) if not kernel.operator.startswith("Stream")
-    ]
-    assert cleared == kernels[0]
+    operators = [kernel.operator for kernel in result.order]
+    first = next(row for row, name in enumerate(operators) if not name.startswith("Stream"))
+    assert cleared == first
     assert result.all_reduces[-1] > status
 
 
@@ -218,9 +217,8 @@ def test_eager_kernels_are_not_part_of_the_step(tmp_path):
     rows = ["node_name,node_info", "Default/Conv2D-op0,@pynative_kernel_graph4:x"]
     rows.append("Default/MatMul-op0,@kernel_graph0:x")
     (tmp_path / "execute_order.csv").write_text("\n".join(rows))
-    result = read_run(
-        "ascend910b", folder=tmp_path, stdout='{"finished": true}', status=0, seconds=1.0
-    )
+    finished = '{"finished": true}'
+    result = read_run("ascend910b", folder=tmp_path, stdout=finished, status=0, seconds=1.0)
     assert [kernel.name for kernel in result.kernels] == ["MatMul"]
     assert (result.graphs, result.find_rows("Conv2D")) == (1, [])
 

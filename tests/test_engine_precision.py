@@ -71,7 +71,7 @@ def test_an_evaluation_in_bf16_reports_what_it_changes(arguments, cache, run_her
 
 @needs_nncf
 @pytest.mark.slow
-def test_int8_is_calibrated_once_and_reported(arguments, cache, run_here, data_root):
+def test_int8_is_calibrated_once_and_reported(arguments, cache, run_here, videos):
     """The network of the cache serves predictions too; other clips are another calibration."""
     expected = read_result(run_here("tsm/eval.py", *arguments))
     command = [*arguments, "--run.engine_precision=int8", "--run.calibration_clips=4"]
@@ -85,8 +85,7 @@ def test_int8_is_calibrated_once_and_reported(arguments, cache, run_here, data_r
     assert [results[0][key] for key in keys] == pytest.approx([results[1][key] for key in keys])
     (file,) = cache.glob("*-openvino-int8.npz")
     assert [path.name for path in cache.iterdir() if path.suffix == ".tmp"] == []
-    video = next((data_root / "videos" / "test").glob("*.mp4"))
-    done = run_here("scripts/predict.py", *command, f"--out={cache.parent / 'out'}", video)
+    done = run_here("scripts/predict.py", *command, f"--out={cache.parent / 'out'}", videos[0])
     assert read_result(done)["failed"] == 0
     assert "quantising" not in done.stderr
     content = bytearray(file.read_bytes())

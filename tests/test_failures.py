@@ -112,9 +112,8 @@ def test_restarts_must_be_a_number(option):
 def test_a_killed_worker_changes_no_weight(pair_args, pair_run, tmp_path):
     """With --restarts, one command gives the weights of an uninterrupted run."""
     out = tmp_path / "run"
-    job = start_launcher(
-        "--restarts=1", "2", TRAIN, *pair_args, "--run.save_steps=1", f"--run.out={out}"
-    )
+    arguments = ["2", TRAIN, *pair_args, "--run.save_steps=1", f"--run.out={out}"]
+    job = start_launcher("--restarts=1", *arguments)
     wait_for_step(job, out, 3)
     list_processes(job)[1].kill()
     output, errors = job.communicate(timeout=600)

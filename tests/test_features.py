@@ -115,9 +115,8 @@ def test_a_classifier_in_the_trunk_of_tsm_takes_the_same_features(dropout, conse
 def test_features_at_a_lower_precision_are_float32_and_close():
     name, arguments, clip = TOYS["mvit_multi"]
     clips = np.random.RandomState(1).randint(0, 256, (2, *clip)).astype(np.uint8)
-    half, full = (
-        CellScorer(build_toy(name, arguments, level)).features(clips) for level in ("O2", "O0")
-    )
+    nets = [build_toy(name, arguments, level) for level in ("O2", "O0")]
+    half, full = (CellScorer(net).features(clips) for net in nets)
     assert half.dtype == full.dtype == np.float32
     assert 0 < np.abs(half - full).max() <= 1e-2 * np.ptp(full)
 
@@ -170,8 +169,7 @@ def test_features_that_differ_are_not_written(tmp_path, monkeypatch):
     net = Linear()
     run_mindir = export.run_mindir
     write = partial(export.export, lambda level: net, spec=spec, options=checked, network="tsm")
-    result = write()
-    assert [output["shape"] for output in result["outputs"]] == [[None, 2], [None, 3]]
+    assert [output["shape"] for output in write()["outputs"]] == [[None, 2], [None, 3]]
     (tmp_path / "net.mindir").unlink()
 
     def run(file, batches):
@@ -519,10 +517,9 @@ def test_an_exported_file_gives_the_rows_of_its_checkpoint(
     """A file without features is one line."""
     files = {"checkpoint": arguments}
     for outputs in ("scores,features", "scores"):
-        options = ["--format", kind, "--target", tmp_path / f"{outputs}.{kind}"]
-        done = run_here(
-            "tsm/export.py", *arguments, "--eval.batch=1", *options, "--outputs", outputs
-        )
+        target = ["--target", tmp_path / f"{outputs}.{kind}", "--outputs", outputs]
+        options = ["--eval.batch=1", "--format", kind, *target]
+        done = run_here("tsm/export.py", *arguments, *options)
         network = [*tiny_args, "--run.engine=auto", "--eval.batch=1"]
         files[outputs] = [*network, "--checkpoint_path", read_result(done)["file"]]
     values = []

@@ -34,8 +34,7 @@ def test_fusion_uses_eps_if_variances_are_tiny(has_bias):
     conv = nn.Conv2d(3, 4, 1, has_bias=has_bias)
     norm = nn.BatchNorm2d(4, eps=3e-5)
     numbers = np.random.RandomState(1)
-    variance = np.array([0, 1e-5, 1e-3, 1], np.float32)
-    norm.moving_variance.set_data(Tensor(variance))
+    norm.moving_variance.set_data(Tensor(np.array([0, 1e-5, 1e-3, 1], np.float32)))
     for parameter in (norm.gamma, norm.beta, norm.moving_mean, *conv.get_parameters()):
         parameter.set_data(Tensor(numbers.randn(*parameter.shape).astype(np.float32)))
     clip = Tensor(numbers.randn(2, 3, 5, 5).astype(np.float32))

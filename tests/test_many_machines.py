@@ -84,9 +84,8 @@ def on_one_host(root, tmp_path_factory) -> dict[str, tuple[dict, dict]]:
 def run_and_kill_worker(cluster, file: Path, script: str, *arguments):
     """Runs a script on the cluster; kills a Dask worker when `file`, a pattern, has content."""
     process = start_script(script, *arguments, f"--executor={cluster.executor}")
-    wait_until(
-        process, lambda: any(path.stat().st_size > 1 for path in file.parent.glob(file.name))
-    )
+    files = file.parent
+    wait_until(process, lambda: any(p.stat().st_size > 1 for p in files.glob(file.name)))
     cluster.kill_worker()
     assert process.poll() is None, "it ended before a worker was killed"
     output, errors = process.communicate(timeout=600)

@@ -209,9 +209,8 @@ def test_every_kind_of_file_has_the_same_weights(container, tmp_path):
         source = read_source(tmp_path / file)
         assert source.padding == load_recipe(name)[1].model.padding
         assert source.changed_eps == CHANGED_EPS.get(name, 0)
-        assert ("moments.conv1.weight" in source.dropped) == (
-            name != "models_tsm" and "choice_func" not in options
-        )
+        has_moments = name != "models_tsm" and "choice_func" not in options
+        assert ("moments.conv1.weight" in source.dropped) == has_moments
         dtype = options.get("dtype", ms.float32)
         for weight, array in generate_arrays(name).items():
             value = Tensor(array, dtype).astype(ms.float32).asnumpy()
@@ -287,13 +286,8 @@ def test_tsm_starts_from_a_checkpoint_and_its_trunk_computes_the_originals_featu
     settings += [f"model.padding={padding}", "model.shift_div=0", "model.dropout=0.5"]
     cfg = load_smoke_config("tsm", *settings)
     network = find_network("tsm")
-    main(
-        network,
-        cfg=cfg,
-        source=tmp_path / "original.ckpt",
-        target=tmp_path / "new.ckpt",
-        new_head=True,
-    )
+    files = {"source": tmp_path / "original.ckpt", "target": tmp_path / "new.ckpt"}
+    main(network, cfg=cfg, **files, new_head=True)
     report = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert report["missing"] == ["new_fc.weight", "new_fc.bias"]
     net = network.build_model(**cfg.model_arguments()).set_train(False)

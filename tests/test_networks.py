@@ -71,11 +71,9 @@ def test_a_training_logs_samples_that_its_validation_has_too(name, every, tmp_pa
     settings += own.get(name, ["data.val_list=val.txt"])
     cfg = load_toy_config(name, *settings)
     network = find_network(name)
-    job = Job(network, cfg, Runtime())
-    build_eval_sets(job, network.read_records(cfg, "train"))
-    assert any("train has samples more than once" in line for line in log_messages) == (
-        name != "resnet50"
-    )
+    build_eval_sets(Job(network, cfg, Runtime()), network.read_records(cfg, "train"))
+    warned = any("train has samples more than once" in line for line in log_messages)
+    assert warned == (name != "resnet50")
     line = "train and validation have the same samples"
     assert any(line in text for text in log_messages) == bool(every)
 
@@ -138,8 +136,7 @@ def test_every_method_of_a_network_works(name, tmp_path):
     assert isinstance(names, ParameterNames)
     own = [parameter.name for parameter in net.get_parameters()]
     source_format = names.detect_format(own)
-    canonical = [names.canonical_name(weight, source_format) for weight in own]
-    assert len(set(canonical)) == len(own)
+    assert len({names.canonical_name(weight, source_format) for weight in own}) == len(own)
     assert names.fit_shape(own[0], (1, 2, 3), (4,)) is None
     assert names.default_value("other", source_format) is None
 
@@ -161,10 +158,8 @@ def test_every_method_of_a_network_works(name, tmp_path):
     live = model.build_stream_predictor(Timing(source))
     results["find_online_predictor"] = network.find_online_predictor(cfg) or WindowPredictor
     shown = [*Stream(source, scorer=live, heads=heads)]
-    classes = [head.classes for head in heads]
-    assert [probabilities.shape for probabilities in shown[0].probabilities] == [
-        (count,) for count in classes
-    ]
+    shapes = [probabilities.shape for probabilities in shown[0].probabilities]
+    assert shapes == [(head.classes,) for head in heads]
     if hasattr(net, "find_cam_cells"):
         assert len(net.find_cam_cells().scores) == len(heads)
     else:

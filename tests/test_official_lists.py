@@ -307,8 +307,7 @@ def test_segments_of_uncut_kinetics_videos(make_lists, tmp_path):
     assert (lists / "unlisted.txt").read_text() == "gone_000001_000011.mp4\n"
     write_files(tmp_path / "other", CASES["sthv2"][0])
     arguments = ["--dataset", "sthv2", "--annotations", tmp_path / "other", "--uncut"]
-    refused = make_lists(tmp_path, *arguments)
-    assert_one_line_error(refused, "--uncut")
+    assert_one_line_error(make_lists(tmp_path, *arguments), "--uncut")
 
 
 @pytest.mark.parametrize(

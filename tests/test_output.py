@@ -30,8 +30,7 @@ def test_mindspore_has_no_warning_about_a_training(tiny_args, tmp_path):
     """MindSpore prints warnings; its kernels of batch norms would give two for each layer."""
     variables = {"GLOG_v": "2"}
     out = f"--run.out={tmp_path}"
-    completed = run_script("tsm/train.py", *tiny_args, out, environment=variables)
-    assert_only_own_lines(completed)
+    assert_only_own_lines(run_script("tsm/train.py", *tiny_args, out, environment=variables))
 
 
 def test_a_job_prints_no_lines_about_the_end_of_connections(pair_run):

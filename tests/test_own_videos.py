@@ -32,9 +32,8 @@ def folder(tmp_path) -> Path:
 
 @pytest.fixture
 def make_lists(run_here):
-    return lambda folder, out, *more: run_here(
-        "scripts/data/make_lists.py", "--videos", folder, "--out", out, *more
-    )
+    script = "scripts/data/make_lists.py"
+    return lambda folder, out, *more: run_here(script, "--videos", folder, "--out", out, *more)
 
 
 def test_every_class_is_split_without_overlap(folder, make_lists, tmp_path):
@@ -108,10 +107,9 @@ def test_lists_read_class_names_as_they_are(name, folder, tmp_path):
     """Lines are those of a line feed; a space at the start is part of a name."""
     (folder / "jump").rename(folder / name)
     lines = sum(split_classes(scan_class_folders(folder), {"test": 0.2}, 0).values(), [])
-    (tmp_path / "list.txt").write_bytes(os.fsencode("".join(f"{line}\n" for line in lines)))
-    file = AnnotationFile(
-        "list.txt", path=tmp_path / "list.txt", root=folder, source="video", num_classes=2
-    )
+    path = tmp_path / "list.txt"
+    path.write_bytes(os.fsencode("".join(f"{line}\n" for line in lines)))
+    file = AnnotationFile("list.txt", path=path, root=folder, source="video", num_classes=2)
     records, _ = read_annotations(file)
     assert sorted(Path(r.path) for r in records) == sorted(folder.rglob("*.mp4"))
 
@@ -179,8 +177,7 @@ def test_videos_of_one_source_are_in_one_list(films, make_lists, tmp_path):
     ],
 )
 def test_a_pattern_without_sources_is_one_line(pattern, message, films, make_lists, tmp_path):
-    done = make_lists(films, tmp_path / ".lists", "--group", pattern)
-    assert_one_line_error(done, message)
+    assert_one_line_error(make_lists(films, tmp_path / ".lists", "--group", pattern), message)
     assert not (tmp_path / ".lists").exists()
 
 
@@ -296,7 +293,6 @@ def test_the_bold_curve_averages_the_epoch_before():
         {"epoch": e, "step": 8 * e, "loss": value, "top1": value}
         for e, value in zip(epochs, (8.0, 4.0, 2.0, 6.0))
     ]
-    figure = plot_training.draw_runs({"run": lines, "other": lines[:1]})
-    pale, bold, *_ = figure.axes[0].lines
+    pale, bold, *_ = plot_training.draw_runs({"run": lines, "other": lines[:1]}).axes[0].lines
     assert list(pale.get_ydata()) == [8, 4, 2, 6]
     assert list(bold.get_ydata()) == [8, 6, 3, 4]

@@ -101,13 +101,10 @@ def test_a_gradient_is_complete_before_its_all_reduce(tmp_path):
 
 def test_positions_of_a_dry_run_get_the_counted_times():
     names = ["a.w", "b.w"]
-    sizes = [4, 4]
-    layers = [
-        LayerCost(name, kind="dense", macs=1, inputs=1, outputs=1, parameters=1) for name in "ab"
-    ]
-    counted = count_backward(
-        names, sizes=sizes, layers=layers, batch=1, cluster=Cluster(step_seconds=3.0)
-    )
+    counts = {"macs": 1, "inputs": 1, "outputs": 1, "parameters": 1}
+    layers = [LayerCost(name, kind="dense", **counts) for name in "ab"]
+    cluster = Cluster(step_seconds=3.0)
+    counted = count_backward(names, sizes=[4, 4], layers=layers, batch=1, cluster=cluster)
     result = time_positions({"a.w": 1.0, "b.w": 0.25}, counted, CHIP)
     np.testing.assert_allclose(result.ready, [3.0, 1.5])
     with pytest.raises(ValueError, match="--chip ascend910b: b.w"):

@@ -341,13 +341,11 @@ def test_a_prediction_reads_a_folder_of_flow(tiny_args, tmp_path):
     for k in range(1, 8):
         for axis in "xy":
             level = 10 * k + (100 if axis == "y" else 0)
-            Image.fromarray(np.full((48, 60), level, np.uint8)).save(
-                tmp_path / f"flow_{axis}_{k:05d}.jpg"
-            )
+            image = Image.fromarray(np.full((48, 60), level, np.uint8))
+            image.save(tmp_path / f"flow_{axis}_{k:05d}.jpg")
     flow = ["--data.source=frames", "--data.modality=flow", "--data.frames_per_segment=2"]
-    cfg = load_toy_config(
-        tiny_args, [*flow, "--data.image_tmpl=flow_{}_{:05d}.jpg", "--eval.crops=10"]
-    )
+    flow += ["--data.image_tmpl=flow_{}_{:05d}.jpg", "--eval.crops=10"]
+    cfg = load_toy_config(tiny_args, flow)
     (head,) = NETWORK.list_label_spaces(cfg)
     with NETWORK.open_frames(cfg, str(tmp_path)) as source:
         assert len(source) == 7

@@ -124,9 +124,8 @@ def build_state(source: Published, net: nn.Cell) -> tuple[dict, dict]:
         shapes = read_manifest(source.manifest)
         return {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}, {}
     shapes = get_shapes(net)
-    arrays = {
-        name: np.full(shape, i % 97, np.float32) for i, (name, shape) in enumerate(shapes.items())
-    }
+    numbered = enumerate(shapes.items())
+    arrays = {name: np.full(shape, i % 97, np.float32) for i, (name, shape) in numbered}
     published = {name: source.rename(theirs) for name, theirs in map_torch_names(net).items()}
     assert len({*published.values()}) == len(shapes)
     return {published[name]: array for name, array in arrays.items()}, arrays

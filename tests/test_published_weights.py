@@ -379,13 +379,12 @@ def test_two_calls_at_a_time_download_once(server, folder, tmp_path, monkeypatch
     assert len(server.requests) == 1
 
 
-def test_the_python_interface_takes_a_name(server, folder, data_root, capfd):
+def test_the_python_interface_takes_a_name(server, folder, videos, capfd):
     settings = {"data.crop": 32, "data.resize": 40, "run.engine": "mindspore"}
     settings["data.root"] = str(folder)  # without labels.txt
     model = api.load("tsm_small", settings=settings, device="CPU")
     assert model.cfg.model.num_classes == 7, "a setting of the table"
-    video = next((data_root / "videos" / "test").glob("*.mp4"))
-    assert len(model.predict(video, top=3)) == 3
+    assert len(model.predict(videos[0], top=3)) == 3
     assert capfd.readouterr().out == ""
     with pytest.raises(ValueError, match="called tsm_smoke; nearest: tsm_small$"):
         api.load("tsm_smoke")
@@ -455,8 +454,7 @@ def test_a_name_of_a_file_has_one_address():
 )
 def test_published_weights_have_a_recipe(entry):
     overrides = [setting.removeprefix("--") for setting in entry.settings]
-    config = find_network(entry.network).config
-    cfg = load_config(config, ROOT / entry.recipe, overrides)
+    cfg = load_config(find_network(entry.network).config, ROOT / entry.recipe, overrides)
     assert cfg.train.new_head or not entry.start
     if entry.source in ("mmaction2", "mmaction2 0.x", "torchvision", "mindcv", "mindcv, 910B"):
         assert preparation.HASH.search(entry.file_name)

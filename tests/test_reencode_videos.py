@@ -88,8 +88,7 @@ def test_several_data_sets_are_copied(reencode, tmp_path):
     done = read_result(reencode(root, out, "--quality", "1", network_name="mvit_multi"))
     assert done["bad"] == 0
     settings = ["data.batch=2", "data.dataset_repeats=2", "data.rand_augment="]
-    plain = load_smoke_config("mvit_multi", f"data.root={root}", *settings)
-    expected = read_rows(MVIT, plain)
+    expected = read_rows(MVIT, load_smoke_config("mvit_multi", f"data.root={root}", *settings))
     result = read_rows(MVIT, load_smoke_config("mvit_multi", f"data.root={out}", *settings))
     for key, (clip, target) in result.items():
         np.testing.assert_array_equal(target[:, :2], expected[key][1][:, :2])

@@ -76,8 +76,7 @@ def test_packed_images_are_those_of_the_folder(pictures, packed, run_here):
     assert again.returncode == 2
     assert "exists" in again.stderr
     settings = [f"data.root={pictures}", "data.augment=crop", *(word[2:] for word in packed)]
-    cfg = load_smoke_config("resnet50", *settings)
-    images = read_images(cfg.data, "train", 4)
+    images = read_images(load_smoke_config("resnet50", *settings).data, "train", 4)
     files = images.list_names()
     assert len(images) == len(set(files)) == 24
     for image, file in zip(images, files):

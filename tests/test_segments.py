@@ -91,9 +91,8 @@ def test_segments_of_folders_of_frames(network, folders, run_here, tmp_path):
     folder_settings = ["data.source=frames", lossless, f"data.folder_fps={RATE}"]
     assert_equal_rows(build_rows(network, f"data.root={cut}", *folder_settings), expected)
     whole = tmp_path / "whole"
-    frames = [
-        frame for part in sorted(cut.glob("long.mp4_*")) for frame in sorted(part.glob("*.png"))
-    ]
+    parts = sorted(cut.glob("long.mp4_*"))
+    frames = [frame for part in parts for frame in sorted(part.glob("*.png"))]
     (whole / "long.mp4").mkdir(parents=True)
     for number, frame in enumerate(frames, 1):
         frame.rename(whole / f"long.mp4/img_{number:05d}.png")

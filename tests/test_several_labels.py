@@ -108,8 +108,7 @@ def test_targets_of_training_and_test_have_all_labels(multi_args):
     cfg = load_toy_config(multi_args, ["--train.class_weights=balanced", "--data.fraction=0.5"])
     network = find_network("tsm")
     whole = network.read_records(load_toy_config(multi_args), "train")
-    records = network.read_records(cfg, "train")
-    assert len(records) == len(whole) // 2 == 12
+    assert len(network.read_records(cfg, "train")) == len(whole) // 2 == 12
     sampler = build_train_sampler(cfg, whole, Runtime())
     rows = network.train_rows(whole, cfg=cfg, sampler=sampler, epochs=20, skip=0)
     seen = set()
@@ -223,8 +222,7 @@ def test_loss_gradients_and_five_updates_are_those_of_a_torch_twin(network, tmp_
             for weight, grad in zip(weights, grads):
                 error = golden.relative_error(grad.asnumpy(), theirs[weight.name])
                 assert error < 2e-3 or np.abs(theirs[weight.name]).max() < 1e-6, weight.name
-        outputs = step(*inputs).asnumpy()
-        np.testing.assert_allclose(outputs[0], expected.item(), rtol=1e-3)
+        np.testing.assert_allclose(step(*inputs).asnumpy()[0], expected.item(), rtol=1e-3)
         optimizer.step()
     theirs = convert_arrays(twin.state_dict())
     for name, parameter in golden.weights_of(net).items():
@@ -275,9 +273,8 @@ def test_training_evaluation_prediction_and_fusion_of_several_labels(
     settings = [word[2:] for word in multi_args[2:]]
     model = api.load(find_smoke_yaml("tsm"), run / "best.ckpt", settings=settings)
     ranking = model.predict(data_root / table[0]["path"], threshold=0.01)
-    assert [(name, round(probability, 6)) for name, probability in ranking] == [
-        (entry["name"], entry["probability"]) for entry in record["top"]
-    ]
+    entries = [(entry["name"], entry["probability"]) for entry in record["top"]]
+    assert [(name, round(probability, 6)) for name, probability in ranking] == entries
     assert model.predict(data_root / table[0]["path"], threshold=1)[0][0] == "none"
 
     for average in ("logarithms", "probabilities"):

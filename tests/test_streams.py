@@ -100,9 +100,8 @@ def test_online_tsm_equals_the_offline_network_frame_by_frame(
 def test_an_interruption_makes_online_tsm_forget_the_frames_before(tiny_args, online_weights):
     model = build_model(NETWORK, load_toy_config(tiny_args, ONLINE), online_weights)
     source = live.StreamSource("toy", lambda: live.Connection(RATE, True, iter(())))
-    scorer = streaming.OnlinePredictor(
-        model.cfg, streaming.Timing(source, fps=RATE), model.load_cell
-    )
+    timing = streaming.Timing(source, fps=RATE)
+    scorer = streaming.OnlinePredictor(model.cfg, timing, model.load_cell)
     frames = np.random.RandomState(0).randint(0, 256, (3, 48, 64, 3)).astype(np.uint8)
     views = [scorer.prepare(frame)[0] for frame in frames]
     first = scorer.score(views[2])

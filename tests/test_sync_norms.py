@@ -25,13 +25,12 @@ def test_two_ranks_equal_one_with_twice_the_batch(case, tmp_path):
         assert done.returncode == 0, done.stderr
     names = ("0_of_1", "0_of_2", "1_of_2")
     alone, *ranks = [np.load(tmp_path / f"rank_{name}.npz") for name in names]
-    tolerance = 3e-3 if case == "tsm amp" else 1e-6  # of float16
+    limit = 3e-3 if case == "tsm amp" else 1e-6  # of float16
     assert len(alone.files) > 100
     for name in alone.files:
-        np.testing.assert_array_equal(ranks[0][name], ranks[1][name], err_msg=name)
-        np.testing.assert_allclose(
-            ranks[0][name], alone[name], rtol=tolerance, atol=tolerance, err_msg=name
-        )
+        first, second = (rank[name] for rank in ranks)
+        np.testing.assert_array_equal(first, second, err_msg=name)
+        np.testing.assert_allclose(first, alone[name], rtol=limit, atol=limit, err_msg=name)
 
 
 def test_one_device_keeps_its_operators():

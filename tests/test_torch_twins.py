@@ -92,9 +92,8 @@ def test_channels_last_changes_the_layout_and_no_scores(network):
     torch = pytest.importorskip("torch")
     parts = importlib.import_module("benchmarks.torch.parts")
     cfg = load_toy_recipe(find_smoke_yaml(network))
-    net = importlib.import_module(f"benchmarks.torch.{network}").build_network(
-        **cfg.model_arguments()
-    )
+    module = importlib.import_module(f"benchmarks.torch.{network}")
+    net = module.build_network(**cfg.model_arguments())
     shape = find_network(network).get_input_shape(cfg)
     clips = torch.randint(0, 255, (2, *shape), dtype=torch.uint8)
     layouts = []

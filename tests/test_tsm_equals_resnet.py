@@ -5,6 +5,7 @@ import pytest
 from mindspore import Tensor
 
 from resnet50.model import build_network as build_resnet
+from resnet50.tests.golden_case import MEAN, STD
 from tsm.model import TSM
 from utils.testing.golden import generate_input, generate_weight
 from utils.weights.checkpoint import weights_of
@@ -14,16 +15,13 @@ from utils.weights.checkpoint import weights_of
 def test_tsm_without_shift_gives_the_scores_of_resnet_for_each_frame(arch):
     settings = {"num_classes": 7, "arch": arch, "first_width": 16}
     tsm = TSM(segments=3, shift_div=0, dropout=0.0, consensus="identity", **settings)
-    mean = (0.485, 0.456, 0.406)
-    std = (0.229, 0.224, 0.225)
-    resnet = build_resnet(mean=mean, std=std, **settings)
+    resnet = build_resnet(mean=MEAN, std=STD, **settings)
     tsm_weights = weights_of(tsm)
     for name, parameter in weights_of(resnet).items():
         # generates positive values for moving_variance and gamma, as batch norms need
         kind = "running_var" if name.endswith("moving_variance") else "weight"
-        value = generate_weight(
-            f"{name}.{kind}" if parameter.ndim == 1 else name, tuple(parameter.shape)
-        )
+        torch_name = f"{name}.{kind}" if parameter.ndim == 1 else name
+        value = generate_weight(torch_name, tuple(parameter.shape))
         parameter.set_data(Tensor(value))
         tsm_weights.pop(f"base_model.{name}").set_data(Tensor(value))
     assert not tsm_weights

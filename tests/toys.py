@@ -51,9 +51,8 @@ def export_toy(toy: tuple, target, kind: str, **options) -> dict:
     export_options = export.check_options(2, format=kind, target=Path(target), **options)
     described = find_network(network).describe_export(load_smoke_config(network))
     spec = export.ExportSpec(clip, "scores", cells=described.cells)
-    return export.export(
-        partial(build_toy, network, arguments), spec=spec, options=export_options, network=network
-    )
+    build = partial(build_toy, network, arguments)
+    return export.export(build, spec=spec, options=export_options, network=network)
 
 
 def load_toy_config(*overrides: str):

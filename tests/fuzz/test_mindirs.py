@@ -18,10 +18,8 @@ TRIES = 130
 def intact(tmp_path_factory) -> Path:
     """A TSM of width 2 for batches of two normalised clips."""
     toy = ("tsm", {**TSM, "first_width": 2}, (4, 3, 32, 32))
-    file = export_toy(
-        toy, target=tmp_path_factory.mktemp("intact") / "net", kind="mindir", input="float32"
-    )
-    return Path(file["file"])
+    target = tmp_path_factory.mktemp("intact") / "net"
+    return Path(export_toy(toy, target=target, kind="mindir", input="float32")["file"])
 
 
 @pytest.mark.parametrize(

@@ -32,11 +32,7 @@ from utils.testing.golden import generate_input, load_case
 CASES = {
     "resnet50/tests/golden/resnet50_small.json": ((3, 96, 128), "layer4", "fc"),
     "tsm/tests/golden/tsm_r50_8f_small.json": ((8, 3, 64, 64), "base_model.layer4", "new_fc"),
-    "x3d/tests/golden/x3d_s_small.json": (
-        (3, 4, 72, 104),
-        "head.conv_5_relu",
-        "head.projection",
-    ),
+    "x3d/tests/golden/x3d_s_small.json": ((3, 4, 72, 104), "head.conv_5_relu", "head.projection"),
     "mvit_multi/tests/golden/mvit_multi_small.json": (
         (3, 8, 32, 32),
         "blocks.{last}.norm1",

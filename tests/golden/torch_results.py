@@ -75,16 +75,12 @@ def compute_results(
         results["eval"].setdefault("taps", {name: summarize(x) for name, x in taps.items()})
         if "train" in case:
             net = build(case).to(dtype)
-            results["train"].update(
-                add_suffix(
-                    train_once(net, clip=clip, case=case, compute_losses=compute_losses), suffix
-                )
-            )
+            trained = train_once(net, clip=clip, case=case, compute_losses=compute_losses)
+            results["train"].update(add_suffix(trained, suffix))
     gradients = results["train"].get("grad_norm64", {})
     results["train"]["trainable_tensors"] = len(gradients)
-    results["train"]["zero_grad"] = [
-        name for name, norm in gradients.items() if norm < 1e-9 * max(gradients.values())
-    ]
+    limit = 1e-9 * max(gradients.values(), default=0.0)
+    results["train"]["zero_grad"] = [name for name, norm in gradients.items() if norm < limit]
     return results
 
 
