@@ -21,8 +21,8 @@ class Budget(NamedTuple):
 
 # Lines of Python count blank ones and docstrings. Guides are the English pages of docs/.
 BUDGETS = {
-    "lines of Python": Budget(39330, 30500),
-    "lines of tests": Budget(32640, 20000),
+    "lines of Python": Budget(39280, 30500),
+    "lines of tests": Budget(32430, 20000),
     "words of the guides": Budget(20000, 20000),
     "lines of JavaScript and HTML": Budget(700, 700),
     "files that a training loads": Budget(94, 65),
