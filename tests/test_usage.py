@@ -315,8 +315,12 @@ def test_a_failed_installation_and_a_wrong_python_are_reported(tmp_path, monkeyp
     assert "MindSpore needs Python 3.10 to 3.12" in done.stderr
 
 
-def test_the_table_of_the_quickstart_has_the_intervals_of_its_accuracies():
-    result = {"videos": 128, "views": "2x3", "train_seconds": 60.0}
+@pytest.mark.parametrize(("first", "shown"), [(12.3, " 12.3 "), (None, " - ")])
+def test_the_table_of_the_quickstart_has_intervals_and_the_first_step(first, shown):
+    """A training that was complete before has no first step."""
+    result = {"videos": 128, "views": "2x3", "train_seconds": 60.0, "first_step_seconds": first}
     for name, value in {"top1": 0.992, "top5": 1.0}.items():
         result.update({name: value, f"{name}_low": value - 0.03, f"{name}_high": 1.0})
-    assert "99.2% (96.2 to 100.0)" in quickstart.format_table({"TSM": result}, 90.0)
+    table = quickstart.format_table({"TSM": result}, 90.0)
+    assert "99.2% (96.2 to 100.0)" in table
+    assert shown in table

@@ -143,6 +143,7 @@ def test_the_values_of_a_step_are_read_once_and_a_step_late(log_every, tmp_path,
     assert re.search(r"  clips_per_second \S+  left \d+:\d\d:\d\d$", lines[0])
     assert loop.meter.line["step"] == 8
     assert loop.directory.saved == [1, "state"]
+    assert loop.first_step_seconds > 0
 
 
 def test_the_logged_rate_is_that_of_the_newest_update(tmp_path):
