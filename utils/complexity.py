@@ -112,8 +112,7 @@ class LayerCounter:
             is_identity = len(read) == 1 and written and written[0] is read[0]
             if own or not is_identity:
                 sizes = (count_elements(read), count_elements(written))
-                # Multiply-adds for one element of the output, times these elements
-                macs = int(np.prod(cell.weight.shape[1:])) * sizes[1] if has_kernel(cell) else 0
+                macs = count_kernel_macs(cell) * sizes[1]
                 self.add(len(self.layers), cell, classify_cell(cell, read), macs, *sizes, own)
         elif call.products:
             counts = count_products(call.products)
@@ -155,6 +154,11 @@ def count_products(products: list[tuple]) -> tuple[int, int, int]:
     read = sum(int(np.prod(x) + np.prod(y)) for x, y, _ in products)
     written = sum(int(np.prod(result)) for _, _, result in products)
     return 2 * macs[1] if len(macs) == 2 else sum(macs), read, written
+
+
+def count_kernel_macs(cell: nn.Cell) -> int:
+    """Multiply-adds for one element of the output; 0 without a kernel."""
+    return int(np.prod(cell.weight.shape[1:])) if has_kernel(cell) else 0
 
 
 def classify_cell(cell: nn.Cell, inputs: list[Tensor]) -> str:
