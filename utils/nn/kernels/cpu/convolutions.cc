@@ -237,11 +237,36 @@ struct Product {
   bool one_a, one_b, one_y;
 };
 
+// Without AVX-512, oneDNN takes up to 2.5 times longer to read a transposed matrix: rows of 1,024
+// numbers are 4 KB apart.
+#ifdef __AVX512F__
+constexpr bool kReadsTransposed = true;
+#else
+constexpr bool kReadsTransposed = false;
+#endif
+
+// x (rows, columns) -> y (columns, rows)
+void transpose(int64_t rows, int64_t columns, const float* x, float* y) {
+  const int64_t side = 8;
+#pragma omp parallel for schedule(static)
+  for (int64_t row = 0; row < rows; row += side)
+    for (int64_t column = 0; column < columns; ++column)
+      for (int64_t i = row; i < std::min(row + side, rows); ++i)
+        y[column * rows + i] = x[i * columns + column];
+}
+
 int multiply(char transpose_a, char transpose_b, const Product& product, void** p) {
   try {
     Library& library = get_library();
     const auto [count, m, n, k, one_a, one_b, one_y] = product;
     const float *a = static_cast<float*>(p[0]), *b = static_cast<float*>(p[1]);
+    if (!kReadsTransposed && transpose_a == 'T' && one_a && count > 1) {  // once for all products
+      thread_local Buffer buffer;
+      float* transposed = static_cast<float*>(buffer.reserve(4 * m * k));
+      transpose(k, m, a, transposed);
+      a = transposed;
+      transpose_a = 'N';
+    }
     float* y = static_cast<float*>(p[2]);
     const int64_t row_a = transpose_a == 'T' ? m : k, row_b = transpose_b == 'T' ? k : n;
     for (int64_t i = 0; i < count; ++i)

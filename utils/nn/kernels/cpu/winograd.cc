@@ -23,12 +23,14 @@
 #include <stdexcept>
 
 namespace {
+// Rows of a block of a product: channels, or tiles. AVX2 has registers for 6 rows, but channels are
+// no multiple of 6.
 #ifdef __AVX512F__
-constexpr int kLanes = 16, kRows = 8;
+constexpr int kLanes = 16, kRows = 8, kTileRows = 8;
 #else
-constexpr int kLanes = 8, kRows = 4;
+constexpr int kLanes = 8, kRows = 4, kTileRows = 6;
 #endif
-constexpr int kWidth = 2 * kLanes;  // columns of a block of a product, which has kRows rows
+constexpr int kWidth = 2 * kLanes;  // columns of a block of a product
 constexpr int kElements = 16;       // of a transformed tile
 constexpr int64_t kTiles = 48;      // that a thread transforms at once, at most
 constexpr int64_t kFewTiles = 16;   // for which no other thread is used
@@ -37,7 +39,8 @@ constexpr int64_t kLine = 16;       // floats of a line of a cache; rows are tha
                                     // different sets of it
 constexpr int64_t kChannels = 64;   // the numbers of channels are multiples of it
 static_assert(kChannels % kWidth == 0 && kChannels % kLine == 0, "blocks have no rest");
-static_assert(kLine % kLanes == 0 && kTiles % kRows == 0, "rows are aligned and blocks fit");
+static_assert(kLine % kLanes == 0 && kTiles % kTileRows == 0 && kChannels % kRows == 0,
+              "rows are aligned and blocks fit");
 typedef float Vector __attribute__((vector_size(4 * kLanes), may_alias));
 typedef int Mask __attribute__((vector_size(4 * kLanes)));
 
@@ -254,19 +257,20 @@ void transform_filters(const float* w, bool is_rotated, int64_t outputs, int64_t
     }
 }
 
-// m (kRows, kWidth) = a b, or m += a b, sums of `depth` terms: a[row * a_row + i * a_step],
+// m (rows, kWidth) = a b, or m += a b, sums of `depth` terms: a[row * a_row + i * a_step],
 // b[i * b_row + column].
+template <int rows>
 void multiply_block(int64_t depth, const float* a, int64_t a_row, int64_t a_step, const float* b,
                     int64_t b_row, float* m, int64_t m_row, bool accumulates) {
-  Vector sums[kRows][2] = {};
+  Vector sums[rows][2] = {};
   for (int64_t i = 0; i < depth; ++i, a += a_step, b += b_row) {
     const Vector left = at(b)[0], right = at(b)[1];
-    for (int row = 0; row < kRows; ++row) {
+    for (int row = 0; row < rows; ++row) {
       sums[row][0] += a[row * a_row] * left;
       sums[row][1] += a[row * a_row] * right;
     }
   }
-  for (int row = 0; row < kRows; ++row)
+  for (int row = 0; row < rows; ++row)
     for (int i = 0; i < 2; ++i) {
       Vector* to = at(m + row * m_row) + i;
       *to = accumulates ? *to + sums[row][i] : sums[row][i];
@@ -299,9 +303,9 @@ void convolve(const float* x, const float* u, const Shape& shape, int64_t inputs
     for (int64_t k = 0; k < outputs; k += kWidth) {
       for (int i = 0; i < kElements; ++i) {
         const float* filters = u + (k / kWidth * kElements + i) * inputs * kWidth;
-        for (int64_t tile = 0; tile < last - first; tile += kRows)
-          multiply_block(inputs, v + i * v_element + tile * v_tile, v_tile, 1, filters, kWidth,
-                         m + i * m_element + tile * kWidth, kWidth, false);
+        for (int64_t tile = 0; tile < last - first; tile += kTileRows)
+          multiply_block<kTileRows>(inputs, v + i * v_element + tile * v_tile, v_tile, 1, filters,
+                                    kWidth, m + i * m_element + tile * kWidth, kWidth, false);
       }
       shape.for_each_run(first, last, [&](int64_t index, int64_t image, int64_t row,
                                           int64_t column, int64_t count) {
@@ -385,8 +389,9 @@ void compute_weight_grad_by_winograd(const int64_t* x_shape, const int64_t* w_sh
     for (int i = 0; i < kElements; ++i)
       for (int64_t c = 0; c < cin; c += kWidth)
         for (int64_t k = 0; k < cout; k += kRows)
-          multiply_block(last - first, z + i * z_element + k, 1, z_tile, v + i * v_element + c,
-                         v_tile, u + (i * cout + k) * cin + c, cin, group > 0);
+          multiply_block<kRows>(last - first, z + i * z_element + k, 1, z_tile,
+                                v + i * v_element + c, v_tile, u + (i * cout + k) * cin + c, cin,
+                                group > 0);
   }
   transform_filter_gradients(u, cout, cin, dw);
 }
