@@ -150,12 +150,16 @@ def compute_gradients(cell: nn.Cell, x: Tensor, slopes: Tensor) -> tuple:
     return y, x_gradient, *gradients
 
 
-@pytest.fixture(scope="module")
-def cpu_kernels() -> Cpu:
+def load_kernels() -> Cpu:
     try:
         return Cpu(library.load(CACHE))
     except OSError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def cpu_kernels() -> Cpu:
+    return load_kernels()
 
 
 def randomize(cell: nn.Cell) -> None:
@@ -190,6 +194,13 @@ def assert_same_training(build, shape: tuple, back_end: Plain) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_kernels_for_a_cpu_compute_the_same(name, cpu_kernels):
     assert_same_training(*CASES[name], cpu_kernels)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in CASES if "channels" in name or "1x1" in name])
+def test_kernels_compiled_without_avx512_compute_the_same(name, monkeypatch):
+    monkeypatch.setattr(library, "OPTIONS", (*library.OPTIONS, "-mno-avx512f"))
+    assert_same_training(*CASES[name], load_kernels())
 
 
 @pytest.mark.parametrize("has_shortcut", [False, True])
