@@ -9,6 +9,7 @@ values and no times, and not whether CANN's compiler accepts a kernel.
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -239,7 +240,7 @@ def set_cann(
             "PYTHONPATH": join_paths(folder, kernels, modules),
         }
     cann = installed.resolve()
-    drivers = (cann / "devlib", cann / "x86_64-linux" / "devlib", stubs / "lib64")
+    drivers = (cann / "devlib", cann / f"{platform.machine()}-linux" / "devlib", stubs / "lib64")
     kernels = cann / "opp" / "built-in" / "op_impl" / "ai_core" / "tbe"
     names = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME", "ASCEND_AICPU_PATH")
     return {

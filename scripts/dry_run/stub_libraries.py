@@ -1,9 +1,9 @@
 """Stub libraries of CANN and CUDA, with which MindSpore does dry runs (scripts.dry_run.simulator).
 
-The MindSpore wheel for x86-64 Linux holds the whole Ascend and GPU back ends. They lack only the
-vendors' shared libraries. This module builds libraries of the same names with gcc, from the symbol
-tables of the wheel: every function returns 0, except those of `ascend_stubs.cc` and
-`cuda_stubs.c`. Nothing of CANN or CUDA is copied or needed.
+The MindSpore wheel for Linux holds the whole Ascend back end, on x86-64 also that for GPUs. They
+lack only the vendors' shared libraries. This module builds libraries of the same names with gcc,
+from the symbol tables of the wheel: every function returns 0, except those of `ascend_stubs.cc`
+and `cuda_stubs.c`. Nothing of CANN or CUDA is copied or needed.
 """
 
 import hashlib
@@ -13,7 +13,6 @@ import platform
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -22,6 +21,7 @@ from scripts.launcher.devices import find_plugins
 from utils.files import report_write_errors
 
 SOURCES = Path(__file__).resolve().parent
+PROCESSORS = ("x86_64", "aarch64")
 TOOLS = ("gcc", "g++", "nm", "readelf", "c++filt")
 CUDA = "11.6"
 BACK_ENDS = {"Ascend": "libmindspore_ascend.so.2", "GPU": f"libmindspore_gpu.so.{CUDA}"}
@@ -48,8 +48,8 @@ CANN_NAMES = {"libopapi.so", "libhccl.so", "libruntime.so", "libprofapi.so", "li
 
 def explain_missing() -> str:
     """Why no stub library can be built on this machine; empty if it can."""
-    if sys.platform != "linux" or platform.machine() != "x86_64":
-        return f"a dry run needs Linux on x86-64, not {sys.platform} on {platform.machine()}"
+    if platform.machine() not in PROCESSORS:
+        return f"a dry run needs Linux on x86-64 or aarch64, not on {platform.machine()}"
     missing = [tool for tool in TOOLS if not shutil.which(tool)]
     if missing:
         return (
@@ -168,9 +168,8 @@ def build_libraries(
     """Builds `base` from `source` and stubs, and empty libraries of `names` that depend on it.
 
     `stubs` are the bodies of functions by name. They are weak: a function of `source` replaces the
-    stub of that name. Mangled names of C++ are names in C too. The first argument is an object: on
-    x86-64, `this` or the address of a returned object. On aarch64 that address is in register x8;
-    the wheel for it needs the same functions of CANN.
+    stub of that name. Mangled names of C++ are names in C too. The first argument is an object:
+    `this`, or on x86-64 the address of a returned object, which aarch64 has in register x8.
     """
     lines = [
         f"__attribute__((weak)) long {name}(void **object) {{ {body} }}"
@@ -209,6 +208,7 @@ def write_looked_up_body(name: str) -> str:
     return "return (long)malloc(256);" if "Create" in name and not is_other else "return 0;"
 
 
+FIND_RETURNED = '__asm__("mov %0, x8" : "=r"(object)); ' if platform.machine() == "aarch64" else ""
 RETURNS_OBJECT = re.compile(
     r"ge::(Tensor::GetTensorDesc|TensorDesc::Get(Shape|OriginShape)|Operator::GetOutputDesc"
     r"|OperatorFactory::CreateOperator|GNode::GetName)"
@@ -221,5 +221,6 @@ def write_linked_body(readable: str) -> str:
     if constructor or RETURNS_OBJECT.match(readable):
         is_operator = "CreateOperator" in readable or (constructor and constructor[1] == "Operator")
         third_word = "object[2] = 0; " if is_operator else ""
-        return f"object[0] = object[1] = 0; {third_word}return (long)object;"
+        address = "" if constructor else FIND_RETURNED
+        return f"{address}object[0] = object[1] = 0; {third_word}return (long)object;"
     return 'return (long)"";' if "GetString() const" in readable else "return 0;"
