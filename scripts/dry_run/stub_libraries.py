@@ -13,15 +13,16 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 from scripts.launcher.devices import find_plugins
+from utils.cores import PROCESSORS
 from utils.files import report_write_errors
 
 SOURCES = Path(__file__).resolve().parent
-PROCESSORS = ("x86_64", "aarch64")
 TOOLS = ("gcc", "g++", "nm", "readelf", "c++filt")
 CUDA = "11.6"
 BACK_ENDS = {"Ascend": "libmindspore_ascend.so.2", "GPU": f"libmindspore_gpu.so.{CUDA}"}
@@ -48,8 +49,9 @@ CANN_NAMES = {"libopapi.so", "libhccl.so", "libruntime.so", "libprofapi.so", "li
 
 def explain_missing() -> str:
     """Why no stub library can be built on this machine; empty if it can."""
-    if platform.machine() not in PROCESSORS:
-        return f"a dry run needs Linux on x86-64 or aarch64, not on {platform.machine()}"
+    if sys.platform != "linux" or platform.machine() not in PROCESSORS:
+        here = f"{sys.platform} on {platform.machine()}"
+        return f"a dry run needs Linux on x86-64 or aarch64, not {here}"
     missing = [tool for tool in TOOLS if not shutil.which(tool)]
     if missing:
         return (

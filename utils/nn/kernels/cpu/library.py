@@ -20,6 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import Callable
 
+from utils.cores import PROCESSORS
 from utils.files import compute_sha256, read_json, wait_for_lock
 from utils.messages import SETTINGS_LINE, print_line, shorten
 from utils.processes import describe_exit
@@ -29,7 +30,6 @@ SWITCH = "ZOO_CPU_KERNELS"
 LIBRARY = "libkernels.so"
 ONEDNN = "libdnnl.so"
 CPUINFO = Path("/proc/cpuinfo")  # flags on x86-64, Features on aarch64
-PROCESSORS = ("x86_64", "aarch64")
 CHECKSUMS = "checksums.json"
 COMPILE_SECONDS = 600  # of g++ at most; it takes 10 to 35 on two cores
 CHECK = """
