@@ -11,6 +11,7 @@ from utils.data.rows import TrainRows
 from utils.networks import find_network
 from utils.nn.loss import CrossEntropy
 from utils.runtime import Runtime
+from utils.tests.parity import mark_slow_except
 from utils.train.train_step import TrainStep
 from utils.video.augment import augment_frames
 
@@ -104,7 +105,7 @@ def test_without_mixing_and_smoothing_a_step_has_their_loss_and_no_more(name):
     assert type(step.loss) is CrossEntropy
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", mark_slow_except(NETWORKS, "tsm"))
 def test_a_step_with_mixing_returns_the_loss_of_the_mixture(name, root):
     rows = build_rows(name, root, *MIXED)
     batches = [[np.stack(column) for column in zip(rows[k], rows[k + 1])] for k in (0, 2)]
