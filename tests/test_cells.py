@@ -58,7 +58,7 @@ def copy(source: Path, target: Path) -> None:
         shutil.copy(source, target)
 
 
-@pytest.mark.parametrize("name", mark_slow_except(["x3d", "tsm", "resnet50"], "tsm", "resnet50"))
+@pytest.mark.parametrize("name", ["tsm", "resnet50", pytest.param("x3d", marks=pytest.mark.slow)])
 def test_plain_mindspore_trains_a_network_by_the_lines_of_the_page(name, tmp_path, monkeypatch):
     """Its converted checkpoint predicts by itself."""
     page = (ROOT / "docs" / "use_the_cells.md").read_text()

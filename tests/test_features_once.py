@@ -59,7 +59,7 @@ def train(network: str, root: Path, *settings: str) -> tuple:
     return np.stack(outputs), changes, metrics
 
 
-@pytest.mark.parametrize("network", mark_slow_except(list_networks(), "resnet50"))
+@pytest.mark.parametrize("network", mark_slow_except(list_networks(), "tsm"))
 def test_as_many_draws_as_epochs_train_as_without_them(network, tmp_path):
     """Also with augmentation, dropout, and several clips of a video."""
     root = tmp_path / "data"

@@ -96,7 +96,7 @@ def test_numbers_have_limits():
         f"run.{'seed' * 10_000}=1",
         f"{'run' * 10_000}.seed=1",
         "run.seed=\x1b[31m\x07",
-        f"run.seed={'[' * 1000}",
+        f"run.seed={'[' * 3000}",
         f"run.all_reduce=[{'1.5, ' * 999}]",
         *(f"run.seed={tag} x" for tag in ("!!bool", "!!timestamp", "!!int", "!!float", "!!set")),
     ],
