@@ -77,7 +77,7 @@ class Rows:
     """Training rows of which too many are unreadable if `fault` is not empty."""
 
     fault = ""
-    replacement = None
+    replacement = data = None
     unreadable = UnreadableFiles([])
 
     def find_fault(self) -> str:
