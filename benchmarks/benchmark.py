@@ -26,9 +26,9 @@ give --seconds enough for the list. With another `run.engine_precision` than f32
 `over_f32` is how many times faster the network is, in turns with f32.
 
 `step` and `eval` evaluate with `run.engine`, a file of --checkpoint_path or else random weights.
---out writes the result to a file; --against compares with the file of an earlier run, and prints
-now / before. --network is not needed if the config file is in the network's folder. The last line
-of stdout is one JSON object.
+--out writes the result to a file, --overwrite over an older one; --against compares with the file
+of an earlier run, and prints now / before. --network is not needed if the config file is in the
+network's folder. The last line of stdout is one JSON object.
 """
 
 import os
@@ -62,6 +62,7 @@ from scripts.finetuning.own_commands import run_command
 from utils import cli, log, runtime
 from utils.complexity import count_multiply_adds
 from utils.evaluate.scores import video_scores
+from utils.files import check_target
 from utils.networks import Network
 from utils.processes import pass_on_signals, read_peak_memory
 from utils.scoring import load
@@ -88,7 +89,10 @@ def main(
     against: Optional[Path] = None,
     part: Optional[Literal[PARTS]] = None,
     checkpoint_path: str = "",
+    overwrite: bool = False,
 ) -> None:
+    if out:
+        check_target(out, [against or "", checkpoint_path], "--out", overwrite)
     result = {"benchmark": kind, "config": str(cfg.run.out.name)}
     before = results.read_result(against, **result) if against else None
     if torch:

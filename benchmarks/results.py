@@ -40,7 +40,7 @@ def print_result(result: dict, out: Optional[Path]) -> None:
     print(json.dumps(result))
     if out:
         with report_write_errors(out, "--out"):
-            write_text(out, json.dumps(result) + "\n", "--out")
+            write_text(out, json.dumps(result) + "\n")
 
 
 def read_result(path: Path, benchmark: str, config: str) -> dict:

@@ -3,7 +3,7 @@
 
     python mvit_multi/export.py --checkpoint_path C --format mindir|onnx|safetensors --target F
         [--config_path Y] [--batch 4|free] [--input uint8|float32] [--precision fp32|fp16]
-        [--outputs scores|scores,features]
+        [--outputs scores|scores,features] [--overwrite]
 
 The exported file takes clips (N, 3, T, crop, crop) and returns the probabilities of all heads,
 concatenated; N is eval.batch, or --batch. The file normalises uint8 pixels; with --input float32 it

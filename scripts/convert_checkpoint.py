@@ -3,7 +3,7 @@
 
     python scripts/convert_checkpoint.py --config_path Y --source S --target T [--network N]
         [--new_head] [--key KEY] [--rename REGEX=REPLACEMENT ...] [--to mindspore|pytorch]
-        [--section.key=value ...]
+        [--overwrite] [--section.key=value ...]
 
 S is a file of PyTorch, safetensors, numpy (.npz) or MindSpore; its content tells which, not its
 name. If S has several sets of weights, as averaged ones, KEY chooses: their key in S, as
@@ -36,8 +36,9 @@ from typing import Literal, Optional
 from mindspore import Parameter, Tensor
 
 from scripts.conversion import torch_writer
-from utils import cli, files, log
+from utils import cli, log
 from utils.evaluate.label_space import list_class_names
+from utils.files import check_target
 from utils.messages import join_names
 from utils.networks import Network
 from utils.runtime import Runtime
@@ -61,14 +62,15 @@ def main(
     key: str = "",
     rename: Optional[list[str]] = None,
     to: Literal["mindspore", "pytorch"] = "mindspore",
+    overwrite: bool = False,
 ) -> None:
     if to == "pytorch":
         if new_head or key or rename:
             raise ValueError("--new_head, --key and --rename are not for --to=pytorch")
-        write_for_pytorch(network, cfg, source=source, target=target)
+        write_for_pytorch(network, cfg, source, target, overwrite)
         return
     target = target if target.suffix == ".ckpt" else target.with_name(f"{target.name}.ckpt")
-    files.check_outputs([target], inputs=[source], option="--target")
+    check_target(target, [source], overwrite=overwrite)
     log.start_log(Runtime())
     net = network.build_model(**cfg.model_arguments())
     weights = checkpoint.weights_of(net)
@@ -86,13 +88,12 @@ def main(
     arrays = {k: Parameter(Tensor(v), name=k) for k, v in converted.arrays.items()}
     arrays |= {name: weights[name] for name in converted.initial}
     classes = {} if new_head else list_class_names(network.list_label_spaces(cfg), target.parent)
-    with files.guard_outputs([target], inputs=[source], option="--target"):
-        checkpoint.save(
-            target,
-            checkpoint.Weights(arrays, weights.padding),
-            "--target",
-            describe(network.name, cfg, classes=classes, source=source.name),
-        )
+    checkpoint.save(
+        target,
+        checkpoint.Weights(arrays, weights.padding),
+        "--target",
+        describe(network.name, cfg, classes=classes, source=source.name),
+    )
     # {kind: number}. The kind is the first part of a name, as in `moments`; the counters of
     # PyTorch's batch norms are one kind.
     counter = "num_batches_tracked"
@@ -104,19 +105,20 @@ def main(
     print(json.dumps({**report, "target": str(target)}))
 
 
-def write_for_pytorch(network: Network, cfg: NetworkConfig, source: Path, target: Path) -> None:
+def write_for_pytorch(
+    network: Network, cfg: NetworkConfig, source: Path, target: Path, overwrite: bool
+) -> None:
     if target.suffix not in torch_writer.SUFFIXES:
         raise ValueError(
             f"--target: {target} does not end in {join_names(torch_writer.SUFFIXES, 5)}"
         )
-    files.check_outputs([target], inputs=[source], option="--target")
+    check_target(target, [source], overwrite=overwrite)
     log.start_log(Runtime())
     settings = cfg.model_arguments()
     net = network.build_model(**settings)
     checkpoint.load(net, source)
     arrays = convert_back(net, network.parameter_names(), settings)
-    with files.guard_outputs([target], inputs=[source], option="--target"):
-        torch_writer.write(target, arrays, "--target")
+    torch_writer.write(target, arrays, "--target")
     print(json.dumps({"written": len(arrays), "target": str(target)}))
 
 

@@ -33,10 +33,10 @@ from typing import Any, Optional
 
 from scripts.executors.process_pool import PROCESSES, Executor, PartOption
 from scripts.executors.video_jobs import JobSettings
-from scripts.features.files import FEATURES, read_source, write_features
+from scripts.features.files import FEATURES, TABLE, has_features, read_source, write_features
 from scripts.features.jobs import FeatureExtractor, FeatureOptions
 from utils import cli, log
-from utils.files import guard_outputs
+from utils.files import check_folder, check_inputs
 from utils.networks import Network
 from utils.runtime import Runtime
 from utils.settings import NetworkConfig
@@ -55,6 +55,8 @@ def main(
 ) -> int:
     if choices.get("per") != "window" and {"window", "step"} & set(choices):
         raise ValueError("--window and --step go with --per window")
+    check_inputs([out / f"{FEATURES}.npy", out / TABLE], [*source, checkpoint_path])
+    check_folder(out, has_features(out))
     log.start_log(Runtime())
     videos = read_source(network, cfg, source)
     settings = JobSettings(
@@ -64,16 +66,13 @@ def main(
         runner=FeatureExtractor,
         options=FeatureOptions(videos.head, **choices),
     )
-    digest = settings.compute_digest()
-    outputs = [] if part else [out / name for name in (f"{FEATURES}.npy", "index.csv")]
-    with guard_outputs(outputs, inputs=[*source, checkpoint_path]):
-        result = write_features(
-            videos,
-            folder=out,
-            run_jobs=partial(settings.run_jobs, executor),
-            settings=digest,
-            part=part,
-        )
+    result = write_features(
+        videos,
+        folder=out,
+        run_jobs=partial(settings.run_jobs, executor),
+        settings=settings.compute_digest(),
+        part=part,
+    )
     log.print_result(result, Runtime())
     return 1 if result["failed"] else 0
 

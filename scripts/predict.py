@@ -3,8 +3,8 @@
 
     python scripts/predict.py --checkpoint_path C VIDEO_OR_FOLDER [...] [--config_path Y]
         [--labels FILE] [--top 5] [--threshold P] [--out DIR] [--window SECONDS] [--step SECONDS]
-        [--cam] [--cam_class LABEL] [--save FILE.mp4] [--executor processes|dask:ADDRESS]
-        [--part I/N] [--section.key=value ...]
+        [--cam] [--cam_class LABEL] [--save FILE.mp4] [--overwrite]
+        [--executor processes|dask:ADDRESS] [--part I/N] [--section.key=value ...]
 
 A checkpoint that the zoo wrote needs no config file. A folder stands for all videos in it and in
 its subfolders. Scores equal those of the network's `eval.py` for the same views. A video longer
@@ -46,11 +46,11 @@ from typing import Any, Optional
 
 from scripts.executors.process_pool import PROCESSES, Executor, PartOption
 from scripts.executors.video_jobs import JobSettings
-from scripts.prediction.files import check_save, list_videos, write_predictions
+from scripts.prediction.files import check_save, has_predictions, list_videos, write_predictions
 from scripts.prediction.records import PredictOptions, Predictor, list_outputs
 from utils import cli, log
 from utils.evaluate.label_space import LabelSpace, assign_class_names
-from utils.files import check_outputs
+from utils.files import check_folder, check_inputs
 from utils.networks import Network
 from utils.predict.prediction import PREDICTIONS, make_file_names
 from utils.runtime import Runtime
@@ -68,6 +68,7 @@ def main(
     out: Optional[Path] = None,
     executor: Executor = PROCESSES,
     part: Optional[PartOption] = None,
+    overwrite: bool = False,
     **choices: Any,
 ) -> int:
     folder = out or Path(checkpoint_path).parent / "predictions"
@@ -82,7 +83,7 @@ def main(
     if save and not reads_videos:
         raise ValueError("--save writes a video, and the network reads images: scripts/stream.py")
     if save:
-        check_save(save, [*videos, checkpoint_path, labels])
+        check_save(save, [*videos, checkpoint_path, labels], overwrite)
     heads = network.list_label_spaces(cfg)
     assign_class_names(heads, labels, checkpoint_path)  # an error before a video is read
     check_cam(options.cam, label=options.cam_class, path=checkpoint_path, heads=heads)
@@ -90,7 +91,8 @@ def main(
     names = part.select(make_file_names(videos)) if part else make_file_names(videos)
     tables = [folder / f"{PREDICTIONS}{end}" for end in (".csv", ".jsonl")]
     outputs = list_outputs(options, heads, names)
-    check_outputs([*tables, *outputs], inputs=[*videos, checkpoint_path, labels])
+    check_inputs([*tables, *outputs], [*videos, checkpoint_path, labels])
+    check_folder(folder, has_predictions(folder))
     settings = JobSettings(
         network.name,
         cfg=cfg,

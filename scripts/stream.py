@@ -3,7 +3,7 @@
 
     python scripts/stream.py --checkpoint_path C SOURCE [--config_path Y]
         [--labels FILE] [--top 5] [--threshold P] [--out DIR] [--window SECONDS] [--step SECONDS]
-        [--fps N] [--retry SECONDS] [--save FILE.mp4] [--section.key=value ...]
+        [--fps N] [--retry SECONDS] [--save FILE.mp4] [--overwrite] [--section.key=value ...]
 
 SOURCE is a camera (its number), an address such as rtsp:// or http://, or a video. Prints a JSON
 line for each window, or, for resnet50 and for tsm built with model.online=true, for each frame,
@@ -34,10 +34,16 @@ from typing import Optional
 
 import numpy as np
 
-from scripts.prediction.files import check_save, list_videos
+from scripts.prediction.files import (
+    STREAM,
+    check_save,
+    has_predictions,
+    is_stream_table,
+    list_videos,
+)
 from scripts.prediction.plots import draw_timeline
 from utils import cli, log, signals
-from utils.files import check_outputs, open_replacement, report_write_errors
+from utils.files import check_folder, check_inputs, open_replacement, report_write_errors
 from utils.messages import RunInterruptedError, format_line, hide_secrets
 from utils.networks import Network
 from utils.predict.model import Model, build_model
@@ -64,6 +70,7 @@ def main(
     step: Optional[cli.PositiveFloat] = None,
     threshold: cli.Probability = 0.0,
     save: Optional[Path] = None,
+    overwrite: bool = False,
     labels: str = "",
     top: cli.PositiveInt = 5,
     out: Optional[Path] = None,
@@ -73,7 +80,7 @@ def main(
     if len(source) > 1:
         raise ValueError(f"SOURCE is one video, not {len(source)}")
     if save:
-        check_save(save, [*source, checkpoint_path, labels])
+        check_save(save, [*source, checkpoint_path, labels], overwrite)
     log.start_log(Runtime())
     model = build_model(network, cfg=cfg, checkpoint=checkpoint_path, labels=labels)
     stream = model.stream(
@@ -83,6 +90,7 @@ def main(
         fps=fps,
         threshold=threshold,
         save=save or "",
+        overwrite=overwrite,
         retry=retry,
     )
     folder = out or Path(checkpoint_path).parent / "predictions"
@@ -101,7 +109,7 @@ def label_stream(model: Model, stream: Stream, video: str, folder: Path, top: in
     source = video
     video = hide_secrets(video)
     columns = stream.scorer.columns
-    table = folder / f"{stream.source.name}_stream.csv"
+    table = folder / f"{stream.source.name}{STREAM}"
     totals = [np.zeros(head.classes) for head in model.heads]  # of the probabilities
     last: deque[StreamResult] = deque(maxlen=MAX_PLOTTED)
     count = 0
@@ -114,8 +122,10 @@ def label_stream(model: Model, stream: Stream, video: str, folder: Path, top: in
 
     picture = table.with_suffix(".png")
     with stream, report_write_errors(folder, "--out"):
-        check_outputs([table, picture], inputs=[source])
-        written = open_replacement(table, newline="", option="--out")
+        check_inputs([table, picture], [source])
+        is_other = table.exists() and not is_stream_table(table)
+        check_folder(folder, has_predictions(folder) and not is_other)
+        written = open_replacement(table, newline="")
         with signals.handle_signals(stop), written as file:
             rows = csv.writer(file)
             rows.writerow([*columns, *list_columns(model.heads)])

@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from utils.evaluate.label_space import LabelSpace
-from utils.files import OUTPUTS, ROOT
+from utils.files import ROOT
 from utils.load_config import load_config
 from utils.networks import find_network
 from utils.predict.model import Model
@@ -376,7 +376,7 @@ def assert_report(folder: Path, result: dict) -> list[dict]:
     assert sorted(wrong) == sorted(missed)
     # The tables have nine digits, so that confidences next to 1 may be equal there.
     assert [confidence[path] for path in wrong] == sorted(confidence[path] for path in missed)
-    assert {path.name for path in folder.iterdir()} == REPORT | {OUTPUTS}
+    assert {path.name for path in folder.iterdir()} == REPORT
     return rows
 
 

@@ -260,14 +260,10 @@ def test_an_unwritable_target_is_reported_before_the_network_is_built(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="--target: cannot write"):
         run_export(None, (), format="mindir", target=tmp_path / "file/x")
-    (tmp_path / "net.mindir").mkdir()
-    with pytest.raises(ValueError, match="net.mindir is a folder"):
-        export.check_options(2, format="mindir", target=tmp_path / "net")
 
 
 def test_an_exported_file_with_other_scores_is_not_written(tmp_path):
-    """The network of the second call has other weights. A folder of a killed export exists."""
-    (tmp_path / ".net.mindir.tmp").mkdir()
+    """The network of the second call has other weights."""
 
     def build(level: str, rewrite=None) -> nn.Cell:
         net = build_toy(*TOYS["resnet50"][:2], level, rewrite)

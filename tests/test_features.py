@@ -25,7 +25,7 @@ from tests.test_predict import TINY, load_toy_config
 from tests.toys import TOYS, build_toy, export_toy
 from utils.data.annotation_file import Record
 from utils.export import export
-from utils.files import OUTPUTS, ROOT
+from utils.files import ROOT
 from utils.networks import find_network
 from utils.predict.model import build_model, load
 from utils.runtime import Runtime, eager_mode
@@ -232,7 +232,7 @@ def test_rows_are_means_over_the_views_of_an_evaluation(
         assert results[per].dtype == np.float32
         assert result["features"] == [*results[per].shape]
         assert (result["videos"], result["failed"], result["out"]) == (8, 0, str(out))
-        names = [".lock", OUTPUTS, "features.npy", "index.csv"]
+        names = [".lock", "features.npy", "index.csv"]
         assert sorted(path.name for path in out.iterdir()) == names
     np.testing.assert_allclose(results["video"], expected.mean(1), atol=1e-6)
     np.testing.assert_array_equal(results["video"][3], model.features(rows.records[3].path))
@@ -338,8 +338,7 @@ def test_a_command_that_was_stopped_computes_no_video_twice(source, whole, tmp_p
     part = out / "features.part-1-of-1.jsonl"
     assert {path.name for path in out.iterdir()} == {part.name, ".lock"}
     lines = "".join(f"{line}\n" for line in DAMAGED)
-    part.write_bytes(lines.encode() + part.read_bytes()[:-20])
-    (out / "features.npy.tmp").write_bytes(b"of a killed process")
+    part.write_bytes(part.read_bytes()[:-20] + b"\n" + lines.encode())
     second = CountedJobs()
     write_features(source, folder=out, run_jobs=second, settings="a")
     assert first.done[:3] + second.done == [record.path for record in source.records[:6]]

@@ -1,5 +1,6 @@
 """Folders of frames or flow: extraction, and the same clips for every network."""
 
+import shutil
 from pathlib import Path
 
 import cv2
@@ -138,12 +139,10 @@ def test_an_extraction_continues_and_writes_one_frame_rate(videos, run_here, tmp
     assert [read_number(frame) for frame in frames] == [k * 2 // 3 for k in range(105)]
     path = tmp_path / "clips/0.mp4/img_00001.jpg"
     before = path.stat().st_mtime_ns
-    (tmp_path / "clips/1.mp4").rename(tmp_path / "clips/1.mp4.tmp")
-    (tmp_path / "clips/1.mp4.tmp/img_00099.jpg").unlink()
+    shutil.rmtree(tmp_path / "clips/1.mp4")
     again = extract(run_here, "tsm", videos, tmp_path, "--fps", "30", "--short_side", "32")
     assert again["frames"] == result["frames"]
     assert path.stat().st_mtime_ns == before
-    assert not (tmp_path / "clips/1.mp4.tmp").exists()
 
 
 def test_frames_are_repeated_or_dropped_for_another_rate():
@@ -179,8 +178,7 @@ def test_impossible_options_are_refused(options, words, videos, run_here, tmp_pa
 def test_a_video_is_in_the_way_of_its_folder(videos):
     path = str(videos / "clips/0.mp4")
     with pytest.raises(ValueError, match=f"--out: {path} is a file, not a folder for frames"):
-        extract_frames(FrameJob(VideoJob(path), path, "{:05d}.jpg", 0.0, 0, 90))
-    assert not Path(f"{path}.tmp").exists()
+        extract_frames(FrameJob(VideoJob(path), path, "{:05d}.jpg", 0.0, 0, 90), str(videos))
 
 
 def draw_texture(size: int, seed: int) -> np.ndarray:

@@ -289,12 +289,11 @@ def test_a_part_of_somebody_else_is_not_overwritten(make, server, folder):
 
 
 @pytest.mark.parametrize("text", ["[1e400, 1]", "null", "[" * 100_000, "[1]", "\x00"])
-def test_a_damaged_note_of_a_part_begins_the_download_anew(text, server, folder):
-    part = mkdir(folder) / f"{HASHED}.part"
-    part.write_bytes(b"x")
-    (folder / f"{HASHED}.part.json").write_text(text)
-    preparation.fetch(published.find_published("tsm_hashed"), folder)
-    assert (folder / HASHED).read_bytes() == CONTENT
+def test_a_note_of_somebody_else_is_not_overwritten(text, server, folder):
+    note = mkdir(folder) / f"{HASHED}.part.json"
+    note.write_text(text)
+    assert_refused("tsm_hashed", f"{note} exists and is no part of this download")
+    assert note.read_text() == text
 
 
 def test_a_mirror_gets_its_user_and_password(server, folder, monkeypatch):

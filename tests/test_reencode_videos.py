@@ -131,7 +131,7 @@ def test_unreadable_videos_are_left_out_and_listed(data_root, reencode, tmp_path
     (root / "train.txt").write_text("none.mp4 1\n")
     done = reencode(root, tmp_path / "empty")
     assert "train.txt has no video that can be read" in done.stderr
-    assert not (tmp_path / "empty" / ".unfinished").exists()
+    assert [path.name for path in (tmp_path / "empty").iterdir()] == ["train.txt.bad.tsv"]
 
 
 STEADY = range(31)

@@ -3,7 +3,7 @@
 
     python tsm/export.py --checkpoint_path C --format mindir|onnx|safetensors --target F
         [--config_path Y] [--batch 4|free] [--input uint8|float32] [--precision fp32|fp16]
-        [--outputs scores|scores,features]
+        [--outputs scores|scores,features] [--overwrite]
 
 The exported file takes clips (N, T, C, crop, crop) and returns what the network returns, usually
 raw scores (N, classes). N is eval.batch, or --batch. The file normalises uint8 pixels; with --input

@@ -184,14 +184,20 @@ class Parser(argparse.ArgumentParser):
     def parse(self, arguments: Sequence[str]) -> tuple[Path, list[str], dict[str, Any]]:
         """(path of the config file, settings as `section.key=value`, options by name).
 
-        Without arguments, prints the usage and exits if one is required.
+        What follows `--` is positional. Without arguments, prints the usage and exits if one is
+        required.
         """
+        arguments = list(arguments)
+        end = arguments.index("--") if "--" in arguments else len(arguments)
+        # `./` because argparse takes the name of a file with a dash for an option even there
+        files = [f"./{word}" if word.startswith("-") else word for word in arguments[end + 1 :]]
+        arguments[end + 1 :] = files
         if not arguments and any(action.required for action in self._actions):
             print(self.usage.strip(), file=sys.stderr)
             sys.exit(2)
         if arguments and not self._actions:
             raise ValueError(f"{arguments[0]}: this command takes no arguments")
-        for word in arguments:
+        for word in arguments[:end]:
             name = word.partition("=")[0]
             if re.match("--?[a-zA-Z]", name) and name not in self._option_string_actions:
                 if "." not in name or name[1] != "-":
@@ -332,7 +338,7 @@ def exit_now(status: int, line: str) -> NoReturn:
 
 def show_usage(usage: str) -> None:
     """Prints the usage and exits if the command line has -h or --help."""
-    if {"-h", "--help"} & set(sys.argv[1:]):
+    if {"-h", "--help"} & set(sys.argv[1 : [*sys.argv, "--"].index("--")]):
         with exit_on_broken_pipe():
             print(usage.strip())
         sys.exit(0)

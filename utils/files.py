@@ -1,4 +1,4 @@
-"""Files: outputs that replace only what the zoo wrote, written whole or not at all; reading text
+"""Files: outputs that replace no file of somebody else, written whole or not at all; reading text
 in UTF-8 or UTF-16, small JSON files; folder locks."""
 
 import codecs
@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -22,9 +23,7 @@ from utils.signals import unfinished
 ROOT = Path(__file__).resolve().parents[1]  # of the code: a checkout, or an installed package
 MAX_BYTES = 2**30  # bytes of a file that is read
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)  # errors of file systems without locks
-OUTPUTS = ".zoo_outputs"
-PENDING = "pending"
-NO_FILE = "none"
+JOURNAL_START = b'["[\\"'
 USE_UTF8 = "set the environment variable PYTHONUTF8=1"
 
 
@@ -56,30 +55,32 @@ def report_write_errors(path: Path, setting: str = "run.out") -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def write_beside(path: Path) -> Iterator[Path]:
-    """A name for a file that will be renamed to `path`; if it is left, it is deleted at the end."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    unfinished.add(os.path.abspath(temporary))
+def make_drafts(folder: Path) -> Iterator[Path]:
+    """A new folder in `folder` for unfinished files, deleted at the end, by a signal too.
+
+    The name is random and belongs to nobody else.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    drafts = tempfile.mkdtemp(prefix=".", suffix=".tmp", dir=os.path.abspath(folder))
+    unfinished.add(drafts)
     try:
-        yield temporary
+        yield Path(drafts)
     finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        unfinished.discard(os.path.abspath(temporary))
+        shutil.rmtree(drafts, ignore_errors=True)
+        unfinished.discard(drafts)
 
 
 @contextlib.contextmanager
-def open_replacement(
-    path: Path, newline: Optional[str] = None, option: str = ""
-) -> Iterator[IO[str]]:
-    """A text file that replaces `path` when it is complete; after an error, `path` is unchanged.
+def write_beside(path: Path) -> Iterator[Path]:
+    """A name for a file that will be renamed to `path`; if it is left, it is deleted at the end."""
+    with make_drafts(path.parent) as drafts:
+        yield drafts / path.name
 
-    `option` is that of a command which names the folder: then `guard_outputs` guards the file.
-    """
-    with (
-        write_beside(path) as temporary,
-        guard_outputs([path], option=option) if option else contextlib.nullcontext(),
-    ):
+
+@contextlib.contextmanager
+def open_replacement(path: Path, newline: Optional[str] = None) -> Iterator[IO[str]]:
+    """A text file that replaces `path` when it is complete; after an error, `path` is unchanged."""
+    with write_beside(path) as temporary:
         with temporary.open(
             "w", newline=newline, encoding="utf-8", errors="surrogateescape"
         ) as file:
@@ -89,89 +90,61 @@ def open_replacement(
         os.replace(temporary, path)
 
 
-def check_outputs(
-    paths: Iterable[Path], inputs: Iterable[Union[str, Path]] = (), option: str = "--out"
-) -> None:
-    """Raises ValueError, which names `option`, if a command may not replace a file of `paths`.
-
-    It may not be one of the `inputs`, by a link neither, nor a file that the zoo did not write: the
-    file OUTPUTS beside it has its SHA-256, or that a command was killed while it wrote it.
-    """
-    sources = {identity for source in inputs for identity in identify(source)}
-    own: dict[Path, dict[str, str]] = {}
-    for path in paths:
-        if not sources.isdisjoint(identify(path)):
-            raise ValueError(f"{option}: the command reads {path}, which would be replaced")
-        if os.path.lexists(path):
-            if path.parent not in own:
-                own[path.parent] = read_outputs(path.parent)
-            if not is_own(path, own[path.parent]):
-                raise ValueError(
-                    f"{option}: {path} exists and is not as the zoo wrote it: move it away, or "
-                    f"choose another {option}"
-                )
-
-
-@contextlib.contextmanager
-def guard_outputs(
-    paths: Iterable[Path], inputs: Iterable[Union[str, Path]] = (), option: str = "--out"
-) -> Iterator[None]:
-    """Inside, files may be written at `paths`: makes the folders, and notes the files in OUTPUTS.
-
-    Raises ValueError as `check_outputs`.
-    """
-    paths = list(paths)
-    check_outputs(paths, inputs, option)
-    for path in paths:
-        with report_write_errors(path, option):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            note_output(path, PENDING)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):  # the disk has become read-only
-            for path in paths:
-                note_output(path, digest(path))
-            for folder in {path.parent for path in paths}:
-                if set(read_outputs(folder).values()) == {NO_FILE}:  # nothing was written
-                    (folder / OUTPUTS).unlink()
-
-
-def make_own_folder(path: Path, option: str = "--out") -> None:
-    """Makes an empty folder, in place of one that the zoo made; ValueError if others filled it."""
-    is_empty = path.is_dir() and not any(path.iterdir())
-    is_own = is_empty or read_outputs(path.parent).get(path.name) == PENDING
-    if os.path.lexists(path) and not is_own:
-        raise ValueError(
-            f"{option}: {path} exists and is not of the zoo: move it away, or choose another "
-            f"{option}"
-        )
-    with report_write_errors(path, option):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        note_output(path, PENDING)
-        shutil.rmtree(path, ignore_errors=True)
-        path.mkdir()
-
-
-def copy_output(source: Path, target: Path) -> None:
-    """Copies a file, whole or not at all, to `target`, which `guard_outputs` guards."""
-    with write_beside(target) as temporary, guard_outputs([target], [source]):
+def copy_file(source: Path, target: Path) -> None:
+    """Copies a file, whole or not at all."""
+    with write_beside(target) as temporary:
         shutil.copyfile(source, temporary)
         os.replace(temporary, target)
 
 
-def delete_output(path: Path) -> None:
-    """Deletes a file if the zoo wrote it, and nobody has changed it since."""
-    if os.path.lexists(path) and is_own(path, read_outputs(path.parent)):
-        path.unlink()
+def check_target(
+    path: Path,
+    inputs: Iterable[Union[str, Path]] = (),
+    option: str = "--target",
+    overwrite: bool = False,
+) -> None:
+    """Raises ValueError, which names `option`, if a command may not write the file `path`.
 
-
-def is_own(path: Path, outputs: dict[str, str]) -> bool:
-    """Whether the zoo wrote a file, by `read_outputs` of its folder, and nobody has changed it.
-
-    A file that a killed command was writing counts too.
+    It may not be one of the `inputs`, and exist only with `overwrite`.
     """
-    return outputs.get(path.name) in (PENDING, digest(path))
+    check_inputs([path], inputs, option)
+    if path.is_dir():
+        raise ValueError(f"{option}: {path} is a folder")
+    if os.path.lexists(path) and not overwrite:
+        raise ValueError(f"{option}: {path} exists; --overwrite replaces it")
+
+
+def check_folder(folder: Path, is_own: bool, option: str = "--out") -> None:
+    """Raises ValueError, which names `option`, if a command may not write files into `folder`.
+
+    It must be new, empty but for hidden files, or have results of the command: `is_own`, which
+    tells it from the name and the content of its main file. Then the command replaces the files
+    that it writes, and no others.
+    """
+    if has_files(folder) and not is_own:
+        raise ValueError(
+            f"{option}: {folder} has files, and none that this command recognises as its result: "
+            f"empty it, or choose another {option}"
+        )
+
+
+def has_files(folder: Path) -> bool:
+    """Whether there is a file below a folder, without hidden files and folders."""
+    for _, folders, names in os.walk(folder):
+        if any(name[0] != "." for name in names):
+            return True
+        folders[:] = [name for name in folders if name[0] != "."]
+    return False
+
+
+def check_inputs(
+    outputs: Iterable[Path], inputs: Iterable[Union[str, Path]], option: str = "--out"
+) -> None:
+    """Raises ValueError, which names `option`, if an output is an input, through links too."""
+    sources = {identity for source in inputs for identity in identify(source)}
+    for path in outputs:
+        if not sources.isdisjoint(identify(path)):
+            raise ValueError(f"{option}: the command reads {path}, which would be replaced")
 
 
 def identify(path: Union[str, Path]) -> list[Any]:
@@ -180,27 +153,6 @@ def identify(path: Union[str, Path]) -> list[Any]:
         stat_result = os.stat(path)
         return [os.path.realpath(path), (stat_result.st_dev, stat_result.st_ino)]
     return [os.path.realpath(path)]
-
-
-def digest(path: Path) -> str:
-    """The SHA-256 of a file; a word for what is no file."""
-    return compute_sha256(path) if os.path.isfile(path) else NO_FILE
-
-
-def read_outputs(folder: Path) -> dict[str, str]:
-    """{name: SHA-256} of what commands have written into a folder; a later line counts."""
-    entries = {}
-    with contextlib.suppress(OSError), open(folder / OUTPUTS, encoding="ascii") as file:
-        for line in file:
-            with contextlib.suppress(ValueError, TypeError):  # a kill has cut it off
-                entries.update([json.loads(line)])
-    return entries
-
-
-def note_output(path: Path, text: str) -> None:
-    """Appends a line, so that several processes can do it at once."""
-    with open(path.with_name(OUTPUTS), "a", encoding="ascii") as file:
-        file.write(f"\n{json.dumps([path.name, text])}\n")
 
 
 def set_default_mode(path: Path) -> None:
@@ -212,8 +164,8 @@ def set_default_mode(path: Path) -> None:
     os.chmod(path, 0o666 & ~int(re.search(r"^Umask:\s+(\d+)", status, re.MULTILINE)[1], 8))
 
 
-def write_text(path: Path, text: str, option: str = "") -> None:
-    with open_replacement(path, option=option) as file:
+def write_text(path: Path, text: str) -> None:
+    with open_replacement(path) as file:
         file.write(text)
 
 
@@ -296,6 +248,23 @@ def read_json(path: Path, name: str, kind: type = dict) -> Any:
     return value
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; empty if it holds none. It tells whose file it is."""
+    with contextlib.suppress(ValueError):
+        return read_json(path, str(path))
+    return {}
+
+
+def is_journal(path: Path) -> bool:
+    """Whether a file has lines `[key, value]` whose keys are lists as JSON, or no line yet."""
+    with contextlib.suppress(OSError):
+        if path.is_file() and not path.is_symlink():
+            with open(path, "rb") as file:
+                start = file.read(64).lstrip(b"\n")[: len(JOURNAL_START)]
+            return JOURNAL_START.startswith(start)
+    return False
+
+
 def parse_line(text: str) -> dict[str, Any]:
     """The JSON object in a line; empty if there is none, as a kill or a full disk cuts it off."""
     try:
@@ -303,6 +272,15 @@ def parse_line(text: str) -> dict[str, Any]:
     except (RecursionError, ValueError):
         value = None
     return value if isinstance(value, dict) else {}
+
+
+def read_first_line(path: Path) -> str:
+    """The first line of a text file; empty if there is none. It tells whose file it is."""
+    with contextlib.suppress(OSError, ValueError):
+        if path.is_file():  # a pipe would block
+            with open(path, encoding="utf-8", errors="surrogateescape") as file:
+                return file.readline(2**16)
+    return ""
 
 
 def read_text(path: Path, name: str, errors: str = "strict") -> str:

@@ -7,12 +7,13 @@ turn ctrl-C into SIGTERM. An exception in the middle of MindSpore's import abort
 """
 
 import os
+import shutil
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Callable
 
 WATCHED = (signal.SIGINT, signal.SIGTERM)
@@ -34,7 +35,7 @@ def end_command(number: int) -> None:
 handlers: list[Callable[[int], None]] = [end_command]  # only the last one is called
 received: list[int] = []  # signals that a handler was called with
 watchers: list[threading.Thread] = []  # the thread that waits, once there is one
-unfinished: set[str] = set()  # files that are being written, which the end of a command deletes
+unfinished: set[str] = set()  # folders of files that are being written, which a signal deletes
 
 
 class StopRequestError(Exception):
@@ -102,9 +103,8 @@ def wait_for_signals() -> None:
 def end_process(status: int, line: str) -> None:
     """Ends the process at once, whatever MindSpore's threads are doing."""
     try:
-        for path in list(unfinished):
-            with suppress(OSError):
-                os.unlink(path)
+        for folder in list(unfinished):
+            shutil.rmtree(folder, ignore_errors=True)
         print(line, file=sys.stderr, flush=True)
     finally:
         os._exit(status)

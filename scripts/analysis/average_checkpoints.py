@@ -2,7 +2,7 @@
 """Averages the weights of several checkpoints of one network, for example of the last epochs.
 
     python scripts/analysis/average_checkpoints.py CHECKPOINT CHECKPOINT [...] --target F.ckpt
-        [--weights 1 1 2]
+        [--weights 1 1 2] [--overwrite]
 
 Names, shapes and types must be equal. Weights and statistics of batch norms are averaged in
 float64 and written in their type; integers are those of the last file. The last line of stdout is
@@ -28,14 +28,18 @@ from mindspore import Parameter, Tensor
 
 from resnet50.class_folders import copy_run_classes
 from utils import cli
-from utils.files import check_outputs, guard_outputs
+from utils.files import check_target
 from utils.weights import checkpoint, checkpoint_file
 from utils.weights.description import read_description
 from utils.weights.mindspore_checkpoint import find_padding
 
 
 def main(
-    checkpoints: list[Path], *, target: Path, weights: Optional[list[cli.NonNegativeFloat]] = None
+    checkpoints: list[Path],
+    *,
+    target: Path,
+    weights: Optional[list[cli.NonNegativeFloat]] = None,
+    overwrite: bool = False,
 ) -> None:
     if len(checkpoints) < 2:
         raise ValueError("CHECKPOINT: name at least two files")
@@ -44,15 +48,14 @@ def main(
         raise ValueError(f"--weights: give {len(checkpoints)} numbers, with a finite sum above 0")
     if target.suffix != ".ckpt":
         raise ValueError(f"--target: {target} must end in .ckpt")
-    check_outputs([target], inputs=checkpoints, option="--target")
+    check_target(target, checkpoints, overwrite=overwrite)
     means, padding = average(checkpoints, factors / factors.sum())
     parameters = {name: Parameter(Tensor(value), name=name) for name, value in means.items()}
-    with guard_outputs([target], inputs=checkpoints, option="--target"):
-        averages = checkpoint.Weights(parameters, padding)
-        source = f"average of {', '.join(path.name for path in checkpoints)}"
-        description = read_description(checkpoints[0])
-        description = description and replace(description, metrics={}, source=source)
-        checkpoint.save(target, averages, "--target", description)
+    averages = checkpoint.Weights(parameters, padding)
+    source = f"average of {', '.join(path.name for path in checkpoints)}"
+    description = read_description(checkpoints[0])
+    description = description and replace(description, metrics={}, source=source)
+    checkpoint.save(target, averages, "--target", description)
     copy_run_classes(checkpoints[0].parent, target.parent)
     report = {"arrays": len(means), "files": len(checkpoints), "target": str(target)}
     print(json.dumps(report))

@@ -2,6 +2,7 @@
 """Compares one training step with a recorded one, layer by layer.
 
     python scripts/analysis/compare_step.py --config_path Y --record F.npz [--checkpoint_path C]
+        [--overwrite]
     python scripts/analysis/compare_step.py --config_path Y --against F.npz [--checkpoint_path C]
     python scripts/analysis/compare_step.py --config_path Y --case
         tsm/tests/golden/tsm_r50_8f_small.json
@@ -40,7 +41,7 @@ from mindspore import Tensor, nn
 
 from utils import cli, log, runtime
 from utils.commands.train import build_training
-from utils.files import guard_outputs, report_write_errors
+from utils.files import check_target, report_write_errors, write_beside
 from utils.networks import Job, Network, find_build
 from utils.nn import kernels
 from utils.nn.layers import NormReLU
@@ -84,9 +85,12 @@ def main(
     case: Optional[Path] = None,
     checkpoint_path: Optional[Path] = None,
     tolerance: cli.NonNegativeFloat = 1e-4,
+    overwrite: bool = False,
 ) -> None:
     if sum(path is not None for path in (record, against, case)) != 1:
         raise ValueError("give one of --record, --against, --case")
+    if record:
+        check_target(record, [checkpoint_path or ""], "--record", overwrite)
     # A difference of 1e-4 would otherwise be that of HF32 or TF32, which devices use by default.
     cfg = replace(cfg, run=replace(cfg.run, tf32=False))
     rt = runtime.start(cfg.run)
@@ -200,8 +204,7 @@ def subsample(values: np.ndarray) -> np.ndarray:
 
 def save_record(path: Path, record: dict[str, np.ndarray]) -> None:
     """Writes the whole file or none. Raises ValueError if it cannot be written."""
-    temporary = path.with_name(path.name + ".tmp")
-    with report_write_errors(path, "--record"), guard_outputs([path], option="--record"):
+    with report_write_errors(path, "--record"), write_beside(path) as temporary:
         with open(temporary, "wb") as file:
             np.savez(file, **record)
         temporary.replace(path)

@@ -36,8 +36,9 @@ from utils import cli
 from utils.evaluate import several_labels
 from utils.evaluate.label_report import write_label_report
 from utils.evaluate.metrics import Counts
-from utils.evaluate.report import FILES, MIN_PROBABILITY, compute_predictions, write_report
-from utils.files import check_outputs
+from utils.evaluate.report import MIN_PROBABILITY, compute_predictions, write_report
+from utils.evaluate.report_page import is_report
+from utils.files import check_folder, check_inputs
 from utils.log import print_result
 from utils.runtime import Runtime
 
@@ -56,7 +57,8 @@ def main(
         raise ValueError(f"--weights: give {len(reports)} numbers, with a finite sum above 0")
     if report:
         inputs = [folder / "scores.csv" for folder in reports]
-        check_outputs([report / name for name in FILES], inputs=inputs, option="--report")
+        check_inputs([report / "scores.csv"], inputs, "--report")
+        check_folder(report, is_report(report), "--report")
     read = [read_scores(folder / "scores.csv") for folder in reports]
     samples = read[0][0]
     for folder, (other, rows) in zip(reports, read):

@@ -13,7 +13,7 @@ operations. With --chip, a dry run shows the order in which that Ascend complete
 
 For every number of devices, prints the best split next to one segment, the config file's own split
 and one segment a layer, and the line for the config file. Writes the times of all segments to
-FOLDER/plan.csv.
+FOLDER/plan.csv, by default beside `run.out`.
 docs/measured/scaling.md explains the model. The last line of stdout is one JSON object.
 """
 
@@ -51,13 +51,14 @@ from scripts.dry_run.simulator import CHIPS, Machine, dry_run
 from utils import cli, runtime
 from utils.complexity import count_layers
 from utils.distributed.segments import segment_ends
-from utils.files import open_replacement
+from utils.files import check_folder, open_replacement, read_first_line, report_write_errors
 from utils.load_config import build_dataclass
 from utils.networks import Network
 from utils.yaml_text import load_yaml
 
 RANKS = 8  # of a dry run; the order of gradients is the same for any number above 1
 BEST = "best"
+TABLE = "plan.csv"
 
 
 def read_topology(text: str) -> tuple[int, int]:
@@ -106,7 +107,8 @@ def main(
         if cluster.nodes(count) > nodes:
             shape = "x".join(map(str, topology))
             raise ValueError(f"--devices: {count} devices are more than --topology {shape} has")
-    folder = out or cfg.run.out / "plan"
+    folder = out or cfg.run.out.with_name(f"{cfg.run.out.name}_plan")
+    check_folder(folder, read_first_line(folder / TABLE).startswith("devices,split,"))
     positions = order_gradients(network.name, cfg, chip) if chip else {}
     backward = time_gradients(network, cfg, cluster)
     if chip:
@@ -218,7 +220,8 @@ def write_table(folder: Path, backward: Backward, plans: dict) -> None:
         for name, prediction in predictions.items()
         for i, segment in enumerate(prediction.segments)
     ]
-    with open_replacement(folder / "plan.csv", newline="", option="--out") as file:
+    path = folder / TABLE
+    with report_write_errors(path, "--out"), open_replacement(path, newline="") as file:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
         writer.writerows(rows)

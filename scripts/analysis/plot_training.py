@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Plots the curves of training runs: loss, accuracy, learning rate, clips a second, data waiting.
 
-    python scripts/analysis/plot_training.py RUN [RUN ...] [--out FILE.png]
+    python scripts/analysis/plot_training.py RUN [RUN ...] [--out FILE.png] [--overwrite]
 
 A RUN is the output folder of a training (with its `log.jsonl`); several share the axes. FILE may
 end in .png or .svg; without --out it is `curves.png` in the first RUN. The last line of stdout is
@@ -26,7 +26,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from utils import cli
-from utils.files import check_outputs, parse_line
+from utils.files import check_target, parse_line
 from utils.plotting import save
 
 # From top to bottom: title, name in the log, and factor between the log and the plot.
@@ -44,12 +44,12 @@ PALE = 0.3  # opacity of what is averaged
 FORMATS = (".png", ".svg")
 
 
-def main(folders: list[str], *, out: Optional[Path] = None) -> None:
+def main(folders: list[str], *, out: Optional[Path] = None, overwrite: bool = False) -> None:
     runs = {folder: read_log(Path(folder)) for folder in folders}
     target = out or Path(folders[0]) / "curves.png"
     if target.suffix not in FORMATS:
         raise ValueError(f"--out: {target} must end in {' or '.join(FORMATS)}")
-    check_outputs([target], inputs=[Path(folder) / "log.jsonl" for folder in folders])
+    check_target(target, [], "--out", overwrite)
     save(draw_runs(runs), target)
     last = {folder: lines[-1] for folder, lines in runs.items()}
     print(json.dumps({"file": str(target), "runs": len(runs), "last": last}))

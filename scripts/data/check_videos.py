@@ -71,7 +71,14 @@ from utils.data.annotation_file import (
     name_record,
 )
 from utils.data.equal_files import describe_repeats
-from utils.files import check_outputs, copy_output, report_write_errors, write_text
+from utils.files import (
+    check_folder,
+    check_inputs,
+    copy_file,
+    is_journal,
+    report_write_errors,
+    write_text,
+)
 from utils.messages import print_line
 from utils.networks import Network
 from utils.progress import track
@@ -108,7 +115,10 @@ def main(
     outputs += [target.with_name(f"{target.name}.bad.tsv") for target in targets]
     outputs += [t.with_name("labels.txt") for t, file in zip(targets, files) if find_labels(file)]
     inputs = [file.path for file in files] + [find_labels(file) or file.path for file in files]
-    check_outputs(outputs, inputs)
+    check_inputs(outputs, inputs)
+    folders = {target.parent for target in targets}
+    journals = (path for folder in folders for path in folder.glob(f"*{JOURNAL}*"))
+    check_folder(out, any(map(is_journal, journals)))
     kinds = Counter()
     read = 0
     with report_write_errors(out, "--out"):
@@ -129,7 +139,7 @@ def main(
             write_results(target, lines, {GOOD, DAMAGED} if keep_damaged else {GOOD})
             class_names = find_labels(file)
             if class_names:
-                copy_output(class_names, target.with_name("labels.txt"))
+                copy_file(class_names, target.with_name("labels.txt"))
             kinds.update(line.finding.kind for line in lines)
     if not part:
         for line in find_repeats(files):
@@ -245,7 +255,7 @@ def read_journals(target: Path) -> dict[str, Finding]:
 def write_results(target: Path, lines: list[CheckedLine], kinds: set[str]) -> None:
     """Writes the list of these kinds and the table of bad lines; prints the first left out."""
     texts = [f"{line.text}\n" for line in lines if line.finding.kind in kinds]
-    write_text(target, "".join(texts), "--out")
+    write_text(target, "".join(texts))
     bad = [line for line in lines if line.finding.kind != GOOD]
     rows = ((line.number, line.path, line.finding) for line in bad)
     write_table(target.with_name(f"{target.name}.bad.tsv"), rows)

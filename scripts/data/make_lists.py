@@ -2,11 +2,12 @@
 r"""Makes the lists of a data set: from annotations, or from class folders.
 
     python scripts/data/make_lists.py --dataset NAME --annotations DIR --videos ROOT --out LISTS
-                                 [--names txt|csv] [--split 1|2|3] [--uncut]
+                                 [--names txt|csv] [--split 1|2|3] [--uncut] [--overwrite]
     python scripts/data/make_lists.py --videos DIR --out LISTS [--names txt|csv|images]
-        [--test 0.2] [--val 0.1] [--group PATTERN] [--seed 0]
+        [--test 0.2] [--val 0.1] [--group PATTERN] [--seed 0] [--overwrite]
     python scripts/data/make_lists.py --annotations EXPORT --videos ROOT --out LISTS [--tier NAME]
         [--fps F] [--names txt|csv] [--test 0.2] [--val 0.1] [--group PATTERN] [--seed 0]
+        [--overwrite]
 
 NAME: kinetics (400, 600, 700), sthv1, sthv2 (Something-Something), jester, moments, diving48,
 activitynet, ucf101, hmdb51; the last two have three splits. DIR holds their annotations as
@@ -35,7 +36,8 @@ lines of one video are in one list. `--tier` chooses one of several tiers of ELA
 VIA, controls of Label Studio, or attributes of CVAT, where `label` is that of the track or tag.
 `--fps` is the frameRate in Label Studio's configuration, which its export does not always have.
 
-labels.txt has the class names in the order of their labels. This command checks no video
+labels.txt has the class names in the order of their labels. A list that exists with other lines is
+replaced only with `--overwrite`. This command checks no video
 (`scripts/data/check_videos.py` does), but opens those of CVAT's exports without `--fps`, for the
 times of their frames. The last line of stdout is one JSON object of counts and lists. Sources and
 folders of the data sets: docs/data_preparation.md.
@@ -69,7 +71,7 @@ from scripts.data.prepare.public_annotations import (
     read_public_annotations,
 )
 from utils import cli
-from utils.files import check_outputs, guard_outputs, report_write_errors, write_text
+from utils.files import check_inputs, check_target, report_write_errors, write_text
 from utils.messages import join_names, print_line
 from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES, describe_left_out
 
@@ -86,6 +88,7 @@ def main(
     names: Literal["txt", "csv", "images"] = "txt",
     annotations: Optional[Path] = None,
     dataset: Optional[Literal[tuple(READERS)]] = None,
+    overwrite: bool = False,
     **options,
 ) -> None:
     if (dataset or annotations) and names == "images":
@@ -108,13 +111,22 @@ def main(
         lists = tuple(name for name in files if name != "labels.txt")
     if names == "images":
         links = {name: files.pop(name) for name in lists}
-    outputs = [out / name for name in files]
-    with guard_outputs(outputs), report_write_errors(out, "--out"):
+    texts = {out / name: "".join(f"{line}\n" for line in files[name]) for name in files}
+    for path, text in texts.items():
+        if not has_text(path, text):
+            check_target(path, [annotations or ""], "--out", overwrite)
+    with report_write_errors(out, "--out"):
         link_images(root, out=out, classes=files["labels.txt"], lists=links)
-        for name, lines in files.items():
-            write_text(out / name, "".join(f"{line}\n" for line in lines))
+        for path, text in texts.items():
+            if not has_text(path, text):
+                write_text(path, text)
     paths = [str((out / name).resolve()) for name in lists]
     print(json.dumps({"root": str(root), **counts, "lists": paths}))
+
+
+def has_text(path: Path, text: str) -> bool:
+    data = text.encode("utf-8", "surrogateescape")
+    return path.is_file() and path.read_bytes() == data
 
 
 def list_public_data_set(
@@ -137,7 +149,7 @@ def list_public_data_set(
     files = {name: result.train if "train" in name else result.val for name in lists}
     files["labels.txt"] = official.names
     files.update({"missing.txt": result.missing, "unlisted.txt": result.others})
-    check_outputs([out / name for name in files], inputs=official.files)
+    check_inputs([out / name for name in files], official.files)
     for path in result.doubles:
         print_line(f"a second file of one video, not listed: {path}")
     counts = {name: len(getattr(result, name)) for name in result._fields}

@@ -2,12 +2,12 @@
 """Packs a folder of class folders of images into MindRecord files, for faster reading.
 
     python scripts/data/pack_images.py --source data/imagenet/train
-        --target data/imagenet.mindrecord [--shards 1] [--classes data/imagenet/train]
+        --target data/imagenet.mindrecord [--shards 1] [--classes data/imagenet/train] [--overwrite]
 
 Labels count the class folders of --classes, the folder of the training images, in the order of
 their names. By default it is the folder `train` beside SOURCE, if that exists, else SOURCE. With
-several shards the files are TARGET0, TARGET1, ...; `data.train` names the first. The command never
-overwrites a target. The last line of stdout is one JSON object: target, shards, classes, images.
+several shards the files are TARGET0, TARGET1, ...; `data.train` names the first. The last line of
+stdout is one JSON object: target, shards, classes, images.
 """
 
 import sys
@@ -30,6 +30,7 @@ from mindspore.mindrecord import FileWriter
 from resnet50.class_folders import list_class_folders
 from resnet50.readers import ImageFolder, ImageRecord
 from utils import cli
+from utils.files import check_target, make_drafts
 from utils.messages import print_line
 from utils.progress import track
 
@@ -65,12 +66,17 @@ def write_shards(images: ImageFolder, target: Path, shards: int) -> None:
 
 
 def main(
-    *, source: Path, target: Path, shards: cli.PositiveInt = 1, classes: Optional[Path] = None
+    *,
+    source: Path,
+    target: Path,
+    shards: cli.PositiveInt = 1,
+    classes: Optional[Path] = None,
+    overwrite: bool = False,
 ) -> None:
     old = re.compile(rf"{re.escape(target.name)}\d*(\.db)?")
     for file in target.parent.glob("*"):
         if old.fullmatch(file.name):
-            raise ValueError(f"--target: {file} exists; remove it first, with its .db file")
+            check_target(file, overwrite=overwrite)
     for option, folder in (("--source", source), ("--classes", classes or source)):
         if not folder.is_dir():
             raise ValueError(f"{option}: {folder} is not a folder")
@@ -82,8 +88,10 @@ def main(
     for line in images.describe_rest():
         print_line(line)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_shards(images, target, shards)
+        with make_drafts(target.parent) as drafts:
+            write_shards(images, drafts / target.name, shards)
+            for file in drafts.iterdir():
+                file.replace(target.with_name(file.name))
     except (OSError, RuntimeError) as error:  # RuntimeError: MindRecord's writer
         raise ValueError(str(error)) from None
     result = {"target": str(target), "shards": shards, "classes": len(names)}

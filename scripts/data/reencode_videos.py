@@ -35,12 +35,17 @@ import json
 import os
 from typing import Annotated, Any, Optional
 
-from scripts.data.prepare.copies import DRAFTS, Copying, Line, copy_lists, copy_videos, find_lists
-from scripts.data.prepare.encoder import MAX_QUALITY, EncodeJob, EncodeOptions, reencode_video
+from scripts.data.prepare.copies import Copying, Line, copy_lists, copy_videos, find_lists
+from scripts.data.prepare.encoder import (
+    MAX_QUALITY,
+    EncodeJob,
+    EncodeOptions,
+    is_copy,
+    reencode_video,
+)
 from scripts.data.prepare.integrity import GOOD, Finding, VideoJob
 from scripts.executors.process_pool import PROCESSES, Executor, PartOption, choose_workers
 from utils import cli
-from utils.files import check_outputs
 from utils.networks import Network
 from utils.settings import NetworkConfig
 from utils.video.media_files import VIDEO_SUFFIXES, find_files
@@ -60,13 +65,14 @@ def build_copying(
     options = EncodeOptions(short_side, gop, quality)
 
     def build_job(video: VideoJob, copy: Path) -> EncodeJob:
-        return EncodeJob(video, str(out / copy), drafts=str(out / DRAFTS), options=options)
+        return EncodeJob(video, str(out / copy), options)
 
     workers = choose_workers(workers, executor)
     return Copying(
         out,
         build_job=build_job,
         work=reencode_video,
+        is_copy=is_copy,
         title="re-encoding",
         workers=workers,
         executor=executor,
@@ -83,7 +89,6 @@ def reencode_lists(network: Network, cfg: NetworkConfig, **options: Any) -> None
 def reencode_folder(*, videos: Path, **options: Any) -> None:
     copying = build_copying(**options)
     table = copying.out / "bad.tsv"
-    check_outputs([table])
     if not videos.is_dir():
         raise ValueError(f"--videos: {videos} is not a folder")
     names = find_files(videos, VIDEO_SUFFIXES).files

@@ -6,8 +6,9 @@
 FILE: LOC_val_solution.csv of Kaggle. Or DIR: the folder `data` of the development kit, with
 ILSVRC2012_validation_ground_truth.txt and meta.mat. The folder --images has
 ILSVRC2012_val_00000001.JPEG and so on. OUT gets OUT/n01440764/ILSVRC2012_val_00000293.JPEG, ... as
-hard links: they need no further space, and no file is moved. An interrupted command continues when
-it is run again. The last line of stdout is one JSON object: classes, images, missing.
+hard links, or from another disk as symbolic links: they need no further space, and no file is moved
+or replaced. An interrupted command continues when it is run again. The last line of stdout is one
+JSON object: classes, images, missing.
 """
 
 import sys
@@ -20,6 +21,8 @@ from utils.entry import prepare_process
 prepare_process(__name__)
 
 import csv
+import errno
+import filecmp
 import json
 import os
 import re
@@ -43,10 +46,22 @@ def main(*, annotations: Path, images: Path, out: Path) -> None:
         for wnid in set(existing.values()):
             (out / wnid).mkdir(parents=True, exist_ok=True)
         for name, wnid in existing.items():
-            if not (out / wnid / name).exists():
-                os.link(images / name, out / wnid / name)
+            link_image(images / name, out / wnid / name)
     result = {"classes": len(set(existing.values())), "images": len(existing)}
     print(json.dumps({**result, "missing": len(classes) - len(existing)}))
+
+
+def link_image(image: Path, target: Path) -> None:
+    """Raises ValueError if there is another file at the target."""
+    if not os.path.lexists(target):
+        try:
+            os.link(os.path.realpath(image), target)  # a hard link to a link would lead elsewhere
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            target.symlink_to(os.path.realpath(image))
+    elif not target.is_file() or not filecmp.cmp(image, target, shallow=False):
+        raise ValueError(f"--out: {target} is another file than {image}: move it away")
 
 
 def read_kaggle_csv(file: Path) -> dict[str, str]:

@@ -22,7 +22,7 @@ from typing import Optional
 
 from scripts.dry_run.reading import EXECUTION_ORDER, DryRun, read_run
 from scripts.dry_run.stub_libraries import SOURCES, build_stubs
-from utils.files import get_cache_folder, make_own_folder, report_write_errors
+from utils.files import check_folder, get_cache_folder, report_write_errors
 from utils.load_config import to_yaml
 from utils.processes import die_with_parent
 from utils.settings import Device, NetworkConfig
@@ -123,9 +123,9 @@ def simulate(script: Sequence[str], machine: Machine, keep: Optional[Path] = Non
     The last line of its stdout is a JSON object with `finished`, and with `reason` if that is
     false. Raises ValueError if this machine cannot do it.
     """
-    stubs = build_stubs(machine.device, get_cache_folder() / "dry_run")
     if keep:
-        make_own_folder(keep, "--keep")
+        check_folder(keep, False, "--keep")  # files of two runs would be mixed
+    stubs = build_stubs(machine.device, get_cache_folder() / "dry_run")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional, TypeVar
 
 from scripts.executors.process_pool import PROCESSES, CrashError, Part, run_all
-from utils.files import compute_sha256, lock_folder, report_write_errors
+from utils.files import compute_sha256, is_journal, lock_folder, report_write_errors
 from utils.networks import find_network
 from utils.predict.model import build_model
 from utils.progress import Progress
@@ -26,7 +26,6 @@ from utils.settings import NetworkConfig
 from utils.weights.checkpoint_file import check_kind
 
 PART_FILE = "{}.part-{}.jsonl"
-PART_LOCK = ".lock-{}"
 LOCK = threading.Lock()  # a runner is for one thread; a Dask worker may have several
 JobT = TypeVar("JobT")  # a tuple that begins with the path of a video
 Results = Iterator[tuple[JobT, dict]]  # a record; for a broken video it has `video` and `error`
@@ -117,14 +116,16 @@ def write_records(
     Returns the numbers of videos and failed ones, the folder and the seconds. The records of a
     `part` go to its file, `name`.part-I-of-N.jsonl. Records that such files have are not computed
     again; without `part` the files are removed at the end. A broken video is a line on stderr.
-    Raises ValueError if no video can be read, or if another process writes into the folder.
+    Raises ValueError if no video can be read, if another process writes into the folder, or if a
+    file has the name of a part and is none.
     """
     start = time.monotonic()
     errors = []
     keys = {job: key(job) for job in (part.select(jobs) if part else jobs)}
     with report_write_errors(folder, "--out"):
         folder.mkdir(parents=True, exist_ok=True)
-        with lock_parts(folder, part):
+        list_part_files(folder, name)
+        with lock_parts(folder, name, part):
             with writer as write:
                 for job, record in complete(keys, run_jobs, folder, name, part, hidden):
                     write(job, record)
@@ -143,20 +144,20 @@ def write_records(
 
 
 @contextlib.contextmanager
-def lock_parts(folder: Path, part: Optional[Part]) -> Iterator[None]:
-    """Locks the folder for one part, or for all; ValueError if another process holds the lock."""
+def lock_parts(folder: Path, name: str, part: Optional[Part]) -> Iterator[None]:
+    """Locks the folder for one part, or for all; ValueError if another process holds the lock.
+
+    The lock of a part is that of its file, which shows from the start whose folder it is.
+    """
     locks = [lock_folder(folder, shared=part is not None)]
-    if part:
-        locks.append(lock_folder(folder, PART_LOCK.format(part.file_name)))
+    if locks[0]:
+        locks.append(lock_folder(folder, name_part_file(name, part)))
     try:
         if None in locks:
             raise ValueError(
                 f"--out: another process writes into {folder}; wait for it, or use another folder"
             )
         yield
-        if not part:
-            for path in folder.glob(PART_LOCK.format("*")):
-                path.unlink()
     finally:
         for lock in filter(None, locks):
             lock.close()
@@ -176,7 +177,7 @@ def complete(
     """
     lines = find_lines(folder, name)
     missing = [*{key: job for job, key in keys.items() if key not in lines}.values()]
-    file = folder / PART_FILE.format(name, (part or Part(1, 1)).file_name)
+    file = folder / name_part_file(name, part)
     results = run_jobs(missing)
     with contextlib.closing(Progress(len(missing), name=name, unit="videos", hidden=hidden)) as bar:
         for job, key in keys.items():
@@ -196,7 +197,7 @@ def complete(
 def find_lines(folder: Path, name: str) -> dict[str, tuple[Path, int]]:
     """{key: (file, position of its line)}; skips a line that a kill has cut."""
     lines = {}
-    for path in sorted(folder.glob(PART_FILE.format(name, "*"))):
+    for path in list_part_files(folder, name):
         position = 0
         with open(path, "rb") as file:
             for line in file:
@@ -208,6 +209,19 @@ def find_lines(folder: Path, name: str) -> dict[str, tuple[Path, int]]:
     return lines
 
 
+def name_part_file(name: str, part: Optional[Part]) -> str:
+    return PART_FILE.format(name, (part or Part(1, 1)).file_name)
+
+
+def list_part_files(folder: Path, name: str) -> list[Path]:
+    """The files of all parts; ValueError if one of such a name has other lines."""
+    paths = sorted(folder.glob(PART_FILE.format(name, "*-of-*")))
+    for path in paths:
+        if not is_journal(path):
+            raise ValueError(f"--out: {path} is no file of this command: move it away")
+    return paths
+
+
 def delete_part_files(folder: Path, name: str) -> None:
-    for path in folder.glob(PART_FILE.format(name, "*")):
+    for path in list_part_files(folder, name):
         path.unlink()

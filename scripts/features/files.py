@@ -12,18 +12,19 @@ from typing import Callable, NamedTuple, Optional
 import numpy as np
 
 from scripts.executors.process_pool import Part
-from scripts.executors.video_jobs import RunJobs, make_key, write_records
+from scripts.executors.video_jobs import RunJobs, list_part_files, make_key, write_records
 from scripts.features.jobs import DTYPE, UNLISTED
 from scripts.prediction.files import list_videos
 from utils.data.annotation_file import Record, format_label
 from utils.data.records import read_list
-from utils.files import open_replacement, write_beside
+from utils.files import open_replacement, read_first_line, write_beside
 from utils.networks import Network
 from utils.settings import NetworkConfig, VideoData
 from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 
 LISTS = (".txt", ".csv")  # of annotation files
 FEATURES = "features"
+TABLE = "index.csv"
 HEADER_BYTES = 128  # of any shape with up to 20 digits: NumPy pads to a multiple of 64
 COLUMNS = ("path", "start", "end", "label")
 
@@ -64,6 +65,13 @@ def read_source(network: Network, cfg: NetworkConfig, sources: Sequence[str]) ->
     return Source(records, str(file.root), head)
 
 
+def has_features(folder: Path) -> bool:
+    """Whether a folder has the features of this module, or those of a part."""
+    table = folder / TABLE
+    is_table = read_first_line(table).strip() == ",".join(COLUMNS)
+    return is_table if table.exists() else bool(list_part_files(folder, FEATURES))
+
+
 @contextlib.contextmanager
 def open_feature_files(folder: Path, root: str) -> Iterator[Callable]:
     """A function that adds the rows of a video to features.npy and index.csv.
@@ -72,7 +80,7 @@ def open_feature_files(folder: Path, root: str) -> Iterator[Callable]:
     it is that of features.npy.
     """
     array = folder / f"{FEATURES}.npy"
-    table = folder / "index.csv"
+    table = folder / TABLE
     shape = (0, 0)
 
     def write_header() -> None:

@@ -10,22 +10,37 @@ from pathlib import Path
 from typing import Callable, Optional
 
 from scripts.executors.process_pool import Part
-from scripts.executors.video_jobs import RunJobs, make_key, write_records
+from scripts.executors.video_jobs import RunJobs, list_part_files, make_key, write_records
 from scripts.prediction.records import Job
-from utils.files import check_outputs, open_replacement, write_text
+from utils.files import check_target, open_replacement, read_first_line, write_text
 from utils.messages import escape_control, format_line, hide_secrets, print_line
 from utils.predict.prediction import PREDICTIONS, make_file_names
 from utils.video.live import ADDRESS
 from utils.video.media_files import IMAGE_SUFFIXES, describe_left_out, find_files, has_suffix
 
 MAX_CLASS_NAME = 200  # characters of a class name in a table
+STREAM = "_stream.csv"  # ending of the table of a stream
+STREAM_HEADS = ("start,end,", "time,")
 
 
-def check_save(save: Path, inputs: Sequence[str]) -> None:
-    """Raises ValueError for a --save that is no .mp4, or that `check_outputs` refuses."""
+def check_save(save: Path, inputs: Sequence[str], overwrite: bool) -> None:
+    """Raises ValueError for a --save that is no .mp4, or that `check_target` refuses."""
     if save.suffix != ".mp4":
         raise ValueError(f"--save: {save} must end in .mp4")
-    check_outputs([save], inputs, "--save")
+    check_target(save, inputs, "--save", overwrite)
+
+
+def has_predictions(folder: Path) -> bool:
+    """Whether a folder has results of predict.py or stream.py, or those of a part."""
+    table = folder / f"{PREDICTIONS}.jsonl"
+    if table.exists():
+        return read_first_line(table).startswith('{"video": ')
+    streams = any(map(is_stream_table, folder.glob(f"*{STREAM}")))
+    return streams or bool(list_part_files(folder, PREDICTIONS))
+
+
+def is_stream_table(path: Path) -> bool:
+    return read_first_line(path).startswith(STREAM_HEADS)
 
 
 def list_videos(names: Sequence[str], suffixes: Sequence[str]) -> list[str]:
@@ -74,7 +89,7 @@ def write_predictions(
         yield print_record
         if not part:
             lines = "".join(f"{json.dumps(record)}\n" for record in records)
-            write_text(folder / f"{PREDICTIONS}.jsonl", lines, "--out")
+            write_text(folder / f"{PREDICTIONS}.jsonl", lines)
             write_table(folder / f"{PREDICTIONS}.csv", records)
 
     def print_record(job: Job, record: dict) -> None:
@@ -104,7 +119,7 @@ def write_table(path: Path, records: Sequence[dict]) -> None:
     heading = ["video"]
     for rank in range(1, max(map(len, rankings)) + 1):
         heading += [f"class_{rank}", f"label_{rank}", f"probability_{rank}"]
-    with open_replacement(path, newline="", option="--out") as file:
+    with open_replacement(path, newline="") as file:
         writer = csv.DictWriter(file, [*heading, "error"])
         writer.writeheader()
         for record, ranking in zip(records, rankings):

@@ -158,7 +158,7 @@ class Predictor:
         by_head = prediction.probabilities
         table = self.options.folder / f"{name}.csv"
         plot = self.options.folder / f"{name}_timeline.png"
-        with open_replacement(table, newline="", option="--out") as file:
+        with open_replacement(table, newline="") as file:
             rows = np.concatenate((spans, *by_head), axis=1)
             csv.writer(file).writerow(["start", "end", *list_columns(self.heads)])
             csv.writer(file).writerows([f"{value:.7g}" for value in row] for row in rows)

@@ -15,8 +15,10 @@ def export(network: Network, usage: str) -> NoReturn:
     The options are those of `check_options`.
     """
 
-    def main(cfg: NetworkConfig, *, checkpoint_path: str, **options) -> None:
-        export_network(network, cfg=cfg, checkpoint_path=checkpoint_path, options=options)
+    def main(
+        cfg: NetworkConfig, *, checkpoint_path: str, overwrite: bool = False, **options
+    ) -> None:
+        export_network(network, cfg, checkpoint_path, options, overwrite)
         network.copy_classes(Path(checkpoint_path).parent, Path(options["target"]).parent)
 
     cli.run(main, network.config, usage, check_options)

@@ -19,13 +19,9 @@ from utils.evaluate.several_labels import (
     list_label_sets,
     sigmoid,
 )
-from utils.files import delete_output, report_write_errors
 
 LABEL_COLUMNS = ("path", "labels", "predicted", "correct")  # of scores.csv, before the classes
 WRONG_COLUMNS = ("path", "labels", "predicted", "missed", "extra", "loss")
-# The report of samples with one label has these files too.
-OTHER_FILES = ("confusion.csv", "confusion.png", "confused_pairs.csv", "calibration.csv")
-OTHER_FILES += ("calibration.png",)
 
 
 def write_label_report(
@@ -48,9 +44,6 @@ def write_label_report(
     worst = [k for k in order if predicted[k] != samples.labels[k]]
     wrong = [[*make_wrong_row(samples, k, predicted[k]), f"{losses[k]:.6g}"] for k in worst]
     write_csv(folder / "wrong.csv", WRONG_COLUMNS, wrong)
-    with report_write_errors(folder, "--report"):
-        for name in OTHER_FILES:
-            delete_output(folder / name)
     hits = [k for k in order if predicted[k] == samples.labels[k]][:SHOWN]
     classes = list_classes(samples.classes, probabilities[readable], targets[readable])
     mistakes = [Entry(k, true=samples.labels[k], other=predicted[k]) for k in worst]

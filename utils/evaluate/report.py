@@ -16,12 +16,9 @@ from utils.evaluate.label_report import write_label_report
 from utils.evaluate.label_space import LabelSpace
 from utils.evaluate.metrics import TOP5_CLASSES, ScoreTable, list_bounds
 from utils.evaluate.report_page import Entry, Samples, divide, write_classes, write_csv
-from utils.files import check_outputs, report_write_errors
+from utils.files import check_folder, report_write_errors
 from utils.runtime import Runtime
 
-# Of a report, besides its pictures of videos
-FILES = ("scores.csv", "confusion.csv", "classes.csv", "confused_pairs.csv", "calibration.csv")
-FILES += ("wrong.csv", "report.json", "index.html", "confusion.png", "calibration.png")
 PAIRS = 100  # in confused_pairs.csv
 SCORE_COLUMNS = ("path", "label", "predicted", "correct", "probability")  # before the classes
 MIN_PROBABILITY = float(np.finfo(np.float32).tiny)  # a smaller one counts as this
@@ -57,7 +54,7 @@ class Report:
         width = classes + (classes if space.multi_label else 1) + 1
         self.table = ScoreTable(numbers, len(samples.paths), width)
         if rt.is_main_process:
-            check_outputs([folder / name for name in FILES], option="--report")
+            check_folder(folder, report_page.is_report(folder), "--report")
             with report_write_errors(folder, "--report"):
                 folder.mkdir(parents=True, exist_ok=True)
                 tempfile.TemporaryFile(dir=folder).close()

@@ -27,7 +27,14 @@ from PIL import Image
 from utils.data.rows import EvalRows
 from utils.evaluate.label_space import LabelSpace
 from utils.evaluate.metrics import compute_interval
-from utils.files import ROOT, open_replacement, report_write_errors, write_text
+from utils.files import (
+    ROOT,
+    open_replacement,
+    read_first_line,
+    read_object,
+    report_write_errors,
+    write_text,
+)
 from utils.messages import escape_control
 from utils.version import VERSION
 from utils.video.reader import VideoError
@@ -40,7 +47,10 @@ WORST_CLASSES = 10  # in report.json
 FRAMES = 3  # of a video
 SIDE = 192  # pixels of the longer side of a frame
 QUALITY = 75  # of JPEG
-FILES = (".csv", ".png", ".json")  # beside the page
+FILES = ("classes.csv", "report.json", "scores.csv", "wrong.csv")  # beside the page
+CHART_FILES = ("calibration.csv", "calibration.png", "confused_pairs.csv", "confusion.csv")
+CHART_FILES += ("confusion.png",)  # of samples with one label
+SCORE_HEADS = ("path,label,predicted,correct,", "path,labels,predicted,correct,")
 Label = Union[int, Sequence[int], None]
 
 
@@ -80,6 +90,13 @@ def describe_samples(rows: EvalRows, space: LabelSpace, names: Sequence[str]) ->
         read_frames=functools.partial(read_preview, rows, space),
         find_file=functools.partial(find_file, rows),
     )
+
+
+def is_report(folder: Path) -> bool:
+    """Whether a folder has a report, or the table of one that was not completed."""
+    if (folder / "report.json").exists():
+        return "worst_classes" in read_object(folder / "report.json")
+    return read_first_line(folder / "scores.csv").startswith(SCORE_HEADS)
 
 
 def read_preview(rows: EvalRows, space: LabelSpace, sample: int) -> np.ndarray:
@@ -122,7 +139,7 @@ def write_classes(
     worst = sorted((row for row in classes if row["videos"]), key=lambda row: row[key])
     report = {**result, **values, "worst_classes": worst[:WORST_CLASSES]}
     with report_write_errors(folder, "--report"):
-        write_text(folder / "report.json", json.dumps(report, indent=1) + "\n", "--report")
+        write_text(folder / "report.json", json.dumps(report, indent=1) + "\n")
     names = [escape_control(name) or f"class {k}" for k, name in enumerate(samples.classes)]
     listed = [describe_entry(samples, entry, names, folder) for entry in mistakes[:LISTED]]
     shown = [describe_entry(samples, entry, names, folder) for entry in hits[:SHOWN]]
@@ -141,7 +158,7 @@ def write_classes(
         "mistake_count": len(mistakes),
         "mistakes": listed,
         "hits": shown,
-        "files": sorted(path.name for path in folder.iterdir() if path.suffix in FILES),
+        "files": sorted([*FILES, *(CHART_FILES if charts else ())]),
     }
     write_index(folder, {"": page})
     return page
@@ -171,8 +188,7 @@ def compute_chance(result: dict[str, Any], videos: Sequence[int]) -> dict[str, t
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Iterable]) -> None:
     """Raises ValueError, and keeps the old file, if the disk is full or not writable."""
-    written = open_replacement(path, newline="", option="--report")
-    with report_write_errors(path, "--report"), written as file:
+    with report_write_errors(path, "--report"), open_replacement(path, newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
         writer.writerows(rows)
@@ -278,7 +294,7 @@ def write_index(folder: Path, sets: dict[str, dict], average: Optional[dict] = N
     )
     path = folder / "index.html"
     with report_write_errors(path, "--report"):
-        write_text(path, page, "--report")
+        write_text(path, page)
 
 
 def find_version() -> str:

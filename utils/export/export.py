@@ -5,12 +5,11 @@ Or only its weights, as safetensors. Every file has the description of its netwo
 """
 
 import argparse
-import contextlib
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,7 +24,7 @@ from utils.evaluate.label_space import list_class_names, read_own_names
 from utils.export import onnx_graph
 from utils.export.free_batch import with_dynamic_batch
 from utils.export.rewrite import FOR_ONNX, Builders, replace_cells
-from utils.files import guard_outputs, report_write_errors, set_default_mode
+from utils.files import check_target, make_drafts, report_write_errors, set_default_mode
 from utils.messages import VALUE, shorten
 from utils.scoring import mindir
 from utils.scoring.checkpoint import Checkpoint
@@ -129,31 +128,33 @@ def check_options(
         raise ValueError(f"--target {target} ends in {target.suffix} and --format is {format}")
     if target.suffix != f".{format}":
         target = target.with_name(f"{target.name}.{format}")
-    if target.is_dir():
-        raise ValueError(f"--target: {target} is a folder")
     batch = eval_batch if batch is None else batch
     engine = list_engines()[0] if format == "onnx" else ""
     return ExportOptions(format, target, batch, input, precision, engine, outputs)
 
 
 def export_network(
-    network: "Network", cfg: NetworkConfig, checkpoint_path: str, options: dict[str, Any]
+    network: "Network",
+    cfg: NetworkConfig,
+    checkpoint_path: str,
+    options: dict[str, Any],
+    overwrite: bool = False,
 ) -> None:
     """Exports a checkpoint and prints the result; `options` are those of `check_options`."""
     rt = runtime.start(cfg.run)
     log.start_log(rt)
     checked = check_options(cfg.eval.batch, **options)
+    check_target(checked.target, [checkpoint_path], "--target", overwrite)
     if checked.kind == "onnx" and cfg.run.engine in ENGINES:
         checked = checked._replace(engine=choose_engine(cfg.run))
     checkpoint = Checkpoint(network, cfg, checkpoint_path)
     description = describe_file(network, cfg, Path(checkpoint_path), checked.batch)
-    with guard_outputs([checked.target], inputs=[checkpoint_path], option="--target"):
-        if checked.kind == "safetensors":
-            result = export_weights(checkpoint.build(), checked.target, description)
-        else:
-            spec = network.describe_export(cfg)
-            spec = replace(spec, info={**spec.info, ENTRY: description.to_text()})
-            result = export(checkpoint.load, spec=spec, options=checked, network=network.name)
+    if checked.kind == "safetensors":
+        result = export_weights(checkpoint.build(), checked.target, description)
+    else:
+        spec = network.describe_export(cfg)
+        spec = replace(spec, info={**spec.info, ENTRY: description.to_text()})
+        result = export(checkpoint.load, spec=spec, options=checked, network=network.name)
     log.print_result(result, rt)
 
 
@@ -180,7 +181,7 @@ def export_weights(net: nn.Cell, target: Path, description: Description) -> dict
     weights = weights_of(net)
     arrays = {name: weight.asnumpy() for name, weight in weights.items()}
     texts = {"format": "ms", **list_texts(weights, description)}
-    with make_scratch_folder(target) as folder:
+    with report_write_errors(target, "--target"), make_drafts(target.parent) as folder:
         file = folder / target.name
         save_file(arrays, str(file), metadata=texts)
         set_default_mode(file)
@@ -201,7 +202,7 @@ def export(
     kind, target, batch, dtype, precision, engine, outputs = options
     names = options.name_outputs(spec.output)
     wrap = FeatureNetwork if outputs == WITH_FEATURES else lambda net: net
-    with make_scratch_folder(target) as folder:
+    with report_write_errors(target, "--target"), make_drafts(target.parent) as folder:
         net = wrap(spec.wrap(load(LEVEL["fp32"]))).set_train(False)
         batches = (batch,) if batch else (2, 1)
         clips = [make_random_clips((size, *spec.clip), dtype) for size in batches]
@@ -262,19 +263,6 @@ class FeatureNetwork(nn.Cell):
         return self.net(clip, True)
 
 
-@contextlib.contextmanager
-def make_scratch_folder(target: Path) -> Iterator[Path]:
-    """A folder beside the target, removed at the end; ValueError if it cannot be written."""
-    folder = target.with_name(f".{target.name}.tmp")
-    with report_write_errors(target, "--target"):
-        shutil.rmtree(folder, ignore_errors=True)  # of a command that was killed
-        folder.mkdir(parents=True)
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
 def max_difference(scores: np.ndarray, expected: np.ndarray) -> float:
     assert (scores.shape, scores.dtype) == (expected.shape, expected.dtype)
     return float(np.abs(scores - expected).max())
@@ -293,7 +281,7 @@ def save_mindir(net: nn.Cell, clips: Tensor, file: Path, info: dict[str, str]) -
     MindSpore cannot write to a path with a blank, or with a letter beyond ASCII.
     """
     net.set_inputs(clips)
-    with tempfile.TemporaryDirectory() as folder:
+    with make_drafts(Path(tempfile.gettempdir())) as folder:
         ms.export(
             net,
             clips,

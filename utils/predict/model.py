@@ -362,6 +362,7 @@ class Model(contextlib.AbstractContextManager["Model"]):
         top: int = 5,
         threshold: float = 0.0,
         save: AnyPath = "",
+        overwrite: bool = False,
         retry: float = 30.0,
     ) -> Stream:
         """The results of a camera (its number), an address such as `rtsp://`, or a video.
@@ -369,12 +370,13 @@ class Model(contextlib.AbstractContextManager["Model"]):
         A window of `window` seconds begins every `step` seconds; networks that read frame by frame
         take `fps` frames per second. Each result has `start`, `end` and `top`. Classes below
         `threshold` are left out; if none remains, the class is `none`. `save` is an mp4 file with
-        the labels drawn in. A source that breaks off is opened again for up to `retry` seconds,
-        then the iteration raises VideoError. Docs: docs/streams.md.
+        the labels drawn in; `overwrite` replaces an existing one. A source that breaks off is
+        opened again for up to `retry` seconds, then the iteration raises VideoError. Docs:
+        docs/streams.md.
 
         Raises VideoError if the source cannot be opened, ValueError for other arguments.
         """
-        from utils.files import check_outputs
+        from utils.files import check_target
         from utils.predict.stream import Stream, Timing, open_source
         from utils.video.reader import DEFAULT_FPS
         from utils.video.writer import CaptionedVideo
@@ -384,7 +386,7 @@ class Model(contextlib.AbstractContextManager["Model"]):
         check_numbers("above 0", step=step, fps=fps)
         self.check_open()
         if save:
-            check_outputs([Path(save)], inputs=[str(source)], option="save")
+            check_target(Path(save), [str(source)], "save", overwrite)
         opened = open_source(str(source), self.cfg.data, retry)
         with self.computing():
             scorer = self.build_stream_predictor(Timing(opened, window=window, step=step, fps=fps))

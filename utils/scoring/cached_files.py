@@ -59,8 +59,8 @@ def is_sound(file: Path) -> bool:
 
 
 def delete_old_files(folder: Path, count: int = KEPT_FILES) -> None:
-    """Deletes all but the last used files, and what a killed export left."""
-    for scratch in folder.glob(".*.onnx.tmp"):
+    """Deletes all but the last used files of the cache, and what a killed export left."""
+    for scratch in folder.glob(".*.tmp"):
         shutil.rmtree(scratch, ignore_errors=True)
     exported = [file for file in folder.iterdir() if OWN_NAME.fullmatch(file.name)]
     files = sorted(exported, key=lambda file: file.stat().st_mtime, reverse=True)

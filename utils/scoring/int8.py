@@ -11,7 +11,6 @@ import io
 import logging
 import os
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Optional
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 import numpy as np
 
 from utils.data.annotation_file import name_record
-from utils.files import compute_sha256, get_cache_folder
+from utils.files import compute_sha256, get_cache_folder, make_drafts
 from utils.log import log
 from utils.runtime import uncapped_instruction_set
 from utils.scoring.cached_files import find_or_write
@@ -127,7 +126,7 @@ def write_model(model: Any, file: Path) -> None:
     """Writes an OpenVINO model, in two arrays of bytes, with a checksum."""
     import openvino
 
-    with tempfile.TemporaryDirectory(dir=file.parent, prefix=".", suffix=".onnx.tmp") as folder:
+    with make_drafts(file.parent) as folder:
         xml = Path(folder) / "net.xml"
         openvino.save_model(model, str(xml), compress_to_fp16=False)
         arrays = {"xml": xml, "weights": xml.with_suffix(".bin")}

@@ -18,7 +18,13 @@ from mindspore import Parameter, Tensor
 
 from utils.data.sampler import TrainSampler
 from utils.data.unreadable import UnreadableFiles
-from utils.files import lock_folder, report_write_errors, write_text
+from utils.files import (
+    check_folder,
+    lock_folder,
+    read_object,
+    report_write_errors,
+    write_text,
+)
 from utils.load_config import read_yaml, to_dict, to_yaml
 from utils.messages import join_names
 from utils.runtime import Runtime
@@ -51,7 +57,8 @@ CHANGEABLE_ON_RESUME = {
     },
     "train": {"accumulation_steps"},
 }  # fmt: skip
-WRITTEN = ("epoch_*.ckpt", RESUME, "best.ckpt", "best.json", "config.yaml", "state.json")
+STATE = "state.json"
+STATE_KEYS = {"step", "seed", "devices", "checkpoint", "version"}
 COUNTER = "micro_step"  # steps since the start of the run
 
 
@@ -77,6 +84,8 @@ class RunDirectory:
             return
         if config.run.tensorboard:
             tensorboard.require_package()
+        is_run = read_object(self.path / STATE).keys() >= STATE_KEYS
+        check_folder(self.path, is_run or self.resume_file.exists(), "run.out")
         with report_write_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             self.lock = lock_folder(self.path)
@@ -84,17 +93,8 @@ class RunDirectory:
             self.refuse("is in use by another run")
         if self.resume_file.exists():
             self.check_same_run(config)
-        elif not (self.path / "run.log").exists():  # which a run writes first
-            self.check_nothing_is_replaced()
-        with report_write_errors(self.path):
-            checkpoint.remove_leftovers(self.path, WRITTEN)
-
-    def check_nothing_is_replaced(self) -> None:
-        """Raises ValueError if the directory has a file of a name that a run writes."""
-        files = [*list_epochs(self.path), *(self.path / name for name in WRITTEN[1:])]
-        names = [file.name for file in files if file.exists()]
-        if names:
-            self.refuse(f"is of no run, without run.log, and has {join_names(names, 3)}")
+        else:
+            self.write_state({"epoch": 0, "step": 0})  # which shows from the start whose it is
 
     def check_same_run(self, config: Any) -> None:
         """Raises ValueError if the run in the directory has other settings.
@@ -230,7 +230,7 @@ class RunDirectory:
         self.own_epochs.append(epoch)
 
     def write_state(self, progress: dict) -> None:
-        """Writes state.json, for people and other tools; nothing here reads it."""
+        """Writes state.json, for people and other tools. Here it says only that this is a run."""
         state = {
             **progress,
             "seed": self.rt.seed,
@@ -239,7 +239,7 @@ class RunDirectory:
             "version": 1,
         }
         with report_write_errors(self.path):
-            write_text(self.path / "state.json", json.dumps(state, indent=1) + "\n")
+            write_text(self.path / STATE, json.dumps(state, indent=1) + "\n")
 
     @property
     def resume_file(self) -> Path:

@@ -1,5 +1,6 @@
 """Writes frames with captions drawn in, as H.264 in mp4. No MindSpore here."""
 
+import contextlib
 import functools
 import threading
 from fractions import Fraction
@@ -11,8 +12,7 @@ import matplotlib
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from utils.files import check_outputs, guard_outputs, report_write_errors
-from utils.signals import unfinished
+from utils.files import report_write_errors, write_beside
 from utils.video.libraries import load_library
 
 TEXT_LINES = 18  # of text in the height of a frame
@@ -25,16 +25,16 @@ class CaptionedVideo:
     """A video of `fps` frames per second, which appears at `path` when `close` is called.
 
     `write` and `close` may be called by different threads. Raises ValueError if `path` does not end
-    in .mp4, or is a file that the zoo did not write.
+    in .mp4.
     """
 
     def __init__(self, path: Path, fps: float):
         self.av = load_library("pyav")
         if path.suffix != ".mp4":
             raise ValueError(f"{path} must end in .mp4")
-        check_outputs([path], option="--save")
         self.path = path
-        self.temporary = path.with_name(f"{path.name}.tmp")
+        self.draft = contextlib.ExitStack()
+        self.temporary = path
         self.rate = Fraction(fps).limit_denominator(1001)
         self.lock = threading.Lock()
         self.container: Any = None
@@ -70,8 +70,7 @@ class CaptionedVideo:
             self.container.mux(self.stream.encode(frame))
 
     def _open(self, width: int, height: int) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.add(str(self.temporary))
+        self.temporary = self.draft.enter_context(write_beside(self.path))
         self.container = self.av.open(str(self.temporary), "w", format="mp4")
         self.stream = self.container.add_stream("libx264", self.rate)
         self.stream.width = width
@@ -82,19 +81,13 @@ class CaptionedVideo:
 
     def close(self) -> None:
         """Completes the file. Without a frame there is none, and an older one stays."""
-        with self.lock, report_write_errors(self.path, "--save"):
+        with self.lock, report_write_errors(self.path, "--save"), self.draft:
             is_done = self.is_closed or self.container is None
             self.is_closed = True
-            if is_done:
-                return
-            try:
+            if not is_done:
                 self.container.mux(self.stream.encode())
                 self.container.close()
-                with guard_outputs([self.path], option="--save"):
-                    self.temporary.replace(self.path)
-            finally:
-                self.temporary.unlink(missing_ok=True)
-                unfinished.discard(str(self.temporary))
+                self.temporary.replace(self.path)
 
 
 def draw_caption(pixels: np.ndarray, caption: str) -> np.ndarray:

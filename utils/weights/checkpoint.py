@@ -1,9 +1,8 @@
 """Writes checkpoints atomically, and loads them; every name, shape and type must match."""
 
-import glob
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Optional
 
@@ -11,7 +10,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 
-from utils.files import report_write_errors, set_default_mode
+from utils.files import make_drafts, report_write_errors, set_default_mode
 from utils.log import log
 from utils.messages import escape_control, format_error, join_names
 from utils.nn.dropout import FACTORS
@@ -29,14 +28,6 @@ class Weights(dict[str, Parameter]):
         self.padding = padding
 
 
-def remove_leftovers(folder: Path, names: Iterable[str]) -> None:
-    """Deletes the temporary files of writes of these files (shell patterns) that did not end."""
-    for name in names:
-        for end in (".tmp", ".tmp.*"):
-            for file in folder.glob(f"{name}{end}"):
-                file.unlink()
-
-
 def save(
     path: Path,
     parameters: dict[str, Parameter],
@@ -49,11 +40,11 @@ def save(
     that does not pad as in PyTorch. If it cannot be written it raises ValueError, which names
     `setting`, and leaves the old file.
     """
-    temporary = path.with_name(path.name + ".tmp.ckpt")
     entries = [{"name": name, "data": parameter} for name, parameter in parameters.items()]
     texts = list_texts(parameters, description)
     logger = ms.log._get_logger()
-    with report_write_errors(path, setting):
+    with report_write_errors(path, setting), make_drafts(path.parent) as drafts:
+        temporary = drafts / "weights.ckpt"
         try:
             logger.disabled = True  # it would print the error too
             ms.save_checkpoint(entries, str(temporary), append_dict=texts, crc_check=True)
@@ -65,10 +56,8 @@ def save(
             raise ValueError(
                 f"{setting}: cannot write {path}: {format_error(error)[:200]}"
             ) from None
-        finally:  # fails too if the disk has become read-only
+        finally:
             logger.disabled = False
-            # MindSpore leaves a temporary file, too.
-            remove_leftovers(path.parent, [glob.escape(path.name)])
 
 
 def list_texts(

@@ -11,13 +11,14 @@ import base64
 import contextlib
 import http.client
 import json
+import os
 import re
 import urllib.error
 import urllib.parse
 import urllib.request
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 from utils.files import read_json, report_write_errors, write_text
 from utils.messages import format_error, hide_all_secrets, hide_secrets, print_line, shorten
@@ -60,9 +61,10 @@ def download(address: str, part: Path, largest: int = LARGEST) -> None:
     Raises DownloadError if the server does not send it all, or more than `largest` bytes, and
     ValueError if it cannot be written.
     """
-    is_own = name_version_file(part).exists()  # which is written first
-    if part.is_symlink() or (part.exists() and not (part.is_file() and is_own)):
-        raise ValueError(f"{part} exists and is no part of this download: move it away")
+    is_own = read_version(part) is not None  # which is written first
+    for path in (part, name_version_file(part)):
+        if os.path.lexists(path) and not (is_own and path.is_file() and not path.is_symlink()):
+            raise ValueError(f"{path} exists and is no part of this download: move it away")
     for attempt in range(1, ATTEMPTS + 1):
         try:
             receive(address, part, largest)
@@ -77,7 +79,7 @@ def download(address: str, part: Path, largest: int = LARGEST) -> None:
 
 def receive(address: str, part: Path, largest: int) -> None:
     """One connection, which continues `part` if the server still has the same version."""
-    earlier = read_version(part)
+    earlier = read_version(part) or NO_VERSION
     start = part.stat().st_size if earlier != NO_VERSION and part.is_file() else 0
     if start and start == earlier.size:
         return
@@ -187,12 +189,13 @@ def name_version_file(part: Path) -> Path:
     return part.with_name(f"{part.name}.json")
 
 
-def read_version(part: Path) -> Version:
-    try:
-        size, validator = read_json(name_version_file(part), "part", list)
-        return Version(int(size), str(validator))
-    except (ValueError, TypeError, OverflowError):
-        return NO_VERSION
+def read_version(part: Path) -> Optional[Version]:
+    """What the version file says; None if it is none of this module."""
+    with contextlib.suppress(ValueError):
+        values = read_json(name_version_file(part), "part", list)
+        if list(map(type, values)) == [int, str]:
+            return Version(*values)
+    return None
 
 
 def forget(part: Path) -> None:

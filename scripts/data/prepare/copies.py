@@ -1,9 +1,9 @@
 """Copies listed videos, each to a file or a folder: a folder that has the lists of `data.root`."""
 
 import os
-import shutil
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional, Union
 
@@ -11,6 +11,7 @@ from scripts.data.prepare.integrity import (
     GOOD,
     Finding,
     VideoJob,
+    is_table,
     make_job,
     print_left_out,
     write_table,
@@ -24,24 +25,31 @@ from utils.data.annotation_file import (
     iterate_lines,
     name_record,
 )
-from utils.files import check_outputs, copy_output, report_write_errors, write_text
+from utils.files import (
+    check_folder,
+    check_inputs,
+    copy_file,
+    make_drafts,
+    report_write_errors,
+    write_text,
+)
 from utils.networks import Network
 from utils.progress import track
 from utils.settings import NetworkConfig
-
-DRAFTS = ".unfinished"  # a folder of `out`, for files that are being written
 
 
 class Copying(NamedTuple):
     """Where and how all videos are copied.
 
     `build_job(video, path)` returns a job with `video` and `target`, the copy `out`/path, and
-    `work(job)` writes it. Its finding has the number of frames if the copy is a folder.
+    `work(job, drafts)` writes it, by way of the folder `drafts`. Its finding has the number of
+    frames if the copy is a folder. `is_copy(job)` says whether `work` wrote what is at the target.
     """
 
     out: Path
     build_job: Callable[[VideoJob, Path], Any]
-    work: Callable[[Any], Finding]
+    work: Callable[..., Finding]
+    is_copy: Callable[[Any], bool]
     title: str  # of the progress
     workers: int
     executor: str = PROCESSES
@@ -83,7 +91,9 @@ def copy_lists(
     is_below = all(not name.is_absolute() and name.parts[0] != ".." for name in names)
     targets = [copying.out / name for name in (names if is_below else choose_output_names(files))]
     tables = [target.with_name(f"{target.name}.bad.tsv") for target in targets]
-    check_outputs([*targets, *tables], inputs=[file.path for file in files])
+    inputs = [file.path for file in files]
+    labels = [path.with_name("labels.txt") for path in (*targets, *inputs)]
+    check_inputs([*targets, *tables, *labels[: len(targets)]], [*inputs, *labels[len(targets) :]])
     lists: list[list[Line]] = []
     for file in files:
         below = get_path_below(data.root, file.root)
@@ -106,10 +116,10 @@ def copy_lists(
 def copy_videos(
     copying: Copying, lists: Sequence[Sequence[Line]], tables: Sequence[Path]
 ) -> tuple[dict[str, Any], dict[Any, Finding]]:
-    """Writes the copies of this part. Unless it is a part, writes the tables of bad lines, and
-    deletes DRAFTS.
+    """Writes the copies of this part and, unless it is a part, the tables of bad lines.
 
-    Returns the counts, and {job: finding}. Raises ValueError if two videos would have one copy.
+    Returns the counts, and {job: finding}. Raises ValueError if two videos would have one copy, or
+    if the folder has files and neither a copy nor a table of this command.
     """
     start = time.monotonic()
     jobs: dict[str, Any] = {}  # by target; a video may be in several lists
@@ -118,10 +128,13 @@ def copy_videos(
         if job.video.path != line.work.video.path:
             names = f"{job.video.path} and {line.work.video.path}"
             raise ValueError(f"--out: {names} would both become {job.target}: rename one")
+    copies = (copying.is_copy(job) for job in jobs.values() if os.path.lexists(job.target))
+    check_folder(copying.out, any(copies) or any(map(is_table, tables)))
     chosen = copying.part.select(jobs.values()) if copying.part else list(jobs.values())
     findings: dict[Any, Finding] = {}
-    with report_write_errors(copying.out, "--out"):
-        results = run_all(copying.work, chosen, copying.workers, copying.executor)
+    with report_write_errors(copying.out, "--out"), make_drafts(copying.out) as drafts:
+        work = partial(copying.work, drafts=str(drafts))
+        results = run_all(work, chosen, copying.workers, copying.executor)
         for job, result in track(results, copying.title, len(chosen)):
             crashed = isinstance(result, CrashError)
             findings[job] = Finding("broken", str(result)) if crashed else result
@@ -130,7 +143,6 @@ def copy_videos(
     counts["seconds"] = round(time.monotonic() - start, 1)
     if copying.part:
         return {**counts, "part": str(copying.part)}, findings
-    shutil.rmtree(copying.out / DRAFTS, ignore_errors=True)
     for lines, table in zip(lists, tables):
         checked = [(line.number, line.name, findings.get(line.work, line.work)) for line in lines]
         bad = [row for row in checked if row[-1].kind != GOOD]
@@ -165,7 +177,7 @@ def write_list(
             texts.append(" ".join([line.copy, *frames, format_label(line.record.label)]))
     if not texts:
         raise ValueError(f"{file.path} has no video that can be read")
-    write_text(target, "".join(f"{text}\n" for text in texts), "--out")
+    write_text(target, "".join(f"{text}\n" for text in texts))
     class_names = file.path.with_name("labels.txt")
     if class_names.is_file():
-        copy_output(class_names, target.with_name("labels.txt"))
+        copy_file(class_names, target.with_name("labels.txt"))

@@ -5,6 +5,8 @@ No MindSpore here: worker processes start fast and stay small.
 
 import json
 import os
+import re
+import tempfile
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -42,12 +44,13 @@ class EncodeJob(NamedTuple):
 
     video: VideoJob
     target: str
-    drafts: str  # a folder for files that are not complete
     options: EncodeOptions
 
 
-def reencode_video(job: EncodeJob) -> Finding:
+def reencode_video(job: EncodeJob, drafts: str) -> Finding:
     """Writes the file of a job, whole or not at all; the kind is GOOD, or why there is no file.
+
+    `drafts` is a folder for files that are not complete.
 
     A file that this function wrote before, by the same settings from a video of the same size, is
     not written again. OSError if the file cannot be written, ValueError if it is another one.
@@ -62,23 +65,25 @@ def reencode_video(job: EncodeJob) -> Finding:
                 "another folder"
             )
         return Finding(GOOD)
-    # A worker that another one replaces may still write, until it notices that its parent is gone.
-    temporary = Path(job.drafts, f"{os.uname().nodename}-{os.getpid()}.mp4")
     try:
         finding = examine(job.video)
         if finding.kind not in (GOOD, DAMAGED):
             return finding
-        for folder in (target.parent, temporary.parent):
-            folder.mkdir(parents=True, exist_ok=True)
-        with job.video.open() as video:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=drafts) as folder, job.video.open() as video:
+            temporary = Path(folder, "copy.mp4")
             probes = encode(video, path=temporary, options=job.options, key=key)
             check_copy(open_video(temporary, max_pixels=job.video.max_pixels), probes, len(video))
-        os.replace(temporary, target)
+            os.replace(temporary, target)
         return Finding(GOOD)
     except VideoError as error:
         return Finding("broken", error.args[-1])
-    finally:
-        temporary.unlink(missing_ok=True)
+
+
+def is_copy(job: EncodeJob) -> bool:
+    """Whether `reencode_video` wrote what is at the target, by any settings."""
+    key = read_key(Path(job.target), job.video.max_pixels)
+    return re.match(r'\[\d+, \d+, \d+, "', key) is not None
 
 
 def read_key(path: Path, max_pixels: int) -> str:

@@ -5,7 +5,7 @@ No MindSpore here: worker processes start fast and stay small.
 
 import json
 import os
-import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -42,12 +42,12 @@ class FrameJob(NamedTuple):
     flow: bool = False  # write the optical flow, one image each for x and y
 
 
-def extract_frames(job: FrameJob) -> Finding:
+def extract_frames(job: FrameJob, drafts: str) -> Finding:
     """Writes the folder of a job; its number of frames, or why the video cannot be read.
 
     A complete folder, whose file KEY names the settings and the size of the video, is not written
-    again. An incomplete one ends in `.tmp`. OSError if a file cannot be written, ValueError if the
-    folder is another one.
+    again. An incomplete one is in the folder `drafts`. OSError if a file cannot be written,
+    ValueError if the folder is another one.
     """
     folder = Path(job.target)
     size = os.path.getsize(job.video.path) if os.path.isfile(job.video.path) else 0
@@ -61,20 +61,24 @@ def extract_frames(job: FrameJob) -> Finding:
         raise ValueError(
             f"--out: {folder} is a file, not a folder for frames; choose another --out"
         )
-    temporary = Path(f"{folder}.tmp")
     try:
         if not folder.is_dir():
-            shutil.rmtree(temporary, ignore_errors=True)
-            temporary.mkdir(parents=True)
-            with job.video.open() as video:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=drafts) as scratch, job.video.open() as video:
+                images = Path(scratch, "images")
+                images.mkdir()
                 for name, pixels in name_images(job, video):
-                    (temporary / name).write_bytes(encode_image(pixels, name, job.quality))
-            (temporary / KEY).write_text(key)
-            os.replace(temporary, folder)
+                    (images / name).write_bytes(encode_image(pixels, name, job.quality))
+                (images / KEY).write_text(key)
+                os.replace(images, folder)
         return Finding(GOOD, frames=count_frames(folder, job.image_tmpl, job.flow))
     except VideoError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
         return Finding("broken", error.args[-1])
+
+
+def is_copy(job: FrameJob) -> bool:
+    """Whether `extract_frames` wrote the folder of a job, by any settings."""
+    return bool(read_key(Path(job.target)))
 
 
 def read_key(folder: Path) -> str:

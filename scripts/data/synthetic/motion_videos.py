@@ -15,6 +15,7 @@ import json
 import os
 from collections.abc import Iterable
 from fractions import Fraction
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, Optional, Union
@@ -25,7 +26,7 @@ import numpy as np
 
 from scripts.data.prepare.encoder import DETERMINISTIC, to_yuv420p
 from scripts.executors.process_pool import start_process_pool
-from utils.files import write_text
+from utils.files import check_folder, make_drafts, read_object, write_text
 from utils.progress import track
 
 MOTIONS = ("left", "right", "up", "down", "grow", "shrink", "clockwise", "counterclockwise")
@@ -136,13 +137,12 @@ def write_video(
     gop: int = 30,
     options: Optional[dict[str, str]] = None,
 ) -> None:
-    """Encodes uint8 RGB frames (height, width, 3) into an mp4 file that appears when complete.
+    """Encodes uint8 RGB frames (height, width, 3) into an mp4 file.
 
     `rate` is in frames per second, `gop` the largest distance of key frames. `options` of the
     encoder come besides two B-frames, crf 16, preset veryfast, one thread. Raises ValueError if
     there is no frame, or a side is odd, which yuv420p cannot hold.
     """
-    path = Path(path)
     frames = iter(frames)
     first_frame = next(frames, None)
     if first_frame is None:
@@ -150,23 +150,18 @@ def write_video(
     height, width = first_frame.shape[:2]
     if width % 2 or height % 2:
         raise ValueError(f"{path}: sides must be even, not {width}x{height}")
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with av.open(str(part), "w", format="mp4") as container:
-            stream = container.add_stream(codec, Fraction(rate).limit_denominator(1001))
-            stream.width = width
-            stream.height = height
-            stream.pix_fmt = "yuv420p"
-            defaults = {"preset": "veryfast", "crf": "16", "bf": "2", "threads": "1", "g": str(gop)}
-            if codec == "libx264":  # its look-ahead differs from run to run
-                defaults["x264-params"] = DETERMINISTIC
-            stream.codec_context.options = {**defaults, **(options or {})}
-            for frame in chain((first_frame,), frames):
-                container.mux(stream.encode(to_yuv420p(frame)))
-            container.mux(stream.encode())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with av.open(str(path), "w", format="mp4") as container:
+        stream = container.add_stream(codec, Fraction(rate).limit_denominator(1001))
+        stream.width = width
+        stream.height = height
+        stream.pix_fmt = "yuv420p"
+        defaults = {"preset": "veryfast", "crf": "16", "bf": "2", "threads": "1", "g": str(gop)}
+        if codec == "libx264":  # its look-ahead differs from run to run
+            defaults["x264-params"] = DETERMINISTIC
+        stream.codec_context.options = {**defaults, **(options or {})}
+        for frame in chain((first_frame,), frames):
+            container.mux(stream.encode(to_yuv420p(frame)))
+        container.mux(stream.encode())
 
 
 class _Video(NamedTuple):
@@ -257,12 +252,10 @@ def draw_sets(
 
 
 def _start_dataset(root: Path, recipe: dict[str, int]) -> None:
-    """Writes the recipe of a new or incomplete set; ValueError if `root` holds other videos."""
+    """Writes the recipe of a new or incomplete set; ValueError if `root` holds other files."""
     existing = _read_recipe(root)
-    other = [name for name in ("videos", "train.txt", "test.txt") if (root / name).exists()]
-    if existing is None and other:
-        raise ValueError(f"{root} holds {', '.join(other)} of another origin; name a new folder")
-    if existing is not None and not recipe.items() <= existing.items():
+    check_folder(root, recipe.keys() <= existing.keys())
+    if existing and not recipe.items() <= existing.items():
         raise ValueError(
             f"{root} was drawn with {existing}, not {recipe}; delete it or name another"
         )
@@ -274,13 +267,15 @@ def _start_dataset(root: Path, recipe: dict[str, int]) -> None:
 def _write_videos(root: Path, videos: list[_Video]) -> None:
     if not videos:
         return
-    with start_process_pool(min(os.cpu_count() or 1, 16, len(videos))) as pool:
-        jobs = pool.map(_write_one, [root] * len(videos), videos, chunksize=4)
+    workers = min(os.cpu_count() or 1, 16, len(videos))
+    with make_drafts(root) as drafts, start_process_pool(workers) as pool:
+        work = partial(_write_one, root, drafts)
+        jobs = pool.map(work, videos, chunksize=4)
         for _ in track(jobs, "drawn", len(videos)):
             pass
 
 
-def _write_one(root: Path, video: _Video) -> None:
+def _write_one(root: Path, drafts: Path, video: _Video) -> None:
     cv2.setNumThreads(1)  # there is a process for each core
     rng = np.random.default_rng(video.seed)
     short = rng.integers(SIDES[0], SIDES[1] + 1)
@@ -288,13 +283,14 @@ def _write_one(root: Path, video: _Video) -> None:
     width, height = (2 * round(short * long / 2) for long in (max(aspect, 1), max(1 / aspect, 1)))
     rate = int(rng.choice(RATES))
     frames = round(rate * rng.uniform(*SECONDS))
+    draft = drafts / "_".join(Path(video.path).parts)
     write_video(
-        root / video.path,
+        draft,
         draw_clip(video.motion, rng=rng, width=width, height=height, frames=frames),
         rate,
     )
+    draft.replace(root / video.path)
 
 
-def _read_recipe(root: Path) -> Optional[dict[str, int]]:
-    path = root / RECIPE
-    return json.loads(path.read_text()) if path.exists() else None
+def _read_recipe(root: Path) -> dict[str, int]:
+    return read_object(root / RECIPE)

@@ -13,6 +13,7 @@ import cv2
 import numpy as np
 
 from scripts.executors.process_pool import start_process_pool
+from utils.files import check_folder, write_beside, write_text
 from utils.progress import track
 
 WAVES = ("horizontal", "vertical", "diagonal")
@@ -71,9 +72,14 @@ def draw_mask(pattern: str, rng: np.random.RandomState) -> np.ndarray:
 
 
 def draw_cifar10(root: Path, seed: int, distinct: int = PER_FILE) -> dict[str, int]:
-    """Writes FILES of PER_FILE images, of which `distinct` differ; returns the counts."""
-    root.mkdir(parents=True, exist_ok=True)
-    (root / "batches.meta.txt").write_text("\n".join(PATTERNS) + "\n")
+    """Writes FILES of PER_FILE images, of which `distinct` differ; returns the counts.
+
+    Raises ValueError if `root` has files and not the names of these classes.
+    """
+    names = "\n".join(PATTERNS) + "\n"
+    meta = root / "batches.meta.txt"
+    check_folder(root, meta.is_file() and meta.read_bytes() == names.encode())
+    write_text(meta, names)
     count = len(FILES)
     with start_process_pool(min(os.cpu_count() or 1, count)) as pool:
         jobs = [pool.submit(draw_file, root / FILES[i], [seed, i], distinct) for i in range(count)]
@@ -92,4 +98,6 @@ def draw_file(path: Path, seed: list[int], distinct: int) -> None:
         label = i % len(PATTERNS)
         image = draw_image(PATTERNS[label], rng)
         records.append(bytes([label]) + image.transpose(2, 0, 1).tobytes())
-    path.write_bytes(b"".join(records) * (PER_FILE // distinct))
+    with write_beside(path) as temporary:
+        temporary.write_bytes(b"".join(records) * (PER_FILE // distinct))
+        temporary.replace(path)

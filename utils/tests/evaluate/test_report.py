@@ -10,7 +10,6 @@ from tests.helpers import read_rows
 from utils.evaluate import metrics, report, report_page
 from utils.evaluate.report import BINS, Report, compute_bins, compute_calibration_error
 from utils.evaluate.report_page import Samples
-from utils.files import OUTPUTS
 from utils.runtime import Runtime
 
 SCORES = np.array([[9, 1, 2, 3, 4, 5], [9, 8, 7, 6, 5, 4], [0, 9, 1, 2, 3, 4]], np.float32)
@@ -170,7 +169,7 @@ def test_a_full_disk_leaves_the_old_table(tmp_path):
     with pytest.raises(ValueError, match="--report: cannot write .*No space left"):
         report_page.write_csv(path, ["a"], rows())
     assert path.read_text() == "a\n0\n"
-    assert sorted(tmp_path.iterdir()) == [tmp_path / OUTPUTS, path]
+    assert sorted(tmp_path.iterdir()) == [path]
 
 
 def test_a_picture_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):

@@ -20,7 +20,6 @@ from utils.evaluate.several_labels import (
     compute_metrics,
     sigmoid,
 )
-from utils.files import write_text
 from utils.nn.loss import SigmoidCrossEntropy
 from utils.predict.prediction import rank_classes
 from utils.runtime import Runtime
@@ -134,7 +133,6 @@ def read_frames(number: int) -> np.ndarray:
 
 
 def test_the_report_of_several_labels(tmp_path):
-    write_text(tmp_path / "confusion.csv", "of an older report", "--report")
     samples = Samples(["a", "b", "c", "d"], SETS, ["x", "y", ""], read_frames)
     space = SimpleNamespace(raw_scores=True, multi_label=True)
     page = Report(tmp_path, samples, numbers=(2, 0, None, 1), space=space, rt=Runtime())
@@ -153,4 +151,3 @@ def test_the_report_of_several_labels(tmp_path):
     (wrong,) = read_rows(tmp_path / "wrong.csv")
     assert (wrong["path"], wrong["labels"], wrong["missed"], wrong["extra"]) == ("b", "-", "-", "1")
     assert json.loads((tmp_path / "report.json").read_text())["worst_classes"][0]["class"] == 1
-    assert not (tmp_path / "confusion.csv").exists()

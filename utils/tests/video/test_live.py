@@ -8,7 +8,6 @@ import pytest
 
 from tests.numbered_videos import read_number, write_numbered_video
 from tests.video_server import Answer, serve, to_transport_stream
-from utils.files import OUTPUTS
 from utils.tests.video.videos import copy_packets, cut
 from utils.video import live
 from utils.video.decoders import open_video
@@ -224,7 +223,7 @@ def test_a_captioned_video_keeps_rate_times_and_pixels(tmp_path):
     assert not path.exists()
     writer.close()
     writer.write(15, grey, "too late")
-    assert sorted(file.name for file in path.parent.iterdir()) == [OUTPUTS, "out.mp4"]
+    assert sorted(file.name for file in path.parent.iterdir()) == ["out.mp4"]
     with av.open(str(path)) as container:
         stream = container.streams.video[0]
         assert stream.codec_context.name == "h264"

@@ -253,10 +253,15 @@ def test_a_folder_belongs_to_one_run_at_a_time(folder, tmp_path):
     with pytest.raises(ValueError, match="is in use by another run"):
         RunDirectory(make_config(tmp_path), Runtime())
     folder.lock.close()
-    with pytest.raises(ValueError, match="config.yaml"):  # it may be the user's
-        RunDirectory(make_config(tmp_path), Runtime())
-    (tmp_path / "run.log").touch()
     RunDirectory(make_config(tmp_path), Runtime()).lock.close()
+
+
+@pytest.mark.parametrize("name", ["run.log", "epoch_001.ckpt", "config.yaml", "state.json"])
+def test_files_of_somebody_else_are_not_taken_for_a_run(name, tmp_path):
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(ValueError, match=f"run.out: {tmp_path}"):
+        RunDirectory(make_config(tmp_path), Runtime())
+    assert [file.name for file in tmp_path.iterdir()] == [name]
 
 
 def test_a_folder_that_cannot_be_created_is_reported(tmp_path):
@@ -317,12 +322,6 @@ def test_a_run_resumes_only_with_the_same_samples(folder):
         with pytest.raises(ValueError, match="100 other samples"):
             folder.resume(sampler, 1, [other])
     folder.restore(Step(0), make_marks())
-
-
-def test_temporary_files_of_a_killed_process_are_deleted(tmp_path):
-    (tmp_path / "epoch_001.ckpt.tmp.ckpt").write_text("half")
-    RunDirectory(make_config(tmp_path), Runtime()).lock.close()
-    assert not list(tmp_path.glob("*.tmp*"))
 
 
 @pytest.mark.parametrize("is_old_version", [False, True])

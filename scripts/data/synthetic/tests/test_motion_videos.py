@@ -238,13 +238,13 @@ def test_a_set_is_completed_to_the_same_bytes(dataset, monkeypatch):
 def test_folders_with_other_videos_are_not_changed(dataset, tmp_path):
     with pytest.raises(ValueError, match="drawn with.*'seed': 5"):
         draw_dataset(dataset, **{**SET, "seed": 6})
-    (tmp_path / "videos").mkdir()
-    with pytest.raises(ValueError, match="another origin"):
+    (tmp_path / "labels.txt").touch()
+    with pytest.raises(ValueError, match=str(tmp_path)):
         draw_dataset(tmp_path, 1, 1)
     for counts in ((0, 1, 0), (1, 0, 0), (1, 1, -1)):
         with pytest.raises(ValueError, match="begin at"):
             draw_dataset(tmp_path / "new", *counts)
-    assert [file.name for file in tmp_path.iterdir()] == ["videos"]
+    assert [file.name for file in tmp_path.iterdir()] == ["labels.txt"]
 
 
 def test_the_command_runs_in_any_folder_and_prints_json(tmp_path):
