@@ -85,7 +85,7 @@ class RunDirectory:
         if config.run.tensorboard:
             tensorboard.require_package()
         is_run = read_object(self.path / STATE).keys() >= STATE_KEYS
-        check_folder(self.path, is_run or self.resume_file.exists(), "run.out")
+        check_folder(self.path, is_run or self.resume_file.exists(), "--run.out")
         with report_write_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             self.lock = lock_folder(self.path)
