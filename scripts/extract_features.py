@@ -33,7 +33,7 @@ from typing import Any, Optional
 
 from scripts.executors.process_pool import PROCESSES, Executor, PartOption
 from scripts.executors.video_jobs import JobSettings
-from scripts.features.files import FEATURES, TABLE, has_features, read_source, write_features
+from scripts.features.files import FEATURES, OWN, TABLE, read_source, write_features
 from scripts.features.jobs import FeatureExtractor, FeatureOptions
 from utils import cli, log
 from utils.files import check_folder, check_inputs
@@ -56,7 +56,7 @@ def main(
     if choices.get("per") != "window" and {"window", "step"} & set(choices):
         raise ValueError("--window and --step go with --per window")
     check_inputs([out / f"{FEATURES}.npy", out / TABLE], [*source, checkpoint_path])
-    check_folder(out, has_features(out))
+    check_folder(out, OWN)
     log.start_log(Runtime())
     videos = read_source(network, cfg, source)
     settings = JobSettings(

@@ -46,7 +46,7 @@ from typing import Any, Optional
 
 from scripts.executors.process_pool import PROCESSES, Executor, PartOption
 from scripts.executors.video_jobs import JobSettings
-from scripts.prediction.files import check_save, has_predictions, list_videos, write_predictions
+from scripts.prediction.files import OWN, check_save, list_videos, write_predictions
 from scripts.prediction.records import PredictOptions, Predictor, list_outputs
 from utils import cli, log
 from utils.evaluate.label_space import LabelSpace, assign_class_names
@@ -92,7 +92,7 @@ def main(
     tables = [folder / f"{PREDICTIONS}{end}" for end in (".csv", ".jsonl")]
     outputs = list_outputs(options, heads, names)
     check_inputs([*tables, *outputs], [*videos, checkpoint_path, labels])
-    check_folder(folder, has_predictions(folder))
+    check_folder(folder, OWN)
     settings = JobSettings(
         network.name,
         cfg=cfg,

@@ -34,13 +34,7 @@ from typing import Optional
 
 import numpy as np
 
-from scripts.prediction.files import (
-    STREAM,
-    check_save,
-    has_predictions,
-    is_stream_table,
-    list_videos,
-)
+from scripts.prediction.files import OWN, check_save, list_videos
 from scripts.prediction.plots import draw_timeline
 from utils import cli, log, signals
 from utils.files import check_folder, check_inputs, open_replacement, report_write_errors
@@ -109,7 +103,7 @@ def label_stream(model: Model, stream: Stream, video: str, folder: Path, top: in
     source = video
     video = hide_secrets(video)
     columns = stream.scorer.columns
-    table = folder / f"{stream.source.name}{STREAM}"
+    table = folder / f"{stream.source.name}_stream.csv"
     totals = [np.zeros(head.classes) for head in model.heads]  # of the probabilities
     last: deque[StreamResult] = deque(maxlen=MAX_PLOTTED)
     count = 0
@@ -123,8 +117,7 @@ def label_stream(model: Model, stream: Stream, video: str, folder: Path, top: in
     picture = table.with_suffix(".png")
     with stream, report_write_errors(folder, "--out"):
         check_inputs([table, picture], [source])
-        is_other = table.exists() and not is_stream_table(table)
-        check_folder(folder, has_predictions(folder) and not is_other)
+        check_folder(folder, OWN)
         written = open_replacement(table, newline="")
         with signals.handle_signals(stop), written as file:
             rows = csv.writer(file)

@@ -164,12 +164,11 @@ def test_frames_are_repeated_or_dropped_for_another_rate():
         (["--data.source=frames", "--data.image_tmpl={:05d}.gif"], "data.source"),
         (["--data.image_tmpl={:05d}.gif"], "data.image_tmpl: {:05d}.gif"),
         (["--quality", "101"], "--quality"),
-        ([], "train.txt"),  # in the folder of the videos, it would be replaced
     ],
 )
 def test_impossible_options_are_refused(options, words, videos, run_here, tmp_path):
-    out = tmp_path / "new" if options else videos
     lists = [f"--{setting}" for setting in (f"data.root={videos}", *LISTED)]
+    out = tmp_path / "new"
     arguments = ["--config_path", find_smoke_yaml("tsm"), "--out", out, *lists, *options]
     assert_one_line_error(run_here(SCRIPT, *arguments), words)
     assert not (tmp_path / "new").exists()

@@ -14,7 +14,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Callable, Optional, Union
 
@@ -23,7 +23,7 @@ from utils.signals import unfinished
 ROOT = Path(__file__).resolve().parents[1]  # of the code: a checkout, or an installed package
 MAX_BYTES = 2**30  # bytes of a file that is read
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)  # errors of file systems without locks
-JOURNAL_START = b'["[\\"'
+JOURNAL = r'\n*(\["\[|\Z)'  # of lines `[key, value]`, whose keys are lists as JSON; or of none yet
 USE_UTF8 = "set the environment variable PYTHONUTF8=1"
 
 
@@ -114,13 +114,16 @@ def check_target(
         raise ValueError(f"{option}: {path} exists; --overwrite replaces it")
 
 
-def check_folder(folder: Path, is_own: bool, option: str = "--out") -> None:
+def check_folder(folder: Path, own: Mapping[str, str], option: str = "--out") -> None:
     """Raises ValueError, which names `option`, if a command may not write files into `folder`.
 
-    It must be new, empty but for hidden files, or have results of the command: `is_own`, which
-    tells it from the name and the content of its main file. Then the command replaces the files
+    It must be new, empty but for hidden files, or have results of the command. `own` are the names
+    of its main files (shell patterns), and what the start of such a file matches (a regular
+    expression): there is one, and none that does not match. Then the command replaces the files
     that it writes, and no others.
     """
+    found = [(path, start) for name, start in own.items() for path in folder.glob(name)]
+    is_own = bool(found) and all(re.match(start, read_start(path)) for path, start in found)
     if has_files(folder) and not is_own:
         raise ValueError(
             f"{option}: {folder} has files, and none that this command recognises as its result: "
@@ -135,6 +138,14 @@ def has_files(folder: Path) -> bool:
             return True
         folders[:] = [name for name in folders if name[0] != "."]
     return False
+
+
+def read_start(path: Path) -> str:
+    """The first characters of a file; what no pattern matches, if it is a link or no file."""
+    if path.is_symlink() or not path.is_file():  # a pipe would block
+        return "\0"
+    with open(path, "rb") as file:
+        return file.read(2**16).decode(errors="replace")
 
 
 def check_inputs(
@@ -248,23 +259,6 @@ def read_json(path: Path, name: str, kind: type = dict) -> Any:
     return value
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; empty if it holds none. It tells whose file it is."""
-    with contextlib.suppress(ValueError):
-        return read_json(path, str(path))
-    return {}
-
-
-def is_journal(path: Path) -> bool:
-    """Whether a file has lines `[key, value]` whose keys are lists as JSON, or no line yet."""
-    with contextlib.suppress(OSError):
-        if path.is_file() and not path.is_symlink():
-            with open(path, "rb") as file:
-                start = file.read(64).lstrip(b"\n")[: len(JOURNAL_START)]
-            return JOURNAL_START.startswith(start)
-    return False
-
-
 def parse_line(text: str) -> dict[str, Any]:
     """The JSON object in a line; empty if there is none, as a kill or a full disk cuts it off."""
     try:
@@ -272,15 +266,6 @@ def parse_line(text: str) -> dict[str, Any]:
     except (RecursionError, ValueError):
         value = None
     return value if isinstance(value, dict) else {}
-
-
-def read_first_line(path: Path) -> str:
-    """The first line of a text file; empty if there is none. It tells whose file it is."""
-    with contextlib.suppress(OSError, ValueError):
-        if path.is_file():  # a pipe would block
-            with open(path, encoding="utf-8", errors="surrogateescape") as file:
-                return file.readline(2**16)
-    return ""
 
 
 def read_text(path: Path, name: str, errors: str = "strict") -> str:

@@ -37,7 +37,7 @@ from utils.evaluate import several_labels
 from utils.evaluate.label_report import write_label_report
 from utils.evaluate.metrics import Counts
 from utils.evaluate.report import MIN_PROBABILITY, compute_predictions, write_report
-from utils.evaluate.report_page import is_report
+from utils.evaluate.report_page import OWN
 from utils.files import check_folder, check_inputs
 from utils.log import print_result
 from utils.runtime import Runtime
@@ -58,7 +58,7 @@ def main(
     if report:
         inputs = [folder / "scores.csv" for folder in reports]
         check_inputs([report / "scores.csv"], inputs, "--report")
-        check_folder(report, is_report(report), "--report")
+        check_folder(report, OWN, "--report")
     read = [read_scores(folder / "scores.csv") for folder in reports]
     samples = read[0][0]
     for folder, (other, rows) in zip(reports, read):

@@ -51,14 +51,13 @@ from scripts.dry_run.simulator import CHIPS, Machine, dry_run
 from utils import cli, runtime
 from utils.complexity import count_layers
 from utils.distributed.segments import segment_ends
-from utils.files import check_folder, open_replacement, read_first_line, report_write_errors
+from utils.files import check_folder, open_replacement, report_write_errors
 from utils.load_config import build_dataclass
 from utils.networks import Network
 from utils.yaml_text import load_yaml
 
 RANKS = 8  # of a dry run; the order of gradients is the same for any number above 1
 BEST = "best"
-TABLE = "plan.csv"
 
 
 def read_topology(text: str) -> tuple[int, int]:
@@ -108,7 +107,7 @@ def main(
             shape = "x".join(map(str, topology))
             raise ValueError(f"--devices: {count} devices are more than --topology {shape} has")
     folder = out or cfg.run.out.with_name(f"{cfg.run.out.name}_plan")
-    check_folder(folder, read_first_line(folder / TABLE).startswith("devices,split,"))
+    check_folder(folder, {"plan.csv": "devices,split,segment,"})
     positions = order_gradients(network.name, cfg, chip) if chip else {}
     backward = time_gradients(network, cfg, cluster)
     if chip:
@@ -220,7 +219,7 @@ def write_table(folder: Path, backward: Backward, plans: dict) -> None:
         for name, prediction in predictions.items()
         for i, segment in enumerate(prediction.segments)
     ]
-    path = folder / TABLE
+    path = folder / "plan.csv"
     with report_write_errors(path, "--out"), open_replacement(path, newline="") as file:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()

@@ -72,10 +72,10 @@ from utils.data.annotation_file import (
 )
 from utils.data.equal_files import describe_repeats
 from utils.files import (
+    JOURNAL,
     check_folder,
     check_inputs,
     copy_file,
-    is_journal,
     report_write_errors,
     write_text,
 )
@@ -84,7 +84,7 @@ from utils.networks import Network
 from utils.progress import track
 from utils.settings import NetworkConfig
 
-JOURNAL = ".scan.jsonl"  # ending of its name; the number of a part follows
+SCAN = ".scan.jsonl"  # ending of its name; the number of a part follows
 
 
 class CheckedLine(NamedTuple):
@@ -116,9 +116,7 @@ def main(
     outputs += [t.with_name("labels.txt") for t, file in zip(targets, files) if find_labels(file)]
     inputs = [file.path for file in files] + [find_labels(file) or file.path for file in files]
     check_inputs(outputs, inputs)
-    folders = {target.parent for target in targets}
-    journals = (path for folder in folders for path in folder.glob(f"*{JOURNAL}*"))
-    check_folder(out, any(map(is_journal, journals)))
+    check_folder(out, {f"*{SCAN}*": JOURNAL, f"*/*{SCAN}*": JOURNAL})
     kinds = Counter()
     read = 0
     with report_write_errors(out, "--out"):
@@ -205,7 +203,7 @@ def scan_list(
             findings.update(dict.fromkeys(jobs[job], earlier[key]))
         else:
             pending_jobs.append(job)
-    journal = target.with_name(f"{target.name}{JOURNAL}{f'.{part.file_name}' if part else ''}")
+    journal = target.with_name(f"{target.name}{SCAN}{f'.{part.file_name}' if part else ''}")
     with open(journal, "a", encoding="utf-8", errors="surrogateescape") as notes:
         notes.write("\n")  # ends a line that a kill has cut
         results = run_all(examine, jobs=pending_jobs, workers=workers, executor=executor)
@@ -240,7 +238,7 @@ def journal_key(job: VideoJob) -> str:
 def read_journals(target: Path) -> dict[str, Finding]:
     """The findings of earlier runs and of all parts; skips lines that are none, as a kill cuts."""
     findings = {}
-    for path in sorted(target.parent.glob(f"{glob.escape(target.name)}{JOURNAL}*")):
+    for path in sorted(target.parent.glob(f"{glob.escape(target.name)}{SCAN}*")):
         for line in path.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
             try:
                 key, values = json.loads(line)

@@ -112,21 +112,19 @@ def main(
     if names == "images":
         links = {name: files.pop(name) for name in lists}
     texts = {out / name: "".join(f"{line}\n" for line in files[name]) for name in files}
-    for path, text in texts.items():
-        if not has_text(path, text):
-            check_target(path, [annotations or ""], "--out", overwrite)
+    new = {path: text for path, text in texts.items() if not has_text(path, text)}
+    for path in new:
+        check_target(path, [annotations or ""], "--out", overwrite)
     with report_write_errors(out, "--out"):
         link_images(root, out=out, classes=files["labels.txt"], lists=links)
-        for path, text in texts.items():
-            if not has_text(path, text):
-                write_text(path, text)
+        for path, text in new.items():
+            write_text(path, text)
     paths = [str((out / name).resolve()) for name in lists]
     print(json.dumps({"root": str(root), **counts, "lists": paths}))
 
 
 def has_text(path: Path, text: str) -> bool:
-    data = text.encode("utf-8", "surrogateescape")
-    return path.is_file() and path.read_bytes() == data
+    return path.is_file() and path.read_bytes() == text.encode(errors="surrogateescape")
 
 
 def list_public_data_set(

@@ -36,13 +36,7 @@ import os
 from typing import Annotated, Any, Optional
 
 from scripts.data.prepare.copies import Copying, Line, copy_lists, copy_videos, find_lists
-from scripts.data.prepare.encoder import (
-    MAX_QUALITY,
-    EncodeJob,
-    EncodeOptions,
-    is_copy,
-    reencode_video,
-)
+from scripts.data.prepare.encoder import MAX_QUALITY, EncodeJob, EncodeOptions, reencode_video
 from scripts.data.prepare.integrity import GOOD, Finding, VideoJob
 from scripts.executors.process_pool import PROCESSES, Executor, PartOption, choose_workers
 from utils import cli
@@ -72,7 +66,6 @@ def build_copying(
         out,
         build_job=build_job,
         work=reencode_video,
-        is_copy=is_copy,
         title="re-encoding",
         workers=workers,
         executor=executor,

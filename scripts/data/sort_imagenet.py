@@ -22,7 +22,6 @@ prepare_process(__name__)
 
 import csv
 import errno
-import filecmp
 import json
 import os
 import re
@@ -46,22 +45,20 @@ def main(*, annotations: Path, images: Path, out: Path) -> None:
         for wnid in set(existing.values()):
             (out / wnid).mkdir(parents=True, exist_ok=True)
         for name, wnid in existing.items():
-            link_image(images / name, out / wnid / name)
+            if not (out / wnid / name).exists():
+                link_image(images / name, out / wnid / name)
     result = {"classes": len(set(existing.values())), "images": len(existing)}
     print(json.dumps({**result, "missing": len(classes) - len(existing)}))
 
 
 def link_image(image: Path, target: Path) -> None:
-    """Raises ValueError if there is another file at the target."""
-    if not os.path.lexists(target):
-        try:
-            os.link(os.path.realpath(image), target)  # a hard link to a link would lead elsewhere
-        except OSError as error:
-            if error.errno != errno.EXDEV:
-                raise
-            target.symlink_to(os.path.realpath(image))
-    elif not target.is_file() or not filecmp.cmp(image, target, shallow=False):
-        raise ValueError(f"--out: {target} is another file than {image}: move it away")
+    file = os.path.realpath(image)  # a hard link to a relative link would lead elsewhere
+    try:
+        os.link(file, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        target.symlink_to(file)
 
 
 def read_kaggle_csv(file: Path) -> dict[str, str]:

@@ -124,7 +124,7 @@ def simulate(script: Sequence[str], machine: Machine, keep: Optional[Path] = Non
     false. Raises ValueError if this machine cannot do it.
     """
     if keep:
-        check_folder(keep, False, "--keep")  # files of two runs would be mixed
+        check_folder(keep, {}, "--keep")  # files of two runs would be mixed
     stubs = build_stubs(machine.device, get_cache_folder() / "dry_run")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional, TypeVar
 
 from scripts.executors.process_pool import PROCESSES, CrashError, Part, run_all
-from utils.files import compute_sha256, is_journal, lock_folder, report_write_errors
+from utils.files import compute_sha256, lock_folder, report_write_errors
 from utils.networks import find_network
 from utils.predict.model import build_model
 from utils.progress import Progress
@@ -116,15 +116,13 @@ def write_records(
     Returns the numbers of videos and failed ones, the folder and the seconds. The records of a
     `part` go to its file, `name`.part-I-of-N.jsonl. Records that such files have are not computed
     again; without `part` the files are removed at the end. A broken video is a line on stderr.
-    Raises ValueError if no video can be read, if another process writes into the folder, or if a
-    file has the name of a part and is none.
+    Raises ValueError if no video can be read, or if another process writes into the folder.
     """
     start = time.monotonic()
     errors = []
     keys = {job: key(job) for job in (part.select(jobs) if part else jobs)}
     with report_write_errors(folder, "--out"):
         folder.mkdir(parents=True, exist_ok=True)
-        list_part_files(folder, name)
         with lock_parts(folder, name, part):
             with writer as write:
                 for job, record in complete(keys, run_jobs, folder, name, part, hidden):
@@ -197,7 +195,7 @@ def complete(
 def find_lines(folder: Path, name: str) -> dict[str, tuple[Path, int]]:
     """{key: (file, position of its line)}; skips a line that a kill has cut."""
     lines = {}
-    for path in list_part_files(folder, name):
+    for path in sorted(folder.glob(PART_FILE.format(name, "*-of-*"))):
         position = 0
         with open(path, "rb") as file:
             for line in file:
@@ -213,15 +211,6 @@ def name_part_file(name: str, part: Optional[Part]) -> str:
     return PART_FILE.format(name, (part or Part(1, 1)).file_name)
 
 
-def list_part_files(folder: Path, name: str) -> list[Path]:
-    """The files of all parts; ValueError if one of such a name has other lines."""
-    paths = sorted(folder.glob(PART_FILE.format(name, "*-of-*")))
-    for path in paths:
-        if not is_journal(path):
-            raise ValueError(f"--out: {path} is no file of this command: move it away")
-    return paths
-
-
 def delete_part_files(folder: Path, name: str) -> None:
-    for path in list_part_files(folder, name):
+    for path in folder.glob(PART_FILE.format(name, "*-of-*")):
         path.unlink()

@@ -12,12 +12,12 @@ from typing import Callable, NamedTuple, Optional
 import numpy as np
 
 from scripts.executors.process_pool import Part
-from scripts.executors.video_jobs import RunJobs, list_part_files, make_key, write_records
+from scripts.executors.video_jobs import PART_FILE, RunJobs, make_key, write_records
 from scripts.features.jobs import DTYPE, UNLISTED
 from scripts.prediction.files import list_videos
 from utils.data.annotation_file import Record, format_label
 from utils.data.records import read_list
-from utils.files import open_replacement, read_first_line, write_beside
+from utils.files import JOURNAL, open_replacement, write_beside
 from utils.networks import Network
 from utils.settings import NetworkConfig, VideoData
 from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
@@ -27,6 +27,7 @@ FEATURES = "features"
 TABLE = "index.csv"
 HEADER_BYTES = 128  # of any shape with up to 20 digits: NumPy pads to a multiple of 64
 COLUMNS = ("path", "start", "end", "label")
+OWN = {TABLE: f"{','.join(COLUMNS)}\\s", PART_FILE.format(FEATURES, "*"): JOURNAL}
 
 
 class Source(NamedTuple):
@@ -63,13 +64,6 @@ def read_source(network: Network, cfg: NetworkConfig, sources: Sequence[str]) ->
     folders = [head.names_file.parent.resolve() for head in heads if head.names_file]
     head = folders.index(path.parent) if path.parent in folders else 0
     return Source(records, str(file.root), head)
-
-
-def has_features(folder: Path) -> bool:
-    """Whether a folder has the features of this module, or those of a part."""
-    table = folder / TABLE
-    is_table = read_first_line(table).strip() == ",".join(COLUMNS)
-    return is_table if table.exists() else bool(list_part_files(folder, FEATURES))
 
 
 @contextlib.contextmanager

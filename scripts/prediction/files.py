@@ -10,17 +10,21 @@ from pathlib import Path
 from typing import Callable, Optional
 
 from scripts.executors.process_pool import Part
-from scripts.executors.video_jobs import RunJobs, list_part_files, make_key, write_records
+from scripts.executors.video_jobs import PART_FILE, RunJobs, make_key, write_records
 from scripts.prediction.records import Job
-from utils.files import check_target, open_replacement, read_first_line, write_text
+from utils.files import JOURNAL, check_target, open_replacement, write_text
 from utils.messages import escape_control, format_line, hide_secrets, print_line
 from utils.predict.prediction import PREDICTIONS, make_file_names
 from utils.video.live import ADDRESS
 from utils.video.media_files import IMAGE_SUFFIXES, describe_left_out, find_files, has_suffix
 
 MAX_CLASS_NAME = 200  # characters of a class name in a table
-STREAM = "_stream.csv"  # ending of the table of a stream
-STREAM_HEADS = ("start,end,", "time,")
+# Main files of predict.py and stream.py, which have one folder
+OWN = {
+    f"{PREDICTIONS}.jsonl": r'\{"video": |\Z',
+    PART_FILE.format(PREDICTIONS, "*"): JOURNAL,
+    "*_stream.csv": "start,end,|time,",
+}
 
 
 def check_save(save: Path, inputs: Sequence[str], overwrite: bool) -> None:
@@ -28,19 +32,6 @@ def check_save(save: Path, inputs: Sequence[str], overwrite: bool) -> None:
     if save.suffix != ".mp4":
         raise ValueError(f"--save: {save} must end in .mp4")
     check_target(save, inputs, "--save", overwrite)
-
-
-def has_predictions(folder: Path) -> bool:
-    """Whether a folder has results of predict.py or stream.py, or those of a part."""
-    table = folder / f"{PREDICTIONS}.jsonl"
-    if table.exists():
-        return read_first_line(table).startswith('{"video": ')
-    streams = any(map(is_stream_table, folder.glob(f"*{STREAM}")))
-    return streams or bool(list_part_files(folder, PREDICTIONS))
-
-
-def is_stream_table(path: Path) -> bool:
-    return read_first_line(path).startswith(STREAM_HEADS)
 
 
 def list_videos(names: Sequence[str], suffixes: Sequence[str]) -> list[str]:

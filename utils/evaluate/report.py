@@ -54,7 +54,7 @@ class Report:
         width = classes + (classes if space.multi_label else 1) + 1
         self.table = ScoreTable(numbers, len(samples.paths), width)
         if rt.is_main_process:
-            check_folder(folder, report_page.is_report(folder), "--report")
+            check_folder(folder, report_page.OWN, "--report")
             with report_write_errors(folder, "--report"):
                 folder.mkdir(parents=True, exist_ok=True)
                 tempfile.TemporaryFile(dir=folder).close()

@@ -27,14 +27,7 @@ from PIL import Image
 from utils.data.rows import EvalRows
 from utils.evaluate.label_space import LabelSpace
 from utils.evaluate.metrics import compute_interval
-from utils.files import (
-    ROOT,
-    open_replacement,
-    read_first_line,
-    read_object,
-    report_write_errors,
-    write_text,
-)
+from utils.files import ROOT, open_replacement, report_write_errors, write_text
 from utils.messages import escape_control
 from utils.version import VERSION
 from utils.video.reader import VideoError
@@ -50,7 +43,7 @@ QUALITY = 75  # of JPEG
 FILES = ("classes.csv", "report.json", "scores.csv", "wrong.csv")  # beside the page
 CHART_FILES = ("calibration.csv", "calibration.png", "confused_pairs.csv", "confusion.csv")
 CHART_FILES += ("confusion.png",)  # of samples with one label
-SCORE_HEADS = ("path,label,predicted,correct,", "path,labels,predicted,correct,")
+OWN = {"report.json": r'(?s)\{.*"worst_classes": ', "scores.csv": "path,labels?,predicted,correct,"}
 Label = Union[int, Sequence[int], None]
 
 
@@ -90,13 +83,6 @@ def describe_samples(rows: EvalRows, space: LabelSpace, names: Sequence[str]) ->
         read_frames=functools.partial(read_preview, rows, space),
         find_file=functools.partial(find_file, rows),
     )
-
-
-def is_report(folder: Path) -> bool:
-    """Whether a folder has a report, or the table of one that was not completed."""
-    if (folder / "report.json").exists():
-        return "worst_classes" in read_object(folder / "report.json")
-    return read_first_line(folder / "scores.csv").startswith(SCORE_HEADS)
 
 
 def read_preview(rows: EvalRows, space: LabelSpace, sample: int) -> np.ndarray:

@@ -8,7 +8,7 @@ from utils import log, runtime
 from utils.evaluate.label_space import read_own_names
 from utils.evaluate.metrics import EvalSet, evaluate, write_result_file
 from utils.evaluate.report import Report
-from utils.evaluate.report_page import describe_samples, is_report, write_index
+from utils.evaluate.report_page import OWN, describe_samples, write_index
 from utils.files import check_folder
 from utils.scoring.load import open_scorer
 from utils.scoring.scorer import Scorer
@@ -40,8 +40,9 @@ def evaluate_checkpoint(
         if report:
             samples = describe_samples(rows, space, network.name_samples(cfg, rows))
             folder = Path(report) / space.name
-            if not reports and rt.is_main_process:  # of several sets, the page is above
-                check_folder(Path(report), is_report(folder), "--report")
+            if space.name and not reports and rt.is_main_process:  # the page is above the sets
+                own = {f"{space.name}/{name}": start for name, start in OWN.items()}
+                check_folder(Path(report), own, "--report")
             reports.append(Report(folder, samples, rows.samples_of_rank, space, rt))
             eval_sets[-1] = eval_sets[-1]._replace(collect=reports[-1].table.add)
     scorer = open_scorer(network, cfg, checkpoint_path)

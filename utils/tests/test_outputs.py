@@ -41,15 +41,23 @@ def test_an_existing_file_is_replaced_only_if_the_user_says_so(tmp_path):
 
 
 def test_a_folder_with_files_must_be_of_the_command(tmp_path):
-    files.check_folder(tmp_path / "new", False)
+    """By the names and contents of its main files: one is there, and none is another one."""
+    own = {"report.json": r"\{", "part-*": "$"}
+    files.check_folder(tmp_path / "new", own)
     (tmp_path / "empty" / ".cache").mkdir(parents=True)
     for hidden in (tmp_path / ".DS_Store", tmp_path / "empty" / ".cache" / "a"):
         hidden.touch()
-    files.check_folder(tmp_path, False)
+    files.check_folder(tmp_path, own)
     (tmp_path / "empty" / "mine").touch()
-    with pytest.raises(ValueError, match=f"--report: {tmp_path} has files"):
-        files.check_folder(tmp_path, False, "--report")
-    files.check_folder(tmp_path, True)
+    for name, text in (("report.jso", "{}"), ("part-1", "mine")):
+        (tmp_path / name).write_text(text)
+        (tmp_path / "report.json").symlink_to("report.jso")
+        with pytest.raises(ValueError, match=f"--report: {tmp_path} has files"):
+            files.check_folder(tmp_path, own, "--report")
+        (tmp_path / "report.json").unlink()
+        (tmp_path / name).unlink()
+    (tmp_path / "part-1").touch()
+    files.check_folder(tmp_path, own)
 
 
 def test_an_unfinished_file_has_a_name_that_nobody_else_has(tmp_path):
@@ -84,4 +92,3 @@ def test_a_damaged_json_file_is_one_line(text, tmp_path):
     with pytest.raises(ValueError, match=r"^a.json ") as caught:
         files.read_json(tmp_path / "a.json", "a.json")
     assert "\n" not in str(caught.value)
-    assert files.read_object(tmp_path / "a.json") == {}

@@ -18,13 +18,7 @@ from mindspore import Parameter, Tensor
 
 from utils.data.sampler import TrainSampler
 from utils.data.unreadable import UnreadableFiles
-from utils.files import (
-    check_folder,
-    lock_folder,
-    read_object,
-    report_write_errors,
-    write_text,
-)
+from utils.files import check_folder, lock_folder, report_write_errors, write_text
 from utils.load_config import read_yaml, to_dict, to_yaml
 from utils.messages import join_names
 from utils.runtime import Runtime
@@ -58,7 +52,7 @@ CHANGEABLE_ON_RESUME = {
     "train": {"accumulation_steps"},
 }  # fmt: skip
 STATE = "state.json"
-STATE_KEYS = {"step", "seed", "devices", "checkpoint", "version"}
+OWN = {STATE: r'(?s)\{.*"step": .*"seed": .*"checkpoint": .*"version": ', RESUME: ""}
 COUNTER = "micro_step"  # steps since the start of the run
 
 
@@ -84,8 +78,7 @@ class RunDirectory:
             return
         if config.run.tensorboard:
             tensorboard.require_package()
-        is_run = read_object(self.path / STATE).keys() >= STATE_KEYS
-        check_folder(self.path, is_run or self.resume_file.exists(), "--run.out")
+        check_folder(self.path, OWN, "--run.out")
         with report_write_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             self.lock = lock_folder(self.path)

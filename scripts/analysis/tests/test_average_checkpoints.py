@@ -62,14 +62,6 @@ def test_a_file_that_does_not_fit_is_named(arrays, words, files, tmp_path):
         average([files[0], other], np.array([0.5, 0.5]))
 
 
-def test_an_input_is_not_replaced(files, tmp_path):
-    before = files[0].read_bytes()
-    with pytest.raises(ValueError, match="--target: the command reads .*epoch_0.ckpt"):
-        main(files, target=files[0])
-    assert files[0].read_bytes() == before
-    main(files, target=tmp_path / "mean.ckpt")
-
-
 def test_an_average_beyond_its_type_is_refused(tmp_path):
     values = np.full(2, 65_504, np.float16)
     files = [write(tmp_path / f"{k}.ckpt", half=values) for k in range(2)]

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional, Union
 
 from scripts.data.prepare.integrity import (
+    BAD_LINE,
     GOOD,
     Finding,
     VideoJob,
-    is_table,
     make_job,
     print_left_out,
     write_table,
@@ -43,13 +43,12 @@ class Copying(NamedTuple):
 
     `build_job(video, path)` returns a job with `video` and `target`, the copy `out`/path, and
     `work(job, drafts)` writes it, by way of the folder `drafts`. Its finding has the number of
-    frames if the copy is a folder. `is_copy(job)` says whether `work` wrote what is at the target.
+    frames if the copy is a folder.
     """
 
     out: Path
     build_job: Callable[[VideoJob, Path], Any]
     work: Callable[..., Finding]
-    is_copy: Callable[[Any], bool]
     title: str  # of the progress
     workers: int
     executor: str = PROCESSES
@@ -118,8 +117,8 @@ def copy_videos(
 ) -> tuple[dict[str, Any], dict[Any, Finding]]:
     """Writes the copies of this part and, unless it is a part, the tables of bad lines.
 
-    Returns the counts, and {job: finding}. Raises ValueError if two videos would have one copy, or
-    if the folder has files and neither a copy nor a table of this command.
+    Empty tables at the start show whose folder it is. Returns the counts, and {job: finding}.
+    Raises ValueError if two videos would have one copy, or the folder is of somebody else.
     """
     start = time.monotonic()
     jobs: dict[str, Any] = {}  # by target; a video may be in several lists
@@ -128,11 +127,14 @@ def copy_videos(
         if job.video.path != line.work.video.path:
             names = f"{job.video.path} and {line.work.video.path}"
             raise ValueError(f"--out: {names} would both become {job.target}: rename one")
-    copies = (copying.is_copy(job) for job in jobs.values() if os.path.lexists(job.target))
-    check_folder(copying.out, any(copies) or any(map(is_table, tables)))
+    table_names = {str(table.relative_to(copying.out)): BAD_LINE for table in tables}
+    check_folder(copying.out, table_names)
     chosen = copying.part.select(jobs.values()) if copying.part else list(jobs.values())
     findings: dict[Any, Finding] = {}
     with report_write_errors(copying.out, "--out"), make_drafts(copying.out) as drafts:
+        for table in tables:
+            table.parent.mkdir(parents=True, exist_ok=True)
+            table.touch()
         work = partial(copying.work, drafts=str(drafts))
         results = run_all(work, chosen, copying.workers, copying.executor)
         for job, result in track(results, copying.title, len(chosen)):

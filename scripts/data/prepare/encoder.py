@@ -5,7 +5,6 @@ No MindSpore here: worker processes start fast and stay small.
 
 import json
 import os
-import re
 import tempfile
 from collections.abc import Iterator
 from fractions import Fraction
@@ -78,12 +77,6 @@ def reencode_video(job: EncodeJob, drafts: str) -> Finding:
         return Finding(GOOD)
     except VideoError as error:
         return Finding("broken", error.args[-1])
-
-
-def is_copy(job: EncodeJob) -> bool:
-    """Whether `reencode_video` wrote what is at the target, by any settings."""
-    key = read_key(Path(job.target), job.video.max_pixels)
-    return re.match(r'\[\d+, \d+, \d+, "', key) is not None
 
 
 def read_key(path: Path, max_pixels: int) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from scripts.data.prepare.copies import Copying, copy_lists, find_lists
-from scripts.data.prepare.frames import SUFFIXES, FrameJob, extract_frames, is_copy
+from scripts.data.prepare.frames import SUFFIXES, FrameJob, extract_frames
 from scripts.data.prepare.integrity import VideoJob
 from scripts.executors.process_pool import PROCESSES, choose_workers
 from utils import cli
@@ -40,7 +40,7 @@ def extract_lists(
         return FrameJob(video, target, image_tmpl, fps, short_side, quality, flow=bool(flow_tmpl))
 
     workers = choose_workers(workers, PROCESSES)
-    copying = Copying(out, build_job, extract_frames, is_copy, "extracting frames", workers)
+    copying = Copying(out, build_job, extract_frames, "extracting frames", workers)
     result, findings = copy_lists(cfg, files, copying)
     result["frames"] = sum(finding.frames for finding in findings.values())
     print(json.dumps(result))

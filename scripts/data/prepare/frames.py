@@ -76,11 +76,6 @@ def extract_frames(job: FrameJob, drafts: str) -> Finding:
         return Finding("broken", error.args[-1])
 
 
-def is_copy(job: FrameJob) -> bool:
-    """Whether `extract_frames` wrote the folder of a job, by any settings."""
-    return bool(read_key(Path(job.target)))
-
-
 def read_key(folder: Path) -> str:
     """What the folder was made of; empty if this module did not make it."""
     try:

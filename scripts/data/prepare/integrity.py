@@ -14,7 +14,7 @@ from av.container import InputContainer
 
 from utils.data.annotation_file import AnnotationFile, Record
 from utils.data.records import open_record
-from utils.files import read_first_line, write_text
+from utils.files import write_text
 from utils.messages import print_line
 from utils.video.headers import check_header, find_truncation
 from utils.video.media_files import VIDEO_SUFFIXES
@@ -42,6 +42,7 @@ KINDS = (
     DAMAGED,  # can be decoded, and FFmpeg marks some of the frames as damaged
     "bad line",  # of the list: its label, its number of frames, its format
 )
+BAD_LINE = rf"\d+\t({'|'.join(KINDS)})\t|\Z"  # of `write_table`, or an empty table
 MAX_SHOWN = 5  # names on stderr
 MAX_REORDER = 3  # pictures from a packet without presentation time to its picture's place
 DURATION_TOLERANCE = 0.5  # seconds by which a stream may end before the container's duration
@@ -93,12 +94,6 @@ def write_table(path: Path, rows: Iterable[tuple[int, str, Finding]]) -> None:
     """Writes a table of (line number, path or line, finding): number, kind, path, reason."""
     lines = (f"{number}\t{bad.kind}\t{name}\t{bad.reason}\n" for number, name, bad in rows)
     write_text(path, "".join(lines))
-
-
-def is_table(path: Path) -> bool:
-    """Whether a file is a table of `write_table`, which may be empty."""
-    words = read_first_line(path).split("\t")
-    return path.is_file() and (words == [""] or (len(words) > 3 and words[1] in KINDS))
 
 
 def print_left_out(videos: Sequence[tuple[str, Finding]]) -> None:

@@ -26,7 +26,7 @@ import numpy as np
 
 from scripts.data.prepare.encoder import DETERMINISTIC, to_yuv420p
 from scripts.executors.process_pool import start_process_pool
-from utils.files import check_folder, make_drafts, read_object, write_text
+from utils.files import check_folder, make_drafts, write_text
 from utils.progress import track
 
 MOTIONS = ("left", "right", "up", "down", "grow", "shrink", "clockwise", "counterclockwise")
@@ -222,6 +222,7 @@ def draw_dataset(
         ]
         for index, (split, count) in enumerate(counts.items())
     }
+    check_folder(root, {RECIPE: r'\{"edition": \d+, "seed": \d+'})
     missing = [v for v in chain(*videos.values()) if not (root / v.path).exists()]
     label_of = {motion: k for k, motions in enumerate(classes.values()) for motion in motions}
     lines = {
@@ -254,7 +255,6 @@ def draw_sets(
 def _start_dataset(root: Path, recipe: dict[str, int]) -> None:
     """Writes the recipe of a new or incomplete set; ValueError if `root` holds other files."""
     existing = _read_recipe(root)
-    check_folder(root, recipe.keys() <= existing.keys())
     if existing and not recipe.items() <= existing.items():
         raise ValueError(
             f"{root} was drawn with {existing}, not {recipe}; delete it or name another"
@@ -293,4 +293,5 @@ def _write_one(root: Path, drafts: Path, video: _Video) -> None:
 
 
 def _read_recipe(root: Path) -> dict[str, int]:
-    return read_object(root / RECIPE)
+    path = root / RECIPE
+    return json.loads(path.read_text()) if path.exists() else {}

@@ -77,9 +77,8 @@ def draw_cifar10(root: Path, seed: int, distinct: int = PER_FILE) -> dict[str, i
     Raises ValueError if `root` has files and not the names of these classes.
     """
     names = "\n".join(PATTERNS) + "\n"
-    meta = root / "batches.meta.txt"
-    check_folder(root, meta.is_file() and meta.read_bytes() == names.encode())
-    write_text(meta, names)
+    check_folder(root, {"batches.meta.txt": names})
+    write_text(root / "batches.meta.txt", names)
     count = len(FILES)
     with start_process_pool(min(os.cpu_count() or 1, count)) as pool:
         jobs = [pool.submit(draw_file, root / FILES[i], [seed, i], distinct) for i in range(count)]
