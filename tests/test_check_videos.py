@@ -32,16 +32,17 @@ def build_arguments(folder: Path, out: Path) -> list:
 
 def test_the_command_writes_lists_of_good_and_bad_videos(run_here, tmp_path):
     folder = tmp_path / "data"
+    out = tmp_path / "out"
     folder.mkdir()
     kinds = write_files_of_every_kind(folder)
     lines = [f"{name} {i % 3}\n" for i, name in enumerate(kinds)]
     (folder / "train.txt").write_bytes(os.fsencode("".join(lines) + "good.mp4 99\n"))
     (folder / "test.txt").write_text("good.mp4 0\ncut.mp4 1\n")
-    result = read_result(run_here(*build_arguments(folder, tmp_path)))
+    result = read_result(run_here(*build_arguments(folder, out)))
     good = [name for name, kind in kinds.items() if kind == "good"]
-    lines = os.fsdecode((tmp_path / "train.txt").read_bytes()).splitlines()
+    lines = os.fsdecode((out / "train.txt").read_bytes()).splitlines()
     assert [line.rpartition(" ")[0] for line in lines] == good
-    rows = [row.split("\t") for row in (tmp_path / "train.txt.bad.tsv").read_text().splitlines()]
+    rows = [row.split("\t") for row in (out / "train.txt.bad.tsv").read_text().splitlines()]
     bad = {name: kind for name, kind in kinds.items() if kind != "good"}
     assert {Path(row[2]).name: row[1] for row in rows[:-1]} == bad
     assert rows[-1][1] == "bad line"
@@ -49,7 +50,7 @@ def test_the_command_writes_lists_of_good_and_bad_videos(run_here, tmp_path):
     assert result["videos"] == len(kinds) + 3
     assert result["good"] == len(good) + 1
     assert result["bad"] == sum(result["kinds"].values()) == result["videos"] - result["good"]
-    again = read_result(run_here(*build_arguments(folder, tmp_path)))
+    again = read_result(run_here(*build_arguments(folder, out)))
     assert again["read"] == 0
     assert {**again, "read": 0, "seconds": 0} == {**result, "read": 0, "seconds": 0}
 

@@ -123,7 +123,7 @@ def test_a_validation_list_is_apart_from_the_test_list(folder, make_lists, tmp_p
     out = tmp_path / ".cache" / "lists"
     read_result(make_lists(folder, out))
     (plain,) = read_lists(out, "test.txt")
-    result = read_result(make_lists(folder, out, "--val", "0.2"))
+    result = read_result(make_lists(folder, out, "--val", "0.2", "--overwrite"))
     assert (result["train"], result["val"], result["test"]) == (9, 3, 3)
     train, val, test = read_lists(out, "train.txt", "val.txt", "test.txt")
     assert test == plain
