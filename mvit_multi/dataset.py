@@ -7,6 +7,7 @@ for unreadable videos and for the padding of the last batch. A video is decoded 
 clips or views.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Union, cast
 
@@ -34,7 +35,10 @@ def build_target_row(dataset_index: int, label: int, lam: float, box: tuple = NO
     return np.array([dataset_index, label, lam, *box], np.float32)
 
 
-def get_annotation_file(cfg: Config, dataset_index: int, split: str) -> AnnotationFile:
+def get_annotation_file(
+    cfg: Config, dataset_index: int, split: str, class_names: Sequence[str] = ()
+) -> AnnotationFile:
+    """The annotation file of a data set; `class_names` are those of the network."""
     data = cfg.data
     settings = cfg.data.sets[dataset_index]
     name = f"{settings.lists}/{split}.csv"
@@ -47,6 +51,7 @@ def get_annotation_file(cfg: Config, dataset_index: int, split: str) -> Annotati
         image_tmpl=data.image_tmpl,
         folder_fps=data.folder_fps,
         max_pixels=data.max_pixels,
+        class_names=class_names,
     )
 
 
@@ -57,17 +62,24 @@ def list_annotation_files(cfg: Config) -> list[AnnotationFile]:
     return [file for file in files if file.path.is_file()] or files
 
 
-def read_dataset_records(cfg: Config, dataset_index: int, split: str) -> list[Record]:
+def read_dataset_records(
+    cfg: Config, dataset_index: int, split: str, class_names: Sequence[str] = ()
+) -> list[Record]:
     """The samples of one split of one data set. Raises ValueError for bad lines."""
-    file = get_annotation_file(cfg, dataset_index, split)
+    file = get_annotation_file(cfg, dataset_index, split, class_names)
     listed = records.read_split(cfg.data, file=file, split=split, seed=cfg.run.seed)
     return [record._replace(dataset_index=dataset_index) for record in listed]
 
 
-def read_records(cfg: Config, split: str) -> list[Record]:
-    """The samples of all data sets in order; in training repeated `data.dataset_repeats` times."""
-    count = range(len(cfg.data.sets))
-    samples = [sample for k in count for sample in read_dataset_records(cfg, k, split)]
+def read_records(
+    cfg: Config, split: str, class_names: Sequence[Sequence[str]] = ()
+) -> list[Record]:
+    """The samples of all data sets in order; in training repeated `data.dataset_repeats` times.
+
+    `class_names` are those of the network for each data set, or empty.
+    """
+    names = class_names or [()] * len(cfg.data.sets)
+    samples = [s for k, own in enumerate(names) for s in read_dataset_records(cfg, k, split, own)]
     return samples * (cfg.data.dataset_repeats if split == "train" else 1)
 
 
@@ -132,11 +144,18 @@ class EvalVideos(videos.EvalVideos):
 
     cfg: Config
 
-    def __init__(self, cfg: Config, rt: Runtime, dataset_index: int, split: str = "test"):
+    def __init__(
+        self,
+        cfg: Config,
+        rt: Runtime,
+        dataset_index: int,
+        split: str = "test",
+        class_names: Sequence[str] = (),
+    ):
         self.settings = cfg.data.sets[dataset_index]
         self.clips = self.settings.clips
         self.crops = self.settings.crops
-        samples = read_dataset_records(cfg, dataset_index, split)
+        samples = read_dataset_records(cfg, dataset_index, split, class_names)
         if split == "val":
             self.clips = self.crops = 1
             samples = samples[:: cfg.eval.val_skip]

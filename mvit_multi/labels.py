@@ -28,7 +28,8 @@ class DatasetLabelSpace(LabelSpace):
         self.classes = settings.num_classes
         begin = sum(dataset.num_classes for dataset in cfg.data.sets[:dataset_index])
         self.columns = slice(begin, begin + settings.num_classes)
-        self.names_file = get_annotation_file(cfg, dataset_index, "labels").path.with_suffix(".txt")
+        self.test_list = get_annotation_file(cfg, dataset_index, "test")
+        self.names_file = self.test_list.labels_path
         self.clips = settings.clips
         self.crops = settings.crops
         self.crop_settings = (settings.short_side, settings.crops)

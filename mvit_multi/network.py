@@ -1,7 +1,7 @@
 """What the folder of the multi-dataset MViTv2 provides; utils/networks.py documents the names."""
 
-from pathlib import Path
-from typing import Any, Optional
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from mvit_multi.config import Config
 from mvit_multi.convert import MViTNames
 from mvit_multi.labels import DatasetLabelSpace
 from utils.data.annotation_file import Record, name_record
+from utils.evaluate.label_space import LabelSpace, list_own_names
 from utils.networks import Network
 from utils.runtime import Runtime
 
@@ -25,15 +26,20 @@ class MViTNetwork(Network[Config]):
     label_space = DatasetLabelSpace
     parameter_names = MViTNames
     list_annotation_files = staticmethod(dataset.list_annotation_files)
-    read_records = staticmethod(dataset.read_records)
+
+    def read_records(
+        self, cfg: Config, split: str, spaces: Sequence[LabelSpace] = ()
+    ) -> list[Record]:
+        return dataset.read_records(cfg, split, list_own_names(spaces, len(cfg.data.sets)))
 
     def build_eval_rows(
-        self, cfg: Config, rt: Runtime, run: Optional[Path] = None, split: str = "test"
+        self, cfg: Config, rt: Runtime, spaces: Sequence[LabelSpace] = (), split: str = "test"
     ) -> dict[int, dataset.EvalVideos]:
         """The data sets of `eval.sets` in a test, all in validation."""
         names = (split == "test" and cfg.eval.sets) or [settings.name for settings in cfg.data.sets]
         chosen = [k for k, settings in enumerate(cfg.data.sets) if settings.name in names]
-        return {k: dataset.EvalVideos(cfg, rt, dataset_index=k, split=split) for k in chosen}
+        class_names = list_own_names(spaces, len(cfg.data.sets))
+        return {k: dataset.EvalVideos(cfg, rt, k, split, class_names[k]) for k in chosen}
 
     def name_samples(self, cfg: Config, rows: Any) -> list[str]:
         root = cfg.data.root / rows.settings.videos

@@ -16,18 +16,15 @@ from utils.video.media_files import IMAGE_SUFFIXES, has_suffix, is_system_name
 FILE = "class_folders.txt"  # in the run folder, beside the checkpoints
 
 
-def find_classes(
-    train: Path, split: Path, num_classes: int, run: Optional[Path] = None
-) -> list[str]:
+def find_classes(train: Path, split: Path, num_classes: int) -> list[str]:
     """The names of the class folders in the order of their labels; empty if they are not known.
 
-    They are those that a training wrote into its folder `run`; without it, the folders of `train`;
-    without these, the `num_classes` names in labels.txt beside it, or as many folders of `split`.
+    They are the folders of `train`; without these, the `num_classes` names in labels.txt beside it,
+    or as many folders of `split`.
     Networks of mindspore-ai/models have 1001 classes for the 1000 of ImageNet.
     """
-    written = read_run_classes(run)
-    if written or train.is_dir():
-        return written or list_class_folders(train)
+    if train.is_dir():
+        return list_class_folders(train)
     own = list_class_folders(split) if split.is_dir() else []
     labels = train.with_name("labels.txt")
     listed = sorted(read_names(labels)) if labels.is_file() else []

@@ -6,6 +6,7 @@ cutmix, float32 (N, 3 or 7) (`utils.data.mixing`). Evaluation yields (image, lab
 images and for the padding of the last batch.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional, Union
@@ -25,11 +26,13 @@ if TYPE_CHECKING:
     import mindspore.dataset as ds
 
 
-def read_records(cfg: Config, split: str, run: Optional[Path] = None) -> Images:
+def read_records(
+    cfg: Config, split: str, run: Optional[Path] = None, class_names: Sequence[str] = ()
+) -> Images:
     """The images of a split, in training `data.fraction` of them.
 
-    `run` is the folder of the checkpoint, for its class list. Raises ValueError if there are none,
-    or labels out of range.
+    `run` is the folder of the checkpoint, for its class list, `class_names` are its own. Raises
+    ValueError if there are no images, or labels out of range.
     """
     images = read_images(
         cfg.data,
@@ -37,6 +40,7 @@ def read_records(cfg: Config, split: str, run: Optional[Path] = None) -> Images:
         num_classes=cfg.model.num_classes,
         multi_label=cfg.has_several_labels,
         run=run,
+        class_names=class_names,
     )
     if split != "train" or cfg.data.fraction == 1:
         return images

@@ -8,6 +8,7 @@ import numpy as np
 
 from resnet50 import readers, transforms
 from resnet50.config import Config
+from utils.data.records import find_labels
 from utils.evaluate.label_space import LabelSpace
 from utils.video.reader import FrameReader, read_bytes, reading
 
@@ -41,11 +42,17 @@ class ImageLabelSpace(LabelSpace):
         self.crop = cfg.test_crop
         self.builtin_names = cfg.data.labels
         self.names_file = cfg.data.root / CIFAR_NAMES.get(cfg.data.source, "labels.txt")
+        if cfg.data.source == "list":
+            lists = [readers.describe_list(cfg.data, k, self.classes) for k in ("train", "test")]
+            self.names_file = find_labels(*lists)
+            self.test_list = lists[-1]
 
     def find_names(self) -> Sequence[str]:
         """Without names of their own, or if these are the folders', those of the class folders."""
         names = super().find_names()
-        folders = readers.find_classes(self.data, self.classes, run=self.run_folder)
+        folders = readers.find_classes(
+            self.data, self.classes, run=self.run_folder, class_names=self.own_names
+        )
         if not folders or (names and sorted(names) != sorted(folders)):
             return names
         return [*folders, *[""] * (self.classes - len(folders))]

@@ -1,13 +1,15 @@
 """What the folder of ResNet provides; utils/networks.py documents the names."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from resnet50 import class_folders, dataset
 from resnet50.config import Config
 from resnet50.convert import ResNetNames
 from resnet50.labels import ImageFile, ImageLabelSpace
 from resnet50.readers import ImageRecord, Images, find_classes
+from utils.evaluate.label_space import LabelSpace, list_own_names
 from utils.networks import Network
 from utils.runtime import Runtime
 from utils.video.array_frames import ArrayFrames
@@ -24,12 +26,12 @@ class ResNetNetwork(Network[Config]):
     create_dataset = staticmethod(dataset.create_dataset)
     label_space = ImageLabelSpace
     parameter_names = ResNetNames
-    read_records = staticmethod(dataset.read_records)
     build_train_sampler = staticmethod(dataset.build_train_sampler)
     copy_classes = staticmethod(class_folders.copy_run_classes)
 
-    def read_run_records(self, cfg: Config, split: str, run: Optional[Path]) -> Images:
-        return dataset.read_records(cfg, split, run)
+    def read_records(self, cfg: Config, split: str, spaces: Sequence[LabelSpace] = ()) -> Images:
+        run = spaces[0].run_folder if spaces else None
+        return dataset.read_records(cfg, split, run, list_own_names(spaces, 1)[0])
 
     def name_samples(self, cfg: Config, rows: Any) -> list[str]:
         return rows.records.list_names()

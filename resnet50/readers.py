@@ -20,7 +20,8 @@ import numpy as np
 
 from resnet50 import class_folders
 from resnet50.config import Data
-from utils.data.annotation_file import AnnotationFile, Label, read_annotations
+from utils.data.annotation_file import AnnotationFile, Label
+from utils.data.records import read_list
 from utils.log import log
 from utils.messages import format_value, join_names
 from utils.video.images import open_image
@@ -131,7 +132,7 @@ class ImageList(Images):
     """The images of a list with lines `path label`; names are the paths below the root."""
 
     def __init__(self, file: AnnotationFile):
-        records, _ = read_annotations(file)
+        records = read_list(file)
         self.root = file.root
         names = [os.path.relpath(record.path, file.root) for record in records]
         self.names = np.array([os.fsencode(name) for name in names], np.bytes_)
@@ -246,26 +247,17 @@ def read_images(
     num_classes: int,
     multi_label: bool = False,
     run: Optional[Path] = None,
+    class_names: Sequence[str] = (),
 ) -> Images:
-    """The images of a split. `run` is the folder of the checkpoint, for its class list.
+    """The images of a split. `run` is the folder of the checkpoint, `class_names` are its own.
 
     Raises ValueError if there are none, labels out of range, or other classes than in training.
     """
     split = "test" if split == "val" and not data.val else split
     if data.source == "list":
-        path = get_split_path(data, split)
-        name = str(path.relative_to(data.root)) if path.is_relative_to(data.root) else str(path)
-        return ImageList(
-            AnnotationFile(
-                name,
-                path=path,
-                root=data.root,
-                source="video",
-                num_classes=num_classes,
-                multi_label=multi_label,
-            )
-        )
-    images = open_images(data, split=split, num_classes=num_classes, run=run)
+        file = describe_list(data, split, num_classes)
+        return ImageList(file._replace(multi_label=multi_label, class_names=class_names))
+    images = open_images(data, split, num_classes, run, class_names)
     for label in (images.labels.min(), images.labels.max()):
         if not 0 <= label < num_classes:
             raise ValueError(
@@ -274,7 +266,17 @@ def read_images(
     return images
 
 
-def open_images(data: Data, split: str, num_classes: int, run: Optional[Path]) -> Images:
+def describe_list(data: Data, split: str, num_classes: int) -> AnnotationFile:
+    """The list of a split. Its class names are in labels.txt beside it, or in `data.root`."""
+    path = get_split_path(data, split)
+    name = str(path.relative_to(data.root)) if path.is_relative_to(data.root) else str(path)
+    file = AnnotationFile(name, path, data.root, source="video", num_classes=num_classes)
+    return file if file.labels_path.is_file() else file._replace(labels=data.root / "labels.txt")
+
+
+def open_images(
+    data: Data, split: str, num_classes: int, run: Optional[Path], class_names: Sequence[str]
+) -> Images:
     if data.is_cifar:
         patterns, label_bytes = CIFAR[data.source]
         pattern = patterns["train" if split == "train" else "test"]
@@ -289,13 +291,11 @@ def open_images(data: Data, split: str, num_classes: int, run: Optional[Path]) -
         if not path.is_file():
             raise ValueError(f"{setting} does not exist")
         packed = MindRecord(path)
-        check_labels(
-            packed, setting, find_classes(data, num_classes=num_classes, split=split, run=run)
-        )
+        check_labels(packed, setting, find_classes(data, num_classes, split, run, class_names))
         return packed
     if not path.is_dir():
         raise ValueError(f"{setting} is not a folder")
-    classes = find_classes(data, num_classes=num_classes, split=split, run=run)
+    classes = find_classes(data, num_classes, split, run, class_names)
     if not classes:
         train = get_split_path(data, "train")
         raise ValueError(
@@ -315,20 +315,33 @@ def open_images(data: Data, split: str, num_classes: int, run: Optional[Path]) -
 
 
 def find_classes(
-    data: Data, num_classes: int, split: str = "test", run: Optional[Path] = None
+    data: Data,
+    num_classes: int,
+    split: str = "test",
+    run: Optional[Path] = None,
+    class_names: Sequence[str] = (),
 ) -> list[str]:
     """The class folders in the order of their labels, the same for all splits; empty if unknown.
 
-    Those of a pack are in its images: a class without an image is "".
+    They are those that a training wrote into its folder `run`; without it, the `class_names` of a
+    checkpoint, if the folders have such names; without these, those of the training images. A class
+    of a pack without an image is "".
     """
+    train, path = (get_split_path(data, name) for name in ("train", split))
     if data.source == "folder":
-        train, folder = (get_split_path(data, name) for name in ("train", split))
-        return class_folders.find_classes(train, split=folder, num_classes=num_classes, run=run)
-    if data.source == "mindrecord":
-        train = get_split_path(data, "train")
-        packed = MindRecord(train).list_classes() if train.is_file() else []
-        return class_folders.read_run_classes(run) or packed
-    return []
+        own = class_folders.list_class_folders(path) if path.is_dir() else []
+    elif data.source == "mindrecord":
+        own = MindRecord(path).list_classes() if path.is_file() else []
+    else:
+        return []
+    written = class_folders.read_run_classes(run)
+    if written:
+        return written
+    if own and {*filter(None, own)} <= {*class_names}:
+        return [*class_names]
+    if data.source == "folder":
+        return class_folders.find_classes(train, split=path, num_classes=num_classes)
+    return MindRecord(train).list_classes() if train.is_file() else []
 
 
 def check_labels(packed: MindRecord, setting: str, classes: Sequence[str]) -> None:

@@ -4,7 +4,6 @@ import inspect
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -71,7 +70,8 @@ def test_a_training_logs_samples_that_its_validation_has_too(name, every, tmp_pa
     settings += own.get(name, ["data.val_list=val.txt"])
     cfg = load_toy_config(name, *settings)
     network = find_network(name)
-    build_eval_sets(Job(network, cfg, Runtime()), network.read_records(cfg, "train"))
+    records, spaces = network.read_records(cfg, "train"), network.list_label_spaces(cfg)
+    build_eval_sets(Job(network, cfg, Runtime()), records, spaces)
     warned = any("train has samples more than once" in line for line in log_messages)
     assert warned == (name != "resnet50")
     line = "train and validation have the same samples"
@@ -88,7 +88,6 @@ def test_every_method_of_a_network_works(name, tmp_path):
     results = {}
 
     records = results["read_records"] = network.read_records(cfg, "train")
-    results["read_run_records"] = network.read_run_records(cfg, "test", Path())
     with network.open_record(cfg, records[0]) as frames:
         results["open_record"] = frames.frames([0])
     results["select_distinct"] = network.select_distinct(cfg, records)

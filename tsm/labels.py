@@ -7,7 +7,7 @@ import numpy as np
 from tsm import transforms
 from tsm.config import Config
 from tsm.dataset import sample_frame_indices
-from utils.data.records import describe_list
+from utils.data.records import describe_list, find_labels
 from utils.evaluate.label_space import LabelSpace
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ class TSMLabelSpace(LabelSpace):
         self.classes = cfg.model.num_classes
         self.multi_label = cfg.has_several_labels
         self.builtin_names = cfg.data.labels
-        self.names_file = describe_list(cfg, "test").path.with_name("labels.txt")
+        self.test_list = describe_list(cfg, "test")
+        self.names_file = find_labels(describe_list(cfg, "train"), self.test_list)
         self.clips = cfg.eval.clips
         self.crops = cfg.eval.crops
         self.frames_in_a_row = cfg.data.frames_read

@@ -27,7 +27,7 @@ from utils.data import records, videos
 from utils.data.annotation_file import AnnotationFile, encode_label, name_record
 from utils.data.rows import EvalRows, TrainRows
 from utils.data.sampler import TrainSampler
-from utils.evaluate.label_space import LabelSpace
+from utils.evaluate.label_space import LabelSpace, list_own_names
 from utils.files import ROOT
 from utils.load_config import load_config, read_yaml
 from utils.runtime import Runtime
@@ -80,13 +80,13 @@ class Network(abc.ABC, Generic[ConfigT]):
             return []
         return [records.describe_list(cfg, split) for split in cfg.data.lists]
 
-    def read_records(self, cfg: ConfigT, split: str) -> Any:
-        """The checked samples of `split`: train, val or test. Raises ValueError for bad lines."""
-        return records.read_records(cfg, split)
+    def read_records(self, cfg: ConfigT, split: str, spaces: Sequence[LabelSpace] = ()) -> Any:
+        """The checked samples of `split`: train, val or test. Raises ValueError for bad lines.
 
-    def read_run_records(self, cfg: ConfigT, split: str, run: Optional[Path]) -> Any:
-        """As `read_records`; `run` is the folder of the checkpoint, which may list its classes."""
-        return self.read_records(cfg, split)
+        They have the labels of `spaces`, which are `list_label_spaces` with the names of a trained
+        network; without them, those of the list.
+        """
+        return records.read_records(cfg, split, list_own_names(spaces, 1)[0])
 
     def name_samples(self, cfg: ConfigT, rows: EvalRows) -> list[str]:
         """The names of test samples in a report: their paths below the folder of the videos."""
@@ -102,14 +102,14 @@ class Network(abc.ABC, Generic[ConfigT]):
         return records
 
     def build_eval_rows(
-        self, cfg: ConfigT, rt: Runtime, run: Optional[Path] = None, split: str = "test"
+        self, cfg: ConfigT, rt: Runtime, spaces: Sequence[LabelSpace] = (), split: str = "test"
     ) -> Mapping[int, EvalRows]:
         """{index in `list_label_spaces`: its rows on this rank}, of a test or of a validation.
 
-        `run` is as in `read_run_records`, `split` test or val. Label spaces that `cfg.eval` does
+        `spaces` are as in `read_records`, `split` test or val. Label spaces that `cfg.eval` does
         not test are missing. Raises ValueError for bad lines of an annotation file.
         """
-        return {0: self.eval_rows(self.read_run_records(cfg, split, run), cfg, rt, split)}
+        return {0: self.eval_rows(self.read_records(cfg, split, spaces), cfg, rt, split)}
 
     @abc.abstractmethod
     def get_input_shape(self, cfg: ConfigT) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from utils.data.records import describe_list
+from utils.data.records import describe_list, find_labels
 from utils.evaluate.label_space import LabelSpace
 from x3d.config import Config
 from x3d.dataset import choose_test_frames, cut_test_crops
@@ -23,7 +23,8 @@ class X3DLabelSpace(LabelSpace):
         self.classes = cfg.model.num_classes
         self.multi_label = cfg.has_several_labels
         self.builtin_names = cfg.data.labels
-        self.names_file = describe_list(cfg, "test").path.with_name("labels.txt")
+        self.test_list = describe_list(cfg, "test")
+        self.names_file = find_labels(describe_list(cfg, "train"), self.test_list)
         self.clips = cfg.eval.clips
         self.crops = cfg.eval.crops
 

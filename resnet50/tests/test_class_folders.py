@@ -44,8 +44,8 @@ def make_config(root: Path, *settings: str) -> Config:
     return load_config(Config, YAML, [f"data.root={root}", "model.num_classes=3", *settings])
 
 
-def list_samples(root: Path, *settings: str, run: Path = None) -> list[str]:
-    images = read_records(make_config(root, *settings), "test", run)
+def list_samples(root: Path, *settings: str, run: Path = None, names=()) -> list[str]:
+    images = read_records(make_config(root, *settings), "test", run, names)
     return [f"{name} {label}" for name, label in zip(images.list_names(), images.labels)]
 
 
@@ -69,6 +69,13 @@ def test_a_split_that_lacks_a_class_keeps_the_labels(has_train, source, root, tm
     (head,) = NETWORK.list_label_spaces(make_config(root))
     assign_class_names([head], "", str(run / "x.ckpt"))
     assert head.names == CLASSES
+
+
+def test_folders_have_the_labels_of_the_checkpoint(root):
+    """Not those of training folders that lie beside them; unless it has other names."""
+    shutil.rmtree(root / "train" / "bee")
+    assert list_samples(root, names=CLASSES) == RIGHT
+    assert list_samples(root, names=["A", "B", "C"])[2] == "cat/B.WEBP 1"
 
 
 def test_two_folders_do_not_say_which_of_three_classes_they_are(root):

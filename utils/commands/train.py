@@ -10,7 +10,7 @@ from typing import Any, Callable, NoReturn
 from utils import cli, runtime
 from utils.data.equal_files import log_repeats
 from utils.data.sampler import TrainSampler
-from utils.evaluate.label_space import list_class_names
+from utils.evaluate.label_space import LabelSpace, list_class_names
 from utils.evaluate.metrics import EvalSet, evaluate
 from utils.networks import Job, Network
 from utils.nn import kernels
@@ -45,13 +45,14 @@ def run_training(network: Network, cfg: NetworkConfig, build: Build) -> None:
     sampler = trainer.resume(network.build_train_sampler(cfg, records, rt), records)
     folder = trainer.directory.path
     network.write_classes(cfg, folder, rt)
-    classes = list_class_names(network.list_label_spaces(cfg), folder)
+    spaces = network.list_label_spaces(cfg)
+    classes = list_class_names(spaces, folder)
     trainer.directory.description = describe(network.name, cfg, classes=classes)
     setup = build_training(job, sampler, build)  # model, optimizer, AllReduce segments, step
     rows = network.train_rows(
         records, cfg=cfg, sampler=sampler, epochs=cfg.train.epochs, skip=trainer.start_step
     )
-    eval_sets = build_eval_sets(job, records)
+    eval_sets = build_eval_sets(job, records, spaces)
     if cfg.train.feature_draws:
         from utils.commands.frozen_features import use_features  # here: most trainings need it not
 
@@ -90,9 +91,12 @@ def read_next_epoch(job: Job, sampler: TrainSampler, records: Any, steps: int) -
     return batches.create_tuple_iterator(num_epochs=1, output_numpy=True)
 
 
-def build_eval_sets(job: Job, records: Sequence[Any]) -> list[EvalSet]:
+def build_eval_sets(
+    job: Job, records: Sequence[Any], spaces: Sequence[LabelSpace]
+) -> list[EvalSet]:
     """What a validation during training evaluates; empty if `run.eval_every` is 0.
 
+    `spaces` have the class names of the training, by which those of the validation are matched.
     Logs repeated samples, also those that are among `records`, which are trained. A bad line of a
     list stops the run before the training starts.
     """
@@ -101,8 +105,7 @@ def build_eval_sets(job: Job, records: Sequence[Any]) -> list[EvalSet]:
     if not cfg.run.eval_every:
         log_repeats(rt, train=trained)
         return []
-    spaces = network.list_label_spaces(cfg)
-    rows_of = network.build_eval_rows(cfg, rt, split="val")
+    rows_of = network.build_eval_rows(cfg, rt, spaces, split="val")
     validated = [record for rows in rows_of.values() for record in rows.records]
     log_repeats(rt, train=trained, validation=validated)
     return [EvalSet(rows, spaces[k], network.create_dataset) for k, rows in rows_of.items()]

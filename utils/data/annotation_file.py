@@ -17,7 +17,7 @@ import csv
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
 
@@ -63,6 +63,12 @@ class AnnotationFile(NamedTuple):
     folder_fps: float = 0.0  # for source "frames", frames per second; 0: unknown
     max_pixels: int = MAX_PIXELS  # larger frames are not read
     multi_label: bool = False  # a video has any number of labels
+    class_names: Sequence[str] = ()  # of the network, by label; empty: unknown
+    labels: Optional[Path] = None  # its own class names, by label; None: labels.txt beside it
+
+    @property
+    def labels_path(self) -> Path:
+        return self.labels or self.path.with_name("labels.txt")
 
 
 def read_annotations(file: AnnotationFile, min_frames: int = 3) -> tuple[list[Record], int]:
@@ -297,6 +303,17 @@ def _parse_number(text: str) -> Optional[float]:
 
 def _parse_integer(text: str) -> Optional[int]:
     return int(text) if re.fullmatch("-?[0-9]{1,18}", text) else None
+
+
+def list_labels(label: Label) -> tuple[int, ...]:
+    return (label,) if isinstance(label, int) else label
+
+
+def replace_labels(label: Label, new_labels: Mapping[int, int]) -> Label:
+    """The new label of one, or those of several."""
+    if isinstance(label, int):
+        return new_labels[label]
+    return tuple(sorted(new_labels[part] for part in label))
 
 
 def format_label(label: Label) -> str:

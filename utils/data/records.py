@@ -1,8 +1,11 @@
 """Records of a list of videos: reads the list, and opens the video of a record."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from utils.data.annotation_file import AnnotationFile, Record, read_annotations
+from utils.data.class_names import match_classes, read_list_names
 from utils.data.classes import choose_fraction, list_classes
 from utils.log import log
 from utils.settings import VideoData
@@ -11,15 +14,23 @@ from utils.video.reader import FrameReader
 
 
 def read_list(file: AnnotationFile) -> list[Record]:
-    """The records of a list. Raises ValueError as `read_annotations` does."""
-    records, left_out = read_annotations(file)
+    """The records of a list, with the labels of the network: `match_classes`.
+
+    Raises ValueError as `read_annotations` and `match_classes` do.
+    """
+    names = read_list_names(file)
+    classes = max(file.num_classes, len(names))
+    records, left_out = read_annotations(file._replace(num_classes=classes))
     if left_out:
         log.info("%s: %d videos are left out: fewer than 3 frames", file.path, left_out)
-    return records
+    return match_classes(records, names, file) if names else records
 
 
-def describe_list(cfg: Any, split: str) -> AnnotationFile:
-    """The annotation file of the split train, test or val, of a network for one data set."""
+def describe_list(cfg: Any, split: str, class_names: Sequence[str] = ()) -> AnnotationFile:
+    """The annotation file of the split train, test or val, of a network for one data set.
+
+    `class_names` are those of the network.
+    """
     data = cfg.data
     name = data.lists.get(split, data.test_list)
     return AnnotationFile(
@@ -33,12 +44,19 @@ def describe_list(cfg: Any, split: str) -> AnnotationFile:
         folder_fps=data.folder_fps,
         max_pixels=data.max_pixels,
         multi_label=cfg.has_several_labels,
+        class_names=class_names,
     )
 
 
-def read_records(cfg: Any, split: str) -> list[Record]:
-    """The records of the split train, test or val. Raises ValueError for bad lines."""
-    return read_split(cfg.data, file=describe_list(cfg, split), split=split, seed=cfg.run.seed)
+def find_labels(train: AnnotationFile, test: AnnotationFile) -> Path:
+    """The file of the class names that a network has: those of the training list, if it has any."""
+    return train.labels_path if train.labels_path.is_file() else test.labels_path
+
+
+def read_records(cfg: Any, split: str, class_names: Sequence[str] = ()) -> list[Record]:
+    """The records of the split train, val or test. Raises ValueError for bad lines."""
+    file = describe_list(cfg, split, class_names)
+    return read_split(cfg.data, file=file, split=split, seed=cfg.run.seed)
 
 
 def read_split(data: VideoData, file: AnnotationFile, split: str, seed: int) -> list[Record]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Optional
 
 import numpy as np
 
+from utils.data.annotation_file import AnnotationFile
 from utils.data.class_names import find_class_names, read_class_names
 from utils.evaluate.scores import video_scores
 from utils.evaluate.several_labels import sigmoid
@@ -29,6 +30,7 @@ class LabelSpace(abc.ABC):
     name = ""  # of the data set, if the network has several
     names: Sequence[str] = ()  # of the classes, once `assign_class_names` has run
     names_file: Optional[Path] = None  # a file of class names, used if it exists
+    test_list: Optional[AnnotationFile] = None  # None: the samples are no list
     builtin_names = ""  # the list in utils/labels
     run_folder: Optional[Path] = None  # of the checkpoint, where a training leaves its classes
     own_names: Sequence[str] = ()  # of the classes, as the checkpoint has them
@@ -104,7 +106,8 @@ class LabelSpace(abc.ABC):
 def list_class_names(spaces: Sequence[LabelSpace], run_folder: Path) -> dict[str, list[str]]:
     """{name of a data set: its class names} of those that have some, for their checkpoint.
 
-    `run_folder` is that of a training. Logs what is wrong with a file of names.
+    `run_folder` is that of a training. They become the spaces' own. Logs what is wrong with a file
+    of names.
     """
     result = {}
     for space in spaces:
@@ -115,8 +118,13 @@ def list_class_names(spaces: Sequence[LabelSpace], run_folder: Path) -> dict[str
             log.warning("class names are left out: %s", error)
             continue
         if names:
-            result[space.name] = names
+            space.own_names = result[space.name] = names
     return result
+
+
+def list_own_names(spaces: Sequence[LabelSpace], count: int) -> list[Sequence[str]]:
+    """The `own_names` of `count` spaces, empty if there are no spaces."""
+    return [space.own_names for space in spaces] or [()] * count
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:

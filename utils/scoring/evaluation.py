@@ -31,10 +31,9 @@ def evaluate_checkpoint(
     log.start_log(rt)
     spaces = network.list_label_spaces(cfg)
     read_own_names(spaces, Path(checkpoint_path))
-    run_folder = Path(checkpoint_path).parent
     eval_sets = []
     reports: list[Report] = []
-    for k, rows in network.build_eval_rows(cfg, rt, run_folder).items():
+    for k, rows in network.build_eval_rows(cfg, rt, spaces).items():
         space = spaces[k]
         eval_sets.append(EvalSet(rows, space, network.create_dataset))
         if report:

@@ -46,7 +46,10 @@ def find_int8(
     Raises ValueError for bad lines of the list, if none of its videos can be read, or if NNCF
     cannot quantise the network.
     """
-    records = choose_records(network.read_run_records(cfg, cfg.run.calibration, run), cfg)
+    spaces = network.list_label_spaces(cfg)
+    for space in spaces:
+        space.run_folder = run
+    records = choose_records(network.read_records(cfg, cfg.run.calibration, spaces), cfg)
     clips = read_clips(network, cfg, records)
     first = next(clips, None)
     if first is None:
