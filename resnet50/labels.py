@@ -47,6 +47,10 @@ class ImageLabelSpace(LabelSpace):
             self.names_file = find_labels(*lists)
             self.test_list = lists[-1]
 
+    @property
+    def test_path(self) -> Path:
+        return self.data.root if self.data.is_cifar else readers.get_split_path(self.data, "test")
+
     def find_names(self) -> Sequence[str]:
         """Without names of their own, or if these are the folders', those of the class folders."""
         names = super().find_names()

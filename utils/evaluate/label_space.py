@@ -43,6 +43,12 @@ class LabelSpace(abc.ABC):
     clips_per_pass = 0  # as in `video_scores`
     crop_settings: tuple = ()  # label spaces with equal ones have equal crops of a frame
 
+    @property
+    def test_path(self) -> Path:
+        """The test samples: a list, or of images a folder or a file."""
+        assert self.test_list is not None  # else a network overrides this property
+        return self.test_list.path
+
     @abc.abstractmethod
     def frame_indices(self, window: "Window") -> np.ndarray:
         """The frames of all clips, counted from the window's start; any shape."""

@@ -31,6 +31,7 @@ LOSS_UNIT = 2.0**-20
 LOSS_SHIFTS = range(0, 60, 12)  # of parts whose sums over ranks are exact
 TOP5_CLASSES = 6  # of fewer classes there is no top-5: it is always 100 %
 FEW_VIDEOS = 2000  # an accuracy of fewer videos is given with its 95 % interval
+SEVERAL = 5  # videos of a class, of which a trained network usually hits one
 BLOCK = 1024  # samples of one AllReduce
 QUANTILE = 1.959964  # of the normal distribution, for 95 %
 
@@ -76,6 +77,12 @@ class Counts:
         losses = compute_cross_entropies(scores, labels, self.raw_scores)
         self.loss += int(np.rint(losses / LOSS_UNIT).sum())
 
+    @property
+    def has_missed_classes(self) -> bool:
+        """Whether a quarter of the classes with several videos have no hit."""
+        shown = self.videos >= SEVERAL
+        return 4 * int((shown & (self.top1 == 0)).sum()) >= max(int(shown.sum()), 1)
+
     def sum_ranks(self, rt: Runtime) -> None:
         if rt.size > 1:
             own_counts = np.stack((self.videos, self.top1, self.top5))
@@ -108,6 +115,8 @@ class Counts:
 
 class LabelScores:
     """The scores of samples with several labels; `numbers` are the samples of this rank's rows."""
+
+    has_missed_classes = False
 
     def __init__(self, classes: int, raw_scores: bool, numbers: Sequence, count: int):
         self.raw_scores = raw_scores
@@ -188,7 +197,8 @@ class Comparison:
     def summarize(self, metrics: Mapping[str, Any], rt: Runtime) -> dict[str, float]:
         """The comparison over all ranks with `metrics`: top1 and videos."""
         top1 = metrics["top1"]
-        before = round(sum_count(self.hits, rt) / max(metrics["videos"], 1), 6)
+        videos = metrics["videos"] - metrics.get("unlabelled", 0)
+        before = round(sum_count(self.hits, rt) / max(videos, 1), 6)
         difference = max_over_ranks(self.difference, rt)
         text = "against f32: top-1 %.2f %% instead of %.2f %%, largest difference of a score %.3g"
         log.info(text, 100 * top1, 100 * before, difference)
@@ -203,13 +213,14 @@ class EvalSet(NamedTuple):
     """The test rows of one data set on this rank, and its classes.
 
     `create_dataset` is that of the network. `collect(rows, scores, labels)` receives those of every
-    batch; `rows` count the videos of this rank.
+    batch; `rows` count the videos of this rank. `doubt` is logged if many classes have no hit.
     """
 
     rows: "EvalRows"
     space: "LabelSpace"
     create_dataset: Callable
     collect: Optional[Callable] = None
+    doubt: str = ""
 
 
 def evaluate(
@@ -246,7 +257,7 @@ def evaluate_set(
     comparison: Optional[Comparison] = None,
 ) -> dict[str, Any]:
     """The metrics of one data set; arguments are as in `evaluate`."""
-    rows, space, create_dataset, collect = eval_set
+    rows, space, create_dataset, collect, doubt = eval_set
     collector: Union[Counts, LabelScores] = Counts(space.classes, space.raw_scores)
     if space.multi_label:
         samples = rows.samples_of_rank
@@ -276,6 +287,8 @@ def evaluate_set(
     if sum_count(stopped, rt):
         raise StopRequestError("a signal came before the evaluation was done")
     collector.sum_ranks(rt)
+    if doubt and collector.has_missed_classes:
+        log.warning("a quarter of the classes have no hit: %s", doubt)
     result: dict[str, Any] = collector.accuracies()
     if comparison is not None:
         result.update(comparison.summarize(result, rt))
@@ -304,17 +317,27 @@ def average_sets(results: Mapping[str, dict]) -> dict[str, Any]:
 
 
 def write_result_file(checkpoint: str, values: dict, rt: Runtime) -> None:
-    """Writes `<checkpoint>.json` on rank 0; logs a warning if the folder cannot be written."""
+    """Writes `<checkpoint>.json` on rank 0; logs a warning if the folder cannot be written.
+
+    `other_lists` there are the last results of lists other than `values["list"]`.
+    """
     if not rt.is_main_process:
         return
     target = Path(checkpoint).with_suffix(".json")
+    kept: dict[str, Any] = {}
     try:
         if target.exists():
             earlier = read_json(target, f"{target}")
             if not ({"videos", "seconds"} <= set(earlier) or "keep_best" in earlier):
                 raise ValueError(f"{target} exists and is not the result of an evaluation")
-            if target.name == "best.json":  # `utils.train.validation` wrote it
-                values = {**earlier, **values}
-        write_text(target, json.dumps(values) + "\n")
+            # `utils.train.validation` wrote the first two.
+            names = ("keep_best", "validation", "other_lists")
+            kept = {name: earlier.pop(name) for name in names if name in earlier}
+            others = kept.pop("other_lists", {})
+            if "videos" in earlier:
+                others[earlier.get("list", "unnamed")] = earlier
+            others.pop(values["list"], None)
+            kept |= {"other_lists": others} if others else {}
+        write_text(target, json.dumps({**kept, **values}) + "\n")
     except (OSError, ValueError) as error:
         log.warning("the result is not written beside the checkpoint: %s", error)

@@ -49,20 +49,23 @@ def compute_metrics(
 ) -> dict[str, Optional[float]]:
     """The metrics of videos: scores and targets (N, classes).
 
-    `top1` is the fraction of the videos whose highest score belongs to one of their labels.
+    `top1` is the fraction of the videos with a label whose highest score belongs to one of their
+    labels; `unlabelled` counts the others.
     """
     videos = len(scores)
     if not videos:
-        return {"map": 0.0, "classes": 0, "top1": 0.0, "loss": 0.0, "videos": 0}
+        return {"map": 0.0, "classes": 0, "top1": 0.0, "loss": 0.0, "videos": 0, "unlabelled": 0}
     precisions = compute_average_precisions(scores, targets)
     classes = int(np.isfinite(precisions).sum())
     hits = np.take_along_axis(targets, scores.argmax(1)[:, None], 1)
+    labelled = int((targets.max(1) > 0).sum())
     return {
         "map": round(float(np.nanmean(precisions)), 6) if classes else 0.0,
         "classes": classes,
-        "top1": round(float(hits.mean()), 6),
+        "top1": round(float(hits.sum()) / max(labelled, 1), 6),
         "loss": round(float(compute_binary_losses(scores, targets, raw_scores).mean()), 5),
         "videos": videos,
+        "unlabelled": videos - labelled,
     }
 
 

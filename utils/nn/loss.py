@@ -61,6 +61,7 @@ class SigmoidCrossEntropy(Loss):
         )
 
     def top1(self, scores: Tensor, target: Tensor) -> Tensor:
-        """The fraction of the batch whose highest score is of one of its labels."""
+        """The fraction of the samples with a label whose highest score is of one of theirs."""
         best = scores.argmax(axis=-1).reshape(-1, 1)
-        return ops.gather_elements(target, 1, best).mean()
+        hits = ops.gather_elements(target, 1, best).sum()
+        return hits / ops.maximum(target.max(axis=-1).sum(), 1)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from utils import log, runtime
-from utils.evaluate.label_space import read_own_names
+from utils.evaluate.label_space import LabelSpace, read_own_names
 from utils.evaluate.metrics import EvalSet, evaluate, write_result_file
 from utils.evaluate.report import Report
 from utils.evaluate.report_page import OWN, describe_samples, write_index
@@ -35,7 +35,8 @@ def evaluate_checkpoint(
     reports: list[Report] = []
     for k, rows in network.build_eval_rows(cfg, rt, spaces).items():
         space = spaces[k]
-        eval_sets.append(EvalSet(rows, space, network.create_dataset))
+        doubt = describe_doubt(space)
+        eval_sets.append(EvalSet(rows, space, network.create_dataset, doubt=doubt))
         if report:
             samples = describe_samples(rows, space, network.name_samples(cfg, rows))
             folder = Path(report) / space.name
@@ -46,7 +47,9 @@ def evaluate_checkpoint(
             eval_sets[-1] = eval_sets[-1]._replace(collect=reports[-1].table.add)
     scorer = open_scorer(network, cfg, checkpoint_path)
     reference = open_reference(network, cfg, checkpoint_path)
-    result = {**evaluate(scorer, eval_sets, rt, reference), "checkpoint": str(checkpoint_path)}
+    result = evaluate(scorer, eval_sets, rt, reference)
+    paths = [str(eval_set.space.test_path) for eval_set in eval_sets]
+    result.update(checkpoint=str(checkpoint_path), list=", ".join(paths))
     write_result_file(checkpoint_path, result, rt)
     if "sets" in result and rt.is_main_process:
         print(format_table(result))
@@ -55,6 +58,19 @@ def evaluate_checkpoint(
     log.print_result(result, rt)
     write_reports(reports, result, network, cfg)
     return 1 if result["unreadable"] and not cfg.eval.allow_unreadable else 0
+
+
+def describe_doubt(space: LabelSpace) -> str:
+    """What to say if the labels of a list cannot be compared with the network's, else nothing."""
+    if space.test_list is None or (space.own_names and space.test_list.labels_path.is_file()):
+        return ""
+    missing = f"{space.test_list.labels_path} does not exist"
+    if not space.own_names:
+        missing = "the checkpoint has no class names"
+    return (
+        f"{missing}, so labels are compared by number; does {space.test_list.path} number its "
+        "classes as the training did?"
+    )
 
 
 def open_reference(network: "Network", cfg: NetworkConfig, path: str) -> Optional[Scorer]:

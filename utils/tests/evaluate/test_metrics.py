@@ -1,5 +1,6 @@
 """Evaluation metrics: views are averaged as raw scores, videos are counted once."""
 
+import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -223,6 +224,25 @@ def test_another_file_beside_the_checkpoint_stays(tmp_path, log_messages):
     metrics.write_result_file(str(tmp_path / "a.ckpt"), {"videos": 4, "seconds": 1.0}, Runtime())
     assert (tmp_path / "a.json").read_text() == '{"videos": ["a.mp4"]}'
     assert "not the result of an evaluation" in log_messages[-1]
+
+
+def test_the_results_of_other_lists_stay(tmp_path):
+    path = tmp_path / "best.json"
+    own = {"keep_best": "top1", "validation": {"top1": 0.5}}
+    path.write_text(json.dumps(own))
+    results = [{"list": name, "top1": k, "videos": 4, "seconds": 1} for k, name in enumerate("aba")]
+    for result in results:
+        metrics.write_result_file(str(tmp_path / "best.ckpt"), result, Runtime())
+    expected = {**own, **results[2], "other_lists": {"b": results[1]}}
+    assert json.loads(path.read_text()) == expected
+
+
+def test_classes_without_a_hit_raise_the_doubt(log_messages):
+    """Labels that cannot be compared by name, in another order than the network's."""
+    for valid, expected in ((1.0, []), (-1.0, ["a quarter of the classes have no hit: why"])):
+        eval_set = make_eval_set(Batches(3))._replace(doubt="why")
+        evaluate(Constant(valid, 0, 0, 0, 0, 0), [eval_set], Runtime())
+        assert [line for line in log_messages if "no hit" in line] == expected
 
 
 def test_top_k_is_counted_per_class():
