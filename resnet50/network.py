@@ -9,7 +9,9 @@ from resnet50.config import Config
 from resnet50.convert import ResNetNames
 from resnet50.labels import ImageFile, ImageLabelSpace
 from resnet50.readers import ImageRecord, Images, find_classes
+from utils.data.class_names import describe_numbered
 from utils.evaluate.label_space import LabelSpace, list_own_names
+from utils.log import log
 from utils.networks import Network
 from utils.runtime import Runtime
 from utils.video.array_frames import ArrayFrames
@@ -39,6 +41,8 @@ class ResNetNetwork(Network[Config]):
     def write_classes(self, cfg: Config, run: Path, rt: Runtime) -> None:
         classes = find_classes(cfg.data, cfg.model.num_classes, split="train")
         class_folders.write_run_classes(run, classes, rt)
+        if line := describe_numbered(classes):
+            log.info(line)
 
     def get_input_shape(self, cfg: Config) -> tuple[int, ...]:
         return dataset.get_clip_shape(cfg.data, cfg.data.crop)

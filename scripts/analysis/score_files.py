@@ -133,6 +133,9 @@ def find_difference(samples: Samples, other: Samples) -> str:
     """
     if len(samples.classes) != len(other.classes):
         return f"{len(other.classes)} classes instead of {len(samples.classes)}"
+    for k, names in enumerate(zip(samples.classes, other.classes)):
+        if all(names) and names[0] != names[1]:
+            return f"class {k} is {names[1]} instead of {names[0]}"
     for k, (path, other_path) in enumerate(zip(samples.paths, other.paths)):
         if path != other_path:
             return f"video {k + 1} is {other_path} instead of {path}"

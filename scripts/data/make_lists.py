@@ -71,6 +71,7 @@ from scripts.data.prepare.public_annotations import (
     read_public_annotations,
 )
 from utils import cli
+from utils.data.class_names import describe_numbered
 from utils.files import check_inputs, check_target, report_write_errors, write_text
 from utils.messages import join_names, print_line
 from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES, describe_left_out
@@ -190,6 +191,8 @@ def list_own_videos(
     if names == "csv" and not splits.get("val"):
         files["val.csv"] = tested
     print_findings(result, kind)
+    if line := describe_numbered(sorted(result.classes)):
+        print_line(line)
     tested_labels = {int(line.rsplit(" ", 1)[1]) for line in tested}
     single = [name for k, name in enumerate(sorted(result.classes)) if k not in tested_labels]
     if single:

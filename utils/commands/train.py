@@ -3,14 +3,15 @@
 settings -> run directory, log -> records -> sampler -> build -> train step -> rows -> epochs
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Callable, NoReturn
 
 from utils import cli, runtime
 from utils.data.equal_files import log_repeats
 from utils.data.sampler import TrainSampler
-from utils.evaluate.label_space import LabelSpace, list_class_names
+from utils.evaluate.label_space import LabelSpace, find_moved_name, list_class_names
 from utils.evaluate.metrics import EvalSet, evaluate
 from utils.networks import Job, Network
 from utils.nn import kernels
@@ -20,7 +21,7 @@ from utils.train.choose_kernels import choose_kernels
 from utils.train.plan import Plan, TrainParts
 from utils.train.trainer import Trainer, TrainSetup, build_setup
 from utils.weights.checkpoint_file import check_kind
-from utils.weights.description import describe
+from utils.weights.description import describe, read_description
 
 Build = Callable[[Any, Plan], TrainParts]
 
@@ -47,11 +48,15 @@ def run_training(network: Network, cfg: NetworkConfig, build: Build) -> None:
     network.write_classes(cfg, folder, rt)
     spaces = network.list_label_spaces(cfg)
     classes = list_class_names(spaces, folder)
-    trainer.directory.description = describe(network.name, cfg, classes=classes)
     setup = build_training(job, sampler, build)  # model, optimizer, AllReduce segments, step
     rows = network.train_rows(
         records, cfg=cfg, sampler=sampler, epochs=cfg.train.epochs, skip=trainer.start_step
     )
+    if cfg.train.pretrained and not cfg.train.new_head:
+        check_kept_classes(cfg.train.pretrained, classes)
+    seconds = rows.measure_clips()
+    description = describe(network.name, cfg, classes=classes, seconds=seconds)
+    trainer.directory.description = description
     eval_sets = build_eval_sets(job, records, spaces)
     if cfg.train.feature_draws:
         from utils.commands.frozen_features import use_features  # here: most trainings need it not
@@ -66,6 +71,18 @@ def run_training(network: Network, cfg: NetworkConfig, build: Build) -> None:
     trainer.fit(
         setup, rows, evaluate=validate, before_saving=before_saving if use_batches else None
     )
+
+
+def check_kept_classes(path: Path, classes: Mapping[str, Sequence[str]]) -> None:
+    """Raises ValueError if the classifier of a checkpoint has some of the classes elsewhere."""
+    own = read_description(path)
+    for data_set, names in classes.items():
+        moved = find_moved_name(names, own.classes.get(data_set, ()) if own else ())
+        if moved:
+            raise ValueError(
+                f"train.pretrained: {path} has the class {moved!r} with another label: set "
+                "train.new_head=true, or give the classes the checkpoint's order"
+            )
 
 
 def build_training(job: Job, sampler: TrainSampler, build: Build) -> TrainSetup:

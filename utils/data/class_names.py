@@ -89,6 +89,18 @@ def match_classes(
     return [r._replace(label=replace_labels(r.label, new_labels)) for r in records]
 
 
+def describe_numbered(names: Sequence[str]) -> str:
+    """What to say if all names of class folders are numbers, but not those of their labels."""
+    odd = [(k, name) for k, name in enumerate(names) if not name.isdecimal() or int(name) != k]
+    if not odd or not all(name.isdecimal() for name in names):
+        return ""
+    label, name = odd[0]
+    return (
+        f"class folders are numbers, and labels count them sorted as text: folder {name} has label "
+        f"{label}"
+    )
+
+
 def warn_about_mirroring(file: AnnotationFile, data: ClassSettings) -> None:
     """Logs if class names contradict `data.flip` and `data.swap_labels`, or are too many or few."""
     try:

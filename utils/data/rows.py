@@ -159,6 +159,10 @@ class TrainRows(FileRows):
         """
         return []
 
+    def measure_clips(self) -> float:
+        """The seconds of a video that a clip covers; 0 if unknown, and for images."""
+        return 0.0
+
     def append_dropout(self, dropout: "Optional[DropoutFactors]") -> Rows:
         """These rows, for a network with dropout with its factors as last column."""
         rows = self if self.replacement is None else self.replacement

@@ -14,7 +14,9 @@ from utils.data.rows import EvalRows, FileRows, TrainRows
 from utils.data.sampler import TrainSampler
 from utils.runtime import Runtime
 from utils.settings import NetworkConfig
-from utils.video.reader import Clip, FrameReader, Timeline
+from utils.video.reader import Clip, FrameReader, Timeline, VideoError
+
+MEASURED = 16  # videos, for the length of a clip
 
 
 def build_train_sampler(cfg: NetworkConfig, records: Sequence[Any], rt: Runtime) -> TrainSampler:
@@ -47,6 +49,21 @@ class TrainVideos(VideoRows, TrainRows):
     @abc.abstractmethod
     def choose_frames(self, video: Timeline, record: Any, rng: np.random.RandomState) -> np.ndarray:
         """The frame numbers of a clip."""
+
+    def measure_clips(self) -> float:
+        """The median of MEASURED readable videos, at equal distances in the list.
+
+        A clip that spans more than half of its video stands for the whole.
+        """
+        seconds = []
+        count = min(MEASURED, len(self.records))
+        for k in np.linspace(0, len(self.records) - 1, count).astype(int):
+            record = self.records[k]
+            with contextlib.suppress(VideoError), records.open_record(record, self.data) as video:
+                span = 1 + np.ptp(self.choose_frames(video, record, np.random.RandomState(0)))
+                frames = len(video) if span > len(video) / 2 else span
+                seconds.append(frames / video.fps if video.fps else 0.0)
+        return round(float(np.median(seconds)), 3) if seconds else 0.0
 
     @contextlib.contextmanager
     def open_clip(self, record: Any, rng: np.random.RandomState) -> Iterator[Clip]:

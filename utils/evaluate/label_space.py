@@ -41,6 +41,7 @@ class LabelSpace(abc.ABC):
     raw_scores = True  # whether the network returns raw scores, not probabilities
     multi_label = False  # whether a sample has any number of labels
     clips_per_pass = 0  # as in `video_scores`
+    trained_seconds = 0.0  # of a video that a clip of the training covered; 0: unknown
     crop_settings: tuple = ()  # label spaces with equal ones have equal crops of a frame
 
     @property
@@ -128,6 +129,14 @@ def list_class_names(spaces: Sequence[LabelSpace], run_folder: Path) -> dict[str
     return result
 
 
+def find_moved_name(names: Sequence[str], own_names: Sequence[str]) -> str:
+    """The first name that is also one of a checkpoint's, but of another class; else empty."""
+    moved = (
+        name for name, own in zip(names, own_names) if name and name != own and name in own_names
+    )
+    return next(moved, "")
+
+
 def list_own_names(spaces: Sequence[LabelSpace], count: int) -> list[Sequence[str]]:
     """The `own_names` of `count` spaces, empty if there are no spaces."""
     return [space.own_names for space in spaces] or [()] * count
@@ -153,6 +162,7 @@ def read_own_names(spaces: Sequence[LabelSpace], checkpoint: Path) -> None:
                 f"give its own config file or none, or --model.num_classes={len(names)}"
             )
         space.own_names = names
+        space.trained_seconds = description.seconds if description else 0.0
 
 
 def assign_class_names(spaces: Sequence[LabelSpace], labels: str, checkpoint: str) -> None:
@@ -162,8 +172,8 @@ def assign_class_names(spaces: Sequence[LabelSpace], labels: str, checkpoint: st
 
     Raises ValueError if the file has another number of names than the spaces have classes.
     """
+    read_own_names(spaces, Path(checkpoint))
     if not labels:
-        read_own_names(spaces, Path(checkpoint))
         for space in spaces:
             space.names = space.find_names()
         return
@@ -174,3 +184,6 @@ def assign_class_names(spaces: Sequence[LabelSpace], labels: str, checkpoint: st
     for space in spaces:
         space.names = names[: space.classes]
         names = names[space.classes :]
+        moved = find_moved_name(space.names, space.own_names)
+        if moved:
+            log.warning("--labels %s: %r is another class of the checkpoint", labels, moved)

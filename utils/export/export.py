@@ -167,7 +167,8 @@ def describe_file(
     classes = list_class_names(spaces, checkpoint.parent)
     cfg = replace(cfg, eval=replace(cfg.eval, batch=batch or cfg.eval.batch))
     own = read_description(checkpoint)
-    values = {"metrics": own.metrics, "source": own.source} if own else {}
+    kept = ("metrics", "source", "seconds")
+    values = {name: getattr(own, name) for name in kept} if own else {}
     return describe(network.name, cfg, classes=classes, **values)
 
 

@@ -15,6 +15,7 @@ from utils.log import log
 from utils.video.reader import FrameReader
 from utils.video.windows import Window
 
+SHORT = 0.8  # of the trained length
 Item = TypeVar("Item")
 Part = TypeVar("Part")
 
@@ -32,13 +33,23 @@ def warn_once(text: str) -> None:
 
 
 def warn_of_short_window(window: Window, heads: Sequence[LabelSpace]) -> None:
-    """Logs a line, once, if the clips of a window like this one repeat frames, or wrap around."""
+    """Logs a line, once, if windows like this one are much shorter than what the training showed.
+
+    Also if their clips repeat frames, or wrap around.
+    """
+    start, end = window.span
+    trained = max(head.trained_seconds for head in heads)
+    if end - start < SHORT * trained:
+        warn_once(
+            f"a window of {end - start:.3g} s is shorter than the videos of the training: set a "
+            f"window of {trained:.3g} s; scores of shorter ones are often wrong"
+        )
+        return
     clips = [
         head.frame_indices(window).reshape(head.clips, -1, head.frames_in_a_row)[..., 0]
         for head in heads
     ]
     if any((np.diff(indices) <= 0).any() for indices in clips):
-        start, end = window.span
         warn_once(
             f"a window of {end - start:.3g} s is shorter than a clip of the training: frames are "
             "repeated, and scores may be wrong; set a longer window"

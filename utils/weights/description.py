@@ -33,7 +33,8 @@ class Description:
 
     `name` is that of its recipe or run, `settings` are {section: {key: value}}, `classes` the class
     names by the name of the data set, which is empty if there is one. `metrics` are those of a
-    validation, `source` names the file or weights that were converted.
+    validation, `source` names the file or weights that were converted, `seconds` is what a training
+    clip covers of a video, 0 if unknown.
     """
 
     network: str
@@ -43,6 +44,7 @@ class Description:
     metrics: Mapping[str, Any] = field(default_factory=dict)
     source: str = ""
     version: str = ""
+    seconds: float = 0.0
 
     def to_text(self) -> str:
         return json.dumps(asdict(self))  # ASCII: the name of a class folder may be no UTF-8
@@ -130,6 +132,8 @@ def check(description: Description) -> None:
         raise ValueError("a name that cannot be printed")
     if Path(description.name).name != description.name:  # the outputs go to out/<name>
         raise ValueError("a name that is a path")
+    if not isinstance(description.seconds, (int, float)) or not 0 <= description.seconds < 1e9:
+        raise ValueError("seconds that are no length of a video")
     for mapping in (description.settings, description.classes, description.metrics):
         if not isinstance(mapping, dict):
             raise TypeError("a section is not a mapping")
