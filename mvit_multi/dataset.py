@@ -20,6 +20,7 @@ from utils.data.annotation_file import AnnotationFile, Record, swap_label
 from utils.data.loader import prefetch_batches
 from utils.data.mixing import NO_BOX, draw_mix
 from utils.data.rows import Rows
+from utils.evaluate.label_space import LabelSpace, list_own_names
 from utils.runtime import Runtime
 from utils.video.reader import Timeline
 from utils.video.transforms import arrange_views, cut_crops
@@ -35,10 +36,7 @@ def build_target_row(dataset_index: int, label: int, lam: float, box: tuple = NO
     return np.array([dataset_index, label, lam, *box], np.float32)
 
 
-def get_annotation_file(
-    cfg: Config, dataset_index: int, split: str, class_names: Sequence[str] = ()
-) -> AnnotationFile:
-    """The annotation file of a data set; `class_names` are those of the network."""
+def get_annotation_file(cfg: Config, dataset_index: int, split: str) -> AnnotationFile:
     data = cfg.data
     settings = cfg.data.sets[dataset_index]
     name = f"{settings.lists}/{split}.csv"
@@ -51,7 +49,6 @@ def get_annotation_file(
         image_tmpl=data.image_tmpl,
         folder_fps=data.folder_fps,
         max_pixels=data.max_pixels,
-        class_names=class_names,
     )
 
 
@@ -66,19 +63,14 @@ def read_dataset_records(
     cfg: Config, dataset_index: int, split: str, class_names: Sequence[str] = ()
 ) -> list[Record]:
     """The samples of one split of one data set. Raises ValueError for bad lines."""
-    file = get_annotation_file(cfg, dataset_index, split, class_names)
+    file = get_annotation_file(cfg, dataset_index, split)._replace(class_names=class_names)
     listed = records.read_split(cfg.data, file=file, split=split, seed=cfg.run.seed)
     return [record._replace(dataset_index=dataset_index) for record in listed]
 
 
-def read_records(
-    cfg: Config, split: str, class_names: Sequence[Sequence[str]] = ()
-) -> list[Record]:
-    """The samples of all data sets in order; in training repeated `data.dataset_repeats` times.
-
-    `class_names` are those of the network for each data set, or empty.
-    """
-    names = class_names or [()] * len(cfg.data.sets)
+def read_records(cfg: Config, split: str, spaces: Sequence[LabelSpace] = ()) -> list[Record]:
+    """The samples of all data sets in order; in training repeated `data.dataset_repeats` times."""
+    names = list_own_names(spaces, len(cfg.data.sets))
     samples = [s for k, own in enumerate(names) for s in read_dataset_records(cfg, k, split, own)]
     return samples * (cfg.data.dataset_repeats if split == "train" else 1)
 

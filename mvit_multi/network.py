@@ -26,11 +26,7 @@ class MViTNetwork(Network[Config]):
     label_space = DatasetLabelSpace
     parameter_names = MViTNames
     list_annotation_files = staticmethod(dataset.list_annotation_files)
-
-    def read_records(
-        self, cfg: Config, split: str, spaces: Sequence[LabelSpace] = ()
-    ) -> list[Record]:
-        return dataset.read_records(cfg, split, list_own_names(spaces, len(cfg.data.sets)))
+    read_records = staticmethod(dataset.read_records)
 
     def build_eval_rows(
         self, cfg: Config, rt: Runtime, spaces: Sequence[LabelSpace] = (), split: str = "test"

@@ -26,11 +26,8 @@ def read_list(file: AnnotationFile) -> list[Record]:
     return match_classes(records, names, file) if names else records
 
 
-def describe_list(cfg: Any, split: str, class_names: Sequence[str] = ()) -> AnnotationFile:
-    """The annotation file of the split train, test or val, of a network for one data set.
-
-    `class_names` are those of the network.
-    """
+def describe_list(cfg: Any, split: str) -> AnnotationFile:
+    """The annotation file of the split train, test or val, of a network for one data set."""
     data = cfg.data
     name = data.lists.get(split, data.test_list)
     return AnnotationFile(
@@ -44,7 +41,6 @@ def describe_list(cfg: Any, split: str, class_names: Sequence[str] = ()) -> Anno
         folder_fps=data.folder_fps,
         max_pixels=data.max_pixels,
         multi_label=cfg.has_several_labels,
-        class_names=class_names,
     )
 
 
@@ -55,7 +51,7 @@ def find_labels(train: AnnotationFile, test: AnnotationFile) -> Path:
 
 def read_records(cfg: Any, split: str, class_names: Sequence[str] = ()) -> list[Record]:
     """The records of the split train, val or test. Raises ValueError for bad lines."""
-    file = describe_list(cfg, split, class_names)
+    file = describe_list(cfg, split)._replace(class_names=class_names)
     return read_split(cfg.data, file=file, split=split, seed=cfg.run.seed)
 
 

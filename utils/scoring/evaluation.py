@@ -64,13 +64,9 @@ def describe_doubt(space: LabelSpace) -> str:
     """What to say if the labels of a list cannot be compared with the network's, else nothing."""
     if space.test_list is None or (space.own_names and space.test_list.labels_path.is_file()):
         return ""
-    missing = f"{space.test_list.labels_path} does not exist"
-    if not space.own_names:
-        missing = "the checkpoint has no class names"
-    return (
-        f"{missing}, so labels are compared by number; does {space.test_list.path} number its "
-        "classes as the training did?"
-    )
+    file = space.test_list.labels_path
+    missing = f"{file} does not exist" if space.own_names else "the checkpoint has no class names"
+    return f"{missing}; does {space.test_list.path} number the classes as the training did?"
 
 
 def open_reference(network: "Network", cfg: NetworkConfig, path: str) -> Optional[Scorer]:
