@@ -1,13 +1,18 @@
 """Lists and folders of a test or a validation have the classes of the network, by their names."""
 
 import pytest
+from mindspore import Parameter, Tensor
 
 from tests.toy_recipes import draw_samples, load_toy_config
+from utils.commands.train import check_kept_classes
 from utils.data.annotation_file import AnnotationFile
+from utils.data.class_names import describe_numbered
 from utils.data.records import read_list
 from utils.evaluate.label_space import list_class_names
 from utils.networks import find_network, list_networks
 from utils.runtime import Runtime
+from utils.weights import checkpoint
+from utils.weights.description import describe
 
 NAMES = ["up", "left", "grow"]  # of a network
 
@@ -89,3 +94,19 @@ def test_a_network_has_the_names_of_its_training_list(tmp_path):
     cfg = load_toy_config("tsm", f"data.root={tmp_path}", *lists)
     (space,) = find_network("tsm").list_label_spaces(cfg)
     assert space.list_names() == ["a", "b"]
+
+
+def test_a_kept_classifier_has_the_order_of_the_training_list(tmp_path):
+    """Other names may stand for the same classes; the same ones at another label do not."""
+    path = tmp_path / "a.ckpt"
+    weights = {"a": Parameter(Tensor([1.0]), name="a")}
+    description = describe("tsm", load_toy_config("tsm"), classes={"": NAMES})
+    checkpoint.save(path, weights, description=description)
+    check_kept_classes(path, {"": ["hoch", "left", "grow"]})
+    with pytest.raises(ValueError, match="train.pretrained"):
+        check_kept_classes(path, {"": ["left", "up", "grow"]})
+
+
+def test_class_folders_that_are_numbers_are_not_their_labels():
+    assert "folder 10 has label 2" in describe_numbered(sorted(map(str, range(12))))
+    assert describe_numbered(["0", "1"]) == describe_numbered(["1", "b"]) == ""

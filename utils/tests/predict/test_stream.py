@@ -8,6 +8,9 @@ import pytest
 
 from tests.helpers import NoNetwork, load_smoke_config
 from tests.numbered_videos import read_number, write_numbered_video
+from tests.toy_recipes import load_toy_config
+from utils.data.annotation_file import Record
+from utils.data.sampler import TrainSampler
 from utils.evaluate.label_space import LabelSpace
 from utils.networks import find_network
 from utils.predict.stream import (
@@ -18,7 +21,7 @@ from utils.predict.stream import (
     Timing,
     WindowPredictor,
 )
-from utils.predict.windows import read_windows, warn_once
+from utils.predict.windows import read_windows, warn_of_short_window, warn_once
 from utils.scoring.scorer import Scorer
 from utils.video.decoders import open_video
 from utils.video.live import Connection, Frame, StreamSource, open_file
@@ -309,3 +312,26 @@ def test_the_error_of_a_broken_source_comes_after_its_results(tmp_path):
         results.extend(stream)
     assert len(results) == 2
     assert path.is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "seconds"),
+    [("tsm", [], 2.0), ("x3d", ["data.frames=4", "data.stride=3", "data.fps=30"], 0.4)],
+)
+def test_a_window_shorter_than_a_training_clip_is_advised_against(
+    name, settings, seconds, tmp_path, log_messages
+):
+    """A clip of TSM covers the whole video, here of 2 seconds, one of X3D a part."""
+    write_numbered_video(tmp_path / "a.mp4", 60, 48, 48, 30)
+    cfg = load_toy_config(name, f"data.root={tmp_path}", *settings)
+    network = find_network(name)
+    records = [Record(str(tmp_path / "a.mp4"), num_frames=None, label=0, line=1)]
+    sampler = TrainSampler(1, batch=1, rank=0, size=1, seed=0)
+    rows = network.train_rows(records, cfg=cfg, sampler=sampler, epochs=1, skip=0)
+    assert rows.measure_clips() == pytest.approx(seconds, abs=0.05)
+    (space,) = network.list_label_spaces(cfg)
+    space.trained_seconds = rows.measure_clips()
+    for part in (0.5, 0.9):
+        warn_of_short_window(Window(0, round(30 * seconds * part), 30.0), [space])
+    (line,) = [line for line in log_messages if "shorter than the videos" in line]
+    assert f"set a window of {space.trained_seconds:.3g} s" in line
