@@ -18,7 +18,7 @@ from utils.train.validation import Validation
 class Recorder:
     """Stands for a network's evaluation: returns metrics, and records the weights it met."""
 
-    def __init__(self, losses=(), top1=0.5, videos=4, averages=False):
+    def __init__(self, losses=(), top1=0.5, videos=40, averages=False):
         self.net = nn.Dense(2, 2, weight_init="zeros", bias_init="zeros")
         ema = MovingAverage(self.net, 0.5) if averages else None
         self.step = SimpleNamespace(net=self.net, ema=ema)
@@ -59,10 +59,26 @@ def test_the_first_of_the_best_epochs_is_kept(tmp_path):
     validation = make_validation(Recorder([2.0, 1.0, 3.0, 1.0]), tmp_path, keep_best="loss")
     validate_epochs(validation, 4)
     assert read_weights(tmp_path / "best.ckpt")["bias"].tolist() == [2.0, 2.0]
-    line = {"epoch": 2, "top1": 0.5, "loss": 1.0, "videos": 4, "weights": "trained"}
+    line = {"epoch": 2, "top1": 0.5, "loss": 1.0, "videos": 40, "weights": "trained"}
     values = json.loads((tmp_path / "best.json").read_text())
     assert values == {"keep_best": "loss", "validation": line}
     assert validation.describe_stall().endswith("were no better than loss 1.0 of epoch 2")
+
+
+def test_equal_accuracies_are_decided_by_the_loss(tmp_path):
+    validation = make_validation(Recorder([2.0, 1.0, 3.0]), tmp_path, keep_best="top1")
+    validate_epochs(validation, 3)
+    assert read_weights(tmp_path / "best.ckpt")["bias"].tolist() == [2.0, 2.0]
+
+
+def test_of_few_videos_the_last_epoch_is_kept_and_patience_still_ends_the_run(
+    tmp_path, log_messages
+):
+    few = Recorder([2.0, 1.0, 3.0], videos=29)
+    validation = make_validation(few, tmp_path, keep_best="loss", patience=1)
+    assert validate_epochs(validation, 3) == [False, False, True]
+    assert read_weights(tmp_path / "best.ckpt")["bias"].tolist() == [3.0, 3.0]
+    assert len([line for line in log_messages if "run.keep_best" in line]) == 1
 
 
 @pytest.mark.parametrize(
@@ -79,7 +95,7 @@ def test_a_validation_without_a_readable_video_is_never_the_best(tmp_path):
     validation = make_validation(recorder, tmp_path, keep_best="loss")
     validate_epochs(validation, 1)
     assert (validation.best_epoch, (tmp_path / "best.ckpt").exists()) == (0, False)
-    recorder.videos = 4
+    recorder.videos = 40
     validate_epochs(validation, 1, first=2)
     assert validation.best_epoch == 2
 
@@ -99,7 +115,7 @@ def test_patience_counts_the_validations_since_the_best(tmp_path):
     losses = [2.0, 3.0, 1.5, 1.6, 1.5, 1.4]
     validation = make_validation(Recorder(losses), tmp_path, patience=2)
     assert validate_epochs(validation, 6) == [False, False, False, False, True, False]
-    constant = make_validation(Recorder(losses), tmp_path, patience=2, keep_best="top1")
+    constant = make_validation(Recorder([2.0, 3.0, 2.5]), tmp_path, patience=2, keep_best="top1")
     assert validate_epochs(constant, 3) == [False, False, True], "by the setting of keep_best"
     assert not any(validate_epochs(make_validation(Recorder(losses), tmp_path), 6))
 
