@@ -12,11 +12,12 @@ from random weights. A checkpoint of the zoo has its recipe: then `--recipe` may
 
 The command runs other commands of the zoo and prints each: make_lists.py, check_videos.py,
 reencode_videos.py if that pays, train.py, eval.py, plot_training.py. After the lists it writes
-DIR/finetune.yaml, by simple rules, with the settings of the command line, and estimates the time of
-the rest. The config file is yours from then on: change it and run the command again. Steps that are
-done are skipped, and a training resumes where it was stopped. DIR is out/<name of VIDEOS>_<recipe>
-by default. The last line of stdout is one JSON object: config, checkpoint, report, predict (a
-command), and the result of eval.py. Docs: docs/own_videos.md.
+DIR/finetune.yaml, by simple rules, with the settings of the command line. The config file is yours
+from then on: change it and run the command again. A step whose result exists is skipped, unless
+what it reads is newer; a training resumes where it was stopped. If videos come or go, the lists
+stay as they are, and a line says what to delete. DIR is out/<name of VIDEOS>_<recipe> by default.
+The last line of stdout is one JSON object: config, checkpoint, report, predict (a command), and the
+result of eval.py. Docs: docs/own_videos.md.
 """
 
 import sys
@@ -28,28 +29,27 @@ from utils.entry import prepare_process
 
 prepare_process(__name__)
 
-import hashlib
 import json
-import time
-from collections.abc import Iterable, Sequence
-from typing import Any, Optional
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Optional
 
-from scripts.data.prepare.class_folders import ClassFolders, find_sources, scan_class_folders
+from scripts.data.prepare.class_folders import find_sources, scan_class_folders
 from scripts.finetuning.config_file import (
     COPIES,
     VideoCounts,
     choose_list_names,
     find_start_recipe,
     inspect_network,
+    list_files,
     load_start,
     name_lists,
     write_config_file,
 )
+from scripts.finetuning.listed_videos import describe_changes, describe_lists, read_lists
 from scripts.finetuning.own_commands import format_command, run_command
-from scripts.finetuning.time_estimate import Times, describe_time, measure_decode
 from utils import cli
 from utils.files import (
-    compute_sha256,
     get_base_folder,
     lock_folder,
     read_json,
@@ -64,12 +64,33 @@ from utils.processes import pass_on_signals
 from utils.settings import NetworkConfig, VideoData
 from utils.train.meter import describe_accuracy, describe_chance
 from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
-from utils.weights.checkpoint_file import RESUME, check_kind
+from utils.weights.checkpoint_file import check_kind
 from utils.weights.preparation import name_recipe, resolve_checkpoint
 
 TEST = 0.2  # the fractions of a class in the lists of the test and the validation
 VAL = 0.1
 MAX_SHOWN = 5  # names in a message
+
+
+class Step(NamedTuple):
+    """A command, the files that it writes last, and files that it reads.
+
+    Whoever deletes `result`, a file or a folder, has the command repeated.
+    """
+
+    title: str
+    command: Sequence[Any]
+    result: Path
+    files: Sequence[Path]
+    reads: Sequence[Path] = ()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all files exist, and nothing that the command reads is newer."""
+        if not all(path.exists() for path in self.files):
+            return False
+        oldest = min(path.stat().st_mtime_ns for path in self.files)
+        return all(path.stat().st_mtime_ns <= oldest for path in self.reads if path.exists())
 
 
 def main(
@@ -87,11 +108,23 @@ def main(
         check_kind(weights)
     source = find_start_recipe(recipe, weights)
     network = source.network
+    names = choose_list_names(network)
+    suffixes = IMAGE_SUFFIXES if names == "images" else VIDEO_SUFFIXES
     videos = videos.resolve()
     folder = (out or get_base_folder() / "out" / f"{videos.name}_{source.name}").resolve()
-    is_new = not (folder / "finetune.yaml").exists()
-    folders = check_videos(videos, network=network, group=group, with_twins=is_new)
-    if is_new:
+    config = folder / "finetune.yaml"
+    labels = folder / "lists" / "labels.txt"
+    if not videos.is_dir():
+        raise ValueError(f"VIDEOS: {videos} is not a folder")
+    if folder == videos:
+        raise ValueError("--out: it is the folder of the videos; choose another one")
+    if not labels.exists():
+        check_videos(videos, suffixes, group)
+    start = None
+    if config.exists():
+        pretrained = [f"train.pretrained={weights}"] if weights else []
+        check_config(config, source.name, network, [*settings, *pretrained])
+    else:
         start = load_start(source, settings, weights)
         fitting = inspect_network(start)
     with report_write_errors(folder, "--out"):
@@ -99,42 +132,35 @@ def main(
         lock = lock_folder(folder)
     if lock is None:
         raise ValueError(f"--out: {folder} is in use by another run; choose another one")
-    journey = Journey(folder, network)
-    origin = {"videos": str(videos), "recipe": source.name, "group": group}
-    journey.check_origin({**origin, "checkpoint": str(weights) if weights else None})
-    if not is_new:
-        cfg = load_config(network.config, journey.config)
-        for setting in settings:
-            if load_config(network.config, journey.config, [setting]) != cfg:
-                raise ValueError(
-                    f"--{setting}: {journey.config} exists and has another value; change it there"
-                )
-        print_line(f"using {journey.config} as it is; delete it to have it written again")
-    lists = journey.make_lists(videos, group)
-    sources = f", of {lists['sources']} sources in all" if "sources" in lists else ""
-    train, val, test = (lists[name] for name in ("train", "val", "test"))
-    print_line(f"videos: {train} train, {val} validate, {test} test{sources}")
-    if is_new:
-        sizes = [(videos / v).stat().st_size for files in folders.classes.values() for v in files]
-        counts = VideoCounts(lists["train"], lists["val"], sum(sizes) / len(sizes))
-        names = read_names(folder / "lists" / "labels.txt")
-        write_config_file(journey.config, start, videos, names, counts, fitting)
-    cfg = load_config(network.config, journey.config)
-    if not (cfg.run.out / RESUME).exists():
-        files = [videos / name for names in folders.classes.values() for name in names]
-        journey.print_time(cfg, counts=lists, files=files)
-    return journey.run(cfg, lists["classes"])
+    command = ["scripts/data/make_lists.py", "--videos", videos, "--out", labels.parent]
+    command += ["--names", names, "--test", TEST, "--val", VAL]
+    command += ["--group", group] if group else []
+    run_unless_done(Step("make the lists", command, labels.parent, files=[labels]))
+    lists = read_lists(labels.parent, videos)
+    changes = describe_changes(videos, suffixes, lists, folder)
+    for line in [*changes, *describe_lists(lists, group)]:
+        print_line(line)
+    classes = read_names(labels)
+    if start:
+        files = [videos / name for names in lists.values() for name in names]
+        sizes = [file.stat().st_size for file in files if file.exists()]
+        counts = VideoCounts(len(lists["train"]), len(lists["val"]), sum(sizes) / len(sizes))
+        write_config_file(config, start, videos, classes, counts, fitting)
+    cfg = load_config(network.config, config)
+    if cfg.class_counts != (len(classes),):
+        raise ValueError(
+            f"{labels} has {len(classes)} classes, and {config} is for {cfg.class_counts[0]}: "
+            f"delete it and {cfg.run.out}, or choose another --out"
+        )
+    files = [labels]
+    if isinstance(cfg.data, VideoData):
+        files = prepare_videos(folder, network, cfg, videos, classes)
+    return train_and_evaluate(folder, network, cfg, files)
 
 
-def check_videos(videos: Path, network: Network, group: str, with_twins: bool) -> ClassFolders:
-    """Raises ValueError if the folder is no data set, or a class has only one video.
-
-    `with_twins`: equal ones count as one.
-    """
-    if not videos.is_dir():
-        raise ValueError(f"VIDEOS: {videos} is not a folder")
-    suffixes = IMAGE_SUFFIXES if choose_list_names(network) == "images" else VIDEO_SUFFIXES
-    folders = scan_class_folders(videos, suffixes, with_twins)
+def check_videos(videos: Path, suffixes: Sequence[str], group: str) -> None:
+    """Raises ValueError if the folder is no data set, or a class has only one video."""
+    folders = scan_class_folders(videos, suffixes)
     single = [name for name, files in folders.classes.items() if len(files) == 1]
     if single:
         raise ValueError(
@@ -142,202 +168,115 @@ def check_videos(videos: Path, network: Network, group: str, with_twins: bool) -
             "for training and test: add videos, or move its folder away"
         )
     if group:
-        find_sources(folders, group)
-    return folders
+        find_sources([name for files in folders.classes.values() for name in files], group)
 
 
-class Journey:
-    """The commands of a fine-tuning, in order, and which of them are done.
+def check_config(config: Path, recipe: str, network: Network, settings: Sequence[str]) -> None:
+    """Raises ValueError if a config file is of another recipe, or has another setting."""
+    made_of = re.match(r"# (.*) for the videos of ", read_text(config, str(config)))
+    if made_of and made_of[1] != recipe:
+        raise ValueError(
+            f"--recipe: {config} is of {made_of[1]}, not of {recipe}; choose another --out"
+        )
+    cfg = load_config(network.config, config)
+    for setting in settings:
+        if load_config(network.config, config, [setting]) != cfg:
+            raise ValueError(f"--{setting}: {config} exists and has another value; change it there")
+    print_line(f"using {config} as it is; delete it to have it written again")
 
-    `folder` gets lists, good (checked lists), copies (of the videos), run, report, and
-    finetune.json, which says what is done: a command is repeated if it, the config file, or what it
-    reads has changed, or its result is gone. `videos` is a digest of the videos' names, sizes and
-    times of change.
+
+def prepare_videos(
+    folder: Path, network: Network, cfg: NetworkConfig, videos: Path, classes: Sequence[str]
+) -> list[Path]:
+    """Makes lists of the readable videos, and copies of these if the config file names them.
+
+    Returns the lists.
     """
+    shared = ["--network", network.name, "--config_path", folder / "finetune.yaml"]
+    has_copies = cfg.data.root == folder / COPIES
+    shared += [f"--data.root={videos}"] if has_copies else []
+    lists, good, copies = (folder / name for name in ("lists", "good", COPIES))
+    command = ["scripts/data/check_videos.py", *shared, "--out", good, *name_lists(cfg, lists)]
+    files = list_files(cfg, good)
+    run_unless_done(Step("check the videos", command, good, files, reads=[lists / "labels.txt"]))
+    check_good_lists(good, classes)
+    if has_copies:
+        command = ["scripts/data/reencode_videos.py", *shared, "--out", copies]
+        command += name_lists(cfg, good)
+        copied = list_files(cfg, copies)
+        run_unless_done(Step("re-encode the videos", command, copies, copied, reads=files))
+        return copied
+    return files
 
-    def __init__(self, folder: Path, network: Network):
-        self.folder = folder
-        self.network = network
-        self.config = folder / "finetune.yaml"
-        self.videos = ""
-        self.state_file = folder / "finetune.json"
-        self.state: dict[str, Any] = {"origin": None, "done": {}}
-        if self.state_file.exists():
-            self.state = read_state(self.state_file)
 
-    def check_origin(self, origin: dict[str, Any]) -> None:
-        """Raises ValueError if the folder is of other videos, another recipe or checkpoint."""
-        before = self.state["origin"] or origin
-        for name, value in origin.items():
-            if before.get(name) != value:
-                raise ValueError(
-                    f"--out: {self.folder} was made with {name} {before.get(name)}, not {value}; "
-                    "choose another --out"
-                )
-        self.state["origin"] = origin
+def train_and_evaluate(
+    folder: Path, network: Network, cfg: NetworkConfig, lists: Sequence[Path]
+) -> Optional[int]:
+    """Runs the commands after those of the data; prints the result. Returns the exit status."""
+    config = folder / "finetune.yaml"
+    own = ["--config_path", config]
+    run = cfg.run.out
+    checkpoint = run / "best.ckpt"
+    command = [f"{network.name}/train.py", *own]
+    report = folder / "report"
+    kept = report / "result.json"  # of eval.py, which follows a complete training only
+    reads = [config, *lists]
+    trained = run_unless_done(Step("train", command, run, files=[checkpoint, kept], reads=reads))
+    if trained and not trained["complete"]:
+        print_line(f"stopped after {trained['epochs']} epochs; the same command continues")
+        return 1
+    best = ["--checkpoint_path", checkpoint]
+    command = [f"{network.name}/eval.py", *own, *best, "--report", report]
+    reads.append(checkpoint)
+    result = run_unless_done(Step("evaluate", command, report, files=[kept], reads=reads))
+    if result is None:
+        result = read_json(kept, str(kept))
+    else:
+        with report_write_errors(kept, "--out"):
+            write_text(kept, json.dumps(result) + "\n")
+    curves = run / "curves.png"
+    command = ["scripts/analysis/plot_training.py", run]
+    step = Step("plot the training", command, curves, files=[curves], reads=[run / "log.jsonl"])
+    if not step.is_done:
+        curves.unlink(missing_ok=True)
+    run_unless_done(step)
+    predict = format_command(["scripts/predict.py", *best, "VIDEO"])
+    chance = 1 / cfg.class_counts[0]
+    accuracy = f"{describe_accuracy('test', result)}, chance {chance:.1%}"
+    print_line(describe_chance("test", result, chance) or accuracy)
+    print_line(f"report: {report / 'index.html'}; training curves: {curves}")
+    print(f"predict with\n    {predict}", file=sys.stderr)
+    paths = {"config": str(config), "report": str(report), "predict": predict}
+    print(json.dumps({**paths, **result}))
+    return None
 
-    def make_lists(self, videos: Path, group: str) -> dict[str, Any]:
-        command = ["scripts/data/make_lists.py", "--videos", videos, "--out", self.folder / "lists"]
-        command += ["--names", choose_list_names(self.network), "--test", TEST, "--val", VAL]
-        command += ["--group", group] if group else []
-        self.videos = compute_names_digest(videos)
-        return self.do("make the lists", command, self.folder / "lists" / "labels.txt", text="")
 
-    def run(self, cfg: NetworkConfig, classes: int) -> Optional[int]:
-        """Runs all commands after the config file; prints the result. Returns the exit status.
-
-        Raises ValueError if the config file is of another number of classes.
-        """
-        if cfg.class_counts != (classes,):
-            raise ValueError(
-                f"VIDEOS has {classes} classes, and {self.config} is for {cfg.class_counts[0]}: "
-                f"delete it and {cfg.run.out}, or choose another --out"
-            )
-        own = ["--config_path", self.config]
-        shared = ["--network", self.network.name, *own]
-        good = self.folder / "good"
-        lists = [self.folder / "lists"]
-        if isinstance(cfg.data, VideoData):
-            copies = self.folder / COPIES
-            has_copies = cfg.data.root == copies
-            videos = [f"--data.root={self.state['origin']['videos']}"] if has_copies else []
-            check = ["scripts/data/check_videos.py", *shared, "--out", good, *videos]
-            check += name_lists(cfg, self.folder / "lists")
-            self.do("check the videos", check, good / "labels.txt", reads=lists)
-            check_good_lists(good, classes)
-            lists = [good]
-            if has_copies:
-                copy = ["scripts/data/reencode_videos.py", *shared, "--out", copies, *videos]
-                copy += name_lists(cfg, good)
-                self.do("re-encode the videos", copy, copies / "labels.txt", reads=lists)
-        run = cfg.run.out
-        starts = [cfg.train.pretrained] if cfg.train.pretrained else []
-        self.check_run(run, [*lists, *starts])
-        command = [f"{self.network.name}/train.py", *own]
-        trained = self.do("train", command, run / "best.ckpt", reads=[*lists, *starts])
-        if not trained["complete"]:
-            del self.state["done"]["train"]
-            self.write_state()
-            print_line(f"stopped after {trained['epochs']} epochs; the same command continues")
-            return 1
-        best = ["--checkpoint_path", run / "best.ckpt"]
-        report = self.folder / "report"
-        command = [f"{self.network.name}/eval.py", *own, *best, "--report", report]
-        reads = [*lists, run / "best.ckpt"]
-        result = self.do("evaluate the best checkpoint", command, report, reads=reads)
-        command = ["scripts/analysis/plot_training.py", run]
-        self.do("plot the training", command, run / "curves.png", reads=[run / "log.jsonl"])
-        predict = format_command(["scripts/predict.py", *best, "VIDEO"])
-        accuracy = f"{describe_accuracy('test', result)}, chance {1 / classes:.1%}"
-        print_line(describe_chance("test", result, 1 / classes) or accuracy)
-        print_line(f"report: {report / 'index.html'}; training curves: {run / 'curves.png'}")
-        print(f"predict with\n    {predict}", file=sys.stderr)
-        paths = {"config": str(self.config), "report": str(report), "predict": predict}
-        print(json.dumps({**paths, **result}))
+def run_unless_done(step: Step) -> Optional[dict[str, Any]]:
+    """The JSON object that the command prints; None if its results are there."""
+    if step.is_done:
+        print_line(f"{step.title}: done before; delete {step.result} to repeat it")
         return None
-
-    def print_time(self, cfg: NetworkConfig, counts: dict[str, Any], files: Sequence[Path]) -> None:
-        """Measures a training step and a decode; says how long all parts will take.
-
-        `counts` are those of `make_lists`, of all `files`.
-        """
-        words = ["benchmarks/benchmark.py", "memory", "--part=train"]
-        words += ["--network", self.network.name, "--config_path", str(self.config)]
-        start = time.monotonic()
-        step = run_step("measure a training step", words)["step_seconds"]
-        start = time.monotonic() - start
-        times = Times(decode=measure_decode(self.network, cfg, files), step=step, start=start)
-        has_copies = cfg.data.root == self.folder / COPIES
-        print_line(describe_time(self.network, cfg, counts, times, has_copies))
-
-    def check_run(self, run: Path, reads: Sequence[Path]) -> None:
-        """Raises ValueError if the training in `run` has read other videos, lists or weights."""
-        digest = compute_digest([self.videos], reads)
-        if self.state.get("trained_on", digest) != digest and (run / RESUME).exists():
-            raise ValueError(
-                f"{run} was trained on other videos, classes or weights than there are now: delete "
-                "it to train again, or choose another --out"
-            )
-        self.state["trained_on"] = digest
-        self.write_state()
-
-    def do(
-        self,
-        title: str,
-        command: Sequence[Any],
-        result: Path,
-        text: Optional[str] = None,
-        reads: Sequence[Path] = (),
-    ) -> dict[str, Any]:
-        """Runs a command unless it is done; returns the JSON object in its last line of stdout.
-
-        `result` is a file or folder that it writes; `text` the config file it reads, by default
-        ours; `reads` are other files, and folders of files, that it reads besides the videos. Ends
-        this process with its exit status if it fails.
-        """
-        words = [str(word) for word in command]
-        text = self.config.read_text(encoding="utf-8") if text is None else text
-        key = compute_digest([*words, text, self.videos], reads)
-        before = self.state["done"].get(title, {})
-        if before.get("key") == key and result.exists():
-            print_line(f"{title}: done before; delete {result} to repeat it")
-            return before["result"]
-        done = run_step(title, words)
-        self.state["done"][title] = {"key": key, "result": done}
-        self.write_state()
-        return done
-
-    def write_state(self) -> None:
-        with report_write_errors(self.state_file, "--out"):
-            write_text(self.state_file, json.dumps(self.state, indent=1) + "\n")
+    return run_command_of(step.title, step.command)
 
 
-def run_step(title: str, words: Sequence[str]) -> dict[str, Any]:
-    """Prints a command and runs it; the JSON object in its last line of stdout."""
+def run_command_of(title: str, command: Sequence[Any]) -> dict[str, Any]:
+    """Prints a command and runs it; the JSON object in its last line of stdout.
+
+    Ends this process with its exit status if it fails.
+    """
+    words = [str(word) for word in command]
     print(f"{title}:\n    {escape_control(format_command(words))}", file=sys.stderr, flush=True)
     with pass_on_signals() as add:
         return run_command(words, add)
 
 
-def read_state(path: Path) -> dict[str, Any]:
-    """What a journey has done. Raises ValueError if the file is damaged."""
-    state = read_json(path, str(path))
-    done = state.get("done")
-    entries = [state.get("origin") or {}, done, *(done.values() if isinstance(done, dict) else ())]
-    if "origin" not in state or not all(isinstance(entry, dict) for entry in entries):
-        raise ValueError(f"{path} is damaged: delete it, and all steps are repeated")
-    return state
-
-
-def compute_digest(texts: Iterable[str], paths: Iterable[Path]) -> str:
-    """A checksum of texts, and of names and contents of files and of those in folders.
-
-    Of a link in a folder, it takes the name only: `make_lists.py` links images.
-    """
-    result = hashlib.sha256("\n".join(texts).encode(errors="surrogateescape"))
-    for path in paths:
-        files = sorted(f for f in path.rglob("*") if f.name[0] != ".") if path.is_dir() else [path]
-        for file in files:
-            content = compute_sha256(file) if file.is_file() and not file.is_symlink() else ""
-            result.update(f"\n{file}\n{content}".encode(errors="surrogateescape"))
-    return result.hexdigest()
-
-
-def compute_names_digest(videos: Path) -> str:
-    """A checksum of the names, sizes and times of change of all files below a folder."""
-    files = [(file, file.stat()) for file in sorted(videos.rglob("*")) if file.is_file()]
-    return compute_digest([f"{file} {s.st_size} {s.st_mtime_ns}" for file, s in files], [])
-
-
-def check_good_lists(folder: Path, classes: int) -> None:
+def check_good_lists(folder: Path, names: Sequence[str]) -> None:
     """Raises ValueError if a class has no readable video for training or for the test."""
-    names = read_names(folder / "labels.txt")
-    names += [f"class {k}" for k in range(len(names), classes)]
     for name in ("train", "test"):
         (path,) = (file for file in folder.glob(f"{name}.*") if file.suffix in (".txt", ".csv"))
         text = read_text(path, str(path), "surrogateescape")
         labels = {int(line.rpartition(" ")[2]) for line in text.split("\n") if line}
-        missing = [names[k] for k in range(classes) if k not in labels]
+        missing = [names[k] for k in range(len(names)) if k not in labels]
         if missing:
             raise ValueError(
                 f"{path} has no readable video of {join_names(missing, MAX_SHOWN)}: "

@@ -1,8 +1,7 @@
-"""scripts/finetune.py: the config file by network, user errors, which steps are done, a journey."""
+"""scripts/finetune.py: the config file by network, user errors, which steps are done, all steps."""
 
 import json
 import os
-import re
 import shlex
 import shutil
 import signal
@@ -13,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from scripts import finetune
-from scripts.finetuning import time_estimate
 from scripts.finetuning.config_file import (
     VideoCounts,
     find_start_recipe,
@@ -21,6 +19,7 @@ from scripts.finetuning.config_file import (
     load_start,
     write_config_file,
 )
+from scripts.finetuning.listed_videos import describe_changes, describe_lists, read_lists
 from scripts.finetuning.own_commands import run_command
 from tests.helpers import (
     assert_one_line_error,
@@ -35,6 +34,7 @@ from utils.files import ROOT
 from utils.load_config import find_recipes, load_config
 from utils.networks import find_network
 from utils.processes import pass_on_signals
+from utils.settings import VideoData
 from utils.weights import preparation
 
 SCRIPT = "scripts/finetune.py"
@@ -200,124 +200,72 @@ def test_a_checkpoint_has_its_recipe_and_is_refused_by_another_network(tmp_path)
 
 
 @pytest.fixture
-def journey(tmp_path, monkeypatch):
-    """A journey whose commands write one file; `commands` lists them."""
-    commands = []
+def commands(monkeypatch) -> list:
+    """The commands that would run, each of which returns its number."""
+    commands: list = []
 
     def run(words: list[str], _) -> dict:
         commands.append(words)
-        (tmp_path / "result").touch()
         return {"number": len(commands)}
 
     monkeypatch.setattr(finetune, "run_command", run)
-    (tmp_path / "finetune.yaml").write_text("a")
-    journey = finetune.Journey(tmp_path, find_network("tsm"))
-    journey.commands = commands
-    return journey
+    return commands
 
 
-def test_a_step_is_repeated_if_something_has_changed(journey, tmp_path, capsys):
-    result = tmp_path / "result"
-    assert journey.do("train", ["tsm/train.py", 1], result) == {"number": 1}
-    assert "train:\n    python " in capsys.readouterr().err
-    again = finetune.Journey(tmp_path, find_network("tsm"))
-    assert again.do("train", ["tsm/train.py", 1], result) == {"number": 1}
-    assert f"train: done before; delete {result} to repeat it" in capsys.readouterr().err
-    assert again.do("train", ["tsm/train.py", 2], result) == {"number": 2}
-    (tmp_path / "finetune.yaml").write_text("b")
-    assert again.do("train", ["tsm/train.py", 2], result) == {"number": 3}
-    result.unlink()
-    assert again.do("train", ["tsm/train.py", 2], result) == {"number": 4}
-    assert journey.commands[1] == ["tsm/train.py", "2"]
+def test_a_step_is_skipped_while_its_files_exist_and_nothing_that_it_reads_is_newer(
+    commands, tmp_path, capsys
+):
+    lists, result = tmp_path / "train.txt", tmp_path / "good"
+    step = finetune.Step("check", ["check.py", 1], result, files=[result / "a"], reads=[lists])
+    lists.touch()
+    assert finetune.run_unless_done(step) == {"number": 1}
+    result.mkdir()
+    (result / "a").touch()
+    assert finetune.run_unless_done(step) is None
+    assert f"check: done before; delete {result} to repeat it" in capsys.readouterr().err
+    os.utime(lists, ns=(0, (result / "a").stat().st_mtime_ns + 1))
+    assert finetune.run_unless_done(step) == {"number": 2}
+    assert commands == [["check.py", "1"]] * 2
 
 
-def test_a_step_is_repeated_if_what_it_reads_has_changed(journey, tmp_path):
-    """Contents of files and folders; names and sizes of the videos."""
-    result = tmp_path / "result"
-    (tmp_path / "lists").mkdir()
-    (tmp_path / "lists" / "train.txt").write_text("a 0\n")
-    weights = tmp_path / "w.ckpt"
-    weights.write_text("1")
-    (tmp_path / "videos").mkdir()
-    video = tmp_path / "videos" / "a.mp4"
-    video.write_text("1")
-
-    def count() -> int:
-        journey.videos = finetune.compute_names_digest(video.parent)
-        return journey.do("x", ["x.py"], result, reads=[tmp_path / "lists", weights])["number"]
-
-    assert (count(), count()) == (1, 1)
-    stat = weights.stat()
-    weights.write_text("2")
-    os.utime(weights, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    assert (count(), count()) == (2, 2)
-    (tmp_path / "lists" / "train.txt").write_text("a 1\n")
-    assert (count(), count()) == (3, 3)
-    video.write_text("11")
-    assert (count(), count()) == (4, 4)
-    video.rename(video.with_name("b.mp4"))
-    assert (count(), count()) == (5, 5)
+def test_lists_stay_when_videos_come_and_go_and_a_line_names_them(videos, tmp_path):
+    """Hidden files, copies of listed videos and results of the command are no videos."""
+    out = videos / "out"
+    lists = out / "lists"
+    run_script("scripts/data/make_lists.py", "--videos", videos, "--out", lists, "--val", "0.1")
+    listed = read_lists(lists, videos)
+    assert sum(map(len, listed.values())) == 12
+    (out / "finetune.yaml").touch()
+    (videos / ".DS_Store").touch()
+    shutil.copy(videos / "up" / "test_up_000.mp4", out / "copy.mp4")
+    shutil.copy(videos / "up" / "test_up_000.mp4", videos / "up" / "twin.mp4")
+    assert not describe_changes(videos, [".mp4"], listed, out)
+    (videos / "up" / "test_up_000.mp4").rename(videos / "up" / "new.mp4")
+    (line,) = describe_changes(videos, [".mp4"], listed, out)
+    for name in ("up/test_up_000.mp4", "up/new.mp4", str(lists)):
+        assert name in line
+    shutil.rmtree(videos / "up")
+    shutil.rmtree(videos / "left")
+    shutil.rmtree(videos / "grow")
+    with pytest.raises(ValueError, match="VIDEOS"):
+        describe_changes(videos, [".mp4"], listed, out)
 
 
-def test_a_training_on_other_lists_is_not_continued(journey, tmp_path):
-    lists = tmp_path / "train.txt"
-    lists.write_text("a 0\n")
-    journey.check_run(tmp_path, [lists])
-    lists.write_text("a 1\n")
-    finetune.Journey(tmp_path, find_network("tsm")).check_run(tmp_path, [lists])
-    (tmp_path / "resume.ckpt").touch()
-    lists.write_text("a 2\n")
-    again = finetune.Journey(tmp_path, find_network("tsm"))
-    with pytest.raises(ValueError, match=str(tmp_path)):
-        again.check_run(tmp_path, [lists])
+def test_the_sources_of_each_list_are_said():
+    lists = {"train": ["a/1x", "b/2x"], "val": ["a/3y"], "test": ["b/4z", "a/5z"]}
+    lines = describe_lists(lists, r"(\w)$")
+    assert lines[0] == (
+        "videos: 2 of 1 sources train, 1 of 1 sources validate, 2 of 1 sources test"
+    )
+    assert "one source validates" in lines[1]
+    with pytest.raises(ValueError, match="--group"):
+        describe_lists(lists, r"(\w)/")
 
 
-def test_a_folder_of_other_videos_or_classes_is_refused(journey, tmp_path):
-    cfg = write_config(tmp_path, "tsm")
-    with pytest.raises(ValueError, match=r"4 classes, .*finetune.yaml"):
-        journey.run(cfg, 4)
-    assert not journey.commands
-    journey.check_origin({"videos": "/a", "recipe": "x"})
-    with pytest.raises(ValueError, match="videos /a, not /b; .* --out"):
-        journey.check_origin({"videos": "/b", "recipe": "x"})
-
-
-@pytest.mark.parametrize(
-    ("network", "settings", "numbers"),
-    [
-        ("tsm", [], "28 1.8 12 13 1.2 2 4"),
-        ("tsm", ["train.freeze=backbone", "train.feature_draws=0"], "28 1.8 12 13 1.3 2 4"),
-        ("tsm", ["train.freeze=backbone", "train.feature_draws=2"], "19 1.8 12 3.5 1.3 2 4"),
-        ("resnet50", ["run.device=GPU"], "16 15 1.3 2 4"),  # no checks, no copies
-    ],
-)
-def test_the_time_adds_decodes_and_steps(network, settings, numbers, tmp_path, monkeypatch):
-    """In all, for checks, copies, training, evaluation; a decode, a step."""
-    monkeypatch.setattr(time_estimate, "count_workers", lambda _: 2)
-    settings = ["data.batch=8", "train.epochs=10", "run.eval_every=5", *settings]
-    cfg = write_config(tmp_path, network, *settings)
-    counts = {"train": 80, "val": 10, "test": 20}
-    times = time_estimate.Times(decode=2, step=4, start=60)
-    text = time_estimate.describe_time(find_network(network), cfg, counts, times, network == "tsm")
-    assert " ".join(re.findall(r"\d[\d.]*", text)) == numbers
-
-
-def test_a_step_and_decodes_are_measured(journey, videos, tmp_path, monkeypatch, capsys):
-    """A broken video does not stop it."""
-    monkeypatch.setattr(finetune, "run_command", lambda words, _: {"step_seconds": 3.0})
-    (videos / "up" / "a.mp4").write_text("")
-    cfg = write_config(tmp_path, "tsm")
-    journey.print_time(cfg, {"train": 9, "val": 3, "test": 3}, sorted(videos.rglob("*.mp4")))
-    *_, command, line = capsys.readouterr().err.splitlines()
-    assert "benchmark.py memory --part=train" in command
-    assert re.fullmatch(r"about [\d.]+ minutes in all: checking .* 3 s for a training step\)", line)
-
-
-@pytest.mark.parametrize("text", ["{}", "[]", "null", "[" * 100_000, '{"origin": {}, "done": []}'])
-def test_a_damaged_state_is_one_line(text, tmp_path):
-    (tmp_path / "finetune.json").write_text(text)
-    with pytest.raises(ValueError, match=r"finetune.json"):
-        finetune.Journey(tmp_path, find_network("tsm"))
+def test_a_folder_of_another_recipe_is_refused(videos, run_here, tmp_path):
+    write_config(tmp_path, "tsm")
+    done = run_here(SCRIPT, videos, "--recipe=x3d_smoke", f"--out={tmp_path}")
+    assert_one_line_error(done, "--recipe")
 
 
 def test_a_class_without_a_readable_video_is_named(tmp_path):
@@ -325,7 +273,7 @@ def test_a_class_without_a_readable_video_is_named(tmp_path):
     (tmp_path / "train.txt").write_text("jump/a.mp4 0\nrun/b.mp4 1\n")
     (tmp_path / "test.txt").write_text("jump/c.mp4 0\n")
     with pytest.raises(ValueError, match=r"test.txt .* run: .*bad.tsv"):
-        finetune.check_good_lists(tmp_path, 2)
+        finetune.check_good_lists(tmp_path, ["jump", "run"])
 
 
 def test_a_rate_for_one_batch_scales_with_the_batch_of_the_videos(tmp_path):
@@ -360,8 +308,10 @@ from utils import signals
 
 signals.watch()
 
+from scripts.finetuning.listed_videos import describe_changes, describe_lists, read_lists
 from scripts.finetuning.own_commands import run_command
 from utils.processes import pass_on_signals
+from utils.settings import VideoData
 
 def start_late(*arguments, **options):
     os.kill(os.getpid(), signal.SIGTERM)
@@ -404,30 +354,31 @@ def test_copies_are_made_of_the_good_videos_and_trained_on(network, tmp_path, mo
 
     def run(words: list[str], _) -> dict:
         commands.append(words)
-        folder = words[words.index("--out") + 1] if "--out" in words else tmp_path / "run"
-        Path(folder).mkdir(exist_ok=True)
-        for name in ("train", "test"):
+        folder = Path(words[words.index("--out") + 1] if "--out" in words else tmp_path / "run")
+        folder.mkdir(exist_ok=True)
+        for name in ("train", "test", "val"):
             suffix = "csv" if network == "mvit_multi" else "txt"
-            (Path(folder) / f"{name}.{suffix}").write_text("a 0\nb 1\nc 2\n")
-        (Path(folder) / "labels.txt").write_text("\n".join(NAMES))
+            (folder / f"{name}.{suffix}").write_text("a 0\nb 1\nc 2\n")
         return {"epochs": 2.5, "complete": False}
 
     monkeypatch.setattr(finetune, "run_command", run)
     cfg = write_config(tmp_path, network, "run.patience=3")
+    own = find_network(network)
     for _ in range(2):  # the second time, all but the training is done
-        journey = finetune.Journey(tmp_path, find_network(network))
-        journey.state["origin"] = {"videos": "/my videos"}
-        assert journey.run(cfg, 3) == 1
+        lists = []
+        if isinstance(cfg.data, VideoData):
+            lists = finetune.prepare_videos(tmp_path, own, cfg, Path("/my videos"), NAMES)
+        assert finetune.train_and_evaluate(tmp_path, own, cfg, lists) == 1
         assert "stopped after 2.5 epochs" in capsys.readouterr().err
     *before, train, again = commands
     assert train == again
     assert train[0] == f"{network}/train.py"
-    names = ["check_videos.py", "reencode_videos.py"] if network != "resnet50" else []
+    names = ["check_videos.py", "reencode_videos.py"] if lists else []
     assert [Path(words[0]).name for words in before] == names
-    for words, lists in zip(before, ("lists", "good")):
+    for words, folder in zip(before, ("lists", "good")):
         assert "--data.root=/my videos" in words
-        assert any(word.endswith((f"/{lists}", f"/{lists}/train.txt")) for word in words)
-        if lists == "good":
+        assert any(word.endswith((f"/{folder}", f"/{folder}/train.txt")) for word in words)
+        if folder == "good":
             assert words[words.index("--out") + 1] == str(tmp_path / "copies")
 
 
@@ -447,7 +398,6 @@ def test_the_journey_leads_from_videos_to_a_prediction(videos, tmp_path):
     result = read_result(done)
     assert_report(out / "report", result)
     assert "no --checkpoint: the training starts from random weights" in done.stderr
-    assert done.stderr.index(" minutes in all: checking ") < done.stderr.index("check the videos:")
     assert "test top-1 " in done.stderr.partition("report: ")[0].splitlines()[-1]
     assert "damaged.mp4" not in (out / "good" / "train.txt").read_text()
     assert (out / "run" / "curves.png").is_file()

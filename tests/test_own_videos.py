@@ -4,13 +4,14 @@ import json
 import os
 import shutil
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from scripts.analysis import plot_training
-from scripts.data.prepare.class_folders import scan_class_folders, split_classes
+from scripts.data.prepare.class_folders import scan_class_folders, split_classes, split_sources
 from tests.helpers import assert_one_line_error, read_result, run_script
 from utils.data.annotation_file import AnnotationFile, read_annotations
 
@@ -164,6 +165,13 @@ def test_videos_of_one_source_are_in_one_list(films, make_lists, tmp_path):
     np.testing.assert_allclose(test[:2] / (26, 25), 0.2, atol=0.08)
     read_result(make_lists(*command))
     assert read_lists(out, "train.txt", "val.txt", "test.txt") == lists
+
+
+def test_of_ten_sources_or_more_two_validate():
+    labels = {f"{label}/{source}": label for label in range(6) for source in range(10)}
+    sources = {video: video.split("/")[1] for video in labels}
+    parts = split_sources(labels, sources, {"test": 0.2, "val": 0.1}, seed=0)
+    assert Counter(parts.values()) == {"train": 6, "test": 2, "val": 2}
 
 
 @pytest.mark.parametrize(

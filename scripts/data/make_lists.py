@@ -28,7 +28,7 @@ LISTS/train/CLASS/IMAGE, LISTS/test and LISTS/val.
 
 `--group PATTERN` keeps videos of one source in one list: cut from one film, of one person or one
 camera. The first group of this regular expression, in the path CLASS/VIDEO, names the source, as in
---group 'v_\w+_(g\d+)'. `sources` counts them.
+--group 'v_\w+_(g\d+)'. `sources` counts them. Of ten or more, each list gets two at least.
 
 EXPORT is a file of CVAT (.xml), ELAN (.eaf), Label Studio or VIA 3 (.json), or a folder of them.
 Labels of time spans become lines `path start end label`, those of whole videos `path label`. All
@@ -180,7 +180,9 @@ def list_own_videos(
     else:
         suffixes = IMAGE_SUFFIXES if kind == "images" else VIDEO_SUFFIXES
         result, sources = scan_class_folders(root, suffixes), None
-    sources = find_sources(result, group, sources) if group else sources
+    if group:
+        listed = [video for videos in result.classes.values() for video in videos]
+        sources = find_sources(listed, group, sources)
     fractions = {"test": test, "val": val} if val else {"test": test}
     splits = split_classes(result, fractions=fractions, seed=seed, sources=sources)
     tested = splits["test"]

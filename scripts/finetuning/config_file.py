@@ -277,6 +277,13 @@ def get_lists(folder: Path, has_val: bool) -> dict[str, str]:
     return {**lists, "val_list": str(folder / "val.txt") if has_val else ""}
 
 
+def list_files(cfg: NetworkConfig, folder: Path) -> list[Path]:
+    """The lists that a network reads, if they are in a folder."""
+    if not isinstance(cfg.data, VideoSet):
+        return [folder / f"{name}.csv" for name in ("train", "test", "val")]
+    return [Path(path) for path in get_lists(folder, bool(cfg.data.val_list)).values() if path]
+
+
 def name_lists(cfg: NetworkConfig, folder: Path) -> list[str]:
     """The settings that make a command read the lists in a folder."""
     if not isinstance(cfg.data, VideoSet):

@@ -297,9 +297,10 @@ class TrainingLoop(Callback):
         line = self.validation.last_line if self.validation else {}
         clips = (self.steps_done - self.start_step) * self.sampler.global_batch_size
         seconds = self.meter.seconds
+        is_trained = self.ends_early or self.steps_done >= self.last_step
         return {
             "checkpoint": str(self.directory.path / newest) if newest else None,
-            "complete": self.ends_early or self.steps_done >= self.last_step,
+            "complete": is_trained and not (self.unvalidated_epoch and self.validation.decides),
             "epochs": round(self.steps_done / self.step.steps_per_epoch, 3),
             "steps": self.steps_done,
             "loss": self.meter.line.get("loss"),

@@ -20,6 +20,9 @@ from utils.video.media_files import (
     is_system_name,
 )
 
+CONFIG = "finetune.yaml"  # the config file that finetune.py writes into the folder of its results
+SOURCES = 2  # that each list but training gets at least, if that is no more than a fifth of all
+
 
 class ClassFolders(NamedTuple):
     """What a folder of class folders holds; all paths are relative to it."""
@@ -39,7 +42,7 @@ def scan_class_folders(
     Raises ValueError if there are fewer than two classes, or all videos of a class are also in
     other classes.
     """
-    scan = find_files(folder, suffixes)
+    scan = drop_results(find_files(folder, suffixes))
     for video in scan.files:
         name = get_class(video)
         if "\n" in video:
@@ -72,6 +75,13 @@ def scan_class_folders(
     inner = {p.name for p in folder.iterdir() if p.is_dir() and not is_system_name(p.name)}
     without = sorted(inner - classes.keys())
     return ClassFolders(classes, scan=scan, twins=twins, nested=nested, empty=without)
+
+
+def drop_results(scan: FolderScan) -> FolderScan:
+    """The scan without what is in folders of finetune.py, which have copies and pictures."""
+    results = tuple(f[: -len(CONFIG)] for f in scan.others if f.endswith(f"/{CONFIG}"))
+    files = [file for file in scan.files if not file.startswith(results)]
+    return scan._replace(files=files, others=[f for f in scan.others if not f.startswith(results)])
 
 
 def get_class(video: str) -> str:
@@ -120,7 +130,8 @@ def split_sources(
     """The list of every source, so that each list has about its fraction of every class.
 
     The largest source is assigned first, in turn each to the list that lacks most of its classes.
-    Afterwards sources move to lists that have no video of a class, if training keeps one.
+    Afterwards sources move to lists that have no video of a class, if training keeps one, and to
+    lists of too few sources: one person or film says little about others.
     """
     names = sorted({sources[video] for video in labels})
     counts = np.zeros((len(names), max(labels.values()) + 1), np.int64)
@@ -148,11 +159,18 @@ def split_sources(
                 assigned[part] += counts[k]
                 chosen[k] = part
                 break
+    for part in range(1, len(parts)):
+        for k in smallest_first:
+            is_enough = (chosen == part).sum() >= min(SOURCES, len(names) // 5)
+            is_free = chosen[k] == 0 and (assigned[0] - counts[k])[counts[k] > 0].all()
+            if is_free and not is_enough:
+                assigned[0] -= counts[k]
+                chosen[k] = part
     return {name: parts[part] for name, part in zip(names, chosen)}
 
 
 def find_sources(
-    folders: ClassFolders, pattern: str, paths: Optional[Mapping[str, str]] = None
+    videos: Sequence[str], pattern: str, paths: Optional[Mapping[str, str]] = None
 ) -> dict[str, str]:
     """{video: its source}, the first group of the regular expression `pattern` in its path.
 
@@ -169,7 +187,6 @@ def find_sources(
             f"--group: {pattern} has no group: put the part that names the source into "
             f"parentheses, as in {example}"
         )
-    videos = [video for videos in folders.classes.values() for video in videos]
     matches = {video: expression.search(paths[video] if paths else video) for video in videos}
     sources = {video: match[1] for video, match in matches.items() if match and match[1]}
     missing = [video for video in videos if video not in sources]
