@@ -101,6 +101,9 @@ def test_features_are_computed_again_only_if_what_decides_them_has_changed(tmp_p
     os.truncate(file, len(content) - 1)  # a kill cut off the last record
     assert compute() == [1, 0]
     assert file.read_bytes() == content
+    file.write_bytes(content[:-50] + bytes(50))  # as after a power failure
+    assert compute() == [1, 0]
+    assert file.read_bytes() == content
     os.utime(next(tmp_path.rglob("train/*.mp4")), (1, 1))
     assert compute() == [16, 0]
     assert compute("data.flip=false", "data.swap_labels=[]") == [16, 8]

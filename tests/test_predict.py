@@ -15,7 +15,6 @@ from mvit_multi.network import NETWORK as MVIT
 from resnet50.network import NETWORK as RESNET
 from scripts.data.synthetic.motion_videos import MOTIONS, draw_sets, write_video
 from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
-from scripts.executors.video_jobs import make_key
 from scripts.predict import IMAGE_SUFFIXES
 from scripts.prediction.files import list_videos, write_predictions, write_table
 from scripts.prediction.records import PredictOptions, Predictor
@@ -199,15 +198,6 @@ def test_a_table_names_the_data_set_of_a_class(tmp_path):
         ["a\\x1b.mp4", "eight/up, left", "3", "0.25", ""],
         ["b.mp4", "", "3", "1.0", ""],
     ]
-
-
-def test_a_changed_frame_of_a_folder_changes_the_key_of_its_record(tmp_path):
-    frame = tmp_path / "img_00001.jpg"
-    frame.write_bytes(b"old")
-    before = make_key("", str(tmp_path))
-    assert make_key("", str(tmp_path)) == before
-    frame.write_bytes(b"longer")
-    assert make_key("", str(tmp_path)) != before
 
 
 def test_a_folder_of_images_stands_for_its_images(tmp_path, capsys):

@@ -38,7 +38,6 @@ prepare_process(__name__)
 import glob
 import json
 import math
-import os
 import time
 from collections import Counter
 from typing import Literal, NamedTuple, Optional
@@ -83,6 +82,7 @@ from utils.messages import print_line
 from utils.networks import Network
 from utils.progress import track
 from utils.settings import NetworkConfig
+from utils.video.media_files import compute_stamp
 
 SCAN = ".scan.jsonl"  # ending of its name; the number of a part follows
 
@@ -227,12 +227,11 @@ def scan_list(
 
 
 def journal_key(job: VideoJob) -> str:
-    """The job, and the size and time of the file: a finding is valid until one of them changes."""
+    """The job and the stamp of the video: a finding is valid until one of them changes."""
     try:
-        stat = os.stat(job.path)
-        return json.dumps([*job, stat.st_size, stat.st_mtime_ns])
+        return json.dumps([*job, compute_stamp(job.path)])
     except OSError:
-        return json.dumps([*job, None, None])
+        return json.dumps([*job, None])
 
 
 def read_journals(target: Path) -> dict[str, Finding]:

@@ -23,6 +23,7 @@ from utils.networks import find_network
 from utils.predict.model import build_model
 from utils.progress import Progress
 from utils.settings import NetworkConfig
+from utils.video.media_files import compute_stamp
 from utils.weights.checkpoint_file import check_kind
 
 PART_FILE = "{}.part-{}.jsonl"
@@ -90,15 +91,8 @@ def load_runner(data: bytes) -> Any:
 
 
 def make_key(settings: str, video: str, *job: Any) -> str:
-    """The settings, the job, and size and time of the video: a record is valid for one key.
-
-    Of a folder of frames it is the sum of the sizes, and the newest time.
-    """
-    names = os.listdir(video) if os.path.isdir(video) else []
-    files = [video, *(os.path.join(video, name) for name in names)]
-    stats = [os.stat(path) for path in files]
-    size = sum(stat.st_size for stat in stats)
-    return json.dumps([settings, video, *job, size, max(stat.st_mtime_ns for stat in stats)])
+    """The settings, the job, and the stamp of the video: a record is valid for one key."""
+    return json.dumps([settings, video, *job, compute_stamp(video)])
 
 
 def write_records(

@@ -4,17 +4,19 @@ Epoch e trains on the features of the clips that epoch e % `train.feature_draws`
 validation evaluates those of its views; all else is as in any training. They are in `features/`
 beside the run's folder, in files named by a checksum of what decides them (the backbone's weights,
 samples, settings, code) and by the run that made them, which deletes them when it needs others. A
-stopped run goes on after the last whole record of a file.
+stopped run goes on after the last sound record of a file: each has a checksum.
 """
 
 import glob
 import hashlib
 import os
 import re
+import sys
+import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Optional, Protocol, runtime_checkable
+from typing import IO, Optional, Protocol, runtime_checkable
 
 import numpy as np
 from mindspore import Tensor, nn
@@ -31,7 +33,10 @@ from utils.progress import track
 from utils.scoring.cached_files import compute_key
 from utils.train.plan import BACKBONE
 from utils.train.run_dir import CHANGEABLE_ON_RESUME, hash_records
+from utils.video.media_files import compute_stamp
 from utils.weights.checkpoint import weights_of
+
+SUM_BYTES = 4  # of the checksum of a record
 
 
 @runtime_checkable
@@ -148,7 +153,8 @@ def compute_table(
     """A record for each of `count` rows, with features in the place of its clip.
 
     `read(k)` has the columns of `rows`, of sample k % the number of samples. Records that the file
-    has are not computed again. The field `lost` of the file marks unreadable samples.
+    has are not computed again. The field `lost` of the file marks unreadable samples; the last one
+    is the CRC-32 of the others.
     """
     backbone = Backbone(net).set_train(False)
     axes = len(job.network.get_input_shape(job.cfg))  # of a clip
@@ -160,14 +166,14 @@ def compute_table(
 
     columns = zip(rows.columns, map(np.asarray, replace_clips(rows.blank())))
     fields = [(name, value.dtype, value.shape) for name, value in columns]
-    dtype = np.dtype([*fields, ("lost", np.bool_)])
+    dtype = np.dtype([*fields, ("lost", np.bool_), ("sum", np.uint32)])
     samples = len(rows.records)
     waiting = partial(log.info, "waiting for another training that computes features ...")
     with report_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with wait_for_lock(path.parent, waiting), open(path, "a+b") as file:
-            done = file.tell() // dtype.itemsize
-            file.truncate(done * dtype.itemsize)  # a kill may have cut the last record
+            done = count_sound(file, dtype)
+            file.truncate(done * dtype.itemsize)
             if done:
                 lost = np.memmap(file, dtype, "r")["lost"]
                 rows.unreadable.mark_again(np.flatnonzero(lost) % samples)
@@ -176,9 +182,25 @@ def compute_table(
             for k, values in track(parts, "features", total=len(missing), unit="clips"):
                 row = replace_clips(next(values))
                 is_lost = rows.unreadable.view_flags()[k % samples]
-                file.write(np.array([(*row, is_lost)], dtype).tobytes())
+                record = np.array([(*row, is_lost, 0)], dtype).tobytes()[:-SUM_BYTES]
+                file.write(record + zlib.crc32(record).to_bytes(SUM_BYTES, sys.byteorder))
             file.flush()
             return np.memmap(file, dtype, "r")[:count][[*rows.columns]]
+
+
+def count_sound(file: IO[bytes], dtype: np.dtype) -> int:
+    """The records at the beginning of a file that are whole and have the right checksum.
+
+    A kill may have cut the last one, and after a power failure a file may end in zeros.
+    """
+    file.seek(0)
+    count = 0
+    while record := file.read(dtype.itemsize):
+        total = int.from_bytes(record[-SUM_BYTES:], sys.byteorder)
+        if len(record) < dtype.itemsize or zlib.crc32(record[:-SUM_BYTES]) != total:
+            break
+        count += 1
+    return count
 
 
 def compute_features_key(job: Job, net: nn.Cell, rows: FileRows) -> str:
@@ -189,7 +211,9 @@ def compute_features_key(job: Job, net: nn.Cell, rows: FileRows) -> str:
         if not re.search(job.network.classifier, name):
             digest.update(weight.asnumpy())
     data = [item for item in vars(cfg.data).items() if item[0] not in CHANGEABLE_ON_RESUME["data"]]
-    files = map(os.stat, filter(os.path.exists, [record.path for record in rows.records]))
-    samples = (hash_records(rows.records).tolist(), [(f.st_size, f.st_mtime_ns) for f in files])
+    paths = [record.path for record in rows.records]
+    files = [path if os.path.exists(path) else path.rpartition(" in ")[2] for path in paths]
+    stamps = [compute_stamp(file) for file in dict.fromkeys(files) if os.path.exists(file)]
+    samples = (hash_records(rows.records).tolist(), stamps)
     content = (digest.hexdigest(), data, cfg.eval, cfg.run.seed, rows.columns, samples)
     return compute_key(job.network.name, cfg, repr(content))

@@ -1,5 +1,6 @@
 """Media files in folders: which names are videos, images, or of no use to a data set."""
 
+import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -89,6 +90,17 @@ def walk_files(
     yield inner, names
     for name in folders:
         yield from walk_files(folder, system=system, inner=name, above=above | {here})
+
+
+def compute_stamp(path: str) -> str:
+    """Changes when somebody writes a file, or a file of a folder of frames: names, sizes, times.
+
+    The time of change of the entry on the disk shows a file that was given its old time again.
+    """
+    names = sorted(os.listdir(path)) if os.path.isdir(path) else None
+    files = [path] if names is None else [os.path.join(path, name) for name in names]
+    stats = [(s.st_size, s.st_mtime_ns, s.st_ctime_ns) for s in map(os.stat, files)]
+    return hashlib.sha256(repr((names, stats)).encode()).hexdigest()
 
 
 def describe_left_out(scan: FolderScan, kind: str) -> Optional[str]:

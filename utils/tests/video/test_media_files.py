@@ -1,10 +1,14 @@
 """Files of a folder: suffixes of any case, hidden and system files, links."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 from utils.video.media_files import (
     IMAGE_SUFFIXES,
     VIDEO_SUFFIXES,
+    compute_stamp,
     describe_left_out,
     find_files,
     has_suffix,
@@ -57,3 +61,27 @@ def test_links_to_folders_are_followed_but_not_in_circles(tmp_path):
     scan = find_files(tmp_path, VIDEO_SUFFIXES)
     assert scan.files[:2] == ["down/0.mp4", "up/in/0.mp4"]
     assert "up/gone.mp4 (no file)" in scan.system
+
+
+def exchange_frames(folder: Path) -> None:
+    (folder / "1.png").rename(folder / "x")
+    (folder / "2.png").rename(folder / "1.png")
+    (folder / "x").rename(folder / "2.png")
+
+
+def overwrite_in_place(folder: Path) -> None:
+    """With a picture of the same size, which gets the time of the old one."""
+    stat = (folder / "1.png").stat()
+    (folder / "1.png").write_bytes(b"other")
+    os.utime(folder / "1.png", ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+@pytest.mark.parametrize("change", [exchange_frames, overwrite_in_place])
+def test_a_changed_folder_of_frames_has_another_stamp(change, tmp_path):
+    for number, content in enumerate((b"first", b"again"), 1):
+        (tmp_path / f"{number}.png").write_bytes(content)
+        os.utime(tmp_path / f"{number}.png", ns=(number, number))
+    before = compute_stamp(str(tmp_path))
+    assert compute_stamp(str(tmp_path)) == before
+    change(tmp_path)
+    assert compute_stamp(str(tmp_path)) != before
