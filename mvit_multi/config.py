@@ -12,6 +12,7 @@ from utils.settings import (
     NetworkConfig,
     TrainSettings,
     VideoData,
+    check_not_negative,
     check_positive,
     check_probability,
     check_swap_labels,
@@ -164,6 +165,10 @@ class Train(TrainSettings):
     def __post_init__(self):
         super().__post_init__()
         check_positive(self, "train", "eps")
+        check_not_negative(self, "train", "end_lr", "projection_weight", "informative_weight")
+        check_not_negative(self, "train", "std_weight", "covariance_weight")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"train.betas must lie in [0, 1), not {list(self.betas)}")
         if not 0 < self.layer_decay <= 1:
             raise ValueError(f"train.layer_decay must lie in (0, 1], not {self.layer_decay}")
 

@@ -113,6 +113,7 @@ class Train(TrainSettings):
     def __post_init__(self):
         super().__post_init__()
         check_positive(self, "train", "trust_coefficient")
+        check_not_negative(self, "train", "end_lr")
         if self.optimizer == "lars" and (self.nesterov or self.epsilon < 0):
             raise ValueError("train.optimizer lars: nesterov must be false, epsilon not negative")
         check_warmup(self)

@@ -62,7 +62,7 @@ class Launcher:
 
     def run(self) -> int:
         adopt_orphans()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in signals.list_watched():
             signal.signal(number, lambda number, _: self.receive_signal(number))
         signals.release()
         name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"

@@ -55,7 +55,7 @@ def main() -> int:
         own = read_mpi_environment(os.environ, "MS_SCHED")
         scheduler = start(command, own, logs / "scheduler.log")
     worker = start(command, environ, logs / f"worker_{rank}.log" if rank else None)
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in signals.list_watched():
         signal.signal(number, lambda number, frame: worker.send_signal(number))
     signals.release()
     while worker.poll() is None:

@@ -71,7 +71,9 @@ def test_a_killed_run_resumes_with_the_same_bits(tiny_args, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGTERM, 0), (signal.SIGHUP, 0), (signal.SIGINT, 130)]
+)
 def test_a_stopped_run_saves_and_resumes(number, status, tiny_args, tiny_ckpt, tmp_path):
     out = tmp_path / "run"
     arguments = [*tiny_args, "--run.save_steps=1"]

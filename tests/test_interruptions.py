@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM in the first seconds of a command: one line, exit status 130 or 143."""
+"""Signals in the first seconds of a command: one line, exit status 130, 143 or 129."""
 
 import re
 import signal
@@ -8,8 +8,8 @@ import pytest
 
 from tests.helpers import find_smoke_yaml, start_script, watches_signals
 from utils.files import ROOT
+from utils.signals import EVENTS, list_watched
 
-WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 CONFIG = ["--config_path", str(find_smoke_yaml("tsm"))]
 FOREVER = [*CONFIG, "--train.epochs=100000"]
 # Every kind of command: with MindSpore and without, with processes and handlers of its own.
@@ -47,11 +47,23 @@ def interrupt(script: str, arguments: list[str], delay: float, number: int) -> t
 # All commands take the signals by the same function.
 @pytest.mark.parametrize(
     ("script", "number"),
-    [*((script, signal.SIGTERM) for script in COMMANDS), ("tsm/train.py", signal.SIGINT)],
+    [
+        *((script, signal.SIGTERM) for script in COMMANDS),
+        ("tsm/train.py", signal.SIGINT),
+        ("tsm/train.py", signal.SIGHUP),
+    ],
 )
 def test_a_signal_at_the_start_of_a_command_is_one_line(script, number):
     status, errors = interrupt(script, COMMANDS[script], delay=0, number=number)
-    assert (status, errors) == (128 + number, f"{WORDS[number]}; nothing was lost\n")
+    assert (status, errors) == (128 + number, f"{EVENTS[number]}; nothing was lost\n")
+
+
+def test_a_hangup_that_nohup_ignores_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert set(list_watched()) == {signal.SIGINT, signal.SIGTERM}
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("delay", [0.2, 0.8, 3.2])

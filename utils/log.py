@@ -1,5 +1,6 @@
 """Logging: lines on stderr and in `run.log`, JSON lines in `log.jsonl`."""
 
+import errno
 import json
 import logging
 import sys
@@ -40,7 +41,11 @@ class TqdmHandler(logging.Handler):
     """Writes lines to stderr above the progress bar."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        tqdm.write(self.format(record), file=sys.stderr)
+        try:
+            tqdm.write(self.format(record), file=sys.stderr)
+        except OSError as error:
+            if error.errno != errno.EIO:  # that of a terminal which was closed: the run saves
+                raise
 
 
 class FileHandler(logging.FileHandler):

@@ -270,8 +270,9 @@ class TrainSettings:
             raise ValueError(
                 f"train.freeze: {self.freeze!r} is not a regular expression: {error}"
             ) from None
-        check_fraction(self, "train", "ema_decay", "smoothing")
-        check_not_negative(self, "train", "feature_draws")
+        check_fraction(self, "train", "ema_decay", "smoothing", "momentum")
+        check_not_negative(self, "train", "feature_draws", "clip_norm", "weight_decay")
+        check_not_negative(self, "train", "warmup_epochs", "warmup_lr")
 
 
 @dataclass(frozen=True)

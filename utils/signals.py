@@ -1,9 +1,9 @@
-"""Ctrl-C (SIGINT) and SIGTERM while MindSpore is busy.
+"""Ctrl-C (SIGINT), SIGTERM, and SIGHUP of a closed terminal, while MindSpore is busy.
 
 Python calls its handlers only when the interpreter runs again. A graph that compiles, or a long
 kernel, can delay that for a minute. While a graph runs, MindSpore installs its own handlers, which
 turn ctrl-C into SIGTERM. An exception in the middle of MindSpore's import aborts the process. So
-`watch`, which runs first, blocks both signals in all threads, and one thread waits for them.
+`watch`, which runs first, blocks these signals in all threads, and one thread waits for them.
 """
 
 import os
@@ -16,13 +16,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Callable
 
-WATCHED = (signal.SIGINT, signal.SIGTERM)
 RELEASE = signal.SIGURG  # ends the thread that waits; without a handler it has no effect
 DEBOUNCE = 1.0  # seconds; `timeout` and batch systems signal a process, and then its group
 # Of a rank, which gets the signal of the batch system and later the same one from the launcher. A
 # busy host delays the latter. The launcher kills its ranks if it gets a second signal itself.
 RANK_DEBOUNCE = 10.0
-EVENTS: dict[int, str] = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+EVENTS: dict[int, str] = {
+    signal.SIGINT: "interrupted",
+    signal.SIGTERM: "terminated",
+    signal.SIGHUP: "terminal closed",
+}
+
+
+def list_watched() -> list[int]:
+    """The signals that this process takes; `nohup` has made it ignore SIGHUP."""
+    is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [number for number in EVENTS if number != signal.SIGHUP or not is_ignored]
 
 
 def end_command(number: int) -> None:
@@ -60,7 +69,7 @@ def watch() -> None:
     """
     if watchers:
         return
-    signal.pthread_sigmask(signal.SIG_BLOCK, {*WATCHED, RELEASE})
+    signal.pthread_sigmask(signal.SIG_BLOCK, {*list_watched(), RELEASE})
     watchers.append(threading.Thread(target=wait_for_signals, daemon=True))
     if os.environ.get("MS_ROLE") != "MS_SCHED":  # ranks need the scheduler until they have saved
         watchers[0].start()
@@ -71,7 +80,7 @@ def watch() -> None:
 def block() -> None:
     """Blocks the signals in this thread again, if they are watched."""
     if watchers and watchers[0].is_alive():
-        signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
+        signal.pthread_sigmask(signal.SIG_BLOCK, list_watched())
 
 
 def release() -> None:
@@ -83,20 +92,21 @@ def release() -> None:
 
 
 def unblock_signals() -> None:
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, list_watched())
 
 
 def wait_for_signals() -> None:
-    number = signal.sigwait({*WATCHED, RELEASE})
+    watched = list_watched()
+    number = signal.sigwait({*watched, RELEASE})
     if number == RELEASE:
         return
     first_time = time.monotonic()
     received.append(number)
     handlers[-1](number)
-    again = signal.sigwait(WATCHED)
+    again = signal.sigwait(watched)
     debounce = RANK_DEBOUNCE if "ZOO_LAUNCHER" in os.environ else DEBOUNCE
     while time.monotonic() - first_time < debounce:
-        again = signal.sigwait(WATCHED)
+        again = signal.sigwait(watched)
     end_process(128 + again, f"{EVENTS[again]} again; ended at once, what was saved is intact")
 
 

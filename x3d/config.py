@@ -9,6 +9,7 @@ from utils.settings import (
     NetworkConfig,
     TrainSettings,
     VideoSet,
+    check_not_negative,
     check_positive,
     check_swap_labels,
 )
@@ -66,6 +67,10 @@ class Train(TrainSettings):
     weight_decay: float = 5e-5
     precise_bn: int = 200  # batches of precise batch norm before every evaluation and save; 0: off
     batch_norm: Literal["trained", "frozen"] = "trained"
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_not_negative(self, "train", "end_lr", "precise_bn")
 
 
 @dataclass(frozen=True)

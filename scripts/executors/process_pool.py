@@ -140,7 +140,7 @@ def start_process_pool(workers: int) -> ProcessPoolExecutor:
 
 def prepare_worker(parent: int) -> None:
     """In a process of the pool, which ends by SIGTERM or with its parent, not by ctrl-C itself."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     exit_when_parent_dies(parent)
 

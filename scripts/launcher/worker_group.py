@@ -22,6 +22,7 @@ from typing import NamedTuple
 import psutil
 
 from scripts.launcher.launch_config import HCCL_TIMEOUTS, Job, share_cores, should_bind_cores
+from utils import signals
 from utils.cores import LAUNCHER_CORES, list_affinity
 from utils.files import ROOT
 from utils.processes import die_with_parent
@@ -121,7 +122,7 @@ class WorkerGroup:
         who = {SCHEDULER: "the scheduler"}.get(name, name.replace("worker_", "rank "))
         if status < 0:
             return Failure(f"{who} was killed by {signal.Signals(-status).name}; see {path}", 1, 2)
-        if status in (128 + signal.SIGINT, 128 + signal.SIGTERM):
+        if status - 128 in signals.EVENTS:
             return Failure(f"{who} was interrupted", status, 1)
         errors = re.findall(r"^error: .*$", path.read_text(errors="replace"), re.MULTILINE)
         if status in (1, 2) and errors:

@@ -180,6 +180,7 @@ class WorkerPool:
     def run_process(self, parent: int) -> None:
         gc.freeze()  # never free inherited objects here: they may be memory of the device
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles ctrl-C
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # and a closed terminal
         exit_when_parent_dies(parent)
         self.run_tasks()
 

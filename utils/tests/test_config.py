@@ -8,7 +8,7 @@ import pytest
 
 from utils.files import ROOT
 from utils.load_config import load_config, to_dict, to_yaml
-from utils.settings import Run, check_positive
+from utils.settings import Run, TrainSettings, check_positive
 
 
 @dataclass(frozen=True)
@@ -150,3 +150,9 @@ def test_a_cpu_computes_in_float32_unless_the_command_line_says_otherwise(
     copy.write_text(to_yaml(cfg))
     assert load_config(Config, copy) == cfg
     assert to_dict(load_config(Config, copy)) == to_dict(load_config(Config, path, overrides))
+
+
+@pytest.mark.parametrize("name", ["clip_norm", "weight_decay", "momentum", "warmup_lr"])
+def test_a_negative_number_that_would_train_wrongly_is_refused(name):
+    with pytest.raises(ValueError, match=f"train.{name}"):
+        TrainSettings(**{name: -1.0})

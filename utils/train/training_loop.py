@@ -290,7 +290,7 @@ class TrainingLoop(Callback):
             how += f"; the validation of epoch {self.unvalidated_epoch} is {remedy}"
         if self.stop_signal == signal.SIGINT:
             raise RunInterruptedError(f"interrupted: {how}")
-        log.info("SIGTERM: %s", how)
+        log.info("%s: %s", signal.Signals(self.stop_signal or signal.SIGTERM).name, how)
 
     def result(self) -> dict:
         newest = self.directory.find_newest()
