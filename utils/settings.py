@@ -360,18 +360,15 @@ def check_class_weights(cfg: NetworkConfig) -> None:
 
 def check_several_labels(cfg: NetworkConfig) -> None:
     """Raises ValueError for settings that are defined for one label a sample."""
-    if cfg.data.balance != "none":
-        raise ValueError(
-            f"data.balance {cfg.data.balance} takes samples by their class, and with model.labels "
-            "multi they have several; set it to none, and train.class_weights instead"
-        )
-    if cfg.data.mixes:
-        raise ValueError("data.mixup and data.cutmix mix samples with one label: set both to 0")
-    if cfg.train.smoothing:
-        raise ValueError(
-            f"train.smoothing {cfg.train.smoothing:g} is of samples with one label; set it to "
-            "0 for model.labels multi"
-        )
+    needed = {
+        "data.balance=none (train.class_weights instead)": cfg.data.balance != "none",
+        "data.mixup=0": cfg.data.mixup > 0,
+        "data.cutmix=0": cfg.data.cutmix > 0,
+        "train.smoothing=0": cfg.train.smoothing > 0,
+    }
+    if any(needed.values()):
+        names = ", ".join(name for name, is_needed in needed.items() if is_needed)
+        raise ValueError(f"model.labels multi needs {names}: these are for one label a sample")
 
 
 def check_warmup(train: TrainSettings) -> None:

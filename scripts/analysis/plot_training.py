@@ -37,7 +37,7 @@ PANELS = (
     ("clips a second", "clips_per_second", 1),
     ("waiting for data, % of the time", "waiting", 100),
 )
-LINES = ": solid of training batches (bold: average over an epoch), dashed of validations"
+LINES = ": solid of training batches (with mixing, dropout, augmentation), dashed of validations"
 FROM_ZERO = ("lr", "clips_per_second", "waiting")
 AVERAGED = ("loss", "top1")  # of training batches
 PALE = 0.3  # opacity of what is averaged

@@ -101,6 +101,12 @@ def load_start(recipe: Recipe, settings: Sequence[str], checkpoint: Optional[Pat
     device = "Ascend" if any(Path("/dev").glob("davinci[0-9]*")) else "CPU"
     values = {name: value for name, _, value in (text.partition("=") for text in settings)}
     build = partial(build_config, recipe.network.config, name=recipe.name, owner=recipe.name)
+    own = recipe.values.get("model", {}).get("labels")
+    if values.get("model.labels", own) == "multi":
+        raise ValueError(
+            "model.labels multi: folders of classes give a video one label; write lists, and give "
+            "them to train.py (docs/labels.md)"
+        )
     train = build(copy.deepcopy(recipe.values), overrides=[]).train
     epochs = values.get("train.epochs", "")
     share = int(epochs) / train.epochs if epochs.isdecimal() else 1.0
@@ -114,11 +120,6 @@ def load_start(recipe: Recipe, settings: Sequence[str], checkpoint: Optional[Pat
         raise ValueError(
             f"--recipe: {recipe.name} trains on {len(cfg.class_counts)} data sets at once; "
             "mvit_multi_plain_s_k400_16x4 is a recipe for one"
-        )
-    if cfg.has_several_labels:
-        raise ValueError(
-            "model.labels multi: folders of classes give a video one label; write lists, and give "
-            "them to train.py (docs/labels.md)"
         )
     return Start(recipe, cfg=cfg, settings=values, checkpoint=checkpoint)
 
@@ -217,10 +218,9 @@ def write_config_file(
         print_line(SCRATCH + advice)
     if not counts.val:
         print_line("no class has a third video for validations, which use the test list")
-    memory = "by the estimate of a training step" if cfg.run.device == "CPU" else "as in the recipe"
     print_line(
         f"wrote {path}, which is yours to change: {cfg.run.device}, {len(names)} classes, "
-        f"{counts.train} training videos, data.batch {batch} ({fitting} fit, {memory}), "
+        f"{counts.train} training videos, data.batch {batch}, "
         f"{epochs} epochs, train.lr {written.train.lr:g}, train.freeze {written.train.freeze!r}"
     )
     return written

@@ -263,7 +263,6 @@ def evaluate_set(
         samples = rows.samples_of_rank
         collector = LabelScores(space.classes, space.raw_scores, samples, len(rows.records))
     start = time.monotonic()
-    log.info("evaluating ...")
     data = create_dataset(rows.cfg, rows, rows.cfg.data.workers)
     batch_count = data.get_dataset_size()
     bar = Progress(batch_count, name="evaluating", unit="batches", hidden=not rt.is_main_process)

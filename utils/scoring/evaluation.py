@@ -47,6 +47,7 @@ def evaluate_checkpoint(
             eval_sets[-1] = eval_sets[-1]._replace(collect=reports[-1].table.add)
     scorer = open_scorer(network, cfg, checkpoint_path)
     reference = open_reference(network, cfg, checkpoint_path)
+    log.log.info("evaluating ...")
     result = evaluate(scorer, eval_sets, rt, reference)
     paths = [str(eval_set.space.test_path) for eval_set in eval_sets]
     result.update(checkpoint=str(checkpoint_path), list=", ".join(paths))

@@ -84,7 +84,7 @@ def check_step(net: nn.Cell, clips: tuple[int, ...], batch: int) -> None:
 
 
 def check_fit(cost: StepCost, clips: int, batch: int, free: float) -> None:
-    """Logs the memory of a step and the largest batch that fits into `free` bytes.
+    """Logs the memory of a step and, if it is too much for `free` bytes, the largest batch.
 
     Raises ValueError if the step does not fit even if it needs less by TOLERANCE.
     """
@@ -92,7 +92,7 @@ def check_fit(cost: StepCost, clips: int, batch: int, free: float) -> None:
     fitting = max(0, int((free - cost.fixed) * batch / (clips * cost.clip)))
     numbers = f"about {need / GIGA:.1f} GB more, {free / GIGA:.1f} GB are free"
     if need <= free:
-        log.info("a training step needs %s: up to --data.batch=%d fits", numbers, fitting)
+        log.info("a training step needs %s", numbers)
         return
     advice = f"--data.batch={fitting} fits"
     if not fitting:

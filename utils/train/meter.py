@@ -11,8 +11,8 @@ REQUESTS = OUTPUTS[-2:]
 MUCH_WAITING = 0.1  # fraction of the time
 MANY_STEPS = 200
 REMEDY = (
-    "try published weights (docs/weights.md) with train.freeze=backbone (docs/fine_tuning.md), a "
-    "larger data.crop, more videos"
+    "try more train.epochs, published weights (docs/weights.md) with train.freeze=backbone "
+    "(docs/fine_tuning.md), a larger data.crop, more videos"
 )
 NOTHING_LEARNED = (  # advice, with the loss of chance
     "the loss has stayed above %.3g, that of equal scores for all classes: train.lr may be too "
@@ -36,20 +36,23 @@ class Window:
 
 
 class Meter:
-    """Collects the values of steps; `clips` are those of all ranks in a step."""
+    """Collects the values of steps; `clips` are those of all ranks in a step.
 
-    def __init__(self, clips: int, steps_per_epoch: int, last_step: int):
+    Before `warmup` steps of the run it gives no advice about what is learned.
+    """
+
+    def __init__(self, clips: int, steps_per_epoch: int, last_step: int, warmup: int = 0):
         self.clips = clips
         self.steps_per_epoch = steps_per_epoch
         self.last_step = last_step
+        self.warmup = warmup
         self.seconds = 0.0  # of all windows that have a log line
         self.values = dict.fromkeys(OUTPUTS, 0.0)  # of the newest step
         self.most_overflows = 0  # consecutive updates that were not finite
         self.line: dict[str, Any] = {}  # the newest log line
         self.lines = 0
         self.has_advised = False
-        self.was_at_chance = False  # a late validation; the advice was given
-        self.learned = False  # a mean loss was below that of chance, or the advice was given
+        self.learned = False  # better than chance, or the advice was given
         self.span = Window()  # since the last mean over an epoch
         self.restart()
 
@@ -105,14 +108,17 @@ class Meter:
         }
 
     def is_late(self, steps_done: int) -> bool:
-        """After a quarter of the run, or an epoch if that is sooner and of 200 steps or more."""
-        return steps_done >= min(self.last_step / 4, max(self.steps_per_epoch, MANY_STEPS))
+        """After the warm-up and a quarter of the run, or an epoch of at least 200 steps."""
+        late = self.warmup + min(self.last_step / 4, max(self.steps_per_epoch, MANY_STEPS))
+        return steps_done >= min(late, self.last_step)
 
     def learns_nothing(self, steps_done: int, chance_loss: float) -> bool:
         """Whether no mean loss over an epoch was below `chance_loss`, late enough; true once.
 
         In a run of a few epochs a mean is over a quarter of the run.
         """
+        if steps_done <= self.warmup:
+            self.span = Window()
         if self.span.steps < min(self.steps_per_epoch, self.last_step / 4):
             return False
         self.learned = self.learned or self.span.loss / self.span.steps <= chance_loss

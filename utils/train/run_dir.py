@@ -96,6 +96,10 @@ class RunDirectory:
         """
         if not config.run.resume:
             self.refuse("already holds a run and run.resume is false")
+        advice = ""
+        for file in list_epochs(self.path)[-1:]:
+            weights = f"--train.pretrained={file} --train.new_head=false"
+            advice = f"to train on from its weights, add {weights} and another --run.out; else "
         old = read_yaml(self.path / "config.yaml")
         new = to_dict(config)
         for section in new:
@@ -104,7 +108,10 @@ class RunDirectory:
             for key, value in new[section].items():
                 before = old.get(section, {}).get(key, defaults[key])
                 if section != "eval" and key not in changeable and before != value:
-                    self.refuse(f"holds a run with {section}.{key} {before}, not {value}")
+                    self.refuse(
+                        f"holds a run with {section}.{key} {before}, not {value}",
+                        advice if section != "model" else "",
+                    )
 
     def refuse(self, problem: str, advice: str = "") -> NoReturn:
         """Raises ValueError that names the directory."""

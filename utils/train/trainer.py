@@ -5,6 +5,7 @@ which runs the train step through `mindspore.train.Model` over one long sequence
 `TrainingLoop` is the callback between the steps.
 """
 
+import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -166,8 +167,9 @@ class Trainer:
             sampler=self.sampler,
             directory=self.directory,
             train_set=train_set,
-            chance_loss=self.cfg.chance_loss,
+            chance_loss=math.inf if self.cfg.data.mixes else self.cfg.chance_loss,
             chance=self.cfg.chance,
+            warmup_epochs=train.warmup_epochs,
             validation=validation,
             before_saving=before_saving,
         )

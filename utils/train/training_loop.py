@@ -50,6 +50,7 @@ class TrainingLoop(Callback):
     train_set: TrainRows
     chance_loss: float = math.inf
     chance: float = 0.0
+    warmup_epochs: float = 0.0
     validation: Optional[Validation] = None
     before_saving: Optional[Callable[[int], None]] = None
 
@@ -62,7 +63,8 @@ class TrainingLoop(Callback):
             accumulation_steps=self.step.accumulation_steps,
         )
         self.last_step = self.schedule.last_step
-        self.meter = Meter(self.sampler.global_batch_size, per_epoch, self.last_step)
+        warmup = math.ceil(self.warmup_epochs * per_epoch)
+        self.meter = Meter(self.sampler.global_batch_size, per_epoch, self.last_step, warmup)
         self.start_step = int(self.step.micro_step.asnumpy())
         self.steps_done = self.start_step
         self.steps_per_call = 1  # several if the device is fed many steps at a time
@@ -219,17 +221,16 @@ class TrainingLoop(Callback):
             return
         self.write_values(metrics)
         self.check_patience()
-        self.compare_with_chance(metrics)
+        self.advise(describe_chance("validation", metrics, self.chance))
         self.step.set_train()
         self.meter.restart()
 
-    def compare_with_chance(self, metrics: dict) -> None:
-        """Advice, once and at the end of the run, on a validation no better than chance."""
-        advice = describe_chance("validation", metrics, self.chance)
-        if advice and self.meter.is_late(self.steps_done):
-            if not self.meter.was_at_chance or self.ends_early or self.steps_done >= self.last_step:
-                log.info(advice)
-            self.meter.was_at_chance = True
+    def advise(self, fault: str) -> None:
+        """Logs what is wrong with a late validation, once, and only if none before was right."""
+        if self.meter.is_late(self.steps_done) and not self.meter.learned:
+            self.meter.learned = True
+            if fault:
+                log.info(fault)
 
     def check_patience(self) -> None:
         """Ends the run, on all ranks, if its validations no longer improve."""
@@ -242,7 +243,8 @@ class TrainingLoop(Callback):
         updates = int(self.step.optimizer.global_step.asnumpy()[0])  # without skipped ones
         rate = float(self.lr[max(updates - 1, 0)])
         self.write_values(self.meter.close_window(self.steps_done, rate))
-        if self.meter.learns_nothing(self.steps_done, self.chance_loss):
+        has_accuracy = self.validation is not None  # of clips without mixing, dropout, smoothing
+        if not has_accuracy and self.meter.learns_nothing(self.steps_done, self.chance_loss):
             log.info(NOTHING_LEARNED, self.chance_loss)
         rows = self.train_set
         waiting = 0.0 if rows.replacement is not None else self.meter.find_waiting()

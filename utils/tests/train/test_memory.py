@@ -13,8 +13,8 @@ COST = StepCost(fixed=1e9, clip=0.5e9)
 @pytest.mark.parametrize(
     ("clips", "batch", "free", "line"),
     [
-        (4, 4, 4e9, "needs about 3.0 GB more, 4.0 GB are free: up to --data.batch=6 fits"),
-        (8, 4, 6e9, "needs about 5.0 GB more, 6.0 GB are free: up to --data.batch=5 fits"),
+        (4, 4, 4e9, "needs about 3.0 GB more, 4.0 GB are free"),
+        (8, 4, 6e9, "needs about 5.0 GB more, 6.0 GB are free"),
         (4, 4, 2.6e9, "2.6 GB are free, so the system may kill it; --data.batch=3 fits"),
     ],
 )

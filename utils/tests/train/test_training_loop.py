@@ -329,14 +329,17 @@ def test_advice_on_a_loss_above_that_of_chance_is_one_line(losses, tmp_path, log
     assert sum("the loss has stayed above 1.5" in line for line in log_messages) == 1
 
 
-@pytest.mark.parametrize(("low", "patience", "lines"), [(0.3, 0, 2), (0.3, 3, 2), (0.6, 0, 0)])
-def test_chance_is_said_once_and_at_the_end(low, patience, lines, tmp_path, log_messages):
-    validation = EqualValidations(tmp_path, patience=patience)
+@pytest.mark.parametrize(("low", "warmup", "epochs"), [(0.3, 0, [2]), (0.3, 20, [4]), (0.6, 0, [])])
+def test_chance_is_said_once_after_the_warm_up(low, warmup, epochs, tmp_path, log_messages):
+    validation = EqualValidations(tmp_path)
     validation.more = {"top1_low": low, "top1_high": 0.9}
     loop = make_loop(tmp_path, epochs=5, validation=validation, eval_every=1, log_every=99)
     loop.chance = 1 / 2
+    loop.meter.warmup = warmup
     loop.on_train_begin(None)
     for _ in range(40):
         if run_step(loop, Outputs(1, [])):
             break
-    assert len([line for line in log_messages if "validation top-1 50.0%" in line]) == lines
+    validated = [line for line in log_messages if "top1 50.0%" in line and "videos" in line]
+    advised = [k for k, line in enumerate(log_messages) if "validation top-1 50.0%" in line]
+    assert [sum(line in validated for line in log_messages[:k]) for k in advised] == epochs
