@@ -27,7 +27,7 @@ NOT_COMMANDS = ("build_networks", "data_speed", "results", "score_files", "worke
 COMMANDS = {
     path.stem.replace("_", "-"): f"{folder}/{path.name}"
     for folder in FOLDERS
-    for path in sorted((ROOT / folder).glob("*.py"))
+    for path in sorted((ROOT / folder).glob("[!_]*.py"))
     if path.stem not in NOT_COMMANDS
 }
 sys.path[0] = str(ROOT)

@@ -18,7 +18,7 @@ SOURCES = sorted(
     path
     for folder in [*list_networks(), "utils", "scripts"]
     for path in (ROOT / folder).rglob("*.py")
-    if "tests" not in path.parts
+    if "tests" not in path.parts and path.stat().st_size
 )
 
 
@@ -52,6 +52,12 @@ def test_a_network_or_the_public_interface_imports_every_module_of_utils():
     assert not unused, f"move to scripts/: {sorted(str(p.relative_to(ROOT)) for p in unused)}"
 
 
+def test_every_folder_of_modules_is_a_regular_package():
+    """Without `__init__.py` a package of the same name elsewhere on the path is found instead."""
+    folders = {path.parent for path in SOURCES} | {ROOT / "benchmarks", ROOT / "tests"}
+    assert not [folder for folder in folders if not (folder / "__init__.py").is_file()]
+
+
 def test_a_module_does_no_work_at_import():
     """A module has only definitions, constants, imports and assignments.
 
@@ -63,7 +69,8 @@ def test_a_module_does_no_work_at_import():
                 assert isinstance(node.value, ast.Constant), ast.unparse(node)
             assert not isinstance(node, (ast.For, ast.While, ast.With, ast.Try)), ast.unparse(node)
             if isinstance(node, ast.If):
-                assert ast.unparse(node.test) in ("TYPE_CHECKING", "__name__ == '__main__'", IS_ZOO)
+                allowed = ("TYPE_CHECKING", "__name__ == '__main__'", IS_ZOO, IS_OTHER)
+                assert ast.unparse(node.test) in allowed
 
 
 def test_a_module_asks_types_and_not_whether_an_attribute_exists():
@@ -84,6 +91,7 @@ ENTRY_POINTS = [
     if re.search(r"^sys\.path\[0\] = ", path.read_text(), re.MULTILINE)
 ]
 # The package is imported before the script of its command.
+IS_OTHER = "ROOT != CODE and other and (ROOT not in Path(str(other.__file__)).parents)"
 IS_ZOO = "os.path.basename(sys.argv[0]) == 'zoo' or sys.argv[0].startswith(FOLDER)"
 PREPARE = "prepare_process(__name__)"
 # They start MindSpore in other processes only, or replace themselves by another program.

@@ -116,6 +116,15 @@ def test_a_program_may_have_modules_with_the_names_of_the_package(wheel, tmp_pat
     assert list(map(tuple, json.loads(done.stdout))) == model.predict(frames, top=3)
 
 
+def test_a_checkout_as_a_package_names_the_file_that_has_its_name(tmp_path):
+    """An editable installation imports `utils` of the checkout."""
+    (tmp_path / NAME).symlink_to(ROOT / "scripts" / "package")
+    (tmp_path / "utils.py").touch()
+    command = [sys.executable, "-c", f"import utils, {NAME}"]
+    done = run_command(command, cwd=tmp_path, env=build_env())
+    assert f"{tmp_path / 'utils.py'} is imported already" in done.stderr.splitlines()[-1]
+
+
 def test_the_package_requires_the_packages_of_requirements_txt(wheel):
     with zipfile.ZipFile(wheel) as file:
         (name,) = [name for name in file.namelist() if name.endswith("/METADATA")]

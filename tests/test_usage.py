@@ -86,6 +86,15 @@ def test_another_missing_package_or_library_is_named(error, words, tmp_path):
     assert_one_line_error(done, words)
 
 
+@pytest.mark.parametrize("script", ["tsm/train.py", "scripts/zoo.py", "scripts/data/make_lists.py"])
+def test_packages_with_our_names_elsewhere_on_the_path_are_not_imported(script, tmp_path):
+    for name in ("utils", "scripts", "tsm"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise ImportError")
+    done = run_script(script, "--help", environment={"PYTHONPATH": str(tmp_path)})
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("script", [*TRAIN_EVAL_EXPORT, "scripts/convert_checkpoint.py"])
 def test_a_script_without_required_arguments_prints_its_usage(script, run_here):
     done = run_here(script)

@@ -22,6 +22,12 @@ CODE = Path(__file__).resolve().parent
 ROOT = CODE if (CODE / "utils").is_dir() else CODE.parents[1]  # of a wheel, or a checkout
 __path__ = [str(ROOT)]
 sys.path[:0] = [] if ROOT == CODE else [str(ROOT)]
+other = sys.modules.get("utils")
+if ROOT != CODE and other and ROOT not in Path(str(other.__file__)).parents:
+    raise ImportError(
+        f"{other.__file__} is imported already, and this checkout needs the name utils itself: "
+        "install it by `pip install .` instead of `pip install -e .`"
+    )
 
 from utils.predict.model import Model, list_recipes, load
 from utils.version import VERSION as __version__
