@@ -53,7 +53,7 @@ class Browser:
     def close(self) -> None:
         """Ends Chromium and removes its profile."""
         self.send("Browser.close", of_page=False)
-        self.process.wait(timeout=30)
+        self.process.wait(timeout=600)
         self.stream.close()
         os.close(self.commands)
         self.folder.cleanup()

@@ -37,7 +37,7 @@ def start_dask_cluster(folder: Path, **variables: str) -> Iterator[DaskCluster]:
     scheduler += ["--dashboard-address", "127.0.0.1:0"]
     worker = ["worker", "--scheduler-file", str(file), "--nworkers", "2"]
     worker += ["--nthreads", "1", "--memory-limit", "0"]
-    worker += ["--local-directory", str(folder), "--death-timeout", "30"]
+    worker += ["--local-directory", str(folder), "--death-timeout", "600"]
     with open(folder / "dask.log", "w") as log:
         options = {"cwd": folder, "env": environment, "stdout": log, "stderr": log}
         processes = [

@@ -144,7 +144,7 @@ def slurm(tmp_path) -> Iterator[dict]:
         finally:
             for daemon in reversed(daemons):
                 daemon.terminate()
-                daemon.wait(30)
+                daemon.wait(600)
 
 
 @pytest.mark.slow
@@ -231,17 +231,17 @@ URLS = {"DATA_URL": "obs://b/data", "OUT_URL": "obs://b/runs"}
 
 def test_a_job_on_modelarts_copies_data_in_and_results_out(modelarts, tmp_path):
     hosts = {"MA_NUM_HOSTS": "2", "VC_WORKER_HOSTS": "one.svc:6000,two.svc:6000"}
-    assert modelarts("3", **URLS, **hosts, VC_TASK_INDEX="0").wait(30) == 3
+    assert modelarts("3", **URLS, **hosts, VC_TASK_INDEX="0").wait(600) == 3
     runs = tmp_path / "obs" / "b" / "runs"
     assert (runs / "settings").read_text() == "2 0 one.svc 3\n"
     assert "train.txt" in (runs / "files").read_text()
     shutil.rmtree(tmp_path / "zoo" / "out")
-    assert modelarts("0", **URLS, **hosts, VC_TASK_INDEX="1").wait(30) == 0
+    assert modelarts("0", **URLS, **hosts, VC_TASK_INDEX="1").wait(600) == 0
     assert (tmp_path / "zoo" / "out" / "settings").read_text() == "2 1 one.svc 0\n"
     assert "settings" in (tmp_path / "zoo" / "out" / "files").read_text()  # of the run before
     assert (runs / "settings").read_text() == "2 0 one.svc 3\n"  # node 1 copies nothing back
     shutil.rmtree(tmp_path / "zoo" / "out")
-    assert modelarts("0").wait(30) == 0
+    assert modelarts("0").wait(600) == 0
     assert (tmp_path / "zoo" / "out" / "settings").read_text() == "1 0 127.0.0.1 0\n"
 
 
@@ -253,7 +253,7 @@ def test_a_job_on_modelarts_copies_results_while_it_runs_and_passes_sigterm_on(m
         assert time.monotonic() < deadline
         time.sleep(0.1)
     job.send_signal(signal.SIGTERM)
-    assert job.wait(30) == 0
+    assert job.wait(600) == 0
     assert (runs / "saved").is_file()
 
 

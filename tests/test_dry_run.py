@@ -355,8 +355,8 @@ def test_the_command_prints_a_table_and_json(compiler, run_here, monkeypatch, tm
 )
 def test_a_process_that_hangs_is_killed(printed, reason, monkeypatch, tmp_path):
     """It is killed after its result or before."""
-    monkeypatch.setattr(simulator, "TIMEOUT", 2)
-    monkeypatch.setattr(simulator, "GRACE", 1)
+    monkeypatch.setattr(simulator, "TIMEOUT", 2 if reason else 600)
+    monkeypatch.setattr(simulator, "SAVING", 1)
     script = f"import time; print({printed!r}, flush=True); time.sleep(100)"
     stdout, status = simulator.run_worker(["-c", script], dict(os.environ), tmp_path)
     assert status == -signal.SIGKILL

@@ -243,7 +243,7 @@ HTML = b"\n<!DOCTYPE html><html>Please log in</html>"
 def test_a_server_without_the_file_is_named(answer, words, server, folder, monkeypatch):
     monkeypatch.setattr(preparation, "LARGEST", 50_000)
     monkeypatch.setattr(download, "CHUNK", 5_000)
-    monkeypatch.setattr(download, "LONGEST", 2)
+    monkeypatch.setattr(download, "LONGEST", 2 if "2 s" in words[-1] else 600)
     for key, value in answer.items():
         setattr(server, key, value)
     assert_refused("tsm_small", server.address, *words)

@@ -206,12 +206,12 @@ def test_a_stream_that_stops_in_the_middle_ends_in_one_line_with_its_results(run
     saved = tmp_path / "saved.mp4"
     with serve(Answer(data[: len(data) // 2]), Answer(data), HTML) as (address, requests):
         name = address.replace("//", "//me:secret@") + "/live"
-        words = ["--window=0.5", "--step=0.25", "--retry=0.3", "--save", saved]
+        words = ["--window=0.5", "--step=0.25", "--retry=2", "--save", saved]
         done = run(scripts.stream, name, *words)
     assert done.returncode == 1
     *lines, last = map(json.loads, done.stdout.splitlines())
     assert (last["reopened"], last["interrupted"], last["saved"]) == (1, False, str(saved))
-    assert "it broke off, and did not come back in 0.3 s" in last["error"]
+    assert "it broke off, and did not come back in 2 s" in last["error"]
     assert done.stderr.count("did not come back") == 1
     assert "secret" not in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
@@ -280,21 +280,21 @@ def test_a_plain_video_is_saved_with_the_labels_of_its_windows(run, video, tmp_p
 
 
 class Camera:
-    """A camera that reads a file; with its 30th frame comes a SIGINT."""
+    """A camera that sends the frames of a file again and again."""
 
     def __init__(self, path: Path):
-        self.file = VideoCapture(str(path))
-        self.count = 0
+        self.path = str(path)
+        self.file = VideoCapture(self.path)
         self.released = False
 
     def __getattr__(self, name: str):
         return getattr(self.file, name)
 
     def read(self):
-        self.count += 1
-        if self.count == 30:
-            signals.handlers[-1](signal.SIGINT)
-        return self.file.read()
+        found, pixels = self.file.read()
+        if not found:
+            self.file = VideoCapture(self.path)
+        return (found, pixels) if found else self.file.read()
 
     def release(self):
         self.released = True
@@ -304,20 +304,27 @@ VideoCapture = cv2.VideoCapture
 
 
 def test_ctrl_c_ends_a_camera_and_keeps_its_results(run, video, tmp_path, monkeypatch):
+    """The SIGINT comes while a window is computed, and the result of this window is kept."""
     cameras = []
 
     def open_capture(number: int) -> Camera:
         cameras.append(Camera(video if number == 3 else ""))
         return cameras[-1]
 
+    def interrupt(scorer: LevelScorer, clips: np.ndarray) -> np.ndarray:
+        if len(signals.handlers) > 1:
+            signals.handlers[-1](signal.SIGINT)
+        return score(scorer, clips)
+
+    score = LevelScorer.__call__
+    monkeypatch.setattr(LevelScorer, "__call__", interrupt)
     monkeypatch.setattr(cv2, "VideoCapture", open_capture)
     done = run(scripts.stream, "3", "--window=0.5", "--step=0.1")
     assert done.returncode == 0, done.stderr
     last = json.loads(done.stdout.splitlines()[-1])
     assert (last["interrupted"], cameras[0].released) == (True, True)
-    assert last["frames"] + last["dropped"] < 30
     _, rows = read_table(tmp_path / "out" / "camera_3_stream.csv")
-    assert len(rows) == last["results"]
+    assert len(rows) == last["results"]  # there is one at least
     assert not list(tmp_path.rglob("*.tmp"))
     done = run(scripts.stream, "4")
     assert done.returncode == 2

@@ -95,9 +95,9 @@ def test_a_live_source_that_stops_is_opened_again_until_retry_has_passed(stream)
     lines = []
     frames = []
     with serve(half, Answer(stream), HTML) as (address, requests):
-        source = open_source(f"{address}/live", 0.4, lines)
+        source = open_source(f"{address}/live", 2.0, lines)
         assert (source.is_live, source.fps) == (True, RATE)
-        with pytest.raises(VideoError, match="it broke off, and did not come back in 0.4 s"):
+        with pytest.raises(VideoError, match="it broke off, and did not come back in 2 s"):
             frames.extend(source.frames())
     shown = [read_number(frame.pixels) for frame in frames]
     second = shown.index(0, 1)
@@ -108,7 +108,7 @@ def test_a_live_source_that_stops_is_opened_again_until_retry_has_passed(stream)
     assert [k for k, frame in enumerate(frames) if frame.restarts] == [0, second]
     assert source.reopened == 1
     assert len(lines) == 2
-    assert "opened again for up to 0.4 s" in lines[0]
+    assert "opened again for up to 2 s" in lines[0]
     assert len(requests) > 3
 
 
@@ -116,19 +116,19 @@ def test_a_live_source_that_breaks_off_again_and_again_ends_after_retry(stream, 
     monkeypatch.setattr(live, "STEADY", 60.0)
     lines = []
     with serve(Answer(stream[: len(stream) // 2])) as (address, requests):
-        source = open_source(f"{address}/live", 1.0, lines)
-        with pytest.raises(VideoError, match=r"it broke off [2-6] times in 1 s$"):
+        source = open_source(f"{address}/live", 2.0, lines)
+        with pytest.raises(VideoError, match=r"it broke off \d+ times in 2 s$"):
             list(source.frames())
     assert (len(lines), len(requests)) == (1, source.reopened + 1)
 
 
 @pytest.mark.parametrize(
-    ("part", "stall", "words"), [(1, False, "it broke off$"), (2, True, "no data came for 0.3 s")]
+    ("part", "stall", "words"), [(1, False, "it broke off$"), (2, True, "no data came for 1 s")]
 )
 def test_without_retry_a_broken_or_stalled_source_ends_at_once(part, stall, words, stream):
     lines = []
     with serve(Answer(stream[: len(stream) // part], stall=stall)) as (address, requests):
-        source = open_source(f"{address}/live", 0.0, lines, stall=0.3)
+        source = open_source(f"{address}/live", 0.0, lines, stall=1.0)
         with pytest.raises(VideoError, match=words):
             list(source.frames())
     assert (lines, len(requests)) == ([], 1)
@@ -146,8 +146,9 @@ def test_without_retry_a_broken_or_stalled_source_ends_at_once(part, stall, word
     ids=["page", "nothing", "playlist", "silent", "missing"],
 )
 def test_an_address_without_a_video_is_one_line(answer, words):
+    stall = 0.3 if answer.stall else 600.0
     with serve(answer) as (address, _), pytest.raises(VideoError, match=words) as error:
-        live.open_address(address.replace("//", "//me:secret@"), stall=0.3)
+        live.open_address(address.replace("//", "//me:secret@"), stall=stall)
     assert "secret" not in str(error.value)
     assert "\n" not in str(error.value)
 
