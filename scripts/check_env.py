@@ -33,7 +33,7 @@ from scripts.launcher import cuda
 from scripts.launcher import devices as host
 from utils import cli
 from utils.cores import LEAST_CORES
-from utils.messages import format_line
+from utils.messages import format_line, is_installed
 from utils.missing_packages import advise_library
 from utils.processes import die_with_parent
 
@@ -252,9 +252,10 @@ def advise(lines: list[Line]) -> str:
     """What to do next."""
     if any(line.advice for line in lines):
         return "do what the lines with ! say, and run this command again"
-    if any(map(host.count_devices, host.FILES)):
+    if any(map(host.count_devices, host.FILES)) and not is_installed():
         return "bash scripts/verify_device.sh checks the devices (docs/many_devices.md)"
-    return "bash scripts/quickstart.sh trains and evaluates once; docs/own_videos.md: your videos"
+    start = "zoo quickstart" if is_installed() else "bash scripts/quickstart.sh"
+    return f"{start} trains and evaluates once; docs/own_videos.md: your videos"
 
 
 def main() -> int:

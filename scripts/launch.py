@@ -33,7 +33,7 @@ from typing import Optional
 from scripts.launcher.launch_config import Job, read_job, reserve_port
 from scripts.launcher.worker_group import Failure, WorkerGroup
 from utils import signals
-from utils.cli import exit_on_broken_pipe, fill_closed_streams, show_usage
+from utils.cli import exit_on_broken_pipe, prepare_streams, show_usage
 from utils.files import get_base_folder
 from utils.messages import print_line
 from utils.processes import adopt_orphans
@@ -42,7 +42,7 @@ GRACE = 2  # seconds for failures that follow the first one: they may be its cau
 
 
 def main() -> int:
-    fill_closed_streams()
+    prepare_streams()
     show_usage(__doc__)
     try:
         return Launcher(read_job(sys.argv[1:], os.environ)).run()

@@ -32,10 +32,11 @@ COMMANDS = {
 }
 sys.path[0] = str(ROOT)
 
-from utils.cli import exit_on_broken_pipe, show_usage
+from utils.cli import exit_on_broken_pipe, prepare_streams, show_usage
 
 
 def main() -> None:
+    prepare_streams()
     name = "".join(sys.argv[1:2])
     words = sys.argv[2:]
     if name in NETWORK_SCRIPTS:

@@ -83,6 +83,13 @@ def test_the_version_of_cann_is_read_from_any_of_its_files(tmp_path):
         (tmp_path / name).unlink()
 
 
+def test_cann_is_looked_for_without_a_home(monkeypatch):
+    """As in a container that gives the process any number of a user."""
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 5)
+    assert devices.find_cann({"LOCAL_ASCEND": ""}) in (None, devices.find_cann({}))
+
+
 def test_the_wheels_of_cann_are_imported_in_a_separate_process(host, monkeypatch):
     root = host()
     assert not check(check_env.check_ascend, 0), "no device, no CANN"

@@ -219,8 +219,8 @@ def test_a_full_disk_is_reported_in_one_line(line, data_root, tmp_path):
 
 def test_an_opened_file_never_gets_the_number_of_a_closed_stream(data_root, tmp_path):
     code = (
-        "import os, sys; from utils.cli import fill_closed_streams;"
-        "[os.close(number) for number in (0, 1, 2)]; fill_closed_streams();"
+        "import os, sys; from utils.cli import prepare_streams;"
+        "[os.close(number) for number in (0, 1, 2)]; prepare_streams();"
         "os._exit(os.open(os.devnull, os.O_RDONLY))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT)
@@ -229,6 +229,21 @@ def test_an_opened_file_never_gets_the_number_of_a_closed_stream(data_root, tmp_
     command = ["sh", "-c", '"$@" >&-', "sh", sys.executable, ROOT / LISTS, *options]
     done = subprocess.run(command, capture_output=True)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_closed_stdout_is_no_terminal():
+    code = "import sys; from utils import cli; cli.main_guard('', lambda: sys.stdout.isatty())"
+    command = ["sh", "-c", '"$@" >&-', "sh", sys.executable, "-c", code]
+    done = run_command(command, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "gbk"])
+def test_a_character_that_the_console_does_not_have_is_printed_as_an_escape(encoding):
+    code = r"from utils import cli; cli.main_guard('', lambda: print('\U0001f389'))"
+    environment = {**build_env(), "PYTHONIOENCODING": encoding}
+    done = run_command([sys.executable, "-c", code], cwd=ROOT, env=environment)
+    assert (done.returncode, done.stdout) == (0, "\\U0001f389\n")
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ import argparse
 import contextlib
 import errno
 import inspect
+import io
 import math
 import os
 import re
@@ -286,7 +287,7 @@ def main_guard(usage: str, work: Callable[[], Any]) -> NoReturn:
 
     `--help` prints the usage instead.
     """
-    fill_closed_streams()
+    prepare_streams()
     try:
         show_usage(usage)
         with exit_on_broken_pipe():
@@ -344,16 +345,22 @@ def show_usage(usage: str) -> None:
         sys.exit(0)
 
 
-def fill_closed_streams() -> None:
+def prepare_streams() -> None:
     """Opens /dev/null in place of stdin, stdout or stderr if the caller has closed them.
 
     Otherwise the next file, perhaps a checkpoint, would get the number and receive printed text.
+    Characters that the console does not have, as in names of classes, are printed as escapes.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a notebook has streams of its own
+            stream.reconfigure(errors="backslashreplace")
 
 
 @contextlib.contextmanager
@@ -366,7 +373,6 @@ def exit_on_broken_pipe() -> Iterator[None]:
         try:
             yield
         finally:
-            if sys.stdout:  # None if the caller closed it
-                sys.stdout.flush()
+            sys.stdout.flush()
     except BrokenPipeError:
         os._exit(141)

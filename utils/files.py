@@ -33,10 +33,15 @@ def get_base_folder() -> Path:
 
 
 def get_cache_folder() -> Path:
-    """The folder of files that are made once: in the checkout, or the user's if it is installed."""
+    """The folder of files that are made once: in the checkout, or the user's if it is installed.
+
+    Raises ValueError if the user has no home.
+    """
     if get_base_folder() == ROOT:
         return ROOT / ".cache"
     folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if folder == "~/.cache":
+        raise ValueError("HOME is not set: set it, or XDG_CACHE_HOME to a folder for caches")
     return Path(folder) / "mindspore_video_zoo"
 
 

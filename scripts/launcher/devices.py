@@ -38,8 +38,8 @@ def find_cann(environ: Mapping[str, str]) -> Optional[Path]:
     if home:
         return Path(home) if Path(home).is_dir() else None
     local = environ.get("LOCAL_ASCEND")
-    roots = [Path(local)] if local else [Path("/usr/local/Ascend"), Path("~/Ascend")]
-    folders = [root.expanduser() / name for root in roots for name in CANN_FOLDERS]
+    roots = [local] if local else ["/usr/local/Ascend", os.path.expanduser("~/Ascend")]
+    folders = [Path(root, name) for root in roots for name in CANN_FOLDERS]
     return next((folder for folder in folders if folder.is_dir()), None)
 
 

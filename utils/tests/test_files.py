@@ -2,11 +2,12 @@
 
 import errno
 import fcntl
+import os
 from pathlib import Path
 
 import pytest
 
-from utils import runtime
+from utils import files, runtime
 from utils.files import lock_folder, wait_for_lock
 from utils.messages import escape_control
 from utils.settings import Run
@@ -66,3 +67,15 @@ def test_a_folder_of_the_zoo_whose_name_is_not_utf8_is_refused(monkeypatch):
     monkeypatch.setattr(runtime, "ROOT", Path(b"/caf\xe9".decode("utf-8", "surrogateescape")))
     with pytest.raises(ValueError, match="whose name is not UTF-8: rename it"):
         runtime.start(Run(device="CPU"))
+
+
+def test_the_caches_of_a_user_without_a_home_need_a_folder(monkeypatch, tmp_path):
+    """As in a container that gives the process any number of a user."""
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 5)
+    monkeypatch.setattr(files, "ROOT", tmp_path)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    with pytest.raises(ValueError, match="XDG_CACHE_HOME"):
+        files.get_cache_folder()
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    assert files.get_cache_folder() == Path("/caches/mindspore_video_zoo")
