@@ -87,7 +87,7 @@ def test_cann_is_looked_for_without_a_home(monkeypatch):
     """As in a container that gives the process any number of a user."""
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 2**31 - 5)
-    assert devices.find_cann({"LOCAL_ASCEND": ""}) in (None, devices.find_cann({}))
+    assert not str(devices.find_cann({})).startswith("~")
 
 
 def test_the_wheels_of_cann_are_imported_in_a_separate_process(host, monkeypatch):

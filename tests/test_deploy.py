@@ -1,6 +1,7 @@
-"""The C++ program of docs/deploy.md gives the class and the score of ONNX Runtime in Python."""
+"""The programs of docs/deploy.md give the class and the score of `predict.py`."""
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -8,10 +9,55 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.helpers import load_smoke_config, read_result, save_random_weights
+from tests.test_predict import TINY
 from tests.toys import TOYS, export_toy
 from utils.files import ROOT
+from utils.predict.model import load
+from utils.tests.parity import mark_slow_except
 
+TSM = "data.segments=4 data.crop=32 data.resize=40 model.first_width=8"
+SET = '{"name":"own","num_classes":5,"short_side":40,"sampling":"time"}'
+MVIT = f"{TINY['mvit_multi']} data.sets=[{SET}]"
+RECIPES = {  # a network of every kind of input, with toy settings
+    "tsm": TSM,
+    "tsm differences": f"{TSM} data.modality=rgb_diff data.frames_per_segment=3",
+    "x3d": TINY["x3d"],
+    "mvit_multi": MVIT,
+    "resnet50": TINY["resnet50"],
+}
+MORE = {
+    "tsm dense": f"{TSM} data.sampling=dense model.labels=multi",
+    "tsm probabilities": f"{TSM} model.before_softmax=false",
+    "mvit_multi segments": MVIT.replace("time", "segments"),
+}
+ONE_VIEW = ["eval.clips=1", "eval.crops=1"]
 ONNXRUNTIME = Path(os.environ.get("ONNXRUNTIME_ROOT", "nowhere"))  # with include/ and lib/
+
+
+@pytest.mark.parametrize("name", mark_slow_except([*RECIPES, *MORE], *RECIPES))
+def test_the_program_in_python_serves_every_recipe(
+    name, videos, pictures, run_here, tmp_path, capsys
+):
+    pytest.importorskip("onnxruntime")
+    network = name.split()[0]
+    one_view = [] if network in ("resnet50", "mvit_multi") else ONE_VIEW
+    settings = [*{**RECIPES, **MORE}[name].split(), *one_view, "run.device=CPU"]
+    path = next(pictures.rglob("*.jpg")) if network == "resnet50" else videos[0]
+    cfg = load_smoke_config(network, *settings)
+    weights = save_random_weights(cfg, tmp_path / "net.ckpt", network)
+    target = tmp_path / "net.onnx"
+    options = ["--format", "onnx", "--target", target, "--checkpoint_path", weights]
+    read_result(run_here(f"{network}/export.py", *options))
+    (text,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/deploy.md").read_text(), re.S)
+    text = text.replace("juggling.mp4", str(path)).replace("out/tsm.onnx", str(target))
+    capsys.readouterr()
+    exec(text, {})
+    *_, best, score = capsys.readouterr().out.split()
+    model = load(target, device="CPU")
+    values = model.predict(path, window=0).mean[0]
+    assert int(best) == np.argmax(values)
+    assert float(score) == pytest.approx(np.max(values), abs=1e-4)
 
 
 @pytest.mark.slow
