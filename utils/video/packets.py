@@ -4,6 +4,7 @@ Which stream is the video, which packets show a frame and when, and where decodi
 """
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
@@ -11,7 +12,13 @@ import av
 import numpy as np
 from av.container import InputContainer
 
-from utils.video.h264 import find_sequence, has_field, has_idr
+from utils.video.nal_units import (
+    TYPES,
+    find_sequence,
+    has_field,
+    has_other_parameters,
+    is_random_access,
+)
 
 # Formats in which a packet is one picture and its time stamp gives the presentation order.
 TIMED_FORMATS = {"mov", "mp4", "matroska", "webm"}
@@ -19,6 +26,7 @@ TIMED_FORMATS = {"mov", "mp4", "matroska", "webm"}
 # decoded in order, because this module does not find their random-access points.
 INDEXED_CODECS = {"h264", "hevc", "mpeg4", "vp8", "vp9"}
 TIMED_CODECS = {*INDEXED_CODECS, "av1", "mjpeg", "png", "prores"}
+PARAMETER_CODECS = {"h264", "hevc", "mpeg4"}
 IMAGE_CODECS = {"bmp", "gif", "jpeg2000", "mjpeg", "png", "tiff", "webp"}
 DTS_FORMATS = {"avi", "asf"}  # that hold times of decoding, not of presentation
 AVI_CODECS = {"mpeg4", "mjpeg"}
@@ -27,7 +35,11 @@ STILL_IMAGE = av.stream.Disposition.still_image
 NO_STREAM = "it has no video"
 DEFAULT_BONUS = 5_000_000  # pixels
 VOP = b"\0\0\1\xb6"  # MPEG-4: start code of a picture, whose type is in the next two bits
+I_VOP = 0
 B_VOP = 2
+LAYER = range(0x20, 0x30)  # MPEG-4: the last byte of start codes of parameters
+# MPEG-4: the mark of a file in which a packet may hold a picture and the B-picture before it
+PACKED = re.compile(rb"DivX\d+(Build|b)\d+p")
 MAX_GAP = 10.0  # seconds between two frames of one recording, as in FFmpeg
 MAX_EMPTY_VOP = 8  # bytes of a picture that is not coded, which stands for the one before
 
@@ -77,6 +89,8 @@ class PacketTable:
         self.pts: list = []
         self.dts: list = []
         self.shown: list[int] = []
+        self.is_packed = False
+        self.is_constant = True  # no packet changes the parameter sets that the header has
         self.last_stamp = -math.inf
         self.last_duration = 0  # of the packet with the last time stamp
         self.is_sound = True  # no packet is damaged
@@ -86,7 +100,8 @@ class PacketTable:
         """Adds a packet that is not empty."""
         count = 0 if packet.is_discard else count_frames(self.codec, packet)
         if not self.shown:
-            self.starts_clean = is_random_access_point(self.stream, packet)
+            self.starts_clean = self.is_start(packet)
+            self.is_packed = bool(PACKED.search(packet))
         elif len(self.shown) == 1 and self.codec == "mpeg4":
             # Such a picture refers to one before the file, and is not decoded.
             self.starts_clean &= find_vop_types(bytes(packet))[:1] != [B_VOP]
@@ -97,8 +112,36 @@ class PacketTable:
         self.dts.append(packet.dts)
         self.shown.append(count)
         self.is_sound &= not packet.is_corrupt
+        self.is_constant &= not self.changes_parameters(packet)
         if self._sequence and self._sequence.may_have_fields and not self._has_fields:
             self._has_fields = has_field(bytes(packet), self._header, self._sequence)
+
+    def is_start(self, packet: av.Packet) -> bool:
+        """Whether all frames presented from this packet on can be decoded from here.
+
+        An index may call every packet a key frame, so the packet tells, if this module can read it.
+        H.264 also marks recovery points as key frames, where a picture builds up gradually.
+        """
+        if not packet.is_keyframe:
+            return False
+        if self.codec in TYPES:
+            return is_random_access(packet, self.codec, self._header)
+        if self.codec == "mpeg4":
+            return find_vop_types(bytes(packet))[:1] == [I_VOP]
+        if self.codec == "vp8":
+            return not memoryview(packet)[0] & 1
+        return self.codec != "vp9" or is_vp9_key(bytes(packet))
+
+    def changes_parameters(self, packet: av.Packet) -> bool:
+        """Whether a packet has parameter sets that the header of the stream has not."""
+        if packet.has_sidedata("new_extradata"):
+            return True
+        if self.codec in TYPES:
+            return has_other_parameters(packet, self.codec, self._header)
+        if self.codec != "mpeg4":
+            return False
+        units = bytes(packet).partition(VOP)[0].split(VOP[:3])
+        return any(unit and unit[0] in LAYER and unit not in self._header for unit in units)
 
     @property
     def has_stamps(self) -> bool:
@@ -108,6 +151,7 @@ class PacketTable:
             bool(self.formats & TIMED_FORMATS)
             and self.codec in TIMED_CODECS
             and self.is_sound
+            and self.is_constant
             and not self._has_fields
             and None not in stamps
             and len(set(stamps)) == len(stamps)
@@ -118,13 +162,26 @@ class PacketTable:
     def counts_frames(self) -> bool:
         """Whether `shown` is right: the decoder needs no packet that is not in the file.
 
-        Other files start inside a group of pictures, or packets may be parts of pictures.
+        Other files start inside a group of pictures, or change their parameter sets, or packets may
+        be parts of pictures.
         """
-        if not self.starts_clean or not self.is_sound:
+        if not (self.starts_clean and self.is_sound and self.is_constant):
             return False
         if "avi" in self.formats:
-            return self.codec in AVI_CODECS
+            is_single = self.is_packed or max(self.shown) <= 1
+            return is_single and self.codec in AVI_CODECS
         return self.has_stamps and self.pts[0] == min(pts for pts in self.pts if pts is not None)
+
+    def count_frames(self) -> int:
+        """The number of frames, if `counts_frames`.
+
+        The decoder gives a frame a packet. It keeps a second picture for the next packet, and the
+        one that it keeps at the end never comes.
+        """
+        kept = 0
+        for count in self.shown:
+            kept = max(kept + count - 1, 0)
+        return sum(self.shown) - kept
 
     def list_stamps(self) -> np.ndarray:
         """The sorted time stamps of the frames, in units of the stream; empty if unknown."""
@@ -191,26 +248,22 @@ def shows_vp9(data: bytes) -> int:
     """Whether a packet of VP9 shows a frame: a superframe always does."""
     if data[-1] >> 5 == 0b110:
         return 1
-    header = data[0] << 8 | data[1] if len(data) > 1 else data[0] << 8
-    bit = 10 if header >> 12 & 3 == 3 else 11  # profile 3 has one more bit before
-    shows_existing = header >> bit & 1
-    return shows_existing or header >> bit - 2 & 1
+    flags = read_vp9_flags(data)
+    return flags >> 3 | flags >> 1 & 1
+
+
+def is_vp9_key(data: bytes) -> bool:
+    return read_vp9_flags(data) >> 2 == 0
+
+
+def read_vp9_flags(data: bytes) -> int:
+    """Four bits: shows an existing frame, is no key frame, is shown, resists errors."""
+    header = int.from_bytes(data[:2].ljust(2, b"\0"), "big")
+    is_longer = header >> 12 & 3 == 3  # profile 3 has one more bit before
+    return header >> (7 if is_longer else 8) & 15
 
 
 def find_vop_types(data: bytes) -> list[int]:
     """The types of the coded pictures in a packet of MPEG-4."""
     starts = data.split(VOP)[1:]
     return [part[0] >> 6 for part in starts if len(part) + len(VOP) > MAX_EMPTY_VOP]
-
-
-def is_random_access_point(stream: Any, packet: av.Packet) -> bool:
-    """Whether all frames presented from this packet on can be decoded from here.
-
-    H.264 also marks recovery points as key frames, where a picture builds up gradually; only an IDR
-    picture is a random-access point.
-    """
-    if not packet.is_keyframe:
-        return False
-    if stream.codec_context.name != "h264":
-        return True
-    return has_idr(bytes(packet), stream.codec_context.extradata or b"")

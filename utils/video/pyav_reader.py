@@ -6,17 +6,20 @@ point before it, a key frame after which no frame refers to an earlier one. It e
 requested frame that uses the same random-access point. Non-reference frames between them are
 skipped, and only requested frames are converted to RGB.
 
-If packets have no reliable time stamps, or if a frame does not arrive as predicted, all frames are
-decoded in order instead. If they do not tell the number of frames either (a recording that starts
-inside a group of pictures, an MPEG transport stream, and most formats besides MP4, Matroska and
-AVI), the whole file is decoded once to count them. Then errors are passed over, as by the program
-`ffmpeg`, and counted as damaged frames. PyAV's `container.decode` would end at the first one, as in
-some MPEG program streams that are cut at any byte.
+If packets have no reliable time stamps, or if a frame does not arrive as predicted, is damaged, or
+has another size, all frames are decoded in order instead. If packets do not tell the number of
+frames either (a recording that starts inside a group of pictures, parameter sets that change, an
+MPEG transport stream, and most formats besides MP4, Matroska and AVI), the whole file is decoded
+once to count them. Then errors are passed over, as by the program `ffmpeg`, and counted as damaged
+frames. PyAV's `container.decode` would end at the first one, as in some MPEG program streams that
+are cut at any byte. Frames of another size than the first one are scaled to it.
 
-Of a segment, only the packets from the last random-access point before its start are read.
+Of a segment, only the packets from the last random-access point before its start are read, and the
+key frames of a file once, to find out whether parameter sets change.
 """
 
 import errno
+import functools
 import itertools
 import math
 from collections.abc import Iterator
@@ -32,10 +35,10 @@ from av.video.reformatter import VideoReformatter
 from utils.video.orientation import UPRIGHT, read_display_matrix
 from utils.video.packets import (
     INDEXED_CODECS,
+    PARAMETER_CODECS,
     PacketTable,
     choose_stream,
     demux_to_end,
-    is_random_access_point,
     list_frame_stamps,
 )
 from utils.video.reader import (
@@ -45,6 +48,7 @@ from utils.video.reader import (
     NO_VIDEO,
     EmptySegmentError,
     Segment,
+    SegmentReader,
     VideoError,
     VideoFile,
     WrongContentError,
@@ -70,7 +74,9 @@ PYAV = int(av.__version__.split(".")[0])
 ONE_THREAD = {"threads": 1}
 # The usual conversion to RGB has code of its own for each kind of processor. This one has not:
 # SWS_BILINEAR and SWS_ACCURATE_RND of FFmpeg, for which PyAV 17 has no names.
-PORTABLE = 0x2 | 0x40000
+BILINEAR = 0x2
+PORTABLE = BILINEAR | 0x40000
+BICUBIC = 0x4  # SWS_BICUBIC, with which FFmpeg changes sizes
 MAX_KEPT_PACKETS = 2**19  # packets of a file kept in memory: half a kB each beside their bytes
 # FFmpeg knows more kinds of side data than PyAV, as EXIF, for which PyAV would raise an error.
 Type._missing_ = classmethod(lambda kinds, _: kinds.PANSCAN)  # type: ignore[assignment]
@@ -106,6 +112,7 @@ class ExactVideo(VideoFile):
             self._handle.close()
         self._handle = open_container(self.path, self._max_pixels)
         self._stream = open_stream(self._handle, self._max_pixels)
+        self._size = read_size(self._stream.codec_context)
 
     def _read_index(self) -> int:
         """Reads all packets; returns the number of frames. Keeps the packets if it can use them."""
@@ -124,7 +131,7 @@ class ExactVideo(VideoFile):
             return self._decode_index()
         if keep and self.is_indexed(packets):
             self._keep_packets(packets)
-        count = sum(self._table.shown)
+        count = self._table.count_frames()
         stamps = self._table.list_stamps()
         if len(stamps) == count:
             self._measure_times(stamps, self._table.last_duration)
@@ -156,7 +163,7 @@ class ExactVideo(VideoFile):
         stamps = np.array([packets[k].pts for k in shown])
         order = np.argsort(stamps)
         self._packet_of_frame = shown[order]  # frame -> packet, in decoding order
-        self._starts = [i for i, p in enumerate(packets) if is_random_access_point(self._stream, p)]
+        self._starts = [i for i, p in enumerate(packets) if self._table.is_start(p)]
         return stamps[order]
 
     def is_indexed(self, packets: list) -> bool:
@@ -177,6 +184,7 @@ class ExactVideo(VideoFile):
     def _decode_all(self) -> Iterator[av.VideoFrame]:
         """All frames in order; decoding has not begun. Errors are passed over if it must count."""
         has_begun = False
+        self._converter.size = None
         for packet in demux_to_end(self._handle, self._stream):
             try:
                 frames = self._stream.decode(packet)
@@ -198,13 +206,19 @@ class ExactVideo(VideoFile):
                     yield pixels
                     done += 1
         if done < len(indices):
-            yield from super()._decode(indices[done:])
+            yield from self._decode_in_order(indices[done:])
+
+    def _decode_in_order(self, indices: list[int]) -> Iterator[np.ndarray]:
+        return super()._decode(indices)
 
     def in_order(self) -> Iterator[np.ndarray]:
         return super()._decode(list(range(len(self))))
 
     def _decode_parts(self, indices: list[int]) -> Iterator[np.ndarray]:
-        """The requested frames by the index, up to the first one that does not arrive."""
+        """The requested frames by the index, up to one that is not as it would be in order.
+
+        A damaged picture is made of the pictures before it, and a size is that of the first frame.
+        """
         numbers = {self._packets[self._packet_of_frame[k]].pts: k for k in indices}
         missing = iter(indices)
         expected = next(missing)
@@ -215,9 +229,11 @@ class ExactVideo(VideoFile):
                 for frame in decode_part(
                     self._stream.codec_context, packets=self._packets, start=start, needed=needed
                 ):
+                    if frame.is_corrupt or read_size(frame) != self._size:
+                        return
                     self._converter.follow(frame)
                     if frame.pts in numbers:
-                        early[numbers[frame.pts]] = self._pixels(frame)
+                        early[numbers[frame.pts]] = self._converter.to_pixels(frame)
                     while expected in early:
                         yield early.pop(expected)
                         expected = next(missing, -1)
@@ -245,11 +261,8 @@ class ExactVideo(VideoFile):
         except StopIteration:
             raise self._error(f"frame {self._next} of {len(self)} cannot be decoded") from None
         self._converter.follow(frame)
-        return self._pixels(frame) if keep else None
-
-    def _pixels(self, frame: av.VideoFrame) -> np.ndarray:
         self.damaged += frame.is_corrupt
-        return self._converter.to_pixels(frame)
+        return self._converter.to_pixels(frame) if keep else None
 
     def close(self) -> None:
         if self._handle is not None:
@@ -282,7 +295,7 @@ class ExactSegment(ExactVideo):
         stream = self._stream
         start = stream.start_time
         self._table = PacketTable(self._handle, stream)
-        if start is None or not self._starts_clean():
+        if start is None or not self._starts_clean() or not self._is_constant():
             raise self._no_time_stamps()
         second = 1 / float(stream.time_base)
         self._limits = [start + math.ceil((t - HALF_MILLISECOND) * second) for t in self._segment]
@@ -321,8 +334,8 @@ class ExactSegment(ExactVideo):
         stream = self._stream
         back = 0  # time units
         while True:
-            self._seek_stamp = max(self._latest_start - back, stream.start_time)
-            self._handle.seek(self._seek_stamp, stream=stream)
+            stamp = max(self._latest_start - back, stream.start_time)
+            self._handle.seek(stamp, stream=stream)
             packets = []
             size = 0
             for packet in self._handle.demux(stream):
@@ -336,23 +349,52 @@ class ExactSegment(ExactVideo):
                     raise self._no_time_stamps()
             if packets:
                 return packets, True
-            if self._seek_stamp == stream.start_time:
+            if stamp == stream.start_time:
                 raise self._no_time_stamps()
             back = 2 * back or math.ceil(1 / float(stream.time_base))
 
     def _can_start(self, packet: av.Packet) -> bool:
         """Whether all frames of the segment can be decoded from this packet on."""
         is_before = packet.pts is not None and packet.pts <= self._latest_start
-        return is_before and is_random_access_point(self._stream, packet)
+        return is_before and self._table.is_start(packet)
 
-    def _decode_all(self) -> Iterator[av.VideoFrame]:
-        self._handle.seek(self._seek_stamp, stream=self._stream)
-        low, high = self._limits
-        frames = self._handle.decode(self._stream)
-        return (f for f in frames if f.pts is not None and low <= f.pts < high)
+    def _is_constant(self) -> bool:
+        stat = self.path.stat()
+        return keeps_parameters(self.path, self._max_pixels, stat.st_mtime_ns, stat.st_size)
+
+    def in_order(self) -> Iterator[np.ndarray]:
+        return self._decode(list(range(len(self))))
+
+    def _decode_in_order(self, indices: list[int]) -> Iterator[np.ndarray]:
+        """The frames as they are if decoding starts with the file."""
+        video = ExactVideo(self.path, self._max_pixels, self._converter.portable)
+        with SegmentReader(video, self._segment) as part:
+            yield from part._decode(indices)
+            self.damaged += part.damaged
 
     def _no_time_stamps(self) -> NoTimeStampsError:
         return NoTimeStampsError(self.path, self.reader, "its time stamps are not reliable")
+
+
+@functools.lru_cache(maxsize=2**16)  # training reads many segments of a file
+def keeps_parameters(path: Path, max_pixels: int, *_: int) -> bool:
+    """Whether no key frame of a file brings other parameter sets than its header has.
+
+    Further arguments tell the version of the file.
+    """
+    with open_container(path, max_pixels) as container:
+        stream = choose_stream(container)
+        table = PacketTable(container, stream)
+        if table.codec not in PARAMETER_CODECS:
+            return True
+        container.seek(container.duration or 0)  # the index of Matroska is at the end
+        entries = [entry.timestamp for entry in stream.index_entries if entry.is_keyframe]
+        for stamp in entries:
+            container.seek(stamp, stream=stream)
+            packet = next(container.demux(stream))
+            if packet.size and table.changes_parameters(packet):
+                return False
+    return True
 
 
 def open_container(path: Path, max_pixels: int = MAX_PIXELS) -> InputContainer:
@@ -395,6 +437,11 @@ def open_stream(container: InputContainer, max_pixels: int) -> Any:
     return stream
 
 
+def read_size(source: Any) -> tuple[int, int]:
+    """The width and height of a frame, or those that a file states."""
+    return source.width, source.height
+
+
 def read_rate(stream: Any) -> float:
     """The frames per second that the file states, on average; 0 if unknown."""
     return float(stream.average_rate) if stream.average_rate else 0.0
@@ -404,17 +451,20 @@ class FrameConverter:
     """Makes RGB pixels (H, W, 3) of frames, turned and mirrored as their file says.
 
     A matrix in the stream is in its first packet only, and valid until the next key frame. So
-    `follow` gets every frame that the decoder gives, before `to_pixels`. If it is `portable`, the
-    pixels are the same on x86-64 and aarch64.
+    `follow` gets every frame that the decoder gives, before `to_pixels`. Frames of another size
+    than the first one are scaled to it, as by FFmpeg. If it is `portable`, the pixels are the same
+    on x86-64 and aarch64.
     """
 
     def __init__(self, portable: bool = False):
+        self.portable = portable
         self.has_matrix = False
-        self._flags = PORTABLE if portable else None
+        self.size: Optional[tuple[int, int]] = None  # of the first frame
         self._orientation = UPRIGHT
         self._to_rgb = VideoReformatter()
 
     def follow(self, frame: av.VideoFrame) -> None:
+        self.size = self.size or read_size(frame)
         # `frame.side_data` would keep the frame in memory: both refer to each other.
         matrix = SideDataContainer(frame).get("DISPLAYMATRIX")
         if matrix is not None:
@@ -424,7 +474,10 @@ class FrameConverter:
             self._orientation = UPRIGHT
 
     def to_pixels(self, frame: av.VideoFrame) -> np.ndarray:
-        rgb = convert_format(self._to_rgb, frame, "rgb24", self._flags)
+        flags = PORTABLE if self.portable else None
+        if self.size and read_size(frame) != self.size:
+            flags = BICUBIC | (flags or 0) & ~BILINEAR
+        rgb = convert_format(self._to_rgb, frame, "rgb24", flags, self.size)
         return self._orientation.apply(rgb.to_ndarray())
 
 
@@ -443,6 +496,13 @@ def decode_part(context, packets: list, start: int, needed: list[int]) -> Iterat
 
 
 def convert_format(
-    converter: VideoReformatter, frame: av.VideoFrame, pix_fmt: str, flags: Optional[int] = None
+    converter: VideoReformatter,
+    frame: av.VideoFrame,
+    pix_fmt: str,
+    flags: Optional[int] = None,
+    size: Optional[tuple[int, int]] = None,
 ) -> av.VideoFrame:
-    return converter.reformat(frame, format=pix_fmt, interpolation=flags, **ONE_THREAD)
+    width, height = size or (None, None)
+    return converter.reformat(
+        frame, width, height, format=pix_fmt, interpolation=flags, **ONE_THREAD
+    )

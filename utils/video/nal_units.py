@@ -1,19 +1,39 @@
-"""What the NAL units of H.264 packets tell: random-access points, and pictures of one field.
+"""What the NAL units of H.264 and HEVC packets tell.
 
-Source: ITU-T H.264, 7.3.2.1 (sequence parameter set) and 7.3.3 (slice header). Only packets with
-lengths before the units are read, as in MP4 and Matroska, not those with start codes.
+That is: random-access points, parameter sets inside the stream, and pictures of one field.
+
+Source: ITU-T H.264, 7.3.2.1 (sequence parameter set) and 7.3.3 (slice header); types of units in
+table 7-1, and in table 7-1 of ITU-T H.265. Only packets with lengths before the units are read, as
+in MP4 and Matroska, not those with start codes.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
-IDR = 5  # NAL type of a slice; no later picture refers to a picture before an IDR picture
-SLICES = (1, IDR)
-SEQUENCE = 7  # NAL type of a sequence parameter set
+SLICES = (1, 5)  # H.264: NAL types of whole slices
+SEQUENCE = 7  # H.264: NAL type of a sequence parameter set
 # Profiles whose parameter sets state the format of colours and scaling matrices.
 HIGH_PROFILES = {44, 83, 86, 100, 110, 118, 122, 128, 134, 135, 138, 139, 244}
 YUV_444 = 3
 MAX_HEADER = 64  # bytes of a slice that hold the part of its header that is read
+
+
+class UnitTypes(NamedTuple):
+    """The NAL types of a codec, and where they are."""
+
+    shift: int  # of the type in the first byte of a unit
+    mask: int
+    size_byte: int  # of the header: its last two bits are the bytes of a unit's length, less one
+    slices: range
+    # Of slices after which no picture that is presented later refers to a picture before them
+    random_access: range
+    parameters: frozenset[int]
+
+
+TYPES = {
+    "h264": UnitTypes(0, 31, 4, range(1, 6), range(5, 6), frozenset({7, 8})),
+    "hevc": UnitTypes(1, 63, 21, range(32), range(16, 22), frozenset({32, 33, 34})),
+}
 
 
 class BitReader:
@@ -94,35 +114,50 @@ def skip_scaling(bits: BitReader, count: int) -> None:
             scale = following or scale
 
 
-def read_units(packet: bytes, extradata: bytes) -> Iterator[bytes]:
-    """The NAL units of a packet, each after its length; none if the packet has start codes."""
-    if extradata[:1] != b"\1" or len(extradata) < 5:
+def read_units(packet: Any, codec: str, header: bytes) -> Iterator[tuple[int, memoryview]]:
+    """(type, unit) of a packet with a length before each unit; none if it has start codes."""
+    types = TYPES[codec]
+    if header[:2] == b"\0\0" or header[:1] > b"\1" or len(header) <= types.size_byte:
         return
-    size = 1 + (extradata[4] & 3)
+    size = 1 + (header[types.size_byte] & 3)
+    data = memoryview(packet)
     position = 0
-    while position + size < len(packet):
+    while position + size < len(data):
         start = position + size
-        position = start + int.from_bytes(packet[position:start], "big")
-        yield packet[start:position]
+        position = start + int.from_bytes(data[position:start], "big")
+        if position > start:
+            yield data[start] >> types.shift & types.mask, data[start:position]
 
 
-def has_idr(packet: bytes, extradata: bytes) -> bool:
-    """Whether a packet is an IDR picture."""
-    return any(unit and unit[0] & 31 == IDR for unit in read_units(packet, extradata))
+def is_random_access(packet: Any, codec: str, header: bytes) -> bool:
+    """Whether a packet is a picture after which none refers to an earlier one."""
+    points = TYPES[codec].random_access
+    return any(kind in points for kind, _ in read_units(packet, codec, header))
 
 
-def find_sequence(extradata: bytes) -> Optional[Sequence]:
+def has_other_parameters(packet: Any, codec: str, header: bytes) -> bool:
+    """Whether a packet brings parameter sets that are not in the header of the stream."""
+    types = TYPES[codec]
+    for kind, unit in read_units(packet, codec, header):
+        if kind in types.slices:
+            break
+        if kind in types.parameters and unit not in header:
+            return True
+    return False
+
+
+def find_sequence(header: bytes) -> Optional[Sequence]:
     """The first sequence parameter set in the header of the stream, if there is one."""
-    unit = extradata[8 : 8 + int.from_bytes(extradata[6:8], "big")]
-    is_sequence = extradata[:1] == b"\1" and unit and unit[0] & 31 == SEQUENCE
+    unit = header[8 : 8 + int.from_bytes(header[6:8], "big")]
+    is_sequence = header[:1] == b"\1" and unit and unit[0] & 31 == SEQUENCE
     return read_sequence(unit) if is_sequence else None
 
 
-def has_field(packet: bytes, extradata: bytes, sequence: Sequence) -> bool:
+def has_field(packet: Any, header: bytes, sequence: Sequence) -> bool:
     """Whether a packet holds a picture of one field, the half of a frame."""
-    for unit in read_units(packet, extradata):
-        if unit and unit[0] & 31 in SLICES:
-            bits = BitReader(unit[:MAX_HEADER])
+    for kind, unit in read_units(packet, "h264", header):
+        if kind in SLICES:
+            bits = BitReader(bytes(unit[:MAX_HEADER]))
             bits.read_golomb()  # the first macroblock
             bits.read_golomb()  # the type of the slice
             bits.read_golomb()  # the picture parameter set
