@@ -90,7 +90,7 @@ class PacketTable:
         self.dts: list = []
         self.shown: list[int] = []
         self.is_packed = False
-        self.is_constant = True  # no packet changes the parameter sets that the header has
+        self.is_constant = True  # no key frame brings other parameter sets than the header has
         self.last_stamp = -math.inf
         self.last_duration = 0  # of the packet with the last time stamp
         self.is_sound = True  # no packet is damaged
@@ -112,7 +112,8 @@ class PacketTable:
         self.dts.append(packet.dts)
         self.shown.append(count)
         self.is_sound &= not packet.is_corrupt
-        self.is_constant &= not self.changes_parameters(packet)
+        if packet.is_keyframe:
+            self.is_constant &= not self.changes_parameters(packet)
         if self._sequence and self._sequence.may_have_fields and not self._has_fields:
             self._has_fields = has_field(bytes(packet), self._header, self._sequence)
 
