@@ -28,6 +28,10 @@ STEADY = 5.0  # seconds of frames after which a live source is no longer broken
 FIRST_DELAY = 0.5  # seconds before a source is opened again; doubled after each failure
 MAX_DELAY = 8.0
 ENDED = "it ended"
+NO_RANGES = (
+    "its first frame cannot be read: the index of an MP4 is at its end, and its server sends no "
+    "parts (ranges) of a file; download it, or put the index first: ffmpeg -movflags faststart"
+)
 END_TOLERANCE = 1.0  # seconds: a file at an address may end so long before its stated duration
 SCHEMES = ("http", "https", "rtmp", "rtsp", "rtsps", "udp")
 ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
@@ -297,6 +301,8 @@ def read_address(
     except FFmpegError as error:
         is_silent = last_stamp is None or isinstance(error, ExitError)
         reason = explain_failure(error, stall) if is_silent else "it broke off"
+        if last_stamp is None and error.errno == errno.EIO and "mp4" in formats:
+            reason = NO_RANGES
     finally:
         missing = measure_missing(container, end)
         container.close()

@@ -231,6 +231,22 @@ def test_a_segment_after_the_end_is_unreadable_and_one_across_it_is_shortened(fi
             assert (len(video), video.shortened) == (10, shortened)
 
 
+def test_a_damaged_key_frame_is_counted_and_concealed_as_in_order(tmp_path):
+    """By the frames before it, which a decoder that has started there does not have."""
+
+    def damage(number, data):
+        return data[:-200] + bytes(200) if number == 24 else data
+
+    whole = draw(tmp_path / "a.mp4", count=40, b_frames=0)
+    path = copy_packets(whole, tmp_path / "b.mp4", edit=damage)
+    with open_video(path) as video:
+        expected = list(video.in_order())[26:30]
+    for segment, first in ((None, 26), (Segment(24 / RATE, 35 / RATE), 2)):
+        with open_video(path, segment=segment) as video:
+            np.testing.assert_array_equal(video.frames(range(first, first + 4)), expected)
+            assert video.damaged
+
+
 def test_a_segment_of_a_folder_looks_at_its_own_files_only(tmp_path):
     for number in range(1, 31):
         if number != 3:

@@ -131,6 +131,27 @@ def copy_packets(source, target, change=None, edit=None, **options):
     return target
 
 
+def append_packets(target, *sources):
+    """One file of the packets of several ones with 25 frames per second, one after another."""
+    first = 0
+    with contextlib.ExitStack() as stack:
+        readers = [stack.enter_context(av.open(str(source))) for source in sources]
+        writer = stack.enter_context(av.open(str(target), "w"))
+        stream = writer.add_stream_from_template(readers[0].streams.video[0])
+        for reader in readers:
+            unit = float(reader.streams.video[0].time_base)
+            packets = [packet for packet in reader.demux(video=0) if packet.size]
+            for packet in packets:
+                packet.pts = first + round(packet.pts * unit * 25)
+                packet.dts = first + round(packet.dts * unit * 25)
+                packet.duration = 1
+                packet.time_base = Fraction(1, 25)
+                packet.stream = stream
+                writer.mux(packet)
+            first += len(packets)
+    return target
+
+
 def delay_packets(seconds):
     """A change of `copy_packets` that moves all packets."""
 
@@ -162,15 +183,21 @@ def decode_most(path, index=0):
 
 
 def decode_with_stamps(path, index=0):
-    """`decode_most`, and the time stamp of each frame in seconds, or None."""
+    """`decode_most`, and the time stamp of each frame in seconds, or None.
+
+    Frames of another size than the first one are scaled by FFmpeg's default, SWS_BICUBIC.
+    """
     to_rgb = VideoReformatter()
     frames = []
     stamps = []
+    size = None
     with av.open(str(path)) as container:
         for packet in container.demux(video=index):
             # The decoder refuses an empty packet; the program `ffmpeg` leaves it out.
             with contextlib.suppress(av.error.InvalidDataError, av.error.ArgumentError):
                 for frame in packet.decode():
-                    frames.append(convert_format(to_rgb, frame, "rgb24").to_ndarray())
+                    size = size or (frame.width, frame.height)
+                    flags = None if (frame.width, frame.height) == size else 4
+                    frames.append(convert_format(to_rgb, frame, "rgb24", flags, size).to_ndarray())
                     stamps.append(frame.time)
     return np.stack(frames), stamps
