@@ -33,7 +33,8 @@ from utils.scoring.onnx_process import run_in_process
 from utils.settings import NetworkConfig
 from utils.train import amp
 from utils.weights.checkpoint import list_texts, weights_of
-from utils.weights.description import ENTRY, Description, describe, read_description
+from utils.weights.checkpoint_file import DESCRIPTION
+from utils.weights.description import Description, describe, read_description
 from utils.weights.model_checksum import append_checksum
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ def export_network(
         result = export_weights(checkpoint.build(), checked.target, description)
     else:
         spec = network.describe_export(cfg)
-        spec = replace(spec, info={**spec.info, ENTRY: description.to_text()})
+        spec = replace(spec, info={**spec.info, DESCRIPTION: description.to_text()})
         result = export(checkpoint.load, spec=spec, options=checked, network=network.name)
     log.print_result(result, rt)
 

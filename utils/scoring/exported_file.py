@@ -12,7 +12,8 @@ from utils.log import log
 from utils.messages import escape_control, format_error
 from utils.scoring.scorer import Scorer
 from utils.settings import NetworkConfig, name_network
-from utils.weights.description import ENTRY, parse
+from utils.weights.checkpoint_file import DESCRIPTION
+from utils.weights.description import parse
 from utils.weights.model_checksum import check_checksum
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def check_contents(
     if in_file != expected:
         in_file = escape_control(in_file)[:20]
         raise ValueError(f"{path} has {in_file} classes, and the config file has {expected}")
-    settings = parse(info[ENTRY], path).settings if ENTRY in info else {}
+    settings = parse(info[DESCRIPTION], path).settings if DESCRIPTION in info else {}
     padding = settings.get("model", {}).get("padding")
     own_padding = to_dict(cfg)["model"].get("padding")
     if padding not in (None, own_padding):

@@ -15,9 +15,9 @@ from utils.log import log
 from utils.messages import escape_control, format_error, join_names
 from utils.nn.dropout import FACTORS
 from utils.nn.padding import SYMMETRIC, PaddedNetwork
-from utils.weights.checkpoint_file import SAMPLER, read_all
-from utils.weights.description import ENTRY, Description
-from utils.weights.mindspore_checkpoint import PADDING, check_padding, find_padding
+from utils.weights.checkpoint_file import DESCRIPTION, PADDING, SAMPLER, read_all
+from utils.weights.description import Description
+from utils.weights.mindspore_checkpoint import check_padding, find_padding, is_state
 
 
 class Weights(dict[str, Parameter]):
@@ -41,13 +41,14 @@ def save(
     `setting`, and leaves the old file.
     """
     entries = [{"name": name, "data": parameter} for name, parameter in parameters.items()]
-    texts = list_texts(parameters, description)
+    for name, text in list_texts(parameters, description).items():
+        entries.append({"name": name, "data": Tensor(np.frombuffer(text.encode(), np.uint8))})
     logger = ms.log._get_logger()
     with report_write_errors(path, setting), make_drafts(path.parent) as drafts:
         temporary = drafts / "weights.ckpt"
         try:
             logger.disabled = True  # it would print the error too
-            ms.save_checkpoint(entries, str(temporary), append_dict=texts, crc_check=True)
+            ms.save_checkpoint(entries, str(temporary), crc_check=True)
             set_default_mode(temporary)
             with open(temporary, "rb") as file:
                 os.fsync(file.fileno())
@@ -68,7 +69,7 @@ def list_texts(
     if isinstance(parameters, Weights) and parameters.padding not in ("", SYMMETRIC):
         texts[PADDING] = parameters.padding
     if description is not None:
-        texts[ENTRY] = description.to_text()
+        texts[DESCRIPTION] = description.to_text()
     return texts
 
 
@@ -84,14 +85,14 @@ def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> li
     """Loads every weight of `net` from `path`; none may be missing, and the file has no others.
 
     The resume file of a run is accepted: of its arrays only the weights are loaded. Numbers that
-    MindSpore's `append_dict` adds are left out: no network here has a weight without axes. With
-    `new_head`, parameters whose names match the regular expression `head` keep their initial
-    values. Returns the names of these. Raises ValueError if the file does not fit, or has numbers
-    that are not finite, before any weight has changed.
+    MindSpore's `append_dict` adds are left out (`is_state`). With `new_head`, parameters whose
+    names match the regular expression `head` keep their initial values. Returns the names of these.
+    Raises ValueError if the file does not fit, or has numbers that are not finite,
+    before any weight has changed.
     """
     weights = weights_of(net)
     content = read_all(path)
-    arrays = {name: value for name, value in content.arrays.items() if value.ndim}
+    arrays = {name: v for name, v in content.arrays.items() if not is_state(name, v)}
     if SAMPLER in arrays:
         log.info("%s: using the weights that the run saved last", path)
         arrays = {name: value for name, value in arrays.items() if name in weights}

@@ -7,6 +7,9 @@ of the file (209 MB and 4.7 s for a megabyte of empty entries, as MindSpore choo
 implementation in Python). So this module parses the fields, as MindSpore writes them, and checks
 every array before it is created. Memory is at most a few times the file's size.
 
+What this zoo says of its weights (TEXTS) are arrays uint8 with UTF-8, so that programs may take all
+entries for arrays; older versions wrote strings, by `append_dict` of `save_checkpoint`.
+
 A file may end with the text `crc_num` and the CRC-32 of all bytes before it, in ten bytes.
 """
 
@@ -41,7 +44,10 @@ RECORDS = "records"  # a hash of the samples in their order
 # MindSpore's names of types; in lower case they are PyTorch's. bfloat16 becomes float32.
 TYPES = ("Bool", "Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64")
 TYPES += ("BFloat16", "Float16", "Float32", "Float64")
-TEXT = "str"  # the type of a string, which `append_dict` of `save_checkpoint` writes
+TEXT = "str"  # the type of a string
+DESCRIPTION = "zoo"  # utils/weights/description.py
+PADDING = "model.padding"  # the setting
+TEXTS = (DESCRIPTION, PADDING)
 FOREIGN = (".pth", ".pyth", ".pt", ".safetensors", ".tar", ".npz")
 CHECKSUM = b"crc_num"
 CHECKSUM_BYTES = 10
@@ -59,7 +65,7 @@ class Content(NamedTuple):
     """What a file contains."""
 
     arrays: dict[str, np.ndarray]
-    texts: dict[str, bytes]  # their contents, as MindSpore writes them
+    texts: dict[str, str]
     has_checksum: bool
 
 
@@ -205,21 +211,33 @@ def parse(path: Path) -> Content:
         if zlib.crc32(content) != int.from_bytes(checksum[len(CHECKSUM) :], "big"):
             raise DamagedFileError("its checksum differs from its content")
     arrays: dict[str, np.ndarray] = {}
-    texts: dict[str, bytes] = {}
+    texts: dict[str, str] = {}
     try:
         for name, group in groupby(read_entries(content), key=lambda entry: entry.name):
             if name in arrays or name in texts:
                 raise DamagedFileError(f"{escape_control(name)[:SHOWN]} is there twice")
             parts = list(group)
             if all(part.kind == TEXT for part in parts):
-                texts[name] = b"".join(part.content for part in parts)
+                content = b"".join(part.content for part in parts)
+                texts[name] = content.decode("utf-32-le", "replace")
             else:
                 arrays[name] = join_parts(parts)
     except DamagedFileError:
         raise
     except (AttributeError, KeyError, TypeError, ValueError):  # a field is missing, or of a type
         raise DamagedFileError("it is not a list of arrays") from None
-    return Content(arrays, texts, has_checksum)
+    return Content(arrays, {**texts, **pop_texts(arrays)}, has_checksum)
+
+
+def pop_texts(arrays: dict[str, np.ndarray]) -> dict[str, str]:
+    """Those of TEXTS among the arrays of a file, which are removed.
+
+    A program that saves all entries in another type may have changed theirs.
+    """
+    names = [name for name in TEXTS if name in arrays]
+    with np.errstate(invalid="ignore"):
+        content = {name: arrays.pop(name).astype(np.uint8).tobytes() for name in names}
+    return {name: text.decode("utf-8", "replace") for name, text in content.items()}
 
 
 def read_entries(content: memoryview) -> Iterator[Entry]:

@@ -5,6 +5,7 @@ leaf names, counters of batches are dropped, arrays keep their layout. `mindspor
 the rules for files of MindSpore: state of the training, padding, eps.
 """
 
+import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -22,7 +23,6 @@ from utils.weights import checkpoint_file, torch_reader
 from utils.weights.checkpoint import join_reports, list_damaged, weights_of
 from utils.weights.foreign_file import FOREIGN_KINDS, MERGE, read_kind
 from utils.weights.mindspore_checkpoint import (
-    PADDING,
     are_slices,
     drop_training_state,
     find_padding,
@@ -44,6 +44,7 @@ BESIDE = re.compile(r"[^.]*(criterion|loss|metric|acc)[^.]*\.")
 MAX_LISTED = 3  # names in a message
 RENAME = "; --rename REGEX=REPLACEMENT changes the file's names"
 MAX_PREFIX = 200  # characters
+SHARD = re.compile(r"-\d{5}-of-(?!00001)\d{5}\b")  # in the name of one file of several
 
 
 class Converted(NamedTuple):
@@ -77,25 +78,55 @@ def read_source(path: Path, key: str = "", renames: Sequence[str] = ()) -> Sourc
         )
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
-    texts: dict[str, bytes] = {}
+    if SHARD.search(path.name):
+        index = f"{SHARD.sub('', path.stem)}{path.suffix}.index.json"
+        raise ValueError(f"{path}: is one of several files: give their index, {index}")
+    texts: dict[str, str] = {}
     with checkpoint_file.report_read_errors(path):
         kind = read_kind(path)
-    if kind in FOREIGN_KINDS or (not kind and path.suffix != ".ckpt"):
+    if ".index." in path.name and path.suffix == ".json":
+        arrays = read_shards(path)
+        arrays = torch_reader.select_names(arrays, key) if key else arrays
+    elif kind in FOREIGN_KINDS or (not kind and path.suffix != ".ckpt"):
         arrays = torch_reader.load_state(path, key)
         if kind == "safetensors":  # those of this zoo say how the network pads
             with safe_open(str(path), "numpy") as opened:
-                metadata = opened.metadata() or {}
-            texts = {name: text.encode("utf-32-le") for name, text in metadata.items()}
+                texts = opened.metadata() or {}
+            texts |= checkpoint_file.pop_texts(arrays)  # saved by a program from a checkpoint
     else:
         arrays, texts, _ = checkpoint_file.read_all(path)
         arrays = torch_reader.select_names(arrays, key) if key else arrays
-        if not arrays:
-            raise ValueError(f"{path}: no name in it begins with {key}.")
+    if not arrays:
+        raise ValueError(f"{path}: no name in it begins with {key}.")
     arrays, dropped = drop_training_state(arrays)
     for text in renames:
         arrays = rename(arrays, text)
     padding = find_padding(path, arrays, texts)
     return Source(arrays, dropped=dropped, padding=padding, changed_eps=unify_eps(arrays))
+
+
+def read_shards(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of the files that an index names: {"weight_map": {name: file beside the index}}.
+
+    Raises ValueError if a file is missing, elsewhere, or has other names than the index says.
+    """
+    shards: dict[str, set[str]] = {}
+    try:
+        for name, file in json.loads(path.read_bytes())["weight_map"].items():
+            shards.setdefault(file, set()).add(name)
+        is_valid = bool(shards) and all(file == Path(file).name for file in shards)
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+        is_valid = False
+    if not is_valid:
+        raise ValueError(f"{path}: is no index: its weight_map must name files beside it")
+    arrays: dict[str, np.ndarray] = {}
+    for file, names in shards.items():
+        part = torch_reader.load_state(path.with_name(file))
+        if different := sorted(names ^ part.keys()):
+            text = escape_control(join_names(different, MAX_LISTED))
+            raise ValueError(f"{path.with_name(file)}: differs from its index in {text}")
+        arrays |= part
+    return arrays
 
 
 def rename(arrays: dict[str, np.ndarray], text: str) -> dict[str, np.ndarray]:
@@ -135,8 +166,8 @@ def convert(
 
     With `new_head` the classifier of `network` is dropped on both sides. If the names of the
     network have a prefix, those of BESIDE without it are dropped. Raises ValueError if another name
-    is missing on either side, twice in `source`, or has another shape, or if a weight has numbers
-    that are not finite.
+    is missing on either side, twice in `source`, or has another shape, or if a weight has integers
+    or numbers that are not finite.
     """
     naming = network.parameter_names()
     classifier = network.classifier
@@ -160,13 +191,17 @@ def convert(
     missing = []
     initial = []
     differing = {}
+    quantized = []  # their scales are unknown names, or in no array
     for key, name in names.items():
         if name in head:
             continue
         shape = tuple(shapes[name])
         default = naming.default_value(key, source_format)
         if key in arrays:
-            array = fit_array(key, array=arrays.pop(key), shape=shape, naming=naming)
+            array = arrays.pop(key)
+            if array.dtype.kind != "f":
+                quantized.append(f"{name} is {array.dtype}")
+            array = fit_array(key, array=array, shape=shape, naming=naming)
             converted[name] = array
             if array.shape != shape:
                 differing[name] = (array.shape, shape)
@@ -178,6 +213,9 @@ def convert(
             missing.append(name)
     unknown = [describe_unknown(name, names) for name in sorted(arrays)]
     wrong = [f"{name} is {[*its]} instead of {[*ours]}" for name, (its, ours) in differing.items()]
+    if quantized:
+        what = join_names(quantized, MAX_LISTED)
+        raise ValueError(f"its weights are quantized, {what}: convert the float32 checkpoint")
     report = join_reports(missing=missing, unknown=unknown, shape=wrong, twice=twice)
     if report:
         advice = "; is it of another network, or of other settings under model?"
@@ -302,7 +340,8 @@ def convert_back(
     """
     weights = weights_of(net)
     if weights.padding not in ("", SYMMETRIC):
-        raise ValueError(f"{PADDING}={weights.padding}: no network in PyTorch pads so")
+        setting = f"{checkpoint_file.PADDING}={weights.padding}"
+        raise ValueError(f"{setting}: no network in PyTorch pads so")
     arrays = {}
     for name, torch_name in map_torch_names(net).items():
         theirs = naming.original_name(torch_name, settings)

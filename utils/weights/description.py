@@ -1,10 +1,9 @@
-"""What a checkpoint says of itself: the text `zoo` beside its weights, and in an exported file.
+"""What a checkpoint says of itself: the entry `zoo` beside its weights, and in an exported file.
 
 It is JSON: the network and its settings, the class names of every data set, metrics, the source of
-converted weights, and the version of the zoo. MindSpore's `save_checkpoint` writes it by
-`append_dict`, and `load_checkpoint` and `load_param_into_net` of plain MindSpore pass over it.
-A file may come from anybody: nothing in the text is executed, and settings are checked like those
-of a config file.
+converted weights, and the version of the zoo. `load_param_into_net` of plain MindSpore reports it
+as not loaded. A file may come from anybody: nothing in the text is executed, and settings are
+checked like those of a config file.
 """
 
 import functools
@@ -18,10 +17,9 @@ from utils.load_config import build_config, to_dict
 from utils.messages import VALUE, escape_control, shorten
 from utils.settings import ConfigT
 from utils.version import VERSION
-from utils.weights import checkpoint_file
+from utils.weights.checkpoint_file import DESCRIPTION, read_content
 from utils.weights.model_checksum import check_checksum
 
-ENTRY = "zoo"
 MAX_CHARACTERS = 1 << 22  # names of 100,000 classes; a hostile file may have more
 # Settings of the place where a network was trained, which says nothing about it
 LOCAL = {"run": ("out",), "train": ("pretrained",)}
@@ -84,11 +82,10 @@ def read_description(path: Path) -> Optional[Description]:
 def read_text_once(path: Path, changed: int, size: int) -> Optional[str]:
     """The description as text. A command asks several times, and the whole file is read for it."""
     if path.suffix in (".mindir", ".onnx"):
-        return read_exported_texts(path).get(ENTRY)
+        return read_exported_texts(path).get(DESCRIPTION)
     if path.suffix != ".ckpt":
         return None
-    content = checkpoint_file.read_content(path).texts.get(ENTRY)
-    return content.decode("utf-32-le", "replace") if content is not None else None
+    return read_content(path).texts.get(DESCRIPTION)
 
 
 def read_exported_texts(path: Path) -> Mapping[str, str]:

@@ -25,26 +25,36 @@ import numpy as np
 from utils.log import log
 from utils.messages import escape_control
 from utils.nn.padding import PADDINGS, SYMMETRIC
-from utils.weights.description import ENTRY
+from utils.weights.checkpoint_file import DESCRIPTION, PADDING
 
-PADDING = "model.padding"  # the setting, and the text in a checkpoint of this zoo
 EPS = 1e-5  # of every batch norm here
 COUNTERS = re.compile(
     r"global_step|momentum|learning_rate(_group_\d+)?|epoch_num|step_num|scale_sense|updates"
     r"|beta[12]_power|current_iterator_step|last_overflow_iterator_step|_?accumulation_step"
     r"|fake_lr|fake_param|cov_step|matrix_(a|g)_inv_\d+|matrix_max\d+"
 )
+# What people add by `append_dict`: lr, best_acc, val_top1, ...
+NOTES = re.compile(r"(\w+_)?(lr|rate|loss|loss_scale|acc|accuracy|top_?[15]|metric|decay)")
+
+
+def is_state(name: str, array: np.ndarray) -> bool:
+    """Whether an array without axes is no weight: a count, or a number that its name explains.
+
+    Another such number may be a learned gain, or the scale of an integer weight.
+    """
+    is_note = COUNTERS.fullmatch(name) or NOTES.fullmatch(name)
+    return not array.ndim and (array.dtype.kind in "biu" or bool(is_note))
 
 
 def drop_training_state(arrays: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[str]]:
     """The weights of a file, and the names of what is not a weight.
 
-    These are numbers without axes, counters by their names, and copies of weights: PREFIX.NAME of
+    These are those of `is_state`, counters by their names, and copies of weights: PREFIX.NAME of
     the shape of NAME, as `moments.conv1.weight` (momentum) and `ema.conv1.weight` (average). Most
     names with the prefix must be so: beside a network of this prefix there may be one odd NAME.
     """
     surplus: Counter[str] = Counter()  # {prefix: copies - other names}
-    dropped = [name for name, array in arrays.items() if not array.ndim or COUNTERS.fullmatch(name)]
+    dropped = [name for name, a in arrays.items() if is_state(name, a) or COUNTERS.fullmatch(name)]
     copies = []
     for name, array in arrays.items():
         prefix, _, weight = name.partition(".")
@@ -67,14 +77,14 @@ def find_form(names: Iterable[str]) -> str:
     return "mindcv" if "down_sample." in text else ""
 
 
-def find_padding(file: Path, arrays: Mapping[str, np.ndarray], texts: Mapping[str, bytes]) -> str:
+def find_padding(file: Path, arrays: Mapping[str, np.ndarray], texts: Mapping[str, str]) -> str:
     """How the network of a file pads: as the file says, else as its names tell; empty if unknown.
 
     MindSpore's own `save_checkpoint` writes the weights of a Cell of this zoo without that text.
     Raises ValueError if the file says something unknown.
     """
     if PADDING in texts:
-        padding = texts[PADDING].decode("utf-32-le", "replace")
+        padding = texts[PADDING]
         if padding not in PADDINGS:
             text = escape_control(padding)[:50]
             raise ValueError(f"{file}: {PADDING} {text} is not one of {', '.join(PADDINGS)}")
@@ -82,7 +92,7 @@ def find_padding(file: Path, arrays: Mapping[str, np.ndarray], texts: Mapping[st
     if "conv1_0.weight" in arrays:
         return "same"  # SE-ResNet50
     names = " ".join(arrays)
-    if ".gamma" in names and "down_sample" not in names and ENTRY not in texts:
+    if ".gamma" in names and "down_sample" not in names and DESCRIPTION not in texts:
         return ""
     return {"models": "same", "mindcv": "same_pool"}.get(find_form(arrays), SYMMETRIC)
 

@@ -1,6 +1,7 @@
 """Conversion: formats by content, prefixes and odd entries of names, NaN and infinity."""
 
 import functools
+import json
 import re
 import shutil
 from pathlib import Path
@@ -8,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mindspore import Tensor
+from safetensors.numpy import save_file
 
-from tests.helpers import find_smoke_yaml
+from tests.helpers import find_smoke_yaml, load_smoke_config
 from utils.load_config import load_config
 from utils.networks import find_network
 from utils.weights import checkpoint, checkpoint_file
@@ -76,6 +78,67 @@ def test_other_names_are_refused_with_the_nearest_of_ours(beside, message):
     beside = beside("ema.") if callable(beside) else beside
     with pytest.raises(ValueError, match=message):
         convert_names({**make_source("model."), **beside})
+
+
+@pytest.mark.parametrize("beside", [{"base_model.conv1.gain": np.float32(2)}, {"gain": 2.0}])
+def test_a_number_without_axes_is_a_weight_unless_it_counts(beside, tmp_path):
+    counts = {"base_model.bn1.num_batches_tracked": 7, "n_averaged": 3, "best_acc": 0.5}
+    np.savez(tmp_path / "a.npz", **make_source(), **counts)
+    assert sorted(read_source(tmp_path / "a.npz").dropped) == sorted(counts)
+    np.savez(tmp_path / "a.npz", **make_source(), **beside)
+    with pytest.raises(ValueError, match=rf"unknown {[*beside][0]}"):
+        convert_names(read_source(tmp_path / "a.npz").arrays)
+    arrays = {**make_source(), **beside}
+    checkpoint.save(tmp_path / "a.ckpt", {name: Tensor(a) for name, a in arrays.items()})
+    net = NETWORK.build_model(**load_smoke_config("tsm").model_arguments())
+    with pytest.raises(ValueError, match=rf"unknown {[*beside][0]}"):
+        checkpoint.load(net, tmp_path / "a.ckpt")
+
+
+def test_integer_weights_are_refused_with_their_name():
+    source = make_source()
+    source["base_model.fc.weight"] = source["base_model.fc.weight"].astype(np.int8)
+    with pytest.raises(ValueError, match="quantized, base_model.fc.weight is int8"):
+        convert_names(source)
+
+
+def write_shards(folder: Path) -> Path:
+    """Two parts of a network, and their index."""
+    parts = [f"model-0000{k}-of-00002.safetensors" for k in (1, 2)]
+    files = {name: parts[k % 2] for k, name in enumerate(make_source())}
+    for part in parts:
+        own = {name: a for name, a in make_source().items() if files[name] == part}
+        save_file(own, folder / part)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": files}))
+    return index
+
+
+def test_a_sharded_checkpoint_is_read_by_its_index(tmp_path):
+    index = write_shards(tmp_path)
+    np.testing.assert_equal(read_source(index).arrays, make_source())
+    with pytest.raises(ValueError, match=rf"give their index, {index.name}"):
+        read_source(tmp_path / "model-00002-of-00002.safetensors")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda files: files.popitem(),  # a name of the file that the index lacks
+        lambda files: files.update(more="model-00001-of-00002.safetensors"),
+        lambda files: files.update(more="../model-00001-of-00002.safetensors"),
+        lambda files: files.update(more="other.safetensors"),
+        lambda files: files.update(more=3),
+        dict.clear,
+    ],
+)
+def test_an_index_that_does_not_fit_its_files_is_refused(change, tmp_path):
+    index = write_shards(tmp_path)
+    content = json.loads(index.read_text())
+    change(content["weight_map"])
+    index.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=str(tmp_path)):
+        read_source(index)
 
 
 def test_names_of_no_known_format_are_shown():

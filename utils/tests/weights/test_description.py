@@ -11,6 +11,7 @@ from tsm.network import NETWORK
 from utils.load_config import to_dict
 from utils.networks import load_own_config
 from utils.weights.checkpoint import save, weights_of
+from utils.weights.checkpoint_file import read_content
 from utils.weights.description import describe, parse, read_description
 
 NAMES = ["left", "right", "up", "下", "grow", "shrink", "clockwise", "-"]
@@ -38,6 +39,26 @@ def test_a_checkpoint_has_its_settings_names_and_metrics(described):
     assert own.model == cfg.model
     assert own.data == cfg.data
     assert (own.eval.clips, own.run.out.name) == (1, "a")
+
+
+def test_programs_that_take_every_entry_for_an_array_keep_the_description(described):
+    _, _, path = described
+    parameters = ms.load_checkpoint(str(path))
+    assert {name: value.asnumpy() for name, value in parameters.items()}["zoo"].dtype == np.uint8
+    entries = [{"name": name, "data": value} for name, value in parameters.items()]
+    halves = [{"name": e["name"], "data": e["data"].astype(ms.float16)} for e in entries]
+    for saved in (entries, halves):
+        ms.save_checkpoint(saved, str(path.with_name("again.ckpt")))
+        assert read_description(path.with_name("again.ckpt")) == read_description(path)
+
+
+def test_a_file_of_an_older_version_has_its_description_as_a_string(described):
+    net, _, path = described
+    own = read_description(path)
+    notes = {"zoo": own.to_text(), "model.padding": "same"}
+    ms.save_checkpoint(net, str(path.with_name("old.ckpt")), append_dict=notes)
+    assert read_description(path.with_name("old.ckpt")) == own
+    assert read_content(path.with_name("old.ckpt")).texts["model.padding"] == "same"
 
 
 def test_plain_mindspore_loads_the_file(described):
