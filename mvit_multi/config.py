@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Optional
 
+from utils.messages import format_value
 from utils.settings import (
+    LARGEST_OF,
     ClassSettings,
     Evaluation,
     NetworkConfig,
@@ -17,6 +19,9 @@ from utils.settings import (
     check_probability,
     check_swap_labels,
 )
+
+MAX_SETS = 32
+MAX_STAGES = 8  # each doubles the channels
 
 
 @dataclass(frozen=True)
@@ -86,15 +91,17 @@ class Data(VideoData, DatasetList):
         super().__post_init__()
         check_positive(self, "data", "frames", "stride", "fps", "repeated_aug", "dataset_repeats")
         names = [dataset.name for dataset in self.sets]
-        if not names or len(set(names)) < len(names):
-            raise ValueError(f"data.sets: one or more, each with a name of its own, not {names}")
+        if not 0 < len(names) <= MAX_SETS or len(set(names)) < len(names):
+            rule = f"1 to {MAX_SETS}, each with a name of its own"
+            raise ValueError(f"data.sets: {rule}, not {format_value(names)}")
         for dataset in self.sets:
             if dataset.short_side < self.crop:
                 raise ValueError(f"data.sets: {dataset.name}: short_side is below crop {self.crop}")
         check_probability(self, "data", "mix_prob", "mix_switch")
         if not 0 < self.area[0] <= self.area[1] <= 1:
             raise ValueError(f"data.area: {list(self.area)} must ascend within (0, 1]")
-        if self.scales and not self.crop <= self.scales[0] <= self.scales[1]:
+        scales = self.scales
+        if scales and not self.crop <= scales[0] <= scales[1] <= LARGEST_OF["crop"]:
             raise ValueError(
                 f"data.scales: {list(self.scales)} must ascend from data.crop {self.crop} or more"
             )
@@ -132,8 +139,9 @@ class Model:
     def __post_init__(self):
         check_positive(self, "model", "depth", "dim", "heads", "kv_stride")
         starts = list(self.stage_starts)
-        if not all(0 <= start < self.depth for start in starts):
-            raise ValueError(f"model.stage_starts: {starts} are not blocks of {self.depth}")
+        if len(starts) > MAX_STAGES or not all(0 <= start < self.depth for start in starts):
+            rule = f"up to {MAX_STAGES} blocks of {self.depth}"
+            raise ValueError(f"model.stage_starts: {format_value(starts)} are not {rule}")
 
 
 @dataclass(frozen=True)
@@ -227,6 +235,12 @@ class Config(NetworkConfig):
     def crosses(self) -> bool:
         """Whether the network has projections between the classes of data sets."""
         return self.model.cross_projections and len(self.data.sets) > 1
+
+    @property
+    def clip_sizes(self) -> tuple[int, int, int]:
+        views = max(dataset.clips * dataset.crops for dataset in self.data.sets)
+        side = max(dataset.short_side for dataset in self.data.sets)
+        return self.data.frames, side, views
 
     def model_arguments(self) -> dict:
         """The arguments of mvit_multi.model.MViT; `model.depthwise_impl` auto chooses by device."""

@@ -166,6 +166,10 @@ class Config(NetworkConfig):
         """The side of the views in evaluation and prediction, and of an exported file's input."""
         return self.eval.crop or self.data.crop
 
+    @property
+    def clip_sizes(self) -> tuple[int, int, int]:
+        return 1, self.data.resize, 1
+
     def model_arguments(self) -> dict:
         arguments = asdict(self.model)
         del arguments["labels"]  # the network returns raw scores in any case

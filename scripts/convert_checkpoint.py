@@ -42,6 +42,7 @@ from utils.files import check_target
 from utils.messages import join_names
 from utils.networks import Network
 from utils.runtime import Runtime
+from utils.scoring.checkpoint import build_network
 from utils.settings import NetworkConfig
 from utils.weights import checkpoint
 from utils.weights.convert import convert, convert_back, read_source
@@ -72,7 +73,7 @@ def main(
     target = target if target.suffix == ".ckpt" else target.with_name(f"{target.name}.ckpt")
     check_target(target, [source], overwrite=overwrite)
     log.start_log(Runtime())
-    net = network.build_model(**cfg.model_arguments())
+    net = build_network(network, cfg)
     weights = checkpoint.weights_of(net)
     shapes = {name: tuple(p.shape) for name, p in weights.items()}
     try:
@@ -86,7 +87,7 @@ def main(
             text += f"; if it is the part of one rank: {MERGE}"
         raise ValueError(text if str(source) in text else f"{source}: {text}") from None
     arrays = {k: Parameter(Tensor(v), name=k) for k, v in converted.arrays.items()}
-    arrays |= {name: weights[name] for name in converted.initial}
+    arrays |= {name: weights[name].init_data() for name in converted.initial}
     classes = {} if new_head else list_class_names(network.list_label_spaces(cfg), target.parent)
     checkpoint.save(
         target,
@@ -114,10 +115,9 @@ def write_for_pytorch(
         )
     check_target(target, [source], overwrite=overwrite)
     log.start_log(Runtime())
-    settings = cfg.model_arguments()
-    net = network.build_model(**settings)
+    net = build_network(network, cfg)
     checkpoint.load(net, source)
-    arrays = convert_back(net, network.parameter_names(), settings)
+    arrays = convert_back(net, network.parameter_names(), cfg.model_arguments())
     torch_writer.write(target, arrays, "--target")
     print(json.dumps({"written": len(arrays), "target": str(target)}))
 

@@ -10,6 +10,7 @@ from safetensors.numpy import load_file
 
 from tests.helpers import assert_one_line_error, load_smoke_config, read_result
 from utils.export.export import export_weights
+from utils.files import ROOT
 from utils.networks import find_network, load_own_config
 from utils.predict import model as api
 from utils.scoring.load import open_scorer
@@ -47,7 +48,9 @@ def test_an_exported_file_needs_no_config_file(kind, described, run_here, tmp_pa
     description = read_description(file)
     for name in ("network", "name", "classes", "metrics", "source", "version"):
         assert getattr(description, name) == getattr(own, name)
+    assert str(ROOT).encode() not in file.read_bytes()  # it is made to be shared
     network, cfg = load_own_config(file)
+    assert cfg.data.root == load_own_config(described)[1].data.root
     assert (network, cfg.eval.batch, cfg.eval.crops) == (TSM, 3, 1)
     frames = np.zeros((8, 40, 48, 3), np.uint8)
     assert {name for name, _ in api.load(file).predict(frames, top=8)} == {*NAMES}

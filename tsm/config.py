@@ -145,6 +145,11 @@ class Config(NetworkConfig):
     def test_crop(self) -> int:
         return self.eval.crop or self.data.crop
 
+    @property
+    def clip_sizes(self) -> tuple[int, int, int]:
+        frames = self.data.segments * self.data.frames_read
+        return frames, self.data.resize, self.eval.clips * self.eval.crops
+
     def model_arguments(self) -> dict:
         arguments = asdict(self.model)
         del arguments["labels"]  # no argument of the network: several labels need its raw scores

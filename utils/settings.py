@@ -17,6 +17,26 @@ Level = Literal["O0", "O1", "O2", "O3"]
 Device = Literal["Ascend", "GPU", "CPU"]
 
 LARGEST = 1e15  # of a number from outside that has no other bound: products with it stay finite
+# Of settings that decide about memory: a checkpoint or config file may come from anybody. No recipe
+# comes near them.
+LARGEST_OF = {
+    **dict.fromkeys(("crop", "resize", "short_side"), 4096),
+    **dict.fromkeys(("workers", "first_width", "dim"), 1024),
+    **dict.fromkeys(("segments", "frames"), 256),
+    "clips": 64,
+    **dict.fromkeys(("depth", "heads", "kv_stride", "frames_per_segment"), 128),
+    **dict.fromkeys(("repeats", "repeated_aug"), 128),
+    "depth_factor": 16,
+    "dataset_repeats": 1024,
+    "batch": 65_536,
+    "num_classes": 100_000,
+    "epochs": 100_000,
+    "calibration_clips": 100_000,
+    "max_pixels": 1 << 28,
+}
+# Bytes of pixels. A network needs some twenty times those of its clips.
+LARGEST_CLIP = 1 << 26
+LARGEST_BATCH = 1 << 31  # in an evaluation
 
 
 @dataclass(frozen=True)
@@ -99,8 +119,12 @@ class Run:
 
 
 def check_positive(section: Any, name: str, *fields: str) -> None:
-    """Raises ValueError if a field is neither `auto` nor above 0."""
+    """Raises ValueError if a field is neither `auto` nor above 0, or above LARGEST_OF."""
     check_fields(section, name, fields, lambda value: value == "auto" or value > 0, "be above 0")
+    for field in fields:
+        value = getattr(section, field)
+        if value != "auto" and value > LARGEST_OF.get(field, math.inf):
+            raise ValueError(f"{name}.{field} must be at most {LARGEST_OF[field]}, not {value}")
 
 
 def check_not_negative(section: Any, name: str, *fields: str) -> None:
@@ -297,11 +321,25 @@ class NetworkConfig:
     eval: Evaluation = Evaluation()
 
     def __post_init__(self):
+        frames, side, views = self.clip_sizes
+        clip = 3 * frames * side**2
+        if clip > LARGEST_CLIP:
+            raise ValueError(f"data: a clip of {frames} frames of {side} pixels is too large")
+        if self.eval.batch * max(views, 4) * clip > LARGEST_BATCH:
+            raise ValueError(
+                f"eval.batch {self.eval.batch} is too large for {views} views of {frames} frames "
+                f"of {side} pixels; lower it"
+            )
         check_class_weights(self)
         if self.has_several_labels:
             check_several_labels(self)
         elif self.run.keep_best == "map":
             raise ValueError("run.keep_best map needs model.labels multi; top1 and loss do not")
+
+    @property
+    def clip_sizes(self) -> tuple[int, int, int]:
+        """Of an evaluation: frames of a clip, side of a frame in pixels, views of a sample."""
+        return 1, self.data.crop, 1
 
     @property
     def has_several_labels(self) -> bool:

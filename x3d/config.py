@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from utils.settings import (
+    LARGEST_OF,
     Classes,
     Evaluation,
     NetworkConfig,
@@ -29,7 +30,7 @@ class Data(VideoSet):
     def __post_init__(self):
         super().__post_init__()
         check_positive(self, "data", "frames", "stride", "fps")
-        if not self.crop <= self.scales[0] <= self.scales[1]:
+        if not self.crop <= self.scales[0] <= self.scales[1] <= LARGEST_OF["crop"]:
             raise ValueError(
                 f"data.scales: {list(self.scales)} must ascend from data.crop {self.crop} or more"
             )
@@ -104,6 +105,10 @@ class Config(NetworkConfig):
     @property
     def test_crop(self) -> int:
         return self.eval.crop or (self.data.crop if self.eval.crops == 1 else self.data.scales[0])
+
+    @property
+    def clip_sizes(self) -> tuple[int, int, int]:
+        return self.data.frames, self.test_crop, self.eval.clips * self.eval.crops
 
     def model_arguments(self) -> dict:
         """The arguments of x3d.model.X3D.

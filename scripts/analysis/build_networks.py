@@ -32,6 +32,7 @@ def build_train_step(network: str, cfg: NetworkConfig, rt: Runtime) -> TrainStep
 def build_eval_network(network: str, cfg: NetworkConfig) -> nn.Cell:
     """The network as eval.py runs it, with random weights."""
     net = checkpoint.build_network(find_network(network), cfg)
+    net.init_parameters_data()
     return checkpoint.prepare_for_inference(net, cfg.run.amp_level, dtype=cfg.run.amp_dtype)
 
 

@@ -34,7 +34,7 @@ from utils.settings import NetworkConfig
 from utils.train import amp
 from utils.weights.checkpoint import list_texts, weights_of
 from utils.weights.checkpoint_file import DESCRIPTION
-from utils.weights.description import Description, describe, read_description
+from utils.weights.description import Description, describe, drop_folders, read_description
 from utils.weights.model_checksum import append_checksum
 
 if TYPE_CHECKING:
@@ -162,7 +162,10 @@ def export_network(
 def describe_file(
     network: "Network", cfg: NetworkConfig, checkpoint: Path, batch: int
 ) -> Description:
-    """The description of an exported file that takes `batch` clips; 0: any number."""
+    """The description of an exported file that takes `batch` clips; 0: any number.
+
+    It has no path of this machine.
+    """
     spaces = network.list_label_spaces(cfg)
     read_own_names(spaces, checkpoint)
     classes = list_class_names(spaces, checkpoint.parent)
@@ -170,7 +173,8 @@ def describe_file(
     own = read_description(checkpoint)
     kept = ("metrics", "source", "seconds")
     values = {name: getattr(own, name) for name in kept} if own else {}
-    return describe(network.name, cfg, classes=classes, **values)
+    description = describe(network.name, cfg, classes=classes, **values)
+    return replace(description, settings=drop_folders(description.settings))
 
 
 def export_weights(net: nn.Cell, target: Path, description: Description) -> dict[str, Any]:

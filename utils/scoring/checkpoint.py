@@ -53,16 +53,19 @@ class Checkpoint:
 
 
 def build_network(network: "Network", cfg: NetworkConfig) -> "nn.Cell":
-    """The network for inference on its device.
+    """The network for inference on its device, without numbers in its weights: `load` sets them.
 
-    Without recomputing, which only a backward pass needs: MindSpore would warn.
+    So a file of other shapes takes no memory before it is refused. The network does not recompute,
+    which only a backward pass needs: MindSpore would warn.
     """
+    from mindspore.nn.utils import no_init_parameters
+
     from utils.nn import kernels
 
     arguments = cfg.model_arguments()
     if "recompute" in arguments:
         arguments["recompute"] = False
-    with kernels.use(kernels.select(cfg.run.device)):
+    with no_init_parameters(), kernels.use(kernels.select(cfg.run.device)):
         return network.build_model(**arguments)
 
 

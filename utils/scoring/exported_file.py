@@ -10,6 +10,7 @@ import numpy as np
 from utils.load_config import to_dict
 from utils.log import log
 from utils.messages import escape_control, format_error
+from utils.scoring.checkpoint import build_network
 from utils.scoring.scorer import Scorer
 from utils.settings import NetworkConfig, name_network
 from utils.weights.checkpoint_file import DESCRIPTION
@@ -91,7 +92,7 @@ def build_normalization(
     """The function from uint8 clips to those that the network's first layer takes."""
     from mindspore import Tensor
 
-    normalize = network.build_model(**cfg.model_arguments()).normalize
+    normalize = build_network(network, cfg).normalize
     return lambda clips: normalize(Tensor(clips)).asnumpy()
 
 

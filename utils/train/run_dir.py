@@ -292,6 +292,6 @@ class SamplerState(NamedTuple):
 def read_sampler_state(arrays: dict[str, np.ndarray], path: Path) -> SamplerState:
     """The sizes of the run, removed from a resume file's arrays. Raises ValueError without them."""
     counts = arrays.pop(SAMPLER, np.zeros(0)).tolist()
-    if np.shape(counts) != (4,) or min(counts) < 1:
+    if np.shape(counts) != (4,) or min(counts) < 1 or counts[2] > counts[3]:
         raise ValueError(f"{path} is not a resume file of this zoo; choose another --run.out")
     return SamplerState(*map(int, counts))

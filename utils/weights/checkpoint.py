@@ -124,6 +124,8 @@ def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> li
         )
     for name, value in arrays.items():
         weights[name].set_data(Tensor(value, weights[name].dtype))
+    for name in initial_names:
+        weights[name].init_data()
     return initial_names
 
 

@@ -8,11 +8,13 @@ checked like those of a config file.
 
 import functools
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Optional
 
+from utils.files import get_base_folder
 from utils.load_config import build_config, to_dict
 from utils.messages import VALUE, escape_control, shorten
 from utils.settings import ConfigT
@@ -64,6 +66,22 @@ def describe(network: str, cfg: Any, **values: Any) -> Description:
             settings[section].pop(key, None)
     name = Path(cfg.run.out).name
     return Description(network, name, settings, version=VERSION, **values)
+
+
+def drop_folders(value: Any) -> Any:
+    """Settings without the folders of this machine, for a file that is made to be shared.
+
+    A path in the checkout becomes relative to it, as in a recipe; of another one the name stays.
+    """
+    if isinstance(value, dict):
+        return {key: drop_folders(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [drop_folders(item) for item in value]
+    if not isinstance(value, str) or not os.path.isabs(value):
+        return value
+    path = Path(os.path.normpath(value))
+    base = get_base_folder()
+    return str(path.relative_to(base)) if path.is_relative_to(base) else path.name or "."
 
 
 def read_description(path: Path) -> Optional[Description]:

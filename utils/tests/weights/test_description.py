@@ -1,6 +1,7 @@
 """Checkpoints that describe themselves: written by a training, read without a config file."""
 
 import json
+from dataclasses import replace
 
 import mindspore as ms
 import numpy as np
@@ -8,11 +9,13 @@ import pytest
 
 from tests.helpers import load_smoke_config
 from tsm.network import NETWORK
+from utils.files import ROOT
 from utils.load_config import to_dict
 from utils.networks import load_own_config
+from utils.scoring.checkpoint import Checkpoint, build_network
 from utils.weights.checkpoint import save, weights_of
 from utils.weights.checkpoint_file import read_content
-from utils.weights.description import describe, parse, read_description
+from utils.weights.description import describe, drop_folders, parse, read_description
 
 NAMES = ["left", "right", "up", "下", "grow", "shrink", "clockwise", "-"]
 
@@ -52,6 +55,27 @@ def test_programs_that_take_every_entry_for_an_array_keep_the_description(descri
         assert read_description(path.with_name("again.ckpt")) == read_description(path)
 
 
+def test_a_network_has_no_numbers_before_the_shapes_of_its_file_are_compared(described):
+    """A small file may have the settings of a huge network."""
+    _, cfg, path = described
+    huge = replace(cfg, model=replace(cfg.model, arch="resnet152", first_width=1024))
+    weights = weights_of(build_network(NETWORK, huge))
+    assert all(parameter.has_init for parameter in weights.values())
+    with pytest.raises(ValueError, match=r"a\.ckpt does not fit"):
+        Checkpoint(NETWORK, huge, str(path)).build()
+
+
+def test_a_new_classifier_gets_its_first_numbers(described):
+    net, cfg, path = described
+    weights = weights_of(net)
+    save(path, {name: p for name, p in weights.items() if ".fc." not in name})
+    loaded = weights_of(Checkpoint(NETWORK, cfg, str(path), for_features=True).build())
+    assert {name for name in weights if ".fc." in name}
+    for name, parameter in loaded.items():
+        is_new = name.endswith(".fc.weight")
+        assert (parameter.asnumpy() == weights[name].asnumpy()).all() != is_new
+
+
 def test_a_file_of_an_older_version_has_its_description_as_a_string(described):
     net, _, path = described
     own = read_description(path)
@@ -89,6 +113,13 @@ def test_class_names_of_any_bytes_are_written_and_printed_safely(described):
     assert read_description(path).classes[""] == ["\\xff", "\\x1b[31m", *NAMES[2:]]
 
 
+def test_a_shared_description_names_no_folder_of_this_machine():
+    paths = {"root": f"{ROOT}/data/sets", "lists": ["/home/me/lists/test.txt"]}
+    paths |= {"profile": f"{ROOT}/../x", "videos": "videos/a", "top": "/"}
+    expected = {"root": "data/sets", "lists": ["test.txt"], "profile": "x"}
+    assert drop_folders(paths) == {**expected, "videos": "videos/a", "top": "."}
+
+
 @pytest.mark.parametrize("text", DAMAGED, ids=range(len(DAMAGED)))
 def test_a_damaged_description_is_one_line(text, tmp_path):
     with pytest.raises(ValueError, match=r"a.ckpt: its description") as error:
@@ -103,6 +134,10 @@ def test_a_damaged_description_is_one_line(text, tmp_path):
         ({"model": {"num_classes": "$(id)"}}, "num_classes"),
         ({"nothing": {}}, "nothing"),
         ({"model": {"num_classes": -1}}, "num_classes"),
+        ({"model": {"num_classes": 10**7}}, "num_classes"),
+        ({"eval": {"batch": 10**9}}, "eval.batch"),
+        ({"eval": {"batch": 60_000}}, "eval.batch"),
+        ({"data": {"crop": 4000, "resize": 4000}}, "4000 pixels"),
     ],
 )
 def test_settings_of_a_description_are_checked(settings, word, tmp_path):
