@@ -386,7 +386,13 @@ def assert_predictions(
     """Asserts that scripts/predict.py gives the scores in the rows of an evaluation report."""
     names = list(rows[0])[5:]
     videos = [root / row["path"] for row in rows]
-    rest = ["--checkpoint_path", weights, f"--out={out}", f"--top={len(names)}", "--window=0"]
+    rest = [
+        "--checkpoint_path",
+        weights,
+        f"--out={out / 'predictions'}",
+        f"--top={len(names)}",
+        "--window=0",
+    ]
     result = read_result(run("scripts/predict.py", *arguments, *rest, *videos))
     for row, prediction in zip(rows, result["predictions"]):
         for entry in prediction["top"]:

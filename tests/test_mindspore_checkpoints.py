@@ -327,7 +327,7 @@ def test_tsm_starts_from_mindcvs_mobilenet():
 
 def test_averages_and_weights_of_a_training_say_how_the_network_pads(tmp_path):
     """At O2 the network is inside another Cell."""
-    settings = ("model.padding=same", "train.ema_decay=0.9", f"run.out={tmp_path}")
+    settings = ("model.padding=same", "train.ema_decay=0.9", f"run.out={tmp_path / 'run'}")
     cfg = load_smoke_config("resnet50", *settings, "run.amp=O2")
     sampler = TrainSampler(4, batch=2, rank=0, size=1, seed=0)
     job = Job(find_network("resnet50"), cfg, Runtime())
@@ -337,7 +337,7 @@ def test_averages_and_weights_of_a_training_say_how_the_network_pads(tmp_path):
     folder = RunDirectory(cfg, Runtime())
     folder.save(step, sampler, UnreadableFiles([]))
     folder.lock.close()
-    for name in ("a.ckpt", "a_ema.ckpt", "resume.ckpt"):
+    for name in ("a.ckpt", "a_ema.ckpt", "run/resume.ckpt"):
         assert parse(tmp_path / name).texts["model.padding"] == "same"
 
 

@@ -403,8 +403,13 @@ def write_imagenet(folder, kit: str) -> None:
 
 
 def test_imagenet_validation_images_go_into_class_folders(sort_imagenet, tmp_path):
-    """With Kaggle's file, and with the kit, whose class numbers are not those of the folders."""
+    """With Kaggle's file, and with the kit, whose class numbers are not those of the folders.
+
+    An image is a relative link.
+    """
     write_files(tmp_path / "images", dict.fromkeys(IMAGES, "-"))
+    (tmp_path / "images" / IMAGES[1]).rename(tmp_path / "kept")
+    (tmp_path / "images" / IMAGES[1]).symlink_to("../kept")
     write_imagenet(tmp_path, "kit")
     for source, missing in (("LOC_val_solution.csv", 0), ("kit", 1)):
         out = tmp_path / f"val_{missing}"
@@ -412,5 +417,6 @@ def test_imagenet_validation_images_go_into_class_folders(sort_imagenet, tmp_pat
         assert result == {"classes": 2, "images": 2, "missing": missing}
         files = sorted(str(path.relative_to(out)) for path in out.rglob("*.JPEG"))
         assert files == [f"{SYNSETS[1]}/{IMAGES[1]}", f"{SYNSETS[0]}/{IMAGES[0]}"]
+        assert [(out / file).read_text() for file in files] == ["-", "-"]
     done = sort_imagenet(tmp_path / "kit", tmp_path, out)
     assert (done.returncode, "has none of the images" in done.stderr) == (2, True)

@@ -3,6 +3,7 @@
 import re
 import subprocess
 from pathlib import Path
+from typing import Optional
 
 import pytest
 
@@ -71,3 +72,12 @@ def test_a_rank_table_in_the_place_of_the_network_names_the_variable(tmp_path):
     done = subprocess.run(command, env=build_env(), cwd=tmp_path, capture_output=True, text=True)
     assert_one_line_error(done, f"RANK_TABLE_FILE=hccl.json bash {script} NETWORK ...")
     assert not list(Path(tmp_path).iterdir())
+
+
+def test_words_after_two_dashes_are_names_of_files():
+    def main(files: list[str], *, out: str = "", numbers: Optional[list[int]] = None) -> None:
+        pass
+
+    words = ["--numbers", "1", "2", "--", "-a.mp4", "--out", "b"]
+    values = cli.Parser("usage", [], main).parse(words)[2]
+    assert values == {"numbers": [1, 2], "files": ["./-a.mp4", "./--out", "b"]}

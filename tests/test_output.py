@@ -44,7 +44,7 @@ def test_commands_print_only_own_lines(network, data_root, tmp_path):
     root, batch = build_data(network, data_root, tmp_path)
     arguments = ["--config_path", find_smoke_yaml(network), f"--data.root={root}", batch]
     arguments += ["--train.epochs=1", "--train.warmup_epochs=0"]
-    command = [f"{network}/train.py", *arguments, f"--run.out={tmp_path}"]
+    command = [f"{network}/train.py", *arguments, f"--run.out={tmp_path / 'run'}"]
     result = assert_only_own_lines(run_script(*command))
     weights = ["--checkpoint_path", result["checkpoint"]]
     assert_only_own_lines(run_script(f"{network}/eval.py", *arguments, *weights))
