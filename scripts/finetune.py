@@ -219,7 +219,7 @@ def train_and_evaluate(
     checkpoint = run / "best.ckpt"
     command = [f"{network.name}/train.py", *own]
     report = folder / "report"
-    kept = report / "result.json"  # of eval.py, which follows a complete training only
+    kept = folder / "result.json"  # of eval.py, which follows a complete training only
     reads = [config, *lists]
     trained = run_unless_done(Step("train", command, run, files=[checkpoint, kept], reads=reads))
     if trained and not trained["complete"]:
@@ -228,7 +228,8 @@ def train_and_evaluate(
     best = ["--checkpoint_path", checkpoint]
     command = [f"{network.name}/eval.py", *own, *best, "--report", report]
     reads.append(checkpoint)
-    result = run_unless_done(Step("evaluate", command, report, files=[kept], reads=reads))
+    files = [kept, report / "index.html"]
+    result = run_unless_done(Step("evaluate", command, report, files, reads))
     if result is None:
         result = read_json(kept, str(kept))
     else:

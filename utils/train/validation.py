@@ -72,6 +72,8 @@ class Validation:
 
         Raises StopRequestError on all ranks if a signal stops it.
         """
+        if not self.lines:
+            log.info("evaluating ...")
         broadcast_bn_statistics(self.step.net, self.rt)
         averages = self.step.ema is not None
         with exchange_weights(self.step, self.rt) if averages else contextlib.nullcontext():
