@@ -198,7 +198,12 @@ def prepare_videos(
     lists, good, copies = (folder / name for name in ("lists", "good", COPIES))
     command = ["scripts/data/check_videos.py", *shared, "--out", good, *name_lists(cfg, lists)]
     files = list_files(cfg, good)
-    run_unless_done(Step("check the videos", command, good, files, reads=[lists / "labels.txt"]))
+    step = Step("check the videos", command, good, files, reads=[lists / "labels.txt"])
+    checked = [videos / name for names in read_lists(good, videos).values() for name in names]
+    if all(map(Path.exists, checked)) or (cfg.run.out / "resume.ckpt").exists():
+        run_unless_done(step)
+    else:  # a listed video went before the training
+        run_command_of(step.title, step.command)
     check_good_lists(good, classes)
     if has_copies:
         command = ["scripts/data/reencode_videos.py", *shared, "--out", copies]

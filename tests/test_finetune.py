@@ -348,7 +348,7 @@ def test_copies_are_made_of_the_good_videos_and_trained_on(network, tmp_path, mo
     """check_videos.py and reencode_videos.py read the videos, and train.py the copies.
 
     A training that was stopped is not evaluated: the next run of the command trains on. With
-    `run.patience` it could have ended by itself.
+    `run.patience` it could have ended by itself. Videos that went before it are checked again.
     """
     commands = []
 
@@ -359,6 +359,7 @@ def test_copies_are_made_of_the_good_videos_and_trained_on(network, tmp_path, mo
         for name in ("train", "test", "val"):
             suffix = "csv" if network == "mvit_multi" else "txt"
             (folder / f"{name}.{suffix}").write_text("a 0\nb 1\nc 2\n")
+        (folder / "resume.ckpt").touch()
         return {"epochs": 2.5, "complete": False}
 
     monkeypatch.setattr(finetune, "run_command", run)
@@ -380,6 +381,10 @@ def test_copies_are_made_of_the_good_videos_and_trained_on(network, tmp_path, mo
         assert any(word.endswith((f"/{folder}", f"/{folder}/train.txt")) for word in words)
         if folder == "good":
             assert words[words.index("--out") + 1] == str(tmp_path / "copies")
+    if lists:
+        (tmp_path / "run" / "resume.ckpt").unlink()
+        finetune.prepare_videos(tmp_path, own, cfg, Path("/my videos"), NAMES)
+        assert commands[len(before) + 2] == before[0]
 
 
 TINY = ["--model.first_width=8", "--data.segments=2", "--data.crop=32", "--data.resize=40"]
