@@ -47,12 +47,12 @@ from typing import Any, Optional
 from scripts.executors.process_pool import PROCESSES, Executor, PartOption
 from scripts.executors.video_jobs import JobSettings
 from scripts.prediction.files import OWN, check_save, list_videos, write_predictions
-from scripts.prediction.records import PredictOptions, Predictor, list_outputs
+from scripts.prediction.records import PredictOptions, Predictor
 from utils import cli, log
 from utils.evaluate.label_space import LabelSpace, assign_class_names
 from utils.files import check_folder, check_inputs
 from utils.networks import Network
-from utils.predict.prediction import PREDICTIONS, make_file_names
+from utils.predict.prediction import PREDICTIONS
 from utils.runtime import Runtime
 from utils.settings import NetworkConfig
 from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
@@ -88,10 +88,9 @@ def main(
     assign_class_names(heads, labels, checkpoint_path)  # an error before a video is read
     check_cam(options.cam, label=options.cam_class, path=checkpoint_path, heads=heads)
     log.start_log(Runtime())
-    names = part.select(make_file_names(videos)) if part else make_file_names(videos)
     tables = [folder / f"{PREDICTIONS}{end}" for end in (".csv", ".jsonl")]
-    outputs = list_outputs(options, heads, names)
-    check_inputs([*tables, *outputs], [*videos, checkpoint_path, labels])
+    inputs = [*videos, checkpoint_path, labels]
+    check_inputs([*tables, *(folder / Path(name).name for name in videos)], inputs)
     check_folder(folder, OWN)
     settings = JobSettings(
         network.name,

@@ -111,11 +111,7 @@ def main(
     if not files:
         raise ValueError(f"{network.name} has no lists of videos; there is nothing to scan")
     targets = [out / name for name in choose_output_names(files)]
-    outputs = list(targets)
-    outputs += [target.with_name(f"{target.name}.bad.tsv") for target in targets]
-    outputs += [t.with_name("labels.txt") for t, file in zip(targets, files) if find_labels(file)]
-    inputs = [file.path for file in files] + [find_labels(file) or file.path for file in files]
-    check_inputs(outputs, inputs)
+    check_inputs(targets, [file.path for file in files])
     check_folder(out, {f"*{SCAN}*": JOURNAL, f"*/*{SCAN}*": JOURNAL})
     kinds = Counter()
     read = 0

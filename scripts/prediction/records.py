@@ -54,17 +54,6 @@ class PredictOptions:
     cam_class: Optional[cli.NonNegativeInt] = None
 
 
-def list_outputs(
-    options: PredictOptions, heads: Sequence[LabelSpace], names: Iterable[str]
-) -> list[Path]:
-    """The files that `Predictor` may write for videos whose files have these `names`."""
-    ends = [".png", ".csv", "_timeline.png"]
-    if options.cam:
-        parts = [f"_{head.name}" if head.name else "" for head in heads]
-        ends += ["_cam.png", *(f"_cam{part}.mp4" for part in parts)]
-    return [options.folder / f"{name}{end}" for name in names for end in ends]
-
-
 class Predictor:
     """Predicts videos with one model."""
 

@@ -90,9 +90,7 @@ def copy_lists(
     is_below = all(not name.is_absolute() and name.parts[0] != ".." for name in names)
     targets = [copying.out / name for name in (names if is_below else choose_output_names(files))]
     tables = [target.with_name(f"{target.name}.bad.tsv") for target in targets]
-    inputs = [file.path for file in files]
-    labels = [path.with_name("labels.txt") for path in (*targets, *inputs)]
-    check_inputs([*targets, *tables, *labels[: len(targets)]], [*inputs, *labels[len(targets) :]])
+    check_inputs(targets, [file.path for file in files])
     lists: list[list[Line]] = []
     for file in files:
         below = get_path_below(data.root, file.root)
