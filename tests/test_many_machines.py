@@ -61,8 +61,8 @@ def read_files(folder: Path) -> dict[str, bytes]:
     """All files except journals, whose lines are in the order of completion, and locks."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and ".scan.jsonl" not in path.name and path.name[0] != "."
+        for path in sorted(folder.rglob("[!.]*"))
+        if path.is_file() and ".scan.jsonl" not in path.name and ".tmp/" not in str(path)
     }
 
 
