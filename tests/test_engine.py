@@ -307,26 +307,6 @@ def exported(tiny_args, tiny_ckpt, tmp_path_factory) -> Path:
     return target
 
 
-def test_the_example_of_the_document_gives_the_probabilities_of_predict(
-    tiny_args, tiny_ckpt, exported, videos, run_here, tmp_path, monkeypatch
-):
-    """The frames of the videos are larger than `data.resize`."""
-    code = (ROOT / "docs" / "deploy.md").read_text().split("```python\n")[1].split("```")[0]
-    assert "utils" not in code
-    code = code.replace("juggling.mp4", str(videos[0])).replace("8, 256, 224", "2, 40, 32")
-    monkeypatch.chdir(exported.parents[1])
-    names = {}
-    exec(code, names)
-    words = ["--checkpoint_path", tiny_ckpt, f"--out={tmp_path}", "--window=0", "--top=8"]
-    views = ["--eval.clips=1", "--eval.crops=1"]
-    result = read_result(run_here("scripts/predict.py", *tiny_args, *views, *words, videos[0]))
-    top = result["predictions"][0]["top"]
-    assert names["best"] == top[0]["label"]
-    for entry in top:
-        probability = names["probabilities"][entry["label"]]
-        assert probability == pytest.approx(entry["probability"], abs=1e-5)
-
-
 def test_scores_that_are_not_finite_end_an_evaluation_and_a_prediction(
     tiny_args, tiny_ckpt, videos, run_here, tmp_path
 ):

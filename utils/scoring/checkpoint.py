@@ -61,7 +61,9 @@ def build_network(network: "Network", cfg: NetworkConfig) -> "nn.Cell":
     from mindspore.nn.utils import no_init_parameters
 
     from utils.nn import kernels
+    from utils.runtime import cap_instruction_set
 
+    cap_instruction_set()  # some callers have started no device
     arguments = cfg.model_arguments()
     if "recompute" in arguments:
         arguments["recompute"] = False

@@ -490,3 +490,18 @@ def test_a_variable_disables_the_kernels(monkeypatch, tmp_path):
     with pytest.raises(OSError, match=library.SWITCH):
         library.load(tmp_path / "cache")
     assert not (tmp_path / "cache").exists()
+
+
+def test_a_program_that_builds_a_cell_is_told_of_avx512_once(monkeypatch, tmp_path, caplog):
+    """Unless it has set the variable, as the commands of the zoo do."""
+    (tmp_path / "cpuinfo").write_text("flags : avx2 avx512f")
+    monkeypatch.setattr(kernels, "CPUINFO", tmp_path / "cpuinfo")
+    for value, lines in (("AVX2", 0), ("", 1)):
+        kernels.warn_of_avx512.cache_clear()
+        for name in kernels.CAPS:
+            monkeypatch.delenv(name, raising=False)
+        if value:
+            monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", value)
+        for _ in range(2):
+            layers.ReLU()
+        assert sum("ONEDNN_MAX_CPU_ISA=AVX2" in line for line in caplog.messages) == lines
