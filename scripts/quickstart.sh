@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # usage: bash scripts/quickstart.sh [--device CPU|GPU|Ascend]
 #
-# The zoo at work on any CPU: makes the environment, draws real videos, trains TSM and the same
+# The zoo at work on any CPU: makes the environment, draws videos, trains TSM and the same
 # network without the shift, evaluates both, prints a table and, last, the command that shows both
 # in a browser. Two to five minutes on two cores after the installation. Writes .venv,
 # data/synthetic, out/quickstart_tsm and out/quickstart_tsn; what is done already is not done again.

@@ -28,7 +28,6 @@ RECIPES = {  # a network of every kind of input, with toy settings
 }
 MORE = {
     "tsm dense": f"{TSM} data.sampling=dense model.labels=multi",
-    "tsm probabilities": f"{TSM} model.before_softmax=false",
     "mvit_multi segments": MVIT.replace("time", "segments"),
 }
 ONE_VIEW = ["eval.clips=1", "eval.crops=1"]
