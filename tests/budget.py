@@ -47,7 +47,7 @@ def list_loaded() -> list[Path]:
 
     assert tsm.train
     files = {Path(module.__file__) for module in [*sys.modules.values()] if is_own(module)}
-    return sorted(files)
+    return sorted(file for file in files if file.stat().st_size)  # an empty one marks a package
 
 
 def is_own(module: object) -> bool:
