@@ -369,8 +369,9 @@ class ExactSegment(ExactVideo):
         """The frames as they are if decoding starts with the file."""
         video = ExactVideo(self.path, self._max_pixels, self._converter.portable)
         with SegmentReader(video, self._segment) as part:
-            yield from part._decode(indices)
-            self.damaged += part.damaged
+            for pixels in part._decode(indices):
+                self.damaged = part.damaged
+                yield pixels
 
     def _no_time_stamps(self) -> NoTimeStampsError:
         return NoTimeStampsError(self.path, self.reader, "its time stamps are not reliable")

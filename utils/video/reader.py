@@ -355,8 +355,9 @@ class SegmentReader(FrameReader):
             self.fps, self.times = measure_times(part[:-1], self.fps, last)
 
     def _decode(self, indices: list[int]) -> Iterator[np.ndarray]:
-        yield from self._handle._decode([self._numbers[index] for index in indices])
-        self.damaged = self._handle.damaged
+        for pixels in self._handle._decode([self._numbers[index] for index in indices]):
+            self.damaged = self._handle.damaged
+            yield pixels
 
     def close(self) -> None:
         if self._handle is not None:
