@@ -9,11 +9,12 @@ decord, so `auto` takes it. decord decodes a file from the first frame on and ne
 `get_batch`, `seek_accurate` and `skip_frames` return wrong frames without an error for open groups
 of pictures (H.264, HEVC), MPEG-4 and MPEG-1/2 with B-frames, WMV, and H.264 in AVI.
 
-decord also misreads files in which packets are not frames, which have a display matrix or several
-video streams, and MPEG transport streams; in HEVC it fails now and then. PyAV reads such files, and
-those that decord cannot open, as Matroska files of a variable rate that start late, whatever the
-reader is. For all other files both readers return the same bytes, with one exception: interlaced
-and 10-bit video has other colours, because their versions of FFmpeg differ.
+decord also misreads files in which packets are not frames, whose parameter sets change, which have
+a display matrix or several video streams, and MPEG transport streams; in HEVC it fails now and
+then. PyAV reads such files, and those that decord cannot open, as Matroska files of a variable rate
+that start late, whatever the reader is. For all other files both readers return the same bytes,
+with one exception: interlaced and 10-bit video has other colours, because their versions of FFmpeg
+differ.
 """
 
 import contextlib

@@ -18,6 +18,7 @@ Of a segment, only the packets from the last random-access point before its star
 key frames of a file once, to find out whether parameter sets change.
 """
 
+import contextlib
 import errno
 import functools
 import itertools
@@ -295,7 +296,9 @@ class ExactSegment(ExactVideo):
         stream = self._stream
         start = stream.start_time
         self._table = PacketTable(self._handle, stream)
-        if start is None or not self._starts_clean() or not self._is_constant():
+        stat = self.path.stat()
+        is_constant = keeps_parameters(self.path, self._max_pixels, stat.st_mtime_ns, stat.st_size)
+        if start is None or not self._starts_clean() or not is_constant:
             raise self._no_time_stamps()
         second = 1 / float(stream.time_base)
         self._limits = [start + math.ceil((t - HALF_MILLISECOND) * second) for t in self._segment]
@@ -358,10 +361,6 @@ class ExactSegment(ExactVideo):
         is_before = packet.pts is not None and packet.pts <= self._latest_start
         return is_before and self._table.is_start(packet)
 
-    def _is_constant(self) -> bool:
-        stat = self.path.stat()
-        return keeps_parameters(self.path, self._max_pixels, stat.st_mtime_ns, stat.st_size)
-
     def in_order(self) -> Iterator[np.ndarray]:
         return self._decode(list(range(len(self))))
 
@@ -383,19 +382,20 @@ def keeps_parameters(path: Path, max_pixels: int, *_: int) -> bool:
 
     Further arguments tell the version of the file.
     """
-    with open_container(path, max_pixels) as container:
+    with contextlib.suppress(av.error.FFmpegError), open_container(path, max_pixels) as container:
         stream = choose_stream(container)
         table = PacketTable(container, stream)
         if table.codec not in PARAMETER_CODECS:
             return True
-        container.seek(container.duration or 0)  # the index of Matroska is at the end
-        entries = [entry.timestamp for entry in stream.index_entries if entry.is_keyframe]
-        for stamp in entries:
+        end = (container.start_time or 0) + (container.duration or 0)
+        container.seek(end)  # the index of Matroska is at the end
+        for stamp in [entry.timestamp for entry in stream.index_entries if entry.is_keyframe]:
             container.seek(stamp, stream=stream)
             packet = next(container.demux(stream))
             if packet.size and table.changes_parameters(packet):
                 return False
-    return True
+        return True
+    return False
 
 
 def open_container(path: Path, max_pixels: int = MAX_PIXELS) -> InputContainer:
