@@ -139,6 +139,8 @@ def inspect_network(start: Start) -> int:
     does not fit.
     """
     # MindSpore is imported only if the settings and the videos are valid.
+    from mindspore.nn.utils import no_init_parameters
+
     from utils.train import memory
     from utils.train.plan import freeze_weights
     from utils.weights import checkpoint
@@ -146,7 +148,8 @@ def inspect_network(start: Start) -> int:
     cfg = start.cfg
     network = start.recipe.network
     runtime.start(dataclasses.replace(cfg.run, device="CPU"))
-    net = network.build_model(**cfg.model_arguments())
+    with no_init_parameters():  # as `utils.scoring.checkpoint.build_network`
+        net = network.build_model(**cfg.model_arguments())
     if start.checkpoint:
         checkpoint.load(net, path=start.checkpoint, new_head=True, head=network.classifier)
     if cfg.run.device != "CPU":
