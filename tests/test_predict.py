@@ -287,7 +287,7 @@ def test_unusual_names_of_videos_and_classes_are_escaped(tmp_path, capsys):
         assert record["video"] == str(video)
         assert all(Path(record[key]).is_file() for key in ("picture", "csv", "timeline"))
     files = [path.name for path in (tmp_path / "out").iterdir()]
-    assert len(files) == 3 * len(videos) + 4  # the tables, .lock and the note of the outputs
+    assert len(files) == 3 * len(videos) + 3  # the tables and .lock
     assert all(name.isprintable() for name in files)
     assert "caf\\xe9.png" in files
     lines = capsys.readouterr().out.splitlines()
