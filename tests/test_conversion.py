@@ -51,7 +51,7 @@ def test_unknown_names_are_renamed_one_after_the_other(run_here, tmp_path):
     renames = ["--rename", r"^(module\.)?cls\.=\1new.", "--rename", r"new\.fc=new_fc"]
     script = "scripts/convert_checkpoint.py"
     assert read_result(run_here(script, *arguments, *SETTINGS, *renames))["matched"] == 102
-    refused = run_here(script, *arguments, *SETTINGS)
+    refused = run_here(script, *arguments, *SETTINGS, "--overwrite")
     assert refused.returncode == 2
     assert all(name in refused.stderr for name in ("cls.fc.bias", "new_fc.bias", "--rename REGEX"))
 
