@@ -52,7 +52,8 @@ SHORT = {
     "SCAN": "scripts/data/check_videos.py",
     "COMPLEXITY": "scripts/analysis/complexity.py",
 }
-CONVERSION = f"python {ROOT}/scripts/convert_checkpoint.py --config_path ", "/tsm_smoke.yaml "
+CONVERT = shlex.quote(f"{ROOT}/scripts/convert_checkpoint.py")
+CONVERSION = f"python {CONVERT} --config_path ", "/tsm_smoke.yaml"
 # A command, whose first word may be one of SHORT; words of its error.
 # fmt: off
 ERRORS = [
