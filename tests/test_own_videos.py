@@ -132,7 +132,7 @@ def test_a_validation_list_is_apart_from_the_test_list(folder, make_lists, tmp_p
     assert [line[-1] for line in val] == ["0", "1", "1"]
     read_result(make_lists(folder, out, "--val", "0.2", "--names", "csv"))
     assert read_lists(out, "train.csv", "val.csv", "test.csv") == [train, val, test]
-    read_result(make_lists(folder, out, "--names", "csv"))
+    read_result(make_lists(folder, out, "--names", "csv", "--overwrite"))
     assert read_lists(out, "val.csv", "test.csv") == [test, test]
 
 
