@@ -1,5 +1,6 @@
 """Copies listed videos, each to a file or a folder: a folder that has the lists of `data.root`."""
 
+import glob
 import os
 import time
 from collections.abc import Sequence
@@ -125,8 +126,8 @@ def copy_videos(
         if job.video.path != line.work.video.path:
             names = f"{job.video.path} and {line.work.video.path}"
             raise ValueError(f"--out: {names} would both become {job.target}: rename one")
-    table_names = {str(table.relative_to(copying.out)): BAD_LINE for table in tables}
-    check_folder(copying.out, table_names)
+    names = [glob.escape(str(table.relative_to(copying.out))) for table in tables]
+    check_folder(copying.out, dict.fromkeys(names, BAD_LINE))
     chosen = copying.part.select(jobs.values()) if copying.part else list(jobs.values())
     findings: dict[Any, Finding] = {}
     with report_write_errors(copying.out, "--out"), make_drafts(copying.out) as drafts:
