@@ -132,7 +132,8 @@ def main(
         lock = lock_folder(folder)
     if lock is None:
         raise ValueError(f"--out: {folder} is in use by another run; choose another one")
-    command = ["scripts/data/make_lists.py", "--videos", videos, "--out", labels.parent]
+    command = ["scripts/data/make_lists.py", "--videos", videos, "--overwrite"]
+    command += ["--out", labels.parent]
     command += ["--names", names, "--test", TEST, "--val", VAL]
     command += ["--group", group] if group else []
     run_unless_done(Step("make the lists", command, labels.parent, files=[labels]))
