@@ -68,7 +68,7 @@ def test_settings_and_files_of_a_document_exist(document):
     settings = [list_settings(find_network(network).config) for network in selected]
     existing = set().union(*settings)
     names = re.findall(r"(?<![\w/.])(?:run|data|model|train|eval)\.\w+", text)
-    files = re.compile(r"\.(py|csv|txt|log|json|bin|mindrecord\d?)$")
+    files = re.compile(r"\.(py|csv|txt|log|json|bin|mindrecord\d?|safetensors)$")
     assert not {name for name in names if not files.search(name)} - existing
     links = re.findall(r"\]\(([^)#:]+)\)", text)
     assert [link for link in links if not (document.parent / link).exists()] == []
