@@ -86,7 +86,7 @@ def test_a_stopped_run_saves_and_resumes(number, status, tiny_args, tiny_ckpt, t
     assert_same_weights(tiny_ckpt, out / "epoch_002.ckpt")
 
 
-VIEWS = ["--data.sampling=dense", "--eval.clips=2000", "--eval.crops=10", "--eval.batch=1"]
+VIEWS = ["--data.sampling=dense", "--eval.clips=64", "--eval.crops=10", "--eval.batch=1"]
 
 
 @pytest.mark.parametrize(
