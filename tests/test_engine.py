@@ -310,7 +310,7 @@ def exported(tiny_args, tiny_ckpt, tmp_path_factory) -> Path:
 def test_scores_that_are_not_finite_end_an_evaluation_and_a_prediction(
     tiny_args, tiny_ckpt, videos, run_here, tmp_path
 ):
-    """In one line, by MindSpore and by an engine; nothing is written but the lock of the folder."""
+    """In one line, by MindSpore and by an engine; nothing is written but locks of the folder."""
     weights = read(tiny_ckpt)
     weights["base_model.fc.weight"] = np.full_like(weights["base_model.fc.weight"], 3e38)
     file = tmp_path / "large.ckpt"
@@ -325,14 +325,15 @@ def test_scores_that_are_not_finite_end_an_evaluation_and_a_prediction(
         assert "NaN or infinite" in done.stderr.splitlines()[-1]
         assert "Traceback" not in done.stderr
     files = {path.name for path in tmp_path.rglob("*") if path.is_file()}
-    assert files == {"large.ckpt", ".lock"}
+    assert files == {"large.ckpt", ".lock", "predictions.part-1-of-1.jsonl"}
 
 
 def test_metrics_of_an_evaluation_are_the_same(tiny_args, tiny_ckpt, exported, run_here):
-    """For a checkpoint by every engine, and for an exported file, which needs no config file."""
+    """For a checkpoint by every engine, and for an exported file, which needs but the data."""
     command = [*tiny_args, "--checkpoint_path", tiny_ckpt]
     runs = [[*command, f"--run.engine={name}"] for name in ("mindspore", *ENGINES)]
-    runs += [["--run.engine=auto", "--checkpoint_path", exported]]
+    root = next(word for word in tiny_args if str(word).startswith("--data.root="))
+    runs += [["--run.engine=auto", "--checkpoint_path", exported, root]]
     results = []
     for arguments in runs:
         metrics = read_result(run_here("tsm/eval.py", *arguments))
