@@ -61,6 +61,8 @@ def test_the_guides_of_a_newcomer_are_chinese_too():
     names = {"own_videos", "convert", "many_devices", "clusters", "accelerators"}
     names |= {"troubleshooting", "README_CN"}
     names |= {"python", "predict", "demo", "features", "streams", "fine_tuning"}
+    names |= {"evaluation", "resume", "data_preparation", "data_path", "weights", "export"}
+    names |= {"deploy", "labels", "segments", "precision"}
     assert {page.stem for page in PAGES.values()} >= names
 
 
