@@ -1,4 +1,5 @@
-# The zoo on Ascend 910B, with CANN 8.5. Not built yet: the tests have no Docker.
+# The zoo on Ascend 910B, with CANN 8.5: 9.0 needs a driver that is a release candidate
+# (docs/accelerators.md). Not built yet: the tests have no Docker.
 #     docker build --file scripts/docker/cann.Dockerfile --tag zoo:cann .
 # The host has the driver, which `docker run` mounts (docs/clusters.md).
 FROM quay.io/ascend/cann:8.5.0-910b-ubuntu22.04-py3.11
