@@ -2,12 +2,19 @@
 
 import json
 import sys
+from pathlib import Path
 
 import mindspore as ms
 import numpy as np
 import pytest
 
-from tests.helpers import find_smoke_yaml, load_smoke_config, read_result, save_random_weights
+from tests.helpers import (
+    find_smoke_yaml,
+    load_smoke_config,
+    read_result,
+    run_json,
+    save_random_weights,
+)
 from tests.toy_recipes import draw_samples, list_toy_settings, load_toy_config
 from utils.networks import find_network
 from utils.nn.kernels.plain import Plain
@@ -49,6 +56,10 @@ def break_in_construct(monkeypatch, network: str) -> list[tuple]:
     return shapes
 
 
+def read_losses(out: Path) -> list[float]:
+    return [json.loads(line)["loss"] for line in (out / "log.jsonl").read_text().splitlines()]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("network", SMALL)
 def test_a_network_trains_and_evaluates_in_eager_mode_as_in_a_graph(
@@ -70,8 +81,7 @@ def test_a_network_trains_and_evaluates_in_eager_mode_as_in_a_graph(
         trained = run_here(f"{network}/train.py", *command)
         read_result(trained)
         assert ("run.mode eager: no graph" in trained.stderr) == (mode == "eager")
-        lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
-        losses[mode] = [line["loss"] for line in lines]
+        losses[mode] = read_losses(out)
     steps = len(losses["eager"]) - 1
     assert steps > 1
     assert losses["eager"] == pytest.approx(losses["graph"], rel=1e-4)
@@ -82,6 +92,14 @@ def test_a_network_trains_and_evaluates_in_eager_mode_as_in_a_graph(
     read_result(done)
     assert len(shapes) > 0
     assert "run.mode eager: MindSpore computes the network" in done.stderr
+
+
+@pytest.mark.slow
+def test_two_ranks_train_in_eager_mode_as_in_a_graph(pair_args, pair_run, tmp_path):
+    """So a MindSpore without graphs on several ranks still trains: only AllReduce must work."""
+    options = [*pair_args, "--run.mode=eager", f"--run.out={tmp_path / 'run'}"]
+    run_json("scripts/launch.py", "2", "tsm/train.py", *options)
+    assert read_losses(tmp_path / "run") == pytest.approx(read_losses(pair_run[2]), rel=1e-4)
 
 
 @pytest.mark.slow
