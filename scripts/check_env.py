@@ -76,6 +76,13 @@ with tempfile.TemporaryDirectory() as folder:
     print("decoded", [int(10 * np.round(level / 10)) for level in levels])
 """
 
+LIST_KINDS = """
+from mindspore.device_context import ascend, cpu, gpu
+
+kinds = {"CPU": cpu, "GPU": gpu, "Ascend": ascend}
+print("kinds", *(name for name, kind in kinds.items() if kind.is_available()), flush=True)
+"""
+
 
 class Line(NamedTuple):
     """One line of the screen; `advice` is what to do about a problem, which may be `fatal`."""
@@ -137,13 +144,12 @@ def check_readers() -> Iterator[Line]:
 
 def check_devices() -> Iterator[Line]:
     """The devices that MindSpore can use; those of the host, and what they need."""
-    code = "import mindspore as ms; kinds = [k for k in ('CPU', 'GPU', 'Ascend')"
-    code += " if ms.hal.is_available(k)]; print('kinds', *kinds, flush=True)"
-    text = run_python(code)
+    text = run_python(LIST_KINDS)
     result = re.search("^kinds (.*)$", text, re.MULTILINE)
     usable = result[1].split() if result else []
     lacking = advise_library(text)
-    advice = "" if usable else lacking or "MindSpore fails"
+    reason = format_line(" ".join(text.splitlines()[-1:]), 200)
+    advice = "" if usable else lacking or f"MindSpore fails: {reason}"
     yield Line("devices", ", ".join(usable) or "unknown", advice, fatal=bool(lacking))
     for kind, needs in (("Ascend", f"CANN {', '.join(CANN)}"), ("GPU", CUDA_RANGE)):
         count = host.count_devices(kind)

@@ -127,6 +127,7 @@ def test_a_mindspore_that_hangs_or_crashes_is_reported(host, monkeypatch, tmp_pa
         ("import time; time.sleep(100)", "MindSpore fails", False),
         ("import os; os.abort()", "MindSpore fails", False),
         (missing, "apt-get install libgomp1", True),
+        ("", "MindSpore fails: ModuleNotFoundError: No module named 'mindspore.device", False),
     ):
         monkeypatch.setattr(check_env, "PYTHON_TIMEOUT", 1 if "sleep" in text else 600)
         write(tmp_path / "mindspore.py", text)

@@ -126,7 +126,7 @@ def test_the_collective_library_of_a_gpu_needs_nccl_and_no_mpi(compiler):
 LOADED = """
 import ctypes, sys
 import mindspore
-mindspore.hal.is_available("GPU")
+mindspore.device_context.gpu.is_available()
 print([line.split()[-1] for line in open("/proc/self/maps") if "libmindspore_gpu" in line][-1])
 for name in ("libcudnn.so.8", "libcublas.so.11", "libcusolver.so.11"):
     print([line.split()[-1] for line in open("/proc/self/maps") if name in line][-1])
