@@ -239,12 +239,12 @@ BUILD = """
     from pathlib import Path
 
     sys.path.insert(0, sys.argv[1])
-    from mindspore.nn.utils import no_init_parameters
     from utils import runtime
     from utils.load_config import load_config
     from utils.settings import Run
     from utils.networks import find_network_of_yaml
     from utils.nn import kernels
+    from utils.nn.layers import draw_no_weights
 
     runtime.start(Run(device="Ascend"))
     built, failed = [], {}
@@ -255,7 +255,7 @@ BUILD = """
             continue
         built.append((network.name, arguments))
         try:
-            with no_init_parameters(), kernels.use(kernels.select("Ascend")):
+            with draw_no_weights(), kernels.use(kernels.select("Ascend")):
                 network.build_model(**arguments)
         except Exception as error:
             failed[path.stem] = str(error)

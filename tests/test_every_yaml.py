@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mindspore import Tensor
-from mindspore.nn.utils import no_init_parameters
 
 from tests.separate_process import run_in_separate_process
 from tests.toy_recipes import YAMLS, build_toy_training, load_toy_recipe
@@ -18,6 +17,7 @@ from utils.distributed.segments import segment_ends
 from utils.files import ROOT
 from utils.load_config import list_settings, load_config
 from utils.networks import find_network, list_networks
+from utils.nn.layers import draw_no_weights
 from utils.train.run_dir import CHANGEABLE_ON_RESUME
 
 NAME = {"tsm": ("tsm_", "tsn_")}
@@ -30,7 +30,7 @@ def test_a_yaml_loads_and_its_head_names_the_command(path: Path):
     assert path.stem.startswith(NAME.get(network, (network,)))
     assert path.name in path.read_text().split("\nrun:")[0], "the head names the command"
     assert cfg.run.out == ROOT / "out" / path.stem
-    with no_init_parameters():
+    with draw_no_weights():
         net = find_network(network).build_model(**cfg.model_arguments())
     names = [p.name for p in net.trainable_params()]
     assert segment_ends(names, cfg.run.all_reduce)[-1] == len(names) - 1

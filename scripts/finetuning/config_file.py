@@ -139,8 +139,7 @@ def inspect_network(start: Start) -> int:
     does not fit.
     """
     # MindSpore is imported only if the settings and the videos are valid.
-    from mindspore.nn.utils import no_init_parameters
-
+    from utils.nn.layers import draw_no_weights
     from utils.train import memory
     from utils.train.plan import freeze_weights
     from utils.weights import checkpoint
@@ -148,7 +147,7 @@ def inspect_network(start: Start) -> int:
     cfg = start.cfg
     network = start.recipe.network
     runtime.start(dataclasses.replace(cfg.run, device="CPU"))
-    with no_init_parameters():  # as `utils.scoring.checkpoint.build_network`
+    with draw_no_weights():  # as `utils.scoring.checkpoint.build_network`
         net = network.build_model(**cfg.model_arguments())
     if start.checkpoint:
         checkpoint.load(net, path=start.checkpoint, new_head=True, head=network.classifier)

@@ -58,16 +58,15 @@ def build_network(network: "Network", cfg: NetworkConfig) -> "nn.Cell":
     So a file of other shapes takes no memory before it is refused. The network does not recompute,
     which only a backward pass needs: MindSpore would warn.
     """
-    from mindspore.nn.utils import no_init_parameters
-
     from utils.nn import kernels
+    from utils.nn.layers import draw_no_weights
     from utils.runtime import cap_instruction_set
 
     cap_instruction_set()  # some callers have started no device
     arguments = cfg.model_arguments()
     if "recompute" in arguments:
         arguments["recompute"] = False
-    with no_init_parameters(), kernels.use(kernels.select(cfg.run.device)):
+    with draw_no_weights(), kernels.use(kernels.select(cfg.run.device)):
         return network.build_model(**arguments)
 
 

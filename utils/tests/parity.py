@@ -11,10 +11,10 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Tensor, nn
-from mindspore.nn.utils import no_init_parameters
 
 from utils.nn import kernels
 from utils.nn.kernels.cpu.operators import Cpu
+from utils.nn.layers import draw_no_weights
 from utils.settings import Run
 from utils.testing.golden import (
     compute_scores,
@@ -28,7 +28,7 @@ from utils.train.choose_kernels import choose_kernels
 from utils.train.train_step import TrainStep
 
 # Decorates a test that only needs names and shapes: the networks that it builds draw no weights.
-without_values = no_init_parameters()
+without_values = draw_no_weights()
 
 
 def use_cpu_kernels() -> AbstractContextManager:

@@ -34,21 +34,21 @@ class SGD(nn.Optimizer):
         super().__init__(0.1, parameters)  # the rate given here is never looked at
         groups = [group for group in groups if group["params"]]
         group_of = {id(p): k for k, group in enumerate(groups) for p in group["params"]}
-        self.group_of_each = [group_of[id(parameter)] for parameter in self._parameters]
+        self.group_of_each = [group_of[id(parameter)] for parameter in self.parameters]
         rates = np.array([group["lr"] for group in groups], np.float32)  # (groups, updates)
         if (rates == rates[0]).all():
             rates = rates[:1]
         self.rate_of_each = tuple(self.group_of_each) if len(rates) > 1 else ()
         self.rates = Tensor(rates)
         self.momentum = Tensor(momentum, mstype.float32)
-        self.buffers = self._parameters.clone(prefix="momentum", init="zeros")
+        self.buffers = self.parameters.clone(prefix="momentum", init="zeros")
         self.nesterov = nesterov
         self.decays = [float(group["weight_decay"]) for group in groups]
         self.kernels = self.build_kernels(1.0)
         # The kernel's `stat`: where it is above 0, the first gradient is stored without dampening,
         # which `fold_scale` uses. So it is 0 always, and one array serves all of a shape.
-        shapes = {p.shape: zeros(f"met.{k}", p.shape) for k, p in enumerate(self._parameters)}
-        self.stats = tuple(shapes[p.shape] for p in self._parameters)
+        shapes = {p.shape: zeros(f"met.{k}", p.shape) for k, p in enumerate(self.parameters)}
+        self.stats = tuple(shapes[p.shape] for p in self.parameters)
 
     def build_kernels(self, scale: float) -> tuple:
         """The kernel of every parameter, for gradients multiplied by `scale`.
@@ -71,7 +71,7 @@ class SGD(nn.Optimizer):
     def construct(self, gradients: tuple) -> tuple:
         rates = ops.gather(self.rates, self.global_step, 1)  # (groups, 1)
         ops.assign_add(self.global_step, self.global_step_increase_tensor)
-        arrays = (gradients, self._parameters, self.buffers, self.stats, self.kernels)
+        arrays = (gradients, self.parameters, self.buffers, self.stats, self.kernels)
         if self.rate_of_each == ():
             rate = ops.reshape(rates[0], ())
             return self.hyper_map(ops.partial(update, self.momentum, rate), *arrays)
@@ -105,7 +105,7 @@ class LARS(nn.Optimizer):
     ):
         super().__init__(0.1, parameters)  # the rate given here is never looked at
         group_of = {id(p): k for k, group in enumerate(groups) for p in group["params"]}
-        group_of_each = [group_of[id(parameter)] for parameter in self._parameters]
+        group_of_each = [group_of[id(parameter)] for parameter in self.parameters]
         self.decays = tuple(float(groups[k]["weight_decay"]) for k in group_of_each)
         self.decay = Tensor(self.decays, mstype.float32)  # (P,), P parameters
         self.adapted = Tensor([bool(groups[k]["adapted"]) for k in group_of_each])  # (P,)
@@ -114,7 +114,7 @@ class LARS(nn.Optimizer):
         self.momentum = Tensor(momentum, mstype.float32)
         self.trust = trust
         self.eps = eps
-        self.buffers = self._parameters.clone(prefix="momentum", init="zeros")
+        self.buffers = self.parameters.clone(prefix="momentum", init="zeros")
 
     def construct(self, gradients: tuple) -> tuple:
         of_group = ops.gather(self.rates, self.global_step, 1)  # (groups, 1)
@@ -122,7 +122,7 @@ class LARS(nn.Optimizer):
             gradients
         )
         ops.assign_add(self.global_step, self.global_step_increase_tensor)
-        arrays = (gradients, self._parameters, self.buffers, self.decays)
+        arrays = (gradients, self.parameters, self.buffers, self.decays)
         return self.hyper_map(ops.partial(lars, self.momentum), ops.unbind(rates), *arrays)
 
     def local_rates(self, gradients: tuple) -> Tensor:
@@ -131,7 +131,7 @@ class LARS(nn.Optimizer):
         `ops.SquareSumAll` would give a tensor's two sums at once, but is wrong on a CPU
         (MindSpore 2.10), and `ops.L2Loss` off by a thousandth there.
         """
-        sizes = ops.stack(self.hyper_map(norm, self._parameters))
+        sizes = ops.stack(self.hyper_map(norm, self.parameters))
         slopes = ops.stack(self.hyper_map(norm, gradients))
         local = self.trust * sizes / (slopes + self.decay * sizes + self.eps)
         asked = ops.logical_and(self.adapted, ops.minimum(sizes, slopes) > 0)
@@ -174,13 +174,13 @@ class AdamW(nn.Optimizer):
         factors = corrected / (1 - betas[0] ** updates)
         self.rates = Tensor(rates * factors, mstype.float32)
         self.epsilons = Tensor(eps * corrected, mstype.float32)
-        self.moment1 = self._parameters.clone(prefix="moment1", init="zeros")
-        self.moment2 = self._parameters.clone(prefix="moment2", init="zeros")
+        self.moment1 = self.parameters.clone(prefix="moment1", init="zeros")
+        self.moment2 = self.parameters.clone(prefix="moment2", init="zeros")
         self.move = kernels.current().adamw(
-            groups=groups, weights=self._parameters, betas=betas, factors=factors
+            groups=groups, weights=self.parameters, betas=betas, factors=factors
         )
         group_of = {id(p): k for k, group in enumerate(groups) for p in group["params"]}
-        group_of_each = tuple(group_of[id(parameter)] for parameter in self._parameters)
+        group_of_each = tuple(group_of[id(parameter)] for parameter in self.parameters)
         self.rate_of_each = group_of_each if len(rates) > 1 else (0,) * len(group_of_each)
 
     def construct(self, gradients: tuple) -> tuple:
@@ -194,7 +194,7 @@ class AdamW(nn.Optimizer):
                 of_groups += (ops.reshape(rates[k], ()),)
         rates_by_weight = self.hyper_map(ops.partial(take_element, of_groups), self.rate_of_each)
         epsilon = ops.reshape(ops.gather(self.epsilons, step, 0), ())
-        arrays = (gradients, self._parameters, self.moment1, self.moment2)
+        arrays = (gradients, self.parameters, self.moment1, self.moment2)
         moved = self.move(*arrays, rates_by_weight, epsilon, step)
         ops.assign_add(self.global_step, self.global_step_increase_tensor)
         return moved
