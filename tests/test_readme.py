@@ -8,12 +8,14 @@ import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 from PIL import Image
 
 from tests.documents import CHINESE, DOCUMENTS, FILE, make_anchor, read_lines
 from utils.files import ROOT
 from utils.load_config import find_recipes, list_settings, load_config
 from utils.networks import find_network, list_networks
+from utils.version import VERSION
 from utils.weights.published import list_published
 
 ALL = sorted({*DOCUMENTS, *CHINESE})
@@ -111,3 +113,14 @@ def test_what_to_take_names_recipes_and_published_weights():
     section = text.split("\n## What to take\n")[1].split("\n## ")[0]
     assert {*re.findall(r"^\| `(\w+)`", section, re.M)} <= {*find_recipes()}
     assert {*re.findall(r"--checkpoint (\w+)", section)} <= {*list_published()}
+
+
+def test_citations_are_of_this_version_and_agree():
+    assert f'\nversion = "{VERSION}"\n' in (ROOT / "pyproject.toml").read_text()
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == VERSION
+    for page in ("README.md", "README_CN.md"):
+        entry = (ROOT / page).read_text().split("```bibtex")[1]
+        assert f"  title  = {{{citation['title']}}},\n" in entry
+        assert f"  author = {{{{{citation['authors'][0]['name']}}}}},\n" in entry
+        assert f"  note   = {{{citation['abstract']}, version {VERSION}}},\n" in entry
