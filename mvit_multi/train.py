@@ -39,6 +39,7 @@ def build(cfg: Config, plan: Plan) -> TrainParts:
     lr = get_lr(settings, plan.steps_per_epoch, plan.effective_batch)
     weights = net.trainable_params()
     groups = build_parameter_groups(weights, train=settings, lr=lr, depth=cfg.model.depth)
+    groups = plan.scale_head(groups)
     optimizer: nn.Optimizer
     if settings.optimizer == "sgd":
         optimizer = optimizers.SGD(

@@ -88,13 +88,12 @@ class Train(TrainSettings):
     schedule: Literal["step", "cosine"] = "step"
     milestones: tuple[int, ...] = (20, 40)
     lr_changes: Literal["epoch", "update"] = "epoch"
-    head_lr_mult: float = 5.0  # of the classifier's weight; its bias has twice this
+    head_lr_mult: float = 5.0
     batch_norm: Literal["trained", "partial", "frozen"] = "trained"
     clip_norm: float = 20.0
 
     def __post_init__(self):
         super().__post_init__()
-        check_positive(self, "train", "head_lr_mult")
         check_warmup(self)
 
 

@@ -4,12 +4,9 @@ Source: mit-han-lab/temporal-shift-module, commit 1f6a834b (`main.py`, `ops/mode
 schedule from arXiv:1910.00932; mmaction2's warm-up from its commit 4d6c9347.
 """
 
-import re
-
 import numpy as np
 
 from tsm.config import Train
-from tsm.convert import TSMNames
 from utils.train import lr_schedules
 
 # group name of the source: (lr multiplier, weight-decay multiplier)
@@ -50,8 +47,8 @@ def get_lr(train: Train, updates_per_epoch: int, effective_batch: int) -> np.nda
     return rates if train.lr_changes == "update" else np.repeat(rates, updates_per_epoch)
 
 
-def find_group(name: str, fast_head: bool) -> str:
-    """The name of a parameter's group: one of GROUPS, or the classifier's.
+def find_group(name: str) -> str:
+    """The name of a parameter's group, one of GROUPS.
 
     Raises ValueError if the parameter is not of a convolution, dense layer or batch norm.
     """
@@ -62,8 +59,6 @@ def find_group(name: str, fast_head: bool) -> str:
         raise ValueError(f"{name} needs a policy: neither convolution, dense nor batch norm")
     if module in FIRST_CONVS:
         return f"first_conv_{leaf}"
-    if re.match(TSMNames.classifier, name) and fast_head:
-        return "lr5_weight" if leaf == "weight" else "lr10_bias"
     return f"normal_{leaf}"
 
 
@@ -75,15 +70,12 @@ def build_parameter_groups(
     `parameters` are the trainable parameters in the order of the network; `lr` is the result of
     `get_lr`. `flow`: the network reads optical flow; its first convolution learns faster.
     """
-    head_mult = train.head_lr_mult
-    classifier = {"lr5_weight": (head_mult, 1), "lr10_bias": (2 * head_mult, 0)}
-    members: dict[str, list] = {name: [] for name in (*GROUPS, *classifier)}
+    members: dict[str, list] = {name: [] for name in GROUPS}
     for parameter in parameters:
-        members[find_group(parameter.name, head_mult != 1)].append(parameter)
-    multipliers = {**GROUPS, **classifier, **(FLOW_FIRST_CONV if flow else {})}
+        members[find_group(parameter.name)].append(parameter)
+    multipliers = {**GROUPS, **(FLOW_FIRST_CONV if flow else {})}
     return [
         {
-            "name": name,
             "params": members[name],
             "lr": lr * lr_mult,
             "weight_decay": train.weight_decay * decay_mult,

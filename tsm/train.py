@@ -42,7 +42,10 @@ def build(cfg: Config, plan: Plan) -> TrainParts:
     flow = cfg.data.is_flow
     groups = build_parameter_groups(weights, train=settings, lr=lr, flow=flow)
     optimizer = optimizers.SGD(
-        weights, groups=groups, momentum=settings.momentum, nesterov=settings.nesterov
+        weights,
+        groups=plan.scale_head(groups),
+        momentum=settings.momentum,
+        nesterov=settings.nesterov,
     )
     loss = plan.choose_loss(
         partial(plan.build_cross_entropy, before_softmax=cfg.model.before_softmax)

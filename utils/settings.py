@@ -275,6 +275,7 @@ class TrainSettings:
     ema_decay: float = 0.0  # decay of the exponential moving average of weights; 0: off
     pretrained: Optional[Path] = None  # a converted checkpoint
     new_head: bool = False  # the classifier starts newly initialised
+    head_lr_mult: float = 1.0  # the classifier's rate over that of the other weights
     # Weights that stay as they are: `backbone` (all but the classifier), or a regular expression
     # for their names; empty: none.
     freeze: str = ""
@@ -287,7 +288,7 @@ class TrainSettings:
     class_weights: Union[Literal["", "balanced"], tuple[float, ...]] = ""
 
     def __post_init__(self):
-        check_positive(self, "train", "epochs", "lr", "accumulation_steps")
+        check_positive(self, "train", "epochs", "lr", "accumulation_steps", "head_lr_mult")
         try:
             re.compile(self.freeze)
         except re.error as error:

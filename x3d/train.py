@@ -45,7 +45,7 @@ def build(cfg: Config, plan: Plan) -> TrainParts:
     plan.freeze(net)
     lr = get_lr(settings, plan.updates_per_epoch, plan.effective_batch)
     weights = net.trainable_params()
-    groups = build_parameter_groups(weights, settings, lr)
+    groups = plan.scale_head(build_parameter_groups(weights, settings, lr))
     optimizer = optimizers.SGD(
         weights, groups=groups, momentum=settings.momentum, nesterov=settings.nesterov
     )

@@ -49,9 +49,10 @@ class TSMCase(golden.GoldenCase):
 
     def build_optimizer(self, net: nn.Cell, lr: np.ndarray, recorded: dict) -> nn.Optimizer:
         head_lr_mult = {**self.defaults, **self.case["train"]}["head_lr_mult"]
-        train = Train(weight_decay=recorded["weight_decay"], head_lr_mult=head_lr_mult)
+        train = Train(weight_decay=recorded["weight_decay"])
         weights = net.trainable_params()
         groups = build_parameter_groups(weights, train=train, lr=lr, flow=False)
+        groups = optimizers.scale_head(groups, self.network.classifier, head_lr_mult)
         return optimizers.SGD(weights, groups, recorded["momentum"])
 
     def cell_name(self, point: str) -> str:

@@ -1,6 +1,7 @@
 """Optimizers from parameter groups, always updating in the order of the network."""
 
 import math
+import re
 
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
@@ -9,6 +10,21 @@ from mindspore.common.initializer import Zero, initializer
 
 from utils.nn import kernels
 from utils.nn.kernels.plain import take_element
+
+
+def scale_head(groups: list[dict], classifier: str, factor: float) -> list[dict]:
+    """Moves the weights whose names match `classifier` to groups with `factor` times the rate."""
+    if factor == 1:
+        return groups
+    trunk = []
+    head = []
+    for group in groups:
+        members = [p for p in group["params"] if re.search(classifier, p.name)]
+        others = [p for p in group["params"] if not re.search(classifier, p.name)]
+        trunk.append({**group, "params": others})
+        if members:
+            head.append({**group, "params": members, "lr": group["lr"] * factor})
+    return [*trunk, *head]
 
 
 class SGD(nn.Optimizer):

@@ -19,6 +19,7 @@ from utils.nn.layers import freeze_norms, list_norms
 from utils.nn.loss import CrossEntropy, Loss, SigmoidCrossEntropy
 from utils.runtime import Runtime
 from utils.settings import NetworkConfig
+from utils.train import optimizers
 from utils.weights import checkpoint
 
 BACKBONE = "backbone"  # everything but the classifier
@@ -80,6 +81,10 @@ class Plan:
     def freeze(self, net: nn.Cell) -> None:
         """Freezes the weights that `train.freeze` names."""
         freeze_weights(net, self.cfg.train.freeze, self.classifier)
+
+    def scale_head(self, groups: list[dict]) -> list[dict]:
+        """An optimizer's groups, with `train.head_lr_mult` for the classifier."""
+        return optimizers.scale_head(groups, self.classifier, self.cfg.train.head_lr_mult)
 
     def compute_class_weights(self) -> tuple[ClassWeights, ...]:
         """`train.class_weights` of each data set."""

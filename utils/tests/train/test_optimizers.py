@@ -1,13 +1,19 @@
 """Optimizers: LARS against its formula in float64; SGD and AdamW on Ascend."""
 
+import re
+
 import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn, ops
 
+from scripts.analysis.build_networks import build_train_step
+from utils.networks import find_network
 from utils.nn import kernels
 from utils.nn.kernels import ascend
 from utils.nn.kernels.ascend import Ascend
 from utils.nn.kernels.plain import Plain
+from utils.runtime import Runtime
+from utils.tests.train.test_freeze import load_small_config
 from utils.train import optimizers
 from utils.train.optimizers import LARS
 
@@ -165,3 +171,25 @@ def test_adamw_for_ascend_equals_the_usual_adamw(monkeypatch):
     for weight, way in slow:
         np.testing.assert_allclose(weight, ends[0][0], rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(way, 0.25 * ends[0][1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("network", "settings"),
+    [("tsm", ""), ("x3d", ""), ("resnet50", ""),
+     ("resnet50", "train.optimizer=lars train.nesterov=false"),
+     ("mvit_multi", ""), ("mvit_multi", "train.layer_decay=0.5")],
+)  # fmt: skip
+def test_the_classifier_learns_at_a_multiple_of_the_rate(network, settings):
+    moves = []
+    for factor in (1, 4):
+        more = ["train.warmup_epochs=0", f"train.head_lr_mult={factor}", *settings.split()]
+        cfg = load_small_config(network, *more)
+        optimizer = build_train_step(network, cfg, Runtime()).optimizer
+        for weight in optimizer.parameters:
+            weight.set_data(ops.zeros_like(weight))
+        optimizer(tuple(ops.ones_like(weight) for weight in optimizer.parameters))
+        moves.append({weight.name: weight.asnumpy() for weight in optimizer.parameters})
+    for name, move in moves[0].items():
+        ratio = 4 if re.search(find_network(network).classifier, name) else 1
+        assert np.abs(move).max() > 0
+        np.testing.assert_allclose(moves[1][name], ratio * move, rtol=1e-5, err_msg=name)
