@@ -1,6 +1,7 @@
 """scripts/convert_checkpoint.py converts a file of PyTorch, and back."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,9 +12,11 @@ from tests.helpers import find_smoke_yaml, load_smoke_config, read_result, save_
 from utils.files import ROOT
 from utils.load_config import load_config
 from utils.networks import find_network, list_networks
+from utils.runtime import Runtime
 from utils.testing.golden import generate_weight
 from utils.tests.parity import read_manifest, without_values
 from utils.tests.weights.torch_pickles import plain, tensor, write_zip
+from utils.train.plan import Plan
 from utils.weights import checkpoint
 from utils.weights.checkpoint_file import read
 from utils.weights.convert import convert, convert_back
@@ -147,3 +150,28 @@ def test_what_pytorch_cannot_have_is_refused(padding, target, options, words, tm
     with pytest.raises(ValueError, match=words):
         convert_file(network, cfg, source=source, target=tmp_path / target, to="pytorch", **options)
     assert not (tmp_path / target).exists()
+
+
+@pytest.mark.parametrize("relative", [True, False])
+def test_positions_of_other_clips_are_resized_where_a_training_starts(relative, tmp_path):
+    """As by convert_checkpoint.py. Absolute ones never are, nor any in an evaluation."""
+    network = find_network("mvit_multi")
+    settings = [f"model.relative={str(relative).lower()}", "model.depth=2", "model.dim=8"]
+    settings += ["model.stage_starts=[1]"]
+    sizes = (["data.frames=4", "data.crop=16"], ["data.frames=8", "data.crop=32"])
+    cfgs = [load_smoke_config("mvit_multi", *settings, *size) for size in sizes]
+    nets = [network.build_model(**cfg.model_arguments()) for cfg in cfgs]
+    source = tmp_path / "a.ckpt"
+    checkpoint.save(source, checkpoint.weights_of(nets[0]))
+    with pytest.raises(ValueError, match="train.pretrained" if relative else r"data\.crop=16"):
+        checkpoint.load(nets[1], source)
+    train = replace(cfgs[1].train, pretrained=source, new_head=False)
+    plan = Plan(replace(cfgs[1], train=train), Runtime(), None, network.parameter_names())
+    if not relative:
+        with pytest.raises(ValueError, match="absolute positions"):
+            plan.load_pretrained(nets[1])
+        return
+    plan.load_pretrained(nets[1])
+    convert_file(network, cfgs[1], source=source, target=tmp_path / "b.ckpt")
+    for name, expected in read(tmp_path / "b.ckpt").items():
+        np.testing.assert_array_equal(checkpoint.weights_of(nets[1])[name].asnumpy(), expected)

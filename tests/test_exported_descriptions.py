@@ -88,15 +88,3 @@ def test_safetensors_keep_the_padding_of_their_network(tmp_path):
     source = read_source(tmp_path / "a.safetensors")
     assert source.padding == "same"
     assert source.arrays.keys() == checkpoint.weights_of(net).keys()
-
-
-@pytest.mark.parametrize("relative", [True, False])
-def test_the_frames_of_other_positions_are_named(relative, tmp_path):
-    network = find_network("mvit_multi")
-    settings = [f"model.relative={str(relative).lower()}", "data.crop=32", "model.depth=2"]
-    settings += ["model.stage_starts=[1]"]
-    cfgs = [load_smoke_config("mvit_multi", *settings, f"data.frames={n}") for n in (4, 8)]
-    nets = [network.build_model(**cfg.model_arguments()) for cfg in cfgs]
-    checkpoint.save(tmp_path / "a.ckpt", checkpoint.weights_of(nets[0]))
-    with pytest.raises(ValueError, match=r"data\.frames=4 instead of 8"):
-        checkpoint.load(nets[1], tmp_path / "a.ckpt")

@@ -198,7 +198,7 @@ def test_loss_gradients_and_five_updates_are_those_of_a_torch_twin(network, tmp_
     groups = [{"params": weights, "lr": np.full(golden.UPDATES, 0.01), "weight_decay": 0.0}]
     weighted = replace(cfg, train=replace(cfg.train, class_weights=WEIGHTS))
     sampler = TrainSampler(4, batch=4, rank=0, size=1, seed=0)
-    loss = Plan(weighted, Runtime(), sampler, "").choose_loss(lambda _: None)
+    loss = Plan(weighted, Runtime(), sampler, None).choose_loss(lambda _: None)
     step = golden.build_train_step(net, loss, optimizers.SGD(weights, groups, 0.9))
     inputs = (Tensor(clips), Tensor(targets))
 

@@ -150,7 +150,13 @@ def inspect_network(start: Start) -> int:
     with draw_no_weights():  # as `utils.scoring.checkpoint.build_network`
         net = network.build_model(**cfg.model_arguments())
     if start.checkpoint:
-        checkpoint.load(net, path=start.checkpoint, new_head=True, head=network.classifier)
+        checkpoint.load(
+            net,
+            path=start.checkpoint,
+            new_head=True,
+            head=network.classifier,
+            naming=network.parameter_names(),
+        )
     if cfg.run.device != "CPU":
         return cfg.data.batch
     freeze_weights(net, start.freeze, network.classifier)

@@ -91,7 +91,7 @@ def build_training(job: Job, sampler: TrainSampler, build: Build) -> TrainSetup:
     The layers that it builds take the kernels that `choose_kernels` gives.
     """
     network, cfg, rt = job.network, job.cfg, job.rt
-    plan = Plan(cfg, rt=rt, sampler=sampler, classifier=network.classifier)
+    plan = Plan(cfg, rt=rt, sampler=sampler, naming=network.parameter_names())
     shape = (cfg.data.batch * cfg.data.clips_per_sample, *network.get_input_shape(cfg))
     with kernels.use(choose_kernels(cfg.run, rt.device)):
         return build_setup(plan, build(cfg, plan), shape)

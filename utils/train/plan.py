@@ -21,6 +21,7 @@ from utils.runtime import Runtime
 from utils.settings import NetworkConfig
 from utils.train import optimizers
 from utils.weights import checkpoint
+from utils.weights.parameter_names import ParameterNames
 
 BACKBONE = "backbone"  # everything but the classifier
 ClassWeights = tuple[float, ...]  # one a class; empty: all 1
@@ -49,13 +50,13 @@ class TrainParts:
 class Plan:
     """What `build` needs besides the settings: samples, devices, weights to start from.
 
-    `classifier` is a regular expression for the names of the classifier's parameters.
+    `naming` has the rules for the names of the network's parameters.
     """
 
     cfg: NetworkConfig
     rt: Runtime
     sampler: TrainSampler
-    classifier: str
+    naming: ParameterNames
 
     @property
     def steps_per_epoch(self) -> int:
@@ -75,16 +76,20 @@ class Plan:
         train = self.cfg.train
         if train.pretrained:
             checkpoint.load(
-                net, path=train.pretrained, new_head=train.new_head, head=self.classifier
+                net,
+                path=train.pretrained,
+                new_head=train.new_head,
+                head=self.naming.classifier,
+                naming=self.naming,
             )
 
     def freeze(self, net: nn.Cell) -> None:
         """Freezes the weights that `train.freeze` names."""
-        freeze_weights(net, self.cfg.train.freeze, self.classifier)
+        freeze_weights(net, self.cfg.train.freeze, self.naming.classifier)
 
     def scale_head(self, groups: list[dict]) -> list[dict]:
         """An optimizer's groups, with `train.head_lr_mult` for the classifier."""
-        return optimizers.scale_head(groups, self.classifier, self.cfg.train.head_lr_mult)
+        return optimizers.scale_head(groups, self.naming.classifier, self.cfg.train.head_lr_mult)
 
     def compute_class_weights(self) -> tuple[ClassWeights, ...]:
         """`train.class_weights` of each data set."""

@@ -1,5 +1,6 @@
 """Writes checkpoints atomically, and loads them; every name, shape and type must match."""
 
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -14,10 +15,12 @@ from utils.files import make_drafts, report_write_errors, set_default_mode
 from utils.log import log
 from utils.messages import escape_control, format_error, join_names
 from utils.nn.dropout import FACTORS
+from utils.nn.layers import resize_table
 from utils.nn.padding import SYMMETRIC, PaddedNetwork
 from utils.weights.checkpoint_file import DESCRIPTION, PADDING, SAMPLER, read_all
 from utils.weights.description import Description
 from utils.weights.mindspore_checkpoint import check_padding, find_padding, is_state
+from utils.weights.parameter_names import ParameterNames
 
 
 class Weights(dict[str, Parameter]):
@@ -81,12 +84,19 @@ def weights_of(net: nn.Cell) -> Weights:
     return Weights(parameters, next((cell.padding for cell in padded), ""))
 
 
-def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> list[str]:
+def load(
+    net: nn.Cell,
+    path: Path,
+    new_head: bool = False,
+    head: str = "",
+    naming: Optional[ParameterNames] = None,
+) -> list[str]:
     """Loads every weight of `net` from `path`; none may be missing, and the file has no others.
 
     The resume file of a run is accepted: of its arrays only the weights are loaded. Numbers that
     MindSpore's `append_dict` adds are left out (`is_state`). With `new_head`, parameters whose
     names match the regular expression `head` keep their initial values. Returns the names of these.
+    With `naming`, arrays of another shape are fitted as in a conversion, with a line in the log.
     Raises ValueError if the file does not fit, or has numbers that are not finite,
     before any weight has changed.
     """
@@ -102,6 +112,8 @@ def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> li
     initial_names = [name for name in weights if new_head and re.search(head, name)]
     if new_head:
         arrays = {name: value for name, value in arrays.items() if not re.search(head, name)}
+    if naming is not None:
+        fit_arrays(arrays, weights, naming, path)
     report = report_differences(
         arrays, {n: p for n, p in weights.items() if n not in initial_names}
     )
@@ -112,7 +124,8 @@ def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> li
             advice = "; model.num_classes must be its own, or in training train.new_head=true"
             if not any(re.search(head, name) for name in arrays):
                 advice = "; it has no classifier, which a training with train.new_head=true adds"
-        advice = compare_frames(arrays, weights) or advice
+        shapes = {n: (arrays[n].shape, tuple(p.shape)) for n, p in weights.items() if n in arrays}
+        advice = advise_positions({n: s for n, s in shapes.items() if s[0] != s[1]}) or advice
         raise ValueError(f"{path} does not fit this network: {report}{advice}")
     if weights.padding:
         check_padding(path, find_padding(path, arrays, content.texts), weights.padding)
@@ -129,20 +142,63 @@ def load(net: nn.Cell, path: Path, new_head: bool = False, head: str = "") -> li
     return initial_names
 
 
-def compare_frames(arrays: Mapping[str, np.ndarray], weights: Mapping[str, Parameter]) -> str:
-    """What to set if MViT's positions in a file are of clips of another length; else empty."""
+def fit_arrays(
+    arrays: dict[str, np.ndarray],
+    weights: Mapping[str, Parameter],
+    naming: ParameterNames,
+    path: Path,
+) -> None:
+    """Replaces arrays of another shape than the weights by fitted ones; logs which."""
+    changed = []
     for name, weight in weights.items():
-        shapes = [arrays[name].shape if name in arrays else (), tuple(weight.shape)]
-        if shapes[0] == shapes[1] or len(shapes[0]) != len(shapes[1]):
+        shape = tuple(weight.shape)
+        if name not in arrays or arrays[name].shape == shape:
             continue
-        if name.endswith("pos_embed_temporal"):  # (1, frames / 2, C)
-            own, other = (2 * shape[1] for shape in shapes)
-        elif name.endswith("rel_pos_t"):  # (frames - 1, C)
-            own, other = (shape[0] + 1 for shape in shapes)
-        else:
-            continue
-        if own != other:
-            return f"; give --data.frames={own} instead of {other}"
+        fitted = fit_array(naming.canonical_name(name), arrays[name], shape, naming)
+        if fitted.shape == shape:
+            changed.append(f"{name} {[*arrays[name].shape]} to {[*shape]}")
+            arrays[name] = fitted
+    if changed:
+        log.info("%s: resized as in a conversion: %s", path, join_names(changed, 2))
+
+
+def fit_array(key: str, array: np.ndarray, shape: tuple, naming: ParameterNames) -> np.ndarray:
+    """The array as float32 of `shape`; unchanged if the network has no rule for its shape."""
+    rule = naming.fit_shape(key, array.shape, shape) if array.shape != shape else None
+    if rule == "mean_channels":
+        array = np.repeat(array.mean(axis=1, keepdims=True), shape[1], axis=1)
+    elif rule == "diagonal":  # one kernel per channel, in a dense kernel that is 0 elsewhere
+        dense = np.zeros(shape, array.dtype)
+        dense[np.arange(len(array)), np.arange(len(array))] = array[:, 0]
+        array = dense
+    elif rule == "resize_rows":
+        array = resize_table(array, shape[0])
+    elif rule == "reshape":
+        array = array.reshape(shape)
+    with np.errstate(over="ignore"):  # `convert` refuses what becomes infinite
+        return array.astype(np.float32) if array.shape == shape else array
+
+
+def advise_positions(differing: Mapping[str, tuple[tuple, tuple]]) -> str:
+    """What to do if only MViT's positions differ, as those of other clips do; else empty.
+
+    `differing` has {name: (shape in the file, shape in the network)}.
+    """
+    for name, (its, ours) in differing.items():
+        leaf = name.rpartition(".")[2]
+        if len(its) != len(ours) or its[-1:] != ours[-1:] or "pos_" not in leaf:
+            return ""
+    for name, (its, _) in differing.items():
+        leaf = name.rpartition(".")[2]
+        if leaf.startswith("pos_embed"):  # (1, frames / 2, C), or (1, (crop / 4)^2, C)
+            is_time = leaf == "pos_embed_temporal"
+            own = f"frames={2 * its[1]}" if is_time else f"crop={4 * math.isqrt(its[1])}"
+            return f"; give --data.{own}: absolute positions cannot be resized"
+        own = f"--data.frames={its[0] + 1}" if leaf == "rel_pos_t" else "its own --data.crop"
+        return (
+            f"; give {own}, or let train.pretrained or scripts/convert_checkpoint.py resize its "
+            "relative positions"
+        )
     return ""
 
 

@@ -17,10 +17,15 @@ from mindspore import nn
 from safetensors import safe_open
 
 from utils.messages import escape_control, find_nearest, join_names
-from utils.nn.layers import resize_table
 from utils.nn.padding import SYMMETRIC
 from utils.weights import checkpoint_file, torch_reader
-from utils.weights.checkpoint import join_reports, list_damaged, weights_of
+from utils.weights.checkpoint import (
+    advise_positions,
+    fit_array,
+    join_reports,
+    list_damaged,
+    weights_of,
+)
 from utils.weights.foreign_file import FOREIGN_KINDS, MERGE, read_kind
 from utils.weights.mindspore_checkpoint import (
     are_slices,
@@ -226,6 +231,7 @@ def convert(
             advice += ", or --new_head leaves the classifier newly initialised"
         elif others and prefix:
             advice = f"; --key {prefix[:-1]} takes only the weights whose names begin with {prefix}"
+        advice = advise_positions(differing) or advice
         advice += RENAME if missing and unknown else ""
         raise ValueError(f"the file does not fit this network: {report}{advice}")
     damaged = list_damaged(converted)
@@ -350,20 +356,3 @@ def convert_back(
             counter = theirs.removesuffix("running_var") + "num_batches_tracked"
             arrays[counter] = np.zeros((), np.int64)
     return arrays
-
-
-def fit_array(key: str, array: np.ndarray, shape: tuple, naming: ParameterNames) -> np.ndarray:
-    """The array as float32 of `shape`; unchanged if the network has no rule for its shape."""
-    rule = naming.fit_shape(key, array.shape, shape) if array.shape != shape else None
-    if rule == "mean_channels":
-        array = np.repeat(array.mean(axis=1, keepdims=True), shape[1], axis=1)
-    elif rule == "diagonal":  # one kernel per channel, in a dense kernel that is 0 elsewhere
-        dense = np.zeros(shape, array.dtype)
-        dense[np.arange(len(array)), np.arange(len(array))] = array[:, 0]
-        array = dense
-    elif rule == "resize_rows":
-        array = resize_table(array, shape[0])
-    elif rule == "reshape":
-        array = array.reshape(shape)
-    with np.errstate(over="ignore"):  # `convert` refuses what becomes infinite
-        return array.astype(np.float32) if array.shape == shape else array

@@ -31,7 +31,7 @@ class ParameterNames(abc.ABC):
         return name
 
     def fit_shape(self, name: str, shape: tuple, target_shape: tuple) -> Optional[str]:
-        """How an array of another shape can be used: a rule of `convert.fit_array`, or None."""
+        """How an array of another shape can be used: a rule of `checkpoint.fit_array`, or None."""
         return None
 
     def default_value(self, name: str, source_format: str) -> Optional[float]:
