@@ -5,14 +5,19 @@ import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from mindspore import Tensor
 
 from scripts.convert_checkpoint import main
-from tests.helpers import build_env, run_command
+from tests.helpers import build_env, load_smoke_config, run_command, save_random_weights
 from tests.toy_recipes import draw_samples, list_toy_settings
 from utils.files import ROOT
-from utils.predict.model import load
+from utils.networks import find_network
+from utils.predict import model
 from utils.tests.parity import mark_slow_except
+from utils.weights.checkpoint import weights_of
+from utils.weights.checkpoint_file import read
 
 START = "The Cell alone, in a MindSpore program of your own: "
 # The first lines build the network; the program then saves its weights as the published ones.
@@ -50,6 +55,13 @@ def test_the_cell_of_a_network_works_in_another_program(name, tmp_path):
     assert done.stdout.split() == ["(1,", "1000)" if name == "resnet50" else "400)"]
 
 
+def read_program(name: str, settings: list[str]) -> str:
+    """The first program of the page for another network, with settings."""
+    page = (ROOT / "docs" / "use_the_cells.md").read_text()
+    lines = page.partition("```python\n")[2].partition("```")[0].replace("x3d", name)
+    return lines.replace('_smoke"', f'_smoke", settings={settings}')
+
+
 def copy(source: Path, target: Path) -> None:
     if source.is_dir():
         shutil.copytree(source, target, ignore=shutil.ignore_patterns("tests", "__pycache__"))
@@ -61,16 +73,44 @@ def copy(source: Path, target: Path) -> None:
 @pytest.mark.parametrize("name", ["tsm", "resnet50", pytest.param("x3d", marks=pytest.mark.slow)])
 def test_plain_mindspore_trains_a_network_by_the_lines_of_the_page(name, tmp_path, monkeypatch):
     """Its converted checkpoint predicts by itself."""
-    page = (ROOT / "docs" / "use_the_cells.md").read_text()
-    lines = page.partition("```python\n")[2].partition("```")[0].replace("x3d", name)
     sample = draw_samples(name, tmp_path / "data")
     settings = [*list_toy_settings(name), f"data.root={tmp_path / 'data'}"]
-    (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "mindspore_video_zoo", model)
     names: dict = {}
-    exec(lines.replace('.yaml")', f'.yaml"), {settings}'), names)
+    exec(read_program(name, settings), names)
     steps = 3 * names["sampler"].steps_per_epoch
     assert names["optimizer"].global_step.asnumpy().tolist() == [steps]
     source = Path(f"out/plain/{name}-1_{steps}.ckpt")
     main(names["network"], cfg=names["cfg"], source=source, target=Path("plain.ckpt"))
-    assert load("plain.ckpt", settings=["run.engine=mindspore"]).predict(sample)
+    assert model.load("plain.ckpt", settings=["run.engine=mindspore"]).predict(sample)
+
+
+@pytest.mark.parametrize("name", mark_slow_except(SHAPES, "tsm", "mvit_multi", "resnet50"))
+def test_a_cell_has_the_weights_of_a_checkpoint_or_a_new_classifier(name, tmp_path):
+    path = tmp_path / "net.ckpt"
+    cfg = load_smoke_config(name, *list_toy_settings(name))
+    save_random_weights(cfg, path, name)
+    cell = model.load_cell(path)
+    counts = [count + 1 for count in cfg.class_counts]
+    new = model.load_cell(str(path), num_classes=counts if len(counts) > 1 else counts[0])
+    arrays = read(path)
+    for net in (cell, new):
+        for key, weight in weights_of(net).items():
+            if net is cell or not re.search(find_network(name).classifier, key):
+                np.testing.assert_array_equal(weight.asnumpy(), arrays[key], key)
+            elif weight.ndim > 1:
+                assert weight.asnumpy().std() > 0, key
+    clips = np.zeros((2, *find_network(name).get_input_shape(cfg)), np.uint8)
+    scores = new(Tensor(clips))
+    scores = scores if isinstance(scores, tuple) else (scores,)
+    assert [s.shape for s in scores[: len(counts)]] == [(2, count) for count in counts]
+    with pytest.raises(ValueError, match="num_classes"):
+        model.load_cell(path, num_classes=[*counts, 2])
+
+
+def test_weights_are_listed_by_a_pattern():
+    names = model.list_weights("tsm*k400_8f")
+    assert {"tsm_r50_k400_8f", "x3d_s"} <= set(model.list_weights())
+    assert names == ["tsm_r50_k400_8f"]
+    assert "mvit_plain_l_ssv2_40x3" not in model.list_weights(), "no network takes it"

@@ -29,6 +29,8 @@ from tests.helpers import (
 )
 from tests.numbered_videos import write_numbered_video
 from tests.test_api import TOYS
+from tests.test_cells import read_program
+from tests.toy_recipes import draw_samples, list_toy_settings
 from tsm.config import Config
 from utils import files
 from utils.files import ROOT
@@ -114,6 +116,19 @@ def test_a_program_may_have_modules_with_the_names_of_the_package(wheel, tmp_pat
     frames = np.arange(np.prod(shape)).reshape(shape).astype(np.uint8)
     model = api.load("tsm_smoke", path, device="CPU", settings=settings)
     assert list(map(tuple, json.loads(done.stdout))) == model.predict(frames, top=3)
+
+
+def test_the_program_of_the_cells_page_trains_with_the_package(wheel, tmp_path):
+    """In a folder without the checkout."""
+    with zipfile.ZipFile(wheel) as file:
+        file.extractall(tmp_path / "site")
+    draw_samples("resnet50", tmp_path / "data")
+    settings = [*list_toy_settings("resnet50"), f"data.root={tmp_path / 'data'}"]
+    (tmp_path / "program.py").write_text(read_program("resnet50", settings))
+    env = {**build_env(), "PYTHONPATH": str(tmp_path / "site")}
+    done = run_command([sys.executable, "program.py"], cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert [*(tmp_path / "out" / "plain").glob("resnet50-1_*.ckpt")]
 
 
 def test_a_checkout_as_a_package_names_the_file_that_has_its_name(tmp_path):

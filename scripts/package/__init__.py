@@ -29,10 +29,10 @@ if ROOT != CODE and other and ROOT not in Path(str(other.__file__)).parents:
         "install it by `pip install .` instead of `pip install -e .`"
     )
 
-from utils.predict.model import Model, list_recipes, load
+from utils.predict.model import Model, list_recipes, list_weights, load, load_cell, start
 from utils.version import VERSION as __version__
 
-__all__ = ["Model", "__version__", "list_recipes", "load"]
+__all__ = ["Model", "__version__", "list_recipes", "list_weights", "load", "load_cell", "start"]
 
 
 def __dir__() -> list[str]:

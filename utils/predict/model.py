@@ -1,5 +1,7 @@
 """The Python interface: `load` a network with its weights, then `predict`; docs/python.md.
 
+`load_cell` and `start` are for MindSpore programs: docs/use_the_cells.md.
+
 It prints nothing. Errors are ValueErrors of one line; that of a video is a VideoError. The
 functions import what they need: MindSpore only if it computes, or for the first export of a
 checkpoint to another inference engine.
@@ -8,6 +10,7 @@ checkpoint to another inference engine.
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import functools
 import itertools
 import json
@@ -66,6 +69,14 @@ def list_recipes(network: str = "") -> list[str]:
     return sorted(name for name, path in recipes if network in ("", path.parent.parent.name))
 
 
+def list_weights(pattern: str = "*") -> list[str]:
+    """The names of published weights that match, as `tsm*`; `load` and `load_cell` take them."""
+    from utils.weights.published import list_published
+
+    names = [name for name, entry in list_published().items() if not entry.unused]
+    return sorted(fnmatch.filter(names, pattern))
+
+
 @python_errors()
 def load(
     recipe: AnyPath,
@@ -88,46 +99,122 @@ def load(
 
     Raises ValueError, also for a second device: MindSpore allows one in a process.
     """
-    from utils.load_config import load_config, resolve_yaml
-    from utils.networks import find_network, find_network_of_yaml, list_networks, load_own_config
-    from utils.weights.preparation import name_recipe, resolve_checkpoint
-    from utils.weights.published import find_recipe_of_weights
+    check_paths(recipe=recipe, checkpoint=checkpoint, labels=labels)
+    overrides = list_overrides(settings, device)
+    if checkpoint:
+        chosen, cfg = load_recipe(recipe, overrides, network)
+        path = prepare_weights(checkpoint, recipe, overrides)
+    else:
+        chosen, cfg, path = load_described(recipe, overrides)
+    return build_model(chosen, cfg=cfg, checkpoint=path, labels=labels)
 
-    for name, path in {"recipe": recipe, "checkpoint": checkpoint, "labels": labels}.items():
+
+def check_paths(**paths: AnyPath) -> None:
+    for name, path in paths.items():
         if not isinstance(path, (str, os.PathLike)):
             raise ValueError(f"{name} must be a name or a path, not {format_value(path)}")
-    overrides = list_overrides(settings)
-    if device:
-        overrides.append(f"run.device={device}")
-    if not checkpoint and os.path.isfile(recipe):
-        chosen, cfg = load_own_config(Path(recipe), overrides)
-        return build_model(chosen, cfg=cfg, checkpoint=recipe, labels=labels)
-    if not checkpoint:
-        checkpoint = os.fspath(recipe)
-        recipe, own_settings = find_recipe_of_weights(checkpoint)
-        overrides = own_settings + overrides
+
+
+def load_recipe(
+    recipe: AnyPath, overrides: Sequence[str], network: str = ""
+) -> tuple[Network, NetworkConfig]:
+    """The network and the settings of a recipe; the arguments are those of `load`."""
+    from utils.load_config import load_config, resolve_yaml
+    from utils.networks import find_network, find_network_of_yaml, list_networks
+
     path = resolve_yaml(Path(recipe))
     if network:
         check_choice(network, list_networks(), "network")
     chosen = find_network(network) if network else find_network_of_yaml(path)
-    cfg = load_config(chosen.config, path, overrides)
+    return chosen, load_config(chosen.config, path, overrides)
+
+
+def prepare_weights(checkpoint: AnyPath, recipe: AnyPath, overrides: Sequence[str]) -> str:
+    """The path of a checkpoint, which is downloaded if it is the name of published weights."""
+    from utils.weights.preparation import name_recipe, resolve_checkpoint
+
     with name_recipe(recipe, overrides):
-        checkpoint = resolve_checkpoint(os.fspath(checkpoint))
-    return build_model(chosen, cfg=cfg, checkpoint=checkpoint, labels=labels)
+        return resolve_checkpoint(os.fspath(checkpoint))
 
 
-def list_overrides(settings: Settings) -> list[str]:
-    """`section.key=value` of every setting, as on the command line."""
+def load_described(
+    weights: AnyPath, overrides: Sequence[str]
+) -> tuple[Network, NetworkConfig, str]:
+    """Network, settings and path of a file that describes itself, or of published weights."""
+    from utils.networks import load_own_config
+    from utils.weights.published import find_recipe_of_weights
+
+    if os.path.isfile(weights):
+        return *load_own_config(Path(weights), overrides), os.fspath(weights)
+    recipe, own_settings = find_recipe_of_weights(os.fspath(weights))
+    overrides = [*own_settings, *overrides]
+    return *load_recipe(recipe, overrides), prepare_weights(weights, recipe, overrides)
+
+
+@python_errors()
+def load_cell(
+    weights: AnyPath,
+    num_classes: int | Sequence[int] | None = None,
+    *,
+    device: str = "",
+    settings: Settings = (),
+) -> nn.Cell:
+    """The network of a checkpoint as a Cell for a MindSpore program, in float32 and graph mode.
+
+    `weights` is the path of a checkpoint of the zoo, or a name of `list_weights`. With
+    `num_classes` the classifier is a new one of so many classes; a network of several data sets
+    needs a list, with a number for each. `device` and `settings` are those of `load`.
+    """
+    from utils.scoring.checkpoint import build_network
+    from utils.weights import checkpoint
+
+    check_paths(weights=weights)
+    network, cfg, path = load_described(weights, list_overrides(settings, device))
+    changes: dict[str, Any] = {}
+    if num_classes is not None:
+        counts = [*num_classes] if isinstance(num_classes, Sequence) else [num_classes]
+        for count in counts:
+            check_positive_integer(count, "num_classes")
+        own = cfg.class_counts
+        if len(counts) != len(own):
+            raise ValueError(f"num_classes: give {len(own)}, one for each data set, as {[*own]}")
+        is_tuple = isinstance(cfg.model_arguments()["num_classes"], tuple)
+        changes["num_classes"] = tuple(counts) if is_tuple else counts[0]
+    start_device(cfg.run)
+    net = build_network(network, cfg, **changes)
+    naming = network.parameter_names() if changes else None
+    checkpoint.load(net, Path(path), bool(changes), head=network.classifier, naming=naming)
+    return net.set_train(False)
+
+
+@python_errors()
+def start(
+    recipe: AnyPath, *, device: str = "", settings: Settings = (), network: str = ""
+) -> tuple[Network, NetworkConfig, runtime.Runtime]:
+    """The network and settings of a recipe, and the rank of this process; starts MindSpore.
+
+    The arguments are those of `load`.
+    """
+    check_paths(recipe=recipe)
+    chosen, cfg = load_recipe(recipe, list_overrides(settings, device), network)
+    start_device(cfg.run)
+    return chosen, cfg, runtime.start(cfg.run)
+
+
+def list_overrides(settings: Settings, device: str = "") -> list[str]:
+    """`section.key=value` of every setting, as on the command line, and of the device if given."""
+    own_device = [f"run.device={device}"] if device else []
     if not isinstance(settings, Mapping):
         is_list = isinstance(settings, Sequence) and not isinstance(settings, str)
         if is_list and all(isinstance(setting, str) for setting in settings):
-            return list(settings)
+            return [*settings, *own_device]
         value = format_value(settings)
         raise ValueError(f"settings must be a list of texts or {{name: value}}, not {value}")
-    return [
+    lines = [
         f"{name}={value if isinstance(value, str) else json.dumps(value, default=str)}"
         for name, value in settings.items()
     ]
+    return [*lines, *own_device]
 
 
 def build_model(

@@ -52,18 +52,19 @@ class Checkpoint:
         return prepare_for_inference(self.build(), level=level, rewrite=rewrite, dtype=dtype)
 
 
-def build_network(network: "Network", cfg: NetworkConfig) -> "nn.Cell":
+def build_network(network: "Network", cfg: NetworkConfig, **changes: Any) -> "nn.Cell":
     """The network for inference on its device, without numbers in its weights: `load` sets them.
 
     So a file of other shapes takes no memory before it is refused. The network does not recompute,
-    which only a backward pass needs: MindSpore would warn.
+    which only a backward pass needs: MindSpore would warn. `changes` replace arguments of
+    the model.
     """
     from utils.nn import kernels
     from utils.nn.layers import draw_no_weights
     from utils.runtime import cap_instruction_set
 
     cap_instruction_set()  # some callers have started no device
-    arguments = cfg.model_arguments()
+    arguments = {**cfg.model_arguments(), **changes}
     if "recompute" in arguments:
         arguments["recompute"] = False
     with draw_no_weights(), kernels.use(kernels.select(cfg.run.device)):
