@@ -177,7 +177,7 @@ def load_cell(
             check_positive_integer(count, "num_classes")
         own = cfg.class_counts
         if len(counts) != len(own):
-            raise ValueError(f"num_classes: give {len(own)}, one for each data set, as {[*own]}")
+            raise ValueError(f"num_classes: give a number for each data set, as {[*own]}")
         is_tuple = isinstance(cfg.model_arguments()["num_classes"], tuple)
         changes["num_classes"] = tuple(counts) if is_tuple else counts[0]
     start_device(cfg.run)

@@ -123,7 +123,9 @@ def load(
         if not new_head and has_other_head:
             advice = "; model.num_classes must be its own, or in training train.new_head=true"
             if not any(re.search(head, name) for name in arrays):
-                advice = "; it has no classifier, which a training with train.new_head=true adds"
+                advice = (
+                    "; it has no classifier: train.new_head=true, in Python num_classes, adds one"
+                )
         shapes = {n: (arrays[n].shape, tuple(p.shape)) for n, p in weights.items() if n in arrays}
         advice = advise_positions({n: s for n, s in shapes.items() if s[0] != s[1]}) or advice
         raise ValueError(f"{path} does not fit this network: {report}{advice}")
