@@ -233,10 +233,10 @@ def test_openvino_computes_under_a_cap_of_the_instruction_set(files, monkeypatch
     clips = make_clips(2, 3, 4, 32, 32)
     for cap in runtime.CAPS:
         monkeypatch.delenv(cap, raising=False)
-    ((expected,),) = run_in_process("openvino", file, [clips])
+    (expected,) = run_in_process("openvino", file, [clips])
     for cap in runtime.CAPS:
         monkeypatch.setenv(cap, "AVX2")
-        ((scores,),) = run_in_process("openvino", file, [clips])
+        (scores,) = run_in_process("openvino", file, [clips])
         np.testing.assert_array_equal(scores, expected)
 
 

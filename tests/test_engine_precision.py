@@ -120,7 +120,7 @@ def test_the_python_interface_computes_scores_and_features_in_int8(
     np.testing.assert_array_equal(exported.scores(clips), scores)
     assert capsys.readouterr().out == ""
     with pytest.raises(ValueError, match="frame by frame"):
-        model.load_cell()
+        model.open_steps((3, 32, 32))
 
 
 def test_clips_are_from_all_parts_of_the_list(settings, monkeypatch):

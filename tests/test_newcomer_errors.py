@@ -140,6 +140,8 @@ ERRORS = [
     ("EXPORT --target new --format=air", "--format", "'air'"),
     ("EXPORT --target net.onnx", "net.onnx", "--format"),
     ("EXPORT --target new --batch=0", "--batch"),
+    ("EXPORT --target new --online --batch=2", "--batch"),
+    ("EXPORT --target new --online", "model.online"),
     (f"scripts/predict.py {MVIT} --run.device=CPU {WEIGHTS} none.mp4", "none.mp4"),
     ("PREDICT --qqqq=3 video.mp4", "--qqqq", "--help"),
     ("PREDICT noise.mp4", "noise.mp4 with pyav"),

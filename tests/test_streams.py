@@ -15,7 +15,7 @@ import scripts.stream
 from scripts.data.synthetic.motion_videos import MOTIONS, draw_sets
 from scripts.prediction.records import PredictOptions, Predictor
 from scripts.stream import label_stream
-from tests.helpers import find_smoke_yaml, load_smoke_config, save_random_weights
+from tests.helpers import find_smoke_yaml, load_smoke_config, read_result, save_random_weights
 from tests.numbered_videos import write_numbered_video
 from tests.test_predict import load_small_config, load_toy_config
 from tests.video_server import Answer, serve, to_transport_stream
@@ -25,8 +25,9 @@ from tsm.transforms import cut_crops
 from utils import cli, signals
 from utils.evaluate.label_space import LabelSpace, softmax
 from utils.networks import find_network
-from utils.predict.model import Model, build_model
+from utils.predict.model import Model, build_model, load
 from utils.predict.prediction import Prediction
+from utils.scoring import cache
 from utils.scoring.load import open_scorer
 from utils.scoring.scorer import Scorer
 from utils.tests.parity import mark_slow_except
@@ -97,11 +98,51 @@ def test_online_tsm_equals_the_offline_network_frame_by_frame(
     assert Image.open(last["picture"]).size[0] > 500
 
 
+@pytest.fixture(scope="module")
+def online_results(tiny_args, online_weights, video) -> list:
+    """Those of MindSpore."""
+    model = build_model(NETWORK, load_toy_config(tiny_args, ONLINE), online_weights)
+    return [result.probabilities for result in model.stream(video)]
+
+
+@pytest.mark.parametrize("engine", ["openvino", "onnxruntime"])
+def test_an_engine_labels_a_stream_frame_by_frame(
+    engine, tiny_args, online_weights, online_results, video, tmp_path, monkeypatch
+):
+    pytest.importorskip(engine)
+    monkeypatch.setattr(cache, "get_cache_folder", lambda: tmp_path)
+    cfg = load_toy_config(tiny_args, [*ONLINE, f"--run.engine={engine}"])
+    results = build_model(NETWORK, cfg, online_weights).stream(video)
+    for result, expected in zip(results, online_results, strict=True):
+        np.testing.assert_allclose(result.probabilities, expected, atol=1e-5)
+    assert list(tmp_path.glob(f"onnx/*-3x32x32-online-{engine}.onnx"))
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("onnx", "uint8"), ("mindir", "float32")])
+def test_an_exported_step_labels_a_stream_as_its_checkpoint(
+    kind, dtype, tiny_args, online_weights, online_results, video, run_here, tmp_path
+):
+    words = ["tsm/export.py", *tiny_args, *ONLINE, "--checkpoint_path", online_weights]
+    words += ["--run.engine=auto", "--input", dtype, "--format", kind, "--target"]
+    result = read_result(run_here(*words, tmp_path / "step", "--online"))
+    assert result["input"]["shape"] == [1, 3, 32, 32]
+    names = [array["name"] for array in result["buffers"]]
+    assert [array["name"] for array in result["outputs"]][1:] == [f"new_{name}" for name in names]
+    model = load(result["file"])
+    for stream_result, expected in zip(model.stream(video), online_results, strict=True):
+        np.testing.assert_allclose(stream_result.probabilities, expected, atol=1e-5)
+    with pytest.raises(ValueError, match="--online"):
+        model.predict(video)
+    whole = read_result(run_here(*words, tmp_path / "whole"))["file"]
+    with pytest.raises(ValueError, match="--online"):
+        load(whole).stream(video)
+
+
 def test_an_interruption_makes_online_tsm_forget_the_frames_before(tiny_args, online_weights):
     model = build_model(NETWORK, load_toy_config(tiny_args, ONLINE), online_weights)
     source = live.StreamSource("toy", lambda: live.Connection(RATE, True, iter(())))
     timing = streaming.Timing(source, fps=RATE)
-    scorer = streaming.OnlinePredictor(model.cfg, timing, model.load_cell)
+    scorer = streaming.OnlinePredictor(model.cfg, timing, model.open_steps)
     frames = np.random.RandomState(0).randint(0, 256, (3, 48, 64, 3)).astype(np.uint8)
     views = [scorer.prepare(frame)[0] for frame in frames]
     first = scorer.score(views[2])

@@ -3,13 +3,15 @@
 
     python tsm/export.py --checkpoint_path C --format mindir|onnx|safetensors --target F
         [--config_path Y] [--batch 4|free] [--input uint8|float32] [--precision fp32|fp16]
-        [--outputs scores|scores,features] [--overwrite]
+        [--outputs scores|scores,features] [--online] [--overwrite]
 
 The exported file takes clips (N, T, C, crop, crop) and returns what the network returns, usually
-raw scores (N, classes). N is eval.batch, or --batch. The file normalises uint8 pixels; with --input
-float32 it expects normalised ones. The last line of stdout is one JSON object: format, file, bytes,
-precision, opset (of ONNX), input, outputs, max_abs_difference, relative_difference. See
-docs/export.md.
+raw scores (N, classes). N is eval.batch, or --batch. With --online the file of a network with
+model.online takes one frame (1, C, crop, crop) and the buffers of the frames before, zeros at the
+start, and returns scores (1, classes) and the new buffers. The file normalises uint8 pixels; with
+--input float32 it expects normalised ones. The last line of stdout is one JSON object: format,
+file, bytes, precision, opset (of ONNX), input, buffers, outputs, max_abs_difference,
+relative_difference. See docs/export.md.
 """
 
 import sys

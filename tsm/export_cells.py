@@ -6,6 +6,7 @@ from mindspore.ops import constexpr
 
 from tsm.config import Config
 from tsm.dataset import get_clip_shape
+from tsm.online import OnlineTSM
 from tsm.shift import Shift
 from utils.export.export import ExportSpec
 
@@ -13,6 +14,18 @@ from utils.export.export import ExportSpec
 def describe_export(cfg: Config) -> ExportSpec:
     shape = get_clip_shape(cfg.data, cfg.test_crop)
     return ExportSpec(shape, "scores", cells={Shift: split_convolution})
+
+
+def describe_online_export(cfg: Config) -> ExportSpec:
+    """One step of a network with `model.online`."""
+    shape = get_clip_shape(cfg.data, cfg.test_crop)[1:]
+    return ExportSpec(
+        shape,
+        "scores",
+        info={"online": "true"},
+        wrap=OnlineTSM,
+        list_buffers=lambda net: net.initial_buffers(*shape[1:]),
+    )
 
 
 class SplitShift(nn.Cell):

@@ -127,13 +127,15 @@ class TSM(PaddedNetwork):
 
     def compute_features(self, clip: Tensor) -> Tensor:
         """The features of the frames at the head, (N, frames, C), which are taken for clips too."""
-        n, t, c, h, w = clip.shape
-        x = self.normalize(clip).reshape(n * t, c, h, w)
-        if self.takes_differences:
-            x = x[:, 3:] - x[:, :-3]
-        x = self.base_model(x)
+        x = self.base_model(self.prepare_frames(clip))
         # Not x.shape[-1]: in a MINDIR of any batch size MindSpore 2.10 computes another number.
         return x.reshape(-1, self.segments, self.base_model.width)
+
+    def prepare_frames(self, clip: Tensor) -> Tensor:
+        """(N, T, C, H, W) -> (N*T, C, H, W), normalised; of `rgb_diff` the differences."""
+        n, t, c, h, w = clip.shape
+        x = self.normalize(clip).reshape(n * t, c, h, w)
+        return x[:, 3:] - x[:, :-3] if self.takes_differences else x
 
     def head(self, x: Tensor) -> Tensor:
         """(N*T, features) -> (N*T, classes), each frame with its own dropout mask.

@@ -4,23 +4,28 @@ The caller passes the shifted channels from one frame to the next as buffers. Th
 of the offline network with `online=True` frame by frame; a test checks that.
 """
 
-from mindspore import Tensor, nn
+from typing import Union
+
+from mindspore import Tensor, nn, ops
+from mindspore import dtype as mstype
 from mindspore import numpy as mnp
 
 from tsm.model import TSM
 from tsm.resnet import ResNet
 from tsm.shift import Shift
+from utils.train.amp import Float32Output
 
 
 class OnlineTSM(nn.Cell):
     """(frame (1, C, H, W), *buffers) -> (scores (1, classes), *buffers).
 
-    `net` is a TSM built with `online=True`. `initial_buffers` returns the buffers of the first
-    frame, all zero.
+    `net` is a TSM built with `online=True`, of any amp level; scores and buffers are float32.
+    `initial_buffers` returns the buffers of the first frame, all zero.
     """
 
-    def __init__(self, net: TSM):
+    def __init__(self, net: Union[TSM, Float32Output]):
         super().__init__(auto_prefix=False)
+        net = net.net if isinstance(net, Float32Output) else net
         self.net = net
         trunk = net.base_model
         # `stem_halvings`: layers of stride 2 before the blocks.
@@ -43,7 +48,7 @@ class OnlineTSM(nn.Cell):
         self.shifted = tuple(isinstance(block.conv1, Shift) for block in blocks)
 
     def construct(self, frame: Tensor, *buffers) -> tuple:
-        x = self.net.normalize(frame.expand_dims(0))[0]
+        x = self.net.prepare_frames(frame.expand_dims(0))
         new_state = ()
         index = 0
         for cell in self.before:
@@ -52,13 +57,14 @@ class OnlineTSM(nn.Cell):
             if self.shifted[i]:
                 y, keep = block.conv1.stream(x, buffers[index])
                 x = block.forward_after_conv1(x, y)
-                new_state = new_state + (keep,)
+                new_state = new_state + (ops.cast(keep, mstype.float32),)
                 index = index + 1
             else:
                 x = block(x)
         for cell in self.after:
             x = cell(x)
-        return (self.net.head(x.mean((2, 3))),) + new_state
+        scores = ops.cast(self.net.head(x.mean((2, 3))), mstype.float32)
+        return (scores,) + new_state
 
     def initial_buffers(self, height: int, width: int) -> tuple:
         """Zeros (1, C // div, H, W), one array per shifted block, for frames of height x width."""

@@ -57,6 +57,7 @@ class Shift(nn.Cell):
         its channels [0, fold).
         """
         cache = x[:, : self.fold]
+        previous = ops.cast(previous, x.dtype)
         return self.net(ops.cat((previous, x[:, self.fold :]), axis=1)), cache
 
 

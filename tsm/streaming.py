@@ -10,48 +10,46 @@ The demo of the original takes every second camera frame, averages 12 scores, an
 only after three equal results, with special rules for some gestures of Jester. `--fps 15` is close
 to it; the rules are left out.
 
-Streaming computes in float32, whatever `run.amp` is.
+Streaming computes in float32, whatever `run.amp` is, by the engine of `run.engine`.
 """
 
 from collections import deque
 from typing import Callable
 
 import numpy as np
-from mindspore import Tensor, nn
 
 from tsm import sampling, transforms
 from tsm.config import Config
+from tsm.dataset import get_clip_shape
 from tsm.labels import TSMLabelSpace
-from tsm.model import TSM
-from tsm.online import OnlineTSM
 from utils.predict.stream import FramePredictor, Timing
+from utils.scoring.scorer import Steps
 
 CLIP_SECONDS = 3.0  # assumed length of a clip of uniform sampling
 
 
 class OnlinePredictor(FramePredictor):
-    """The probabilities after each frame, by a TSM built with `online=True`, which `load` returns.
+    """The probabilities after each frame, by the steps of a TSM built with `online=True`.
 
-    Raises ValueError if the settings do not allow this.
+    `open_steps` returns them for the shape (C, H, W) of a frame. Raises ValueError if the settings
+    do not allow this.
     """
 
-    def __init__(self, cfg: Config, timing: Timing, load: Callable[[], nn.Cell]):
+    def __init__(self, cfg: Config, timing: Timing, open_steps: Callable[[tuple], Steps]):
         if cfg.data.frames_read > 1:
             raise ValueError(
                 "a stream frame by frame: data.frames_per_segment must be 1, data.modality rgb"
             )
         rate = timing.fps or compute_frame_rate(cfg, timing.source_fps)
         super().__init__(min(rate, timing.source_fps))
-        net = load()
-        assert isinstance(net, TSM)
-        self.net = OnlineTSM(net).set_train(False)
+        self.steps = open_steps(get_clip_shape(cfg.data, cfg.test_crop)[1:])
         self.cfg = cfg
         self.label_space = TSMLabelSpace(cfg)
         self.recent_scores: deque = deque(maxlen=cfg.data.segments)
         self.restart()
 
     def restart(self) -> None:
-        self.buffers = self.net.initial_buffers(self.cfg.test_crop, self.cfg.test_crop)
+        self.buffers = self.steps.buffers
         self.recent_scores.clear()
 
     def prepare(self, pixels: np.ndarray) -> list[np.ndarray]:
@@ -60,8 +58,8 @@ class OnlinePredictor(FramePredictor):
         return [transforms.cut_crops(pixels[None], resize_to=resize_to, crop=crop, crops=1)[0]]
 
     def score(self, view: np.ndarray) -> np.ndarray:
-        scores, *self.buffers = self.net(Tensor(view), *self.buffers)  # (1, C, h, w)
-        self.recent_scores.append(scores.asnumpy()[0].astype(np.float64))
+        scores, *self.buffers = self.steps.run(view, *self.buffers)  # (1, C, h, w)
+        self.recent_scores.append(scores[0].astype(np.float64))
         mean = np.mean(self.recent_scores, axis=0)
         return self.label_space.compute_probs(mean)
 

@@ -155,16 +155,21 @@ class Network(abc.ABC, Generic[ConfigT]):
     def find_online_predictor(self, cfg: ConfigT) -> Optional[type]:
         """The StreamPredictor of a network that reads a stream frame by frame; None for windows.
 
-        Its arguments are the config, the `Timing` and a function that loads the Cell in float32.
+        Its arguments are the config, the `Timing`, and a function from the shape of a frame to
+        the network's `Steps`.
         """
         return None
 
-    def describe_export(self, cfg: ConfigT) -> Any:
+    def describe_export(self, cfg: ConfigT, online: bool = False) -> Any:
         """How the network is exported, an ExportSpec: shape of a clip, output, Cells to replace.
 
-        It is that of the folder's `export_cells.py`.
+        It is that of the folder's `export_cells.py`. `online`: one step of a network that reads
+        frame by frame. Raises ValueError for another network.
         """
-        return importlib.import_module(f"{PACKAGE}{self.name}.export_cells").describe_export(cfg)
+        if online and not self.find_online_predictor(cfg):
+            raise ValueError("--online needs a network of tsm that has model.online: true")
+        module = importlib.import_module(f"{PACKAGE}{self.name}.export_cells")
+        return module.describe_online_export(cfg) if online else module.describe_export(cfg)
 
 
 @dataclass(frozen=True)

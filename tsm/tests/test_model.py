@@ -7,11 +7,15 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
+from tests.helpers import load_smoke_config
 from tsm.model import TSM
+from tsm.network import NETWORK
 from tsm.online import OnlineTSM
 from tsm.shift import TemporalPool, shift_past
 from tsm.tests.golden_case import TSMCase
+from utils.export.export import check_options, export
 from utils.nn.kernels.plain import TemporalShift
+from utils.scoring.checkpoint import prepare_for_inference
 from utils.testing.golden import generate_input, load_case
 from utils.tests.parity import mark_slow_except, without_values
 from utils.train import amp
@@ -74,6 +78,30 @@ def test_streaming_scores_equal_the_recorded_frame_scores(name):
         for frame, scores in zip(clip, expected):
             output, *buffers = online(Tensor(frame[None]), *buffers)
             np.testing.assert_allclose(output.asnumpy()[0], scores, atol=1e-4)
+
+
+def test_an_exported_step_gives_the_recorded_frame_scores(tmp_path):
+    """In ONNX Runtime alone, with the outputs of a step as inputs of the next."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    case = VARIANTS["mobilenetv2_8f_unidirectional"]
+    clips = generate_input(case["input_seed"], case["input_shape"])
+    sides = [f"data.crop={clips.shape[-1]}", f"data.resize={clips.shape[-1]}"]
+    spec = NETWORK.describe_export(load_smoke_config("tsm", "model.online=true", *sides), True)
+    file = tmp_path / "step.onnx"
+    options = check_options(1, format="onnx", target=file, input="float32", online=True)
+
+    def load(level: str, rewrite=None):
+        return prepare_for_inference(TSMCase(case).build_model(), level, rewrite)
+
+    export(load, spec, options, "tsm")
+    session = onnxruntime.InferenceSession(file)
+    names = [source.name for source in session.get_inputs()]
+    assert (names[:2], len(names)) == (["input", "buffer_0"], 11)
+    for clip, expected in zip(clips, np.array(case["eval"]["frame_scores64"])):
+        buffers = [np.zeros(source.shape, np.float32) for source in session.get_inputs()[1:]]
+        for frame, scores in zip(clip, expected):
+            output, *buffers = session.run(None, dict(zip(names, [frame[None], *buffers])))
+            np.testing.assert_allclose(output[0], scores, atol=1e-4)
 
 
 @without_values

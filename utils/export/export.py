@@ -9,8 +9,9 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Callable, Literal, NamedTuple, Optional
@@ -30,6 +31,7 @@ from utils.scoring import mindir
 from utils.scoring.checkpoint import Checkpoint
 from utils.scoring.engines import ENGINES, choose_engine, list_engines
 from utils.scoring.onnx_process import run_in_process
+from utils.scoring.scorer import Steps
 from utils.settings import NetworkConfig
 from utils.train import amp
 from utils.weights.checkpoint import list_texts, weights_of
@@ -47,13 +49,15 @@ LEVEL = {"fp32": "O0", "fp16": "O2"}
 INPUT = "input"  # its name in an ONNX file
 TRACED_BATCHES = 2, 3  # from which the graph with a free batch is made
 WITH_FEATURES = "scores,features"
-WEIGHTS_ONLY = (None, "uint8", "fp32", "scores")  # the default options of a network
+WEIGHTS_ONLY = (None, "uint8", "fp32", "scores", False)  # the default options of a network
+STEPS = 6  # frames by which the file of an online network is compared
 
 
 class ExportOptions(NamedTuple):
     """The checked options of export.py; batch 0 is a free one, `dtype` that of the clips.
 
     `engine` runs an ONNX file for the comparison. `outputs` are scores, or scores,features.
+    `online`: one step of an online network, for one frame.
     """
 
     kind: str
@@ -63,10 +67,13 @@ class ExportOptions(NamedTuple):
     precision: str
     engine: str = ""
     outputs: str = "scores"
+    online: bool = False
 
-    def name_outputs(self, scores: str) -> list[str]:
-        """The names of the file's outputs; `scores` is that of the scores."""
-        return [scores, *self.outputs.split(",")[1:]]
+    def name_arrays(self, scores: str, buffers: int) -> tuple[list[str], list[str]]:
+        """The names of the file's inputs and outputs; `scores` is that of the scores."""
+        names = [f"buffer_{k}" for k in range(buffers)]
+        new_names = [f"new_{name}" for name in names]
+        return [INPUT, *names], [scores, *self.outputs.split(",")[1:], *new_names]
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,8 @@ class ExportSpec:
 
     `clip` is the shape of a clip, `output` the name of the file's output, `info` further metadata.
     `wrap` returns the Cell to export. `cells` are replaced in an ONNX file, as in `replace_cells`.
+    Of one step of an online network `clip` is a frame, and `list_buffers` returns the first buffers
+    of a Cell; they are further inputs, and the new buffers further outputs.
     """
 
     clip: tuple[int, ...]
@@ -82,6 +91,12 @@ class ExportSpec:
     info: dict[str, str] = field(default_factory=dict)
     wrap: Callable[[nn.Cell], nn.Cell] = lambda net: net  # noqa: E731
     cells: Builders = field(default_factory=dict)
+    list_buffers: Callable[[nn.Cell], Sequence[Tensor]] = lambda net: ()  # noqa: E731
+
+    def open_steps(self, net: nn.Cell) -> Steps:
+        """MindSpore's computation of a Cell that `wrap` has returned."""
+        buffers = [buffer.asnumpy() for buffer in self.list_buffers(net)]
+        return Steps(partial(mindir.run_graph, net), buffers)
 
     def rewrite(self, net: nn.Cell) -> None:
         """Gives a network the form for an ONNX file."""
@@ -90,10 +105,12 @@ class ExportSpec:
     def write_onnx(self, load: Callable[..., nn.Cell], file: Path, engine: str, name: str) -> None:
         """Exports scores and features for any batch of uint8 clips; raises as `export`.
 
-        `name` is that of the network.
+        Or one step of an online network. `name` is that of the network.
         """
-        options = ExportOptions("onnx", file, batch=0, dtype="uint8", precision="fp32")
-        options = options._replace(engine=engine, outputs=WITH_FEATURES)
+        online = "online" in self.info
+        options = ExportOptions("onnx", file, batch=int(online), dtype="uint8", precision="fp32")
+        outputs = "scores" if online else WITH_FEATURES
+        options = options._replace(engine=engine, outputs=outputs, online=online)
         export(load, spec=self, options=options, network=name)
 
 
@@ -115,23 +132,30 @@ def check_options(
     input: Literal["uint8", "float32"] = "uint8",
     precision: Literal["fp32", "fp16"] = "fp32",
     outputs: Literal["scores", "scores,features"] = "scores",
+    online: bool = False,
 ) -> ExportOptions:
-    """Raises ValueError for a target that does not fit or a missing package."""
+    """Raises ValueError for options that do not fit, or a missing package."""
     if format == "onnx" and not (find_spec("onnx") and list_engines()):
         raise ValueError(  # an engine runs the file before it is delivered
             "--format onnx needs onnx, and openvino or onnxruntime: pip install onnx onnxruntime"
         )
-    if format == "safetensors" and (batch, input, precision, outputs) != WEIGHTS_ONLY:
+    if format == "safetensors" and (batch, input, precision, outputs, online) != WEIGHTS_ONLY:
         raise ValueError(
-            "--format safetensors holds weights: leave out --batch, --input, --precision, --outputs"
+            "--format safetensors holds weights: leave out --batch, --input, --precision, "
+            "--outputs, --online"
+        )
+    if online and (batch not in (None, 1) or outputs != "scores"):
+        raise ValueError(
+            "--online takes one frame and returns scores: leave out --batch, --outputs"
         )
     if target.suffix in {f".{kind}" for kind in (*FORMATS, "safetensors")} - {f".{format}"}:
         raise ValueError(f"--target {target} ends in {target.suffix} and --format is {format}")
     if target.suffix != f".{format}":
         target = target.with_name(f"{target.name}.{format}")
-    batch = eval_batch if batch is None else batch
+    if batch is None:
+        batch = 1 if online else eval_batch
     engine = list_engines()[0] if format == "onnx" else ""
-    return ExportOptions(format, target, batch, input, precision, engine, outputs)
+    return ExportOptions(format, target, batch, input, precision, engine, outputs, online)
 
 
 def export_network(
@@ -153,7 +177,7 @@ def export_network(
     if checked.kind == "safetensors":
         result = export_weights(checkpoint.build(), checked.target, description)
     else:
-        spec = network.describe_export(cfg)
+        spec = network.describe_export(cfg, checked.online)
         spec = replace(spec, info={**spec.info, DESCRIPTION: description.to_text()})
         result = export(checkpoint.load, spec=spec, options=checked, network=network.name)
     log.print_result(result, rt)
@@ -205,15 +229,16 @@ def export(
     ValueError if the file cannot be written or the network's scores are not finite, and
     RuntimeError if the outputs of the reloaded file differ from those of the float32 network.
     """
-    kind, target, batch, dtype, precision, engine, outputs = options
-    names = options.name_outputs(spec.output)
-    wrap = FeatureNetwork if outputs == WITH_FEATURES else lambda net: net
+    kind, target, batch, dtype, precision, engine = options[:6]
+    wrap = FeatureNetwork if options.outputs == WITH_FEATURES else lambda net: net
     with report_write_errors(target, "--target"), make_drafts(target.parent) as folder:
         net = wrap(spec.wrap(load(LEVEL["fp32"]))).set_train(False)
-        batches = (batch,) if batch else (2, 1)
-        clips = [make_random_clips((size, *spec.clip), dtype) for size in batches]
+        sizes = (1,) * STEPS if options.online else (batch,) if batch else (2, 1)
+        clips = make_random_clips((sum(sizes), *spec.clip), dtype)
+        batches = np.split(clips, np.cumsum(sizes)[:-1])
         with runtime.eager_mode():
-            expected = mindir.run_graph(net, clips[0])
+            steps = spec.open_steps(net)
+            expected = steps.run_all(batches)
         if not all(np.isfinite(values).all() for values in expected):
             raise ValueError("the network's scores of random pixels are NaN or infinite")
         if kind == "onnx" or precision != "fp32":
@@ -226,13 +251,15 @@ def export(
         FORMATS[kind](net, spec, options, info, file)
         append_checksum(file)
         set_default_mode(file)
-        is_onnx = kind == "onnx"
-        results = run_in_process(engine, file, clips) if is_onnx else run_mindir(file, clips)
+        if kind == "onnx":
+            results = run_in_process(engine, file, batches, steps.buffers)
+        else:
+            results = run_mindir(file, batches, steps.buffers)
+        inputs, names = options.name_arrays(spec.output, len(steps.buffers))
         differences = []
         relatives = []
-        for name, values, *by_batch in zip(names, expected, *results):
-            pairs = zip(by_batch, clips)
-            difference = float(np.max([max_difference(v, values[: len(x)]) for v, x in pairs]))
+        for name, values, result in zip(names, expected, results):
+            difference = max_difference(result, values)
             relative = difference / max(np.ptp(values), float(np.finfo(np.float32).tiny))
             if not relative <= TOLERANCE[precision]:
                 raise RuntimeError(
@@ -249,13 +276,19 @@ def export(
         "precision": precision,
         **({"opset": onnx_graph.OPSET} if kind == "onnx" else {}),
         "input": {"name": INPUT, "dtype": dtype, "shape": [batch or None, *spec.clip]},
-        "outputs": [
-            {"name": name, "dtype": "float32", "shape": [batch or None, *values.shape[1:]]}
-            for name, values in zip(names, expected)
-        ],
+        **({"buffers": describe_arrays(inputs[1:], steps.buffers, 1)} if options.online else {}),
+        "outputs": describe_arrays(names, expected, batch),
         "max_abs_difference": max(differences),
         "relative_difference": max(relatives),
     }
+
+
+def describe_arrays(names: Sequence[str], arrays: Sequence[np.ndarray], batch: int) -> list[dict]:
+    """The entries of float32 inputs or outputs in stdout's last line."""
+    return [
+        {"name": name, "dtype": "float32", "shape": [batch or None, *array.shape[1:]]}
+        for name, array in zip(names, arrays)
+    ]
 
 
 class FeatureNetwork(nn.Cell):
@@ -281,16 +314,16 @@ def make_random_clips(shape: tuple[int, ...], dtype: str) -> np.ndarray:
     return random.standard_normal(shape).astype(np.float32)
 
 
-def save_mindir(net: nn.Cell, clips: Tensor, file: Path, info: dict[str, str]) -> None:
+def save_mindir(net: nn.Cell, *inputs: Tensor, file: Path, info: dict[str, str]) -> None:
     """Writes a MINDIR by way of a temporary folder.
 
     MindSpore cannot write to a path with a blank, or with a letter beyond ASCII.
     """
-    net.set_inputs(clips)
+    net.set_inputs(*inputs)
     with make_drafts(Path(tempfile.gettempdir())) as folder:
         ms.export(
             net,
-            clips,
+            *inputs,
             file_name=f"{folder}/net.mindir",
             file_format="MINDIR",
             custom_func=lambda model: model.user_info.update(info),
@@ -302,7 +335,7 @@ def write_mindir(
     net: nn.Cell, spec: ExportSpec, options: ExportOptions, info: dict, file: Path
 ) -> None:
     clips = Tensor(shape=[options.batch or None, *spec.clip], dtype=getattr(ms, options.dtype))
-    save_mindir(net, clips=clips, file=file, info=info)
+    save_mindir(net, clips, *spec.list_buffers(net), file=file, info=info)
 
 
 def write_onnx(
@@ -311,22 +344,24 @@ def write_onnx(
     import onnx
 
     graphs = []
+    buffers = spec.list_buffers(net)
     for size in (options.batch,) if options.batch else TRACED_BATCHES:
         path = file.with_name(f"{size}.mindir")
-        save_mindir(
-            net, clips=Tensor(np.zeros((size, *spec.clip), options.dtype)), file=path, info={}
-        )
+        clips = Tensor(np.zeros((size, *spec.clip), options.dtype))
+        save_mindir(net, clips, *buffers, file=path, info={})
         graphs.append(mindir.read_graph(path))
     graph = graphs[0] if options.batch else with_dynamic_batch(*graphs)
-    names = options.name_outputs(spec.output)
-    model = onnx_graph.translate(graph, (INPUT, *names), info)
+    model = onnx_graph.translate(graph, *options.name_arrays(spec.output, len(buffers)), info)
     onnx.checker.check_model(model, full_check=True)
     onnx.save(model, str(file))
 
 
-def run_mindir(file: Path, batches: Iterable[np.ndarray]) -> list[list[np.ndarray]]:
+def run_mindir(
+    file: Path, batches: Iterable[np.ndarray], buffers: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """As `run_in_process`."""
     net = nn.GraphCell(ms.load(str(file)))
-    return [mindir.run_graph(net, clips) for clips in batches]
+    return Steps(partial(mindir.run_graph, net), buffers).run_all(batches)
 
 
 FORMATS = {"mindir": write_mindir, "onnx": write_onnx}

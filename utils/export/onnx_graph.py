@@ -86,20 +86,22 @@ class Builder:
         return self.add("Mul", self.batch, self.add_constant([times]))
 
 
-def translate(graph: Graph, names: Sequence[str], info: dict[str, str]) -> Any:
-    """The ONNX model of a MINDIR with one input.
+def translate(
+    graph: Graph, inputs: Sequence[str], outputs: Sequence[str], info: dict[str, str]
+) -> Any:
+    """The ONNX model of a MINDIR.
 
-    `names` are those of its input and its outputs, `info` its metadata. Raises ValueError for an
-    operator without a translation.
+    `inputs` and `outputs` are names; the first input has the batch. `info` is its metadata. Raises
+    ValueError for an operator without a translation.
     """
     from onnx import helper, numpy_helper
 
-    (source,) = graph.inputs
-    input, *outputs = names
+    source = graph.inputs[0]
     weights = {name: name.rpartition(":")[2] for name in graph.weights}  # without the scope
-    build = Builder(input, Counter(name for node in graph.nodes for name in node.inputs))
-    values = {**graph.constants, **weights, source.name: input}
-    build.shapes[input] = source
+    build = Builder(inputs[0], Counter(name for node in graph.nodes for name in node.inputs))
+    values = {**graph.constants, **weights}
+    values.update({array.name: name for array, name in zip(graph.inputs, inputs)})
+    build.shapes.update(zip(inputs, graph.inputs))
     # First the Cast of the pixels, because TensorRT takes the batch's size from no uint8.
     cast = ("Cast", (source.name,))
     for node in sorted(graph.nodes, key=lambda n: (n.kind, n.inputs[:1]) != cast):
@@ -125,7 +127,7 @@ def translate(graph: Graph, names: Sequence[str], info: dict[str, str]) -> Any:
     onnx_graph = helper.make_graph(
         nodes,
         "network",
-        [describe_array(input, source)],
+        [describe_array(name, array) for name, array in zip(inputs, graph.inputs)],
         [describe_array(name, result) for name, result in zip(outputs, graph.outputs)],
         [
             numpy_helper.from_array(np.ascontiguousarray(array), name)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from utils.networks import Network
     from utils.predict.prediction import Prediction, WindowResult
     from utils.predict.stream import Stream, StreamPredictor, Timing
-    from utils.scoring.scorer import Scorer
+    from utils.scoring.scorer import Scorer, Steps
     from utils.settings import NetworkConfig, Run
     from utils.video.reader import FrameReader, VideoError
     from utils.video.windows import Window
@@ -496,10 +496,28 @@ class Model(contextlib.AbstractContextManager["Model"]):
 
         online = self.network.find_online_predictor(self.cfg)
         if online and timing.window is None and timing.step is None:
-            return online(self.cfg, timing, self.load_cell)
+            return online(self.cfg, timing, self.open_steps)
         if self.network.reads_images:
             return ImagePredictor(self.scorer, self.heads[0], timing)
         return WindowPredictor(self.scorer, self.heads, timing)
+
+    def open_steps(self, shape: tuple[int, ...]) -> Steps:
+        """The network for frames of this shape (C, H, W), by the engine of `run.engine`."""
+        from utils.scoring.cache import CachedScorer
+        from utils.scoring.exported_file import FileScorer
+
+        if self.cfg.run.engine_precision != "f32":
+            raise ValueError(
+                f"run.engine_precision {self.cfg.run.engine_precision}: frame by frame, this "
+                "network is computed in f32; give a window and a step"
+            )
+        scorer = self.scorer
+        if isinstance(scorer, CachedScorer):
+            scorer = scorer.open((1, *shape), online=True)
+        if isinstance(scorer, FileScorer):
+            return scorer.open_steps()
+        spec = self.network.describe_export(self.cfg, online=True)
+        return spec.open_steps(spec.wrap(self.load_cell()).set_train(False))
 
     def load_cell(self) -> nn.Cell:
         """The network of the checkpoint as a Cell, in float32; ValueError for another file."""
@@ -507,12 +525,7 @@ class Model(contextlib.AbstractContextManager["Model"]):
 
         path = self.scorer.name
         if Path(path).suffix in (".mindir", ".onnx"):
-            raise ValueError(f"frame by frame, this network needs a checkpoint, not {path}")
-        if self.cfg.run.engine_precision != "f32":
-            raise ValueError(
-                f"run.engine_precision {self.cfg.run.engine_precision}: frame by frame, MindSpore "
-                "computes this network in f32; give a window and a step"
-            )
+            raise ValueError(f"MindSpore computes this network from a checkpoint, not {path}")
         start_device(self.cfg.run)
         return Checkpoint(self.network, self.cfg, path).load("O0")
 

@@ -16,7 +16,7 @@ from utils.files import compute_sha256, get_cache_folder
 from utils.log import log
 from utils.scoring.cached_files import compute_key, find_or_write
 from utils.scoring.checkpoint import Checkpoint
-from utils.scoring.engines import ENGINES, OnnxScorer
+from utils.scoring.engines import ENGINES, OnnxScorer, read_description
 from utils.scoring.exported_file import count_classes
 from utils.scoring.int8 import find_int8
 from utils.scoring.scorer import CellScorer, Scorer
@@ -75,18 +75,22 @@ class CachedScorer(Scorer):
             self.scorers[shape] = self.open(clips.shape)
         return self.scorers[shape]
 
-    def open(self, shape: tuple[int, ...]) -> Scorer:
-        """The scorer for clips like the first ones, of this shape."""
+    def open(self, shape: tuple[int, ...], online: bool = False) -> Scorer:
+        """The scorer for clips like the first ones, of this shape; `online`: for frames."""
         clip = shape[1:]
         precision = self.cfg.run.engine_precision
         try:
-            file = self.folder / f"{self.key}-{'x'.join(map(str, clip))}-{self.engine}.onnx"
-            write = functools.partial(self.export, clip, file)
+            form = f"{'x'.join(map(str, clip))}{'-online' if online else ''}-{self.engine}"
+            file = self.folder / f"{self.key}-{form}.onnx"
+            write = functools.partial(self.export, clip, file, online)
             find_or_write(file, f"exporting the network for {ENGINES[self.engine]}", write)
             if precision == "int8":
                 file = find_int8(self.network, self.cfg, self.path.parent, file)
             classes = count_classes(self.cfg)
             scorer = OnnxScorer(file, (0, *clip), classes, engine=self.engine, precision=precision)
+            if online:
+                scorer.shape = shape
+                scorer.buffers = read_description(file)[-1]
             scorer.open_session(shape)
         except (RuntimeError, ValueError) as error:
             if precision != "f32":
@@ -98,7 +102,7 @@ class CachedScorer(Scorer):
         log.info("%s computes the network, in %s", ENGINES[self.engine], PRECISIONS[precision])
         return scorer
 
-    def export(self, clip: tuple[int, ...], file: Path) -> None:
-        spec = replace(self.network.describe_export(self.cfg), clip=clip)
+    def export(self, clip: tuple[int, ...], file: Path, online: bool) -> None:
+        spec = replace(self.network.describe_export(self.cfg, online), clip=clip)
         spec.write_onnx(self.load, file, self.engine, self.network.name)
         self.nets.clear()  # their memory

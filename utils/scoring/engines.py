@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import numpy as np
 
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 ENGINES = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}  # the preferred one first
 LONGEST = 300  # seconds to open a file and to compute its first batch
 FLOATS = (1, 10, 11, 16)  # types of onnx.TensorProto: float32, float16, float64, bfloat16
-Session = Callable[[np.ndarray], list[np.ndarray]]  # clips to scores, and features if there are
+# Clips to scores, and features if there are; or a frame and buffers to scores and new buffers
+Session = Callable[..., list[np.ndarray]]
 
 
 def choose_engine(run: Run) -> str:
@@ -110,10 +111,10 @@ def open_openvino(
         model = read_int8(core, path) if precision == "int8" else core.read_model(str(path))
         fix_shapes(model, shape)
         request = core.compile_model(model, "CPU", settings).create_infer_request()
-        request.infer([np.zeros(shape, np.uint8)])
+        request.infer([np.zeros(port.shape, np.uint8) for port in model.inputs])
 
-    def run(clips: np.ndarray) -> list[np.ndarray]:
-        return [np.array(output) for output in request.infer([clips]).to_tuple()]
+    def run(*inputs: np.ndarray) -> list[np.ndarray]:
+        return [np.array(output) for output in request.infer([*inputs]).to_tuple()]
 
     return run
 
@@ -133,7 +134,7 @@ def fix_shapes(model: Any, shape: tuple[int, ...]) -> None:
     """
     from openvino import opset8
 
-    model.reshape(list(shape))
+    model.reshape({model.inputs[0]: list(shape)})
     for node in model.get_ordered_ops():
         if node.get_type_name() == "Reshape" and node.get_output_partial_shape(0).is_static:
             sizes = opset8.constant(np.array([*node.get_output_shape(0)], np.int64))
@@ -154,8 +155,8 @@ def open_onnxruntime(path: Path, shape: tuple[int, ...], threads: int, precision
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     providers = ["CPUExecutionProvider"]
     session = onnxruntime.InferenceSession(str(path), options, providers=providers)
-    (source,) = session.get_inputs()
-    return lambda clips: session.run(None, {source.name: clips})
+    names = [source.name for source in session.get_inputs()]
+    return lambda *inputs: session.run(None, dict(zip(names, inputs)))
 
 
 OPEN = {"openvino": open_openvino, "onnxruntime": open_onnxruntime}
@@ -173,11 +174,11 @@ class OnnxScorer(FileScorer):
     precision: str = "f32"
     sessions: dict[tuple, Session] = field(default_factory=dict)
 
-    def compute(self, clips: np.ndarray) -> list[np.ndarray]:
+    def compute(self, clips: np.ndarray, *buffers: np.ndarray) -> list[np.ndarray]:
         """The outputs; TimeoutError if the first batch of a shape takes LONGEST: a bad file."""
         if clips.shape in self.sessions:
-            return self.sessions[clips.shape](clips)
-        return call_within(LONGEST, lambda: self.open_session(clips.shape)(clips))
+            return self.sessions[clips.shape](clips, *buffers)
+        return call_within(LONGEST, lambda: self.open_session(clips.shape)(clips, *buffers))
 
     def open_session(self, shape: tuple[int, ...]) -> Session:
         """The session for clips of this shape. The engines raise errors of several kinds."""
@@ -201,21 +202,22 @@ def load_onnx(path: Path, network: "Network", cfg: NetworkConfig) -> OnnxScorer:
             f"{path}: an ONNX file runs on a CPU by OpenVINO or ONNX Runtime; set --run.device=CPU"
             f" and --run.engine=auto, or install one: pip install {next(iter(ENGINES))}"
         )
-    shape, classes, info = read_description(path)
-    check_contents(path, cfg=cfg, info=info, classes=classes, batch=shape[0])
+    shape, classes, info, buffers = read_description(path)
+    batch = shape[0] if buffers is None else 0
+    check_contents(path, cfg=cfg, info=info, classes=classes, batch=batch)
     normalize = build_normalization(network, cfg) if info["dtype"] == "float32" else None
     precision = cfg.run.engine_precision
     file = find_int8(network, cfg, path.parent, path, normalize) if precision == "int8" else path
-    scorer = OnnxScorer(file, shape, count_classes(cfg), normalize, engine, precision)
+    scorer = OnnxScorer(file, shape, count_classes(cfg), normalize, buffers, engine, precision)
     scorer.name = str(path)
     return scorer
 
 
-def read_description(path: Path) -> tuple[tuple[int, ...], int, dict[str, str]]:
-    """(shape of the input, classes, metadata) of an ONNX file; a free batch is 0.
+def read_description(path: Path) -> tuple[tuple[int, ...], int, dict[str, str], Optional[list]]:
+    """(shape of the input, classes, metadata, shapes of the buffers) of an ONNX file.
 
-    The metadata include `dtype`, that of the input. Raises ValueError if the file is missing, no
-    ONNX, or refused by `check_model`.
+    A free batch is 0; the buffers of a file for clips are None. The metadata include `dtype`, that
+    of the input. Raises ValueError if the file is missing, no ONNX, or refused by `check_model`.
     """
     if not os.path.isfile(path):
         raise ValueError(f"{path}: no such file")
@@ -224,14 +226,15 @@ def read_description(path: Path) -> tuple[tuple[int, ...], int, dict[str, str]]:
     try:
         model = onnx.load(str(path), load_external_data=False)
         check_model(model)
-        (source,), (result, *_) = model.graph.input, model.graph.output
-        shape = tuple(d.dim_value for d in source.type.tensor_type.shape.dim)
+        (source, *_), (result, *_) = model.graph.input, model.graph.output
+        inputs = [array.type.tensor_type.shape.dim for array in model.graph.input]
+        shape, *buffers = (tuple(d.dim_value for d in sizes) for sizes in inputs)
         dtype = onnx.helper.tensor_dtype_to_np_dtype(source.type.tensor_type.elem_type)
         info = {entry.key: entry.value for entry in model.metadata_props}
         classes = result.type.tensor_type.shape.dim[-1].dim_value
     except Exception as error:  # noqa: BLE001 protobuf's and the checker's own
         raise ValueError(f"{path}: not a readable ONNX file: {shorten_error(error)}") from None
-    return shape, classes, {**info, "dtype": dtype.name}
+    return shape, classes, {**info, "dtype": dtype.name}, buffers if "online" in info else None
 
 
 def check_model(model: Any) -> None:

@@ -1,6 +1,7 @@
 """The network in an exported file, MINDIR or ONNX, and the checks of such files."""
 
 import abc
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable, Optional
@@ -11,7 +12,7 @@ from utils.load_config import to_dict
 from utils.log import log
 from utils.messages import escape_control, format_error
 from utils.scoring.checkpoint import build_network
-from utils.scoring.scorer import Scorer
+from utils.scoring.scorer import Scorer, Steps
 from utils.settings import NetworkConfig, name_network
 from utils.weights.checkpoint_file import DESCRIPTION
 from utils.weights.description import parse
@@ -27,13 +28,15 @@ class FileScorer(Scorer):
 
     It takes uint8 clips (N, ...); for a file that expects normalised ones, `normalize` computes
     them. `shape` is that of the clips in the file; its N is below 1 if it takes any number.
-    `classes` are those of all heads.
+    `classes` are those of all heads. A file of one step of an online network has the shapes of its
+    `buffers`, and takes a frame (1, C, H, W) instead of clips.
     """
 
     path: Path
     shape: tuple[int, ...]
     classes: int
     normalize: Optional[Callable[[np.ndarray], np.ndarray]] = None
+    buffers: Optional[Sequence[tuple[int, ...]]] = None
 
     def __post_init__(self) -> None:
         self.name = str(self.path)
@@ -57,6 +60,11 @@ class FileScorer(Scorer):
         Raises ValueError if the clips do not fit, if the graph fails, or for outputs of another
         shape.
         """
+        if self.buffers is not None:
+            raise ValueError(
+                f"{self.path} takes one frame at a time, for stream.py without --window and --step;"
+                " for clips, export the checkpoint without --online"
+            )
         (batch, *expected), (count, *shape) = self.shape, clips.shape
         if shape != expected or 0 < batch < count:
             raise ValueError(
@@ -65,10 +73,7 @@ class FileScorer(Scorer):
             )
         if batch > count:  # one video's view, in a file for several
             clips = np.resize(clips, (batch, *shape))
-        try:
-            outputs = self.compute(clips if self.normalize is None else self.normalize(clips))
-        except Exception as error:  # noqa: BLE001 the libraries raise several kinds
-            raise ValueError(f"{self.path}: cannot run: {shorten_error(error)}") from None
+        outputs = self.call(clips if self.normalize is None else self.normalize(clips))
         scores, *features = (output.shape for output in outputs)
         if len(scores) < 2 or (scores[0], scores[-1]) != (len(clips), self.classes):
             raise ValueError(f"{self.path} gives scores {list(scores)}; export it again")
@@ -76,8 +81,40 @@ class FileScorer(Scorer):
             raise ValueError(f"{self.path} gives features {features}; export it again")
         return [output[:count] for output in outputs]
 
+    def open_steps(self) -> Steps:
+        """ValueError if the file takes clips."""
+        if self.buffers is None:
+            raise ValueError(
+                f"{self.path} takes clips: frame by frame, this network needs a checkpoint, or a "
+                "file exported with --online; give --window and --step for clips"
+            )
+        return Steps(self.run_step, [np.zeros(shape, np.float32) for shape in self.buffers])
+
+    def run_step(self, frame: np.ndarray, *buffers: np.ndarray) -> list[np.ndarray]:
+        """The scores after a uint8 frame (1, C, H, W), and the new buffers; errors as in `run`."""
+        assert self.buffers is not None
+        if frame.shape != tuple(self.shape):
+            raise ValueError(
+                f"{self.path} takes frames {list(self.shape)}, and the config file's are "
+                f"{list(frame.shape)}; export it again with this config file"
+            )
+        if self.normalize is not None:
+            frame = self.normalize(frame[None])[0]
+        outputs = self.call(frame, *buffers)
+        shapes = [output.shape for output in outputs]
+        if shapes != [(1, self.classes), *map(tuple, self.buffers)]:
+            raise ValueError(f"{self.path} gives outputs {shapes}; export it again")
+        return outputs
+
+    def call(self, *inputs: np.ndarray) -> list[np.ndarray]:
+        """`compute`; ValueError if it fails."""
+        try:
+            return self.compute(*inputs)
+        except Exception as error:  # noqa: BLE001 the libraries raise several kinds
+            raise ValueError(f"{self.path}: cannot run: {shorten_error(error)}") from None
+
     @abc.abstractmethod
-    def compute(self, clips: np.ndarray) -> list[np.ndarray]:
+    def compute(self, clips: np.ndarray, *buffers: np.ndarray) -> list[np.ndarray]:
         """The outputs for as many clips as the file takes; any error of the library."""
 
 

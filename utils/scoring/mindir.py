@@ -79,13 +79,13 @@ class MindirScorer(FileScorer):
                 f"{self.path}: not a readable MINDIR: {shorten_error(error)}"
             ) from None
 
-    def compute(self, clips: np.ndarray) -> list[np.ndarray]:
-        return run_graph(self.net, clips)
+    def compute(self, clips: np.ndarray, *buffers: np.ndarray) -> list[np.ndarray]:
+        return run_graph(self.net, clips, *buffers)
 
 
-def run_graph(net: nn.Cell, clips: np.ndarray) -> list[np.ndarray]:
+def run_graph(net: nn.Cell, *inputs: np.ndarray) -> list[np.ndarray]:
     """The outputs of a Cell that returns one or several."""
-    outputs = net(Tensor(clips))
+    outputs = net(*map(Tensor, inputs))
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     return [output.asnumpy() for output in outputs]
 
@@ -99,13 +99,14 @@ def load_mindir(path: Path, network: "Network", cfg: NetworkConfig) -> MindirSco
     warn_without_checksum(path)
     graph = read_graph(path)
     check_finite(path, graph)
-    source = graph.inputs[0]
-    check_contents(
-        path, cfg=cfg, info=graph.info, classes=graph.outputs[0].shape[-1], batch=source.shape[0]
-    )
+    source, *others = graph.inputs
+    buffers = [array.shape for array in others] if "online" in graph.info else None
+    batch = source.shape[0] if buffers is None else 0
+    classes = graph.outputs[0].shape[-1]
+    check_contents(path, cfg=cfg, info=graph.info, classes=classes, batch=batch)
     takes_floats = DTYPES.get(source.dtype) == "float32"
     normalize = build_normalization(network, cfg) if takes_floats else None
-    return MindirScorer(path, shape=source.shape, classes=count_classes(cfg), normalize=normalize)
+    return MindirScorer(path, source.shape, count_classes(cfg), normalize, buffers)
 
 
 def check_finite(path: Path, graph: Graph) -> None:

@@ -1,8 +1,11 @@
-"""`Scorer`: a network for inference, whatever computes it; and that of a Cell."""
+"""`Scorer`: a network for inference, whatever computes it; and that of a Cell.
+
+`Steps`: a network that reads a stream.
+"""
 
 import abc
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Callable, NamedTuple
 
 import numpy as np
 
@@ -36,6 +39,26 @@ class Scorer(abc.ABC):
     def run_passes(self, passes: Iterable[np.ndarray]) -> np.ndarray:
         """The scores of the clips of all passes, one after the other."""
         return np.concatenate([self(clips) for clips in passes])
+
+
+class Steps(NamedTuple):
+    """A network that keeps buffers from one call to the next, and so reads a stream.
+
+    `run(frame, *buffers)` returns the scores and the new buffers. `buffers` are the first ones.
+    """
+
+    run: Callable[..., list[np.ndarray]]
+    buffers: Sequence[np.ndarray] = ()
+
+    def run_all(self, batches: Iterable[np.ndarray]) -> list[np.ndarray]:
+        """Each output for all batches, one after the other. Without buffers, `run` takes clips."""
+        buffers = [*self.buffers]
+        results = []
+        for batch in batches:
+            outputs = self.run(batch, *buffers)
+            buffers = outputs[len(outputs) - len(buffers) :]
+            results.append(outputs)
+        return [np.concatenate(parts) for parts in zip(*results)]
 
 
 class CellScorer(Scorer):
