@@ -21,12 +21,12 @@ class Budget(NamedTuple):
 
 # Lines of Python count blank ones and docstrings. Guides are the English pages of docs/.
 BUDGETS = {
-    "lines of Python": Budget(40000, 30500),
-    "lines of tests": Budget(33060, 20000),
+    "lines of Python": Budget(40600, 30500),
+    "lines of tests": Budget(33600, 20000),
     "words of the guides": Budget(20000, 20000),
     "lines of JavaScript and HTML": Budget(700, 700),
     "files that a training loads": Budget(94, 65),
-    "lines that a training loads": Budget(14350, 9500),
+    "lines that a training loads": Budget(14480, 9500),
 }
 
 
