@@ -12,6 +12,7 @@ import pytest
 from tests.helpers import load_smoke_config, read_result, save_random_weights
 from tests.test_predict import TINY
 from tests.toys import TOYS, export_toy
+from utils.evaluate.label_space import softmax
 from utils.files import ROOT
 from utils.predict.model import load
 from utils.tests.parity import mark_slow_except
@@ -34,6 +35,28 @@ ONE_VIEW = ["eval.clips=1", "eval.crops=1"]
 ONNXRUNTIME = Path(os.environ.get("ONNXRUNTIME_ROOT", "nowhere"))  # with include/ and lib/
 
 
+def read_programs() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / "docs/deploy.md").read_text(), re.S)
+
+
+def test_the_loop_over_frames_gives_the_scores_of_a_stream(videos, run_here, tmp_path, capsys):
+    pytest.importorskip("onnxruntime")
+    cfg = load_smoke_config("tsm", *TSM.split(), "model.online=true", "run.device=CPU")
+    weights = save_random_weights(cfg, tmp_path / "net.ckpt", "tsm")
+    target = tmp_path / "net.onnx"
+    options = ["--format", "onnx", "--online", "--target", target, "--checkpoint_path", weights]
+    read_result(run_here("tsm/export.py", *options))
+    text, loop = read_programs()
+    start = text[: text.index("chosen = ")]
+    start = start.replace("juggling.mp4", str(videos[0])).replace("out/tsm.onnx", str(target))
+    capsys.readouterr()
+    values: dict = {}
+    exec(start + loop, values)
+    *_, last = results = [*load(target).stream(videos[0], fps=1000)]
+    assert len(capsys.readouterr().out.splitlines()) == len(results)
+    np.testing.assert_allclose(softmax(values["mean"]), last.probabilities[0], atol=1e-4)
+
+
 @pytest.mark.parametrize("name", mark_slow_except([*RECIPES, *MORE], *RECIPES))
 def test_the_program_in_python_serves_every_recipe(
     name, videos, pictures, run_here, tmp_path, capsys
@@ -48,7 +71,7 @@ def test_the_program_in_python_serves_every_recipe(
     target = tmp_path / "net.onnx"
     options = ["--format", "onnx", "--target", target, "--checkpoint_path", weights]
     read_result(run_here(f"{network}/export.py", *options))
-    (text,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/deploy.md").read_text(), re.S)
+    text, _ = read_programs()
     text = text.replace("juggling.mp4", str(path)).replace("out/tsm.onnx", str(target))
     capsys.readouterr()
     exec(text, {})
