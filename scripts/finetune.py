@@ -11,13 +11,13 @@ from random weights. A checkpoint of the zoo has its recipe: then `--recipe` may
 `--group`: see make_lists.py.
 
 The command runs other commands of the zoo and prints each: make_lists.py, check_videos.py,
-reencode_videos.py if that pays, train.py, eval.py, plot_training.py. After the lists it writes
-DIR/finetune.yaml, by simple rules, with the settings of the command line. The config file is yours
-from then on: change it and run the command again. A step whose result exists is skipped, unless
-what it reads is newer; a training resumes where it was stopped. If videos come or go, the lists
-stay as they are, and a line says what to delete. DIR is out/<name of VIDEOS>_<recipe> by default.
-The last line of stdout is one JSON object: config, checkpoint, report, predict (a command), and the
-result of eval.py. Docs: docs/own_videos.md.
+reencode_videos.py if that pays, show_clips.py, train.py, eval.py, plot_training.py. After the
+lists it writes DIR/finetune.yaml, by simple rules, with the settings of the command line. The
+config file is yours from then on: change it and run the command again. A step whose result exists
+is skipped, unless what it reads is newer; a training resumes where it was stopped. If videos come
+or go, the lists stay as they are, and a line says what to delete. DIR is out/<name of
+VIDEOS>_<recipe> by default. The last line of stdout is one JSON object: config, checkpoint, report,
+predict (a command), and the result of eval.py. Docs: docs/own_videos.md.
 """
 
 import sys
@@ -222,11 +222,15 @@ def train_and_evaluate(
     config = folder / "finetune.yaml"
     own = ["--config_path", config]
     run = cfg.run.out
+    reads = [config, *lists]
+    clips = folder / "clips"
+    command = ["scripts/data/show_clips.py", "--network", network.name, *own, "--out", clips]
+    run_unless_done(Step("show the clips", command, clips, [clips / "clips.png"], reads))
+    print_line(f"clips as the network gets them: {clips / 'clips.png'}; learning rate: lr.png")
     checkpoint = run / "best.ckpt"
     command = [f"{network.name}/train.py", *own]
     report = folder / "report"
     kept = folder / "result.json"  # of eval.py, which follows a complete training only
-    reads = [config, *lists]
     trained = run_unless_done(Step("train", command, run, files=[checkpoint, kept], reads=reads))
     if trained and not trained["complete"]:
         print_line(f"stopped after {trained['epochs']} epochs; the same command continues")

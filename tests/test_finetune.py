@@ -359,6 +359,8 @@ def test_copies_are_made_of_the_good_videos_and_trained_on(network, tmp_path, mo
         for name in ("train", "test", "val"):
             suffix = "csv" if network == "mvit_multi" else "txt"
             (folder / f"{name}.{suffix}").write_text("a 0\nb 1\nc 2\n")
+        for name in ("clips.png", "lr.png"):
+            (folder / name).touch()
         (folder / "resume.ckpt").touch()
         return {"epochs": 2.5, "complete": False}
 
@@ -375,8 +377,8 @@ def test_copies_are_made_of_the_good_videos_and_trained_on(network, tmp_path, mo
     assert train == again
     assert train[0] == f"{network}/train.py"
     names = ["check_videos.py", "reencode_videos.py"] if lists else []
-    assert [Path(words[0]).name for words in before] == names
-    for words, folder in zip(before, ("lists", "good")):
+    assert [Path(words[0]).name for words in before] == [*names, "show_clips.py"]
+    for words, folder in zip(before[:-1], ("lists", "good")):
         assert "--data.root=/my videos" in words
         assert any(word.endswith((f"/{folder}", f"/{folder}/train.txt")) for word in words)
         if folder == "good":
@@ -406,11 +408,12 @@ def test_the_journey_leads_from_videos_to_a_prediction(videos, tmp_path):
     assert "test top-1 " in done.stderr.partition("report: ")[0].splitlines()[-1]
     assert "damaged.mp4" not in (out / "good" / "train.txt").read_text()
     assert (out / "run" / "curves.png").is_file()
+    assert (out / "clips" / "clips.png").is_file()
     assert json.loads((out / "run" / "best.json").read_text())["keep_best"] == "top1"
     before = (out / "finetune.yaml").read_bytes()
     again = run_script(*command)
     assert read_result(again) == result
-    assert again.stderr.count("done before; delete") == 5
+    assert again.stderr.count("done before; delete") == 6
     assert f"using {out}/finetune.yaml as it is" in again.stderr
     assert (out / "finetune.yaml").read_bytes() == before
     assert_one_line_error(run_script(*command, "--train.lr=3"), "exists and has another value")

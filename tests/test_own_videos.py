@@ -50,6 +50,19 @@ def test_every_class_is_split_without_overlap(folder, make_lists, tmp_path):
     assert result["lists"] == [f"{out}/train.txt", f"{out}/test.txt"]
 
 
+@pytest.mark.parametrize("names", ["txt", "csv", "images"])
+def test_a_folder_that_is_all_test_gives_one_list(names, folder, make_lists, tmp_path):
+    suffix = ".jpg" if names == "images" else ".mp4"
+    (folder / "alone").mkdir()
+    for k, file in enumerate([*folder.rglob("*.mp4"), folder / "alone" / "a.mp4"]):
+        file.with_suffix(suffix).write_text(f"{k}")
+    out = tmp_path / ".cache" / "lists"
+    result = read_result(make_lists(folder, out, "--test", "1", "--names", names))
+    test = "test" if names == "images" else f"test.{names}"
+    assert (result["test"], result["lists"]) == (16, [str(out / test)])
+    assert sorted(path.name for path in out.iterdir()) == ["labels.txt", test]
+
+
 def test_the_seed_determines_the_split(folder):
     result = scan_class_folders(folder)
     splits = [split_classes(result, {"test": 0.4}, seed) for seed in (0, 0, 1)]

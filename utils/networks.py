@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     import mindspore.dataset as ds
     from mindspore import nn
 
+Share = tuple[int, int, float]  # a label space, a label of it, and its weight in a mixed clip
 PACKAGE = __name__.removesuffix("utils.networks")  # in a wheel "mindspore_video_zoo.", else empty
 
 
@@ -131,6 +132,15 @@ class Network(abc.ABC, Generic[ConfigT]):
         from utils.data.mixing import mix_targets  # here, as in `TrainRows.write_mix`
 
         return mix_targets(labels, cfg.data, np.random.RandomState(0))
+
+    def list_shares(self, cfg: ConfigT, targets: np.ndarray) -> list[list[Share]]:
+        """The classes of each clip of a training batch with these targets."""
+        if cfg.has_several_labels:
+            return [[(0, int(k), 1.0) for k in np.flatnonzero(row)] for row in targets]
+        if not cfg.data.mixes:
+            return [[(0, int(label), 1.0)] for label in targets]
+        partners = targets[targets[:, 2].astype(int)]
+        return [[(0, int(a[0]), a[1]), (0, int(b[0]), 1 - a[1])] for a, b in zip(targets, partners)]
 
     def list_label_spaces(self, cfg: ConfigT) -> Sequence[LabelSpace]:
         """The classes of each data set of the network, with the views of its evaluation."""

@@ -19,10 +19,11 @@ missing.txt: annotated videos that do not exist; unlisted.txt: videos without an
 their segments, lines `path start end label` (docs/segments.md).
 
 Without NAME: DIR/CLASS/VIDEO gives train.txt and test.txt (or the same csv); `--test` is the
-fraction of every class in the test list; the only video of a class is for training. `--val` makes a
-third list, val.txt, for the validation during training (without it val.csv is a copy of test.csv).
-Of equal files (`twins` counts the groups) only the first is listed; `others` are files without the
-extension of a video, `system` hidden files and those of an operating system, as `__MACOSX`.
+fraction of every class in the test list; the only video of a class is for training. `--test 1`
+makes the test list alone, of all videos. `--val` makes a third list, val.txt, for the validation
+during training (without it val.csv is a copy of test.csv). Of equal files (`twins` counts the
+groups) only the first is listed; `others` are files without the extension of a video, `system`
+hidden files and those of an operating system, as `__MACOSX`.
 `--names images`, for resnet50: DIR has images; the command makes folders of links,
 LISTS/train/CLASS/IMAGE, LISTS/test and LISTS/val.
 
@@ -168,9 +169,9 @@ def list_own_videos(
     fps: cli.PositiveFloat = 0.0,
 ) -> tuple[dict, dict]:
     """The counts for the last line of stdout, and {file or folder of images: lines}."""
-    if not 0 < test < 1:
-        raise ValueError(f"--test must lie between 0 and 1, not {test}")
-    if test + val >= 1:
+    if not 0 < test <= 1:
+        raise ValueError(f"--test must be above 0 and at most 1, not {test}")
+    if val and test + val >= 1:
         raise ValueError(f"--test {test} and --val {val} leave no video for training")
     kind = "images" if names == "images" else "videos"
     if annotations:
@@ -184,13 +185,16 @@ def list_own_videos(
         listed = [video for videos in result.classes.values() for video in videos]
         sources = find_sources(listed, group, sources)
     fractions = {"test": test, "val": val} if val else {"test": test}
-    splits = split_classes(result, fractions=fractions, seed=seed, sources=sources)
+    if test == 1:
+        splits = {"test": split_classes(result, fractions={}, seed=seed)["train"]}
+    else:
+        splits = split_classes(result, fractions=fractions, seed=seed, sources=sources)
     tested = splits["test"]
     if not tested:
         raise ValueError("--test: every class is of one video or source; a test list needs two")
     ending = "" if names == "images" else f".{names}"
     files = {f"{name}{ending}": splits[name] for name in splits}
-    if names == "csv" and not splits.get("val"):
+    if names == "csv" and test < 1 and not splits.get("val"):
         files["val.csv"] = tested
     print_findings(result, kind)
     if line := describe_numbered(sorted(result.classes)):
@@ -202,9 +206,7 @@ def list_own_videos(
         advice = f"{join_names(single, MAX_SHOWN)}; {advice}"
         what = "source" if group else "video"
         print_line(f"classes with one {what}, which no test covers: {advice}")
-    counts = {"classes": len(result.classes), "train": len(splits["train"]), "test": len(tested)}
-    if val:
-        counts["val"] = len(splits["val"])
+    counts = {"classes": len(result.classes), **{name: len(splits[name]) for name in splits}}
     counts.update(others=len(result.scan.others), system=len(result.scan.system))
     counts["twins"] = len(result.twins)
     if sources:

@@ -28,7 +28,7 @@ TIMELINE_CLASSES = 8
 
 
 class PreviewRow(NamedTuple):
-    """One head: frames uint8 (clips, T, H, W, 3), and the entries of its best classes.
+    """One head: frames uint8 (clips, T, H, W, 3), and the entries of its best classes, if any.
 
     `times` (clips, T) are the frames' seconds in the video; None if unknown.
     """
@@ -46,7 +46,7 @@ def draw_preview(path: Path, title: str, rows: Sequence[PreviewRow]) -> None:
     """
     tiled = [tile_frames(resize_to_fit(row.frames), row.times) for row in rows]
     left = max(image.shape[1] for image, _ in tiled)
-    right = 20 + 9 * max(len(format_entry(entry)) for row in rows for entry in row.entries)
+    right = 20 + 9 * max((len(format_entry(e)) for row in rows for e in row.entries), default=0)
     bars = [BAR_HEIGHT * len(row.entries) for row in rows]
     heights = [max(image.shape[0], bar) for (image, _), bar in zip(tiled, bars)]
     width = max(left + right + 3 * MARGIN, MIN_WIDTH)
@@ -66,7 +66,8 @@ def draw_preview(path: Path, title: str, rows: Sequence[PreviewRow]) -> None:
         for x, y, text in labels:
             write(MARGIN + x, top + y, text, 6.5, ha="center")
         box = np.divide((left + 2 * MARGIN, height - top - bar, right, bar), (width, height) * 2)
-        draw_bars(figure.add_axes(box), row.entries)
+        if row.entries:
+            draw_bars(figure.add_axes(box), row.entries)
         top += row_height
     save(figure, path)
 

@@ -185,6 +185,7 @@ class FrameReader(contextlib.AbstractContextManager["FrameReader"]):
         self.stamps: Optional[np.ndarray] = None  # as `times`, also of a constant rate, if known
         self.damaged = 0  # frames read so far that the decoder marks as damaged; PyAV only
         self.shortened = False  # whether it is a segment that ends after its video
+        self.requested = np.empty(0, np.int64)  # the frames that `read` or a `Clip` took last
 
     @abc.abstractmethod
     def _decode(self, indices: list[int]) -> Iterator[np.ndarray]:
@@ -235,7 +236,7 @@ class FrameReader(contextlib.AbstractContextManager["FrameReader"]):
         `prepare` maps frames (n, H, W, C) to an array (n, ...). It gets few frames at once, so the
         memory for large frames is small. Raises what `parts` does.
         """
-        numbers = as_numbers(numbers)
+        numbers = self.requested = as_numbers(numbers)
         unique, inverse = np.unique(numbers, return_inverse=True)
         return join_parts(map(prepare, self.parts(unique))), inverse.reshape(numbers.shape)
 
@@ -260,7 +261,8 @@ class Clip:
     """
 
     def __init__(self, video: FrameReader, numbers: Iterable[int]):
-        unique, self._index = np.unique(as_numbers(numbers), return_inverse=True)
+        video.requested = as_numbers(numbers)
+        unique, self._index = np.unique(video.requested, return_inverse=True)
         self._parts = video.parts(unique)
         self._first = next(self._parts)
         self.shape = (len(self._index), *self._first.shape[1:])
