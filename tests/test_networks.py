@@ -103,6 +103,8 @@ def test_every_method_of_a_network_works(name, tmp_path):
     blank_clips, blank_target = rows.make_blank_batch()
     assert blank_clips.shape == (cfg.data.batch, *shape)
     assert (blank_target.shape, blank_target.dtype) == (target.shape, target.dtype)
+    shares = results["list_shares"] = network.list_shares(cfg, blank_target)
+    assert len(shares) == cfg.data.batch * cfg.data.clips_per_sample
     files = results["list_annotation_files"] = network.list_annotation_files(cfg)
     assert bool(files) == (name != "resnet50")
 

@@ -177,7 +177,7 @@ ERRORS = [
     ("LISTS --videos synthetic/videos --out /proc/none", "--out: cannot write /proc/none"),
     ("LISTS --videos a path/with blanks", "path/with", "quotes"),
     ("LISTS --videos=synthetic --data.x=3", "--data.x=3"),
-    ("LISTS --videos synthetic --test 1", "--test"),
+    ("LISTS --videos synthetic --test 1.5", "--test"),
     ("scripts/quickstart.py now", "unexpected argument now"),
     (f"SCAN {RESNET} --out new", "resnet50"),
     (f"scripts/data/extract_frames.py {RESNET} --out new", "resnet50 has no lists"),

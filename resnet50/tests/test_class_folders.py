@@ -160,7 +160,7 @@ def test_int8_is_calibrated_with_the_classes_of_the_run(root, monkeypatch):
     run.mkdir()
     write_run_classes(run, CLASSES, Runtime())
     files = []
-    description = ((1, 3, 32, 32), 3, {"dtype": "uint8"})
+    description = ((1, 3, 32, 32), 3, {"dtype": "uint8"}, None)
     monkeypatch.setattr(engines, "choose_engine", lambda _: "openvino")
     monkeypatch.setattr(engines, "warn_without_checksum", lambda _: None)
     monkeypatch.setattr(engines, "read_description", lambda *_: description)
