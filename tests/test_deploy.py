@@ -52,7 +52,7 @@ def test_the_loop_over_frames_gives_the_scores_of_a_stream(videos, run_here, tmp
     capsys.readouterr()
     values: dict = {}
     exec(start + loop, values)
-    *_, last = results = [*load(target).stream(videos[0], fps=1000)]
+    *_, last = results = [*load(target).stream(videos[0])]
     assert len(capsys.readouterr().out.splitlines()) == len(results)
     np.testing.assert_allclose(softmax(values["mean"]), last.probabilities[0], atol=1e-4)
 
