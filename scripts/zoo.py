@@ -32,6 +32,7 @@ COMMANDS = {
 }
 sys.path[0] = str(ROOT)
 
+from utils import removed
 from utils.cli import exit_on_broken_pipe, prepare_streams, show_usage
 
 
@@ -41,6 +42,8 @@ def main() -> None:
     words = sys.argv[2:]
     if name in NETWORK_SCRIPTS:
         script = find_network_script(name, words)
+    elif name in removed.COMMANDS:
+        removed.refuse_command(name)
     elif name in COMMANDS:
         script = ROOT / COMMANDS[name]
     elif name in ("", "-h", "--help"):

@@ -31,6 +31,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Callable, NoReturn, Optional
 
+from utils import removed
 from utils.messages import (
     VALUE,
     MachineError,
@@ -224,6 +225,8 @@ class Parser(argparse.ArgumentParser):
         """
         from utils.option_names import translate_option
 
+        if instead := removed.OPTIONS.get(name.lstrip("-")):
+            raise ValueError(f"{name} was removed; instead: {instead}")
         keys: dict[str, list[str]] = {}
         settings = (f"--{setting}" for setting in self.settings)
         options = dict.fromkeys([*self._option_string_actions, *settings])

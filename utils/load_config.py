@@ -24,6 +24,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
+from utils import removed as removals
 from utils.files import ROOT, get_base_folder
 from utils.messages import check_choice, format_error, format_value, shorten_errors
 from utils.settings import ConfigT, name_network
@@ -112,15 +113,6 @@ WORDS = {int: "an integer", float: "a number", bool: "true or false", str: "a st
 WORDS[Path] = "a path"
 
 
-# Settings of older versions in the config.yaml of a run, and the values that switched them off.
-SWITCHED_OFF = {
-    "run.flat_weights": False,
-    "run.cluster": None,
-    "run.gradient_profile": None,
-    "data.packed": None,
-}
-
-
 def find_recipes() -> dict[str, Path]:
     """{name: config file} of all recipes of the zoo."""
     folders = (file.with_name("configs") for file in ROOT.glob("*/network.py"))
@@ -157,14 +149,24 @@ def load_config(cls: type[ConfigT], path: Path, overrides: Sequence[str] = ()) -
 
 @shorten_errors()
 def build_config(
-    cls: type[ConfigT], values: dict, name: str, overrides: Sequence[str], owner: str
+    cls: type[ConfigT],
+    values: dict,
+    name: str,
+    overrides: Sequence[str],
+    owner: str,
+    of_checkpoint: bool = False,
 ) -> ConfigT:
     """Builds `cls` from {section: {key: value}}, with `section.key=value` strings on top.
 
     The outputs go to `out/<name>` unless `values` say it. Errors in `values` begin with `owner`.
+    Removed settings are dropped if they are off, those `of_checkpoint` always.
     """
     try:
-        drop_settings_without_effect(values)
+        for removed, (off, _) in removals.SETTINGS.items():
+            section, key = removed.split(".")
+            settings = values.get(section, {})
+            if key in settings and (of_checkpoint or settings[key] == off):
+                del settings[key]
         check_names(cls, values)
     except ValueError as error:
         network = name_network(cls)
@@ -176,15 +178,6 @@ def build_config(
     if any(override.startswith("run.amp=") for override in overrides):
         values["run"]["cpu_amp"] = values["run"]["amp"]
     return build_dataclass(cls, values, "")
-
-
-def drop_settings_without_effect(values: dict) -> None:
-    """Removes settings of older versions that the config.yaml of an older run has switched off."""
-    for name, off in SWITCHED_OFF.items():
-        section, key = name.split(".")
-        settings = values.get(section, {})
-        if key in settings and settings[key] == off:
-            del settings[key]
 
 
 def read_yaml(path: Path) -> dict:
@@ -221,6 +214,8 @@ def check_names(cls: type, values: dict) -> None:
     for section in values:
         check_choice(section, sections, "section")
         for key in values[section]:
+            if removed := removals.SETTINGS.get(f"{section}.{key}"):
+                raise ValueError(f"{section}.{key} was removed; instead: {removed[1]}")
             check_choice(key, get_type_hints(sections[section]), f"setting {section}.")
 
 

@@ -55,7 +55,9 @@ class Description:
         Raises ValueError for settings that this version does not know.
         """
         values = {section: dict(settings) for section, settings in self.settings.items()}
-        return build_config(cls, values, self.name, overrides, owner=f"the settings in {path}")
+        return build_config(
+            cls, values, self.name, overrides, owner=f"the settings in {path}", of_checkpoint=True
+        )
 
 
 def describe(network: str, cfg: Any, **values: Any) -> Description:
