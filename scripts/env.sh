@@ -108,10 +108,7 @@ advise_set_env() { # one line on stderr if CANN is installed, but not in this en
 
 require_network() { # NAME: a folder with a train.py
     [ -f "$ROOT/$1/train.py" ] && return
-    case "$1" in
-        *.json) say "$1: a variable names the rank table: RANK_TABLE_FILE=$1 bash $0 NETWORK ..." ;;
-        *) say "no network named $1; there are: $(cd "$ROOT" && echo */train.py | sed 's|/train.py||g')" ;;
-    esac
+    say "no network named $1; there are: $(cd "$ROOT" && echo */train.py | sed 's|/train.py||g')"
     exit 2
 }
 

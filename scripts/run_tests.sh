@@ -36,7 +36,7 @@ fi
 ruff check .
 ruff format --check .
 mypy
-lint-imports --no-logo --no-cache
+bash scripts/check_imports.sh
 for script in scripts/*.sh scripts/cluster/*.sh .ci/run; do bash -n "$script"; done
 shellcheck --external-sources scripts/*.sh scripts/cluster/*.sh .ci/run
 git rev-parse --git-dir > /dev/null 2>&1 && python tests/budget.py # the files are those in Git

@@ -52,10 +52,10 @@ def test_a_network_or_the_public_interface_imports_every_module_of_utils():
     assert not unused, f"move to scripts/: {sorted(str(p.relative_to(ROOT)) for p in unused)}"
 
 
-def test_every_folder_of_modules_is_a_regular_package():
+def test_every_folder_of_the_checkout_with_modules_is_a_regular_package():
     """Without `__init__.py` a package of the same name elsewhere on the path is found instead."""
-    folders = {path.parent for path in SOURCES} | {ROOT / "benchmarks", ROOT / "tests"}
-    assert not [folder for folder in folders if not (folder / "__init__.py").is_file()]
+    names = [*list_networks(), "utils", "scripts", "benchmarks", "tests"]
+    assert not [name for name in names if not (ROOT / name / "__init__.py").is_file()]
 
 
 def test_a_module_does_no_work_at_import():

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Optional
 
 import pytest
 
@@ -24,6 +25,7 @@ from tests.helpers import (
     run_command,
     run_script,
 )
+from utils import cli
 from utils.files import ROOT
 from utils.networks import list_networks
 
@@ -111,6 +113,15 @@ def test_a_shell_script_shows_its_usage_and_does_nothing(script):
     assert "set -" not in done.stdout
     assert os.access(ROOT / script, os.X_OK)
     assert (ROOT / script).read_text().startswith("#!/usr/bin/env bash\n")
+
+
+def test_words_after_two_dashes_are_names_of_files():
+    def main(files: list[str], *, out: str = "", numbers: Optional[list[int]] = None) -> None:
+        pass
+
+    words = ["--numbers", "1", "2", "--", "-a.mp4", "--out", "b"]
+    values = cli.Parser("usage", [], main).parse(words)[2]
+    assert values == {"numbers": [1, 2], "files": ["./-a.mp4", "./--out", "b"]}
 
 
 def test_every_script_is_a_command_of_the_package(run_zoo):

@@ -219,12 +219,7 @@ class Parser(argparse.ArgumentParser):
         return options.pop("config_path", None), settings, options
 
     def refuse_option(self, name: str) -> NoReturn:
-        """Raises ValueError with the option or setting that another code base calls so.
-
-        Otherwise with the nearest option, or the settings of the nearest key.
-        """
-        from utils.option_names import translate_option
-
+        """Raises ValueError with the nearest option, or the settings of the nearest key."""
         if instead := removed.OPTIONS.get(name.lstrip("-")):
             raise ValueError(f"{name} was removed; instead: {instead}")
         keys: dict[str, list[str]] = {}
@@ -234,7 +229,6 @@ class Parser(argparse.ArgumentParser):
             keys.setdefault(option[2:].rpartition(".")[2], []).append(option)
         near = " or ".join(keys.get(find_nearest(name.lstrip("-"), keys), []))
         advice = f"did you mean {near}?" if near else "--help shows the usage"
-        advice = translate_option(name, options) or advice
         raise ValueError(f"unknown option {shorten(name, VALUE)}; {advice}")
 
     def error(self, message: str) -> NoReturn:
