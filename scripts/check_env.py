@@ -29,18 +29,19 @@ import subprocess
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from scripts.launcher import cuda
-from scripts.launcher import devices as host
+from scripts.launcher.devices import FILES, count_devices
 from utils import cli
-from utils.cores import LEAST_CORES
 from utils.messages import format_line, is_installed
 from utils.missing_packages import advise_library
 from utils.processes import die_with_parent
 
 # The versions that MindSpore 2.10 looks for, and has libraries for.
 CANN = ("8.2", "8.3", "8.5", "9.0", "9.1")
-CUDA = ("11.1", "11.6")  # what its libraries are built for
-CUDA_RANGE = "CUDA 11.1 to 11.8"  # what they work with
+# Device -> what it needs; docs/many_devices.md.
+NEEDS = {
+    "Ascend": f"CANN {', '.join(CANN)}; source its set_env.sh",
+    "GPU": "CUDA 11.1 to 11.8: bash scripts/env.sh --gpu, then source .venv/bin/activate",
+}
 OPENCV = ("opencv-python-headless", "opencv-python")
 # Name, packages of which one is needed, start of the version, advice.
 RELEASES = (
@@ -52,7 +53,6 @@ REQUIRED = ("pillow", "psutil", "pyyaml", "scipy", "tqdm", "matplotlib", "onnx",
 REQUIRED += ("safetensors", "ml-dtypes")
 ENGINES = ("openvino", "onnxruntime")  # of run.engine
 OPTIONAL = ("tensorboardX", "distributed")  # pip install '.[tensorboard,cluster]'
-WHEELS = ("te", "hccl")  # of CANN: te compiles kernels, hccl joins ranks
 GIGA = 1e9
 PYTHON_TIMEOUT = 120  # seconds for another Python process
 # The readers of videos, as data.reader names them, and their packages in requirements.txt.
@@ -151,14 +151,11 @@ def check_devices() -> Iterator[Line]:
     reason = format_line(" ".join(text.splitlines()[-1:]), 200)
     advice = "" if usable else lacking or f"MindSpore fails: {reason}"
     yield Line("devices", ", ".join(usable) or "unknown", advice, fatal=bool(lacking))
-    for kind, needs in (("Ascend", f"CANN {', '.join(CANN)}"), ("GPU", CUDA_RANGE)):
-        count = host.count_devices(kind)
-        advice = (
-            "" if kind in usable or not count else "MindSpore cannot use them; GLOG_v=2 shows why"
-        )
-        yield Line(f"{kind} devices", str(count) if count else f"none; they need {needs}", advice)
-    yield from check_ascend(host.count_devices("Ascend"))
-    yield from check_gpu(host.count_devices("GPU"))
+    for kind, needs in NEEDS.items():
+        count = count_devices(kind)
+        is_unused = count and kind not in usable
+        advice = f"MindSpore cannot use them; GLOG_v=2 shows why. They need {needs}"
+        yield Line(f"{kind} devices", str(count or "none"), advice if is_unused else "")
 
 
 def run_python(code: str) -> str:
@@ -178,71 +175,6 @@ def run_python(code: str) -> str:
         return ""
 
 
-def check_ascend(count: int) -> Iterator[Line]:
-    """CANN, its Python packages, and cores for each device; nothing on a host without either."""
-    folder = host.find_cann(os.environ)
-    home = os.environ.get("ASCEND_HOME_PATH")
-    if folder:
-        number = host.read_cann_version(folder)
-        advice = "" if number in CANN else f"MindSpore expects one of {', '.join(CANN)}"
-        if not home:
-            advice = f"source {host.find_set_env(folder)} first: ASCEND_HOME_PATH is not set"
-        yield Line("CANN", f"{number or 'unknown version'} in {folder}", advice)
-        code = "import {}; print('done')"
-        wheels = [name for name in WHEELS if "done" not in run_python(code.format(name))]
-        result = f"cannot be imported: {', '.join(wheels)}" if wheels else "can be imported"
-        files = " ".join(f"{folder}/lib64/{name}-*.whl" for name in WHEELS)
-        advice = f"pip install '.[ascend]' {files}" if wheels else ""
-        yield Line(", ".join(WHEELS), result, advice)
-    elif count or home:
-        where = f"not found{f' in ASCEND_HOME_PATH={home}' if home else ''}"
-        yield Line("CANN", where, "install CANN, then source its set_env.sh")
-    if count:
-        cores = len(os.sched_getaffinity(0)) // count
-        advice = f"give each rank {LEAST_CORES} cores or more: fewer DEVICES, a larger container"
-        result = f"{cores} for each of {count} devices"
-        yield Line("cores", result, advice if cores < LEAST_CORES else "")
-
-
-def check_gpu(count: int) -> Iterator[Line]:
-    """Driver, machine code, CUDA and cuDNN; nothing on a host without GPUs and driver."""
-    try:
-        driver = cuda.read_driver(os.environ)
-    except ValueError as error:
-        if not count:
-            return
-        yield Line("driver", "none that works", str(error))
-    else:
-        number = ".".join(map(str, driver.version))
-        names = ", ".join(sorted({gpu.name for gpu in driver.gpus}))
-        advice = "" if driver.version >= cuda.LEAST_DRIVER else "install 450.80 or newer"
-        yield Line("driver", f"for CUDA {number}; {len(driver.gpus)} x {names}", advice)
-        yield from map(check_architecture, sorted({gpu.architecture for gpu in driver.gpus}))
-    home = os.environ.get("CUDA_HOME")
-    install = "bash scripts/env.sh --gpu, then source .venv/bin/activate"
-    version = host.read_nvcc_version(Path(home)) if home else (0, 0)
-    fits = cuda.VERSIONS[0] <= version <= cuda.VERSIONS[1]
-    result = f"{'.'.join(map(str, version))} in {home}" if any(version) else home or "not set"
-    yield Line("CUDA_HOME", result, "" if fits else f"MindSpore needs {CUDA_RANGE}: {install}")
-    library = host.find_library("libcudnn.so.8", os.environ)
-    yield Line("cuDNN", library or "no libcudnn.so.8", "" if library else install)
-
-
-def check_architecture(architecture: tuple[int, int]) -> Line:
-    """Which code of MindSpore a GPU runs."""
-    name = f"GPU {'.'.join(map(str, architecture))}"
-    if architecture[0] in cuda.MACHINE_CODE:
-        return Line(name, "runs the machine code in MindSpore")
-    if architecture[0] < min(cuda.MACHINE_CODE):
-        return Line(name, "no code in MindSpore", "it needs a GPU of architecture 6.0 or newer")
-    result = "the driver compiles MindSpore's kernels at the first start: many minutes"
-    cache = os.environ.get("CUDA_CACHE_PATH")
-    advice = f"export CUDA_CACHE_PATH and CUDA_CACHE_MAXSIZE={cuda.CACHE_BYTES} first"
-    if cache:
-        return Line(name, f"{result}; kept in {cache}")
-    return Line(name, result, advice)
-
-
 def check_host() -> Iterator[Line]:
     name = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     cores = len(os.sched_getaffinity(0))
@@ -258,7 +190,7 @@ def advise(lines: list[Line]) -> str:
     """What to do next."""
     if any(line.advice for line in lines):
         return "do what the lines with ! say, and run this command again"
-    if any(map(host.count_devices, host.FILES)) and not is_installed():
+    if any(map(count_devices, FILES)) and not is_installed():
         return "bash scripts/verify_device.sh checks the devices (docs/many_devices.md)"
     start = "zoo quickstart" if is_installed() else "bash scripts/quickstart.sh"
     return f"{start} trains and evaluates once; docs/own_videos.md: your videos"

@@ -52,7 +52,7 @@ def test_without_a_driver_nothing_is_installed(script, checkout):
     """One line. The first is a file that the loader cannot load; the second driver sees no GPU."""
     shutil.rmtree(checkout / ".venv")
     (checkout / "driver" / "libcuda.so.1").write_text("")
-    build_stub_driver(checkout / "idle", COUNT=0)
+    build_stub_driver(checkout / "idle", gpus=0)
     for folder, words in (("driver", "no NVIDIA driver here"), ("idle", "sees no GPU")):
         variables = {"LD_LIBRARY_PATH": checkout / folder, "ZOO_PYTHON": sys.executable}
         done = run(checkout, f"bash scripts/{script}", **variables)

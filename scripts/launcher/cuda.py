@@ -25,26 +25,19 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import Optional
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[0] = str(ROOT)
 
-from scripts.launcher import devices as host
+from scripts.launcher.devices import find_plugins
 
 REQUIREMENTS = ROOT / "requirements-gpu.txt"
 COMPILER = "nvidia-cuda-nvcc-cu11"  # its wheel has ptxas, but no nvcc
 VERSIONS = ((11, 1), (11, 8))  # of CUDA: the first and the last that MindSpore's libraries fit
 PLUGINS = {(11, 1): "libmindspore_gpu.so.11.1", (11, 6): "libmindspore_gpu.so.11.6"}
 INSTALLED = ("/usr/local/cuda", "/usr/local/cuda-11.?", "/opt/cuda")  # besides CUDA_HOME
-# Compute capabilities of the machine code in MindSpore's libcuda_ops.so.11: 6.0, 6.1, 7.0, 7.5 and
-# 8.0. It runs on later minor versions too. The PTX code is for 8.6.
-MACHINE_CODE = (6, 7, 8)
-LEAST_DRIVER = (11, 0)
 CACHE_BYTES = 2**32  # of kernels that the driver has compiled
-# Attributes of cuDeviceGetAttribute.
-MAJOR = 75
-MINOR = 76
 NVCC = """#!/bin/sh
 # MindSpore reads the version of CUDA from this file.
 case "$1" in
@@ -63,24 +56,10 @@ esac
 """
 
 
-class Gpu(NamedTuple):
-    """A GPU that the driver sees, and its architecture: the compute capability."""
-
-    name: str
-    architecture: tuple[int, int]
-
-
-class Driver(NamedTuple):
-    """The newest CUDA that the driver supports, and its GPUs."""
-
-    version: tuple[int, int]
-    gpus: list[Gpu]
-
-
 def main(task: str, folder: str = "") -> int:
     try:
         if task == "driver":
-            read_driver(os.environ)
+            check_driver()
         elif task == "installed":
             home = find_installed(os.environ, Path(folder))
             if home is None:
@@ -94,44 +73,26 @@ def main(task: str, folder: str = "") -> int:
     return 0
 
 
-def read_driver(environ: Mapping[str, str]) -> Driver:
-    """Asks the driver. Raises ValueError if there is none, or if it sees no GPU."""
+def check_driver() -> None:
+    """Raises ValueError if there is no driver, or if it sees no GPU."""
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         raise ValueError(
             f"MindSpore uses GPUs on Linux on x86-64, not {sys.platform} on {platform.machine()}"
         )
     try:
-        library = ctypes.CDLL(host.find_library("libcuda.so.1", environ) or "libcuda.so.1")
+        library = ctypes.CDLL("libcuda.so.1")
     except OSError:
         raise ValueError(
             "no NVIDIA driver here: the loader does not find libcuda.so.1; install the driver (in "
             "a container: start it with GPUs), or use --device CPU"
         ) from None
-    status = library.cuInit(0)
     count = ctypes.c_int()
-    if not status:
-        library.cuDeviceGetCount(ctypes.byref(count))
+    status = library.cuInit(0) or library.cuDeviceGetCount(ctypes.byref(count))
     if not count.value:
         raise ValueError(
-            f"the NVIDIA driver sees no GPU (cuInit returned {status}): nvidia-smi should list it; "
+            f"the NVIDIA driver sees no GPU (status {status}): nvidia-smi should list it; "
             "CUDA_VISIBLE_DEVICES may hide it"
         )
-    version = ctypes.c_int()
-    library.cuDriverGetVersion(ctypes.byref(version))
-    gpus = [read_gpu(library, number) for number in range(count.value)]
-    return Driver((version.value // 1000, version.value % 1000 // 10), gpus)
-
-
-def read_gpu(library: ctypes.CDLL, number: int) -> Gpu:
-    device = ctypes.c_int()
-    library.cuDeviceGet(ctypes.byref(device), number)
-    name = ctypes.create_string_buffer(100)
-    library.cuDeviceGetName(name, len(name), device)
-    major = ctypes.c_int()
-    minor = ctypes.c_int()
-    library.cuDeviceGetAttribute(ctypes.byref(major), MAJOR, device)
-    library.cuDeviceGetAttribute(ctypes.byref(minor), MINOR, device)
-    return Gpu(name.value.decode(errors="replace"), (major.value, minor.value))
 
 
 def find_installed(environ: Mapping[str, str], own: Path) -> Optional[Path]:
@@ -152,10 +113,15 @@ def list_missing(home: Path, environ: Mapping[str, str]) -> list[str]:
 
     The loader resolves the libraries as it does for MindSpore.
     """
-    number = host.read_nvcc_version(home)
+    nvcc = home / "bin" / "nvcc"
+    text = ""
+    if os.access(nvcc, os.X_OK):
+        text = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
+    release = re.search(r"release (\d+)\.(\d+),", text)
+    number = (int(release[1]), int(release[2])) if release else (0, 0)
     if not VERSIONS[0] <= number <= VERSIONS[1]:
         return ["nvcc 11.1 to 11.8"]
-    plugin = host.find_plugins() / PLUGINS[max(least for least in PLUGINS if least <= number)]
+    plugin = find_plugins() / PLUGINS[max(least for least in PLUGINS if least <= number)]
     if not plugin.is_file():
         return [plugin.name]
     folders = [*map(str, list_library_folders(home)), environ.get("LD_LIBRARY_PATH", "")]
@@ -167,7 +133,7 @@ def list_missing(home: Path, environ: Mapping[str, str]) -> list[str]:
 
 def list_library_folders(home: Path) -> list[Path]:
     """The folders for LD_LIBRARY_PATH; the second has MindSpore's own NCCL."""
-    return [home / "lib64", host.find_plugins() / "gpu11.6"]
+    return [home / "lib64", find_plugins() / "gpu11.6"]
 
 
 def link_wheels(folder: Path, environ: Mapping[str, str]) -> None:

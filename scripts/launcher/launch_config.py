@@ -1,11 +1,10 @@
 """Settings of a job on several devices: of arguments, environment variables, rank table, mpirun.
 
-Everything is checked here, before a process starts. A user error is a ValueError that names the
-argument or the variable.
+A user error is a ValueError that names the argument or the variable. What MindSpore and msrun say
+themselves, of a wrong rank table or a device that is not there, is left to them.
 """
 
 import argparse
-import errno
 import os
 import socket
 from collections.abc import Mapping, Sequence
@@ -14,8 +13,8 @@ from pathlib import Path
 from typing import Optional
 
 from scripts.launcher.devices import VISIBLE, count_devices
-from scripts.launcher.rank_table import read_rank_table
 from utils.cores import LEAST_CORES
+from utils.files import read_json
 from utils.load_config import convert_value, resolve_yaml
 from utils.messages import VALUE, shorten
 from utils.settings import Device
@@ -73,15 +72,12 @@ def read_job(arguments: Sequence[str], environ: Mapping[str, str]) -> Job:
         table = Path(environ["RANK_TABLE_FILE"]).resolve()
         environ = {**read_table_variables(table, devices, environ), **environ}
     nodes = parse_number("NODES", environ.get("NODES", "1"), 1)
-    for name in ("NODE_RANK", "MASTER_ADDR") if nodes > 1 else ():
-        if name not in environ:
-            raise ValueError(
-                f"{name} is missing: with NODES={nodes}, a node needs its number, from 0, in "
-                "NODE_RANK and the address of node 0 in MASTER_ADDR"
-            )
-    node = parse_number("NODE_RANK", environ.get("NODE_RANK", "0"), 0)
-    if node >= nodes:
-        raise ValueError(f"NODE_RANK must be below NODES={nodes}, not {node}")
+    if nodes > 1 and not {"NODE_RANK", "MASTER_ADDR"} <= environ.keys():
+        raise ValueError(
+            f"NODE_RANK or MASTER_ADDR is missing: with NODES={nodes}, a node needs its number, "
+            "from 0, and the address of node 0"
+        )
+    node = parse_number("NODE_RANK", environ.get("NODE_RANK", "0"), 0, nodes - 1)
     port = environ.get("MASTER_PORT", PORT if nodes > 1 else "")
     # A single node uses its own address, whatever a cluster has exported.
     job = Job(
@@ -96,12 +92,12 @@ def read_job(arguments: Sequence[str], environ: Mapping[str, str]) -> Job:
         timeout=parse_number("MASTER_TIMEOUT", environ.get("MASTER_TIMEOUT", TIMEOUT), 1),
         table=table,
     )
-    check_devices(devices, job.arguments, environ)
+    if read_device(job.arguments) != "CPU":
+        refuse_device_id(environ, "0")
+    if devices > MAX_WORKERS_PER_CORE * (os.cpu_count() or 1):
+        raise ValueError(f"DEVICES: {devices} wanted, which is too many for {os.cpu_count()} cores")
     if job.restarts and nodes > 1:
-        raise ValueError(
-            f"--restarts is for a job on one node, not on NODES={nodes}: start all nodes again, by "
-            "hand or by the scheduler of the cluster"
-        )
+        raise ValueError(f"--restarts is for a job on one node, not on NODES={nodes}")
     if job.node == 0 and job.port:
         listen(job.master, job.port).close()
     return job
@@ -124,20 +120,31 @@ def parse_number(name: str, text: str, lowest: int, highest: int = 10**6) -> int
 
 
 def read_table_variables(path: Path, devices: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that a rank table replaces. Those that are set win, unless they differ."""
-    servers, count = read_rank_table(path)
-    if devices != count:
-        raise ValueError(f"DEVICES={devices}, but {path} has {count} devices for each server")
-    nodes = str(len(servers))
-    if environ.get("NODES", nodes) != nodes:
-        raise ValueError(f"NODES={environ['NODES']}, but {path} has {nodes} servers")
+    """The variables that Huawei's rank table replaces. Those that are set win.
+
+    The JSON file has a `server_list`: a `server_id`, which is an address, and `device`s with their
+    `rank_id`. msrun reads the rest.
+    """
+    try:
+        servers = read_json(path, "the file")["server_list"]
+        servers.sort(key=lambda server: min(int(device["rank_id"]) for device in server["device"]))
+        addresses = [str(server["server_id"]) for server in servers]
+        counts = {len(server["device"]) for server in servers}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"RANK_TABLE_FILE: {path}: {error}") from None
+    nodes = environ.get("NODES", str(len(addresses)))
+    if counts != {devices} or nodes != str(len(addresses)):
+        raise ValueError(
+            f"RANK_TABLE_FILE: {path} has {len(addresses)} servers with {counts} devices, not "
+            f"NODES={nodes} with DEVICES={devices}"
+        )
     local = [0]
-    if nodes != "1" and "NODE_RANK" not in environ:
-        local = [rank for rank, server in enumerate(servers) if is_local(server)]
+    if len(addresses) > 1 and "NODE_RANK" not in environ:
+        local = [rank for rank, address in enumerate(addresses) if is_local(address)]
     if len(local) != 1:
         which = f"{'several' if local else 'no'} servers of {path}"
         raise ValueError(f"NODE_RANK is missing, and {which} are addresses of this host")
-    return {"NODES": nodes, "MASTER_ADDR": servers[0], "NODE_RANK": str(local[0])}
+    return {"NODES": nodes, "MASTER_ADDR": addresses[0], "NODE_RANK": str(local[0])}
 
 
 def resolve_master(name: str) -> str:
@@ -168,12 +175,10 @@ def listen(address: str, port: int) -> socket.socket:
     try:
         return socket.create_server((address, port), family=family, backlog=128)
     except OSError as error:
-        if error.errno == errno.EADDRNOTAVAIL:
-            problem = f"MASTER_ADDR={address} is no address of this host, which is node 0"
-        else:
-            reason = os.strerror(error.errno or 0)
-            problem = f"MASTER_PORT={port} at {address}: {reason}; choose another one"
-        raise ValueError(problem) from None
+        reason = os.strerror(error.errno or 0)
+        raise ValueError(
+            f"MASTER_ADDR={address}, MASTER_PORT={port}: this host, node 0, cannot listen: {reason}"
+        ) from None
 
 
 def reserve_port() -> socket.socket:
@@ -187,25 +192,6 @@ def reserve_port() -> socket.socket:
     # Before, bind could choose the port of another such socket.
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     return holder
-
-
-def check_devices(requested: int, arguments: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Raises ValueError if this host has devices of the run's kind, but fewer than `requested`.
-
-    If it has none, the worker reports that itself.
-    """
-    kind = read_device(arguments)
-    if kind != "CPU":
-        refuse_device_id(environ, "0")
-    visible = environ.get(VISIBLE.get(kind, ""), "")
-    if visible and requested > len(visible.split(",")):
-        raise ValueError(f"DEVICES: {requested} wanted, {VISIBLE[kind]}={visible} allows fewer")
-    available = count_devices(kind)
-    cores = os.cpu_count() or 1
-    if not available and requested > MAX_WORKERS_PER_CORE * cores:
-        raise ValueError(f"DEVICES: {requested} wanted, which is too many for {cores} cores")
-    if available and requested > available:
-        raise ValueError(f"DEVICES: {requested} wanted, this host has {available} of {kind}")
 
 
 def refuse_device_id(environ: Mapping[str, str], device: str) -> None:

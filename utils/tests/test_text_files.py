@@ -7,7 +7,6 @@ import os
 import pytest
 
 from scripts.data.prepare.public_annotations import read_public_annotations
-from scripts.launcher.rank_table import read_rank_table
 from tests.test_official_lists import CASES, write_files
 from utils.data.annotation_file import AnnotationFile, read_annotations
 from utils.data.class_names import read_class_names
@@ -169,10 +168,3 @@ def test_wrong_public_classes_are_refused(change, tmp_path):
     write_files(tmp_path, files)
     with pytest.raises(ValueError, match="'Tilting.* cannot be printed|labels.json is not in the"):
         read_public_annotations("sthv2", tmp_path, 1)
-
-
-@pytest.mark.parametrize("content", [b"[" * 100_000, b'{"status": 1e999}', b"\xff", b"\0", b"{}"])
-def test_a_hostile_rank_table_is_refused_by_name(content, tmp_path):
-    (tmp_path / "hccl.json").write_bytes(content)
-    with pytest.raises(ValueError, match="^RANK_TABLE_FILE: .*hccl.json"):
-        read_rank_table(tmp_path / "hccl.json")

@@ -2,13 +2,11 @@
 
 import os
 import socket
-from pathlib import Path
 
 import pytest
 
 from scripts.launcher import devices
 from scripts.launcher.launch_config import (
-    check_devices,
     listen,
     read_job,
     read_mpi_environment,
@@ -16,11 +14,9 @@ from scripts.launcher.launch_config import (
     share_cores,
     should_bind_cores,
 )
-from scripts.launcher.rank_table import read_rank_table
 from tests.helpers import build_rank_table, pick_port, write_json
 
 TRAIN = "tsm/train.py"
-DEVICE = ("server_list", 1, "device", 0)  # the first one of the second server
 MASTER = {"MASTER_ADDR": "127.0.0.1"}
 NODE_0 = {"NODES": "2", "NODE_RANK": "0", **MASTER}
 OPENMPI = {"OMPI_COMM_WORLD_RANK": "9", "OMPI_COMM_WORLD_SIZE": "16"}
@@ -40,16 +36,17 @@ ADDRESS = {**MASTER, "MASTER_PORT": "9000"}
         ("--restarts=1 2 tsm/train.py", NODE_0, "--restarts"),
         ("2 tsm/train.py", {"NODES": "two"}, "NODES"),
         ("2 tsm/train.py", {"NODES": "0"}, "NODES"),
-        ("2 tsm/train.py", {"NODES": "2", **MASTER}, "NODE_RANK is missing"),
-        ("2 tsm/train.py", {**NODE_0, "NODE_RANK": "2"}, "NODE_RANK .* NODES=2"),
+        ("2 tsm/train.py", {"NODES": "2", **MASTER}, "NODE_RANK .*missing"),
+        ("2 tsm/train.py", {**NODE_0, "NODE_RANK": "2"}, "NODE_RANK"),
         ("2 tsm/train.py", {**NODE_0, "NODE_RANK": "-1"}, "NODE_RANK"),
-        ("2 tsm/train.py", {"NODE_RANK": "1"}, "NODE_RANK .* NODES=1"),
-        ("2 tsm/train.py", {"NODES": "2", "NODE_RANK": "1"}, "MASTER_ADDR is missing"),
+        ("2 tsm/train.py", {"NODE_RANK": "1"}, "NODE_RANK"),
+        ("2 tsm/train.py", {"NODES": "2", "NODE_RANK": "1"}, "MASTER_ADDR .*missing"),
         ("2 tsm/train.py", {**NODE_0, "MASTER_ADDR": "no.such.host.invalid"}, "MASTER_ADDR=no.suc"),
         ("2 tsm/train.py", {**NODE_0, "MASTER_ADDR": "192.0.2.1"}, "MASTER_ADDR=192.0.2.1"),
         ("2 tsm/train.py", {**NODE_0, "MASTER_PORT": "http"}, "MASTER_PORT"),
         ("2 tsm/train.py", {"MASTER_PORT": "99999"}, "MASTER_PORT .* 65500"),
         ("2 tsm/train.py", {"MASTER_TIMEOUT": "soon"}, "MASTER_TIMEOUT"),
+        (f"{10**6} tsm/train.py", {}, "DEVICES: 1000000"),
         ("2 tsm/train.py", {"DEVICE_ID": "3"}, "DEVICE_ID=3 .* ASCEND_RT_VISIBLE_DEVICES"),
         ("2 tsm/train.py", {"RANK_TABLE_FILE": "/no/table.json"}, "RANK_TABLE_FILE: /no/table"),
     ],
@@ -63,7 +60,7 @@ def test_a_port_in_use_is_refused():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
         for variables in (NODE_0, {}):
-            with pytest.raises(ValueError, match=f"MASTER_PORT={port} at 127.0.0.1: .* in use"):
+            with pytest.raises(ValueError, match=f"MASTER_PORT={port}.* in use"):
                 read_job(["2", TRAIN], {**variables, "MASTER_PORT": port})
 
 
@@ -86,26 +83,6 @@ def host(tmp_path, monkeypatch):
                 (tmp_path / "dev" / f"{kind}{number}").touch()
 
     return build
-
-
-def test_more_devices_than_the_host_has_are_refused(host, tmp_path):
-    yaml = tmp_path / "x.yaml"
-    yaml.write_text("run:\n  device: Ascend\n")
-    ascend = ["--config_path", str(yaml)]
-    check_devices(8, ascend, {})  # the worker reports that there is no device
-    host(davinci=4, nvidia=1)
-    check_devices(4, ascend, {})
-    check_devices(8, [*ascend, "--run.device=CPU"], {})
-    check_devices(8, ["--config_path", "none.yaml"], {})  # the worker reports that
-    visible = {"ASCEND_RT_VISIBLE_DEVICES": "0,1"}
-    for count, arguments, variables, words in (
-        (10**6, ["--run.device=CPU"], {}, "DEVICES: 1000000 .* cores"),
-        (5, ascend, {}, "DEVICES: 5 .* 4 of Ascend"),
-        (2, [*ascend, "--run.device", "GPU"], {}, "DEVICES: 2 .* 1 of GPU"),
-        (3, ascend, visible, "ASCEND_RT_VISIBLE_DEVICES=0,1"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            check_devices(count, arguments, variables)
 
 
 def test_ranks_are_bound_only_on_ascend_with_enough_cores(host):
@@ -141,32 +118,11 @@ def test_a_rank_table_replaces_nodes_master_and_rank(tmp_path):
     assert (job.node, job.master) == (1, "192.0.2.1"), "the second server is this host"
 
 
-def edit(*keys, value) -> dict:
-    """A rank table in which one value is replaced."""
-    position = content = build_rank_table()
-    for key in keys[:-1]:
-        position = position[key]
-    position[keys[-1]] = value
-    return content
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (edit("status", value="initializing"), "status"),
-        (edit("server_count", value="3"), "server_count is 3"),
-        (edit("server_list", 1, "device", value=[]), "number of devices"),
-        (edit(*DEVICE, "rank_id", value="0"), "rank_id"),
-        (edit(*DEVICE, "device_id", value="4"), "device_id"),
-        (edit(*DEVICE, "rank_id", value="x"), "'x'"),
-        (edit("server_list", 1, value={}), "'device'"),
-        ([], "holds no dict"),
-    ],
-)
-def test_a_wrong_rank_table_is_refused_with_the_reason(content, words, tmp_path):
+@pytest.mark.parametrize("content", [[], {}, {"server_list": [{}]}, {"server_list": [1]}])
+def test_a_wrong_rank_table_is_refused_by_name(content, tmp_path):
     path = write_json(tmp_path / "hccl.json", content)
-    with pytest.raises(ValueError, match=f"^RANK_TABLE_FILE: {path}.*{words}"):
-        read_rank_table(Path(path))
+    with pytest.raises(ValueError, match=f"^RANK_TABLE_FILE: {path}"):
+        read_job(["1", TRAIN], {"RANK_TABLE_FILE": path})
 
 
 @pytest.mark.parametrize(
