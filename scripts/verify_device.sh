@@ -40,7 +40,7 @@ check() { # NAME COMMAND...: runs it, with its output in NAME.log
 
 check_parity() { # NETWORK CASE: scores and loss within 1e-3, norms of gradients and updates within 0.1
     local result
-    result=$(python "$ROOT/scripts/analysis/compare_step.py" --tolerance=0.1 "--run.device=$device" \
+    result=$(python "$ROOT/tests/compare_case.py" --tolerance=0.1 "--run.device=$device" \
         "--config_path=$ROOT/$1/configs/$1_smoke.yaml" "--case=$ROOT/$1/tests/golden/$2.json") || return 1
     echo "$result"
     python -c '
@@ -81,7 +81,7 @@ check_resume() { # on a CPU the weights must be equal bit for bit; a device adds
 import sys
 from pathlib import Path
 
-from utils.testing.golden import relative_error
+from scripts.analysis.activations import relative_error
 from utils.weights.checkpoint_file import list_epochs, read
 
 expected, weights = (read(list_epochs(Path(folder))[-1]) for folder in sys.argv[1:3])

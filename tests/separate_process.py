@@ -15,7 +15,7 @@ from utils.settings import Run
 
 # The server imports MindSpore once and starts no kernel; its children fork in milliseconds.
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.separate_process", "utils.networks", "utils.testing.golden"])
+CONTEXT.set_forkserver_preload(["tests.separate_process", "utils.networks", "tests.golden_cases"])
 
 
 def run_in_separate_process(function: Callable, *arguments: Any) -> Any:

@@ -10,6 +10,7 @@ import pytest
 from mindspore import Tensor, nn, ops
 
 from scripts.predict import check_cam
+from tests.golden_cases import find_case, generate_input, load_case
 from tests.helpers import find_smoke_yaml, load_smoke_config, run_script, save_random_weights
 from tests.toy_recipes import draw_samples, list_toy_settings, load_toy_config
 from utils.evaluate.label_space import LabelSpace
@@ -18,7 +19,6 @@ from utils.networks import find_network, list_networks
 from utils.nn.cam_cells import CamCells
 from utils.predict.cam import GradCam, HeatMaps, blend, find_rate, scale_maps
 from utils.predict.model import build_model
-from utils.testing.golden import find_case, generate_input, load_case
 from utils.tests.parity import mark_slow_except, without_values
 from utils.video.windows import Window
 

@@ -321,7 +321,7 @@ def test_gradients_of_two_workers_are_those_of_the_whole_batch(toy, tmp_path):
 def test_a_golden_case_is_compared_layer_by_layer(network_name, case, options):
     file = ROOT / network_name / "tests" / "golden" / f"{case}.json"
     arguments = ["--config_path", find_smoke_yaml(network_name), "--case", file, *options]
-    result = run_json("scripts/analysis/compare_step.py", *arguments)
+    result = run_json("tests/compare_case.py", *arguments)
     assert result["first"] is None
     assert result["largest"]["forward"] < 1e-4
     assert set(result["largest"]) == {"forward", "loss", "gradients", "updates"}

@@ -8,12 +8,12 @@ import pytest
 from mindspore import Parameter, Tensor
 
 from scripts.convert_checkpoint import main as convert_file
+from tests.golden_cases import generate_weight
 from tests.helpers import find_smoke_yaml, load_smoke_config, read_result, save_random_weights
 from utils.files import ROOT
 from utils.load_config import load_config
 from utils.networks import find_network, list_networks
 from utils.runtime import Runtime
-from utils.testing.golden import generate_weight
 from utils.tests.parity import read_manifest, without_values
 from utils.tests.weights.torch_pickles import plain, tensor, write_zip
 from utils.train.plan import Plan

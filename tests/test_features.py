@@ -14,12 +14,14 @@ import pytest
 from mindspore import Parameter, Tensor, nn
 from PIL import Image
 
+from scripts.analysis.activations import record_activations
 from scripts.data.synthetic.motion_videos import draw_sets
 from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
 from scripts.executors.process_pool import PROCESSES, Part
 from scripts.executors.video_jobs import JobSettings
 from scripts.features.files import Source, read_source, write_features
 from scripts.features.jobs import UNLISTED, FeatureExtractor
+from tests.golden_cases import find_case, load_case
 from tests.helpers import assert_one_line_error, load_smoke_config, read_result, save_random_weights
 from tests.test_predict import TINY, load_toy_config
 from tests.toys import TOYS, build_toy, export_toy
@@ -32,7 +34,6 @@ from utils.runtime import Runtime, eager_mode
 from utils.scoring import engines as onnx
 from utils.scoring import mindir
 from utils.scoring.scorer import CellScorer
-from utils.testing.golden import find_case, load_case, record_activations
 from utils.tests.parity import make_clip
 from utils.video.windows import split_into_windows
 from utils.weights import checkpoint

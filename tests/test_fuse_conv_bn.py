@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn
 
-from utils.files import ROOT
-from utils.networks import list_networks
-from utils.nn.fuse_conv_bn import fuse_conv_bn
-from utils.testing.golden import (
+from tests.golden_cases import (
     compute_scores,
     find_case,
     generate_input,
     load_case,
     read_expected_scores,
 )
+from utils.files import ROOT
+from utils.networks import list_networks
+from utils.nn.fuse_conv_bn import fuse_conv_bn
 from utils.tests.parity import mark_slow_except
 
 

@@ -17,6 +17,7 @@ import pytest
 from mindspore import Parameter, ParameterTuple, Tensor, nn
 
 from scripts.convert_checkpoint import main
+from tests.golden_cases import generate_input, generate_weight, load_case
 from tests.helpers import load_smoke_config
 from utils.commands.train import build_training
 from utils.data.sampler import TrainSampler
@@ -25,7 +26,6 @@ from utils.files import ROOT
 from utils.load_config import load_config
 from utils.networks import Job, Network, find_build, find_network
 from utils.runtime import Runtime, eager_mode
-from utils.testing.golden import generate_input, generate_weight, load_case
 from utils.tests.parity import read_manifest, without_values
 from utils.train.run_dir import RunDirectory
 from utils.weights.checkpoint import load, save, weights_of

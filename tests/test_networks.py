@@ -11,6 +11,7 @@ from mindspore import nn
 
 from benchmarks.benchmark import measure_eval
 from scripts.analysis.build_networks import build_eval_network
+from tests.golden_cases import find_case, load_case
 from tests.helpers import find_smoke_yaml
 from tests.numbered_videos import write_numbered_video
 from tests.toy_recipes import draw_samples, load_toy_config
@@ -24,7 +25,6 @@ from utils.predict.model import Model
 from utils.predict.stream import Stream, Timing, WindowPredictor
 from utils.runtime import Runtime
 from utils.scoring.scorer import CellScorer
-from utils.testing.golden import find_case, load_case
 from utils.tests.parity import mark_slow_except
 from utils.train.train_step import TrainStep
 from utils.video.decoders import open_video

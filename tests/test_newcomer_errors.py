@@ -203,7 +203,7 @@ ERRORS = [
     ("EXTRACT --data.root=/none", "/none"),
     ("EXTRACT --checkpoint_path=/none.ckpt", "/none.ckpt"),
     (f"scripts/analysis/plan_allreduce.py {TSM} --devices many", "--devices", "many"),
-    (f"scripts/analysis/compare_step.py {TSM}", "--record, --against, --case"),
+    (f"scripts/analysis/compare_step.py {TSM}", "--record, --against"),
     ("scripts/data/synthesize_videos.py --out text.mp4", "--out: cannot write text.mp4"),
     ("scripts/data/synthesize_images.py --out /proc/none", "cannot write /proc/none"),
     ("scripts/data/pack_images.py --source nowhere --target new", "--source: nowhere"),

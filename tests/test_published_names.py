@@ -9,10 +9,10 @@ import pytest
 from mindspore import nn
 
 from mvit_multi.config import Config as MViTConfig
+from tests.golden_cases import get_shapes, map_torch_names
 from utils.files import ROOT
 from utils.load_config import load_config
 from utils.networks import find_network
-from utils.testing.golden import get_shapes, map_torch_names
 from utils.tests.parity import read_manifest, without_values
 from utils.weights.convert import convert, detect_prefix_and_format
 from x3d.tests.pytorchvideo import rename_to_pytorchvideo

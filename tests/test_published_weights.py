@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.golden_cases import get_shapes
 from tests.helpers import find_smoke_yaml, read_result
 from tests.test_conversion import SETTINGS
 from tests.test_conversion import SOURCE as SOURCE_FILE
@@ -23,7 +24,6 @@ from utils.load_config import load_config
 from utils.networks import Network, find_network
 from utils.predict import model as api
 from utils.progress import Progress
-from utils.testing.golden import get_shapes
 from utils.tests.parity import without_values
 from utils.weights import checkpoint_file, download, preparation, published
 

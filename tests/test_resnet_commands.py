@@ -12,6 +12,7 @@ import pytest
 from resnet50.readers import read_images
 from scripts.data.synthetic.pattern_images import PATTERNS
 from tests.event_reader import read_curves
+from tests.golden_cases import generate_weight
 from tests.helpers import (
     assert_one_line_error,
     assert_report,
@@ -24,7 +25,6 @@ from tests.helpers import (
     start_and_stop,
 )
 from utils.files import ROOT
-from utils.testing.golden import generate_weight
 
 SMOKE = find_smoke_yaml("resnet50")
 

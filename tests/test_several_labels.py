@@ -11,6 +11,8 @@ import pytest
 from mindspore import Tensor
 from PIL import Image
 
+from scripts.analysis.activations import relative_error, set_weights
+from tests import golden_cases as golden
 from tests.helpers import (
     assert_one_line_error,
     find_smoke_yaml,
@@ -29,7 +31,6 @@ from utils.evaluate.several_labels import compute_metrics
 from utils.networks import find_network
 from utils.predict import model as api
 from utils.runtime import Runtime
-from utils.testing import golden
 from utils.train import optimizers
 from utils.train.plan import Plan, compute_class_weights
 from utils.weights.convert import convert, read_source
@@ -190,7 +191,7 @@ def test_loss_gradients_and_five_updates_are_those_of_a_torch_twin(network, tmp_
 
     net = ours.build_model(**arguments).set_train(True)
     shapes = golden.get_shapes(net)
-    golden.set_weights(net, convert_arrays(twin.state_dict()))
+    set_weights(net, convert_arrays(twin.state_dict()))
     rng = np.random.RandomState(0)
     clips = rng.randint(0, 256, (4, *ours.get_input_shape(cfg))).astype(np.uint8)
     targets = (rng.rand(4, 4) < 0.4).astype(np.float32)
@@ -220,13 +221,13 @@ def test_loss_gradients_and_five_updates_are_those_of_a_torch_twin(network, tmp_
             blank.update((k, p.grad) for k, p in twin.named_parameters())
             theirs = convert_arrays(blank)
             for weight, grad in zip(weights, grads):
-                error = golden.relative_error(grad.asnumpy(), theirs[weight.name])
+                error = relative_error(grad.asnumpy(), theirs[weight.name])
                 assert error < 2e-3 or np.abs(theirs[weight.name]).max() < 1e-6, weight.name
         np.testing.assert_allclose(step(*inputs).asnumpy()[0], expected.item(), rtol=1e-3)
         optimizer.step()
     theirs = convert_arrays(twin.state_dict())
     for name, parameter in golden.weights_of(net).items():
-        assert golden.relative_error(parameter.asnumpy(), theirs[name]) < 2e-3, name
+        assert relative_error(parameter.asnumpy(), theirs[name]) < 2e-3, name
     twin.eval()
     net.set_train(False)
     with torch.no_grad():

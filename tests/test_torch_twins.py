@@ -9,13 +9,13 @@ from mindspore import Tensor
 
 from scripts.analysis.build_networks import make_dummy_batch
 from scripts.conversion import torch_writer
+from tests.golden_cases import compute_scores, load_weights
 from tests.helpers import find_smoke_yaml, load_smoke_config, run_script
 from tests.toy_recipes import YAMLS, load_toy_recipe
 from utils.files import ROOT
 from utils.load_config import to_dict
 from utils.networks import find_network, list_networks
 from utils.nn.padding import SYMMETRIC
-from utils.testing.golden import compute_scores, load_weights
 from utils.weights.checkpoint import weights_of
 from utils.weights.convert import convert_back, read_source
 

@@ -6,8 +6,8 @@ from mindspore import Tensor
 
 from resnet50.model import build_network as build_resnet
 from resnet50.tests.golden_case import MEAN, STD
+from tests.golden_cases import generate_input, generate_weight
 from tsm.model import TSM
-from utils.testing.golden import generate_input, generate_weight
 from utils.weights.checkpoint import weights_of
 
 

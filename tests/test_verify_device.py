@@ -13,9 +13,9 @@ from tests.helpers import copy_checkout, copy_scripts, link_environment, mark_in
 PYTHON = f"""
 case "$*" in
     -c*) exec "{sys.executable}" "$@" ;;
-    *compare_step.py*/x3d_*) echo '{{"first": null, "largest": {{"forward": 0.002, "loss": 0}}}}' ;;
-    *compare_step.py*/mvit_*) echo '{{"first": {{}}, "largest": {{"forward": null, "loss": 0}}}}' ;;
-    *compare_step.py*) echo '{{"first": null, "largest": {{"forward": 1e-6, "loss": 1e-6}}}}' ;;
+    *compare_case.py*/x3d_*) echo '{{"first": null, "largest": {{"forward": 0.002, "loss": 0}}}}' ;;
+    *compare_case.py*/mvit_*) echo '{{"first": {{}}, "largest": {{"forward": null, "loss": 0}}}}' ;;
+    *compare_case.py*) echo '{{"first": null, "largest": {{"forward": 1e-6, "loss": 1e-6}}}}' ;;
 esac
 """
 

@@ -12,7 +12,9 @@ SETTINGS: dict[str, tuple[Any, str]] = {
     "data.packed": (None, "scripts/data/pack_images.py"),
 }
 # {option of a command, without dashes: what replaces it}
-OPTIONS: dict[str, str] = {}
+OPTIONS: dict[str, str] = {
+    "case": "python tests/compare_case.py --config_path Y --case C",
+}
 # {command as in `zoo NAME`: what replaces it}; its script, if users call it, ends in the same line
 COMMANDS: dict[str, str] = {}
 

@@ -11,7 +11,7 @@ from mvit_multi.dataset import build_target_row
 from mvit_multi.loss import MultiLoss, VarianceCovarianceLoss
 from mvit_multi.lr_generator import build_parameter_groups
 from mvit_multi.network import NETWORK
-from utils.testing import golden
+from tests import golden_cases as golden
 from utils.train import optimizers
 
 

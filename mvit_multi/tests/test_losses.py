@@ -10,7 +10,7 @@ from mindspore import Parameter, Tensor, nn
 from mvit_multi.dataset import build_target_row
 from mvit_multi.heads import Mlp, MultiHead, list_projection_pairs
 from mvit_multi.loss import MultiLoss, VarianceCovarianceLoss
-from utils.testing.golden import generate_input, generate_weight, load_case, map_torch_names
+from tests.golden_cases import generate_input, generate_weight, load_case, map_torch_names
 
 CASES = load_case(Path(__file__).parent / "golden" / "mvit_multi_losses.json")
 (THREE,) = (case for case in CASES["multi_head"] if case["name"] == "three datasets")

@@ -9,17 +9,17 @@ from mvit_multi.mixup import MixClips
 from mvit_multi.model import MEAN, STD_OF_PIXELS, MViT
 from mvit_multi.network import NETWORK
 from mvit_multi.tests.golden_case import MViTCase
-from utils.data.mixing import Mix, make_cutmix
-from utils.files import ROOT
-from utils.nn.dropout import Dropout
-from utils.nn.layers import Normalize, make_resize_matrix
-from utils.testing.golden import (
+from tests.golden_cases import (
     generate_input,
     generate_state_dict,
     get_shapes,
     load_case,
     read_expected_scores,
 )
+from utils.data.mixing import Mix, make_cutmix
+from utils.files import ROOT
+from utils.nn.dropout import Dropout
+from utils.nn.layers import Normalize, make_resize_matrix
 from utils.tests.parity import assert_scores, without_values
 from utils.weights.convert import convert
 

@@ -9,7 +9,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from mvit_multi import transforms
 from mvit_multi.config import Data, DatasetSettings
 from mvit_multi.sampling import draw_crop_box, draw_scaled_crop
-from utils.testing.golden import load_case
+from tests.golden_cases import load_case
 from utils.video import color_ops
 from utils.video import randaugment as ra
 from utils.video.policy import Policy, parse_policy

@@ -15,12 +15,12 @@ from mvit_multi.loss import MultiLoss
 from mvit_multi.lr_generator import build_parameter_groups, compute_lr_at, get_lr
 from mvit_multi.model import MViT
 from mvit_multi.tests.golden_case import MViTCase
+from tests.golden_cases import load_case, map_torch_names
 from tests.helpers import load_smoke_config
 from tests.toy_recipes import build_toy_training
 from utils.data.mixing import draw_mix, make_cutmix
 from utils.files import ROOT
 from utils.load_config import load_config
-from utils.testing.golden import load_case, map_torch_names
 from utils.tests.parity import make_cosine_settings, without_values
 from utils.train import optimizers
 from utils.video import transforms

@@ -8,8 +8,8 @@ from mindspore import nn
 from resnet50.config import Train
 from resnet50.lr_generator import build_parameter_groups
 from resnet50.network import NETWORK
+from tests import golden_cases as golden
 from utils.nn.soft_targets import SmoothedCrossEntropy
-from utils.testing import golden
 from utils.train import optimizers
 
 MEAN = (0.485, 0.456, 0.406)

@@ -12,11 +12,11 @@ from PIL import Image
 from resnet50.augment import MAGNITUDES, apply_operator, augment, draw_erased_box, draw_operator
 from resnet50.config import Config, Data
 from resnet50.dataset import RepeatingSampler, build_train_sampler
+from tests.golden_cases import load_case
 from utils.data.mixing import mix_targets
 from utils.files import ROOT
 from utils.load_config import load_config
 from utils.runtime import Runtime
-from utils.testing.golden import load_case
 
 CASE = load_case(Path(__file__).parent / "golden" / "trivial_augment.json")
 DATA = Data(root=Path(), crop=8, mixup=0.2, cutmix=1.0, policy="trivial", erase=0.1)

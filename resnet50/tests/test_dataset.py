@@ -23,10 +23,10 @@ from resnet50.network import NETWORK
 from resnet50.readers import ImageRecord, MindRecord, decode_image
 from resnet50.transforms import compute_center_crop, draw_crop_box, make_test_view, make_train_view
 from scripts.data.synthetic.pattern_images import draw_cifar10
+from tests.golden_cases import load_case
 from utils.files import ROOT
 from utils.load_config import load_config
 from utils.runtime import Runtime
-from utils.testing.golden import load_case
 from utils.video.reader import VideoError
 
 CASES = load_case(Path(__file__).parent / "golden" / "resnet50_data.json")["eval_preprocessing"]

@@ -10,9 +10,9 @@ import pytest
 
 from resnet50 import model
 from resnet50.tests.golden_case import MEAN, STD, ResNetCase
+from tests.golden_cases import load_case
 from tests.separate_process import in_separate_process
 from utils.nn.soft_targets import SmoothedCrossEntropy
-from utils.testing.golden import load_case
 from utils.tests import parity
 
 GOLDEN = Path(__file__).parent / "golden"

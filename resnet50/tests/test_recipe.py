@@ -11,6 +11,7 @@ from resnet50.config import Config, Model, Train
 from resnet50.lr_generator import build_parameter_groups, get_lr, is_decayed
 from resnet50.model import build_network
 from resnet50.tests.golden_case import MEAN, STD
+from tests.golden_cases import load_case, map_torch_names
 from tests.helpers import load_smoke_config
 from tests.toy_recipes import build_toy_training
 from utils.data.sampler import TrainSampler
@@ -18,7 +19,6 @@ from utils.distributed.segments import segment_ends
 from utils.files import ROOT
 from utils.load_config import load_config
 from utils.nn.soft_targets import SmoothedCrossEntropy
-from utils.testing.golden import load_case, map_torch_names
 from utils.tests.parity import without_values
 from utils.train.optimizers import LARS, SGD
 

@@ -4,8 +4,6 @@
     python scripts/analysis/compare_step.py --config_path Y --record F.npz [--checkpoint_path C]
         [--overwrite]
     python scripts/analysis/compare_step.py --config_path Y --against F.npz [--checkpoint_path C]
-    python scripts/analysis/compare_step.py --config_path Y --case
-        tsm/tests/golden/tsm_r50_8f_small.json
         [--tolerance 1e-4] [--section.key=value ...]
 
 --record takes one step: the first batch of the config file's data, weights from the checkpoint or
@@ -13,7 +11,6 @@ from the seed. It writes batch, weights, activations, loss, gradients and update
 the same step again, for example on another device, with other settings, or after a change. It
 compares batch and weights, then takes both from the record, so that an error in them does not hide
 later ones.
---case compares with a golden case; the settings then only choose network and device.
 
 Prints a line for each array: stage, name, relative error. The last line of stdout is one JSON
 object: first (stage, name and error of the first beyond the tolerance, or null), largest (by
@@ -34,11 +31,12 @@ import json
 import zipfile
 import zlib
 from dataclasses import replace
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import numpy as np
 from mindspore import Tensor, nn
 
+from scripts.analysis.activations import record_activations, relative_error, set_weights
 from utils import cli, log, runtime
 from utils.commands.train import build_training
 from utils.files import check_target, report_write_errors, write_beside
@@ -46,24 +44,10 @@ from utils.networks import Job, Network, find_build
 from utils.nn import kernels
 from utils.nn.layers import NormReLU
 from utils.settings import NetworkConfig
-from utils.testing.golden import (
-    UPDATES,
-    GoldenCase,
-    compute_scores,
-    find_case,
-    generate_input,
-    load_case,
-    map_torch_names,
-    read_expected_scores,
-    record_activations,
-    relative_error,
-    set_weights,
-)
 from utils.train.train_step import TrainStep
 from utils.weights.checkpoint import weights_of
 
 MAX_ELEMENTS = 65_536  # of a recorded tensor
-NOISE = 1e-5  # gradients with a smaller norm are zero in exact arithmetic
 DAMAGED_ZIP = (zipfile.BadZipFile, zlib.error, NotImplementedError, LookupError, MemoryError)
 STAGES = ("data", "weights", "forward", "loss", "gradients", "updates")
 
@@ -82,28 +66,18 @@ def main(
     *,
     record: Optional[Path] = None,
     against: Optional[Path] = None,
-    case: Optional[Path] = None,
     checkpoint_path: Optional[Path] = None,
     tolerance: cli.NonNegativeFloat = 1e-4,
     overwrite: bool = False,
 ) -> None:
-    if sum(path is not None for path in (record, against, case)) != 1:
-        raise ValueError("give one of --record, --against, --case")
+    if bool(record) == bool(against):
+        raise ValueError("give one of --record, --against")
     if record:
         check_target(record, [checkpoint_path or ""], "--record", overwrite)
     # A difference of 1e-4 would otherwise be that of HF32 or TF32, which devices use by default.
     cfg = replace(cfg, run=replace(cfg.run, tf32=False))
     rt = runtime.start(cfg.run)
     log.start_log(rt)
-    if case:
-        try:
-            content = load_case(case)
-        except (OSError, ValueError) as error:
-            raise ValueError(f"--case: {case} is not a golden case: {error}") from None
-        golden = find_case(network.name, content)
-        with kernels.use(kernels.select(cfg.run.device)):
-            differences = compare_with_case(golden)
-        return report(differences, tolerance)
     step, clip, target = build_first_step(network, cfg=cfg, rt=rt, path=checkpoint_path)
     if record:
         arrays = record_step(step, clip, target)
@@ -227,63 +201,6 @@ def compare_records(record: dict, recorded: dict) -> list[Difference]:
     names = [(*key.split("/", 1), key) for key in recorded if key in record]
     names.sort(key=lambda item: STAGES.index(item[0]))
     return [Difference(s, n, relative_error(record[key], recorded[key])) for s, n, key in names]
-
-
-def compare_with_case(golden: GoldenCase) -> list[Difference]:
-    """The errors against a golden case: activations and scores in evaluation, then training.
-
-    Training: loss, norms of gradients, loss before each update, norms of updates.
-    """
-    case = golden.case
-    clip = generate_input(case["input_seed"], case["input_shape"])
-    net = golden.build_model()
-    taps = {golden.cell_name(point): tap for point, tap in case["eval"]["taps"].items()}
-    activations = record_activations(net, [point for point in taps if point], clip)
-    result = [
-        Difference("forward", name, compare_statistics(value, taps[name]))
-        for name, value in activations.items()
-    ]
-
-    def add(stage: str, name: str, value: Any, expected: Any) -> None:
-        result.append(Difference(stage, name, relative_error(value, expected)))
-
-    add("forward", "scores", compute_scores(net, Tensor(clip)), read_expected_scores(case))
-    if "train" not in case:
-        return result
-    train = case["train"]
-    step = golden.build_train_step("step")
-    inputs = Tensor(clip), Tensor(golden.build_target())
-    names = map_torch_names(step.net)
-    weights = step.optimizer.parameters
-    before = copy_weights(step.net)
-    loss, _, grads = step.backward(*inputs)
-    exact = train.get("grad_norm64", train["grad_norm"])
-    recorded = train["step"]
-    add("loss", "loss", loss.asnumpy(), train.get("loss64", train["loss"]))
-    for name, grad in zip((names[p.name] for p in weights), grads):
-        if exact[name] > NOISE:
-            add("gradients", name, np.linalg.norm(grad.asnumpy()), exact[name])
-    set_weights(step.net, before)
-    for i, expected in enumerate(recorded.get("losses64", recorded["losses"])[:UPDATES]):
-        loss = step(*inputs)[0].asnumpy()
-        add("updates", f"loss before update {i + 1}", loss, expected)
-    for parameter in weights if "delta_norm64" in recorded else ():
-        length = np.linalg.norm(parameter.asnumpy() - before[parameter.name])
-        name = names[parameter.name]
-        expected, rounded = (recorded[key][name] for key in ("delta_norm64", "delta_norm"))
-        if relative_error(rounded, expected) < 0.02:  # the others are noise in the original too
-            add("updates", name, length, expected)
-    return result
-
-
-def compare_statistics(values: np.ndarray, tap: dict) -> float:
-    """The largest error of mean, standard deviation and first eight elements.
-
-    Relative to the recorded standard deviation.
-    """
-    elements = np.abs(values.reshape(-1)[:8] - tap["first"]).max()
-    errors = abs(values.mean() - tap["mean"]), abs(values.std() - tap["std"]), elements
-    return float(max(errors) / max(tap["std"], 1e-3))
 
 
 if __name__ == "__main__":

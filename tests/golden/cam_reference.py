@@ -25,7 +25,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[0] = str(HERE.parents[1])
 
 from tests.golden.torch_results import list_differences, to_digits
-from utils.testing.golden import generate_input, load_case
+from tests.golden_cases import generate_input, load_case
 
 # {case: (shape of the clip, layer, layer of raw scores)}. X3D reads more frames and larger crops
 # than in training, so that its head has several positions.

@@ -3,7 +3,7 @@
 A golden case holds settings, the seed and the shape of an input, and results: scores, activations
 (`taps`), the loss, and L2 norms of gradients and buffers; a key that ends in 64 is in float64. It
 holds no weights: each array is made from its name and shape by
-`utils.testing.golden.generate_weight`.
+`tests.golden_cases.generate_weight`.
 
 A case lists the results that it keeps. To add one to `variants.json`, write it with null for each
 result, and with {point: null} and {parameter: null} in `taps`, `grad_norm` and `buffers`.
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.torch.parts import set_training
-from utils.testing.golden import generate_input, generate_weight
+from tests.golden_cases import generate_input, generate_weight
 
 PRECISIONS = MappingProxyType({"": torch.float32, "64": torch.float64})
 # Largest relative differences of results, by suffix. In float32 rounding switches units that lie

@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 from mindspore import nn
 
+from tests import golden_cases as golden
 from tsm.config import Train
 from tsm.lr_generator import build_parameter_groups
 from tsm.model import freeze_batch_norms
 from tsm.network import NETWORK
 from utils.nn.loss import CrossEntropy
-from utils.testing import golden
 from utils.train import optimizers
 
 

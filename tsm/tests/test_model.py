@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
+from tests.golden_cases import generate_input, load_case
 from tests.helpers import load_smoke_config
 from tsm.model import TSM
 from tsm.network import NETWORK
@@ -16,7 +17,6 @@ from tsm.tests.golden_case import TSMCase
 from utils.export.export import check_options, export
 from utils.nn.kernels.plain import TemporalShift
 from utils.scoring.checkpoint import prepare_for_inference
-from utils.testing.golden import generate_input, load_case
 from utils.tests.parity import mark_slow_except, without_values
 from utils.train import amp
 

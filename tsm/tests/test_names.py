@@ -5,16 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from scripts.analysis.activations import set_weights
+from tests.golden_cases import generate_weight, get_shapes, load_case, map_torch_names
 from tsm.model import TSM
 from tsm.network import NETWORK
 from tsm.tests.golden_case import TSMCase
-from utils.testing.golden import (
-    generate_weight,
-    get_shapes,
-    load_case,
-    map_torch_names,
-    set_weights,
-)
 from utils.tests.parity import assert_activations, assert_manifest, read_manifest, without_values
 from utils.weights.checkpoint import weights_of
 from utils.weights.convert import convert, detect_prefix_and_format

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from scripts.analysis.activations import relative_error
+from tests.golden_cases import load_case, map_torch_names
 from tests.separate_process import in_separate_process
 from tsm.tests.golden_case import TSMCase
-from utils.testing.golden import load_case, map_torch_names, relative_error
 from utils.tests import parity
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from tests.golden_cases import load_case, map_torch_names
 from tsm.config import Config
 from tsm.convert import TSMNames
 from tsm.lr_generator import FLOW_FIRST_CONV, GROUPS, build_parameter_groups, get_lr
@@ -16,7 +17,6 @@ from utils.distributed.segments import segment_ends
 from utils.files import ROOT
 from utils.load_config import load_config
 from utils.networks import find_build
-from utils.testing.golden import load_case, map_torch_names
 from utils.tests.parity import without_values
 from utils.train.optimizers import scale_head
 

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from mindspore import nn
 
+from tests import golden_cases as golden
 from utils.nn.loss import CrossEntropy
-from utils.testing import golden
 from utils.train import optimizers
 from x3d.config import Train
 from x3d.lr_generator import build_parameter_groups

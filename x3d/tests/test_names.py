@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from mindspore import Tensor, ops
 
+from scripts.analysis.activations import set_weights
+from tests import golden_cases as golden
 from utils.nn.conv3d import FORMS, DepthwiseConv3d
-from utils.testing import golden
 from utils.tests.parity import assert_scores
 from utils.weights.convert import NORM, convert
 from x3d.convert import X3DNames
@@ -32,7 +33,7 @@ def test_mindvideos_weights_give_mindvideos_probabilities():
     net = X3D(**small, depthwise_impl="dense", stem_impl="dense").set_train(False)
     converted = convert(source, golden.get_shapes(net), NETWORK)
     assert converted.missing == converted.dropped == []
-    golden.set_weights(net, converted.arrays)
+    set_weights(net, converted.arrays)
     expected = golden.read_expected_scores(case)
     assert_scores(net, case=case, expected=expected, limit=1e-5 * np.ptp(expected))
     with pytest.raises(ValueError, match=r"branch2.b.weight is \[54, 54, 3, 3, 3\] instead of"):

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
+from scripts.analysis.activations import record_activations
+from tests.golden_cases import generate_input, load_case, map_torch_names
 from tests.separate_process import in_separate_process
-from utils.testing.golden import generate_input, load_case, map_torch_names, record_activations
 from utils.tests import parity
 from x3d.model import X3D
 from x3d.precise_bn import PreciseBatchNorms

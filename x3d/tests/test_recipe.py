@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor
 
-from utils.testing.golden import generate_input, load_case
+from tests.golden_cases import generate_input, load_case
 from utils.tests.parity import make_cosine_settings
 from utils.train import optimizers
 from utils.video import transforms as views

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
 
+from tests.golden_cases import generate_input, load_case
 from utils.distributed import collectives
 from utils.evaluate import metrics
 from utils.evaluate.metrics import Counts, EvalSet, compute_interval, evaluate
@@ -16,7 +17,6 @@ from utils.log import format_values
 from utils.runtime import Runtime
 from utils.scoring.scorer import CellScorer, Scorer
 from utils.signals import StopRequestError
-from utils.testing.golden import generate_input, load_case
 from utils.train.tensorboard import select_scalars
 
 CASES = load_case(ROOT / "tsm" / "tests" / "golden" / "tsm_data.json")["test_aggregation"]

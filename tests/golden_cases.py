@@ -7,7 +7,6 @@ network under test gets the same checkpoint, bit for bit, as the implementation 
 from __future__ import annotations
 
 import abc
-import contextlib
 import hashlib
 import json
 from pathlib import Path
@@ -16,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mindspore import Tensor, nn
 
+from scripts.analysis.activations import set_weights
 from utils.files import ROOT
-from utils.runtime import Runtime, eager_mode
+from utils.runtime import Runtime
 from utils.settings import Run, TrainSettings
 from utils.train.train_step import TrainStep
 from utils.weights.checkpoint import weights_of
@@ -118,17 +118,6 @@ def load_case(path: Path) -> dict:
     return json.loads(Path(path).read_text())
 
 
-def relative_error(value: Any, expected: Any) -> float:
-    """The norm of the difference over the norm of `expected`; infinite if shapes differ."""
-    value = np.asarray(value, np.float64)
-    expected = np.asarray(expected, np.float64)
-    if value.shape != expected.shape:
-        return float("inf")
-    norm = np.linalg.norm(expected)
-    difference = np.linalg.norm(value - expected)
-    return float(difference / norm) if norm else float(difference != 0)
-
-
 def build_state_dict(case: dict, net: nn.Cell) -> dict[str, np.ndarray]:
     """PyTorch's state dict of a case: generated weights, then the values that the case sets.
 
@@ -178,11 +167,6 @@ def load_weights(net: nn.Cell, state: dict, network: Network) -> None:
     set_weights(net, convert(state, get_shapes(net), network).arrays)
 
 
-def set_weights(net: nn.Cell, values: dict[str, np.ndarray]) -> None:
-    for name, parameter in weights_of(net).items():
-        parameter.set_data(Tensor(values[name], parameter.dtype))
-
-
 def build_train_step(
     net: nn.Cell, loss: nn.Cell, optimizer: nn.Cell, clip_norm: float = 0.0
 ) -> TrainStep:
@@ -198,29 +182,3 @@ def build_train_step(
         steps_per_epoch=UPDATES,
     )
     return step.set_train()
-
-
-def record_activations(net: nn.Cell, points: list[str], *inputs: np.ndarray) -> dict:
-    """Runs the network eagerly; {point: activation}.
-
-    A point is the name of a cell, for its output, or `NAME (input ...)`.
-    """
-    cells = dict(net.cells_and_names())
-    activations: dict[str, Tensor] = {}
-    with eager_mode(), contextlib.ExitStack() as stack:
-        for point in points:
-            name, _, is_input = point.partition(" (input")
-
-            def save_input(cell, values, point=point):
-                activations[point] = values[0]
-
-            def save_output(cell, values, output, point=point):
-                activations[point] = output
-
-            if is_input:
-                handle = cells[name].register_forward_pre_hook(save_input)
-            else:
-                handle = cells[name].register_forward_hook(save_output)
-            stack.callback(handle.remove)
-        net(*map(Tensor, inputs))
-    return {point: value.asnumpy() for point, value in activations.items()}
