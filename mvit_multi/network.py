@@ -9,7 +9,7 @@ from mvit_multi import dataset
 from mvit_multi.config import Config
 from mvit_multi.convert import MViTNames
 from mvit_multi.labels import DatasetLabelSpace
-from utils.data.annotation_file import Record, name_record
+from utils.data.annotation_file import name_record
 from utils.evaluate.label_space import LabelSpace, list_own_names
 from utils.networks import Network, Share
 from utils.runtime import Runtime
@@ -40,9 +40,6 @@ class MViTNetwork(Network[Config]):
     def name_samples(self, cfg: Config, rows: Any) -> list[str]:
         root = cfg.data.root / rows.settings.videos
         return [name_record(record).removeprefix(f"{root}/") for record in rows.records]
-
-    def select_distinct(self, cfg: Config, records: list[Record]) -> list[Record]:
-        return records[: len(records) // cfg.data.dataset_repeats]
 
     def get_input_shape(self, cfg: Config) -> tuple[int, ...]:
         return dataset.get_input_shape(cfg.data)

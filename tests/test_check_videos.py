@@ -7,12 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from scripts.data.check_videos import describe_repeats
+from scripts.data.prepare.class_folders import find_equal_files
 from scripts.executors.process_pool import CrashError, run_all
 from scripts.executors.tests.pool_jobs import FATAL, crash_or_square
 from tests.helpers import find_smoke_yaml, read_result, start_script, wait_until
 from tests.numbered_videos import write_numbered_video
 from tests.test_bad_videos import damage_video, write_files_of_every_kind
+from utils.data.annotation_file import Record
 from utils.tests.video.videos import pictures, write
+from utils.video.reader import Segment
 
 COMMAND = "scripts/data/check_videos.py"
 
@@ -71,6 +75,65 @@ def test_a_line_counts_videos_that_are_listed_twice(intact_video, run_here, tmp_
         "train.txt has equal samples with different labels (1)",
         "train.txt and test.txt have the same samples (1)",
     ]
+
+
+@pytest.fixture
+def copies(tmp_path) -> Path:
+    """Files a to d of equal size; copy.mp4 and links of a."""
+    for name in "abcd":
+        (tmp_path / f"{name}.mp4").write_text(name)
+    (tmp_path / "copy.mp4").write_text("a")
+    os.link(tmp_path / "a.mp4", tmp_path / "hard.mp4")
+    (tmp_path / "soft.mp4").symlink_to(tmp_path / "a.mp4")
+    (tmp_path / "empty.mp4").touch()
+    (tmp_path / "empty2.mp4").touch()
+    return tmp_path
+
+
+def test_equal_files_are_grouped_in_the_order_of_the_paths(copies):
+    names = ["b.mp4", "copy.mp4", "a.mp4", "hard.mp4", "soft.mp4", "c.mp4", "none.mp4"]
+    names += ["empty.mp4", "empty2.mp4", "."]
+    groups = find_equal_files([str(copies / name) for name in names])
+    assert [[Path(path).name for path in group] for group in groups] == [
+        ["copy.mp4", "a.mp4", "hard.mp4", "soft.mp4"],
+    ]
+
+
+def build_records(folder: Path, texts: str) -> list[Record]:
+    """Of words NAME:LABEL or NAME:LABEL:START."""
+    records = []
+    for line, text in enumerate(texts.split(), 1):
+        name, label, *start = text.split(":")
+        segment = Segment(float(start[0]), float(start[0]) + 1) if start else None
+        path = os.path.join(folder, f"{name}.mp4")
+        records.append(Record(path, num_frames=None, label=int(label), line=line, segment=segment))
+    return records
+
+
+@pytest.mark.parametrize(
+    ("train", "validation", "lines"),
+    [
+        ("a:0 b:1", "c:0 d:1", []),
+        ("a:0 b:1 a:0", "c:0 d:1", ["train has samples more than once (1)"]),
+        (
+            "a:0 b:1 copy:1",
+            "c:0 d:1",
+            [
+                "train has samples more than once (1)",
+                "train has equal samples with different labels (1)",
+            ],
+        ),
+        ("a:0 b:1", "./a:0 d:1", ["train and validation have the same samples (1)"]),
+        ("a:0 b:1", "b:1 soft:0", ["train and validation have the same samples (2)"]),
+        ("a:0 b:0", "c:0 d:1", ["train has one class: all 2 samples have the same label"]),
+        ("a:0:0 a:1:2 b:1", "a:0:4 copy:1:2", ["train and validation have the same samples (1)"]),
+        ("empty:0 b:1", "empty2:0 d:1", []),
+    ],
+)
+def test_a_line_says_which_samples_are_repeated(train, validation, lines, copies):
+    lists = {"train": build_records(copies, train), "validation": build_records(copies, validation)}
+    result = describe_repeats(lists)
+    assert [line.partition(", for example")[0] for line in result] == lines
 
 
 def test_keep_damaged_keeps_damaged_videos_in_the_list(run_here, tmp_path):

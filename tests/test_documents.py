@@ -17,7 +17,6 @@ from PIL import Image
 
 from tests.documents import DOCUMENTS, FILE, read_lines
 from tests.helpers import build_env, copy_checkout, link_environment, save_random_weights
-from tests.test_exports import CASES as EXPORTS
 from tests.test_official_lists import CASES, IMAGES, SYNSETS, write_files, write_imagenet
 from utils.files import ROOT
 from utils.load_config import find_recipes, load_config
@@ -154,10 +153,6 @@ def write_missing_files(command: str, folder: Path) -> None:
         if "--uncut" in words:
             videos = [re.sub(r"_\d{6}_\d{6}", "", video) for video in videos]
         names += [f"{options['--videos']}/{video}" for video in videos]
-    elif "make_lists" in command and "--annotations" in options:
-        (export,) = EXPORTS["label studio, ranges"][0].values()
-        write_files(folder, {options["--annotations"]: export})
-        names += [f"{options['--videos']}/{name}.mp4" for name in "ab"]
     for name in [name for name in names if not (folder / name).exists()]:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         image = f"data/imagenet/val/{SYNSETS[0]}/4.jpg" if name.endswith(".jpg") else ""

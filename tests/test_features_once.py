@@ -41,7 +41,7 @@ def start(network: str, root: Path, *settings: str):
     sampler = job.network.build_train_sampler(cfg, records, job.rt)
     step = build_training(job, sampler, find_build(network)).step
     rows = job.network.train_rows(records, cfg=cfg, sampler=sampler, epochs=2, skip=0)
-    eval_sets = build_eval_sets(job, records, job.network.list_label_spaces(cfg))
+    eval_sets = build_eval_sets(job, job.network.list_label_spaces(cfg))
     if cfg.train.feature_draws:
         eval_sets = frozen_features.use_features(job, step.net, rows, eval_sets)
     return job, step.set_train(), rows, eval_sets

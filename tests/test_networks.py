@@ -1,7 +1,6 @@
 """Every network folder provides every method of `Network`, at toy size."""
 
 import inspect
-import shutil
 import subprocess
 import sys
 
@@ -15,7 +14,7 @@ from tests.golden_cases import find_case, load_case
 from tests.helpers import find_smoke_yaml
 from tests.numbered_videos import write_numbered_video
 from tests.toy_recipes import draw_samples, load_toy_config
-from utils.commands.train import build_eval_sets, build_training
+from utils.commands.train import build_training
 from utils.evaluate.label_space import LabelSpace
 from utils.export.export import ExportSpec
 from utils.files import ROOT
@@ -59,25 +58,6 @@ def test_views_of_a_video_are_cut_without_importing_mindspore(name, heads):
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{heads} False\n", "")
 
 
-@pytest.mark.parametrize(("name", "every"), [*((n, 1) for n in list_networks()), ("tsm", 0)])
-def test_a_training_logs_samples_that_its_validation_has_too(name, every, tmp_path, log_messages):
-    draw_samples(name, tmp_path)
-    for path in tmp_path.rglob("train.*"):
-        path.write_text(path.read_text() + path.read_text().splitlines(keepends=True)[0])
-        shutil.copy(path, path.with_name(f"val{path.suffix}"))
-    settings = [f"data.root={tmp_path}", f"run.eval_every={every}"]
-    own = {"resnet50": ["data.val=train"], "mvit_multi": []}
-    settings += own.get(name, ["data.val_list=val.txt"])
-    cfg = load_toy_config(name, *settings)
-    network = find_network(name)
-    records, spaces = network.read_records(cfg, "train"), network.list_label_spaces(cfg)
-    build_eval_sets(Job(network, cfg, Runtime()), records, spaces)
-    warned = any("train has samples more than once" in line for line in log_messages)
-    assert warned == (name != "resnet50")
-    line = "train and validation have the same samples"
-    assert any(line in text for text in log_messages) == bool(every)
-
-
 @pytest.mark.parametrize("name", mark_slow_except(list_networks(), "tsm", "resnet50"))
 def test_every_method_of_a_network_works(name, tmp_path):
     """A method that this test does not call fails it."""
@@ -90,7 +70,6 @@ def test_every_method_of_a_network_works(name, tmp_path):
     records = results["read_records"] = network.read_records(cfg, "train")
     with network.open_record(cfg, records[0]) as frames:
         results["open_record"] = frames.frames([0])
-    results["select_distinct"] = network.select_distinct(cfg, records)
     sampler = results["build_train_sampler"] = network.build_train_sampler(cfg, records, rt)
     rows = network.train_rows(records, cfg=cfg, sampler=sampler, epochs=1, skip=0)
     shape = results["get_sample_shape"] = network.get_sample_shape(cfg)

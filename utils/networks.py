@@ -98,10 +98,6 @@ class Network(abc.ABC, Generic[ConfigT]):
         """The sampler, which maps each position of the training run to a record."""
         return videos.build_train_sampler(cfg, records, rt)
 
-    def select_distinct(self, cfg: ConfigT, records: Any) -> Any:
-        """The training records, each once."""
-        return records
-
     def build_eval_rows(
         self, cfg: ConfigT, rt: Runtime, spaces: Sequence[LabelSpace] = (), split: str = "test"
     ) -> Mapping[int, EvalRows]:

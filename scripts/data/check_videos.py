@@ -36,12 +36,15 @@ from utils.entry import prepare_process
 prepare_process(__name__)
 
 import glob
+import itertools
 import json
-import math
+import os
 import time
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Literal, NamedTuple, Optional
 
+from scripts.data.prepare.class_folders import find_equal_files
 from scripts.data.prepare.integrity import (
     DAMAGED,
     GOOD,
@@ -69,7 +72,6 @@ from utils.data.annotation_file import (
     iterate_lines,
     name_record,
 )
-from utils.data.equal_files import describe_repeats
 from utils.files import (
     JOURNAL,
     check_folder,
@@ -78,13 +80,14 @@ from utils.files import (
     report_write_errors,
     write_text,
 )
-from utils.messages import print_line
+from utils.messages import join_names, print_line
 from utils.networks import Network
 from utils.progress import track
 from utils.settings import NetworkConfig
 from utils.video.media_files import compute_stamp
 
 SCAN = ".scan.jsonl"  # ending of its name; the number of a part follows
+MAX_SHOWN = 5  # names in a line
 
 
 class CheckedLine(NamedTuple):
@@ -131,8 +134,8 @@ def main(
             if part:
                 continue
             write_results(target, lines, {GOOD, DAMAGED} if keep_damaged else {GOOD})
-            class_names = find_labels(file)
-            if class_names:
+            class_names = file.path.with_name("labels.txt")
+            if class_names.is_file():
                 copy_file(class_names, target.with_name("labels.txt"))
             kinds.update(line.finding.kind for line in lines)
     if not part:
@@ -162,13 +165,35 @@ def find_repeats(files: list[AnnotationFile]) -> list[str]:
         records = [record for record in parsed if isinstance(record, Record)]
         if records not in [*lists.values()][1:]:
             lists[file.name] = records
-    return [line for lists in folders.values() for line in describe_repeats(lists, math.inf)]
+    return [line for lists in folders.values() for line in describe_repeats(lists)]
 
 
-def find_labels(file: AnnotationFile) -> Optional[Path]:
-    """The file with the names of the classes beside a list; None if there is none."""
-    path = file.path.with_name("labels.txt")
-    return path if path.is_file() else None
+def describe_repeats(lists: Mapping[str, Sequence[Record]]) -> list[str]:
+    """The same segment of equal files is the same sample."""
+    paths = [record.path for records in lists.values() for record in records]
+    first = {path: group[0] for group in find_equal_files(paths) for path in group}
+    found: list[tuple[str, list[list[Record]]]] = []
+    samples: dict[str, dict[Hashable, list[Record]]] = {}
+    lines = []
+    for name, records in lists.items():
+        samples[name] = defaultdict(list)
+        for record in records:
+            path = os.path.normpath(first.get(record.path, record.path))
+            samples[name][record.dataset_index, path, record.segment].append(record)
+        repeated = [group for group in samples[name].values() if len(group) > 1]
+        contrary = [group for group in repeated if any(r.label != group[0].label for r in group)]
+        found.append((f"{name} has samples more than once", repeated))
+        found.append((f"{name} has equal samples with different labels", contrary))
+        if len({(record.dataset_index, record.label) for record in records}) == 1 < len(records):
+            lines.append(f"{name} has one class: all {len(records)} samples have the same label")
+    for (a, of_a), (b, of_b) in itertools.combinations(samples.items(), 2):
+        both = [[of_a[key][0], *group] for key, group in of_b.items() if key in of_a]
+        found.append((f"{a} and {b} have the same samples", both))
+    for what, groups in found:
+        if groups:
+            names = join_names(list(dict.fromkeys(record.path for record in groups[0])), MAX_SHOWN)
+            lines.append(f"{what} ({len(groups)}), for example {names}")
+    return lines
 
 
 def scan_list(

@@ -5,9 +5,6 @@ r"""Makes the lists of a data set: from annotations, or from class folders.
                                  [--names txt|csv] [--split 1|2|3] [--uncut] [--overwrite]
     python scripts/data/make_lists.py --videos DIR --out LISTS [--names txt|csv|images]
         [--test 0.2] [--val 0.1] [--group PATTERN] [--seed 0] [--overwrite]
-    python scripts/data/make_lists.py --annotations EXPORT --videos ROOT --out LISTS [--tier NAME]
-        [--fps F] [--names txt|csv] [--test 0.2] [--val 0.1] [--group PATTERN] [--seed 0]
-        [--overwrite]
 
 NAME: kinetics (400, 600, 700), sthv1, sthv2 (Something-Something), jester, moments, diving48,
 activitynet, ucf101, hmdb51; the last two have three splits. DIR holds their annotations as
@@ -31,17 +28,10 @@ LISTS/train/CLASS/IMAGE, LISTS/test and LISTS/val.
 camera. The first group of this regular expression, in the path CLASS/VIDEO, names the source, as in
 --group 'v_\w+_(g\d+)'. `sources` counts them. Of ten or more, each list gets two at least.
 
-EXPORT is a file of CVAT (.xml), ELAN (.eaf), Label Studio or VIA 3 (.json), or a folder of them.
-Labels of time spans become lines `path start end label`, those of whole videos `path label`. All
-lines of one video are in one list. `--tier` chooses one of several tiers of ELAN, attributes of
-VIA, controls of Label Studio, or attributes of CVAT, where `label` is that of the track or tag.
-`--fps` is the frameRate in Label Studio's configuration, which its export does not always have.
-
 labels.txt has the class names in the order of their labels. A list that exists with other lines is
-replaced only with `--overwrite`. This command checks no video
-(`scripts/data/check_videos.py` does), but opens those of CVAT's exports without `--fps`, for the
-times of their frames. The last line of stdout is one JSON object of counts and lists. Sources and
-folders of the data sets: docs/data_preparation.md.
+replaced only with `--overwrite`. This command opens no video (`scripts/data/check_videos.py` does).
+The last line of stdout is one JSON object of counts and lists. Sources and folders of the data
+sets: docs/data_preparation.md.
 """
 
 import sys
@@ -64,7 +54,6 @@ from scripts.data.prepare.class_folders import (
     scan_class_folders,
     split_classes,
 )
-from scripts.data.prepare.exports import read_exports
 from scripts.data.prepare.public_annotations import (
     FRAMES,
     READERS,
@@ -80,7 +69,7 @@ from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES, describe_lef
 CSV_NAMES = ("train.csv", "test.csv", "val.csv")
 MAX_SHOWN = 5  # names in a line
 PUBLIC_OPTIONS = ("split", "uncut")
-OWN_OPTIONS = ("test", "val", "group", "seed", "tier", "fps")
+OWN_OPTIONS = ("test", "val", "group", "seed")
 
 
 def main(
@@ -93,8 +82,10 @@ def main(
     overwrite: bool = False,
     **options,
 ) -> None:
-    if (dataset or annotations) and names == "images":
-        raise ValueError("--names images takes no --dataset or --annotations; see sort_imagenet.py")
+    if dataset and names == "images":
+        raise ValueError("--names images takes no --dataset; see sort_imagenet.py")
+    if annotations and not dataset:
+        raise ValueError("--annotations goes with --dataset; labels of tools: docs/segments.md")
     word, refused = ("without", OWN_OPTIONS) if dataset else ("with", PUBLIC_OPTIONS)
     if set(refused) & set(options):
         listed = " and ".join([", ".join(refused[:-1]), refused[-1]])
@@ -109,7 +100,7 @@ def main(
             root, out=out, lists=lists, dataset=dataset, annotations=annotations, **options
         )
     else:
-        counts, files = list_own_videos(root, names, annotations, **options)
+        counts, files = list_own_videos(root, names, **options)
         lists = tuple(name for name in files if name != "labels.txt")
     if names == "images":
         links = {name: files.pop(name) for name in lists}
@@ -159,14 +150,11 @@ def list_public_data_set(
 def list_own_videos(
     root: Path,
     names: str,
-    annotations: Optional[Path],
     *,
     test: float = 0.2,
     val: cli.NonNegativeFloat = 0.0,
     group: str = "",
     seed: cli.Seed = 0,
-    tier: str = "",
-    fps: cli.PositiveFloat = 0.0,
 ) -> tuple[dict, dict]:
     """The counts for the last line of stdout, and {file or folder of images: lines}."""
     if not 0 < test <= 1:
@@ -174,16 +162,9 @@ def list_own_videos(
     if val and test + val >= 1:
         raise ValueError(f"--test {test} and --val {val} leave no video for training")
     kind = "images" if names == "images" else "videos"
-    if annotations:
-        result, sources = read_exports(annotations, root, tier, fps)
-    elif tier or fps:
-        raise ValueError("--tier and --fps go with --annotations")
-    else:
-        suffixes = IMAGE_SUFFIXES if kind == "images" else VIDEO_SUFFIXES
-        result, sources = scan_class_folders(root, suffixes), None
-    if group:
-        listed = [video for videos in result.classes.values() for video in videos]
-        sources = find_sources(listed, group, sources)
+    result = scan_class_folders(root, IMAGE_SUFFIXES if kind == "images" else VIDEO_SUFFIXES)
+    listed = [video for videos in result.classes.values() for video in videos]
+    sources = find_sources(listed, group) if group else None
     fractions = {"test": test, "val": val} if val else {"test": test}
     if test == 1:
         splits = {"test": split_classes(result, fractions={}, seed=seed)["train"]}
@@ -202,10 +183,9 @@ def list_own_videos(
     tested_labels = {int(line.rsplit(" ", 1)[1]) for line in tested}
     single = [name for k, name in enumerate(sorted(result.classes)) if k not in tested_labels]
     if single:
-        advice = "add videos" if annotations else "add videos, or move its folder away"
-        advice = f"{join_names(single, MAX_SHOWN)}; {advice}"
         what = "source" if group else "video"
-        print_line(f"classes with one {what}, which no test covers: {advice}")
+        shown = f"{join_names(single, MAX_SHOWN)}; add videos, or move its folder away"
+        print_line(f"classes with one {what}, which no test covers: {shown}")
     counts = {"classes": len(result.classes), **{name: len(splits[name]) for name in splits}}
     counts.update(others=len(result.scan.others), system=len(result.scan.system))
     counts["twins"] = len(result.twins)

@@ -4,8 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from scripts.data.prepare.class_folders import drop_results, find_sources
-from utils.data.equal_files import find_equal_files
+from scripts.data.prepare.class_folders import drop_results, find_equal_files, find_sources
 from utils.files import read_text
 from utils.messages import join_names
 from utils.video.media_files import find_files

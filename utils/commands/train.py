@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Callable, NoReturn
 
 from utils import cli, runtime
-from utils.data.equal_files import log_repeats
 from utils.data.sampler import TrainSampler
 from utils.evaluate.label_space import LabelSpace, find_moved_name, list_class_names
 from utils.evaluate.metrics import EvalSet, evaluate
@@ -57,7 +56,7 @@ def run_training(network: Network, cfg: NetworkConfig, build: Build) -> None:
     seconds = rows.measure_clips()
     description = describe(network.name, cfg, classes=classes, seconds=seconds)
     trainer.directory.description = description
-    eval_sets = build_eval_sets(job, records, spaces)
+    eval_sets = build_eval_sets(job, spaces)
     if cfg.train.feature_draws:
         from utils.commands.frozen_features import use_features  # here: most trainings need it not
 
@@ -108,21 +107,14 @@ def read_next_epoch(job: Job, sampler: TrainSampler, records: Any, steps: int) -
     return batches.create_tuple_iterator(num_epochs=1, output_numpy=True)
 
 
-def build_eval_sets(
-    job: Job, records: Sequence[Any], spaces: Sequence[LabelSpace]
-) -> list[EvalSet]:
+def build_eval_sets(job: Job, spaces: Sequence[LabelSpace]) -> list[EvalSet]:
     """What a validation during training evaluates; empty if `run.eval_every` is 0.
 
     `spaces` have the class names of the training, by which those of the validation are matched.
-    Logs repeated samples, also those that are among `records`, which are trained. A bad line of a
-    list stops the run before the training starts.
+    A bad line of a list stops the run before the training starts.
     """
     network, cfg, rt = job.network, job.cfg, job.rt
-    trained = network.select_distinct(cfg, records)
     if not cfg.run.eval_every:
-        log_repeats(rt, train=trained)
         return []
     rows_of = network.build_eval_rows(cfg, rt, spaces, split="val")
-    validated = [record for rows in rows_of.values() for record in rows.records]
-    log_repeats(rt, train=trained, validation=validated)
     return [EvalSet(rows, spaces[k], network.create_dataset) for k, rows in rows_of.items()]

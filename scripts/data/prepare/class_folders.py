@@ -1,17 +1,18 @@
 """Lists from a folder of class folders with videos (FOLDER/CLASS/VIDEO.mp4), split by class.
 
-Or with images, if `suffixes` are theirs.
+Or with images, if `suffixes` are theirs. Equal files: one video under two names, copies or links.
 """
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Optional
 
 import numpy as np
 
-from utils.data.equal_files import find_equal_files
+from utils.files import compute_sha256
 from utils.video.media_files import (
     IMAGE_SUFFIXES,
     VIDEO_SUFFIXES,
@@ -34,10 +35,8 @@ class ClassFolders(NamedTuple):
     empty: list[str]  # folders without a video, which are no classes
 
 
-def scan_class_folders(
-    folder: Path, suffixes: Sequence[str] = VIDEO_SUFFIXES, with_twins: bool = True
-) -> ClassFolders:
-    """Looks for equal files if `with_twins`, which reads those of equal size.
+def scan_class_folders(folder: Path, suffixes: Sequence[str] = VIDEO_SUFFIXES) -> ClassFolders:
+    """Also looks for equal files, for which it reads those of equal size.
 
     Raises ValueError if there are fewer than two classes, or all videos of a class are also in
     other classes.
@@ -49,10 +48,8 @@ def scan_class_folders(
             raise ValueError(f"{video!r} has a line break in its name; rename it")
         if name.encode("utf-8", "replace") != os.fsencode(name):
             raise ValueError(f"the name of the class folder {name!a} is not UTF-8; rename it")
-    twins = []
-    if with_twins:
-        paths = {str(folder / video): video for video in scan.files if "/" in video}
-        twins = [[paths[path] for path in group] for group in find_equal_files(paths)]
+    paths = {str(folder / video): video for video in scan.files if "/" in video}
+    twins = [[paths[path] for path in group] for group in find_equal_files(paths)]
     again = {video for group in twins for video in group[1:]}
     classes: dict[str, list[str]] = {get_class(v): [] for v in scan.files if "/" in v}
     for video in scan.files:
@@ -82,6 +79,25 @@ def drop_results(scan: FolderScan) -> FolderScan:
     results = tuple(f[: -len(CONFIG)] for f in scan.others if f.endswith(f"/{CONFIG}"))
     files = [file for file in scan.files if not file.startswith(results)]
     return scan._replace(files=files, others=[f for f in scan.others if not f.startswith(results)])
+
+
+def find_equal_files(paths: Iterable[str]) -> list[list[str]]:
+    """Groups of paths with one content; it reads only files whose size occurs more than once.
+
+    Empty files, folders and files that cannot be read are left out.
+    """
+    by_size: dict[int, dict[Hashable, list[str]]] = defaultdict(lambda: defaultdict(list))
+    order = {path: k for k, path in enumerate(dict.fromkeys(paths))}
+    for path in order:
+        if os.path.isfile(path) and (stat := os.stat(path)).st_size:
+            by_size[stat.st_size][stat.st_dev, stat.st_ino].append(path)
+    by_content = defaultdict(list)
+    for files in by_size.values():
+        for identity, names in files.items():
+            is_single = len(files) == 1 or not os.access(names[0], os.R_OK)
+            by_content[identity if is_single else compute_sha256(names[0])] += names
+    groups = [sorted(names, key=order.__getitem__) for names in by_content.values()]
+    return sorted((g for g in groups if len(g) > 1), key=lambda group: order[group[0]])
 
 
 def get_class(video: str) -> str:
@@ -169,13 +185,10 @@ def split_sources(
     return {name: parts[part] for name, part in zip(names, chosen)}
 
 
-def find_sources(
-    videos: Sequence[str], pattern: str, paths: Optional[Mapping[str, str]] = None
-) -> dict[str, str]:
+def find_sources(videos: Sequence[str], pattern: str) -> dict[str, str]:
     """{video: its source}, the first group of the regular expression `pattern` in its path.
 
-    `paths` are those of segments, which are the videos then. Raises ValueError if the pattern has
-    no group, does not match every video, or gives one source.
+    Raises ValueError if the pattern has no group, does not match every video, or gives one source.
     """
     try:
         expression = re.compile(pattern)
@@ -187,7 +200,7 @@ def find_sources(
             f"--group: {pattern} has no group: put the part that names the source into "
             f"parentheses, as in {example}"
         )
-    matches = {video: expression.search(paths[video] if paths else video) for video in videos}
+    matches = {video: expression.search(video) for video in videos}
     sources = {video: match[1] for video, match in matches.items() if match and match[1]}
     missing = [video for video in videos if video not in sources]
     if missing:

@@ -384,7 +384,7 @@ def iterate_csv(file: Path, reader_class: Callable) -> Iterator[tuple[int, Any]]
 
 
 @contextmanager
-def annotation_errors(file: Path, number: int = 0, advice: str = "") -> Iterator[None]:
+def annotation_errors(file: Path, number: int = 0) -> Iterator[None]:
     """Turns an error in a file that is not as distributed into a ValueError with file and line."""
     try:
         yield
@@ -392,5 +392,5 @@ def annotation_errors(file: Path, number: int = 0, advice: str = "") -> Iterator
         if str(error).startswith("--"):
             raise
         position = f"{file}, line {number}" if number else str(file)
-        why = f": {error} is unknown{advice}" if isinstance(error, KeyError) else advice
+        why = f": {error} is unknown" if isinstance(error, KeyError) else ""
         raise ValueError(f"--annotations: {position} is not in the official form{why}") from None
