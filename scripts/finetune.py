@@ -15,9 +15,9 @@ reencode_videos.py if that pays, show_clips.py, train.py, eval.py, plot_training
 lists it writes DIR/finetune.yaml, by simple rules, with the settings of the command line. The
 config file is yours from then on: change it and run the command again. A step whose result exists
 is skipped, unless what it reads is newer; a training resumes where it was stopped. If videos come
-or go, the lists stay as they are, and a line says what to delete. DIR is out/<name of
-VIDEOS>_<recipe> by default. The last line of stdout is one JSON object: config, checkpoint, report,
-predict (a command), and the result of eval.py. Docs: docs/own_videos.md.
+or go, the lists stay as they are. DIR is out/<name of VIDEOS>_<recipe> by default. The last line of
+stdout is one JSON object: config, checkpoint, report, predict (a command), and the result of
+eval.py. Docs: docs/own_videos.md.
 """
 
 import sys
@@ -30,9 +30,10 @@ from utils.entry import prepare_process
 prepare_process(__name__)
 
 import json
+import os
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 from scripts.data.prepare.class_folders import find_sources, scan_class_folders
 from scripts.finetuning.config_file import (
@@ -46,7 +47,6 @@ from scripts.finetuning.config_file import (
     name_lists,
     write_config_file,
 )
-from scripts.finetuning.listed_videos import describe_changes, describe_lists, read_lists
 from scripts.finetuning.own_commands import format_command, run_command
 from utils import cli
 from utils.files import (
@@ -72,27 +72,6 @@ VAL = 0.1
 MAX_SHOWN = 5  # names in a message
 
 
-class Step(NamedTuple):
-    """A command, the files that it writes last, and files that it reads.
-
-    Whoever deletes `result`, a file or a folder, has the command repeated.
-    """
-
-    title: str
-    command: Sequence[Any]
-    result: Path
-    files: Sequence[Path]
-    reads: Sequence[Path] = ()
-
-    @property
-    def is_done(self) -> bool:
-        """Whether all files exist, and nothing that the command reads is newer."""
-        if not all(path.exists() for path in self.files):
-            return False
-        oldest = min(path.stat().st_mtime_ns for path in self.files)
-        return all(path.stat().st_mtime_ns <= oldest for path in self.reads if path.exists())
-
-
 def main(
     settings: list[str],
     videos: Path,
@@ -109,7 +88,6 @@ def main(
     source = find_start_recipe(recipe, weights)
     network = source.network
     names = choose_list_names(network)
-    suffixes = IMAGE_SUFFIXES if names == "images" else VIDEO_SUFFIXES
     videos = videos.resolve()
     folder = (out or get_base_folder() / "out" / f"{videos.name}_{source.name}").resolve()
     config = folder / "finetune.yaml"
@@ -119,7 +97,7 @@ def main(
     if folder == videos:
         raise ValueError("--out: it is the folder of the videos; choose another one")
     if not labels.exists():
-        check_videos(videos, suffixes, group)
+        check_videos(videos, IMAGE_SUFFIXES if names == "images" else VIDEO_SUFFIXES, group)
     start = None
     if config.exists():
         pretrained = [f"train.pretrained={weights}"] if weights else []
@@ -133,20 +111,20 @@ def main(
     if lock is None:
         raise ValueError(f"--out: {folder} is in use by another run; choose another one")
     command = ["scripts/data/make_lists.py", "--videos", videos, "--overwrite"]
-    command += ["--out", labels.parent]
-    command += ["--names", names, "--test", TEST, "--val", VAL]
+    command += ["--out", labels.parent, "--names", names, "--test", TEST, "--val", VAL]
     command += ["--group", group] if group else []
-    run_unless_done(Step("make the lists", command, labels.parent, files=[labels]))
-    lists = read_lists(labels.parent, videos)
-    changes = describe_changes(videos, suffixes, lists, folder)
-    for line in [*changes, *describe_lists(lists, group)]:
-        print_line(line)
-    classes = read_names(labels)
+    run_step("make the lists", command, labels.parent, files=[labels])
+    lists = read_lists(labels.parent, videos, group)
+    counts = ", ".join(f"{len(listed)} {name}" for name, listed in lists.items())
+    print_line(f"videos: {counts}; to list new ones, delete {labels.parent} and {folder / 'run'}")
+    # The names are those of folders, which may be any bytes.
+    classes = read_text(labels, str(labels), "surrogateescape").removesuffix("\n").split("\n")
     if start:
-        files = [videos / name for names in lists.values() for name in names]
+        files = [videos / name for listed in lists.values() for name in listed]
         sizes = [file.stat().st_size for file in files if file.exists()]
-        counts = VideoCounts(len(lists["train"]), len(lists["val"]), sum(sizes) / len(sizes))
-        write_config_file(config, start, videos, classes, counts, fitting)
+        size = sum(sizes) / len(sizes)
+        counts_of = VideoCounts(len(lists["train"]), len(lists["val"]), size)
+        write_config_file(config, start, videos, classes, counts_of, fitting)
     cfg = load_config(network.config, config)
     if cfg.class_counts != (len(classes),):
         raise ValueError(
@@ -155,7 +133,7 @@ def main(
         )
     files = [labels]
     if isinstance(cfg.data, VideoData):
-        files = prepare_videos(folder, network, cfg, videos, classes)
+        files = prepare_videos(folder, network, cfg, videos)
     return train_and_evaluate(folder, network, cfg, files)
 
 
@@ -186,9 +164,31 @@ def check_config(config: Path, recipe: str, network: Network, settings: Sequence
     print_line(f"using {config} as it is; delete it to have it written again")
 
 
-def prepare_videos(
-    folder: Path, network: Network, cfg: NetworkConfig, videos: Path, classes: Sequence[str]
-) -> list[Path]:
+def read_lists(folder: Path, videos: Path, group: str = "") -> dict[str, list[str]]:
+    """{train, val, test: paths relative to `videos`} of lists, or of folders of links to images.
+
+    Raises ValueError if none of the videos is there, or `group` finds a source in several lists.
+    """
+    lists: dict[str, list[str]] = {"train": [], "val": [], "test": []}
+    for name, listed in lists.items():
+        links = [path for path in (folder / name).rglob("*") if path.is_symlink()]
+        listed += [os.path.relpath(os.readlink(link), videos) for link in links]
+        for path in (folder / f"{name}{suffix}" for suffix in (".txt", ".csv")):
+            if path.exists():
+                lines = read_text(path, str(path), "surrogateescape").split("\n")
+                listed += [line.rpartition(" ")[0].removeprefix("./") for line in lines if line]
+    every = [video for listed in lists.values() for video in listed]
+    if not any((videos / video).exists() for video in every):
+        raise ValueError(f"VIDEOS: none of the videos in {folder} is in {videos}; choose --out")
+    if group:
+        source_of = find_sources(every, group)
+        sources = [{source_of[video] for video in listed} for listed in lists.values()]
+        if sum(map(len, sources)) > len(set.union(*sources)):
+            raise ValueError(f"--group: {folder} was made with another one; delete that folder")
+    return lists
+
+
+def prepare_videos(folder: Path, network: Network, cfg: NetworkConfig, videos: Path) -> list[Path]:
     """Makes lists of the readable videos, and copies of these if the config file names them.
 
     Returns the lists.
@@ -199,18 +199,12 @@ def prepare_videos(
     lists, good, copies = (folder / name for name in ("lists", "good", COPIES))
     command = ["scripts/data/check_videos.py", *shared, "--out", good, *name_lists(cfg, lists)]
     files = list_files(cfg, good)
-    step = Step("check the videos", command, good, files, reads=[lists / "labels.txt"])
-    checked = [videos / name for names in read_lists(good, videos).values() for name in names]
-    if all(map(Path.exists, checked)) or (cfg.run.out / "resume.ckpt").exists():
-        run_unless_done(step)
-    else:  # a listed video went before the training
-        run_command_of(step.title, step.command)
-    check_good_lists(good, classes)
+    run_step("check the videos", command, good, files, reads=[lists / "labels.txt"])
     if has_copies:
         command = ["scripts/data/reencode_videos.py", *shared, "--out", copies]
         command += name_lists(cfg, good)
         copied = list_files(cfg, copies)
-        run_unless_done(Step("re-encode the videos", command, copies, copied, reads=files))
+        run_step("re-encode the videos", command, copies, copied, reads=files)
         return copied
     return files
 
@@ -221,36 +215,34 @@ def train_and_evaluate(
     """Runs the commands after those of the data; prints the result. Returns the exit status."""
     config = folder / "finetune.yaml"
     own = ["--config_path", config]
-    run = cfg.run.out
     reads = [config, *lists]
     clips = folder / "clips"
     command = ["scripts/data/show_clips.py", "--network", network.name, *own, "--out", clips]
-    run_unless_done(Step("show the clips", command, clips, [clips / "clips.png"], reads))
+    run_step("show the clips", command, clips, [clips / "clips.png"], reads)
     print_line(f"clips as the network gets them: {clips / 'clips.png'}; learning rate: lr.png")
+
+    run = cfg.run.out
     checkpoint = run / "best.ckpt"
-    command = [f"{network.name}/train.py", *own]
-    report = folder / "report"
     kept = folder / "result.json"  # of eval.py, which follows a complete training only
-    trained = run_unless_done(Step("train", command, run, files=[checkpoint, kept], reads=reads))
+    trained = run_step("train", [f"{network.name}/train.py", *own], run, [checkpoint, kept], reads)
     if trained and not trained["complete"]:
         print_line(f"stopped after {trained['epochs']} epochs; the same command continues")
         return 1
+
+    report = folder / "report"
     best = ["--checkpoint_path", checkpoint]
     command = [f"{network.name}/eval.py", *own, *best, "--report", report]
-    reads.append(checkpoint)
     files = [kept, report / "index.html"]
-    result = run_unless_done(Step("evaluate", command, report, files, reads))
+    result = run_step("evaluate", command, report, files, [*reads, checkpoint])
     if result is None:
         result = read_json(kept, str(kept))
     else:
         with report_write_errors(kept, "--out"):
             write_text(kept, json.dumps(result) + "\n")
+
     curves = run / "curves.png"
-    command = ["scripts/analysis/plot_training.py", run]
-    step = Step("plot the training", command, curves, files=[curves], reads=[run / "log.jsonl"])
-    if not step.is_done:
-        curves.unlink(missing_ok=True)
-    run_unless_done(step)
+    command = ["scripts/analysis/plot_training.py", run, "--overwrite"]
+    run_step("plot the training", command, curves, [curves], reads=[run / "log.jsonl"])
     predict = format_command(["scripts/predict.py", *best, "VIDEO"])
     chance = 1 / cfg.class_counts[0]
     accuracy = f"{describe_accuracy('test', result)}, chance {chance:.1%}"
@@ -262,42 +254,27 @@ def train_and_evaluate(
     return None
 
 
-def run_unless_done(step: Step) -> Optional[dict[str, Any]]:
-    """The JSON object that the command prints; None if its results are there."""
-    if step.is_done:
-        print_line(f"{step.title}: done before; delete {step.result} to repeat it")
-        return None
-    return run_command_of(step.title, step.command)
-
-
-def run_command_of(title: str, command: Sequence[Any]) -> dict[str, Any]:
+def run_step(
+    title: str,
+    command: Sequence[Any],
+    result: Path,
+    files: Sequence[Path],
+    reads: Sequence[Path] = (),
+) -> Optional[dict[str, Any]]:
     """Prints a command and runs it; the JSON object in its last line of stdout.
 
-    Ends this process with its exit status if it fails.
+    Returns None if its `files` exist, and nothing that it reads is newer. Whoever deletes `result`,
+    a file or a folder, has it repeated. If it fails, this process ends with its exit status.
     """
+    if all(path.exists() for path in files):
+        oldest = min(path.stat().st_mtime_ns for path in files)
+        if all(path.stat().st_mtime_ns <= oldest for path in reads if path.exists()):
+            print_line(f"{title}: done before; delete {result} to repeat it")
+            return None
     words = [str(word) for word in command]
     print(f"{title}:\n    {escape_control(format_command(words))}", file=sys.stderr, flush=True)
     with pass_on_signals() as add:
         return run_command(words, add)
-
-
-def check_good_lists(folder: Path, names: Sequence[str]) -> None:
-    """Raises ValueError if a class has no readable video for training or for the test."""
-    for name in ("train", "test"):
-        (path,) = (file for file in folder.glob(f"{name}.*") if file.suffix in (".txt", ".csv"))
-        text = read_text(path, str(path), "surrogateescape")
-        labels = {int(line.rpartition(" ")[2]) for line in text.split("\n") if line}
-        missing = [names[k] for k in range(len(names)) if k not in labels]
-        if missing:
-            raise ValueError(
-                f"{path} has no readable video of {join_names(missing, MAX_SHOWN)}: "
-                f"{path}.bad.tsv has the reasons"
-            )
-
-
-def read_names(path: Path) -> list[str]:
-    """The lines of a file that make_lists.py wrote: names of folders, which may be any bytes."""
-    return read_text(path, str(path), "surrogateescape").removesuffix("\n").split("\n")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ from scripts.finetuning.config_file import (
     load_start,
     write_config_file,
 )
-from scripts.finetuning.listed_videos import describe_changes, describe_lists, read_lists
 from scripts.finetuning.own_commands import run_command
 from tests.helpers import (
     assert_one_line_error,
@@ -216,64 +215,37 @@ def test_a_step_is_skipped_while_its_files_exist_and_nothing_that_it_reads_is_ne
     commands, tmp_path, capsys
 ):
     lists, result = tmp_path / "train.txt", tmp_path / "good"
-    step = finetune.Step("check", ["check.py", 1], result, files=[result / "a"], reads=[lists])
+    step = ("check", ["check.py", 1], result, [result / "a"], [lists])
     lists.touch()
-    assert finetune.run_unless_done(step) == {"number": 1}
+    assert finetune.run_step(*step) == {"number": 1}
     result.mkdir()
     (result / "a").touch()
-    assert finetune.run_unless_done(step) is None
+    assert finetune.run_step(*step) is None
     assert f"check: done before; delete {result} to repeat it" in capsys.readouterr().err
     os.utime(lists, ns=(0, (result / "a").stat().st_mtime_ns + 1))
-    assert finetune.run_unless_done(step) == {"number": 2}
+    assert finetune.run_step(*step) == {"number": 2}
     assert commands == [["check.py", "1"]] * 2
 
 
-def test_lists_stay_when_videos_come_and_go_and_a_line_names_them(videos, tmp_path):
-    """Hidden files, copies of listed videos and results of the command are no videos."""
-    out = videos / "out"
-    lists = out / "lists"
-    run_script("scripts/data/make_lists.py", "--videos", videos, "--out", lists, "--val", "0.1")
-    listed = read_lists(lists, videos)
-    assert sum(map(len, listed.values())) == 12
-    (out / "finetune.yaml").touch()
-    (videos / ".DS_Store").touch()
-    shutil.copy(videos / "up" / "test_up_000.mp4", out / "copy.mp4")
-    shutil.copy(videos / "up" / "test_up_000.mp4", videos / "up" / "twin.mp4")
-    assert not describe_changes(videos, [".mp4"], listed, out)
-    (videos / "up" / "test_up_000.mp4").rename(videos / "up" / "new.mp4")
-    (line,) = describe_changes(videos, [".mp4"], listed, out)
-    for name in ("up/test_up_000.mp4", "up/new.mp4", str(lists)):
-        assert name in line
-    shutil.rmtree(videos / "up")
-    shutil.rmtree(videos / "left")
-    shutil.rmtree(videos / "grow")
-    with pytest.raises(ValueError, match="VIDEOS"):
-        describe_changes(videos, [".mp4"], listed, out)
-
-
-def test_the_sources_of_each_list_are_said():
-    lists = {"train": ["a/1x", "b/2x"], "val": ["a/3y"], "test": ["b/4z", "a/5z"]}
-    lines = describe_lists(lists, r"(\w)$")
-    assert lines[0] == (
-        "videos: 2 of 1 sources train, 1 of 1 sources validate, 2 of 1 sources test"
-    )
-    assert "one source validates" in lines[1]
+def test_lists_of_other_videos_or_other_sources_are_refused(tmp_path):
+    for name in ("a/1x", "b/2x", "a/3y", "b/4z"):
+        (tmp_path / "videos" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "videos" / name).touch()
+    (tmp_path / "train.txt").write_text("a/1x 0\nb/2x 1\n")
+    (tmp_path / "val.csv").write_text("a/3y 0\n")
+    (tmp_path / "test.txt").write_text("./b/4z 1\n")
+    lists = finetune.read_lists(tmp_path, tmp_path / "videos", r"(\w)$")
+    assert lists == {"train": ["a/1x", "b/2x"], "val": ["a/3y"], "test": ["b/4z"]}
     with pytest.raises(ValueError, match="--group"):
-        describe_lists(lists, r"(\w)/")
+        finetune.read_lists(tmp_path, tmp_path / "videos", r"(\w)/")
+    with pytest.raises(ValueError, match="VIDEOS"):
+        finetune.read_lists(tmp_path, tmp_path / "others")
 
 
 def test_a_folder_of_another_recipe_is_refused(videos, run_here, tmp_path):
     write_config(tmp_path, "tsm")
     done = run_here(SCRIPT, videos, "--recipe=x3d_smoke", f"--out={tmp_path}")
     assert_one_line_error(done, "--recipe")
-
-
-def test_a_class_without_a_readable_video_is_named(tmp_path):
-    (tmp_path / "labels.txt").write_text("jump\nrun\n")
-    (tmp_path / "train.txt").write_text("jump/a.mp4 0\nrun/b.mp4 1\n")
-    (tmp_path / "test.txt").write_text("jump/c.mp4 0\n")
-    with pytest.raises(ValueError, match=r"test.txt .* run: .*bad.tsv"):
-        finetune.check_good_lists(tmp_path, ["jump", "run"])
 
 
 def test_a_rate_for_one_batch_scales_with_the_batch_of_the_videos(tmp_path):
@@ -308,7 +280,6 @@ from utils import signals
 
 signals.watch()
 
-from scripts.finetuning.listed_videos import describe_changes, describe_lists, read_lists
 from scripts.finetuning.own_commands import run_command
 from utils.processes import pass_on_signals
 from utils.settings import VideoData
@@ -348,7 +319,7 @@ def test_copies_are_made_of_the_good_videos_and_trained_on(network, tmp_path, mo
     """check_videos.py and reencode_videos.py read the videos, and train.py the copies.
 
     A training that was stopped is not evaluated: the next run of the command trains on. With
-    `run.patience` it could have ended by itself. Videos that went before it are checked again.
+    `run.patience` it could have ended by itself.
     """
     commands = []
 
@@ -370,7 +341,7 @@ def test_copies_are_made_of_the_good_videos_and_trained_on(network, tmp_path, mo
     for _ in range(2):  # the second time, all but the training is done
         lists = []
         if isinstance(cfg.data, VideoData):
-            lists = finetune.prepare_videos(tmp_path, own, cfg, Path("/my videos"), NAMES)
+            lists = finetune.prepare_videos(tmp_path, own, cfg, Path("/my videos"))
         assert finetune.train_and_evaluate(tmp_path, own, cfg, lists) == 1
         assert "stopped after 2.5 epochs" in capsys.readouterr().err
     *before, train, again = commands
@@ -383,10 +354,6 @@ def test_copies_are_made_of_the_good_videos_and_trained_on(network, tmp_path, mo
         assert any(word.endswith((f"/{folder}", f"/{folder}/train.txt")) for word in words)
         if folder == "good":
             assert words[words.index("--out") + 1] == str(tmp_path / "copies")
-    if lists:
-        (tmp_path / "run" / "resume.ckpt").unlink()
-        finetune.prepare_videos(tmp_path, own, cfg, Path("/my videos"), NAMES)
-        assert commands[len(before) + 2] == before[0]
 
 
 TINY = ["--model.first_width=8", "--data.segments=2", "--data.crop=32", "--data.resize=40"]

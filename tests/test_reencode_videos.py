@@ -1,5 +1,6 @@
 """`scripts/data/reencode_videos.py`, and training rows and predictions from its MP4 files."""
 
+import os
 import shutil
 import signal
 from fractions import Fraction
@@ -147,7 +148,14 @@ def write_video(path: Path, ticks, width: int, height: int, rate=30, pix_fmt="yu
     encode(path, stamp_frames(steps, ticks, unit), pix_fmt=pix_fmt, rate=rate)
 
 
-def test_a_folder_keeps_numbers_times_and_sizes(run_here, tmp_path):
+def write_lists(root: Path, names: list[str]) -> list[str]:
+    """Settings for the lists of all videos of a folder."""
+    for name in ("train.txt", "test.txt"):
+        (root / name).write_bytes(os.fsencode("".join(f"{name} 0\n" for name in names)))
+    return [f"--data.{name}_list={name}.txt" for name in ("train", "test")]
+
+
+def test_copies_keep_numbers_times_and_sizes(reencode, tmp_path):
     """Several containers, rates and odd sides; a name that is not UTF-8."""
     videos = tmp_path / "videos"
     (videos / "in").mkdir(parents=True)
@@ -156,14 +164,16 @@ def test_a_folder_keeps_numbers_times_and_sizes(run_here, tmp_path):
     write_video(videos / "large.mp4", STEADY, 160, 120, rate=24)
     write_video(videos / "variable.mkv", VARIABLE, 64, 48, rate=3000)
     shutil.copy(videos / "large.mp4", bytes(videos) + b"/\xff.mov")
+    names = ["a.avi", "in/odd.mkv", "large.mp4", "variable.mkv", "\udcff.mov"]
     out = tmp_path / "out"
-    command = [SCRIPT, "--videos", videos, "--out", out, "--short_side", "60", "--quality", "1"]
-    result = read_result(run_here(*command))
+    lists = write_lists(videos, names)
+    command = [videos, out, *lists, "--short_side", "60", "--quality", "1"]
+    result = read_result(reencode(*command))
     assert (result["videos"], result["bad"]) == (5, 0)
-    assert (out / "bad.tsv").read_bytes() == b""
-    for name in ("a.avi.mp4", "in/odd.mkv.mp4", "large.mp4", "variable.mkv.mp4", "\udcff.mov.mp4"):
-        original = videos / (name if name == "large.mp4" else name.removesuffix(".mp4"))
-        with open_video(out / name) as copy, open_video(original) as video:
+    assert (out / "train.txt.bad.tsv").read_bytes() == b""
+    for name in names:
+        copied = name if name == "large.mp4" else f"{name}.mp4"
+        with open_video(out / copied) as copy, open_video(videos / name) as video:
             assert len(copy) == len(video)
             if video.times is None:
                 assert (copy.fps, copy.times) == (pytest.approx(video.fps, rel=1e-4), None)
@@ -173,21 +183,24 @@ def test_a_folder_keeps_numbers_times_and_sizes(run_here, tmp_path):
             side = (60, 80) if frames.shape[1] == 120 else frames.shape[1:3]
             assert copy.frames([0, 20]).shape[1:3] == side
             assert abs(copy.frames([20]).mean() - frames[1].mean()) < 2
-    assert read_result(run_here(*command))["bytes"] == result["bytes"]
+    assert read_result(reencode(*command))["bytes"] == result["bytes"]
 
 
-def test_files_of_others_and_of_other_settings_stay(run_here, tmp_path):
+def test_files_of_others_and_of_other_settings_stay(reencode, tmp_path):
     videos = tmp_path / "videos"
     videos.mkdir()
     write_numbered_video(videos / "a.mp4", frames=5, width=64, height=48, rate=25)
     out = tmp_path / "out"
-    command = [SCRIPT, "--videos", videos, "--out"]
-    read_result(run_here(*command, out))
-    before = read_files(tmp_path)
-    assert_one_line_error(run_here(*command, out, "--quality", "20"), "a.mp4 is of other settings")
-    assert_one_line_error(run_here(*command, videos), "--out", str(videos))
-    shutil.copy(videos / "a.mp4", videos / "a")
-    (videos / "a").rename(videos / "b.avi")
+    lists = write_lists(videos, ["a.mp4"])
+    read_result(reencode(videos, out, *lists))
+    before = read_files(out)
+    done = reencode(videos, out, *lists, "--quality", "20")
+    assert_one_line_error(done, "a.mp4 is of other settings")
+    assert_one_line_error(reencode(videos, videos, *lists), "--out", str(videos))
+    assert before.items() <= read_files(out).items()
     shutil.copy(videos / "a.mp4", videos / "b.avi.mp4")
-    assert_one_line_error(run_here(*command, tmp_path / "new"), "would both become")
-    assert before.items() <= read_files(tmp_path).items()
+    shutil.copy(videos / "a.mp4", videos / "b.avi")
+    write_lists(videos, ["b.avi", "b.avi.mp4"])
+    before = read_files(tmp_path)
+    assert_one_line_error(reencode(videos, tmp_path / "new", *lists), "would both become")
+    assert before == read_files(tmp_path)

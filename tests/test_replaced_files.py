@@ -39,7 +39,6 @@ FOLDERS = [
     ("scripts/analysis/dry_run.py TSM --chip ascend910b", "--keep", "log.txt"),
     ("scripts/data/check_videos.py TSM", "--out", "train.txt.scan.jsonl"),
     ("scripts/data/reencode_videos.py TSM", "--out", "train.txt"),
-    ("scripts/data/reencode_videos.py --videos data/videos", "--out", "bad.tsv"),
     ("scripts/data/extract_frames.py TSM", "--out", "labels.txt"),
     ("scripts/data/extract_flow.py TSM", "--out", "labels.txt"),
     ("scripts/data/make_lists.py --videos data/videos", "--out", "labels.txt"),

@@ -11,7 +11,6 @@ import math
 import os
 import re
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,16 +32,10 @@ def get_base_folder() -> Path:
 
 
 def get_cache_folder() -> Path:
-    """The folder of files that are made once: in the checkout, or the user's if it is installed.
-
-    Raises ValueError if the user has no home.
-    """
+    """The folder of files that are made once: in the checkout, or the user's if it is installed."""
     if get_base_folder() == ROOT:
         return ROOT / ".cache"
-    folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if folder == "~/.cache":
-        raise ValueError("HOME is not set: set it, or XDG_CACHE_HOME to a folder for caches")
-    return Path(folder) / "mindspore_video_zoo"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mindspore_video_zoo"
 
 
 @contextlib.contextmanager
@@ -95,13 +88,6 @@ def open_replacement(path: Path, newline: Optional[str] = None) -> Iterator[IO[s
         os.replace(temporary, path)
 
 
-def copy_file(source: Path, target: Path) -> None:
-    """Copies a file, whole or not at all."""
-    with write_beside(target) as temporary:
-        shutil.copyfile(source, temporary)
-        os.replace(temporary, target)
-
-
 def check_target(
     path: Path,
     inputs: Iterable[Union[str, Path]] = (),
@@ -127,48 +113,38 @@ def check_folder(folder: Path, own: Mapping[str, str], option: str = "--out") ->
     expression): there is one, and none that does not match. Then the command replaces the files
     that it writes, and no others.
     """
+    is_own = True
     found = [(path, start) for name, start in own.items() for path in folder.glob(name)]
-    is_own = bool(found) and all(re.match(start, read_start(path)) for path, start in found)
-    if has_files(folder) and not is_own:
+    for path, start in found:
+        is_file = path.is_file() and not path.is_symlink()  # a pipe would block
+        if is_file:
+            with open(path, "rb") as file:
+                is_file = bool(re.match(start, file.read(2**16).decode(errors="replace")))
+        is_own = is_own and is_file
+    names = (path.relative_to(folder).parts for path in folder.rglob("*") if not path.is_dir())
+    has_files = any(all(part[0] != "." for part in parts) for parts in names)
+    if has_files and not (found and is_own):
         raise ValueError(
             f"{option}: {folder} has files, and none that this command recognises as its result: "
             f"empty it, or choose another {option}"
         )
 
 
-def has_files(folder: Path) -> bool:
-    """Whether there is a file below a folder, without hidden files and folders."""
-    for _, folders, names in os.walk(folder):
-        if any(name[0] != "." for name in names):
-            return True
-        folders[:] = [name for name in folders if name[0] != "."]
-    return False
-
-
-def read_start(path: Path) -> str:
-    """The first characters of a file; what no pattern matches, if it is a link or no file."""
-    if path.is_symlink() or not path.is_file():  # a pipe would block
-        return "\0"
-    with open(path, "rb") as file:
-        return file.read(2**16).decode(errors="replace")
-
-
 def check_inputs(
     outputs: Iterable[Path], inputs: Iterable[Union[str, Path]], option: str = "--out"
 ) -> None:
     """Raises ValueError, which names `option`, if an output is an input, through links too."""
-    sources = {identity for source in inputs for identity in identify(source)}
-    for path in outputs:
-        if not sources.isdisjoint(identify(path)):
+    identities: list[set] = []
+    outputs = list(outputs)
+    for path in (*outputs, *inputs):
+        identities.append({os.path.realpath(path)})
+        with contextlib.suppress(OSError, ValueError):  # an address may be no path
+            stat_result = os.stat(path)  # its number on its disk, which links share
+            identities[-1].add((stat_result.st_dev, stat_result.st_ino))
+    sources = set().union(*identities[len(outputs) :])
+    for path, identity in zip(outputs, identities):
+        if not sources.isdisjoint(identity):
             raise ValueError(f"{option}: the command reads {path}, which would be replaced")
-
-
-def identify(path: Union[str, Path]) -> list[Any]:
-    """The real path of a file and, if it exists, its number on its disk, which links share."""
-    with contextlib.suppress(OSError, ValueError):  # an address may be no path
-        stat_result = os.stat(path)
-        return [os.path.realpath(path), (stat_result.st_dev, stat_result.st_ino)]
-    return [os.path.realpath(path)]
 
 
 def set_default_mode(path: Path) -> None:
@@ -222,21 +198,6 @@ def wait_for_lock(
         time.sleep(0.1)
         lock = lock_folder(folder, name)
     return lock
-
-
-def check_encodable(text: str, name: str) -> None:
-    """Raises ValueError, which names `name`, if `text` cannot be part of the path of a file.
-
-    Python encodes paths in ASCII if the locale is C and its UTF-8 mode is off.
-    """
-    try:
-        os.fsencode(text)
-    except UnicodeEncodeError as error:
-        character = error.object[error.start]
-        raise ValueError(
-            f"{name} has {character!a}, but Python's encoding of names of files is "
-            f"{sys.getfilesystemencoding()}: {USE_UTF8}"
-        ) from None
 
 
 def compute_sha256(path: Union[str, Path]) -> str:

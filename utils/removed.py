@@ -14,6 +14,7 @@ SETTINGS: dict[str, tuple[Any, str]] = {
 # {option of a command, without dashes: what replaces it}
 OPTIONS: dict[str, str] = {
     "case": "python tests/compare_case.py --config_path Y --case C",
+    "videos": "of reencode_videos.py: --config_path with lists, as make_lists.py --test 1 makes",
     "tier": "lines `path start end label`, docs/segments.md",
 }
 # {command as in `zoo NAME`: what replaces it}; its script, if users call it, ends in the same line

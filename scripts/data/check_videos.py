@@ -76,7 +76,7 @@ from utils.files import (
     JOURNAL,
     check_folder,
     check_inputs,
-    copy_file,
+    read_text,
     report_write_errors,
     write_text,
 )
@@ -136,7 +136,8 @@ def main(
             write_results(target, lines, {GOOD, DAMAGED} if keep_damaged else {GOOD})
             class_names = file.path.with_name("labels.txt")
             if class_names.is_file():
-                copy_file(class_names, target.with_name("labels.txt"))
+                text = read_text(class_names, str(class_names), "surrogateescape")
+                write_text(target.with_name("labels.txt"), text)
             kinds.update(line.finding.kind for line in lines)
     if not part:
         for line in find_repeats(files):

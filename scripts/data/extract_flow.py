@@ -31,7 +31,7 @@ prepare_process(__name__)
 
 from typing import Annotated, Any
 
-from scripts.data.prepare.frame_lists import extract_lists
+from scripts.data.extract_frames import extract_lists
 from utils import cli
 from utils.networks import Network
 from utils.settings import NetworkConfig

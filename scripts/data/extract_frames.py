@@ -30,9 +30,13 @@ from utils.entry import prepare_process
 
 prepare_process(__name__)
 
-from typing import Annotated, Any
+import json
+from typing import Annotated, Any, Optional
 
-from scripts.data.prepare.frame_lists import extract_lists
+from scripts.data.prepare.copies import copy_lists, find_lists
+from scripts.data.prepare.frames import SUFFIXES, FrameJob, extract_frames
+from scripts.data.prepare.integrity import VideoJob
+from scripts.executors.process_pool import PROCESSES, choose_workers
 from utils import cli
 from utils.networks import Network
 from utils.settings import NetworkConfig
@@ -46,6 +50,41 @@ def main(
     **options: Any,
 ) -> None:
     extract_lists(network, cfg, quality, **options)
+
+
+def extract_lists(
+    network: Network,
+    cfg: NetworkConfig,
+    quality: int,
+    flow_tmpl: str = "",
+    *,
+    out: Path,
+    fps: cli.PositiveFloat = 0.0,
+    short_side: cli.NonNegativeInt = 256,
+    workers: Optional[cli.PositiveInt] = None,
+) -> None:
+    """Also for extract_flow.py: with `flow_tmpl`, the names of its images, the optical flow."""
+    files = find_lists(network, cfg)
+    data: Any = cfg.data  # of videos
+    image_tmpl = flow_tmpl or data.image_tmpl
+    if not image_tmpl.endswith(SUFFIXES):
+        raise ValueError(f"data.image_tmpl: {image_tmpl} must end in {', '.join(SUFFIXES)}")
+
+    def build_job(video: VideoJob, copy: Path) -> FrameJob:
+        target = str(out / copy)
+        return FrameJob(video, target, image_tmpl, fps, short_side, quality, flow=bool(flow_tmpl))
+
+    result, findings = copy_lists(
+        cfg,
+        files,
+        out,
+        build_job=build_job,
+        work=extract_frames,
+        title="extracting frames",
+        workers=choose_workers(workers, PROCESSES),
+    )
+    result["frames"] = sum(finding.frames for finding in findings.values())
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -28,19 +28,27 @@ import re
 
 from scipy.io import loadmat
 
-from scripts.data.prepare.public_annotations import annotation_errors, number_lines, read_rows
+from scripts.data.prepare.public_annotations import read_lines
 from utils import cli
 from utils.files import report_write_errors
-
-TRUTH = "ILSVRC2012_validation_ground_truth.txt"
 
 
 def main(*, annotations: Path, images: Path, out: Path) -> None:
     read = read_development_kit if annotations.is_dir() else read_kaggle_csv
-    classes = read(annotations)
+    try:
+        classes = read(annotations)
+    except Exception as error:  # a file can make Python and its readers raise almost anything
+        if str(error).startswith("--"):
+            raise
+        raise ValueError(
+            f"--annotations: {annotations} is not in the official form: {error}"
+        ) from None
+    odd = next((name for names in classes.items() for name in names if not is_name(name)), None)
+    if odd is not None:
+        raise ValueError(f"--annotations: {annotations} has {odd!r}, which is no name")
     existing = {name: wnid for name, wnid in classes.items() if (images / name).is_file()}
     if not existing:
-        raise ValueError(f"--images: {images} has none of the images; one is {min(classes)}")
+        raise ValueError(f"--images: {images} has none of the {len(classes)} images")
     with report_write_errors(out, "--out"):
         for wnid in set(existing.values()):
             (out / wnid).mkdir(parents=True, exist_ok=True)
@@ -49,6 +57,11 @@ def main(*, annotations: Path, images: Path, out: Path) -> None:
                 link_image(images / name, out / wnid / name)
     result = {"classes": len(set(existing.values())), "images": len(existing)}
     print(json.dumps({**result, "missing": len(classes) - len(existing)}))
+
+
+def is_name(name: str) -> bool:
+    """Whether a part of a path cannot lead to another folder."""
+    return re.fullmatch(r"\w[\w.]*", name) is not None
 
 
 def link_image(image: Path, target: Path) -> None:
@@ -63,39 +76,16 @@ def link_image(image: Path, target: Path) -> None:
 
 def read_kaggle_csv(file: Path) -> dict[str, str]:
     """{file name: WordNet id}; a line is `ILSVRC2012_val_00000001,n01751748 111 108 230 366`."""
-
-    def parse(row: dict) -> tuple[str, str]:
-        wnid = row["PredictionString"].split()[0]
-        return f"{check_name(row['ImageId'])}.JPEG", check_name(wnid)
-
-    result = read_rows(file, parse, csv.DictReader)
-    if not result:
-        raise ValueError(f"--annotations: {file} names no images")
-    return result
-
-
-def check_name(name: str) -> str:
-    """The name, which becomes a part of a path; ValueError if it could lead to another folder."""
-    if not re.fullmatch(r"\w+", name):
-        raise ValueError
-    return name
+    rows = csv.DictReader(read_lines(file), strict=True)
+    return {f"{row['ImageId']}.JPEG": row["PredictionString"].split()[0] for row in rows}
 
 
 def read_development_kit(folder: Path) -> dict[str, str]:
     """Line k of the ground truth is the ILSVRC2012_ID of image k; meta.mat has its WordNet id."""
-    file = folder / "meta.mat"
-    truth = folder / TRUTH
-    if not file.is_file():
-        raise ValueError(f"--annotations: {file} does not exist")
-    with annotation_errors(file):
-        synsets = loadmat(str(file), squeeze_me=True)["synsets"]
-        names = {int(row["ILSVRC2012_ID"]): check_name(str(row["WNID"])) for row in synsets}
-    result = {}
-    for number, line in number_lines(truth):
-        with annotation_errors(truth, number):
-            if line:
-                result[f"ILSVRC2012_val_{number:08d}.JPEG"] = names[int(line)]
-    return result
+    lines = read_lines(folder / "ILSVRC2012_validation_ground_truth.txt")
+    synsets = loadmat(str(folder / "meta.mat"), squeeze_me=True)["synsets"]
+    names = {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in synsets}
+    return {f"ILSVRC2012_val_{k:08d}.JPEG": names[int(line)] for k, line in enumerate(lines, 1)}
 
 
 if __name__ == "__main__":

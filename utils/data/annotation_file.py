@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 
-from utils.files import check_encodable, read_text
+from utils.files import read_text
 from utils.messages import format_value, shorten
 from utils.progress import track
 from utils.video.reader import MAX_PIXELS, Segment
@@ -137,7 +137,6 @@ def choose_output_names(files: list[AnnotationFile]) -> list[Path]:
 def _read_lines(file: AnnotationFile) -> tuple[list[tuple[int, str]], str]:
     """(number, text) of the lines with text, and the form of the first one (`_find_form`)."""
     path = file.path
-    check_encodable(str(path), f"the path of the annotation file {path}")
     if not os.path.isfile(path):
         what = "is not a file" if os.path.exists(path) else "does not exist"
         raise ValueError(
@@ -146,7 +145,6 @@ def _read_lines(file: AnnotationFile) -> tuple[list[tuple[int, str]], str]:
         )
     # File names are bytes: surrogate escapes keep those that are not UTF-8.
     text = read_text(path, f"annotation file {path}", "surrogateescape")
-    check_encodable(text, f"annotation file {path}")
     lines = [(n, line.strip()) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
     if lines and lines[0][1] == CSV_SEGMENTS:
         lines = lines[1:]

@@ -3,7 +3,6 @@
 import glob
 import os
 import time
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional, Union
@@ -20,7 +19,6 @@ from scripts.data.prepare.integrity import (
 from scripts.executors.process_pool import PROCESSES, CrashError, Part, run_all
 from utils.data.annotation_file import (
     AnnotationFile,
-    Record,
     choose_output_names,
     format_label,
     iterate_lines,
@@ -29,8 +27,8 @@ from utils.data.annotation_file import (
 from utils.files import (
     check_folder,
     check_inputs,
-    copy_file,
     make_drafts,
+    read_text,
     report_write_errors,
     write_text,
 )
@@ -39,32 +37,12 @@ from utils.progress import track
 from utils.settings import NetworkConfig
 
 
-class Copying(NamedTuple):
-    """Where and how all videos are copied.
-
-    `build_job(video, path)` returns a job with `video` and `target`, the copy `out`/path, and
-    `work(job, drafts)` writes it, by way of the folder `drafts`. Its finding has the number of
-    frames if the copy is a folder.
-    """
-
-    out: Path
-    build_job: Callable[[VideoJob, Path], Any]
-    work: Callable[..., Finding]
-    title: str  # of the progress
-    workers: int
-    executor: str = PROCESSES
-    part: Optional[Part] = None
-    suffix: str = ""  # of the copies
-
-
 class Line(NamedTuple):
-    """A line of a list, or a file of a folder."""
-
     number: int
     name: str  # of the video; a bad line itself
-    work: Any  # a job or, of a bad line, a Finding
+    job: Any  # of a bad line, a Finding
     copy: str = ""  # the path in the new list
-    record: Optional[Record] = None
+    label: str = ""
 
 
 def find_lists(network: Network, cfg: NetworkConfig) -> list[AnnotationFile]:
@@ -79,106 +57,93 @@ def find_lists(network: Network, cfg: NetworkConfig) -> list[AnnotationFile]:
 
 
 def copy_lists(
-    cfg: NetworkConfig, files: list[AnnotationFile], copying: Copying
+    cfg: NetworkConfig,
+    files: list[AnnotationFile],
+    out: Path,
+    *,
+    build_job: Callable[[VideoJob, Path], Any],
+    work: Callable[..., Finding],
+    title: str,
+    workers: int,
+    executor: str = PROCESSES,
+    part: Optional[Part] = None,
+    suffix: str = "",
 ) -> tuple[dict[str, Any], dict[Any, Finding]]:
-    """Copies the videos of the lists, and writes the new lists unless it is a part.
+    """Copies the listed videos and, unless it is a part, writes new lists and tables of bad lines.
 
-    Returns what `copy_videos` does. Raises ValueError if a list has no good video.
+    `build_job(video, path)` returns a job with `video` and `target`, the copy `out`/path, and
+    `work(job, drafts)` writes it, by way of the folder `drafts`. Its finding has the number of
+    frames if the copy is a folder. `title` is that of the progress, `suffix` that of the copies.
+
+    Returns the counts, and {job: finding}. Raises ValueError if two videos would have one copy, a
+    list has no good video, or the folder is of somebody else.
     """
+    start = time.monotonic()
     data: Any = cfg.data
     # The names in the config file, unless one of these is absolute or begins with `..`
     names = [Path(os.path.normpath(file.name)) for file in files]
     is_below = all(not name.is_absolute() and name.parts[0] != ".." for name in names)
-    targets = [copying.out / name for name in (names if is_below else choose_output_names(files))]
+    targets = [out / name for name in (names if is_below else choose_output_names(files))]
     tables = [target.with_name(f"{target.name}.bad.tsv") for target in targets]
-    check_inputs(targets, [file.path for file in files])
     lists: list[list[Line]] = []
+    jobs: dict[str, Any] = {}  # by target; a video may be in several lists
     for file in files:
         below = get_path_below(data.root, file.root)
         lists.append([])
         for number, text, record in iterate_lines(file):
             if isinstance(record, str):
-                lists[-1].append(Line(number, name=text, work=Finding("bad line", record)))
+                lists[-1].append(Line(number, name=text, job=Finding("bad line", record)))
                 continue
-            copy = name_copy(record, file, copying.suffix)
-            job = copying.build_job(make_job(record, file, data.reader), below / copy)
-            lists[-1].append(Line(number, name_record(record), job, copy, record))
-    result, findings = copy_videos(copying, lists, tables)
-    if not copying.part:
-        for file, target, lines in zip(files, targets, lists):
-            write_list(file, target, [(line, findings.get(line.work)) for line in lines])
-        result["lists"] = [str(target) for target in targets]
-    return result, findings
+            # The path of the video, of a segment PATH_START_END
+            segment = str(record.segment).split() if record.segment else []
+            copy = str(get_path_below(file.root, "_".join([record.path, *segment])))
+            copy = copy if copy.endswith(suffix) and not segment else f"{copy}{suffix}"
+            own = build_job(make_job(record, file, data.reader), below / copy)
+            job = jobs.setdefault(own.target, own)
+            if job.video.path != own.video.path:
+                both = f"{job.video.path} and {own.video.path}"
+                raise ValueError(f"--out: {both} would both become {job.target}: rename one")
+            label = format_label(record.label)
+            lists[-1].append(Line(number, name_record(record), job, copy, label))
 
-
-def copy_videos(
-    copying: Copying, lists: Sequence[Sequence[Line]], tables: Sequence[Path]
-) -> tuple[dict[str, Any], dict[Any, Finding]]:
-    """Writes the copies of this part and, unless it is a part, the tables of bad lines.
-
-    Empty tables at the start show whose folder it is. Returns the counts, and {job: finding}.
-    Raises ValueError if two videos would have one copy, or the folder is of somebody else.
-    """
-    start = time.monotonic()
-    jobs: dict[str, Any] = {}  # by target; a video may be in several lists
-    for line in (line for lines in lists for line in lines if not isinstance(line.work, Finding)):
-        job = jobs.setdefault(line.work.target, line.work)
-        if job.video.path != line.work.video.path:
-            names = f"{job.video.path} and {line.work.video.path}"
-            raise ValueError(f"--out: {names} would both become {job.target}: rename one")
-    names = [glob.escape(str(table.relative_to(copying.out))) for table in tables]
-    check_folder(copying.out, dict.fromkeys(names, BAD_LINE))
-    chosen = copying.part.select(jobs.values()) if copying.part else list(jobs.values())
+    check_inputs(targets, [file.path for file in files])
+    check_folder(out, {glob.escape(str(table.relative_to(out))): BAD_LINE for table in tables})
+    chosen = part.select(jobs.values()) if part else list(jobs.values())
     findings: dict[Any, Finding] = {}
-    with report_write_errors(copying.out, "--out"), make_drafts(copying.out) as drafts:
-        for table in tables:
+    with report_write_errors(out, "--out"), make_drafts(out) as drafts:
+        for table in tables:  # empty ones show whose folder it is
             table.parent.mkdir(parents=True, exist_ok=True)
             table.touch()
-        work = partial(copying.work, drafts=str(drafts))
-        results = run_all(work, chosen, copying.workers, copying.executor)
-        for job, result in track(results, copying.title, len(chosen)):
+        results = run_all(partial(work, drafts=str(drafts)), chosen, workers, executor)
+        for job, result in track(results, title, len(chosen)):
             crashed = isinstance(result, CrashError)
             findings[job] = Finding("broken", str(result)) if crashed else result
     good = sum(finding.kind == GOOD for finding in findings.values())
-    counts = {"out": str(copying.out), "videos": good, "bad": len(chosen) - good}
+    counts: dict[str, Any] = {"out": str(out), "videos": good, "bad": len(chosen) - good}
     counts["seconds"] = round(time.monotonic() - start, 1)
-    if copying.part:
-        return {**counts, "part": str(copying.part)}, findings
-    for lines, table in zip(lists, tables):
-        checked = [(line.number, line.name, findings.get(line.work, line.work)) for line in lines]
-        bad = [row for row in checked if row[-1].kind != GOOD]
-        write_table(table, bad)
-        print_left_out([(name, finding) for _, name, finding in bad])
-    return counts, findings
+    if part:
+        return {**counts, "part": str(part)}, findings
 
-
-def name_copy(record: Record, file: AnnotationFile, suffix: str) -> str:
-    """The path in the new list: that of the video; a segment is `PATH_START_END`."""
-    segment = str(record.segment).split() if record.segment else []
-    copy = str(get_path_below(file.root, "_".join([record.path, *segment])))
-    return copy if copy.endswith(suffix) and not segment else f"{copy}{suffix}"
+    for file, target, table, lines in zip(files, targets, tables, lists):
+        checked = [(line, findings.get(line.job, line.job)) for line in lines]
+        bad = [(line, finding) for line, finding in checked if finding.kind != GOOD]
+        write_table(table, [(line.number, line.name, finding) for line, finding in bad])
+        print_left_out([(line.name, finding) for line, finding in bad])
+        texts = [
+            " ".join([line.copy, *([str(found.frames)] if found.frames else []), line.label])
+            for line, found in checked
+            if found.kind == GOOD
+        ]
+        if not texts:
+            raise ValueError(f"{file.path} has no video that can be read")
+        write_text(target, "".join(f"{text}\n" for text in texts))
+        class_names = file.path.with_name("labels.txt")
+        if class_names.is_file():
+            text = read_text(class_names, str(class_names), "surrogateescape")
+            write_text(target.with_name("labels.txt"), text)
+    return {**counts, "lists": [str(target) for target in targets]}, findings
 
 
 def get_path_below(folder: Path, path: Union[str, Path]) -> Path:
     """The path relative to a folder, without the `..` of a path outside it."""
     return Path(*(part for part in Path(os.path.relpath(path, folder)).parts if part != ".."))
-
-
-def write_list(
-    file: AnnotationFile, target: Path, lines: Sequence[tuple[Line, Optional[Finding]]]
-) -> None:
-    """Writes the good ones of (line, finding); copies the class names beside the old list.
-
-    Raises ValueError if there is none.
-    """
-    texts = []
-    for line, finding in lines:
-        if finding and finding.kind == GOOD:
-            frames = [str(finding.frames)] if finding.frames else []
-            texts.append(" ".join([line.copy, *frames, format_label(line.record.label)]))
-    if not texts:
-        raise ValueError(f"{file.path} has no video that can be read")
-    write_text(target, "".join(f"{text}\n" for text in texts))
-    class_names = file.path.with_name("labels.txt")
-    if class_names.is_file():
-        copy_file(class_names, target.with_name("labels.txt"))

@@ -30,20 +30,14 @@ KEY = "comment"  # the field of an MP4 file that has the settings and the size o
 LOWEST_PSNR = 20.0  # dB; below it, the copy shows another picture
 
 
-class EncodeOptions(NamedTuple):
-    """How videos are encoded."""
-
-    short_side: int  # pixels; larger videos are downscaled to it; 0: all keep their size
-    gop: int  # pictures from one key frame to the next
-    quality: int  # constant rate factor, 0 to 51, lower is better
-
-
 class EncodeJob(NamedTuple):
     """A video, and the MP4 file to write."""
 
     video: VideoJob
     target: str
-    options: EncodeOptions
+    short_side: int  # pixels; larger videos are downscaled to it; 0: all keep their size
+    gop: int  # pictures from one key frame to the next
+    quality: int  # constant rate factor, 0 to 51, lower is better
 
 
 def reencode_video(job: EncodeJob, drafts: str) -> Finding:
@@ -56,7 +50,8 @@ def reencode_video(job: EncodeJob, drafts: str) -> Finding:
     """
     target = Path(job.target)
     size = os.path.getsize(job.video.path) if os.path.isfile(job.video.path) else 0
-    key = json.dumps([*job.options, str(job.video.segment or ""), size])
+    options = job.short_side, job.gop, job.quality
+    key = json.dumps([*options, str(job.video.segment or ""), size])
     if os.path.lexists(target):
         if size and read_key(target, job.video.max_pixels) != key:
             raise ValueError(
@@ -71,8 +66,14 @@ def reencode_video(job: EncodeJob, drafts: str) -> Finding:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=drafts) as folder, job.video.open() as video:
             temporary = Path(folder, "copy.mp4")
-            probes = encode(video, path=temporary, options=job.options, key=key)
-            check_copy(open_video(temporary, max_pixels=job.video.max_pixels), probes, len(video))
+            probes = encode(video, temporary, job, key)
+            with open_video(temporary, max_pixels=job.video.max_pixels) as copy:
+                if len(copy) != len(video):
+                    reason = f"the copy has {len(copy)} of {len(video)} frames"
+                    raise VideoError(copy.path, copy.reader, reason)
+                psnr = cv2.PSNR(copy.frames(sorted(probes)), np.stack([*probes.values()]))
+                if psnr < LOWEST_PSNR:
+                    raise VideoError(copy.path, copy.reader, "the copy shows something else")
             os.replace(temporary, target)
         return Finding(GOOD)
     except VideoError as error:
@@ -88,9 +89,7 @@ def read_key(path: Path, max_pixels: int) -> str:
         return ""
 
 
-def encode(
-    video: FrameReader, path: Path, options: EncodeOptions, key: str
-) -> dict[int, np.ndarray]:
+def encode(video: FrameReader, path: Path, job: EncodeJob, key: str) -> dict[int, np.ndarray]:
     """Writes all frames of a video with their times; returns some of them as they were encoded.
 
     Every group of pictures is closed. Between two reference frames are two non-reference frames,
@@ -100,7 +99,7 @@ def encode(
     probes = dict.fromkeys((0, len(video) // 2, len(video) - 1), np.empty(0))
     rate = Fraction(video.fps or DEFAULT_FPS).limit_denominator(1001)
     unit = 1 / rate if video.times is None else VARIABLE_UNIT
-    groups = f"keyint={options.gop}:min-keyint={options.gop}:scenecut=0:open-gop=0"
+    groups = f"keyint={job.gop}:min-keyint={job.gop}:scenecut=0:open-gop=0"
     with (
         open(path, "wb") as file,
         av.open(file, "w", format="mp4", options={"movflags": "faststart"}) as container,
@@ -112,13 +111,13 @@ def encode(
         stream.codec_context.options = {
             "preset": "veryfast",
             "tune": "fastdecode",
-            "crf": str(options.quality),
+            "crf": str(job.quality),
             "bf": "2",
             "b_strategy": "0",
             "x264-params": f"{groups}:b-pyramid=none:ref=1:psy=0:{DETERMINISTIC}",
         }
         stamp = -1
-        for number, frame in enumerate(prepare_frames(video, options.short_side)):
+        for number, frame in enumerate(prepare_frames(video, job.short_side)):
             if not number:
                 height, stream.width = frame.shape[:2]
                 stream.height = height
@@ -167,15 +166,3 @@ def to_yuv420p(frame: np.ndarray) -> av.VideoFrame:
 def to_yuv444p(frame: np.ndarray) -> av.VideoFrame:
     rgb = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
     return convert_format(VideoReformatter(), rgb, "yuv444p")
-
-
-def check_copy(copy: FrameReader, originals: dict[int, np.ndarray], length: int) -> None:
-    """Raises VideoError unless a copy has `length` frames and shows `originals` there."""
-    with copy:
-        numbers = sorted(originals)
-        if len(copy) != length:
-            reason = f"the copy has {len(copy)} of {length} frames"
-            raise VideoError(copy.path, copy.reader, reason)
-        psnr = cv2.PSNR(copy.frames(numbers), np.stack([originals[k] for k in numbers]))
-        if psnr < LOWEST_PSNR:
-            raise VideoError(copy.path, copy.reader, "the copy shows something else")

@@ -1,20 +1,18 @@
 """Annotation files of public video data sets, and lists of the annotated videos below a folder.
 
-Every reader takes the folder of the annotation files as they are distributed. It returns the class
-names in the order of their labels and, for `train` and `val`, the key and label of each video. A
-key is the end of a video's path without its extension: `name`, or `folder/name` if the data set
-uses one name in several folders.
+Every reader takes the folder of the annotation files as they are distributed, and the split. It
+returns the class names in the order of their labels, the key and class of each video of `train` and
+of `val`, the files. A key is the end of a video's path without its extension: `name`, or
+`folder/name` if the data set uses one name in several folders.
 """
 
 import csv
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 from utils.files import read_text
 from utils.messages import format_value, print_line
@@ -24,6 +22,7 @@ from utils.video.reader import Segment
 KINETICS_SPLITS = {"train": "train", "val": "val", "validate": "val"}
 KINETICS_COLUMNS = {"label", "youtube_id", "time_start", "time_end", "split"}
 FRAME = re.compile(r"(?:.*\D)?([0-9]+)\.\w+")
+Pairs = list[tuple[str, str]]  # (key, class)
 
 
 class Annotations(NamedTuple):
@@ -36,138 +35,111 @@ class Annotations(NamedTuple):
     train: dict[str, int]
     val: dict[str, int]
     files: list[Path]
-    segments: Mapping[str, tuple[str, Segment]] = MappingProxyType({})
+    segments: dict[str, tuple[str, Segment]]
 
 
-def read_kinetics(folder: Path, split: int) -> Annotations:
+def read_kinetics(folder: Path, split: int) -> tuple:
     """CSV files with the columns label, youtube_id, time_start, time_end, split; sorted classes."""
-    result: dict[str, list[tuple[str, str]]] = {"train": [], "val": []}
-    segments: dict[str, tuple[str, Segment]] = {}
-    files = [file for file in sorted(folder.glob("*.csv")) if read_header(file) >= KINETICS_COLUMNS]
-    for file in files:
-        for number, row in iterate_csv(file, csv.DictReader):
+    parts: dict[str, Pairs] = {"train": [], "val": []}
+    segments = {}
+    files = []
+    for file in sorted(folder.glob("*.csv")):
+        rows = csv.DictReader(read_lines(file))
+        if not KINETICS_COLUMNS.issubset(rows.fieldnames or ()):
+            continue
+        files.append(file)
+        for row in rows:
             if row["split"] == "test":  # some releases have no labels for it
                 continue
-            with annotation_errors(file, number):
-                span = Segment(float(row["time_start"]), float(row["time_end"]))
-                key = f"{row['youtube_id']}_{int(span.start):06d}_{int(span.end):06d}"
-                segments[key] = (row["youtube_id"], span)
-                result[KINETICS_SPLITS[row["split"]]].append((key, require_value(row["label"])))
+            span = Segment(float(row["time_start"]), float(row["time_end"]))
+            key = f"{row['youtube_id']}_{int(span.start):06d}_{int(span.end):06d}"
+            segments[key] = (row["youtube_id"], span)
+            parts[KINETICS_SPLITS[row["split"]]].append((key, row["label"]))
     if not files:
         columns = ", ".join(sorted(KINETICS_COLUMNS))
         raise ValueError(f"--annotations: {folder} has no csv with {columns}")
-    train, val = (collect(pairs, f"{folder}, {name}") for name, pairs in result.items())
-    return convert_names_to_labels(train, val, files)._replace(segments=segments)
+    names = sorted({name for pairs in parts.values() for _, name in pairs})
+    return names, parts["train"], parts["val"], files, segments
 
 
-def read_sthv2(folder: Path, split: int) -> Annotations:
+def read_sthv2(folder: Path, split: int) -> tuple:
     """labels.json, train.json, validation.json, with or without `something-something-v2-`."""
     files = [find_one(folder, f"*{name}.json") for name in ("labels", "train", "validation")]
-    with annotation_errors(files[0]):
-        labels = {name: int(str(label)) for name, label in read_json(files[0]).items()}
-    result = []
+    labels, *parts = map(read_json, files)
+    names = order_names({name: int(str(label)) for name, label in labels.items()})
     brackets = str.maketrans("", "", "[]")
-    for file in files[1:]:
-        with annotation_errors(file):
-            rows = read_json(file)
-            pairs = [(str(r["id"]), labels[r["template"].translate(brackets)]) for r in rows]
-            result.append(collect(pairs, str(file)))
-    return Annotations(order_names(labels, files[0]), train=result[0], val=result[1], files=files)
+    train, val = ([(str(r["id"]), r["template"].translate(brackets)) for r in p] for p in parts)
+    return names, train, val, files
 
 
-def read_json(file: Path) -> Any:
-    return json.loads("\n".join(read_lines(file)))
-
-
-def read_sthv1(folder: Path, split: int) -> Annotations:
+def read_sthv1(folder: Path, split: int) -> tuple:
     """`*-labels.csv`, one class a line; `*-train.csv`, `*-validation.csv`, `id;class`; sorted."""
-
-    def parse(line: str) -> tuple[str, str]:
-        key, name = line.split(";")
-        return key, require_value(name)
-
     files = [find_one(folder, f"*{name}.csv") for name in ("labels", "train", "validation")]
-    names = sorted(line for line in read_lines(files[0]) if line)
-    train, val = (read_rows(file, parse) for file in files[1:])
-    return convert_names_to_labels(train, val=val, files=files, names=names)
+    names, *parts = map(read_lines, files)
+    train, val = ([line.split(";") for line in part] for part in parts)
+    return sorted(names), train, val, files
 
 
-def read_moments(folder: Path, split: int) -> Annotations:
+def read_moments(folder: Path, split: int) -> tuple:
     """moments_categories.txt, `class,label`; trainingSet.csv, `class/video,class,...`."""
     files = [folder / n for n in ("moments_categories.txt", "trainingSet.csv", "validationSet.csv")]
-    with annotation_errors(files[0]):
-        rows = [row for row in csv.reader(read_lines(files[0])) if row]
-        labels = {name: int(label) for name, label in rows}
-
-    def parse(row: list[str]) -> tuple[str, int]:
-        return strip_extension(row[0]), labels[row[0].rpartition("/")[0]]
-
-    train, val = (read_rows(file, parse, csv.reader) for file in files[1:])
-    return Annotations(order_names(labels, files[0]), train=train, val=val, files=files)
+    labels, *parts = ([*csv.reader(read_lines(file))] for file in files)
+    names = order_names({name: int(label) for name, label in labels})
+    train, val = ([name_by_folder(row[0]) for row in part] for part in parts)
+    return names, train, val, files
 
 
-def read_ucf101(folder: Path, split: int) -> Annotations:
+def read_ucf101(folder: Path, split: int) -> tuple:
     """classInd.txt, `label class` from 1; trainlist01.txt and testlist01.txt, `class/video ...`."""
     lists = (f"{name}list{split:02d}.txt" for name in ("train", "test"))
     files = [folder / name for name in ("classInd.txt", *lists)]
-    with annotation_errors(files[0]):
-        rows = [line.split() for line in read_lines(files[0]) if line]
-        labels = {name: int(label) - 1 for label, name in rows}
-
-    def parse(line: str) -> tuple[str, int]:
-        return strip_extension(line.split()[0]), labels[line.split("/")[0]]
-
-    train, val = (read_rows(file, parse) for file in files[1:])
-    return Annotations(order_names(labels, files[0]), train=train, val=val, files=files)
+    labels, *parts = ([line.split() for line in read_lines(file)] for file in files)
+    names = order_names({name: int(label) - 1 for label, name in labels})
+    train, val = ([name_by_folder(row[0]) for row in part] for part in parts)
+    return names, train, val, files
 
 
-def read_hmdb51(folder: Path, split: int) -> Annotations:
+def name_by_folder(path: str) -> tuple[str, str]:
+    """The key and the class of a video CLASS/NAME."""
+    return strip_extension(path), path.rpartition("/")[0]
+
+
+def read_hmdb51(folder: Path, split: int) -> tuple:
     """`CLASS_test_split1.txt`: `video 1` is train, `video 2` test, `video 0` neither; sorted."""
     end = f"_test_split{split}.txt"
     files = sorted(folder.glob(f"*{end}"))
     if not files:
         raise ValueError(f"--annotations: {folder} has no CLASS{end}")
-    result: dict[str, list[tuple[str, int]]] = {"0": [], "1": [], "2": []}
+    parts: dict[str, Pairs] = {"0": [], "1": [], "2": []}
     names = [file.name[: -len(end)] for file in files]
-    for label, (name, file) in enumerate(zip(names, files)):
-        for number, line in number_lines(file):
-            with annotation_errors(file, number):
-                if line:
-                    video, part = line.split()
-                    result[part].append((strip_extension(f"{name}/{video}"), label))
-    train, val = (collect(result[part], f"{folder}, {part} of *{end}") for part in "12")
-    return Annotations(names, train=train, val=val, files=files)
+    for name, file in zip(names, files):
+        for video, part in map(str.split, read_lines(file)):
+            parts[part].append((strip_extension(f"{name}/{video}"), name))
+    return names, parts["1"], parts["2"], files
 
 
-def read_diving48(folder: Path, split: int) -> Annotations:
+def read_diving48(folder: Path, split: int) -> tuple:
     """Diving48_vocab.json, words of classes; Diving48_V2_train.json, V2_test: vid_name, label."""
     files = [folder / f"Diving48_{name}.json" for name in ("vocab", "V2_train", "V2_test")]
-    with annotation_errors(files[0]):
-        names = ["+".join(words) for words in read_json(files[0])]
-    parts = []
-    for file in files[1:]:
-        with annotation_errors(file):
-            pairs = [(row["vid_name"], int(row["label"])) for row in read_json(file)]
-            rows = collect(pairs, str(file))
-            if not all(0 <= label < len(names) for label in rows.values()):
-                raise ValueError
-            parts.append(rows)
-    return Annotations(names, train=parts[0], val=parts[1], files=files)
+    vocabulary, *parts = map(read_json, files)
+    names = ["+".join(words) for words in vocabulary]
+    name_of = dict(enumerate(names))
+    train, val = ([(row["vid_name"], name_of[int(row["label"])]) for row in p] for p in parts)
+    return names, train, val, files
 
 
-def read_activitynet(folder: Path, split: int) -> Annotations:
+def read_activitynet(folder: Path, split: int) -> tuple:
     """activity_net.v1-3.min.json; sorted classes. A whole video has the class of its first action.
 
     The subset `testing` has no labels.
     """
     file = find_one(folder, "activity_net*.json")
-    parts: dict[str, dict[str, str]] = {"training": {}, "validation": {}, "testing": {}}
-    with annotation_errors(file):
-        for name, video in read_json(file)["database"].items():
-            if video["annotations"]:
-                label = require_value(video["annotations"][0]["label"])
-                parts[video["subset"]][f"v_{name}"] = label
-    return convert_names_to_labels(parts["training"], parts["validation"], [file])
+    parts: dict[str, Pairs] = {"training": [], "validation": [], "testing": []}
+    for name, video in read_json(file)["database"].items():
+        if video["annotations"]:
+            parts[video["subset"]].append((f"v_{name}", video["annotations"][0]["label"]))
+    names = sorted({name for pairs in parts.values() for _, name in pairs})
+    return names, parts["training"], parts["validation"], [file]
 
 
 READERS = {
@@ -187,20 +159,34 @@ FRAMES = ("sthv1", "jester")  # distributed as folders of JPEG frames
 def read_public_annotations(dataset: str, folder: Path, split: int) -> Annotations:
     """Reads the annotations of one of READERS; `split` counts from 1 (UCF101, HMDB51).
 
-    Raises ValueError with the file and line if a file is missing or not as distributed.
+    Raises ValueError if a file is missing or not as distributed.
     """
     if not folder.is_dir():
         raise ValueError(f"--annotations: {folder} is not a folder")
-    result = READERS[dataset](folder, split)
-    both = [key for key in result.val if key in result.train]
+    try:
+        names, *pairs, files, segments = (*READERS[dataset](folder, split), {})[:5]
+        labels = {name: label for label, name in enumerate(names)}
+        parts = [[(key, labels[name]) for key, name in part] for part in pairs]
+        odd = next((name for name in names if not name or not name.isprintable()), None)
+    except Exception as error:  # a file can make Python and its readers raise almost anything
+        if str(error).startswith("--"):
+            raise
+        kind = type(error).__name__
+        raise ValueError(
+            f"--annotations: {folder} is not in the official form of {dataset}: {kind}, {error}"
+        ) from None
+    if odd is not None:
+        raise ValueError(f"--annotations: {folder}: class {format_value(odd)} cannot be printed")
+    train, val = map(dict, parts)
+    for name, part, last in zip(("train", "val"), parts, (train, val)):
+        contrary = [key for key, label in part if label != last[key]]
+        if contrary:
+            what = f"{name}: videos with several labels, of which the last counts"
+            print_line(f"{what} ({len(contrary)}), for example {contrary[0]}")
+    both = [key for key in val if key in train]
     if both:
         print_line(f"videos in both lists, train and val ({len(both)}), for example {both[0]}")
-    odd = next((name for name in result.names if not name.isprintable()), None)
-    if odd is not None:
-        raise ValueError(
-            f"--annotations: class {format_value(odd)} of {result.files[0]} cannot be printed"
-        )
-    return result
+    return Annotations(names, train, val, files, segments)
 
 
 class VideoLists(NamedTuple):
@@ -294,61 +280,12 @@ def strip_extension(path: str) -> str:
     return path.rpartition(".")[0] or path
 
 
-def convert_names_to_labels(
-    train: dict[str, str], val: dict[str, str], files: list[Path], names: Sequence[str] = ()
-) -> Annotations:
-    """Annotations from {key: class name}; labels count `names`, or all class names sorted."""
-    names = list(names) or sorted({*train.values(), *val.values()})
-    labels = {name: label for label, name in enumerate(names)}
-    odd = next((n for n in (*train.values(), *val.values()) if n not in labels), None)
-    if odd is not None:
-        raise ValueError(f"--annotations: {odd!r} is not a class of {files[0]}")
-    train_labels, val_labels = (
-        {key: labels[name] for key, name in part.items()} for part in (train, val)
-    )
-    return Annotations(names, train=train_labels, val=val_labels, files=files)
-
-
-def order_names(labels: dict[str, int], file: Path) -> list[str]:
+def order_names(labels: dict[str, int]) -> list[str]:
     """The names in the order of their labels, which must be 0, 1, 2, ..."""
     names = sorted(labels, key=labels.get)
     if not names or [labels[name] for name in names] != list(range(len(names))):
-        raise ValueError(f"--annotations: the labels in {file} do not count up from the first")
+        raise ValueError("the labels do not count up from the first")
     return names
-
-
-def read_rows(file: Path, parse: Callable, csv_reader: Optional[Callable] = None) -> dict[str, Any]:
-    """{key: value} of lines or rows of csv, each by `parse`; empty ones are skipped."""
-    result = []
-    for number, row in iterate_csv(file, csv_reader) if csv_reader else number_lines(file):
-        if row:
-            with annotation_errors(file, number):
-                result.append(parse(row))
-    return collect(result, str(file))
-
-
-def collect(pairs: Sequence[tuple[str, Any]], name: str) -> dict[str, Any]:
-    """{key: value}; of a key with several values the last. Prints how many keys occur twice."""
-    result: dict[str, Any] = {}
-    repeated: dict[str, bool] = {}  # whether the values differ
-    for key, value in pairs:
-        if key in result:
-            repeated[key] = repeated.get(key, False) or result[key] != value
-        result[key] = value
-    contrary = [key for key, differs in repeated.items() if differs]
-    if repeated:
-        print_line(f"{name}: videos twice ({len(repeated)}), for example {next(iter(repeated))}")
-    if contrary:
-        what = "with several labels, of which the last counts"
-        print_line(f"{name}: videos {what} ({len(contrary)}), for example {contrary[0]}")
-    return result
-
-
-def require_value(text: Any) -> str:
-    """The text of a field; ValueError if it is missing or empty."""
-    if not text:
-        raise ValueError
-    return text
 
 
 def find_one(folder: Path, pattern: str) -> Path:
@@ -360,37 +297,10 @@ def find_one(folder: Path, pattern: str) -> Path:
 
 
 def read_lines(file: Path) -> list[str]:
-    return [line.strip() for line in read_text(file, f"--annotations: {file}").split("\n")]
+    """The lines of a file that are not empty."""
+    lines = read_text(file, f"--annotations: {file}").split("\n")
+    return [line.strip() for line in lines if line.strip()]
 
 
-def number_lines(file: Path) -> Iterator[tuple[int, str]]:
-    return enumerate(read_lines(file), 1)
-
-
-def read_header(file: Path) -> set[str]:
-    with annotation_errors(file, 1):
-        return set(next(csv.reader(read_lines(file)), []))
-
-
-def iterate_csv(file: Path, reader_class: Callable) -> Iterator[tuple[int, Any]]:
-    """(line number, row) by `csv.reader` or `csv.DictReader`."""
-    reader = reader_class(read_lines(file))
-    try:
-        for row in reader:
-            yield reader.line_num, row
-    except csv.Error as error:
-        position = f"{file}, line {reader.line_num}"
-        raise ValueError(f"--annotations: {position} is not csv: {error}") from None
-
-
-@contextmanager
-def annotation_errors(file: Path, number: int = 0) -> Iterator[None]:
-    """Turns an error in a file that is not as distributed into a ValueError with file and line."""
-    try:
-        yield
-    except Exception as error:  # a file can make Python and its readers raise almost anything
-        if str(error).startswith("--"):
-            raise
-        position = f"{file}, line {number}" if number else str(file)
-        why = f": {error} is unknown" if isinstance(error, KeyError) else ""
-        raise ValueError(f"--annotations: {position} is not in the official form{why}") from None
+def read_json(file: Path) -> Any:
+    return json.loads(read_text(file, f"--annotations: {file}"))

@@ -11,14 +11,14 @@ simplest sign, a property that never changes. Videos with the same number share 
 motion, so a network cannot learn backgrounds.
 """
 
+import itertools
 import json
 import os
 from collections.abc import Iterable
 from fractions import Fraction
 from functools import partial
-from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, Optional, Union
+from typing import Optional, Union
 
 import av
 import cv2
@@ -60,11 +60,8 @@ def draw_clip(
     """Draws one clip: uint8 RGB (frames, height, width, 3).
 
     Every motion draws the same numbers from rng. So generators with equal state give eight clips
-    that differ in motion only and, if frames is odd, have the same middle frame. Raises ValueError
-    if motion is not one of MOTIONS.
+    that differ in motion only and, if frames is odd, have the same middle frame.
     """
-    if motion not in MOTIONS:
-        raise ValueError(f"motion {motion!r} is none of {', '.join(MOTIONS)}")
     clouds = cv2.resize(rng.uniform(*TEXTURE, (4, 4, 3)), (width, height))
     ground = (rng.uniform(*GROUND, 3) + clouds).astype(np.float32)  # dark, faintly cloudy
     parts = _draw_shape(rng)
@@ -140,36 +137,21 @@ def write_video(
     """Encodes uint8 RGB frames (height, width, 3) into an mp4 file.
 
     `rate` is in frames per second, `gop` the largest distance of key frames. `options` of the
-    encoder come besides two B-frames, crf 16, preset veryfast, one thread. Raises ValueError if
-    there is no frame, or a side is odd, which yuv420p cannot hold.
+    encoder come besides two B-frames, crf 16, preset veryfast, one thread. Sides are even.
     """
     frames = iter(frames)
-    first_frame = next(frames, None)
-    if first_frame is None:
-        raise ValueError(f"{path}: a video needs at least one frame")
-    height, width = first_frame.shape[:2]
-    if width % 2 or height % 2:
-        raise ValueError(f"{path}: sides must be even, not {width}x{height}")
+    first_frame = next(frames)
     with av.open(str(path), "w", format="mp4") as container:
         stream = container.add_stream(codec, Fraction(rate).limit_denominator(1001))
-        stream.width = width
-        stream.height = height
+        stream.height, stream.width = first_frame.shape[:2]
         stream.pix_fmt = "yuv420p"
         defaults = {"preset": "veryfast", "crf": "16", "bf": "2", "threads": "1", "g": str(gop)}
         if codec == "libx264":  # its look-ahead differs from run to run
             defaults["x264-params"] = DETERMINISTIC
         stream.codec_context.options = {**defaults, **(options or {})}
-        for frame in chain((first_frame,), frames):
+        for frame in itertools.chain((first_frame,), frames):
             container.mux(stream.encode(to_yuv420p(frame)))
         container.mux(stream.encode())
-
-
-class _Video(NamedTuple):
-    """One file of a data set; `seed` is (seed of the set, split, number), not the motion."""
-
-    path: str
-    motion: str
-    seed: tuple[int, int, int]
 
 
 Names = dict[str, tuple[str, ...]]
@@ -214,31 +196,55 @@ def draw_dataset(
     counts = {"train": train_per_motion, "test": test_per_motion}
     if min(counts.values()) < 1 or seed < 0:
         raise ValueError(f"counts begin at 1 and the seed at 0, not {counts} and {seed}")
-    videos = {
-        split: [
-            _Video(f"videos/{split}/{motion}_{number:03d}.mp4", motion, (seed, index, number))
-            for number in range(count)
-            for motion in MOTIONS
-        ]
-        for index, (split, count) in enumerate(counts.items())
-    }
     check_folder(root, {RECIPE: r'\{"edition": \d+, "seed": \d+'})
-    missing = [v for v in chain(*videos.values()) if not (root / v.path).exists()]
-    label_of = {motion: k for k, motions in enumerate(classes.values()) for motion in motions}
-    lines = {
-        split: [f"{v.path} {label_of[v.motion]}\n" for v in part if v.motion in label_of]
-        for split, part in videos.items()
-    }
     recipe = {"edition": EDITION, "seed": seed}
-    if missing or _read_recipe(root) != {**recipe, **counts}:
-        _start_dataset(root, recipe)
-        _write_videos(root, missing)
+    existing = json.loads((root / RECIPE).read_text()) if (root / RECIPE).exists() else {}
+    if existing and not recipe.items() <= existing.items():
+        raise ValueError(
+            f"{root} was drawn with {existing}, not {recipe}; delete it or name another"
+        )
+
+    label_of = {motion: k for k, motions in enumerate(classes.values()) for motion in motions}
+    lines: dict[str, list[str]] = {"train": [], "test": []}
+    missing = []  # (path, motion, seed of the video, which is that of all motions)
+    for index, (split, count) in enumerate(counts.items()):
+        for number, motion in itertools.product(range(count), MOTIONS):
+            path = f"videos/{split}/{motion}_{number:03d}.mp4"
+            if not (root / path).exists():
+                missing.append((path, motion, (seed, index, number)))
+            if motion in label_of:
+                lines[split].append(f"{path} {label_of[motion]}\n")
+    if missing or existing != {**recipe, **counts}:
+        for split in counts:
+            (root / "videos" / split).mkdir(parents=True, exist_ok=True)
+        write_text(root / RECIPE, json.dumps(recipe))
+        workers = min(os.cpu_count() or 1, 16, len(missing))
+        if missing:
+            with make_drafts(root) as drafts, start_process_pool(workers) as pool:
+                jobs = pool.map(partial(_write_one, root, drafts), missing, chunksize=4)
+                for _ in track(jobs, "drawn", len(missing)):
+                    pass
         for split, names in lists.items():
             for name in names:
                 write_text(root / name, "".join(lines[split]))
         write_text(root / "labels.txt", "".join(f"{name}\n" for name in classes))
         write_text(root / RECIPE, json.dumps({**recipe, **counts}))
     return {**{split: len(part) for split, part in lines.items()}, "drawn": len(missing)}
+
+
+def _write_one(root: Path, drafts: Path, video: tuple[str, str, tuple[int, int, int]]) -> None:
+    path, motion, seed = video
+    cv2.setNumThreads(1)  # there is a process for each core
+    rng = np.random.default_rng(seed)
+    short = rng.integers(SIDES[0], SIDES[1] + 1)
+    aspect = rng.choice(ASPECTS)
+    width, height = (2 * round(short * long / 2) for long in (max(aspect, 1), max(1 / aspect, 1)))
+    rate = int(rng.choice(RATES))
+    frames = round(rate * rng.uniform(*SECONDS))
+    draft = drafts / "_".join(Path(path).parts)
+    clip = draw_clip(motion, rng=rng, width=width, height=height, frames=frames)
+    write_video(draft, clip, rate)
+    draft.replace(root / path)
 
 
 def draw_sets(
@@ -250,48 +256,3 @@ def draw_sets(
         name: draw_dataset(Path(root) / name, *counts, len(SETS) * seed + k, classes, CSV_LISTS)
         for k, (name, classes) in enumerate(SETS.items())
     }
-
-
-def _start_dataset(root: Path, recipe: dict[str, int]) -> None:
-    """Writes the recipe of a new or incomplete set; ValueError if `root` holds other files."""
-    existing = _read_recipe(root)
-    if existing and not recipe.items() <= existing.items():
-        raise ValueError(
-            f"{root} was drawn with {existing}, not {recipe}; delete it or name another"
-        )
-    for split in ("train", "test"):
-        (root / "videos" / split).mkdir(parents=True, exist_ok=True)
-    write_text(root / RECIPE, json.dumps(recipe))
-
-
-def _write_videos(root: Path, videos: list[_Video]) -> None:
-    if not videos:
-        return
-    workers = min(os.cpu_count() or 1, 16, len(videos))
-    with make_drafts(root) as drafts, start_process_pool(workers) as pool:
-        work = partial(_write_one, root, drafts)
-        jobs = pool.map(work, videos, chunksize=4)
-        for _ in track(jobs, "drawn", len(videos)):
-            pass
-
-
-def _write_one(root: Path, drafts: Path, video: _Video) -> None:
-    cv2.setNumThreads(1)  # there is a process for each core
-    rng = np.random.default_rng(video.seed)
-    short = rng.integers(SIDES[0], SIDES[1] + 1)
-    aspect = rng.choice(ASPECTS)
-    width, height = (2 * round(short * long / 2) for long in (max(aspect, 1), max(1 / aspect, 1)))
-    rate = int(rng.choice(RATES))
-    frames = round(rate * rng.uniform(*SECONDS))
-    draft = drafts / "_".join(Path(video.path).parts)
-    write_video(
-        draft,
-        draw_clip(video.motion, rng=rng, width=width, height=height, frames=frames),
-        rate,
-    )
-    draft.replace(root / video.path)
-
-
-def _read_recipe(root: Path) -> dict[str, int]:
-    path = root / RECIPE
-    return json.loads(path.read_text()) if path.exists() else {}

@@ -3,13 +3,11 @@
 import json
 import os
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.helpers import run_command
 from utils.data.annotation_file import (
     AnnotationFile,
     encode_label,
@@ -253,27 +251,3 @@ def test_labels_are_encoded_swapped_and_written():
     assert swap_labels((1, 3), [(0, 1), (5, 6)]) == (0, 3)
     assert swap_labels((0, 1), [(0, 1)]) == (0, 1)
     assert [format_label(label) for label in (5, (3, 17), ())] == ["5", "3,17", "-"]
-
-
-def test_names_that_the_locale_cannot_encode_are_refused(tmp_path):
-    """The videos exist; Python could not find them."""
-    (tmp_path / "café.mp4").touch()
-    (tmp_path / "list.txt").write_text("café.mp4 0\n", encoding="utf-8")
-    code = """
-import pathlib, sys
-from utils.data.annotation_file import AnnotationFile, iterate_lines, read_annotations
-path = pathlib.Path(sys.argv[1])
-for read in (read_annotations, lambda file: list(iterate_lines(file))):
-    try:
-        read(AnnotationFile(path.name, path, path.parent, "video", 10))
-    except ValueError as error:
-        print(error)
-"""
-    c_locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    command = [sys.executable, "-c", code, tmp_path / "list.txt"]
-    done = run_command(command, cwd=ROOT, env={**os.environ, **c_locale}, check=True)
-    lines = done.stdout.splitlines()
-    assert len(lines) == 2
-    for line in lines:
-        assert line.startswith(f"annotation file {tmp_path / 'list.txt'} has ")
-        assert line.endswith("set the environment variable PYTHONUTF8=1")

@@ -4,8 +4,6 @@ The tests locate shapes by their brightness in the pixels.
 """
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import av
@@ -14,7 +12,6 @@ import pytest
 
 from scripts.data.synthetic import motion_videos
 from scripts.data.synthetic.motion_videos import MOTIONS, draw_clip, draw_dataset, write_video
-from utils.files import ROOT
 from utils.video.decoders import open_video
 
 OPPOSITES = list(zip(MOTIONS[::2], MOTIONS[1::2]))
@@ -72,8 +69,6 @@ def test_all_motions_share_the_middle_frame():
     for seed in range(5):
         middles = np.stack([draw_motion(motion, seed, 13)[6] for motion in MOTIONS])
         assert np.all(middles == middles[0])
-    with pytest.raises(ValueError, match="sideways"):
-        draw_motion("sideways", 0)
 
 
 @pytest.mark.parametrize("motion", MOTIONS)
@@ -160,22 +155,6 @@ def test_files_are_h264_with_b_frames_requested_key_frames_and_equal_bytes(tmp_p
     assert difference.mean(axis=(1, 2, 3)).max() < 12, "a frame is out of place"
 
 
-def test_an_interrupted_write_leaves_no_file(tmp_path):
-    def raise_in_the_middle():
-        yield np.zeros((48, 64, 3), np.uint8)
-        raise ValueError("power cut")
-
-    odd = [np.zeros((48, 63, 3), np.uint8)]
-    for frames, message in (
-        ([], "at least one"),
-        (odd, "63x48"),
-        (raise_in_the_middle(), "power cut"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            write_video(tmp_path / "clip.mp4", frames, 25)
-    assert list(tmp_path.iterdir()) == []
-
-
 def read_list(root: Path, split: str) -> list[tuple[str, int]]:
     lines = (line.split() for line in (root / f"{split}.txt").read_text().splitlines())
     return [(path, int(label)) for path, label in lines]
@@ -245,14 +224,3 @@ def test_folders_with_other_videos_are_not_changed(dataset, tmp_path):
         with pytest.raises(ValueError, match="begin at"):
             draw_dataset(tmp_path / "new", *counts)
     assert [file.name for file in tmp_path.iterdir()] == ["labels.txt"]
-
-
-def test_the_command_runs_in_any_folder_and_prints_json(tmp_path):
-    script = str(ROOT / "scripts" / "data" / "synthesize_videos.py")
-    command = [sys.executable, script, "--out", "set", "--train", "1", "--test", "1"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
-    assert (result.returncode, result.stderr) == (0, "")
-    result = json.loads(result.stdout)
-    assert result.pop("seconds") >= 0
-    assert result == {"root": "set", "classes": 8, "train": 8, "test": 8, "drawn": 16}
-    assert len(list((tmp_path / "set").rglob("*.mp4"))) == 16
