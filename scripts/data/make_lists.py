@@ -47,7 +47,6 @@ import json
 from typing import Literal, Optional
 
 from scripts.data.prepare.class_folders import (
-    ClassFolders,
     find_sources,
     get_class,
     link_images,
@@ -105,7 +104,11 @@ def main(
     if names == "images":
         links = {name: files.pop(name) for name in lists}
     texts = {out / name: "".join(f"{line}\n" for line in files[name]) for name in files}
-    new = {path: text for path, text in texts.items() if not has_text(path, text)}
+    new = {
+        path: text
+        for path, text in texts.items()
+        if not path.is_file() or path.read_bytes() != text.encode(errors="surrogateescape")
+    }
     for path in new:
         check_target(path, [annotations or ""], "--out", overwrite)
     with report_write_errors(out, "--out"):
@@ -114,10 +117,6 @@ def main(
             write_text(path, text)
     paths = [str((out / name).resolve()) for name in lists]
     print(json.dumps({"root": str(root), **counts, "lists": paths}))
-
-
-def has_text(path: Path, text: str) -> bool:
-    return path.is_file() and path.read_bytes() == text.encode(errors="surrogateescape")
 
 
 def list_public_data_set(
@@ -177,7 +176,16 @@ def list_own_videos(
     files = {f"{name}{ending}": splits[name] for name in splits}
     if names == "csv" and test < 1 and not splits.get("val"):
         files["val.csv"] = tested
-    print_findings(result, kind)
+    contrary = [group for group in result.twins if len({*map(get_class, group)}) > 1]
+    for what, groups in (
+        ("groups of equal files, listed once", result.twins),
+        ("of them are in several classes; the first counts", contrary),
+    ):
+        if groups:
+            shown = join_names([" = ".join(group) for group in groups], MAX_SHOWN)
+            print_line(f"{len(groups)} {what}: {shown}")
+    if left_out := describe_left_out(result.scan, kind):
+        print_line(left_out)
     if line := describe_numbered(sorted(result.classes)):
         print_line(line)
     tested_labels = {int(line.rsplit(" ", 1)[1]) for line in tested}
@@ -192,27 +200,6 @@ def list_own_videos(
     if sources:
         counts["sources"] = len(set(sources.values()))
     return counts, {**files, "labels.txt": sorted(result.classes)}
-
-
-def print_findings(result: ClassFolders, kind: str) -> None:
-    """Prints what a scan of class folders found besides the `kind`, videos or images."""
-    contrary = [group for group in result.twins if len({*map(get_class, group)}) > 1]
-    for what, groups in (
-        ("groups of equal files, listed once", result.twins),
-        ("of them are in several classes; the first counts", contrary),
-    ):
-        if groups:
-            shown = join_names([" = ".join(group) for group in groups], MAX_SHOWN)
-            print_line(f"{len(groups)} {what}: {shown}")
-    left_out = describe_left_out(result.scan, kind)
-    if left_out:
-        print_line(left_out)
-    if result.empty:
-        listed = join_names(result.empty, MAX_SHOWN)
-        print_line(f"folders without {kind}, which are no classes ({len(result.empty)}): {listed}")
-    for name in result.nested:
-        advice = "is --videos one folder too high?"
-        print_line(f"all videos of class {name} are in folders below it; {advice}")
 
 
 if __name__ == "__main__":

@@ -184,26 +184,22 @@ def write_config_file(
     draws = FEATURE_DRAWS if start.freeze == "backbone" and cfg.run.device == "CPU" else 0
     draws = cfg.train.feature_draws if "train.feature_draws" in start.settings else draws
     reads = draws or epochs  # of a video
-    root = videos
-    lists = path.parent / "good"
+    root, lists = videos, path.parent / "good"
     if reads >= COPY_EPOCHS and counts.size >= COPY_BYTES and isinstance(cfg.data, VideoData):
         root = lists = path.parent / COPIES
-    data = describe_data(cfg, lists=lists, root=root, names=names, has_val=counts.val > 0)
-    rules: dict[str, dict[str, Any]] = {
-        "data": data,
-        "run": {"device": cfg.run.device, "all_reduce": "none", "log_every": min(20, steps)},
-        "train": {**choose_recipe(start, epochs, steps), "feature_draws": draws},
-    }
+
+    own = describe_data(cfg, lists, root, names, has_val=counts.val > 0)
+    model: dict[str, Any] = {} if "sets" in own else {"num_classes": len(names)}
+    own["batch"] = batch
     if draws:  # each of these changes the features at random
-        data.update(mixup=0.0, cutmix=0.0)
-        rules["model"] = {"drop_path": 0.0} if "drop_path" in vars(cfg.model) else {}
-    rules["run"].update(save_every=every, eval_every=every, keep_best="top1")
-    rules["run"]["out"] = str(path.parent / "run")
-    data["batch"] = batch
-    if "sets" in data:
-        rules["eval"] = {"val_skip": 1}
-    else:
-        rules.setdefault("model", {})["num_classes"] = len(names)
+        own.update(mixup=0.0, cutmix=0.0)
+        model.update({"drop_path": 0.0} if "drop_path" in vars(cfg.model) else {})
+    run = {"device": cfg.run.device, "all_reduce": "none", "log_every": min(20, steps)}
+    run.update(save_every=every, eval_every=every, keep_best="top1", out=str(path.parent / "run"))
+    rules = {"data": own, "model": model, "run": run}
+    rules["train"] = {**choose_recipe(start, epochs, steps), "feature_draws": draws}
+    rules["eval"] = {"val_skip": 1} if "sets" in own else {}
+
     values = copy.deepcopy(start.recipe.values)
     values["data"].pop("labels", None)
     for section, settings in rules.items():
@@ -224,14 +220,32 @@ def write_config_file(
         is_other = start.recipe.name != WITHOUT_WEIGHTS
         advice = f"; without them take --recipe {WITHOUT_WEIGHTS}" if is_other else ""
         print_line(SCRATCH + advice)
-    if not counts.val:
-        print_line("no class has a third video for validations, which use the test list")
     print_line(
         f"wrote {path}, which is yours to change: {cfg.run.device}, {len(names)} classes, "
         f"{counts.train} training videos, data.batch {batch}, "
         f"{epochs} epochs, train.lr {written.train.lr:g}, train.freeze {written.train.freeze!r}"
     )
     return written
+
+
+def describe_data(
+    cfg: NetworkConfig, lists: Path, root: Path, names: Sequence[str], has_val: bool
+) -> dict[str, Any]:
+    """Folders, lists and classes; validations without a list of their own use the test list."""
+    data: Any = cfg.data
+    if not isinstance(cfg.data, VideoData):
+        splits = {"train": "train", "test": "test", "val": "val" if has_val else ""}
+        return {"root": str(lists.with_name("lists")), "source": "folder", **splits}
+    first = data if isinstance(cfg.data, VideoSet) else data.sets[0]
+    swapped = [list(pair) for pair in find_mirror_pairs(names)] if first.flip else []
+    if isinstance(cfg.data, VideoSet):
+        files = {f"{name}_list": str(lists / f"{name}.txt") for name in ("train", "test")}
+        files["val_list"] = str(lists / "val.txt") if has_val else ""
+        return {"root": str(root), "source": "video", "swap_labels": swapped, **files}
+    inherited = ("sampling", "clips", "crops", "short_side", "flip")
+    kept = {name: vars(first)[name] for name in inherited}
+    dataset = {"name": SET_NAME, "num_classes": len(names), **kept, "swap_labels": swapped}
+    return {"root": str(root), "lists": str(lists), "sets": [dataset]}
 
 
 def choose_recipe(start: Start, epochs: int, steps: int) -> dict[str, Any]:
@@ -260,41 +274,16 @@ def choose_recipe(start: Start, epochs: int, steps: int) -> dict[str, Any]:
     return rules
 
 
-def describe_data(
-    cfg: NetworkConfig, lists: Path, root: Path, names: Sequence[str], has_val: bool
-) -> dict[str, Any]:
-    """Folders, lists and classes; validations without a list of their own use the test list."""
-    data: Any = cfg.data
-    swapped = [list(pair) for pair in find_mirror_pairs(names)]
-    if isinstance(cfg.data, VideoSet):
-        swaps = {"swap_labels": swapped if data.flip else []}
-        return {"root": str(root), "source": "video", **get_lists(lists, has_val), **swaps}
-    if not isinstance(cfg.data, VideoData):
-        splits = {"train": "train", "test": "test", "val": "val" if has_val else ""}
-        return {"root": str(lists.with_name("lists")), "source": "folder", **splits}
-    first = vars(data.sets[0])
-    inherited = ("sampling", "clips", "crops", "short_side", "flip")
-    dataset = {"name": SET_NAME, "num_classes": len(names), **{k: first[k] for k in inherited}}
-    dataset["swap_labels"] = swapped if first["flip"] else []
-    return {"root": str(root), "lists": str(lists), "sets": [dataset]}
-
-
-def get_lists(folder: Path, has_val: bool) -> dict[str, str]:
-    """The settings of the annotation files of a network for one data set."""
-    lists = {f"{name}_list": str(folder / f"{name}.txt") for name in ("train", "test")}
-    return {**lists, "val_list": str(folder / "val.txt") if has_val else ""}
-
-
 def list_files(cfg: NetworkConfig, folder: Path) -> list[Path]:
     """The lists that a network reads, if they are in a folder."""
     if not isinstance(cfg.data, VideoSet):
         return [folder / f"{name}.csv" for name in ("train", "test", "val")]
-    return [Path(path) for path in get_lists(folder, bool(cfg.data.val_list)).values() if path]
+    names = ("train", "test", "val") if cfg.data.val_list else ("train", "test")
+    return [folder / f"{name}.txt" for name in names]
 
 
 def name_lists(cfg: NetworkConfig, folder: Path) -> list[str]:
     """The settings that make a command read the lists in a folder."""
     if not isinstance(cfg.data, VideoSet):
         return [f"--data.lists={folder}"]
-    settings = get_lists(folder, bool(cfg.data.val_list))
-    return [f"--data.{name}={path}" for name, path in settings.items()]
+    return [f"--data.{file.stem}_list={file}" for file in list_files(cfg, folder)]

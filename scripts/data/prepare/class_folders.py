@@ -18,7 +18,6 @@ from utils.video.media_files import (
     VIDEO_SUFFIXES,
     FolderScan,
     find_files,
-    is_system_name,
 )
 
 CONFIG = "finetune.yaml"  # the config file that finetune.py writes into the folder of its results
@@ -31,8 +30,6 @@ class ClassFolders(NamedTuple):
     classes: dict[str, list[str]]  # videos; of equal ones the first
     scan: FolderScan  # all files
     twins: list[list[str]]  # groups of equal files
-    nested: list[str]  # classes whose videos are all in several folders below the class folder
-    empty: list[str]  # folders without a video, which are no classes
 
 
 def scan_class_folders(folder: Path, suffixes: Sequence[str] = VIDEO_SUFFIXES) -> ClassFolders:
@@ -67,11 +64,7 @@ def scan_class_folders(folder: Path, suffixes: Sequence[str] = VIDEO_SUFFIXES) -
         raise ValueError(
             f"{folder}: all files of class {empty} are also in other classes; move it away"
         )
-    folders = {name: {Path(v).parts[1:-1][:1] for v in videos} for name, videos in classes.items()}
-    nested = [name for name, inner in folders.items() if len(inner) > 1 and () not in inner]
-    inner = {p.name for p in folder.iterdir() if p.is_dir() and not is_system_name(p.name)}
-    without = sorted(inner - classes.keys())
-    return ClassFolders(classes, scan=scan, twins=twins, nested=nested, empty=without)
+    return ClassFolders(classes, scan=scan, twins=twins)
 
 
 def drop_results(scan: FolderScan) -> FolderScan:
