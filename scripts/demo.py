@@ -25,26 +25,39 @@ from utils.entry import prepare_process
 
 prepare_process(__name__)
 
+import base64
+import contextlib
+import html
 import os
-import shutil
 import socket
 import tempfile
-import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
+from urllib.parse import urlsplit
 
-from scripts.prediction.files import list_videos
+import cv2
+import numpy as np
+
+from scripts.prediction.plots import format_class, resize_to_fit
+from scripts.prediction.records import list_videos
 from utils import cli, signals
 from utils.load_config import list_settings
-from utils.messages import print_line
+from utils.messages import format_line, print_line
 from utils.networks import find_network, list_networks
 from utils.predict import model as api
+from utils.predict.prediction import WindowResult
 from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
+from utils.video.reader import DEFAULT_FPS
 
 # Without numpy<2, pip takes a newer NumPy for Gradio, which MindSpore cannot use.
 INSTALL = "pip install 'gradio>=6.31,<7' 'numpy<2'"
 EXAMPLES = 8
+TOP = 5
+KEEP = 600  # seconds until an upload is deleted
+MAX_UPLOADS = 10  # of the largest size, at one time
+LOCAL = ("127.0.0.1", "localhost")
 PORT = 7860
 Port = Annotated[int, cli.number_between(1, 2**16 - 1)]
 
@@ -66,38 +79,26 @@ def main(
 ) -> None:
     if find_spec("gradio") is None:
         raise ValueError(f"the page needs Gradio: {INSTALL}")
-    check_address(host, port)
-    names = (config_path, checkpoint_path) if config_path else (checkpoint_path,)
-    model = api.load(*names, settings=settings, labels=labels, network=network)
-    reads_videos = bool(model.network.list_annotation_files(model.cfg))
-    videos = choose_examples(examples, VIDEO_SUFFIXES if reads_videos else IMAGE_SUFFIXES)
-    if cam and Path(model.scorer.name).suffix in (".onnx", ".mindir"):
-        raise ValueError(f"--cam: {model.scorer.name} has no gradients; give its checkpoint")
-    with tempfile.TemporaryDirectory(prefix="zoo_demo_") as folder:
-
-        def stop(number: int) -> None:
-            shutil.rmtree(folder, ignore_errors=True)  # uploads
-            signals.end_command(number)
-
-        with signals.handle_signals(stop):
-            os.environ["GRADIO_TEMP_DIR"] = folder  # read when Gradio is imported
-            from scripts.prediction import demo_page
-
-            predictor = demo_page.Predictor(model, max_seconds=max_seconds, window=window, cam=cam)
-            page = demo_page.build_page(predictor, examples=videos, max_mb=max_mb)
-            address = demo_page.launch(page, host=host, port=port, max_mb=max_mb)
-            if host not in demo_page.LOCAL:
-                print_line(f"warning: --host {host}: whoever reaches this machine can use the page")
-            print_line(f"open {address} in a browser; ctrl-C ends the page")
-            threading.Event().wait()
-
-
-def check_address(host: str, port: int) -> None:
     try:
         socket.create_server((host, port)).close()
     except OSError as error:
-        reason = (error.strerror or str(error)).split(" (")[0]
-        raise ValueError(f"--host {host} --port {port}: {reason}; choose others") from None
+        raise ValueError(f"--host {host} --port {port}: {error}; choose others") from None
+    names = (config_path, checkpoint_path) if config_path else (checkpoint_path,)
+    model = api.load(*names, settings=settings, labels=labels, network=network)
+    if cam and Path(model.scorer.name).suffix in (".onnx", ".mindir"):
+        raise ValueError(f"--cam: {model.scorer.name} has no gradients; give its checkpoint")
+    predictor = Predictor(model, max_seconds=max_seconds, window=window, cam=cam)
+    videos = choose_examples(examples, VIDEO_SUFFIXES if predictor.reads_videos else IMAGE_SUFFIXES)
+    with tempfile.TemporaryDirectory(prefix="zoo_demo_") as folder:
+        signals.unfinished.add(folder)  # of uploads: a signal deletes it
+        os.environ["GRADIO_TEMP_DIR"] = folder  # read when Gradio is imported
+        _, address, kept = open_page(predictor, videos, host=host, port=port, max_mb=max_mb)
+        if host not in LOCAL:
+            print_line(f"warning: --host {host}: whoever reaches this machine can use the page")
+        print_line(f"open {address} in a browser; ctrl-C ends the page")
+        while True:
+            time.sleep(KEEP / 10)
+            delete_old_uploads(Path(folder), kept)
 
 
 def choose_examples(path: str, suffixes: Sequence[str]) -> list[str]:
@@ -110,6 +111,186 @@ def choose_examples(path: str, suffixes: Sequence[str]) -> list[str]:
         raise ValueError(f"--examples: {error}") from None
     count = min(EXAMPLES, len(files))
     return [files[k * len(files) // count] for k in range(count)]
+
+
+class Predictor:
+    """What the page calls. A video longer than `max_seconds` is refused.
+
+    Windows of `window` seconds are those of `Model.predict`.
+    """
+
+    def __init__(
+        self,
+        model: api.Model,
+        max_seconds: float,
+        window: Optional[float] = None,
+        cam: bool = False,
+    ):
+        self.model = model
+        self.max_seconds = max_seconds
+        self.window = window
+        self.cam = None
+        if cam:
+            from utils.predict.cam import GradCam
+
+            self.cam = GradCam(model)
+        self.reads_videos = bool(model.network.list_annotation_files(model.cfg))
+
+    def predict(self, path: Optional[str]) -> list:
+        """[bars of each data set, rows of the windows, HTML of the heat maps] of an upload."""
+        import gradio as gr
+
+        if not path:
+            return [*[None] * len(self.model.heads), gr.update(visible=False), ""]
+        try:
+            with self.model.open(path) as frames:
+                seconds = len(frames) / (frames.fps or DEFAULT_FPS)
+            if seconds > self.max_seconds:
+                limit = f"{self.max_seconds:g} s"
+                raise ValueError(f"{path} has {seconds:.0f} s; this page takes at most {limit}")
+            prediction, best = self.model.score_windows(self.model.read(path, self.window), TOP)
+        except ValueError as error:
+            line = format_line(str(error).replace(path, Path(path).name))
+            raise gr.Error(line, print_exception=False) from None
+        top = prediction.top(TOP)
+        rankings = [top] if len(self.model.heads) == 1 else list(top.values())
+        # Gradio shows whole percents: a smaller probability becomes part of the name
+        bars = [{n if p >= 0.01 else f"{n} ({p:.2g})": p for n, p in pairs} for pairs in rankings]
+        rows = []
+        for number, (start, end) in enumerate(prediction.windows.round(2).tolist()):
+            for head, values in zip(self.model.heads, prediction.probabilities):
+                label = int(values[number].argmax())
+                name = head.name_classes()[label]
+                rows.append([start, end, name, round(float(values[number, label]), 4)])
+        table = gr.update(value=rows, visible=len(prediction.windows) > 1)
+        return [*bars, table, "".join(self.draw_heat_maps(best))]
+
+    def draw_heat_maps(self, result: WindowResult) -> Iterator[str]:
+        """The heat map of each data set as HTML with the pixels inside: no file remains."""
+        if self.cam is None:
+            return
+        from utils.predict.cam import find_rate, write_clips
+
+        for k, head in enumerate(self.model.heads):
+            overlay = self.cam.overlay(result.views[k], k, result.probabilities[k])
+            frames = resize_to_fit(overlay.frames)
+            name = format_class(head.name_classes()[overlay.label], overlay.label)
+            if self.reads_videos:
+                with tempfile.TemporaryDirectory() as folder:
+                    path = Path(folder) / "heat_map.mp4"
+                    write_clips(path, frames, find_rate(head, result.window, frames.shape[1]))
+                    data = base64.b64encode(path.read_bytes()).decode()
+                tag = "video autoplay loop muted playsinline"
+                picture = f'<{tag} width="100%" src="data:video/mp4;base64,{data}"></video>'
+            else:
+                pixels = np.ascontiguousarray(frames[0, 0, ..., ::-1])
+                data = base64.b64encode(cv2.imencode(".png", pixels)[1].tobytes()).decode()
+                picture = f'<img width="100%" src="data:image/png;base64,{data}">'
+            caption = f"yellow: what speaks for {html.escape(name)}"
+            yield f"<figure><figcaption>{caption}</figcaption>{picture}</figure>"
+
+
+class UploadGuard:
+    """Refuses an upload if all would have above `max_bytes`, and one of another server's page."""
+
+    def __init__(self, app: Any, folder: Path, kept: set[Path], max_bytes: int):
+        self.app = app
+        self.folder = folder
+        self.kept = kept
+        self.max_bytes = max_bytes
+
+    async def __call__(self, scope: dict, receive: Any, send: Any) -> None:
+        from starlette.datastructures import Headers
+        from starlette.responses import PlainTextResponse
+
+        app = self.app
+        if scope["type"] == "http" and scope["path"].rstrip("/").endswith("/upload"):
+            headers = Headers(scope=scope)
+            size = int(headers.get("content-length", self.max_bytes + 1))
+            if urlsplit(headers.get("origin", "")).netloc not in ("", headers.get("host")):
+                app = PlainTextResponse("another page sent this", 403)
+            elif delete_old_uploads(self.folder, self.kept) + size > self.max_bytes:
+                text = f"too many uploads; they are deleted after {KEEP // 60} minutes"
+                app = PlainTextResponse(text, 413)
+        await app(scope, receive, send)
+
+
+def delete_old_uploads(folder: Path, kept: set[Path]) -> int:
+    """Deletes old files but those to be `kept`; returns the bytes of the others that stay."""
+    total = 0
+    for path in {*folder.rglob("*")} - kept:
+        with contextlib.suppress(FileNotFoundError):  # Gradio has moved or deleted it
+            status = path.lstat()
+            if path.is_file() and time.time() - status.st_mtime > KEEP:
+                path.unlink()
+            elif path.is_file():
+                total += status.st_size
+    return total
+
+
+def open_page(
+    predictor: Predictor, examples: Sequence[str], host: str, port: int, max_mb: int
+) -> tuple[Any, str, set[Path]]:
+    """Serves the page from other threads; returns it, its address, and the files of examples.
+
+    One prediction runs at a time, because heat maps are for one thread.
+    """
+    import gradio as gr
+    from gradio.utils import get_upload_folder
+    from starlette.middleware import Middleware
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+    length = f" and {predictor.max_seconds:g} s" if predictor.reads_videos else ""
+    limits = f"At most {max_mb} MB{length}; deleted after {KEEP // 60} minutes."
+    source = gr.Image(label="image", sources=["upload"], type="filepath", image_mode=None)
+    if predictor.reads_videos:
+        source = gr.Video(label="video", sources=["upload"])
+    names = [head.name or "classes" for head in predictor.model.heads]
+    columns = ["start", "end", "class", "probability"]
+    page = gr.Interface(
+        predictor.predict,
+        inputs=source,
+        outputs=[
+            *(gr.Label(label=name, num_top_classes=TOP) for name in names),
+            gr.Dataframe(headers=columns, label="windows", visible=False),
+            gr.HTML(label="heat maps"),
+        ],
+        examples=[[file] for file in examples] or None,
+        example_labels=[f"{Path(file).parent.name}/{Path(file).stem}" for file in examples] or None,
+        cache_examples=False,
+        live=True,
+        title="MindSpore video zoo",
+        description=f"Upload a file: the {TOP} most probable classes appear. {limits}",
+        flagging_mode="never",
+        analytics_enabled=False,
+        concurrency_limit=1,
+        api_name="predict",
+    )
+    folder = Path(get_upload_folder())
+    kept = {*folder.rglob("*")}  # the examples
+    # A page of another server that gives its name our address is refused.
+    hosts = [*LOCAL] if host in LOCAL else ["*"]
+    guard = Middleware(
+        UploadGuard, folder=folder, kept=kept, max_bytes=MAX_UPLOADS * max_mb * 2**20
+    )
+    _, address, _ = page.launch(
+        server_name=host,
+        server_port=port,
+        share=False,
+        quiet=True,
+        prevent_thread_lock=True,
+        max_file_size=max_mb * 2**20,
+        # Fonts of the visitor's system: Gradio's own are loaded from another server.
+        theme=gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace"]),
+        footer_links=[],
+        run_history=False,
+        ssr_mode=False,
+        css="video { object-fit: contain !important; }",  # the whole frame, as in the heat map
+        app_kwargs={
+            "middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=hosts), guard],
+        },
+    )
+    return page, address, kept
 
 
 if __name__ == "__main__":

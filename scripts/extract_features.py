@@ -28,15 +28,23 @@ from utils.entry import prepare_process
 
 prepare_process(__name__)
 
-from functools import partial
+import time
 from typing import Any, Optional
 
 from scripts.executors.process_pool import PROCESSES, Executor, PartOption
-from scripts.executors.video_jobs import JobSettings
-from scripts.features.files import FEATURES, OWN, TABLE, read_source, write_features
-from scripts.features.jobs import FeatureExtractor, FeatureOptions
+from scripts.executors.video_jobs import VideoJobs, delete_part_files, lock_parts
+from scripts.prediction.features import (
+    FEATURES,
+    OWN,
+    TABLE,
+    UNLISTED,
+    FeatureExtractor,
+    FeatureOptions,
+    read_source,
+    write_features,
+)
 from utils import cli, log
-from utils.files import check_folder, check_inputs
+from utils.files import check_folder, check_inputs, report_write_errors
 from utils.networks import Network
 from utils.runtime import Runtime
 from utils.settings import NetworkConfig
@@ -53,27 +61,31 @@ def main(
     part: Optional[PartOption] = None,
     **choices: Any,
 ) -> int:
+    start = time.monotonic()
     if choices.get("per") != "window" and {"window", "step"} & set(choices):
         raise ValueError("--window and --step go with --per window")
     check_inputs([out / f"{FEATURES}.npy", out / TABLE], [*source, checkpoint_path])
     check_folder(out, OWN)
     log.start_log(Runtime())
     videos = read_source(network, cfg, source)
-    settings = JobSettings(
-        network.name,
-        cfg=cfg,
-        checkpoint_path=checkpoint_path,
-        runner=FeatureExtractor,
-        options=FeatureOptions(videos.head, **choices),
-    )
-    result = write_features(
-        videos,
-        folder=out,
-        run_jobs=partial(settings.run_jobs, executor),
-        settings=settings.compute_digest(),
-        part=part,
-    )
-    log.print_result(result, Runtime())
+    options = FeatureOptions(videos.head, **choices)
+    work = VideoJobs(network.name, cfg, checkpoint_path, FeatureExtractor, options)
+    # A video that a list has twice, with two labels, is computed once
+    jobs = [
+        r._replace(label=UNLISTED if r.label == UNLISTED else 0, line=0) for r in videos.records
+    ]
+    result: dict[str, Any] = {}
+    with report_write_errors(out, "--out"), lock_parts(out, FEATURES, part):
+        records = work.compute_records(jobs, executor, out, FEATURES, part)
+        if part:
+            errors = ["error" in record for record in records]
+            result = {"part": str(part), "videos": len(errors), "failed": sum(errors)}
+        else:
+            shape, errors = write_features(videos, records, out)
+            delete_part_files(out, FEATURES)
+            result = {"features": shape, "videos": len(jobs), "failed": len(errors)}
+    seconds = round(time.monotonic() - start, 2)
+    log.print_result({**result, "out": str(out), "seconds": seconds}, Runtime())
     return 1 if result["failed"] else 0
 
 

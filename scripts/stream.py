@@ -34,8 +34,8 @@ from typing import Optional
 
 import numpy as np
 
-from scripts.prediction.files import OWN, check_save, list_videos
 from scripts.prediction.plots import draw_timeline
+from scripts.prediction.records import OWN, check_save, list_videos
 from utils import cli, log, signals
 from utils.files import check_folder, check_inputs, open_replacement, report_write_errors
 from utils.messages import RunInterruptedError, format_line, hide_secrets

@@ -35,20 +35,17 @@ def test_the_quickstart_ends_with_the_command(monkeypatch):
     assert sorted(shlex.split(command)) == sorted(shlex.split(guide))
 
 
-def test_what_the_page_cannot_do_is_one_line(model, monkeypatch, tmp_path):
-    """An address in use, an unknown one, heat maps of an exported file, a missing package."""
+def test_what_the_page_cannot_do_is_one_line(model, monkeypatch):
+    """An address in use, heat maps of an exported file, a missing package."""
+    monkeypatch.setattr(demo, "find_spec", lambda name: name)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(ValueError, match=f"--port {port}"):
-            demo.check_address("127.0.0.1", port)
-    demo.check_address("127.0.0.1", port)
-    with pytest.raises(ValueError, match="--host 256.0.0.1 --port"):
-        demo.check_address("256.0.0.1", port)
-    monkeypatch.setattr(demo, "find_spec", lambda name: name)
+            demo.main([], checkpoint_path="x3d_s", port=port)
     monkeypatch.setattr(demo.api, "load", lambda *_, **__: model)
     monkeypatch.setattr(model.scorer, "name", "net.onnx")
     with pytest.raises(ValueError, match="--cam"):
-        demo.main([], checkpoint_path="net.onnx", cam=True)
+        demo.main([], checkpoint_path="net.onnx", cam=True, port=port)
     monkeypatch.setattr(demo, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=re.escape(demo.INSTALL)):
         demo.main([], checkpoint_path="x3d_s")
@@ -62,7 +59,6 @@ def test_examples_are_taken_evenly(tmp_path):
     assert len(examples) == demo.EXAMPLES
     chosen = [str(tmp_path / name) for name in ("a/00.mp4", "a/03.mp4", "b/00.mp4")]
     assert [examples[k] for k in (0, 1, 4)] == chosen
-    assert demo.choose_examples("", [".mp4"]) == []
     with pytest.raises(ValueError, match="--examples"):
         demo.choose_examples(str(tmp_path), [".jpg"])
 
@@ -83,13 +79,11 @@ def client(model, videos, tmp_path_factory):
     patch.setenv("GRADIO_TEMP_DIR", str(tmp_path_factory.mktemp("uploads")))
     from gradio_client import Client
 
-    from scripts.prediction import demo_page
-
-    predictor = demo_page.Predictor(model, max_seconds=20, window=0.5, cam=True)
-    page = demo_page.build_page(predictor, [str(videos[0])], max_mb=1)
+    predictor = demo.Predictor(model, max_seconds=20, window=0.5, cam=True)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    yield Client(demo_page.launch(page, host="127.0.0.1", port=port, max_mb=1), verbose=False)
+    page, address, _ = demo.open_page(predictor, [str(videos[0])], "127.0.0.1", port, max_mb=1)
+    yield Client(address, verbose=False)
     page.close(verbose=False)
     patch.undo()
 
@@ -113,27 +107,20 @@ def test_the_page_shows_what_the_python_interface_predicts(client, model, videos
         assert len(list(video.decode(video=0))) == 2 * 2  # clips x segments
 
 
-def test_networks_of_several_data_sets_and_of_images_have_a_page(tmp_path, videos):
+def test_networks_of_several_data_sets_and_of_images_have_results(tmp_path, videos):
     pytest.importorskip("gradio", reason=ADVICE)
-    from scripts.prediction import demo_page
-
     model = load_toy("mvit_multi", tmp_path)
-    predictor = demo_page.Predictor(model, max_seconds=9)
-    demo_page.build_page(predictor, [], max_mb=1)
-    *bars, table, maps = predictor.predict(str(videos[0]))
+    *bars, table, maps = demo.Predictor(model, max_seconds=9).predict(str(videos[0]))
     assert (table["visible"], maps) == (False, "")
     for values, ranking in zip(bars, model.predict(videos[0]).values()):
         assert list(values.items()) == ranking
     images = load_toy("resnet50", tmp_path)
     pixels = np.random.RandomState(0).randint(0, 256, (40, 50, 3)).astype(np.uint8)
     Image.fromarray(pixels).save(tmp_path / "image.png")
-    predictor = demo_page.Predictor(images, max_seconds=9, cam=True)
-    demo_page.build_page(predictor, [], max_mb=1)
+    predictor = demo.Predictor(images, max_seconds=9, cam=True)
     values, _, heat_map = predictor.predict(str(tmp_path / "image.png"))
     assert list(values.items()) == images.predict(pixels)
     assert '<img width="100%" src="data:image/png;base64,' in heat_map
-    shown = [demo_page.show_class("a", probability) for probability in (0.01, 0.00312)]
-    assert shown == ["a", "a (0.0031)"]  # Gradio shows whole percents
 
 
 def test_uploads_are_limited(client, videos, tmp_path):
@@ -177,19 +164,6 @@ def test_uploads_are_limited_in_sum(client):
         os.utime(file, (0, 0))
     assert upload("") == 200
     assert sum(file.is_file() for file in {*folder.rglob("*")} - kept) == 1
-
-
-def test_a_wrong_call_is_one_line_and_outputs_have_names(client, capfd):
-    import httpx
-
-    names = client.view_api(return_format="dict")["named_endpoints"]["/predict"]["returns"]
-    assert [value["label"] for value in names] == ["classes", "windows", "heat maps"]
-    calls = f"{client.src}gradio_api"
-    assert httpx.post(f"{calls}/run/predict", json={"data": [5]}).status_code == 500
-    assert httpx.post(f"{calls}/call/predictt", json={"data": []}).status_code == 400
-    first, second = capfd.readouterr().err.splitlines()
-    assert first.startswith("a call failed: ValidationError: ")
-    assert second.startswith("a call failed: FnIndexInferError: ")
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import base64
 import csv
-import errno
 import json
 import os
 import shutil
@@ -18,9 +17,8 @@ from scripts.analysis.activations import record_activations
 from scripts.data.synthetic.motion_videos import draw_sets
 from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
 from scripts.executors.process_pool import PROCESSES, Part
-from scripts.executors.video_jobs import JobSettings
-from scripts.features.files import Source, read_source, write_features
-from scripts.features.jobs import UNLISTED, FeatureExtractor
+from scripts.executors.video_jobs import VideoJobs, delete_part_files, lock_parts
+from scripts.prediction.features import FEATURES, UNLISTED, Source, read_source, write_features
 from tests.golden_cases import find_case, load_case
 from tests.helpers import assert_one_line_error, load_smoke_config, read_result, save_random_weights
 from tests.test_predict import TINY, load_toy_config
@@ -285,7 +283,7 @@ class CountedJobs:
         self.limit = limit
         self.done: list[str] = []
 
-    def __call__(self, jobs: list[Record]):
+    def run_jobs(self, jobs: list[Record]):
         for job in jobs:
             if len(self.done) == self.limit:
                 raise RuntimeError("killed")
@@ -303,6 +301,7 @@ class CountedJobs:
 def source(tmp_path) -> Source:
     """Seven videos; the last one is the second one again, with another label."""
     (tmp_path / "in").mkdir()
+    (tmp_path / "net.ckpt").write_text("weights")
     paths = [tmp_path / "in" / f"{'x' * k}.mp4" for k in (4, 2, 3, 1, 6, 5)]
     for path in paths:
         path.write_text("video")
@@ -311,151 +310,111 @@ def source(tmp_path) -> Source:
 
 
 @pytest.fixture
-def whole(source, tmp_path) -> tuple[bytes, bytes]:
-    write_features(source, folder=tmp_path / "whole", run_jobs=CountedJobs(), settings="a")
-    return read_both(tmp_path / "whole")
+def extract(source, tmp_path, monkeypatch):
+    """Writes the features of the source, or of a part, as the command; returns the paths read."""
+
+    def extract(out: str, limit: int = 1000, options: str = "", part=None, videos=source) -> list:
+        counted = CountedJobs(limit)
+        monkeypatch.setattr(VideoJobs, "build_runner", lambda _: counted)
+        work = VideoJobs("tsm", None, str(tmp_path / "net.ckpt"), None, options)
+        jobs = [record._replace(label=0, line=0) for record in videos.records]
+        with lock_parts(tmp_path / out, FEATURES, part):
+            records = work.compute_records(jobs, PROCESSES, tmp_path / out, FEATURES, part)
+            if part:
+                list(records)
+            else:
+                write_features(videos, records, tmp_path / out)
+                delete_part_files(tmp_path / out, FEATURES)
+        return counted.done
+
+    return extract
 
 
-def test_rows_are_in_the_order_of_the_source(source, whole, tmp_path):
-    values = np.load(tmp_path / "whole" / "features.npy")
+def test_rows_are_in_the_order_of_the_source(source, extract, tmp_path):
+    extract("out")
     paths = [Path(record.path).name for record in source.records for _ in range(2)]
-    assert [row[0] for row in read_index(tmp_path / "whole")] == paths
-    assert [row[3] for row in read_index(tmp_path / "whole")] == [*"11223344556677"]
+    assert [row[0] for row in read_index(tmp_path / "out")] == paths
+    assert [row[3] for row in read_index(tmp_path / "out")] == [*"11223344556677"]
     expected = [len(record.path) / 8 for record in source.records for _ in range(2)]
+    values = np.load(tmp_path / "out" / "features.npy")
     np.testing.assert_array_equal(values, np.repeat(np.float32(expected)[:, None], 3, axis=1))
 
 
 DAMAGED = ["null", "5", '[["x"], {}]', "[" * 100_000, '["key", 3]']
 
 
-def test_a_command_that_was_stopped_computes_no_video_twice(source, whole, tmp_path):
+def test_a_command_that_was_stopped_computes_no_video_twice(source, extract, tmp_path):
     """Nor does it leave an incomplete array; a line that was cut or damaged is computed again.
 
     The seventh line names the second video again.
     """
-    out = tmp_path / "out"
-    first = CountedJobs(4)
+    extract("whole")
     with pytest.raises(RuntimeError, match="killed"):
-        write_features(source, folder=out, run_jobs=first, settings="a")
-    part = out / "features.part-1-of-1.jsonl"
-    assert {path.name for path in out.iterdir()} == {part.name, ".lock"}
+        extract("out", limit=4)
+    part = tmp_path / "out" / "features.part-1-of-1.jsonl"
+    assert {path.name for path in part.parent.iterdir()} == {part.name, ".lock"}
     lines = "".join(f"{line}\n" for line in DAMAGED)
     part.write_bytes(part.read_bytes()[:-20] + b"\n" + lines.encode())
-    second = CountedJobs()
-    write_features(source, folder=out, run_jobs=second, settings="a")
-    assert first.done[:3] + second.done == [record.path for record in source.records[:6]]
-    assert read_both(out) == whole
+    assert extract("out") == [record.path for record in source.records[3:6]]
+    assert read_both(tmp_path / "out") == read_both(tmp_path / "whole")
 
 
-def test_other_settings_and_changed_videos_are_computed_again(source, tmp_path):
-    out = tmp_path / "out"
-    for k, settings in enumerate("aab"):
-        jobs = CountedJobs()
-        write_features(source, folder=out, run_jobs=jobs, settings=settings, part=Part(1, 2))
-        assert len(jobs.done) == (0 if k == 1 else 4)
+def test_other_settings_weights_and_videos_are_computed_again(source, extract, tmp_path):
+    half = [record.path for record in source.records[::2]]
+    run = partial(extract, "out", part=Part(1, 2))
+    assert run() == half
+    assert run() == []
+    assert run(options="b") == half
+    (tmp_path / "net.ckpt").write_text("others")
+    assert run(options="b") == half
     Path(source.records[2].path).write_text("another video")
-    jobs = CountedJobs()
-    write_features(source, folder=out, run_jobs=jobs, settings="b", part=Part(1, 2))
-    assert jobs.done == [source.records[2].path]
+    assert run(options="b") == [source.records[2].path]
 
 
-def test_parts_are_joined(source, whole, tmp_path):
+def test_parts_are_joined(source, extract, tmp_path):
     """The last command also computes what a part has left."""
-    out = tmp_path / "out"
-    for number, limit in ((2, 1000), (3, 1), (1, 1000)):
-        run = partial(write_features, source, out, CountedJobs(limit), "a", Part(number, 3))
-        if limit == 1:
-            with pytest.raises(RuntimeError, match="killed"):
-                run()
-        else:
-            assert run()["part"] == f"{number}/3"
-    jobs = CountedJobs()
-    result = write_features(source, folder=out, run_jobs=jobs, settings="a")
-    assert (result["features"], result["videos"]) == ([14, 3], 7)
-    assert jobs.done == [source.records[5].path]
-    assert read_both(out) == whole
+    extract("whole")
+    extract("out", part=Part(2, 3))
+    with pytest.raises(RuntimeError, match="killed"):
+        extract("out", limit=1, part=Part(3, 3))
+    extract("out", part=Part(1, 3))
+    assert extract("out") == [source.records[5].path]
+    assert read_both(tmp_path / "out") == read_both(tmp_path / "whole")
 
 
-def test_a_second_process_in_one_folder_is_refused_and_loses_nothing(source, whole, tmp_path):
+def test_a_second_process_in_one_folder_is_refused(tmp_path):
     """Different parts may run at the same time, but the same part only once, and no joining."""
-    out = tmp_path / "out"
-
-    class Interrupted(CountedJobs):
-        """While a process computes its second video, others start."""
-
-        def __init__(self, refused: list, accepted: list):
-            super().__init__()
-            self.refused = refused
-            self.accepted = accepted
-
-        def __call__(self, jobs: list[Record]):
-            for count, result in enumerate(super().__call__(jobs)):
-                if count == 1:
-                    for part in self.refused:
-                        with pytest.raises(ValueError, match="--out: .*out"):
-                            write_features(source, out, CountedJobs(), "a", part)
-                    for part in self.accepted:
-                        write_features(source, out, CountedJobs(), "a", part)
-                yield result
-
-    jobs = Interrupted([Part(1, 2), None], [Part(2, 2)])
-    write_features(source, folder=out, run_jobs=jobs, settings="a", part=Part(1, 2))
-    jobs = CountedJobs()
-    write_features(source, folder=out, run_jobs=jobs, settings="a")
-    assert not jobs.done
-    jobs = Interrupted([Part(1, 2), None], [])
-    write_features(source, folder=out, run_jobs=jobs, settings="b")
-    assert read_both(out) == whole
+    with lock_parts(tmp_path, FEATURES, Part(1, 2)):
+        for part in (Part(1, 2), None):
+            with pytest.raises(ValueError, match="--out"), lock_parts(tmp_path, FEATURES, part):
+                pass
+        with lock_parts(tmp_path, FEATURES, Part(2, 2)):
+            pass
+    with lock_parts(tmp_path, FEATURES, None):
+        for part in (Part(1, 2), None):
+            with pytest.raises(ValueError, match="--out"), lock_parts(tmp_path, FEATURES, part):
+                pass
 
 
-def test_a_broken_video_is_named_and_has_no_row(source, tmp_path, capsys):
+def test_a_broken_video_is_named_and_has_no_row(source, extract, tmp_path, capsys):
     broken = tmp_path / "in" / "broken.mp4"
     broken.write_text("")
     bad = Record(str(broken), None, 0, 9)
-    out = tmp_path / "out"
-    run = partial(write_features, folder=out, run_jobs=CountedJobs(), settings="a")
     one, two, *_ = source.records
-    result = run(Source([one, bad, two], source.root))
-    assert (result["features"], result["videos"], result["failed"]) == ([4, 3], 3, 1)
+    extract("out", videos=Source([one, bad, two], source.root))
     assert capsys.readouterr().err.splitlines()[-1] == f"error: {broken}: it is broken"
-    assert [row[0] for row in read_index(out)] == ["xxxx.mp4"] * 2 + ["xx.mp4"] * 2
-    before = read_both(out)
-    with pytest.raises(ValueError, match="none"):
-        run(Source([bad, bad._replace(line=8)]))
+    assert [row[0] for row in read_index(tmp_path / "out")] == ["xxxx.mp4"] * 2 + ["xx.mp4"] * 2
+    before = (tmp_path / "out" / "features.npy").read_bytes()
     with pytest.raises(ValueError, match="broken.mp4"):
-        run(Source([bad]))
-    assert read_both(out) == before
+        extract("out", videos=Source([bad]))
+    assert (tmp_path / "out" / "features.npy").read_bytes() == before
 
 
-def test_a_checkpoint_is_known_by_its_content_and_named_if_it_cannot_be_read(
-    source, tmp_path, monkeypatch
-):
-    """And not the folder of the results, which is locked then."""
-    path = tmp_path / "net.ckpt"
-    settings = JobSettings("tsm", load_smoke_config("tsm"), str(path), FeatureExtractor, None)
-    digests = []
-    for content in (b"1", b"2", b"1"):
-        path.write_bytes(content)
-        os.utime(path, ns=(0, 0))
-        digests.append(settings.compute_digest())
-    assert digests[0] == digests[2] != digests[1]
-
-    def refuse(*_, **__) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied", str(path))
-
-    monkeypatch.setattr("scripts.executors.video_jobs.build_model", refuse)
-    run_jobs = partial(settings.run_jobs, PROCESSES)
-    with pytest.raises(ValueError, match="^.*net.ckpt: .*Permission denied$"):
-        write_features(source, tmp_path / "out", run_jobs, settings.compute_digest())
-    with pytest.raises(ValueError, match="^none.ckpt"):
-        settings._replace(checkpoint_path="none.ckpt").compute_digest()
-
-
-def test_a_table_is_missing_while_the_array_is_of_another_run(source, tmp_path, monkeypatch):
+def test_a_table_is_missing_while_the_array_is_of_another_run(source, extract, tmp_path):
     """A process that is killed between both files leaves no pair of two runs."""
     out = tmp_path / "out"
     two = Source(source.records[:2])
-    write_features(source, folder=out, run_jobs=CountedJobs(), settings="a")
+    extract("out")
     replace = os.replace
 
     def stop(source, target) -> None:
@@ -463,14 +422,12 @@ def test_a_table_is_missing_while_the_array_is_of_another_run(source, tmp_path, 
         if Path(target).name == "features.npy":
             raise RuntimeError("killed")
 
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "replace", stop)
         with pytest.raises(RuntimeError, match="killed"):
-            write_features(two, folder=out, run_jobs=CountedJobs(), settings="a")
+            extract("out", videos=two)
     assert not (out / "index.csv").exists()
-    jobs = CountedJobs()
-    write_features(two, folder=out, run_jobs=jobs, settings="a")
-    assert not jobs.done
+    assert extract("out", videos=two) == []
     assert len(read_index(out)) == len(np.load(out / "features.npy")) == 4
 
 
@@ -533,7 +490,7 @@ def test_an_exported_file_gives_the_rows_of_its_checkpoint(
     done = run_here(EXTRACT, *files["scores"], data_root / "test.txt", f"--out={out}")
     assert (done.returncode, done.stdout) == (2, "")
     assert "--outputs scores,features" in done.stderr.splitlines()[-1]
-    assert [path.name for path in out.iterdir()] == [".lock"]
+    assert not (out / "features.npy").exists()
 
 
 def save_toy(network: str, root: Path, folder: Path) -> list:
@@ -586,10 +543,12 @@ def test_images_have_rows(run_here, tmp_path):
     assert np.ptp(np.load(tmp_path / "out" / "features.npy"), axis=0).max() > 1e-3
 
 
-def test_the_example_of_the_document_prints_the_neighbours(source, tmp_path, monkeypatch, capsys):
+def test_the_example_of_the_document_prints_the_neighbours(
+    source, extract, tmp_path, monkeypatch, capsys
+):
     code = (ROOT / "docs" / "features.md").read_text().partition("```python\n")[2].split("```")[0]
     monkeypatch.chdir(tmp_path)
-    write_features(source, folder=Path("out/features"), run_jobs=CountedJobs(), settings="a")
+    extract("out/features")
     capsys.readouterr()
     exec(code, {})
     lines = capsys.readouterr().out.splitlines()

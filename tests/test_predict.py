@@ -16,8 +16,13 @@ from resnet50.network import NETWORK as RESNET
 from scripts.data.synthetic.motion_videos import MOTIONS, draw_sets, write_video
 from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
 from scripts.predict import IMAGE_SUFFIXES
-from scripts.prediction.files import list_videos, write_predictions, write_table
-from scripts.prediction.records import PredictOptions, Predictor
+from scripts.prediction.records import (
+    PredictOptions,
+    Predictor,
+    format_table,
+    list_videos,
+    write_tables,
+)
 from tests.helpers import FileModel, NoNetwork, load_smoke_config, save_random_weights
 from tests.numbered_videos import read_number, write_numbered_video
 from tsm.network import NETWORK
@@ -102,12 +107,7 @@ def test_a_prediction_gives_the_scores_of_an_evaluation_for_every_set(tmp_path):
         probabilities = order_by_label(record["sets"][rows.settings.name])
         np.testing.assert_allclose(probabilities, expected, atol=1e-6)
     assert np.ptp(expected) > 0.01
-    cut = result.predict(rows.records[0].path, "cut")
-    heading, *lines = csv.reader((tmp_path / "cut.csv").read_text().splitlines())
-    assert heading[:3] == ["start", "end", "eight/left"]
-    assert heading[-1] == "moves/left"
-    assert len(lines) == len(cut["windows"]) > 1
-    assert np.array(lines, float)[:, 2:].sum(axis=1) == pytest.approx(3, abs=1e-5)
+    assert len(result.predict(rows.records[0].path, "cut")["windows"]) > 1
 
 
 def test_a_prediction_of_an_image_gives_the_scores_of_an_evaluation(tmp_path):
@@ -176,24 +176,21 @@ def test_a_folder_stands_for_the_videos_below_it(weights, videos, run_here, monk
     assert "cut.avi" in rows[2][-1]
     pictures = {Path(record["picture"]).name for record in records if "picture" in record}
     assert {"a.png", "a_2.png", "predictions_2.png"} < pictures
-    for file in (first["picture"], first["timeline"]):
-        with Image.open(file) as image:
-            assert np.ptp(np.asarray(image.convert("L"))) == 255
-    heading, *rows = csv.reader(Path(first["csv"]).read_text().splitlines())
-    assert heading == ["start", "end", *MOTIONS]
-    mean = np.array(rows, float)[:, 2:].mean(axis=0)
-    assert first["top"][0]["label"] == mean.argmax()
-    assert first["top"][0]["probability"] == pytest.approx(mean.max(), abs=2e-6)
+    with Image.open(first["picture"]) as image:
+        assert np.ptp(np.asarray(image.convert("L"))) == 255
     starts = [window["start"] for window in first["windows"]]
-    assert [float(row[0]) for row in rows] == pytest.approx(starts, abs=1e-3)
+    assert len(starts) > 2
+    assert starts == sorted(starts)
+    files = {path.name for path in out.iterdir()}
+    assert files == {".lock", "predictions.csv", "predictions.jsonl"} | pictures
 
 
 def test_a_table_names_the_data_set_of_a_class(tmp_path):
     entry = {"set": "eight", "label": 3, "name": "up, left", "probability": 0.25}
     unnamed = {"label": 3, "name": "", "probability": 1.0}
     records = [{"video": "a\x1b.mp4", "joint": [entry]}, {"video": "b.mp4", "top": [unnamed]}]
-    write_table(tmp_path / "t.csv", records)
-    _, *rows = csv.reader((tmp_path / "t.csv").read_text().splitlines())
+    write_tables(tmp_path, records)
+    _, *rows = csv.reader((tmp_path / "predictions.csv").read_text().splitlines())
     assert rows == [
         ["a\\x1b.mp4", "eight/up, left", "3", "0.25", ""],
         ["b.mp4", "", "3", "1.0", ""],
@@ -281,13 +278,15 @@ def test_unusual_names_of_videos_and_classes_are_escaped(tmp_path, capsys):
     options = PredictOptions(tmp_path / "out", top=8, window=2.0)
     predictor = Predictor(FileModel(NoNetwork(), [head]), options)
     paths = [str(video) for video in videos]
-    result = write_predictions(paths, options.folder, predictor.run_jobs)
-    assert result["failed"] == 0
-    for record, video in zip(result["predictions"], videos):
-        assert record["video"] == str(video)
-        assert all(Path(record[key]).is_file() for key in ("picture", "csv", "timeline"))
-    files = [path.name for path in (tmp_path / "out").iterdir()]
-    assert len(files) == 3 * len(videos) + 3  # the tables and .lock
+    options.folder.mkdir()
+    records = [record for _, record in predictor.run_jobs(zip(paths, make_file_names(paths)))]
+    write_tables(options.folder, records)
+    for record, path in zip(records, paths):
+        assert record["video"] == path
+        assert Path(record["picture"]).is_file()
+        print(format_table(record))
+    files = [path.name for path in options.folder.iterdir()]
+    assert len(files) == len(videos) + 2  # the tables
     assert all(name.isprintable() for name in files)
     assert "caf\\xe9.png" in files
     lines = capsys.readouterr().out.splitlines()

@@ -13,7 +13,7 @@ from PIL import Image
 import scripts.predict
 import scripts.stream
 from scripts.data.synthetic.motion_videos import MOTIONS, draw_sets
-from scripts.prediction.records import PredictOptions, Predictor
+from scripts.prediction.records import PredictOptions
 from scripts.stream import label_stream
 from tests.helpers import find_smoke_yaml, load_smoke_config, read_result, save_random_weights
 from tests.numbered_videos import write_numbered_video
@@ -26,7 +26,8 @@ from utils import cli, signals
 from utils.evaluate.label_space import LabelSpace, softmax
 from utils.networks import find_network
 from utils.predict.model import Model, build_model, load
-from utils.predict.prediction import Prediction
+from utils.predict.prediction import Prediction, list_columns
+from utils.predict.windows import read_windows
 from utils.scoring import cache
 from utils.scoring.load import open_scorer
 from utils.scoring.scorer import Scorer
@@ -34,6 +35,7 @@ from utils.tests.parity import mark_slow_except
 from utils.video import live
 from utils.video.decoders import open_video
 from utils.video.reader import VideoError
+from utils.video.windows import split_into_windows
 
 ONLINE = ["--model.online=true", "--data.segments=4"]
 HTML = Answer(b"<html><body>Not here</body></html>" * 50, "text/html")
@@ -56,8 +58,7 @@ def online_weights(tiny_args, tmp_path_factory) -> Path:
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch):
-    monkeypatch.setattr(live, "FIRST_DELAY", 0.05)
-    monkeypatch.setattr(live, "STEADY", 0.0)
+    monkeypatch.setattr(live, "DELAY", 0.05)
 
 
 def read_table(path: Path) -> tuple[list, np.ndarray]:
@@ -164,19 +165,19 @@ def test_the_windows_of_a_video_have_the_scores_of_a_prediction(
     cfg = load_toy_config(tiny_args) if is_tsm else load_small_config(network, tmp_path)
     path = save_random_weights(cfg, tmp_path / "net.ckpt", network)
     model = build_model(find_network(network), cfg, path)
-    predictor = Predictor(model, PredictOptions(tmp_path, top=3, window=1.0, step=0.6))
-    record = predictor.predict(str(video), "video")
-    heading, expected = read_table(record["csv"])
-
+    with model.open(str(video)) as source:
+        windows = read_windows(source, split_into_windows(source, 1.0, 0.6), model.heads)
+        prediction, _ = model.score_windows(windows, 3)
+    expected = np.concatenate((prediction.windows, *prediction.probabilities), axis=1)
     stream = model.stream(video, 1.0, 0.6)
     summary = label_stream(model, stream, str(video), tmp_path / "stream", top=3)
     names, rows = read_table(summary["csv"])
-    assert names == heading
+    assert names == ["start", "end", *list_columns(model.heads)]
     np.testing.assert_allclose(rows, expected, atol=1e-6)
     assert len(rows) == 5
     assert np.ptp(rows[:, 2:], axis=0).max() > 1e-4
     key = "joint" if network == "mvit_multi" else "top"
-    assert summary[key] == record[key]
+    assert summary[key] == prediction.describe(3)[key]
     assert (summary["frames"], summary["results"], summary["dropped"]) == (COUNT, 5, 0)
     result = next(model.stream(str(video), 1.0, 0.6, top=2))
     best = result.top["eight"] if network == "mvit_multi" else result.top

@@ -6,7 +6,6 @@ Dask and the folder of the zoo, at the same path as here; its `sys.path` need no
 """
 
 import argparse
-import asyncio
 import logging
 import multiprocessing
 import os
@@ -17,16 +16,18 @@ import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any, Callable, NamedTuple, Optional
 
 from utils import signals
 from utils.cores import count_workers
-from utils.messages import MachineError, print_line
-from utils.processes import exit_when_parent_dies
+from utils.messages import MachineError
+from utils.processes import call_within, exit_when_parent_dies
 
-JOBS_IN_FLIGHT = 4  # per worker
+JOBS_IN_FLIGHT = 4  # per process
+DASK_JOBS = 4096  # at one time
 CONNECT_TIMEOUT = 20  # seconds, to the scheduler of Dask
 PROCESSES = "processes"
 DASK = "dask:"
@@ -88,12 +89,9 @@ def run_all(
     `work` is a function of a module, with one argument. An error that it raises is raised here.
     `workers` is the number of processes on this host.
     """
-    if executor == PROCESSES:
-        return run_on_processes(work, jobs, workers)
-    return run_on_dask(work, jobs, executor.removeprefix(DASK))
-
-
-def run_on_processes(work: Callable, jobs: Iterable, workers: int) -> Iterator[tuple[Any, Any]]:
+    if executor != PROCESSES:
+        yield from run_on_dask(work, jobs, executor.removeprefix(DASK))
+        return
     jobs = iter(jobs)
     while True:
         running: dict[Future, Any] = {}
@@ -159,40 +157,34 @@ def run_on_dask(work: Callable, jobs: Iterable, address: str) -> Iterator[tuple[
         raise ValueError(f"--executor dask needs a package: {advice}") from None
     for name in LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    connect = partial(Client, address, timeout=CONNECT_TIMEOUT, set_as_default=False)
     try:
-        asyncio.run(check_scheduler(address))
-        client = Client(address, timeout=CONNECT_TIMEOUT, set_as_default=False)
-    except asyncio.TimeoutError:
-        reason = f"it has not answered within {CONNECT_TIMEOUT} s"
-        raise ValueError(f"--executor: no Dask scheduler at {address}: {reason}") from None
-    except (OSError, ValueError) as error:
+        client = call_within(CONNECT_TIMEOUT + 5, connect)  # a silent one holds it for ever
+    except (OSError, TypeError, ValueError) as error:  # TypeError: TLS without certificates
         raise ValueError(f"--executor: no Dask scheduler at {address}: {error}") from None
-    run_job = build_worker_function(str(Path(__file__).resolve().parents[2]))
     jobs = iter(jobs)
-    folder = os.getcwd()
-    running: dict[Any, tuple[Any, bytes]] = {}
+    root = str(Path(__file__).resolve().parents[2])
+    run_job = build_worker_function(root, os.getcwd())
+    running: dict[Future, Any] = {}
+    completed = as_completed(loop=client.loop, with_results=True, raise_errors=False)
     with client:
-        completed = as_completed(loop=client.loop, with_results=True, raise_errors=False)
         try:
-            if not count_threads(client):
-                print_line(f"waiting for the first worker of the Dask scheduler at {address}")
             while True:
-                threads = max(1, count_threads(client))
-                more = list(islice(jobs, max(0, threads * JOBS_IN_FLIGHT - len(running))))
-                tasks = [pickle.dumps((folder, work, job)) for job in more]
+                more = list(islice(jobs, DASK_JOBS - len(running)))
+                tasks = [pickle.dumps((work, job)) for job in more]
                 futures = client.map(run_job, tasks, pure=False)
-                running.update(zip(futures, zip(more, tasks)))
+                running.update(zip(futures, more))
                 completed.update(futures)
                 if not running:
                     return
                 for future, result in completed.next_batch():
-                    job, task = running.pop(future)
+                    job = running.pop(future)
                     if isinstance(result, CancelledError):
                         raise result
                     if future.status == "error":
                         if not isinstance(result[1], KilledWorker):
                             raise result[1]
-                        result = run_alone(run_pickled, task)
+                        result = run_alone(work, job)
                     yield job, result
         except (CancelledError, CommClosedError):
             raise MachineError(
@@ -200,54 +192,21 @@ def run_on_dask(work: Callable, jobs: Iterable, address: str) -> Iterator[tuple[
             ) from None
 
 
-def count_threads(client: Any) -> int:
-    """The threads of all workers of a Dask cluster; raises CommClosedError without a scheduler."""
-    from distributed.comm import CommClosedError
-
-    try:
-        return sum(client.nthreads().values())
-    except OSError as error:  # it ended before the client noticed: a new connection is refused
-        raise CommClosedError(str(error)) from error
-
-
-async def check_scheduler(address: str) -> None:
-    """Connects to a Dask scheduler; `Client` waits for ever for one that accepts and is silent.
-
-    Raises asyncio.TimeoutError, OSError, or ValueError for an address that cannot be used.
-    """
-    from distributed import Security
-    from distributed.comm import connect
-
-    arguments = Security().get_connection_args("client")
-    if address.startswith("tls://") and arguments.get("ssl_context") is None:
-        raise ValueError("TLS needs certificates; set distributed.comm.tls in Dask's configuration")
-    connection = connect(address, timeout=CONNECT_TIMEOUT, **arguments)
-    await (await asyncio.wait_for(connection, CONNECT_TIMEOUT + 1)).close()
-
-
-def build_worker_function(root: str) -> Callable[[bytes], Any]:
-    """The function that Dask runs for a job: it does a pickled job.
+def build_worker_function(root: str, folder: str) -> Callable[[bytes], Any]:
+    """The function that Dask runs for a job: it does a pickled job in the `folder` of the command.
 
     Dask sends the code of an inner function, so a worker needs no module to receive it.
     """
 
     def run_job(data: bytes) -> Any:
         import os
+        import pickle
         import sys
 
-        if not os.path.isdir(os.path.join(root, "scripts", "executors")):
-            node = os.uname().nodename
-            raise ValueError(f"--executor: the node {node} has no zoo in {root}; is it mounted?")
+        os.chdir(folder)  # paths may be relative
         if root not in sys.path:
             sys.path.insert(0, root)
-        from scripts.executors.process_pool import run_pickled
-
-        return run_pickled(data)
+        work, job = pickle.loads(data)
+        return work(job)
 
     return run_job
-
-
-def run_pickled(data: bytes) -> Any:
-    folder, work, job = pickle.loads(data)
-    os.chdir(folder)  # of the command: paths may be relative
-    return work(job)

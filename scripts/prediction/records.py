@@ -1,7 +1,9 @@
-"""The record of a video: its best classes, with its pictures and the table of its windows."""
+"""The record of a video: its best classes, with its pictures; and the tables of all records."""
 
 import contextlib
 import csv
+import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -9,21 +11,24 @@ from typing import TYPE_CHECKING, Optional
 
 import numpy as np
 
+from scripts.executors.video_jobs import PART_FILE, Results
 from scripts.prediction import plots
 from utils import cli
 from utils.evaluate.label_space import LabelSpace
-from utils.files import open_replacement
-from utils.messages import format_line
+from utils.files import JOURNAL, check_target, open_replacement, write_text
+from utils.messages import escape_control, format_line, hide_secrets, print_line
 from utils.predict.model import Model
 from utils.predict.prediction import (
+    PREDICTIONS,
     TITLE_LENGTH,
     Prediction,
     WindowResult,
-    list_columns,
     rank_classes,
 )
 from utils.predict.windows import read_windows
 from utils.progress import track
+from utils.video.live import ADDRESS
+from utils.video.media_files import IMAGE_SUFFIXES, describe_left_out, find_files, has_suffix
 from utils.video.reader import DEFAULT_FPS, FrameReader, VideoError, find_time
 from utils.video.windows import Window, split_into_windows
 from utils.video.writer import CaptionedVideo
@@ -31,7 +36,13 @@ from utils.video.writer import CaptionedVideo
 if TYPE_CHECKING:
     from utils.predict.cam import Overlay
 
-Job = tuple[str, str]  # a video, and the name of its files
+MAX_CLASS_NAME = 200  # characters of a class name in a table
+# Main files of predict.py and stream.py, which have one folder
+OWN = {
+    f"{PREDICTIONS}.jsonl": r'\{"video": |\Z',
+    PART_FILE.format(PREDICTIONS, "*"): JOURNAL,
+    "*_stream.csv": "start,end,|time,",
+}
 
 
 @dataclass(frozen=True)
@@ -40,7 +51,7 @@ class PredictOptions:
 
     Records list the `top` classes of at least `threshold`; `window` and `step` are the seconds of
     `split_into_windows`. `save` is an mp4 file for one video with its classes drawn in. `cam` draws
-    heat maps too, of the most probable class or of `cam_class`.
+    heat maps too, of the most probable class.
     """
 
     folder: Path
@@ -51,11 +62,10 @@ class PredictOptions:
     threshold: cli.Probability = 0.0
     save: Optional[Path] = None
     cam: bool = False
-    cam_class: Optional[cli.NonNegativeInt] = None
 
 
 class Predictor:
-    """Predicts videos with one model."""
+    """Predicts videos with one model. A job is a video, and the name of its files."""
 
     def __init__(self, model: Model, options: PredictOptions):
         self.model = model
@@ -65,21 +75,21 @@ class Predictor:
         if options.cam:
             from utils.predict import cam
 
-            self.cam = cam.GradCam(model, options.cam_class)
+            self.cam = cam.GradCam(model)
 
-    def run_jobs(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, dict]]:
+    def run_jobs(self, jobs: Iterable[tuple[str, str]]) -> Results:
         """The record of each job; that of a broken video has an `error`."""
-        for job in jobs:
+        for video, name in jobs:
             try:
-                yield job, self.predict(*job)
+                yield (video, name), self.predict(video, name)
             except VideoError as error:
-                yield job, {"video": job[0], "error": str(error)}
+                yield (video, name), {"video": video, "error": str(error)}
 
     def predict(self, video: str, name: str) -> dict:
-        """The record of one video; writes its pictures and tables."""
-        top = self.options.top
+        """The record of one video; writes its pictures."""
+        options = self.options
         with self.model.open(video) as source:
-            windows = split_into_windows(source, self.options.window, self.options.step)
+            windows = split_into_windows(source, options.window, options.step)
             parts = track(
                 read_windows(source, windows, self.heads),
                 name=name,
@@ -88,19 +98,26 @@ class Predictor:
                 leave=False,
                 hidden=len(windows) == 1,
             )
-            prediction, best = self.model.score_windows(parts, top, self.options.threshold)
+            prediction, best = self.model.score_windows(parts, options.top, options.threshold)
             record = {"video": video, "frames": len(source), "fps": round(source.fps, 3)}
-            if self.options.save:
-                save_video(self.options.save, source, prediction)
-                record["saved"] = str(self.options.save)
+            if options.save:
+                save_video(options.save, source, prediction)
+                record["saved"] = str(options.save)
         record["views"] = ", ".join(f"{head.clips}x{head.crops}" for head in self.heads)
-        record.update(prediction.describe(top))
-        title = describe_window(video, best.window, len(windows))
+        record.update(prediction.describe(options.top))
+        title = format_line(Path(video).name, TITLE_LENGTH)
+        if len(windows) > 1:
+            start, end = best.window.span
+            count = f"the most confident of {len(windows)} windows"
+            title = f"{title}, {start:.1f} to {end:.1f} s, {count}"
         record["picture"] = self.draw_preview(f"{name}.png", title=title, result=best)
         if self.cam is not None:
-            record["cam"] = self.draw_heat_maps(f"{name}_cam", title, best)
+            record["cam"] = list(self.draw_heat_maps(f"{name}_cam", title, best))
         if len(windows) > 1:
-            record.update(self.write_timeline(video, name=name, prediction=prediction))
+            record["windows"] = [
+                {"start": start, "end": end, **prediction.select(number).best}
+                for number, (start, end) in enumerate(prediction.windows.round(3).tolist())
+            ]
         return record
 
     def draw_preview(
@@ -109,55 +126,48 @@ class Predictor:
         """Draws the frames that the network read, or `overlays`, one for each head."""
         rows = []
         for k, head in enumerate(self.heads):
+            crops = f"the middle one of {head.crops} crops" if head.crops > 1 else "1 crop"
+            clips = f"{head.clips} clips, a line each" if head.clips > 1 else "1 clip"
+            count = head.clips * head.crops
+            views = "1 view" if count == 1 else f"{count} views"
+            caption = f"{head.name + ': ' if head.name else ''}{views}: {clips}; {crops}"
             frames = head.preview_frames(result.views[k])
             times = preview_times(head, result.window, frames.shape[:2])
-            probs = result.probabilities[k]
             entries = rank_classes(
-                head, probabilities=probs, top=self.options.top, threshold=self.options.threshold
+                head, result.probabilities[k], self.options.top, self.options.threshold
             )
-            caption = describe_views(head)
             if overlays:
                 frames = overlays[k].frames
                 label = overlays[k].label
                 name = plots.format_class(head.name_classes()[label], label)
                 caption = f"{caption}; yellow: what speaks for {name}"
-            row = plots.PreviewRow(caption, frames=frames, entries=entries, times=times)
-            rows.append(row)
+            rows.append(plots.PreviewRow(caption, frames=frames, entries=entries, times=times))
         path = self.options.folder / file
         plots.draw_preview(path, title, rows)
         return str(path)
 
-    def draw_heat_maps(self, name: str, title: str, result: WindowResult) -> list[str]:
-        """Draws the heat maps of all heads as a picture, and as a video each; returns the files."""
+    def draw_heat_maps(self, name: str, title: str, result: WindowResult) -> Iterator[str]:
+        """Draws the heat maps of all heads as a picture, and as a video each; yields the files."""
         from utils.predict.cam import find_rate, write_clips
 
         results = enumerate(zip(result.views, result.probabilities))
         overlays = [self.cam.overlay(views, k, probs) for k, (views, probs) in results]
-        paths = [self.draw_preview(f"{name}.png", title=title, result=result, overlays=overlays)]
+        yield self.draw_preview(f"{name}.png", title=title, result=result, overlays=overlays)
         for head, (frames, _) in zip(self.heads, overlays):
             if frames.shape[1] > 1:
                 path = self.options.folder / f"{name}{'_' if head.name else ''}{head.name}.mp4"
                 write_clips(path, frames, find_rate(head, result.window, frames.shape[1]))
-                paths.append(str(path))
-        return paths
+                yield str(path)
 
-    def write_timeline(self, video: str, name: str, prediction: Prediction) -> dict:
-        """Writes a table of all classes and a plot; returns their names and the best classes."""
-        spans = prediction.windows
-        by_head = prediction.probabilities
-        table = self.options.folder / f"{name}.csv"
-        plot = self.options.folder / f"{name}_timeline.png"
-        with open_replacement(table, newline="") as file:
-            rows = np.concatenate((spans, *by_head), axis=1)
-            csv.writer(file).writerow(["start", "end", *list_columns(self.heads)])
-            csv.writer(file).writerows([f"{value:.7g}" for value in row] for row in rows)
-        panels = [(head.name, head.names, probs) for head, probs in zip(self.heads, by_head)]
-        title = format_line(Path(video).name, TITLE_LENGTH)
-        plots.draw_timeline(plot, title=title, spans=spans, panels=panels)
-        best = []
-        for number, (start, end) in enumerate(spans.round(3).tolist()):
-            best.append({"start": start, "end": end, **prediction.select(number).best})
-        return {"csv": str(table), "timeline": str(plot), "windows": best}
+
+def preview_times(head: LabelSpace, window: Window, shape: tuple) -> Optional[np.ndarray]:
+    """Seconds of the previewed frames, of `shape` (clips, T); None without a frame rate.
+
+    If a picture stands for several frames, its time is that of the first one.
+    """
+    if not window.fps:
+        return None
+    return window.find_time(head.frame_indices(window).reshape(*shape, -1)[..., 0])
 
 
 def save_video(path: Path, source: FrameReader, prediction: Prediction) -> None:
@@ -172,27 +182,76 @@ def save_video(path: Path, source: FrameReader, prediction: Prediction) -> None:
             video.write(seconds * fps, pixels, captions[nearest])
 
 
-def describe_window(video: str, window: Window, windows: int) -> str:
-    """The title of the pictures of the most confident one of all windows."""
-    title = format_line(Path(video).name, TITLE_LENGTH)
-    if windows == 1:
-        return title
-    start, end = window.span
-    return f"{title}, {start:.1f} to {end:.1f} s, the most confident of {windows} windows"
+def check_save(save: Path, inputs: Sequence[str], overwrite: bool) -> None:
+    """Raises ValueError for a --save that is no .mp4, or that `check_target` refuses."""
+    if save.suffix != ".mp4":
+        raise ValueError(f"--save: {save} must end in .mp4")
+    check_target(save, inputs, "--save", overwrite)
 
 
-def preview_times(head: LabelSpace, window: Window, shape: tuple) -> Optional[np.ndarray]:
-    """Seconds of the previewed frames, of `shape` (clips, T); None without a frame rate.
+def list_videos(names: Sequence[str], suffixes: Sequence[str]) -> list[str]:
+    """The paths of videos; a folder stands for all files below it that end in `suffixes`, sorted.
 
-    If a picture stands for several frames, its time is that of the first one.
+    A folder without such a file stays, as a folder of frames. Hidden and system files and folders
+    are left out, which a line says. Raises ValueError for what does not exist, a folder without any
+    of them, and an address.
     """
-    if not window.fps:
-        return None
-    return window.find_time(head.frame_indices(window).reshape(*shape, -1)[..., 0])
+    videos = []
+    for name in names:
+        if ADDRESS.match(name):
+            raise ValueError(f"{hide_secrets(name)}: an address needs scripts/stream.py")
+        if not os.path.exists(name):
+            raise ValueError(f"{name} does not exist")
+        scan = find_files(name, suffixes) if os.path.isdir(name) else None
+        if scan is None or not scan.files:
+            if scan and not any(has_suffix(file, IMAGE_SUFFIXES) for file in scan.others):
+                endings = ", ".join(suffixes)
+                raise ValueError(f"{name}: this folder has no file that ends in {endings}")
+            videos.append(name)
+            continue
+        videos += [os.path.join(name, file) for file in scan.files]
+        left_out = describe_left_out(scan, "images" if suffixes == IMAGE_SUFFIXES else "videos")
+        if left_out:
+            print_line(f"{name}: {left_out}")
+    return videos
 
 
-def describe_views(head: LabelSpace) -> str:
-    crops = f"the middle one of {head.crops} crops" if head.crops > 1 else "1 crop"
-    clips = f"{head.clips} clips, a line each" if head.clips > 1 else "1 clip"
-    views = "1 view" if head.clips * head.crops == 1 else f"{head.clips * head.crops} views"
-    return f"{head.name + ': ' if head.name else ''}{views}: {clips}; {crops}"
+def write_tables(folder: Path, records: Sequence[dict]) -> None:
+    """Writes `predictions.jsonl`, and `predictions.csv` with a line for each video.
+
+    It has the best classes in the order of their probabilities, or the error. With several data
+    sets, the classes are those of `joint`, with the set before the name.
+    """
+    lines = "".join(f"{json.dumps(record)}\n" for record in records)
+    write_text(folder / f"{PREDICTIONS}.jsonl", lines)
+    rankings = [record.get("joint") or record.get("top", []) for record in records]
+    heading = ["video"]
+    for rank in range(1, max(map(len, rankings)) + 1):
+        heading += [f"class_{rank}", f"label_{rank}", f"probability_{rank}"]
+    with open_replacement(folder / f"{PREDICTIONS}.csv", newline="") as file:
+        writer = csv.DictWriter(file, [*heading, "error"])
+        writer.writeheader()
+        for record, ranking in zip(records, rankings):
+            row = {"video": escape_control(record["video"]), "error": record.get("error", "")}
+            for rank, entry in enumerate(ranking, 1):
+                name = "/".join(filter(None, (entry.get("set"), entry["name"])))
+                row[f"class_{rank}"] = escape_control(name)
+                row[f"label_{rank}"] = entry["label"]
+                row[f"probability_{rank}"] = entry["probability"]
+            writer.writerow(row)
+
+
+def format_table(record: dict) -> str:
+    """Rank, class, label and probability; for several data sets, all together, then each."""
+    lines = [escape_control(f"{record['video']}  ({record['views']} views)")]
+    blocks = (
+        {"": record["top"]} if "top" in record else {"joint": record["joint"], **record["sets"]}
+    )
+    for title, entries in blocks.items():
+        lines += [f" {title}"] if title else []
+        for rank, entry in enumerate(entries, 1):
+            prefix = f"{entry['set']}: " if title == "joint" else ""
+            name = format_line(f"{prefix}{entry['name'] or '-'}", MAX_CLASS_NAME)
+            percent = 100 * entry["probability"]
+            lines.append(f"{rank:4d}  {name:40s} {entry['label']:5d} {percent:7.2f} %")
+    return "\n".join(lines)

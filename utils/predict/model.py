@@ -2,9 +2,8 @@
 
 `load_cell` and `start` are for MindSpore programs: docs/use_the_cells.md.
 
-It prints nothing. Errors are ValueErrors of one line; that of a video is a VideoError. The
-functions import what they need: MindSpore only if it computes, or for the first export of a
-checkpoint to another inference engine.
+It prints nothing. Errors are ValueErrors of one line; that of a video is a VideoError. MindSpore is
+imported only if it computes, or for the first export of a checkpoint to another inference engine.
 """
 
 from __future__ import annotations
@@ -21,25 +20,41 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Union
 
+import numpy as np
+
 from utils import runtime
+from utils.evaluate.label_space import LabelSpace, assign_class_names
+from utils.evaluate.scores import video_scores, view_features
+from utils.load_config import find_recipes, load_config, resolve_yaml
 from utils.messages import LINE, check_choice, format_line, format_value
-from utils.settings import LARGEST
+from utils.networks import (
+    Network,
+    find_network,
+    find_network_of_yaml,
+    list_networks,
+    load_own_config,
+)
+from utils.predict.prediction import Prediction, WindowResult, collect_windows, name_values
+from utils.predict.windows import choose_passes, read_ahead, read_windows
+from utils.scoring.cache import CachedScorer
+from utils.scoring.checkpoint import Checkpoint, build_network
+from utils.scoring.exported_file import FileScorer
+from utils.scoring.load import open_scorer
+from utils.scoring.scorer import Scorer, Steps
+from utils.settings import LARGEST, NetworkConfig, Run, VideoData
+from utils.video.array_frames import ArrayFrames
+from utils.video.reader import FrameReader, VideoError
+from utils.video.windows import Window, split_into_windows
+from utils.weights.preparation import name_recipe, resolve_checkpoint
+from utils.weights.published import find_recipe_of_weights, list_published
 
 if TYPE_CHECKING:
-    import numpy as np
     from mindspore import nn
 
-    from utils.evaluate.label_space import LabelSpace
-    from utils.networks import Network
-    from utils.predict.prediction import Prediction, WindowResult
-    from utils.predict.stream import Stream, StreamPredictor, Timing
-    from utils.scoring.scorer import Scorer, Steps
-    from utils.settings import NetworkConfig, Run
-    from utils.video.reader import FrameReader, VideoError
-    from utils.video.windows import Window
+    from utils.predict.stream import Stream
 
 AnyPath = Union[str, Path]
-Source = Union[str, Path, "np.ndarray"]  # a video, a folder of frames or an image; or frames
+Source = Union[str, Path, np.ndarray]  # a video, a folder of frames or an image; or frames
 Settings = Union[Mapping[str, Any], Sequence[str]]
 DEVICES: set[str] = set()  # on which MindSpore computes in this process
 # A command at the end of a message; or the dashes of a setting or of an argument of `load`.
@@ -60,9 +75,6 @@ def python_errors() -> Iterator[None]:
 
 def list_recipes(network: str = "") -> list[str]:
     """The names of all recipes, or of those of one network; `load` takes them."""
-    from utils.load_config import find_recipes
-    from utils.networks import list_networks
-
     if network:
         check_choice(network, list_networks(), "network")
     recipes = find_recipes().items()
@@ -71,8 +83,6 @@ def list_recipes(network: str = "") -> list[str]:
 
 def list_weights(pattern: str = "*") -> list[str]:
     """The names of published weights that match, as `tsm*`; `load` and `load_cell` take them."""
-    from utils.weights.published import list_published
-
     names = [name for name, entry in list_published().items() if not entry.unused]
     return sorted(fnmatch.filter(names, pattern))
 
@@ -103,7 +113,8 @@ def load(
     overrides = list_overrides(settings, device)
     if checkpoint:
         chosen, cfg = load_recipe(recipe, overrides, network)
-        path = prepare_weights(checkpoint, recipe, overrides)
+        with name_recipe(recipe, overrides):
+            path = resolve_checkpoint(os.fspath(checkpoint))
     else:
         chosen, cfg, path = load_described(recipe, overrides)
     return build_model(chosen, cfg=cfg, checkpoint=path, labels=labels)
@@ -119,9 +130,6 @@ def load_recipe(
     recipe: AnyPath, overrides: Sequence[str], network: str = ""
 ) -> tuple[Network, NetworkConfig]:
     """The network and the settings of a recipe; the arguments are those of `load`."""
-    from utils.load_config import load_config, resolve_yaml
-    from utils.networks import find_network, find_network_of_yaml, list_networks
-
     path = resolve_yaml(Path(recipe))
     if network:
         check_choice(network, list_networks(), "network")
@@ -129,26 +137,16 @@ def load_recipe(
     return chosen, load_config(chosen.config, path, overrides)
 
 
-def prepare_weights(checkpoint: AnyPath, recipe: AnyPath, overrides: Sequence[str]) -> str:
-    """The path of a checkpoint, which is downloaded if it is the name of published weights."""
-    from utils.weights.preparation import name_recipe, resolve_checkpoint
-
-    with name_recipe(recipe, overrides):
-        return resolve_checkpoint(os.fspath(checkpoint))
-
-
 def load_described(
     weights: AnyPath, overrides: Sequence[str]
 ) -> tuple[Network, NetworkConfig, str]:
     """Network, settings and path of a file that describes itself, or of published weights."""
-    from utils.networks import load_own_config
-    from utils.weights.published import find_recipe_of_weights
-
     if os.path.isfile(weights):
         return *load_own_config(Path(weights), overrides), os.fspath(weights)
     recipe, own_settings = find_recipe_of_weights(os.fspath(weights))
     overrides = [*own_settings, *overrides]
-    return *load_recipe(recipe, overrides), prepare_weights(weights, recipe, overrides)
+    with name_recipe(recipe, overrides):
+        return *load_recipe(recipe, overrides), resolve_checkpoint(os.fspath(weights))
 
 
 @python_errors()
@@ -165,7 +163,6 @@ def load_cell(
     `num_classes` the classifier is a new one of so many classes; a network of several data sets
     needs a list, with a number for each. `device` and `settings` are those of `load`.
     """
-    from utils.scoring.checkpoint import build_network
     from utils.weights import checkpoint
 
     check_paths(weights=weights)
@@ -221,9 +218,6 @@ def build_model(
     network: Network, cfg: NetworkConfig, checkpoint: AnyPath, labels: AnyPath = ""
 ) -> Model:
     """The model with the settings `cfg`; else as `load`."""
-    from utils.evaluate.label_space import assign_class_names
-    from utils.scoring.load import open_scorer
-
     heads = network.list_label_spaces(cfg)
     assign_class_names(heads, os.fspath(labels), os.fspath(checkpoint))
     start = functools.cache(lambda: start_device(cfg.run))
@@ -253,8 +247,6 @@ class Model(contextlib.AbstractContextManager["Model"]):
     def __init__(
         self, network: Network, cfg: NetworkConfig, scorer: Scorer, heads: Sequence[LabelSpace]
     ):
-        from utils.predict.windows import choose_passes
-
         self.network = network
         self.cfg = cfg
         self.scorer = scorer
@@ -280,8 +272,6 @@ class Model(contextlib.AbstractContextManager["Model"]):
     @property
     def names(self) -> list[str] | dict[str, list[str]]:
         """The class names, numbers where a class has none; of several data sets {name: names}."""
-        from utils.predict.prediction import name_values
-
         return name_values(self.heads, [head.name_classes() for head in self.heads])
 
     def predict(
@@ -351,8 +341,6 @@ class Model(contextlib.AbstractContextManager["Model"]):
         A clip has the sizes that the exported network takes (docs/export.md). The classes of
         several data sets are concatenated.
         """
-        from utils.evaluate.scores import video_scores
-
         clips = self.check_clips(clips)
         with self.computing():
             return video_scores(self.scorer, clips[:, None], self.heads[0].clips_per_pass)
@@ -370,18 +358,14 @@ class Model(contextlib.AbstractContextManager["Model"]):
     def average_features(self, parts: Iterable[tuple[Window, list[np.ndarray]]]) -> np.ndarray:
         """float32 (C,), the mean over the views of the only window of `read`."""
         ((_, views),) = parts
-        return self.compute_features(views[0]).mean(axis=0, dtype="float64").astype("float32")
+        return self.compute_features(views[0]).mean(axis=0, dtype=np.float64).astype(np.float32)
 
     def compute_features(self, clips: np.ndarray) -> np.ndarray:
-        from utils.evaluate.scores import view_features
-
         with self.computing():
             return view_features(self.scorer, clips, self.heads[0].clips_per_pass)
 
     def check_clips(self, clips: np.ndarray) -> np.ndarray:
         """The clips; ValueError for an array that does not hold clips uint8 (N, ...)."""
-        import numpy as np
-
         clips = np.asarray(clips)
         *sizes, _, _ = self.network.get_input_shape(self.cfg)
         expected = f"({', '.join(map(str, ['N', *sizes, 'H', 'W']))})"
@@ -399,11 +383,6 @@ class Model(contextlib.AbstractContextManager["Model"]):
         first = source[0] if isinstance(source, (list, tuple)) and source else None
         if isinstance(first, (str, os.PathLike)):
             raise ValueError("several paths: predict takes one, predict_many a list of them")
-        import numpy as np
-
-        from utils.settings import VideoData
-        from utils.video.array_frames import ArrayFrames
-
         frames = np.asarray(source)
         if frames.ndim == 5:
             raise ValueError("several videos: predict takes one, predict_many a batch of them")
@@ -417,9 +396,6 @@ class Model(contextlib.AbstractContextManager["Model"]):
         self, source: Source, window: float | None = None, fps: float | None = None
     ) -> Iterator[tuple[Window, list[np.ndarray]]]:
         """The windows of a video, each with the views of each head."""
-        from utils.predict.windows import read_windows
-        from utils.video.windows import split_into_windows
-
         check_numbers("of at least 0", window=window)
         check_numbers("above 0", fps=fps)
         self.check_open()
@@ -430,7 +406,6 @@ class Model(contextlib.AbstractContextManager["Model"]):
         self, parts: Iterable[tuple[Window, list[np.ndarray]]], top: int, threshold: float = 0.0
     ) -> tuple[Prediction, WindowResult]:
         """The prediction for the windows of `read`, and its surest window with the views."""
-        from utils.predict.prediction import WindowResult, collect_windows
 
         def score(window: Window, views: list[np.ndarray]) -> WindowResult:
             with self.computing():
@@ -464,7 +439,13 @@ class Model(contextlib.AbstractContextManager["Model"]):
         Raises VideoError if the source cannot be opened, ValueError for other arguments.
         """
         from utils.files import check_target
-        from utils.predict.stream import Stream, Timing, open_source
+        from utils.predict.stream import (
+            ImagePredictor,
+            Stream,
+            Timing,
+            WindowPredictor,
+            open_source,
+        )
         from utils.video.reader import DEFAULT_FPS
         from utils.video.writer import CaptionedVideo
 
@@ -475,8 +456,16 @@ class Model(contextlib.AbstractContextManager["Model"]):
         if save:
             check_target(Path(save), [str(source)], "save", overwrite)
         opened = open_source(str(source), self.cfg.data, retry)
+        timing = Timing(opened, window=window, step=step, fps=fps)
         with self.computing():
-            scorer = self.build_stream_predictor(Timing(opened, window=window, step=step, fps=fps))
+            # Frame by frame if the network can, else sliding windows
+            online = self.network.find_online_predictor(self.cfg)
+            if online and window is None and step is None:
+                scorer = online(self.cfg, timing, self.open_steps)
+            elif self.network.reads_images:
+                scorer = ImagePredictor(self.scorer, self.heads[0], timing)
+            else:
+                scorer = WindowPredictor(self.scorer, self.heads, timing)
         return Stream(
             opened,
             scorer=scorer,
@@ -487,25 +476,8 @@ class Model(contextlib.AbstractContextManager["Model"]):
             run=self.cfg.run,
         )
 
-    def build_stream_predictor(self, timing: Timing) -> StreamPredictor:
-        """How the network labels a stream: frame by frame if it can, else sliding windows.
-
-        Raises ValueError for a `timing` that does not fit.
-        """
-        from utils.predict.stream import ImagePredictor, WindowPredictor
-
-        online = self.network.find_online_predictor(self.cfg)
-        if online and timing.window is None and timing.step is None:
-            return online(self.cfg, timing, self.open_steps)
-        if self.network.reads_images:
-            return ImagePredictor(self.scorer, self.heads[0], timing)
-        return WindowPredictor(self.scorer, self.heads, timing)
-
     def open_steps(self, shape: tuple[int, ...]) -> Steps:
         """The network for frames of this shape (C, H, W), by the engine of `run.engine`."""
-        from utils.scoring.cache import CachedScorer
-        from utils.scoring.exported_file import FileScorer
-
         if self.cfg.run.engine_precision != "f32":
             raise ValueError(
                 f"run.engine_precision {self.cfg.run.engine_precision}: frame by frame, this "
@@ -521,8 +493,6 @@ class Model(contextlib.AbstractContextManager["Model"]):
 
     def load_cell(self) -> nn.Cell:
         """The network of the checkpoint as a Cell, in float32; ValueError for another file."""
-        from utils.scoring.checkpoint import Checkpoint
-
         path = self.scorer.name
         if Path(path).suffix in (".mindir", ".onnx"):
             raise ValueError(f"MindSpore computes this network from a checkpoint, not {path}")
@@ -537,9 +507,6 @@ def run_many(
     compute: Callable[[Iterator[Any]], Any],
 ) -> Iterator[tuple[Source, Any]]:
     """Each source with `compute(read(source))` or its VideoError; threads read ahead."""
-    from utils.predict.windows import read_ahead
-    from utils.video.reader import VideoError
-
     check_positive_integer(workers, "workers")
     if isinstance(sources, (str, os.PathLike)) or not isinstance(sources, Iterable):
         value = format_value(sources)

@@ -24,14 +24,8 @@ from utils.video.reader import DEFAULT_FPS, MAX_PIXELS, FrameReader, VideoError,
 RATES = (1.0, 240.0)  # a live source that says another rate does not know it
 STALL = 10.0  # seconds without data after which a source is broken
 RETRY = 30.0  # seconds after which a broken source is not opened again
-STEADY = 5.0  # seconds of frames after which a live source is no longer broken
-FIRST_DELAY = 0.5  # seconds before a source is opened again; doubled after each failure
-MAX_DELAY = 8.0
+DELAY = 1.0  # seconds before a source is opened again
 ENDED = "it ended"
-NO_RANGES = (
-    "its first frame cannot be read: the index of an MP4 is at its end, and its server sends no "
-    "parts (ranges) of a file; download it, or put the index first: ffmpeg -movflags faststart"
-)
 END_TOLERANCE = 1.0  # seconds: a file at an address may end so long before its stated duration
 SCHEMES = ("http", "https", "rtmp", "rtsp", "rtsps", "udp")
 ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
@@ -76,10 +70,9 @@ class Connection(NamedTuple):
 class StreamSource:
     """The frames of a file, a camera or an address in order; `name` is for names of files.
 
-    `connect` opens it, again if it breaks off. An interruption ends with the next frame of a file,
-    and of a live source when it has sent frames for STEADY seconds, or for `retry` if that is less.
-    If it has not ended after `retry` seconds, `frames` raises its VideoError. `report` gets a line
-    for each interruption. The first opening is not repeated: a wrong address fails at once.
+    `connect` opens it, again if it breaks off, for which `report` gets a line. If no frame has
+    come `retry` seconds later, `frames` raises the VideoError of the interruption. The first
+    opening is not repeated: a wrong address fails at once.
     """
 
     name: str
@@ -111,60 +104,45 @@ class StreamSource:
         number = -1
         last = -1.0
         start = time.monotonic()
-        offset = 0.0
-        connection = self.connection
-        failure: Optional[VideoError] = None  # the interruption that has not ended
+        offset = 0.0  # seconds from the start to this connection
+        connection: Optional[Connection] = self.connection
+        failure: Optional[VideoError] = None  # the interruption that no frame has ended
         deadline = 0.0
-        delay = 0.0
         while not self.stopped.is_set():
             restarts = self.is_live or number < 0
             try:
-                if failure is not None:
+                if connection is None:
                     connection = self.connect()
                     offset = time.monotonic() - start if self.is_live else 0.0
-                opened = 0.0  # when the first frame came after it was opened again
                 with contextlib.closing(connection.frames):
                     for seconds, pixels in connection.frames:
                         if self.stopped.is_set():
                             return
-                        is_repeated = not self.is_live and seconds <= last
-                        if failure is not None and is_repeated:
+                        if failure and not self.is_live and seconds <= last:
                             continue  # a file at an address starts again at its beginning
                         position = 0 if self.length else round((seconds + offset) * fps)
                         if self.is_live and number - position > fps:
                             continue  # a second ahead: its rate is above the stated one
-                        if failure is not None and not opened:
-                            opened = time.monotonic()
-                            self.reopened += 1
-                        if not self.is_live or time.monotonic() - opened >= min(STEADY, self.retry):
-                            failure = None
+                        self.reopened += failure is not None
+                        failure = None
                         last = seconds
                         number = max(number + 1, position)
-                        yield Frame(
-                            number,
-                            seconds=seconds + offset,
-                            pixels=pixels,
-                            restarts=restarts,
-                            position=None if self.times is None else seconds * fps,
-                        )
+                        place = None if self.times is None else seconds * fps
+                        yield Frame(number, seconds + offset, pixels, restarts, place)
                         restarts = False
                 return
             except VideoError as error:
+                connection = None
                 if failure is None:
                     failure = error
                     deadline = time.monotonic() + self.retry
-                    delay = FIRST_DELAY
-                    before = self.reopened
                     if self.retry:
                         self.report(f"{error}; it is opened again for up to {self.retry:g} s")
-            if time.monotonic() + delay > deadline:
+            if time.monotonic() + DELAY > deadline:
                 waited = f", and did not come back in {self.retry:g} s" if self.retry else ""
-                if self.reopened > before:
-                    waited = f" {self.reopened - before + 1} times in {self.retry:g} s"
                 path, reader, reason = failure.args
                 raise VideoError(path, reader, f"{reason}{waited}")
-            self.stopped.wait(delay)
-            delay = min(2 * delay, MAX_DELAY)
+            self.stopped.wait(DELAY)
 
 
 def open_file(reader: FrameReader) -> Connection:
@@ -301,8 +279,6 @@ def read_address(
     except FFmpegError as error:
         is_silent = last_stamp is None or isinstance(error, ExitError)
         reason = explain_failure(error, stall) if is_silent else "it broke off"
-        if last_stamp is None and error.errno == errno.EIO and "mp4" in formats:
-            reason = NO_RANGES
     finally:
         missing = measure_missing(container, end)
         container.close()
@@ -317,13 +293,10 @@ def explain_failure(error: Any, stall: float) -> str:
 
     if isinstance(error, ExitError):
         return f"no data came for {stall:g} s"
-    if error.errno == errno.EIO and error.log and error.log[1] == "tcp":
-        reason = error.log[2].strip().rpartition(": ")[2]  # not the name: a password may be in it
-        return f"its host has no address: {reason}"
     is_video = error.errno not in (errno.EINVAL, errno.EIO)
     if is_video and not isinstance(error, (EOFError, InvalidDataError)):
         return error.strerror
-    return "it sends no video, perhaps a web page or nothing"
+    return "it sends no video, perhaps a web page or nothing, or its host has no address"
 
 
 def is_address(source: str) -> bool:

@@ -2,22 +2,13 @@
 
 import argparse
 import logging
-import os
 import socket
 import sys
 
 import pytest
 
 from scripts.executors import process_pool
-from scripts.executors.process_pool import (
-    CrashError,
-    Part,
-    build_worker_function,
-    count_threads,
-    parse_executor,
-    parse_part,
-    run_all,
-)
+from scripts.executors.process_pool import CrashError, Part, parse_executor, parse_part, run_all
 from scripts.executors.tests.pool_jobs import FATAL, crash_or_square, refuse_three
 from tests.dask_cluster import start_dask_cluster, stop_process
 from utils.messages import MachineError
@@ -71,12 +62,6 @@ def test_a_scheduler_that_is_missing_or_silent_or_needs_certificates_is_named(ad
             dict(run_all(refuse_three, jobs=range(2), workers=2, executor=f"dask:{address}"))
 
 
-def test_a_node_whose_zoo_is_not_mounted_is_named(tmp_path):
-    run_job = build_worker_function(str(tmp_path))
-    with pytest.raises(ValueError, match=f"the node {os.uname().nodename} has no zoo in"):
-        run_job(b"")
-
-
 def test_parts_hold_every_job_once_and_wrong_words_are_refused():
     parts = [Part(number, 3).select(range(10)) for number in (1, 2, 3)]
     assert parts == [[0, 3, 6, 9], [1, 4, 7], [2, 5, 8]]
@@ -96,17 +81,6 @@ class RecordingHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.records.append(record.getMessage())
-
-
-def test_a_scheduler_that_refuses_connections_has_ended():
-    comm = pytest.importorskip("distributed.comm")
-
-    class RefusedClient:
-        def nthreads(self) -> dict:
-            raise OSError("Timed out trying to connect to tcp://127.0.0.1:1 after 20 s")
-
-    with pytest.raises(comm.CommClosedError, match="Timed out"):
-        count_threads(RefusedClient())
 
 
 @pytest.mark.slow

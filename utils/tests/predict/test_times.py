@@ -1,14 +1,13 @@
 """Videos of a variable rate: windows, streams, saved videos and segments go by time."""
 
-import csv
-
 import numpy as np
 import pytest
 
-from scripts.features.jobs import FeatureExtractor
+from scripts.prediction.features import FeatureExtractor
 from scripts.prediction.records import PredictOptions, Predictor, preview_times
 from tests.helpers import FileModel, NoNetwork
 from tests.test_predict import NumberReader
+from utils.data.annotation_file import Record
 from utils.predict.stream import ImagePredictor, Timing, WindowPredictor
 from utils.predict.windows import read_windows
 from utils.tests.predict.test_stream import ToyHead, run_stream
@@ -116,9 +115,8 @@ def test_a_prediction_writes_and_saves_times(video, tmp_path):
     head.preview_frames = lambda views: views.transpose(1, 0, 2, 3, 4)
     options = PredictOptions(tmp_path, top=2, window=1.0, save=tmp_path / "saved.mp4")
     record = Predictor(FileModel(NoNetwork(), [head]), options).predict(str(video), "times")
-    with open(record["csv"], newline="") as file:
-        rows = list(csv.reader(file))[1:]
-    assert [row[:2] for row in rows] == [[f"{k}", f"{k + 1}"] for k in range(10)]
+    spans = [(window["start"], window["end"]) for window in record["windows"]]
+    assert spans == [(k, k + 1) for k in range(10)]
     with open_video(tmp_path / "saved.mp4") as saved, open_video(video) as source:
         np.testing.assert_allclose(saved.times[:-1], source.times[:-1], atol=0.01)
 
@@ -137,7 +135,8 @@ def test_features_of_a_clip_have_its_times(video):
     jobs.options = Options()
     with open_video(video) as source:
         windows = split_into_windows(source, 0.0)
-        record = jobs.compute(read_windows(source, windows, [jobs.head]), 0.0)
+        job = Record(str(video), None, 0, 0)
+        record = jobs.compute(job, read_windows(source, windows, [jobs.head]))
     assert record["times"] == [["0.000", "10.000"]]
 
 
