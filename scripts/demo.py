@@ -28,6 +28,7 @@ prepare_process(__name__)
 import base64
 import contextlib
 import html
+import io
 import os
 import socket
 import tempfile
@@ -37,8 +38,7 @@ from importlib.util import find_spec
 from typing import Annotated, Any, Optional
 from urllib.parse import urlsplit
 
-import cv2
-import numpy as np
+from PIL import Image
 
 from scripts.prediction.plots import format_class, resize_to_fit
 from scripts.prediction.records import list_videos
@@ -166,27 +166,29 @@ class Predictor:
         return [*bars, table, "".join(self.draw_heat_maps(best))]
 
     def draw_heat_maps(self, result: WindowResult) -> Iterator[str]:
-        """The heat map of each data set as HTML with the pixels inside: no file remains."""
+        """The heat map of each data set as a picture that moves, in HTML: no file remains."""
         if self.cam is None:
             return
-        from utils.predict.cam import find_rate, write_clips
+        from utils.predict.cam import find_rate
 
         for k, head in enumerate(self.model.heads):
             overlay = self.cam.overlay(result.views[k], k, result.probabilities[k])
             frames = resize_to_fit(overlay.frames)
             name = format_class(head.name_classes()[overlay.label], overlay.label)
-            if self.reads_videos:
-                with tempfile.TemporaryDirectory() as folder:
-                    path = Path(folder) / "heat_map.mp4"
-                    write_clips(path, frames, find_rate(head, result.window, frames.shape[1]))
-                    data = base64.b64encode(path.read_bytes()).decode()
-                tag = "video autoplay loop muted playsinline"
-                picture = f'<{tag} width="100%" src="data:video/mp4;base64,{data}"></video>'
-            else:
-                pixels = np.ascontiguousarray(frames[0, 0, ..., ::-1])
-                data = base64.b64encode(cv2.imencode(".png", pixels)[1].tobytes()).decode()
-                picture = f'<img width="100%" src="data:image/png;base64,{data}">'
+            rate = find_rate(head, result.window, frames.shape[1])
+            first, *others = map(Image.fromarray, frames.reshape(-1, *frames.shape[2:]))
+            data = io.BytesIO()
+            first.save(
+                data,
+                "WEBP",
+                save_all=True,
+                append_images=others,
+                duration=round(1000 / rate),
+                loop=0,
+            )
+            source = f"data:image/webp;base64,{base64.b64encode(data.getvalue()).decode()}"
             caption = f"yellow: what speaks for {html.escape(name)}"
+            picture = f'<img width="100%" src="{source}">'
             yield f"<figure><figcaption>{caption}</figcaption>{picture}</figure>"
 
 

@@ -77,16 +77,8 @@ def main(
         check_save(save, [*source, checkpoint_path, labels], overwrite)
     log.start_log(Runtime())
     model = build_model(network, cfg=cfg, checkpoint=checkpoint_path, labels=labels)
-    stream = model.stream(
-        source[0],
-        window=window,
-        step=step,
-        fps=fps,
-        threshold=threshold,
-        save=save or "",
-        overwrite=overwrite,
-        retry=retry,
-    )
+    options = {"fps": fps, "threshold": threshold, "retry": retry, "overwrite": overwrite}
+    stream = model.stream(source[0], window, step, save=save or "", **options)
     folder = out or Path(checkpoint_path).parent / "predictions"
     summary = label_stream(model, stream=stream, video=source[0], folder=folder, top=top)
     log.print_result(summary, Runtime())
@@ -100,10 +92,10 @@ def label_stream(model: Model, stream: Stream, video: str, folder: Path, top: in
     breaks, the results before are written, and the summary has an `error`. Raises ValueError if
     there is no result, or RunInterruptedError after ctrl-C.
     """
-    source = video
-    video = hide_secrets(video)
+    shown = hide_secrets(video)
     columns = stream.scorer.columns
     table = folder / f"{stream.source.name}_stream.csv"
+    picture = table.with_suffix(".png")
     totals = [np.zeros(head.classes) for head in model.heads]  # of the probabilities
     last: deque[StreamResult] = deque(maxlen=MAX_PLOTTED)
     count = 0
@@ -114,12 +106,10 @@ def label_stream(model: Model, stream: Stream, video: str, folder: Path, top: in
         interrupted.set()
         stream.stop()
 
-    picture = table.with_suffix(".png")
-    with stream, report_write_errors(folder, "--out"):
-        check_inputs([table, picture], [source])
+    with stream, report_write_errors(folder, "--out"), signals.handle_signals(stop):
+        check_inputs([table, picture], [video])
         check_folder(folder, OWN)
-        written = open_replacement(table, newline="")
-        with signals.handle_signals(stop), written as file:
+        with open_replacement(table, newline="") as file:
             rows = csv.writer(file)
             rows.writerow([*columns, *list_columns(model.heads)])
             try:
@@ -127,33 +117,28 @@ def label_stream(model: Model, stream: Stream, video: str, folder: Path, top: in
                     count += 1
                     last.append(result)
                     totals = [total + p for total, p in zip(totals, result.probabilities)]
-                    times = (result.start, result.end)[: len(columns)]
-                    entry = {name: round(time, 3) for name, time in zip(columns, times)}
-                    entry.update(result.prediction.best)
+                    times = [round(time, 3) for time in result[: len(columns)]]
+                    entry = {**dict(zip(columns, times)), **result.prediction.best}
                     print(json.dumps(entry), flush=True)
                     values = [f"{value:.7g}" for value in np.concatenate(result.probabilities)]
                     rows.writerow([*(f"{time:.3f}" for time in times), *values])
             except VideoError as end:
                 error = str(end)
             if not count and interrupted.is_set():
-                raise RunInterruptedError(f"interrupted before the first result of {video}")
+                raise RunInterruptedError(f"interrupted before the first result of {shown}")
             if not count:
-                reason = "no frame came"
-                if stream.frames:
-                    reason = f"{stream.frames} frames are less than a window"
-                raise ValueError(error or f"{video}: {reason}")
+                raise ValueError(error or f"{shown}: {stream.frames} frames are less than a window")
     if error:
         log.log.error("%s", error)
     way = "in windows" if len(columns) == 2 else "frame by frame"
-    title = f"{format_line(video, TITLE_LENGTH)}, {way}"
     by_head = zip(model.heads, zip(*(result.probabilities for result in last)))
     panels = [(head.name, head.names, np.stack(values)) for head, values in by_head]
     spans = np.array([result[:2] for result in last])
-    draw_timeline(picture, title=title, spans=spans, panels=panels)
+    draw_timeline(picture, f"{format_line(shown, TITLE_LENGTH)}, {way}", spans, panels)
     means = [total[None] / count for total in totals]
     prediction = Prediction(model.heads, spans[:1], means, stream.threshold)
     return {
-        "video": video,
+        "video": shown,
         "frames": stream.frames,
         "fps": round(stream.scorer.fps, 3),
         "results": count,

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
 
-from scripts.predict import check_cam
 from tests.golden_cases import find_case, generate_input, load_case
 from tests.helpers import find_smoke_yaml, load_smoke_config, run_script, save_random_weights
 from tests.toy_recipes import draw_samples, list_toy_settings, load_toy_config
@@ -118,21 +117,6 @@ def test_a_video_of_heat_maps_plays_at_the_speed_of_the_video(fps, expected):
     assert find_rate(EveryTenthFrame(), Window(0, 1, fps), 4) == 30, "one frame, four times"
 
 
-def test_an_exported_file_and_an_unknown_class_are_refused():
-    heads = find_network("tsm").list_label_spaces(load_smoke_config("tsm"))
-    check_cam(True, label=7, path="net.ckpt", heads=heads)
-    check_cam(False, label=None, path="net.onnx", heads=heads)
-    for cam, label, path, sets, words in (
-        (True, None, "net.onnx", heads, "--cam: net.onnx"),
-        (True, None, "net.mindir", heads, "--cam: net.mindir"),
-        (True, 8, "net.ckpt", heads, "--cam_class 8"),
-        (True, 0, "net.ckpt", [*heads, *heads], "--cam_class"),
-        (False, 0, "net.ckpt", heads, "--cam_class"),
-    ):
-        with pytest.raises(ValueError, match=f"^{words}"):
-            check_cam(cam, label=label, path=path, heads=sets)
-
-
 @without_values
 @pytest.mark.parametrize(
     ("network", "settings"),
@@ -151,15 +135,14 @@ def test_every_architecture_has_a_layer_and_raw_scores(network, settings):
     assert {cells.layer, *cells.scores} <= {cell for _, cell in net.cells_and_names()}
 
 
-def test_a_chosen_class_has_another_heat_map(tmp_path):
+def test_another_class_has_another_heat_map(tmp_path):
     cfg = load_toy_config("resnet50", "run.engine=mindspore")
     weights = save_random_weights(cfg, tmp_path / "net.ckpt", "resnet50")
     cam = GradCam(build_model(find_network("resnet50"), cfg, weights))
     view = np.random.RandomState(0).randint(0, 256, (1, 3, 64, 96), np.uint8)
     best = cam.overlay(view, head=0, probabilities=np.array([0.1, 0.2, 0.4, 0.3]))
     assert (best.label, best.frames.shape) == (2, (1, 1, 64, 96, 3))
-    cam.label = 0
-    other = cam.overlay(view, head=0, probabilities=np.array([0.1, 0.2, 0.4, 0.3]))
+    other = cam.overlay(view, head=0, probabilities=np.array([0.4, 0.2, 0.1, 0.3]))
     assert other.label == 0
     assert np.ptp(best.frames.astype(int) - other.frames) > 20
 

@@ -1,7 +1,5 @@
 """Pages of reports in Chromium: numbers, sorting, hover, escaping, speed."""
 
-import time
-
 import numpy as np
 import pytest
 
@@ -103,42 +101,6 @@ def test_a_report_shows_numbers_sorts_classes_and_loads_nothing(browser, tmp_pat
     assert outside == [(tmp_path / "out" / "index.html").as_uri()]
     assert browser.errors == []
     assert browser.run("document.title").endswith(".ckpt · Evaluation report")
-
-
-@pytest.mark.parametrize(("width", "dark"), [(400, False), (400, True), (1280, False)])
-def test_a_page_fits_its_window_and_shows_what_scrolls(browser, tmp_path, width, dark):
-    """It breaks no word, and follows the colour scheme."""
-    write_report(tmp_path, 20, videos=60, first="counterclockwise", read_frames=read_frames)
-    browser.open(tmp_path / "index.html", width=width, dark=dark)
-    assert browser.run("document.documentElement.scrollWidth") == width
-    background = browser.run("getComputedStyle(document.body).backgroundColor")
-    assert (sum(map(int, background[4:-1].split(", "))) < 200) == dark
-    names = "['class 001', 'counterclockwise'].map((name) => `th[data-value='${name}']`)"
-    one, other = browser.run(f"{names}.map((name) => document.querySelector(name).clientHeight)")
-    assert one == other
-    box = "document.querySelector('.classes').parentNode"
-    read = f"['more-right', 'more-below'].map((side) => {box}.classList.contains(side))"
-    assert browser.run(read) == [width == 400, True]
-    browser.run(f"{box}.scrollTo(9999, 9999)")
-    while any(browser.run(read)):
-        time.sleep(0.02)
-
-
-def test_a_picture_of_many_classes_names_the_cell_under_the_mouse(browser, tmp_path):
-    part, _ = write_report(tmp_path, classes=50, videos=250)
-    browser.open(tmp_path / "index.html")
-    row, column, count = next(cell for cell in report_page.list_cells(part) if cell[0] != cell[1])
-    box = browser.run(
-        "(() => { const node = document.querySelector('.matrix');"
-        "node.scrollIntoView({block: 'center'}); const box = node.getBoundingClientRect();"
-        "return [box.left, box.top, box.width]; })()"
-    )
-    across, down = (box[k] + (at + 0.5) / 50 * box[2] for k, at in enumerate((column, row)))
-    browser.move_mouse(across, down)
-    name = f"class {row:03d}" if row else "first"
-    text = browser.run("document.querySelector('.matrix').title")
-    assert text == f"true: {name}\npredicted: class {column:03d}\n{count} videos"
-    assert browser.run("document.querySelectorAll('.frames').length") == 0
 
 
 def test_one_page_has_all_data_sets(browser, tmp_path):

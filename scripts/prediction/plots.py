@@ -67,7 +67,12 @@ def draw_preview(path: Path, title: str, rows: Sequence[PreviewRow]) -> None:
             write(MARGIN + x, top + y, text, 6.5, ha="center")
         box = np.divide((left + 2 * MARGIN, height - top - bar, right, bar), (width, height) * 2)
         if row.entries:
-            draw_bars(figure.add_axes(box), row.entries)
+            axes = figure.add_axes(box)
+            values = [entry["probability"] for entry in row.entries]
+            axes.barh(range(len(values)), values, color="#9ecae1")
+            for k, entry in enumerate(row.entries):
+                axes.text(0.02, k, format_entry(entry), va="center", fontsize=9, parse_math=False)
+            axes.set(xlim=(0, 1), ylim=(len(values) - 0.5, -0.5), xticks=[], yticks=[])
         top += row_height
     save(figure, path)
 
@@ -104,13 +109,6 @@ def tile_frames(
         if times is not None:
             labels.append((x + width / 2, y + height + 2, f"{times[k, t]:.2f} s"))
     return image, labels
-
-
-def draw_bars(axes, entries: Sequence[dict]) -> None:
-    axes.barh(range(len(entries)), [e["probability"] for e in entries], color="#9ecae1")
-    for k, entry in enumerate(entries):
-        axes.text(0.02, k, format_entry(entry), va="center", fontsize=9, parse_math=False)
-    axes.set(xlim=(0, 1), ylim=(len(entries) - 0.5, -0.5), xticks=[], yticks=[])
 
 
 def format_entry(entry: dict) -> str:

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 import cv2
 import mindspore as ms
@@ -86,11 +86,10 @@ class HeatMaps:
 
 
 class GradCam:
-    """Draws the heat maps of `label`, by default the most probable class, in float32."""
+    """Draws the heat maps of the most probable class, in float32."""
 
-    def __init__(self, model: Model, label: Optional[int] = None):
+    def __init__(self, model: Model):
         self.heads = model.heads
-        self.label = label
         net = model.load_cell()
         if not isinstance(net, HasCamCells):
             raise ValueError(
@@ -100,7 +99,7 @@ class GradCam:
 
     def overlay(self, views: np.ndarray, head: int, probabilities: np.ndarray) -> Overlay:
         """The heat maps of one window's `views` (V, ...), over the frames that a preview shows."""
-        label = int(np.argmax(probabilities)) if self.label is None else self.label
+        label = int(np.argmax(probabilities))
         frames = self.heads[head].preview_frames(views)
         result = np.empty_like(frames)
         for k, clip in enumerate(self.heads[head].select_middle_crops(views)):

@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Union
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
@@ -109,7 +109,6 @@ def load(
 
     Raises ValueError, also for a second device: MindSpore allows one in a process.
     """
-    check_paths(recipe=recipe, checkpoint=checkpoint, labels=labels)
     overrides = list_overrides(settings, device)
     if checkpoint:
         chosen, cfg = load_recipe(recipe, overrides, network)
@@ -118,12 +117,6 @@ def load(
     else:
         chosen, cfg, path = load_described(recipe, overrides)
     return build_model(chosen, cfg=cfg, checkpoint=path, labels=labels)
-
-
-def check_paths(**paths: AnyPath) -> None:
-    for name, path in paths.items():
-        if not isinstance(path, (str, os.PathLike)):
-            raise ValueError(f"{name} must be a name or a path, not {format_value(path)}")
 
 
 def load_recipe(
@@ -165,7 +158,6 @@ def load_cell(
     """
     from utils.weights import checkpoint
 
-    check_paths(weights=weights)
     network, cfg, path = load_described(weights, list_overrides(settings, device))
     changes: dict[str, Any] = {}
     if num_classes is not None:
@@ -192,7 +184,6 @@ def start(
 
     The arguments are those of `load`.
     """
-    check_paths(recipe=recipe)
     chosen, cfg = load_recipe(recipe, list_overrides(settings, device), network)
     start_device(cfg.run)
     return chosen, cfg, runtime.start(cfg.run)
@@ -252,9 +243,6 @@ class Model(contextlib.AbstractContextManager["Model"]):
         self.scorer = scorer
         self.heads = heads
         choose_passes(heads, scorer.device)
-
-    def __reduce__(self) -> NoReturn:
-        raise ValueError("a Model cannot be pickled: load it in each process")
 
     def __repr__(self) -> str:
         classes = " + ".join(str(head.classes) for head in self.heads)
@@ -380,12 +368,7 @@ class Model(contextlib.AbstractContextManager["Model"]):
             if fps is not None:
                 raise ValueError("fps is that of frames in memory; a video has its own")
             return self.network.open_frames(self.cfg, os.fspath(source))
-        first = source[0] if isinstance(source, (list, tuple)) and source else None
-        if isinstance(first, (str, os.PathLike)):
-            raise ValueError("several paths: predict takes one, predict_many a list of them")
         frames = np.asarray(source)
-        if frames.ndim == 5:
-            raise ValueError("several videos: predict takes one, predict_many a batch of them")
         data = self.cfg.data
         if not isinstance(data, VideoData):
             return ArrayFrames(frames, fps or 0.0, is_image=True)

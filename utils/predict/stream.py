@@ -205,15 +205,11 @@ class WindowPredictor(StreamPredictor):
         self.last_arrays: list[np.ndarray] = []
         self.frames: dict[int, list[np.ndarray]] = {}
         self.open: deque[OpenWindow] = deque()
-        self.coming = self.list_windows()
+        self.coming = iter(self.all_windows)
+        if not self.all_windows:
+            starts = (round(k * self.stride) for k in itertools.count())
+            self.coming = (replace(self.first_window, start=start) for start in starts)
         self.next_window = next(self.coming, None)
-
-    def list_windows(self) -> Iterator[Window]:
-        if self.all_windows:
-            yield from self.all_windows
-            return
-        for k in itertools.count():
-            yield replace(self.first_window, start=round(k * self.stride))
 
     def prepare(self, pixels: np.ndarray) -> list[np.ndarray]:
         return [crops[0] for crops in crop_for_heads(pixels[None], self.heads)]

@@ -7,9 +7,6 @@ import numpy as np
 
 from utils.video.reader import MAX_PIXELS, FrameReader, check_size
 
-# By the number of axes: {the axis of the channels: the order that puts them last}
-ORDERS: dict[int, dict[int, tuple]] = {4: {1: (0, 2, 3, 1), 0: (1, 2, 3, 0)}, 3: {0: (1, 2, 0)}}
-
 
 class ArrayFrames(FrameReader):
     """Frames uint8 (T, H, W, channels); an image also (H, W, channels). `fps` 0 is unknown.
@@ -26,7 +23,16 @@ class ArrayFrames(FrameReader):
         max_pixels: int = MAX_PIXELS,
     ):
         super().__init__(Path("the frames"), "NumPy")
-        check_frames(frames, channels, is_image)
+        shape = frames.shape
+        expected = f"({'' if is_image else 'T, '}H, W, {channels})"
+        if frames.dtype != np.uint8:
+            raise ValueError(f"frames must be uint8, values from 0 to 255, not {frames.dtype}")
+        if not frames.size or frames.ndim not in (3, 4) or shape[-1] != channels:
+            raise ValueError(f"frames must have the shape {expected}, channels last, not {shape}")
+        count = 1 if frames.ndim == 3 else len(frames)
+        if is_image != (count == 1):
+            kind = "one image" if is_image else "a video"
+            raise ValueError(f"the network takes {kind} {expected}, not {shape}")
         self.fps = float(fps)
         self._handle = frames[None] if frames.ndim == 3 else frames
         self._length = len(self._handle)
@@ -34,23 +40,3 @@ class ArrayFrames(FrameReader):
 
     def _decode(self, indices: list[int]) -> Iterator[np.ndarray]:
         return (self._handle[index] for index in indices)
-
-
-def check_frames(frames: np.ndarray, channels: int, is_image: bool) -> None:
-    """Raises ValueError for an array that is not `ArrayFrames`."""
-    shape = frames.shape
-    expected = f"({'' if is_image else 'T, '}H, W, {channels})"
-    if frames.dtype != np.uint8:
-        raise ValueError(f"frames must be uint8, values from 0 to 255, not {frames.dtype}")
-    if not frames.size:
-        raise ValueError(f"frames must have the shape {expected}; these are empty, {shape}")
-    if frames.ndim not in (3, 4) or shape[-1] != channels:
-        orders = ORDERS.get(frames.ndim, {}).items()
-        near = [order for axis, order in orders if shape[axis] == channels]
-        advice = f"; frames.transpose{near[0]} puts the channels last" if near else ""
-        raise ValueError(f"frames must have the shape {expected}, not {shape}{advice}")
-    count = 1 if frames.ndim == 3 else len(frames)
-    if is_image and count > 1:
-        raise ValueError(f"the network takes one image {expected}, not {count} at once")
-    if not is_image and count == 1:
-        raise ValueError(f"the network takes a video {expected}, not a single frame")

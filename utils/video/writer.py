@@ -46,6 +46,7 @@ class CaptionedVideo:
     def write(self, position: float, pixels: np.ndarray, caption: str = "") -> None:
         """Appends an RGB frame (H, W, 3) at the time `position` / fps; positions ascend.
 
+        The lines of `caption` are drawn in a black box at the top left.
         All frames get the size of the first one, less one column or row if it is odd.
         """
         with self.lock, report_write_errors(self.path, "--save"):
@@ -54,13 +55,23 @@ class CaptionedVideo:
             if pixels.shape[2] != 3:
                 raise ValueError(f"{self.path}: optical flow cannot be saved, only RGB frames")
             if self.first_position is None:
-                self._open(pixels.shape[1] & ~1, pixels.shape[0] & ~1)
                 self.first_position = position
+                self.temporary = self.draft.enter_context(write_beside(self.path))
+                self.container = self.av.open(str(self.temporary), "w", format="mp4")
+                self.stream = self.container.add_stream("libx264", self.rate)
+                self.stream.width = pixels.shape[1] & ~1
+                self.stream.height = pixels.shape[0] & ~1
+                self.stream.pix_fmt = "yuv420p"
+                self.stream.codec_context.time_base = 1 / (self.rate * TICKS)
+                self.stream.codec_context.options = ENCODER
             width = self.stream.width
             height = self.stream.height
             if abs(pixels.shape[1] - width) > 1 or abs(pixels.shape[0] - height) > 1:
                 pixels = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA)
-            pixels = draw_caption(pixels[:height, :width], caption)
+            pixels = np.array(pixels[:height, :width], np.uint8, order="C")
+            if caption:
+                box = draw_text(caption, max(height // TEXT_LINES, MIN_TEXT))[:height, :width]
+                pixels[: box.shape[0], : box.shape[1]] = box
             planes = cv2.cvtColor(pixels, cv2.COLOR_RGB2YUV_I420)
             frame = self.av.VideoFrame.from_ndarray(planes, format="yuv420p")
             stamp = round((position - self.first_position) * TICKS)
@@ -68,16 +79,6 @@ class CaptionedVideo:
             frame.pts = self.last_stamp
             frame.time_base = 1 / (self.rate * TICKS)
             self.container.mux(self.stream.encode(frame))
-
-    def _open(self, width: int, height: int) -> None:
-        self.temporary = self.draft.enter_context(write_beside(self.path))
-        self.container = self.av.open(str(self.temporary), "w", format="mp4")
-        self.stream = self.container.add_stream("libx264", self.rate)
-        self.stream.width = width
-        self.stream.height = height
-        self.stream.pix_fmt = "yuv420p"
-        self.stream.codec_context.time_base = 1 / (self.rate * TICKS)
-        self.stream.codec_context.options = ENCODER
 
     def close(self) -> None:
         """Completes the file. Without a frame there is none, and an older one stays."""
@@ -88,16 +89,6 @@ class CaptionedVideo:
                 self.container.mux(self.stream.encode())
                 self.container.close()
                 self.temporary.replace(self.path)
-
-
-def draw_caption(pixels: np.ndarray, caption: str) -> np.ndarray:
-    """A copy of an RGB frame with the lines of `caption` in a black box at the top left."""
-    pixels = np.array(pixels, np.uint8, order="C")
-    if caption:
-        height, width = pixels.shape[:2]
-        box = draw_text(caption, max(height // TEXT_LINES, MIN_TEXT))[:height, :width]
-        pixels[: box.shape[0], : box.shape[1]] = box
-    return pixels
 
 
 @functools.lru_cache(4)
