@@ -22,8 +22,7 @@ It also gives the seconds of the last of two steps.
 frames; it takes up to two times --seconds. `eval`: videos/s of an evaluation, data and network; of
 several data sets, the first one of eval.sets; peak memory of this process. With --torch, TSM and
 X3D with one or three crops are then evaluated in PyTorch, whole lists by decord and a DataLoader:
-give --seconds enough for the list. With another `run.engine_precision` than f32,
-`over_f32` is how many times faster the network is, in turns with f32.
+give --seconds enough for the list.
 
 `step` and `eval` evaluate with `run.engine`, a file of --checkpoint_path or else random weights.
 --out writes the result to a file, --overwrite over an older one; --against compares with the file
@@ -48,7 +47,7 @@ import shutil
 import tempfile
 import time
 from functools import partial
-from typing import Callable, Literal, Optional
+from typing import Literal, Optional
 
 import mindspore as ms
 import numpy as np
@@ -67,7 +66,6 @@ from utils.networks import Network
 from utils.processes import pass_on_signals, read_peak_memory
 from utils.scoring import load
 from utils.scoring.engines import choose_engine
-from utils.scoring.evaluation import open_reference
 from utils.scoring.scorer import CellScorer, Scorer
 from utils.settings import NetworkConfig
 from utils.train.memory import check_step, estimate_peak
@@ -292,13 +290,9 @@ def measure_eval(
     elapsed = time.monotonic() - began
     rate = done / elapsed
     peak_gb = read_peak_memory()
-    reference = open_reference(network, cfg, scorer.name)
     ratio = {}
-    if reference is not None:
-        scorers = (partial(score, scorer), partial(score, reference))
-        ratio["over_f32"] = compare_with_reference(*scorers, clips)
     if torch:
-        ratio.update(baseline.measure_files(network, cfg, rows, head, rate, ENVIRONMENT))
+        ratio = baseline.measure_files(network, cfg, rows, head, rate, ENVIRONMENT)
     return {
         "batch": cfg.eval.batch,
         "engine": scorer.engine,
@@ -310,20 +304,6 @@ def measure_eval(
         "peak_gb": round(peak_gb, 2),
         "waiting": round(1 - computed / elapsed, 3),
     }
-
-
-def compare_with_reference(
-    score: Callable, reference: Callable, clips: np.ndarray, turns: int = 5
-) -> float:
-    """The median of seconds of `reference` / seconds of `score`, which take turns."""
-    ratios = []
-    for turn in range(1 + turns):  # the first one compiles
-        before, now = (
-            build_networks.measure_median_seconds(partial(s, clips), 1, warm_up=0)
-            for s in (reference, score)
-        )
-        ratios += [before / now] if turn else []
-    return round(float(np.median(ratios)), 2)
 
 
 if __name__ == "__main__":

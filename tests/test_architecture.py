@@ -65,7 +65,9 @@ def test_a_module_does_no_work_at_import():
     """
     for path in SOURCES:
         for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.Expr) and ast.unparse(node) != PREPARE:
+            text = ast.unparse(node)
+            is_allowed = text == PREPARE or text.startswith("refuse_command(")
+            if isinstance(node, ast.Expr) and not is_allowed:
                 assert isinstance(node.value, ast.Constant), ast.unparse(node)
             assert not isinstance(node, (ast.For, ast.While, ast.With, ast.Try)), ast.unparse(node)
             if isinstance(node, ast.If):

@@ -54,7 +54,7 @@ SMALL = [
     (("benchmark",), ".py data", "--seconds=1"),
 ]  # fmt: skip
 # Text in a command -> package that it needs beyond requirements.txt.
-PACKAGES = {"--run.tensorboard": "tensorboardX", "precision=int8": "nncf"}
+PACKAGES = {"--run.tensorboard": "tensorboardX"}
 
 
 def test_no_command_changes_the_installed_packages():

@@ -24,7 +24,6 @@ COMMANDS = {
     "scripts/demo.py": [*CONFIG, "--checkpoint_path=none.ckpt"],
     "scripts/check_env.py": [],
     "scripts/data/make_lists.py": ["--videos=none", "--out=none"],
-    "scripts/analysis/average_checkpoints.py": ["none.ckpt", "--target=none.ckpt"],
     "benchmarks/benchmark.py": CONFIG,
 }
 

@@ -22,11 +22,6 @@ def browser():
     browser.close()
 
 
-@pytest.fixture(autouse=True)
-def without_plots(monkeypatch):
-    monkeypatch.setattr("utils.evaluate.report_plots.save", lambda *_: None)
-
-
 def read_frames(sample: int) -> np.ndarray:
     if sample % 5 == 0:
         raise VideoError("gone.mp4", "pyav", "gone")

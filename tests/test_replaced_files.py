@@ -16,7 +16,6 @@ FILES = [
     ("tsm/export.py CKPT --format mindir", "--target", ".mindir"),
     ("scripts/convert_checkpoint.py --source a.ckpt", "--target", ".ckpt"),
     ("scripts/convert_checkpoint.py --source a.ckpt --to pytorch", "--target", ".pth"),
-    ("scripts/analysis/average_checkpoints.py a.ckpt a.ckpt", "--target", ".ckpt"),
     ("scripts/predict.py CKPT VIDEO", "--save", ".mp4"),
     ("scripts/stream.py CKPT VIDEO", "--save", ".mp4"),
     ("scripts/analysis/compare_step.py TSM CKPT", "--record", ".npz"),

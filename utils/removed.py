@@ -10,6 +10,8 @@ SETTINGS: dict[str, tuple[Any, str]] = {
     "run.cluster": (None, "scripts/cluster/"),
     "run.gradient_profile": (None, "scripts/analysis/plan_allreduce.py"),
     "data.packed": (None, "scripts/data/pack_images.py"),
+    "run.calibration": ("val", "OpenVINO's own tools, on the exported file: docs/precision.md"),
+    "run.calibration_clips": (100, "OpenVINO's own tools, on the exported file: docs/precision.md"),
 }
 # {option of a command, without dashes: what replaces it}
 OPTIONS: dict[str, str] = {
@@ -19,7 +21,10 @@ OPTIONS: dict[str, str] = {
     "cam_class": "nothing; --cam explains the most probable class",
 }
 # {command as in `zoo NAME`: what replaces it}; its script, if users call it, ends in the same line
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "compare-scores": "index.html and scores.csv of eval.py --report: docs/evaluation.md",
+    "average-checkpoints": "train.ema_decay, or the lines of Python in docs/evaluation.md",
+}
 
 
 def refuse_command(name: str) -> NoReturn:

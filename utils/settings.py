@@ -31,7 +31,6 @@ LARGEST_OF = {
     "batch": 65_536,
     "num_classes": 100_000,
     "epochs": 100_000,
-    "calibration_clips": 100_000,
     "max_pixels": 1 << 28,
 }
 # Bytes of pixels. A network needs some twenty times those of its clips.
@@ -66,11 +65,8 @@ class Run:
     # a CPU OpenVINO or ONNX Runtime. auto: on a CPU OpenVINO on x86-64, else ONNX Runtime, if it is
     # installed and can; else MindSpore.
     engine: Literal["auto", "mindspore", "openvino", "onnxruntime"] = "auto"
-    # Precision of OpenVINO: bf16 needs a processor that has it, int8 the package nncf, which
-    # quantises the network by clips of a list of the config file. Both change the scores.
-    engine_precision: Literal["f32", "bf16", "int8"] = "f32"
-    calibration: Literal["train", "val", "test"] = "val"  # the list for int8
-    calibration_clips: int = 100  # one of a video, from all parts of the list
+    # Precision of OpenVINO: bf16 needs a processor that has it, and changes the scores.
+    engine_precision: Literal["f32", "bf16"] = "f32"
     # Ascend operators: compile each shape when it first runs (online), or use CANN's binaries
     # (prebuilt); auto is MindSpore's choice.
     op_compile: Literal["auto", "online", "prebuilt"] = "auto"
@@ -107,7 +103,7 @@ class Run:
                 "set run.amp to O1, O2 or O3, or run.amp_dtype to float16"
             )
         check_positive(self, "run", "device_memory", "loss_scale", "max_overflows")
-        check_positive(self, "run", "log_every", "save_every", "calibration_clips")
+        check_positive(self, "run", "log_every", "save_every")
         check_not_negative(self, "run", "save_steps", "keep_checkpoints", "eval_every", "patience")
         if self.mode == "eager" and self.engine in ("openvino", "onnxruntime"):
             raise ValueError(f"run.mode eager needs run.engine mindspore, not {self.engine}")

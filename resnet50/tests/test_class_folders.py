@@ -21,7 +21,6 @@ from utils.evaluate.label_space import assign_class_names
 from utils.files import ROOT
 from utils.load_config import load_config
 from utils.runtime import Runtime
-from utils.scoring import engines, int8
 
 YAML = ROOT / "resnet50" / "configs" / "resnet50_r50_imagenet_tutorial.yaml"
 CLASSES = ["ant", "bee", "cat"]
@@ -151,22 +150,3 @@ def test_a_run_of_other_classes_is_not_resumed(tmp_path):
     for other, name in ((["a", "b"], "run.out"), (["a\n", "b"], "data.train")):
         with pytest.raises(ValueError, match=name):
             write_run_classes(tmp_path, other, Runtime(1, 2))
-
-
-def test_int8_is_calibrated_with_the_classes_of_the_run(root, monkeypatch):
-    """The images of `val` lack a class, and only the checkpoint's folder names all three."""
-    shutil.rmtree(root / "train")
-    run = root / "run"
-    run.mkdir()
-    write_run_classes(run, CLASSES, Runtime())
-    files = []
-    description = ((1, 3, 32, 32), 3, {"dtype": "uint8"}, None)
-    monkeypatch.setattr(engines, "choose_engine", lambda _: "openvino")
-    monkeypatch.setattr(engines, "warn_without_checksum", lambda _: None)
-    monkeypatch.setattr(engines, "read_description", lambda *_: description)
-    monkeypatch.setattr(engines, "check_contents", lambda *_, **__: None)
-    monkeypatch.setattr(int8, "read_clips", lambda *args: files.extend(args[-1]) or iter(()))
-    cfg = make_config(root, "run.engine_precision=int8")
-    with pytest.raises(ValueError, match="run.calibration"):
-        engines.load_onnx(run / "net.onnx", NETWORK, cfg)
-    assert [record.label for record in files] == [0, 0, 2, 2]

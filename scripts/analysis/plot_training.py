@@ -25,9 +25,9 @@ from typing import Optional
 import numpy as np
 from matplotlib.figure import Figure
 
+from scripts.prediction.plots import save
 from utils import cli
 from utils.files import check_target, parse_line
-from utils.plotting import save
 
 # From top to bottom: title, name in the log, and factor between the log and the plot.
 PANELS = (

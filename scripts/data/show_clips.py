@@ -31,7 +31,7 @@ from typing import Annotated, Any, Literal, Optional
 import numpy as np
 from matplotlib.figure import Figure
 
-from scripts.prediction.plots import PreviewRow, draw_preview
+from scripts.prediction.plots import PreviewRow, draw_preview, save
 from utils import cli, runtime
 from utils.data.annotation_file import list_labels, name_record
 from utils.data.rows import EvalRows, FileRows, TrainRows
@@ -40,7 +40,6 @@ from utils.evaluate.label_space import LabelSpace, list_class_names
 from utils.files import check_folder, report_write_errors, write_text
 from utils.messages import format_line
 from utils.networks import Network, Share, find_build
-from utils.plotting import save
 from utils.settings import NetworkConfig
 from utils.video.reader import FrameReader, find_time
 

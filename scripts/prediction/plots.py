@@ -8,8 +8,8 @@ import cv2
 import numpy as np
 from matplotlib.figure import Figure  # draws into files; no screen is needed
 
+from utils.files import report_write_errors, write_beside
 from utils.messages import format_line
-from utils.plotting import DPI, save
 
 # At most; widths in pixels
 LINE_WIDTH = 1440
@@ -25,6 +25,14 @@ BAR_HEIGHT = 26
 MIN_WIDTH = 760
 NAME_LENGTH = 38  # characters of a class name
 TIMELINE_CLASSES = 8
+DPI = 120  # pixels of an inch
+
+
+def save(figure: Figure, path: Path, option: str = "--out") -> None:
+    """Writes a picture whole or not at all; ValueError, with the option, if not."""
+    with report_write_errors(path, option), write_beside(path) as temporary:
+        figure.savefig(temporary, format=path.suffix[1:], dpi=DPI)
+        temporary.replace(path)
 
 
 class PreviewRow(NamedTuple):

@@ -31,15 +31,6 @@ def sum_count(count: int, rt: Runtime) -> int:
     return count if rt.size == 1 else int(sum_over_ranks(np.array([count]))[0])
 
 
-def max_over_ranks(value: float, rt: Runtime) -> float:
-    """The largest of the ranks' values, in float32."""
-    if rt.size == 1:
-        return value
-    values = np.zeros(rt.size, np.float32)
-    values[rt.rank] = value
-    return float(AllReduceSum()(Tensor(values)).asnumpy().max())
-
-
 def broadcast_bn_statistics(net: nn.Cell, rt: Runtime) -> None:
     """Gives all ranks the running statistics of rank 0, which saves the checkpoints.
 

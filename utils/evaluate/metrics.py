@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
 import numpy as np
 from mindspore import Tensor
 
-from utils.distributed.collectives import AllReduceSum, max_over_ranks, sum_count, sum_over_ranks
+from utils.distributed.collectives import AllReduceSum, sum_count, sum_over_ranks
 from utils.evaluate.scores import choose_clips_per_pass, video_scores
 from utils.evaluate.several_labels import compute_metrics
 from utils.files import read_json, write_text
@@ -179,36 +179,6 @@ def compute_cross_entropies(scores: np.ndarray, labels: np.ndarray, raw_scores: 
     return -logarithms[np.arange(len(labels)), labels]
 
 
-class Comparison:
-    """Compares the scores of a network of lower precision with scores of `scorer`, in f32."""
-
-    def __init__(self, scorer: "Scorer"):
-        self.scorer = scorer
-        self.hits = 0
-        self.difference = 0.0
-
-    def add(self, scores: np.ndarray, expected: np.ndarray, labels: np.ndarray) -> None:
-        """Both scores (N, classes) of some videos, and their labels (N,) or (N, classes)."""
-        best = np.argmax(expected, axis=1)
-        is_hit = labels == best if labels.ndim == 1 else labels[np.arange(len(best)), best] > 0
-        self.hits += int(is_hit.sum())
-        self.difference = max(self.difference, float(np.abs(scores - expected).max()))
-
-    def summarize(self, metrics: Mapping[str, Any], rt: Runtime) -> dict[str, float]:
-        """The comparison over all ranks with `metrics`: top1 and videos."""
-        top1 = metrics["top1"]
-        videos = metrics["videos"] - metrics.get("unlabelled", 0)
-        before = round(sum_count(self.hits, rt) / max(videos, 1), 6)
-        difference = max_over_ranks(self.difference, rt)
-        text = "against f32: top-1 %.2f %% instead of %.2f %%, largest difference of a score %.3g"
-        log.info(text, 100 * top1, 100 * before, difference)
-        return {
-            "f32_top1": before,
-            "top1_change": round(top1 - before, 6),
-            "max_score_difference": difference,
-        }
-
-
 class EvalSet(NamedTuple):
     """The test rows of one data set on this rank, and its classes.
 
@@ -223,17 +193,11 @@ class EvalSet(NamedTuple):
     doubt: str = ""
 
 
-def evaluate(
-    scorer: "Scorer",
-    eval_sets: Sequence[EvalSet],
-    rt: Runtime,
-    reference: Optional["Scorer"] = None,
-) -> dict[str, Any]:
+def evaluate(scorer: "Scorer", eval_sets: Sequence[EvalSet], rt: Runtime) -> dict[str, Any]:
     """Metrics, `unreadable`, `views` and `seconds` of a data set; of named ones see `average_sets`.
 
-    Scores are averaged over the views of a video. With a `reference`, the same network in f32, that
-    computes all scores again: f32_top1, top1_change and max_score_difference. A forward pass has
-    the same number of clips for all data sets, so the graph is compiled once.
+    Scores are averaged over the views of a video. A forward pass has the same number of clips for
+    all data sets, so the graph is compiled once.
 
     Raises StopRequestError on all ranks if one of them received a signal; that one stops after its
     batch.
@@ -244,17 +208,12 @@ def evaluate(
     size = choose_clips_per_pass(batch, *views, device=scorer.device, clip=clip)
     results = {}
     for part in eval_sets:
-        comparison = None if reference is None else Comparison(reference)
-        results[part.space.name] = evaluate_set(scorer, part, rt, size, comparison)
+        results[part.space.name] = evaluate_set(scorer, part, rt, size)
     return results.get("") or average_sets(results)
 
 
 def evaluate_set(
-    scorer: "Scorer",
-    eval_set: EvalSet,
-    rt: Runtime,
-    clips_per_pass: int,
-    comparison: Optional[Comparison] = None,
+    scorer: "Scorer", eval_set: EvalSet, rt: Runtime, clips_per_pass: int
 ) -> dict[str, Any]:
     """The metrics of one data set; arguments are as in `evaluate`."""
     rows, space, create_dataset, collect, doubt = eval_set
@@ -276,9 +235,6 @@ def evaluate_set(
             scores = video_scores(scorer, clips, clips_per_pass, space.columns)[valid]
             numbers = k * len(valid) + np.flatnonzero(valid)
             collector.add(scores, label[valid], numbers)
-            if comparison is not None:
-                views = (clips, clips_per_pass, space.columns)
-                comparison.add(scores, video_scores(comparison.scorer, *views)[valid], label[valid])
             if collect:
                 collect(numbers, scores, label[valid])
         bar.update()
@@ -289,8 +245,6 @@ def evaluate_set(
     if doubt and collector.has_missed_classes:
         log.warning("a quarter of the classes have no hit: %s", doubt)
     result: dict[str, Any] = collector.accuracies()
-    if comparison is not None:
-        result.update(comparison.summarize(result, rt))
     result["seconds"] = round(time.monotonic() - start, 2)
     result["unreadable"] = sum_count(rows.unreadable.count, rt)
     result["views"] = rows.views
@@ -303,14 +257,10 @@ def average_sets(results: Mapping[str, dict]) -> dict[str, Any]:
     Data sets with fewer than six classes have no top-5, and its mean is over the others.
     """
     parts = list(results.values())
-    keys = ["top1", "top5", "mean_class_accuracy", "loss"]
-    has_reference = "f32_top1" in parts[0]
     means: dict[str, Any] = {}
-    for key in keys + (["f32_top1", "top1_change"] if has_reference else []):
+    for key in ("top1", "top5", "mean_class_accuracy", "loss"):
         values = [metrics[key] for metrics in parts if metrics[key] is not None]
         means[key] = round(float(np.mean(values)), 6) if values else None
-    if has_reference:
-        means["max_score_difference"] = max(m["max_score_difference"] for m in parts)
     sums = {key: sum(m[key] for m in parts) for key in ("videos", "seconds", "unreadable")}
     return {**means, **sums, "sets": dict(results)}
 

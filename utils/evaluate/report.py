@@ -1,4 +1,4 @@
-"""Evaluation report, `eval.py --report DIR`: tables, a page and two plots.
+"""Evaluation report, `eval.py --report DIR`: tables and a page.
 
 `scores.csv` has a line for every video of the list, unreadable ones too, with the probabilities of
 all classes in nine digits: all other tables, and the metrics, follow from it.
@@ -93,11 +93,6 @@ def write_report(folder: Path, samples: Samples, predictions: Predictions, resul
     wrong = list(list_wrong(samples, predictions))
     write_csv(folder / "wrong.csv", WRONG_COLUMNS, (row for _, row in wrong))
     losses = compute_losses(predictions, bins)
-
-    from utils.evaluate import report_plots  # matplotlib is imported only for a report
-
-    report_plots.draw_confusion(folder / "confusion.png", counts, names)
-    report_plots.draw_calibration(folder / "calibration.png", bins, losses["ece"])
     mistakes = [make_entry(predictions, k, int(predictions.predicted[k])) for k, _ in wrong]
     hits = [make_entry(predictions, k, find_second(predictions, k)) for k in find_hits(predictions)]
     classes = list_classes(predictions, samples.classes, counts)

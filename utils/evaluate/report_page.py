@@ -41,8 +41,12 @@ FRAMES = 3  # of a video
 SIDE = 192  # pixels of the longer side of a frame
 QUALITY = 75  # of JPEG
 FILES = ("classes.csv", "report.json", "scores.csv", "wrong.csv")  # beside the page
-CHART_FILES = ("calibration.csv", "calibration.png", "confused_pairs.csv", "confusion.csv")
-CHART_FILES += ("confusion.png",)  # of samples with one label
+# Of samples with one label
+CHART_FILES = (
+    "calibration.csv",
+    "confused_pairs.csv",
+    "confusion.csv",
+)
 OWN = {"report.json": r'(?s)\{.*"worst_classes": ', "scores.csv": "path,labels?,predicted,correct,"}
 Label = Union[int, Sequence[int], None]
 

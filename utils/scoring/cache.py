@@ -18,13 +18,12 @@ from utils.scoring.cached_files import compute_key, find_or_write
 from utils.scoring.checkpoint import Checkpoint
 from utils.scoring.engines import ENGINES, OnnxScorer, read_description
 from utils.scoring.exported_file import count_classes
-from utils.scoring.int8 import find_int8
 from utils.scoring.scorer import CellScorer, Scorer
 
 if TYPE_CHECKING:
     from mindspore import nn
 
-PRECISIONS = {"f32": "float32", "bf16": "bfloat16", "int8": "int8"}
+PRECISIONS = {"f32": "float32", "bf16": "bfloat16"}
 
 
 class CachedScorer(Scorer):
@@ -84,8 +83,6 @@ class CachedScorer(Scorer):
             file = self.folder / f"{self.key}-{form}.onnx"
             write = functools.partial(self.export, clip, file, online)
             find_or_write(file, f"exporting the network for {ENGINES[self.engine]}", write)
-            if precision == "int8":
-                file = find_int8(self.network, self.cfg, self.path.parent, file)
             classes = count_classes(self.cfg)
             scorer = OnnxScorer(file, (0, *clip), classes, engine=self.engine, precision=precision)
             if online:

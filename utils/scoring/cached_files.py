@@ -15,7 +15,7 @@ from utils.settings import NetworkConfig
 from utils.weights.model_checksum import check_checksum
 
 CODE = ("utils/nn", "utils/export")  # and the network's folder: a change of it changes the file
-OWN_NAME = re.compile(r"[0-9a-f]{32}-.+\.(onnx|npz)")  # of a file in the cache
+OWN_NAME = re.compile(r"[0-9a-f]{32}-.+\.onnx")  # of a file in the cache
 KEPT_FILES = 8  # in the cache, the last used ones
 LONGEST_WAIT = 600  # seconds for the export of another process
 

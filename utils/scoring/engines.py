@@ -26,7 +26,6 @@ from utils.scoring.exported_file import (
     shorten_error,
     warn_without_checksum,
 )
-from utils.scoring.int8 import NNCF, find_int8
 from utils.settings import NetworkConfig, Run
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ def choose_engine(run: Run) -> str:
 
 
 def check_precision(run: Run, engine: str) -> None:
-    """Raises ValueError if `engine` cannot compute in `run.engine_precision`, bf16 or int8."""
+    """Raises ValueError if `engine` cannot compute in `run.engine_precision`, bf16."""
     precision = run.engine_precision
     setting = f"run.engine_precision: {precision}"
     if engine != "openvino":
@@ -69,10 +68,8 @@ def check_precision(run: Run, engine: str) -> None:
             f"{setting} is computed by OpenVINO on a CPU, not by {engine} on {run.device}; set "
             "--run.device=CPU --run.engine=openvino, or --run.engine_precision=f32"
         )
-    if precision == "int8" and not find_spec("nncf"):
-        raise ValueError(f"{setting} needs a package: pip install {NNCF}")
-    if precision == "bf16" and "BF16" not in list_capabilities():
-        raise ValueError(f"{setting}: this processor has no bfloat16; int8 runs on any")
+    if "BF16" not in list_capabilities():
+        raise ValueError(f"{setting}: this processor has no bfloat16")
 
 
 def list_capabilities() -> list[str]:
@@ -96,19 +93,18 @@ def list_engines() -> list[str]:
 def open_openvino(
     path: Path, shape: tuple[int, ...], threads: int, precision: str = "f32"
 ) -> Session:
-    """A session for clips of one shape, from an ONNX file or, for int8, one of `int8`."""
+    """A session for clips of one shape."""
     # OpenVINO imports this package to report its use over the network, and works without it.
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
-    # By default some processors would compute in bfloat16. What is not int8 in a file stays f32.
-    hint = "bf16" if precision == "bf16" else "f32"
-    settings = {"INFERENCE_PRECISION_HINT": hint, "INFERENCE_NUM_THREADS": str(threads)}
+    # By default some processors would compute in bfloat16.
+    settings = {"INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": str(threads)}
     # A thread that is bound to a core would wait there for the threads that decode videos.
     settings.update(PERFORMANCE_HINT="LATENCY", ENABLE_CPU_PINNING="NO")
     with uncapped_instruction_set():
         import openvino
 
         core = openvino.Core()
-        model = read_int8(core, path) if precision == "int8" else core.read_model(str(path))
+        model = core.read_model(str(path))
         fix_shapes(model, shape)
         request = core.compile_model(model, "CPU", settings).create_infer_request()
         request.infer([np.zeros(port.shape, np.uint8) for port in model.inputs])
@@ -117,14 +113,6 @@ def open_openvino(
         return [np.array(output) for output in request.infer([*inputs]).to_tuple()]
 
     return run
-
-
-def read_int8(core: Any, path: Path) -> Any:
-    """The OpenVINO model in a file of `int8.write_model`."""
-    from openvino import Tensor
-
-    with np.load(path) as arrays:
-        return core.read_model(arrays["xml"].tobytes().decode(), Tensor(arrays["weights"]))
 
 
 def fix_shapes(model: Any, shape: tuple[int, ...]) -> None:
@@ -166,8 +154,7 @@ OPEN = {"openvino": open_openvino, "onnxruntime": open_onnxruntime}
 class OnnxScorer(FileScorer):
     """The network in an ONNX file, computed by an inference engine.
 
-    `precision` is a value of run.engine_precision; for int8 the file is one of `int8`. `sessions`
-    are by the shape of the clips.
+    `precision` is a value of run.engine_precision; `sessions` are by the shape of the clips.
     """
 
     engine: str = "openvino"
@@ -207,10 +194,7 @@ def load_onnx(path: Path, network: "Network", cfg: NetworkConfig) -> OnnxScorer:
     check_contents(path, cfg=cfg, info=info, classes=classes, batch=batch)
     normalize = build_normalization(network, cfg) if info["dtype"] == "float32" else None
     precision = cfg.run.engine_precision
-    file = find_int8(network, cfg, path.parent, path, normalize) if precision == "int8" else path
-    scorer = OnnxScorer(file, shape, count_classes(cfg), normalize, buffers, engine, precision)
-    scorer.name = str(path)
-    return scorer
+    return OnnxScorer(path, shape, count_classes(cfg), normalize, buffers, engine, precision)
 
 
 def read_description(path: Path) -> tuple[tuple[int, ...], int, dict[str, str], Optional[list]]:

@@ -1,8 +1,7 @@
 """The evaluation of a checkpoint on all test sets of a network: what eval.py does."""
 
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 from utils import log, runtime
 from utils.evaluate.label_space import LabelSpace, read_own_names
@@ -11,7 +10,6 @@ from utils.evaluate.report import Report
 from utils.evaluate.report_page import OWN, describe_samples, write_index
 from utils.files import check_folder
 from utils.scoring.load import open_scorer
-from utils.scoring.scorer import Scorer
 from utils.settings import NetworkConfig, VideoSet
 from utils.weights.published import compare_accuracy
 
@@ -24,7 +22,7 @@ def evaluate_checkpoint(
 ) -> int:
     """Prints and writes the metrics of a checkpoint on all views of the test samples.
 
-    `report` is a folder for tables and plots, or empty. Returns the exit status: 1 if samples were
+    `report` is a folder for tables and a page, or empty. Returns the exit status: 1 if samples were
     unreadable, unless eval.allow_unreadable.
     """
     rt = runtime.start(cfg.run)
@@ -46,9 +44,8 @@ def evaluate_checkpoint(
             reports.append(Report(folder, samples, rows.samples_of_rank, space, rt))
             eval_sets[-1] = eval_sets[-1]._replace(collect=reports[-1].table.add)
     scorer = open_scorer(network, cfg, checkpoint_path)
-    reference = open_reference(network, cfg, checkpoint_path)
     log.log.info("evaluating ...")
-    result = evaluate(scorer, eval_sets, rt, reference)
+    result = evaluate(scorer, eval_sets, rt)
     paths = [str(eval_set.space.test_path) for eval_set in eval_sets]
     result.update(checkpoint=str(checkpoint_path), list=", ".join(paths))
     write_result_file(checkpoint_path, result, rt)
@@ -68,13 +65,6 @@ def describe_doubt(space: LabelSpace) -> str:
     file = space.test_list.labels_path
     missing = f"{file} does not exist" if space.own_names else "the checkpoint has no class names"
     return f"{missing}; does {space.test_list.path} number the classes as the training did?"
-
-
-def open_reference(network: "Network", cfg: NetworkConfig, path: str) -> Optional[Scorer]:
-    """The same network in f32, with which another `run.engine_precision` is compared; else None."""
-    if cfg.run.engine_precision == "f32":
-        return None
-    return open_scorer(network, replace(cfg, run=replace(cfg.run, engine_precision="f32")), path)
 
 
 def write_reports(

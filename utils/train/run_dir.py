@@ -43,7 +43,7 @@ CHANGEABLE_ON_RESUME = {
     "run": {
         "device", "mode", "log_every", "save_every", "save_steps", "keep_checkpoints", "eval_every",
         "resume", "out", "all_reduce", "profile", "tensorboard", "engine", "keep_best", "patience",
-        "engine_precision", "calibration", "calibration_clips",
+        "engine_precision",
     },
     # Batch and accumulation may change with the number of devices: `RunDirectory.resume`.
     "data": {

@@ -208,16 +208,6 @@ class Constant(Scorer):
         raise NotImplementedError
 
 
-@pytest.mark.parametrize(("valid", "videos"), [((True, True), 4), ((False, True), 2)])
-def test_an_evaluation_compares_with_a_reference(valid, videos, log_messages):
-    """All labels are 0: the reference is right."""
-    sets = [make_eval_set(Batches(2, views=3, valid=valid), columns=slice(0, 2))]
-    result = evaluate(Constant(1.0, 2.5), sets, Runtime(), Constant(2.0, 1.25))
-    assert (result["videos"], result["top1"], result["f32_top1"]) == (videos, 0.0, 1.0)
-    assert (result["top1_change"], result["max_score_difference"]) == (-1.0, 1.25)
-    assert "100.00 %, largest difference of a score 1.25" in log_messages[-1]
-
-
 def test_another_file_beside_the_checkpoint_stays(tmp_path, log_messages):
     """Also one that lists videos."""
     (tmp_path / "a.json").write_text('{"videos": ["a.mp4"]}')

@@ -23,11 +23,6 @@ from utils.video.reader import Segment, VideoError
 NAMES = ["u", "v", "w"]
 
 
-@pytest.fixture(autouse=True)
-def without_plots(monkeypatch):
-    monkeypatch.setattr("utils.evaluate.report_plots.save", lambda *_: None)
-
-
 def read_frames(sample: int) -> np.ndarray:
     if sample == 1:
         raise VideoError("b.mp4", "pyav", "gone")
