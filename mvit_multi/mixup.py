@@ -6,7 +6,7 @@ batch on all devices. Source: JunweiLiang/MultiTrain, commit 16723114.
 
 from mindspore import Tensor, nn, ops
 
-from utils.nn.mixing import mix_partners
+from utils.nn.soft_targets import mix_partners
 
 
 class MixClips(nn.Cell):

@@ -71,7 +71,7 @@ class Model(Classes):
     init: Literal["kaiming", "xavier"] = "kaiming"  # of the weights: see `build_network`
     fan: Literal["fan_out", "fan_in"] = "fan_out"  # mode of the Kaiming initialisation
     zero_last: bool = False  # the last batch norm of every block starts at 0
-    padding: Literal["symmetric", "same", "same_pool"] = "symmetric"  # utils/nn/padding.py
+    padding: Literal["symmetric", "same", "same_pool"] = "symmetric"  # utils/nn/layers.py
 
     def __post_init__(self):
         super().__post_init__()

@@ -5,7 +5,7 @@ torchvision 0.29.2, `models/resnet.py`. SE-ResNet50 is in `se.py`.
 
 Differences from the source: uint8 images are normalised in the network; `first_width` other than
 the published 64 scales all stages; `padding` other than `symmetric` is that of MindSpore's own
-networks (`utils/nn/padding.py`).
+networks (`utils/nn/layers.py`).
 """
 
 from collections.abc import Sequence

@@ -16,9 +16,15 @@ from typing import Union
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from utils.nn.cam_cells import CamCells
-from utils.nn.layers import BatchNorm2d, Normalize, conv2d, max_pool2d, torch_dense
-from utils.nn.padding import PaddedNetwork
+from utils.nn.layers import (
+    BatchNorm2d,
+    CamCells,
+    Normalize,
+    PaddedNetwork,
+    conv2d,
+    max_pool2d,
+    torch_dense,
+)
 
 DEPTHS = (3, 4, 6, 3)
 WIDTHS = (64, 128, 256, 512)

@@ -15,7 +15,7 @@ from tests.toy_recipes import draw_samples, list_toy_settings, load_toy_config
 from utils.evaluate.label_space import LabelSpace
 from utils.files import ROOT
 from utils.networks import find_network, list_networks
-from utils.nn.cam_cells import CamCells
+from utils.nn.layers import CamCells
 from utils.predict.cam import GradCam, HeatMaps, blend, find_rate, scale_maps
 from utils.predict.model import build_model
 from utils.tests.parity import mark_slow_except, without_values

@@ -22,7 +22,7 @@ from utils import networks
 from utils.files import ROOT
 from utils.networks import load_for_script
 from utils.train import memory
-from utils.video import decoders, libraries
+from utils.video import decoders, reader
 from utils.weights.checkpoint_file import read
 from utils.weights.model_checksum import append_checksum
 
@@ -321,8 +321,8 @@ def test_check_env_reports_a_missing_package(monkeypatch):
 
 
 def test_a_missing_reader_is_reported(monkeypatch, data_root):
-    monkeypatch.setitem(libraries.MODULES, "decord", "no_decord")
-    libraries.load_library.cache_clear()
+    monkeypatch.setitem(reader.MODULES, "decord", "no_decord")
+    reader.load_library.cache_clear()
     with pytest.raises(ValueError, match="no_decord.*pip install decord2, or --data.reader=auto"):
         decoders.open_video(data_root / "videos/train/left_000.mp4", "decord")
 

@@ -15,7 +15,7 @@ from tests.toy_recipes import YAMLS, load_toy_recipe
 from utils.files import ROOT
 from utils.load_config import to_dict
 from utils.networks import find_network, list_networks
-from utils.nn.padding import SYMMETRIC
+from utils.nn.layers import SYMMETRIC
 from utils.weights.checkpoint import weights_of
 from utils.weights.convert import convert_back, read_source
 

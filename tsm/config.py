@@ -66,7 +66,7 @@ class Model(Classes):
     dropout: float = 0.5
     consensus: Literal["avg", "identity"] = "avg"
     before_softmax: bool = True
-    # How strided convolutions and pools pad: utils/nn/padding.py. Not for mobilenetv2.
+    # How strided convolutions and pools pad: utils/nn/layers.py. Not for mobilenetv2.
     padding: Literal["symmetric", "same", "same_pool"] = "symmetric"
 
     def __post_init__(self):

@@ -22,10 +22,17 @@ from mindspore import Tensor, nn, ops
 
 from tsm.mobilenet import MobileNetV2
 from tsm.resnet import ResNet
-from utils.nn.cam_cells import CamCells
 from utils.nn.dropout import Dropout
-from utils.nn.layers import RESNETS, BatchNorm3d, Normalize, dense, freeze_norms, list_norms
-from utils.nn.padding import PaddedNetwork
+from utils.nn.layers import (
+    RESNETS,
+    BatchNorm3d,
+    CamCells,
+    Normalize,
+    PaddedNetwork,
+    dense,
+    freeze_norms,
+    list_norms,
+)
 
 ARCHITECTURES = (*RESNETS, "mobilenetv2")
 # {modality: channels of a frame, mean, standard deviation}

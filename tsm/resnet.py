@@ -19,7 +19,7 @@ class ResNet(nn.Cell):
 
     `segments` is T before the temporal pool. `shift_place` is `blockres` (the shift is inside the
     residual branch) or `block` (the shift is in front of the whole block). `first_width` other than
-    the published 64 scales all stages. `padding`: see `utils/nn/padding.py`.
+    the published 64 scales all stages. `padding`: see `utils/nn/layers.py`.
     """
 
     def __init__(

@@ -21,10 +21,9 @@ from mindspore import Tensor, nn, ops
 from mindspore.common.initializer import initializer
 
 from utils.nn import kernels
-from utils.nn.cam_cells import CamCells
 from utils.nn.conv3d import Conv3d, DepthwiseConv3d, FrameConv, PointwiseConv3d
 from utils.nn.dropout import Dropout
-from utils.nn.layers import BatchNorm3d, Normalize, ReLU, SiLU, dense
+from utils.nn.layers import BatchNorm3d, CamCells, Normalize, ReLU, SiLU, dense
 
 MEAN = (0.45,) * 3  # of pixels from 0 to 1
 STD = (0.225,) * 3

@@ -76,7 +76,7 @@ class Block(nn.Module):
 class ResNet(nn.Module):
     """The trunk with its classifier `fc`; `channels` (N, channels, H, W) in.
 
-    `padding` other than `symmetric` pads as networks of MindSpore do (`utils/nn/padding.py`).
+    `padding` other than `symmetric` pads as networks of MindSpore do (`utils/nn/layers.py`).
     """
 
     def __init__(

@@ -17,8 +17,7 @@ from tests.fuzz.damage import mutate
 from tests.fuzz.files import encode_intact_jpeg, write_mutated_videos
 from utils.files import ROOT
 from utils.video.frame_folder import FrameFolder
-from utils.video.libraries import MODULES
-from utils.video.reader import VideoError
+from utils.video.reader import MODULES, VideoError
 
 MEMORY = 500  # MB
 SLOW_COUNT = 300

@@ -7,7 +7,7 @@ are those of `utils.nn.kernels` for the device.
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional, Protocol, runtime_checkable
 
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
@@ -357,3 +357,47 @@ def resize_table(table: np.ndarray, rows: int) -> np.ndarray:
 def make_resize_matrix(length: int, rows: int) -> np.ndarray:
     """(rows, length) float32: the matrix that resizes a table of `length` rows to `rows`."""
     return resize_table(np.eye(length), rows)
+
+
+SYMMETRIC = "symmetric"
+PADDINGS = (SYMMETRIC, "same", "same_pool")
+
+
+class PaddedNetwork(nn.Cell):
+    """How a network pads its strided convolutions and pools; its checkpoints say in which way.
+
+    * `symmetric`: (kernel - 1) / 2 on every side, as in PyTorch.
+    * `same`: as MindSpore's pad_mode `same`. If the size of the input is even, a window of odd size
+      and stride 2 gets one element less in front than behind, so it reads a grid that is shifted by
+      one.
+    * `same_pool`: convolutions are symmetric, max pools are padded as by `same`.
+
+    Convolutions with stride 1 are the same in all three.
+    """
+
+    def __init__(self, padding: str):
+        super().__init__()
+        if padding not in PADDINGS:
+            raise ValueError(f"model.padding is {padding}; known: {', '.join(PADDINGS)}")
+        self.padding = padding
+
+
+class CamCells(NamedTuple):
+    """What `find_cam_cells` of a network returns.
+
+    `layer` returns the features of which `arrange` makes feature maps (T, C, H, W), if the network
+    has read one clip. `scores` are the Cells, one for each head, that return the raw scores
+    (..., classes).
+    """
+
+    layer: nn.Cell
+    scores: Sequence[nn.Cell]
+    arrange: Callable[[np.ndarray], np.ndarray]
+
+
+@runtime_checkable
+class HasCamCells(Protocol):
+    """A network with heat maps."""
+
+    def find_cam_cells(self) -> CamCells:
+        """The Cells of the network that explain a prediction: the last ones with a place."""

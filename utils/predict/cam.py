@@ -19,7 +19,7 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from utils.evaluate.label_space import LabelSpace
-from utils.nn.cam_cells import CamCells, HasCamCells
+from utils.nn.layers import CamCells, HasCamCells
 from utils.predict.model import Model
 from utils.runtime import eager_mode
 from utils.video.windows import Window

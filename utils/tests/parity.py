@@ -15,7 +15,7 @@ from mindspore import Tensor, nn
 from scripts.analysis.activations import record_activations, relative_error
 from tests.golden_cases import compute_scores, generate_input, get_shapes, map_torch_names
 from utils.nn import kernels
-from utils.nn.kernels.cpu.operators import Cpu
+from utils.nn.kernels.cpu import Cpu
 from utils.nn.layers import draw_no_weights
 from utils.settings import Run
 from utils.train.choose_kernels import choose_kernels

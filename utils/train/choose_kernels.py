@@ -4,8 +4,7 @@ from utils.files import get_cache_folder
 from utils.log import log
 from utils.messages import SETTINGS_LINE, shorten
 from utils.nn import kernels
-from utils.nn.kernels.cpu import library
-from utils.nn.kernels.cpu.operators import Cpu
+from utils.nn.kernels.cpu import Cpu, library
 from utils.settings import Run
 
 

@@ -119,7 +119,7 @@ class Plan:
         """`TrainStep`'s `mix`; None without mixup and cutmix. `normalize` is the network's."""
         if not self.cfg.data.mixes:
             return None
-        from utils.nn.mixing import MixBatch  # here, for the same reason
+        from utils.nn.soft_targets import MixBatch  # here, for the same reason
 
         return MixBatch(normalize)
 

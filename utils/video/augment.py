@@ -10,8 +10,7 @@ from typing import Callable, Optional
 
 import numpy as np
 
-from utils.video.policy import parse_policy
-from utils.video.randaugment import apply_operations, draw_operations
+from utils.video.randaugment import apply_operations, draw_operations, parse_policy
 from utils.video.transforms import Box
 
 Draw = Callable[[], float]  # returns the next number in [0, 1)

@@ -27,7 +27,6 @@ import numpy as np
 
 from utils.video.frame_folder import FrameFolder
 from utils.video.headers import check_header
-from utils.video.libraries import load_library
 from utils.video.reader import (
     MAX_PIXELS,
     NO_VIDEO,
@@ -36,6 +35,7 @@ from utils.video.reader import (
     SegmentReader,
     VideoError,
     VideoFile,
+    load_library,
     plain_path,
 )
 

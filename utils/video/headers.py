@@ -1,4 +1,4 @@
-"""What the first bytes and the headers of files tell: MP4, AVI, ASF, and playlists.
+"""What the first bytes and the headers of files tell: MP4 and playlists.
 
 FFmpeg makes an index of all samples when it opens a file. An MP4 of a few hundred bytes may declare
 2**31 samples, by a number alone or by edits that repeat the same samples. FFmpeg would then fill
@@ -21,7 +21,6 @@ MIN_LIMIT = 2**16  # entries that any file may declare
 # The first bytes of playlists; ID3 is a tag that may precede one. decord would open the
 # files that a playlist names, and wait for the files of a live one.
 PLAYLISTS = (b"#EXTM3U", b"ffconcat", b"ID3")
-ASF_HEADER = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
 CHARACTERS = set(string.ascii_letters + string.digits + " ")
 
 
@@ -48,20 +47,17 @@ def count_entries(file: BinaryIO, size: int) -> int:
     """Samples times edits of all tracks, and samples of all fragments; 0 if it is not an MP4."""
     entries = 0
     for box in find_boxes(file, Mp4Box("", 0, size), {"trak", "trun"}):
-        if box.kind == "trun":
-            entries += read_count(file, box)
-            continue
-        counts = {"stsz": 0, "stz2": 0, "elst": 1}
-        for table in find_boxes(file, box, set(counts)):
-            counts[table.kind] = max(counts[table.kind], read_count(file, table))
-        entries += max(counts["stsz"], counts["stz2"]) * counts["elst"]
+        tables = [box] if box.kind == "trun" else find_boxes(file, box, {"stsz", "stz2", "elst"})
+        samples, edits = 0, 1
+        for table in tables:
+            file.seek(table.start + COUNT_OFFSETS[table.kind])
+            count = int.from_bytes(file.read(4), "big")
+            if table.kind == "elst":
+                edits = max(edits, count)
+            else:
+                samples = max(samples, count)
+        entries += samples * edits
     return entries
-
-
-def read_count(file: BinaryIO, box: Mp4Box) -> int:
-    """The number of entries of a box of COUNT_OFFSETS."""
-    file.seek(box.start + COUNT_OFFSETS[box.kind])
-    return int.from_bytes(file.read(4), "big")
 
 
 def find_boxes(file: BinaryIO, parent: Mp4Box, kinds: set[str]) -> Iterator[Mp4Box]:
@@ -93,41 +89,3 @@ def read_boxes(file: BinaryIO, start: int, end: int) -> Iterator[Mp4Box]:
             return
         yield Mp4Box(name, start + length, start + size)
         start += size
-
-
-def find_truncation(path: Path) -> str:
-    """How an MP4, AVI or ASF is cut short, by the sizes of its outermost boxes; "" if it is not.
-
-    Only this finds an MP4 that is cut before its index.
-    """
-    size = os.path.getsize(path)
-    with open(path, "rb") as file:
-        head = file.read(16)
-        if head[:4] == b"RIFF" and len(head) >= 8:
-            declared = struct.unpack("<I", head[4:8])[0] + 8
-            return f"{size} of {declared} bytes are there" if declared > size else ""
-        if head == ASF_HEADER:
-            declared = find_asf_end(file, size)
-            return f"{size} of {declared} bytes are there" if declared > size else ""
-        if head[4:8] not in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"):
-            return ""
-        boxes = list(read_boxes(file, 0, size))
-    if boxes and boxes[-1].end > size:
-        return f"{size} of at least {boxes[-1].end} bytes are there"
-    has_index = {box.kind for box in boxes} & {"moov", "moof"}
-    return "" if has_index else f"it ends after {size} bytes, before its index"
-
-
-def find_asf_end(file: BinaryIO, size: int) -> int:
-    """Where the last object of an ASF file ends; an object is an ID of 16 bytes, a size, content.
-
-    The data of a broadcast, which has no end, have the size 0.
-    """
-    end = 0
-    while end < size:
-        file.seek(end + 16)
-        length = int.from_bytes(file.read(8), "little")
-        if length < 24:
-            break
-        end += length
-    return end

@@ -18,9 +18,7 @@ import numpy as np
 from PIL import Image
 from PIL.TiffImagePlugin import TiffImageFile
 
-from utils.video.libraries import load_library
-from utils.video.orientation import EXIF_ORIENTATIONS, UPRIGHT, Orientation
-from utils.video.reader import check_size
+from utils.video.reader import EXIF_ORIENTATIONS, UPRIGHT, Orientation, check_size, load_library
 
 PIL_PIXELS = 178_956_970  # PIL refuses larger images
 # JPEG markers of segments with the image size, and markers without a length.

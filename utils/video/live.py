@@ -18,8 +18,14 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from utils.messages import hide_secrets
-from utils.video.libraries import load_library
-from utils.video.reader import DEFAULT_FPS, MAX_PIXELS, FrameReader, VideoError, find_time
+from utils.video.reader import (
+    DEFAULT_FPS,
+    MAX_PIXELS,
+    FrameReader,
+    VideoError,
+    find_time,
+    load_library,
+)
 
 RATES = (1.0, 240.0)  # a live source that says another rate does not know it
 STALL = 10.0  # seconds without data after which a source is broken

@@ -1,24 +1,22 @@
 """What the packets of a video file tell before any is decoded. Needs PyAV.
 
-Which stream is the video, which packets show a frame and when, and where decoding can start.
+Which stream is the video, which packets show a frame and when, and where decoding can start. NAL
+units of H.264 and HEVC tell random-access points, parameter sets inside the stream, and pictures of
+one field.
+
+Source: ITU-T H.264, 7.3.2.1 (sequence parameter set) and 7.3.3 (slice header); types of units in
+table 7-1, and in table 7-1 of ITU-T H.265. Only packets with lengths before the units are read, as
+in MP4 and Matroska, not those with start codes.
 """
 
 import math
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import av
 import numpy as np
 from av.container import InputContainer
-
-from utils.video.nal_units import (
-    TYPES,
-    find_sequence,
-    has_field,
-    has_other_parameters,
-    is_random_access,
-)
 
 # Formats in which a packet is one picture and its time stamp gives the presentation order.
 TIMED_FORMATS = {"mov", "mp4", "matroska", "webm"}
@@ -42,6 +40,133 @@ LAYER = range(0x20, 0x30)  # MPEG-4: the last byte of start codes of parameters
 PACKED = re.compile(rb"DivX\d+(Build|b)\d+p")
 MAX_GAP = 10.0  # seconds between two frames of one recording, as in FFmpeg
 MAX_EMPTY_VOP = 8  # bytes of a picture that is not coded, which stands for the one before
+
+
+SLICES = (1, 5)  # H.264: NAL types of whole slices
+SEQUENCE = 7  # H.264: NAL type of a sequence parameter set
+# Profiles whose parameter sets state the format of colours and scaling matrices.
+HIGH_PROFILES = {44, 83, 86, 100, 110, 118, 122, 128, 134, 135, 138, 139, 244}
+YUV_444 = 3
+MAX_HEADER = 64  # bytes of a slice that hold the part of its header that is read
+
+
+class UnitTypes(NamedTuple):
+    """The NAL types of a codec, and where they are."""
+
+    shift: int  # of the type in the first byte of a unit
+    mask: int
+    size_byte: int  # of the header: its last two bits are the bytes of a unit's length, less one
+    slices: range
+    # Of slices after which no picture that is presented later refers to a picture before them
+    random_access: range
+    parameters: frozenset[int]
+
+
+TYPES = {
+    "h264": UnitTypes(0, 31, 4, range(1, 6), range(5, 6), frozenset({7, 8})),
+    "hevc": UnitTypes(1, 63, 21, range(32), range(16, 22), frozenset({32, 33, 34})),
+}
+
+
+class BitReader:
+    """Reads numbers from the content of a NAL unit; 0 after its end."""
+
+    def __init__(self, unit: bytes):
+        self._bits = "".join(f"{byte:08b}" for byte in unit[1:].replace(b"\0\0\3", b"\0\0"))
+
+    def read(self, count: int = 1) -> int:
+        bits = self._bits[:count].ljust(count, "0")
+        self._bits = self._bits[count:]
+        return int(bits or "0", 2)
+
+    def read_golomb(self) -> int:
+        """A number in the code of Golomb, without a sign."""
+        zeros = 0
+        while zeros < 32 and not self.read():
+            zeros += 1
+        return (1 << zeros) - 1 + self.read(zeros)
+
+
+class SequenceParameters(NamedTuple):
+    """What a sequence parameter set says about the headers of slices."""
+
+    has_planes: bool  # each colour is coded as a picture of its own
+    number_bits: int  # of a frame's number
+    may_have_fields: bool
+
+
+def read_sequence(header: bytes) -> Optional[SequenceParameters]:
+    """The first sequence parameter set in the header of an H.264 stream, if there is one."""
+    unit = header[8 : 8 + int.from_bytes(header[6:8], "big")]
+    if header[:1] != b"\1" or not unit or unit[0] & 31 != SEQUENCE:
+        return None
+    bits = BitReader(unit)
+    profile = bits.read(8)
+    bits.read(16)  # constraints, level
+    bits.read_golomb()  # its number
+    has_planes = False
+    if profile in HIGH_PROFILES:
+        colours = bits.read_golomb()
+        has_planes = colours == YUV_444 and bool(bits.read())
+        bits.read_golomb()  # depth of brightness
+        bits.read_golomb()  # depth of colours
+        bits.read()  # lossless
+        if bits.read():
+            skip_scaling(bits, 12 if colours == YUV_444 else 8)
+    number_bits = 4 + bits.read_golomb()
+    order = bits.read_golomb()
+    if order == 0:
+        bits.read_golomb()
+    elif order == 1:
+        bits.read()
+        bits.read_golomb()
+        bits.read_golomb()
+        for _ in range(min(bits.read_golomb(), 255)):
+            bits.read_golomb()
+    bits.read_golomb()  # reference frames
+    bits.read()  # gaps in the numbers
+    bits.read_golomb()  # width
+    bits.read_golomb()  # height
+    return SequenceParameters(has_planes, number_bits, may_have_fields=not bits.read())
+
+
+def skip_scaling(bits: BitReader, count: int) -> None:
+    """Reads scaling matrices, six of 4 x 4 and then those of 8 x 8."""
+    for index in range(count):
+        scale = following = 8
+        for _ in range(16 if index < 6 else 64) if bits.read() else ():
+            if following:
+                code = bits.read_golomb()
+                following = (scale + ((code + 1) // 2 if code % 2 else -(code // 2))) % 256
+            scale = following or scale
+
+
+def read_units(packet: Any, codec: str, header: bytes) -> Iterator[tuple[int, memoryview]]:
+    """(type, unit) of a packet with a length before each unit; none if it has start codes."""
+    types = TYPES[codec]
+    if header[:2] == b"\0\0" or header[:1] > b"\1" or len(header) <= types.size_byte:
+        return
+    size = 1 + (header[types.size_byte] & 3)
+    data = memoryview(packet)
+    position = 0
+    while position + size < len(data):
+        start = position + size
+        position = start + int.from_bytes(data[position:start], "big")
+        if position > start:
+            yield data[start] >> types.shift & types.mask, data[start:position]
+
+
+def has_field(packet: Any, header: bytes, sequence: SequenceParameters) -> bool:
+    """Whether a packet holds a picture of one field, the half of a frame."""
+    for kind, unit in read_units(packet, "h264", header):
+        if kind in SLICES:
+            bits = BitReader(bytes(unit[:MAX_HEADER]))
+            bits.read_golomb()  # the first macroblock
+            bits.read_golomb()  # the type of the slice
+            bits.read_golomb()  # the picture parameter set
+            bits.read((2 if sequence.has_planes else 0) + sequence.number_bits)
+            return bool(bits.read())
+    return False
 
 
 def choose_stream(container: InputContainer) -> Any:
@@ -84,7 +209,7 @@ class PacketTable:
         self.codec = stream.codec_context.codec.canonical_name
         self.formats = set(container.format.name.split(","))
         self._header = stream.codec_context.extradata or b""
-        self._sequence = find_sequence(self._header) if self.codec == "h264" else None
+        self._sequence = read_sequence(self._header) if self.codec == "h264" else None
         self._has_fields = False  # two packets may be one frame
         self.pts: list = []
         self.dts: list = []
@@ -126,19 +251,27 @@ class PacketTable:
         if not packet.is_keyframe:
             return False
         if self.codec in TYPES:
-            return is_random_access(packet, self.codec, self._header)
+            points = TYPES[self.codec].random_access
+            units = read_units(packet, self.codec, self._header)
+            return any(kind in points for kind, _ in units)
         if self.codec == "mpeg4":
             return find_vop_types(bytes(packet))[:1] == [I_VOP]
         if self.codec == "vp8":
             return not memoryview(packet)[0] & 1
-        return self.codec != "vp9" or is_vp9_key(bytes(packet))
+        return self.codec != "vp9" or not read_vp9_flags(bytes(packet)) & 4
 
     def changes_parameters(self, packet: av.Packet) -> bool:
         """Whether a packet has parameter sets that the header of the stream has not."""
         if packet.has_sidedata("new_extradata"):
             return True
         if self.codec in TYPES:
-            return has_other_parameters(packet, self.codec, self._header)
+            types = TYPES[self.codec]
+            for kind, unit in read_units(packet, self.codec, self._header):
+                if kind in types.slices:
+                    break
+                if kind in types.parameters and unit not in self._header:
+                    return True
+            return False
         if self.codec != "mpeg4":
             return False
         units = bytes(packet).partition(VOP)[0].split(VOP[:3])
@@ -238,23 +371,13 @@ def count_frames(codec: str, packet: av.Packet) -> int:
     """The number of frames that a packet shows; some codecs have hidden pictures."""
     if codec == "vp8":
         return memoryview(packet)[0] >> 4 & 1
-    if codec == "vp9":
-        return shows_vp9(bytes(packet))
+    if codec == "vp9":  # a superframe always shows one
+        flags = read_vp9_flags(bytes(packet))
+        is_superframe = memoryview(packet)[-1] >> 5 == 0b110
+        return 1 if is_superframe else flags >> 3 | flags >> 1 & 1
     if codec == "mpeg4":
         return len(find_vop_types(bytes(packet)))
     return 1
-
-
-def shows_vp9(data: bytes) -> int:
-    """Whether a packet of VP9 shows a frame: a superframe always does."""
-    if data[-1] >> 5 == 0b110:
-        return 1
-    flags = read_vp9_flags(data)
-    return flags >> 3 | flags >> 1 & 1
-
-
-def is_vp9_key(data: bytes) -> bool:
-    return read_vp9_flags(data) >> 2 == 0
 
 
 def read_vp9_flags(data: bytes) -> int:

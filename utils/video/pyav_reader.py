@@ -33,7 +33,6 @@ from av.container import InputContainer
 from av.sidedata.sidedata import SideDataContainer, Type
 from av.video.reformatter import VideoReformatter
 
-from utils.video.orientation import UPRIGHT, read_display_matrix
 from utils.video.packets import (
     INDEXED_CODECS,
     PARAMETER_CODECS,
@@ -47,6 +46,7 @@ from utils.video.reader import (
     MAX_FILE_BYTES,
     MAX_PIXELS,
     NO_VIDEO,
+    UPRIGHT,
     EmptySegmentError,
     Segment,
     SegmentReader,
@@ -57,6 +57,7 @@ from utils.video.reader import (
     describe_empty,
     measure_times,
     plain_path,
+    read_display_matrix,
     reading,
 )
 

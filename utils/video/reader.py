@@ -1,12 +1,17 @@
-"""Base classes of all readers of frames, their errors, and the checks of untrusted files."""
+"""Base classes of all readers of frames, their errors and libraries, checks of untrusted files, and
+the orientation of pictures.
+"""
 
 import abc
 import contextlib
+import functools
+import importlib
 import itertools
 import math
 import operator
 import os
 import stat
+import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional, Protocol, Union
@@ -373,3 +378,69 @@ def describe_empty(segment: Segment, seconds: float) -> str:
     is_after = segment.start > seconds - 2 * HALF_MILLISECOND
     reason = f"the video ends at {seconds:.3f}" if is_after else "it is shorter than a frame"
     return f"its segment from {start} to {end} seconds has no frame: {reason}"
+
+
+MODULES = {"pyav": "av", "decord": "decord", "opencv": "cv2"}
+
+
+@functools.cache
+def load_library(reader: str) -> Any:
+    """The library of a reader, which prints nothing from now on; ImportError if there is none."""
+    library = importlib.import_module(MODULES[reader])
+    if reader == "pyav":
+        library.logging.set_level(library.logging.PANIC)
+    elif reader == "decord":
+        library.logging.set_level(library.logging.QUIET)
+    else:
+        os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # it is read at the first opening
+        # OpenCV 4.11 and 4.14 have it at different places.
+        logging = library if "setLogLevel" in vars(library) else library.utils.logging
+        logging.setLogLevel(0)
+        library.setNumThreads(0)  # many workers decode at once, each on one core
+    return library
+
+
+class Orientation(NamedTuple):
+    """How a file says that its pictures are turned: display matrices of videos, EXIF of images."""
+
+    mirrored: bool = False
+    turns: int = 0  # quarters, clockwise, after mirroring
+
+    def apply(self, pixels: np.ndarray) -> np.ndarray:
+        """A view of the pixels (H, W, ...) as they are shown."""
+        pixels = pixels[:, ::-1] if self.mirrored else pixels
+        return np.rot90(pixels, -self.turns) if self.turns else pixels
+
+
+UPRIGHT = Orientation()
+# By the value of EXIF's tag 0x0112; any other value is upright.
+EXIF_ORIENTATIONS = {
+    2: Orientation(True, 0),
+    3: Orientation(False, 2),
+    4: Orientation(True, 2),
+    5: Orientation(True, 3),
+    6: Orientation(False, 1),
+    7: Orientation(True, 1),
+    8: Orientation(False, 3),
+}
+
+
+@functools.lru_cache(64)
+def read_display_matrix(data: bytes) -> Orientation:
+    """The orientation nearest to a display matrix, FFmpeg's nine 32-bit numbers.
+
+    The matrix (a, b; c, d) takes x to (a, b) and y to (c, d), with y downwards. A turn is rounded
+    to a quarter; a matrix that makes a line or a point of the picture is ignored.
+    """
+    if len(data) < 36:
+        return UPRIGHT
+    a, b, _, c, d, *_ = struct.unpack("=9i", data[:36])
+    determinant = a * d - b * c
+    if not determinant:
+        return UPRIGHT
+    mirrored = determinant < 0
+    if mirrored:
+        a = -a
+        b = -b
+    angle = math.atan2(b - c, a + d)
+    return Orientation(mirrored, round(angle / (math.pi / 2)) % 4)

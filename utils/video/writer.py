@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from utils.files import report_write_errors, write_beside
-from utils.video.libraries import load_library
+from utils.video.reader import load_library
 
 TEXT_LINES = 18  # of text in the height of a frame
 MIN_TEXT = 8  # pixels

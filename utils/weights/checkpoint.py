@@ -15,8 +15,7 @@ from utils.files import make_drafts, report_write_errors, set_default_mode
 from utils.log import log
 from utils.messages import escape_control, format_error, join_names
 from utils.nn.dropout import FACTORS
-from utils.nn.layers import resize_table
-from utils.nn.padding import SYMMETRIC, PaddedNetwork
+from utils.nn.layers import SYMMETRIC, PaddedNetwork, resize_table
 from utils.weights.checkpoint_file import DESCRIPTION, PADDING, SAMPLER, read_all
 from utils.weights.description import Description
 from utils.weights.mindspore_checkpoint import check_padding, find_padding, is_state

@@ -17,7 +17,7 @@ from mindspore import nn
 from safetensors import safe_open
 
 from utils.messages import escape_control, find_nearest, join_names
-from utils.nn.padding import SYMMETRIC
+from utils.nn.layers import SYMMETRIC
 from utils.weights import checkpoint_file, torch_reader
 from utils.weights.checkpoint import (
     advise_positions,

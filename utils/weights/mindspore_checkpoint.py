@@ -24,7 +24,7 @@ import numpy as np
 
 from utils.log import log
 from utils.messages import escape_control
-from utils.nn.padding import PADDINGS, SYMMETRIC
+from utils.nn.layers import PADDINGS, SYMMETRIC
 from utils.weights.checkpoint_file import DESCRIPTION, PADDING
 
 EPS = 1e-5  # of every batch norm here

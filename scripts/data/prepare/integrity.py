@@ -4,6 +4,7 @@ No MindSpore here: worker processes start fast and stay small.
 """
 
 import os
+import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
@@ -16,7 +17,7 @@ from utils.data.annotation_file import AnnotationFile, Record
 from utils.data.records import open_record
 from utils.files import write_text
 from utils.messages import print_line
-from utils.video.headers import check_header, find_truncation
+from utils.video.headers import check_header, read_boxes
 from utils.video.media_files import VIDEO_SUFFIXES
 from utils.video.packets import choose_stream, measure_missing
 from utils.video.pyav_reader import open_container, open_stream
@@ -45,6 +46,7 @@ KINDS = (
 BAD_LINE = rf"\d+\t({'|'.join(KINDS)})\t|\Z"  # of `write_table`, or an empty table
 MAX_SHOWN = 5  # names on stderr
 MAX_REORDER = 3  # pictures from a packet without presentation time to its picture's place
+ASF_HEADER = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
 DURATION_TOLERANCE = 0.5  # seconds by which a stream may end before the container's duration
 
 
@@ -219,6 +221,35 @@ def read_frames(video: FrameReader, depth: str) -> int:
         marked = f"{video.damaged} of {len(video)} frames"
         raise BadVideoError(DAMAGED, f"the decoder marks {marked} as damaged")
     return len(video)
+
+
+def find_truncation(path: Path) -> str:
+    """How an MP4, AVI or ASF is cut short, by the sizes of its outermost boxes; "" if it is not.
+
+    Only this finds an MP4 that is cut before its index. An object of an ASF is an ID of 16 bytes, a
+    size, and content; the data of a broadcast, which has no end, have the size 0.
+    """
+    size = os.path.getsize(path)
+    declared = 0
+    with open(path, "rb") as file:
+        head = file.read(16)
+        if head[:4] == b"RIFF" and len(head) >= 8:
+            declared = struct.unpack("<I", head[4:8])[0] + 8
+        while head == ASF_HEADER and declared < size:
+            file.seek(declared + 16)
+            length = int.from_bytes(file.read(8), "little")
+            if length < 24:
+                break
+            declared += length
+        if declared:
+            return f"{size} of {declared} bytes are there" if declared > size else ""
+        if head[4:8] not in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"):
+            return ""
+        boxes = list(read_boxes(file, 0, size))
+    if boxes and boxes[-1].end > size:
+        return f"{size} of at least {boxes[-1].end} bytes are there"
+    has_index = {box.kind for box in boxes} & {"moov", "moof"}
+    return "" if has_index else f"it ends after {size} bytes, before its index"
 
 
 def check_folder(job: VideoJob) -> int:

@@ -18,7 +18,7 @@ from pathlib import Path
 from mindspore import get_context
 
 from utils.nn.kernels.ascend import Ascend
-from utils.nn.kernels.cpu.operators import CompiledKernel
+from utils.nn.kernels.cpu import CompiledKernel
 from utils.nn.kernels.plain import Gpu, Plain
 
 DEVICES = {"Ascend": Ascend, "GPU": Gpu, "CPU": Plain}

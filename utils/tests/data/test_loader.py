@@ -26,7 +26,7 @@ from utils.data.worker_pool import PrefetchedBatches, allocate_shared_rows
 from utils.files import ROOT
 from utils.settings import ImageData, NetworkConfig, Run
 from utils.video.decoders import open_video
-from utils.video.libraries import MODULES
+from utils.video.reader import MODULES
 from x3d.dataset import create_dataset
 
 F_SETPIPE_SZ = 1031  # fcntl has it from Python 3.10 on

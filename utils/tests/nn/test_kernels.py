@@ -22,8 +22,7 @@ from utils.log import log
 from utils.nn import kernels, layers
 from utils.nn.conv3d import DepthwiseConv3d, FrameConv, PointwiseConv3d
 from utils.nn.kernels.ascend import Ascend
-from utils.nn.kernels.cpu import library
-from utils.nn.kernels.cpu.operators import Cpu
+from utils.nn.kernels.cpu import Cpu, library
 from utils.nn.kernels.plain import Plain
 from utils.runtime import eager_mode
 from utils.settings import Run

@@ -9,8 +9,7 @@ from mindspore import Tensor
 from resnet50.tests.golden_case import MEAN, STD
 from utils.data.mixing import mix_targets
 from utils.nn.layers import Normalize
-from utils.nn.mixing import MixBatch
-from utils.nn.soft_targets import SmoothedCrossEntropy
+from utils.nn.soft_targets import MixBatch, SmoothedCrossEntropy
 from utils.settings import ImageData
 
 LABELS = np.array([2, 0, 1, 2], np.int32)
