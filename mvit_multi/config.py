@@ -16,11 +16,11 @@ from utils.settings import (
     VideoData,
     check_not_negative,
     check_positive,
-    check_probability,
     check_swap_labels,
 )
 
 MAX_SETS = 32
+STD_WEIGHT = 25.0  # of the variance term in the informative loss
 MAX_STAGES = 8  # each doubles the channels
 
 
@@ -75,7 +75,6 @@ class Data(VideoData, DatasetList):
     stride: int = 3  # distance of two frames of a clip, in frames of a video with rate `fps`
     fps: float = 30.0
     repeated_aug: int = 2  # repeated augmentation: clips of one decoded video
-    dataset_repeats: int = 1  # how often an epoch contains each video
     rand_augment: str = "rand-m7-n4-mstd0.5-inc1"  # empty: off
     area: tuple[float, float] = (0.08, 1.0)  # of a random crop, as a fraction of the frame
     # Range of a random short side, from which square crops are cut; null: crops by `area`.
@@ -83,13 +82,11 @@ class Data(VideoData, DatasetList):
     erase: float = 0.25  # probability of random erasing
     mixup: float = 0.8  # alpha; 0: off
     cutmix: float = 1.0  # alpha; 0: off
-    mix_prob: float = 1.0
-    mix_switch: float = 0.5  # probability of cutmix if both are on
     batch: int = 4  # videos per device
 
     def __post_init__(self):
         super().__post_init__()
-        check_positive(self, "data", "frames", "stride", "fps", "repeated_aug", "dataset_repeats")
+        check_positive(self, "data", "frames", "stride", "fps", "repeated_aug")
         names = [dataset.name for dataset in self.sets]
         if not 0 < len(names) <= MAX_SETS or len(set(names)) < len(names):
             rule = f"1 to {MAX_SETS}, each with a name of its own"
@@ -97,7 +94,6 @@ class Data(VideoData, DatasetList):
         for dataset in self.sets:
             if dataset.short_side < self.crop:
                 raise ValueError(f"data.sets: {dataset.name}: short_side is below crop {self.crop}")
-        check_probability(self, "data", "mix_prob", "mix_switch")
         if not 0 < self.area[0] <= self.area[1] <= 1:
             raise ValueError(f"data.area: {list(self.area)} must ascend within (0, 1]")
         scales = self.scales
@@ -109,11 +105,6 @@ class Data(VideoData, DatasetList):
     @property
     def clips_per_sample(self) -> int:
         return self.repeated_aug
-
-    @property
-    def mixes(self) -> bool:
-        """Whether mixup or cutmix is on."""
-        return self.mix_prob > 0 and super().mixes
 
 
 @dataclass(frozen=True)
@@ -153,8 +144,6 @@ class Train(TrainSettings):
     warmup_lr: float = 2e-6
     end_lr: float = 2e-6
     optimizer: Literal["adamw", "sgd"] = "adamw"
-    betas: tuple[float, float] = (0.9, 0.999)  # of adamw
-    eps: float = 1e-8  # of adamw
     nesterov: bool = True
     weight_decay: float = 0.05
     clip_norm: float = 1.0
@@ -164,19 +153,13 @@ class Train(TrainSettings):
     projection_weight: float = 1.0
     add_to_scores: bool = False  # add projections to scores instead of a loss for each
     informative_weight: float = 0.1  # 0: off
-    std_weight: float = 25.0
-    covariance_weight: float = 1.0
     gradient: Literal["true", "original"] = "true"  # original: the gradient divided by the devices
     # Block i of D, from 0, learns at layer_decay^(D - i) times the rate; 1: all at the same.
     layer_decay: float = 1.0
 
     def __post_init__(self):
         super().__post_init__()
-        check_positive(self, "train", "eps")
         check_not_negative(self, "train", "end_lr", "projection_weight", "informative_weight")
-        check_not_negative(self, "train", "std_weight", "covariance_weight")
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"train.betas must lie in [0, 1), not {list(self.betas)}")
         if not 0 < self.layer_decay <= 1:
             raise ValueError(f"train.layer_decay must lie in (0, 1], not {self.layer_decay}")
 
@@ -229,7 +212,7 @@ class Config(NetworkConfig):
         loss = max(weight * math.log(k) for weight, k in zip(weights, self.class_counts))
         if self.crosses and not train.add_to_scores:
             loss *= 1 + train.projection_weight
-        return loss + train.informative_weight * train.std_weight
+        return loss + train.informative_weight * STD_WEIGHT
 
     @property
     def crosses(self) -> bool:
@@ -241,6 +224,10 @@ class Config(NetworkConfig):
         views = max(dataset.clips * dataset.crops for dataset in self.data.sets)
         side = max(dataset.short_side for dataset in self.data.sets)
         return self.data.frames, side, views
+
+    def get_clip_shape(self, side: int) -> tuple[int, ...]:
+        """(3, T, side, side)."""
+        return 3, self.data.frames, side, side
 
     def model_arguments(self) -> dict:
         """The arguments of mvit_multi.model.MViT; `model.depthwise_impl` auto chooses by device."""

@@ -9,24 +9,21 @@ clips or views.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Union, cast
+from typing import Any, Union, cast
 
 import numpy as np
 
 from mvit_multi import sampling, transforms
 from mvit_multi.config import Config, Data, DatasetSettings
-from utils.data import records, videos
-from utils.data.annotation_file import AnnotationFile, Record, swap_label
-from utils.data.loader import prefetch_batches
+from utils.data import videos
+from utils.data.annotation_file import AnnotationFile, Record, VideoList, read_list, swap_labels
+from utils.data.loader import build_pipeline
 from utils.data.mixing import NO_BOX, draw_mix
-from utils.data.rows import Rows
+from utils.data.rows import Rows, Share
 from utils.evaluate.label_space import LabelSpace, list_own_names
 from utils.runtime import Runtime
 from utils.video.reader import Timeline
 from utils.video.transforms import arrange_views, cut_crops
-
-if TYPE_CHECKING:
-    import mindspore.dataset as ds
 
 SPLITS = ("train", "val", "test")
 
@@ -61,18 +58,18 @@ def list_annotation_files(cfg: Config) -> list[AnnotationFile]:
 
 def read_dataset_records(
     cfg: Config, dataset_index: int, split: str, class_names: Sequence[str] = ()
-) -> list[Record]:
+) -> VideoList:
     """The samples of one split of one data set. Raises ValueError for bad lines."""
     file = get_annotation_file(cfg, dataset_index, split)._replace(class_names=class_names)
-    listed = records.read_split(cfg.data, file=file, split=split, seed=cfg.run.seed)
-    return [record._replace(dataset_index=dataset_index) for record in listed]
+    records = read_list(file)
+    return VideoList((r._replace(dataset_index=dataset_index) for r in records), records.root)
 
 
-def read_records(cfg: Config, split: str, spaces: Sequence[LabelSpace] = ()) -> list[Record]:
-    """The samples of all data sets in order; in training repeated `data.dataset_repeats` times."""
+def read_records(cfg: Config, split: str, spaces: Sequence[LabelSpace] = ()) -> VideoList:
+    """The samples of all data sets in order."""
     names = list_own_names(spaces, len(cfg.data.sets))
-    samples = [s for k, own in enumerate(names) for s in read_dataset_records(cfg, k, split, own)]
-    return samples * (cfg.data.dataset_repeats if split == "train" else 1)
+    samples = (s for k, own in enumerate(names) for s in read_dataset_records(cfg, k, split, own))
+    return VideoList(samples, cfg.data.root)
 
 
 class TrainVideos(videos.TrainVideos):
@@ -86,15 +83,15 @@ class TrainVideos(videos.TrainVideos):
         """Writes the mixing of the batch of a step, the same on all ranks, into a row's targets."""
         data = self.data
         rng = np.random.RandomState([self.sampler.seed, 1, step])
-        mix = draw_mix(
-            rng,
-            size=data.crop,
-            mixup=data.mixup,
-            cutmix=data.cutmix,
-            switch=data.mix_switch,
-            prob=data.mix_prob,
-        )
+        mix = draw_mix(rng, size=data.crop, mixup=data.mixup, cutmix=data.cutmix)
         target[:, 2:] = (mix.lam, *mix.box)
+
+    def list_shares(self, targets: np.ndarray) -> list[list[Share]]:
+        rows = targets.reshape(-1, targets.shape[-1])
+        return [
+            [(int(a[0]), int(a[1]), a[2]), (int(b[0]), int(b[1]), 1 - a[2])]
+            for a, b in zip(rows, rows[::-1])  # as `mvit_multi.mixup` mixes them
+        ]
 
     def list_flip_settings(self) -> list:
         sets = enumerate(self.data.sets)
@@ -118,12 +115,11 @@ class TrainVideos(videos.TrainVideos):
                 frames, self.data, flip=settings.flip, rng=rng
             )
         swapped = [settings.swap_labels if is_mirrored else () for is_mirrored in mirrored]
-        label = cast(int, sample.label)  # its lists have one label a video
-        labels = [swap_label(label, pairs) for pairs in swapped]
+        labels = [cast(int, swap_labels(sample.label, pairs)) for pairs in swapped]
         return clips, np.stack([build_target_row(sample.dataset_index, k, 1.0) for k in labels])
 
     def blank(self) -> tuple[np.ndarray, np.ndarray]:
-        clips = np.zeros((self.copies, *get_input_shape(self.data)), np.uint8)
+        clips = np.zeros((self.copies, *self.cfg.get_clip_shape(self.data.crop)), np.uint8)
         return clips, np.stack([build_target_row(0, 0, 1.0)] * self.copies)
 
 
@@ -150,8 +146,8 @@ class EvalVideos(videos.EvalVideos):
         samples = read_dataset_records(cfg, dataset_index, split, class_names)
         if split == "val":
             self.clips = self.crops = 1
-            samples = samples[:: cfg.eval.val_skip]
-        super().__init__(samples, cfg=cfg, rt=rt, clip_shape=get_input_shape(cfg.data))
+            samples = VideoList(samples[:: cfg.eval.val_skip], samples.root)
+        super().__init__(samples, cfg=cfg, rt=rt, clip_shape=cfg.get_clip_shape(cfg.data.crop))
 
     def make_views(self, record: Record, sample: int) -> np.ndarray:
         data = self.cfg.data
@@ -162,16 +158,15 @@ class EvalVideos(videos.EvalVideos):
             return arrange_views(*video.read(indices, cut))
 
 
-def create_dataset(cfg: Config, rows: Rows, workers: Union[int, str]) -> "ds.GeneratorDataset":
-    """The batches of rows in their order, as a MindData pipeline; `workers` is as `data.workers`.
+def create_dataset(cfg: Config, rows: Rows, workers: Union[int, str]) -> Any:
+    """The batches of rows in their order as MindData's `GeneratorDataset`, for `Model.train`.
 
-    The shapes are those of the head of this file. One pass over `TrainVideos` is all remaining
-    epochs of a run.
+    MindData queues the finished batches and feeds the device. The rows are made by our own workers
+    (`data.workers`) in an order that depends on the seed only, because threads of MindData make 0.1
+    to 0.2 of as many rows a second: utils/data/loader.py. One pass over the rows of a training is
+    all remaining epochs of the run.
     """
-    import mindspore.dataset as ds  # here: who only reads videos does not load MindSpore
-
-    batches = prefetch_batches(rows, cfg.data, workers)
-    return ds.GeneratorDataset(batches, list(rows.columns), shuffle=False)
+    return build_pipeline(rows, cfg.data, workers)
 
 
 def choose_test_frames(
@@ -194,8 +189,3 @@ def compute_span(video: Timeline, data: Data) -> float:
     return sampling.compute_clip_span(
         data.frames, stride=data.stride, fps=video.fps or data.fps, target_fps=data.fps
     )
-
-
-def get_input_shape(data: Data) -> tuple[int, int, int, int]:
-    """The shape of one clip as the network reads it: (3, T, crop, crop)."""
-    return 3, data.frames, data.crop, data.crop

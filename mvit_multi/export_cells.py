@@ -5,13 +5,12 @@ from typing import Union
 from mindspore import Tensor, nn, ops
 
 from mvit_multi.config import Config
-from mvit_multi.dataset import get_input_shape
 from utils.export.export import ExportSpec, describe_columns
 
 
 def describe_export(cfg: Config) -> ExportSpec:
     return ExportSpec(
-        get_input_shape(cfg.data),
+        cfg.get_clip_shape(cfg.data.crop),
         output="probabilities",
         info={"columns": describe_columns(cfg.data.sets)},
         wrap=ConcatHeads,

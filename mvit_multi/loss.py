@@ -17,12 +17,39 @@ from typing import Optional
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
+from mvit_multi.config import STD_WEIGHT, Config
 from utils.nn.loss import Loss, build_class_weights
+from utils.runtime import Runtime
 
 # Columns of a target (N, 7); then y0, y1, x0, x1 of a box
 DATASET = 0
 LABEL = 1
 LAM = 2
+
+
+def build_loss(cfg: Config, class_weights: Sequence[Sequence[float]], rt: Runtime) -> "MultiLoss":
+    """The classification loss, plus that of the projections, plus a part of the informative one.
+
+    `class_weights` has those of each data set.
+    """
+    settings = cfg.train
+    informative = None
+    if settings.informative_weight:
+        gather = GatherEmbeddings(rt.rank, rt.size) if rt.size > 1 else None
+        informative = VarianceCovarianceLoss(STD_WEIGHT, covariance_weight=1.0, gather=gather)
+    return MultiLoss(
+        cfg.class_counts,
+        cross_projections=cfg.crosses,
+        smoothing=settings.smoothing,
+        smoothing_classes=settings.smoothing_classes,
+        weights=settings.set_weights,
+        projection_weight=settings.projection_weight,
+        add_to_scores=settings.add_to_scores,
+        informative=informative,
+        informative_weight=settings.informative_weight,
+        gradient_scale=1 / rt.size if settings.gradient == "original" else 1.0,
+        class_weights=class_weights,
+    )
 
 
 class MultiLoss(Loss):

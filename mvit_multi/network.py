@@ -9,9 +9,8 @@ from mvit_multi import dataset
 from mvit_multi.config import Config
 from mvit_multi.convert import MViTNames
 from mvit_multi.labels import DatasetLabelSpace
-from utils.data.annotation_file import name_record
 from utils.evaluate.label_space import LabelSpace, list_own_names
-from utils.networks import Network, Share
+from utils.networks import Network
 from utils.runtime import Runtime
 
 
@@ -37,13 +36,6 @@ class MViTNetwork(Network[Config]):
         class_names = list_own_names(spaces, len(cfg.data.sets))
         return {k: dataset.EvalVideos(cfg, rt, k, split, class_names[k]) for k in chosen}
 
-    def name_samples(self, cfg: Config, rows: Any) -> list[str]:
-        root = cfg.data.root / rows.settings.videos
-        return [name_record(record).removeprefix(f"{root}/") for record in rows.records]
-
-    def get_input_shape(self, cfg: Config) -> tuple[int, ...]:
-        return dataset.get_input_shape(cfg.data)
-
     def get_sample_shape(self, cfg: Config) -> tuple[int, ...]:
         return cfg.data.repeated_aug, *self.get_input_shape(cfg)
 
@@ -51,13 +43,6 @@ class MViTNetwork(Network[Config]):
         """Targets float32 (N, S, 7) of clips of the first data set."""
         rows = [[dataset.build_target_row(0, int(k), 1.0)] * cfg.data.repeated_aug for k in labels]
         return np.array(rows, np.float32)
-
-    def list_shares(self, cfg: Config, targets: np.ndarray) -> list[list[Share]]:
-        rows = targets.reshape(-1, targets.shape[-1])
-        return [
-            [(int(a[0]), int(a[1]), a[2]), (int(b[0]), int(b[1]), 1 - a[2])]
-            for a, b in zip(rows, rows[::-1])  # as `mvit_multi.mixup` mixes them
-        ]
 
     def list_label_spaces(self, cfg: Config) -> list[DatasetLabelSpace]:
         return [DatasetLabelSpace(cfg, index) for index in range(len(cfg.data.sets))]

@@ -21,7 +21,7 @@ prepare_process(__name__)
 from mindspore import nn
 
 from mvit_multi.config import Config
-from mvit_multi.loss import GatherEmbeddings, MultiLoss, VarianceCovarianceLoss
+from mvit_multi.loss import build_loss
 from mvit_multi.lr_generator import build_parameter_groups, get_lr
 from mvit_multi.mixup import MixClips
 from mvit_multi.model import MViT
@@ -46,33 +46,14 @@ def build(cfg: Config, plan: Plan) -> TrainParts:
             weights, groups=groups, momentum=settings.momentum, nesterov=settings.nesterov
         )
     else:
-        optimizer = optimizers.AdamW(weights, groups=groups, betas=settings.betas, eps=settings.eps)
+        optimizer = optimizers.AdamW(weights, groups=groups)
     mix = MixClips(net.normalize, cfg.data.mixes)
-    return TrainParts(net, loss=build_loss(cfg, plan), optimizer=optimizer, lr=lr, mix=mix)
-
-
-def build_loss(cfg: Config, plan: Plan) -> MultiLoss:
-    """Classification, projection and informative loss with the weights of the config file."""
-    settings = cfg.train
-    rt = plan.rt
-    informative = None
-    if settings.informative_weight:
-        gather = GatherEmbeddings(rt.rank, rt.size) if rt.size > 1 else None
-        informative = VarianceCovarianceLoss(
-            settings.std_weight, settings.covariance_weight, gather
-        )
-    return MultiLoss(
-        tuple(dataset.num_classes for dataset in cfg.data.sets),
-        cross_projections=cfg.crosses,
-        smoothing=settings.smoothing,
-        smoothing_classes=settings.smoothing_classes,
-        weights=settings.set_weights,
-        projection_weight=settings.projection_weight,
-        add_to_scores=settings.add_to_scores,
-        informative=informative,
-        informative_weight=settings.informative_weight,
-        gradient_scale=1 / rt.size if settings.gradient == "original" else 1.0,
-        class_weights=plan.compute_class_weights(),
+    return TrainParts(
+        net,
+        loss=build_loss(cfg, plan.compute_class_weights(), plan.rt),
+        optimizer=optimizer,
+        lr=lr,
+        mix=mix,
     )
 
 

@@ -32,14 +32,13 @@ class Data(ImageData):
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
     augment: Literal["crop", "pad_crop", "none"] = "crop"  # none: as in evaluation
-    min_area: float = 0.08  # smallest fraction of the image that a random crop covers
     policy: Literal["none", "trivial"] = "none"  # after the crop; trivial: TrivialAugmentWide
     repeats: int = 1  # crops of an image in an epoch, which then has fewer images
     batch: int = 256  # images per device
 
     def __post_init__(self):
         super().__post_init__()
-        check_positive(self, "data", "resize", "min_area", "repeats")
+        check_positive(self, "data", "resize", "repeats")
         if self.is_cifar and self.augment == "crop":
             raise ValueError("data.augment crop is for encoded images; CIFAR's is pad_crop")
         if self.is_cifar and self.val:
@@ -48,8 +47,8 @@ class Data(ImageData):
             raise ValueError("data.augment pad_crop is for CIFAR's images of 32 pixels")
         if self.augment == "none" and self.changes_pixels:
             raise ValueError("data.augment none: data.policy must be none and data.erase 0")
-        if self.min_area > 1 or min(self.std) <= 0:
-            raise ValueError("data.min_area must not be above 1, data.std must be above 0")
+        if min(self.std) <= 0:
+            raise ValueError("data.std must be above 0")
 
     @property
     def is_cifar(self) -> bool:
@@ -169,6 +168,10 @@ class Config(NetworkConfig):
     @property
     def clip_sizes(self) -> tuple[int, int, int]:
         return 1, self.data.resize, 1
+
+    def get_clip_shape(self, side: int) -> tuple[int, ...]:
+        """(3, side, side)."""
+        return 3, side, side
 
     def model_arguments(self) -> dict:
         arguments = asdict(self.model)

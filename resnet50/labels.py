@@ -8,7 +8,7 @@ import numpy as np
 
 from resnet50 import readers, transforms
 from resnet50.config import Config
-from utils.data.records import find_labels
+from utils.data.annotation_file import find_labels
 from utils.evaluate.label_space import LabelSpace
 from utils.video.reader import FrameReader, read_bytes, reading
 

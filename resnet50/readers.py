@@ -1,9 +1,11 @@
 """Images of a split: class folders, lists, MindRecord files, CIFAR's binary files; their decoder.
 
-The labels of class folders are those of the training in every split (`find_classes`).
-
-`read_images` gives random access to the images and labels of a split. Names and labels are arrays:
+`read_records` gives random access to the images and labels of a split. Names and labels are arrays:
 lists of a million Python objects would be copied into every worker process.
+
+The labels of class folders count the folders of the training, in the order of their names, and are
+the same in every split. A training writes them into its run folder, a line each. So a test split
+that lacks a class keeps the labels.
 """
 
 import abc
@@ -18,16 +20,19 @@ from typing import Any, BinaryIO, Callable, NamedTuple, Optional, Union
 
 import numpy as np
 
-from resnet50 import class_folders
-from resnet50.config import Data
-from utils.data.annotation_file import AnnotationFile, Label
-from utils.data.records import read_list
+from resnet50.config import Config, Data
+from utils.data.annotation_file import AnnotationFile, Label, read_list
+from utils.data.class_names import describe_numbered
+from utils.files import read_text, report_write_errors, write_text
 from utils.log import log
 from utils.messages import format_value, join_names
+from utils.runtime import Runtime
+from utils.video.array_frames import ArrayFrames
 from utils.video.images import open_image
-from utils.video.media_files import MAX_SHOWN
+from utils.video.media_files import IMAGE_SUFFIXES, MAX_SHOWN, has_suffix, is_system_name
 from utils.video.reader import read_bytes, reading
 
+FILE = "class_folders.txt"  # in the run folder, beside the checkpoints
 # Files of the splits, and bytes before the pixels of an image; the last one is the label.
 CIFAR = {
     "cifar10": ({"train": "data_batch_?.bin", "test": "test_batch.bin"}, 1),
@@ -43,14 +48,13 @@ class ImageRecord(NamedTuple):
     path: str
     label: Label
     load: Callable[[], Union[bytes, np.ndarray]]
+    # As of a whole video of a network for one data set
+    segment: None = None
+    dataset_index: int = 0
 
-    @property
-    def dataset_index(self) -> int:
-        return 0
-
-    @property
-    def segment(self) -> None:
-        """As of a whole video."""
+    def open(self, data: Data) -> ArrayFrames:
+        """The image as a video of one frame."""
+        return ArrayFrames(self.read(), 0.0, is_image=True)
 
     def read(self) -> np.ndarray:
         """Pixels uint8 (H, W, 3). Raises VideoError if the image cannot be read."""
@@ -69,6 +73,32 @@ class Images(Sequence[ImageRecord]):
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def list_classes(self) -> list[str]:
+        """The class folder of each label; "" if that is not known."""
+        return []
+
+    def write_classes(self, run: Path, rt: Runtime) -> None:
+        """Writes the class folders of a training into its folder, if all are known.
+
+        Raises ValueError if a stopped run in the folder has other classes.
+        """
+        classes = self.list_classes()
+        if line := describe_numbered(classes):
+            log.info(line)
+        if not classes or not all(classes):
+            return
+        odd = next((name for name in classes if "\n" in name), None)
+        if odd:
+            raise ValueError(f"data.train: {odd!r} has a line break in its name; rename it")
+        if read_run_classes(run) not in ([], classes):
+            raise ValueError(
+                f"run.out: {run} holds a run with the class folders of {run / FILE}, and "
+                "data.train has others now; choose another --run.out"
+            )
+        if rt.is_main_process:
+            with report_write_errors(run / FILE):
+                write_text(run / FILE, "".join(f"{name}\n" for name in classes))
 
     def list_names(self) -> list[str]:
         """The names for a report; without names the numbers of the images."""
@@ -94,11 +124,12 @@ class ImageFolder(Images):
         label_of = {name: label for label, name in enumerate(classes)}
         names: list[bytes] = []
         labels: list[int] = []
-        folders = class_folders.list_class_folders(path)
+        folders = list_class_folders(path)
         self.left_out = sorted({*os.listdir(path)} - {*folders})
         for folder in folders:
-            images, others = class_folders.list_images(path / folder)
-            self.left_out += [os.path.join(folder, name) for name in others]
+            found = sorted(os.listdir(path / folder), key=os.fsencode)
+            images = [n for n in found if has_suffix(n, IMAGE_SUFFIXES) and not is_system_name(n)]
+            self.left_out += [os.path.join(folder, n) for n in sorted({*found} - {*images})]
             if images and folder not in label_of:
                 raise ValueError(
                     f"{path} has a class folder {format_value(folder)}, which the training has "
@@ -108,6 +139,9 @@ class ImageFolder(Images):
             labels += [label_of.get(folder, 0)] * len(images)
         self.names = np.array(names, np.bytes_)
         self.labels = np.array(labels, np.int64)
+
+    def list_classes(self) -> list[str]:
+        return [*self.classes]
 
     def describe_rest(self) -> list[str]:
         """A line about what is no image of a class, and one about classes without images."""
@@ -161,7 +195,8 @@ class MindRecord(Images):
     def __init__(self, path: Path):
         self.path = path
         with reading(path, "MindRecord"):
-            header = read_header(path)
+            with open(path, "rb") as file:
+                header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
             self.shards = [str(path.parent / name) for name in header["shard_addresses"]]
             columns = ["PAGE_ID_BLOB", "PAGE_OFFSET_BLOB", "PAGE_OFFSET_BLOB_END"]
             indexed = [field["index_field"] for field in header["index_fields"]]
@@ -184,7 +219,7 @@ class MindRecord(Images):
         return ImageRecord(f"{name} in {self.path}", int(self.labels[index]), load)
 
     def list_classes(self) -> list[str]:
-        """The class folder of each label, by its first image; "" if that is not known."""
+        """By the first image of each label."""
         labels, first = np.unique(self.labels, return_index=True)
         classes = [""] * (int(labels.max(initial=-1)) + 1)
         for label, index in zip(labels, first if len(self.names) else ()):
@@ -228,36 +263,35 @@ class Cifar(Images):
         )
 
 
-class ChosenImages(Images):
-    """Some images of a split."""
-
-    def __init__(self, images: Images, chosen: np.ndarray):
-        self.images = images
-        self.chosen = chosen
-        self.names = images.names[chosen] if len(images.names) else images.names
-        self.labels = images.labels[chosen]
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.images[self.chosen[index]]
-
-
-def read_images(
-    data: Data,
-    split: str,
-    num_classes: int,
-    multi_label: bool = False,
-    run: Optional[Path] = None,
-    class_names: Sequence[str] = (),
+def read_records(
+    cfg: Config, split: str, run: Optional[Path] = None, class_names: Sequence[str] = ()
 ) -> Images:
     """The images of a split. `run` is the folder of the checkpoint, `class_names` are its own.
 
     Raises ValueError if there are none, labels out of range, or other classes than in training.
     """
+    data = cfg.data
+    num_classes = cfg.model.num_classes
     split = "test" if split == "val" and not data.val else split
+    path = get_split_path(data, split)
+    setting = f"data.{split}: {path}"
     if data.source == "list":
         file = describe_list(data, split, num_classes)
-        return ImageList(file._replace(multi_label=multi_label, class_names=class_names))
-    images = open_images(data, split, num_classes, run, class_names)
+        several = cfg.has_several_labels
+        return ImageList(file._replace(multi_label=several, class_names=class_names))
+    images: Images
+    if data.is_cifar:
+        images = open_cifar(data, split)
+    elif data.source == "mindrecord":
+        if not path.is_file():
+            raise ValueError(f"{setting} does not exist")
+        images = MindRecord(path)
+        check_labels(images, setting, find_classes(data, num_classes, split, run, class_names))
+    elif path.is_dir():
+        classes = find_classes(data, num_classes, split, run, class_names)
+        images = open_folder(setting, path, classes, num_classes)
+    else:
+        raise ValueError(f"{setting} is not a folder")
     for label in (images.labels.min(), images.labels.max()):
         if not 0 <= label < num_classes:
             raise ValueError(
@@ -274,34 +308,22 @@ def describe_list(data: Data, split: str, num_classes: int) -> AnnotationFile:
     return file if file.labels_path.is_file() else file._replace(labels=data.root / "labels.txt")
 
 
-def open_images(
-    data: Data, split: str, num_classes: int, run: Optional[Path], class_names: Sequence[str]
-) -> Images:
-    if data.is_cifar:
-        patterns, label_bytes = CIFAR[data.source]
-        pattern = patterns["train" if split == "train" else "test"]
-        files = sorted(data.root.glob(pattern))
-        if not files:
-            file = data.root / pattern.replace("?", "1")
-            raise ValueError(f"data.root: {file} does not exist; name a folder of {data.source}")
-        return Cifar(files, label_bytes)
-    path = get_split_path(data, split)
-    setting = f"data.{split}: {path}"
-    if data.source == "mindrecord":
-        if not path.is_file():
-            raise ValueError(f"{setting} does not exist")
-        packed = MindRecord(path)
-        check_labels(packed, setting, find_classes(data, num_classes, split, run, class_names))
-        return packed
-    if not path.is_dir():
-        raise ValueError(f"{setting} is not a folder")
-    classes = find_classes(data, num_classes, split, run, class_names)
+def open_cifar(data: Data, split: str) -> Cifar:
+    patterns, label_bytes = CIFAR[data.source]
+    pattern = patterns["train" if split == "train" else "test"]
+    files = sorted(data.root.glob(pattern))
+    if not files:
+        file = data.root / pattern.replace("?", "1")
+        raise ValueError(f"data.root: {file} does not exist; name a folder of {data.source}")
+    return Cifar(files, label_bytes)
+
+
+def open_folder(setting: str, path: Path, classes: list[str], num_classes: int) -> ImageFolder:
     if not classes:
-        train = get_split_path(data, "train")
         raise ValueError(
             f"{setting} has not {num_classes} class folders (model.num_classes), and nothing says "
-            f"which of the classes they are: data.train {train} has no class folders, and "
-            f"the checkpoint's folder has no {class_folders.FILE}, which a training writes there"
+            "which of the classes they are: data.train has no class folders, and the checkpoint's "
+            f"folder has no {FILE}, which a training writes there"
         )
     if len(classes) > num_classes:
         number = len(classes)
@@ -324,24 +346,49 @@ def find_classes(
     """The class folders in the order of their labels, the same for all splits; empty if unknown.
 
     They are those that a training wrote into its folder `run`; without it, the `class_names` of a
-    checkpoint, if the folders have such names; without these, those of the training images. A class
-    of a pack without an image is "".
+    checkpoint, if the folders have such names; without these, those of the training images; without
+    these, the `num_classes` names in labels.txt beside it, or as many folders of the split. A class
+    of a pack without an image is "". Networks of mindspore-ai/models have 1001 classes for the 1000
+    of ImageNet.
     """
     train, path = (get_split_path(data, name) for name in ("train", split))
     if data.source == "folder":
-        own = class_folders.list_class_folders(path) if path.is_dir() else []
+        own = list_class_folders(path) if path.is_dir() else []
     elif data.source == "mindrecord":
         own = MindRecord(path).list_classes() if path.is_file() else []
     else:
         return []
-    written = class_folders.read_run_classes(run)
+    written = read_run_classes(run)
     if written:
         return written
     if own and {*filter(None, own)} <= {*class_names}:
         return [*class_names]
-    if data.source == "folder":
-        return class_folders.find_classes(train, split=path, num_classes=num_classes)
-    return MindRecord(train).list_classes() if train.is_file() else []
+    if data.source == "mindrecord":
+        return MindRecord(train).list_classes() if train.is_file() else []
+    if train.is_dir():
+        return list_class_folders(train)
+    labels = train.with_name("labels.txt")
+    listed = sorted(read_folder_names(labels)) if labels.is_file() else []
+    numbers = (num_classes, 1000 if num_classes == 1001 else num_classes)
+    if len(listed) in numbers and set(own) <= set(listed):
+        return listed
+    return own if len(own) in numbers else []
+
+
+def read_run_classes(run: Optional[Path]) -> list[str]:
+    """The class folders that a training wrote into its folder; empty if it wrote none."""
+    return read_folder_names(run / FILE) if run is not None and (run / FILE).is_file() else []
+
+
+def read_folder_names(path: Path) -> list[str]:
+    """The lines of a file, each as it is: the name of a folder."""
+    return read_text(path, str(path), "surrogateescape").removesuffix("\n").split("\n")
+
+
+def list_class_folders(path: Path) -> list[str]:
+    """The names of the class folders, sorted; hidden and system folders are none."""
+    folders = (entry.name for entry in os.scandir(path) if entry.is_dir())
+    return sorted(name for name in folders if not is_system_name(name))
 
 
 def check_labels(packed: MindRecord, setting: str, classes: Sequence[str]) -> None:
@@ -371,13 +418,6 @@ def decode_image(image: Union[bytes, np.ndarray]) -> np.ndarray:
 def get_split_path(data: Data, split: str) -> Path:
     """The folder or MindRecord file of a split."""
     return data.root / {"train": data.train, "test": data.test, "val": data.val}[split]
-
-
-def read_header(path: Path) -> dict:
-    """The header of a MindRecord file."""
-    with open(path, "rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        return json.loads(file.read(size))
 
 
 @functools.lru_cache(MAX_OPEN_SHARDS)

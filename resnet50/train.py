@@ -17,17 +17,15 @@ from utils.entry import prepare_process
 
 prepare_process(__name__)
 
-from functools import partial
-
 from mindspore import nn
 
 from resnet50.config import Config, Train
+from resnet50.loss import build_loss
 from resnet50.lr_generator import build_parameter_groups, get_lr
 from resnet50.model import build_network
 from resnet50.network import NETWORK
 from utils.commands.train import train
 from utils.nn.layers import freeze_norms, list_norms
-from utils.nn.soft_targets import SmoothedCrossEntropy
 from utils.train import optimizers
 from utils.train.plan import Plan, TrainParts
 
@@ -43,7 +41,7 @@ def build(cfg: Config, plan: Plan) -> TrainParts:
     weights = net.trainable_params()
     groups = plan.scale_head(build_parameter_groups(weights, settings, lr))
     optimizer = build_optimizer(weights, groups, settings)
-    loss = plan.choose_loss(partial(SmoothedCrossEntropy, settings.smoothing, settings.smoothed))
+    loss = build_loss(cfg, *plan.compute_class_weights())
     mix = plan.build_mix(net.normalize)
     return TrainParts(net, loss=loss, optimizer=optimizer, lr=lr, mix=mix)
 

@@ -18,6 +18,7 @@ from resnet50.augment import augment
 from resnet50.config import Data
 from utils.video.transforms import Box
 
+MIN_AREA = 0.08  # smallest fraction of the image that a random crop covers
 ASPECT = (3 / 4, 4 / 3)
 CROP_TRIES = 10
 PADDED_CROP = 32  # CIFAR's images
@@ -35,9 +36,7 @@ def make_train_view(image: np.ndarray, data: Data, rng: np.random.RandomState) -
         y = rng.randint(image.shape[0] - PADDED_CROP + 1)
         width = height = PADDED_CROP
     else:
-        x, y, width, height = draw_crop_box(
-            image.shape[1], height=image.shape[0], min_area=data.min_area, rng=rng
-        )
+        x, y, width, height = draw_crop_box(image.shape[1], image.shape[0], MIN_AREA, rng)
     image = image[y : y + height, x : x + width]
     if (width, height) != (data.crop, data.crop):
         image = cv2.resize(image, (data.crop, data.crop), interpolation=cv2.INTER_LINEAR)

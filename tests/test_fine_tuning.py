@@ -20,8 +20,8 @@ from tests.helpers import (
 from utils.files import ROOT
 
 SETTINGS = [
-    "--train.freeze=backbone", "--train.ema_decay=0.5", "--data.balance=sqrt",
-    "--data.fraction=0.7", "--train.class_weights=[1,2,1,2,1,2,1,2]", "--run.eval_every=1",
+    "--train.freeze=backbone", "--train.ema_decay=0.5",
+    "--train.class_weights=[1,2,1,2,1,2,1,2]", "--run.eval_every=1",
     "--run.keep_best=loss",
 ]  # fmt: skip
 
@@ -44,9 +44,7 @@ def test_a_fine_tuned_network_keeps_its_best_validation(run_here, tiny_args, tmp
     arguments = [*tiny_args, *SETTINGS, "--data.val_list=odd.txt", f"--run.out={run}"]
     done = run_here("tsm/train.py", *arguments)
     result = read_result(done)
-    for line in ("data.fraction 0.7: 16 of 24", "data.balance sqrt: an epoch has 2 to 2 samples",
-                 "train.freeze backbone: 2 of 62 arrays"):  # fmt: skip
-        assert line in done.stderr
+    assert "train.freeze backbone: 2 of 62 arrays" in done.stderr
     lines = read_validations(run)
     assert [line["epoch"] for line in lines] == [1, 2]
     for line in lines:

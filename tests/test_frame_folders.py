@@ -13,8 +13,7 @@ from scripts.data.synthetic.motion_videos import write_video
 from tests.conftest import TINY
 from tests.helpers import assert_one_line_error, find_smoke_yaml, load_smoke_config, read_result
 from tests.numbered_videos import read_number, write_numbered_video
-from utils.data import records
-from utils.data.videos import build_train_sampler
+from utils.data.annotation_file import describe_list, read_list
 from utils.networks import find_network
 from utils.runtime import Runtime
 from utils.video.array_frames import ArrayFrames
@@ -61,7 +60,7 @@ def build_rows(network: str, *settings: str) -> tuple:
     net = find_network(network)
     cfg = load_smoke_config(network, *SETTINGS[network], "data.batch=1", *settings)
     records = net.read_records(cfg, "train")
-    sampler = build_train_sampler(cfg, records, Runtime())
+    sampler = net.build_train_sampler(cfg, records, Runtime())
     training = net.train_rows(records, cfg=cfg, sampler=sampler, epochs=2, skip=0)
     return training, net.build_eval_rows(cfg, Runtime())[0]
 
@@ -123,7 +122,7 @@ def test_the_frame_rate_of_folders_is_that_of_the_config_file(videos, run_here, 
     spans = []
     for rate in (0, RATE):
         cfg = load_smoke_config("x3d", *LISTED, *settings, f"data.folder_fps={rate}")
-        with records.open_record(records.read_records(cfg, "train")[0], cfg.data) as video:
+        with read_list(describe_list(cfg, "train"))[0].open(cfg.data) as video:
             indices = x3d.choose_clip_frames(video, cfg.data, 0.0)
         spans.append(indices[-1] - indices[0])
     assert spans == [13 * 4 - 1, int(13 * 4 * RATE / 30 - 1)]

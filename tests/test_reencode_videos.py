@@ -89,7 +89,7 @@ def test_several_data_sets_are_copied(reencode, tmp_path):
     out = tmp_path / "copies"
     done = read_result(reencode(root, out, "--quality", "1", network_name="mvit_multi"))
     assert done["bad"] == 0
-    settings = ["data.batch=2", "data.dataset_repeats=2", "data.rand_augment="]
+    settings = ["data.batch=2", "data.rand_augment="]
     expected = read_rows(MVIT, load_smoke_config("mvit_multi", f"data.root={root}", *settings))
     result = read_rows(MVIT, load_smoke_config("mvit_multi", f"data.root={out}", *settings))
     for key, (clip, target) in result.items():

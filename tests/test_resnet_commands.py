@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from resnet50.readers import read_images
+from resnet50.readers import read_records
 from scripts.data.synthetic.pattern_images import PATTERNS
 from tests.event_reader import read_curves
 from tests.golden_cases import generate_weight
@@ -76,7 +76,7 @@ def test_packed_images_are_those_of_the_folder(pictures, packed, run_here):
     assert again.returncode == 2
     assert "exists" in again.stderr
     settings = [f"data.root={pictures}", "data.augment=crop", *(word[2:] for word in packed)]
-    images = read_images(load_smoke_config("resnet50", *settings).data, "train", 4)
+    images = read_records(load_smoke_config("resnet50", *settings), "train")
     files = images.list_names()
     assert len(images) == len(set(files)) == 24
     for image, file in zip(images, files):
@@ -105,7 +105,7 @@ def test_packs_have_the_labels_of_the_training(pictures, run_here, tmp_path):
     assert f"classes without images (1): {classes[1]}" in done.stderr
     settings = [f"data.root={root}", "data.source=mindrecord", "data.train=train.mindrecord"]
     cfg = load_smoke_config("resnet50", *settings, "data.test=val.mindrecord", "data.augment=crop")
-    images = read_images(cfg.data, "test", 4)
+    images = read_records(cfg, "test")
     folders = [Path(name).parent.name for name in images.list_names()]
     assert [classes[label] for label in images.labels] == folders
     read_result(pack("val", "wrong.mindrecord", "--classes", root / "val"))
@@ -113,7 +113,7 @@ def test_packs_have_the_labels_of_the_training(pictures, run_here, tmp_path):
         "resnet50", *settings, "data.test=wrong.mindrecord", "data.augment=crop"
     )
     with pytest.raises(ValueError, match="label 1 .*scripts/data"):
-        read_images(cfg.data, "test", 4)
+        read_records(cfg, "test")
     (root / "train" / classes[0]).rename(root / "train" / "other")
     assert_one_line_error(pack("val", "x"), f"class folder '{classes[0]}', which the training has")
     assert not list(root.glob("x*"))

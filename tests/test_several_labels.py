@@ -3,7 +3,6 @@
 import importlib
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,16 +22,14 @@ from tests.helpers import (
 )
 from tests.test_predict import load_toy_config
 from tests.test_torch_twins import randomize_weights
-from utils.data.annotation_file import format_label
-from utils.data.records import read_list
+from utils.data.annotation_file import format_label, read_list
 from utils.data.sampler import TrainSampler
-from utils.data.videos import build_train_sampler
 from utils.evaluate.several_labels import compute_metrics
 from utils.networks import find_network
 from utils.predict import model as api
 from utils.runtime import Runtime
 from utils.train import optimizers
-from utils.train.plan import Plan, compute_class_weights
+from utils.train.plan import compute_class_weights
 from utils.weights.convert import convert, read_source
 
 NETWORKS = ("tsm", "x3d", "resnet50")
@@ -44,7 +41,6 @@ MULTI["resnet50"] += ["data.mixup=0", "data.cutmix=0"]
 @pytest.mark.parametrize(
     ("network", "setting", "name"),
     [
-        ("tsm", "data.balance=full", "data.balance"),
         ("tsm", "train.class_weights=[1,2]", "train.class_weights"),
         ("tsm", "model.before_softmax=false", "model.before_softmax"),
         ("tsm", "model.consensus=identity", "model.before_softmax"),
@@ -106,11 +102,10 @@ def multi_args(tiny_args, data_root, tmp_path_factory) -> list:
 
 
 def test_targets_of_training_and_test_have_all_labels(multi_args):
-    cfg = load_toy_config(multi_args, ["--train.class_weights=balanced", "--data.fraction=0.5"])
+    cfg = load_toy_config(multi_args, ["--train.class_weights=balanced"])
     network = find_network("tsm")
     whole = network.read_records(load_toy_config(multi_args), "train")
-    assert len(network.read_records(cfg, "train")) == len(whole) // 2 == 12
-    sampler = build_train_sampler(cfg, whole, Runtime())
+    sampler = network.build_train_sampler(cfg, whole, Runtime())
     rows = network.train_rows(whole, cfg=cfg, sampler=sampler, epochs=20, skip=0)
     seen = set()
     for index in range(30):
@@ -133,7 +128,7 @@ def test_balanced_weights_need_a_video_with_and_one_without_each_class():
     cfg = load_smoke_config("tsm", *MULTI["tsm"], "train.class_weights=balanced")
     for count, message in ((0, "class 7 has no training video"), (9, "all training videos have")):
         positives = np.array([1] * 7 + [count])
-        sampler = TrainSampler(9, batch=1, rank=0, size=1, seed=0, positives=positives)
+        sampler = TrainSampler(9, batch=1, rank=0, size=1, seed=0, class_samples=[positives])
         with pytest.raises(ValueError, match=message):
             compute_class_weights(cfg, sampler)
 
@@ -160,7 +155,7 @@ def test_images_of_a_list_have_all_labels(tmp_path):
     assert network.build_targets(cfg, np.array([2])).tolist() == [[0, 0, 1, 0, 0]]
     cfg = load_smoke_config("resnet50", *settings, "train.class_weights=balanced")
     sampler = network.build_train_sampler(cfg, images, Runtime())
-    assert sampler.positives.tolist() == [1, 2, 1, 1, 0]
+    assert sampler.class_samples[0].tolist() == [1, 2, 1, 1, 0]
 
 
 TOY = {
@@ -197,9 +192,7 @@ def test_loss_gradients_and_five_updates_are_those_of_a_torch_twin(network, tmp_
     targets = (rng.rand(4, 4) < 0.4).astype(np.float32)
     weights = net.trainable_params()
     groups = [{"params": weights, "lr": np.full(golden.UPDATES, 0.01), "weight_decay": 0.0}]
-    weighted = replace(cfg, train=replace(cfg.train, class_weights=WEIGHTS))
-    sampler = TrainSampler(4, batch=4, rank=0, size=1, seed=0)
-    loss = Plan(weighted, Runtime(), sampler, None).choose_loss(lambda _: None)
+    loss = importlib.import_module(f"{network}.loss").build_loss(cfg, WEIGHTS)
     step = golden.build_train_step(net, loss, optimizers.SGD(weights, groups, 0.9))
     inputs = (Tensor(clips), Tensor(targets))
 

@@ -149,6 +149,11 @@ class Config(NetworkConfig):
         frames = self.data.segments * self.data.frames_read
         return frames, self.data.resize, self.eval.clips * self.eval.crops
 
+    def get_clip_shape(self, side: int) -> tuple[int, ...]:
+        """(T, C, side, side)."""
+        channels = (2 if self.data.is_flow else 3) * self.data.frames_read
+        return self.data.segments, channels, side, side
+
     def model_arguments(self) -> dict:
         arguments = asdict(self.model)
         del arguments["labels"]  # no argument of the network: several labels need its raw scores

@@ -11,7 +11,7 @@ A video is opened and decoded once for all its clips and crops.
 
 import random
 from functools import partial
-from typing import TYPE_CHECKING, Union
+from typing import Any, Union
 
 import numpy as np
 
@@ -19,14 +19,11 @@ from tsm import sampling, transforms
 from tsm.config import Config, Data
 from utils.data import videos
 from utils.data.annotation_file import Record
-from utils.data.loader import prefetch_batches
+from utils.data.loader import build_pipeline
 from utils.data.rows import Row, Rows
 from utils.data.sampler import sample_rng
 from utils.runtime import Runtime
 from utils.video.reader import Timeline
-
-if TYPE_CHECKING:
-    import mindspore.dataset as ds
 
 
 def sample_frame_indices(
@@ -73,10 +70,6 @@ class TrainVideos(videos.TrainVideos):
         clip = self.augment(frames, channel_axis=1, rng=rng).reshape(clip.shape)
         return clip, self.make_target(record.label, data.swap_labels if flipped else ())
 
-    def blank(self) -> Row:
-        clip = np.zeros(get_clip_shape(self.data, self.data.crop), np.uint8)
-        return clip, self.make_target(self.cfg.blank_label)
-
 
 class EvalVideos(videos.EvalVideos):
     """All views of each video.
@@ -98,7 +91,7 @@ class EvalVideos(videos.EvalVideos):
             self.crops = 1
             self.dense = cfg.data.sampling == "dense"
             self.size = cfg.data.crop
-        clip_shape = get_clip_shape(cfg.data, self.size)
+        clip_shape = cfg.get_clip_shape(self.size)
         super().__init__(records, cfg=cfg, rt=rt, clip_shape=clip_shape)
 
     def make_views(self, record: Record, sample: int) -> np.ndarray:
@@ -124,19 +117,12 @@ class EvalVideos(videos.EvalVideos):
         return transforms.arrange_views(crops, order=order, clips=self.clips, segments=segments)
 
 
-def create_dataset(cfg: Config, rows: Rows, workers: Union[int, str]) -> "ds.GeneratorDataset":
-    """The batches of rows in their order, as a MindData pipeline; `workers` is as `data.workers`.
+def create_dataset(cfg: Config, rows: Rows, workers: Union[int, str]) -> Any:
+    """The batches of rows in their order as MindData's `GeneratorDataset`, for `Model.train`.
 
-    The shapes are those of the head of this file. One pass over `TrainVideos` is all remaining
-    epochs of a run.
+    MindData queues the finished batches and feeds the device. The rows are made by our own workers
+    (`data.workers`) in an order that depends on the seed only, because threads of MindData make 0.1
+    to 0.2 of as many rows a second: utils/data/loader.py. One pass over the rows of a training is
+    all remaining epochs of the run.
     """
-    import mindspore.dataset as ds  # here: who only reads videos does not load MindSpore
-
-    batches = prefetch_batches(rows, cfg.data, workers)
-    return ds.GeneratorDataset(batches, list(rows.columns), shuffle=False)
-
-
-def get_clip_shape(data: Data, size: int) -> tuple[int, int, int, int]:
-    """The shape of one clip: (T, C, size, size)."""
-    channels = (2 if data.is_flow else 3) * data.frames_read
-    return data.segments, channels, size, size
+    return build_pipeline(rows, cfg.data, workers)

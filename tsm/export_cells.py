@@ -5,20 +5,19 @@ from mindspore import Tensor, nn, ops
 from mindspore.ops import constexpr
 
 from tsm.config import Config
-from tsm.dataset import get_clip_shape
 from tsm.online import OnlineTSM
 from tsm.shift import Shift
 from utils.export.export import ExportSpec
 
 
 def describe_export(cfg: Config) -> ExportSpec:
-    shape = get_clip_shape(cfg.data, cfg.test_crop)
+    shape = cfg.get_clip_shape(cfg.test_crop)
     return ExportSpec(shape, "scores", cells={Shift: split_convolution})
 
 
 def describe_online_export(cfg: Config) -> ExportSpec:
     """One step of a network with `model.online`."""
-    shape = get_clip_shape(cfg.data, cfg.test_crop)[1:]
+    shape = cfg.get_clip_shape(cfg.test_crop)[1:]
     return ExportSpec(
         shape,
         "scores",

@@ -7,7 +7,7 @@ import numpy as np
 from tsm import transforms
 from tsm.config import Config
 from tsm.dataset import sample_frame_indices
-from utils.data.records import describe_list, find_labels
+from utils.data.annotation_file import describe_list, find_labels
 from utils.evaluate.label_space import LabelSpace
 
 if TYPE_CHECKING:

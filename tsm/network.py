@@ -20,9 +20,6 @@ class TSMNetwork(Network[Config]):
     label_space = TSMLabelSpace
     parameter_names = TSMNames
 
-    def get_input_shape(self, cfg: Config) -> tuple[int, ...]:
-        return dataset.get_clip_shape(cfg.data, cfg.data.crop)
-
     def build_model(self, **settings: Any):
         from tsm.model import TSM
 

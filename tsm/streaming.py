@@ -20,7 +20,6 @@ import numpy as np
 
 from tsm import sampling, transforms
 from tsm.config import Config
-from tsm.dataset import get_clip_shape
 from tsm.labels import TSMLabelSpace
 from utils.predict.stream import FramePredictor, Timing
 from utils.scoring.scorer import Steps
@@ -42,7 +41,7 @@ class OnlinePredictor(FramePredictor):
             )
         rate = timing.fps or compute_frame_rate(cfg, timing.source_fps)
         super().__init__(min(rate, timing.source_fps))
-        self.steps = open_steps(get_clip_shape(cfg.data, cfg.test_crop)[1:])
+        self.steps = open_steps(cfg.get_clip_shape(cfg.test_crop)[1:])
         self.cfg = cfg
         self.label_space = TSMLabelSpace(cfg)
         self.recent_scores: deque = deque(maxlen=cfg.data.segments)

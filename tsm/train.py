@@ -18,9 +18,8 @@ from utils.entry import prepare_process
 
 prepare_process(__name__)
 
-from functools import partial
-
 from tsm.config import Config
+from tsm.loss import build_loss
 from tsm.lr_generator import build_parameter_groups, get_lr
 from tsm.model import TSM, freeze_batch_norms
 from tsm.network import NETWORK
@@ -47,9 +46,7 @@ def build(cfg: Config, plan: Plan) -> TrainParts:
         momentum=settings.momentum,
         nesterov=settings.nesterov,
     )
-    loss = plan.choose_loss(
-        partial(plan.build_cross_entropy, before_softmax=cfg.model.before_softmax)
-    )
+    loss = build_loss(cfg, *plan.compute_class_weights())
     mix = plan.build_mix(net.normalize)
     return TrainParts(net, loss=loss, optimizer=optimizer, lr=lr, mix=mix)
 

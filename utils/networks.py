@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING, Any, Callable, Generic, Optional
 
 import numpy as np
 
-from utils.data import records, videos
-from utils.data.annotation_file import AnnotationFile, encode_label, name_record
+from utils.data.annotation_file import AnnotationFile, describe_list, encode_label, read_list
 from utils.data.rows import EvalRows, TrainRows
-from utils.data.sampler import TrainSampler
+from utils.data.sampler import TrainSampler, list_order
 from utils.evaluate.label_space import LabelSpace, list_own_names
 from utils.files import ROOT
 from utils.load_config import load_config, read_yaml
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     import mindspore.dataset as ds
     from mindspore import nn
 
-Share = tuple[int, int, float]  # a label space, a label of it, and its weight in a mixed clip
 PACKAGE = __name__.removesuffix("utils.networks")  # in a wheel "mindspore_video_zoo.", else empty
 
 
@@ -79,7 +77,7 @@ class Network(abc.ABC, Generic[ConfigT]):
         """The annotation files, training first; empty if the network reads images."""
         if not isinstance(cfg.data, VideoSet):
             return []
-        return [records.describe_list(cfg, split) for split in cfg.data.lists]
+        return [describe_list(cfg, split) for split in cfg.data.lists]
 
     def read_records(self, cfg: ConfigT, split: str, spaces: Sequence[LabelSpace] = ()) -> Any:
         """The checked samples of `split`: train, val or test. Raises ValueError for bad lines.
@@ -87,16 +85,13 @@ class Network(abc.ABC, Generic[ConfigT]):
         They have the labels of `spaces`, which are `list_label_spaces` with the names of a trained
         network; without them, those of the list.
         """
-        return records.read_records(cfg, split, list_own_names(spaces, 1)[0])
-
-    def name_samples(self, cfg: ConfigT, rows: EvalRows) -> list[str]:
-        """The names of test samples in a report: their paths below the folder of the videos."""
-        root = self.list_annotation_files(cfg)[-1].root
-        return [name_record(record).removeprefix(f"{root}/") for record in rows.records]
+        file = describe_list(cfg, split)
+        return read_list(file._replace(class_names=list_own_names(spaces, 1)[0]))
 
     def build_train_sampler(self, cfg: ConfigT, records: Any, rt: Runtime) -> TrainSampler:
         """The sampler, which maps each position of the training run to a record."""
-        return videos.build_train_sampler(cfg, records, rt)
+        labels = ((record.dataset_index, record.label) for record in records)
+        return TrainSampler(len(records), **list_order(cfg, rt, labels))
 
     def build_eval_rows(
         self, cfg: ConfigT, rt: Runtime, spaces: Sequence[LabelSpace] = (), split: str = "test"
@@ -108,12 +103,12 @@ class Network(abc.ABC, Generic[ConfigT]):
         """
         return {0: self.eval_rows(self.read_records(cfg, split, spaces), cfg, rt, split)}
 
-    @abc.abstractmethod
     def get_input_shape(self, cfg: ConfigT) -> tuple[int, ...]:
         """The shape of one training clip as the network reads it, without the batch: (C, T, H, W).
 
         TSM: (T, C, H, W); images: (C, H, W).
         """
+        return cfg.get_clip_shape(cfg.data.crop)
 
     def get_sample_shape(self, cfg: ConfigT) -> tuple[int, ...]:
         """The shape of one sample of a training batch: of one clip, or of several (S, ...)."""
@@ -129,34 +124,14 @@ class Network(abc.ABC, Generic[ConfigT]):
 
         return mix_targets(labels, cfg.data, np.random.RandomState(0))
 
-    def list_shares(self, cfg: ConfigT, targets: np.ndarray) -> list[list[Share]]:
-        """The classes of each clip of a training batch with these targets."""
-        if cfg.has_several_labels:
-            return [[(0, int(k), 1.0) for k in np.flatnonzero(row)] for row in targets]
-        if not cfg.data.mixes:
-            return [[(0, int(label), 1.0)] for label in targets]
-        partners = targets[targets[:, 2].astype(int)]
-        return [[(0, int(a[0]), a[1]), (0, int(b[0]), 1 - a[1])] for a, b in zip(targets, partners)]
-
     def list_label_spaces(self, cfg: ConfigT) -> Sequence[LabelSpace]:
         """The classes of each data set of the network, with the views of its evaluation."""
         return [self.label_space(cfg)]
-
-    def write_classes(self, cfg: ConfigT, run: Path, rt: Runtime) -> None:
-        """Writes the class list of a run into its folder, if its config file has none."""
-
-    def copy_classes(self, run: Path, folder: Path) -> None:
-        """Copies what `write_classes` wrote to the folder of an exported network."""
 
     def open_frames(self, cfg: ConfigT, path: str) -> FrameReader:
         """Opens a video, a folder of frames or an image as frames. Raises VideoError."""
         assert isinstance(cfg.data, VideoData)  # a network for images overrides this method
         return open_path(path, cfg.data)
-
-    def open_record(self, cfg: ConfigT, record: Any) -> FrameReader:
-        """Opens a record of `read_records` as frames, or its segment. Raises VideoError."""
-        assert isinstance(cfg.data, VideoData)  # a network for images overrides this method
-        return records.open_record(record, cfg.data)
 
     def find_online_predictor(self, cfg: ConfigT) -> Optional[type]:
         """The StreamPredictor of a network that reads a stream frame by frame; None for windows.

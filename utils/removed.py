@@ -12,6 +12,18 @@ SETTINGS: dict[str, tuple[Any, str]] = {
     "data.packed": (None, "scripts/data/pack_images.py"),
     "run.calibration": ("val", "OpenVINO's own tools, on the exported file: docs/precision.md"),
     "run.calibration_clips": (100, "OpenVINO's own tools, on the exported file: docs/precision.md"),
+    "data.balance": ("none", "train.class_weights"),
+    "data.fraction": (1.0, "a shorter list"),
+    "data.dataset_repeats": (1, "more train.epochs"),
+    "data.min_area": (0.08, "nothing; it is always 0.08"),
+    "data.mix_prob": (1.0, "data.mixup=0 and data.cutmix=0, which are off"),
+    "data.mix_switch": (0.5, "nothing; it is always 0.5"),
+    "train.betas": ([0.9, 0.999], "nothing; they are always [0.9, 0.999]"),
+    "train.eps": (1e-8, "nothing; it is always 1e-8"),
+    "train.std_weight": (25.0, "train.informative_weight"),
+    "train.covariance_weight": (1.0, "train.informative_weight"),
+    "run.max_overflows": (20, "nothing; it is always 20"),
+    "run.op_compile": ("auto", "nothing; MindSpore chooses"),
 }
 # {option of a command, without dashes: what replaces it}
 OPTIONS: dict[str, str] = {

@@ -227,8 +227,6 @@ def set_device_options(run: "Run") -> None:
     if run.device == "Ascend":
         ascend.op_precision.conv_allow_hf32(run.tf32)
         ascend.op_precision.matmul_allow_hf32(run.tf32)
-        if run.op_compile != "auto":
-            ascend.op_tuning.op_compile(run.op_compile == "online")
     else:
         gpu.op_precision.conv_allow_tf32(run.tf32)
         gpu.op_precision.matmul_allow_tf32(run.tf32)

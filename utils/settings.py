@@ -27,7 +27,6 @@ LARGEST_OF = {
     **dict.fromkeys(("depth", "heads", "kv_stride", "frames_per_segment"), 128),
     **dict.fromkeys(("repeats", "repeated_aug"), 128),
     "depth_factor": 16,
-    "dataset_repeats": 1024,
     "batch": 65_536,
     "num_classes": 100_000,
     "epochs": 100_000,
@@ -67,10 +66,6 @@ class Run:
     engine: Literal["auto", "mindspore", "openvino", "onnxruntime"] = "auto"
     # Precision of OpenVINO: bf16 needs a processor that has it, and changes the scores.
     engine_precision: Literal["f32", "bf16"] = "f32"
-    # Ascend operators: compile each shape when it first runs (online), or use CANN's binaries
-    # (prebuilt); auto is MindSpore's choice.
-    op_compile: Literal["auto", "online", "prebuilt"] = "auto"
-    max_overflows: int = 20  # consecutive non-finite steps before the run stops
     # Where AllReduce segments end: layer names, last indices, or none (one segment).
     # scripts/analysis/plan_allreduce.py finds the best split.
     all_reduce: Union[Literal["none"], tuple[Union[int, str], ...]] = "none"
@@ -102,7 +97,7 @@ class Run:
                 f"run.amp_dtype {self.amp_dtype} has no effect at run.amp O0, which is float32; "
                 "set run.amp to O1, O2 or O3, or run.amp_dtype to float16"
             )
-        check_positive(self, "run", "device_memory", "loss_scale", "max_overflows")
+        check_positive(self, "run", "device_memory", "loss_scale")
         check_positive(self, "run", "log_every", "save_every")
         check_not_negative(self, "run", "save_steps", "keep_checkpoints", "eval_every", "patience")
         if self.mode == "eager" and self.engine in ("openvino", "onnxruntime"):
@@ -154,9 +149,6 @@ class ImageData:
     processes: Union[bool, Literal["auto"]] = "auto"  # auto: true on a CPU with more than 8 workers
     prefetch: Union[int, Literal["auto"]] = "auto"  # batches prepared in advance; auto: 2 to 8
     max_unreadable: float = 0.01  # the run stops above this fraction of unreadable samples
-    # How often an epoch has a class: by its samples, by their square root, or all equally.
-    balance: Literal["none", "sqrt", "full"] = "none"
-    fraction: float = 1.0  # of the training samples of each class that a run uses
     erase: float = 0.0  # probability of random erasing
     mixup: float = 0.0  # alpha of the Beta distribution of lambda; 0: off
     cutmix: float = 0.0  # likewise; if both are on, half of the batches have mixup
@@ -164,8 +156,6 @@ class ImageData:
     def __post_init__(self):
         check_positive(self, "data", "crop", "batch", "workers", "prefetch")
         check_not_negative(self, "data", "mixup", "cutmix")
-        if not 0 < self.fraction <= 1:
-            raise ValueError(f"data.fraction must lie in (0, 1], not {self.fraction}")
         check_fraction(self, "data", "max_unreadable")
         check_probability(self, "data", "erase")
         if self.mixes and self.batch * self.clips_per_sample < 2:
@@ -348,6 +338,10 @@ class NetworkConfig:
         """The label of a row that stands for no sample."""
         return () if self.has_several_labels else 0
 
+    def get_clip_shape(self, side: int) -> tuple[int, ...]:
+        """The shape of one clip of `side` pixels as the network reads it."""
+        raise NotImplementedError
+
     def model_arguments(self) -> dict[str, Any]:
         """The arguments of the network's `build_model`."""
         raise NotImplementedError
@@ -372,14 +366,9 @@ class NetworkConfig:
 
 
 def check_class_weights(cfg: NetworkConfig) -> None:
-    """Raises ValueError unless `train.class_weights` fits the classes and `data.balance`."""
+    """Raises ValueError unless `train.class_weights` fits the classes."""
     weights = cfg.train.class_weights
     counts = cfg.class_counts
-    if weights == "balanced" and cfg.data.balance != "none":
-        raise ValueError(
-            f"train.class_weights balanced and data.balance {cfg.data.balance} correct the same "
-            "imbalance twice; set one of them"
-        )
     if isinstance(weights, str):
         return
     if len(counts) > 1:
@@ -396,7 +385,6 @@ def check_class_weights(cfg: NetworkConfig) -> None:
 def check_several_labels(cfg: NetworkConfig) -> None:
     """Raises ValueError for settings that are defined for one label a sample."""
     needed = {
-        "data.balance=none (train.class_weights instead)": cfg.data.balance != "none",
         "data.mixup=0": cfg.data.mixup > 0,
         "data.cutmix=0": cfg.data.cutmix > 0,
         "train.smoothing=0": cfg.train.smoothing > 0,

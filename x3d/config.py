@@ -110,6 +110,10 @@ class Config(NetworkConfig):
     def clip_sizes(self) -> tuple[int, int, int]:
         return self.data.frames, self.test_crop, self.eval.clips * self.eval.crops
 
+    def get_clip_shape(self, side: int) -> tuple[int, ...]:
+        """(3, T, side, side)."""
+        return 3, self.data.frames, side, side
+
     def model_arguments(self) -> dict:
         """The arguments of x3d.model.X3D.
 

@@ -8,22 +8,19 @@ and for the padding of the last batch. A video is opened and decoded once for al
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Union
+from typing import Any, Union
 
 import numpy as np
 
 from utils.data import videos
 from utils.data.annotation_file import Record
-from utils.data.loader import prefetch_batches
+from utils.data.loader import build_pipeline
 from utils.data.rows import Row, Rows
 from utils.runtime import Runtime
 from utils.video.reader import Timeline
 from utils.video.transforms import arrange_views, cut_crops
 from x3d import sampling, transforms
 from x3d.config import Config, Data
-
-if TYPE_CHECKING:
-    import mindspore.dataset as ds
 
 
 def choose_clip_frames(video: Timeline, data: Data, relative_start: float) -> np.ndarray:
@@ -54,10 +51,6 @@ class TrainVideos(videos.TrainVideos):
         clip = self.augment(clip, channel_axis=0, rng=rng)
         return clip, self.make_target(record.label, data.swap_labels if mirrored else ())
 
-    def blank(self) -> Row:
-        clip = np.zeros(get_clip_shape(self.data, self.data.crop), np.uint8)
-        return clip, self.make_target(self.cfg.blank_label)
-
 
 class EvalVideos(videos.EvalVideos):
     """All views of each video.
@@ -74,7 +67,7 @@ class EvalVideos(videos.EvalVideos):
             cfg = replace(cfg, eval=replace(cfg.eval, clips=1, crops=1, crop=0))
         self.clips = cfg.eval.clips
         self.crops = cfg.eval.crops
-        clip_shape = get_clip_shape(cfg.data, cfg.test_crop)
+        clip_shape = cfg.get_clip_shape(cfg.test_crop)
         super().__init__(records, cfg=cfg, rt=rt, clip_shape=clip_shape)
 
     def make_views(self, record: Record, sample: int) -> np.ndarray:
@@ -86,16 +79,15 @@ class EvalVideos(videos.EvalVideos):
             return arrange_views(*video.read(indices, partial(cut_test_crops, cfg=self.cfg)))
 
 
-def create_dataset(cfg: Config, rows: Rows, workers: Union[int, str]) -> "ds.GeneratorDataset":
-    """The batches of rows in their order, as a MindData pipeline; `workers` is as `data.workers`.
+def create_dataset(cfg: Config, rows: Rows, workers: Union[int, str]) -> Any:
+    """The batches of rows in their order as MindData's `GeneratorDataset`, for `Model.train`.
 
-    The shapes are those of the head of this file. One pass over `TrainVideos` is all remaining
-    epochs of a run.
+    MindData queues the finished batches and feeds the device. The rows are made by our own workers
+    (`data.workers`) in an order that depends on the seed only, because threads of MindData make 0.1
+    to 0.2 of as many rows a second: utils/data/loader.py. One pass over the rows of a training is
+    all remaining epochs of the run.
     """
-    import mindspore.dataset as ds  # here: who only reads videos does not load MindSpore
-
-    batches = prefetch_batches(rows, cfg.data, workers)
-    return ds.GeneratorDataset(batches, list(rows.columns), shuffle=False)
+    return build_pipeline(rows, cfg.data, workers)
 
 
 def choose_test_frames(video: Timeline, cfg: Config) -> np.ndarray:
@@ -108,8 +100,3 @@ def cut_test_crops(frames: np.ndarray, cfg: Config) -> np.ndarray:
     """The crops of the frames of a test: uint8 (n, crops, 3, crop, crop)."""
     side = cfg.test_crop if cfg.eval.crops == 3 else cfg.data.scales[0]
     return cut_crops(frames, side=side, crop=cfg.test_crop, crops=cfg.eval.crops)
-
-
-def get_clip_shape(data: Data, size: int) -> tuple[int, int, int, int]:
-    """The shape of one clip: (3, T, size, size)."""
-    return 3, data.frames, size, size

@@ -5,13 +5,12 @@ from mindspore import dtype as mstype
 
 from utils.export.export import ExportSpec
 from x3d.config import Config
-from x3d.dataset import get_clip_shape
 from x3d.model import SE
 
 
 def describe_export(cfg: Config) -> ExportSpec:
     return ExportSpec(
-        get_clip_shape(cfg.data, cfg.test_crop),
+        cfg.get_clip_shape(cfg.test_crop),
         output="probabilities",
         info={"labels": cfg.model.labels},  # they decide the last activation
         cells={SE: MeanSE},

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from utils.data.records import describe_list, find_labels
+from utils.data.annotation_file import describe_list, find_labels
 from utils.evaluate.label_space import LabelSpace
 from x3d.config import Config
 from x3d.dataset import choose_test_frames, cut_test_crops

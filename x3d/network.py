@@ -20,9 +20,6 @@ class X3DNetwork(Network[Config]):
     label_space = X3DLabelSpace
     parameter_names = X3DNames
 
-    def get_input_shape(self, cfg: Config) -> tuple[int, ...]:
-        return dataset.get_clip_shape(cfg.data, cfg.data.crop)
-
     def build_model(self, **settings: Any):
         from x3d.model import X3D
 

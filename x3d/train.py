@@ -30,6 +30,7 @@ from utils.nn.layers import freeze_norms, list_norms
 from utils.train import optimizers
 from utils.train.plan import Plan, TrainParts
 from x3d.config import Config
+from x3d.loss import build_loss
 from x3d.lr_generator import build_parameter_groups, get_lr
 from x3d.model import X3D
 from x3d.network import NETWORK
@@ -51,7 +52,7 @@ def build(cfg: Config, plan: Plan) -> TrainParts:
     )
     return TrainParts(
         net,
-        loss=plan.choose_loss(plan.build_cross_entropy),
+        loss=build_loss(cfg, *plan.compute_class_weights()),
         optimizer=optimizer,
         lr=lr,
         mix=plan.build_mix(net.normalize),

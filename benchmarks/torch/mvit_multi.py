@@ -319,7 +319,7 @@ def informative_loss(x: Tensor, train: dict) -> Tensor:
     spread = F.relu(1 - torch.sqrt(x.var(0) + 1e-4)).mean()
     covariance = x.T @ x / (len(x) - 1)
     others = (covariance**2).sum() - (torch.diagonal(covariance) ** 2).sum()
-    return train["std_weight"] * spread + train["covariance_weight"] * others / x.shape[1]
+    return train.get("std_weight", 25.0) * spread + others / x.shape[1]
 
 
 build_network = MViT

@@ -131,7 +131,7 @@ def build_optimizer(weights: list, train: dict) -> torch.optim.Optimizer:
         raise ValueError(f"{settings}: the twins train all weights alike")
     options = {"lr": 1e-4, "weight_decay": train["weight_decay"], "fused": True}
     if name == "adamw":
-        return torch.optim.AdamW(weights, betas=train["betas"], eps=train["eps"], **options)
+        return torch.optim.AdamW(weights, **options)
     nesterov = train.get("nesterov", False)
     return torch.optim.SGD(weights, momentum=train["momentum"], nesterov=nesterov, **options)
 

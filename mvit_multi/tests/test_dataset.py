@@ -7,12 +7,12 @@ import pytest
 
 from mvit_multi import dataset
 from mvit_multi.config import Config
+from mvit_multi.network import NETWORK
 from scripts.data.synthetic.motion_videos import write_video
 from tests.helpers import load_smoke_config
 from tests.numbered_videos import read_number, write_numbered_video
-from utils.data import records
+from utils.data.annotation_file import Record
 from utils.data.sampler import TrainSampler
-from utils.data.videos import build_train_sampler
 from utils.runtime import Runtime
 
 SIDE = 48
@@ -47,40 +47,24 @@ def root(tmp_path_factory) -> Path:
 
 def build_source(cfg, epochs: int = 20, skip: int = 0) -> dataset.TrainVideos:
     samples = dataset.read_records(cfg, "train")
-    sampler = build_train_sampler(cfg, samples, Runtime())
+    sampler = NETWORK.build_train_sampler(cfg, samples, Runtime())
     return dataset.TrainVideos(samples, cfg=cfg, sampler=sampler, epochs=epochs, skip=skip)
 
 
-def test_data_sets_form_one_list_and_replicas_repeat_it(root):
+def test_data_sets_form_one_list(root):
     samples = dataset.read_records(make_config(root), "train")
     assert [(s.dataset_index, s.label) for s in samples] == [(0, 4), (0, 1), (0, 0), (1, 2)]
-    assert len(dataset.read_records(make_config(root, "data.dataset_repeats=3"), "train")) == 12
-    assert len(dataset.read_records(make_config(root, "data.dataset_repeats=3"), "test")) == 4
-
-
-def test_a_fraction_takes_a_part_of_each_data_set(root, tmp_path):
-    """At least one video of each class, before the replicas; validations keep all."""
-    for name, video, labels in (("a", "n.mp4", (4, 4, 4, 4, 1)), ("b", "ramp.mp4", (2, 2, 0))):
-        (tmp_path / name).mkdir()
-        for split in ("train", "val"):
-            lines = [f"{video} {label}" for label in labels]
-            (tmp_path / name / f"{split}.csv").write_text("\n".join(lines) + "\n")
-    settings = ["data.fraction=0.5", "data.dataset_repeats=2", f"data.lists={tmp_path}"]
-    cfg = make_config(root, *settings)
-    rows = [(s.dataset_index, s.label) for s in dataset.read_records(cfg, "train")]
-    assert rows == [(0, 4), (0, 4), (0, 1), (1, 2), (1, 0)] * 2
-    assert len(dataset.read_records(cfg, "val")) == 8
 
 
 def test_copies_use_one_decode_and_different_augmentations(root, monkeypatch):
     opened = []
-    open_record = records.open_record
+    open_record = Record.open
 
-    def count_calls(record, reader):
+    def count_calls(record, data):
         opened.append(record)
-        return open_record(record, reader)
+        return open_record(record, data)
 
-    monkeypatch.setattr(records, "open_record", count_calls)
+    monkeypatch.setattr(Record, "open", count_calls)
     source = build_source(
         make_config(root, "data.erase=1", "data.rand_augment=rand-m7-n4-mstd0.5-inc1")
     )

@@ -12,6 +12,7 @@ from PIL import Image
 from resnet50.augment import MAGNITUDES, apply_operator, augment, draw_erased_box, draw_operator
 from resnet50.config import Config, Data
 from resnet50.dataset import RepeatingSampler, build_train_sampler
+from resnet50.readers import Images
 from tests.golden_cases import load_case
 from utils.data.mixing import mix_targets
 from utils.files import ROOT
@@ -107,9 +108,16 @@ def test_repeated_augmentation_equals_torchvisions_sampler():
         assert ranks[0].steps_per_epoch == 50 // (3 * size)
 
 
+class Unread(Images):
+    labels = np.zeros(5000, np.int64)
+
+    def __getitem__(self, index):
+        raise NotImplementedError
+
+
 def test_the_recipe_repeats_each_image_on_four_ranks():
     cfg = load_config(Config, V2)
-    samplers = [build_train_sampler(cfg, range(5000), Runtime(rank, 8)) for rank in range(8)]
+    samplers = [build_train_sampler(cfg, Unread(), Runtime(rank, 8)) for rank in range(8)]
     batch = range(cfg.data.batch)
     step = np.array([[sampler.sample_at(k)[0] for k in batch] for sampler in samplers])
     assert set(np.unique(step, return_counts=True)[1]) == {4}

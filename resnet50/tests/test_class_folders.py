@@ -7,16 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from resnet50.class_folders import (
-    FILE,
-    copy_run_classes,
-    find_classes,
-    read_run_classes,
-    write_run_classes,
-)
 from resnet50.config import Config
-from resnet50.dataset import read_records
 from resnet50.network import NETWORK
+from resnet50.readers import ImageFolder, find_classes, read_records, read_run_classes
 from utils.evaluate.label_space import assign_class_names
 from utils.files import ROOT
 from utils.load_config import load_config
@@ -63,7 +56,7 @@ def test_a_split_that_lacks_a_class_keeps_the_labels(has_train, source, root, tm
         return
     run = tmp_path / "run"
     run.mkdir()
-    write_run_classes(run, CLASSES, Runtime())
+    ImageFolder(root / "val", CLASSES).write_classes(run, Runtime())
     assert list_samples(root, run=run) == RIGHT
     (head,) = NETWORK.list_label_spaces(make_config(root))
     assign_class_names([head], "", str(run / "x.ckpt"))
@@ -91,9 +84,9 @@ def test_imagenet_has_a_class_less_than_some_networks(tmp_path):
     folders = [f"n{k:08d}" for k in range(1000)]
     for name in folders:
         (tmp_path / "val" / name).mkdir(parents=True)
-    paths = {"train": tmp_path / "train", "split": tmp_path / "val"}
-    assert find_classes(**paths, num_classes=1001) == folders
-    assert find_classes(**paths, num_classes=1002) == []
+    data = make_config(tmp_path).data
+    assert find_classes(data, num_classes=1001) == folders
+    assert find_classes(data, num_classes=1002) == []
 
 
 def test_a_folder_that_the_training_lacks_is_an_error(root):
@@ -126,27 +119,11 @@ def test_names_in_another_order_are_not_those_of_the_labels(root):
         assert head.list_names() == names
 
 
-def test_an_exported_file_has_the_classes_beside_it(tmp_path, log_messages):
-    """Unless there are others, of another network."""
-    run, new, other = (tmp_path / name for name in ("run", "new", "other"))
-    for folder in (run, new, other):
-        folder.mkdir()
-    copy_run_classes(run, new)
-    assert read_run_classes(new) == []
-    write_run_classes(run, CLASSES, Runtime())
-    write_run_classes(other, ["a", "b"], Runtime())
-    for folder in (run, new, other):
-        copy_run_classes(run, folder)
-    assert [read_run_classes(folder) for folder in (new, other)] == [CLASSES, ["a", "b"]]
-    (line,) = log_messages
-    assert f"other/{FILE}" in line
-
-
 def test_a_run_of_other_classes_is_not_resumed(tmp_path):
     names = [" a", "b\u2028\r", "c\udce9"]
-    write_run_classes(tmp_path, names, Runtime())
+    for rt in (Runtime(), Runtime(1, 2)):
+        ImageFolder(tmp_path, names).write_classes(tmp_path, rt)
     assert read_run_classes(tmp_path) == names
-    write_run_classes(tmp_path, names, Runtime(1, 2))
     for other, name in ((["a", "b"], "run.out"), (["a\n", "b"], "data.train")):
         with pytest.raises(ValueError, match=name):
-            write_run_classes(tmp_path, other, Runtime(1, 2))
+            ImageFolder(tmp_path, other).write_classes(tmp_path, Runtime(1, 2))

@@ -17,10 +17,9 @@ from resnet50.dataset import (
     TrainImages,
     build_train_sampler,
     create_dataset,
-    read_records,
 )
 from resnet50.network import NETWORK
-from resnet50.readers import ImageRecord, MindRecord, decode_image
+from resnet50.readers import ImageRecord, MindRecord, decode_image, read_records
 from resnet50.transforms import compute_center_crop, draw_crop_box, make_test_view, make_train_view
 from scripts.data.synthetic.pattern_images import draw_cifar10
 from tests.golden_cases import load_case
@@ -493,29 +492,6 @@ def test_the_blank_batch_is_like_every_batch(folder, mixup):
     assert [(v.shape, v.dtype) for v in blank] == [(v.shape, v.dtype) for v in batch]
 
 
-@pytest.mark.parametrize("source", [[], [*RECORD, *RECORD_TEST]])
-def test_a_training_takes_a_fraction_of_the_images_of_each_class(source, record_folder):
-    whole = read_records(make_config(record_folder, *source), "train")
-    cfg = make_config(record_folder, *source, "data.fraction=0.4")
-    images = read_records(cfg, "train")
-    assert images.labels.tolist() == [0, 0, 1, 1, 2, 2]
-    every = [record.read() for record in whole]
-    for image in images:
-        matches = [k for k, pixels in enumerate(every) if np.array_equal(image.read(), pixels)]
-        assert [whole[k].label for k in matches] == [image.label]
-    assert len(read_records(cfg, "val")) == 9
-
-
 def test_validations_take_their_own_images(record_folder):
     cfg = make_config(record_folder, "data.val=train")
     assert [len(read_records(cfg, split)) for split in ("val", "test")] == [15, 9]
-
-
-def test_repeated_images_of_a_balanced_epoch_are_cropped_differently(record_folder):
-    """Also with repeated augmentation, whose copies are numbered by their place in the epoch."""
-    cfg = make_config(record_folder, "data.fraction=0.4", "data.balance=full", "data.batch=1")
-    images = read_records(cfg, "train")
-    for settings in ([], ["data.repeats=2"]):
-        cfg = make_config(record_folder, "data.balance=full", "data.batch=1", *settings)
-        sampler = build_train_sampler(cfg, images, ONE_RANK)
-        assert len({(sampler.sample_at(k), sampler.copy_at(k)) for k in range(12)}) == 12

@@ -127,7 +127,7 @@ def read_training(network: Network, rows: TrainRows, mix: Any, count: int) -> It
                     pixels = np.stack([np.full(clips[0].shape, k, np.uint8) for k in (0, 255)])
                     black, white = mix.normalize(Tensor(pixels)).asnumpy()
                     clips = 255 * (clips - black) / (white - black)
-        for k, shares in enumerate(network.list_shares(rows.cfg, targets)):
+        for k, shares in enumerate(rows.list_shares(targets)):
             view = np.rint(clips[k : k + 1]).astype(np.uint8)
             yield *videos[k // data.clips_per_sample][:2], view, shares
 

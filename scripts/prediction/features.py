@@ -15,8 +15,7 @@ from scripts.executors.video_jobs import PART_FILE, Results, check_errors
 from scripts.prediction.records import list_videos
 from utils import cli
 from utils.cores import count_workers
-from utils.data.annotation_file import Record, format_label
-from utils.data.records import open_record, read_list
+from utils.data.annotation_file import Record, format_label, read_list
 from utils.files import JOURNAL, open_replacement, write_beside
 from utils.networks import Network
 from utils.predict.model import Model
@@ -104,7 +103,7 @@ class FeatureExtractor:
         """The windows of a video with their views."""
         data = self.model.cfg.data
         is_listed = job.label != UNLISTED and isinstance(data, VideoData)
-        with open_record(job, data) if is_listed else self.model.open(job.path) as source:
+        with job.open(data) if is_listed else self.model.open(job.path) as source:
             seconds = self.options.window if self.options.per == "window" else 0.0
             windows = split_into_windows(source, seconds, self.options.step)
             yield from read_windows(source, windows, [self.head])

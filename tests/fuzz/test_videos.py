@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from resnet50.config import Data
-from resnet50.readers import read_images
+from resnet50.readers import read_records
 from resnet50.transforms import make_train_view
 from scripts.data.prepare.integrity import KINDS
 from tests.fuzz.damage import mutate
 from tests.fuzz.files import encode_intact_jpeg, write_mutated_videos
+from tests.helpers import load_smoke_config
 from utils.files import ROOT
 from utils.video.frame_folder import FrameFolder
 from utils.video.reader import MODULES, VideoError
@@ -89,15 +89,21 @@ def test_damaged_videos_are_read_or_refused(tmp_path, seed, reader, count, secon
 @pytest.mark.parametrize("count", [100, pytest.param(SLOW_COUNT, marks=pytest.mark.slow)])
 def test_damaged_jpeg_frames_are_read_or_refused(tmp_path, seed, count):
     """As a frame of a video, and as an image of ResNet's training."""
-    data = Data(root=tmp_path, train="", crop=32)
+    settings = [
+        f"data.root={tmp_path}",
+        "data.source=folder",
+        "data.train=.",
+        "model.num_classes=1",
+    ]
+    cfg = load_smoke_config("resnet50", *settings, "data.augment=crop")
     path = tmp_path / "class" / "00001.jpg"
     path.parent.mkdir()
     outcomes = Counter()
     for number in range(seed, seed + count):
         path.write_bytes(mutate(encode_intact_jpeg(number), number))
-        (image,) = read_images(data, "train", 1)
+        (image,) = read_records(cfg, "train")
         try:
-            view = make_train_view(image.read(), data, np.random.RandomState(0))
+            view = make_train_view(image.read(), cfg.data, np.random.RandomState(0))
             frames = FrameFolder(path.parent, 1, "{:05d}.jpg").frames([0])
             outcomes[view.shape[0], frames.shape[3]] += 1
         except VideoError as error:

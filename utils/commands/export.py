@@ -1,6 +1,5 @@
 """export.py of every network."""
 
-from pathlib import Path
 from typing import NoReturn
 
 from utils import cli
@@ -19,6 +18,5 @@ def export(network: Network, usage: str) -> NoReturn:
         cfg: NetworkConfig, *, checkpoint_path: str, overwrite: bool = False, **options
     ) -> None:
         export_network(network, cfg, checkpoint_path, options, overwrite)
-        network.copy_classes(Path(checkpoint_path).parent, Path(options["target"]).parent)
 
     cli.run(main, network.config, usage, check_options)

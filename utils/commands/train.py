@@ -44,7 +44,7 @@ def run_training(network: Network, cfg: NetworkConfig, build: Build) -> None:
     records = network.read_records(cfg, "train")
     sampler = trainer.resume(network.build_train_sampler(cfg, records, rt), records)
     folder = trainer.directory.path
-    network.write_classes(cfg, folder, rt)
+    records.write_classes(folder, rt)
     spaces = network.list_label_spaces(cfg)
     classes = list_class_names(spaces, folder)
     setup = build_training(job, sampler, build)  # model, optimizer, AllReduce segments, step

@@ -17,16 +17,20 @@ import csv
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 
+from utils.data.class_names import read_names
 from utils.files import read_text
-from utils.messages import format_value, shorten
+from utils.log import log
+from utils.messages import escape_control, find_nearest, format_value, shorten
 from utils.progress import track
-from utils.video.reader import MAX_PIXELS, Segment
+from utils.runtime import Runtime
+from utils.video.decoders import open_path
+from utils.video.reader import MAX_PIXELS, FrameReader, Segment
 
 FIELDS = {"video": "path label", "frames": "path num_frames label"}
 SEGMENTS = "path start end label"
@@ -34,6 +38,7 @@ CSV_SEGMENTS = "path,start,end,label"  # also a first line that names the column
 PROGRESS_LINES = 10_000  # a longer file shows a progress bar while its videos are looked up
 MAX_SHOWN = 5  # bad lines named in an error
 MAX_PATH = 150  # characters of a path in an error
+MIN_FRAMES = 3  # a folder of fewer frames is left out
 Label = Union[int, tuple[int, ...]]  # with `model.labels: multi` all labels, ascending
 NO_LABEL = "-"
 COLUMNS = re.compile(r"(?<=\S)(?: +-?[0-9]+)+$")  # the numbers at the end of a line
@@ -48,6 +53,28 @@ class Record(NamedTuple):
     line: int
     segment: Optional[Segment] = None  # the part of the video, or else the whole
     dataset_index: int = 0  # of a network for several data sets
+
+    def open(self, data: Any) -> FrameReader:
+        """Opens the video, or its segment; `data` has the settings of `VideoData`."""
+        is_folder = data.source == "frames"
+        return open_path(
+            self.path, data, is_folder, num_frames=self.num_frames, segment=self.segment
+        )
+
+
+class VideoList(list[Record]):
+    """The videos of a split, in the order of its list; their paths start with `root`."""
+
+    def __init__(self, records: Iterable[Record], root: Path):
+        super().__init__(records)
+        self.root = root
+
+    def list_names(self) -> list[str]:
+        """The names of the samples in a report."""
+        return [name_record(record).removeprefix(f"{self.root}/") for record in self]
+
+    def write_classes(self, run: Path, rt: Runtime) -> None:
+        """Nothing: a list numbers the classes itself. Class folders are written into the run."""
 
 
 class AnnotationFile(NamedTuple):
@@ -71,7 +98,66 @@ class AnnotationFile(NamedTuple):
         return self.labels or self.path.with_name("labels.txt")
 
 
-def read_annotations(file: AnnotationFile, min_frames: int = 3) -> tuple[list[Record], int]:
+def describe_list(cfg: Any, split: str) -> AnnotationFile:
+    """The annotation file of the split train, test or val, of a network for one data set."""
+    data = cfg.data
+    name = data.lists.get(split, data.test_list)
+    return AnnotationFile(
+        name,
+        path=data.root / name,
+        root=data.root,
+        source=data.source,
+        num_classes=cfg.model.num_classes,
+        image_tmpl=data.image_tmpl,
+        flow=data.is_flow,
+        folder_fps=data.folder_fps,
+        max_pixels=data.max_pixels,
+        multi_label=cfg.has_several_labels,
+    )
+
+
+def find_labels(train: AnnotationFile, test: AnnotationFile) -> Path:
+    """The file of the class names that a network has: those of the training list, if it has any."""
+    return train.labels_path if train.labels_path.is_file() else test.labels_path
+
+
+def read_list(file: AnnotationFile) -> VideoList:
+    """The records of a list with the labels of the network, which are matched by class names.
+
+    Raises ValueError for bad lines, and if the network has not exactly one class of the name of a
+    label in use.
+    """
+    names = read_names(file.labels_path) if file.class_names and file.labels_path.is_file() else []
+    classes = max(file.num_classes, len(names))
+    records, left_out = read_annotations(file._replace(num_classes=classes))
+    if left_out:
+        log.info("%s: %d videos are left out: fewer than 3 frames", file.path, left_out)
+    own = [escape_control(name) for name in names]  # as a checkpoint has them
+    known = list(file.class_names)
+    if not names or own == known:
+        return VideoList(records, file.root)
+    new_labels = {}
+    for label in sorted({label for record in records for label in list_labels(record.label)}):
+        name = own[label] if label < len(own) else ""
+        if not name or own.count(name) > 1 or known.count(name) != 1:
+            fault = "is the name of several classes"
+            if name not in known:
+                near = find_nearest(name, known)
+                fault = f"is no class of the network{near and f'; nearest: {near}'}"
+            where = f"{file.path}: its label {label}, in {file.labels_path}"
+            raise ValueError(f"{where} {format_value(name)}, {fault}")
+        new_labels[label] = known.index(name)
+    changed = sum(label != new for label, new in new_labels.items())
+    if changed:
+        text = "%s: %d classes have another label than in the network; they are matched by name"
+        log.info(text, file.labels_path, changed)
+    renamed = [r._replace(label=replace_labels(r.label, new_labels)) for r in records]
+    return VideoList(renamed, file.root)
+
+
+def read_annotations(
+    file: AnnotationFile, min_frames: int = MIN_FRAMES
+) -> tuple[list[Record], int]:
     """Reads an annotation file and checks every line and that its video exists.
 
     Lines of source "frames" with fewer than `min_frames` frames are left out (the source
@@ -206,19 +292,12 @@ def _find_form(text: str, file: AnnotationFile) -> str:
     return FIELDS[file.source]
 
 
-def _check_form(text: str, form: str, file: AnnotationFile) -> None:
-    """Raises ValueError if a line has not the form of the first one."""
-    same = form == _find_form(text, file) if form in FIELDS.values() else _is_segment(text, form)
-    if not same:
-        raise ValueError(
-            f"{format_value(text)} is not `{form}`, the form of the first line: a list has "
-            "segments or whole videos, not both"
-        )
-
-
 def _is_segment(text: str, form: str) -> bool:
     fields = _split(text, form)
-    return len(fields) == 4 and None not in map(_parse_number, fields[1:3])
+    try:
+        return len([float(field) for field in fields[1:3]]) == 2 and len(fields) == 4
+    except ValueError:
+        return False
 
 
 def _split(text: str, form: str) -> list[str]:
@@ -236,18 +315,27 @@ def _parse(
     number: int, text: str, file: AnnotationFile, form: str, min_frames: int
 ) -> Optional[Record]:
     """The record of a line; None if it has too few frames, ValueError if it is bad."""
-    _check_form(text, form, file)
     is_whole = form in FIELDS.values()
+    if _find_form(text, file) != form if is_whole else not _is_segment(text, form):
+        raise ValueError(
+            f"{format_value(text)} is not `{form}`, the form of the first line: a list has "
+            "segments or whole videos, not both"
+        )
     fields = text.rsplit(" ", 2) if is_whole else _split(text, form)
     has_count = len(fields) > 2 and _parse_integer(fields[1]) is not None
     if is_whole and file.source == "video" and (file.multi_label or not has_count):
         fields = text.rsplit(" ", 1)
     if len(fields) < len(form.split()):
         raise ValueError(f"{format_value(text)} is not `{form}`, separated by single spaces")
-    label = _parse_labels(fields[-1], file) if file.multi_label else _parse_label(fields[-1], file)
+    label = _parse_label(fields[-1], file)
     path = str(file.root / fields[0])
     if not is_whole:
-        segment = _parse_segment(fields[1], fields[2])
+        segment = Segment(float(fields[1]), float(fields[2]))
+        if not 0 <= segment.start < segment.end < math.inf:
+            raise ValueError(
+                f"the segment from {format_value(fields[1])} to {format_value(fields[2])} is not "
+                "one: start must be at least 0 and below end, both in seconds"
+            )
         return Record(path, num_frames=None, label=label, line=number, segment=segment)
     if len(fields) == 2:
         return Record(path, num_frames=None, label=label, line=number)
@@ -261,42 +349,22 @@ def _parse(
     return Record(path, num_frames=num_frames, label=label, line=number)
 
 
-def _parse_label(text: str, file: AnnotationFile) -> int:
-    label = _parse_integer(text)
-    if label is None or not 0 <= label < file.num_classes:
-        raise ValueError(
-            f"label {format_value(text)} is not an integer from 0 to {file.num_classes - 1}: "
-            f"num_classes is {file.num_classes}"
-        )
-    return label
-
-
-def _parse_labels(text: str, file: AnnotationFile) -> tuple[int, ...]:
-    """The labels of `3,17`, ascending; none of `-`."""
-    if text == NO_LABEL:
+def _parse_label(text: str, file: AnnotationFile) -> Label:
+    """The label; with several labels those of `3,17`, ascending, and none of `-`."""
+    if file.multi_label and text == NO_LABEL:
         return ()
-    labels = sorted(_parse_label(part, file) for part in text.split(","))
-    for label, following in zip(labels, labels[1:]):
-        if label == following:
+    labels = []
+    for part in text.split(",") if file.multi_label else [text]:
+        label = _parse_integer(part)
+        if label is None or not 0 <= label < file.num_classes:
+            raise ValueError(
+                f"label {format_value(part)} is not an integer from 0 to {file.num_classes - 1}: "
+                f"num_classes is {file.num_classes}"
+            )
+        if label in labels:
             raise ValueError(f"label {label} is in {format_value(text)} twice")
-    return tuple(labels)
-
-
-def _parse_segment(start: str, end: str) -> Segment:
-    segment = Segment(float(start), float(end))
-    if not 0 <= segment.start < segment.end < math.inf:
-        raise ValueError(
-            f"the segment from {format_value(start)} to {format_value(end)} is not one: start must "
-            "be at least 0 and below end, both in seconds"
-        )
-    return segment
-
-
-def _parse_number(text: str) -> Optional[float]:
-    try:
-        return float(text)
-    except ValueError:
-        return None
+        labels.append(label)
+    return tuple(sorted(labels)) if file.multi_label else labels[0]
 
 
 def _parse_integer(text: str) -> Optional[int]:
@@ -307,7 +375,7 @@ def list_labels(label: Label) -> tuple[int, ...]:
     return (label,) if isinstance(label, int) else label
 
 
-def replace_labels(label: Label, new_labels: Mapping[int, int]) -> Label:
+def replace_labels(label: Label, new_labels: dict[int, int]) -> Label:
     """The new label of one, or those of several."""
     if isinstance(label, int):
         return new_labels[label]
@@ -329,15 +397,8 @@ def encode_label(label: Label, classes: int) -> Union[np.int32, np.ndarray]:
 
 
 def swap_labels(label: Label, pairs: Sequence[tuple[int, int]]) -> Label:
-    """`swap_label` of one label, or of several."""
+    """The label of a mirrored clip, or those of several: of a pair, one becomes the other."""
+    other = {a: b for pair in pairs for a, b in (pair, pair[::-1])}
     if isinstance(label, int):
-        return swap_label(label, pairs)
-    return tuple(sorted(swap_label(part, pairs) for part in label))
-
-
-def swap_label(label: int, pairs: Sequence[tuple[int, int]]) -> int:
-    """The label of a mirrored clip: in `pairs` (`swap_labels`), one label becomes the other."""
-    for a, b in pairs:
-        if label in (a, b):
-            return a + b - label
-    return label
+        return other.get(label, label)
+    return tuple(sorted(other.get(part, part) for part in label))

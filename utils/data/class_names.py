@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
 
-from utils.data.annotation_file import AnnotationFile, Record, list_labels, replace_labels
 from utils.files import ROOT, read_text
 from utils.log import log
-from utils.messages import check_choice, escape_control, find_nearest, format_value
+from utils.messages import check_choice
 from utils.settings import ClassSettings
 
 BUILTIN_NAMES = ROOT / "utils" / "labels"
@@ -50,43 +49,9 @@ def read_class_names(path: Path, classes: int, description: str) -> list[str]:
     return names
 
 
-def read_names(path: Path, description: str) -> list[str]:
-    return [line.strip() for line in read_text(path, description).rstrip().split("\n")]
-
-
-def read_list_names(file: AnnotationFile) -> list[str]:
-    """The class names of a list by its labels; empty if they or the network's are not known."""
-    path = file.labels_path
-    return read_names(path, f"{path}") if file.class_names and path.is_file() else []
-
-
-def match_classes(
-    records: list[Record], names: Sequence[str], file: AnnotationFile
-) -> list[Record]:
-    """The records of a list with these names, with the network's labels of their classes.
-
-    Raises ValueError if the network has not exactly one class of the name of a label in use.
-    """
-    own = [escape_control(name) for name in names]  # as a checkpoint has them
-    known = list(file.class_names)
-    if own == known:
-        return records
-    new_labels = {}
-    for label in sorted({label for record in records for label in list_labels(record.label)}):
-        name = own[label] if label < len(own) else ""
-        if not name or own.count(name) > 1 or known.count(name) != 1:
-            fault = "is the name of several classes"
-            if name not in known:
-                near = find_nearest(name, known)
-                fault = f"is no class of the network{near and f'; nearest: {near}'}"
-            where = f"{file.path}: its label {label}, in {file.labels_path}"
-            raise ValueError(f"{where} {format_value(name)}, {fault}")
-        new_labels[label] = known.index(name)
-    changed = sum(label != new for label, new in new_labels.items())
-    if changed:
-        text = "%s: %d classes have another label than in the network; they are matched by name"
-        log.info(text, file.labels_path, changed)
-    return [r._replace(label=replace_labels(r.label, new_labels)) for r in records]
+def read_names(path: Path, description: str = "") -> list[str]:
+    text = read_text(path, description or f"{path}")
+    return [line.strip() for line in text.rstrip().split("\n")]
 
 
 def describe_numbered(names: Sequence[str]) -> str:
@@ -101,10 +66,10 @@ def describe_numbered(names: Sequence[str]) -> str:
     )
 
 
-def warn_about_mirroring(file: AnnotationFile, data: ClassSettings) -> None:
+def warn_about_mirroring(names_file: Path, classes: int, data: ClassSettings) -> None:
     """Logs if class names contradict `data.flip` and `data.swap_labels`, or are too many or few."""
     try:
-        names = find_class_names(file.labels_path, data.labels, file.num_classes)
+        names = find_class_names(names_file, data.labels, classes)
     except ValueError as error:
         log.info("%s", error)
         return

@@ -18,7 +18,7 @@ ACL, HCCL or CUDA. A fork copies the locks that they hold at that moment, and ma
 
 import functools
 import math
-from typing import Union
+from typing import TYPE_CHECKING, Union
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from utils.data.rows import Rows
 from utils.data.worker_pool import PrefetchedBatches
 from utils.log import log
 from utils.settings import ImageData
+
+if TYPE_CHECKING:
+    import mindspore.dataset as ds
 
 MAX_THREADS = 8  # by `auto` on a CPU; above it, workers are processes
 MAX_DEVICE_THREADS = 16  # by `auto` on Ascend and GPU
@@ -37,35 +40,28 @@ MEMORY_FRACTION = 1 / 4  # of the free memory, by `auto`: evaluation and the net
 MINDDATA_BUFFERED = 2  # batches that MindData holds
 
 
-def prefetch_batches(
+def build_pipeline(
     rows: Rows, data: ImageData, requested_workers: Union[int, str]
-) -> PrefetchedBatches:
+) -> "ds.GeneratorDataset":
     """The batches of rows in their order, made in advance by workers; MindData queues no others.
 
     `requested_workers` is as `data.workers`; `data` has the settings `processes` and `prefetch`.
     Raises ValueError if the batches do not fit into memory, or if worker processes are requested on
     a device.
     """
-    import mindspore as ms
+    import mindspore as ms  # here: who only reads videos does not load MindSpore
     import mindspore.dataset as ds
 
-    device = ms.get_context("device_target")  # CPU, GPU or Ascend
     ds.config.set_prefetch_size(1)
     blank = rows.blank()
     size = rows.batch * sum(np.asarray(value).nbytes for value in blank)
+    device = ms.get_context("device_target")  # CPU, GPU or Ascend
     workers, processes = choose_workers(requested_workers, data.processes, device)
-    total = max(1, len(rows) // rows.batch)
-    prefetch = choose_prefetch(data.prefetch, size, total)
+    prefetch = choose_prefetch(data.prefetch, size, max(1, len(rows) // rows.batch))
     note = f"; batches of {size / 1e6:.3g} MB, prefetched: {prefetch}"
     log_workers(requested_workers, workers=workers, processes=processes, note=note)
-    return PrefetchedBatches(
-        rows,
-        blank=blank,
-        batch=rows.batch,
-        workers=workers,
-        processes=processes,
-        prefetch=prefetch,
-    )
+    batches = PrefetchedBatches(rows, blank, rows.batch, workers, processes, prefetch)
+    return ds.GeneratorDataset(batches, list(rows.columns), shuffle=False)
 
 
 def choose_workers(

@@ -17,17 +17,16 @@ class Mix(NamedTuple):
     box: tuple[int, int, int, int] = NO_BOX
 
 
-def draw_mix(
-    rng: np.random.RandomState, size: int, mixup: float, cutmix: float, switch: float, prob: float
-) -> Mix:
+def draw_mix(rng: np.random.RandomState, size: int, mixup: float, cutmix: float) -> Mix:
     """Draws the mixing of a batch of samples of size x size pixels.
 
-    `mixup` and `cutmix` are the alphas of their Beta distributions (0: off). `switch` is the
-    probability of cutmix if both are on, `prob` of any mixing.
+    `mixup` and `cutmix` are the alphas of their Beta distributions (0: off). If both are
+    on, each has probability 0.5.
     """
-    if rng.uniform() >= prob or not (mixup or cutmix):
+    rng.uniform()  # by which the source decides whether to mix at all: here always
+    if not (mixup or cutmix):
         return Mix(1.0)
-    if cutmix and (not mixup or rng.uniform() < switch):
+    if cutmix and (not mixup or rng.uniform() < 0.5):
         lam = float(rng.beta(cutmix, cutmix))
         y, x = (int(v) for v in rng.randint(0, size, 2))
         return make_cutmix(lam, y=y, x=x, height=size, width=size)
@@ -67,7 +66,7 @@ def draw_partners(count: int, data: ImageData, rng: np.random.RandomState) -> np
     If mixup and cutmix are both on, each batch has one of them with equal probability.
     """
     partner = rng.permutation(count)
-    mix = draw_mix(rng, size=data.crop, mixup=data.mixup, cutmix=data.cutmix, switch=0.5, prob=1.0)
+    mix = draw_mix(rng, size=data.crop, mixup=data.mixup, cutmix=data.cutmix)
     columns = [np.full(count, mix.lam), partner]
     if data.cutmix:
         columns += [np.full(count, edge) for edge in mix.box]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from utils.nn.dropout import DropoutFactors
 
 MAX_TRIES = 100  # files tried for one row, the one of the sample sequence included
+Share = tuple[int, int, float]  # a data set, a label of it, and its weight in a mixed clip
 Row = tuple[Any, ...]  # arrays and scalars of NumPy
 
 
@@ -58,7 +59,7 @@ class FileRows(Rows):
     kind = "video"  # or "image", in messages
 
     def __init__(self, records: Sequence[Any], cfg: NetworkConfig):
-        self.records = records
+        self.records: Any = records
         self.cfg = cfg
         self.unreadable = UnreadableFiles(records, self.kind)
         self.warnings = VideoWarnings()
@@ -148,6 +149,10 @@ class TrainRows(FileRows):
         for _ in range(MAX_TRIES - 1):
             yield rng.randint(len(self.records))
 
+    def blank(self) -> Row:
+        clip = np.zeros(self.cfg.get_clip_shape(self.data.crop), np.uint8)
+        return clip, self.make_target(self.cfg.blank_label)
+
     def find_fault(self) -> str:
         """Why the trainer must stop the run (too many unreadable files), or an empty string."""
         return self.unreadable.describe_excess(self.data.max_unreadable)
@@ -162,6 +167,15 @@ class TrainRows(FileRows):
     def measure_clips(self) -> float:
         """The seconds of a video that a clip covers; 0 if unknown, and for images."""
         return 0.0
+
+    def list_shares(self, targets: np.ndarray) -> list[list[Share]]:
+        """The classes of each clip of a batch with these targets."""
+        if self.cfg.has_several_labels:
+            return [[(0, int(k), 1.0) for k in np.flatnonzero(row)] for row in targets]
+        if not self.data.mixes:
+            return [[(0, int(label), 1.0)] for label in targets]
+        partners = targets[targets[:, 2].astype(int)]
+        return [[(0, int(a[0]), a[1]), (0, int(b[0]), 1 - a[1])] for a, b in zip(targets, partners)]
 
     def append_dropout(self, dropout: "Optional[DropoutFactors]") -> Rows:
         """These rows, for a network with dropout with its factors as last column."""

@@ -2,8 +2,7 @@
 
 The samples of a whole run are one global sequence, a pure function of seed, epoch and position
 (docs/glossary.md).
-Epoch e is a permutation drawn from (seed, e); with `data.balance` it repeats samples of small
-classes and leaves out others. A global batch takes the next `size * batch` samples
+Epoch e is a permutation drawn from (seed, e). A global batch takes the next `size * batch` samples
 of it, and rank r takes the r-th part. Therefore the sequence is the same for any number of workers,
 a resumed run starts in the middle of it, and two ranks at batch size B see what one rank sees at
 2B. A run that resumes with another number of ranks keeps the length of its epochs
@@ -11,13 +10,15 @@ a resumed run starts in the middle of it, and two ranks at batch size B see what
 """
 
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 
-from utils.data.classes import draw_balanced, group_samples
+from utils.data.annotation_file import Label, list_labels
+from utils.runtime import Runtime
+from utils.settings import NetworkConfig
 
 GENERATORS = threading.local()
 
@@ -26,9 +27,7 @@ GENERATORS = threading.local()
 class TrainSampler:
     """The training sequence of `samples` samples for one rank; positions are those of the rank.
 
-    `classes` are those of all samples, as `utils.data.classes` has them; None: unknown. `balance`
-    is `data.balance` and needs them. `positives` are the samples that have each class, if they have
-    several labels.
+    `class_samples` has for each data set the number of samples of each class; None: unknown.
     """
 
     samples: int
@@ -37,9 +36,7 @@ class TrainSampler:
     size: int
     seed: int
     epoch_samples: int = 0  # samples of an epoch; 0: as many as fill whole global batches
-    classes: Optional[np.ndarray] = field(default=None, repr=False, compare=False)
-    balance: str = "none"
-    positives: Optional[np.ndarray] = field(default=None, repr=False, compare=False)
+    class_samples: Optional[list[np.ndarray]] = field(default=None, repr=False, compare=False)
     cache: dict = field(default_factory=dict, repr=False)
 
     def __post_init__(self):
@@ -74,16 +71,12 @@ class TrainSampler:
 
     def sample_at(self, position: int) -> tuple[int, int]:
         """(sample, epoch) at a position of this rank."""
-        epoch, index = self.locate(position)
+        epoch, index = divmod(self.global_position(position), self.samples_per_epoch)
         return int(self.permutation(epoch)[index]), epoch
 
     def copy_at(self, position: int) -> int:
         """A number that the copies of a sample in an epoch do not share; 0 if none is repeated."""
-        return 0 if self.balance == "none" else self.locate(position)[1]
-
-    def locate(self, position: int) -> tuple[int, int]:
-        """(epoch, index in its permutation) at a position of this rank."""
-        return divmod(self.global_position(position), self.samples_per_epoch)
+        return 0
 
     def global_position(self, position: int) -> int:
         """A position of this rank, counted over the samples of all ranks from the run's start."""
@@ -99,15 +92,20 @@ class TrainSampler:
 
     def draw(self, epoch: int) -> np.ndarray:
         """The permutation of an epoch, for all ranks."""
-        rng = np.random.RandomState([self.seed, epoch])
-        if self.balance == "none":
-            return rng.permutation(self.samples)
-        return draw_balanced(self.samples_of_classes, self.balance, rng)
+        return np.random.RandomState([self.seed, epoch]).permutation(self.samples)
 
-    @cached_property
-    def samples_of_classes(self) -> dict[tuple[int, int], np.ndarray]:
-        assert self.classes is not None
-        return group_samples(self.classes)
+
+def list_order(
+    cfg: NetworkConfig, rt: Runtime, labels: Iterable[tuple[int, Label]]
+) -> dict[str, Any]:
+    """The arguments of a `TrainSampler` over samples with these (data set, label)."""
+    counts = None
+    if cfg.train.class_weights == "balanced":
+        counts = [np.zeros(count, np.int64) for count in cfg.class_counts]
+        for k, label in labels:
+            counts[k][[*list_labels(label)]] += 1
+    order = {"batch": cfg.data.batch, "rank": rt.rank, "size": rt.size, "seed": rt.seed}
+    return {**order, "class_samples": counts}
 
 
 def sample_rng(seed: int, epoch: int, sample: int, copy: int = 0) -> np.random.RandomState:

@@ -1,31 +1,17 @@
-"""Rows of annotated videos, and their sampler: what the networks that read videos share."""
+"""Rows of annotated videos: what the networks that read videos share."""
 
 import abc
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from utils.data import records
-from utils.data.annotation_file import AnnotationFile
-from utils.data.classes import choose_order, count_labels, list_classes
+from utils.data.annotation_file import AnnotationFile, describe_list
 from utils.data.rows import EvalRows, FileRows, TrainRows
-from utils.data.sampler import TrainSampler
-from utils.runtime import Runtime
-from utils.settings import NetworkConfig
 from utils.video.reader import Clip, FrameReader, Timeline, VideoError
 
 MEASURED = 16  # videos, for the length of a clip
-
-
-def build_train_sampler(cfg: NetworkConfig, records: Sequence[Any], rt: Runtime) -> TrainSampler:
-    """The sampler of a training run over these records."""
-    order = choose_order(cfg, rt, lambda: list_classes(records))
-    if cfg.has_several_labels and cfg.train.class_weights == "balanced":
-        labels = (record.label for record in records)
-        order["positives"] = count_labels(labels, cfg.class_counts[0])
-    return TrainSampler(len(records), **order)
 
 
 class VideoRows(FileRows):
@@ -34,8 +20,7 @@ class VideoRows(FileRows):
     @contextlib.contextmanager
     def open_video(self, record: Any) -> Iterator[FrameReader]:
         """Opens the video of a record, and closes it at the end."""
-        data: Any = self.cfg.data  # of a network for videos
-        with records.open_record(record, data) as video:
+        with record.open(self.cfg.data) as video:
             yield video
             self.warnings.add(video)
 
@@ -44,7 +29,7 @@ class TrainVideos(VideoRows, TrainRows):
     """Training rows of videos; the annotation file is that of a network for one data set."""
 
     def list_flip_settings(self) -> list[tuple[AnnotationFile, Any]]:
-        return [(records.describe_list(self.cfg, "train"), self.data)]
+        return [(describe_list(self.cfg, "train"), self.data)]
 
     @abc.abstractmethod
     def choose_frames(self, video: Timeline, record: Any, rng: np.random.RandomState) -> np.ndarray:
@@ -59,7 +44,7 @@ class TrainVideos(VideoRows, TrainRows):
         count = min(MEASURED, len(self.records))
         for k in np.linspace(0, len(self.records) - 1, count).astype(int):
             record = self.records[k]
-            with contextlib.suppress(VideoError), records.open_record(record, self.data) as video:
+            with contextlib.suppress(VideoError), record.open(self.data) as video:
                 span = 1 + np.ptp(self.choose_frames(video, record, np.random.RandomState(0)))
                 frames = len(video) if span > len(video) / 2 else span
                 seconds.append(frames / video.fps if video.fps else 0.0)

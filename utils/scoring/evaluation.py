@@ -36,7 +36,7 @@ def evaluate_checkpoint(
         doubt = describe_doubt(space)
         eval_sets.append(EvalSet(rows, space, network.create_dataset, doubt=doubt))
         if report:
-            samples = describe_samples(rows, space, network.name_samples(cfg, rows))
+            samples = describe_samples(rows, space, rows.records.list_names())
             folder = Path(report) / space.name
             if space.name and not reports and rt.is_main_process:  # the page is above the sets
                 own = {f"{space.name}/{name}": start for name, start in OWN.items()}

@@ -16,7 +16,7 @@ from utils.data.sampler import TrainSampler
 from utils.log import log
 from utils.messages import join_names
 from utils.nn.layers import freeze_norms, list_norms
-from utils.nn.loss import CrossEntropy, Loss, SigmoidCrossEntropy
+from utils.nn.loss import Loss
 from utils.runtime import Runtime
 from utils.settings import NetworkConfig
 from utils.train import optimizers
@@ -95,26 +95,6 @@ class Plan:
         """`train.class_weights` of each data set."""
         return compute_class_weights(self.cfg, self.sampler)
 
-    def choose_loss(self, build_cross_entropy: Callable[[ClassWeights], Loss]) -> Loss:
-        """The loss of one data set: with several labels `SigmoidCrossEntropy`."""
-        (weights,) = self.compute_class_weights()
-        if self.cfg.has_several_labels:
-            return SigmoidCrossEntropy(self.cfg.class_counts[0], weights)
-        return build_cross_entropy(weights)
-
-    def build_cross_entropy(self, class_weights: ClassWeights, before_softmax: bool = True) -> Loss:
-        """The cross entropy of labels, or of soft targets with smoothing, mixup or cutmix."""
-        smoothing = self.cfg.train.smoothing
-        if not (smoothing or self.cfg.data.mixes):
-            return CrossEntropy(class_weights, before_softmax)
-        if not before_softmax:  # the logarithm of a probability of 0 is infinite
-            raise ValueError(
-                "model.before_softmax false has no train.smoothing, data.mixup or data.cutmix"
-            )
-        from utils.nn.soft_targets import SmoothedCrossEntropy  # here: most trainings need it not
-
-        return SmoothedCrossEntropy(smoothing, "included", class_weights)
-
     def build_mix(self, normalize: nn.Cell) -> Optional[nn.Cell]:
         """`TrainStep`'s `mix`; None without mixup and cutmix. `normalize` is the network's."""
         if not self.cfg.data.mixes:
@@ -167,17 +147,15 @@ def compute_class_weights(cfg: NetworkConfig, sampler: TrainSampler) -> tuple[Cl
         return ((),) * len(cfg.class_counts)
     if not isinstance(setting, str):
         return (setting,)
-    if sampler.positives is not None:
-        return (balance_positives(sampler.positives, sampler.samples),)
-    if sampler.classes is None:
+    if sampler.class_samples is None:
         return tuple((1.0,) * count for count in cfg.class_counts)
-    sets, labels = sampler.classes.T
+    if cfg.has_several_labels:
+        return (balance_positives(sampler.class_samples[0], sampler.samples),)
     several = len(cfg.class_counts) > 1
     weights = []
-    for k, count in enumerate(cfg.class_counts):
-        videos = np.bincount(labels[sets == k], minlength=count)
+    for k, samples in enumerate(sampler.class_samples):
         owner = f" of data set {k}" if several else ""
-        weights.append(divide_by_class(videos.sum(), count * videos, owner))
+        weights.append(divide_by_class(samples.sum(), len(samples) * samples, owner))
     return tuple(weights)
 
 

@@ -145,7 +145,7 @@ class Trainer:
         step = setup.step
         self.directory.restore(step, train_set.unreadable)
         for file, settings in train_set.list_flip_settings():
-            warn_about_mirroring(file, settings)
+            warn_about_mirroring(file.labels_path, file.num_classes, settings)
         log_start(train, sampler=self.sampler, segments=setup.segments, start_step=self.start_step)
         run = self.cfg.run
         validation = None
@@ -260,8 +260,5 @@ def compile_step(step: TrainStep, batch: Sequence[np.ndarray], rt: Runtime) -> f
     seconds = time.monotonic() - start
     log.info("compiled in %.1f s", seconds)
     if rt.device == "Ascend":
-        log.info(
-            "the first step also compiles the device's kernels, which can take minutes "
-            "(run.op_compile: prebuilt uses CANN's own)"
-        )
+        log.info("the first step also compiles the device's kernels, which can take minutes")
     return seconds

@@ -30,6 +30,8 @@ from utils.train.schedule import Due, Schedule
 from utils.train.train_step import TrainStep
 from utils.train.validation import Validation
 
+MAX_OVERFLOWS = 20  # consecutive steps that are not finite before the run stops
+
 
 @dataclass(eq=False)
 class TrainingLoop(Callback):
@@ -164,10 +166,10 @@ class TrainingLoop(Callback):
     def check_overflows(self) -> None:
         """Raises ValueError on all ranks after too many updates that were not finite."""
         overflows = self.meter.most_overflows
-        if overflows >= self.run.max_overflows:
+        if overflows >= MAX_OVERFLOWS:
             raise ValueError(
                 f"train.lr: {overflows} updates in a row were not finite, loss "
-                f"{self.meter.values['loss']} (run.max_overflows); {self.describe_saved()}; "
+                f"{self.meter.values['loss']}; {self.describe_saved()}; "
                 "lower the rate or the scale"
             )
 

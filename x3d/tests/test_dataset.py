@@ -6,7 +6,6 @@ import pytest
 from scripts.data.synthetic.motion_videos import write_video
 from tests.helpers import load_smoke_config
 from tests.numbered_videos import read_number, write_numbered_video
-from utils.data import records
 from utils.data.annotation_file import Record
 from utils.data.sampler import TrainSampler
 from utils.runtime import Runtime
@@ -29,8 +28,8 @@ def test_thirty_views_need_one_decode(evaluation, monkeypatch):
     opened = []
     requests = []
 
-    def count_calls(record, reader):
-        video = open_record(record, reader)
+    def count_calls(record, data):
+        video = open_record(record, data)
         decode = video._decode
         monkeypatch.setattr(
             video, "_decode", lambda numbers: requests.append(numbers) or decode(numbers)
@@ -38,8 +37,8 @@ def test_thirty_views_need_one_decode(evaluation, monkeypatch):
         opened.append(record)
         return video
 
-    open_record = records.open_record
-    monkeypatch.setattr(records, "open_record", count_calls)
+    open_record = Record.open
+    monkeypatch.setattr(Record, "open", count_calls)
     clips, label, valid = evaluation[0]
     assert (clips.shape, label, valid) == ((30, 3, 5, SIDE, SIDE), 4, True)
     assert len(opened) == len(requests) == 1

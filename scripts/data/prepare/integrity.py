@@ -14,9 +14,9 @@ import numpy as np
 from av.container import InputContainer
 
 from utils.data.annotation_file import AnnotationFile, Record
-from utils.data.records import open_record
 from utils.files import write_text
 from utils.messages import print_line
+from utils.video.decoders import open_path
 from utils.video.headers import check_header, read_boxes
 from utils.video.media_files import VIDEO_SUFFIXES
 from utils.video.packets import choose_stream, measure_missing
@@ -68,7 +68,10 @@ class VideoJob(NamedTuple):
         return "frames" if self.image_tmpl else "video"
 
     def open(self) -> FrameReader:
-        return open_record(self, self)
+        is_folder = self.source == "frames"
+        return open_path(
+            self.path, self, is_folder, num_frames=self.num_frames, segment=self.segment
+        )
 
 
 def make_job(record: Record, file: AnnotationFile, reader: str, depth: str = "ends") -> VideoJob:

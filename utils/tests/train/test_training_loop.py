@@ -19,6 +19,7 @@ from utils.networks import find_network
 from utils.nn.layers import BatchNorm2d
 from utils.runtime import Runtime
 from utils.settings import Run
+from utils.train import training_loop
 from utils.train.amp import Float32Output
 from utils.train.train_step import create_counter
 from utils.train.training_loop import TrainingLoop
@@ -156,8 +157,9 @@ def test_the_logged_rate_is_that_of_the_newest_update(tmp_path):
     assert loop.meter.line["lr"] == 0.25
 
 
-def test_too_many_overflows_fail_the_run_and_save_nothing(tmp_path, log_messages):
-    loop = make_loop(tmp_path, max_overflows=2, save_steps=1)
+def test_too_many_overflows_fail_the_run_and_save_nothing(tmp_path, log_messages, monkeypatch):
+    monkeypatch.setattr(training_loop, "MAX_OVERFLOWS", 2)
+    loop = make_loop(tmp_path, save_steps=1)
     loop.on_train_begin(None)
     run_step(loop, Outputs(1, [], overflows=1))
     with pytest.raises(ValueError, match=r"^train.lr: 2 updates"):
