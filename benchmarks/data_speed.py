@@ -9,9 +9,8 @@ import numpy as np
 import psutil
 
 from utils.cores import count_workers
-from utils.data.rows import TrainRows
+from utils.data.rows import TrainRows, TrainVideoRows
 from utils.data.sampler import sample_rng
-from utils.data.videos import TrainVideos
 from utils.networks import Network
 from utils.runtime import Runtime
 from utils.settings import NetworkConfig
@@ -51,7 +50,7 @@ def decode_row(clips: TrainRows, index: int) -> np.ndarray:
     sample, epoch = clips.sampler.sample_at(clips.start + index)
     rng = sample_rng(clips.sampler.seed, epoch, sample)
     record = clips.records[sample]
-    if not isinstance(clips, TrainVideos):
+    if not isinstance(clips, TrainVideoRows):
         return record.read()
     with clips.open_video(record) as video:
         return video.frames(clips.choose_frames(video, record, rng))

@@ -15,11 +15,10 @@ import numpy as np
 
 from mvit_multi import sampling, transforms
 from mvit_multi.config import Config, Data, DatasetSettings
-from utils.data import videos
 from utils.data.annotation_file import AnnotationFile, Record, VideoList, read_list, swap_labels
 from utils.data.loader import build_pipeline
 from utils.data.mixing import NO_BOX, draw_mix
-from utils.data.rows import Rows, Share
+from utils.data.rows import EvalVideoRows, Rows, Share, TrainVideoRows
 from utils.evaluate.label_space import LabelSpace, list_own_names
 from utils.runtime import Runtime
 from utils.video.reader import Timeline
@@ -72,7 +71,7 @@ def read_records(cfg: Config, split: str, spaces: Sequence[LabelSpace] = ()) -> 
     return VideoList(samples, cfg.data.root)
 
 
-class TrainVideos(videos.TrainVideos):
+class TrainVideos(TrainVideoRows):
     """Several clips of one random sequence of frames of a video, each with its own augmentation."""
 
     cfg: Config
@@ -90,7 +89,7 @@ class TrainVideos(videos.TrainVideos):
         rows = targets.reshape(-1, targets.shape[-1])
         return [
             [(int(a[0]), int(a[1]), a[2]), (int(b[0]), int(b[1]), 1 - a[2])]
-            for a, b in zip(rows, rows[::-1])  # as `mvit_multi.mixup` mixes them
+            for a, b in zip(rows, rows[::-1])  # as `MixClips` mixes them
         ]
 
     def list_flip_settings(self) -> list:
@@ -123,7 +122,7 @@ class TrainVideos(videos.TrainVideos):
         return clips, np.stack([build_target_row(0, 0, 1.0)] * self.copies)
 
 
-class EvalVideos(videos.EvalVideos):
+class EvalVideos(EvalVideoRows):
     """All views of each video of one data set.
 
     `split` is "test" (the views of the data set's settings) or "val" (every `eval.val_skip`-th

@@ -9,6 +9,9 @@ Source: JunweiLiang/MultiTrain, commit 16723114.
 
 Differences from the source: with several devices, gradients are those of the loss of the whole
 batch. The source's are 1 / devices of that; `gradient_scale` reproduces them.
+
+Mixup and cutmix mix clip i of N with clip N - 1 - i. One lambda, and for cutmix one box, is used
+for the whole batch on all devices.
 """
 
 from collections.abc import Sequence
@@ -19,6 +22,7 @@ from mindspore import dtype as mstype
 
 from mvit_multi.config import STD_WEIGHT, Config
 from utils.nn.loss import Loss, build_class_weights
+from utils.nn.soft_targets import mix_partners
 from utils.runtime import Runtime
 
 # Columns of a target (N, 7); then y0, y1, x0, x1 of a box
@@ -217,3 +221,24 @@ def to_float32(x: Tensor) -> Tensor:
 def soft_cross_entropy(scores: Tensor, target: Tensor) -> Tensor:
     """-sum(target * log_softmax(scores)) of every row, (N,); targets need not sum to 1."""
     return -(target * ops.log_softmax(scores, -1)).sum(1)
+
+
+class MixClips(nn.Cell):
+    """Clips uint8 (B, S, 3, T, H, W), S clips of a video, and targets (B, S, 7), to network input.
+
+    The result is float32 (B * S, 3, T, H, W), normalised, and mixed as the targets say. Without
+    `mixes` clips stay uint8 and the network normalises them.
+    """
+
+    def __init__(self, normalize: nn.Cell, mixes: bool):
+        super().__init__(auto_prefix=False)
+        self.normalize = normalize
+        self.mixes = mixes
+
+    def construct(self, clip: Tensor, target: Tensor) -> Tensor:
+        x = ops.reshape(clip, (-1, *clip.shape[2:]))
+        if not self.mixes:
+            return x
+        x = self.normalize(x)
+        row = target[0, 0]
+        return mix_partners(x, ops.flip(x, (0,)), row[2], row[3:])

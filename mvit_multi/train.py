@@ -21,9 +21,8 @@ prepare_process(__name__)
 from mindspore import nn
 
 from mvit_multi.config import Config
-from mvit_multi.loss import build_loss
+from mvit_multi.loss import MixClips, build_loss
 from mvit_multi.lr_generator import build_parameter_groups, get_lr
-from mvit_multi.mixup import MixClips
 from mvit_multi.model import MViT
 from mvit_multi.network import NETWORK
 from utils.commands.train import train

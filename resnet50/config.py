@@ -11,7 +11,6 @@ from utils.settings import (
     TrainSettings,
     check_not_negative,
     check_positive,
-    check_warmup,
 )
 
 
@@ -115,7 +114,8 @@ class Train(TrainSettings):
         check_not_negative(self, "train", "end_lr")
         if self.optimizer == "lars" and (self.nesterov or self.epsilon < 0):
             raise ValueError("train.optimizer lars: nesterov must be false, epsilon not negative")
-        check_warmup(self)
+        if self.warmup_epochs >= self.epochs:
+            raise ValueError(f"train.warmup_epochs must be below train.epochs {self.epochs}")
         if 0 < self.schedule_epochs < self.epochs:
             raise ValueError("train.schedule_epochs must not be below train.epochs")
 

@@ -26,8 +26,8 @@ from scripts.data.synthetic.motion_videos import write_video
 from tests.helpers import load_smoke_config, read_result, run_script
 from tests.numbered_videos import write_numbered_video
 from utils.data.annotation_file import Record
+from utils.data.rows import UnreadableFiles
 from utils.data.sampler import TrainSampler
-from utils.data.unreadable import UnreadableFiles
 from utils.files import ROOT
 from utils.networks import find_network
 from utils.tests.video.videos import (

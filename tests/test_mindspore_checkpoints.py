@@ -20,8 +20,8 @@ from scripts.convert_checkpoint import main
 from tests.golden_cases import generate_input, generate_weight, load_case
 from tests.helpers import load_smoke_config
 from utils.commands.train import build_training
+from utils.data.rows import UnreadableFiles
 from utils.data.sampler import TrainSampler
-from utils.data.unreadable import UnreadableFiles
 from utils.files import ROOT
 from utils.load_config import load_config
 from utils.networks import Job, Network, find_build, find_network

@@ -12,7 +12,6 @@ from utils.settings import (
     check_not_negative,
     check_positive,
     check_swap_labels,
-    check_warmup,
 )
 
 
@@ -94,7 +93,8 @@ class Train(TrainSettings):
 
     def __post_init__(self):
         super().__post_init__()
-        check_warmup(self)
+        if self.warmup_epochs >= self.epochs:
+            raise ValueError(f"train.warmup_epochs must be below train.epochs {self.epochs}")
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,9 @@ import numpy as np
 
 from tsm import sampling, transforms
 from tsm.config import Config, Data
-from utils.data import videos
 from utils.data.annotation_file import Record
 from utils.data.loader import build_pipeline
-from utils.data.rows import Row, Rows
+from utils.data.rows import EvalVideoRows, Row, Rows, TrainVideoRows
 from utils.data.sampler import sample_rng
 from utils.runtime import Runtime
 from utils.video.reader import Timeline
@@ -43,7 +42,7 @@ def sample_frame_indices(
     return sampling.expand_segments(offsets, len(video), length)
 
 
-class TrainVideos(videos.TrainVideos):
+class TrainVideos(TrainVideoRows):
     """One random clip of a video."""
 
     cfg: Config
@@ -71,7 +70,7 @@ class TrainVideos(videos.TrainVideos):
         return clip, self.make_target(record.label, data.swap_labels if flipped else ())
 
 
-class EvalVideos(videos.EvalVideos):
+class EvalVideos(EvalVideoRows):
     """All views of each video.
 
     `split` is "test" (the views of `cfg.eval`) or "val" (the original's transform for validation

@@ -317,10 +317,25 @@ class NetworkConfig:
                 f"eval.batch {self.eval.batch} is too large for {views} views of {frames} frames "
                 f"of {side} pixels; lower it"
             )
-        check_class_weights(self)
-        if self.has_several_labels:
-            check_several_labels(self)
-        elif self.run.keep_best == "map":
+        weights = self.train.class_weights
+        if not isinstance(weights, str):
+            counts = self.class_counts
+            if len(counts) > 1:
+                raise ValueError("train.class_weights: a list is for one data set")
+            if len(weights) != counts[0] or min(weights) <= 0:
+                raise ValueError(
+                    f"train.class_weights has {len(weights)} numbers for {counts[0]} classes; give "
+                    "one above 0 for each class, in the order of the labels"
+                )
+        single = {
+            "data.mixup=0": self.data.mixup > 0,
+            "data.cutmix=0": self.data.cutmix > 0,
+            "train.smoothing=0": self.train.smoothing > 0,
+        }
+        if self.has_several_labels and any(single.values()):
+            names = ", ".join(name for name, is_needed in single.items() if is_needed)
+            raise ValueError(f"model.labels multi needs {names}: these are for one label a sample")
+        if self.run.keep_best == "map" and not self.has_several_labels:
             raise ValueError("run.keep_best map needs model.labels multi; top1 and loss do not")
 
     @property
@@ -363,43 +378,6 @@ class NetworkConfig:
     def chance(self) -> float:
         """The accuracy of a class at random, of the first data set; 0 for several labels."""
         return 0.0 if self.has_several_labels else 1 / self.class_counts[0]
-
-
-def check_class_weights(cfg: NetworkConfig) -> None:
-    """Raises ValueError unless `train.class_weights` fits the classes."""
-    weights = cfg.train.class_weights
-    counts = cfg.class_counts
-    if isinstance(weights, str):
-        return
-    if len(counts) > 1:
-        raise ValueError("train.class_weights: a list is for one data set; balanced is for several")
-    if len(weights) != counts[0]:
-        raise ValueError(
-            f"train.class_weights has {len(weights)} numbers for {counts[0]} classes; give one for "
-            "each class, in the order of the labels"
-        )
-    if min(weights) <= 0:
-        raise ValueError(f"train.class_weights must be above 0, not {min(weights):g}")
-
-
-def check_several_labels(cfg: NetworkConfig) -> None:
-    """Raises ValueError for settings that are defined for one label a sample."""
-    needed = {
-        "data.mixup=0": cfg.data.mixup > 0,
-        "data.cutmix=0": cfg.data.cutmix > 0,
-        "train.smoothing=0": cfg.train.smoothing > 0,
-    }
-    if any(needed.values()):
-        names = ", ".join(name for name, is_needed in needed.items() if is_needed)
-        raise ValueError(f"model.labels multi needs {names}: these are for one label a sample")
-
-
-def check_warmup(train: TrainSettings) -> None:
-    if train.warmup_epochs >= train.epochs:
-        raise ValueError(
-            f"train.warmup_epochs must be below train.epochs {train.epochs}, "
-            f"not {train.warmup_epochs}"
-        )
 
 
 ConfigT = TypeVar("ConfigT", bound=NetworkConfig)

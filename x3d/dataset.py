@@ -12,10 +12,9 @@ from typing import Any, Union
 
 import numpy as np
 
-from utils.data import videos
 from utils.data.annotation_file import Record
 from utils.data.loader import build_pipeline
-from utils.data.rows import Row, Rows
+from utils.data.rows import EvalVideoRows, Row, Rows, TrainVideoRows
 from utils.runtime import Runtime
 from utils.video.reader import Timeline
 from utils.video.transforms import arrange_views, cut_crops
@@ -31,7 +30,7 @@ def choose_clip_frames(video: Timeline, data: Data, relative_start: float) -> np
     return sampling.spread_frame_indices(start, span=span, frames=data.frames, length=len(video))
 
 
-class TrainVideos(videos.TrainVideos):
+class TrainVideos(TrainVideoRows):
     """One random clip of a video."""
 
     cfg: Config
@@ -52,7 +51,7 @@ class TrainVideos(videos.TrainVideos):
         return clip, self.make_target(record.label, data.swap_labels if mirrored else ())
 
 
-class EvalVideos(videos.EvalVideos):
+class EvalVideos(EvalVideoRows):
     """All views of each video.
 
     `split` is "test" (the clips and crops of `cfg.eval`) or "val" (for validation during training:

@@ -5,7 +5,7 @@ import pytest
 from mindspore import Tensor
 
 from mvit_multi.dataset import build_target_row
-from mvit_multi.mixup import MixClips
+from mvit_multi.loss import MixClips
 from mvit_multi.model import MEAN, STD_OF_PIXELS, MViT
 from mvit_multi.network import NETWORK
 from mvit_multi.tests.golden_case import MViTCase

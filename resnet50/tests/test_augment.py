@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from resnet50.augment import MAGNITUDES, apply_operator, augment, draw_erased_box, draw_operator
 from resnet50.config import Config, Data
 from resnet50.dataset import RepeatingSampler, build_train_sampler
 from resnet50.readers import Images
+from resnet50.transforms import MAGNITUDES, apply_operator, augment, draw_erased_box, draw_operator
 from tests.golden_cases import load_case
 from utils.data.mixing import mix_targets
 from utils.files import ROOT

@@ -34,8 +34,7 @@ from matplotlib.figure import Figure
 from scripts.prediction.plots import PreviewRow, draw_preview, save
 from utils import cli, runtime
 from utils.data.annotation_file import list_labels, name_record
-from utils.data.rows import EvalRows, FileRows, TrainRows
-from utils.data.unreadable import VideoWarnings
+from utils.data.rows import EvalRows, FileRows, TrainRows, VideoWarnings
 from utils.evaluate.label_space import LabelSpace, list_class_names
 from utils.files import check_folder, report_write_errors, write_text
 from utils.messages import format_line

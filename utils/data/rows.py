@@ -7,24 +7,43 @@ any number of workers, and a resumed run continues exactly.
 """
 
 import abc
+import contextlib
+import multiprocessing
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
 
-from utils.data.annotation_file import AnnotationFile, Label, encode_label, swap_labels
+from utils.data.annotation_file import (
+    AnnotationFile,
+    Label,
+    describe_list,
+    encode_label,
+    swap_labels,
+)
 from utils.data.sampler import TrainSampler, sample_rng, shard_for_eval
-from utils.data.unreadable import UnreadableFiles, VideoWarnings
+from utils.log import log
 from utils.runtime import Runtime
 from utils.settings import ClassSettings, NetworkConfig
-from utils.video.reader import VideoError
+from utils.video.reader import Clip, FrameReader, Timeline, VideoError
 
 if TYPE_CHECKING:
     from utils.nn.dropout import DropoutFactors
 
+MEASURED = 16  # videos, for the length of a clip
 MAX_TRIES = 100  # files tried for one row, the one of the sample sequence included
 Share = tuple[int, int, float]  # a data set, a label of it, and its weight in a mixed clip
 Row = tuple[Any, ...]  # arrays and scalars of NumPy
+
+DAMAGED_FRAMES = (
+    "%d damaged frames read so far, the newest in %s: the decoder guesses their pixels; "
+    "scripts/data/check_videos.py finds such videos"
+)
+SHORTENED_SEGMENTS = (
+    "%d segments read so far end after their video, the newest in %s: only their existing frames "
+    "are used"
+)
+REMEDIES = {"video": "leave them out by scripts/data/check_videos.py", "image": "remove them"}
 
 
 class Rows(abc.ABC):
@@ -47,6 +66,80 @@ class Rows(abc.ABC):
         """Zeros in the shapes and types of a batch, to compile for."""
         blank = map(np.asarray, self.blank())
         return [np.zeros((self.batch, *value.shape), value.dtype) for value in blank]
+
+
+class UnreadableFiles:
+    """One flag (a byte) per record, in memory shared by worker processes and threads.
+
+    A record has the attribute `path`; `kind` is video or image.
+    """
+
+    def __init__(self, records: Sequence[Any], kind: str = "video"):
+        self.records = records
+        self.kind = kind
+        self.flags = multiprocessing.Array("b", len(records))
+
+    def add(self, index: int, reason: str) -> None:
+        """Marks a file; logs the decoder's reason when it is marked for the first time."""
+        with self.flags.get_lock():
+            was_marked = self.flags[index]
+            self.flags[index] = 1
+        if not was_marked:
+            log.warning("unreadable %s: %s", self.kind, reason)
+
+    def list_marked(self) -> np.ndarray:
+        """The indices of the marked files, int32, ascending."""
+        return np.flatnonzero(self.view_flags()).astype(np.int32)
+
+    def mark_again(self, indices: np.ndarray) -> None:
+        """Marks the files that were marked before a run was stopped."""
+        self.view_flags()[indices[indices < len(self.records)]] = True
+
+    @property
+    def count(self) -> int:
+        return int(np.count_nonzero(self.view_flags()))
+
+    def view_flags(self) -> np.ndarray:
+        """The flags without a copy: every training step counts them, a million for ImageNet."""
+        return np.frombuffer(memoryview(self.flags.get_obj()), np.bool_)
+
+    def describe_excess(self, limit: float) -> str:
+        """An error message if more than the fraction `limit` is unreadable, else ""."""
+        count = self.count
+        if count <= limit * len(self.records):
+            return ""
+        example = self.records[int(np.argmax(self.view_flags()))].path
+        return (
+            f"data.max_unreadable: {count} of {len(self.records)} {self.kind}s could not be read, "
+            f"more than {limit:.2%} (the first: {example}); {REMEDIES[self.kind]}, or raise "
+            "the limit"
+        )
+
+
+class VideoWarnings:
+    """Damaged frames, and segments that end after their video, over all workers of a rank.
+
+    Each number is logged when it is no longer 0 and when it has doubled.
+    """
+
+    def __init__(self):
+        # So far; in the newest line of the log
+        self.counts: Any = [multiprocessing.Array("q", 2) for _ in range(2)]
+
+    def add(self, source: FrameReader) -> None:
+        """Counts those of a video that has been read. `FrameReader.damaged` says who marks them."""
+        numbers = (source.damaged, source.shortened)
+        for number, counts, text in zip(numbers, self.counts, (DAMAGED_FRAMES, SHORTENED_SEGMENTS)):
+            if not number:
+                continue
+            with counts.get_lock():
+                counts[0] += number
+                total, logged = counts
+                is_logged = total >= 2 * logged
+                if is_logged:
+                    counts[1] = total
+            if is_logged:
+                log.warning(text, total, source.path)
 
 
 class FileRows(Rows):
@@ -265,3 +358,66 @@ class EvalRows(FileRows):
     @abc.abstractmethod
     def make_views(self, record: Any, sample: int) -> np.ndarray:
         """uint8 clips of `self.shape`, from one decode of the file. Raises VideoError."""
+
+
+class VideoRows(FileRows):
+    """Rows that open videos."""
+
+    @contextlib.contextmanager
+    def open_video(self, record: Any) -> Iterator[FrameReader]:
+        """Opens the video of a record, and closes it at the end."""
+        with record.open(self.cfg.data) as video:
+            yield video
+            self.warnings.add(video)
+
+
+class TrainVideoRows(VideoRows, TrainRows):
+    """Training rows of videos; the annotation file is that of a network for one data set."""
+
+    def list_flip_settings(self) -> list[tuple[AnnotationFile, Any]]:
+        return [(describe_list(self.cfg, "train"), self.data)]
+
+    @abc.abstractmethod
+    def choose_frames(self, video: Timeline, record: Any, rng: np.random.RandomState) -> np.ndarray:
+        """The frame numbers of a clip."""
+
+    def measure_clips(self) -> float:
+        """The median of MEASURED readable videos, at equal distances in the list.
+
+        A clip that spans more than half of its video stands for the whole.
+        """
+        seconds = []
+        count = min(MEASURED, len(self.records))
+        for k in np.linspace(0, len(self.records) - 1, count).astype(int):
+            record = self.records[k]
+            with contextlib.suppress(VideoError), record.open(self.data) as video:
+                span = 1 + np.ptp(self.choose_frames(video, record, np.random.RandomState(0)))
+                frames = len(video) if span > len(video) / 2 else span
+                seconds.append(frames / video.fps if video.fps else 0.0)
+        return round(float(np.median(seconds)), 3) if seconds else 0.0
+
+    @contextlib.contextmanager
+    def open_clip(self, record: Any, rng: np.random.RandomState) -> Iterator[Clip]:
+        """The frames of a clip, which are decoded inside the `with` block."""
+        with self.open_video(record) as video:
+            yield Clip(video, self.choose_frames(video, record, rng))
+
+    def augment(
+        self, clip: np.ndarray, channel_axis: int, rng: np.random.RandomState
+    ) -> np.ndarray:
+        """A clip of cropped RGB frames after `data.rand_augment` and `data.erase`.
+
+        Apart from `channel_axis` its axes are those of the frames: time, height, width.
+        """
+        data: Any = self.data  # of a network for videos
+        if not (data.rand_augment or data.erase):
+            return clip
+        from utils.video.augment import augment_frames  # here: most trainings need it not
+
+        frames = np.moveaxis(clip, channel_axis, -1)
+        frames = augment_frames(frames, policy=data.rand_augment, erase=data.erase, rng=rng)
+        return np.ascontiguousarray(np.moveaxis(frames, -1, channel_axis))
+
+
+class EvalVideoRows(VideoRows, EvalRows):
+    """Evaluation rows of videos."""

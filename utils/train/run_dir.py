@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, NoReturn, Optional
 import numpy as np
 from mindspore import Parameter, Tensor
 
+from utils.data.rows import UnreadableFiles
 from utils.data.sampler import TrainSampler
-from utils.data.unreadable import UnreadableFiles
 from utils.files import check_folder, lock_folder, report_write_errors, write_text
 from utils.load_config import read_yaml, to_dict, to_yaml
 from utils.messages import join_names

@@ -19,10 +19,10 @@ import pytest
 from tests.numbered_videos import write_numbered_video
 from utils import cores
 from utils.cli import find_failure
-from utils.data import loader, worker_pool
+from utils.data import loader
+from utils.data.loader import PrefetchedBatches, allocate_shared_rows
 from utils.data.rows import TrainRows
 from utils.data.sampler import TrainSampler
-from utils.data.worker_pool import PrefetchedBatches, allocate_shared_rows
 from utils.files import ROOT
 from utils.settings import ImageData, NetworkConfig, Run
 from utils.video.decoders import open_video
@@ -216,7 +216,7 @@ def prefetch_numbers(rows, batch, **options):
 def test_cheap_rows_are_made_by_one_thread_at_a_time(seconds, is_cheap, monkeypatch):
     """A row that takes little processor time but waits is not cheap."""
     if is_cheap:  # even if other programs take the processor
-        monkeypatch.setattr(worker_pool, "CHEAP_WAIT", 10)
+        monkeypatch.setattr(loader, "CHEAP_WAIT", 10)
     rows = CountedRows(1600 if is_cheap else 400, seconds)
     batches = prefetch_numbers(rows, 40, workers=4, processes=False, prefetch=4)
     numbers = np.concatenate([numbers for (numbers,) in batches])

@@ -12,8 +12,8 @@ from mindspore import dtype as mstype
 from scripts.analysis.build_networks import build_train_step
 from tests.helpers import find_smoke_yaml, load_smoke_config
 from tsm.dataset import TrainVideos
+from utils.data.rows import UnreadableFiles
 from utils.data.sampler import TrainSampler
-from utils.data.unreadable import UnreadableFiles
 from utils.load_config import load_config
 from utils.networks import find_network
 from utils.nn.layers import BatchNorm2d

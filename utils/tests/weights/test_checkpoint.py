@@ -15,8 +15,8 @@ from mindspore import Tensor, log, nn
 from mindspore.train import serialization
 
 from utils.data.annotation_file import Record
+from utils.data.rows import UnreadableFiles
 from utils.data.sampler import TrainSampler
-from utils.data.unreadable import UnreadableFiles
 from utils.files import write_text
 from utils.load_config import read_yaml
 from utils.runtime import Runtime
