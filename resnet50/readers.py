@@ -29,7 +29,7 @@ from utils.messages import format_value, join_names
 from utils.runtime import Runtime
 from utils.video.array_frames import ArrayFrames
 from utils.video.images import open_image
-from utils.video.media_files import IMAGE_SUFFIXES, MAX_SHOWN, has_suffix, is_system_name
+from utils.video.media_files import MAX_SHOWN, list_class_folders, list_images
 from utils.video.reader import read_bytes, reading
 
 FILE = "class_folders.txt"  # in the run folder, beside the checkpoints
@@ -127,9 +127,8 @@ class ImageFolder(Images):
         folders = list_class_folders(path)
         self.left_out = sorted({*os.listdir(path)} - {*folders})
         for folder in folders:
-            found = sorted(os.listdir(path / folder), key=os.fsencode)
-            images = [n for n in found if has_suffix(n, IMAGE_SUFFIXES) and not is_system_name(n)]
-            self.left_out += [os.path.join(folder, n) for n in sorted({*found} - {*images})]
+            images, others = list_images(path / folder)
+            self.left_out += [os.path.join(folder, name) for name in others]
             if images and folder not in label_of:
                 raise ValueError(
                     f"{path} has a class folder {format_value(folder)}, which the training has "
@@ -383,12 +382,6 @@ def read_run_classes(run: Optional[Path]) -> list[str]:
 def read_folder_names(path: Path) -> list[str]:
     """The lines of a file, each as it is: the name of a folder."""
     return read_text(path, str(path), "surrogateescape").removesuffix("\n").split("\n")
-
-
-def list_class_folders(path: Path) -> list[str]:
-    """The names of the class folders, sorted; hidden and system folders are none."""
-    folders = (entry.name for entry in os.scandir(path) if entry.is_dir())
-    return sorted(name for name in folders if not is_system_name(name))
 
 
 def check_labels(packed: MindRecord, setting: str, classes: Sequence[str]) -> None:

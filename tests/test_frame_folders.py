@@ -7,8 +7,7 @@ import cv2
 import numpy as np
 import pytest
 
-from scripts.data.prepare.frames import FrameJob, count_copies, extract_frames
-from scripts.data.prepare.integrity import VideoJob
+from scripts.data.prepare.frames import count_copies
 from scripts.data.synthetic.motion_videos import write_video
 from tests.conftest import TINY
 from tests.helpers import assert_one_line_error, find_smoke_yaml, load_smoke_config, read_result
@@ -171,12 +170,6 @@ def test_impossible_options_are_refused(options, words, videos, run_here, tmp_pa
     arguments = ["--config_path", find_smoke_yaml("tsm"), "--out", out, *lists, *options]
     assert_one_line_error(run_here(SCRIPT, *arguments), words)
     assert not (tmp_path / "new").exists()
-
-
-def test_a_video_is_in_the_way_of_its_folder(videos):
-    path = str(videos / "clips/0.mp4")
-    with pytest.raises(ValueError, match=f"--out: {path} is a file, not a folder for frames"):
-        extract_frames(FrameJob(VideoJob(path), path, "{:05d}.jpg", 0.0, 0, 90), str(videos))
 
 
 def draw_texture(size: int, seed: int) -> np.ndarray:

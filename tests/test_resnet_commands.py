@@ -89,17 +89,13 @@ def test_packs_have_the_labels_of_the_training(pictures, run_here, tmp_path):
     shutil.copytree(pictures, root)
     classes = sorted(PATTERNS[:4])
     shutil.rmtree(root / "val" / classes[1])
-    first, second = (next((root / "train" / name).iterdir()) for name in classes[:2])
-    shutil.copy(first, second.with_name("again.JPG"))
 
     def pack(split: str, name: str, *more):
         arguments = ["--source", root / split, "--target", root / name, *more]
         return run_here("scripts/data/pack_images.py", *arguments)
 
     done = pack("train", "train.mindrecord")
-    assert read_result(done)["images"] == 25
-    assert "equal images (1), for example" in done.stderr
-    assert "equal images with different labels (1), for example" in done.stderr
+    assert read_result(done)["images"] == 24
     done = pack("val", "val.mindrecord")
     assert read_result(done)["classes"] == 4
     assert f"classes without images (1): {classes[1]}" in done.stderr

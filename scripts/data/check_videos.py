@@ -42,7 +42,7 @@ import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Literal, NamedTuple, Optional
+from typing import Literal, Optional
 
 from scripts.data.prepare.class_folders import find_equal_files
 from scripts.data.prepare.integrity import (
@@ -90,13 +90,6 @@ SCAN = ".scan.jsonl"  # ending of its name; the number of a part follows
 MAX_SHOWN = 5  # names in a line
 
 
-class CheckedLine(NamedTuple):
-    number: int
-    text: str
-    path: str  # the text, if the line has no path
-    finding: Finding
-
-
 def main(
     network: Network,
     cfg: NetworkConfig,
@@ -116,41 +109,59 @@ def main(
     targets = [out / name for name in choose_output_names(files)]
     check_inputs(targets, [file.path for file in files])
     check_folder(out, {f"*{SCAN}*": JOURNAL, f"*/*{SCAN}*": JOURNAL})
-    kinds = Counter()
+    kinds: Counter[str] = Counter()
     read = 0
+    kept = {GOOD, DAMAGED} if keep_damaged else {GOOD}
     with report_write_errors(out, "--out"):
         for file, target in zip(files, targets):
             target.parent.mkdir(parents=True, exist_ok=True)
-            lines, count = scan_list(
-                file,
-                reader=cfg.data.reader,
-                depth=frames,
-                target=target,
-                part=part,
-                workers=workers,
-                executor=executor,
-            )
+            lines = []  # number, text, name or what is wrong with it, job
+            for number, text, record in iterate_lines(file):
+                is_good = isinstance(record, Record)
+                job = make_job(record, file, cfg.data.reader, frames) if is_good else None
+                lines.append((number, text, name_record(record) if is_good else record, job))
+            jobs = list(dict.fromkeys(job for *_, job in lines if job))
+            chosen = part.select(jobs) if part else jobs
+            findings, count = scan(chosen, target, part, workers, executor)
             read += count
-            if part:
-                continue
-            write_results(target, lines, {GOOD, DAMAGED} if keep_damaged else {GOOD})
-            class_names = file.path.with_name("labels.txt")
-            if class_names.is_file():
-                text = read_text(class_names, str(class_names), "surrogateescape")
-                write_text(target.with_name("labels.txt"), text)
-            kinds.update(line.finding.kind for line in lines)
-    if not part:
-        for line in find_repeats(files):
-            print_line(line)
+            if not part:
+                kinds += write_results(file, target, lines, findings, kept)
     seconds = round(time.monotonic() - start, 1)
     if part:
         print(json.dumps({"part": str(part), "read": read, "seconds": seconds}))
         return
+    for line in find_repeats(files):
+        print_line(line)
     good = kinds.pop(GOOD, 0)
     bad = sum(kinds.values())
     result = {"videos": good + bad, "good": good, "bad": bad, "kinds": kinds}
     lists = [str(target) for target in targets]
     print(json.dumps({**result, "lists": lists, "read": read, "seconds": seconds}))
+
+
+def scan(
+    jobs: Sequence[VideoJob], target: Path, part: Optional[PartOption], workers: int, executor: str
+) -> tuple[dict[VideoJob, Finding], int]:
+    """{job: its finding}, and the number of videos that were read now, not in an earlier run."""
+    findings = {}
+    earlier = read_journals(target)
+    pending = []
+    for job in jobs:
+        if (key := journal_key(job)) in earlier:
+            findings[job] = earlier[key]
+        else:
+            pending.append(job)
+    journal = target.with_name(f"{target.name}{SCAN}{f'.{part.file_name}' if part else ''}")
+    with open(journal, "a", encoding="utf-8", errors="surrogateescape") as notes:
+        notes.write("\n")  # ends a line that a kill has cut
+        results = run_all(examine, jobs=pending, workers=workers, executor=executor)
+        for job, result in track(results, target.name, len(pending)):
+            if isinstance(result, CrashError):
+                result = Finding("broken", str(result))
+            notes.write(json.dumps([journal_key(job), result]) + "\n")
+            notes.flush()
+            findings[job] = result
+    return findings, len(pending)
 
 
 def find_repeats(files: list[AnnotationFile]) -> list[str]:
@@ -197,57 +208,6 @@ def describe_repeats(lists: Mapping[str, Sequence[Record]]) -> list[str]:
     return lines
 
 
-def scan_list(
-    file: AnnotationFile,
-    reader: str,
-    depth: str,
-    target: Path,
-    part: Optional[PartOption],
-    workers: int,
-    executor: str,
-) -> tuple[list[CheckedLine], int]:
-    """All lines of a list, and the number of videos that were read now, not in an earlier run.
-
-    With `part`, no lines: only its videos are read.
-    """
-    findings = {}
-    jobs = {}
-    lines = list(iterate_lines(file))
-    earlier = read_journals(target)
-    for number, _, record in lines:
-        if isinstance(record, str):
-            findings[number] = Finding("bad line", record)
-            continue
-        jobs.setdefault(make_job(record, file=file, reader=reader, depth=depth), []).append(number)
-    pending_jobs = []
-    for job in part.select(jobs) if part else jobs:
-        if (key := journal_key(job)) in earlier:
-            findings.update(dict.fromkeys(jobs[job], earlier[key]))
-        else:
-            pending_jobs.append(job)
-    journal = target.with_name(f"{target.name}{SCAN}{f'.{part.file_name}' if part else ''}")
-    with open(journal, "a", encoding="utf-8", errors="surrogateescape") as notes:
-        notes.write("\n")  # ends a line that a kill has cut
-        results = run_all(examine, jobs=pending_jobs, workers=workers, executor=executor)
-        for job, result in track(results, file.path.name, len(pending_jobs)):
-            if isinstance(result, CrashError):
-                result = Finding("broken", str(result))
-            notes.write(json.dumps([journal_key(job), result]) + "\n")
-            notes.flush()
-            findings.update(dict.fromkeys(jobs[job], result))
-    checked = [
-        CheckedLine(
-            number,
-            text=text,
-            path=text if isinstance(record, str) else name_record(record),
-            finding=findings[number],
-        )
-        for number, text, record in lines
-        if not part
-    ]
-    return checked, len(pending_jobs)
-
-
 def journal_key(job: VideoJob) -> str:
     """The job and the stamp of the video: a finding is valid until one of them changes."""
     try:
@@ -271,17 +231,34 @@ def read_journals(target: Path) -> dict[str, Finding]:
     return findings
 
 
-def write_results(target: Path, lines: list[CheckedLine], kinds: set[str]) -> None:
-    """Writes the list of these kinds and the table of bad lines; prints the first left out."""
-    texts = [f"{line.text}\n" for line in lines if line.finding.kind in kinds]
+def write_results(
+    file: AnnotationFile,
+    target: Path,
+    lines: Sequence[tuple],
+    findings: Mapping[VideoJob, Finding],
+    kept: set[str],
+) -> Counter[str]:
+    """Writes the list of the kinds `kept` and the table of bad lines; returns the kinds."""
+    kinds: Counter[str] = Counter()
+    texts = []
+    bad = []
+    for number, text, name, job in lines:
+        finding = findings[job] if job else Finding("bad line", name)
+        name = name if job else text
+        kinds[finding.kind] += 1
+        texts += [f"{text}\n"] if finding.kind in kept else []
+        bad += [(number, name, finding)] if finding.kind != GOOD else []
     write_text(target, "".join(texts))
-    bad = [line for line in lines if line.finding.kind != GOOD]
-    rows = ((line.number, line.path, line.finding) for line in bad)
-    write_table(target.with_name(f"{target.name}.bad.tsv"), rows)
-    left_out = [(line.path, line.finding) for line in bad if line.finding.kind not in kinds]
+    write_table(target.with_name(f"{target.name}.bad.tsv"), bad)
+    left_out = [(name, finding) for _, name, finding in bad if finding.kind not in kept]
     print_left_out(left_out)
     if left_out:
         print_line(f"{len(left_out)} of {len(lines)} left out; the reasons are in {target}.bad.tsv")
+    class_names = file.path.with_name("labels.txt")
+    if class_names.is_file():
+        text = read_text(class_names, str(class_names), "surrogateescape")
+        write_text(target.with_name("labels.txt"), text)
+    return kinds
 
 
 if __name__ == "__main__":

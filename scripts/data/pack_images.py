@@ -20,49 +20,60 @@ from utils.entry import prepare_process
 
 prepare_process(__name__)
 
-import hashlib
 import json
 import os
 import re
+from collections.abc import Sequence
 
 from mindspore.mindrecord import FileWriter
 
-from resnet50.class_folders import list_class_folders
-from resnet50.readers import ImageFolder, ImageRecord
 from utils import cli
 from utils.files import check_target, make_drafts
-from utils.messages import print_line
+from utils.messages import join_names, print_line
 from utils.progress import track
+from utils.video.media_files import MAX_SHOWN, list_class_folders, list_images
 
 SCHEMA = {"image": {"type": "bytes"}, "label": {"type": "int32"}, "file": {"type": "string"}}
 IMAGES_PER_WRITE = 256
 
 
-def write_shards(images: ImageFolder, target: Path, shards: int) -> None:
-    """Writes the files; prints how many images are equal."""
+def find_images(source: Path, classes: Sequence[str]) -> list[tuple[str, int]]:
+    """(file, label) in the order of the folders and names; prints what is no image of a class."""
+    images = []
+    left_out = sorted({*os.listdir(source)} - {*list_class_folders(source)})
+    empty = list(classes)
+    for folder in list_class_folders(source):
+        files, others = list_images(source / folder)
+        left_out += [os.path.join(folder, name) for name in others]
+        if files and folder not in classes:
+            raise ValueError(f"--source: {source} has a class folder {folder}, --classes has not")
+        if files:
+            label = classes.index(folder)
+            images += [(os.path.join(folder, name), label) for name in files]
+            empty.remove(folder)
+    for what, names in (
+        ("left out, no images of a class", left_out),
+        ("classes without images", empty),
+    ):
+        if names:
+            print_line(f"{source}: {what} ({len(names)}): {join_names(names, MAX_SHOWN)}")
+    return images
+
+
+def write_shards(
+    source: Path, images: Sequence[tuple[str, int]], target: Path, shards: int
+) -> None:
     writer = FileWriter(str(target), shard_num=shards)
     writer.add_schema(SCHEMA, "images and labels")
     starts = range(0, len(images), IMAGES_PER_WRITE)
-    first: dict[bytes, ImageRecord] = {}  # by the checksum of the image
-    equal = []
     for start in track(starts, "packing", unit=f"batches of {IMAGES_PER_WRITE} images"):
-        rows = []
-        for index in range(start, min(start + IMAGES_PER_WRITE, len(images))):
-            image = images[index]
-            data = image.load()
-            before = first.setdefault(hashlib.sha256(data).digest(), image)
-            if before is not image:
-                equal.append((before, image))
-            name = os.fsdecode(images.names[index])
-            rows.append({"image": data, "label": image.label, "file": name})
+        rows = [
+            {"image": (source / file).read_bytes(), "label": label, "file": file}
+            for file, label in images[start : start + IMAGES_PER_WRITE]
+        ]
         # MindRecord's parallel writer forks processes, which once waited for each other for ever.
         writer.write_raw_data(rows)
     writer.commit()
-    contrary = [(a, b) for a, b in equal if a.label != b.label]
-    for what, pairs in (("images", equal), ("images with different labels", contrary)):
-        if pairs:
-            a, b = pairs[0]
-            print_line(f"equal {what} ({len(pairs)}), for example {a.path} and {b.path}")
 
 
 def main(
@@ -82,14 +93,12 @@ def main(
             raise ValueError(f"{option}: {folder} is not a folder")
     train = source.resolve().with_name("train")
     names = list_class_folders(classes or (train if train.is_dir() else source))
-    images = ImageFolder(source, names)
-    if not len(images):
+    images = find_images(source, names)
+    if not images:
         raise ValueError(f"--source: {source} has no class folder with images")
-    for line in images.describe_rest():
-        print_line(line)
     try:
         with make_drafts(target.parent) as drafts:
-            write_shards(images, drafts / target.name, shards)
+            write_shards(source, images, drafts / target.name, shards)
             for file in drafts.iterdir():
                 file.replace(target.with_name(file.name))
     except (OSError, RuntimeError) as error:  # RuntimeError: MindRecord's writer

@@ -112,3 +112,16 @@ def describe_left_out(scan: FolderScan, kind: str) -> Optional[str]:
         names = join_names(scan.system, MAX_SHOWN)
         parts.append(f"hidden or system files and folders ({len(scan.system)}): {names}")
     return f"left out: {'; '.join(parts)}" if parts else None
+
+
+def list_class_folders(path: Path) -> list[str]:
+    """The names of the class folders, sorted; hidden and system folders are none."""
+    folders = (entry.name for entry in os.scandir(path) if entry.is_dir())
+    return sorted(name for name in folders if not is_system_name(name))
+
+
+def list_images(folder: Path) -> tuple[list[str], list[str]]:
+    """The names of the images of a class folder by their bytes, and those of all else in it."""
+    names = sorted(os.listdir(folder), key=os.fsencode)
+    images = [n for n in names if has_suffix(n, IMAGE_SUFFIXES) and not is_system_name(n)]
+    return images, sorted({*names} - {*images})

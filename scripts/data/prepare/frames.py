@@ -52,14 +52,12 @@ def extract_frames(job: FrameJob, drafts: str) -> Finding:
     folder = Path(job.target)
     size = os.path.getsize(job.video.path) if os.path.isfile(job.video.path) else 0
     key = json.dumps([job.fps, job.short_side, job.quality, job.image_tmpl, size])
-    if folder.is_dir() and size and read_key(folder) != key:
+    key_file = folder / KEY
+    written = key_file.read_text(errors="replace") if key_file.is_file() else ""
+    if folder.is_dir() and size and written != key:
         raise ValueError(
             f"--out: {folder} is of other settings or of another video: delete it, or choose "
             "another folder"
-        )
-    if folder.is_file():
-        raise ValueError(
-            f"--out: {folder} is a file, not a folder for frames; choose another --out"
         )
     try:
         if not folder.is_dir():
@@ -74,14 +72,6 @@ def extract_frames(job: FrameJob, drafts: str) -> Finding:
         return Finding(GOOD, frames=count_frames(folder, job.image_tmpl, job.flow))
     except VideoError as error:
         return Finding("broken", error.args[-1])
-
-
-def read_key(folder: Path) -> str:
-    """What the folder was made of; empty if this module did not make it."""
-    try:
-        return (folder / KEY).read_text()
-    except (OSError, ValueError):
-        return ""
 
 
 def name_images(job: FrameJob, video: FrameReader) -> Iterator[tuple[str, np.ndarray]]:

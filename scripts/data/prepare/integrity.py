@@ -137,25 +137,19 @@ def check_file(job: VideoJob) -> int:
             if path.suffix.lower() not in VIDEO_SUFFIXES:
                 content = f"{path.suffix or 'no extension'}, the content is {container.format.name}"
                 raise BadVideoError("wrong extension", content)
-            stream = find_stream(container, job.max_pixels)
+            try:
+                choose_stream(container)
+            except ValueError as error:
+                sound = f"{len(container.streams.audio)} audio streams, {error}"
+                kind = ("audio only", sound) if container.streams.audio else ("no frames", error)
+                raise BadVideoError(*kind) from None
+            stream = open_stream(container, job.max_pixels)
             if job.segment is None:
                 check_length(path, container, stream)
         with job.open() as video:
             return read_frames(video, job.depth)
     except (av.error.FFmpegError, OSError, ValueError) as error:  # also VideoError
         raise classify_error(path, error) from None
-
-
-def find_stream(container: InputContainer, max_pixels: int) -> Any:
-    """The video stream; raises BadVideoError if there is none."""
-    try:
-        choose_stream(container)
-    except ValueError as error:
-        if container.streams.audio:
-            reason = f"{len(container.streams.audio)} audio streams, {error}"
-            raise BadVideoError("audio only", reason) from None
-        raise BadVideoError("no frames", error) from None
-    return open_stream(container, max_pixels)
 
 
 def check_length(path: Path, container: InputContainer, stream: Any) -> None:

@@ -65,12 +65,6 @@ def test_a_reversed_clip_equals_the_opposite_motion_exactly(motion, opposite):
             assert not np.array_equal(clip, clip[::-1])
 
 
-def test_all_motions_share_the_middle_frame():
-    for seed in range(5):
-        middles = np.stack([draw_motion(motion, seed, 13)[6] for motion in MOTIONS])
-        assert np.all(middles == middles[0])
-
-
 @pytest.mark.parametrize("motion", MOTIONS)
 def test_positions_in_any_frame_are_uniform_for_every_motion(motion):
     """Means of two harmonics of each circle and of size vanish as for uniform positions."""
@@ -84,54 +78,6 @@ def test_positions_in_any_frame_are_uniform_for_every_motion(motion):
         np.testing.assert_allclose(positions[:, 2].mean(), 0.5, atol=4 / np.sqrt(12 * draws))
         correlations = np.corrcoef(np.cos(2 * np.pi * positions.T)) - np.eye(4)
         assert np.all(np.abs(correlations) < 5 / np.sqrt(draws)), correlations
-
-
-def find_shape(frame: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Columns and rows of the shape's pixels, as fractions of the side, and its centre (2,)."""
-    positions = np.stack(np.nonzero(frame.max(axis=2) > 132))[::-1] / len(frame)
-    return positions, np.angle(np.exp(2j * np.pi * positions).mean(axis=1)) / (2 * np.pi)
-
-
-def shape_steps(clip: np.ndarray) -> np.ndarray:
-    """Steps from frame to frame of x and y, in sides, and of the logarithm of the area."""
-    result = [find_shape(frame) for frame in clip]
-    steps = np.diff([(*centre, np.log(positions.shape[1])) for positions, centre in result], axis=0)
-    steps[:, :2] = (steps[:, :2] + 0.5) % 1 - 0.5
-    return steps
-
-
-def test_translations_and_growth_have_the_named_direction():
-    for seed in range(10):
-        medians = {
-            m: np.median(shape_steps(draw_motion(m, seed=seed, frames=8, side=96)), axis=0)
-            for m in MOTIONS
-        }
-        for axis, pair in enumerate((("left", "right"), ("up", "down"))):
-            for motion, sign in zip(pair, (-1, 1)):
-                assert 0.4 < 7 * sign * medians[motion][axis] < 1.0, (motion, seed)
-                assert 7 * abs(medians[motion][1 - axis]) < 0.25, (motion, seed)
-        assert medians["grow"][2] > 0.05
-        assert medians["shrink"][2] < -0.05
-
-
-def cover(outline: np.ndarray, location: tuple, width: int, height: int) -> np.ndarray:
-    return motion_videos._coverage(outline, np.array(location), width, height)
-
-
-def test_the_clockwise_motion_turns_clockwise():
-    angles = motion_videos._positions("clockwise", np.random.default_rng(0), 8)[:, 3]
-    assert np.all(np.diff(angles) % 1 < 0.2)
-    handle = np.array(((0.5, -0.1), (0.9, -0.1), (0.9, 0.1), (0.5, 0.1)))
-    y, x, _ = np.nonzero(cover(handle, (0.5, 0.5, 1.0, 0.25), 64, 64))
-    assert y.min() > 40, "a quarter of a turn takes it from the right to the bottom"
-    assert abs(x.mean() - 32) < 2
-
-
-def test_a_shape_leaving_on_one_side_returns_on_the_other():
-    square = 0.5 * np.array(((-1, -1), (1, -1), (1, 1), (-1, 1)))
-    whole = cover(square, (0.5, 0.5, 0.5, 0.0), 64, 48)
-    wrapped = cover(square, (0.0, 0.0, 0.5, 0.0), 64, 48)
-    np.testing.assert_array_equal(np.roll(wrapped, (24, 32), axis=(0, 1)), whole)
 
 
 def test_files_are_h264_with_b_frames_requested_key_frames_and_equal_bytes(tmp_path):
