@@ -15,9 +15,8 @@ own), GFLOP/s, and their ratio to those of a matrix product on this machine, tim
 layout and with the channels last, and compiled by `torch.compile` (for minutes at first; evaluation
 with frozen weights). `_over_torch` is the ratio of clips/s, MindSpore over the fastest of the
 three. `memory`: the peak memory of compiling, training and evaluation, GB; of the host (framework
-and compiler included), and of a device that has its own; `train_estimate_gb` is the peak that
-train.py expects on a CPU. Each graph has a new process; --part train or eval measures only one.
-It also gives the seconds of the last of two steps.
+and compiler included), and of a device that has its own. Each graph has a new process; --part train
+or eval measures only one. It also gives the seconds of the last of two steps.
 `data`: clips/s and clips per CPU-second of the pipeline alone, compared with only decoding the same
 frames; it takes up to two times --seconds. `eval`: videos/s of an evaluation, data and network; of
 several data sets, the first one of eval.sets; peak memory of this process. With --torch, TSM and
@@ -68,7 +67,6 @@ from utils.scoring import load
 from utils.scoring.engines import choose_engine
 from utils.scoring.scorer import CellScorer, Scorer
 from utils.settings import NetworkConfig
-from utils.train.memory import check_step, estimate_peak
 from utils.weights import checkpoint
 
 PARTS = ("train", "eval")
@@ -216,16 +214,11 @@ def measure_graph(network: Network, cfg: NetworkConfig, rt: runtime.Runtime, par
     """Compiles the training or the evaluation graph of a batch of random clips, and runs it.
 
     The most memory of this process after each, `compile_peak_gb` and `peak_gb`; `device_peak_gb`
-    of a device that has its own; `estimate_gb`, of a training on a CPU, what train.py expects;
-    `step_seconds` of the last run. Raises ValueError if a training on a CPU needs too much memory.
+    of a device that has its own; `step_seconds` of the last run.
     """
     cell, inputs = build_networks.build_cell(network.name, cfg=cfg, rt=rt, mode=part)
     log.log.info("%s ...", part)
     result = {}
-    if part == "train" and rt.device == "CPU":
-        clips = inputs[0].reshape(-1, *network.get_input_shape(cfg)).shape
-        result["estimate_gb"] = round(estimate_peak(cell.net, clips), 3)
-        check_step(cell.net, clips, cfg.data.batch)
     measure_compile_seconds(cell, *inputs)
     result["compile_peak_gb"] = round(read_peak_memory(), 3)
     for _ in range(STEPS):

@@ -7,7 +7,7 @@ layers of `layer_decay` from facebookresearch/SlowFast, commit 287ec007 (`models
 import numpy as np
 
 from mvit_multi.config import Train
-from utils.train import lr_schedules
+from utils.train import schedule as curves
 
 
 def get_lr(train: Train, steps_per_epoch: int, effective_batch: int) -> np.ndarray:
@@ -16,7 +16,7 @@ def get_lr(train: Train, steps_per_epoch: int, effective_batch: int) -> np.ndarr
     The source sets the rate at every micro-batch, so an update has the rate of its last one. `lr`,
     `warmup_lr` and `end_lr` scale with the effective batch size.
     """
-    factor = lr_schedules.peak_lr(1.0, train.base_batch, effective_batch)
+    factor = curves.peak_lr(1.0, train.base_batch, effective_batch)
     group = train.accumulation_steps
     ends = np.arange(group, steps_per_epoch + group, group)
     last_steps = np.minimum(ends, steps_per_epoch) - 1

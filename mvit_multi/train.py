@@ -25,9 +25,9 @@ from mvit_multi.loss import MixClips, build_loss
 from mvit_multi.lr_generator import build_parameter_groups, get_lr
 from mvit_multi.model import MViT
 from mvit_multi.network import NETWORK
-from utils.commands.train import train
 from utils.train import optimizers
 from utils.train.plan import Plan, TrainParts
+from utils.train.train import train
 
 
 def build(cfg: Config, plan: Plan) -> TrainParts:

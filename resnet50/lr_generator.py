@@ -10,7 +10,7 @@ import re
 import numpy as np
 
 from resnet50.config import Train
-from utils.train import lr_schedules
+from utils.train import schedule as curves
 
 
 def get_lr(train: Train, updates_per_epoch: int, effective_batch: int) -> np.ndarray:
@@ -18,7 +18,7 @@ def get_lr(train: Train, updates_per_epoch: int, effective_batch: int) -> np.nda
 
     If `schedule_epochs` is above 0, the curve has that many epochs; the run ends after `epochs`.
     """
-    peak = lr_schedules.peak_lr(train.lr, train.base_batch, effective_batch)
+    peak = curves.peak_lr(train.lr, train.base_batch, effective_batch)
     epochs = train.schedule_epochs or train.epochs
     values = 1 if train.lr_changes == "epoch" else updates_per_epoch  # rates of one epoch
     total = epochs * values
@@ -36,7 +36,7 @@ def compute_warmup(schedule: str, warm: int, start: float, peak: float) -> np.nd
     """
     if schedule in ("linear", "poly", "steps", "step", "torch_cosine"):
         return start + (peak - start) * np.arange(warm) / max(warm, 1)
-    return lr_schedules.warmup(warm, start, peak)
+    return curves.warmup(warm, start, peak)
 
 
 def compute_decay(schedule: str, total: int, warm: int, peak: float, end: float) -> np.ndarray:
@@ -54,7 +54,7 @@ def compute_decay(schedule: str, total: int, warm: int, peak: float, end: float)
     i = np.arange(warm, total)
     length = total - warm
     if schedule in ("cosine", "torch_cosine"):
-        return end + (peak - end) * lr_schedules.cosine(length)
+        return end + (peak - end) * curves.cosine(length)
     if schedule == "tutorial_cosine":
         cosine = 0.5 * (1 + np.cos(np.pi * 2 * 0.47 * i / length))
         return peak * ((total - i) / length * cosine + 0.00001)
@@ -67,7 +67,7 @@ def compute_decay(schedule: str, total: int, warm: int, peak: float, end: float)
         "step": [0.2 * total, 0.5 * total, 0.7 * total],
         "thirds": [-(-total // 3), -(-2 * total // 3)],
     }
-    rates = peak * lr_schedules.steps(total, milestones[schedule])[warm:]
+    rates = peak * curves.steps(total, milestones[schedule])[warm:]
     if schedule == "step":
         rates[i >= 0.9 * total] = 0.00005
     return rates

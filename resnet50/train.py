@@ -24,10 +24,10 @@ from resnet50.loss import build_loss
 from resnet50.lr_generator import build_parameter_groups, get_lr
 from resnet50.model import build_network
 from resnet50.network import NETWORK
-from utils.commands.train import train
 from utils.nn.layers import freeze_norms, list_norms
 from utils.train import optimizers
 from utils.train.plan import Plan, TrainParts
+from utils.train.train import train
 
 
 def build(cfg: Config, plan: Plan) -> TrainParts:

@@ -26,8 +26,7 @@ from tsm.config import Config
 from tsm.network import NETWORK
 from tsm.train import build
 from utils import cli
-from utils.commands import train
-from utils.train import trainer
+from utils.train import train
 from utils.train.gradients import FiniteCheck
 from utils.train.train_step import Backward, TrainStep
 
@@ -64,7 +63,7 @@ class FaultyStep(TrainStep):
         self.sync.check.micro_step = self.micro_step
 
 
-class StoppedLoop(trainer.TrainingLoop):
+class StoppedLoop(train.TrainingLoop):
     """Requests the end of the run in its middle."""
 
     def on_train_step_end(self, run_context):
@@ -80,12 +79,11 @@ def main(cfg: Config) -> None:
     def build_and_save(job, sampler, build):
         rt = job.rt
         if rt.rank == rt.size - 1:
-            trainer.TrainStep = FaultyStep
-            trainer.TrainingLoop = StoppedLoop
-        setup = build_training(job, sampler, build)
+            train.TrainStep = FaultyStep
+            train.TrainingLoop = StoppedLoop
         saved["rank"] = rt.rank
-        saved["step"] = setup.step
-        return setup
+        saved["step"], parts = build_training(job, sampler, build)
+        return saved["step"], parts
 
     train.build_training = build_and_save
     train.run_training(NETWORK, cfg, build)

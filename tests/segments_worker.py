@@ -20,9 +20,9 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from utils import runtime
+from utils.nn import amp
 from utils.nn.loss import Loss
 from utils.settings import Run
-from utils.train import amp
 from utils.train.optimizers import SGD
 from utils.train.train_step import TrainStep
 

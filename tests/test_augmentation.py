@@ -38,7 +38,7 @@ def build_rows(name: str, root: Path, *settings: str, skip: int = 0) -> TrainRow
 
 def build_step(name: str, *settings: str) -> TrainStep:
     cfg = load_toy_config(name, "run.device=CPU", *settings)
-    return build_toy_training(name, cfg).step.set_train()
+    return build_toy_training(name, cfg)[0].set_train()
 
 
 @pytest.mark.parametrize("name", NETWORKS)

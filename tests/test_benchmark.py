@@ -42,7 +42,6 @@ def test_memory_is_measured_for_each_graph_and_compared_with_an_earlier_result(t
     train, evaluation = (result[f"{part}_peak_gb"] for part in benchmark.PARTS)
     assert train > result["train_compile_peak_gb"] > result["eval_compile_peak_gb"] > 0.2
     assert train > evaluation > result["eval_compile_peak_gb"]
-    assert result["train_estimate_gb"] == pytest.approx(train, rel=0.25)
 
 
 @pytest.mark.slow
@@ -50,8 +49,7 @@ def test_memory_is_measured_for_each_graph_and_compared_with_an_earlier_result(t
 def test_memory_is_measured_for_every_network(network_name):
     result = run_json(BENCHMARK, "memory", *build_smoke_arguments(network_name))
     numbers = [value for name, value in result.items() if name.endswith("gb")]
-    assert len(numbers) == 5
-    assert result["train_estimate_gb"] == pytest.approx(result["train_peak_gb"], rel=0.25)
+    assert len(numbers) == 4
     assert min(numbers) > 0
 
 

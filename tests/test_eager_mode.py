@@ -21,7 +21,7 @@ from utils.nn.kernels.plain import Plain
 from utils.predict.model import build_model
 from utils.scoring.engines import choose_engine
 from utils.scoring.load import open_scorer
-from utils.train.choose_kernels import choose_kernels
+from utils.train.train import choose_kernels
 
 SMALL = {
     "tsm": ["eval.clips=1"],

@@ -71,7 +71,7 @@ def select_one_yaml_per_graph() -> list:
 @pytest.mark.parametrize("path", YAMLS, ids=lambda p: p.stem)
 def test_a_yaml_builds_its_optimizer(path: Path):
     cfg = load_toy_recipe(path)
-    lr = build_toy_training(path.parents[1].name, cfg).lr
+    lr = build_toy_training(path.parents[1].name, cfg)[1].lr
     assert len(lr) == 9 * math.ceil(2 / cfg.train.accumulation_steps)
     assert (lr >= 0).all()
     assert lr.max() > 0
@@ -81,7 +81,7 @@ def train_one_step(path: Path) -> tuple:
     """Trains a toy network for one step; returns the outputs."""
     cfg = load_toy_recipe(path)
     network = find_network(path.parents[1].name)
-    step = build_toy_training(network.name, cfg).step
+    step = build_toy_training(network.name, cfg)[0]
     shape = network.get_sample_shape(cfg)
     clip = np.random.RandomState(0).randint(0, 255, (2, *shape)).astype(np.uint8)
     target = network.build_targets(cfg, np.array([0, 1], np.int32))

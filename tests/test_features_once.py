@@ -9,13 +9,14 @@ from mindspore import Tensor
 
 from tests.helpers import save_random_weights
 from tests.toy_recipes import draw_samples, load_toy_config
-from utils.commands import frozen_features
-from utils.commands.train import build_eval_sets, build_training
+from utils.data.rows import RowsWithDropout
 from utils.evaluate.metrics import evaluate
 from utils.networks import Job, find_build, find_network, list_networks
 from utils.runtime import Runtime
 from utils.scoring.scorer import CellScorer
 from utils.tests.parity import mark_slow_except
+from utils.train import frozen_features
+from utils.train.train import build_eval_sets, build_training
 from utils.weights import checkpoint
 
 SETTINGS = ["run.eval_every=1", "train.freeze=backbone", "train.epochs=2", "train.warmup_epochs=0"]
@@ -39,11 +40,11 @@ def start(network: str, root: Path, *settings: str):
     job = Job(find_network(network), cfg, Runtime())
     records = job.network.read_records(cfg, "train")
     sampler = job.network.build_train_sampler(cfg, records, job.rt)
-    step = build_training(job, sampler, find_build(network)).step
+    step = build_training(job, sampler, find_build(network))[0]
     rows = job.network.train_rows(records, cfg=cfg, sampler=sampler, epochs=2, skip=0)
     eval_sets = build_eval_sets(job, job.network.list_label_spaces(cfg))
     if cfg.train.feature_draws:
-        eval_sets = frozen_features.use_features(job, step.net, rows, eval_sets)
+        rows, eval_sets = frozen_features.use_features(job, step.net, rows, eval_sets)
     return job, step.set_train(), rows, eval_sets
 
 
@@ -51,7 +52,10 @@ def train(network: str, root: Path, *settings: str) -> tuple:
     """What every step returns, by how much it trains each weight, and a validation's metrics."""
     job, step, rows, eval_sets = start(network, root, *settings)
     first = [weight.asnumpy().copy() for weight in step.optimizer.parameters]
-    data = job.network.create_dataset(job.cfg, rows.append_dropout(step.dropout), 1)
+    if step.dropout.size:
+        copies = job.cfg.data.clips_per_sample
+        rows = RowsWithDropout(rows, rows.sampler, rows.start, step.dropout, copies)
+    data = job.network.create_dataset(job.cfg, rows, 1)
     batches = data.create_tuple_iterator(num_epochs=1, output_numpy=True)
     outputs = [step(*map(Tensor, batch)).asnumpy() for batch in batches]
     changes = [w.asnumpy() - old for w, old in zip(step.optimizer.parameters, first)]

@@ -19,7 +19,6 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn
 from scripts.convert_checkpoint import main
 from tests.golden_cases import generate_input, generate_weight, load_case
 from tests.helpers import load_smoke_config
-from utils.commands.train import build_training
 from utils.data.rows import UnreadableFiles
 from utils.data.sampler import TrainSampler
 from utils.files import ROOT
@@ -28,6 +27,7 @@ from utils.networks import Job, Network, find_build, find_network
 from utils.runtime import Runtime, eager_mode
 from utils.tests.parity import read_manifest, without_values
 from utils.train.run_dir import RunDirectory
+from utils.train.train import build_training
 from utils.weights.checkpoint import load, save, weights_of
 from utils.weights.checkpoint_file import parse
 from utils.weights.convert import convert, read_source
@@ -331,7 +331,7 @@ def test_averages_and_weights_of_a_training_say_how_the_network_pads(tmp_path):
     cfg = load_smoke_config("resnet50", *settings, "run.amp=O2")
     sampler = TrainSampler(4, batch=2, rank=0, size=1, seed=0)
     job = Job(find_network("resnet50"), cfg, Runtime())
-    step = build_training(job, sampler, find_build("resnet50")).step
+    step = build_training(job, sampler, find_build("resnet50"))[0]
     save(tmp_path / "a.ckpt", weights_of(step.net))
     save(tmp_path / "a_ema.ckpt", step.ema_parameters())
     folder = RunDirectory(cfg, Runtime())

@@ -14,7 +14,6 @@ from tests.golden_cases import find_case, load_case
 from tests.helpers import find_smoke_yaml
 from tests.numbered_videos import write_numbered_video
 from tests.toy_recipes import draw_samples, load_toy_config
-from utils.commands.train import build_training
 from utils.evaluate.label_space import LabelSpace
 from utils.export.export import ExportSpec
 from utils.files import ROOT
@@ -25,6 +24,7 @@ from utils.predict.stream import Stream, Timing, WindowPredictor
 from utils.runtime import Runtime
 from utils.scoring.scorer import CellScorer
 from utils.tests.parity import mark_slow_except
+from utils.train.train import build_training
 from utils.train.train_step import TrainStep
 from utils.video.decoders import open_video
 from utils.video.live import StreamSource, open_file
@@ -87,7 +87,7 @@ def test_every_method_of_a_network_works(name, tmp_path):
     files = results["list_annotation_files"] = network.list_annotation_files(cfg)
     assert bool(files) == (name != "resnet50")
 
-    step = build_training(Job(network, cfg, rt), sampler, find_build(name)).step
+    step = build_training(Job(network, cfg, rt), sampler, find_build(name))[0]
     assert isinstance(step, TrainStep)
     net = results["build_model"] = network.build_model(**cfg.model_arguments())
     with pytest.raises(TypeError):

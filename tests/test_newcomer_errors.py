@@ -21,7 +21,6 @@ from tsm.config import Config
 from utils import networks
 from utils.files import ROOT
 from utils.networks import load_for_script
-from utils.train import memory
 from utils.video import decoders, reader
 from utils.weights.checkpoint_file import read
 from utils.weights.model_checksum import append_checksum
@@ -325,16 +324,6 @@ def test_a_missing_reader_is_reported(monkeypatch, data_root):
     reader.load_library.cache_clear()
     with pytest.raises(ValueError, match="no_decord.*pip install decord2, or --data.reader=auto"):
         decoders.open_video(data_root / "videos/train/left_000.mp4", "decord")
-
-
-def test_a_batch_that_does_not_fit_into_memory_is_refused_before_compiling(
-    run_here, monkeypatch, tiny_args, tmp_path
-):
-    monkeypatch.setattr(memory, "read_free_memory", lambda: 0.1e9)
-    done = run_here("tsm/train.py", *tiny_args, f"--run.out={tmp_path}")
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith("error: data.batch 4: ")
-    assert "compiling the graph" not in done.stderr
 
 
 def test_a_nonfinite_loss_stops_the_run(run_here, tiny_args, tmp_path):

@@ -10,13 +10,12 @@ from PIL import Image
 from scripts.data.synthetic.motion_videos import draw_dataset, draw_sets
 from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
 from tests.helpers import load_smoke_config
-from utils.commands.train import Build, build_training
 from utils.data.sampler import TrainSampler
 from utils.files import ROOT
 from utils.load_config import load_config
 from utils.networks import Job, find_build, find_network, list_networks
 from utils.runtime import Runtime
-from utils.train.trainer import TrainSetup
+from utils.train.train import Build, build_training
 
 FOLDERS = [ROOT / network / "configs" for network in list_networks()]
 YAMLS = sorted(path for folder in FOLDERS for path in folder.glob("*.yaml"))
@@ -67,8 +66,11 @@ def load_toy_config(network: str, *settings: str):
     return load_smoke_config(network, *list_toy_settings(network), *settings)
 
 
-def build_toy_training(network: str, cfg, build: Optional[Build] = None) -> TrainSetup:
-    """A training with two batches of two an epoch; `build` replaces that of the train.py."""
+def build_toy_training(network: str, cfg, build: Optional[Build] = None) -> tuple:
+    """The step and the parts of a training with two batches of two an epoch.
+
+    `build` replaces that of the train.py.
+    """
     sampler = TrainSampler(4, batch=2, rank=0, size=1, seed=0)
     job = Job(find_network(network), cfg, Runtime())
     return build_training(job, sampler, build or find_build(network))

@@ -7,7 +7,7 @@ schedule from arXiv:1910.00932; mmaction2's warm-up from its commit 4d6c9347.
 import numpy as np
 
 from tsm.config import Train
-from utils.train import lr_schedules
+from utils.train import schedule as curves
 
 # group name of the source: (lr multiplier, weight-decay multiplier)
 GROUPS = {
@@ -30,20 +30,20 @@ def get_lr(train: Train, updates_per_epoch: int, effective_batch: int) -> np.nda
     first epoch of the warm-up uses `warmup_lr` and its last one, if there are several, the peak.
     `lr_changes: update` follows Summit: the rate of warm-up and curve changes at every update.
     """
-    peak = lr_schedules.peak_lr(train.lr, train.base_batch, effective_batch)
+    peak = curves.peak_lr(train.lr, train.base_batch, effective_batch)
     rates_per_epoch = updates_per_epoch if train.lr_changes == "update" else 1
     total = round(train.epochs * rates_per_epoch)
     warm = round(train.warmup_epochs * rates_per_epoch)
     if train.schedule == "cosine":
-        curve = np.concatenate([np.ones(warm), lr_schedules.cosine(total - warm)])
+        curve = np.concatenate([np.ones(warm), curves.cosine(total - warm)])
     else:
         milestones = [milestone * rates_per_epoch for milestone in train.milestones]
-        curve = lr_schedules.steps(total, milestones)
+        curve = curves.steps(total, milestones)
     rates = peak * curve
     if warm and train.lr_changes == "epoch":
         rates[:warm] *= np.linspace(train.warmup_lr / peak, 1, warm)
     elif warm:
-        rates[:warm] = lr_schedules.warmup(warm, train.warmup_lr, peak)
+        rates[:warm] = curves.warmup(warm, train.warmup_lr, peak)
     return rates if train.lr_changes == "update" else np.repeat(rates, updates_per_epoch)
 
 

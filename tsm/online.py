@@ -13,7 +13,7 @@ from mindspore import numpy as mnp
 from tsm.model import TSM
 from tsm.resnet import ResNet
 from tsm.shift import Shift
-from utils.train.amp import Float32Output
+from utils.nn.amp import Float32Output
 
 
 class OnlineTSM(nn.Cell):

@@ -23,9 +23,9 @@ from tsm.loss import build_loss
 from tsm.lr_generator import build_parameter_groups, get_lr
 from tsm.model import TSM, freeze_batch_norms
 from tsm.network import NETWORK
-from utils.commands.train import train
 from utils.train import optimizers
 from utils.train.plan import Plan, TrainParts
+from utils.train.train import train
 
 
 def build(cfg: Config, plan: Plan) -> TrainParts:

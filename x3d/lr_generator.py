@@ -5,7 +5,7 @@ Source: facebookresearch/SlowFast, commit 287ec007 (`utils/lr_policy.py`, `model
 
 import numpy as np
 
-from utils.train import lr_schedules
+from utils.train import schedule as curves
 from x3d.config import Train
 
 
@@ -15,7 +15,7 @@ def get_lr(train: Train, updates_per_epoch: int, effective_batch: int) -> np.nda
     A cosine over the whole run. The warm-up rises linearly to the value of the cosine at the end of
     the warm-up, not to the peak. `lr`, `warmup_lr` and `end_lr` scale with `effective_batch`.
     """
-    factor = lr_schedules.peak_lr(1.0, train.base_batch, effective_batch)
+    factor = curves.peak_lr(1.0, train.base_batch, effective_batch)
     epoch = np.arange(train.epochs * updates_per_epoch) / updates_per_epoch
     return factor * compute_lr_at(epoch, train)
 

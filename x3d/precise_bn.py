@@ -11,11 +11,13 @@ Source: facebookresearch/fvcore, fvcore/nn/precise_bn.py.
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from utils.complexity import run_hooks
+from utils.log import log
 from utils.nn.kernels.plain import BATCH_WEIGHT, make_zeros
 from utils.nn.layers import BatchNorm2d
 
@@ -67,17 +69,24 @@ class PreciseBatchNorms:
     """Replaces the running statistics of all batch norms of a network that are not frozen.
 
     Graphs are compiled once for each batch shape; keep the object to reuse them. `ranks`: so many
-    have a part of each batch, if the norms compute their statistics over all.
+    have a part of each batch, if the norms compute their statistics over all. `count`: batches
+    of a training that it reads.
     """
 
-    def __init__(self, net: nn.Cell, ranks: int = 1):
+    def __init__(self, net: nn.Cell, ranks: int = 1, count: int = 200):
         norms = [cell for _, cell in net.cells_and_names() if isinstance(cell, BatchNorm2d)]
         self.norms = [norm for norm in norms if norm.use_batch_statistics is None]
         self.net = net
         self.ranks = ranks
+        self.count = count
         self.sums = StatisticsSums(self.norms) if self.norms else None
         self.widths = np.array([norm.num_features for norm in self.norms], int)
         self.counts: dict[tuple, np.ndarray] = {}
+
+    def update_before_saving(self, batches: Iterable[tuple]) -> None:
+        """`update` with the first `count` batches of a training, (clips, target)."""
+        log.info("precise batch norm over %d batches ...", self.count)
+        self.update(clips for clips, _ in islice(batches, self.count))
 
     def update(self, batches: Iterable[np.ndarray]) -> None:
         """Sets the statistics to those of `batches` (N, 3, T, H, W); keeps them if there is none.

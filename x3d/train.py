@@ -17,18 +17,10 @@ from utils.entry import prepare_process
 
 prepare_process(__name__)
 
-from collections.abc import Iterator
-from functools import partial
-from itertools import islice
-from typing import Callable, Optional
-
-from mindspore import nn
-
-from utils.commands.train import train
-from utils.log import log
 from utils.nn.layers import freeze_norms, list_norms
 from utils.train import optimizers
 from utils.train.plan import Plan, TrainParts
+from utils.train.train import train
 from x3d.config import Config
 from x3d.loss import build_loss
 from x3d.lr_generator import build_parameter_groups, get_lr
@@ -50,33 +42,19 @@ def build(cfg: Config, plan: Plan) -> TrainParts:
     optimizer = optimizers.SGD(
         weights, groups=groups, momentum=settings.momentum, nesterov=settings.nesterov
     )
+    precise = None
+    if settings.precise_bn and settings.batch_norm != "frozen":
+        ranks = plan.rt.size if settings.sync_batch_norm else 1
+        count = min(settings.precise_bn, plan.steps_per_epoch)
+        precise = PreciseBatchNorms(net, ranks, count)  # keeps its compiled graph between calls
     return TrainParts(
         net,
         loss=build_loss(cfg, *plan.compute_class_weights()),
         optimizer=optimizer,
         lr=lr,
         mix=plan.build_mix(net.normalize),
-        build_before_saving=partial(build_precise_batch_norm, cfg, plan),
+        before_saving=precise.update_before_saving if precise and precise.norms else None,
     )
-
-
-def build_precise_batch_norm(
-    cfg: Config, plan: Plan, net: nn.Cell
-) -> Optional[Callable[[Iterator], None]]:
-    """A function that computes precise batch norm over batches of the next epoch; None if off."""
-    if not cfg.train.precise_bn or cfg.train.batch_norm == "frozen":
-        return None
-    ranks = plan.rt.size if cfg.train.sync_batch_norm else 1
-    norms = PreciseBatchNorms(net, ranks)  # keeps its compiled graph between calls
-    if not norms.norms:  # train.freeze
-        return None
-    count = min(cfg.train.precise_bn, plan.steps_per_epoch)
-
-    def update_statistics(batches: Iterator) -> None:
-        log.info("precise batch norm over %d batches ...", count)
-        norms.update(clip for clip, _ in islice(batches, count))
-
-    return update_statistics
 
 
 if __name__ == "__main__":

@@ -95,7 +95,7 @@ def test_the_optimizer_of_a_recipe_is_adamw_or_sgd():
     settings = ("train.momentum=0.8", "train.nesterov=false", "train.weight_decay=0.1")
     for name, kind in (("sgd", optimizers.SGD), ("adamw", optimizers.AdamW)):
         cfg = load_smoke_config("mvit_multi", f"train.optimizer={name}", *settings)
-        optimizer = build_toy_training("mvit_multi", cfg).step.optimizer
+        optimizer = build_toy_training("mvit_multi", cfg)[0].optimizer
         assert isinstance(optimizer, kind)
         if name == "sgd":
             assert (float(optimizer.momentum), optimizer.nesterov) == (pytest.approx(0.8), False)

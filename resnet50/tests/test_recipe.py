@@ -137,8 +137,8 @@ def test_the_settings_choose_the_optimizer(name):
     settings = ["model.first_width=2", "train.nesterov=false", f"train.optimizer={name}"]
     settings += ["train.trust_coefficient=0.02", "train.epsilon=0.5"]
     cfg = load_smoke_config("resnet50", *settings)
-    setup = build_toy_training("resnet50", cfg)
-    optimizer = setup.step.optimizer
+    step, parts = build_toy_training("resnet50", cfg)
+    optimizer = step.optimizer
     assert type(optimizer) is {"sgd": SGD, "lars": LARS}[name]
     if name == "lars":
         assert (optimizer.trust, optimizer.eps) == (0.02, 0.5)
@@ -147,7 +147,7 @@ def test_the_settings_choose_the_optimizer(name):
         assert adapted[by_name["layer1.0.conv1.weight"]]
         assert not adapted[by_name["layer1.0.bn1.gamma"]]
         assert not adapted[by_name["fc.bias"]]
-        np.testing.assert_allclose(optimizer.rates.asnumpy(), [setup.lr] * 2, rtol=1e-6)
+        np.testing.assert_allclose(optimizer.rates.asnumpy(), [parts.lr] * 2, rtol=1e-6)
 
 
 def test_lars_refuses_settings_that_it_does_not_define():

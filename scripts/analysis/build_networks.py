@@ -7,12 +7,12 @@ from typing import Any, Callable
 import numpy as np
 from mindspore import Tensor, nn
 
-from utils.commands.train import build_training
 from utils.data.sampler import TrainSampler
 from utils.networks import Job, find_build, find_network
 from utils.runtime import Runtime
 from utils.scoring import checkpoint
 from utils.settings import NetworkConfig
+from utils.train.train import build_training
 from utils.train.train_step import TrainStep
 
 
@@ -26,7 +26,7 @@ def build_train_step(network: str, cfg: NetworkConfig, rt: Runtime) -> TrainStep
     samples = 1000 * cfg.data.batch * rt.size
     sampler = TrainSampler(samples, batch=cfg.data.batch, rank=rt.rank, size=rt.size, seed=0)
     job = Job(find_network(network), cfg, rt)
-    return build_training(job, sampler, find_build(network)).step.set_train()
+    return build_training(job, sampler, find_build(network))[0].set_train()
 
 
 def build_eval_network(network: str, cfg: NetworkConfig) -> nn.Cell:

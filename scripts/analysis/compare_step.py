@@ -38,12 +38,12 @@ from mindspore import Tensor, nn
 
 from scripts.analysis.activations import record_activations, relative_error, set_weights
 from utils import cli, log, runtime
-from utils.commands.train import build_training
 from utils.files import check_target, report_write_errors, write_beside
 from utils.networks import Job, Network, find_build
 from utils.nn import kernels
 from utils.nn.layers import NormReLU
 from utils.settings import NetworkConfig
+from utils.train.train import build_training
 from utils.train.train_step import TrainStep
 from utils.weights.checkpoint import weights_of
 
@@ -106,7 +106,7 @@ def build_first_step(
     sampler = network.build_train_sampler(cfg, records, rt)
     if path:
         cfg = replace(cfg, train=replace(cfg.train, pretrained=path))
-    step = build_training(Job(network, cfg, rt), sampler, find_build(network.name)).step
+    step = build_training(Job(network, cfg, rt), sampler, find_build(network.name))[0]
     source = network.train_rows(records, cfg=cfg, sampler=sampler, epochs=1, skip=0)
     batches = network.create_dataset(cfg, source, cfg.data.workers)
     return step, *next(batches.create_tuple_iterator(num_epochs=1, output_numpy=True))

@@ -34,11 +34,11 @@ from matplotlib.figure import Figure
 from scripts.prediction.plots import PreviewRow, draw_preview, save
 from utils import cli, runtime
 from utils.data.annotation_file import list_labels, name_record
-from utils.data.rows import EvalRows, FileRows, TrainRows, VideoWarnings
+from utils.data.rows import EvalRows, FileRows, Share, TrainRows, VideoWarnings
 from utils.evaluate.label_space import LabelSpace, list_class_names
 from utils.files import check_folder, report_write_errors, write_text
 from utils.messages import format_line
-from utils.networks import Network, Share, find_build
+from utils.networks import Network, find_build
 from utils.settings import NetworkConfig
 from utils.video.reader import FrameReader, find_time
 

@@ -139,8 +139,8 @@ def inspect_network(start: Start) -> int:
     does not fit.
     """
     # MindSpore is imported only if the settings and the videos are valid.
+    from scripts.finetuning import memory
     from utils.nn.layers import draw_no_weights
-    from utils.train import memory
     from utils.train.plan import freeze_weights
     from utils.weights import checkpoint
 

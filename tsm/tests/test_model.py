@@ -15,10 +15,10 @@ from tsm.online import OnlineTSM
 from tsm.shift import TemporalPool, shift_past
 from tsm.tests.golden_case import TSMCase
 from utils.export.export import check_options, export
+from utils.nn import amp
 from utils.nn.kernels.plain import TemporalShift
 from utils.scoring.checkpoint import prepare_for_inference
 from utils.tests.parity import mark_slow_except, without_values
-from utils.train import amp
 
 GOLDEN = Path(__file__).parent / "golden"
 OPS = load_case(GOLDEN / "tsm_data.json")["ops"]

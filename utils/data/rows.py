@@ -10,7 +10,7 @@ import abc
 import contextlib
 import multiprocessing
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
@@ -176,7 +176,6 @@ class TrainRows(FileRows):
     """
 
     columns = ("clip", "label")
-    replacement: Optional[Rows] = None  # which are read in their place
 
     def __init__(
         self,
@@ -270,25 +269,30 @@ class TrainRows(FileRows):
         partners = targets[targets[:, 2].astype(int)]
         return [[(0, int(a[0]), a[1]), (0, int(b[0]), 1 - a[1])] for a, b in zip(targets, partners)]
 
-    def append_dropout(self, dropout: "Optional[DropoutFactors]") -> Rows:
-        """These rows, for a network with dropout with its factors as last column."""
-        rows = self if self.replacement is None else self.replacement
-        has_dropout = dropout is not None and dropout.size
-        return RowsWithDropout(rows, self, dropout) if has_dropout else rows
-
     @abc.abstractmethod
     def make_row(self, record: Any, rng: np.random.RandomState) -> Row:
         """One training row: a value for each of `columns`. Raises VideoError."""
 
 
 class RowsWithDropout(Rows):
-    """Training rows, each followed by its dropout factors: float32 (copies, K)."""
+    """Training rows, each followed by its dropout factors: float32 (copies, K).
 
-    def __init__(self, rows: Rows, source: TrainRows, dropout: "DropoutFactors"):
-        """`rows` are `source` or its replacement."""
+    `start` is the position of row 0 in this rank's sequence.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        sampler: TrainSampler,
+        start: int,
+        dropout: "DropoutFactors",
+        copies: int,
+    ):
         self.rows = rows
-        self.source = source
+        self.sampler = sampler
+        self.start = start
         self.dropout = dropout
+        self.copies = copies
         self.batch = rows.batch
         self.columns = (*rows.columns, "dropout")
 
@@ -296,13 +300,12 @@ class RowsWithDropout(Rows):
         return len(self.rows)
 
     def __getitem__(self, index: int) -> Row:
-        position = self.source.sampler.global_position(self.source.start + int(index))
-        return (*self.rows[index], self.dropout.draw(position, self.source.copies))
+        position = self.sampler.global_position(self.start + int(index))
+        return (*self.rows[index], self.dropout.draw(position, self.copies))
 
     def blank(self) -> Row:
         # 1: nothing is dropped.
-        factors = np.ones((self.source.copies, self.dropout.size), np.float32)
-        return (*self.rows.blank(), factors)
+        return (*self.rows.blank(), np.ones((self.copies, self.dropout.size), np.float32))
 
 
 class EvalRows(FileRows):

@@ -27,13 +27,13 @@ from utils.export.free_batch import with_dynamic_batch
 from utils.export.rewrite import FOR_ONNX, Builders, replace_cells
 from utils.files import check_target, make_drafts, report_write_errors, set_default_mode
 from utils.messages import VALUE, shorten
+from utils.nn import amp
 from utils.scoring import mindir
 from utils.scoring.checkpoint import Checkpoint
 from utils.scoring.engines import ENGINES, choose_engine, list_engines
 from utils.scoring.onnx_process import run_in_process
 from utils.scoring.scorer import Steps
 from utils.settings import NetworkConfig
-from utils.train import amp
 from utils.weights.checkpoint import list_texts, weights_of
 from utils.weights.checkpoint_file import DESCRIPTION
 from utils.weights.description import Description, describe, drop_folders, read_description

@@ -78,8 +78,8 @@ def prepare_for_inference(
     dtype: str = "float16",
 ) -> "nn.Cell":
     """Fuses batch norms, calls `rewrite`, which may replace Cells, and casts to an amp level."""
+    from utils.nn import amp
     from utils.nn.fuse_conv_bn import fuse_conv_bn
-    from utils.train import amp
 
     fuse_conv_bn(net)
     if rewrite is not None:

@@ -18,7 +18,7 @@ from utils.nn import kernels
 from utils.nn.kernels.cpu import Cpu
 from utils.nn.layers import draw_no_weights
 from utils.settings import Run
-from utils.train.choose_kernels import choose_kernels
+from utils.train.train import choose_kernels
 from utils.train.train_step import TrainStep
 
 # Decorates a test that only needs names and shapes: the networks that it builds draw no weights.

@@ -1,4 +1,4 @@
-"""The values of a training: means and times between two log lines, and the line itself."""
+"""The values of a training: means and times between two log lines, the line, what is wrong."""
 
 import time
 from collections.abc import Mapping
@@ -9,14 +9,9 @@ from typing import Any
 OUTPUTS = ("loss", "top1", "loss_scale", "overflows", "stop", "bad_data")
 REQUESTS = OUTPUTS[-2:]
 MUCH_WAITING = 0.1  # fraction of the time
-MANY_STEPS = 200
 REMEDY = (
     "try more train.epochs, published weights (docs/weights.md) with train.freeze=backbone "
     "(docs/fine_tuning.md), a larger data.crop, more videos"
-)
-NOTHING_LEARNED = (  # advice, with the loss of chance
-    "the loss has stayed above %.3g, that of equal scores for all classes: train.lr may be too "
-    f"high, labels wrong, or train.pretrained of another kind; if not, {REMEDY}"
 )
 
 
@@ -36,24 +31,16 @@ class Window:
 
 
 class Meter:
-    """Collects the values of steps; `clips` are those of all ranks in a step.
+    """Collects the values of steps; `clips` are those of all ranks in a step."""
 
-    Before `warmup` steps of the run it gives no advice about what is learned.
-    """
-
-    def __init__(self, clips: int, steps_per_epoch: int, last_step: int, warmup: int = 0):
+    def __init__(self, clips: int, steps_per_epoch: int, last_step: int):
         self.clips = clips
         self.steps_per_epoch = steps_per_epoch
         self.last_step = last_step
-        self.warmup = warmup
         self.seconds = 0.0  # of all windows that have a log line
         self.values = dict.fromkeys(OUTPUTS, 0.0)  # of the newest step
         self.most_overflows = 0  # consecutive updates that were not finite
         self.line: dict[str, Any] = {}  # the newest log line
-        self.lines = 0
-        self.has_advised = False
-        self.learned = False  # better than chance, or the advice was given
-        self.span = Window()  # since the last mean over an epoch
         self.restart()
 
     def restart(self) -> None:
@@ -72,17 +59,15 @@ class Meter:
         """`values` of the last of `steps` steps stand for all of them."""
         self.values = values
         self.most_overflows = max(self.most_overflows, int(values["overflows"]))
-        for window in (self.window, self.span):
-            window.steps += steps
-            window.loss += steps * values["loss"]
-            window.top1 += steps * values["top1"]
+        self.window.steps += steps
+        self.window.loss += steps * values["loss"]
+        self.window.top1 += steps * values["top1"]
 
     def close_window(self, steps_done: int, lr: float) -> dict[str, Any]:
         """The log line after so many steps of the run; a new window begins with it."""
         window = self.window
         seconds = window.seconds
         self.seconds += seconds
-        self.lines += 1
         self.line = {
             "epoch": round(steps_done / self.steps_per_epoch, 3),
             "step": steps_done,
@@ -107,37 +92,28 @@ class Meter:
             "seconds_left": round((self.last_step - steps_done) * seconds),
         }
 
-    def is_late(self, steps_done: int) -> bool:
-        """After the warm-up and a quarter of the run, or an epoch of at least 200 steps."""
-        late = self.warmup + min(self.last_step / 4, max(self.steps_per_epoch, MANY_STEPS))
-        return steps_done >= min(late, self.last_step)
 
-    def learns_nothing(self, steps_done: int, chance_loss: float) -> bool:
-        """Whether no mean loss over an epoch was below `chance_loss`, late enough; true once.
+def describe_fault(
+    line: Mapping[str, Any], chance: float, chance_loss: float, reads_files: bool = True
+) -> str:
+    """What is wrong with a run by a late line of its log, of steps or of a validation; else empty.
 
-        In a run of a few epochs a mean is over a quarter of the run.
-        """
-        if steps_done <= self.warmup:
-            self.span = Window()
-        if self.span.steps < min(self.steps_per_epoch, self.last_step / 4):
-            return False
-        self.learned = self.learned or self.span.loss / self.span.steps <= chance_loss
-        self.span = Window()
-        if self.learned or self.lines < 2 or not self.is_late(steps_done):
-            return False
-        self.learned = True
-        return True
-
-    def find_waiting(self) -> float:
-        """The fraction of the newest line's time that steps waited for data, if it is much.
-
-        Else 0, also if it was found before. The first window does not count: it fills the pipeline.
-        """
-        waiting = self.line["waiting"]
-        if self.lines < 2 or self.has_advised or waiting <= MUCH_WAITING:
-            return 0.0
-        self.has_advised = True
-        return waiting
+    `chance` is the accuracy of equal scores for all classes, `chance_loss` their loss.
+    """
+    if "videos" in line:
+        return describe_chance("validation", line, chance)
+    if line["loss"] > chance_loss:
+        return (
+            f"the loss has stayed above {chance_loss:.3g}, that of equal scores for all classes: "
+            "train.lr may be too high, labels wrong, or train.pretrained of another kind; if not, "
+            f"{REMEDY}"
+        )
+    if reads_files and line["waiting"] > MUCH_WAITING:
+        return (
+            f"steps wait {100 * line['waiting']:.0f} % of the time for data: raise data.workers if "
+            "cores are idle, or re-encode the videos with scripts/data/reencode_videos.py"
+        )
+    return ""
 
 
 def describe_chance(name: str, metrics: Mapping[str, Any], chance: float) -> str:

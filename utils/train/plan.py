@@ -25,17 +25,14 @@ from utils.weights.parameter_names import ParameterNames
 
 BACKBONE = "backbone"  # everything but the classifier
 ClassWeights = tuple[float, ...]  # one a class; empty: all 1
-# Receives the batches of the next epoch.
-UseBatches = Callable[[Iterator[tuple[np.ndarray, ...]]], None]
 
 
 @dataclass(frozen=True)
 class TrainParts:
     """What a network trains, and how.
 
-    `lr` has a rate for every update, `mix` is TrainStep's. `build_before_saving(net)`, with the
-    network in its precision, is called once; what it returns is called before an epoch is saved or
-    evaluated: X3D's precise batch norm.
+    `lr` has a rate for every update, `mix` is TrainStep's. `before_saving` is called before an
+    epoch is saved or evaluated, with the batches of the next epoch: X3D's precise batch norm.
     """
 
     net: nn.Cell
@@ -43,7 +40,7 @@ class TrainParts:
     optimizer: nn.Optimizer
     lr: np.ndarray
     mix: Optional[nn.Cell] = None
-    build_before_saving: Callable[[nn.Cell], Optional[UseBatches]] = lambda net: None  # noqa: E731
+    before_saving: Optional[Callable[[Iterator[tuple]], None]] = None
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ from utils.files import check_folder, lock_folder, report_write_errors, write_te
 from utils.load_config import read_yaml, to_dict, to_yaml
 from utils.messages import join_names
 from utils.runtime import Runtime
-from utils.train import tensorboard
 from utils.train.train_step import TrainStep
 from utils.weights import checkpoint
 from utils.weights.checkpoint_file import (
@@ -77,6 +76,8 @@ class RunDirectory:
         if not rt.is_main_process:
             return
         if config.run.tensorboard:
+            from utils.train import tensorboard
+
             tensorboard.require_package()
         check_folder(self.path, OWN, "--run.out")
         with report_write_errors(self.path):

@@ -1,8 +1,36 @@
-"""When a training logs, saves and evaluates. It counts steps since the start of the run."""
+"""Curves of the learning rate; and when a training logs, saves and evaluates. Without MindSpore.
 
+A curve is float64, one value per epoch or per update, whichever the caller counts in. `Schedule`
+counts steps since the start of the run.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from utils.settings import Run
+
+
+def steps(count: int, milestones: Sequence[float], factor: float = 0.1) -> np.ndarray:
+    """`factor` to the power of the milestones reached, for i = 0 .. count - 1."""
+    reached = (np.arange(count)[:, None] >= np.asarray(milestones, int)[None, :]).sum(axis=1)
+    return np.power(float(factor), reached)
+
+
+def cosine(count: int) -> np.ndarray:
+    """(1 + cos(pi i / count)) / 2 for i = 0 .. count - 1."""
+    return 0.5 * (1 + np.cos(np.pi * np.arange(count) / max(count, 1)))
+
+
+def warmup(count: int, start: float, peak: float) -> np.ndarray:
+    """Linear; the first value is one step above `start`, the last is `peak`."""
+    return start + (peak - start) * (np.arange(count) + 1) / max(count, 1)
+
+
+def peak_lr(lr: float, base_batch: int, effective_batch: int) -> float:
+    """Linear scaling: `lr` belongs to `base_batch` samples per update; 0 means do not scale."""
+    return lr * effective_batch / base_batch if base_batch else lr
 
 
 @dataclass(frozen=True)
@@ -15,6 +43,7 @@ class Due:
     evaluate: bool = False
 
 
+@dataclass(frozen=True)
 class Schedule:
     """The settings of `run` for a number of epochs; all ranks decide alike.
 
@@ -22,11 +51,14 @@ class Schedule:
     saves and evaluates only between updates, so later than asked if that is inside of one.
     """
 
-    def __init__(self, run: Run, epochs: int, steps_per_epoch: int, accumulation_steps: int = 1):
-        self.run = run
-        self.steps_per_epoch = steps_per_epoch
-        self.accumulation_steps = accumulation_steps
-        self.last_step = epochs * steps_per_epoch
+    run: Run
+    epochs: int
+    steps_per_epoch: int
+    accumulation_steps: int = 1
+
+    @property
+    def last_step(self) -> int:
+        return self.epochs * self.steps_per_epoch
 
     def due(self, before: int, now: int) -> Due:
         """What is due after a call of the train step that has run the steps `before` to `now`."""

@@ -37,12 +37,12 @@ from mindspore import Tensor, amp, nn, ops
 from mindspore import dtype as mstype
 
 from utils.nn import kernels
+from utils.nn.amp import loss_scaler
 from utils.nn.dropout import DropoutFactors
 from utils.nn.layers import list_norms
 from utils.nn.loss import Loss
 from utils.runtime import Runtime
 from utils.settings import Run, TrainSettings
-from utils.train.amp import loss_scaler
 from utils.train.gradients import (
     SegmentSum,
     choose_finite_check,

@@ -7,28 +7,33 @@ never waits for the host. It reads them at once only if this step is logged, sav
 import math
 import signal
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Callable, Optional
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 import psutil
 from mindspore.train import Callback
 
 from utils.data.rows import TrainRows
-from utils.data.sampler import TrainSampler
+from utils.files import report_write_errors
 from utils.log import format_values, log, log_values
 from utils.messages import RunInterruptedError
+from utils.networks import Job
 from utils.progress import Progress
-from utils.runtime import Runtime
-from utils.settings import Run, VideoData
 from utils.signals import StopRequestError
-from utils.train import tensorboard
-from utils.train.meter import NOTHING_LEARNED, OUTPUTS, Meter, describe_chance
-from utils.train.profiler import StepProfiler
+from utils.train.meter import OUTPUTS, Meter, describe_fault
+from utils.train.plan import TrainParts
 from utils.train.run_dir import RunDirectory
 from utils.train.schedule import Due, Schedule
 from utils.train.train_step import TrainStep
-from utils.train.validation import Validation
+
+if TYPE_CHECKING:
+    from utils.train.validation import Validation
+
+MANY_STEPS = 200  # of an epoch, after which a run is judged
+SKIPPED, WARM_UP, RECORDED = 3, 1, 5  # steps of run.profile
 
 MAX_OVERFLOWS = 20  # consecutive steps that are not finite before the run stops
 
@@ -37,41 +42,38 @@ MAX_OVERFLOWS = 20  # consecutive steps that are not finite before the run stops
 class TrainingLoop(Callback):
     """Logs, saves, evaluates and stops between steps. All ranks decide alike, on the same values.
 
-    `steps_done` counts those since the start of the run. `lr` has a rate for every update.
-    `train_set` and `before_saving` are those of `Trainer.fit`, `chance_loss` and `chance` those of
-    the config. Raises ValueError if the run fails.
+    `rows` are those of the whole run, `steps_done` counts the steps since its start. Raises
+    ValueError if the run fails.
     """
 
-    run: Run
-    rt: Runtime
+    job: Job
+    parts: TrainParts
     step: TrainStep
-    lr: np.ndarray
-    epochs: int
-    sampler: TrainSampler
+    rows: TrainRows
     directory: RunDirectory
-    train_set: TrainRows
-    chance_loss: float = math.inf
-    chance: float = 0.0
-    warmup_epochs: float = 0.0
-    validation: Optional[Validation] = None
-    before_saving: Optional[Callable[[int], None]] = None
+    validation: "Optional[Validation]" = None
 
     def __post_init__(self) -> None:
+        cfg = self.job.cfg
+        self.run = cfg.run
+        self.rt = self.job.rt
+        self.sampler = self.rows.sampler
         per_epoch = self.step.steps_per_epoch
-        self.schedule = Schedule(
-            self.run,
-            epochs=self.epochs,
-            steps_per_epoch=per_epoch,
-            accumulation_steps=self.step.accumulation_steps,
-        )
+        accumulation_steps = self.step.accumulation_steps
+        self.schedule = Schedule(self.run, cfg.train.epochs, per_epoch, accumulation_steps)
         self.last_step = self.schedule.last_step
-        warmup = math.ceil(self.warmup_epochs * per_epoch)
-        self.meter = Meter(self.sampler.global_batch_size, per_epoch, self.last_step, warmup)
+        self.meter = Meter(self.sampler.global_batch_size, per_epoch, self.last_step)
+        # What is wrong with a run is said once, after the warm-up and a quarter of the run, or an
+        # epoch. Validations have no mixing, dropout and smoothing, so they are judged if there are.
+        self.chance_loss = math.inf if cfg.data.mixes or self.validation else cfg.chance_loss
+        self.chance = cfg.chance
+        late = min(self.last_step / 4, max(per_epoch, MANY_STEPS))
+        self.late = min(math.ceil(cfg.train.warmup_epochs * per_epoch) + late, self.last_step)
         self.start_step = int(self.step.micro_step.asnumpy())
         self.steps_done = self.start_step
         self.steps_per_call = 1  # several if the device is fed many steps at a time
         self.pending_outputs: Any = None  # of the newest call, until they are read
-        self.profiling = StepProfiler(self.run.profile, self.rt)
+        self.profiler: Any = None  # of MindSpore, with run.profile
         self.bar: Any = None
         self.events: Any = None  # the writer for TensorBoard
         self.stop_signal = 0  # the signal that asked to stop
@@ -94,9 +96,8 @@ class TrainingLoop(Callback):
             return
         epoch = self.steps_done // self.step.steps_per_epoch
         self.validation.resume(epoch)
-        is_due = (
-            self.steps_done and self.schedule.due(self.steps_done - 1, self.steps_done).evaluate
-        )
+        due = self.schedule.due(self.steps_done - 1, self.steps_done)
+        is_due = self.steps_done > 0 and due.evaluate
         if is_due and self.validation.decides and epoch not in self.validation.lines:
             self.validate(epoch)
         else:
@@ -117,8 +118,12 @@ class TrainingLoop(Callback):
             initial=self.steps_done,
             prints_lines=False,
         )
-        self.profiling.start()
+        if self.run.profile:
+            self.profiler = open_profiler(self.run.profile, self.rt.device)
+            self.profiler.start()
         if self.run.tensorboard and self.rt.is_main_process:
+            from utils.train import tensorboard
+
             folder = self.directory.path / "tensorboard"
             self.events = tensorboard.open_writer(folder, self.start_step)
 
@@ -126,7 +131,8 @@ class TrainingLoop(Callback):
         self.meter.begin_step()
 
     def on_train_step_end(self, run_context) -> None:
-        self.profiling.step()
+        if self.profiler:
+            self.profiler.step()
         before = self.steps_done
         self.steps_done += self.steps_per_call
         due = self.schedule.due(before, self.steps_done)
@@ -137,7 +143,9 @@ class TrainingLoop(Callback):
             self.read_outputs()
         self.bar.update(self.steps_per_call)
         if due.log:
-            self.log_line()
+            updates = int(self.step.optimizer.global_step.asnumpy()[0])  # without skipped ones
+            rate = float(self.parts.lr[max(updates - 1, 0)])
+            self.write_values(self.meter.close_window(self.steps_done, rate))
         elif is_first:
             values = self.meter.describe_first_step(self.steps_done)
             log.info("first step  %s", format_values(values))
@@ -150,9 +158,11 @@ class TrainingLoop(Callback):
         self.meter.end_step()
 
     def on_train_end(self, run_context) -> None:
-        fractions = self.profiling.stop()
-        if fractions:
-            self.write_values({"traced_steps": list(self.profiling.steps), **fractions})
+        if self.profiler:
+            self.profiler.stop()
+            last = SKIPPED + WARM_UP + RECORDED
+            steps = (SKIPPED + WARM_UP + 1, last, self.run.profile)
+            log.info("run.profile: the trace of steps %d to %d is in %s", *steps)
 
     def read_outputs(self) -> None:
         """Waits for the newest call and reads its values, unless they are read already."""
@@ -175,7 +185,7 @@ class TrainingLoop(Callback):
 
     def check_data(self) -> None:
         """Raises ValueError if a rank has too many unreadable files, as soon as all ranks know."""
-        fault = self.train_set.find_fault()
+        fault = self.rows.find_fault()
         if fault:
             self.step.make_request("bad_data")
         if self.meter.values["bad_data"] or (fault and self.rt.size == 1):
@@ -187,8 +197,8 @@ class TrainingLoop(Callback):
         return "the last checkpoint is intact" if saved else "nothing was saved"
 
     def save_and_evaluate(self, due: Due) -> None:
-        if self.before_saving and (due.save_epoch or due.evaluate):
-            self.before_saving(self.steps_done)
+        if self.parts.before_saving and (due.save_epoch or due.evaluate):
+            self.parts.before_saving(self.read_next_epoch())
             self.step.set_train()
         if due.save:
             self.save(due.save_epoch)
@@ -196,6 +206,17 @@ class TrainingLoop(Callback):
             self.validate(self.steps_done // self.step.steps_per_epoch)
             if self.ends_early and not due.save_epoch:
                 self.save(save_epoch=True)
+
+    def read_next_epoch(self) -> Iterator[tuple]:
+        """The batches of the epoch that starts now, or that the newest step was in."""
+        job, sampler = self.job, self.sampler
+        epoch = self.steps_done // sampler.steps_per_epoch
+        skip = epoch * sampler.steps_per_epoch
+        rows = job.network.train_rows(
+            self.rows.records, cfg=job.cfg, sampler=sampler, epochs=epoch + 1, skip=skip
+        )
+        batches = job.network.create_dataset(job.cfg, rows, job.cfg.data.workers)
+        return batches.create_tuple_iterator(num_epochs=1, output_numpy=True)
 
     def save(self, save_epoch: bool = False) -> None:
         """Writes the resume file, and the weights of an epoch; both only if all is finite."""
@@ -210,9 +231,9 @@ class TrainingLoop(Callback):
         epoch, step_in_epoch = divmod(self.steps_done, self.step.steps_per_epoch)
         if save_epoch:
             self.directory.save_epoch(self.step, epoch)
-        self.directory.save(self.step, self.sampler, self.train_set.unreadable)
+        self.directory.save(self.step, self.sampler, self.rows.unreadable)
         progress = {"epoch": epoch, "step_in_epoch": step_in_epoch, "step": self.steps_done}
-        self.directory.write_state({**progress, "epochs": self.epochs})
+        self.directory.write_state({**progress, "epochs": self.job.cfg.train.epochs})
         self.directory.delete_old_epochs(self.run.keep_checkpoints)
 
     def validate(self, epoch: int) -> None:
@@ -223,16 +244,8 @@ class TrainingLoop(Callback):
             return
         self.write_values(metrics)
         self.check_patience()
-        self.advise(describe_chance("validation", metrics, self.chance))
         self.step.set_train()
         self.meter.restart()
-
-    def advise(self, fault: str) -> None:
-        """Logs what is wrong with a late validation, once, and only if none before was right."""
-        if self.meter.is_late(self.steps_done) and not self.meter.learned:
-            self.meter.learned = True
-            if fault:
-                log.info(fault)
 
     def check_patience(self) -> None:
         """Ends the run, on all ranks, if its validations no longer improve."""
@@ -240,33 +253,21 @@ class TrainingLoop(Callback):
         if self.ends_early:
             log.info("run.patience: %s; the run ends", self.validation.describe_stall())
 
-    def log_line(self) -> None:
-        """Logs the values since the last line; once, advice if the loss or the data is bad."""
-        updates = int(self.step.optimizer.global_step.asnumpy()[0])  # without skipped ones
-        rate = float(self.lr[max(updates - 1, 0)])
-        self.write_values(self.meter.close_window(self.steps_done, rate))
-        has_accuracy = self.validation is not None  # of clips without mixing, dropout, smoothing
-        if not has_accuracy and self.meter.learns_nothing(self.steps_done, self.chance_loss):
-            log.info(NOTHING_LEARNED, self.chance_loss)
-        rows = self.train_set
-        waiting = 0.0 if rows.replacement is not None else self.meter.find_waiting()
-        if waiting:
-            reads_videos = isinstance(rows.data, VideoData) and rows.data.source == "video"
-            log.info(
-                "steps wait %.0f %% of the time for data: raise data.workers if cores are idle%s; "
-                "benchmarks/benchmark.py data measures the cost of a clip",
-                100 * waiting,
-                ", or re-encode the videos with scripts/data/reencode_videos.py"
-                if reads_videos
-                else "",
-            )
-
     def write_values(self, values: dict) -> None:
+        """Logs a line of steps or of a validation; once, and late in a run, what is wrong."""
         if self.rt.is_main_process:
             log_values(self.directory.path, values)
         if self.events:
-            for tag, value in tensorboard.select_scalars(values).items():
+            from utils.train.tensorboard import select_scalars
+
+            for tag, value in select_scalars(values).items():
                 self.events.add_scalar(tag, value, self.steps_done)
+        if self.steps_done >= self.late:
+            reads_files = not self.job.cfg.train.feature_draws
+            fault = describe_fault(values, self.chance, self.chance_loss, reads_files)
+            if fault:
+                log.info(fault)
+                self.late = math.inf
 
     def finish(self) -> None:
         """Saves at the step at which a signal stopped the run.
@@ -317,3 +318,21 @@ class TrainingLoop(Callback):
             "compile_seconds": round(self.compile_seconds, 1),
             "first_step_seconds": self.first_step_seconds,
         }
+
+
+def open_profiler(folder: Path, device: str) -> Any:
+    """MindSpore's profiler of a few steps; it writes `trace_view.json`, in Chrome's format.
+
+    The trace opens in MindStudio Insight, in TensorBoard with its plug-in, and in any viewer of
+    that format.
+    """
+    from mindspore.profiler import ProfilerActivity, profile, schedule, tensorboard_trace_handler
+
+    with report_write_errors(folder, "run.profile"):
+        folder.mkdir(parents=True, exist_ok=True)
+    activities = {"Ascend": [ProfilerActivity.NPU], "GPU": [ProfilerActivity.GPU]}
+    return profile(
+        activities=[ProfilerActivity.CPU, *activities.get(device, [])],
+        schedule=schedule(wait=0, warmup=WARM_UP, active=RECORDED, repeat=1, skip_first=SKIPPED),
+        on_trace_ready=tensorboard_trace_handler(str(folder)),
+    )

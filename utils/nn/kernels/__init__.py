@@ -17,11 +17,8 @@ from pathlib import Path
 
 from mindspore import get_context
 
-from utils.nn.kernels.ascend import Ascend
-from utils.nn.kernels.cpu import CompiledKernel
 from utils.nn.kernels.plain import Gpu, Plain
 
-DEVICES = {"Ascend": Ascend, "GPU": Gpu, "CPU": Plain}
 PLAIN = Plain()
 CPUINFO = Path("/proc/cpuinfo")
 CAPS = {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"}  # of the instructions that oneDNN uses
@@ -30,8 +27,12 @@ _current: ContextVar[Plain] = ContextVar("kernels", default=PLAIN)
 
 
 def select(device: str) -> Plain:
-    """The operators for a device. A training on a CPU may use `cpu.operators.Cpu` instead."""
-    return DEVICES[device]()
+    """The operators for a device. A training on a CPU may use `cpu.Cpu` instead."""
+    if device == "Ascend":
+        from utils.nn.kernels.ascend import Ascend  # here: no other device needs it
+
+        return Ascend()
+    return Gpu() if device == "GPU" else Plain()
 
 
 def current() -> Plain:
@@ -73,6 +74,7 @@ def shapes_only() -> Iterator[None]:
     They cannot compute there: in eager mode, slices and transpositions are views, and the kernels
     read whole arrays.
     """
+    from utils.nn.kernels.cpu import CompiledKernel  # here: a training needs it not
 
     CompiledKernel.only_shapes = True
     try:

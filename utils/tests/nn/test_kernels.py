@@ -26,7 +26,7 @@ from utils.nn.kernels.cpu import Cpu, library
 from utils.nn.kernels.plain import Plain
 from utils.runtime import eager_mode
 from utils.settings import Run
-from utils.train.choose_kernels import choose_kernels
+from utils.train.train import choose_kernels
 from x3d.model import SE
 
 CACHE = ROOT / ".cache" / "cpu_kernels"

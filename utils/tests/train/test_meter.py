@@ -3,7 +3,7 @@
 import pytest
 
 from utils.train import meter
-from utils.train.meter import OUTPUTS, Meter, describe_chance
+from utils.train.meter import OUTPUTS, Meter, describe_chance, describe_fault
 
 
 @pytest.fixture
@@ -51,37 +51,12 @@ def test_the_time_of_an_evaluation_is_in_no_line(clock):
     assert target.close_window(1, lr=0.1)["clips_per_second"] == 0.5
 
 
-def test_much_waiting_is_found_once_and_not_in_the_first_line(clock):
-    """The first window fills the pipeline."""
-    target = Meter(clips=1, steps_per_epoch=10, last_step=10)
-    fractions = []
-    for steps_done, waiting in enumerate((9.0, 0.5, 4.0, 5.0), 1):
-        run_step(target, clock=clock, waiting=waiting, computing=10.0 - waiting, loss=1.0)
-        target.close_window(steps_done, lr=0.1)
-        fractions.append(target.find_waiting())
-    assert fractions == [0.0, 0.0, 0.4, 0.0]
-
-
-def log_losses(losses: list, clock: list, steps: int = 100, epoch: int = 20) -> list[int]:
-    """Logs a loss every 10 steps; returns the steps at which nothing is learned."""
-    target = Meter(clips=16, steps_per_epoch=epoch, last_step=steps)
-    advised = []
-    for line, loss in enumerate(losses, 1):
-        for _ in range(10):
-            run_step(target, clock=clock, waiting=0.0, computing=1.0, loss=loss)
-        target.close_window(10 * line, lr=0.1)
-        if target.learns_nothing(10 * line, 2.0):
-            advised.append(10 * line)
-    return advised
-
-
-def test_advice_comes_once_if_no_mean_over_an_epoch_is_below_chance(clock):
-    assert log_losses([2.1] * 10, clock) == [40]  # the first epoch after a quarter of the run
-    assert log_losses([2.1, 2.1, 1.95, 2.1] + [2.1] * 6, clock) == [40]
-    assert log_losses([2.1, 1.9] + [3.0] * 8, clock) == []
-    assert log_losses([2.5] * 5 + [1.9] * 5, clock) == [40]
-    assert log_losses([2.1] * 40, clock, steps=10_000, epoch=250) == [250]
-    assert log_losses([2.1] * 40, clock, steps=10_000, epoch=20) == [200]
+def test_the_first_fault_of_a_late_line_is_named():
+    line = {"loss": 2.1, "waiting": 0.5}
+    assert "that of equal scores" in describe_fault(line, 0.5, chance_loss=2.0)
+    assert "steps wait 50 % of the time" in describe_fault(line, 0.5, chance_loss=2.2)
+    assert not describe_fault(line, 0.5, chance_loss=2.2, reads_files=False)
+    assert not describe_fault({**line, "waiting": 0.05}, 0.5, chance_loss=2.2)
 
 
 @pytest.mark.parametrize(

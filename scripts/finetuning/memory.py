@@ -3,24 +3,18 @@
 A step needs memory for the compiler, for the gradients, and for the maps that the forward pass
 keeps for the backward pass. The maps are counted layer by layer, in an evaluation of one clip: a
 convolutional network keeps the output of each layer once, a transformer also its transposed copies
-and products. The constants fit measured peaks of the four networks; a table in
-docs/measured/benchmarks.md compares peaks and estimates.
+and products. The constants fit measured peaks of the four networks, docs/measured/benchmarks.md.
 """
 
 from dataclasses import dataclass
 
-import psutil
 from mindspore import nn
 
 from utils.complexity import LayerCost, count_layers
-from utils.cores import get_local_rank_size, read_free_memory
-from utils.log import log
 
-GIGA = 1e9
 BYTES = 4  # of a number in float32
 BUFFERS = 0.15e9  # of the compiler and of the kernels' threads
 COPIES_OF_GRADIENTS = 2  # their own arrays, and the packed one
-TOLERANCE = 1.2  # of the estimate
 RECOMPUTE = "output_recompute"  # the flag that Cell.recompute sets
 TRANSFORMER = ("layer norm", "dense", "attention")  # kinds of layers
 COPIES_OF_MAPS = 3.6  # of such a layer
@@ -63,40 +57,3 @@ def count_copies(layer: LayerCost, recomputed: tuple[str, ...]) -> float:
     if layer.kind not in TRANSFORMER:
         return 1.0
     return COPIES_IF_RECOMPUTED if layer.name.startswith(recomputed) else COPIES_OF_MAPS
-
-
-def estimate_peak(net: nn.Cell, clips: tuple[int, ...]) -> float:
-    """The peak memory, in GB, of this process after a step on `clips`, a shape."""
-    resident = psutil.Process().memory_info().rss
-    cost = estimate_step(net, clips[1:])
-    return (resident + cost.fixed + clips[0] * cost.clip) / GIGA
-
-
-def check_step(net: nn.Cell, clips: tuple[int, ...], batch: int) -> None:
-    """Logs the memory that a step needs.
-
-    `clips` is the shape of its input, of `data.batch` samples. Raises ValueError if the step needs
-    far more than the free memory.
-    """
-    free = read_free_memory() / get_local_rank_size()
-    cost = estimate_step(net, clips[1:])
-    check_fit(cost, clips=clips[0], batch=batch, free=free)
-
-
-def check_fit(cost: StepCost, clips: int, batch: int, free: float) -> None:
-    """Logs the memory of a step and, if it is too much for `free` bytes, the largest batch.
-
-    Raises ValueError if the step does not fit even if it needs less by TOLERANCE.
-    """
-    need = cost.fixed + clips * cost.clip
-    fitting = max(0, int((free - cost.fixed) * batch / (clips * cost.clip)))
-    numbers = f"about {need / GIGA:.1f} GB more, {free / GIGA:.1f} GB are free"
-    if need <= free:
-        log.info("a training step needs %s", numbers)
-        return
-    advice = f"--data.batch={fitting} fits"
-    if not fitting:
-        advice = "not even --data.batch=1 fits: take smaller crops, fewer frames or a smaller model"
-    if need > TOLERANCE * free:
-        raise ValueError(f"data.batch {batch}: a training step needs {numbers}; {advice}")
-    log.warning("a training step needs %s, so the system may kill it; %s", numbers, advice)

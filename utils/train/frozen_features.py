@@ -16,13 +16,13 @@ import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, Optional, Protocol, runtime_checkable
+from typing import IO, Any, Optional, Protocol, runtime_checkable
 
 import numpy as np
 from mindspore import Tensor, nn
 
 from utils.cores import count_workers
-from utils.data.rows import FileRows, Row, Rows, TrainRows
+from utils.data.rows import EvalRows, FileRows, Row, Rows, TrainRows
 from utils.evaluate.metrics import EvalSet
 from utils.files import report_write_errors, wait_for_lock
 from utils.log import log
@@ -56,21 +56,22 @@ class Backbone(nn.Cell):
         return self.net.compute_features(clip)
 
 
-class TableRows(Rows):
-    """Records of a table in the place of `rows`: row k is record `find(k)`, zeros if that is None.
+class FeatureRows(Rows):
+    """The rows of `rows`, of a training or an evaluation, with features in the place of clips.
 
-    The table has the columns of `rows`.
+    Row k is record `find(k)` of a table that has the columns of `rows`; zeros if that is None.
     """
 
     def __init__(self, rows: FileRows, table: np.ndarray, find: Callable[[int], Optional[int]]):
+        vars(self).update(vars(rows))  # records, settings, shape, unreadable files
+        self.rows = rows
         self.columns = rows.columns
-        self.batch = rows.batch
-        self.length = len(rows)
+        self.views = rows.views if isinstance(rows, EvalRows) else ""
         self.table = table
         self.find = find
 
     def __len__(self) -> int:
-        return self.length
+        return len(self.rows)
 
     def __getitem__(self, index: int) -> Row:
         record = self.find(int(index))
@@ -80,16 +81,18 @@ class TableRows(Rows):
         return tuple(np.zeros(1, self.table.dtype)[0])
 
 
-def use_features(job: Job, net: nn.Cell, rows: TrainRows, eval_sets: Sequence[EvalSet]) -> list:
-    """Makes a training read features that are computed once; returns the sets of its validations.
+def use_features(
+    job: Job, net: nn.Cell, rows: TrainRows, eval_sets: Sequence[EvalSet]
+) -> tuple[Rows, list[EvalSet]]:
+    """The rows that a training reads, and the sets of its validations: of features.
 
-    If they would change, a line says why, and nothing else happens. Raises ValueError if too many
-    samples cannot be read.
+    If they would change from epoch to epoch, a line says why, and both stay as they are. Raises
+    ValueError if too many samples cannot be read.
     """
     obstacle = find_obstacle(job, net)
     if obstacle:
         log.info("train.feature_draws has no effect: %s", obstacle)
-        return [*eval_sets]
+        return rows, [*eval_sets]
     count = len(rows.records)
     draws = min(job.cfg.train.feature_draws, job.cfg.train.epochs)
     text = "train.feature_draws: the features of %d clips of each of %d %ss are computed once"
@@ -105,17 +108,16 @@ def use_features(job: Job, net: nn.Cell, rows: TrainRows, eval_sets: Sequence[Ev
         sample, epoch = rows.sampler.sample_at(rows.start + index)
         return (epoch + rows.sampler.copy_at(rows.start + index)) % draws * count + sample
 
-    files = choose_files(job, net, [rows, *(part.rows for part in eval_sets)])
-    table = compute_table(job, net, rows, files[0], read, draws * count)
-    rows.replacement = TableRows(rows, table, find)
-    return [use_features_of_views(job, net, *pair) for pair in zip(eval_sets, files[1:])]
-
-
-def use_features_of_views(job: Job, net: nn.Cell, part: EvalSet, file: Path) -> EvalSet:
-    rows = part.rows
-    table = compute_table(job, net, rows, file, rows.__getitem__, len(rows.records))
-    views = TableRows(rows, table, rows.samples_of_rank.__getitem__)
-    return part._replace(create_dataset=lambda cfg, _, n: part.create_dataset(cfg, views, n))
+    file, *files = choose_files(job, net, [rows, *(part.rows for part in eval_sets)])
+    table = compute_table(job, net, rows, file, read, draws * count)
+    features = FeatureRows(rows, table, find)
+    parts = []
+    for part, file in zip(eval_sets, files):
+        tested = part.rows
+        table = compute_table(job, net, tested, file, tested.__getitem__, len(tested.records))
+        views: Any = FeatureRows(tested, table, tested.samples_of_rank.__getitem__)
+        parts.append(part._replace(rows=views))
+    return features, parts
 
 
 def find_obstacle(job: Job, net: nn.Cell) -> str:

@@ -1,0 +1,267 @@
+"""A training, from the command line to the last line of stdout: read it from top to bottom.
+
+process -> run directory -> data -> model and step -> validation -> steps
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Callable, NoReturn
+
+import numpy as np
+from mindspore import Tensor
+from mindspore.train import Model
+
+from utils import cli, runtime
+from utils.data.class_names import warn_about_mirroring
+from utils.data.rows import Rows, RowsWithDropout
+from utils.data.sampler import TrainSampler
+from utils.distributed.collectives import check_same_step
+from utils.distributed.segments import split_all_reduce
+from utils.evaluate.label_space import find_moved_name, list_class_names
+from utils.files import get_cache_folder
+from utils.log import log, print_result, start_log
+from utils.messages import SETTINGS_LINE, shorten
+from utils.networks import Job, Network
+from utils.nn import amp, kernels
+from utils.nn.layers import synchronize_norms
+from utils.settings import NetworkConfig, Run
+from utils.signals import handle_signals
+from utils.train.plan import Plan, TrainParts
+from utils.train.run_dir import RunDirectory
+from utils.train.schedule import choose_sink_size, peak_lr
+from utils.train.train_step import TrainStep
+from utils.train.training_loop import TrainingLoop
+from utils.weights.checkpoint_file import check_kind
+from utils.weights.description import describe, read_description
+
+Build = Callable[[Any, Plan], TrainParts]  # of a network's train.py
+
+
+def train(network: Network, build: Build, usage: str) -> NoReturn:
+    """Trains as the command line says, and exits; `usage` is the docstring of the script."""
+
+    def main(cfg: NetworkConfig) -> None:
+        run_training(network, cfg, build)
+
+    cli.run(main, network.config, usage)
+
+
+def run_training(network: Network, cfg: NetworkConfig, build: Build) -> None:
+    """Trains a network from its first step, or from the last one of a stopped run.
+
+    Raises ValueError for a setting or a file that does not fit, and if the run fails;
+    RunInterruptedError after ctrl-C.
+    """
+    # ---- Process: graph mode, device, seed, rank
+    if cfg.train.pretrained:
+        check_kind(cfg.train.pretrained)
+    rt = runtime.start(cfg.run)
+    job = Job(network, cfg, rt)
+
+    # ---- Run directory: locked by this process; and the log
+    directory = RunDirectory(cfg, rt)
+    start_log(rt, directory.path)
+
+    # ---- Data: samples, and their order from the first step on that is not done
+    records = network.read_records(cfg, "train")
+    sampler = network.build_train_sampler(cfg, records, rt)
+    sampler = directory.resume(sampler, cfg.train.accumulation_steps, records)
+    check_same_step(directory.start_step, rt, directory.path)
+    records.write_classes(directory.path, rt)
+    spaces = network.list_label_spaces(cfg)
+    classes = list_class_names(spaces, directory.path)
+
+    # ---- Model, loss, optimizer, train step
+    step, parts = build_training(job, sampler, build)
+    if cfg.train.pretrained and not cfg.train.new_head:
+        check_kept_classes(cfg.train.pretrained, classes)
+    rows = network.train_rows(
+        records, cfg=cfg, sampler=sampler, epochs=cfg.train.epochs, skip=directory.start_step
+    )
+    seconds = rows.measure_clips()
+    directory.description = describe(network.name, cfg, classes=classes, seconds=seconds)
+
+    # ---- Validation, and features that are computed once
+    read_rows: Rows = rows
+    validation = None
+    eval_sets = build_eval_sets(job, spaces) if cfg.run.eval_every else []
+    if cfg.train.feature_draws:
+        from utils.train.frozen_features import use_features  # here: most trainings need it not
+
+        read_rows, eval_sets = use_features(job, step.net, rows, eval_sets)
+    directory.restore(step, rows.unreadable)
+    if eval_sets:
+        from utils.evaluate.metrics import evaluate
+        from utils.scoring.scorer import CellScorer
+        from utils.train.validation import Validation
+
+        validate = partial(evaluate, CellScorer(step.net), eval_sets, rt)
+        validation = Validation(
+            validate, cfg.run, rt, step, folder=directory.path, description=directory.description
+        )
+
+    # ---- Steps
+    for file, settings in rows.list_flip_settings():
+        warn_about_mirroring(file.labels_path, file.num_classes, settings)
+    log_start(cfg, sampler, directory.start_step)
+    loop = TrainingLoop(job, parts, step, rows=rows, directory=directory, validation=validation)
+    if step.dropout.size:
+        copies = cfg.data.clips_per_sample
+        read_rows = RowsWithDropout(read_rows, sampler, rows.start, step.dropout, copies)
+    # Forks worker processes, before the threads of a validation run.
+    workers = cfg.data.workers
+    batches = network.create_dataset(cfg, read_rows, workers) if len(read_rows) else None
+    with handle_signals(loop.request_stop):
+        loop.resume_validation()
+    if loop.unvalidated_epoch or loop.ends_early:
+        loop.finish()
+    elif batches is None:
+        log.info("nothing left to train: %d epochs are done", cfg.train.epochs)
+    else:
+        run_steps(job, step, batches, loop, blank=read_rows.make_blank_batch())
+    print_result(loop.result(), rt)
+
+
+def build_training(job: Job, sampler: TrainSampler, build: Build) -> tuple[TrainStep, TrainParts]:
+    """The train step of a network in its amp level, and what `build` of its train.py returned.
+
+    Raises ValueError for a bad `run.all_reduce`, or a `train.sync_batch_norm` without a batch norm
+    that is trained.
+    """
+    network, cfg, rt = job.network, job.cfg, job.rt
+    run = cfg.run
+    if run.amp_level != run.amp:
+        log_cpu_precision(run)
+    if run.amp_dtype == "bfloat16" and (run.loss_scale != 1 or run.dynamic_loss_scale):
+        log.info(
+            "run.amp_dtype bfloat16 needs no loss scale: that of the config file has no effect"
+        )
+        run = replace(run, loss_scale=1.0, dynamic_loss_scale=False)
+    with kernels.use(choose_kernels(run, rt.device)):
+        parts = build(cfg, Plan(cfg, rt=rt, sampler=sampler, naming=network.parameter_names()))
+        if cfg.train.sync_batch_norm:
+            synchronize_norms(parts.net, rt.size)
+        segments = split_all_reduce(parts.net, parts.optimizer, run, freezes=bool(cfg.train.freeze))
+        sizes = [f"{tensors} tensors {size / 1e6:.2f} MB" for _, tensors, size in segments]
+        log.info("gradients are reduced in %d segments: %s", len(sizes), " | ".join(sizes))
+        step = TrainStep(
+            amp.cast(parts.net, run.amp_level, run.amp_dtype),
+            loss=parts.loss,
+            optimizer=parts.optimizer,
+            run=run,
+            train=cfg.train,
+            rt=rt,
+            steps_per_epoch=sampler.steps_per_epoch,
+            mix=parts.mix,
+            clips=cfg.data.batch * cfg.data.clips_per_sample,
+            ends=[last for last, _, _ in segments],
+        )
+    return step, parts
+
+
+def choose_kernels(run: Run, device: str) -> kernels.Plain:
+    """The operators for a device; on a CPU in float32, those of the zoo, compiled once.
+
+    Logs one line if that is not possible; then they are MindSpore's. In eager mode, arrays may be
+    views of others, which compiled kernels cannot read.
+    """
+    if device == "CPU" and run.amp_level == "O0" and run.mode == "graph":
+        from utils.nn.kernels.cpu import Cpu, library
+
+        try:
+            return Cpu(library.load(get_cache_folder() / "cpu_kernels", log.info))
+        except (OSError, ValueError) as error:
+            reason = "the training uses MindSpore's CPU kernels, not those of the zoo: %s"
+            log.info(reason, shorten(str(error), SETTINGS_LINE))
+    return kernels.select(device)
+
+
+def log_cpu_precision(run: Run) -> None:
+    """One line about a training in 16 bits that trains on a CPU."""
+    kind = "float32" if run.cpu_amp == "O0" else f"amp level {run.cpu_amp}"
+    advice = f"float16 is slower there; --run.amp={run.amp} on the command line forces it"
+    if run.amp_dtype == "bfloat16":
+        advice = "MindSpore has no bfloat16 there"
+    log.info(
+        "training in %s: on a CPU, run.amp %s of the config file has no effect (%s)",
+        *(kind, run.amp, advice),
+    )
+
+
+def check_kept_classes(path: Path, classes: Mapping[str, Sequence[str]]) -> None:
+    """Raises ValueError if the classifier of a checkpoint has some of the classes elsewhere."""
+    own = read_description(path)
+    for data_set, names in classes.items():
+        moved = find_moved_name(names, own.classes.get(data_set, ()) if own else ())
+        if moved:
+            raise ValueError(
+                f"train.pretrained: {path} has the class {moved!r} with another label: set "
+                "train.new_head=true, or give the classes the checkpoint's order"
+            )
+
+
+def build_eval_sets(job: Job, spaces: Sequence[Any]) -> list:
+    """What a validation evaluates, of `utils.evaluate.metrics.evaluate`.
+
+    `spaces` have the class names of the training, by which those of the validation are matched.
+    A bad line of a list stops the run before the training starts.
+    """
+    from utils.evaluate.metrics import EvalSet
+
+    network = job.network
+    rows_of = network.build_eval_rows(job.cfg, job.rt, spaces, split="val")
+    return [EvalSet(rows, spaces[k], network.create_dataset) for k, rows in rows_of.items()]
+
+
+def log_start(cfg: NetworkConfig, sampler: TrainSampler, start_step: int) -> None:
+    """Logs sizes and the learning rate before the first step."""
+    train = cfg.train
+    effective = sampler.effective_batch_size(train.accumulation_steps)
+    batches = f"{sampler.batch} a device x {sampler.size} devices x {train.accumulation_steps}"
+    log.info("%d samples; %d steps an epoch", sampler.samples, sampler.steps_per_epoch)
+    log.info("%s accumulated = %d an update", batches, effective)
+    if train.base_batch:
+        peak = peak_lr(train.lr, train.base_batch, effective)
+        log.info("lr %g for %d samples -> %g for %d", train.lr, train.base_batch, peak, effective)
+    else:
+        log.info("lr %g for any batch: train.base_batch is 0, so it does not scale", train.lr)
+    if start_step:
+        log.info("resuming at step %d", start_step)
+
+
+def run_steps(
+    job: Job, step: TrainStep, data: Any, loop: TrainingLoop, blank: Sequence[np.ndarray]
+) -> None:
+    """Compiles the step and runs it over `data`, a MindData data set of batches like `blank`.
+
+    `data.output_shapes()` is not used: it would start the data set's workers for one batch.
+    """
+    step.set_train()
+    run = job.cfg.run
+    device = job.rt.device
+    batches = data.get_dataset_size()
+    sink = run.sink and device != "CPU" and run.mode == "graph"
+    size = choose_sink_size(batches, run.log_every) if sink else -1
+    if sink:  # the graph that reads from the device's queue is another one
+        log.info("compiling the graph during the first steps (run.sink) ...")
+        loop.steps_per_call = size
+    elif run.mode == "eager":
+        log.info(
+            "run.mode eager: no graph is compiled, operators are MindSpore's and run one by one"
+        )
+    else:
+        log.info("compiling the graph ...")
+        start = time.monotonic()
+        step.compile(*map(Tensor, blank))
+        runtime.release_memory()
+        loop.compile_seconds = time.monotonic() - start
+        log.info("compiled in %.1f s", loop.compile_seconds)
+        if device == "Ascend":
+            log.info("the first step also compiles the device's kernels, which can take minutes")
+    with handle_signals(loop.request_stop):
+        calls = batches // size if sink else 1
+        Model(step).train(calls, data, [loop], dataset_sink_mode=sink, sink_size=size)
+    loop.finish()
