@@ -58,7 +58,7 @@ from benchmarks.torch import baseline
 from scripts.analysis import build_networks
 from scripts.finetuning.own_commands import run_command
 from utils import cli, log, runtime
-from utils.complexity import count_multiply_adds
+from utils.complexity import count_layers
 from utils.evaluate.scores import video_scores
 from utils.files import check_target
 from utils.networks import Network
@@ -144,7 +144,8 @@ def measure_step(
         for variant in (baseline.VARIANTS.values() if torch else ())
     ]
     # In float32: a GPU's batch norm, operator by operator, has no float16 weights.
-    macs = count_multiply_adds(network.build_model(**cfg.model_arguments()), shape)
+    layers = count_layers(network.build_model(**cfg.model_arguments()), shape)
+    macs = sum(layer.macs for layer in layers)
     log.log.info("compiling the training graph ...")
     compiled = measure_compile_seconds(step, *inputs)
     train = baseline.measure_medians(

@@ -26,7 +26,7 @@ from mvit_multi.lr_generator import build_parameter_groups, get_lr
 from mvit_multi.model import MViT
 from mvit_multi.network import NETWORK
 from utils.train import optimizers
-from utils.train.plan import Plan, TrainParts
+from utils.train.plan import Plan, TrainParts, compute_class_weights
 from utils.train.train import train
 
 
@@ -35,7 +35,7 @@ def build(cfg: Config, plan: Plan) -> TrainParts:
     net = MViT(**cfg.model_arguments())
     plan.load_pretrained(net)
     plan.freeze(net)
-    lr = get_lr(settings, plan.steps_per_epoch, plan.effective_batch)
+    lr = get_lr(settings, plan.sampler.steps_per_epoch, plan.effective_batch)
     weights = net.trainable_params()
     groups = build_parameter_groups(weights, train=settings, lr=lr, depth=cfg.model.depth)
     groups = plan.scale_head(groups)
@@ -49,7 +49,7 @@ def build(cfg: Config, plan: Plan) -> TrainParts:
     mix = MixClips(net.normalize, cfg.data.mixes)
     return TrainParts(
         net,
-        loss=build_loss(cfg, plan.compute_class_weights(), plan.rt),
+        loss=build_loss(cfg, compute_class_weights(cfg, plan.sampler), plan.rt),
         optimizer=optimizer,
         lr=lr,
         mix=mix,

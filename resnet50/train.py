@@ -26,7 +26,7 @@ from resnet50.model import build_network
 from resnet50.network import NETWORK
 from utils.nn.layers import freeze_norms, list_norms
 from utils.train import optimizers
-from utils.train.plan import Plan, TrainParts
+from utils.train.plan import Plan, TrainParts, compute_class_weights
 from utils.train.train import train
 
 
@@ -41,7 +41,7 @@ def build(cfg: Config, plan: Plan) -> TrainParts:
     weights = net.trainable_params()
     groups = plan.scale_head(build_parameter_groups(weights, settings, lr))
     optimizer = build_optimizer(weights, groups, settings)
-    loss = build_loss(cfg, *plan.compute_class_weights())
+    loss = build_loss(cfg, *compute_class_weights(cfg, plan.sampler))
     mix = plan.build_mix(net.normalize)
     return TrainParts(net, loss=loss, optimizer=optimizer, lr=lr, mix=mix)
 

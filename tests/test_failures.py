@@ -101,13 +101,6 @@ def test_a_failed_job_restarts_and_keeps_its_logs():
     assert all((folder / f"worker_{rank}.log").exists() for folder in folders for rank in (0, 1))
 
 
-@pytest.mark.parametrize("option", [["--restarts=some"], ["--restarts"]])
-def test_restarts_must_be_a_number(option):
-    done = run_script("scripts/run_distribute_train.sh", *option, "tsm", "2", "x.yaml")
-    assert done.returncode == 2
-    assert "--restarts" in done.stderr.splitlines()[-1]
-
-
 @pytest.mark.slow
 def test_a_killed_worker_changes_no_weight(pair_args, pair_run, tmp_path):
     """With --restarts, one command gives the weights of an uninterrupted run."""
@@ -163,17 +156,6 @@ def test_a_killed_data_worker_ends_a_training_in_one_line(tiny_args, tmp_path):
     assert line.startswith("error: data.processes: ")
     assert not [word for word in ("Traceback", "ERROR", "Stack") if word in job.errors]
     assert read_step(tmp_path / "run") >= 3
-
-
-def test_workers_end_after_a_killed_synthesis(tmp_path):
-    job = start_script("scripts/data/synthesize_videos.py", "--out", tmp_path / "synthetic")
-    parent = psutil.Process(job.pid)
-    wait_until(job, lambda: len(parent.children()) >= 2)
-    time.sleep(2)
-    workers = parent.children()
-    assert len(workers) >= 2
-    job.kill()
-    wait_for_end(job, workers)
 
 
 def wait_for_validation(process) -> None:

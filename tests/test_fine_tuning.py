@@ -72,25 +72,6 @@ def test_a_fine_tuned_network_keeps_its_best_validation(run_here, tiny_args, tmp
     assert both == {**both, **metrics, "validation": best, "keep_best": "loss"}
 
 
-@pytest.mark.parametrize(
-    ("settings", "name"),
-    [
-        (["--train.freeze=layer9"], "train.freeze"),
-        (["--data.val_list=none.txt", "--run.eval_every=1"], "none.txt"),
-        (["--run.patience=3"], "run.patience"),
-    ],
-)
-def test_a_setting_without_effect_stops_a_run_at_its_start(
-    settings, name, run_here, tiny_args, tmp_path
-):
-    done = run_here("tsm/train.py", *tiny_args, *settings, f"--run.out={tmp_path / 'run'}")
-    assert done.returncode == 2
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith("error: ")
-    assert name in last
-    assert not (tmp_path / "run" / "resume.ckpt").exists()
-
-
 # Runs a training that is killed after epoch 2 is validated, before that is in the log.
 KILLED = f"""
 import os, runpy, sys

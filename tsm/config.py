@@ -14,6 +14,8 @@ from utils.settings import (
     check_swap_labels,
 )
 
+CLASSIFIER = r"^(new_fc|base_model\.(fc|classifier))\."  # names of its parameters
+
 
 @dataclass(frozen=True)
 class Data(VideoSet):

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Optional
 
+from tsm.config import CLASSIFIER
 from utils.weights.parameter_names import ParameterNames
 
 MOBILE_BLOCK = r"^backbone\.layer(\d)\.(\d+)\.conv\.(\d)\.(conv|bn)\.(.*)$"
@@ -92,7 +93,7 @@ def rename_from_mmaction2(name: str, rules: list) -> str:
 class TSMNames(ParameterNames):
     """Rules for TSM."""
 
-    classifier = r"^(new_fc|base_model\.(fc|classifier))\."
+    classifier = CLASSIFIER
 
     def detect_format(self, names: Iterable[str]) -> str:
         names = {re.sub(r"^module\.", "", name) for name in names}

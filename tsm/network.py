@@ -3,8 +3,7 @@
 from typing import Any, Optional
 
 from tsm import dataset
-from tsm.config import Config
-from tsm.convert import TSMNames
+from tsm.config import CLASSIFIER, Config
 from tsm.labels import TSMLabelSpace
 from utils.networks import Network
 
@@ -18,7 +17,12 @@ class TSMNetwork(Network[Config]):
     eval_rows = dataset.EvalVideos
     create_dataset = staticmethod(dataset.create_dataset)
     label_space = TSMLabelSpace
-    parameter_names = TSMNames
+    classifier = CLASSIFIER
+
+    def parameter_names(self):
+        from tsm.convert import TSMNames  # here: a training from random weights needs them not
+
+        return TSMNames()
 
     def build_model(self, **settings: Any):
         from tsm.model import TSM

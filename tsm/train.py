@@ -24,7 +24,7 @@ from tsm.lr_generator import build_parameter_groups, get_lr
 from tsm.model import TSM, freeze_batch_norms
 from tsm.network import NETWORK
 from utils.train import optimizers
-from utils.train.plan import Plan, TrainParts
+from utils.train.plan import Plan, TrainParts, compute_class_weights
 from utils.train.train import train
 
 
@@ -46,7 +46,7 @@ def build(cfg: Config, plan: Plan) -> TrainParts:
         momentum=settings.momentum,
         nesterov=settings.nesterov,
     )
-    loss = build_loss(cfg, *plan.compute_class_weights())
+    loss = build_loss(cfg, *compute_class_weights(cfg, plan.sampler))
     mix = plan.build_mix(net.normalize)
     return TrainParts(net, loss=loss, optimizer=optimizer, lr=lr, mix=mix)
 

@@ -51,7 +51,12 @@ def count_layers(net: nn.Cell, clip_shape: tuple) -> list[LayerCost]:
         if isinstance(cell, MatMul):
             handles.append(cell.register_forward_hook(counter.record_product))
     run_hooks(net, np.zeros((1, *clip_shape), np.float32), handles)
-    return counter.layers + counter.list_uncalled()
+    uncalled = [(cell, counter.claim_parameters(cell)) for cell in counter.cells]
+    return counter.layers + [  # training calls them last
+        LayerCost(counter.names[id(cell)], classify_cell(cell, []), 0, 0, 0, own)
+        for cell, own in uncalled
+        if own
+    ]
 
 
 def run_hooks(net: nn.Cell, clips: np.ndarray, handles: list) -> None:
@@ -65,11 +70,6 @@ def run_hooks(net: nn.Cell, clips: np.ndarray, handles: list) -> None:
         for handle in handles:
             handle.remove()
         net.set_train(training)
-
-
-def count_multiply_adds(net: nn.Cell, clip_shape: tuple) -> int:
-    """Multiply-adds of one evaluation of a float32 clip, counted in an eager run."""
-    return sum(layer.macs for layer in count_layers(net, clip_shape))
 
 
 @dataclass
@@ -111,8 +111,9 @@ class LayerCounter:
         if has_kernel(cell) or (not call.products and not list_layers(cell)):
             is_identity = len(read) == 1 and written and written[0] is read[0]
             if own or not is_identity:
-                sizes = (count_elements(read), count_elements(written))
-                macs = count_kernel_macs(cell) * sizes[1]
+                sizes = (sum(x.size for x in read), sum(x.size for x in written))
+                each = int(np.prod(cell.weight.shape[1:])) if has_kernel(cell) else 0
+                macs = each * sizes[1]
                 self.add(len(self.layers), cell, classify_cell(cell, read), macs, *sizes, own)
         elif call.products:
             counts = count_products(call.products)
@@ -130,15 +131,6 @@ class LayerCounter:
         self.counted |= {id(p) for p in own}
         return sum(p.size for p in own)
 
-    def list_uncalled(self) -> list[LayerCost]:
-        """Cells with parameters that an evaluation does not call; training calls them last."""
-        uncalled = [(cell, self.claim_parameters(cell)) for cell in self.cells]
-        return [
-            LayerCost(self.names[id(cell)], classify_cell(cell, []), 0, 0, 0, own)
-            for cell, own in uncalled
-            if own
-        ]
-
 
 def count_products(products: list[tuple]) -> tuple[int, int, int]:
     """(multiply-adds, elements read, elements written) of the products of one Cell.
@@ -154,11 +146,6 @@ def count_products(products: list[tuple]) -> tuple[int, int, int]:
     read = sum(int(np.prod(x) + np.prod(y)) for x, y, _ in products)
     written = sum(int(np.prod(result)) for _, _, result in products)
     return 2 * macs[1] if len(macs) == 2 else sum(macs), read, written
-
-
-def count_kernel_macs(cell: nn.Cell) -> int:
-    """Multiply-adds for one element of the output; 0 without a kernel."""
-    return int(np.prod(cell.weight.shape[1:])) if has_kernel(cell) else 0
 
 
 def classify_cell(cell: nn.Cell, inputs: list[Tensor]) -> str:
@@ -198,7 +185,3 @@ def list_tensors(values) -> list[Tensor]:
     if isinstance(values, (tuple, list)):
         return [tensor for value in values for tensor in list_tensors(value)]
     return []
-
-
-def count_elements(values: list[Tensor]) -> int:
-    return sum(value.size for value in values)

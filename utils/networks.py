@@ -61,7 +61,7 @@ class Network(abc.ABC, Generic[ConfigT]):
     eval_rows: Callable[..., EvalRows]
     create_dataset: Callable[..., ds.Dataset]
     label_space: Callable[..., LabelSpace]
-    parameter_names: type[ParameterNames]
+    parameter_names: Callable[[], ParameterNames]
     reads_images = False
 
     @abc.abstractmethod
@@ -71,7 +71,7 @@ class Network(abc.ABC, Generic[ConfigT]):
     @property
     def classifier(self) -> str:
         """A regular expression for the names of the classifier's parameters."""
-        return self.parameter_names.classifier
+        return self.parameter_names().classifier
 
     def list_annotation_files(self, cfg: ConfigT) -> list[AnnotationFile]:
         """The annotation files, training first; empty if the network reads images."""

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 from utils.cores import choose_dispatch_threads, count_cores
-from utils.files import ROOT, USE_UTF8
 from utils.messages import VALUE, shorten
 
 if TYPE_CHECKING:
@@ -67,59 +66,66 @@ def choose_log_level(devices: Path = Path("/dev")) -> str:
 
 
 def start(run: "Run") -> Runtime:
-    """`start_device`, and sets the seed; joins the other ranks, if there are some.
-
-    Raises ValueError if DEVICE_ID names another device than that of the rank.
-    """
-    device_id = start_device(run)
+    """`start_device`, and sets the seed; joins the other ranks, if there are some."""
+    start_device(run)
     import mindspore as ms
 
     ms.set_seed(run.seed)
-    rank, size = join_workers()
-    if is_worker() and device_id not in (None, ms.get_context("device_id")):
-        raise ValueError(
-            f"DEVICE_ID={device_id} on rank {rank}, whose device is "
-            f"{ms.get_context('device_id')}: msrun sets DEVICE_ID, so leave it as it is"
-        )
+    if not is_worker() and int(os.environ.get("OMPI_COMM_WORLD_SIZE", 1)) > 1:
+        raise ValueError("under mpirun, start the script by scripts/launch_mpi.py")
+    rank, size = open_collectives() if is_worker() else (0, 1)
     return Runtime(rank, size=size, device=run.device, seed=run.seed)
 
 
-def start_device(run: "Run") -> Optional[int]:
-    """Sets MindSpore's context; returns the integer in DEVICE_ID.
+def start_device(run: "Run") -> None:
+    """Sets MindSpore's context. Raises ValueError if the device is not available.
 
-    Raises ValueError if the device is not available, or if MindSpore cannot compile code of this
-    folder.
+    DEVICE_ID counts among the devices that ASCEND_RT_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES lets
+    this process see, from 0. MindSpore gives each worker of a node its device.
     """
     set_environment()
-    check_own_folder()
     refuse_bfloat16(run)
+    if os.environ.get("MS_SIMULATION_LEVEL") and DRY_RUN not in os.environ:
+        raise ValueError(
+            "MS_SIMULATION_LEVEL is set: MindSpore would compute nothing and every result would be "
+            "0; unset it, or use scripts/analysis/dry_run.py, which sets it itself"
+        )
+    chosen = "" if is_worker() else os.environ.get("DEVICE_ID", "")
     if run.device == "CPU":
         cap_instruction_set()
-    refuse_simulation()
-    device_id = read_device_id(run.device)
+        if chosen:
+            print("DEVICE_ID has no effect: run.device is CPU", file=sys.stderr)
+            chosen = ""
+    if chosen and not chosen.isdecimal():
+        raise ValueError(
+            f"DEVICE_ID must be an integer of at least 0, not {shorten(chosen, VALUE)}"
+        )
     if run.device == "GPU" and not run.tf32:
         # NVIDIA's libraries read it when they start. MindSpore's setting, see `set_device_options`,
         # leaves TF32 on in some operators: on an H200 scores of MViTv2 differed by 0.4 %.
         os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")
     import mindspore as ms
+    from mindspore.device_context import ascend, gpu
 
     ms.set_context(mode=ms.PYNATIVE_MODE if run.mode == "eager" else ms.GRAPH_MODE)
     try:
-        if device_id is None or is_worker():  # MindSpore gives each worker of a node its device
-            ms.set_device(run.device)
-        else:
-            ms.set_device(run.device, device_id)
+        ms.set_device(run.device, *([int(chosen)] if chosen else []))
     except (RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0].split(". ")[0]
         raise ValueError(
             f"run.device: {run.device} is not available here ({reason}); "
             "scripts/check_env.py lists the devices; --run.device=CPU runs anywhere"
         ) from None
-    check_device_id(run.device, device_id)
+    count = (ascend if run.device == "Ascend" else gpu).device_count() if chosen else 0
+    if chosen and int(chosen) >= count:
+        visible = "ASCEND_RT_VISIBLE_DEVICES" if run.device == "Ascend" else "CUDA_VISIBLE_DEVICES"
+        raise ValueError(
+            f"DEVICE_ID={chosen}: this process sees {count} devices, so the id must be "
+            f"below {count}; {visible} chooses the devices that it sees"
+        )
     if run.device == "Ascend":
         refuse_bfloat16(run, has_it=not ms.amp._ascend_910a_target())
     set_device_options(run)
-    return device_id
 
 
 def refuse_bfloat16(run: "Run", has_it: Optional[bool] = None) -> None:
@@ -136,62 +142,9 @@ def refuse_bfloat16(run: "Run", has_it: Optional[bool] = None) -> None:
     raise ValueError(f"run.amp_dtype: {name} has no bfloat16; set --run.amp_dtype=float16")
 
 
-def check_own_folder() -> None:
-    """Raises ValueError if the name of the folder of the zoo has bytes that are not UTF-8.
-
-    MindSpore passes the names of source files to C++ as UTF-8.
-    """
-    try:
-        str(ROOT).encode()
-    except UnicodeEncodeError:
-        remedy = "rename it" if sys.getfilesystemencoding() == "utf-8" else USE_UTF8
-        raise ValueError(
-            f"MindSpore cannot compile code in {ROOT}, whose name is not UTF-8: {remedy}"
-        ) from None
-
-
-def read_device_id(device: str) -> Optional[int]:
-    """The integer in DEVICE_ID; None if it is not set or, with a line on stderr, on a CPU.
-
-    Raises ValueError for another text. It counts among the devices that ASCEND_RT_VISIBLE_DEVICES
-    or CUDA_VISIBLE_DEVICES lets this process see, from 0.
-    """
-    text = os.environ.get("DEVICE_ID", "")
-    if device == "CPU":
-        if text and not is_worker():  # msrun sets it on a CPU too
-            print("DEVICE_ID has no effect: run.device is CPU", file=sys.stderr)
-        return None
-    if text and not (text.isdecimal() and len(text) <= 6):
-        raise ValueError(f"DEVICE_ID must be an integer of at least 0, not {shorten(text, VALUE)}")
-    return int(text) if text else None
-
-
-def check_device_id(device: str, device_id: Optional[int]) -> None:
-    """Raises ValueError if this process sees fewer devices. It must see one."""
-    from mindspore.device_context import ascend, gpu
-
-    if device_id:
-        count = (ascend if device == "Ascend" else gpu).device_count()
-        if device_id >= count:
-            visible = "ASCEND_RT_VISIBLE_DEVICES" if device == "Ascend" else "CUDA_VISIBLE_DEVICES"
-            raise ValueError(
-                f"DEVICE_ID={device_id}: this process sees {count} devices, so the id must be "
-                f"below {count}; {visible} chooses the devices that it sees"
-            )
-
-
 def is_worker() -> bool:
     """Whether msrun or scripts/launch_mpi.py has started this process."""
     return "MS_WORKER_NUM" in os.environ and "MS_ROLE" in os.environ
-
-
-def join_workers() -> tuple:
-    """(rank, size) of a worker of msrun or scripts/launch_mpi.py, else (0, 1)."""
-    if not is_worker():
-        if int(os.environ.get("OMPI_COMM_WORLD_SIZE", 1)) > 1:
-            raise ValueError("under mpirun, start the script by scripts/launch_mpi.py")
-        return 0, 1
-    return open_collectives()
 
 
 def open_collectives() -> tuple[int, int]:
@@ -200,15 +153,6 @@ def open_collectives() -> tuple[int, int]:
 
     communication.init()
     return communication.get_rank(), communication.get_group_size()
-
-
-def refuse_simulation() -> None:
-    """Raises ValueError if MindSpore would only simulate a device, outside of a dry run."""
-    if os.environ.get("MS_SIMULATION_LEVEL") and DRY_RUN not in os.environ:
-        raise ValueError(
-            "MS_SIMULATION_LEVEL is set: MindSpore would compute nothing and every result would be "
-            "0; unset it, or use scripts/analysis/dry_run.py, which sets it itself"
-        )
 
 
 def set_device_options(run: "Run") -> None:

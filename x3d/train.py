@@ -19,7 +19,7 @@ prepare_process(__name__)
 
 from utils.nn.layers import freeze_norms, list_norms
 from utils.train import optimizers
-from utils.train.plan import Plan, TrainParts
+from utils.train.plan import Plan, TrainParts, compute_class_weights
 from utils.train.train import train
 from x3d.config import Config
 from x3d.loss import build_loss
@@ -45,11 +45,11 @@ def build(cfg: Config, plan: Plan) -> TrainParts:
     precise = None
     if settings.precise_bn and settings.batch_norm != "frozen":
         ranks = plan.rt.size if settings.sync_batch_norm else 1
-        count = min(settings.precise_bn, plan.steps_per_epoch)
+        count = min(settings.precise_bn, plan.sampler.steps_per_epoch)
         precise = PreciseBatchNorms(net, ranks, count)  # keeps its compiled graph between calls
     return TrainParts(
         net,
-        loss=build_loss(cfg, *plan.compute_class_weights()),
+        loss=build_loss(cfg, *compute_class_weights(cfg, plan.sampler)),
         optimizer=optimizer,
         lr=lr,
         mix=plan.build_mix(net.normalize),

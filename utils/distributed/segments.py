@@ -7,6 +7,7 @@ sent while the others are computed.
 """
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Union
 
 import numpy as np
@@ -31,7 +32,14 @@ def split_all_reduce(
     optimizer whose order of parameters differs from the network's.
     """
     names = [p.name for p in optimizer.parameters]
-    check_order(names, [p.name for p in net.trainable_params()])
+    trained = [p.name for p in net.trainable_params()]
+    if names != trained:
+        pairs = enumerate(zip_longest(names, trained))
+        i, (own, other) = next(pair for pair in pairs if pair[1][0] != pair[1][1])
+        raise ValueError(
+            f"run.all_reduce: parameter {i} is {own} for the optimizer and {other} for the "
+            "network; a split would be of other gradients"
+        )
     sizes = [p.size * p.itemsize for p in optimizer.parameters]
     ends = segment_ends(names, run.all_reduce) if not freezes else find_ends(net, names, run)
     segments = segments_of(ends)
@@ -49,21 +57,6 @@ def find_ends(net: nn.Cell, trained: Sequence[str], run: Run) -> list[int]:
 def segments_of(ends: Sequence[int]) -> list[tuple[int, int]]:
     """(first, last) index of the segments that end at `ends`, ascending."""
     return list(zip([0, *(end + 1 for end in ends[:-1])], ends))
-
-
-def check_order(optimizer: Sequence[str], network: Sequence[str]) -> None:
-    """ValueError if the parameters of the optimizer, which a split counts, are others."""
-    for i, (own_name, other_name) in enumerate(zip(optimizer, network)):
-        if own_name != other_name:
-            raise ValueError(
-                f"run.all_reduce: parameter {i} is {own_name} for the optimizer and {other_name} "
-                "for the network; a split would be of other gradients"
-            )
-    if len(optimizer) != len(network):
-        raise ValueError(
-            f"run.all_reduce: the optimizer has {len(optimizer)} parameters, the network "
-            f"{len(network)} that are trained"
-        )
 
 
 def segment_ends(names: Sequence[str], split: Union[str, Sequence[Union[int, str]]]) -> list[int]:

@@ -9,8 +9,8 @@ type they have: its kernels convert inside, so a cast on either side would only 
 Pixels are normalised in float32, because 1 / (255 * std) in float16 is wrong by up to 4e-4.
 """
 
-from mindspore import amp, nn, ops
 from mindspore import dtype as mstype
+from mindspore import nn, ops
 
 from utils.nn.conv3d import CONVOLUTIONS
 from utils.nn.layers import LayerNorm, Normalize
@@ -65,10 +65,3 @@ class Float32Output(nn.Cell):
         for output in outputs:
             done += (ops.cast(output, mstype.float32),)
         return done
-
-
-def loss_scaler(scale: float, dynamic: bool):
-    """MindSpore's scaler: dynamic ones double after 1000 finite updates and halve at overflow."""
-    if dynamic:
-        return amp.DynamicLossScaler(scale_value=scale, scale_factor=2, scale_window=1000)
-    return amp.StaticLossScaler(scale_value=scale)

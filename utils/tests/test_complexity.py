@@ -1,6 +1,5 @@
 """Counts of multiply-adds and parameters: layers by hand, and a small form of every network."""
 
-from collections import Counter
 from functools import cache
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 from mindspore import Parameter, Tensor, nn, ops
 
 from tests.toy_recipes import TOY
-from utils.complexity import LayerCost, classify_kernel, count_layers
+from utils.complexity import LayerCost, count_layers
 from utils.files import ROOT
 from utils.load_config import load_config
 from utils.networks import find_network, list_networks
@@ -95,24 +94,6 @@ def test_every_form_of_a_depthwise_convolution_has_the_same_count(impl):
     assert layer == LayerCost("", "depthwise convolution", 4 * 2 * 9 * 27, 288, 72, 108)
 
 
-@pytest.mark.parametrize(
-    ("weight", "channels", "kind"),
-    [
-        ((8, 4), 4, "dense"),
-        ((8, 4, 1, 1), 4, "1x1 convolution"),
-        ((8, 4, 1, 1, 1), 4, "1x1 convolution"),
-        ((8, 4, 3, 3), 4, "spatial convolution"),
-        ((8, 4, 1, 3, 3), 4, "spatial convolution"),
-        ((8, 4, 5, 1, 1), 4, "temporal convolution"),
-        ((8, 4, 3, 3, 3), 4, "3-D convolution"),
-        ((8, 1, 3, 3, 3), 8, "depthwise convolution"),
-        ((8, 1, 3, 3), 1, "spatial convolution"),
-    ],
-)
-def test_the_shape_of_the_weight_determines_the_kind(weight, channels, kind):
-    assert classify_kernel(weight, channels) == kind
-
-
 # Recipes with kinds of layers that the smoke recipe has not.
 RECIPES = {
     "tsm": "tsm_r50_k400_8f_nl",
@@ -161,9 +142,3 @@ def test_a_layer_called_in_parts_holds_its_parameters_once(count_small):
     calls = [layer for layer in layers if layer.name == "blocks.1.attn.qkv"]
     weights = sum(p.size for p in net.blocks[1].attn.qkv.get_parameters())
     assert [layer.parameters for layer in calls] == [weights, 0, 0]
-
-
-def test_layers_used_only_in_training_come_last():
-    _, layers = build_and_count("mvit_multi", "mvit_multi_smoke")
-    assert Counter(layer.name.split(".")[0] for layer in layers[-2:]) == {"expander": 2}
-    assert all(layer.macs == 0 for layer in layers[-2:])

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from utils import files, runtime
+from utils import files
 from utils.files import lock_folder, wait_for_lock
 from utils.messages import escape_control
-from utils.settings import Run
 
 
 @pytest.mark.parametrize(
@@ -59,13 +58,6 @@ def test_a_process_waits_for_a_lock_and_says_so_once(tmp_path):
     assert lines == ["waiting"]
     wait_for_lock(tmp_path, lines.clear, 0.3).close()
     assert lines == ["waiting"]
-
-
-def test_a_folder_of_the_zoo_whose_name_is_not_utf8_is_refused(monkeypatch):
-    """MindSpore would end the first compilation with a RuntimeError about a cast."""
-    monkeypatch.setattr(runtime, "ROOT", Path(b"/caf\xe9".decode("utf-8", "surrogateescape")))
-    with pytest.raises(ValueError, match="whose name is not UTF-8: rename it"):
-        runtime.start(Run(device="CPU"))
 
 
 def test_the_caches_of_an_installed_package_are_those_of_the_user(monkeypatch, tmp_path):

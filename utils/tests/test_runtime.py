@@ -135,22 +135,6 @@ def test_a_wrong_device_id_is_an_error(device, monkeypatch, text, words):
         runtime.start(Run(device="Ascend"))
 
 
-@pytest.mark.parametrize("device_id", ["1", "0"])
-def test_a_worker_whose_device_id_is_of_another_worker_is_an_error(device, monkeypatch, device_id):
-    """MindSpore gives the second worker of a node device 1."""
-    monkeypatch.setenv("DEVICE_ID", device_id)
-    monkeypatch.setenv("MS_WORKER_NUM", "2")
-    monkeypatch.setenv("MS_ROLE", "MS_WORKER")
-    monkeypatch.setattr(runtime, "open_collectives", lambda: (1, 2))
-    monkeypatch.setattr(ms, "get_context", {"device_id": 1}.get)
-    if device_id == "1":
-        assert runtime.start(Run(device="Ascend")).rank == 1
-    else:
-        with pytest.raises(ValueError, match="^DEVICE_ID=0 on rank 1, whose device is 1: "):
-            runtime.start(Run(device="Ascend"))
-    assert device == [("Ascend",)], "MindSpore chooses a worker's device"
-
-
 def test_device_id_has_no_effect_on_a_cpu(device, monkeypatch, capsys):
     monkeypatch.setenv("DEVICE_ID", "3")
     runtime.start(Run(device="CPU"))

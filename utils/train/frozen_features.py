@@ -136,12 +136,26 @@ def find_obstacle(job: Job, net: nn.Cell) -> str:
 
 
 def choose_files(job: Job, net: nn.Cell, parts: Sequence[FileRows]) -> list[Path]:
-    """The file of the features of each part, also another run's; deletes this run's other ones."""
+    """The file of the features of each part, also another run's; deletes this run's other ones.
+
+    Its name is a checksum of all that decides the features.
+    """
     folder = job.cfg.run.out.parent / "features"
     run = job.cfg.run.out.name
     files = []
+    cfg = job.cfg
+    digest = hashlib.sha256()
+    for name, weight in weights_of(net).items():
+        if not re.search(job.network.classifier, name):
+            digest.update(weight.asnumpy())
+    data = [item for item in vars(cfg.data).items() if item[0] not in CHANGEABLE_ON_RESUME["data"]]
     for rows in parts:
-        key = compute_features_key(job, net, rows)
+        paths = [record.path for record in rows.records]
+        sources = [path if os.path.exists(path) else path.rpartition(" in ")[2] for path in paths]
+        stamps = [compute_stamp(file) for file in dict.fromkeys(sources) if os.path.exists(file)]
+        samples = (hash_records(rows.records).tolist(), stamps)
+        content = (digest.hexdigest(), data, cfg.eval, cfg.run.seed, rows.columns, samples)
+        key = compute_key(job.network.name, cfg, repr(content))
         files.append(next(folder.glob(f"{key}.*"), folder / f"{key}.{run}"))
     with report_write_errors(folder):
         for file in {*folder.glob("?" * len(key) + f".{glob.escape(run)}")} - {*files}:
@@ -203,19 +217,3 @@ def count_sound(file: IO[bytes], dtype: np.dtype) -> int:
             break
         count += 1
     return count
-
-
-def compute_features_key(job: Job, net: nn.Cell, rows: FileRows) -> str:
-    """A checksum of all that decides the features of rows."""
-    cfg = job.cfg
-    digest = hashlib.sha256()
-    for name, weight in weights_of(net).items():
-        if not re.search(job.network.classifier, name):
-            digest.update(weight.asnumpy())
-    data = [item for item in vars(cfg.data).items() if item[0] not in CHANGEABLE_ON_RESUME["data"]]
-    paths = [record.path for record in rows.records]
-    files = [path if os.path.exists(path) else path.rpartition(" in ")[2] for path in paths]
-    stamps = [compute_stamp(file) for file in dict.fromkeys(files) if os.path.exists(file)]
-    samples = (hash_records(rows.records).tolist(), stamps)
-    content = (digest.hexdigest(), data, cfg.eval, cfg.run.seed, rows.columns, samples)
-    return compute_key(job.network.name, cfg, repr(content))

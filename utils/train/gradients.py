@@ -73,11 +73,6 @@ class StatusFlagCheck(nn.Cell):
         return amp.all_finite(after)
 
 
-def choose_finite_check(device: str) -> nn.Cell:
-    has_status_flags = device == "Ascend" and amp._ascend_910a_target()
-    return StatusFlagCheck() if has_status_flags else FiniteCheck()
-
-
 def create_counter(name: str, dtype: Any = mstype.int32) -> Parameter:
     return Parameter(Tensor(0, dtype), name=name, requires_grad=False)
 

@@ -15,21 +15,6 @@ REMEDY = (
 )
 
 
-class Window:
-    """Sums over some steps, as between two log lines, and the time since their start."""
-
-    def __init__(self) -> None:
-        self.start = time.monotonic()
-        self.steps = 0
-        self.waited = 0.0
-        self.loss = 0.0
-        self.top1 = 0.0
-
-    @property
-    def seconds(self) -> float:
-        return max(time.monotonic() - self.start, 1e-9)
-
-
 class Meter:
     """Collects the values of steps; `clips` are those of all ranks in a step."""
 
@@ -45,12 +30,13 @@ class Meter:
 
     def restart(self) -> None:
         """Begins a window: at the start, after a log line, after an evaluation."""
-        self.window = Window()
-        self.step_end = self.window.start
+        self.start = self.step_end = time.monotonic()
+        self.steps = 0
+        self.waited = self.loss = self.top1 = 0.0
 
     def begin_step(self) -> None:
         """A call of the train step begins; the time since the last one was spent waiting."""
-        self.window.waited += time.monotonic() - self.step_end
+        self.waited += time.monotonic() - self.step_end
 
     def end_step(self) -> None:
         self.step_end = time.monotonic()
@@ -59,33 +45,32 @@ class Meter:
         """`values` of the last of `steps` steps stand for all of them."""
         self.values = values
         self.most_overflows = max(self.most_overflows, int(values["overflows"]))
-        self.window.steps += steps
-        self.window.loss += steps * values["loss"]
-        self.window.top1 += steps * values["top1"]
+        self.steps += steps
+        self.loss += steps * values["loss"]
+        self.top1 += steps * values["top1"]
 
     def close_window(self, steps_done: int, lr: float) -> dict[str, Any]:
         """The log line after so many steps of the run; a new window begins with it."""
-        window = self.window
-        seconds = window.seconds
+        seconds = max(time.monotonic() - self.start, 1e-9)
         self.seconds += seconds
         self.line = {
             "epoch": round(steps_done / self.steps_per_epoch, 3),
             "step": steps_done,
-            "loss": round(window.loss / window.steps, 6),
-            "top1": round(window.top1 / window.steps, 4),
+            "loss": round(self.loss / self.steps, 6),
+            "top1": round(self.top1 / self.steps, 4),
             "lr": lr,
             "loss_scale": self.values["loss_scale"],
             "overflows": int(self.values["overflows"]),
-            "clips_per_second": round(self.clips * window.steps / seconds, 2),
-            "waiting": round(window.waited / seconds, 3),
-            "seconds_left": round((self.last_step - steps_done) * seconds / window.steps),
+            "clips_per_second": round(self.clips * self.steps / seconds, 2),
+            "waiting": round(self.waited / seconds, 3),
+            "seconds_left": round((self.last_step - steps_done) * seconds / self.steps),
         }
         self.restart()
         return self.line
 
     def describe_first_step(self, steps_done: int) -> dict[str, Any]:
         """For people only: on a CPU the first window may take many minutes."""
-        seconds = self.window.seconds
+        seconds = max(time.monotonic() - self.start, 1e-9)
         return {
             "loss": self.values["loss"],
             "clips_per_second": self.clips / seconds,

@@ -15,13 +15,13 @@ from mindspore import nn
 from utils.data.sampler import TrainSampler
 from utils.log import log
 from utils.messages import join_names
+from utils.networks import Network
 from utils.nn.layers import freeze_norms, list_norms
 from utils.nn.loss import Loss
 from utils.runtime import Runtime
 from utils.settings import NetworkConfig
 from utils.train import optimizers
 from utils.weights import checkpoint
-from utils.weights.parameter_names import ParameterNames
 
 BACKBONE = "backbone"  # everything but the classifier
 ClassWeights = tuple[float, ...]  # one a class; empty: all 1
@@ -45,19 +45,12 @@ class TrainParts:
 
 @dataclass(frozen=True)
 class Plan:
-    """What `build` needs besides the settings: samples, devices, weights to start from.
-
-    `naming` has the rules for the names of the network's parameters.
-    """
+    """What `build` needs besides the settings: the network, devices, samples."""
 
     cfg: NetworkConfig
     rt: Runtime
     sampler: TrainSampler
-    naming: ParameterNames
-
-    @property
-    def steps_per_epoch(self) -> int:
-        return self.sampler.steps_per_epoch
+    network: Network
 
     @property
     def updates_per_epoch(self) -> int:
@@ -76,21 +69,17 @@ class Plan:
                 net,
                 path=train.pretrained,
                 new_head=train.new_head,
-                head=self.naming.classifier,
-                naming=self.naming,
+                head=self.network.classifier,
+                naming=self.network.parameter_names(),
             )
 
     def freeze(self, net: nn.Cell) -> None:
         """Freezes the weights that `train.freeze` names."""
-        freeze_weights(net, self.cfg.train.freeze, self.naming.classifier)
+        freeze_weights(net, self.cfg.train.freeze, self.network.classifier)
 
     def scale_head(self, groups: list[dict]) -> list[dict]:
         """An optimizer's groups, with `train.head_lr_mult` for the classifier."""
-        return optimizers.scale_head(groups, self.naming.classifier, self.cfg.train.head_lr_mult)
-
-    def compute_class_weights(self) -> tuple[ClassWeights, ...]:
-        """`train.class_weights` of each data set."""
-        return compute_class_weights(self.cfg, self.sampler)
+        return optimizers.scale_head(groups, self.network.classifier, self.cfg.train.head_lr_mult)
 
     def build_mix(self, normalize: nn.Cell) -> Optional[nn.Cell]:
         """`TrainStep`'s `mix`; None without mixup and cutmix. `normalize` is the network's."""
@@ -147,36 +136,26 @@ def compute_class_weights(cfg: NetworkConfig, sampler: TrainSampler) -> tuple[Cl
     if sampler.class_samples is None:
         return tuple((1.0,) * count for count in cfg.class_counts)
     if cfg.has_several_labels:
-        return (balance_positives(sampler.class_samples[0], sampler.samples),)
-    several = len(cfg.class_counts) > 1
+        have = sampler.class_samples[0]
+        if have.max() == sampler.samples:
+            raise ValueError(
+                f"train.class_weights balanced: all training videos have class {have.argmax()}; "
+                "correct the list, or give a list of weights"
+            )
+        parts = [(have, sampler.samples - have)]
+    else:
+        parts = [(len(videos) * videos, videos.sum()) for videos in sampler.class_samples]
     weights = []
-    for k, samples in enumerate(sampler.class_samples):
-        owner = f" of data set {k}" if several else ""
-        weights.append(divide_by_class(samples.sum(), len(samples) * samples, owner))
+    for k, (denominators, numerators) in enumerate(parts):
+        empty = np.flatnonzero(denominators == 0)
+        if len(empty):
+            owner = f" of data set {k}" if len(parts) > 1 else ""
+            more = f", nor have {len(empty) - 1} others" if len(empty) > 1 else ""
+            raise ValueError(
+                f"train.class_weights balanced: class {empty[0]}{owner} has no training "
+                f"video{more}; correct the list or num_classes, or give a list of weights"
+            )
+        values = numerators / denominators
+        log.info("train.class_weights balanced: %.4g to %.4g", values.min(), values.max())
+        weights.append(tuple(map(float, values)))
     return tuple(weights)
-
-
-def balance_positives(positives: np.ndarray, samples: int) -> ClassWeights:
-    """The weights of classes that so many of the samples have (classes,)."""
-    if positives.max() == samples:
-        raise ValueError(
-            f"train.class_weights balanced: all training videos have class {positives.argmax()}; "
-            "correct the list, or give a list of weights"
-        )
-    return divide_by_class(samples - positives, positives)
-
-
-def divide_by_class(
-    numerators: np.ndarray, denominators: np.ndarray, owner: str = ""
-) -> ClassWeights:
-    """The quotients; a denominator of 0 is a class without a video. `owner` ends its name."""
-    empty = np.flatnonzero(denominators == 0)
-    if len(empty):
-        more = f", nor have {len(empty) - 1} others" if len(empty) > 1 else ""
-        raise ValueError(
-            f"train.class_weights balanced: class {empty[0]}{owner} has no training "
-            f"video{more}; correct the list or num_classes, or give a list of weights"
-        )
-    weights = numerators / denominators
-    log.info("train.class_weights balanced: %.4g to %.4g", weights.min(), weights.max())
-    return tuple(map(float, weights))

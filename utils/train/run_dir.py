@@ -129,43 +129,45 @@ class RunDirectory:
         """
         self.sample_hashes = hash_records(records)
         if self.resume_file.exists():
-            sampler = self.continue_sampler(sampler, accumulation_steps)
+            state = read(self.resume_file, only=(SAMPLER, RECORDS, COUNTER))
+            counts = state.pop(SAMPLER, np.zeros(0)).tolist()
+            if np.shape(counts) != (4,) or min(counts) < 1 or counts[2] > counts[3]:
+                raise ValueError(
+                    f"{self.resume_file} is not a resume file of this zoo; choose another --run.out"
+                )
+            before = SamplerState(*map(int, counts))
+            if before.samples != sampler.samples:
+                self.refuse(
+                    f"holds a run over {before.samples} samples, and the list now has "
+                    f"{sampler.samples}"
+                )
+            # A run of an older version did not say which samples it has.
+            if not np.array_equal(state.pop(RECORDS, self.sample_hashes), self.sample_hashes):
+                self.refuse(
+                    f"holds a run over {before.samples} other samples, or in another order, than "
+                    "the list has now"
+                )
+            effective = sampler.effective_batch_size(accumulation_steps)
+            here = f"{sampler.batch} a device x {sampler.size} devices x {accumulation_steps}"
+            if effective != before.effective_batch_size:
+                self.refuse(
+                    f"holds a run of {before.effective_batch_size} samples an update, and {here} "
+                    f"accumulated are {effective}",
+                    "change data.batch or train.accumulation_steps, or ",
+                )
+            if before.samples_per_epoch % sampler.global_batch_size:
+                self.refuse(
+                    f"holds a run of {before.samples_per_epoch} samples an epoch, which are no "
+                    f"whole steps of {sampler.global_batch_size}",
+                    "change data.batch and train.accumulation_steps, or ",
+                )
+            steps = int(state[COUNTER]) if COUNTER in state else 0
+            self.start_step = steps * before.global_batch_size // sampler.global_batch_size
+            sampler = replace(sampler, epoch_samples=before.samples_per_epoch)
         if self.rt.is_main_process:
             with report_write_errors(self.path):
                 write_text(self.path / "config.yaml", to_yaml(self.config))
         return sampler
-
-    def continue_sampler(self, sampler: TrainSampler, accumulation_steps: int) -> TrainSampler:
-        """The sampler with the epochs of the run in the directory. Raises ValueError."""
-        state = read(self.resume_file, only=(SAMPLER, RECORDS, COUNTER))
-        before = read_sampler_state(state, self.resume_file)
-        if before.samples != sampler.samples:
-            self.refuse(
-                f"holds a run over {before.samples} samples, and the list now has {sampler.samples}"
-            )
-        # A run of an older version did not say which samples it has.
-        if not np.array_equal(state.pop(RECORDS, self.sample_hashes), self.sample_hashes):
-            self.refuse(
-                f"holds a run over {before.samples} other samples, or in another order, than the "
-                "list has now"
-            )
-        effective = sampler.effective_batch_size(accumulation_steps)
-        here = f"{sampler.batch} a device x {sampler.size} devices x {accumulation_steps}"
-        if effective != before.effective_batch_size:
-            self.refuse(
-                f"holds a run of {before.effective_batch_size} samples an update, and {here} "
-                f"accumulated are {effective}",
-                "change data.batch or train.accumulation_steps, or ",
-            )
-        if before.samples_per_epoch % sampler.global_batch_size:
-            self.refuse(
-                f"holds a run of {before.samples_per_epoch} samples an epoch, which are no whole "
-                f"steps of {sampler.global_batch_size}",
-                "change data.batch and train.accumulation_steps, or ",
-            )
-        steps = int(state[COUNTER]) if COUNTER in state else 0
-        self.start_step = steps * before.global_batch_size // sampler.global_batch_size
-        return replace(sampler, epoch_samples=before.samples_per_epoch)
 
     def restore(self, step: TrainStep, unreadable: UnreadableFiles) -> None:
         """Loads the state of a stopped run, if there is one, into the train step and the marks.
@@ -288,11 +290,3 @@ class SamplerState(NamedTuple):
     effective_batch_size: int
     samples_per_epoch: int
     samples: int
-
-
-def read_sampler_state(arrays: dict[str, np.ndarray], path: Path) -> SamplerState:
-    """The sizes of the run, removed from a resume file's arrays. Raises ValueError without them."""
-    counts = arrays.pop(SAMPLER, np.zeros(0)).tolist()
-    if np.shape(counts) != (4,) or min(counts) < 1 or counts[2] > counts[3]:
-        raise ValueError(f"{path} is not a resume file of this zoo; choose another --run.out")
-    return SamplerState(*map(int, counts))

@@ -37,15 +37,15 @@ from mindspore import Tensor, amp, nn, ops
 from mindspore import dtype as mstype
 
 from utils.nn import kernels
-from utils.nn.amp import loss_scaler
 from utils.nn.dropout import DropoutFactors
 from utils.nn.layers import list_norms
 from utils.nn.loss import Loss
 from utils.runtime import Runtime
 from utils.settings import Run, TrainSettings
 from utils.train.gradients import (
+    FiniteCheck,
     SegmentSum,
-    choose_finite_check,
+    StatusFlagCheck,
     choose_packing,
     clip_factor,
     create_counter,
@@ -167,7 +167,13 @@ class MovingAverage(nn.Cell):
     def __init__(self, net: nn.Cell, decay: float):
         super().__init__(auto_prefix=False)
         self.decay = decay
-        self.sources = ms.ParameterTuple(list_changing(net))
+        norms = [norm for norm in list_norms(net) if norm.use_batch_statistics is False]
+        constant = {id(p) for norm in norms for p in (norm.moving_mean, norm.moving_variance)}
+        self.sources = ms.ParameterTuple(
+            p
+            for p in weights_of(net).values()
+            if p.requires_grad or ("moving_" in p.name and id(p) not in constant)
+        )
         self.means = self.sources.clone("ema", "same")
         self.map = ops.HyperMap()
 
@@ -227,15 +233,23 @@ class TrainStep(nn.Cell):
         self.optimizer = optimizer
         weights = optimizer.parameters
         accumulates = train.accumulation_steps > 1
-        self.scaler = loss_scaler(run.loss_scale, run.dynamic_loss_scale)
+        if run.dynamic_loss_scale:  # doubles after 1000 finite updates, halves at an overflow
+            self.scaler = amp.DynamicLossScaler(run.loss_scale, scale_factor=2, scale_window=1000)
+        else:
+            self.scaler = amp.StaticLossScaler(scale_value=run.loss_scale)
         # A Python number if it is static: then the compiler folds it into other constants.
         self.loss_scale = self.scaler.scale_value if run.dynamic_loss_scale else run.loss_scale
         self.backward = Backward(net, loss=loss, weights=weights, scaler=self.scaler)
         self.accumulator = Accumulator(weights) if accumulates else None
-        self.check = choose_finite_check(rt.device)
+        has_status_flags = rt.device == "Ascend" and amp._ascend_910a_target()
+        self.check = StatusFlagCheck() if has_status_flags else FiniteCheck()
         optimizer_unscales = False
         if not (accumulates or run.dynamic_loss_scale or train.clip_norm > 0):
-            optimizer_unscales = fold_scale(optimizer, run.loss_scale * rt.size)
+            # False if dividing there is not exact (no power of two) or not supported.
+            scale = run.loss_scale * rt.size
+            optimizer_unscales = scale == 1 or (
+                isinstance(optimizer, SGD) and optimizer.fold_scale(scale)
+            )
         self.sync = GradientSync(
             weights,
             ends=ends or [len(weights) - 1],
@@ -342,26 +356,6 @@ class TrainStep(nn.Cell):
         weights = weights_of(self.net)
         means = {p.name: mean for p, mean in zip(self.ema.sources, self.ema.means)}
         return Weights({**weights, **means}, weights.padding)
-
-
-def list_changing(net: nn.Cell) -> list[ms.Parameter]:
-    """The weights that are trained, and the statistics of the norms that do not evaluate."""
-    fixed = [norm for norm in list_norms(net) if norm.use_batch_statistics is False]
-    constant = {id(p) for norm in fixed for p in (norm.moving_mean, norm.moving_variance)}
-    return [
-        parameter
-        for parameter in weights_of(net).values()
-        if parameter.requires_grad
-        or ("moving_" in parameter.name and id(parameter) not in constant)
-    ]
-
-
-def fold_scale(optimizer: nn.Optimizer, scale: float) -> bool:
-    """Makes the optimizer divide gradients by `scale`; True if nobody else needs to divide.
-
-    False if that is not exact (for other numbers than powers of two) or not supported.
-    """
-    return scale == 1 or (isinstance(optimizer, SGD) and optimizer.fold_scale(scale))
 
 
 def set_zero(x: Tensor) -> Tensor:

@@ -150,7 +150,13 @@ class TrainingLoop(Callback):
             values = self.meter.describe_first_step(self.steps_done)
             log.info("first step  %s", format_values(values))
         self.check_overflows()
-        self.check_data()
+        # All ranks end as soon as all know that one has too many unreadable files.
+        fault = self.rows.find_fault()
+        if fault:
+            self.step.make_request("bad_data")
+        if self.meter.values["bad_data"] or (fault and self.rt.size == 1):
+            other = "data.max_unreadable: another rank has too many unreadable files"
+            raise ValueError(fault or other)
         if self.schedule.is_between_updates(self.steps_done):
             self.save_and_evaluate(due)
             if self.meter.values["stop"] or self.unvalidated_epoch or self.ends_early:
@@ -182,15 +188,6 @@ class TrainingLoop(Callback):
                 f"{self.meter.values['loss']}; {self.describe_saved()}; "
                 "lower the rate or the scale"
             )
-
-    def check_data(self) -> None:
-        """Raises ValueError if a rank has too many unreadable files, as soon as all ranks know."""
-        fault = self.rows.find_fault()
-        if fault:
-            self.step.make_request("bad_data")
-        if self.meter.values["bad_data"] or (fault and self.rt.size == 1):
-            other = "data.max_unreadable: another rank has too many unreadable files"
-            raise ValueError(fault or other)
 
     def describe_saved(self) -> str:
         saved = self.directory.resume_file.exists()

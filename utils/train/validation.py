@@ -62,10 +62,10 @@ class Validation:
         """Reads the validations up to `epoch`, at which the run is resumed."""
         path = self.folder / "log.jsonl"
         if epoch and path.is_file():
-            lines = read_validations(path)
-            self.lines = {
-                k: line for k, line in lines.items() if k <= epoch and self.metric in line
-            }
+            for line in map(parse_line, path.read_text().splitlines()):
+                is_known = {"videos", "epoch", self.metric} <= line.keys()
+                if is_known and line["epoch"] <= epoch:
+                    self.lines[line["epoch"]] = line  # of repeated ones the last
 
     def validate(self, epoch: int) -> dict[str, Any]:
         """The metrics after an epoch, of which 0 have passed; writes `best.ckpt` if they are best.
@@ -79,7 +79,9 @@ class Validation:
         with exchange_weights(self.step, self.rt) if averages else contextlib.nullcontext():
             metrics = {**self.evaluate(), "weights": "averaged" if averages else "trained"}
             line = {"epoch": epoch, **metrics}
-            if not self.is_finite():
+            # The same on all ranks. No run resumes here: nothing is saved after such an epoch.
+            weights = checkpoint.weights_of(self.step.net)
+            if not all(np.isfinite(value.asnumpy()).all() for value in weights.values()):
                 log.warning("epoch %d is not the best: its weights are not finite", epoch)
                 return line
             self.lines[epoch] = line
@@ -92,28 +94,15 @@ class Validation:
                     FEW,
                     BEST,
                 )
-            if self.run.keep_best != "none" and self.best_epoch == epoch:
-                self.save_best()
+            is_best = self.run.keep_best != "none" and self.best_epoch == epoch
+            if is_best and self.rt.is_main_process:
+                description = self.description and replace(self.description, metrics=line)
+                checkpoint.save(self.folder / BEST, weights, description=description)
+                values = {"keep_best": self.run.keep_best, "validation": line}
+                target = (self.folder / BEST).with_suffix(".json")
+                with report_write_errors(target):
+                    write_text(target, json.dumps(values) + "\n")
         return line
-
-    def is_finite(self) -> bool:
-        """Whether all weights and statistics are, the same on all ranks. Else no run resumes here:
-        nothing is saved after such an epoch."""
-        weights = checkpoint.weights_of(self.step.net)
-        return all(np.isfinite(value.asnumpy()).all() for value in weights.values())
-
-    def save_best(self) -> None:
-        """Writes the weights that the network has now, and their metrics."""
-        if not self.rt.is_main_process:
-            return
-        metrics = self.lines[self.best_epoch]
-        description = self.description and replace(self.description, metrics=metrics)
-        weights = checkpoint.weights_of(self.step.net)
-        checkpoint.save(self.folder / BEST, weights, description=description)
-        values = {"keep_best": self.run.keep_best, "validation": metrics}
-        target = (self.folder / BEST).with_suffix(".json")
-        with report_write_errors(target):
-            write_text(target, json.dumps(values) + "\n")
 
     @property
     def best_epoch(self) -> int:
@@ -160,12 +149,3 @@ def exchange_weights(step: TrainStep, rt: Runtime) -> Iterator[None]:
     finally:
         for parameter, value in zip(step.ema.sources, own_values):
             parameter.set_data(Tensor(value))
-
-
-def read_validations(path: Path) -> dict[int, dict[str, Any]]:
-    """{epoch: metrics} of the lines of validations in `log.jsonl`; of repeated ones the last."""
-    validations = {}
-    for line in map(parse_line, path.read_text().splitlines()):
-        if "videos" in line and "epoch" in line:
-            validations[line["epoch"]] = line
-    return validations

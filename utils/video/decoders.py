@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
 
-from utils.video.frame_folder import FrameFolder
 from utils.video.headers import check_header
 from utils.video.reader import (
     MAX_PIXELS,
@@ -136,6 +135,8 @@ def open_path(
     Without `is_folder` the path tells; without `num_frames` the frames of a folder are counted.
     """
     if os.path.isdir(path) if is_folder is None else is_folder:
+        from utils.video.frame_folder import FrameFolder  # here: videos need it not
+
         folder = FrameFolder(
             path,
             num_frames=0 if segment else num_frames,

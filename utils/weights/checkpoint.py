@@ -18,7 +18,6 @@ from utils.nn.dropout import FACTORS
 from utils.nn.layers import SYMMETRIC, PaddedNetwork, resize_table
 from utils.weights.checkpoint_file import DESCRIPTION, PADDING, SAMPLER, read_all
 from utils.weights.description import Description
-from utils.weights.mindspore_checkpoint import check_padding, find_padding, is_state
 from utils.weights.parameter_names import ParameterNames
 
 
@@ -99,6 +98,8 @@ def load(
     Raises ValueError if the file does not fit, or has numbers that are not finite,
     before any weight has changed.
     """
+    from utils.weights.mindspore_checkpoint import check_padding, find_padding, is_state
+
     weights = weights_of(net)
     content = read_all(path)
     arrays = {name: v for name, v in content.arrays.items() if not is_state(name, v)}

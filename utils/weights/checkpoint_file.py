@@ -32,7 +32,6 @@ from utils.messages import escape_control, is_installed
 from utils.weights.dtypes import DTYPES, get_itemsize
 from utils.weights.foreign_file import FOREIGN_KINDS, read_kind
 from utils.weights.model_checksum import check_checksum
-from utils.weights.published import advise as advise_download
 
 RESUME = "resume.ckpt"
 RECIPE = "--config_path RECIPE"  # in a message, until a command knows it
@@ -119,6 +118,8 @@ def check_kind(path: Path) -> None:
         hint = "training writes one, scripts/download_weights.py lists published weights"
         if names:
             hint = f"{folder} has {', '.join(names)}"
+        from utils.weights.published import advise as advise_download  # here: for an error only
+
         hint = advise_download(path) or hint
         raise ValueError(f"{path}: no such checkpoint; {hint}")
     if path.suffix == ".mindir":

@@ -11,7 +11,7 @@ from utils.nn.dropout import Dropout
 from utils.nn.loss import Loss
 from utils.runtime import Runtime
 from utils.settings import Run
-from utils.train.gradients import StatusFlagCheck, choose_packing, clip_factor
+from utils.train.gradients import StatusFlagCheck, choose_packing
 from utils.train.optimizers import LARS
 from utils.train.train_step import TrainStep
 
@@ -133,14 +133,6 @@ def test_packing_compiles_for_one_and_for_many_weights(count, size):
     packing = choose_packing(weights, [count - 1], Runtime(size=size))
     for i, grad in enumerate(pack_and_unpack(grads)):
         np.testing.assert_array_equal(grad.asnumpy(), [i, i])
-
-
-def test_the_clip_factor_uses_the_norm_of_averaged_gradients():
-    """The factor includes the loss scale, which is not applied before."""
-    norm = Tensor(80.0)
-    factor = Tensor(1 / 16)
-    assert float(clip_factor(norm, factor, 2.0)) == pytest.approx(2 / 5 / 16)
-    assert float(clip_factor(norm, factor, 6.0)) == pytest.approx(1 / 16)
 
 
 def test_accumulation_averages_gradients_and_the_remainder_of_an_epoch_is_an_update():
