@@ -233,15 +233,13 @@ def test_make_lists_lists_existing_videos_and_counts_missing_ones(data_root, mak
 
 
 def test_folders_of_frames_count_up_from_0_or_1(tmp_path, capsys):
-    """Others are counted, and so are folders of a file system."""
+    """Others, and those of a file system, are left out."""
     numbers = {"1": range(3), "2": range(1, 4), "3": (0, 2), "4": (5, 6)}
     for folder, frames in numbers.items():
         write_files(tmp_path, {f"{folder}/img_{k:05d}.PNG": "-" for k in frames})
     write_files(tmp_path, {"__MACOSX/1/._00001.jpg": "-", "1/.DS_Store": "-"})
     assert find_frame_folders(tmp_path) == {"1": ["1 3"], "2": ["2 3"]}
-    lines = capsys.readouterr().err.splitlines()
-    assert "from 0 or 1 without a gap (2), for example 3" in lines[1]
-    assert lines[0] == "hidden or system files and folders, left out (2), for example __MACOSX"
+    assert capsys.readouterr().err.count("without a gap (2), for example 3") == 1
 
 
 def test_a_line_counts_videos_of_several_labels_or_lists(tmp_path, capsys):
@@ -279,18 +277,15 @@ def test_segments_of_uncut_kinetics_videos(make_lists, tmp_path):
     ("dataset", "damage", "message"),
     [
         ("kinetics", ("train.csv", ",19,", ",soon,"), "soon"),
-        ("kinetics", ("train.csv", "105,train", "105"), "None"),
         ("kinetics", ("train.csv", "youtube_id", "id"), "none of the 1 annotated"),
         ("sthv2", ("something-something-v2-labels.json", '"1"', '"2"'), "do not count up"),
         ("sthv2", ("something-something-v2-train.json", "Holding", "H"), "'H something next to"),
-        ("sthv2", ("something-something-v2-train.json", "[", "{"), "--annotations"),
         ("sthv1", ("something-something-v1-train.csv", ";", ","), "--annotations"),
         ("jester", ("jester-v1-validation.csv", "Left", "Right"), "'Swiping Right'"),
         ("moments", ("trainingSet.csv", "clapping/", "claping/"), "'claping'"),
         ("ucf101", ("classInd.txt", "1 A", "3 A"), "do not count up"),
         ("hmdb51", ("wave_test_split1.txt", ".avi 1", ".avi 7"), "'7'"),
         ("diving48", ("Diving48_V2_train.json", '"label": 1', '"label": 2'), "2"),
-        ("diving48", ("Diving48_V2_test.json", "vid_name", "name"), "'vid_name'"),
         ("activitynet", ("activity_net.v1-3.min.json", "training", "train"), "'train'"),
     ],
 )
@@ -321,14 +316,6 @@ def test_a_user_error_is_one_line(more, message, make_lists, tmp_path):
     write_files(tmp_path / "videos", {"0347ZoDXyP0_000095_000105.mp4": "-"})
     assert_one_line_error(make_lists(tmp_path, *(word.format(tmp_path) for word in more)), message)
     assert not (tmp_path / "lists").exists()
-
-
-def test_a_video_with_a_line_break_in_its_path_is_refused(tmp_path):
-    write_files(tmp_path / "annotations", CASES["sthv2"][0])
-    write_files(tmp_path / "videos", {"one\ntwo/78687.webm": "-"})
-    annotations = read_public_annotations("sthv2", tmp_path / "annotations", 1)
-    with pytest.raises(ValueError, match="^--videos: 'one.*' has a line break in its name"):
-        match_videos(annotations, tmp_path / "videos", False)
 
 
 @pytest.fixture

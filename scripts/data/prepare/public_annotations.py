@@ -10,7 +10,6 @@ import csv
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -240,11 +239,10 @@ def match_videos(
 def find_videos(root: Path, with_folder: bool) -> dict[str, list[str]]:
     """{key: paths below `root`} of all videos; `with_folder`: a key includes the last folder."""
     result: dict[str, list[str]] = defaultdict(list)
-    for folder, names in walk_data(root):
-        for name in names:
-            if has_suffix(name, VIDEO_SUFFIXES):
-                key = f"{folder.name}/{name}" if with_folder else name
-                result[strip_extension(key)].append(str(folder / name))
+    for folder, names in walk_files(root, []):
+        for path in (Path(folder, name) for name in names if has_suffix(name, VIDEO_SUFFIXES)):
+            key = f"{path.parent.name}/{path.name}" if with_folder else path.name
+            result[strip_extension(key)].append(str(path))
     return result
 
 
@@ -252,28 +250,18 @@ def find_frame_folders(root: Path) -> dict[str, list[str]]:
     """{name: [`path num_frames`]} of all folders whose frames count up from 0 or 1."""
     result: dict[str, list[str]] = defaultdict(list)
     gaps = []
-    for folder, names in walk_data(root):
+    for folder, names in walk_files(root, []):
         images = [name for name in names if has_suffix(name, IMAGE_SUFFIXES)]
         numbers = {int(hit.group(1)) for hit in map(FRAME.fullmatch, images) if hit}
         first = min(numbers, default=0)
         if numbers and first < 2 and max(numbers) - first == len(numbers) - 1:
-            result[folder.name].append(f"{folder} {len(numbers)}")
+            result[Path(folder).name].append(f"{Path(folder)} {len(numbers)}")
         elif numbers:
-            gaps.append(str(folder))
+            gaps.append(folder)
     if gaps:
         what = "folders left out, whose frames do not count up from 0 or 1 without a gap"
         print_line(f"{what} ({len(gaps)}), for example {gaps[0]}")
     return result
-
-
-def walk_data(root: Path) -> Iterator[tuple[Path, list[str]]]:
-    """(folder below `root`, its file names) as `walk_files`; prints what it leaves out."""
-    system: list[str] = []
-    for folder, names in walk_files(root, system):
-        yield Path(folder), names
-    if system:
-        what = "hidden or system files and folders, left out"
-        print_line(f"{what} ({len(system)}), for example {system[0]}")
 
 
 def strip_extension(path: str) -> str:

@@ -28,17 +28,11 @@ NOISE = 40  # standard deviation, in levels
 def draw_image(pattern: str, rng: np.random.RandomState) -> np.ndarray:
     """An image of a pattern: uint8 (32, 32, 3), RGB."""
     mask = draw_mask(pattern, rng)[..., None] / 255
-    ground, body = draw_colours(rng)
+    ground = body = np.zeros(3)
+    while abs(ground.mean() - body.mean()) <= CONTRAST:
+        ground, body = rng.uniform(0, 255, (2, 3))
     image = ground + (body - ground) * mask + rng.normal(0, NOISE, (SIZE, SIZE, 3))
     return np.clip(np.rint(image), 0, 255).astype(np.uint8)
-
-
-def draw_colours(rng: np.random.RandomState) -> np.ndarray:
-    """The colours of ground and body: (2, 3)."""
-    while True:
-        colours = rng.uniform(0, 255, (2, 3))
-        if abs(colours[0].mean() - colours[1].mean()) > CONTRAST:
-            return colours
 
 
 def draw_mask(pattern: str, rng: np.random.RandomState) -> np.ndarray:
