@@ -19,7 +19,6 @@ from scripts.finetuning.config_file import (
     load_start,
     write_config_file,
 )
-from scripts.finetuning.own_commands import run_command
 from tests.helpers import (
     assert_one_line_error,
     assert_report,
@@ -32,7 +31,6 @@ from tests.helpers import (
 from utils.files import ROOT
 from utils.load_config import find_recipes, load_config
 from utils.networks import find_network
-from utils.processes import pass_on_signals
 from utils.settings import VideoData
 from utils.weights import preparation
 
@@ -255,14 +253,6 @@ def test_a_rate_for_one_batch_scales_with_the_batch_of_the_videos(tmp_path):
     recipe = load_smoke_config("tsm")
     assert (recipe.train.base_batch, cfg.train.base_batch) == (0, recipe.data.batch)
     assert (cfg.data.batch, cfg.train.lr) == (4, recipe.train.lr)
-
-
-def test_a_command_that_fails_ends_the_journey_with_its_status(tmp_path, capfd):
-    command = ["scripts/data/make_lists.py", "--videos", str(tmp_path / "no"), "--out", "x"]
-    with pytest.raises(SystemExit) as end, pass_on_signals() as add:
-        run_command(command, add)
-    assert end.value.code == 2
-    assert "is not a folder" in capfd.readouterr().err
 
 
 SLEEPER = """

@@ -191,7 +191,6 @@ def test_of_ten_sources_or_more_two_validate():
     [
         ("v_(", "--group: v_("),
         (r"v_\w+", r"--group: v_\w+"),
-        ("film(.)", "--group: film(.)"),
         (r"v_(jump\d)", "41 of 61 files"),
         ("(v)_", "one source, v"),
     ],

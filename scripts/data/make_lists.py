@@ -67,8 +67,6 @@ from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES, describe_lef
 
 CSV_NAMES = ("train.csv", "test.csv", "val.csv")
 MAX_SHOWN = 5  # names in a line
-PUBLIC_OPTIONS = ("split", "uncut")
-OWN_OPTIONS = ("test", "val", "group", "seed")
 
 
 def main(
@@ -85,10 +83,10 @@ def main(
         raise ValueError("--names images takes no --dataset; see sort_imagenet.py")
     if annotations and not dataset:
         raise ValueError("--annotations goes with --dataset; labels of tools: docs/segments.md")
-    word, refused = ("without", OWN_OPTIONS) if dataset else ("with", PUBLIC_OPTIONS)
+    refused = ("test", "val", "group", "seed") if dataset else ("split", "uncut")
     if set(refused) & set(options):
-        listed = " and ".join([", ".join(refused[:-1]), refused[-1]])
-        raise ValueError(f"the options {listed} go {word} --dataset")
+        word = "without" if dataset else "with"
+        raise ValueError(f"the options {', '.join(refused)} go {word} --dataset")
     root = videos.resolve()
     if not root.is_dir():
         raise ValueError(f"--videos: {root} is not a folder")

@@ -113,9 +113,7 @@ MAIN_FILES = {
     "kinetics": "train.csv",
     "sthv2": "something-something-v2-train.json",
     "sthv1": "something-something-v1-train.csv",
-    "jester": "jester-v1-labels.csv",
     "moments": "trainingSet.csv",
-    "ucf101": "trainlist01.txt",
     "hmdb51": "wave_test_split1.txt",
 }
 HOSTILE = {

@@ -38,7 +38,13 @@ def scan_class_folders(folder: Path, suffixes: Sequence[str] = VIDEO_SUFFIXES) -
     Raises ValueError if there are fewer than two classes, or all videos of a class are also in
     other classes.
     """
-    scan = drop_results(find_files(folder, suffixes))
+    scan = find_files(folder, suffixes)
+    # What is in folders of finetune.py, which have copies and pictures, is no video.
+    results = tuple(f[: -len(CONFIG)] for f in scan.others if f.endswith(f"/{CONFIG}"))
+    scan = scan._replace(
+        files=[file for file in scan.files if not file.startswith(results)],
+        others=[file for file in scan.others if not file.startswith(results)],
+    )
     for video in scan.files:
         name = get_class(video)
         if "\n" in video:
@@ -65,13 +71,6 @@ def scan_class_folders(folder: Path, suffixes: Sequence[str] = VIDEO_SUFFIXES) -
             f"{folder}: all files of class {empty} are also in other classes; move it away"
         )
     return ClassFolders(classes, scan=scan, twins=twins)
-
-
-def drop_results(scan: FolderScan) -> FolderScan:
-    """The scan without what is in folders of finetune.py, which have copies and pictures."""
-    results = tuple(f[: -len(CONFIG)] for f in scan.others if f.endswith(f"/{CONFIG}"))
-    files = [file for file in scan.files if not file.startswith(results)]
-    return scan._replace(files=files, others=[f for f in scan.others if not f.startswith(results)])
 
 
 def find_equal_files(paths: Iterable[str]) -> list[list[str]]:
@@ -122,15 +121,11 @@ def split_classes(
     if sources:
         parts = split_sources(labels, sources=sources, fractions=fractions, seed=seed)
         lists = {video: parts[sources[video]] for video in labels}
-    return {
-        name: [format_line(video, label) for video, label in labels.items() if lists[video] == name]
-        for name in ("train", *fractions)
-    }
-
-
-def format_line(video: str, label: int) -> str:
-    """A line of a list; a path that begins with a space begins with `./` there."""
-    return f"{video if video == video.lstrip() else f'./{video}'} {label}"
+    result: dict[str, list[str]] = {name: [] for name in ("train", *fractions)}
+    for video, label in labels.items():  # a path that begins with a space begins with `./`
+        path = video if video == video.lstrip() else f"./{video}"
+        result[lists[video]].append(f"{path} {label}")
+    return result
 
 
 def split_sources(
