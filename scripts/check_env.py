@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[0] = str(ROOT)
 
-from utils.entry import prepare_process
+from utils.entry import advise_library, prepare_process
 
 prepare_process(__name__)
 
@@ -32,7 +32,6 @@ from typing import NamedTuple
 from scripts.launcher.devices import FILES, count_devices
 from utils import cli
 from utils.messages import format_line, is_installed
-from utils.missing_packages import advise_library
 from utils.processes import die_with_parent
 
 # The versions that MindSpore 2.10 looks for, and has libraries for.

@@ -17,10 +17,7 @@ import pytest
 
 from scripts import check_env
 from tests.conftest import TINY
-from tsm.config import Config
-from utils import networks
 from utils.files import ROOT
-from utils.networks import load_for_script
 from utils.video import decoders, reader
 from utils.weights.checkpoint_file import read
 from utils.weights.model_checksum import append_checksum
@@ -281,18 +278,6 @@ def test_a_user_error_is_reported_in_one_line(row, run_line, damaged):
     assert not [name for name in written if name.endswith((".ckpt", ".mindir"))]
     if any(word in command.lower() for word in ("reencode", "predict", "extract")):
         assert set(written) <= {".lock"}
-
-
-def test_a_yaml_in_the_folder_of_another_network_is_read_if_its_settings_fit(monkeypatch, tmp_path):
-    file = tmp_path / "x3d" / "configs" / "mine.yaml"
-    file.parent.mkdir(parents=True)
-    (tmp_path / "x3d" / "network.py").touch()
-    shutil.copy(ROOT / "tsm" / "configs" / "tsm_smoke.yaml", file)
-    monkeypatch.setattr(networks, "ROOT", tmp_path)
-    cfg = load_for_script(Config, path=file, overrides=["train.epochs=3"], remedy="{}")
-    assert cfg.train.epochs == 3
-    with pytest.raises(ValueError, match="use x3d/eval.py"):
-        load_for_script(Config, path=file, overrides=["train.epochs=x"], remedy="{}/eval.py")
 
 
 def test_a_missing_tensorboard_is_reported_before_anything_is_written(

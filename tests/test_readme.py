@@ -15,7 +15,7 @@ from tests.documents import CHINESE, DOCUMENTS, FILE, make_anchor, read_lines
 from utils.files import ROOT
 from utils.load_config import find_recipes, list_settings, load_config
 from utils.networks import find_network, list_networks
-from utils.version import VERSION
+from utils.weights.description import VERSION
 from utils.weights.published import list_published
 
 ALL = sorted({*DOCUMENTS, *CHINESE})

@@ -58,13 +58,7 @@ def run(main: Callable, config_class: type, usage: str, *options_of: Callable) -
     def work() -> Any:
         from utils.settings import name_network
 
-        script = Path(sys.argv[0])
-        remedy = f"zoo {script.stem} {{}}" if is_installed() else f"{{}}/{script.name}"
-
-        def call(_: Any, cfg: Any, **options: Any) -> Any:
-            return main(cfg, **options)
-
-        return run_with_config([name_network(config_class)], remedy, usage, call, main, *options_of)
+        return run_with_config(name_network(config_class), usage, main, *options_of)
 
     main_guard(usage, work)
 
@@ -74,50 +68,53 @@ def run_for_network(main: Callable, usage: str, *options_of: Callable) -> NoRetu
 
     The network is named by `--network`, or by the folder of the config file.
     """
-
-    def work() -> Any:
-        from utils.networks import list_networks
-
-        names = list_networks()
-        return run_with_config(names, "--network={}", usage, main, main, *options_of)
-
-    main_guard(usage, work)
+    main_guard(usage, lambda: run_with_config("", usage, main, *options_of))
 
 
-def run_with_config(
-    names: Sequence[str], remedy: str, usage: str, call: Callable, *functions: Callable
-) -> Any:
-    """Calls `call(network, cfg, **options)` as the command line says.
-
-    The parameters of `functions` are its options, with `--network` for one of several. An error
-    that another network would avoid ends in `remedy`, in which {} is its name.
-    """
+def run_with_config(own: str, usage: str, main: Callable, *options_of: Callable) -> Any:
+    """Calls `main` as the command line says: a script of the network `own`, or if empty of all."""
     from utils import networks
-    from utils.load_config import list_settings, resolve_yaml
+    from utils.load_config import list_settings, load_config, resolve_yaml
     from utils.weights.preparation import name_recipe
 
-    records = {name: networks.find_network(name) for name in names}
+    names = networks.list_networks()
+    records = {name: networks.find_network(name) for name in ([own] if own else names)}
     keys = [key for record in records.values() for key in list_settings(record.config)]
-    parser = Parser(usage, keys, *functions)
-    if len(records) > 1:
+    parser = Parser(usage, keys, main, *options_of)
+    if not own:
         parser.add_argument("--network", choices=tuple(records))
     path, settings, options = parser.parse(sys.argv[1:])
-    name = options.pop("network", names[0] if len(records) == 1 else None)
-    if path is None:
-        own = "checkpoint_path" if "checkpoint_path" in options else "source"
-        if own not in options:
-            raise ValueError("missing --config_path; --help shows the usage")
-        options = resolve_weights(options)
-        file = Path(options[own])
-        network, cfg = networks.load_own_config(file, settings)
-        if network.name not in names:
-            raise ValueError(f"{file} is of {network.name}: use {remedy.format(network.name)}")
-        return call(network, cfg, **options)
-    path = resolve_yaml(path)
-    network = records[name] if name else networks.find_network_of_yaml(path)
-    cfg = networks.load_for_script(network.config, path, settings, remedy)
-    with name_recipe(path, settings):
-        return call(network, cfg, **resolve_weights(options))
+    chosen = own or options.pop("network", "")
+    if path:
+        path = resolve_yaml(path)
+        network = records[chosen] if chosen else networks.find_network_of_yaml(path)
+        try:
+            cfg = load_config(network.config, path, settings)
+        except ValueError as error:
+            other = path.resolve().parent.parent.name
+            if other not in names or other == network.name:
+                raise
+            owner = f"The config file is in the folder of {other}"
+            raise ValueError(f"{error}. {owner}: {name_script(own, other)}") from None
+        with name_recipe(path, settings):
+            options = resolve_weights(options)
+            return main(cfg, **options) if own else main(network, cfg, **options)
+    described = "checkpoint_path" if "checkpoint_path" in options else "source"
+    if described not in options:
+        raise ValueError("missing --config_path; --help shows the usage")
+    options = resolve_weights(options)
+    network, cfg = networks.load_own_config(Path(options[described]), settings)
+    if own and network.name != own:
+        advice = name_script(own, network.name)
+        raise ValueError(f"{options[described]} is of {network.name}: {advice}")
+    return main(cfg, **options) if own else main(network, cfg, **options)
+
+
+def name_script(own: str, network: str) -> str:
+    """What to use for a file of another network, in a script of `own` or of all networks."""
+    script = Path(sys.argv[0])
+    command = f"zoo {script.stem} {network}" if is_installed() else f"{network}/{script.name}"
+    return f"use {command if own else f'--network={network}'}"
 
 
 def resolve_weights(options: dict[str, Any]) -> dict[str, Any]:

@@ -28,9 +28,9 @@ from utils.data.rows import EvalRows, TrainRows
 from utils.data.sampler import TrainSampler, list_order
 from utils.evaluate.label_space import LabelSpace, list_own_names
 from utils.files import ROOT
-from utils.load_config import load_config, read_yaml
+from utils.load_config import read_yaml
 from utils.runtime import Runtime
-from utils.settings import ConfigT, VideoData, VideoSet, name_network
+from utils.settings import ConfigT, VideoData, VideoSet
 from utils.video.decoders import open_path
 from utils.video.reader import FrameReader
 from utils.weights.checkpoint_file import check_kind
@@ -208,21 +208,3 @@ def load_own_config(checkpoint: Path, overrides: Sequence[str] = ()) -> tuple[Ne
         )
     network = find_network(description.network)
     return network, description.build_config(network.config, checkpoint, overrides)
-
-
-def load_for_script(
-    config_class: type[ConfigT], path: Path, overrides: list[str], remedy: str
-) -> ConfigT:
-    """`load_config` for a script that takes the config files of one network.
-
-    If that fails and the file is in another network's folder, the error ends in `remedy`, what to
-    use instead. Its {} is replaced by the name of that network, as in `--network={}`.
-    """
-    try:
-        return load_config(config_class, path, overrides)
-    except ValueError as error:
-        name = path.resolve().parent.parent.name
-        if name not in list_networks() or name == name_network(config_class):
-            raise
-        owner = f"The config file is in the folder of {name}"
-        raise ValueError(f"{error}. {owner}: use {remedy.format(name)}") from None

@@ -52,9 +52,8 @@ from utils import cli, runtime
 from utils.complexity import count_layers
 from utils.distributed.segments import segment_ends
 from utils.files import check_folder, open_replacement, report_write_errors
-from utils.load_config import build_dataclass
+from utils.load_config import build_dataclass, load_yaml
 from utils.networks import Network
-from utils.yaml_text import load_yaml
 
 RANKS = 8  # of a dry run; the order of gradients is the same for any number above 1
 BEST = "best"

@@ -15,10 +15,9 @@ from typing import Optional
 from scripts.launcher.devices import VISIBLE, count_devices
 from utils.cores import LEAST_CORES
 from utils.files import read_json
-from utils.load_config import convert_value, resolve_yaml
+from utils.load_config import convert_value, load_yaml_file, resolve_yaml
 from utils.messages import VALUE, shorten
 from utils.settings import Device
-from utils.yaml_text import load_yaml_file
 
 PORT = "8118"  # MASTER_PORT of several nodes, unless it is set
 TIMEOUT = "300"  # MASTER_TIMEOUT, unless it is set

@@ -29,8 +29,8 @@ from utils.evaluate.label_space import LabelSpace
 from utils.evaluate.metrics import compute_interval
 from utils.files import ROOT, open_replacement, report_write_errors, write_text
 from utils.messages import escape_control
-from utils.version import VERSION
 from utils.video.reader import VideoError
+from utils.weights.description import VERSION
 
 TEMPLATE = Path(__file__).with_name("report.html")
 SCRIPT = Path(__file__).with_name("report.js")

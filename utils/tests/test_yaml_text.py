@@ -7,9 +7,8 @@ import pytest
 
 from tsm.config import Config
 from utils.files import ROOT
-from utils.load_config import convert_value, load_config
+from utils.load_config import convert_value, load_config, load_yaml, load_yaml_file
 from utils.messages import SETTINGS_LINE, format_line, format_value, shorten
-from utils.yaml_text import load_yaml, load_yaml_file
 
 SMOKE = ROOT / "tsm" / "configs" / "tsm_smoke.yaml"
 

@@ -18,10 +18,10 @@ from utils.files import get_base_folder
 from utils.load_config import build_config, to_dict
 from utils.messages import VALUE, escape_control, shorten
 from utils.settings import ConfigT
-from utils.version import VERSION
 from utils.weights.checkpoint_file import DESCRIPTION, read_content
 from utils.weights.model_checksum import check_checksum
 
+VERSION = "0.1.0"  # of the zoo, as in pyproject.toml
 MAX_CHARACTERS = 1 << 22  # names of 100,000 classes; a hostile file may have more
 # Settings of the place where a network was trained, which says nothing about it
 LOCAL = {"run": ("out",), "train": ("pretrained",)}

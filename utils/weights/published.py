@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from utils.files import ROOT, get_base_folder
-from utils.load_config import build_dataclass
+from utils.load_config import build_dataclass, load_yaml_file
 from utils.messages import check_choice, find_nearest, hide_secrets
-from utils.yaml_text import load_yaml_file
 
 TABLE = Path(__file__).with_suffix(".yaml")
 MIRROR = "ZOO_WEIGHTS_MIRROR"  # the address of a folder that has the files under their own names

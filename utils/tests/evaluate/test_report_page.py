@@ -17,8 +17,8 @@ from utils.evaluate.label_report import write_label_report
 from utils.evaluate.label_space import LabelSpace
 from utils.evaluate.report_page import Samples
 from utils.scoring.evaluation import describe_origin
-from utils.version import VERSION
 from utils.video.reader import Segment, VideoError
+from utils.weights.description import VERSION
 
 NAMES = ["u", "v", "w"]
 

@@ -13,7 +13,7 @@ from scripts.analysis.build_networks import build_train_step
 from tests.helpers import find_smoke_yaml, load_smoke_config
 from utils.data.rows import UnreadableFiles
 from utils.data.sampler import TrainSampler
-from utils.load_config import load_config
+from utils.load_config import load_config, load_yaml_file
 from utils.networks import Job, find_network
 from utils.nn.amp import Float32Output
 from utils.nn.layers import BatchNorm2d
@@ -24,7 +24,6 @@ from utils.train.plan import TrainParts
 from utils.train.train_step import create_counter
 from utils.train.training_loop import TrainingLoop
 from utils.train.validation import Validation
-from utils.yaml_text import load_yaml_file
 
 
 class Step:
