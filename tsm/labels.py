@@ -7,8 +7,7 @@ import numpy as np
 from tsm import transforms
 from tsm.config import Config
 from tsm.dataset import sample_frame_indices
-from utils.data.annotation_file import describe_list, find_labels
-from utils.evaluate.label_space import LabelSpace
+from utils.evaluate.label_space import ListSpace
 
 if TYPE_CHECKING:
     from utils.video.windows import Window
@@ -17,18 +16,11 @@ if TYPE_CHECKING:
 CENTER_CROP = {1: 0, 3: 2, 5: 4, 10: 8}
 
 
-class TSMLabelSpace(LabelSpace):
+class TSMLabelSpace(ListSpace):
     """The classes of TSM, with the views of `cfg.eval`."""
 
     def __init__(self, cfg: Config):
-        self.cfg = cfg
-        self.classes = cfg.model.num_classes
-        self.multi_label = cfg.has_several_labels
-        self.builtin_names = cfg.data.labels
-        self.test_list = describe_list(cfg, "test")
-        self.names_file = find_labels(describe_list(cfg, "train"), self.test_list)
-        self.clips = cfg.eval.clips
-        self.crops = cfg.eval.crops
+        super().__init__(cfg)
         self.frames_in_a_row = cfg.data.frames_read
         self.raw_scores = cfg.model.before_softmax
 

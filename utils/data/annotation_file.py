@@ -151,8 +151,10 @@ def read_list(file: AnnotationFile) -> VideoList:
     if changed:
         text = "%s: %d classes have another label than in the network; they are matched by name"
         log.info(text, file.labels_path, changed)
-    renamed = [r._replace(label=replace_labels(r.label, new_labels)) for r in records]
-    return VideoList(renamed, file.root)
+    for k, record in enumerate(records):
+        labels = tuple(sorted(new_labels[label] for label in list_labels(record.label)))
+        records[k] = record._replace(label=labels if file.multi_label else labels[0])
+    return VideoList(records, file.root)
 
 
 def read_annotations(
@@ -373,13 +375,6 @@ def _parse_integer(text: str) -> Optional[int]:
 
 def list_labels(label: Label) -> tuple[int, ...]:
     return (label,) if isinstance(label, int) else label
-
-
-def replace_labels(label: Label, new_labels: dict[int, int]) -> Label:
-    """The new label of one, or those of several."""
-    if isinstance(label, int):
-        return new_labels[label]
-    return tuple(sorted(new_labels[part] for part in label))
 
 
 def format_label(label: Label) -> str:

@@ -7,11 +7,11 @@ those of the network's evaluation.
 import abc
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
-from utils.data.annotation_file import AnnotationFile
+from utils.data.annotation_file import AnnotationFile, describe_list, find_labels
 from utils.data.class_names import find_class_names, read_class_names
 from utils.evaluate.scores import video_scores
 from utils.evaluate.several_labels import sigmoid
@@ -108,6 +108,20 @@ class LabelSpace(abc.ABC):
         if not self.raw_scores:
             return scores
         return sigmoid(scores) if self.multi_label else softmax(scores)
+
+
+class ListSpace(LabelSpace):
+    """The classes of a network for one list of videos, with the views of `cfg.eval`."""
+
+    def __init__(self, cfg: Any):
+        self.cfg = cfg
+        self.classes = cfg.model.num_classes
+        self.multi_label = cfg.has_several_labels
+        self.builtin_names = cfg.data.labels
+        self.test_list = describe_list(cfg, "test")
+        self.names_file = find_labels(describe_list(cfg, "train"), self.test_list)
+        self.clips = cfg.eval.clips
+        self.crops = cfg.eval.crops
 
 
 def list_class_names(spaces: Sequence[LabelSpace], run_folder: Path) -> dict[str, list[str]]:
