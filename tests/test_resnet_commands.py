@@ -172,18 +172,6 @@ def test_an_evaluation_never_replaces_an_image(small, damaged, trained, run_here
     assert allowed.returncode == 0
 
 
-def test_a_prediction_reports_a_damaged_image_in_one_line(
-    small, damaged, trained, run_here, tmp_path
-):
-    files = sorted((damaged / "val" / max(PATTERNS[:4])).iterdir())
-    more = ["--checkpoint_path", trained, f"--out={tmp_path}"]
-    done = run_here("scripts/predict.py", *small, *more, *files)
-    assert done.returncode == 1, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1])["failed"] == 1
-    (line,) = [line for line in done.stderr.splitlines() if "cannot read" in line]
-    assert line.startswith(f"error: cannot read {files[0]} with PIL: not a readable image")
-
-
 def test_a_torchvision_file_is_converted(run_here, tmp_path):
     """A file written by torch.save, of torchvision's ResNet-18 at 1/32 of its width."""
     source = ROOT / "resnet50" / "tests" / "golden" / "resnet18_w2.pth"

@@ -10,7 +10,7 @@ all segments, while the source asks for frames before the first or stops; dense 
 any number of clips, not only 10.
 """
 
-from typing import Optional
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +24,7 @@ def sample_segment_offsets(
     frames_per_segment: int = 1,
     dense: bool = False,
     clips: int = 1,
-    rng: Optional[np.random.RandomState] = None,
+    rng: Any = None,
 ) -> np.ndarray:
     """Chooses the first frame of every segment.
 
@@ -39,65 +39,34 @@ def sample_segment_offsets(
     if clips < 1 or (clips > 1 and split != "test") or (clips > 2 and not dense):
         how = "dense" if dense else "uniform"
         raise ValueError(f"eval.clips is {clips}, which {how} {split} sampling does not offer")
-    if dense and split == "test":
-        return sample_test_dense(num_frames, segments, clips)
     if dense:
-        return sample_train_dense(num_frames, segments, rng)
+        # Windows of 64 frames, whose starts are spread evenly in a test; the source takes 10. Else
+        # one random window: the last start, n - 64, is never drawn, because the source excludes the
+        # upper bound twice. Short videos wrap around.
+        last_start = max(0, num_frames - WINDOW)
+        if split == "test":
+            starts = np.linspace(0, last_start, clips, dtype=np.int64)
+        else:
+            starts = [rng.randint(0, last_start) if last_start else 0]
+        inside = np.arange(segments) * (WINDOW // segments)
+        return np.concatenate([(start + inside) % num_frames for start in starts])
+    start_count = num_frames - frames_per_segment + 1
     if split == "train":
-        return sample_train_uniform(
-            num_frames, segments=segments, frames_per_segment=frames_per_segment, rng=rng
-        )
+        # One random frame from each of T equal intervals; the remaining frames are unused. With
+        # fewer than T places for L frames: sorted random places if n > T, else frame 0 only.
+        interval = start_count // segments
+        if interval > 0:
+            return np.arange(segments) * interval + rng.randint(interval, size=segments)
+        if num_frames > segments and start_count > 0:
+            return np.sort(rng.randint(start_count, size=segments))
+        return np.zeros(segments, np.int64)
     if split == "val" and num_frames <= segments + frames_per_segment - 1:
         return np.zeros(segments, np.int64)
-    return sample_test_uniform(
-        num_frames, segments=segments, frames_per_segment=frames_per_segment, clips=clips
-    )
-
-
-def sample_train_uniform(
-    num_frames: int, segments: int, frames_per_segment: int, rng: np.random.RandomState
-) -> np.ndarray:
-    """One random frame from each of T equal intervals; the remaining frames are unused.
-
-    With fewer than T places for L frames: sorted random places if n > T, else frame 0 only.
-    """
-    start_count = num_frames - frames_per_segment + 1
-    interval = start_count // segments
-    if interval > 0:
-        return np.arange(segments) * interval + rng.randint(interval, size=segments)
-    if num_frames > segments and start_count > 0:
-        return np.sort(rng.randint(start_count, size=segments))
-    return np.zeros(segments, np.int64)
-
-
-def sample_test_uniform(
-    num_frames: int, segments: int, frames_per_segment: int, clips: int = 1
-) -> np.ndarray:
-    """The middle of each of T intervals, and in a second clip its beginning; also for "val".
-
-    Short videos repeat frames.
-    """
-    interval = max(0, num_frames - frames_per_segment + 1) / segments
-    # The same order of operations as in the source: rounding decides between neighbouring frames.
-    starts = [interval * phase + interval * np.arange(segments) for phase in (0.5, 0.0)[:clips]]
-    return np.concatenate(starts).astype(np.int64)
-
-
-def sample_train_dense(num_frames: int, segments: int, rng: np.random.RandomState) -> np.ndarray:
-    """A window with a random start, also in validation; short videos wrap around.
-
-    The last start, n - 64, is never drawn, because the source excludes the upper bound twice.
-    """
-    start_count = max(1, 1 + num_frames - WINDOW)
-    start = 0 if start_count == 1 else rng.randint(0, start_count - 1)
-    return _window_offsets(start, num_frames, segments)
-
-
-def sample_test_dense(num_frames: int, segments: int, clips: int) -> np.ndarray:
-    """Windows whose starts are spread evenly (clips * T,); the source takes 10."""
-    last_start = max(0, num_frames - WINDOW)
-    starts = np.linspace(0, last_start, clips, dtype=np.int64)
-    return np.concatenate([_window_offsets(start, num_frames, segments) for start in starts])
+    # The middle of each of T intervals, and in a second clip its beginning. Short videos repeat
+    # frames. The same order of operations as in the source: rounding decides between neighbours.
+    width = max(0, start_count) / segments
+    clip_starts = [width * phase + width * np.arange(segments) for phase in (0.5, 0.0)[:clips]]
+    return np.concatenate(clip_starts).astype(np.int64)
 
 
 def expand_segments(offsets: np.ndarray, num_frames: int, frames_per_segment: int) -> np.ndarray:
@@ -106,8 +75,3 @@ def expand_segments(offsets: np.ndarray, num_frames: int, frames_per_segment: in
     After the end of the video the last frame is repeated.
     """
     return np.minimum(offsets[:, None] + np.arange(frames_per_segment), num_frames - 1).reshape(-1)
-
-
-def _window_offsets(start: int, num_frames: int, segments: int) -> np.ndarray:
-    """T offsets at equal distances in the window from `start` on; wraps around at the end."""
-    return (start + np.arange(segments) * (WINDOW // segments)) % num_frames

@@ -126,10 +126,6 @@ def check_fraction(section: Any, name: str, *fields: str) -> None:
     check_fields(section, name, fields, lambda value: 0 <= value < 1, "lie in [0, 1)")
 
 
-def check_probability(section: Any, name: str, *fields: str) -> None:
-    check_fields(section, name, fields, lambda value: 0 <= value <= 1, "lie in [0, 1]")
-
-
 def check_fields(
     section: Any, name: str, fields: Iterable[str], is_valid: Callable[[Any], bool], rule: str
 ) -> None:
@@ -157,7 +153,8 @@ class ImageData:
         check_positive(self, "data", "crop", "batch", "workers", "prefetch")
         check_not_negative(self, "data", "mixup", "cutmix")
         check_fraction(self, "data", "max_unreadable")
-        check_probability(self, "data", "erase")
+        if not 0 <= self.erase <= 1:
+            raise ValueError(f"data.erase must lie in [0, 1], not {self.erase}")
         if self.mixes and self.batch * self.clips_per_sample < 2:
             raise ValueError(
                 "data.mixup and data.cutmix need two samples a batch: raise data.batch"

@@ -135,12 +135,6 @@ def test_images_have_the_names_of_files_in_minddatas_order(tmp_path):
         assert image.label == label
 
 
-def test_images_without_files_have_numbers_as_names(record_folder, cifar):
-    for cfg in (make_config(record_folder, *RECORD_TEST), make_config(cifar, path=SMOKE)):
-        images = read_records(cfg, "test")
-        assert images.list_names() == [str(k) for k in range(len(images))]
-
-
 @pytest.mark.parametrize("other", [False, True])
 @pytest.mark.parametrize("index", [["label", "file"], ["file"]])
 def test_a_mindrecord_is_read_at_random_like_minddata(tmp_path, other, index):
@@ -332,15 +326,6 @@ def test_a_damaged_image_is_replaced_counted_and_named_once(
         assert "not a readable image" in line
 
 
-def test_an_error_in_a_mindrecord_without_names_has_the_image_number(
-    folder, tmp_path, log_messages
-):
-    save_damaged(tmp_path, folder=folder, damaged={2: 900}, column=False)
-    assert len(read_batches(make_config(tmp_path, *FORMS["mindrecord"], *RARE))) == 6
-    (line,) = [line for line in log_messages if "unreadable image" in line]
-    assert f"image 2 in {tmp_path / 'train.mindrecord'}" in line
-
-
 V2 = ["data.policy=trivial", "data.erase=0.5", "data.cutmix=1", "data.repeats=2"]
 
 
@@ -358,15 +343,6 @@ def test_a_resumed_run_reads_the_same_rows(damaged_folder, form):
             assert_same(read_batches(cfg, epochs=4, skip=skip), whole[skip:])
     if form == "mindrecord":
         assert_same(read_batches(make_config(damaged_folder, *RARE), epochs=4), whole)
-
-
-def test_a_policy_and_erasing_change_most_images(damaged_folder):
-    drawn, plain = (
-        read_batches(make_config(damaged_folder, *RARE, *settings), epochs=3)
-        for settings in (V2, V2[2:])
-    )
-    other = sum((a[0] != b[0]).any(axis=(1, 2, 3)).sum() for a, b in zip(drawn, plain))
-    assert other > 0.6 * sum(len(image) for image, _ in drawn)
 
 
 def test_copies_of_an_image_have_different_crops(folder):
@@ -432,27 +408,6 @@ def test_too_many_damaged_images_stop_a_run(folder, tmp_path, damaged):
     fault = source.find_fault()
     assert fault.startswith(f"data.max_unreadable: {len(damaged)} of 15 images")
     assert str(tmp_path / "train" / "class_0" / f"{min(damaged)}.JPEG") in fault
-
-
-def test_files_that_cannot_be_opened_are_replaced_counted_and_named_once(
-    folder, tmp_path, log_messages
-):
-    save_damaged(tmp_path, folder, {})
-    files = [tmp_path / "train" / f"class_{n // 5}" / f"{n % 5}.JPEG" for n in (4, 5, 13)]
-    for file in files:
-        file.unlink()
-        file.symlink_to("nothing")
-    cfg = make_config(tmp_path, "data.max_unreadable=0.5", "data.test=train")
-    source = build_train_source(cfg)
-    assert all(image.any() for images, _ in list_batches(source) for image in images)
-    assert source.find_fault() == ""
-    assert source.unreadable.count == 3
-    for file in files:
-        (line,) = [line for line in log_messages if str(file) in line]
-        assert "No such file or directory" in line
-    test = EvalImages(read_records(cfg, "test"), cfg, ONE_RANK)
-    valid = np.concatenate([batch[2] for batch in list_batches(test)])
-    assert np.flatnonzero(~valid).tolist() == [4, 5, 13, 15]
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -16,7 +16,6 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.numbered_videos import write_numbered_video
 from utils import cores
 from utils.cli import find_failure
 from utils.data import loader
@@ -25,8 +24,6 @@ from utils.data.rows import TrainRows
 from utils.data.sampler import TrainSampler
 from utils.files import ROOT
 from utils.settings import ImageData, NetworkConfig, Run
-from utils.video.decoders import open_video
-from utils.video.reader import MODULES
 from x3d.dataset import create_dataset
 
 F_SETPIPE_SZ = 1031  # fcntl has it from Python 3.10 on
@@ -343,21 +340,6 @@ def test_one_worker_keeps_one_core_busy(processes):
     times = np.concatenate([batch for (batch,) in iterate_batches(work, 2, 1, processes)])
     process, worker = times[-1] - times[0]
     assert process <= 1.2 * worker
-
-
-@pytest.mark.parametrize(("reader", "threads"), [("pyav", 2), ("decord", 3)])
-def test_a_worker_process_has_few_threads(tmp_path, reader, threads):
-    """One makes rows, one watches the parent; with decord a third waits."""
-    pytest.importorskip(MODULES[reader])
-    write_numbered_video(tmp_path / "video.mp4", frames=20, width=320, height=240, rate=25)
-
-    def count(index):
-        with open_video(tmp_path / "video.mp4", reader) as video:
-            cv2.resize(video.frames([3, 9])[1], (640, 480))
-            return [len(os.listdir("/proc/self/task"))]
-
-    counts = np.concatenate([batch for (batch,) in iterate_batches(count, 1, 1, True)])
-    assert counts.max() <= threads
 
 
 def test_workers_need_no_space_in_dev_shm_and_die_with_their_parent():
