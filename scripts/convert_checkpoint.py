@@ -45,9 +45,9 @@ from utils.runtime import Runtime
 from utils.scoring.checkpoint import build_network
 from utils.settings import NetworkConfig
 from utils.weights import checkpoint
+from utils.weights.checkpoint_file import MERGE
 from utils.weights.convert import convert, convert_back, read_source
 from utils.weights.description import describe
-from utils.weights.foreign_file import MERGE
 from utils.weights.mindspore_checkpoint import check_padding
 
 RANK = re.compile(r"(^|[/_])rank_\d+")  # in the path of a file that one rank of several wrote

@@ -22,17 +22,23 @@ from utils.evaluate.scores import video_scores
 from utils.export import onnx_graph
 from utils.files import ROOT
 from utils.networks import find_network, list_networks
-from utils.scoring import cache as cache_module
-from utils.scoring import cached_files, load
 from utils.scoring import engines as onnx
+from utils.scoring import load
 from utils.scoring.checkpoint import Checkpoint
-from utils.scoring.engines import ENGINES, OnnxScorer, choose_engine, list_engines, load_onnx
-from utils.scoring.onnx_process import EngineError, run_in_process
+from utils.scoring.engines import (
+    ENGINES,
+    EngineError,
+    OnnxScorer,
+    choose_engine,
+    list_engines,
+    load_onnx,
+    run_in_process,
+)
 from utils.scoring.scorer import CellScorer
 from utils.settings import Run
 from utils.tests.parity import mark_slow_except
-from utils.weights import checkpoint, model_checksum
-from utils.weights.checkpoint_file import read
+from utils.weights import checkpoint, description
+from utils.weights.checkpoint_file import read, read_checkpoint
 
 TSM = find_network("tsm")
 
@@ -123,7 +129,7 @@ def test_the_engine_is_the_first_that_is_installed(monkeypatch):
 @pytest.fixture
 def cache(tmp_path, monkeypatch) -> Path:
     """The folder of exported checkpoints; empty."""
-    monkeypatch.setattr(cache_module, "get_cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(load, "get_cache_folder", lambda: tmp_path)
     return tmp_path / "onnx"
 
 
@@ -131,10 +137,11 @@ def cache(tmp_path, monkeypatch) -> Path:
 def open_tiny(tiny_ckpt, cache) -> Callable:
     """A function that opens the tiny checkpoint, or another one, with these settings."""
 
-    def build(*settings: str, path: Path = tiny_ckpt) -> cache_module.CachedScorer:
+    def build(*settings: str, path: Path = tiny_ckpt) -> load.CachedScorer:
         toy = ["model.num_classes=8", "model.first_width=8", "data.segments=2"]
         cfg = load_toy_config(*toy, "data.swap_labels=[[0,1]]", *settings)
-        return cache_module.CachedScorer(Checkpoint(TSM, cfg, str(path)), choose_engine(cfg.run))
+        checkpoint = Checkpoint(TSM, cfg, read_checkpoint(path))
+        return load.CachedScorer(checkpoint, choose_engine(cfg.run))
 
     return build
 
@@ -163,8 +170,8 @@ def test_a_checkpoint_is_exported_once_for_every_batch(open_tiny, cache, log_mes
     with monkeypatch.context() as patch:
         (cache / ".lock").unlink()
         (cache / ".lock").mkdir()  # as root may write everywhere
-        patch.setattr(cached_files.os, "utime", refuse_to_write)
-        patch.setattr(cache_module.CachedScorer, "export", refuse)
+        patch.setattr(load.os, "utime", refuse_to_write)
+        patch.setattr(load.CachedScorer, "export", refuse)
         patch.setattr(Checkpoint, "build", refuse)
         np.testing.assert_array_equal(open_tiny()(clips), scores)
         (cache / ".lock").rmdir()
@@ -172,7 +179,7 @@ def test_a_checkpoint_is_exported_once_for_every_batch(open_tiny, cache, log_mes
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
     np.testing.assert_array_equal(open_tiny()(clips), scores)
-    assert cached_files.is_sound(file)
+    assert load.is_sound(file)
 
 
 def refuse_to_write(*_) -> None:
@@ -250,11 +257,11 @@ def test_openvino_does_not_see_the_cap_of_the_instruction_set(monkeypatch):
 
 def test_the_key_depends_on_weights_settings_and_the_code(monkeypatch):
     def compute(*settings: str, weights: str = "weights") -> str:
-        return cached_files.compute_key("tsm", load_toy_config(*settings), weights)
+        return load.compute_key("tsm", load_toy_config(*settings), weights)
 
     keys = {compute(), compute("model.arch=resnet50"), compute(weights="other weights")}
     assert compute() in keys
-    monkeypatch.setattr(cached_files, "CODE", ("utils/nn",))
+    monkeypatch.setattr(load, "CODE", ("utils/nn",))
     assert len({*keys, compute()}) == 4
 
 
@@ -262,7 +269,7 @@ def test_mindspore_computes_a_network_that_cannot_be_exported(open_tiny, monkeyp
     clips = make_clips(1, 2, 3, 32, 32)
     net = open_tiny()
     expected = net.load("O0")(Tensor(clips)).asnumpy()
-    monkeypatch.setattr(cache_module.CachedScorer, "export", refuse)
+    monkeypatch.setattr(load.CachedScorer, "export", refuse)
     np.testing.assert_array_equal(net(clips), expected)
     assert "MindSpore computes the network: --format onnx: the operator Roll" in log_messages[-2]
     with pytest.raises(ValueError, match="run.engine: .*Roll"):
@@ -272,7 +279,7 @@ def test_mindspore_computes_a_network_that_cannot_be_exported(open_tiny, monkeyp
 def test_a_process_that_waits_for_an_export_says_so_and_gives_up(
     open_tiny, cache, monkeypatch, log_messages
 ):
-    monkeypatch.setattr(cached_files, "LONGEST_WAIT", 0.3)
+    monkeypatch.setattr(load, "LONGEST_WAIT", 0.3)
     cache.mkdir(parents=True)
     with open(cache / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -293,7 +300,7 @@ def test_only_the_last_used_files_stay_in_the_cache(tmp_path):
     names = [f"{k:032x}-8x3x64x64-openvino.onnx" for k in range(5)]
     for day, name in enumerate(["own.onnx", *names], start=1):
         subprocess.run(["touch", "-d", f"2020-01-0{day}", tmp_path / name], check=True)
-    cached_files.delete_old_files(tmp_path, 2)
+    load.delete_old_files(tmp_path, 2)
     assert sorted(path.name for path in tmp_path.iterdir()) == [*names[3:], "own.onnx"]
 
 
@@ -396,7 +403,7 @@ def test_a_damaged_file_is_refused(kind, files, tmp_path):
     content = files("tsm", kind).read_bytes()
     contents = [None, b"", b"nonsense"]
     end = len(content)
-    for position in (*range(0, end, end // 20), *range(end - model_checksum.SIZE, end)):
+    for position in (*range(0, end, end // 20), *range(end - description.CHECKSUM_SIZE, end)):
         damaged = bytearray(content)
         damaged[position] ^= 1 << position % 8
         contents.append(damaged)

@@ -44,7 +44,7 @@ from utils.scoring import mindir
 from utils.scoring.mindir import load_mindir
 from utils.scoring.scorer import CellScorer
 from utils.weights.checkpoint_file import read
-from utils.weights.model_checksum import SIZE
+from utils.weights.description import CHECKSUM_SIZE as SIZE
 
 MORE = {
     "tsm_bottleneck": ("tsm", {**TSM, "arch": "resnet50", "dropout": 0}, (4, 3, 32, 32)),

@@ -29,7 +29,7 @@ from utils.tests.parity import read_manifest, without_values
 from utils.train.run_dir import RunDirectory
 from utils.train.train import build_training
 from utils.weights.checkpoint import load, save, weights_of
-from utils.weights.checkpoint_file import parse
+from utils.weights.checkpoint_file import read_checkpoint
 from utils.weights.convert import convert, read_source
 
 FILES = {name: ROOT / name / "tests" / "golden" / "mindspore.json" for name in ("resnet50", "tsm")}
@@ -338,7 +338,7 @@ def test_averages_and_weights_of_a_training_say_how_the_network_pads(tmp_path):
     folder.save(step, sampler, UnreadableFiles([]))
     folder.lock.close()
     for name in ("a.ckpt", "a_ema.ckpt", "run/resume.ckpt"):
-        assert parse(tmp_path / name).texts["model.padding"] == "same"
+        assert read_checkpoint(tmp_path / name).texts["model.padding"] == "same"
 
 
 @pytest.mark.parametrize("padding", ["same", "symmetric"])

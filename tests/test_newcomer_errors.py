@@ -20,7 +20,7 @@ from tests.conftest import TINY
 from utils.files import ROOT
 from utils.video import decoders, reader
 from utils.weights.checkpoint_file import read
-from utils.weights.model_checksum import append_checksum
+from utils.weights.description import append_checksum
 
 TSM = "--config_path tsm/configs/tsm_smoke.yaml"
 X3D = "--config_path x3d/configs/x3d_smoke.yaml"

@@ -28,7 +28,7 @@ from utils.networks import find_network
 from utils.predict.model import Model, build_model, load
 from utils.predict.prediction import Prediction, list_columns
 from utils.predict.windows import read_windows
-from utils.scoring import cache
+from utils.scoring import load as cache
 from utils.scoring.load import open_scorer
 from utils.scoring.scorer import Scorer
 from utils.tests.parity import mark_slow_except

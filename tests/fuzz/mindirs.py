@@ -45,7 +45,7 @@ def main(source: str, folder: str, start: str, count: str) -> None:
     from utils import runtime
     from utils.networks import find_network
     from utils.scoring import mindir
-    from utils.weights.model_checksum import SIZE
+    from utils.weights.description import CHECKSUM_SIZE as SIZE
 
     config = load_toy_config()
     runtime.start(config.run)

@@ -97,7 +97,7 @@ def test_a_hostile_file_is_refused_with_memory_and_time_by_its_size(name, net, o
     before = resource.getrusage(resource.RUSAGE_SELF)
     tracemalloc.start()
     try:
-        parse(path)
+        parse(path, path.read_bytes())
     except ValueError:
         pass
     finally:

@@ -17,7 +17,7 @@ from utils.evaluate.scores import video_scores
 from utils.evaluate.several_labels import sigmoid
 from utils.log import log
 from utils.video.transforms import arrange_views
-from utils.weights.description import read_description
+from utils.weights.description import Description, read_description
 
 if TYPE_CHECKING:
     from utils.scoring.scorer import Scorer
@@ -161,12 +161,13 @@ def softmax(scores: np.ndarray) -> np.ndarray:
     return powers / powers.sum()
 
 
-def read_own_names(spaces: Sequence[LabelSpace], checkpoint: Path) -> None:
+def use_own_names(
+    spaces: Sequence[LabelSpace], checkpoint: Path, description: Optional[Description]
+) -> None:
     """Lets the spaces find the class names that a checkpoint, or the folder of its run, has.
 
     Raises ValueError if the checkpoint names another number of classes.
     """
-    description = read_description(checkpoint)
     for space in spaces:
         space.run_folder = checkpoint.parent
         names = description.classes.get(space.name, ()) if description else ()
@@ -186,7 +187,7 @@ def assign_class_names(spaces: Sequence[LabelSpace], labels: str, checkpoint: st
 
     Raises ValueError if the file has another number of names than the spaces have classes.
     """
-    read_own_names(spaces, Path(checkpoint))
+    use_own_names(spaces, Path(checkpoint), read_description(Path(checkpoint)))
     if not labels:
         for space in spaces:
             space.names = space.find_names()

@@ -9,35 +9,39 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Callable, Literal, NamedTuple, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Callable, Literal, NamedTuple, Optional, Union
 
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
 
 from utils import log, runtime
-from utils.evaluate.label_space import list_class_names, read_own_names
+from utils.evaluate.label_space import list_class_names, use_own_names
 from utils.export import onnx_graph
-from utils.export.free_batch import with_dynamic_batch
-from utils.export.rewrite import FOR_ONNX, Builders, replace_cells
 from utils.files import check_target, make_drafts, report_write_errors, set_default_mode
 from utils.messages import VALUE, shorten
 from utils.nn import amp
+from utils.nn.conv3d import Conv3d, DepthwiseConv3d, FrameConv, PointwiseConv3d
+from utils.nn.fuse_conv_bn import replace_cell
 from utils.scoring import mindir
 from utils.scoring.checkpoint import Checkpoint
-from utils.scoring.engines import ENGINES, choose_engine, list_engines
-from utils.scoring.onnx_process import run_in_process
+from utils.scoring.engines import ENGINES, choose_engine, list_engines, run_in_process
 from utils.scoring.scorer import Steps
 from utils.settings import NetworkConfig
 from utils.weights.checkpoint import list_texts, weights_of
-from utils.weights.checkpoint_file import DESCRIPTION
-from utils.weights.description import Description, describe, drop_folders, read_description
-from utils.weights.model_checksum import append_checksum
+from utils.weights.checkpoint_file import DESCRIPTION, CheckpointFile, read_checkpoint
+from utils.weights.description import (
+    Description,
+    append_checksum,
+    describe,
+    drop_folders,
+    read_description,
+)
 
 if TYPE_CHECKING:
     from utils.networks import Network
@@ -51,6 +55,7 @@ TRACED_BATCHES = 2, 3  # from which the graph with a free batch is made
 WITH_FEATURES = "scores,features"
 WEIGHTS_ONLY = (None, "uint8", "fp32", "scores", False)  # the default options of a network
 STEPS = 6  # frames by which the file of an online network is compared
+Builders = Mapping[type, Callable[[nn.Cell], nn.Cell]]
 
 
 class ExportOptions(NamedTuple):
@@ -172,8 +177,9 @@ def export_network(
     check_target(checked.target, [checkpoint_path], "--target", overwrite)
     if checked.kind == "onnx" and cfg.run.engine in ENGINES:
         checked = checked._replace(engine=choose_engine(cfg.run))
-    checkpoint = Checkpoint(network, cfg, checkpoint_path)
-    description = describe_file(network, cfg, Path(checkpoint_path), checked.batch)
+    weights = read_checkpoint(Path(checkpoint_path))
+    checkpoint = Checkpoint(network, cfg, weights)
+    description = describe_file(network, cfg, weights, checked.batch)
     if checked.kind == "safetensors":
         result = export_weights(checkpoint.build(), checked.target, description)
     else:
@@ -184,17 +190,17 @@ def export_network(
 
 
 def describe_file(
-    network: "Network", cfg: NetworkConfig, checkpoint: Path, batch: int
+    network: "Network", cfg: NetworkConfig, weights: CheckpointFile, batch: int
 ) -> Description:
     """The description of an exported file that takes `batch` clips; 0: any number.
 
     It has no path of this machine.
     """
     spaces = network.list_label_spaces(cfg)
-    read_own_names(spaces, checkpoint)
-    classes = list_class_names(spaces, checkpoint.parent)
+    own = read_description(weights)
+    use_own_names(spaces, weights.path, own)
+    classes = list_class_names(spaces, weights.path.parent)
     cfg = replace(cfg, eval=replace(cfg.eval, batch=batch or cfg.eval.batch))
-    own = read_description(checkpoint)
     kept = ("metrics", "source", "seconds")
     values = {name: getattr(own, name) for name in kept} if own else {}
     description = describe(network.name, cfg, classes=classes, **values)
@@ -350,7 +356,7 @@ def write_onnx(
         clips = Tensor(np.zeros((size, *spec.clip), options.dtype))
         save_mindir(net, clips, *buffers, file=path, info={})
         graphs.append(mindir.read_graph(path))
-    graph = graphs[0] if options.batch else with_dynamic_batch(*graphs)
+    graph = graphs[0] if options.batch else onnx_graph.with_dynamic_batch(*graphs)
     model = onnx_graph.translate(graph, *options.name_arrays(spec.output, len(buffers)), info)
     onnx.checker.check_model(model, full_check=True)
     onnx.save(model, str(file))
@@ -375,3 +381,51 @@ def describe_columns(datasets: Iterable[Any]) -> str:
         columns[dataset.name] = [begin, begin + dataset.num_classes]
         begin += dataset.num_classes
     return json.dumps(columns)
+
+
+# Forms of Cells that inference engines for ONNX compute faster: an engine copies the data when axes
+# are merged or split; MindSpore does not.
+
+
+def replace_cells(net: nn.Cell, builders: Builders) -> None:
+    """Replaces every Cell of a type in `builders` by what its builder makes of it.
+
+    The parameters keep their names.
+    """
+    for _, parent in list(net.cells_and_names()):
+        for name, cell in list(parent.name_cells().items()):
+            build = builders.get(type(cell))
+            if build is not None:
+                names = [(parameter, parameter.name) for parameter in cell.get_parameters()]
+                replace_cell(parent, name, build(cell))
+                for parameter, full_name in names:  # a Cell adds its own name to them
+                    parameter.name = full_name
+
+
+def group_depthwise(cell: DepthwiseConv3d) -> nn.Cell:
+    """One grouped 3-D kernel."""
+    grouped = DepthwiseConv3d(cell.channels, kernel=cell.kernel, stride=cell.stride, impl="grouped")
+    grouped.weight = cell.weight
+    return grouped
+
+
+def convolve_clip(cell: Union[FrameConv, PointwiseConv3d]) -> nn.Cell:
+    """A 3-D convolution of the clip instead of a 2-D one of its frames, or of merged axes."""
+    cout, cin, *kernel = cell.weight.shape
+    conv = Conv3d(cin, cout=cout, kernel=tuple(kernel), stride=cell.stride)
+    conv.weight = cell.weight
+    return conv
+
+
+def stride_clip(cell: PointwiseConv3d) -> nn.Cell:
+    """With a stride, a 3-D convolution; the translation to ONNX makes one of the others."""
+    if cell.stride == 1 or cell.bias is not None:
+        return cell
+    return convolve_clip(cell)
+
+
+FOR_ONNX: Builders = {
+    DepthwiseConv3d: group_depthwise,
+    FrameConv: convolve_clip,
+    PointwiseConv3d: stride_clip,
+}

@@ -36,15 +36,15 @@ from utils.networks import (
 )
 from utils.predict.prediction import Prediction, WindowResult, collect_windows, name_values
 from utils.predict.windows import choose_passes, read_ahead, read_windows
-from utils.scoring.cache import CachedScorer
 from utils.scoring.checkpoint import Checkpoint, build_network
 from utils.scoring.exported_file import FileScorer
-from utils.scoring.load import open_scorer
+from utils.scoring.load import CachedScorer, open_scorer
 from utils.scoring.scorer import Scorer, Steps
 from utils.settings import LARGEST, NetworkConfig, Run, VideoData
 from utils.video.array_frames import ArrayFrames
 from utils.video.reader import FrameReader, VideoError
 from utils.video.windows import Window, split_into_windows
+from utils.weights.checkpoint_file import read_checkpoint
 from utils.weights.preparation import name_recipe, resolve_checkpoint
 from utils.weights.published import find_recipe_of_weights, list_published
 
@@ -213,7 +213,7 @@ def build_model(
     assign_class_names(heads, os.fspath(labels), os.fspath(checkpoint))
     start = functools.cache(lambda: start_device(cfg.run))
     with runtime.guest(cfg.run):
-        scorer = open_scorer(network, cfg=cfg, path=os.fspath(checkpoint), start=start)
+        scorer = open_scorer(network, cfg, os.fspath(checkpoint), start=start)
     return Model(network, cfg=cfg, scorer=scorer, heads=heads)
 
 
@@ -480,7 +480,7 @@ class Model(contextlib.AbstractContextManager["Model"]):
         if Path(path).suffix in (".mindir", ".onnx"):
             raise ValueError(f"MindSpore computes this network from a checkpoint, not {path}")
         start_device(self.cfg.run)
-        return Checkpoint(self.network, self.cfg, path).load("O0")
+        return Checkpoint(self.network, self.cfg, read_checkpoint(Path(path))).load("O0")
 
 
 def run_many(

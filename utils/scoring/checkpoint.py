@@ -1,13 +1,11 @@
 """The network of a checkpoint as a Cell for inference."""
 
-import functools
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from utils.settings import NetworkConfig
-from utils.weights.checkpoint_file import read_content
+from utils.weights.checkpoint_file import CheckpointFile
 
 if TYPE_CHECKING:
     from mindspore import nn
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The weights in a file, of a network with the settings `cfg`.
+    """The weights of a file, for a network with the settings `cfg`.
 
     `start` is called before MindSpore is used. `for_features`: the file may lack the classifier,
     which is then a new one.
@@ -25,15 +23,13 @@ class Checkpoint:
 
     network: "Network"
     cfg: NetworkConfig
-    path: str
+    file: CheckpointFile
     start: Callable[[], Any] = lambda: None  # noqa: E731
     for_features: bool = False
 
-    @functools.cached_property
-    def lacks_classifier(self) -> bool:
-        """Whether the file has no classifier; ValueError if it cannot be read."""
-        names = read_content(Path(self.path)).arrays
-        return not any(re.search(self.network.classifier, name) for name in names)
+    @property
+    def has_classifier(self) -> bool:
+        return any(re.search(self.network.classifier, name) for name in self.file.arrays)
 
     def build(self) -> "nn.Cell":
         """The network with the weights, as it was trained."""
@@ -41,8 +37,8 @@ class Checkpoint:
         from utils.weights import checkpoint
 
         net = build_network(self.network, self.cfg)
-        is_new = self.for_features and self.lacks_classifier
-        checkpoint.load(net, Path(self.path), new_head=is_new, head=self.network.classifier)
+        is_new = self.for_features and not self.has_classifier
+        checkpoint.load(net, self.file, new_head=is_new, head=self.network.classifier)
         return net
 
     def load(

@@ -1,12 +1,21 @@
 """OpenVINO and ONNX Runtime on a CPU: choose one, and run an ONNX file with it.
 
 MindSpore is imported only for a file that takes normalised clips.
+
+    python -m utils.scoring.engines ENGINE FILE CLIPS OUTPUTS
+
+runs a file in a separate process. A defect of an engine can end its process without a Python
+exception, on some processors only; at the export of a file it must end this process, not the run.
+CLIPS and OUTPUTS are .npz files: an array for each batch, and the first buffers of an online
+network; and each output for all batches.
 """
 
+import functools
 import os
 import platform
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,8 +24,9 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 import numpy as np
 
 from utils.cores import count_workers
+from utils.files import ROOT
 from utils.messages import escape_control
-from utils.processes import call_within
+from utils.processes import call_within, describe_exit, die_with_parent
 from utils.runtime import uncapped_instruction_set
 from utils.scoring.exported_file import (
     FileScorer,
@@ -26,12 +36,14 @@ from utils.scoring.exported_file import (
     shorten_error,
     warn_without_checksum,
 )
+from utils.scoring.scorer import Steps
 from utils.settings import NetworkConfig, Run
 
 if TYPE_CHECKING:
     from utils.networks import Network
 
 ENGINES = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}  # the preferred one first
+MODULE = "utils.scoring.engines"  # in ROOT, also of a wheel
 LONGEST = 300  # seconds to open a file and to compute its first batch
 FLOATS = (1, 10, 11, 16)  # types of onnx.TensorProto: float32, float16, float64, bfloat16
 # Clips to scores, and features if there are; or a frame and buffers to scores and new buffers
@@ -252,3 +264,43 @@ def list_graphs(graph: Any) -> Iterator[Any]:
     for attribute in (part for node in graph.node for part in node.attribute):
         for inner in (attribute.g, *attribute.graphs):
             yield from list_graphs(inner)
+
+
+class EngineError(RuntimeError):
+    """An engine cannot run a file."""
+
+
+def run_in_process(
+    engine: str, file: Path, batches: Sequence[np.ndarray], buffers: Sequence[np.ndarray] = ()
+) -> list[np.ndarray]:
+    """The outputs of an ONNX file, as `Steps.run_all`. Writes scratch files beside it.
+
+    Raises EngineError if the process fails.
+    """
+    clips, outputs = (file.with_name(f"{name}.npz").absolute() for name in ("clips", "outputs"))
+    np.savez(clips, *batches, **{f"buffer_{k}": array for k, array in enumerate(buffers)})
+    command = [sys.executable, "-m", MODULE, engine, file.absolute(), clips, outputs]
+    done = subprocess.run(
+        [*map(str, command)], cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        errors="replace",
+    )  # fmt: skip
+    if done.returncode:
+        reason = describe_exit(done.returncode, done.stderr.splitlines())
+        raise EngineError(f"{ENGINES[engine]} cannot run the exported file: its process {reason}")
+    with np.load(outputs) as arrays:
+        return [arrays[name] for name in arrays.files]
+
+
+def main(engine: str, file: str, clips: str, outputs: str) -> None:
+    die_with_parent()
+    threads = count_workers("auto")
+    open_session = functools.cache(lambda shape: OPEN[engine](Path(file), shape, threads, "f32"))
+    with np.load(clips) as arrays:
+        batches = [arrays[name] for name in arrays.files if name.startswith("arr_")]
+        buffers = [arrays[name] for name in arrays.files if name.startswith("buffer_")]
+    steps = Steps(lambda batch, *state: open_session(batch.shape)(batch, *state), buffers)
+    np.savez(outputs, *steps.run_all(batches))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

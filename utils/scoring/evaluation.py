@@ -4,13 +4,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from utils import log, runtime
-from utils.evaluate.label_space import LabelSpace, read_own_names
+from utils.evaluate.label_space import LabelSpace, use_own_names
 from utils.evaluate.metrics import EvalSet, evaluate, write_result_file
 from utils.evaluate.report import Report
 from utils.evaluate.report_page import OWN, describe_samples, write_index
 from utils.files import check_folder
 from utils.scoring.load import open_scorer
 from utils.settings import NetworkConfig, VideoSet
+from utils.weights.checkpoint_file import open_weights
+from utils.weights.description import read_description
 from utils.weights.published import compare_accuracy
 
 if TYPE_CHECKING:
@@ -27,8 +29,9 @@ def evaluate_checkpoint(
     """
     rt = runtime.start(cfg.run)
     log.start_log(rt)
+    file = open_weights(Path(checkpoint_path))
     spaces = network.list_label_spaces(cfg)
-    read_own_names(spaces, Path(checkpoint_path))
+    use_own_names(spaces, Path(checkpoint_path), read_description(file))
     eval_sets = []
     reports: list[Report] = []
     for k, rows in network.build_eval_rows(cfg, rt, spaces).items():
@@ -43,7 +46,7 @@ def evaluate_checkpoint(
                 check_folder(Path(report), own, "--report")
             reports.append(Report(folder, samples, rows.samples_of_rank, space, rt))
             eval_sets[-1] = eval_sets[-1]._replace(collect=reports[-1].table.add)
-    scorer = open_scorer(network, cfg, checkpoint_path)
+    scorer = open_scorer(network, cfg, file)
     log.log.info("evaluating ...")
     result = evaluate(scorer, eval_sets, rt)
     paths = [str(eval_set.space.test_path) for eval_set in eval_sets]

@@ -15,8 +15,7 @@ from utils.scoring.checkpoint import build_network
 from utils.scoring.scorer import Scorer, Steps
 from utils.settings import NetworkConfig, name_network
 from utils.weights.checkpoint_file import DESCRIPTION
-from utils.weights.description import parse
-from utils.weights.model_checksum import check_checksum
+from utils.weights.description import check_checksum, parse
 
 if TYPE_CHECKING:
     from utils.networks import Network

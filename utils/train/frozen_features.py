@@ -30,7 +30,7 @@ from utils.networks import Job
 from utils.nn.dropout import DropPath
 from utils.predict.windows import read_ahead
 from utils.progress import track
-from utils.scoring.cached_files import compute_key
+from utils.scoring.load import compute_key
 from utils.train.plan import BACKBONE
 from utils.train.run_dir import CHANGEABLE_ON_RESUME, hash_records
 from utils.video.media_files import compute_stamp

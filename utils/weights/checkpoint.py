@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Optional
+from typing import Optional, Union
 
 import mindspore as ms
 import numpy as np
@@ -16,7 +16,13 @@ from utils.log import log
 from utils.messages import escape_control, format_error, join_names
 from utils.nn.dropout import FACTORS
 from utils.nn.layers import SYMMETRIC, PaddedNetwork, resize_table
-from utils.weights.checkpoint_file import DESCRIPTION, PADDING, SAMPLER, read_all
+from utils.weights.checkpoint_file import (
+    DESCRIPTION,
+    PADDING,
+    SAMPLER,
+    CheckpointFile,
+    read_checkpoint,
+)
 from utils.weights.description import Description
 from utils.weights.parameter_names import ParameterNames
 
@@ -84,7 +90,7 @@ def weights_of(net: nn.Cell) -> Weights:
 
 def load(
     net: nn.Cell,
-    path: Path,
+    path: Union[Path, CheckpointFile],
     new_head: bool = False,
     head: str = "",
     naming: Optional[ParameterNames] = None,
@@ -101,7 +107,9 @@ def load(
     from utils.weights.mindspore_checkpoint import check_padding, find_padding, is_state
 
     weights = weights_of(net)
-    content = read_all(path)
+    content = path if isinstance(path, CheckpointFile) else read_checkpoint(path)
+    content.warn_without_checksum()
+    path = content.path
     arrays = {name: v for name, v in content.arrays.items() if not is_state(name, v)}
     if SAMPLER in arrays:
         log.info("%s: using the weights that the run saved last", path)

@@ -14,6 +14,7 @@ A file may end with the text `crc_num` and the CRC-32 of all bytes before it, in
 """
 
 import contextlib
+import hashlib
 import math
 import os
 import re
@@ -22,16 +23,13 @@ import zlib
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Union
 
 import numpy as np
 
 from utils.files import ROOT
 from utils.log import log
 from utils.messages import escape_control, is_installed
-from utils.weights.dtypes import DTYPES, get_itemsize
-from utils.weights.foreign_file import FOREIGN_KINDS, read_kind
-from utils.weights.model_checksum import check_checksum
 
 RESUME = "resume.ckpt"
 RECIPE = "--config_path RECIPE"  # in a message, until a command knows it
@@ -54,18 +52,47 @@ SHOWN = 80  # characters of a name in a message
 # Protobuf's wire types
 VARINT = 0
 BYTES = 2
+HEAD = 512  # bytes that `find_kind` needs
+# The first pickle of a file before PyTorch 1.6
+MAGIC = 0x1950A86A20F9469CFC6C
+FOREIGN_KINDS = ("zip", "legacy", "safetensors")  # those that `torch_reader` reads
+# A block that MindSpore has encrypted by AES-GCM, AES-CBC or SM4-CBC
+ENCRYPTED = re.compile(rb"[\xd8-\xda]\x5e\x3a\x7f")
+# What to do with a part of a distributed checkpoint
+MERGE = (
+    "merge the files of all ranks first, by mindspore.transform_checkpoints (.ckpt) or "
+    "mindspore.parallel.unified_safetensors, and convert the result"
+)
+NUMPY_TYPES = "uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64"
+# PyTorch's name of a type: (numpy's type in the file, numpy's type in memory, function from a flat
+# array of the first to one that numpy casts to the second).
+DTYPES = {
+    **{dtype: (dtype, dtype, np.asarray) for dtype in NUMPY_TYPES.split()},
+    "bool": ("u1", "?", lambda raw: raw != 0),
+    "bfloat16": ("u2", "f4", lambda raw: (raw.astype("u4") << 16).view("f4")),
+}
 
 
 class DamagedFileError(ValueError):
     """The content is damaged or no checkpoint; `read` adds the file's name."""
 
 
-class Content(NamedTuple):
-    """What a file contains."""
+class CheckpointFile(NamedTuple):
+    """A .ckpt file, read once: its arrays and texts by name, and the SHA-256 of its bytes."""
 
+    path: Path
+    digest: str
     arrays: dict[str, np.ndarray]
     texts: dict[str, str]
     has_checksum: bool
+
+    def warn_without_checksum(self) -> None:
+        if not self.has_checksum:
+            log.warning(
+                "%s has no checksum, so damage to its numbers would not be noticed; "
+                "scripts/convert_checkpoint.py writes a copy that has one",
+                self.path,
+            )
 
 
 class Entry(NamedTuple):
@@ -83,35 +110,37 @@ def read(path: Path, only: Sequence[str] = ()) -> dict[str, np.ndarray]:
     Raises ValueError if the file is not an intact checkpoint. Logs a warning if the file has no
     checksum, unless `only` is used.
     """
-    arrays = (read_content if only else read_all)(path).arrays
-    return {name: array for name, array in arrays.items() if not only or name in only}
+    file = read_checkpoint(path)
+    if not only:
+        file.warn_without_checksum()
+    return {name: array for name, array in file.arrays.items() if not only or name in only}
 
 
-def read_all(path: Path) -> Content:
-    """Arrays and texts. Raises ValueError as `read`; logs a warning if there is no checksum."""
-    content = read_content(path)
-    if not content.has_checksum:
-        log.warning(
-            "%s has no checksum, so damage to its numbers would not be noticed; "
-            "scripts/convert_checkpoint.py writes a copy that has one",
-            path,
-        )
-    return content
+def open_weights(path: Path) -> Union[CheckpointFile, Path]:
+    """The content of a checkpoint; of an exported file its path, from which an engine reads it."""
+    return path if path.suffix in (".onnx", ".mindir") else read_checkpoint(path)
 
 
-def read_content(path: Path) -> Content:
+def read_checkpoint(path: Path) -> CheckpointFile:
     """Arrays and texts. Raises ValueError if the file is not an intact checkpoint."""
     path = Path(path)
-    check_kind(path)
+    check_name(path)
     try:
         with report_read_errors(path):
-            return parse(path)
+            data = path.read_bytes()
+        check_head(path, data[:HEAD])
+        return parse(path, data)
     except DamagedFileError as error:
         raise ValueError(f"{path}: not a readable checkpoint ({error}); {advise(path)}") from None
 
 
 def check_kind(path: Path) -> None:
     """Raises ValueError if a file is missing, or its name or first bytes show another kind."""
+    check_name(path)
+    check_head(path, read_head(path))
+
+
+def check_name(path: Path) -> None:
     if not os.path.isfile(path):
         folder = path if os.path.isdir(path) else path.parent
         names = [file.name for file in list_epochs(folder)][-3:]
@@ -125,15 +154,16 @@ def check_kind(path: Path) -> None:
     if path.suffix == ".mindir":
         raise ValueError(f"{path}: a MINDIR holds no weights to load; give the checkpoint")
     if path.suffix == ".onnx":
-        check_checksum(path)
         raise ValueError(
             f"{path}: ONNX Runtime runs it (docs/export.md); give a checkpoint or MINDIR"
         )
-    with report_read_errors(path):
-        if not path.stat().st_size:
-            raise ValueError(f"{path}: is empty; {advise(path)}")
-        kind = read_kind(path)
-    refuse_foreign(path)
+
+
+def check_head(path: Path, head: bytes) -> None:
+    if not head:
+        raise ValueError(f"{path}: is empty; {advise(path)}")
+    kind = find_kind(head)
+    refuse_foreign(path, kind)
     if kind == "encrypted":
         raise ValueError(
             f"{path}: is encrypted: load it with mindspore.load_checkpoint and its dec_key, and "
@@ -146,16 +176,42 @@ def check_kind(path: Path) -> None:
         )
 
 
-def refuse_foreign(path: Path) -> None:
+def refuse_foreign(path: Path, kind: str) -> None:
     """Raises ValueError, with the command that converts it, if a file is of other code."""
-    with report_read_errors(path):
-        kind = read_kind(path)
     if kind in FOREIGN_KINDS or (path.suffix in FOREIGN and kind not in ("mindspore", "encrypted")):
         target = path.with_name(f"{path.stem}_{path.suffix[1:]}.ckpt")
         script = "scripts/convert_checkpoint.py"
         script = script if is_installed() or Path.cwd() == ROOT else shlex.quote(f"{ROOT / script}")
         files = shlex.join(["--source", str(path), "--target", str(target)])
         raise ValueError(f"{path}: convert it first: python {script} {RECIPE} {files}")
+
+
+def read_head(path: Path) -> bytes:
+    """The bytes that tell the kind of a file."""
+    with report_read_errors(path), open(path, "rb") as file:
+        return file.read(HEAD)
+
+
+def find_kind(head: bytes) -> str:
+    """The kind of a file that begins with `head`; empty for others.
+
+    `zip` (PyTorch, npz), `legacy` (PyTorch before 1.6), `safetensors`, `encrypted`, or `mindspore`,
+    which begins with its first entry: field 1, bytes.
+    """
+    if head.startswith(b"PK\x03\x04"):
+        return "zip"
+    if MAGIC.to_bytes(10, "little") in head[:32]:
+        return "legacy"
+    if ENCRYPTED.match(head):
+        return "encrypted"
+    if head[8:9] == b"{":
+        return "safetensors"
+    return "mindspore" if head.startswith(b"\n") else ""
+
+
+def get_itemsize(dtype: str) -> int:
+    """Bytes of an element in the file; `dtype` is a key of DTYPES."""
+    return np.dtype(DTYPES[dtype][0]).itemsize
 
 
 @contextlib.contextmanager
@@ -193,17 +249,14 @@ def advise(path: Path) -> str:
 
 def is_intact(path: Path) -> bool:
     try:
-        return bool(parse(path).arrays)
+        return bool(parse(path, path.read_bytes()).arrays)
     except (OSError, DamagedFileError):
         return False
 
 
-def parse(path: Path) -> Content:
-    """All arrays and texts of a file by name.
-
-    Raises DamagedFileError, or OSError if the file cannot be read.
-    """
-    data = memoryview(path.read_bytes())
+def parse(path: Path, whole: bytes) -> CheckpointFile:
+    """The content `whole` of a file. Raises DamagedFileError."""
+    data = memoryview(whole)
     content = data
     checksum = data[-len(CHECKSUM) - CHECKSUM_BYTES :]
     has_checksum = bytes(checksum[: len(CHECKSUM)]) == CHECKSUM
@@ -227,7 +280,8 @@ def parse(path: Path) -> Content:
         raise
     except (AttributeError, KeyError, TypeError, ValueError):  # a field is missing, or of a type
         raise DamagedFileError("it is not a list of arrays") from None
-    return Content(arrays, {**texts, **pop_texts(arrays)}, has_checksum)
+    texts |= pop_texts(arrays)
+    return CheckpointFile(path, hashlib.sha256(data).hexdigest(), arrays, texts, has_checksum)
 
 
 def pop_texts(arrays: dict[str, np.ndarray]) -> dict[str, str]:

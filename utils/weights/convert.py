@@ -26,7 +26,7 @@ from utils.weights.checkpoint import (
     list_damaged,
     weights_of,
 )
-from utils.weights.foreign_file import FOREIGN_KINDS, MERGE, read_kind
+from utils.weights.checkpoint_file import FOREIGN_KINDS, MERGE, find_kind, read_head
 from utils.weights.mindspore_checkpoint import (
     are_slices,
     drop_training_state,
@@ -87,8 +87,7 @@ def read_source(path: Path, key: str = "", renames: Sequence[str] = ()) -> Sourc
         index = f"{SHARD.sub('', path.stem)}{path.suffix}.index.json"
         raise ValueError(f"{path}: is one of several files: give their index, {index}")
     texts: dict[str, str] = {}
-    with checkpoint_file.report_read_errors(path):
-        kind = read_kind(path)
+    kind = find_kind(read_head(path))
     if ".index." in path.name and path.suffix == ".json":
         arrays = read_shards(path)
         arrays = torch_reader.select_names(arrays, key) if key else arrays
@@ -99,7 +98,9 @@ def read_source(path: Path, key: str = "", renames: Sequence[str] = ()) -> Sourc
                 texts = opened.metadata() or {}
             texts |= checkpoint_file.pop_texts(arrays)  # saved by a program from a checkpoint
     else:
-        arrays, texts, _ = checkpoint_file.read_all(path)
+        file = checkpoint_file.read_checkpoint(path)
+        file.warn_without_checksum()
+        arrays, texts = file.arrays, file.texts
         arrays = torch_reader.select_names(arrays, key) if key else arrays
     if not arrays:
         raise ValueError(f"{path}: no name in it begins with {key}.")

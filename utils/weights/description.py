@@ -6,25 +6,30 @@ as not loaded. A file may come from anybody: nothing in the text is executed, an
 checked like those of a config file.
 """
 
-import functools
+import contextlib
 import json
 import os
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 from utils.files import get_base_folder
 from utils.load_config import build_config, to_dict
 from utils.messages import VALUE, escape_control, shorten
 from utils.settings import ConfigT
-from utils.weights.checkpoint_file import DESCRIPTION, read_content
-from utils.weights.model_checksum import check_checksum
+from utils.weights.checkpoint_file import DESCRIPTION, CheckpointFile, read_checkpoint
 
 VERSION = "0.1.0"  # of the zoo, as in pyproject.toml
 MAX_CHARACTERS = 1 << 22  # names of 100,000 classes; a hostile file may have more
 # Settings of the place where a network was trained, which says nothing about it
 LOCAL = {"run": ("out",), "train": ("pretrained",)}
+# A MINDIR or ONNX file is a protobuf message. Its field 14 is a list of metadata, texts by name; a
+# field may be anywhere. So the last entry is `crc32`, the CRC-32 of all bytes before it, as 8
+# digits. These are field 14 of 17 bytes: name and text, with their lengths.
+CHECKSUM_HEAD = b"\x72\x11\x0a\x05crc32\x12\x08"
+CHECKSUM_SIZE = len(CHECKSUM_HEAD) + 8
 
 
 @dataclass(frozen=True)
@@ -86,26 +91,46 @@ def drop_folders(value: Any) -> Any:
     return str(path.relative_to(base)) if path.is_relative_to(base) else path.name or "."
 
 
-def read_description(path: Path) -> Optional[Description]:
+def read_description(file: Union[CheckpointFile, Path]) -> Optional[Description]:
     """The description in a checkpoint, a MINDIR or an ONNX file.
 
     None if it has none, is missing, or of another kind.
     """
-    if not path.is_file() or not path.stat().st_size:
-        return None
-    status = path.stat()
-    text = read_text_once(path, status.st_mtime_ns, status.st_size)
-    return parse(text, path) if text is not None else None
+    path = file if isinstance(file, Path) else file.path
+    if isinstance(file, Path):
+        if path.suffix not in (".ckpt", ".mindir", ".onnx") or not path.is_file():
+            return None
+        if not path.stat().st_size:
+            return None
+    if isinstance(file, Path) and path.suffix != ".ckpt":
+        texts = read_exported_texts(path)
+    else:
+        texts = (read_checkpoint(path) if isinstance(file, Path) else file).texts
+    return parse(texts[DESCRIPTION], path) if DESCRIPTION in texts else None
 
 
-@functools.lru_cache(maxsize=8)
-def read_text_once(path: Path, changed: int, size: int) -> Optional[str]:
-    """The description as text. A command asks several times, and the whole file is read for it."""
-    if path.suffix in (".mindir", ".onnx"):
-        return read_exported_texts(path).get(DESCRIPTION)
-    if path.suffix != ".ckpt":
-        return None
-    return read_content(path).texts.get(DESCRIPTION)
+def append_checksum(path: Path) -> None:
+    """Adds a checksum to a MINDIR or ONNX file; other programs read it as metadata."""
+    with open(path, "r+b") as file:
+        file.write(build_checksum_field(file.read()))
+
+
+def build_checksum_field(content: Union[bytes, memoryview]) -> bytes:
+    return CHECKSUM_HEAD + b"%08x" % zlib.crc32(content)
+
+
+def check_checksum(path: Path) -> bool:
+    """Whether a file can be read and has a checksum. Raises ValueError if the checksum differs."""
+    content = b""
+    with contextlib.suppress(OSError):
+        content = path.read_bytes()
+    field = content[-CHECKSUM_SIZE:]
+    different = sum(byte != own for byte, own in zip(field, CHECKSUM_HEAD))
+    if len(field) < CHECKSUM_SIZE or different > 1:  # one byte may be damaged
+        return False
+    if field != build_checksum_field(memoryview(content)[:-CHECKSUM_SIZE]):
+        raise ValueError(f"{path}: its checksum differs from its content; copy or export it again")
+    return True
 
 
 def read_exported_texts(path: Path) -> Mapping[str, str]:

@@ -16,7 +16,7 @@ from typing import Union
 
 from utils.files import ROOT, compute_sha256, report_write_errors, wait_for_lock, write_text
 from utils.messages import hide_secrets, is_installed, print_line
-from utils.weights.checkpoint_file import RECIPE, refuse_foreign
+from utils.weights.checkpoint_file import RECIPE
 from utils.weights.download import LARGEST, DownloadError, download, forget
 from utils.weights.published import MIRROR, Published, find_published, list_published
 
@@ -39,11 +39,8 @@ def name_recipe(recipe: Union[str, os.PathLike], settings: Sequence[str] = ()) -
 def resolve_checkpoint(path: str) -> str:
     """The path itself or, if it is no file but the name of published weights, their checkpoint.
 
-    Downloads and converts them first if that was not done. Raises ValueError if it fails, or if the
-    file is of other code.
+    Downloads and converts them first if that was not done. Raises ValueError if it fails.
     """
-    if os.path.isfile(path) and not path.endswith((".onnx", ".mindir")):
-        refuse_foreign(Path(path))
     if os.path.isfile(path) or path not in list_published():
         return path
     return str(prepare(path))

@@ -36,8 +36,7 @@ import numpy as np
 
 from utils.log import log
 from utils.messages import escape_control, join_names
-from utils.weights.dtypes import DTYPES, get_itemsize
-from utils.weights.foreign_file import HEAD, MAGIC, MERGE, find_kind
+from utils.weights.checkpoint_file import DTYPES, HEAD, MAGIC, MERGE, find_kind, get_itemsize
 
 PROTOCOL = 1001  # the second pickle of a file before PyTorch 1.6
 CHUNK = 1 << 20  # bytes read at once; a multiple of every item size

@@ -14,7 +14,7 @@ from utils.load_config import to_dict
 from utils.networks import load_own_config
 from utils.scoring.checkpoint import Checkpoint, build_network
 from utils.weights.checkpoint import save, weights_of
-from utils.weights.checkpoint_file import read_content
+from utils.weights.checkpoint_file import read_checkpoint
 from utils.weights.description import describe, drop_folders, parse, read_description
 
 NAMES = ["left", "right", "up", "下", "grow", "shrink", "clockwise", "-"]
@@ -62,14 +62,14 @@ def test_a_network_has_no_numbers_before_the_shapes_of_its_file_are_compared(des
     weights = weights_of(build_network(NETWORK, huge))
     assert all(parameter.has_init for parameter in weights.values())
     with pytest.raises(ValueError, match=r"a\.ckpt does not fit"):
-        Checkpoint(NETWORK, huge, str(path)).build()
+        Checkpoint(NETWORK, huge, read_checkpoint(path)).build()
 
 
 def test_a_new_classifier_gets_its_first_numbers(described):
     net, cfg, path = described
     weights = weights_of(net)
     save(path, {name: p for name, p in weights.items() if ".fc." not in name})
-    loaded = weights_of(Checkpoint(NETWORK, cfg, str(path), for_features=True).build())
+    loaded = weights_of(Checkpoint(NETWORK, cfg, read_checkpoint(path), for_features=True).build())
     assert {name for name in weights if ".fc." in name}
     for name, parameter in loaded.items():
         is_new = name.endswith(".fc.weight")
@@ -82,7 +82,7 @@ def test_a_file_of_an_older_version_has_its_description_as_a_string(described):
     notes = {"zoo": own.to_text(), "model.padding": "same"}
     ms.save_checkpoint(net, str(path.with_name("old.ckpt")), append_dict=notes)
     assert read_description(path.with_name("old.ckpt")) == own
-    assert read_content(path.with_name("old.ckpt")).texts["model.padding"] == "same"
+    assert read_checkpoint(path.with_name("old.ckpt")).texts["model.padding"] == "same"
 
 
 def test_plain_mindspore_loads_the_file(described):

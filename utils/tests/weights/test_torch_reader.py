@@ -28,7 +28,7 @@ from utils.tests.weights.torch_pickles import (
     write_zip,
 )
 from utils.weights import torch_reader
-from utils.weights.foreign_file import MAGIC
+from utils.weights.checkpoint_file import MAGIC
 from utils.weights.torch_reader import TorchFileError, create_unread, load, load_state
 
 FILES = Path(__file__).parent / "torch_files"

@@ -6,7 +6,7 @@ import zipfile
 from pathlib import Path
 from typing import BinaryIO, Union
 
-from utils.weights.foreign_file import MAGIC
+from utils.weights.checkpoint_file import MAGIC
 
 RAMP = struct.pack("<4f", 0, 1, 2, 3)
 
