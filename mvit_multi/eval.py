@@ -7,8 +7,8 @@
 Prints a table. The last line of stdout is one JSON object: top1, top5, mean_class_accuracy, loss
 (means over the data sets), videos, unreadable, sets (metrics and views of each data set),
 checkpoint, seconds; it is also written next to the checkpoint. Exit status 1 if videos could not be
-read, unless eval.allow_unreadable is true. `--report` writes tables and plots of every video, class
-and probability into DIR, one folder for each data set, and a page of all: docs/evaluation.md.
+read, unless eval.allow_unreadable is true. `--report` writes tables and a page of videos, classes
+and probabilities into DIR, one folder for each data set, and a page of all: docs/evaluation.md.
 """
 
 import sys

@@ -29,7 +29,6 @@ from utils.entry import prepare_process
 prepare_process(__name__)
 
 import json
-import re
 from collections import Counter
 from typing import Literal, Optional
 
@@ -45,12 +44,9 @@ from utils.runtime import Runtime
 from utils.scoring.checkpoint import build_network
 from utils.settings import NetworkConfig
 from utils.weights import checkpoint
-from utils.weights.checkpoint_file import MERGE
 from utils.weights.convert import convert, convert_back, read_source
 from utils.weights.description import describe
 from utils.weights.mindspore_checkpoint import check_padding
-
-RANK = re.compile(r"(^|[/_])rank_\d+")  # in the path of a file that one rank of several wrote
 
 
 def main(
@@ -83,8 +79,6 @@ def main(
             check_padding(source, loaded.padding, weights.padding)
     except ValueError as error:
         text = str(error)
-        if RANK.search("/".join(source.parts[-2:])):
-            text += f"; if it is the part of one rank: {MERGE}"
         raise ValueError(text if str(source) in text else f"{source}: {text}") from None
     arrays = {k: Parameter(Tensor(v), name=k) for k, v in converted.arrays.items()}
     arrays |= {name: weights[name].init_data() for name in converted.initial}

@@ -1,11 +1,21 @@
-"""eval.py of every network."""
+"""eval.py of every network: the evaluation of a checkpoint on all its test sets."""
 
-from typing import NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
-from utils import cli
+from utils import cli, log, runtime
+from utils.evaluate import metrics
+from utils.evaluate.label_space import LabelSpace, use_own_names
+from utils.evaluate.metrics import EvalSet, write_result_file
+from utils.evaluate.report import Report
+from utils.evaluate.report_page import OWN, describe_samples, write_index
+from utils.files import check_folder
 from utils.networks import Network
-from utils.scoring.evaluation import evaluate_checkpoint
-from utils.settings import NetworkConfig
+from utils.scoring.load import open_scorer
+from utils.settings import NetworkConfig, VideoSet
+from utils.weights.checkpoint_file import open_weights
+from utils.weights.description import read_description
+from utils.weights.published import compare_accuracy
 
 
 def evaluate(network: Network, usage: str) -> NoReturn:
@@ -18,3 +28,92 @@ def evaluate(network: Network, usage: str) -> NoReturn:
         return evaluate_checkpoint(network, cfg, checkpoint_path, report)
 
     cli.run(main, network.config, usage)
+
+
+def evaluate_checkpoint(
+    network: Network, cfg: NetworkConfig, checkpoint_path: str, report: str = ""
+) -> int:
+    """Prints and writes the metrics of a checkpoint on all views of the test samples.
+
+    `report` is a folder for tables and a page, or empty. Returns the exit status: 1 if samples were
+    unreadable, unless eval.allow_unreadable.
+    """
+    rt = runtime.start(cfg.run)
+    log.start_log(rt)
+    file = open_weights(Path(checkpoint_path))
+    spaces = network.list_label_spaces(cfg)
+    use_own_names(spaces, Path(checkpoint_path), read_description(file))
+    eval_sets = []
+    reports: list[Report] = []
+    for k, rows in network.build_eval_rows(cfg, rt, spaces).items():
+        space = spaces[k]
+        doubt = describe_doubt(space)
+        eval_sets.append(EvalSet(rows, space, network.create_dataset, doubt=doubt))
+        if report:
+            samples = describe_samples(rows, space, rows.records.list_names())
+            folder = Path(report) / space.name
+            if space.name and not reports and rt.is_main_process:  # the page is above the sets
+                own = {f"{space.name}/{name}": start for name, start in OWN.items()}
+                check_folder(Path(report), own, "--report")
+            reports.append(Report(folder, samples, rows.samples_of_rank, space, rt))
+            eval_sets[-1] = eval_sets[-1]._replace(collect=reports[-1].table.add)
+    scorer = open_scorer(network, cfg, file)
+    log.log.info("evaluating ...")
+    result = metrics.evaluate(scorer, eval_sets, rt)
+    paths = [str(eval_set.space.test_path) for eval_set in eval_sets]
+    result.update(checkpoint=str(checkpoint_path), list=", ".join(paths))
+    write_result_file(checkpoint_path, result, rt)
+    if "sets" in result and rt.is_main_process:
+        print(format_table(result))
+    if rt.is_main_process and (line := compare_accuracy(Path(checkpoint_path), result)):
+        log.log.info(line)
+    log.print_result(result, rt)
+    write_reports(reports, result, network, cfg)
+    return 1 if result["unreadable"] and not cfg.eval.allow_unreadable else 0
+
+
+def describe_doubt(space: LabelSpace) -> str:
+    """What to say if the labels of a list cannot be compared with the network's, else nothing."""
+    if space.test_list is None or (space.own_names and space.test_list.labels_path.is_file()):
+        return ""
+    file = space.test_list.labels_path
+    missing = f"{file} does not exist" if space.own_names else "the checkpoint has no class names"
+    return f"{missing}; does {space.test_list.path} number the classes as the training did?"
+
+
+def write_reports(
+    reports: list[Report], result: dict[str, Any], network: Network, cfg: NetworkConfig
+) -> None:
+    """Writes the report of each data set, and of several the page of all, above their folders."""
+    sets = {}
+    for report in reports:
+        name = report.space.name
+        values = {**result["sets"][name], "checkpoint": result["checkpoint"]} if name else result
+        sets[name] = report.write({**values, **describe_origin(cfg, name)})
+    if reports and "" not in sets and reports[0].rt.is_main_process:
+        write_index(reports[0].folder.parent, sets=sets, average=result)
+
+
+def describe_origin(cfg: NetworkConfig, data_set: str) -> dict[str, str]:
+    """The recipe and the data set of a report, without the folders above them.
+
+    A recipe is named by the folder of its run. `data_set` is a name, empty if there is one.
+    """
+    recipe = [part for part in cfg.run.out.parts[-2:] if part != "out"]
+    if isinstance(cfg.data, VideoSet):
+        data_set = Path(cfg.data.test_list).name
+    data_set = "/".join(filter(None, [cfg.data.root.name, data_set]))
+    return {"recipe": "/".join(recipe), "data_set": data_set}
+
+
+def format_table(result: dict[str, Any]) -> str:
+    """One line for every data set, and one for the average."""
+    rows = [f"{'data set':16s} {'views':>6s} {'videos':>8s} {'top-1':>7s} {'top-5':>7s}  95 %"]
+    parts = {**result["sets"], "average": {**result, "views": ""}}
+    for name, values in parts.items():
+        top5 = "–" if values["top5"] is None else f"{100 * values['top5']:.2f}"
+        accuracies = f"{100 * values['top1']:7.2f} {top5:>7s}"
+        if "top1_low" in values:
+            accuracies += f"  {100 * values['top1_low']:.1f} to {100 * values['top1_high']:.1f}"
+        rows.append(f"{name:16s} {values['views']:>6s} {values['videos']:8d} {accuracies}")
+    return "\n".join(rows)

@@ -26,9 +26,8 @@ from utils.weights.checkpoint import (
     list_damaged,
     weights_of,
 )
-from utils.weights.checkpoint_file import FOREIGN_KINDS, MERGE, find_kind, read_head
+from utils.weights.checkpoint_file import FOREIGN_KINDS, find_kind, read_head
 from utils.weights.mindspore_checkpoint import (
-    are_slices,
     drop_training_state,
     find_padding,
     unify_eps,
@@ -49,7 +48,6 @@ BESIDE = re.compile(r"[^.]*(criterion|loss|metric|acc)[^.]*\.")
 MAX_LISTED = 3  # names in a message
 RENAME = "; --rename REGEX=REPLACEMENT changes the file's names"
 MAX_PREFIX = 200  # characters
-SHARD = re.compile(r"-\d{5}-of-(?!00001)\d{5}\b")  # in the name of one file of several
 
 
 class Converted(NamedTuple):
@@ -77,15 +75,8 @@ def read_source(path: Path, key: str = "", renames: Sequence[str] = ()) -> Sourc
     (`torch_reader.load_state`). `renames` then change the names (`rename`).
     """
     path = Path(path)
-    if path.is_dir():
-        raise ValueError(
-            f"{path}: is a folder; give one file, or if it has those of several ranks: {MERGE}"
-        )
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
-    if SHARD.search(path.name):
-        index = f"{SHARD.sub('', path.stem)}{path.suffix}.index.json"
-        raise ValueError(f"{path}: is one of several files: give their index, {index}")
     texts: dict[str, str] = {}
     kind = find_kind(read_head(path))
     if ".index." in path.name and path.suffix == ".json":
@@ -225,9 +216,7 @@ def convert(
     report = join_reports(missing=missing, unknown=unknown, shape=wrong, twice=twice)
     if report:
         advice = "; is it of another network, or of other settings under model?"
-        if are_slices(pair for n, pair in differing.items() if not re.search(classifier, n)):
-            advice = f"; if it is a slice of a distributed checkpoint: {MERGE}"
-        elif not twice and any(name in report for name in shapes if re.search(classifier, name)):
+        if not twice and any(name in report for name in shapes if re.search(classifier, name)):
             advice = "; model.num_classes must be its own"
             advice += ", or --new_head leaves the classifier newly initialised"
         elif others and prefix:

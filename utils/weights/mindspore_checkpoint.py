@@ -129,15 +129,3 @@ def unify_eps(arrays: dict[str, np.ndarray]) -> int:
     for name in norms:
         arrays[name] = (arrays[name].astype(np.float64) + 1e-4 - EPS).astype(np.float32)
     return len(norms)
-
-
-def are_slices(shapes: Iterable[tuple[tuple[int, ...], tuple[int, ...]]]) -> bool:
-    """Whether every pair (shape in the file, whole shape) differs by a factor in one axis only.
-
-    So a training with `shard` or an optimizer in parallel saves a part of each weight.
-    """
-    factors = [
-        [whole / part if part else 0 for part, whole in zip(*pair) if part != whole]
-        for pair in shapes
-    ]
-    return bool(factors) and all(len(f) == 1 and f[0] > 1 and f[0] % 1 == 0 for f in factors)

@@ -65,27 +65,6 @@ RUNNING = re.compile(
     r"(os|posix|nt|subprocess|sys|shutil|socket|runpy|importlib|ctypes)\..*"
     r"|builtins\.(eval|exec|compile|open|__import__)"
 )
-PACKED = "is packed by {}; unpack it, and give the file in it"
-OTHER_KINDS = (  # the start of a file, and what it is
-    (rb"\Z", "is empty; copy or download it again"),
-    (
-        rb".{257}ustar",
-        "is a tar: unpack it, and give the file in it; a tar of PyTorch before 0.1.10 has to be "
-        "loaded there and saved again",
-    ),
-    (rb"\x1f\x8b", PACKED.format("gzip")),
-    (rb"BZh", PACKED.format("bzip2")),
-    (rb"\xfd7zXZ", PACKED.format("xz")),
-    (rb"\x28\xb5\x2f\xfd", PACKED.format("zstd")),
-    (rb"7z\xbc\xaf", PACKED.format("7-Zip")),
-    (rb"Rar!", PACKED.format("RAR")),
-    (rb"\x89HDF", "is an HDF5 file, which PyTorch and MindSpore do not write"),
-    (rb"version https://git-lfs", "is a git-lfs pointer; fetch the file with git lfs pull"),
-    (rb"\s*<", "is a web page, not a checkpoint; download it again"),
-    (rb".*blobs", "is a Caffe2 pickle of blobs; it needs its own converter"),
-    (rb"\x80|\([dl]|}q", "is a plain pickle, not written by torch.save; it is not executed here"),
-    (rb"", "is neither a PyTorch nor a safetensors file, or is cut off"),
-)
 
 
 class TorchFileError(ValueError):
@@ -219,8 +198,10 @@ def read_file(file: BinaryIO) -> object:
     read = readers.get(find_kind(head))
     if read is not None:
         return read(file)
-    kind = next(text for start, text in OTHER_KINDS if re.match(start, head, re.DOTALL))
-    raise TorchFileError(f"{kind}; it starts with {head[:8]}")
+    check(head, "is empty; copy or download it again")
+    check(head.lstrip()[:1] != b"<", "is a web page, not a checkpoint; download it again")
+    text = "is neither a PyTorch nor a safetensors file, or is packed or cut off; it starts with {}"
+    raise TorchFileError(text.format(head[:8]))
 
 
 def read_zip(file: BinaryIO) -> object:
@@ -232,8 +213,13 @@ def read_zip(file: BinaryIO) -> object:
         if all(name.endswith(".npy") for name in archive.namelist()):
             with np.load(file.name, allow_pickle=False) as arrays:
                 return {name: arrays[name] for name in arrays.files}
-        folder = find_folder(archive.namelist())
         entries = archive.NameToInfo
+        folders = {name.split("/")[0] for name in entries}
+        folder = folders.pop() if len(folders) == 1 else ""
+        text = "is a TorchScript archive, which is a program; save model.state_dict()"
+        check(f"{folder}/constants.pkl" not in entries, text)
+        text = "is a zip, but not one that torch.save wrote: it has no single data.pkl; unpack it"
+        check(f"{folder}/data.pkl" in entries, text)
         marker = f"{folder}/byteorder"
         order = archive.read(marker) if marker in entries else b"little"
         check(order != b"big", BIG_ENDIAN)
@@ -248,17 +234,6 @@ def read_zip(file: BinaryIO) -> object:
             with archive.open(entry) as stream:  # which checks the CRC at the record's end
                 storage.fill(stream)
     return tree
-
-
-def find_folder(names: list[str]) -> str:
-    """The archive's one folder."""
-    is_script = any(name.split("/", 1)[1:] == ["constants.pkl"] for name in names)
-    check(not is_script, "is a TorchScript archive, which is a program; save model.state_dict()")
-    folder = names[0].split("/")[0] if names else ""
-    valid = f"{folder}/data.pkl" in names and all(n.split("/")[0] == folder for n in names)
-    text = "is a zip, but not one that torch.save wrote: it has no single data.pkl; unpack it"
-    check(valid, text)
-    return folder
 
 
 def read_legacy(file: BinaryIO) -> object:

