@@ -19,7 +19,7 @@ prepare_process(__name__)
 
 from mindspore import nn
 
-from resnet50.config import Config, Train
+from resnet50.config import Config
 from resnet50.loss import build_loss
 from resnet50.lr_generator import build_parameter_groups, get_lr
 from resnet50.model import build_network
@@ -40,23 +40,17 @@ def build(cfg: Config, plan: Plan) -> TrainParts:
     lr = get_lr(settings, plan.updates_per_epoch, plan.effective_batch)
     weights = net.trainable_params()
     groups = plan.scale_head(build_parameter_groups(weights, settings, lr))
-    optimizer = build_optimizer(weights, groups, settings)
+    momentum = settings.momentum
+    optimizer: nn.Optimizer
+    if settings.optimizer == "lars":
+        optimizer = optimizers.LARS(
+            weights, groups, momentum, trust=settings.trust_coefficient, eps=settings.epsilon
+        )
+    else:
+        optimizer = optimizers.SGD(weights, groups, momentum, nesterov=settings.nesterov)
     loss = build_loss(cfg, *compute_class_weights(cfg, plan.sampler))
     mix = plan.build_mix(net.normalize)
     return TrainParts(net, loss=loss, optimizer=optimizer, lr=lr, mix=mix)
-
-
-def build_optimizer(weights: list, groups: list[dict], settings: Train) -> nn.Optimizer:
-    momentum = settings.momentum
-    if settings.optimizer == "lars":
-        return optimizers.LARS(
-            weights,
-            groups=groups,
-            momentum=momentum,
-            trust=settings.trust_coefficient,
-            eps=settings.epsilon,
-        )
-    return optimizers.SGD(weights, groups=groups, momentum=momentum, nesterov=settings.nesterov)
 
 
 if __name__ == "__main__":

@@ -1,23 +1,18 @@
 """The settings for fine-tuning in whole trainings: docs/fine_tuning.md."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.helpers import (
     assert_same_weights,
-    build_env,
     read_result,
-    read_step,
     read_weights,
     run_json,
     run_script,
     run_with_kills,
 )
-from utils.files import ROOT
 
 SETTINGS = [
     "--train.freeze=backbone", "--train.ema_decay=0.5",
@@ -70,43 +65,6 @@ def test_a_fine_tuned_network_keeps_its_best_validation(run_here, tiny_args, tmp
         assert metrics[name] == best[name], name
     both = json.loads((run / "best.json").read_text())
     assert both == {**both, **metrics, "validation": best, "keep_best": "loss"}
-
-
-# Runs a training that is killed after epoch 2 is validated, before that is in the log.
-KILLED = f"""
-import os, runpy, sys
-sys.path.insert(0, {str(ROOT)!r})
-from utils.entry import prepare_process
-prepare_process("__main__")
-from utils.train.training_loop import TrainingLoop
-write_values = TrainingLoop.write_values
-def write_or_die(self, values):
-    if "videos" in values and values["epoch"] == 2:
-        os._exit(9)
-    write_values(self, values)
-TrainingLoop.write_values = write_or_die
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
-
-@pytest.mark.slow
-def test_a_run_killed_after_a_validation_repeats_it(run_here, tiny_args, tmp_path):
-    """The resume file is of that epoch already."""
-    whole = tmp_path / "whole"
-    killed = tmp_path / "killed"
-    arguments = [*tiny_args, *SETTINGS, "--train.epochs=3"]
-    command = [sys.executable, "-c", KILLED, ROOT / "tsm/train.py", *arguments]
-    status = subprocess.run([*map(str, command), f"--run.out={killed}"], env=build_env()).returncode
-    assert (status, read_step(killed)) == (9, 8)
-    assert [line["epoch"] for line in read_validations(killed)] == [1]
-    result = read_result(run_here("tsm/train.py", *arguments, f"--run.out={killed}"))
-    expected = read_result(run_here("tsm/train.py", *arguments, f"--run.out={whole}"))
-    assert_same_run(whole, killed)
-    for name in ("best_epoch", "validation_loss", "validation_top1"):
-        assert result[name] == expected[name]
-    lines = [[drop_seconds(line) for line in read_validations(run)] for run in (whole, killed)]
-    assert lines[0] == lines[1]
 
 
 def assert_same_run(whole: Path, killed: Path) -> None:

@@ -23,7 +23,7 @@ def start_log(rt: Runtime, folder: Optional[Path] = None) -> None:
     handlers: list[logging.Handler] = [TqdmHandler()]
     if folder is not None and rt.is_main_process:
         with files.report_write_errors(folder):
-            handlers.append(FileHandler(Path(folder) / "run.log"))
+            handlers.append(logging.FileHandler(Path(folder) / "run.log"))
     for handler in handlers:
         handler.setFormatter(EscapingFormatter("%(asctime)s %(message)s", "%H:%M:%S"))
         log.addHandler(handler)
@@ -48,14 +48,6 @@ class TqdmHandler(logging.Handler):
                 raise
 
 
-class FileHandler(logging.FileHandler):
-    """Writes lines to a file until the disk is full; the other handler then logs one warning."""
-
-    def handleError(self, record: logging.LogRecord) -> None:
-        log.removeHandler(self)
-        log.warning("no more lines in %s: %s", self.baseFilename, sys.exc_info()[1])
-
-
 def log_values(folder: Path, values: dict) -> None:
     """Logs the values in one line, and appends them to `log.jsonl`."""
     log.info(format_values(values))
@@ -74,7 +66,7 @@ def format_values(values: dict) -> str:
             continue
         if name == "seconds_left":
             words.append(f"left {value // 3600}:{value % 3600 // 60:02d}:{value % 60:02d}")
-        elif name in ("top1", "top5", "map", "computing", "communication", "waiting"):
+        elif name in ("top1", "top5", "map", "waiting"):
             words.append(f"{name} {value:.1%}")
             if f"{name}_low" in values:
                 low = values[f"{name}_low"]

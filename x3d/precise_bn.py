@@ -106,7 +106,11 @@ class PreciseBatchNorms:
             self.net(Tensor(clips))
             sums = self.sums(*(Tensor(x.astype(np.float32)) for x in weights))
         if sums:
-            self.write_statistics(*(x.asnumpy() for x in sums))
+            ends = np.cumsum(self.widths)[:-1]
+            means, variances = (np.split(x.asnumpy(), ends) for x in sums)
+            for norm, mean, variance in zip(self.norms, means, variances):
+                norm.moving_mean.set_data(Tensor(mean))
+                norm.moving_variance.set_data(Tensor(variance))
 
     def count_elements(self, clips: np.ndarray) -> np.ndarray:
         """The elements per channel that each norm reads of a batch; counted once for each shape.
@@ -127,12 +131,3 @@ class PreciseBatchNorms:
             elements = self.ranks * np.array([sizes[id(norm)] for norm in self.norms])
             self.counts[clips.shape] = elements // self.widths * len(clips) // len(part)
         return self.counts[clips.shape]
-
-    def write_statistics(self, mean: np.ndarray, variance: np.ndarray) -> None:
-        """Sets the running statistics of all norms; both arrays are float32 (C,)."""
-        ends = np.cumsum(self.widths)[:-1]
-        means = np.split(mean, ends)
-        variances = np.split(variance, ends)
-        for norm, norm_mean, norm_variance in zip(self.norms, means, variances):
-            norm.moving_mean.set_data(Tensor(norm_mean))
-            norm.moving_variance.set_data(Tensor(norm_variance))

@@ -15,11 +15,11 @@ from tests.golden_cases import load_case, map_torch_names
 from tests.helpers import load_smoke_config
 from tests.toy_recipes import build_toy_training
 from utils.data.sampler import TrainSampler
-from utils.distributed.segments import segment_ends
 from utils.files import ROOT
 from utils.load_config import load_config
 from utils.nn.soft_targets import SmoothedCrossEntropy
 from utils.tests.parity import without_values
+from utils.train.gradients import segment_ends
 from utils.train.optimizers import LARS, SGD
 
 CASES = load_case(Path(__file__).parent / "golden" / "resnet50_data.json")

@@ -50,10 +50,10 @@ from scripts.analysis.build_networks import build_train_step, drop_pretrained
 from scripts.dry_run.simulator import CHIPS, Machine, dry_run
 from utils import cli, runtime
 from utils.complexity import count_layers
-from utils.distributed.segments import segment_ends
 from utils.files import check_folder, open_replacement, report_write_errors
 from utils.load_config import build_dataclass, load_yaml
 from utils.networks import Network
+from utils.train.gradients import segment_ends
 
 RANKS = 8  # of a dry run; the order of gradients is the same for any number above 1
 BEST = "best"

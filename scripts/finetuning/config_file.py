@@ -160,9 +160,9 @@ def inspect_network(start: Start) -> int:
     if cfg.run.device != "CPU":
         return cfg.data.batch
     freeze_weights(net, start.freeze, network.classifier)
-    cost = memory.estimate_step(net, network.get_input_shape(cfg))
-    free = FREE_MEMORY * read_free_memory() - cost.fixed
-    return max(1, int(free / (cost.clip * cfg.data.clips_per_sample)))
+    fixed, clip = memory.estimate_step(net, network.get_input_shape(cfg))
+    free = FREE_MEMORY * read_free_memory() - fixed
+    return max(1, int(free / (clip * cfg.data.clips_per_sample)))
 
 
 def write_config_file(

@@ -6,11 +6,9 @@ convolutional network keeps the output of each layer once, a transformer also it
 and products. The constants fit measured peaks of the four networks, docs/measured/benchmarks.md.
 """
 
-from dataclasses import dataclass
-
 from mindspore import nn
 
-from utils.complexity import LayerCost, count_layers
+from utils.complexity import count_layers
 
 BYTES = 4  # of a number in float32
 BUFFERS = 0.15e9  # of the compiler and of the kernels' threads
@@ -23,16 +21,8 @@ COPIES_IF_RECOMPUTED = 2.9
 SIMPLE = ("spatial convolution", "1x1 convolution", "batch norm", "activation", "pooling")
 
 
-@dataclass(frozen=True)
-class StepCost:
-    """Additional memory of a step in bytes, `fixed` and `clip` for each clip."""
-
-    fixed: float
-    clip: float
-
-
-def estimate_step(net: nn.Cell, clip_shape: tuple[int, ...]) -> StepCost:
-    """The cost of a training step in float32 of a network, for clips of this shape.
+def estimate_step(net: nn.Cell, clip_shape: tuple[int, ...]) -> tuple[float, float]:
+    """Additional bytes of a training step in float32: of any batch, and for each clip.
 
     The backward pass ends at the first layer with a trained weight: earlier maps are not held.
     """
@@ -42,18 +32,11 @@ def estimate_step(net: nn.Cell, clip_shape: tuple[int, ...]) -> StepCost:
     recomputed = tuple(f"{name}." for name, cell in cells if RECOMPUTE in cell.get_flags())
     first = next(k for k, layer in enumerate(layers) if layer.parameters)
     trained = layers[max(first - 1, 0) :]  # from the one whose output is read there
-    maps = sum(layer.outputs * count_copies(layer, recomputed) for layer in trained)
+    maps = 0.0
+    for layer in trained:  # how often a step holds the output
+        copies = COPIES_IF_RECOMPUTED if layer.name.startswith(recomputed) else COPIES_OF_MAPS
+        maps += layer.outputs * (copies if layer.kind in TRANSFORMER else 1.0)
     maps = max(maps, *(layer.inputs + layer.outputs for layer in layers))
     simple = sum(layer.kind in SIMPLE for layer in layers)
     compiler = 1.2e6 * simple + 4e6 * (len(layers) - simple)
-    return StepCost(
-        fixed=BUFFERS + compiler + BYTES * COPIES_OF_GRADIENTS * weights,
-        clip=BYTES * maps,
-    )
-
-
-def count_copies(layer: LayerCost, recomputed: tuple[str, ...]) -> float:
-    """How often a step holds the output of a layer; `recomputed`: beginnings of layers' names."""
-    if layer.kind not in TRANSFORMER:
-        return 1.0
-    return COPIES_IF_RECOMPUTED if layer.name.startswith(recomputed) else COPIES_OF_MAPS
+    return BUFFERS + compiler + BYTES * COPIES_OF_GRADIENTS * weights, BYTES * maps

@@ -13,11 +13,11 @@ from tsm.convert import TSMNames
 from tsm.lr_generator import FLOW_FIRST_CONV, GROUPS, build_parameter_groups, get_lr
 from tsm.model import TSM, freeze_batch_norms
 from utils.data.sampler import TrainSampler
-from utils.distributed.segments import segment_ends
 from utils.files import ROOT
 from utils.load_config import load_config
 from utils.networks import find_build
 from utils.tests.parity import without_values
+from utils.train.gradients import segment_ends
 from utils.train.optimizers import scale_head
 
 DATA = load_case(Path(__file__).parent / "golden" / "tsm_data.json")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
 import numpy as np
 from mindspore import Tensor
 
-from utils.distributed.collectives import AllReduceSum, sum_count, sum_over_ranks
+from utils.collectives import AllReduceSum, sum_count, sum_over_ranks
 from utils.evaluate.scores import choose_clips_per_pass, video_scores
 from utils.evaluate.several_labels import compute_metrics
 from utils.files import read_json, write_text

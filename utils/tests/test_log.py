@@ -1,18 +1,7 @@
-"""The log: full disks, odd characters."""
+"""The log: odd characters."""
 
-from utils.log import FileHandler, log, start_log
+from utils.log import log, start_log
 from utils.runtime import Runtime
-
-
-def test_a_log_file_on_a_full_disk_logs_one_line(log_messages, capsys):
-    file = FileHandler("/dev/full")
-    log.addHandler(file)
-    for line in ("first", "second"):
-        log.info(line)
-    full = "no more lines in /dev/full: [Errno 28] No space left on device"
-    assert log_messages == ["first", full, "second"]
-    assert file not in log.handlers
-    assert capsys.readouterr().err == ""
 
 
 def test_control_characters_are_escaped_in_the_log(tmp_path, capsys):

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Optional, Protocol, runtime_checkable
+from typing import Any, Optional, Protocol, runtime_checkable
 
 import numpy as np
 from mindspore import Tensor, nn
@@ -188,7 +188,14 @@ def compute_table(
     with report_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with wait_for_lock(path.parent, waiting), open(path, "a+b") as file:
-            done = count_sound(file, dtype)
+            file.seek(0)
+            done = 0
+            # A kill may cut the last record; after a power failure a file may end in zeros.
+            while data := file.read(dtype.itemsize):
+                total = int.from_bytes(data[-SUM_BYTES:], sys.byteorder)
+                if len(data) < dtype.itemsize or zlib.crc32(data[:-SUM_BYTES]) != total:
+                    break
+                done += 1
             file.truncate(done * dtype.itemsize)
             if done:
                 lost = np.memmap(file, dtype, "r")["lost"]
@@ -202,18 +209,3 @@ def compute_table(
                 file.write(record + zlib.crc32(record).to_bytes(SUM_BYTES, sys.byteorder))
             file.flush()
             return np.memmap(file, dtype, "r")[:count][[*rows.columns]]
-
-
-def count_sound(file: IO[bytes], dtype: np.dtype) -> int:
-    """The records at the beginning of a file that are whole and have the right checksum.
-
-    A kill may have cut the last one, and after a power failure a file may end in zeros.
-    """
-    file.seek(0)
-    count = 0
-    while record := file.read(dtype.itemsize):
-        total = int.from_bytes(record[-SUM_BYTES:], sys.byteorder)
-        if len(record) < dtype.itemsize or zlib.crc32(record[:-SUM_BYTES]) != total:
-            break
-        count += 1
-    return count

@@ -76,9 +76,13 @@ class RunDirectory:
         if not rt.is_main_process:
             return
         if config.run.tensorboard:
-            from utils.train import tensorboard
-
-            tensorboard.require_package()
+            try:
+                import tensorboardX  # noqa: F401
+            except ImportError as error:
+                raise ValueError(
+                    f"run.tensorboard: tensorboardX cannot be imported ({error}); "
+                    "pip install tensorboardX, or leave run.tensorboard false"
+                ) from None
         check_folder(self.path, OWN, "--run.out")
         with report_write_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)

@@ -15,11 +15,10 @@ from mindspore import Tensor
 from mindspore.train import Model
 
 from utils import cli, runtime
+from utils.collectives import check_same_step
 from utils.data.class_names import warn_about_mirroring
 from utils.data.rows import Rows, RowsWithDropout
 from utils.data.sampler import TrainSampler
-from utils.distributed.collectives import check_same_step
-from utils.distributed.segments import split_all_reduce
 from utils.evaluate.label_space import find_moved_name, list_class_names
 from utils.files import get_cache_folder
 from utils.log import log, print_result, start_log
@@ -29,6 +28,7 @@ from utils.nn import amp, kernels
 from utils.nn.layers import synchronize_norms
 from utils.settings import NetworkConfig, Run
 from utils.signals import handle_signals
+from utils.train.gradients import split_all_reduce
 from utils.train.plan import Plan, TrainParts
 from utils.train.run_dir import RunDirectory
 from utils.train.schedule import choose_sink_size, peak_lr

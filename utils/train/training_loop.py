@@ -7,7 +7,6 @@ never waits for the host. It reads them at once only if this step is logged, sav
 import math
 import signal
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
@@ -34,6 +33,9 @@ if TYPE_CHECKING:
 
 MANY_STEPS = 200  # of an epoch, after which a run is judged
 SKIPPED, WARM_UP, RECORDED = 3, 1, 5  # steps of run.profile
+# Scalars of run.tensorboard
+TRAINING = ("loss", "top1", "lr", "loss_scale", "overflows", "clips_per_second", "waiting")
+TEST = ("top1", "top5", "mean_class_accuracy", "map", "loss")
 
 MAX_OVERFLOWS = 20  # consecutive steps that are not finite before the run stops
 
@@ -122,10 +124,7 @@ class TrainingLoop(Callback):
             self.profiler = open_profiler(self.run.profile, self.rt.device)
             self.profiler.start()
         if self.run.tensorboard and self.rt.is_main_process:
-            from utils.train import tensorboard
-
-            folder = self.directory.path / "tensorboard"
-            self.events = tensorboard.open_writer(folder, self.start_step)
+            self.events = open_events(self.directory.path / "tensorboard", self.start_step)
 
     def on_train_step_begin(self, run_context) -> None:
         self.meter.begin_step()
@@ -195,7 +194,14 @@ class TrainingLoop(Callback):
 
     def save_and_evaluate(self, due: Due) -> None:
         if self.parts.before_saving and (due.save_epoch or due.evaluate):
-            self.parts.before_saving(self.read_next_epoch())
+            job, sampler = self.job, self.sampler
+            epoch = self.steps_done // sampler.steps_per_epoch  # that starts, or is not done
+            skip = epoch * sampler.steps_per_epoch
+            rows = job.network.train_rows(
+                self.rows.records, cfg=job.cfg, sampler=sampler, epochs=epoch + 1, skip=skip
+            )
+            batches = job.network.create_dataset(job.cfg, rows, job.cfg.data.workers)
+            self.parts.before_saving(batches.create_tuple_iterator(num_epochs=1, output_numpy=True))
             self.step.set_train()
         if due.save:
             self.save(due.save_epoch)
@@ -203,17 +209,6 @@ class TrainingLoop(Callback):
             self.validate(self.steps_done // self.step.steps_per_epoch)
             if self.ends_early and not due.save_epoch:
                 self.save(save_epoch=True)
-
-    def read_next_epoch(self) -> Iterator[tuple]:
-        """The batches of the epoch that starts now, or that the newest step was in."""
-        job, sampler = self.job, self.sampler
-        epoch = self.steps_done // sampler.steps_per_epoch
-        skip = epoch * sampler.steps_per_epoch
-        rows = job.network.train_rows(
-            self.rows.records, cfg=job.cfg, sampler=sampler, epochs=epoch + 1, skip=skip
-        )
-        batches = job.network.create_dataset(job.cfg, rows, job.cfg.data.workers)
-        return batches.create_tuple_iterator(num_epochs=1, output_numpy=True)
 
     def save(self, save_epoch: bool = False) -> None:
         """Writes the resume file, and the weights of an epoch; both only if all is finite."""
@@ -255,8 +250,6 @@ class TrainingLoop(Callback):
         if self.rt.is_main_process:
             log_values(self.directory.path, values)
         if self.events:
-            from utils.train.tensorboard import select_scalars
-
             for tag, value in select_scalars(values).items():
                 self.events.add_scalar(tag, value, self.steps_done)
         if self.steps_done >= self.late:
@@ -333,3 +326,29 @@ def open_profiler(folder: Path, device: str) -> Any:
         schedule=schedule(wait=0, warmup=WARM_UP, active=RECORDED, repeat=1, skip_first=SKIPPED),
         on_trace_ready=tensorboard_trace_handler(str(folder)),
     )
+
+
+def open_events(folder: Path, start_step: int) -> Any:
+    """A tensorboardX.SummaryWriter. TensorBoard hides older values of steps after `start_step`.
+
+    It flushes every second: kill -9 loses the values of the last second.
+    """
+    from tensorboardX import SummaryWriter
+
+    with report_write_errors(folder, "run.tensorboard"):
+        return SummaryWriter(str(folder), purge_step=start_step + 1, flush_secs=1)
+
+
+def select_scalars(values: dict) -> dict[str, float]:
+    """{tag: value} of a log line of training or of a validation; empty for any other line."""
+    if "videos" not in values:
+        line = values if "loss" in values else {}
+        return {f"train/{name}": line[name] for name in TRAINING if name in line}
+    tables = {"validation": values}
+    tables.update((f"validation_{name}", table) for name, table in values.get("sets", {}).items())
+    return {
+        f"{title}/{name}": table[name]
+        for title, table in tables.items()
+        for name in TEST
+        if table.get(name) is not None  # top5 of few classes
+    }

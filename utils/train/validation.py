@@ -16,7 +16,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 from mindspore import Tensor
 
-from utils.distributed.collectives import broadcast_bn_statistics
+from utils.collectives import broadcast_bn_statistics
 from utils.files import parse_line, report_write_errors, write_text
 from utils.log import log
 from utils.runtime import Runtime

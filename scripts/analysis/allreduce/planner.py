@@ -18,7 +18,7 @@ import numpy as np
 
 from scripts.analysis.allreduce.cost_model import TERA, Cluster, expected_maximum
 from utils.complexity import LayerCost
-from utils.distributed.segments import MOST_SEGMENTS, segments_of
+from utils.train.gradients import MOST_SEGMENTS, segments_of
 
 
 @dataclass(frozen=True)

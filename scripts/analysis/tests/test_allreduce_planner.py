@@ -8,7 +8,7 @@ import pytest
 from scripts.analysis.allreduce.cost_model import Cluster, expected_maximum
 from scripts.analysis.allreduce.planner import Backward, count_backward, layer_ends, plan, predict
 from utils.complexity import LayerCost
-from utils.distributed.segments import MOST_SEGMENTS
+from utils.train.gradients import MOST_SEGMENTS
 
 
 def make_random_backward(seed: int, layers: int = 8) -> Backward:

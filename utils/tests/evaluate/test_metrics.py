@@ -8,7 +8,7 @@ import pytest
 from mindspore import Tensor, nn, ops
 
 from tests.golden_cases import generate_input, load_case
-from utils.distributed import collectives
+from utils import collectives
 from utils.evaluate import metrics
 from utils.evaluate.metrics import Counts, EvalSet, compute_interval, evaluate
 from utils.evaluate.scores import CLIPS_PER_PASS, choose_clips_per_pass, video_scores
@@ -17,7 +17,7 @@ from utils.log import format_values
 from utils.runtime import Runtime
 from utils.scoring.scorer import CellScorer, Scorer
 from utils.signals import StopRequestError
-from utils.train.tensorboard import select_scalars
+from utils.train.training_loop import select_scalars
 
 CASES = load_case(ROOT / "tsm" / "tests" / "golden" / "tsm_data.json")["test_aggregation"]
 

@@ -3,8 +3,8 @@
 import pytest
 from mindspore import nn
 
-from utils.distributed.segments import segment_ends, split_all_reduce
 from utils.settings import Run
+from utils.train.gradients import segment_ends, split_all_reduce
 
 NAMES = ["base.conv1.weight", "base.layer1.0.weight", "base.layer1.0.gamma", "base.layer2.0.weight"]
 
