@@ -13,8 +13,6 @@ import numpy as np
 
 from utils.data.annotation_file import AnnotationFile, describe_list, find_labels
 from utils.data.class_names import find_class_names, read_class_names
-from utils.evaluate.scores import video_scores
-from utils.evaluate.several_labels import sigmoid
 from utils.log import log
 from utils.video.transforms import arrange_views
 from utils.weights.description import Description, read_description
@@ -100,6 +98,8 @@ class LabelSpace(abc.ABC):
 
     def predict_probs(self, scorer: "Scorer", views: np.ndarray) -> np.ndarray:
         """Probabilities (classes,) of the mean over views."""
+        from utils.evaluate.scores import video_scores  # here: a training needs it not
+
         result = video_scores(scorer, views[None], self.clips_per_pass, self.columns)
         return self.compute_probs(result[0].astype(np.float64))
 
@@ -107,7 +107,11 @@ class LabelSpace(abc.ABC):
         """Of raw scores their softmax, for several labels their sigmoid."""
         if not self.raw_scores:
             return scores
-        return sigmoid(scores) if self.multi_label else softmax(scores)
+        if not self.multi_label:
+            return softmax(scores)
+        from utils.evaluate.several_labels import sigmoid
+
+        return sigmoid(scores)
 
 
 class ListSpace(LabelSpace):
