@@ -42,6 +42,8 @@ prepare_process(__name__)
 
 import atexit
 import json
+import platform
+import re
 import shutil
 import tempfile
 import time
@@ -52,15 +54,15 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from benchmarks import results
 from benchmarks.data_speed import measure_data
 from benchmarks.torch import baseline
 from scripts.analysis import build_networks
 from scripts.finetuning.own_commands import run_command
 from utils import cli, log, runtime
 from utils.complexity import count_layers
+from utils.cores import count_usable_cores
 from utils.evaluate.scores import video_scores
-from utils.files import check_target
+from utils.files import check_target, read_text, report_write_errors, write_text
 from utils.networks import Network
 from utils.processes import pass_on_signals, read_peak_memory
 from utils.scoring import load
@@ -71,6 +73,8 @@ from utils.weights import checkpoint
 
 PARTS = ("train", "eval")
 STEPS = 2  # of a graph whose memory is measured
+# Circumstances in a result; those of two results that are compared should be equal.
+FACTS = ("batch", "clip", "views", "reader", "workers", "processes", "torch")
 
 
 def main(
@@ -90,7 +94,7 @@ def main(
     if out:
         check_target(out, [against or "", checkpoint_path], "--out", overwrite)
     result = {"benchmark": kind, "config": str(cfg.run.out.name)}
-    before = results.read_result(against, **result) if against else None
+    before = read_result(against, **result) if against else None
     if torch:
         baseline.check_torch(kind, cfg.run)
     if part and kind != "memory":
@@ -113,14 +117,53 @@ def main(
             )
         else:
             result.update(measure_data(network, cfg=cfg, rt=rt, seconds=seconds))
-    result["machine"] = results.describe_machine(cfg.run.device)
+    processor = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    result["machine"] = {
+        "processor": processor[1] if processor else platform.machine(),
+        "cores": count_usable_cores(),
+        "device": cfg.run.device,
+        "python": platform.python_version(),
+        "mindspore": ms.__version__,
+    }
     if before:
-        result.update(against=str(against), ratios=results.compute_ratios(before, result))
-        for line in results.list_differences(before, result):
-            print(f"warning: {line}", file=sys.stderr)
-        for line in results.format_comparison(before, result):
-            print(line)
-    results.print_result(result, out)
+        result.update(against=str(against), ratios=compare_results(before, result))
+    print(json.dumps(result))
+    if out:
+        with report_write_errors(out, "--out"):
+            write_text(out, json.dumps(result) + "\n")
+
+
+def read_result(path: Path, benchmark: str, config: str) -> dict:
+    """The earlier result in the last line of a file; ValueError if kind or recipe differ."""
+    try:
+        result = json.loads(read_text(path, f"--against: {path}").strip().splitlines()[-1])
+        own = {"benchmark": result["benchmark"], "config": result["config"]}
+    except (IndexError, KeyError, TypeError, json.JSONDecodeError):
+        raise ValueError(f"--against: the last line of {path} is no result") from None
+    if own != {"benchmark": benchmark, "config": config}:
+        raise ValueError(f"--against: {path} has {own}, this run has {benchmark} of {config}")
+    return result
+
+
+def compare_results(before: dict, now: dict) -> dict[str, float]:
+    """Now over before, of each measured number that both have and that was not 0.
+
+    Prints them as a table, and warns on stderr of circumstances in which the results differ.
+    """
+    old, new = ({**result, **result.get("machine", {})} for result in (before, now))
+    for name in (*FACTS, *now["machine"]):
+        if old.get(name) != new.get(name):
+            text = f"{name} was {old.get(name, 'unknown')}, now it is {new.get(name, 'unknown')}"
+            print(f"warning: {text}", file=sys.stderr)
+    ratios = {
+        name: round(value / before[name], 3)
+        for name, value in now.items()
+        if type(value) in (int, float) and name not in FACTS and before.get(name)
+    }
+    print("| name | before | now | now / before |\n| --- | --- | --- | --- |")
+    for name, ratio in ratios.items():
+        print(f"| {name} | {before[name]:g} | {now[name]:g} | {ratio:.3f} |")
+    return ratios
 
 
 def measure_step(

@@ -23,16 +23,8 @@ NETWORK_SCRIPTS = {  # of every network folder
     "export": "Exports a network to MINDIR or ONNX",
 }
 FOLDERS = ("scripts", "scripts/data", "scripts/analysis", "benchmarks")
-NOT_COMMANDS = (
-    "average_checkpoints",
-    "build_networks",
-    "compare_scores",
-    "data_speed",
-    "results",
-    "score_files",
-    "worker",
-    "zoo",
-)
+NOT_COMMANDS = ("activations", "allreduce", "average_checkpoints", "build_networks")
+NOT_COMMANDS += ("compare_scores", "data_speed", "score_files", "worker", "zoo")
 COMMANDS = {
     path.stem.replace("_", "-"): f"{folder}/{path.name}"
     for folder in FOLDERS

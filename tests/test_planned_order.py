@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import yaml
 
-from scripts.analysis.allreduce.cost_model import Cluster
-from scripts.analysis.allreduce.planner import count_backward
+from scripts.analysis.allreduce import Cluster, count_backward
 from scripts.analysis.plan_allreduce import RANKS, time_positions
 from scripts.dry_run import stub_libraries
 from scripts.dry_run.reading import read_run

@@ -36,14 +36,14 @@ from typing import Annotated, Any, Literal, Optional
 
 import numpy as np
 
-from scripts.analysis.allreduce import planner
-from scripts.analysis.allreduce.cost_model import Cluster
-from scripts.analysis.allreduce.planner import (
+from scripts.analysis.allreduce import (
     Backward,
+    Cluster,
     Prediction,
     count_backward,
     layer_ends,
     layer_of,
+    plan,
     predict,
 )
 from scripts.analysis.build_networks import build_train_step, drop_pretrained
@@ -126,7 +126,19 @@ def main(
     split = f"[{', '.join(names)}]" if names else "none"
     line = f"run: {{all_reduce: {split}}}"
     print(f"for {max(plans)} devices:  {line}")
-    print(json.dumps({"devices": summarize(plans), "yaml": line, "folder": str(folder)}))
+    summary = {
+        count: {
+            split: {
+                "segments": len(prediction.segments),
+                "exposed_ms": round(1e3 * prediction.exposed, 3),
+                "step_ms": round(1e3 * prediction.step, 3),
+                "efficiency": round(prediction.efficiency, 4),
+            }
+            for split, prediction in predictions.items()
+        }
+        for count, predictions in plans.items()
+    }
+    print(json.dumps({"devices": summary, "yaml": line, "folder": str(folder)}))
 
 
 def order_gradients(network: str, cfg: Any, chip: str) -> dict[str, float]:
@@ -183,7 +195,7 @@ def compare(backward: Backward, cluster: Cluster, devices: int, own) -> dict[str
         name: predict(backward, cluster=cluster, devices=devices, ends=ends)
         for name, ends in splits.items()
     }
-    return {BEST: planner.plan(backward, cluster, devices), **others}
+    return {BEST: plan(backward, cluster, devices), **others}
 
 
 def format_plan(cluster: Cluster, devices: int, predictions: dict[str, Prediction]) -> str:
@@ -223,22 +235,6 @@ def write_table(folder: Path, backward: Backward, plans: dict) -> None:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
         writer.writerows(rows)
-
-
-def summarize(plans: dict) -> dict:
-    """The JSON object of all predictions, by number of devices and name of the split."""
-    return {
-        count: {
-            name: {
-                "segments": len(prediction.segments),
-                "exposed_ms": round(1e3 * prediction.exposed, 3),
-                "step_ms": round(1e3 * prediction.step, 3),
-                "efficiency": round(prediction.efficiency, 4),
-            }
-            for name, prediction in predictions.items()
-        }
-        for count, predictions in plans.items()
-    }
 
 
 if __name__ == "__main__":

@@ -5,8 +5,15 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from scripts.analysis.allreduce.cost_model import Cluster, expected_maximum
-from scripts.analysis.allreduce.planner import Backward, count_backward, layer_ends, plan, predict
+from scripts.analysis.allreduce import (
+    Backward,
+    Cluster,
+    count_backward,
+    expected_maximum,
+    layer_ends,
+    plan,
+    predict,
+)
 from utils.complexity import LayerCost
 from utils.train.gradients import MOST_SEGMENTS
 

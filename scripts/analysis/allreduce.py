@@ -9,16 +9,90 @@ and dynamic programming finds it exactly.
 The times at which gradients are complete are counted: a layer's backward pass is taken as twice the
 work of its forward pass, in the reverse order, with the same time for each multiply-add. A dry run
 can give another order.
+
+The latency-bandwidth model: a message of n bytes takes latency + n / bandwidth. A ring of P devices
+sends 2 (P - 1) messages of n / P bytes, one after the other (Patarasuk and Yuan, 2009). In a
+hierarchical ring every node first adds up among its own devices, so that only one ring of nodes
+crosses the network.
 """
 
-from collections.abc import Container, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, Union
 
 import numpy as np
+from scipy.special import ndtr
 
-from scripts.analysis.allreduce.cost_model import TERA, Cluster, expected_maximum
 from utils.complexity import LayerCost
 from utils.train.gradients import MOST_SEGMENTS, segments_of
+
+Sizes = Union[float, np.ndarray]  # bytes, or seconds, of one AllReduce or of several
+
+GIGA = 1e9
+MICRO = 1e-6
+TERA = 1e12
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The machines a run is planned for: the option --cluster."""
+
+    devices_per_node: int = 8
+    bandwidth: float = 12.5  # GB/s of a node into the network, each direction
+    latency: float = 5.0  # microseconds of a message between nodes
+    local_bandwidth: float = 100.0  # GB/s of a device to the next one in its node
+    local_latency: float = 3.0  # microseconds
+    algorithm: Literal["hierarchical", "ring"] = "hierarchical"
+    overlap: bool = True  # whether gradients are sent while others are computed
+    tflops: float = 10.0  # of a device in training; a multiply-add counts as two
+    step_seconds: float = 0.0  # measured on one device at data.batch; 0: from tflops
+    jitter: float = 0.0  # standard deviation of a device's step, as a share of it
+
+    def __post_init__(self):
+        for name in ("devices_per_node", "bandwidth", "local_bandwidth", "tflops"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
+        for name in ("latency", "local_latency", "step_seconds", "jitter"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name} must not be negative, not {value}")
+
+    def nodes(self, devices: int) -> int:
+        """Raises ValueError if the devices are neither whole nodes nor a part of one node."""
+        if devices <= self.devices_per_node:
+            return 1
+        if devices % self.devices_per_node:
+            raise ValueError(
+                f"{devices} devices are not whole nodes of {self.devices_per_node} "
+                "(--topology, or devices_per_node of --cluster)"
+            )
+        return devices // self.devices_per_node
+
+    def all_reduce_seconds(self, size: Sizes, devices: int) -> Sizes:
+        """Seconds that an AllReduce of `size` bytes takes over `devices` devices."""
+        nodes = self.nodes(devices)
+        inside = self.local_latency * MICRO, self.local_bandwidth * GIGA
+        between = self.latency * MICRO, self.bandwidth * GIGA
+        if nodes == 1:
+            return ring_seconds(size, devices, *inside)
+        if self.algorithm == "ring":
+            slower = max(inside[0], between[0]), min(inside[1], between[1])
+            return ring_seconds(size, devices, *slower)
+        # Half a ring inside the nodes gives each device a part of the node's sum. Rings between the
+        # nodes, one for each part, divide the network among them. Then the other half of the ring.
+        return ring_seconds(size, devices // nodes, *inside) + ring_seconds(size, nodes, *between)
+
+
+def ring_seconds(size: Sizes, devices: int, latency: float, bandwidth: float) -> Sizes:
+    return 2 * (devices - 1) * (latency + size / devices / bandwidth)
+
+
+def expected_maximum(count: int) -> float:
+    """Mean of the largest of `count` standard normal numbers: 0 of 1, 1.42 of 8, 3.36 of 1,536."""
+    x = np.linspace(-9, 9, 3601)
+    # E[max] = integral of [x > 0] - P(max <= x)
+    return float((np.heaviside(x, 0.5) - ndtr(x) ** count).sum() * (x[1] - x[0]))
 
 
 @dataclass(frozen=True)
@@ -97,7 +171,13 @@ def count_backward(
     # The first call of a layer is the last in the backward pass, so it replaces later ones.
     elapsed_fractions = macs[::-1].cumsum()[::-1] / total
     fractions = {layer.name: part for layer, part in zip(reversed(layers), elapsed_fractions[::-1])}
-    ready = [step / 3 + 2 * step / 3 * fractions[find_layer(name, fractions)] for name in names]
+    ready = []
+    for name in names:
+        layer = name  # the longest counted one that the parameter's name begins with
+        while layer not in fractions:
+            assert layer, f"{name} belongs to no counted layer"
+            layer = layer.rpartition(".")[0]
+        ready.append(step / 3 + 2 * step / 3 * fractions[layer])
     return Backward(
         tuple(names),
         sizes=np.array(sizes),
@@ -108,20 +188,12 @@ def count_backward(
     )
 
 
-def find_layer(name: str, layers: Container[str]) -> str:
-    """The counted layer of a parameter: the longest one that the parameter's name begins with."""
-    layer = name
-    while layer not in layers:
-        assert layer, f"{name} belongs to no counted layer"
-        layer = layer.rpartition(".")[0]
-    return layer
-
-
 def predict(backward: Backward, cluster: Cluster, devices: int, ends: Sequence[int]) -> Prediction:
     """The step with segments that end at the indices `ends`, ascending, the last one n - 1."""
     free = 0.0
     segments = []
-    complete = list_ready_seconds(backward, cluster)
+    # Without overlap every gradient is sent when the backward pass has ended.
+    complete = backward.ready if cluster.overlap else np.full_like(backward.ready, backward.end)
     for first, last in reversed(segments_of(ends)):
         part = slice(first, last + 1)
         size = int(backward.sizes[part].sum())
@@ -134,11 +206,6 @@ def predict(backward: Backward, cluster: Cluster, devices: int, ends: Sequence[i
     return Prediction(tuple(segments), compute=backward.step, waiting=waiting, exposed=exposed)
 
 
-def list_ready_seconds(backward: Backward, cluster: Cluster) -> np.ndarray:
-    """When each gradient can be sent; without overlap only when the backward pass has ended."""
-    return backward.ready if cluster.overlap else np.full_like(backward.ready, backward.end)
-
-
 def plan(
     backward: Backward, cluster: Cluster, devices: int, most: int = MOST_SEGMENTS
 ) -> Prediction:
@@ -147,7 +214,7 @@ def plan(
     firsts = np.array([0] + [end + 1 for end in layers])  # where a segment may begin; then n
     before = np.concatenate([[0], backward.sizes.cumsum()])  # bytes ahead of an index
     count = len(layers)
-    complete = list_ready_seconds(backward, cluster)
+    complete = backward.ready if cluster.overlap else np.full_like(backward.ready, backward.end)
     # free[k, i]: when the channel has sent layers i.. in k segments; cut[k, i]: where the first of
     # these segments ends.
     free = np.full((most + 1, count + 1), np.inf)
