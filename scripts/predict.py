@@ -108,7 +108,7 @@ def main(
             if "error" not in record:
                 print(format_table(record), flush=True)
         errors = [record["error"] for record in records if "error" in record]
-        check_errors(errors, jobs)
+        check_errors(errors, jobs, folder, PREDICTIONS)
         if not part:
             write_tables(folder, records)
             delete_part_files(folder, PREDICTIONS)

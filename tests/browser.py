@@ -89,14 +89,12 @@ class Browser:
             self.errors.append(values["entry"]["text"])
         return message
 
-    def open(self, page: Path, width: int = 1280, height: int = 900, dark: bool = False) -> None:
-        """Opens a file in a window of this size, in pixels, and waits until it is loaded."""
+    def open(self, page: Path) -> None:
+        """Opens a file in a window of 1280 x 900 pixels, and waits until it is loaded."""
         self.requests.clear()
         self.errors.clear()
-        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        metrics = {"width": 1280, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         self.send("Emulation.setDeviceMetricsOverride", **metrics)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.send("Emulation.setEmulatedMedia", features=[scheme])
         self.loaded = False
         url = page.resolve().as_uri()
         self.send("Page.navigate", url=url)
@@ -111,7 +109,3 @@ class Browser:
         result = self.send("Runtime.evaluate", expression=script, returnByValue=True)
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
-
-    def move_mouse(self, x: float, y: float) -> None:
-        """Moves the mouse to a pixel of the window."""
-        self.send("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)

@@ -404,10 +404,10 @@ def test_a_broken_video_is_named_and_has_no_row(source, extract, tmp_path, capsy
     extract("out", videos=Source([one, bad, two], source.root))
     assert capsys.readouterr().err.splitlines()[-1] == f"error: {broken}: it is broken"
     assert [row[0] for row in read_index(tmp_path / "out")] == ["xxxx.mp4"] * 2 + ["xx.mp4"] * 2
-    before = (tmp_path / "out" / "features.npy").read_bytes()
+    before = read_both(tmp_path / "out")
     with pytest.raises(ValueError, match="broken.mp4"):
         extract("out", videos=Source([bad]))
-    assert (tmp_path / "out" / "features.npy").read_bytes() == before
+    assert read_both(tmp_path / "out") == before
 
 
 def test_a_table_is_missing_while_the_array_is_of_another_run(source, extract, tmp_path):

@@ -15,7 +15,7 @@ import scripts.stream
 from scripts.data.synthetic.motion_videos import MOTIONS, draw_sets
 from scripts.prediction.records import PredictOptions
 from scripts.stream import label_stream
-from tests.helpers import find_smoke_yaml, load_smoke_config, read_result, save_random_weights
+from tests.helpers import find_smoke_yaml, read_result, save_random_weights
 from tests.numbered_videos import write_numbered_video
 from tests.test_predict import load_small_config, load_toy_config
 from tests.video_server import Answer, serve, to_transport_stream
@@ -34,7 +34,6 @@ from utils.scoring.scorer import Scorer
 from utils.tests.parity import mark_slow_except
 from utils.video import live
 from utils.video.decoders import open_video
-from utils.video.reader import VideoError
 from utils.video.windows import split_into_windows
 
 ONLINE = ["--model.online=true", "--data.segments=4"]
@@ -379,22 +378,3 @@ def test_the_rate_of_online_tsm_is_that_of_training(tiny_args):
     assert streaming.compute_frame_rate(online, 30.0) == pytest.approx(4 / 3)
     dense = load_toy_config(tiny_args, [*ONLINE, "--data.sampling=dense"])
     assert streaming.compute_frame_rate(dense, 32.0) == pytest.approx(2.0)
-
-
-def test_a_stream_in_python_refuses_bad_arguments(video):
-    cfg = load_smoke_config("tsm", "data.segments=2")
-    network = find_network("tsm")
-    model = Model(network, cfg=cfg, scorer=LevelScorer(), heads=network.list_label_spaces(cfg))
-    for arguments, words in (
-        ({"threshold": 2}, "threshold"),
-        ({"window": -1}, "window"),
-        ({"fps": 5}, "fps"),
-        ({"save": "x.avi"}, "x.avi"),
-        ({"top": 0}, "top"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            model.stream(video, **arguments)
-    with pytest.raises(VideoError, match="none.mp4"):
-        model.stream("none.mp4")
-    with pytest.raises(ValueError, match="ftp://host/a.mp4"):
-        model.stream("ftp://host/a.mp4")

@@ -113,10 +113,13 @@ def load_runner(data: bytes) -> Any:
 
 @contextlib.contextmanager
 def lock_parts(folder: Path, name: str, part: Optional[Part]) -> Iterator[None]:
-    """Locks the folder for one part, or for all; ValueError if another process holds the lock."""
+    """Locks the folder for one part, or for all; ValueError if another process holds the lock.
+
+    The file of the part, which is locked too, shows from the start whose folder it is.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     locks = [lock_folder(folder, shared=part is not None)]
-    if locks[0] and part:
+    if locks[0]:
         locks.append(lock_folder(folder, name_part_file(name, part)))
     with contextlib.ExitStack() as stack:
         for lock in filter(None, locks):
@@ -152,7 +155,8 @@ def delete_part_files(folder: Path, name: str) -> None:
         path.unlink()
 
 
-def check_errors(errors: Sequence[str], jobs: Sequence) -> None:
-    """Raises ValueError if no video could be read."""
+def check_errors(errors: Sequence[str], jobs: Sequence, folder: Path, name: str) -> None:
+    """Deletes the files of the parts and raises ValueError if no video could be read."""
     if len(errors) == len(jobs):
+        delete_part_files(folder, name)
         raise ValueError(errors[0] if len(jobs) == 1 else "none of the videos was read")

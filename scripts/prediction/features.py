@@ -157,7 +157,7 @@ def write_features(source: Source, results: Iterator[dict], folder: Path) -> tup
             label = "" if job.label == UNLISTED else format_label(job.label)
             rows.writerows([path, *times, label] for times in record["times"])
             shape = [shape[0] + len(record["times"]), record["width"]]
-        check_errors(errors, source.records)
+        check_errors(errors, source.records, folder, FEATURES)
         data.seek(0)
         header = {"descr": DTYPE, "fortran_order": False, "shape": tuple(shape)}
         np.lib.format.write_array_header_1_0(data, header)
