@@ -186,17 +186,17 @@ def refuse_to_write(*_) -> None:
     raise OSError(30, "Read-only file system")
 
 
-def test_a_checkpoint_that_changes_while_it_is_read_is_not_exported(
+def test_a_checkpoint_that_changes_after_it_was_read_gives_the_scores_of_before(
     open_tiny, tiny_ckpt, cache, tmp_path
 ):
-    """Its weights would be stored under the name of the earlier ones."""
+    """Its new weights would be stored under the name of the earlier ones."""
+    clips = make_clips(1, 2, 3, 32, 32)
     other = Path(shutil.copy(tiny_ckpt, tmp_path / "replaced.ckpt"))
     net = open_tiny(path=other)
-    net.nets.clear()
+    expected = net.load("O0")(Tensor(clips)).asnumpy()
+    net.load.cache_clear()
     other.write_bytes(save_other_weights(other, tmp_path / "other.ckpt").read_bytes())
-    with pytest.raises(ValueError, match="replaced.ckpt has changed while it was read; run the"):
-        net(make_clips(1, 2, 3, 32, 32))
-    assert not list(cache.glob("*.onnx"))
+    assert np.abs(net(clips) - expected).max() <= 1e-5 * np.ptp(expected)
 
 
 def save_other_weights(source: Path, target: Path) -> Path:

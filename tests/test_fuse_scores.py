@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scripts.analysis import fuse_scores, score_files
+from scripts.analysis import fuse_scores
 from tests.helpers import assert_one_line_error
 from utils.evaluate.report import compute_predictions, write_report
 from utils.evaluate.report_page import Samples
@@ -59,8 +59,8 @@ def test_the_logarithms_give_the_averages_of_raw_scores(reports, run_here, tmp_p
 
 
 def test_the_probabilities_are_averaged(reports):
-    samples, first = score_files.read_scores(find_scores(reports[0]))
-    _, second = score_files.read_scores(find_scores(reports[1]))
+    samples, first = fuse_scores.read_scores(find_scores(reports[0]))
+    _, second = fuse_scores.read_scores(find_scores(reports[1]))
     assert samples.paths == PATHS
     fused = fuse_scores.fuse([first, second], np.array([0.25, 0.75]), "probabilities")
     np.testing.assert_allclose(fused[:, :3], 0.25 * first[:, :3] + 0.75 * second[:, :3])

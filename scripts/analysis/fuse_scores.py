@@ -27,17 +27,24 @@ from utils.entry import prepare_process
 
 prepare_process(__name__)
 
+import csv
 from typing import Literal, Optional
 
 import numpy as np
 
-from scripts.analysis.score_files import find_difference, read_scores
 from utils import cli
+from utils.data.annotation_file import NO_LABEL, format_label
 from utils.evaluate import several_labels
-from utils.evaluate.label_report import write_label_report
+from utils.evaluate.label_report import LABEL_COLUMNS, write_label_report
 from utils.evaluate.metrics import Counts
-from utils.evaluate.report import MIN_PROBABILITY, compute_predictions, write_report
-from utils.evaluate.report_page import OWN
+from utils.evaluate.report import (
+    MIN_PROBABILITY,
+    SCORE_COLUMNS,
+    compute_predictions,
+    write_report,
+)
+from utils.evaluate.report_page import OWN, Samples
+from utils.evaluate.several_labels import encode_label_sets
 from utils.files import check_folder, check_inputs
 from utils.log import print_result
 from utils.runtime import Runtime
@@ -87,6 +94,58 @@ def main(
             predictions = compute_predictions(fused, samples.labels, raw)
             write_report(report, samples=samples, predictions=predictions, result=result)
     print_result(result, Runtime())
+
+
+def read_scores(path: Path) -> tuple[Samples, np.ndarray]:
+    """The samples of a `scores.csv`, and its rows as `metrics.ScoreTable` has them.
+
+    Raises ValueError if it is not such a file.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist: name a folder that eval.py --report wrote")
+    with open(path, newline="", encoding="utf-8", errors="surrogateescape") as file:
+        header, *lines = csv.reader(file) or [[]]
+    several = tuple(header[: len(LABEL_COLUMNS)]) == LABEL_COLUMNS
+    columns = LABEL_COLUMNS if several else SCORE_COLUMNS
+    width = len(columns)
+    try:
+        if tuple(header[:width]) != columns or not lines:
+            raise ValueError("no table of scores")
+        classes = [name.partition(" ")[2] for name in header[width:]]
+        labels = [parse_labels(line[1]) if several else int(line[1]) for line in lines]
+        samples = Samples([line[0] for line in lines], labels, classes)
+        targets = encode_label_sets(labels, len(classes)) if several else np.array(labels)[:, None]
+        rows = np.zeros((len(lines), len(classes) + targets.shape[1] + 1))
+        for row, line, target in zip(rows, lines, targets):
+            if line[2] != "unreadable":
+                row[:] = [*map(float, line[width:]), *target, 1]
+    except (IndexError, ValueError):
+        raise ValueError(f"{path} is not a scores.csv that eval.py --report wrote") from None
+    return samples, rows
+
+
+def parse_labels(text: str) -> tuple[int, ...]:
+    """The inverse of `format_label`, for several labels."""
+    return () if text == NO_LABEL else tuple(map(int, text.split(",")))
+
+
+def find_difference(samples: Samples, other: Samples) -> str:
+    """The first difference of two lists in words; an empty string if they are equal."""
+    if len(samples.classes) != len(other.classes):
+        return f"{len(other.classes)} classes instead of {len(samples.classes)}"
+    if len(samples.paths) != len(other.paths):
+        return f"{len(other.paths)} videos instead of {len(samples.paths)}"
+    for k, names in enumerate(zip(samples.classes, other.classes)):
+        if all(names) and names[0] != names[1]:
+            return f"class {k} is {names[1]} instead of {names[0]}"
+    for path, other_path, label, other_label in zip(
+        samples.paths, other.paths, samples.labels, other.labels
+    ):
+        if path != other_path:
+            return f"the video {other_path} stands instead of {path}"
+        if label != other_label:
+            return f"{path} has label {format_label(other_label)} instead of {format_label(label)}"
+    return ""
 
 
 def count_classes(rows: np.ndarray, several: bool) -> int:

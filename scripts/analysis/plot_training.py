@@ -67,15 +67,14 @@ def read_log(folder: Path) -> list[dict]:
     newest = 0
     for line in lines:
         if line.get("step", newest + 1) <= newest:  # a killed run repeats the steps after its save
-            latest_lines = [old for old in latest_lines if is_before(old, line)]
+            latest_lines = [
+                old
+                for old in latest_lines  # those of an evaluation have no step
+                if (old["step"] < line["step"] if "step" in old else old["epoch"] < line["epoch"])
+            ]
         newest = line.get("step", newest)
         latest_lines.append(line)
     return latest_lines
-
-
-def is_before(old: dict, line: dict) -> bool:
-    """Compares epochs if the older line is of an evaluation, which has no step."""
-    return old["step"] < line["step"] if "step" in old else old["epoch"] < line["epoch"]
 
 
 def draw_runs(runs: dict[str, list[dict]]) -> Figure:

@@ -94,7 +94,10 @@ def write_report(folder: Path, samples: Samples, predictions: Predictions, resul
     write_csv(folder / "wrong.csv", WRONG_COLUMNS, (row for _, row in wrong))
     losses = compute_losses(predictions, bins)
     mistakes = [make_entry(predictions, k, int(predictions.predicted[k])) for k, _ in wrong]
-    hits = [make_entry(predictions, k, find_second(predictions, k)) for k in find_hits(predictions)]
+    numbers = np.flatnonzero(readable & (predictions.ranks == 0))
+    order = np.argsort(predictions.confidence[numbers], kind="stable")
+    unsure = numbers[order[: report_page.SHOWN]].tolist()  # of the correct ones
+    hits = [make_entry(predictions, k, find_second(predictions, k)) for k in unsure]
     classes = list_classes(predictions, samples.classes, counts)
     charts = {"counts": counts, "pairs": pairs, "bins": list(list_bins(bins))}
     return write_classes(folder, samples, result, losses, classes, mistakes, hits, charts)
@@ -144,13 +147,6 @@ def list_wrong(samples: Samples, predictions: Predictions) -> Iterator[tuple[int
         texts = [f"{probabilities[k, label]:.9g}" for label in pair]
         names = [samples.classes[label] for label in pair]
         yield int(k), [samples.paths[k], *pair, *texts, *names]
-
-
-def find_hits(predictions: Predictions) -> list[int]:
-    """The correct samples of the lowest confidence, the lowest first, as many as a page shows."""
-    numbers = np.flatnonzero(predictions.readable & (predictions.ranks == 0))
-    order = np.argsort(predictions.confidence[numbers], kind="stable")
-    return numbers[order[: report_page.SHOWN]].tolist()
 
 
 def find_second(predictions: Predictions, sample: int) -> Optional[int]:

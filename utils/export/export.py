@@ -265,7 +265,8 @@ def export(
         differences = []
         relatives = []
         for name, values, result in zip(names, expected, results):
-            difference = max_difference(result, values)
+            assert (result.shape, result.dtype) == (values.shape, values.dtype)
+            difference = float(np.abs(result - values).max())
             relative = difference / max(np.ptp(values), float(np.finfo(np.float32).tiny))
             if not relative <= TOLERANCE[precision]:
                 raise RuntimeError(
@@ -306,11 +307,6 @@ class FeatureNetwork(nn.Cell):
 
     def construct(self, clip: Tensor) -> tuple:
         return self.net(clip, True)
-
-
-def max_difference(scores: np.ndarray, expected: np.ndarray) -> float:
-    assert (scores.shape, scores.dtype) == (expected.shape, expected.dtype)
-    return float(np.abs(scores - expected).max())
 
 
 def make_random_clips(shape: tuple[int, ...], dtype: str) -> np.ndarray:

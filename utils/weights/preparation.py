@@ -67,7 +67,12 @@ def prepare(name: str) -> Path:
                 digest = check_hash(file)
                 convert(entry, file)
             except UnfitFileError as error:
-                raise ValueError(f"{error}; {delete_download(file, is_downloaded)}") from None
+                if not is_downloaded:
+                    advice = "it was there before and stays: move it away and try again"
+                    raise ValueError(f"{error}; {advice}") from None
+                file.unlink()
+                advice = "the file is deleted: the same command downloads it again"
+                raise ValueError(f"{error}; {advice}") from None
             if not HASH.search(file.name):
                 write_text(name_record(file), f"{digest}  {file.name}\n")
     return entry.checkpoint
@@ -99,14 +104,6 @@ def fetch(entry: Published, folder: Path) -> Path:
 
 class UnfitFileError(ValueError):
     """A file of published weights is damaged, or another one."""
-
-
-def delete_download(file: Path, is_downloaded: bool) -> str:
-    """Deletes an unfit file if this call has downloaded it; says what to do."""
-    if not is_downloaded:
-        return "it was there before and stays: move it away, and the same command downloads it"
-    file.unlink()
-    return "the file is deleted: the same command downloads it again"
 
 
 def name_record(file: Path) -> Path:
