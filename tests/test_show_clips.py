@@ -7,6 +7,7 @@ from PIL import Image
 from scripts.prediction.plots import FRAME_WIDTH, MARGIN, TEXT_HEIGHT
 from tests.helpers import find_smoke_yaml, load_smoke_config, read_result
 from tests.toy_recipes import draw_samples, list_toy_settings
+from utils.data.sampler import TrainSampler
 from utils.networks import find_network
 from utils.runtime import Runtime
 
@@ -101,5 +102,6 @@ def test_each_of_several_labels_counts_whole():
     cfg = load_smoke_config("x3d", "model.labels=multi")
     targets = np.eye(8, dtype=np.float32)[:2]
     targets[0, 5] = 1
-    shares = find_network("x3d").list_shares(cfg, targets)
-    assert shares == [[(0, 0, 1.0), (0, 5, 1.0)], [(0, 1, 1.0)]]
+    sampler = TrainSampler(8, batch=1, rank=0, size=1, seed=0)
+    rows = find_network("x3d").train_rows([], cfg=cfg, sampler=sampler, epochs=1, skip=0)
+    assert rows.list_shares(targets) == [[(0, 0, 1.0), (0, 5, 1.0)], [(0, 1, 1.0)]]

@@ -77,7 +77,7 @@ def main(
     result: dict[str, Any] = {"sheet": str(out / "clips.png")}
     if split == "train":
         rows, parts = prepare_training(network, cfg, replace(rt, size=devices))
-        clips = islice(read_training(network, rows, parts.mix, count), count)
+        clips = islice(read_training(rows, parts.mix, count), count)
         result.update(lr=str(out / "lr.png"), updates=len(parts.lr))
     else:
         clips = read_views(network.build_eval_rows(cfg, rt, spaces, split), count)
@@ -105,7 +105,7 @@ def prepare_training(network: Network, cfg: NetworkConfig, rt: runtime.Runtime) 
     return rows, find_build(network.name)(cfg, plan)
 
 
-def read_training(network: Network, rows: TrainRows, mix: Any, count: int) -> Iterator[Clip]:
+def read_training(rows: TrainRows, mix: Any, count: int) -> Iterator[Clip]:
     """The clips of a training in their order, mixed by `mix`, which is `TrainStep`'s.
 
     `count` are wanted; more are read only if a whole batch is mixed.
