@@ -9,7 +9,6 @@ from mindspore import Tensor
 from tests.toy_recipes import build_toy_training, draw_samples, load_toy_config
 from utils.data.rows import TrainRows
 from utils.networks import find_network
-from utils.nn.loss import CrossEntropy
 from utils.runtime import Runtime
 from utils.tests.parity import mark_slow_except
 from utils.train.train_step import TrainStep
@@ -96,13 +95,6 @@ def test_an_erased_box_is_noise_in_all_frames_and_the_rest_stays():
     assert abs(box.mean() / 255 - 0.45) < 0.03
     assert (box[0] != box[1]).any()
     assert not frames.any()
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_without_mixing_and_smoothing_a_step_has_their_loss_and_no_more(name):
-    step = build_step(name)
-    assert step.mix is None
-    assert type(step.loss) is CrossEntropy
 
 
 @pytest.mark.parametrize("name", mark_slow_except(NETWORKS, "tsm"))

@@ -10,8 +10,6 @@ import pickle
 import re
 import shutil
 import struct
-import subprocess
-import sys
 import wave
 from pathlib import Path
 
@@ -20,7 +18,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from scripts.data.prepare import integrity
 from scripts.data.prepare.integrity import VideoJob, examine
 from scripts.data.synthetic.motion_videos import write_video
 from tests.helpers import load_smoke_config, read_result, run_script
@@ -28,7 +25,6 @@ from tests.numbered_videos import write_numbered_video
 from utils.data.annotation_file import Record
 from utils.data.rows import UnreadableFiles
 from utils.data.sampler import TrainSampler
-from utils.files import ROOT
 from utils.networks import find_network
 from utils.tests.video.videos import (
     BACK_ENDS,
@@ -36,7 +32,6 @@ from utils.tests.video.videos import (
     draw,
     encode,
     pictures,
-    read_bits,
     write,
 )
 from utils.video import pyav_reader
@@ -146,62 +141,11 @@ def test_every_kind_is_recognised_and_refused_by_its_name_in_one_line(bad_files,
             assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("reader", BACK_ENDS)
-def test_damage_in_the_middle_is_a_video_error(tmp_path, reader):
-    path = draw(tmp_path / "video.mp4", count=90, gop=250)
-    data = bytearray(path.read_bytes())
-    start = data.index(b"mdat") + 1500
-    for position in np.random.RandomState(0).randint(start, start + 4000, 60):
-        data[position] ^= 255
-    path.write_bytes(data)
-    with open_video(path, reader) as source, pytest.raises(VideoError):
-        source.frames([len(source) - 1])
-
-
 def test_a_video_error_survives_pickling():
     error = VideoError("a/b.mp4", "decord", "two\n  lines")
     copy = pickle.loads(pickle.dumps(error))
     assert isinstance(copy, ValueError)
     assert str(copy) == str(error) == "cannot read a/b.mp4 with decord: two lines"
-
-
-def test_ffmpeg_prints_nothing(bad_files, tmp_path):
-    data = draw(tmp_path / "whole.mp4", count=60).read_bytes()
-    (tmp_path / "damaged.mp4").write_bytes(data[:3000] + bytes(1500) + data[4500:])
-    code = """
-import contextlib, cv2, sys
-from utils.video.decoders import open_video
-from utils.video.reader import VideoError
-for path in sys.argv[2:]:
-    with contextlib.suppress(VideoError):
-        source = open_video(path, sys.argv[1])
-        source.frames(range(len(source)))
-"""
-    folder, _ = bad_files
-    paths = [tmp_path / "damaged.mp4", folder / "cut.mp4", folder / "song.mp4"]
-    command = [sys.executable, "-c", code, BACK_ENDS[-1], *map(str, paths)]
-    run = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-    # decord itself writes one line for a file that does not open; no option turns it off.
-    assert [line for line in run.stderr.splitlines() if "ERROR opening" not in line] == []
-
-
-def replace_bytes(path, old: bytes, new: bytes):
-    data = path.read_bytes()
-    assert old in data
-    path.write_bytes(data.replace(old, new))
-    return path
-
-
-@pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".avi", ".mov"])
-def test_metadata_that_is_not_utf8_is_ignored(tmp_path, suffix):
-    title = "cafeZZZZZ"[: len(LATIN)]
-    path = encode(tmp_path / f"video{suffix}", frames=pictures(4, 64), codec="mpeg4", title=title)
-    replace_bytes(path, title.encode(), LATIN)
-    for reader in BACK_ENDS:
-        with open_video(path, reader) as source:
-            assert source.frames([0, 3]).shape == (2, 64, 64, 3)
-    for depth in ("all", "ends"):
-        assert examine(VideoJob(str(path), depth=depth)).kind == "good"
 
 
 @pytest.mark.parametrize(
@@ -375,15 +319,6 @@ def test_a_video_that_decodes_with_errors_is_damaged(tmp_path, codec):
     assert " of 40 frames" in finding.reason
 
 
-def test_an_unexpected_error_of_a_scan_is_the_finding_broken(tmp_path, monkeypatch):
-    def fail(*_):
-        raise ZeroDivisionError("of a library")
-
-    monkeypatch.setattr(integrity, "check_length", fail)
-    finding = examine(VideoJob(str(draw(tmp_path / "a.mp4", count=4))))
-    assert finding == ("broken", "ZeroDivisionError: of a library", 0)
-
-
 def test_a_scan_refuses_a_folder_a_pipe_and_a_device(tmp_path):
     (tmp_path / "folder.mp4").mkdir()
     os.mkfifo(tmp_path / "pipe.mp4")
@@ -392,19 +327,6 @@ def test_a_scan_refuses_a_folder_a_pipe_and_a_device(tmp_path):
         assert examine(VideoJob(str(path))).kind == "missing"
         with pytest.raises(VideoError, match="no such file"):
             open_video(path)
-
-
-@pytest.mark.parametrize("reader", BACK_ENDS)
-def test_a_cut_or_growing_file_is_read_up_to_its_first_length(tmp_path, reader):
-    data = draw(tmp_path / "whole.mkv", count=60).read_bytes()
-    path = tmp_path / "growing.mkv"
-    path.write_bytes(data[: len(data) // 2])
-    with open_video(path, reader) as source:
-        with open(path, "ab") as file:
-            file.write(data[len(data) // 2 :])
-        count = len(source)
-        assert 10 < count < 60
-        assert read_bits(source.frames([count - 1, 0])) == [count - 1, 0]
 
 
 def write_videos(folder) -> list[bytes]:

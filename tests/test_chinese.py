@@ -57,15 +57,6 @@ def read_links(page: Path, section: str, pages: dict[Path, Path]) -> Counter:
     return Counter(links)
 
 
-def test_the_guides_of_a_newcomer_are_chinese_too():
-    names = {"own_videos", "convert", "many_devices", "clusters", "accelerators"}
-    names |= {"troubleshooting", "README_CN"}
-    names |= {"python", "predict", "demo", "features", "streams", "fine_tuning"}
-    names |= {"evaluation", "resume", "data_preparation", "data_path", "weights", "export"}
-    names |= {"deploy", "labels", "segments", "precision"}
-    assert {page.stem for page in PAGES.values()} >= names
-
-
 @PAIRS
 def test_a_page_begins_with_a_link_to_the_other_language(english, chinese):
     """The third line of both."""

@@ -10,14 +10,12 @@ import pytest
 from scripts.data.prepare.frames import count_copies
 from scripts.data.synthetic.motion_videos import write_video
 from tests.conftest import TINY
-from tests.helpers import assert_one_line_error, find_smoke_yaml, load_smoke_config, read_result
+from tests.helpers import find_smoke_yaml, load_smoke_config, read_result
 from tests.numbered_videos import read_number, write_numbered_video
-from utils.data.annotation_file import describe_list, read_list
 from utils.networks import find_network
 from utils.runtime import Runtime
 from utils.video.array_frames import ArrayFrames
 from utils.video.frame_folder import FrameFolder
-from x3d import dataset as x3d
 
 SCRIPT = "scripts/data/extract_frames.py"
 FLOW = "scripts/data/extract_flow.py"
@@ -114,19 +112,6 @@ def test_a_scan_and_a_prediction_read_folders_of_frames(network, videos, run_her
     assert (result["good"], result["kinds"]) == (2, {"truncated": 2})
 
 
-def test_the_frame_rate_of_folders_is_that_of_the_config_file(videos, run_here, tmp_path):
-    """Without `data.folder_fps`, the frames of a folder count as frames at `data.fps`."""
-    extract(run_here, network="x3d", videos=videos, out=tmp_path)
-    settings = [f"data.root={tmp_path}", "data.source=frames", "data.stride=4"]
-    spans = []
-    for rate in (0, RATE):
-        cfg = load_smoke_config("x3d", *LISTED, *settings, f"data.folder_fps={rate}")
-        with read_list(describe_list(cfg, "train"))[0].open(cfg.data) as video:
-            indices = x3d.choose_clip_frames(video, cfg.data, 0.0)
-        spans.append(indices[-1] - indices[0])
-    assert spans == [13 * 4 - 1, int(13 * 4 * RATE / 30 - 1)]
-
-
 def test_an_extraction_continues_and_writes_one_frame_rate(videos, run_here, tmp_path):
     """At 30 frames per second every second frame of 20 is written twice."""
     result = extract(run_here, "tsm", videos, tmp_path, "--fps", "30", "--short_side", "32")
@@ -154,22 +139,6 @@ def test_frames_are_repeated_or_dropped_for_another_rate():
     assert count(6, 30, 10) == [1, 0, 0, 1, 0, 0]
     assert count(2, 30, 10) == [1, 0]
     assert count(4, 4, 10, np.array([0, 0.1, 0.5, 0.55, 1])) == [1, 4, 1, 4], "a variable rate"
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--data.source=frames", "--data.image_tmpl={:05d}.gif"], "data.source"),
-        (["--data.image_tmpl={:05d}.gif"], "data.image_tmpl: {:05d}.gif"),
-        (["--quality", "101"], "--quality"),
-    ],
-)
-def test_impossible_options_are_refused(options, words, videos, run_here, tmp_path):
-    lists = [f"--{setting}" for setting in (f"data.root={videos}", *LISTED)]
-    out = tmp_path / "new"
-    arguments = ["--config_path", find_smoke_yaml("tsm"), "--out", out, *lists, *options]
-    assert_one_line_error(run_here(SCRIPT, *arguments), words)
-    assert not (tmp_path / "new").exists()
 
 
 def draw_texture(size: int, seed: int) -> np.ndarray:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from PIL import Image
 
 from tests.documents import CHINESE, DOCUMENTS, FILE, make_anchor, read_lines
 from utils.files import ROOT
@@ -86,26 +85,6 @@ def test_an_anchor_of_a_link_is_a_heading(document):
 def list_anchors(document: Path) -> set:
     headings = re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)
     return {make_anchor(heading) for heading in headings}
-
-
-def test_the_picture_of_the_readme_moves_and_is_small():
-    (name,) = re.findall(r"!\[[^]]*\]\(([^)]*)\)", (ROOT / "README.md").read_text())
-    assert (ROOT / name).stat().st_size < 300_000
-    with Image.open(ROOT / name) as image:
-        assert image.n_frames > 10
-
-
-def test_the_readme_names_and_counts_the_weights_of_a_network():
-    """Those that a recipe evaluates."""
-    text = (ROOT / "README.md").read_text()
-    rows = re.findall(r"^\| \[.*\((\w+)/README.md\).*\|(.*)\|$", text, re.M)
-    assert sorted(network for network, _ in rows) == list_networks()
-    for network, cell in rows:
-        entries = list_published().values()
-        names = {e.name for e in entries if e.network == network and not e.start}
-        shown = set(re.findall(r"`(\w+)`", cell))
-        assert shown <= names
-        assert f"and {len(names - shown)} others" in cell
 
 
 def test_what_to_take_names_recipes_and_published_weights():

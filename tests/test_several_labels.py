@@ -13,16 +13,13 @@ from PIL import Image
 from scripts.analysis.activations import relative_error, set_weights
 from tests import golden_cases as golden
 from tests.helpers import (
-    assert_one_line_error,
     find_smoke_yaml,
     load_smoke_config,
     read_result,
     read_rows,
-    save_random_weights,
 )
 from tests.test_predict import load_toy_config
 from tests.test_torch_twins import randomize_weights
-from utils.data.annotation_file import format_label, read_list
 from utils.data.sampler import TrainSampler
 from utils.evaluate.several_labels import compute_metrics
 from utils.networks import find_network
@@ -53,25 +50,6 @@ MULTI["resnet50"] += ["data.mixup=0", "data.cutmix=0"]
 def test_a_setting_of_one_label_is_refused(network, setting, name):
     with pytest.raises(ValueError, match=re.escape(name)):
         load_smoke_config(network, *MULTI.get(network, ()), setting)
-
-
-def test_map_decides_only_with_several_labels():
-    settings = ["run.eval_every=1", "run.keep_best=map"]
-    load_smoke_config("tsm", *settings, "model.labels=multi")
-    with pytest.raises(ValueError, match=r"run\.keep_best"):
-        load_smoke_config("tsm", *settings)
-
-
-def test_folders_of_classes_are_refused_for_several_labels(run_here, data_root, tmp_path):
-    words = [data_root / "videos", "--recipe", "tsm_smoke", "--model.labels=multi"]
-    done = run_here("scripts/finetune.py", *words, "--out", tmp_path / "out")
-    assert_one_line_error(done, "model.labels")
-
-
-@pytest.mark.parametrize("threshold", [2, -0.1, float("nan"), "0.5"])
-def test_a_threshold_is_a_probability(threshold):
-    with pytest.raises(ValueError, match="threshold"):
-        api.check_top(5, threshold)
 
 
 # The labels of the synthetic motions: moves, to the left, to the right, changes its size.
@@ -278,31 +256,6 @@ def test_training_evaluation_prediction_and_fusion_of_several_labels(
         assert fused["loss"] == pytest.approx(metrics["loss"], abs=1e-4)
         again = read_rows(tmp_path / average / "scores.csv")
         assert [line["predicted"] for line in again] == [line["predicted"] for line in table]
-
-
-@pytest.mark.slow
-def test_copies_frames_and_features_keep_the_labels(multi_args, run_here, tiny_ckpt, tmp_path):
-    copies = tmp_path / "copies"
-    made = read_result(run_here("scripts/data/reencode_videos.py", *multi_args, "--out", copies))
-    cfg = load_toy_config(multi_args)
-    files = find_network("tsm").list_annotation_files(cfg)
-    originals = [[record.label for record in read_list(file)] for file in files]
-    for file, path, labels in zip(files, made["lists"], originals):
-        file = file._replace(path=Path(path), root=copies)
-        assert [record.label for record in read_list(file)] == labels
-
-    frames = tmp_path / "frames"
-    result = read_result(run_here("scripts/data/extract_frames.py", *multi_args, "--out", frames))
-    more = [f"--data.root={frames}", "--data.source=frames"]
-    folders = load_toy_config(multi_args, [*more, f"--data.train_list={result['lists'][0]}"])
-    records = find_network("tsm").read_records(folders, "train")
-    assert [record.label for record in records] == originals[0]
-
-    weights = save_random_weights(cfg, tmp_path / "weights.ckpt", "tsm")
-    words = [*multi_args, "--checkpoint_path", weights, files[1].path, "--per", "video"]
-    run_here("scripts/extract_features.py", *words, "--out", tmp_path / "features")
-    labels = [line["label"] for line in read_rows(tmp_path / "features/index.csv")]
-    assert labels == [format_label(label) for label in originals[1]]
 
 
 @pytest.mark.slow

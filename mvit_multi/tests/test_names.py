@@ -10,7 +10,6 @@ from mvit_multi.model import MEAN, STD_OF_PIXELS, MViT
 from mvit_multi.network import NETWORK
 from mvit_multi.tests.golden_case import MViTCase
 from tests.golden_cases import (
-    generate_input,
     generate_state_dict,
     get_shapes,
     load_case,
@@ -136,10 +135,3 @@ def test_a_batch_is_mixed_with_its_reverse(mix):
     expected = x.copy() if any(mix.box) else 0.7 * x + 0.3 * x[::-1]
     expected[..., y0:y1, x0:x1] = x[::-1, ..., y0:y1, x0:x1]
     np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_a_wrong_input_shape_is_an_error():
-    """Position embeddings fix the size of a clip."""
-    net = MViT(**TOY, **ONE).set_train(False)
-    with pytest.raises((ValueError, RuntimeError)):
-        net(Tensor(generate_input(1, (1, 3, 4, 48, 48))))[0].asnumpy()

@@ -12,9 +12,8 @@ from PIL import Image
 from resnet50.config import Config, Data
 from resnet50.dataset import RepeatingSampler, build_train_sampler
 from resnet50.readers import Images
-from resnet50.transforms import MAGNITUDES, apply_operator, augment, draw_erased_box, draw_operator
+from resnet50.transforms import MAGNITUDES, apply_operator, augment, draw_operator
 from tests.golden_cases import load_case
-from utils.data.mixing import mix_targets
 from utils.files import ROOT
 from utils.load_config import load_config
 from utils.runtime import Runtime
@@ -57,24 +56,6 @@ def test_operators_are_drawn_alike():
         assert {abs(value) for value in values} == {abs(float(value)) for value in magnitudes}
         negative = np.mean(np.array(values) < 0)
         assert 0.42 < negative < 0.54 if signed else negative == 0
-
-
-def test_erased_boxes_have_torchvisions_areas_and_aspects():
-    rng = np.random.RandomState(0)
-    assert draw_erased_box(200, height=100, probability=0.0, rng=rng) is None
-    boxes = [draw_erased_box(200, height=100, probability=0.5, rng=rng) for _ in range(4000)]
-    erased = np.array([box for box in boxes if box is not None])
-    assert len(erased) == pytest.approx(2000, abs=120)
-    x, y, width, height = erased.T
-    assert (x >= 0).all()
-    assert (y >= 0).all()
-    assert (x + width).max() == 200
-    assert (y + height).max() == 100
-    area = width * height / 20_000
-    assert 0.018 < area.min() < 0.022
-    assert 0.3 < area.max() < 0.34
-    assert 0.27 < (height / width).min() < 0.33
-    assert 3.0 < (height / width).max() < 3.6
 
 
 def test_an_erased_box_has_the_mean_colour(image):
@@ -125,26 +106,6 @@ def test_the_recipe_repeats_each_image_on_four_ranks():
     kept = dataclasses.replace(samplers[0], epoch_samples=2048)  # as a resumed run does
     assert (kept.copies, kept.steps_per_epoch) == (4, 2)
     assert [kept.sample_at(k) for k in range(256)] == [samplers[0].sample_at(k) for k in range(256)]
-
-
-def test_half_of_the_batches_have_cutmix_and_half_mixup():
-    label = np.arange(4)
-    boxes = 0
-    lams = []
-    for seed in range(400):
-        target = mix_targets(label, DATA, np.random.RandomState(seed))
-        assert target.shape == (4, 7)
-        np.testing.assert_array_equal(target[:, 0], label)
-        assert sorted(target[:, 2]) == [0, 1, 2, 3]
-        y0, y1, x0, x1 = target[0, 3:]
-        if (y1 - y0) * (x1 - x0) > 0:
-            boxes += 1
-            assert target[0, 1] == pytest.approx(1 - (y1 - y0) * (x1 - x0) / 64)
-        else:
-            lams.append(target[0, 1])
-    assert 130 < boxes < 220  # a small box of cutmix may have no area
-    # The distance to 0 or 1 is 0.11 on average for Beta(0.2, 0.2), and 0.25 for Beta(1, 1).
-    assert np.mean(np.minimum(lams, 1 - np.array(lams))) < 0.16
 
 
 def test_augmentation_needs_random_crops():

@@ -1,7 +1,6 @@
 """The image pipeline: every image once, reproducible crops, PIL's pixels in evaluation."""
 
 import io
-import math
 from pathlib import Path
 from typing import Union
 
@@ -19,14 +18,13 @@ from resnet50.dataset import (
     create_dataset,
 )
 from resnet50.network import NETWORK
-from resnet50.readers import ImageRecord, MindRecord, decode_image, read_records
+from resnet50.readers import MindRecord, decode_image, read_records
 from resnet50.transforms import compute_center_crop, draw_crop_box, make_test_view, make_train_view
 from scripts.data.synthetic.pattern_images import draw_cifar10
 from tests.golden_cases import load_case
 from utils.files import ROOT
 from utils.load_config import load_config
 from utils.runtime import Runtime
-from utils.video.reader import VideoError
 
 CASES = load_case(Path(__file__).parent / "golden" / "resnet50_data.json")["eval_preprocessing"]
 FOLDER = ROOT / "resnet50" / "configs" / "resnet50_r50_imagenet_tutorial.yaml"
@@ -248,27 +246,6 @@ def test_cifar_images_are_padded_cropped_and_flipped(cifar):
     assert view[0].shape == (3, 48, 48)
 
 
-def test_random_crops_are_distributed_like_torchvisions():
-    """Areas are uniform, aspect ratios log-uniform, corners uniform."""
-    rng = np.random.RandomState(0)
-    boxes = np.array(
-        [draw_crop_box(4000, height=4000, min_area=0.25, rng=rng) for _ in range(4000)]
-    )
-    x, y, width, height = boxes.T
-    assert (boxes >= 0).all()
-    assert max((x + width).max(), (y + height).max()) <= 4000
-    small = width * height < 0.5 * 4000**2  # larger ones are refused more often
-    area = width[small] * height[small] / 4000**2
-    assert np.histogram(area, 5, (0.25, 0.5))[0] == pytest.approx(len(area) / 5, rel=0.15)
-    aspect = np.log(width[small] / height[small]) / math.log(4 / 3)
-    assert np.histogram(aspect, 5, (-1, 1))[0] == pytest.approx(len(area) / 5, rel=0.15)
-    corner = x[small] / (4000 - width[small])
-    assert np.histogram(corner, 5, (0, 1))[0] == pytest.approx(len(area) / 5, rel=0.15)
-    # No box of these aspect ratios has the whole area: a centre crop of 4:3, or 3:4.
-    assert draw_crop_box(1000, height=300, min_area=1.0, rng=rng) == (300, 0, 400, 300)
-    assert draw_crop_box(300, height=1000, min_area=1.0, rng=rng) == (0, 300, 300, 400)
-
-
 def test_random_crops_equal_minddatas_pixels():
     """Of the same box: MindSpore's operators crop, resize and flip."""
     image = np.asarray(draw_image(np.random.RandomState(1), 91, 70))
@@ -345,19 +322,6 @@ def test_a_resumed_run_reads_the_same_rows(damaged_folder, form):
         assert_same(read_batches(make_config(damaged_folder, *RARE), epochs=4), whole)
 
 
-def test_copies_of_an_image_have_different_crops(folder):
-    """Also if the copies are in the batches of several ranks, and in another order."""
-    cfg = make_config(folder, "data.batch=2", "data.repeats=3")
-    for size in (1, 2):
-        ranks = [build_train_source(cfg, 2, Runtime(rank, size)) for rank in range(size)]
-        drawn = [source.sampler.sample_at(k) for source in ranks for k in range(len(source))]
-        views = {source[k][0].tobytes() for source in ranks for k in range(len(source))}
-        assert len(set(drawn)) < len(drawn)
-        assert len(views) == len(drawn)
-        alone = build_train_source(cfg, 2)
-        assert views <= {alone[k][0].tobytes() for k in range(len(alone))}
-
-
 @pytest.mark.parametrize("mixing", [["data.mixup=0.2"], ["data.mixup=0.2", "data.cutmix=1"]])
 def test_all_images_of_a_batch_are_mixed_alike(folder, mixing):
     for images, target in read_batches(make_config(folder, *mixing)):
@@ -366,36 +330,6 @@ def test_all_images_of_a_batch_are_mixed_alike(folder, mixing):
         assert sorted(target[:, 2]) == [0, 1, 2, 3]
         alike = target[:, [1, *range(3, target.shape[1])]]
         assert (alike == alike[0]).all()
-
-
-def test_a_row_does_not_depend_on_what_could_not_be_read_before(
-    damaged_folder, monkeypatch, log_messages
-):
-    """As of a video that is readable in part: here every second read of an image fails."""
-    source = build_train_source(make_config(damaged_folder, *RARE), epochs=4)
-    read = ImageRecord.read
-    failing = {source.records[k].path for k in (1, 5, 9)}
-
-    def read_in_part(image: ImageRecord) -> np.ndarray:
-        if image.path in failing and draws[-1] % 2:
-            raise VideoError(image.path, "PIL", "damaged")
-        return read(image)
-
-    draws = []
-    draw = TrainImages.draw_candidates
-    monkeypatch.setattr(
-        TrainImages,
-        "draw_candidates",
-        lambda self, sample, epoch: draws.append(epoch) or draw(self, sample, epoch),
-    )
-    monkeypatch.setattr(ImageRecord, "read", read_in_part)
-    rows = [source[k][0] for k in range(len(source))]
-    assert source.unreadable.count == 3 + len(DAMAGED)
-    for k in reversed(range(len(rows))):
-        assert np.array_equal(source[k][0], rows[k])
-    again = build_train_source(make_config(damaged_folder, *RARE), epochs=4)
-    assert all(np.array_equal(again[k][0], rows[k]) for k in range(len(rows) // 2, len(rows)))
-    assert sum("unreadable image" in line for line in log_messages) == 5 + again.unreadable.count
 
 
 @pytest.mark.parametrize("damaged", [DAMAGED, dict.fromkeys(range(15), 10)])

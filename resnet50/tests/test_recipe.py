@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn
 
-from resnet50.config import Config, Model, Train
+from resnet50.config import Config, Train
 from resnet50.lr_generator import build_parameter_groups, get_lr, is_decayed
 from resnet50.model import build_network
 from resnet50.tests.golden_case import MEAN, STD
@@ -89,15 +89,6 @@ def test_rates_of_torchvisions_second_recipe_equal_its_schedulers():
     rising = 0.5 * (0.01 + 0.99 * epochs / 5)
     falling = 0.25 * (1 + np.cos(np.pi * (epochs - 5) / 595))
     np.testing.assert_allclose(lr[::3], np.where(epochs < 5, rising, falling), rtol=1e-12)
-
-
-def test_a_curve_may_be_longer_than_the_run():
-    cases = [{"lr_max": 0.3, "lr_end": 0.0, "total_epochs": epochs} for epochs in (24, 28)]
-    short, whole = (
-        compute_rates("cosine", case=case, per_epoch=5, schedule_epochs=28) for case in cases
-    )
-    assert len(short) == 24 * 5
-    np.testing.assert_array_equal(short, whole[: 24 * 5])
 
 
 @pytest.mark.parametrize(
@@ -235,8 +226,3 @@ def test_xavier_draws_the_initial_weights_of_the_zoo(arch):
             assert not cell.bias.asnumpy().any(), name
         elif isinstance(cell, nn.BatchNorm2d):
             assert (cell.gamma.asnumpy() == 1).all(), name
-
-
-def test_xavier_has_no_fan():
-    with pytest.raises(ValueError, match="model.fan .*model.init"):
-        Model(num_classes=10, init="xavier", fan="fan_in")

@@ -18,7 +18,7 @@ from utils.export.export import check_options, export
 from utils.nn import amp
 from utils.nn.kernels.plain import TemporalShift
 from utils.scoring.checkpoint import prepare_for_inference
-from utils.tests.parity import mark_slow_except, without_values
+from utils.tests.parity import mark_slow_except
 
 GOLDEN = Path(__file__).parent / "golden"
 OPS = load_case(GOLDEN / "tsm_data.json")["ops"]
@@ -102,32 +102,6 @@ def test_an_exported_step_gives_the_recorded_frame_scores(tmp_path):
         for frame, scores in zip(clip, expected):
             output, *buffers = session.run(None, dict(zip(names, [frame[None], *buffers])))
             np.testing.assert_allclose(output[0], scores, atol=1e-4)
-
-
-@without_values
-def test_streaming_buffers_have_the_published_shapes():
-    online = OnlineTSM(TSM(27, segments=8, arch="mobilenetv2", online=True))
-    counts = {(3, 56): 1, (4, 28): 2, (8, 14): 3, (12, 14): 2, (20, 7): 2}
-    expected = [(channels, side, side) for (channels, side), n in counts.items() for _ in range(n)]
-    assert [buffer.shape[1:] for buffer in online.initial_buffers(224, 224)] == expected
-
-
-def test_the_shift_does_not_mix_clips():
-    x = np.random.RandomState(0).randn(8, 8, 1, 1).astype(np.float32)
-    shift = TemporalShift(4, 1)
-    both = shift(Tensor(x)).asnumpy()
-    separate = [shift(Tensor(part)).asnumpy() for part in (x[:4], x[4:])]
-    np.testing.assert_array_equal(both, np.concatenate(separate))
-
-
-@pytest.mark.parametrize(
-    ("arch", "shifted"),
-    [("resnet18", 8), ("resnet50", 16), ("resnet101", 18), ("resnet152", 26), ("mobilenetv2", 10)],
-)
-@without_values
-def test_the_number_of_shifted_blocks_is_the_published_one(arch, shifted):
-    names = [name for name in TSM(3, 8, arch=arch).parameters_dict() if ".net.weight" in name]
-    assert len(names) == shifted
 
 
 @pytest.mark.parametrize(

@@ -124,12 +124,6 @@ def test_the_rate_on_four_machines_is_that_of_one_as_in_the_source():
 RECIPES = [path for path in SUMMIT_PATH.parent.glob("*.yaml") if path.stem != "tsm_smoke"]
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_a_recipe_validates_as_often_as_its_source(path):
-    """Every epoch; the article about Summit names no validation during training."""
-    assert load_config(Config, path).run.eval_every == (0 if path == SUMMIT_PATH else 1)
-
-
 README_ROW = re.compile(r"\| `(\w+)`[^|]*\|[^|]+\| (\d+) x (\d+)(?: at (\d+))? \|")
 
 

@@ -62,69 +62,6 @@ def test_offsets_lie_in_the_video_and_ascend(t, length):
             assert offsets.max() <= max(0, n - length)
 
 
-@pytest.mark.parametrize("t", [1, 8, 16, 64])
-def test_dense_offsets_are_evenly_spaced_around_the_video(t):
-    rng = np.random.RandomState(0)
-    for n in LENGTHS:
-        for offsets in (
-            sample("train", n, t, dense=True, rng=rng),
-            sample("val", n, t, dense=True, rng=rng),
-            *sample("test", n, t, dense=True, clips=3).reshape(3, t),
-        ):
-            assert offsets.shape == (t,)
-            assert ((offsets >= 0) & (offsets < n)).all()
-            assert (np.diff(offsets) % n == 64 // t % n).all()
-            if n >= 64:
-                assert offsets[-1] - offsets[0] < 64
-
-
-def test_training_samples_each_interval_uniformly():
-    rng = np.random.RandomState(0)
-    counts = np.zeros((8, 6), int)
-    for _ in range(6000):
-        offsets = sample("train", 50, 8, dense=False, rng=rng)
-        counts[np.arange(8), offsets - 6 * np.arange(8)] += 1
-    assert counts.min() > 850
-    assert counts.max() < 1150
-
-
-@pytest.mark.parametrize(("n", "length", "dense"), [(10, 5, False), (70, 1, True)])
-def test_training_starts_everywhere_but_in_dense_mode_at_the_last_start(n, length, dense):
-    rng = np.random.RandomState(0)
-    draws = [sample("train", n, 8, length, dense=dense, rng=rng) for _ in range(500)]
-    starts = {offsets[0] for offsets in draws} if dense else set(np.concatenate(draws))
-    assert starts == set(range(6))
-    assert dense or len(set(map(tuple, draws))) > 100
-
-
-def test_validation_uses_the_first_frame_of_a_short_video_but_testing_does_not():
-    for n, length in ((8, 1), (12, 5)):
-        offsets = sample_uniform(n, 8, length)
-        assert offsets["val"].tolist() == [0] * 8
-        assert offsets["test"].tolist() == list(range(8))
-        assert len(set(sample_uniform(n + 1, 8, length)["val"])) > 1
-
-
-@pytest.mark.parametrize("n", [1, 3, 4])
-def test_a_video_shorter_than_a_segment_starts_at_frame_0(n):
-    rng = np.random.RandomState(0)
-    for t in (1, 2, 8):
-        for offsets in (
-            *sample_uniform(n, t, 5).values(),
-            sample("train", n, t, 5, dense=False, rng=rng),
-        ):
-            assert not offsets.any()
-
-
-@pytest.mark.parametrize("clips", [1, 2, 7, 10])
-def test_dense_clips_cover_the_first_to_the_last_start(clips):
-    starts = sample("test", 300, 8, dense=True, clips=clips).reshape(clips, 8)[:, 0]
-    assert starts[0] == 0
-    if clips > 1:
-        assert starts[-1] == 300 - 64
-        assert np.ptp(np.diff(starts)) <= 1
-
-
 def test_a_video_without_frames_and_other_numbers_of_clips_are_refused():
     for split in ("train", "val", "test"):
         for dense in (False, True):

@@ -85,21 +85,6 @@ def test_scaled_sizes_and_centre_crops_equal_the_originals():
             assert transforms.list_view_boxes(*sizes, 1) == [(expected, False)]
 
 
-def test_every_training_crop_lies_in_the_frame():
-    rng = random.Random(0)
-    for width, height in ((340, 256), (256, 340), (222, 223), (224, 224), (226, 400), (30, 20)):
-        boxes = {
-            transforms.draw_crop(width, height=height, size=224, scales=SCALES, rng=rng)
-            for _ in range(400)
-        }
-        assert len(boxes) > 20
-        for x, y, w, h in boxes:
-            assert min(x, y) >= 0
-            assert min(w, h) > 0
-            assert x + w <= width
-            assert y + h <= height
-
-
 @pytest.mark.parametrize(("channels", "length"), [(3, 1), (2, 5), (3, 2)])
 @pytest.mark.parametrize("flip", [False, True])
 def test_a_training_clip_is_one_crop_of_all_frames(channels, length, flip):
@@ -135,33 +120,6 @@ def mirror_image(image):
     return np.stack((255 - image[0], image[1])) if len(image) == 2 else image
 
 
-def test_half_of_the_clips_are_flipped_if_flipping_is_on():
-    rng = random.Random(0)
-    frames = make_noise(1, 8, 8)
-    settings = {"frames_per_segment": 1, "size": 8, "scales": (1,), "rng": rng}
-    for flip, least, greatest in ((True, 450, 550), (False, 0, 0)):
-        settings["flip"] = flip
-        clips = [transforms.make_train_clip(frames, **settings) for _ in range(1000)]
-        assert least <= sum(flipped for _, flipped in clips) <= greatest
-        for clip, flipped in clips:
-            assert np.array_equal(clip[0], frames[0, :, :: -1 if flipped else 1].transpose(2, 0, 1))
-
-
-@pytest.mark.parametrize(
-    ("shape", "size", "scale"), [((1, 40), 32, 0.66), ((40, 1), 32, 0.66), ((20, 30), 224, 1)]
-)
-def test_a_small_frame_is_enlarged(shape, size, scale):
-    frames = make_noise(2, *shape)
-    settings = {"size": size, "scales": (scale,), "rng": random.Random(0), "flip": False}
-    clip, _ = transforms.make_train_clip(frames, frames_per_segment=1, **settings)
-    assert clip.shape == (2, 3, size, size)
-    if 1 in shape:  # its crop is one pixel
-        assert np.unique(clip[0, 0]).size == 1
-    else:
-        cut = transforms.cut_crops(frames, resize_to=32, crop=28, crops=3)
-        assert cut.shape == (2, 3, 3, 28, 28)
-
-
 @pytest.mark.parametrize("crops", [1, 3, 5, 10])
 @pytest.mark.parametrize(("channels", "length"), [(3, 1), (2, 5)])
 def test_views_are_ordered_by_crop_then_by_clip(crops, channels, length):
@@ -186,17 +144,6 @@ def test_views_are_ordered_by_crop_then_by_clip(crops, channels, length):
                     part = views[view, t, k * channels : (k + 1) * channels]
                     assert np.array_equal(part, expected)
             view += 1
-
-
-@pytest.mark.parametrize("crops", [1, 10])
-def test_a_frame_that_several_clips_use_may_be_passed_once(crops):
-    frames = make_noise(5, 40, 61)
-    order = [0, 2, 4, 1, 2, 4]
-    cut = transforms.cut_crops(frames, resize_to=32, crop=28, crops=crops)
-    once = transforms.arrange_views(cut, order=order, clips=2, segments=3)
-    cut = transforms.cut_crops(frames[order], resize_to=32, crop=28, crops=crops)
-    repeated = transforms.arrange_views(cut, range(len(order)), clips=2, segments=3)
-    assert np.array_equal(once, repeated)
 
 
 def test_a_validation_in_training_takes_one_centre_crop_of_the_size_in_training(tmp_path):

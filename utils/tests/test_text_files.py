@@ -1,13 +1,9 @@
 """Annotation files and class names in unusual encodings: correct values, or a one-line error."""
 
-import csv
-import json
 import os
 
 import pytest
 
-from scripts.data.prepare.public_annotations import read_public_annotations
-from tests.test_official_lists import CASES, write_files
 from utils.data.annotation_file import AnnotationFile, read_annotations
 from utils.data.class_names import read_class_names
 from utils.files import read_text
@@ -99,70 +95,3 @@ def test_an_unreadable_annotation_file_is_refused_with_the_line(read_listing, co
 
 def test_a_latin_1_annotation_file_matches_latin_1_file_names(read_listing):
     assert read_listing(b"caf\xe9.mp4 1\n") == ["caf\udce9.mp4"]
-
-
-@pytest.fixture
-def field_limit():
-    """The limit of the module csv as Python sets it; libraries may change it."""
-    before = csv.field_size_limit(131072)
-    yield
-    csv.field_size_limit(before)
-
-
-MAIN_FILES = {
-    "kinetics": "train.csv",
-    "sthv2": "something-something-v2-train.json",
-    "sthv1": "something-something-v1-train.csv",
-    "moments": "trainingSet.csv",
-    "hmdb51": "wave_test_split1.txt",
-}
-HOSTILE = {
-    "Latin-1": b"caf\xe9\n",
-    "binary": bytes(range(256)) * 4,
-    "a long line": LONG,
-    "a long field": b"label,youtube_id,time_start,time_end,split\n" + LONG + b",a,1,2,train\n",
-    "brackets": b"[" * 100_000,
-    "an open quotation": b'label,youtube_id,time_start,time_end,split\n"a' + b",b\n" * 100_000,
-    "infinite numbers": b"label,youtube_id,time_start,time_end,split\na,b,1e999,inf,train\n",
-    "numbers": b'[{"id": 1e999, "template": Infinity}]',
-    "nothing": b"",
-}
-
-
-@pytest.mark.parametrize("kind", HOSTILE)
-@pytest.mark.parametrize("dataset", MAIN_FILES)
-def test_hostile_public_annotations_are_refused_in_one_line(dataset, kind, tmp_path, field_limit):
-    write_files(tmp_path, CASES[dataset][0])
-    (tmp_path / MAIN_FILES[dataset]).write_bytes(HOSTILE[kind])
-    try:
-        read_public_annotations(dataset, tmp_path, 1)
-    except ValueError as error:
-        message = format_line(error)
-        assert message.startswith("--annotations: ")
-        assert str(tmp_path) in message or " is not a class of " in message
-        return
-    assert kind == "nothing" or dataset == "kinetics"  # a csv without its columns is left out
-
-
-@pytest.mark.parametrize("dataset", MAIN_FILES)
-def test_public_annotations_are_read_in_every_detectable_encoding(dataset, tmp_path):
-    files = CASES[dataset][0]
-    write_files(tmp_path, files)
-    plain = read_public_annotations(dataset, tmp_path, 1)
-    for encoding in ("utf-16", "utf-8-sig"):
-        for name, text in files.items():
-            (tmp_path / name).write_bytes(text.encode(encoding))
-        assert read_public_annotations(dataset, tmp_path, 1) == plain
-
-
-@pytest.mark.parametrize("change", ["name of two lines", "label that is no integer"])
-def test_wrong_public_classes_are_refused(change, tmp_path):
-    files = dict(CASES["sthv2"][0])
-    name = "something-something-v2-labels.json"
-    files[name] = files[name].replace("Tilting something up", "Tilting\\nsomething up")
-    files["something-something-v2-validation.json"] = "[]"
-    if change == "label that is no integer":
-        files[name] = json.dumps({"a": 0.5})
-    write_files(tmp_path, files)
-    with pytest.raises(ValueError, match="'Tilting.* cannot be printed|labels.json is not in the"):
-        read_public_annotations("sthv2", tmp_path, 1)

@@ -18,19 +18,18 @@ DIFFERENCES = np.arange(-255, 256)  # all differences of two levels
 SMOOTHING = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
 
 
-def make_posterize_lut(bits: int) -> np.ndarray:
-    """Keeps the highest `bits` bits of a level."""
-    return IDENTITY & np.uint8(0xFF << max(8 - bits, 0) & 0xFF)
-
-
-def make_solarize_lut(threshold: int) -> np.ndarray:
-    """Inverts levels from the threshold on."""
-    return np.where(threshold > LEVELS, IDENTITY, 255 - IDENTITY)
-
-
-def make_solarize_add_lut(value: int, threshold: int = 128) -> np.ndarray:
-    """Adds `value` to levels below the threshold."""
-    return np.where(threshold > LEVELS, np.minimum(LEVELS + value, 255), LEVELS).astype(np.uint8)
+def make_level_lut(name: str, *values: float) -> np.ndarray:
+    """The LUT of an operator that is the same for all frames."""
+    if name == "Invert":
+        return 255 - IDENTITY
+    (value,) = values
+    if name == "PosterizeIncreasing":  # keeps the highest bits of a level
+        return IDENTITY & np.uint8(0xFF << max(8 - int(value), 0) & 0xFF)
+    if name == "SolarizeIncreasing":  # inverts levels from a threshold on
+        return np.where(value > LEVELS, IDENTITY, 255 - IDENTITY)
+    if name == "SolarizeAdd":  # adds to levels below 128
+        return np.where(LEVELS < 128, np.minimum(LEVELS + value, 255), LEVELS).astype(np.uint8)
+    return blend_levels(0, LEVELS, value)  # brightness
 
 
 def make_auto_contrast_lut(frames: np.ndarray) -> np.ndarray:

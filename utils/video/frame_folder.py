@@ -46,18 +46,17 @@ class FrameFolder(FrameReader):
         self._folder = (int(self.path.name),) if self._fields == 3 else ()
         self._fields_before = (*self._folder, "x") if self._fields > 1 else ()  # the number
         self._read = self._flow if flow else functools.partial(self._image, "RGB")
-        self._length = self._count() if num_frames is None else num_frames
-
-    def _count(self) -> int:
-        numbers = set(self.list_numbers())
-        if not numbers:
-            raise self._error(f"it has no frame named {self._template}")
-        end = max(numbers)
-        missing = set(range(min(numbers), end)) - numbers
-        if missing:
-            gap = f"frame {min(missing)} is missing ({len(missing)} in all), the last is {end}"
-            raise self._error(gap)
-        return len(numbers)
+        self._length = num_frames
+        if num_frames is None:
+            numbers = set(self.list_numbers())
+            if not numbers:
+                raise self._error(f"it has no frame named {self._template}")
+            end = max(numbers)
+            missing = set(range(min(numbers), end)) - numbers
+            if missing:
+                gap = f"frame {min(missing)} is missing ({len(missing)} in all), the last is {end}"
+                raise self._error(gap)
+            self._length = len(numbers)
 
     def cut(self, segment: Segment) -> SegmentReader:
         """The frames of a segment. Looks for their files only, up to the first that is missing."""

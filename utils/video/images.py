@@ -48,7 +48,14 @@ def open_image(data: bytes, mode: str = "RGB", max_pixels: int = PIL_PIXELS) -> 
     classes for a damaged image.
     """
     pixels = read_jpeg(data, mode, max_pixels)
-    return read_by_pil(data, mode, max_pixels) if pixels is None else pixels
+    if pixels is not None:
+        return pixels
+    with Image.open(io.BytesIO(data)) as image:
+        check_size(*image.size, max_pixels)
+        image.load()
+        is_turned = image.format == "TIFF"  # which PIL turns by its own tags, and by XMP
+        orientation = UPRIGHT if is_turned else find_orientation(image)
+        return np.ascontiguousarray(orientation.apply(convert(image, mode)))
 
 
 def read_jpeg(data: bytes, mode: str, max_pixels: int = PIL_PIXELS) -> Optional[np.ndarray]:
@@ -101,16 +108,6 @@ def find_orientation(image: Image.Image) -> Orientation:
     with contextlib.suppress(SyntaxError, ValueError, struct.error):
         value = image.getexif().get(ORIENTATION_TAG, 0)
     return EXIF_ORIENTATIONS.get(value, UPRIGHT)
-
-
-def read_by_pil(data: bytes, mode: str, max_pixels: int = PIL_PIXELS) -> np.ndarray:
-    """`open_image` by PIL."""
-    with Image.open(io.BytesIO(data)) as image:
-        check_size(*image.size, max_pixels)
-        image.load()
-        is_turned = image.format == "TIFF"  # which PIL turns by its own tags, and by XMP
-        orientation = UPRIGHT if is_turned else find_orientation(image)
-        return np.ascontiguousarray(orientation.apply(convert(image, mode)))
 
 
 def convert(image: Image.Image, mode: str) -> np.ndarray:

@@ -129,8 +129,15 @@ class ExactVideo(VideoFile):
         self._counts_packets = self._table.counts_frames
         if not self._table.shown:
             raise self._error("it has no video frames")
-        if not self._counts_packets:
-            return self._decode_index()
+        if not self._counts_packets:  # decodes all frames
+            self._open_container()
+            decoded = [(frame.pts, frame.dts) for frame in self._decode_all()]
+            self.damaged = 0
+            if not decoded:
+                raise self._error(NO_FRAME)
+            unit = float(self._stream.time_base)
+            self._measure_times(list_frame_stamps(decoded, self._table.formats, unit))
+            return len(decoded)
         if keep and self.is_indexed(packets):
             self._keep_packets(packets)
         count = self._table.count_frames()
@@ -138,17 +145,6 @@ class ExactVideo(VideoFile):
         if len(stamps) == count:
             self._measure_times(stamps, self._table.last_duration)
         return count
-
-    def _decode_index(self) -> int:
-        """Decodes all frames; returns their number."""
-        self._open_container()
-        stamps = [(frame.pts, frame.dts) for frame in self._decode_all()]
-        self.damaged = 0
-        if not stamps:
-            raise self._error(NO_FRAME)
-        unit = float(self._stream.time_base)
-        self._measure_times(list_frame_stamps(stamps, self._table.formats, unit))
-        return len(stamps)
 
     def _measure_times(self, stamps: np.ndarray, last: int = 0) -> None:
         """Sets the rate and times, by time stamps and the duration of the last frame, if known."""
@@ -299,7 +295,12 @@ class ExactSegment(ExactVideo):
         self._table = PacketTable(self._handle, stream)
         stat = self.path.stat()
         is_constant = keeps_parameters(self.path, self._max_pixels, stat.st_mtime_ns, stat.st_size)
-        if start is None or not self._starts_clean() or not is_constant:
+        for packet in itertools.islice(self._handle.demux(stream), 2):
+            if packet.size:
+                self._table.add(packet)
+        first = self._table.pts  # the first frame of the file must be that of its first packet
+        is_clean = self._table.has_stamps and self._table.starts_clean and first[0] == min(first)
+        if start is None or not is_clean or not is_constant:
             raise self._no_time_stamps()
         second = 1 / float(stream.time_base)
         self._limits = [start + math.ceil((t - HALF_MILLISECOND) * second) for t in self._segment]
@@ -325,14 +326,6 @@ class ExactSegment(ExactVideo):
         self._measure_times(stamps[first:last], max(following[0] - int(stamps[last - 1]), 0))
         return len(self._packet_of_frame)
 
-    def _starts_clean(self) -> bool:
-        """Whether the first frame of the file is that of its first packet."""
-        for packet in itertools.islice(self._handle.demux(self._stream), 2):
-            if packet.size:
-                self._table.add(packet)
-        stamps = self._table.pts
-        return self._table.has_stamps and self._table.starts_clean and stamps[0] == min(stamps)
-
     def _read_part(self) -> tuple[list, bool]:
         """The packets that the segment needs, and whether the last is the last of the video."""
         stream = self._stream
@@ -345,8 +338,9 @@ class ExactSegment(ExactVideo):
             for packet in self._handle.demux(stream):
                 if packet.dts is not None and packet.dts >= self._limits[1]:
                     return packets, False
-                if not packets and not self._can_start(packet):
-                    break
+                is_before = packet.pts is not None and packet.pts <= self._latest_start
+                if not packets and not (is_before and self._table.is_start(packet)):
+                    break  # from this packet on, not all frames of the segment can be decoded
                 packets += [packet] if packet.size else []
                 size += packet.size
                 if size > MAX_FILE_BYTES or len(packets) == MAX_KEPT_PACKETS:
@@ -356,11 +350,6 @@ class ExactSegment(ExactVideo):
             if stamp == stream.start_time:
                 raise self._no_time_stamps()
             back = 2 * back or math.ceil(1 / float(stream.time_base))
-
-    def _can_start(self, packet: av.Packet) -> bool:
-        """Whether all frames of the segment can be decoded from this packet on."""
-        is_before = packet.pts is not None and packet.pts <= self._latest_start
-        return is_before and self._table.is_start(packet)
 
     def in_order(self) -> Iterator[np.ndarray]:
         return self._decode(list(range(len(self))))

@@ -86,8 +86,8 @@ def apply_operations(
     region = CropRegion(frames, 0, 0, *size).cut(boxes[0])
     lut = None
     for (name, values), box in zip(operations, boxes[1:]):
-        if name in LEVEL_LUTS:
-            next_lut = LEVEL_LUTS[name](*values)
+        if name in LEVEL_OPERATORS:
+            next_lut = color_ops.make_level_lut(name, *values)
             lut = next_lut if lut is None else next_lut[lut]
             continue
         region = region._replace(pixels=color_ops.apply_lut(region.pixels, lut))
@@ -95,8 +95,14 @@ def apply_operations(
         if name in FRAME_LUTS:
             lut = FRAME_LUTS[name](region.pixels, *values)
             region = region.cut(box)
+        elif name in WARP_MATRICES:
+            matrix = WARP_MATRICES[name](*size, *values)
+            region = CropRegion(warp.warp_region(region, matrix, box), *box[:2], *size)
         else:
-            region = apply_to_region(region, name=name, values=values, box=box)
+            out = np.empty(region.pixels.shape, np.uint8)
+            for frame, target in zip(region.pixels, out):
+                FRAME_OPERATORS[name](frame, *values, target)
+            region = region._replace(pixels=out).cut(box)
     return color_ops.apply_lut(region.pixels, lut)
 
 
@@ -118,18 +124,6 @@ def compute_boxes(operations: list[Operation], box: Box, width: int, height: int
     return boxes[::-1]
 
 
-def apply_to_region(region: CropRegion, name: str, values: tuple, box: Box) -> CropRegion:
-    """Applies an operator of `WARP_MATRICES` or `FRAME_OPERATORS`; returns a box of the result."""
-    if name in WARP_MATRICES:
-        size = region.width, region.height
-        pixels = warp.warp_region(region, WARP_MATRICES[name](*size, *values), box)
-        return CropRegion(pixels, *box[:2], *size)
-    out = np.empty(region.pixels.shape, np.uint8)
-    for frame, target in zip(region.pixels, out):
-        FRAME_OPERATORS[name](frame, *values, target)
-    return region._replace(pixels=out).cut(box)
-
-
 # Names, and functions of the fraction of the largest magnitude and the sign -> argument.
 OPERATORS = {
     "AutoContrast": None,
@@ -148,14 +142,9 @@ OPERATORS = {
     "TranslateXRel": lambda fraction, sign: sign * fraction * 0.45,
     "TranslateYRel": lambda fraction, sign: sign * fraction * 0.45,
 }
-# Operators on levels, independent of the frames: values -> LUT.
-LEVEL_LUTS: dict[str, Callable[..., np.ndarray]] = {
-    "Invert": lambda: 255 - color_ops.IDENTITY,
-    "PosterizeIncreasing": color_ops.make_posterize_lut,
-    "SolarizeIncreasing": color_ops.make_solarize_lut,
-    "SolarizeAdd": color_ops.make_solarize_add_lut,
-    "BrightnessIncreasing": lambda factor: color_ops.blend_levels(0, color_ops.LEVELS, factor),
-}
+# Operators on levels, independent of the frames: `color_ops.make_level_lut`
+LEVEL_OPERATORS = {"Invert", "PosterizeIncreasing", "SolarizeIncreasing", "SolarizeAdd"}
+LEVEL_OPERATORS |= {"BrightnessIncreasing"}
 # Operators on levels that depend on statistics of the full frame: frames, values -> LUT.
 FRAME_LUTS: dict[str, Callable[..., np.ndarray]] = {
     "AutoContrast": color_ops.make_auto_contrast_lut,

@@ -7,6 +7,7 @@ transpose. Sums are float32, Pillow's are float64: a level differs by one if a s
 the next level.
 """
 
+import itertools
 import math
 from typing import NamedTuple
 
@@ -141,55 +142,43 @@ def transpose_frames(frames: np.ndarray) -> np.ndarray:
 
 
 def warp_tiles(region: CropRegion, matrix: Matrix, box: Box) -> np.ndarray:
-    """Warps by any matrix, tile by tile, so that the float32 data of a tile fits into the cache."""
+    """Warps by any matrix, tile by tile, so that the float32 data of a tile fits into the cache.
+
+    The weights of a tile are a sparse matrix of sixteen for each pixel, the same for all frames.
+    Positions outside the frame are filled, and those at its edge read the edge.
+    """
     x, y, w, h = box
-    out = np.full((len(region.pixels), h, w, 3), FILL, np.uint8)
-    for top in range(0, h, TILE):
-        for left in range(0, w, TILE):
-            part = out[:, top : top + TILE, left : left + TILE]
-            tile = x + left, y + top, part.shape[2], part.shape[1]
-            fill_tile(part, region=region, matrix=matrix, tile=tile)
-    return out
-
-
-def fill_tile(out: np.ndarray, region: CropRegion, matrix: Matrix, tile: Box) -> None:
-    """Computes one tile: a sparse matrix of sixteen weights per pixel, the same for all frames."""
-    x, y, w, h = tile
     a, b, c, d, e, f = matrix
-    columns = np.arange(x, x + w) + 0.5
-    rows = (np.arange(y, y + h) + 0.5)[:, None]
-    across = a * columns + b * rows + c
-    down = d * columns + e * rows + f
-    valid = (across >= 0) & (across < region.width) & (down >= 0) & (down < region.height)
-    if not valid.any():
-        return
-    source = region.cut(
-        compute_source_box(matrix, box=tile, width=region.width, height=region.height)
-    )
-    weights = build_weight_matrix(source, across[valid], down[valid])
-    frames = swap_axes(source.pixels.reshape(len(out), -1, 3)).reshape(-1, len(out) * 3)
-    levels = weights @ frames.astype(np.float32)
-    levels = cv2.add(levels, TRUNCATE, dtype=cv2.CV_8U)
-    if not valid.all():
-        inside = levels
-        levels = np.full((h * w, inside.shape[1]), FILL, np.uint8)
-        levels[valid.ravel()] = inside
-    out[...] = swap_axes(levels.reshape(h * w, -1, 3)).reshape(out.shape)
-
-
-def build_weight_matrix(
-    region: CropRegion, across: np.ndarray, down: np.ndarray
-) -> sparse.csr_matrix:
-    """float32 (positions, pixels of the region); positions outside the frame read its edge."""
-    height, width = region.pixels.shape[1:3]
-    xs, columns = compute_taps(across, region.width, region.x)
-    ys, rows = compute_taps(down, region.height, region.y)
-    values = (ys[:, None] * xs).reshape(16, -1)
-    indices = (rows[:, None] * np.int32(width) + columns).reshape(16, -1)
-    starts = np.arange(0, values.size + 1, 16, dtype=np.int32)
-    shape = len(across), height * width
-    parts = cv2.transpose(values).ravel(), cv2.transpose(indices).ravel(), starts
-    return sparse.csr_matrix(parts, shape)
+    count = len(region.pixels)
+    size = region.width, region.height
+    out = np.full((count, h, w, 3), FILL, np.uint8)
+    for top, left in itertools.product(range(0, h, TILE), range(0, w, TILE)):
+        target = out[:, top : top + TILE, left : left + TILE]
+        tile = x + left, y + top, target.shape[2], target.shape[1]
+        columns = np.arange(tile[0], tile[0] + tile[2]) + 0.5
+        rows = (np.arange(tile[1], tile[1] + tile[3]) + 0.5)[:, None]
+        across = a * columns + b * rows + c
+        down = d * columns + e * rows + f
+        valid = (across >= 0) & (across < size[0]) & (down >= 0) & (down < size[1])
+        if not valid.any():
+            continue
+        source = region.cut(compute_source_box(matrix, tile, *size))
+        xs, columns = compute_taps(across[valid], size[0], source.x)
+        ys, rows = compute_taps(down[valid], size[1], source.y)
+        height, width = source.pixels.shape[1:3]
+        values = (ys[:, None] * xs).reshape(16, -1)
+        indices = (rows[:, None] * np.int32(width) + columns).reshape(16, -1)
+        starts = np.arange(0, values.size + 1, 16, dtype=np.int32)
+        parts = cv2.transpose(values).ravel(), cv2.transpose(indices).ravel(), starts
+        weights = sparse.csr_matrix(parts, (values.shape[1], height * width))
+        frames = swap_axes(source.pixels.reshape(count, -1, 3)).reshape(-1, count * 3)
+        levels = cv2.add(weights @ frames.astype(np.float32), TRUNCATE, dtype=cv2.CV_8U)
+        if not valid.all():
+            inside = levels
+            levels = np.full((valid.size, inside.shape[1]), FILL, np.uint8)
+            levels[valid.ravel()] = inside
+        target[...] = swap_axes(levels.reshape(valid.size, -1, 3)).reshape(target.shape)
+    return out
 
 
 def compute_taps(positions: np.ndarray, size: int, start: int) -> tuple[np.ndarray, np.ndarray]:

@@ -72,13 +72,6 @@ def test_a_validation_in_training_takes_the_middle_clip_and_the_centre_crop(tmp_
     assert numbers == list(expected)
 
 
-def test_missing_views_are_an_error(evaluation, monkeypatch):
-    views = evaluation.make_views
-    monkeypatch.setattr(evaluation, "make_views", lambda *arguments: views(*arguments)[:-1])
-    with pytest.raises(AssertionError, match="instead of"):
-        evaluation[0]
-
-
 def test_a_mirrored_clip_changes_a_label_that_names_a_direction(tmp_path):
     """The picture is bright on the right (class 1). Mirrored it is bright on the left (class 0)."""
     path = tmp_path / "ramp.mp4"

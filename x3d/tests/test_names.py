@@ -61,19 +61,6 @@ def test_caffe2_pickles_are_refused():
         X3DNames().detect_format(["conv1_xy_w", "pred_w"])
 
 
-@pytest.mark.slow
-def test_a_dense_network_reproduces_a_depthwise_network():
-    """The embedded network gives the same probabilities."""
-    depthwise = X3D(**SMALL)
-    dense = X3D(**SMALL, depthwise_impl="dense", stem_impl="dense")
-    clip = Tensor(golden.generate_input(3, (1, 3, 3, 40, 40)))
-    outputs = []
-    for net in (depthwise, dense):
-        golden.load_weights(net, golden.generate_state_dict(depthwise), NETWORK)
-        outputs.append(net.set_train(False)(clip).asnumpy())
-    np.testing.assert_allclose(*outputs, rtol=1e-3, atol=1e-6)
-
-
 def compute_value_and_gradients(cell: DepthwiseConv3d, x: Tensor) -> list:
     """The output, and the gradients of input and weight of the sum of its squares."""
 

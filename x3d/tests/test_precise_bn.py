@@ -1,16 +1,10 @@
 """Precise batch norm: exact statistics, only small copies to the host, one compilation."""
 
 import numpy as np
-import pytest
-from mindspore import Tensor, nn
+from mindspore import nn
 
-from utils.files import ROOT
-from utils.load_config import load_config
 from utils.nn.layers import BatchNorm2d, conv2d, freeze_norms
-from x3d.config import Config
 from x3d.precise_bn import PreciseBatchNorms
-
-CONFIGS = sorted((ROOT / "x3d" / "configs").glob("*_k400_*.yaml"))
 
 
 def make_network() -> nn.Cell:
@@ -44,36 +38,6 @@ def test_statistics_equal_those_of_all_elements_of_all_batches():
     np.testing.assert_allclose(variance, elements.var(0), rtol=1e-5)
 
 
-def test_float32_sums_on_the_device_equal_float64_sums_on_the_host():
-    """The second norm's batch statistics, read one by one, summed by the module's formula."""
-    net = make_network()
-    batches = [x - 300 for x in make_batches(*[(4, 3, 6, 6)] * 20)]
-    sums = np.zeros((2, 4))
-    norms = PreciseBatchNorms(net)
-    for batch in batches:
-        norms.update([batch])
-        mean, variance = (x.astype(np.float64) for x in read_statistics(net[2]))
-        sums += np.stack([mean, mean**2 + variance]) / len(batches)
-    norms.update(batches)
-    mean, variance = read_statistics(net[2])
-    np.testing.assert_allclose(mean, sums[0], atol=2e-7 * np.sqrt(variance.max()))
-    np.testing.assert_allclose(variance, sums[1] - sums[0] ** 2, rtol=1e-6)
-
-
-def test_the_host_reads_two_vectors_per_norm_for_any_number_of_batches(monkeypatch):
-    """Activations would be 3 x 16 x 16 floats a clip; the sums are 3 + 4 means and variances."""
-    norms = PreciseBatchNorms(make_network())
-    sizes = []
-    read = Tensor.asnumpy
-    batches = make_batches(*[(4, 3, 16, 16)] * 5)
-    monkeypatch.setattr(Tensor, "asnumpy", lambda x: sizes.append(x.size) or read(x))
-    norms.update(batches[:1])
-    assert max(sizes) == 7, "counting elements and compiling read no activation either"
-    sizes.clear()
-    norms.update(batches)
-    assert sizes == [7, 7]
-
-
 def test_repeated_updates_reset_their_state_and_use_one_graph():
     net = make_network()
     batches = make_batches(*[(4, 3, 6, 6)] * 3)
@@ -96,11 +60,3 @@ def test_statistics_of_frozen_norms_do_not_change():
     mean, variance = read_statistics(net[0])
     assert (mean.tolist(), variance.tolist()) == ([0] * 3, [1] * 3)
     assert np.abs(read_statistics(net[2])[0]).min() > 0
-
-
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_a_recipe_saves_and_validates_as_often_as_its_source(path):
-    """Precise batch norm runs before both. The Ascend port has periods of 1 epoch."""
-    cfg = load_config(Config, path, [])
-    period = 1 if "ascend" in path.stem else 10
-    assert (cfg.run.save_every, cfg.run.eval_every, cfg.train.precise_bn) == (period, period, 200)

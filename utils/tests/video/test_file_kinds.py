@@ -34,7 +34,7 @@ from utils.tests.video.videos import (
 )
 from utils.video.decoders import open_video
 from utils.video.live import StreamSource, open_address
-from utils.video.packets import count_frames, demux_to_end, find_vop_types, measure_missing
+from utils.video.packets import find_vop_types, measure_missing
 from utils.video.reader import EmptySegmentError, Segment, VideoError
 
 HEVC = {"x265-params": "log-level=0:keyint=12:min-keyint=12:open-gop=1:bframes=3:repeat-headers=1"}
@@ -286,32 +286,6 @@ def test_errors_in_a_counted_file_are_damaged_frames(tmp_path):
         np.testing.assert_array_equal(np.stack(list(video.in_order())), decode_most(path))
         assert video.damaged
     assert examine(VideoJob(str(path))).kind == "damaged"
-
-
-def test_hidden_pictures_of_packets_are_not_counted():
-    class Data(bytes):
-        pass
-
-    assert [count_frames("vp8", Data([byte])) for byte in (0x10, 0x00, 0x31)] == [1, 0, 1]
-    # Frame marker 2 and profile 0: an existing frame, a key frame, a hidden one; a superframe
-    shown = [count_frames("vp9", Data([byte, 1])) for byte in (0x88, 0x82, 0x80, 0x84)]
-    assert shown == [1, 1, 0, 0]
-    assert count_frames("vp9", Data([0x80, 1, 0xC0])) == 1
-    assert count_frames("vp9", Data([0xB0, 0x00, 1])) == 0, "profile 3 has a bit more"
-    assert count_frames("vp9", Data([0xB1, 0x00, 1])) == 1
-    coded = b"\0\0\1\xb6\x80" + bytes(9)
-    assert find_vop_types(b"\0\0\1\xb0" + coded + b"\0\0\1\xb6\x40\1\2") == [2]
-    assert count_frames("mpeg4", Data(2 * coded)) == 2
-
-
-def test_an_empty_packet_is_left_out():
-    """Theora repeats a picture by one; decoders refuse it."""
-
-    class Container:
-        def demux(self, *_):
-            yield from (av.Packet(b"1"), av.Packet(b""), av.Packet(b"2"))
-
-    assert [packet and packet.size for packet in demux_to_end(Container())] == [1, 1, None]
 
 
 def test_a_duration_may_be_counted_from_zero_or_from_the_first_frame():

@@ -122,19 +122,6 @@ def test_a_jpeg_in_cmyk_has_the_colours_of_pil():
         np.testing.assert_array_equal(open_image(data), np.asarray(image.convert("RGB")))
 
 
-def test_a_jpeg_in_ycck_has_the_colours_of_its_inks():
-    """The inks as YCbCr, black beside them; the transform 2 in the Adobe segment says so."""
-    inks = Image.fromarray(np.dstack((COLOURS, GREY // 2)), "CMYK")
-    *colours, black = inks.split()
-    converted = Image.merge("RGB", colours).convert("YCbCr").split()
-    stored = [ImageOps.invert(channel) for channel in converted]  # PIL inverts what it writes
-    data = encode(Image.merge("CMYK", [*stored, black]), "JPEG", quality=100, subsampling=0)
-    transform = data.index(b"Adobe") + 11
-    data = data[:transform] + b"\2" + data[transform + 1 :]
-    expected = np.asarray(inks.convert("RGB")).astype(int)
-    assert np.abs(open_image(data) - expected).max() <= 6
-
-
 @pytest.mark.parametrize("form", ["GIF", "WEBP", "TIFF", "PNG"])
 def test_the_first_picture_of_an_animation_is_read(form):
     pictures = [Image.fromarray(picture(k, 70, 40)).quantize(256).convert("RGB") for k in (5, 6)]
@@ -164,22 +151,3 @@ def test_an_orientation_in_exif_or_else_in_xmp_turns_and_mirrors_an_image(form, 
             np.testing.assert_array_equal(open_image(encode_xmp(image, form, xmp)), expected)
             data = encode_xmp(image, form, xmp, exif=upright)
             np.testing.assert_array_equal(open_image(data), plain)
-
-
-@pytest.mark.parametrize("order", "<>")
-def test_an_orientation_may_have_16_or_32_bits(order):
-    head = {"<": b"II*\0", ">": b"MM\0*"}[order]
-    for entry in (
-        struct.pack(f"{order}HHIHH", 0x0112, 3, 1, 6, 0),
-        struct.pack(f"{order}HHII", 0x0112, 4, 1, 6),
-    ):
-        exif = b"Exif\0\0" + head + struct.pack(f"{order}IH", 8, 1) + entry + bytes(4)
-        data = encode(Image.fromarray(COLOURS), "JPEG", exif=exif)
-        assert open_image(data).shape == (*COLOURS.shape[1::-1], 3)
-
-
-@pytest.mark.filterwarnings("ignore:Corrupt EXIF")
-def test_damaged_exif_data_do_not_matter():
-    exif = b"Exif\0\0II*\0\xff\xff\xff\xff" + bytes(9)
-    data = encode(Image.fromarray(COLOURS), "JPEG", exif=exif)
-    assert open_image(data).shape == COLOURS.shape
