@@ -7,7 +7,6 @@ damage is in tests/fuzz.
 import io
 import os
 import pickle
-import re
 import shutil
 import struct
 import wave
@@ -20,12 +19,10 @@ from PIL import Image
 
 from scripts.data.prepare.integrity import VideoJob, examine
 from scripts.data.synthetic.motion_videos import write_video
-from tests.helpers import load_smoke_config, read_result, run_script
+from tests.helpers import read_result, run_script
 from tests.numbered_videos import write_numbered_video
 from utils.data.annotation_file import Record
 from utils.data.rows import UnreadableFiles
-from utils.data.sampler import TrainSampler
-from utils.networks import find_network
 from utils.tests.video.videos import (
     BACK_ENDS,
     copy_packets,
@@ -374,20 +371,3 @@ def test_training_and_evaluation_skip_unreadable_videos(tiny_args, hostile, run_
     more = ["--checkpoint_path", checkpoint, allow, f"--report={report}"]
     assert read_result(run_here("tsm/eval.py", *arguments, *more))["unreadable"] == len(REFUSED)
     assert b"caf\xe9.mp4" in (report / "scores.csv").read_bytes()
-
-
-def test_training_counts_frames_that_are_marked_as_damaged(log_messages, tmp_path):
-    path = str(damage_video(write(tmp_path / "damaged.mp4", pictures(40, 160, 128), g="10")))
-    cfg = load_smoke_config("tsm", "data.reader=pyav", "data.batch=1")
-    record = Record(path, num_frames=None, label=0, line=1)
-    sampler = TrainSampler(1, batch=1, rank=0, size=1, seed=0)
-    source = find_network("tsm").train_rows([record], cfg=cfg, sampler=sampler, epochs=30, skip=0)
-    for index in range(30):
-        source[index]
-    total, logged = source.warnings.damaged.counts
-    assert total >= logged > 0
-    pattern = rf"(\d+) damaged frames read so far, the newest in {path}: "
-    numbers = [int(match[1]) for line in log_messages if (match := re.match(pattern, line))]
-    assert len(numbers) > 1
-    assert numbers[-1] == logged
-    assert all(later >= 2 * earlier for earlier, later in zip(numbers, numbers[1:]))

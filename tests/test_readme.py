@@ -12,10 +12,9 @@ import yaml
 
 from tests.documents import CHINESE, DOCUMENTS, FILE, make_anchor, read_lines
 from utils.files import ROOT
-from utils.load_config import find_recipes, list_settings, load_config
+from utils.load_config import list_settings, load_config
 from utils.networks import find_network, list_networks
 from utils.weights.description import VERSION
-from utils.weights.published import list_published
 
 ALL = sorted({*DOCUMENTS, *CHINESE})
 
@@ -85,13 +84,6 @@ def test_an_anchor_of_a_link_is_a_heading(document):
 def list_anchors(document: Path) -> set:
     headings = re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)
     return {make_anchor(heading) for heading in headings}
-
-
-def test_what_to_take_names_recipes_and_published_weights():
-    text = (ROOT / "README.md").read_text()
-    section = text.split("\n## What to take\n")[1].split("\n## ")[0]
-    assert {*re.findall(r"^\| `(\w+)`", section, re.M)} <= {*find_recipes()}
-    assert {*re.findall(r"--checkpoint (\w+)", section)} <= {*list_published()}
 
 
 def test_citations_are_of_this_version_and_agree():

@@ -256,35 +256,3 @@ def test_training_evaluation_prediction_and_fusion_of_several_labels(
         assert fused["loss"] == pytest.approx(metrics["loss"], abs=1e-4)
         again = read_rows(tmp_path / average / "scores.csv")
         assert [line["predicted"] for line in again] == [line["predicted"] for line in table]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("network", ["x3d", "resnet50"])
-def test_the_other_networks_train_and_evaluate_with_several_labels(
-    network, data_root, multi_args, run_here, tmp_path
-):
-    """X3D through the inference engine too, whose file has the sigmoid."""
-    lists = Path(next(w.split("=")[1] for w in multi_args if "test_list" in w)).parent
-    settings = [*MULTI[network], *TOY[network], "model.num_classes=4", "data.batch=4"]
-    if network == "resnet50":
-        for k in range(8):
-            pixels = np.random.RandomState(k).randint(0, 256, (70, 80, 3)).astype(np.uint8)
-            Image.fromarray(pixels).save(tmp_path / f"{k}.png")
-        lines = [f"{k}.png {k % 4} {(k + 1) % 4}\n" for k in range(7)]
-        (tmp_path / "list.txt").write_text("".join([*lines, "7.png -\n", "7.png 1\n"]))
-        settings += [f"data.root={tmp_path}", "data.train=list.txt", "data.test=list.txt"]
-        settings += ["data.policy=none", "data.erase=0"]
-    else:
-        settings += [f"data.root={data_root}", f"data.train_list={lists}/train.txt"]
-        settings += [f"data.test_list={lists}/test.txt", "train.precise_bn=1"]
-        settings += ["data.swap_labels=[[1,2]]"]
-    settings += ["train.epochs=1", "train.warmup_epochs=0", f"run.out={tmp_path / 'run'}"]
-    words = ["--config_path", find_smoke_yaml(network), *(f"--{setting}" for setting in settings)]
-    result = read_result(run_here(f"{network}/train.py", *words, "--run.device=CPU"))
-    command = [*words, "--checkpoint_path", result["checkpoint"], "--run.device=CPU"]
-    maps = [
-        read_result(run_here(f"{network}/eval.py", *command, f"--run.engine={engine}"))
-        for engine in ("mindspore", "auto")
-    ]
-    assert maps[0]["map"] > 0
-    assert maps[0]["loss"] == pytest.approx(maps[1]["loss"], abs=1e-4)

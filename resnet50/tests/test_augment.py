@@ -2,7 +2,6 @@
 
 import dataclasses
 import zlib
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ from PIL import Image
 from resnet50.config import Config, Data
 from resnet50.dataset import RepeatingSampler, build_train_sampler
 from resnet50.readers import Images
-from resnet50.transforms import MAGNITUDES, apply_operator, augment, draw_operator
+from resnet50.transforms import MAGNITUDES, apply_operator, augment
 from tests.golden_cases import load_case
 from utils.files import ROOT
 from utils.load_config import load_config
@@ -42,20 +41,6 @@ def test_an_operator_gives_torchvisions_pixels(image, case):
     result = apply_operator(image, case["name"], case["magnitude"])
     assert result.dtype == np.uint8
     assert zlib.crc32(np.ascontiguousarray(result)) == case["crc32"]
-
-
-def test_operators_are_drawn_alike():
-    rng = np.random.RandomState(0)
-    drawn = [draw_operator(rng) for _ in range(14_000)]
-    counts = Counter(name for name, _ in drawn)
-    assert set(counts) == set(MAGNITUDES)
-    assert min(counts.values()) > 850
-    assert max(counts.values()) < 1150
-    for name, (magnitudes, signed) in MAGNITUDES.items():
-        values = [magnitude for drawn_name, magnitude in drawn if drawn_name == name]
-        assert {abs(value) for value in values} == {abs(float(value)) for value in magnitudes}
-        negative = np.mean(np.array(values) < 0)
-        assert 0.42 < negative < 0.54 if signed else negative == 0
 
 
 def test_an_erased_box_has_the_mean_colour(image):

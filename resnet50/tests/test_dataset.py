@@ -322,28 +322,6 @@ def test_a_resumed_run_reads_the_same_rows(damaged_folder, form):
         assert_same(read_batches(make_config(damaged_folder, *RARE), epochs=4), whole)
 
 
-@pytest.mark.parametrize("mixing", [["data.mixup=0.2"], ["data.mixup=0.2", "data.cutmix=1"]])
-def test_all_images_of_a_batch_are_mixed_alike(folder, mixing):
-    for images, target in read_batches(make_config(folder, *mixing)):
-        assert (images.dtype, target.dtype) == (np.uint8, np.float32)
-        assert target.shape == (4, 3 if len(mixing) == 1 else 7)
-        assert sorted(target[:, 2]) == [0, 1, 2, 3]
-        alike = target[:, [1, *range(3, target.shape[1])]]
-        assert (alike == alike[0]).all()
-
-
-@pytest.mark.parametrize("damaged", [DAMAGED, dict.fromkeys(range(15), 10)])
-def test_too_many_damaged_images_stop_a_run(folder, tmp_path, damaged):
-    save_damaged(tmp_path, folder, damaged)
-    source = build_train_source(make_config(tmp_path))
-    batches = list_batches(source)
-    assert len(batches) == 6
-    assert any(image.any() for image, _ in batches) == (len(damaged) < 15)
-    fault = source.find_fault()
-    assert fault.startswith(f"data.max_unreadable: {len(damaged)} of 15 images")
-    assert str(tmp_path / "train" / "class_0" / f"{min(damaged)}.JPEG") in fault
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_an_evaluation_does_not_count_damaged_images(damaged_folder, form, log_messages):
     cfg = make_config(damaged_folder, *FORMS[form])

@@ -163,7 +163,10 @@ class ResidualBlock(nn.Cell):
         self.conv3 = conv2d(width, cout, kernel=1, fan=fan) if expansion > 1 else None
         self.bn3 = BatchNorm2d(cout, last_gamma) if expansion > 1 else None
         self.norm_relu = NormReLU()
-        self.downsample = build_shortcut(cin, cout=cout, stride=stride, fan=fan)
+        self.downsample = None
+        if stride > 1 or cin != cout:  # the block changes the shape
+            projection = conv2d(cin, cout=cout, kernel=1, stride=stride, fan=fan)
+            self.downsample = nn.SequentialCell(projection, BatchNorm2d(cout))
 
     def construct(self, x: Tensor) -> Tensor:
         return self.forward_after_conv1(x, self.conv1(x))
@@ -175,15 +178,6 @@ class ResidualBlock(nn.Cell):
         if self.conv3 is None:
             return self.norm_relu(self.bn2, y, shortcut)
         return self.norm_relu(self.bn3, self.conv3(self.norm_relu(self.bn2, y)), shortcut)
-
-
-def build_shortcut(cin: int, cout: int, stride: int, fan: str) -> Optional[nn.Cell]:
-    """A projection if the block changes the shape, else None."""
-    if stride == 1 and cin == cout:
-        return None
-    return nn.SequentialCell(
-        conv2d(cin, cout=cout, kernel=1, stride=stride, fan=fan), BatchNorm2d(cout)
-    )
 
 
 # The expansion of the blocks of each ResNet, and how many of them its four stages have.

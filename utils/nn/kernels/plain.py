@@ -5,6 +5,7 @@ calls in `construct`. The other back ends are subclasses: they replace operators
 signatures.
 """
 
+from functools import partial
 from typing import Callable, Optional, Union
 
 import numpy as np
@@ -169,27 +170,17 @@ class MatMul(Operator):
 class Linear(Operator):
     """(..., cin) to (..., cout); weight (cout, cin), bias (cout,)."""
 
-    def __init__(self):
-        super().__init__()
-        self.product = ops.MatMul(transpose_b=True)
-        self.add = ops.BiasAdd()
-
     def construct(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        y = self.product(ops.reshape(x, (-1, weight.shape[1])), weight)
-        return ops.reshape(self.add(y, bias), (*x.shape[:-1], weight.shape[0]))
+        y = ops.MatMul(transpose_b=True)(ops.reshape(x, (-1, weight.shape[1])), weight)
+        return ops.reshape(ops.BiasAdd()(y, bias), (*x.shape[:-1], weight.shape[0]))
 
 
 class ChannelsFirstLinear(Operator):
     """(B, N, cin) to (B, cout, N); weight (cout, cin), bias (cout,)."""
 
-    def __init__(self):
-        super().__init__()
-        self.product = ops.BatchMatMul(transpose_b=True)
-        self.add = ops.BiasAdd()
-
     def construct(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         weight = ops.broadcast_to(weight, (x.shape[0], *weight.shape))
-        return self.add(self.product(weight, x), bias)
+        return ops.BiasAdd()(ops.BatchMatMul(transpose_b=True)(weight, x), bias)
 
 
 class LayerNorm(Operator):
@@ -238,14 +229,10 @@ class ChannelMeans(Operator):
     On a CPU sums along rows are ten times faster than sums along several axes.
     """
 
-    def __init__(self):
-        super().__init__()
-        self.sum = ops.ReduceSum()
-
     def construct(self, x: Tensor) -> Tensor:
         n, c = x.shape[:2]
         rows = ops.reshape(x, (n * c, -1))
-        means = self.sum(ops.cast(rows, mstype.float32), 1) * (1 / rows.shape[1])
+        means = ops.ReduceSum()(ops.cast(rows, mstype.float32), 1) * (1 / rows.shape[1])
         return ops.reshape(ops.cast(means, x.dtype), (n, c, *[1] * (x.ndim - 2)))
 
 
@@ -519,6 +506,18 @@ class Plain:
     channel_means: Factory = ChannelMeans
     select_rows: Factory = SelectRows
     adamw: Factory = AdamW
+    # Called in training with x, gamma, beta, running mean and variance, which it updates. Returns a
+    # tuple that begins with the output.
+    batch_norm: Factory = staticmethod(
+        partial(ops.BatchNorm, is_training=True, epsilon=EPSILON, momentum=BATCH_WEIGHT)
+    )
+    # The same with the running statistics, which it does not change
+    fixed_batch_norm: Factory = staticmethod(
+        partial(ops.BatchNorm, is_training=False, epsilon=EPSILON)
+    )
+    # The sum of all elements of a tuple of arrays, for the check of overflow, and of their squares
+    total: Factory = staticmethod(partial(SumArrays, compute_total))
+    square_sum: Factory = staticmethod(partial(SumArrays, compute_square_sum))
 
     def conv2d(
         self,
@@ -567,17 +566,6 @@ class Plain:
             return DepthwiseTaps(stride, self.shift_frames, self.stack)
         return DepthwiseFrames(stride)
 
-    def batch_norm(self) -> Callable:
-        """Called in training with x, gamma, beta, running mean and variance, which it updates.
-
-        Returns a tuple that begins with the output.
-        """
-        return ops.BatchNorm(is_training=True, epsilon=EPSILON, momentum=BATCH_WEIGHT)
-
-    def fixed_batch_norm(self) -> Callable:
-        """The same with the running statistics, which it does not change."""
-        return ops.BatchNorm(is_training=False, epsilon=EPSILON)
-
     def sync_batch_norm(self, ranks: int) -> Callable:
         """`batch_norm` of the batches of all ranks together."""
         return SyncBatchNorm(ranks, self)
@@ -592,14 +580,6 @@ class Plain:
     def max_pool(self, kernel: int, stride: int) -> nn.Cell:
         """A max pool of (N, C, H, W), padded by (kernel - 1) / 2 with minus infinity."""
         return nn.MaxPool2d(kernel, stride, pad_mode="pad", padding=(kernel - 1) // 2)
-
-    def total(self) -> Callable:
-        """The sum of all elements of a tuple of arrays, for the check of overflow."""
-        return SumArrays(compute_total)
-
-    def square_sum(self) -> Callable:
-        """The sum of their squares."""
-        return SumArrays(compute_square_sum)
 
     def all_finite(self) -> Callable:
         """Called with a tuple of gradients."""

@@ -17,7 +17,7 @@ from tests.helpers import load_smoke_config
 from tests.toy_recipes import build_toy_training
 from tsm import train
 from tsm.shift import Shift
-from utils.files import ROOT, lock_folder
+from utils.files import ROOT
 from utils.log import log
 from utils.nn import kernels, layers
 from utils.nn.conv3d import DepthwiseConv3d, FrameConv, PointwiseConv3d
@@ -124,7 +124,7 @@ ASCEND_CASES = {
 class AscendOnCpu(Ascend):
     """The operators for Ascend, without those that MindSpore has on Ascend only."""
 
-    batch_norm = Plain.batch_norm
+    batch_norm = staticmethod(Plain.batch_norm)
     layer_norm = Plain.layer_norm
     gelu = Plain.gelu
     channel_means = Plain.channel_means
@@ -426,23 +426,15 @@ def test_a_damaged_cache_is_compiled_again(name, damage, fake_compiler, tmp_path
 @pytest.mark.parametrize(
     ("script", "message"),
     [
-        ("true", "cannot be loaded"),
-        ('head -c 60000 "$good" > "$target"', "cannot be loaded"),
-        ("/usr/bin/g++ -shared -o $target -x c++ /dev/null", "undefined symbol: product"),
         ("echo 'd\xe9sol\xe9' >&2; exit 1", "d.sol"),
         ("kill -9 $$", "g\\+\\+ was killed by SIGKILL"),
         ("head -c 3000000 /dev/zero | tr '\\0' x >&2; exit 1", "^x{100,280} ... x{50,100}$"),
-        ("sleep 300 & sleep 300", "g\\+\\+ has not ended after 2 s"),
     ],
 )
-def test_what_a_bad_compiler_wrote_is_not_kept(
-    script, message, fake_compiler, tmp_path, monkeypatch
-):
+def test_what_a_bad_compiler_wrote_is_not_kept(script, message, fake_compiler, tmp_path):
     fake_compiler(script)
-    with monkeypatch.context() as patch:
-        patch.setattr(library, "COMPILE_SECONDS", 2 if "sleep" in script else 600)
-        with pytest.raises(OSError, match=message) as caught:
-            library.load(tmp_path / "cache", str)
+    with pytest.raises(OSError, match=message) as caught:
+        library.load(tmp_path / "cache", str)
     assert len(str(caught.value).splitlines()) == 1
     fake_compiler(COPY)
     library.load(tmp_path / "cache", str)
@@ -454,15 +446,6 @@ def test_a_killed_compilation_leaves_nothing_for_the_next_one(fake_compiler, tmp
     fake_compiler(COPY)
     library.load(cache, str)
     assert {path.name for path in cache.iterdir()} == {".lock", library.compute_checksum()}
-
-
-def test_a_process_that_holds_the_lock_for_ever_stops_nobody(fake_compiler, tmp_path, monkeypatch):
-    fake_compiler(COPY)
-    with lock_folder(tmp_path), monkeypatch.context() as patch:
-        patch.setattr(library, "COMPILE_SECONDS", 0.3)
-        with pytest.raises(ValueError, match="another process"):
-            library.load(tmp_path, str)
-    library.load(tmp_path, str)
 
 
 def test_without_a_compiler_mindspores_kernels_are_used(monkeypatch, tmp_path):

@@ -178,16 +178,6 @@ def test_a_segment_costs_as_much_at_the_end_as_at_the_start(long_videos, suffix,
     assert len({tuple(decoded[k : k + 2]) for k in (0, 2, 4)}) == 1
 
 
-def test_damage_outside_of_a_segment_does_not_matter(long_videos, tmp_path):
-    data = bytearray(long_videos["mkv"].read_bytes())
-    half = len(data) // 2
-    data[half // 2 : half] = bytes(half - half // 2)
-    path = tmp_path / "damaged.mkv"
-    path.write_bytes(data)
-    expected = read_segment(long_videos["mkv"], 14, 15)
-    np.testing.assert_array_equal(read_segment(path, 14, 15), expected)
-
-
 @pytest.mark.parametrize("reader", BACK_ENDS)
 @pytest.mark.parametrize("name", ["h264.mp4", "h264.avi"])
 def test_a_segment_after_the_end_is_unreadable_and_one_across_it_is_shortened(files, name, reader):

@@ -5,8 +5,9 @@ function must not depend on arguments of the function that builds the operator: 
 and variants have kernels of different names.
 """
 
+from functools import partialmethod
 from pathlib import Path
-from typing import Callable, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 import numpy as np
 from mindspore import Tensor, nn, ops
@@ -37,26 +38,19 @@ def copy_first(*values):
     return values[0]
 
 
-class KernelOperator(Operator):
-    """An operator that calls a kernel."""
+class Kernel(Operator):
+    """An operator that calls a kernel with its inputs, and then with settings."""
 
-    def __init__(self, kernel: ops.Custom):
+    def __init__(self, kernel: ops.Custom, *settings: list):
         super().__init__()
         self.kernel = kernel
+        self.settings = tuple(Tensor(np.array(values, np.int32)) for values in settings)
+
+    def construct(self, *inputs: Tensor) -> Tensor:
+        return self.kernel(*inputs, *self.settings)
 
 
-class Convolution(KernelOperator):
-    """A kernel of an input, a weight and its settings."""
-
-    def __init__(self, kernel: ops.Custom, *settings: int):
-        super().__init__(kernel)
-        self.settings = Tensor(np.array(settings, np.int32))
-
-    def construct(self, x: Tensor, weight: Tensor) -> Tensor:
-        return self.kernel(x, weight, self.settings)
-
-
-class Pointwise(KernelOperator):
+class Pointwise(Kernel):
     """A kernel whose first input is the weight.
 
     It takes weights and inputs of any number of axes: a Reshape copies gradients.
@@ -66,31 +60,7 @@ class Pointwise(KernelOperator):
         return self.kernel(weight, x)
 
 
-class MaxPool2d(nn.Cell):
-    """A kernel of an input and its settings."""
-
-    def __init__(self, kernel: ops.Custom, *settings: int):
-        super().__init__()
-        self.kernel = kernel
-        self.settings = Tensor(np.array(settings, np.int32))
-
-    def construct(self, x: Tensor) -> Tensor:
-        return self.kernel(x, self.settings)
-
-
-class TemporalShift(KernelOperator):
-    """A kernel of an input and the settings of the shift and of its gradient."""
-
-    def __init__(self, kernel: ops.Custom, segments: int, fold: int):
-        super().__init__(kernel)
-        self.settings = Tensor(np.array([segments, fold, 1], np.int32))
-        self.reverse = Tensor(np.array([segments, fold, -1], np.int32))
-
-    def construct(self, x: Tensor) -> Tensor:
-        return self.kernel(x, self.settings, self.reverse)
-
-
-class BatchNorm(KernelOperator):
+class BatchNorm(Kernel):
     """A kernel that returns the new running statistics as its last outputs."""
 
     def construct(self, x, gamma, beta, mean, variance, *shortcut) -> tuple:
@@ -118,14 +88,14 @@ class NormReLU(PlainNormReLU):
         return self.kernel_with_shortcut(x, *arrays, shortcut)[0]
 
 
-class SumArrays(KernelOperator):
+class SumArrays(Kernel):
     """A kernel of all arrays of a tuple."""
 
     def construct(self, arrays: tuple) -> Tensor:
         return self.kernel(*arrays)
 
 
-class LayerNorm(KernelOperator):
+class LayerNorm(Kernel):
     """A kernel with epsilon as an input; its first output is the result."""
 
     def __init__(self, kernel: ops.Custom, eps: float):
@@ -201,14 +171,9 @@ class Cpu(Plain):
 
         return self.bind(name, shape=copy_first, dtype=copy_first, bprop=bprop)
 
-    def relu(self) -> Callable:
-        return self.bind_map("relu", uses_output=True)
-
-    def silu(self) -> Callable:
-        return self.bind_map("silu")
-
-    def gelu(self) -> Callable:
-        return self.bind_map("gelu")
+    relu: Any = partialmethod(bind_map, "relu", uses_output=True)
+    silu: Any = partialmethod(bind_map, "silu")
+    gelu: Any = partialmethod(bind_map, "gelu")
 
     def conv2d(
         self,
@@ -238,7 +203,7 @@ class Cpu(Plain):
             return dx, weight_grad(dout, x, w, numbers), ops.zeros_like(numbers)
 
         operator = self.bind("convolution", shape=compute_shape, dtype=copy_first, bprop=bprop)
-        return Convolution(operator, stride, stride, padding, padding, groups)
+        return Kernel(operator, [stride, stride, padding, padding, groups])
 
     def bind_pointwise(self) -> ops.Custom:
         """A 1x1 convolution: weight (cout, cin, 1, 1), x (N, cin, ...)."""
@@ -277,9 +242,8 @@ class Cpu(Plain):
             dx, dw = gradient(dout, x, w, settings)
             return dx, dw, ops.zeros_like(settings)
 
-        return Convolution(
-            self.bind("depthwise", shape=compute_shape, dtype=copy_first, bprop=bprop), stride
-        )
+        operator = self.bind("depthwise", shape=compute_shape, dtype=copy_first, bprop=bprop)
+        return Kernel(operator, [stride])
 
     def bind_product(self, transpose: bool, shared: bool = False) -> ops.Custom:
         """Products of (N, m, k) and (N, k, n); with `transpose` the second factor is (N, n, k).
@@ -340,13 +304,13 @@ class Cpu(Plain):
             return gradient(dout, x, settings), ops.zeros_like(settings)
 
         operator = self.bind("max_pool", shape=compute_shape, dtype=copy_first, bprop=bprop)
-        return MaxPool2d(operator, kernel, stride, padding)
+        return Kernel(operator, [kernel, stride, padding])
 
-    def total(self) -> Callable:
-        return SumArrays(self.bind("total", lambda *_: (), copy_first))
+    def bind_sum(self, name: str) -> Callable:
+        return SumArrays(self.bind(name, lambda *_: (), copy_first))
 
-    def square_sum(self) -> Callable:
-        return SumArrays(self.bind("sum_of_squares", lambda *_: (), copy_first))
+    total: Any = partialmethod(bind_sum, "total")
+    square_sum: Any = partialmethod(bind_sum, "sum_of_squares")
 
     def bind_batch_norm(self, name: str, bprop: Callable) -> ops.Custom:
         """The outputs are y, the batch's mean and 1 / deviation, the new mean and variance."""
@@ -387,8 +351,7 @@ class Cpu(Plain):
             self.bind_batch_norm("batch_norm_add_relu", bprop_with_shortcut),
         )
 
-    def batch_norm3d(self) -> Callable:
-        return self.batch_norm()
+    batch_norm3d: Any = batch_norm
 
     def layer_norm(self, eps: float) -> Callable:
         """The outputs are y, the mean and 1 / deviation over the last axis."""
@@ -411,4 +374,5 @@ class Cpu(Plain):
             return dx, ops.zeros_like(settings), ops.zeros_like(reverse)
 
         operator = self.bind("shift", shape=copy_first, dtype=copy_first, bprop=bprop)
-        return TemporalShift(operator, segments, fold)
+        # The settings of the shift, and of its gradient
+        return Kernel(operator, [segments, fold, 1], [segments, fold, -1])

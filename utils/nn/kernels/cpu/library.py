@@ -13,9 +13,7 @@ import os
 import platform
 import re
 import shutil
-import signal
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Callable
@@ -31,14 +29,7 @@ LIBRARY = "libkernels.so"
 ONEDNN = "libdnnl.so"
 CPUINFO = Path("/proc/cpuinfo")  # flags on x86-64, Features on aarch64
 CHECKSUMS = "checksums.json"
-COMPILE_SECONDS = 600  # of g++ at most; it takes 10 to 35 on two cores
-CHECK = """
-import ctypes, sys
-ctypes.CDLL(sys.argv[1])
-library = ctypes.CDLL(sys.argv[2])
-for name in sys.argv[3:]:
-    getattr(library, name)
-"""
+COMPILE_SECONDS = 600  # for which a process waits for another one; it takes 10 to 35 on two cores
 OPTIONS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math")
 OPTIONS += ("-fopenmp", "-shared", "-fPIC")
 
@@ -53,17 +44,6 @@ def load(cache: Path, report: Callable[[str], object] = print_line) -> Path:
         raise OSError(f"{SWITCH} is 0")
     if platform.machine() not in PROCESSORS or not shutil.which("g++"):
         raise OSError(f"they need g++ and a processor of {' or '.join(PROCESSORS)}")
-    library = find_or_compile(cache, report)
-    ctypes.CDLL(str(library))
-    return library
-
-
-def find_or_compile(cache: Path, report: Callable[[str], object]) -> Path:
-    """The library in a folder whose name has a checksum of all that it depends on.
-
-    A folder that is incomplete or damaged is compiled again. Raises OSError, or ValueError if the
-    cache is locked for long.
-    """
     folder = cache / compute_checksum()
     if not is_sound(folder):
         cache.mkdir(parents=True, exist_ok=True)
@@ -73,6 +53,7 @@ def find_or_compile(cache: Path, report: Callable[[str], object]) -> Path:
                     shutil.rmtree(scratch, ignore_errors=True)
                 report("compiling the zoo's CPU kernels, once; this takes about half a minute ...")
                 compile_into(folder)
+    ctypes.CDLL(str(folder / LIBRARY))
     return folder / LIBRARY
 
 
@@ -89,63 +70,27 @@ def compute_file_checksums(folder: Path) -> dict[str, str]:
 
 
 def compile_into(folder: Path) -> None:
-    """Compiles and checks the library beside `folder`, and replaces the folder by the result.
+    """Compiles the library beside `folder`, and replaces the folder by the result.
 
-    What a power cut leaves, `is_sound` tells by its checksums. Raises OSError.
+    What a power cut leaves, `is_sound` tells by its checksums. Raises OSError with the first line
+    of an error of the compiler.
     """
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
         building = Path(temporary) / "kernels"
         building.mkdir()
-        run_compiler(building / LIBRARY)
+        sources = map(str, sorted(SOURCES.glob("*.cc")))
+        command = ["g++", *OPTIONS, *sources, "-ldl", "-o", str(building / LIBRARY)]
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False
+        )
+        if done.returncode:
+            lines = done.stderr.strip().splitlines() or [f"g++ {describe_exit(done.returncode)}"]
+            raise OSError(shorten(lines[0], SETTINGS_LINE))
         shutil.copy(find_onednn(), building / ONEDNN)
-        check_functions(building)
         (building / CHECKSUMS).write_text(json.dumps(compute_file_checksums(building)))
         if folder.exists():
             folder.rename(Path(temporary) / "damaged")
         building.rename(folder)
-
-
-def run_compiler(target: Path) -> None:
-    """Compiles the sources to a library. Raises OSError with the first line of an error."""
-    command = ["g++", *OPTIONS, *map(str, sorted(SOURCES.glob("*.cc"))), "-ldl", "-o", str(target)]
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    ) as process:
-        try:
-            _, message = process.communicate(timeout=COMPILE_SECONDS)
-        except BaseException as error:
-            os.killpg(process.pid, signal.SIGKILL)  # g++ and the processes that it has started
-            if isinstance(error, subprocess.TimeoutExpired):
-                raise TimeoutError(f"g++ has not ended after {COMPILE_SECONDS} s") from None
-            raise
-    if process.returncode:
-        lines = message.strip().splitlines() or [f"g++ {describe_exit(process.returncode)}"]
-        raise OSError(shorten(lines[0], SETTINGS_LINE))
-
-
-def check_functions(folder: Path) -> None:
-    """Loads both libraries, and looks up all kernels. Raises OSError.
-
-    Another process does this: a damaged library would end this one.
-    """
-    text = "\n".join(path.read_text() for path in sorted(SOURCES.glob("*.cc")))
-    names = re.findall(r'^(?:KERNEL\(|extern "C" int )(\w+)', text, re.MULTILINE)
-    arguments = [str(folder / ONEDNN), str(folder / LIBRARY), *names]
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", CHECK, *arguments],
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    if done.returncode:
-        how = describe_exit(done.returncode, done.stderr.splitlines())
-        raise OSError(f"the compiled kernels cannot be loaded: the check {how}")
 
 
 def find_onednn() -> Path:
