@@ -15,7 +15,7 @@ from tests.numbered_videos import read_number, write_numbered_video
 from utils.networks import find_network
 from utils.runtime import Runtime
 from utils.video.array_frames import ArrayFrames
-from utils.video.frame_folder import FrameFolder
+from utils.video.images import FrameFolder
 
 SCRIPT = "scripts/data/extract_frames.py"
 FLOW = "scripts/data/extract_flow.py"

@@ -38,7 +38,7 @@ from utils.predict.prediction import make_file_names
 from utils.predict.windows import read_windows
 from utils.runtime import Runtime
 from utils.video.decoders import open_video
-from utils.video.frame_folder import count_frames
+from utils.video.images import count_frames
 from utils.video.reader import VideoError
 from utils.video.windows import Window, split_into_windows
 

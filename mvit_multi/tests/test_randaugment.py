@@ -10,7 +10,6 @@ from mvit_multi import transforms
 from mvit_multi.config import Data, DatasetSettings
 from mvit_multi.sampling import draw_crop_box, draw_scaled_crop
 from tests.golden_cases import load_case
-from utils.video import color_ops
 from utils.video import randaugment as ra
 from utils.video.randaugment import Policy, parse_policy
 from utils.video.transforms import cut_clips
@@ -112,7 +111,7 @@ def test_two_pictures_are_mixed_to_pillows_levels_for_all_pairs_of_levels():
     out = np.empty_like(base)
     factors = np.random.RandomState(0).uniform(0.1, 1.9, 40)
     for factor in (0.1, 0.37, 1.0, 1.57, 1.63, 1.9, *factors):
-        color_ops.blend_frames(base, frame=other, factor=factor, out=out)
+        ra.blend_frames(base, frame=other, factor=factor, out=out)
         expected = Image.blend(Image.fromarray(base), Image.fromarray(other), factor)
         np.testing.assert_array_equal(out, np.asarray(expected))
 

@@ -16,7 +16,7 @@ from tests.fuzz.damage import mutate
 from tests.fuzz.files import encode_intact_jpeg, write_mutated_videos
 from tests.helpers import load_smoke_config
 from utils.files import ROOT
-from utils.video.frame_folder import FrameFolder
+from utils.video.images import FrameFolder
 from utils.video.reader import MODULES, VideoError
 
 MEMORY = 500  # MB

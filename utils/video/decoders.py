@@ -135,7 +135,7 @@ def open_path(
     Without `is_folder` the path tells; without `num_frames` the frames of a folder are counted.
     """
     if os.path.isdir(path) if is_folder is None else is_folder:
-        from utils.video.frame_folder import FrameFolder  # here: videos need it not
+        from utils.video.images import FrameFolder  # here: most trainings read videos
 
         folder = FrameFolder(
             path,

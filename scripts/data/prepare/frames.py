@@ -15,7 +15,7 @@ import numpy as np
 
 from scripts.data.prepare.encoder import downscale
 from scripts.data.prepare.integrity import GOOD, Finding, VideoJob
-from utils.video.frame_folder import count_frames
+from utils.video.images import count_frames
 from utils.video.reader import (
     HALF_MILLISECOND,
     FrameReader,

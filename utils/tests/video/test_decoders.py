@@ -24,7 +24,7 @@ from utils.tests.video.videos import (
 )
 from utils.video import pyav_reader
 from utils.video.decoders import open_video
-from utils.video.frame_folder import FrameFolder
+from utils.video.images import FrameFolder
 from utils.video.reader import EmptySegmentError, Segment, VideoError
 
 RATE = 25

@@ -11,8 +11,7 @@ from PIL import Image
 
 from scripts.data.prepare.integrity import VideoJob, examine
 from utils.tests.video.videos import picture, read_bits
-from utils.video.frame_folder import FrameFolder, count_frames
-from utils.video.images import read_jpeg, read_jpeg_head
+from utils.video.images import FrameFolder, count_frames, read_jpeg, read_jpeg_head
 from utils.video.reader import Segment, VideoError
 
 

@@ -8,8 +8,7 @@ import pytest
 from PIL import Image, ImageOps, PngImagePlugin
 
 from utils.tests.video.videos import picture
-from utils.video.frame_folder import FrameFolder
-from utils.video.images import open_image
+from utils.video.images import FrameFolder, open_image
 from utils.video.reader import VideoError
 
 COLOURS = picture(5, 70, 40)
