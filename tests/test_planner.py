@@ -53,17 +53,10 @@ def test_the_printed_yaml_line_gives_the_same_split(plan, tiny_args):
     ("option", "words"),
     [
         ("--devices=eight", "--devices"),
-        ("--devices=12", "12 devices"),
-        ("--topology=8", "--topology"),
         ("--topology=1x4", "--topology 1x4"),
-        ("--bandwidth=fast", "--bandwidth"),
         ("--bandwidth=0", "bandwidth must be above 0"),
-        ("--chip=ascend911b", "--chip: invalid choice: 'ascend911b'"),
         ("--chip=gpu", "--chip gpu"),
-        ("--run.all_reduce=[layer9]", "layer9"),
         ("--cluster={latenzy: 1}", "--cluster: unknown setting latenzy; nearest: latency"),
-        ("--cluster={latency: -1}", "--cluster: latency"),
-        ("--cluster=fast", "--cluster"),
     ],
 )
 def test_a_wrong_option_is_a_user_error(tiny_args, option, words):

@@ -48,9 +48,7 @@ def test_what_fails_is_printed_and_its_logs_stay(checkout):
     ("arguments", "words"),
     [
         (["--devices", "none"], "--devices must be an integer above 0, not none"),
-        (["--devices"], "--devices must be an integer above 0, not "),
         (["--device", "TPU"], "usage: bash scripts/verify_device.sh"),
-        (["now"], "usage: bash scripts/verify_device.sh"),
     ],
 )
 def test_wrong_arguments_end_the_command(arguments, words, checkout):

@@ -78,10 +78,21 @@ def main(
     cfg = replace(cfg, run=replace(cfg.run, tf32=False))
     rt = runtime.start(cfg.run)
     log.start_log(rt)
-    step, clip, target = build_first_step(network, cfg=cfg, rt=rt, path=checkpoint_path)
+    # The config file's network and the first batch of its data.
+    records = network.read_records(cfg, "train")
+    sampler = network.build_train_sampler(cfg, records, rt)
+    if checkpoint_path:
+        cfg = replace(cfg, train=replace(cfg.train, pretrained=checkpoint_path))
+    step = build_training(Job(network, cfg, rt), sampler, find_build(network.name))[0]
+    rows = network.train_rows(records, cfg=cfg, sampler=sampler, epochs=1, skip=0)
+    batches = network.create_dataset(cfg, rows, cfg.data.workers)
+    clip, target = next(batches.create_tuple_iterator(num_epochs=1, output_numpy=True))
     if record:
         arrays = record_step(step, clip, target)
-        save_record(record, arrays)
+        with report_write_errors(record, "--record"), write_beside(record) as temporary:
+            with open(temporary, "wb") as file:
+                np.savez(file, **arrays)
+            temporary.replace(record)
         print(json.dumps({"record": str(record), "entries": len(arrays)}))
         return None
     recorded = load_record(against)
@@ -95,21 +106,14 @@ def main(
     own.update({"data/clip": clip, "data/target": target})
     set_weights(step.net, {name: recorded_weights[f"weights/{name}"] for name in weights})
     arrays = record_step(step, recorded["data/clip"], recorded["data/target"])
-    return report(compare_records({**arrays, **own}, recorded), tolerance)
-
-
-def build_first_step(
-    network: Network, cfg: NetworkConfig, rt: runtime.Runtime, path: Optional[Path]
-) -> tuple:
-    """(train step, clip, target): the config file's network and the first batch of its data."""
-    records = network.read_records(cfg, "train")
-    sampler = network.build_train_sampler(cfg, records, rt)
-    if path:
-        cfg = replace(cfg, train=replace(cfg.train, pretrained=path))
-    step = build_training(Job(network, cfg, rt), sampler, find_build(network.name))[0]
-    source = network.train_rows(records, cfg=cfg, sampler=sampler, epochs=1, skip=0)
-    batches = network.create_dataset(cfg, source, cfg.data.workers)
-    return step, *next(batches.create_tuple_iterator(num_epochs=1, output_numpy=True))
+    arrays.update(own)
+    names = [(*key.split("/", 1), key) for key in recorded if key in arrays]
+    names.sort(key=lambda item: STAGES.index(item[0]))
+    differences = [
+        Difference(stage, name, relative_error(arrays[key], recorded[key]))
+        for stage, name, key in names
+    ]
+    return report(differences, tolerance)
 
 
 def report(result: list[Difference], tolerance: float) -> None:
@@ -176,16 +180,8 @@ def subsample(values: np.ndarray) -> np.ndarray:
     return flat[:: -(-flat.size // MAX_ELEMENTS)]
 
 
-def save_record(path: Path, record: dict[str, np.ndarray]) -> None:
-    """Writes the whole file or none. Raises ValueError if it cannot be written."""
-    with report_write_errors(path, "--record"), write_beside(path) as temporary:
-        with open(temporary, "wb") as file:
-            np.savez(file, **record)
-        temporary.replace(path)
-
-
 def load_record(path: Path) -> dict[str, np.ndarray]:
-    """Reads a file of `save_record`. Raises ValueError for any other file."""
+    """Reads a file of --record. Raises ValueError for any other file."""
     try:
         with np.load(path) as file:
             record = {name: file[name] for name in file.files}
@@ -194,13 +190,6 @@ def load_record(path: Path) -> dict[str, np.ndarray]:
     if not {"data/clip", "data/target", "loss/loss"} <= set(record):
         raise ValueError(f"--against: {path} is not a record: it has no data or no loss")
     return record
-
-
-def compare_records(record: dict, recorded: dict) -> list[Difference]:
-    """The errors of all arrays that both records have, stage by stage."""
-    names = [(*key.split("/", 1), key) for key in recorded if key in record]
-    names.sort(key=lambda item: STAGES.index(item[0]))
-    return [Difference(s, n, relative_error(record[key], recorded[key])) for s, n, key in names]
 
 
 if __name__ == "__main__":

@@ -120,7 +120,16 @@ def main(
     print(f"{cfg.run.out.name}: a step of {1e3 * backward.step:.1f} ms on one device,")
     print(f"gradients of {size:.2f} MB in {tensors} tensors; {backward.source}\n")
     for count, predictions in plans.items():
-        print(format_plan(cluster, devices=count, predictions=predictions))
+        print(f"{count} devices ({cluster.nodes(count)} x {count // cluster.nodes(count)})")
+        print(
+            f"  {'split':12} {'segments':>8} {'exposed ms':>11} {'step ms':>9} {'efficiency':>11}"
+        )
+        for split, prediction in predictions.items():
+            print(
+                f"  {split:12} {len(prediction.segments):8} {1e3 * prediction.exposed:11.2f} "
+                f"{1e3 * prediction.step:9.1f} {prediction.efficiency:11.1%}"
+            )
+        print()
     write_table(folder, backward, plans)
     names = [backward.names[end] for end in plans[max(plans)][BEST].ends[:-1]]
     split = f"[{', '.join(names)}]" if names else "none"
@@ -196,19 +205,6 @@ def compare(backward: Backward, cluster: Cluster, devices: int, own) -> dict[str
         for name, ends in splits.items()
     }
     return {BEST: plan(backward, cluster, devices), **others}
-
-
-def format_plan(cluster: Cluster, devices: int, predictions: dict[str, Prediction]) -> str:
-    lines = [
-        f"{devices} devices ({cluster.nodes(devices)} x {devices // cluster.nodes(devices)})",
-        f"  {'split':12} {'segments':>8} {'exposed ms':>11} {'step ms':>9} {'efficiency':>11}",
-    ]
-    for name, prediction in predictions.items():
-        lines.append(
-            f"  {name:12} {len(prediction.segments):8} {1e3 * prediction.exposed:11.2f} "
-            f"{1e3 * prediction.step:9.1f} {prediction.efficiency:11.1%}"
-        )
-    return "\n".join(lines) + "\n"
 
 
 def write_table(folder: Path, backward: Backward, plans: dict) -> None:

@@ -77,15 +77,6 @@ class Machine:
     def device(self) -> Device:
         return CHIPS[self.chip]
 
-    def check_jit_level(self, jit_level: str) -> None:
-        """Raises ValueError for the level of CANN's graph engine, which the stubs lack."""
-        level = "O2" if (self.chip, jit_level) == ("ascend910", "auto") else jit_level
-        if self.device == "Ascend" and level == "O2" and not self.cann:
-            raise ValueError(
-                f"run.jit_level {jit_level} compiles by CANN's graph engine on {self.chip}: a "
-                "dry run needs --cann for it, or --run.jit_level=O0"
-            )
-
 
 def dry_run(
     network: str,
@@ -102,7 +93,13 @@ def dry_run(
     a separate AllReduce, and `details` lists the `gradients` by name. Raises ValueError for a
     wrong setting, and if this machine cannot do it.
     """
-    machine.check_jit_level(cfg.run.jit_level)
+    jit_level = cfg.run.jit_level
+    level = "O2" if (machine.chip, jit_level) == ("ascend910", "auto") else jit_level
+    if machine.device == "Ascend" and level == "O2" and not machine.cann:  # CANN's graph engine
+        raise ValueError(
+            f"run.jit_level {jit_level} compiles by CANN's graph engine on {machine.chip}: a "
+            "dry run needs --cann for it, or --run.jit_level=O0"
+        )
     request = {
         "network": network,
         "yaml": to_yaml(replace(cfg, run=replace(cfg.run, device=machine.device))),
