@@ -95,8 +95,8 @@ class Launcher:
             return self.watch(group)
         finally:
             group.kill()
-            group.tail.show()
-            self.result = group.tail.result
+            group.show_log()
+            self.result = group.result
             if holder:
                 holder.close()
 
@@ -106,7 +106,7 @@ class Launcher:
         deadline = float("inf")
         while not group.is_done() and time.monotonic() < deadline:
             time.sleep(0.1)
-            group.tail.show()
+            group.show_log()
             own = group.poll()
             if self.signals:
                 group.terminate()

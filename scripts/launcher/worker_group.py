@@ -52,7 +52,8 @@ class WorkerGroup:
         self.workers = [f"worker_{rank}" for rank in range(lowest, lowest + job.devices)]
         self.statuses: dict[str, int] = {}  # name -> exit status, negative for a signal
         self.signalled: set[str] = set()  # names of the processes that got SIGTERM
-        self.tail = LogTail(logs / f"{self.workers[0]}.log")
+        self.position = 0  # in the log of the first worker
+        self.result = ""
         command = ["msrun", f"--worker_num={job.devices * job.nodes}"]
         command += [f"--local_worker_num={job.devices}", f"--node_rank={job.node}"]
         command += [f"--master_addr={job.master}", f"--master_port={port}"]
@@ -148,23 +149,16 @@ class WorkerGroup:
             psutil.wait_procs(processes, timeout=0.1)
             processes = psutil.Process().children(recursive=True)
 
+    def show_log(self) -> None:
+        """Copies the whole new lines of the first worker's log to stderr.
 
-class LogTail:
-    """Copies a growing log to stderr, except MindSpore's lines about the end of its connections.
-
-    Except JSON objects too; the last of them is the `result`.
-    """
-
-    def __init__(self, path: Path):
-        self.path = path
-        self.position = 0
-        self.result = ""
-
-    def show(self) -> None:
-        """Copies the whole lines since the last call."""
-        if not self.path.exists():
+        Except MindSpore's lines about the end of its connections, and JSON objects; the last of
+        them is the `result`.
+        """
+        path = self.logs / f"{self.workers[0]}.log"
+        if not path.exists():
             return
-        with open(self.path, "rb") as log:
+        with open(path, "rb") as log:
             log.seek(self.position)
             while (line := log.readline()).endswith(b"\n"):
                 self.position = log.tell()
