@@ -61,13 +61,13 @@ from scripts.finetuning.own_commands import run_command
 from utils import cli, log, runtime
 from utils.complexity import count_layers
 from utils.cores import count_usable_cores
+from utils.evaluate.scorer import CellScorer, Scorer
 from utils.evaluate.scores import video_scores
 from utils.files import check_target, read_text, report_write_errors, write_text
+from utils.inference import load
+from utils.inference.engines import choose_engine
 from utils.networks import Network
 from utils.processes import pass_on_signals, read_peak_memory
-from utils.scoring import load
-from utils.scoring.engines import choose_engine
-from utils.scoring.scorer import CellScorer, Scorer
 from utils.settings import NetworkConfig
 from utils.weights import checkpoint
 

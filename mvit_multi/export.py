@@ -21,7 +21,7 @@ from utils.entry import prepare_process
 prepare_process(__name__)
 
 from mvit_multi.network import NETWORK
-from utils.commands.export import export
+from utils.inference.export import run_export
 
 if __name__ == "__main__":
-    export(NETWORK, __doc__)
+    run_export(NETWORK, __doc__)

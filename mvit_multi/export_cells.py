@@ -5,7 +5,7 @@ from typing import Union
 from mindspore import Tensor, nn, ops
 
 from mvit_multi.config import Config
-from utils.export.export import ExportSpec, describe_columns
+from utils.inference.export import ExportSpec, describe_columns
 
 
 def describe_export(cfg: Config) -> ExportSpec:

@@ -1,7 +1,7 @@
 """The exported ResNet: shape of an image, name of the output."""
 
 from resnet50.config import Config
-from utils.export.export import ExportSpec
+from utils.inference.export import ExportSpec
 
 
 def describe_export(cfg: Config) -> ExportSpec:

@@ -38,10 +38,10 @@ from scripts.conversion import torch_writer
 from utils import cli, log
 from utils.evaluate.label_space import list_class_names
 from utils.files import check_target
+from utils.inference.checkpoint import build_network
 from utils.messages import join_names
 from utils.networks import Network
 from utils.runtime import Runtime
-from utils.scoring.checkpoint import build_network
 from utils.settings import NetworkConfig
 from utils.weights import checkpoint
 from utils.weights.convert import convert, convert_back, read_source

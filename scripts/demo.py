@@ -43,11 +43,11 @@ from PIL import Image
 from scripts.prediction.plots import format_class, resize_to_fit
 from scripts.prediction.records import list_videos
 from utils import cli, signals
+from utils.inference import model as api
+from utils.inference.prediction import WindowResult
 from utils.load_config import list_settings
 from utils.messages import format_line, print_line
 from utils.networks import find_network, list_networks
-from utils.predict import model as api
-from utils.predict.prediction import WindowResult
 from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 from utils.video.reader import DEFAULT_FPS
 
@@ -131,7 +131,7 @@ class Predictor:
         self.window = window
         self.cam = None
         if cam:
-            from utils.predict.cam import GradCam
+            from utils.inference.cam import GradCam
 
             self.cam = GradCam(model)
         self.reads_videos = bool(model.network.list_annotation_files(model.cfg))
@@ -169,7 +169,7 @@ class Predictor:
         """The heat map of each data set as a picture that moves, in HTML: no file remains."""
         if self.cam is None:
             return
-        from utils.predict.cam import find_rate
+        from utils.inference.cam import find_rate
 
         for k, head in enumerate(self.model.heads):
             overlay = self.cam.overlay(result.views[k], k, result.probabilities[k])

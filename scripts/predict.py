@@ -56,8 +56,8 @@ from scripts.prediction.records import (
 from utils import cli, log
 from utils.evaluate.label_space import assign_class_names
 from utils.files import check_folder, check_inputs, report_write_errors
+from utils.inference.prediction import PREDICTIONS, make_file_names
 from utils.networks import Network
-from utils.predict.prediction import PREDICTIONS, make_file_names
 from utils.runtime import Runtime
 from utils.settings import NetworkConfig
 from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES

@@ -38,11 +38,11 @@ from scripts.prediction.plots import draw_timeline
 from scripts.prediction.records import OWN, check_save, list_videos
 from utils import cli, log, signals
 from utils.files import check_folder, check_inputs, open_replacement, report_write_errors
+from utils.inference.model import Model, build_model
+from utils.inference.prediction import TITLE_LENGTH, Prediction, list_columns
+from utils.inference.stream import Stream, StreamResult
 from utils.messages import RunInterruptedError, format_line, hide_secrets
 from utils.networks import Network
-from utils.predict.model import Model, build_model
-from utils.predict.prediction import TITLE_LENGTH, Prediction, list_columns
-from utils.predict.stream import Stream, StreamResult
 from utils.runtime import Runtime
 from utils.settings import NetworkConfig
 from utils.video.live import RETRY, is_address

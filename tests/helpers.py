@@ -22,11 +22,11 @@ import pytest
 
 from tests.golden_cases import build_state_dict, load_weights
 from utils.evaluate.label_space import LabelSpace
+from utils.evaluate.scorer import Scorer
 from utils.files import ROOT
+from utils.inference.model import Model
 from utils.load_config import load_config
 from utils.networks import find_network
-from utils.predict.model import Model
-from utils.scoring.scorer import Scorer
 from utils.video.decoders import open_video
 from utils.video.reader import FrameReader
 from utils.weights import checkpoint

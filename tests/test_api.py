@@ -1,4 +1,4 @@
-"""utils/predict/model.py: predictions, features, errors; the examples of docs/python.md."""
+"""utils/inference/model.py: predictions, features, errors; the examples of docs/python.md."""
 
 import itertools
 import re
@@ -22,9 +22,9 @@ from utils import runtime
 from utils.evaluate.label_space import softmax
 from utils.evaluate.scores import video_scores
 from utils.files import ROOT
+from utils.inference import model as api
 from utils.load_config import find_recipes, load_config, resolve_yaml
 from utils.networks import find_network, list_networks
-from utils.predict import model as api
 from utils.runtime import Runtime
 from utils.video.decoders import open_video
 from utils.video.reader import VideoError

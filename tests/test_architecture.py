@@ -46,7 +46,7 @@ def test_a_network_or_the_public_interface_imports_every_module_of_utils():
     """What only commands import is beside its command, in `scripts/<topic>/`."""
     utils = {path for path in SOURCES if path.is_relative_to(ROOT / "utils")}
     users = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in list_networks()]
-    interface = [ROOT / "utils/predict/model.py", ROOT / "utils/predict/cam.py"]
+    interface = [ROOT / "utils/inference/model.py", ROOT / "utils/inference/cam.py"]
     others = [*interface, *ROOT.glob("*/tests/golden_case.py")]
     unused = utils - follow_imports([*users, *others])
     assert not unused, f"move to scripts/: {sorted(str(p.relative_to(ROOT)) for p in unused)}"
@@ -119,7 +119,7 @@ def test_an_entry_point_prepares_the_environment_before_it_imports_mindspore():
 def test_a_program_that_predicts_imports_no_entry_point():
     """It would change the program's `sys.path`."""
     networks = [ROOT / name / "network.py" for name in list_networks()]
-    assert not follow_imports([ROOT / "utils/predict/model.py", *networks]) & set(ENTRY_POINTS)
+    assert not follow_imports([ROOT / "utils/inference/model.py", *networks]) & set(ENTRY_POINTS)
 
 
 def reaches_mindspore(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""utils/predict/cam.py against PyTorch, and its pictures."""
+"""utils/inference/cam.py against PyTorch, and its pictures."""
 
 import json
 from pathlib import Path
@@ -14,10 +14,10 @@ from tests.helpers import find_smoke_yaml, load_smoke_config, run_script, save_r
 from tests.toy_recipes import draw_samples, list_toy_settings, load_toy_config
 from utils.evaluate.label_space import LabelSpace
 from utils.files import ROOT
+from utils.inference.cam import GradCam, HeatMaps, blend, find_rate, scale_maps
+from utils.inference.model import build_model
 from utils.networks import find_network, list_networks
 from utils.nn.layers import CamCells
-from utils.predict.cam import GradCam, HeatMaps, blend, find_rate, scale_maps
-from utils.predict.model import build_model
 from utils.tests.parity import mark_slow_except, without_values
 from utils.video.windows import Window
 

@@ -13,8 +13,8 @@ from scripts.convert_checkpoint import main
 from tests.helpers import build_env, load_smoke_config, run_command, save_random_weights
 from tests.toy_recipes import draw_samples, list_toy_settings
 from utils.files import ROOT
+from utils.inference import model
 from utils.networks import find_network
-from utils.predict import model
 from utils.tests.parity import mark_slow_except
 from utils.weights.checkpoint import weights_of
 from utils.weights.checkpoint_file import read

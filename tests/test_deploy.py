@@ -14,7 +14,7 @@ from tests.test_predict import TINY
 from tests.toys import TOYS, export_toy
 from utils.evaluate.label_space import softmax
 from utils.files import ROOT
-from utils.predict.model import load
+from utils.inference.model import load
 from utils.tests.parity import mark_slow_except
 
 TSM = "data.segments=4 data.crop=32 data.resize=40 model.first_width=8"

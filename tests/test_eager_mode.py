@@ -16,11 +16,11 @@ from tests.helpers import (
     save_random_weights,
 )
 from tests.toy_recipes import draw_samples, list_toy_settings, load_toy_config
+from utils.inference.engines import choose_engine
+from utils.inference.load import open_scorer
+from utils.inference.model import build_model
 from utils.networks import find_network
 from utils.nn.kernels.plain import Plain
-from utils.predict.model import build_model
-from utils.scoring.engines import choose_engine
-from utils.scoring.load import open_scorer
 from utils.train.train import choose_kernels
 
 SMALL = {

@@ -17,15 +17,14 @@ from mindspore import Parameter, Tensor
 
 from tests.helpers import read_result, run_command, run_json
 from tests.toys import TOYS, build_toy, export_toy, load_toy_config
-from utils import runtime
+from utils import networks, runtime
+from utils.evaluate.scorer import CellScorer
 from utils.evaluate.scores import video_scores
-from utils.export import onnx_graph
 from utils.files import ROOT
-from utils.networks import find_network, list_networks
-from utils.scoring import engines as onnx
-from utils.scoring import load
-from utils.scoring.checkpoint import Checkpoint
-from utils.scoring.engines import (
+from utils.inference import engines as onnx
+from utils.inference import load, onnx_graph
+from utils.inference.checkpoint import Checkpoint
+from utils.inference.engines import (
     ENGINES,
     EngineError,
     OnnxScorer,
@@ -34,7 +33,7 @@ from utils.scoring.engines import (
     load_onnx,
     run_in_process,
 )
-from utils.scoring.scorer import CellScorer
+from utils.networks import find_network, list_networks
 from utils.settings import Run
 from utils.tests.parity import mark_slow_except
 from utils.weights import checkpoint, description
@@ -257,11 +256,11 @@ def test_openvino_does_not_see_the_cap_of_the_instruction_set(monkeypatch):
 
 def test_the_key_depends_on_weights_settings_and_the_code(monkeypatch):
     def compute(*settings: str, weights: str = "weights") -> str:
-        return load.compute_key("tsm", load_toy_config(*settings), weights)
+        return networks.compute_key("tsm", load_toy_config(*settings), weights)
 
     keys = {compute(), compute("model.arch=resnet50"), compute(weights="other weights")}
     assert compute() in keys
-    monkeypatch.setattr(load, "CODE", ("utils/nn",))
+    monkeypatch.setattr(networks, "CODE", ("utils/nn/**/*.py",))
     assert len({*keys, compute()}) == 4
 
 

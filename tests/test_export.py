@@ -35,14 +35,13 @@ from tests.toys import (
     export_toy,
     load_toy_config,
 )
+from utils.evaluate.scorer import CellScorer
 from utils.evaluate.scores import video_scores
-from utils.export import export
+from utils.inference import engines as onnx
+from utils.inference import export, mindir
+from utils.inference.mindir import load_mindir
 from utils.networks import find_network, load_own_config
 from utils.nn.conv3d import DepthwiseConv3d, FrameConv, PointwiseConv3d
-from utils.scoring import engines as onnx
-from utils.scoring import mindir
-from utils.scoring.mindir import load_mindir
-from utils.scoring.scorer import CellScorer
 from utils.weights.checkpoint_file import read
 from utils.weights.description import CHECKSUM_SIZE as SIZE
 

@@ -9,11 +9,11 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from tests.helpers import assert_one_line_error, load_smoke_config, read_result
-from utils.export.export import export_weights
 from utils.files import ROOT
+from utils.inference import model as api
+from utils.inference.export import export_weights
+from utils.inference.load import open_scorer
 from utils.networks import find_network, load_own_config
-from utils.predict import model as api
-from utils.scoring.load import open_scorer
 from utils.weights import checkpoint, checkpoint_file
 from utils.weights.convert import read_source
 from utils.weights.description import describe, parse, read_description

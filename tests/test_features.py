@@ -24,14 +24,13 @@ from tests.helpers import assert_one_line_error, load_smoke_config, read_result,
 from tests.test_predict import TINY, load_toy_config
 from tests.toys import TOYS, build_toy, export_toy
 from utils.data.annotation_file import Record
-from utils.export import export
+from utils.evaluate.scorer import CellScorer
 from utils.files import ROOT
+from utils.inference import engines as onnx
+from utils.inference import export, mindir
+from utils.inference.model import build_model, load
 from utils.networks import find_network
-from utils.predict.model import build_model, load
 from utils.runtime import Runtime, eager_mode
-from utils.scoring import engines as onnx
-from utils.scoring import mindir
-from utils.scoring.scorer import CellScorer
 from utils.tests.parity import make_clip
 from utils.video.windows import split_into_windows
 from utils.weights import checkpoint

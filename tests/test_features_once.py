@@ -11,9 +11,9 @@ from tests.helpers import save_random_weights
 from tests.toy_recipes import draw_samples, load_toy_config
 from utils.data.rows import RowsWithDropout
 from utils.evaluate.metrics import evaluate
+from utils.evaluate.scorer import CellScorer
 from utils.networks import Job, find_build, find_network, list_networks
 from utils.runtime import Runtime
-from utils.scoring.scorer import CellScorer
 from utils.tests.parity import mark_slow_except
 from utils.train import frozen_features
 from utils.train.train import build_eval_sets, build_training

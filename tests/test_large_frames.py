@@ -9,8 +9,8 @@ from mvit_multi.dataset import EvalVideos
 from tests.helpers import load_smoke_config
 from utils.data.annotation_file import Record
 from utils.data.sampler import TrainSampler
+from utils.evaluate.windows import read_windows
 from utils.networks import find_network
-from utils.predict.windows import read_windows
 from utils.runtime import Runtime
 from utils.tests.video.videos import encode
 from utils.video import reader

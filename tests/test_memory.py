@@ -10,8 +10,8 @@ import pytest
 from tests.numbered_videos import write_numbered_video
 from tests.separate_process import in_separate_process
 from tests.test_api import FRAMES, load_toy
-from utils.predict import model as api
-from utils.predict.cam import GradCam
+from utils.inference import model as api
+from utils.inference.cam import GradCam
 
 CALLS = 30
 WARM_UP = 10

@@ -15,14 +15,14 @@ from tests.helpers import find_smoke_yaml
 from tests.numbered_videos import write_numbered_video
 from tests.toy_recipes import draw_samples, load_toy_config
 from utils.evaluate.label_space import LabelSpace
-from utils.export.export import ExportSpec
+from utils.evaluate.scorer import CellScorer
 from utils.files import ROOT
+from utils.inference.cam import GradCam
+from utils.inference.export import ExportSpec
+from utils.inference.model import Model
+from utils.inference.stream import Stream, Timing, WindowPredictor
 from utils.networks import Job, Network, find_build, find_network, list_networks
-from utils.predict.cam import GradCam
-from utils.predict.model import Model
-from utils.predict.stream import Stream, Timing, WindowPredictor
 from utils.runtime import Runtime
-from utils.scoring.scorer import CellScorer
 from utils.tests.parity import mark_slow_except
 from utils.train.train import build_training
 from utils.train.train_step import TrainStep

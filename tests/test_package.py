@@ -34,9 +34,9 @@ from tests.toy_recipes import draw_samples, list_toy_settings
 from tsm.config import Config
 from utils import files
 from utils.files import ROOT
+from utils.inference import model as api
 from utils.load_config import load_config, resolve_yaml
 from utils.networks import list_networks
-from utils.predict import model as api
 
 NAME = "mindspore_video_zoo"
 TSM = ["--config_path", "tsm/configs/tsm_smoke.yaml", *TINY]

@@ -30,12 +30,12 @@ from utils import progress
 from utils.data.class_names import BUILTIN_NAMES, find_class_names
 from utils.evaluate.label_space import LabelSpace, softmax
 from utils.evaluate.scores import video_scores
+from utils.evaluate.windows import read_windows
 from utils.files import ROOT
+from utils.inference.model import build_model
+from utils.inference.prediction import make_file_names
 from utils.load_config import load_config
 from utils.networks import find_network, list_networks
-from utils.predict.model import build_model
-from utils.predict.prediction import make_file_names
-from utils.predict.windows import read_windows
 from utils.runtime import Runtime
 from utils.video.decoders import open_video
 from utils.video.images import count_frames

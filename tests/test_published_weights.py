@@ -20,9 +20,9 @@ from tests.helpers import find_smoke_yaml, read_result
 from tests.test_conversion import SETTINGS
 from tests.test_conversion import SOURCE as SOURCE_FILE
 from utils.files import ROOT
+from utils.inference import model as api
 from utils.load_config import load_config
 from utils.networks import Network, find_network
-from utils.predict import model as api
 from utils.progress import Progress
 from utils.tests.parity import without_values
 from utils.weights import checkpoint_file, download, preparation, published

@@ -22,8 +22,8 @@ from tests.test_predict import load_toy_config
 from tests.test_torch_twins import randomize_weights
 from utils.data.sampler import TrainSampler
 from utils.evaluate.several_labels import compute_metrics
+from utils.inference import model as api
 from utils.networks import find_network
-from utils.predict import model as api
 from utils.runtime import Runtime
 from utils.train import optimizers
 from utils.train.plan import compute_class_weights

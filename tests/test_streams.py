@@ -24,13 +24,13 @@ from tsm.network import NETWORK
 from tsm.transforms import cut_crops
 from utils import cli, signals
 from utils.evaluate.label_space import LabelSpace, softmax
+from utils.evaluate.scorer import Scorer
+from utils.evaluate.windows import read_windows
+from utils.inference import load as cache
+from utils.inference.load import open_scorer
+from utils.inference.model import Model, build_model, load
+from utils.inference.prediction import Prediction, list_columns
 from utils.networks import find_network
-from utils.predict.model import Model, build_model, load
-from utils.predict.prediction import Prediction, list_columns
-from utils.predict.windows import read_windows
-from utils.scoring import load as cache
-from utils.scoring.load import open_scorer
-from utils.scoring.scorer import Scorer
 from utils.tests.parity import mark_slow_except
 from utils.video import live
 from utils.video.decoders import open_video

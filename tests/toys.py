@@ -9,9 +9,9 @@ from mindspore import nn
 from mvit_multi.export_cells import ConcatHeads
 from tests.golden_cases import build_state_dict, load_weights
 from tests.helpers import load_smoke_config
-from utils.export import export
+from utils.inference import export
+from utils.inference.checkpoint import prepare_for_inference
 from utils.networks import find_network
-from utils.scoring.checkpoint import prepare_for_inference
 
 TSM = {"num_classes": 5, "segments": 4, "arch": "resnet18", "first_width": 8}
 FULL_WIDTH = {"num_classes": 5, "segments": 4}

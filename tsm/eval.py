@@ -20,7 +20,7 @@ from utils.entry import prepare_process
 prepare_process(__name__)
 
 from tsm.network import NETWORK
-from utils.commands.evaluate import evaluate
+from utils.inference.evaluate import evaluate
 
 if __name__ == "__main__":
     evaluate(NETWORK, __doc__)

@@ -7,7 +7,7 @@ from mindspore.ops import constexpr
 from tsm.config import Config
 from tsm.online import OnlineTSM
 from tsm.shift import Shift
-from utils.export.export import ExportSpec
+from utils.inference.export import ExportSpec
 
 
 def describe_export(cfg: Config) -> ExportSpec:

@@ -21,8 +21,8 @@ import numpy as np
 from tsm import sampling, transforms
 from tsm.config import Config
 from tsm.labels import TSMLabelSpace
-from utils.predict.stream import FramePredictor, Timing
-from utils.scoring.scorer import Steps
+from utils.evaluate.scorer import Steps
+from utils.inference.stream import FramePredictor, Timing
 
 CLIP_SECONDS = 3.0  # assumed length of a clip of uniform sampling
 

@@ -15,6 +15,7 @@ views of its evaluation.
 from __future__ import annotations
 
 import abc
+import hashlib
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from utils.data.annotation_file import AnnotationFile, describe_list, encode_lab
 from utils.data.rows import EvalRows, TrainRows
 from utils.data.sampler import TrainSampler, list_order
 from utils.evaluate.label_space import LabelSpace, list_own_names
-from utils.files import ROOT
+from utils.files import ROOT, compute_sha256
 from utils.load_config import read_yaml
 from utils.runtime import Runtime
 from utils.settings import ConfigT, VideoData, VideoSet
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     import mindspore.dataset as ds
     from mindspore import nn
 
+# The code of every exported network; a change of it changes the file.
+CODE = ("utils/nn/**/*.py", "utils/inference/export.py", "utils/inference/onnx_graph.py")
 PACKAGE = __name__.removesuffix("utils.networks")  # in a wheel "mindspore_video_zoo.", else empty
 
 
@@ -208,3 +211,15 @@ def load_own_config(checkpoint: Path, overrides: Sequence[str] = ()) -> tuple[Ne
         )
     network = find_network(description.network)
     return network, description.build_config(network.config, checkpoint, overrides)
+
+
+def compute_key(network: str, cfg: Any, weights: str) -> str:
+    """A checksum of all that decides the exported network, except the shape of its clips.
+
+    `weights` is the checksum of the checkpoint.
+    """
+    settings = sorted(cfg.model_arguments().items())
+    files = (path for name in (f"{network}/**/*.py", *CODE) for path in sorted(ROOT.glob(name)))
+    code = [compute_sha256(path) for path in files if "tests" not in path.relative_to(ROOT).parts]
+    content = repr((code, network, weights, settings))
+    return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()

@@ -19,7 +19,7 @@ from utils.entry import prepare_process
 
 prepare_process(__name__)
 
-from utils.commands.evaluate import evaluate
+from utils.inference.evaluate import evaluate
 from x3d.network import NETWORK
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ from utils.entry import prepare_process
 
 prepare_process(__name__)
 
-from utils.commands.export import export
+from utils.inference.export import run_export
 from x3d.network import NETWORK
 
 if __name__ == "__main__":
-    export(NETWORK, __doc__)
+    run_export(NETWORK, __doc__)

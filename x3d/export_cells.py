@@ -3,7 +3,7 @@
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from utils.export.export import ExportSpec
+from utils.inference.export import ExportSpec
 from x3d.config import Config
 from x3d.model import SE
 

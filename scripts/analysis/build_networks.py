@@ -8,9 +8,9 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from utils.data.sampler import TrainSampler
+from utils.inference import checkpoint
 from utils.networks import Job, find_build, find_network
 from utils.runtime import Runtime
-from utils.scoring import checkpoint
 from utils.settings import NetworkConfig
 from utils.train.train import build_training
 from utils.train.train_step import TrainStep

@@ -147,7 +147,7 @@ def inspect_network(start: Start) -> int:
     cfg = start.cfg
     network = start.recipe.network
     runtime.start(dataclasses.replace(cfg.run, device="CPU"))
-    with draw_no_weights():  # as `utils.scoring.checkpoint.build_network`
+    with draw_no_weights():  # as `utils.inference.checkpoint.build_network`
         net = network.build_model(**cfg.model_arguments())
     if start.checkpoint:
         checkpoint.load(

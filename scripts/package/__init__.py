@@ -29,7 +29,7 @@ if ROOT != CODE and other and ROOT not in Path(str(other.__file__)).parents:
         "install it by `pip install .` instead of `pip install -e .`"
     )
 
-from utils.predict.model import Model, list_recipes, list_weights, load, load_cell, start
+from utils.inference.model import Model, list_recipes, list_weights, load, load_cell, start
 from utils.weights.description import VERSION as __version__
 
 __all__ = ["Model", "__version__", "list_recipes", "list_weights", "load", "load_cell", "start"]

@@ -16,10 +16,10 @@ from scripts.prediction.records import list_videos
 from utils import cli
 from utils.cores import count_workers
 from utils.data.annotation_file import Record, format_label, read_list
+from utils.evaluate.windows import read_ahead, read_windows
 from utils.files import JOURNAL, open_replacement, write_beside
+from utils.inference.model import Model
 from utils.networks import Network
-from utils.predict.model import Model
-from utils.predict.windows import read_ahead, read_windows
 from utils.settings import NetworkConfig, VideoData
 from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 from utils.video.reader import VideoError

@@ -15,17 +15,17 @@ from scripts.executors.video_jobs import PART_FILE, Results
 from scripts.prediction import plots
 from utils import cli
 from utils.evaluate.label_space import LabelSpace
+from utils.evaluate.windows import read_windows
 from utils.files import JOURNAL, check_target, open_replacement, write_text
-from utils.messages import escape_control, format_line, hide_secrets, print_line
-from utils.predict.model import Model
-from utils.predict.prediction import (
+from utils.inference.model import Model
+from utils.inference.prediction import (
     PREDICTIONS,
     TITLE_LENGTH,
     Prediction,
     WindowResult,
     rank_classes,
 )
-from utils.predict.windows import read_windows
+from utils.messages import escape_control, format_line, hide_secrets, print_line
 from utils.progress import track
 from utils.video.live import ADDRESS
 from utils.video.media_files import IMAGE_SUFFIXES, describe_left_out, find_files, has_suffix
@@ -34,7 +34,7 @@ from utils.video.windows import Window, split_into_windows
 from utils.video.writer import CaptionedVideo
 
 if TYPE_CHECKING:
-    from utils.predict.cam import Overlay
+    from utils.inference.cam import Overlay
 
 MAX_CLASS_NAME = 200  # characters of a class name in a table
 # Main files of predict.py and stream.py, which have one folder
@@ -73,7 +73,7 @@ class Predictor:
         self.options = options
         self.cam = None
         if options.cam:
-            from utils.predict import cam
+            from utils.inference import cam
 
             self.cam = cam.GradCam(model)
 
@@ -148,7 +148,7 @@ class Predictor:
 
     def draw_heat_maps(self, name: str, title: str, result: WindowResult) -> Iterator[str]:
         """Draws the heat maps of all heads as a picture, and as a video each; yields the files."""
-        from utils.predict.cam import find_rate, write_clips
+        from utils.inference.cam import find_rate, write_clips
 
         results = enumerate(zip(result.views, result.probabilities))
         overlays = [self.cam.overlay(views, k, probs) for k, (views, probs) in results]

@@ -43,8 +43,8 @@ def main(source: str, folder: str, start: str, count: str) -> None:
 
     from tests.toys import load_toy_config
     from utils import runtime
+    from utils.inference import mindir
     from utils.networks import find_network
-    from utils.scoring import mindir
     from utils.weights.description import CHECKSUM_SIZE as SIZE
 
     config = load_toy_config()

@@ -9,7 +9,7 @@ import pytest
 from tests.fuzz.damage import mutate
 from tests.helpers import run_script
 from tests.toys import TSM, export_toy
-from utils.scoring import mindir
+from utils.inference import mindir
 
 TRIES = 130
 

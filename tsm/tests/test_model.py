@@ -14,10 +14,10 @@ from tsm.network import NETWORK
 from tsm.online import OnlineTSM
 from tsm.shift import TemporalPool, shift_past
 from tsm.tests.golden_case import TSMCase
-from utils.export.export import check_options, export
+from utils.inference.checkpoint import prepare_for_inference
+from utils.inference.export import check_options, export
 from utils.nn import amp
 from utils.nn.kernels.plain import TemporalShift
-from utils.scoring.checkpoint import prepare_for_inference
 from utils.tests.parity import mark_slow_except
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -18,7 +18,7 @@ from utils.video.transforms import arrange_views
 from utils.weights.description import Description, read_description
 
 if TYPE_CHECKING:
-    from utils.scoring.scorer import Scorer
+    from utils.evaluate.scorer import Scorer
     from utils.video.windows import Window
 
 

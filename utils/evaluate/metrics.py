@@ -24,7 +24,7 @@ from utils.signals import StopRequestError, received
 if TYPE_CHECKING:
     from utils.data.rows import EvalRows
     from utils.evaluate.label_space import LabelSpace
-    from utils.scoring.scorer import Scorer
+    from utils.evaluate.scorer import Scorer
 
 
 LOSS_UNIT = 2.0**-20

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from utils.scoring.scorer import Scorer
+    from utils.evaluate.scorer import Scorer
 
 # Most clips in one forward pass of an evaluation on an accelerator, unless a batch has more videos.
 # The host launches the 400 to 1,500 operators of a pass one by one; with few clips the device waits

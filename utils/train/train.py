@@ -95,7 +95,7 @@ def run_training(network: Network, cfg: NetworkConfig, build: Build) -> None:
     directory.restore(step, rows.unreadable)
     if eval_sets:
         from utils.evaluate.metrics import evaluate
-        from utils.scoring.scorer import CellScorer
+        from utils.evaluate.scorer import CellScorer
         from utils.train.validation import Validation
 
         validate = partial(evaluate, CellScorer(step.net), eval_sets, rt)

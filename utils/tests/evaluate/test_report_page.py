@@ -12,11 +12,11 @@ import pytest
 from PIL import Image
 
 from tests.helpers import load_smoke_config
-from utils.commands.evaluate import describe_origin
 from utils.evaluate import report, report_page
 from utils.evaluate.label_report import write_label_report
 from utils.evaluate.label_space import LabelSpace
 from utils.evaluate.report_page import Samples
+from utils.inference.evaluate import describe_origin
 from utils.video.reader import Segment, VideoError
 from utils.weights.description import VERSION
 

@@ -20,8 +20,8 @@ from utils.evaluate.several_labels import (
     compute_metrics,
     sigmoid,
 )
+from utils.inference.prediction import rank_classes
 from utils.nn.loss import SigmoidCrossEntropy
-from utils.predict.prediction import rank_classes
 from utils.runtime import Runtime
 from utils.video.reader import VideoError
 

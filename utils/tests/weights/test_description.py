@@ -10,9 +10,9 @@ import pytest
 from tests.helpers import load_smoke_config
 from tsm.network import NETWORK
 from utils.files import ROOT
+from utils.inference.checkpoint import Checkpoint, build_network
 from utils.load_config import to_dict
 from utils.networks import load_own_config
-from utils.scoring.checkpoint import Checkpoint, build_network
 from utils.weights.checkpoint import save, weights_of
 from utils.weights.checkpoint_file import read_checkpoint
 from utils.weights.description import describe, drop_folders, parse, read_description

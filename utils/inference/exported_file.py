@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Callable, Optional
 
 import numpy as np
 
+from utils.evaluate.scorer import Scorer, Steps
+from utils.inference.checkpoint import build_network
 from utils.load_config import to_dict
 from utils.log import log
 from utils.messages import escape_control, format_error
-from utils.scoring.checkpoint import build_network
-from utils.scoring.scorer import Scorer, Steps
 from utils.settings import NetworkConfig, name_network
 from utils.weights.checkpoint_file import DESCRIPTION
 from utils.weights.description import check_checksum, parse

@@ -7,7 +7,6 @@ cache `onnx` in `get_cache_folder()`. Such a file takes any number of clips. Its
 
 import contextlib
 import functools
-import hashlib
 import os
 import re
 import shutil
@@ -17,18 +16,17 @@ from typing import TYPE_CHECKING, Any, Callable, Union
 
 import numpy as np
 
+from utils.evaluate.scorer import CellScorer, Scorer
 from utils.files import (
-    ROOT,
-    compute_sha256,
     get_cache_folder,
     report_write_errors,
     wait_for_lock,
 )
+from utils.inference.checkpoint import Checkpoint
+from utils.inference.engines import ENGINES, OnnxScorer, choose_engine, load_onnx, read_description
+from utils.inference.exported_file import count_classes
 from utils.log import log
-from utils.scoring.checkpoint import Checkpoint
-from utils.scoring.engines import ENGINES, OnnxScorer, choose_engine, load_onnx, read_description
-from utils.scoring.exported_file import count_classes
-from utils.scoring.scorer import CellScorer, Scorer
+from utils.networks import compute_key
 from utils.settings import NetworkConfig
 from utils.weights.checkpoint_file import CheckpointFile, open_weights
 from utils.weights.description import check_checksum
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
     from utils.networks import Network
 
 PRECISIONS = {"f32": "float32", "bf16": "bfloat16"}
-CODE = ("utils/nn", "utils/export")  # and the network's folder: a change of it changes the file
 OWN_NAME = re.compile(r"[0-9a-f]{32}-.+\.onnx")  # of a file in the cache
 KEPT_FILES = 8  # in the cache, the last used ones
 LONGEST_WAIT = 600  # seconds for the export of another process
@@ -66,7 +63,7 @@ def open_scorer(
         if engine in ENGINES and (cfg.run.engine, cfg.run.engine_precision) != ("auto", "f32"):
             raise ValueError(f"run.engine: {engine} cannot run {path}; export it to ONNX")
         start()
-        from utils.scoring.mindir import load_mindir
+        from utils.inference.mindir import load_mindir
 
         return load_mindir(path, network, cfg)
     content = file if isinstance(file, CheckpointFile) else open_weights(path)
@@ -167,18 +164,6 @@ def find_or_write(file: Path, work: str, write: Callable[[], None]) -> None:
                     delete_old_files(file.parent)  # under the lock: no other export is running
     with contextlib.suppress(OSError):  # the cache may be read-only
         os.utime(file)
-
-
-def compute_key(network: str, cfg: NetworkConfig, weights: str) -> str:
-    """A checksum of all that decides the exported network, except the shape of its clips.
-
-    `weights` is the checksum of the checkpoint.
-    """
-    settings = sorted(cfg.model_arguments().items())
-    files = (path for name in (network, *CODE) for path in sorted((ROOT / name).glob("**/*.py")))
-    code = [compute_sha256(path) for path in files if "tests" not in path.relative_to(ROOT).parts]
-    content = repr((code, network, weights, settings))
-    return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
 
 def is_sound(file: Path) -> bool:

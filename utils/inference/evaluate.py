@@ -10,8 +10,8 @@ from utils.evaluate.metrics import EvalSet, write_result_file
 from utils.evaluate.report import Report
 from utils.evaluate.report_page import OWN, describe_samples, write_index
 from utils.files import check_folder
+from utils.inference.load import open_scorer
 from utils.networks import Network
-from utils.scoring.load import open_scorer
 from utils.settings import NetworkConfig, VideoSet
 from utils.weights.checkpoint_file import open_weights
 from utils.weights.description import read_description

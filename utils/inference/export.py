@@ -14,24 +14,33 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Callable, Literal, NamedTuple, Optional, Union
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Callable,
+    Literal,
+    NamedTuple,
+    NoReturn,
+    Optional,
+    Union,
+)
 
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
 
-from utils import log, runtime
+from utils import cli, log, runtime
 from utils.evaluate.label_space import list_class_names, use_own_names
-from utils.export import onnx_graph
+from utils.evaluate.scorer import Steps
 from utils.files import check_target, make_drafts, report_write_errors, set_default_mode
+from utils.inference import mindir, onnx_graph
+from utils.inference.checkpoint import Checkpoint
+from utils.inference.engines import ENGINES, choose_engine, list_engines, run_in_process
 from utils.messages import VALUE, shorten
 from utils.nn import amp
 from utils.nn.conv3d import Conv3d, DepthwiseConv3d, FrameConv, PointwiseConv3d
 from utils.nn.fuse_conv_bn import replace_cell
-from utils.scoring import mindir
-from utils.scoring.checkpoint import Checkpoint
-from utils.scoring.engines import ENGINES, choose_engine, list_engines, run_in_process
-from utils.scoring.scorer import Steps
 from utils.settings import NetworkConfig
 from utils.weights.checkpoint import list_texts, weights_of
 from utils.weights.checkpoint_file import DESCRIPTION, CheckpointFile, read_checkpoint
@@ -161,6 +170,20 @@ def check_options(
         batch = 1 if online else eval_batch
     engine = list_engines()[0] if format == "onnx" else ""
     return ExportOptions(format, target, batch, input, precision, engine, outputs, online)
+
+
+def run_export(network: "Network", usage: str) -> NoReturn:
+    """Exports a checkpoint as the command line says, and exits; `usage` is the script's docstring.
+
+    The options are those of `check_options`.
+    """
+
+    def main(
+        cfg: NetworkConfig, *, checkpoint_path: str, overwrite: bool = False, **options: Any
+    ) -> None:
+        export_network(network, cfg, checkpoint_path, options, overwrite)
+
+    cli.run(main, network.config, usage, check_options)
 
 
 def export_network(

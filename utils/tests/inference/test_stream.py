@@ -12,8 +12,9 @@ from tests.toy_recipes import load_toy_config
 from utils.data.annotation_file import Record
 from utils.data.sampler import TrainSampler
 from utils.evaluate.label_space import LabelSpace
-from utils.networks import find_network
-from utils.predict.stream import (
+from utils.evaluate.scorer import Scorer
+from utils.evaluate.windows import read_windows, warn_of_short_window, warn_once
+from utils.inference.stream import (
     ImagePredictor,
     PreparedFrame,
     Stream,
@@ -21,8 +22,7 @@ from utils.predict.stream import (
     Timing,
     WindowPredictor,
 )
-from utils.predict.windows import read_windows, warn_of_short_window, warn_once
-from utils.scoring.scorer import Scorer
+from utils.networks import find_network
 from utils.video.decoders import open_video
 from utils.video.live import Connection, Frame, StreamSource, open_file
 from utils.video.reader import VideoError

@@ -19,9 +19,9 @@ import numpy as np
 
 from utils import runtime
 from utils.evaluate.label_space import LabelSpace
+from utils.evaluate.windows import crop_for_heads, warn_of_short_window
+from utils.inference.prediction import Prediction, make_file_names
 from utils.log import log
-from utils.predict.prediction import Prediction, make_file_names
-from utils.predict.windows import crop_for_heads, warn_of_short_window
 from utils.settings import ImageData, VideoData
 from utils.video import live
 from utils.video.decoders import open_path, open_video
@@ -31,7 +31,7 @@ from utils.video.windows import WINDOW, Window, split_into_windows
 from utils.video.writer import CaptionedVideo
 
 if TYPE_CHECKING:
-    from utils.scoring.scorer import Scorer
+    from utils.evaluate.scorer import Scorer
     from utils.settings import Run
 
 WAITING_FRAMES = 8  # of a live source that is read frame by frame; older ones are dropped

@@ -19,8 +19,8 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from utils.evaluate.label_space import LabelSpace
+from utils.inference.model import Model
 from utils.nn.layers import CamCells, HasCamCells
-from utils.predict.model import Model
 from utils.runtime import eager_mode
 from utils.video.windows import Window
 from utils.video.writer import CaptionedVideo

@@ -2,7 +2,7 @@
 
 MindSpore is imported only for a file that takes normalised clips.
 
-    python -m utils.scoring.engines ENGINE FILE CLIPS OUTPUTS
+    python -m utils.inference.engines ENGINE FILE CLIPS OUTPUTS
 
 runs a file in a separate process. A defect of an engine can end its process without a Python
 exception, on some processors only; at the export of a file it must end this process, not the run.
@@ -24,11 +24,9 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 import numpy as np
 
 from utils.cores import count_workers
+from utils.evaluate.scorer import Steps
 from utils.files import ROOT
-from utils.messages import escape_control
-from utils.processes import call_within, describe_exit, die_with_parent
-from utils.runtime import uncapped_instruction_set
-from utils.scoring.exported_file import (
+from utils.inference.exported_file import (
     FileScorer,
     build_normalization,
     check_contents,
@@ -36,14 +34,16 @@ from utils.scoring.exported_file import (
     shorten_error,
     warn_without_checksum,
 )
-from utils.scoring.scorer import Steps
+from utils.messages import escape_control
+from utils.processes import call_within, describe_exit, die_with_parent
+from utils.runtime import uncapped_instruction_set
 from utils.settings import NetworkConfig, Run
 
 if TYPE_CHECKING:
     from utils.networks import Network
 
 ENGINES = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}  # the preferred one first
-MODULE = "utils.scoring.engines"  # in ROOT, also of a wheel
+MODULE = "utils.inference.engines"  # in ROOT, also of a wheel
 LONGEST = 300  # seconds to open a file and to compute its first batch
 FLOATS = (1, 10, 11, 16)  # types of onnx.TensorProto: float32, float16, float64, bfloat16
 # Clips to scores, and features if there are; or a frame and buffers to scores and new buffers

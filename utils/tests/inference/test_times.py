@@ -8,9 +8,9 @@ from scripts.prediction.records import PredictOptions, Predictor, preview_times
 from tests.helpers import FileModel, NoNetwork
 from tests.test_predict import NumberReader
 from utils.data.annotation_file import Record
-from utils.predict.stream import ImagePredictor, Timing, WindowPredictor
-from utils.predict.windows import read_windows
-from utils.tests.predict.test_stream import ToyHead, run_stream
+from utils.evaluate.windows import read_windows
+from utils.inference.stream import ImagePredictor, Timing, WindowPredictor
+from utils.tests.inference.test_stream import ToyHead, run_stream
 from utils.tests.video.videos import BACK_ENDS, copy_packets, draw, read_bits
 from utils.video.decoders import open_video
 from utils.video.live import StreamSource, open_file

@@ -13,7 +13,7 @@ from typing import Any, Callable, NamedTuple, Union
 
 import numpy as np
 
-from utils.scoring.mindir import Array, Graph, Node
+from utils.inference.mindir import Array, Graph, Node
 
 # Read by ONNX Runtime from 1.14 on
 OPSET = 18

@@ -24,7 +24,13 @@ import numpy as np
 
 from utils import runtime
 from utils.evaluate.label_space import LabelSpace, assign_class_names
+from utils.evaluate.scorer import Scorer, Steps
 from utils.evaluate.scores import video_scores, view_features
+from utils.evaluate.windows import choose_passes, read_ahead, read_windows
+from utils.inference.checkpoint import Checkpoint, build_network
+from utils.inference.exported_file import FileScorer
+from utils.inference.load import CachedScorer, open_scorer
+from utils.inference.prediction import Prediction, WindowResult, collect_windows, name_values
 from utils.load_config import find_recipes, load_config, resolve_yaml
 from utils.messages import LINE, check_choice, format_line, format_value
 from utils.networks import (
@@ -34,12 +40,6 @@ from utils.networks import (
     list_networks,
     load_own_config,
 )
-from utils.predict.prediction import Prediction, WindowResult, collect_windows, name_values
-from utils.predict.windows import choose_passes, read_ahead, read_windows
-from utils.scoring.checkpoint import Checkpoint, build_network
-from utils.scoring.exported_file import FileScorer
-from utils.scoring.load import CachedScorer, open_scorer
-from utils.scoring.scorer import Scorer, Steps
 from utils.settings import LARGEST, NetworkConfig, Run, VideoData
 from utils.video.array_frames import ArrayFrames
 from utils.video.reader import FrameReader, VideoError
@@ -51,7 +51,7 @@ from utils.weights.published import find_recipe_of_weights, list_published
 if TYPE_CHECKING:
     from mindspore import nn
 
-    from utils.predict.stream import Stream
+    from utils.inference.stream import Stream
 
 AnyPath = Union[str, Path]
 Source = Union[str, Path, np.ndarray]  # a video, a folder of frames or an image; or frames
@@ -422,7 +422,7 @@ class Model(contextlib.AbstractContextManager["Model"]):
         Raises VideoError if the source cannot be opened, ValueError for other arguments.
         """
         from utils.files import check_target
-        from utils.predict.stream import (
+        from utils.inference.stream import (
             ImagePredictor,
             Stream,
             Timing,

@@ -13,8 +13,7 @@ import numpy as np
 from mindspore import Tensor, nn
 from mindspore.train.mind_ir_pb2 import ModelProto
 
-from utils.messages import escape_control
-from utils.scoring.exported_file import (
+from utils.inference.exported_file import (
     FileScorer,
     build_normalization,
     check_contents,
@@ -22,6 +21,7 @@ from utils.scoring.exported_file import (
     shorten_error,
     warn_without_checksum,
 )
+from utils.messages import escape_control
 from utils.settings import NetworkConfig
 
 if TYPE_CHECKING:
