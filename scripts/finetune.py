@@ -83,8 +83,8 @@ def main(
 ) -> Optional[int]:
     with name_recipe(recipe or "RECIPE"):
         weights = Path(resolve_checkpoint(checkpoint)).resolve() if checkpoint else None
-    if weights:
-        check_kind(weights)
+        if weights:
+            check_kind(weights)
     source = find_start_recipe(recipe, weights)
     network = source.network
     names = choose_list_names(network)

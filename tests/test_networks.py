@@ -20,14 +20,12 @@ from utils.files import ROOT
 from utils.inference.cam import GradCam
 from utils.inference.export import ExportSpec
 from utils.inference.model import Model
-from utils.inference.stream import Stream, Timing, WindowPredictor
+from utils.inference.stream import WindowPredictor
 from utils.networks import Job, Network, find_build, find_network, list_networks
 from utils.runtime import Runtime
 from utils.tests.parity import mark_slow_except
 from utils.train.train import build_training
 from utils.train.train_step import TrainStep
-from utils.video.decoders import open_video
-from utils.video.live import StreamSource, open_file
 from utils.weights.parameter_names import ParameterNames
 
 CASES = sorted(ROOT.glob("*/tests/golden/*_small.json"), reverse=True)
@@ -130,12 +128,10 @@ def test_every_method_of_a_network_works(name, tmp_path):
 
     video = tmp_path / "one.mp4"
     write_numbered_video(video, 30, 64, 48, 15.0)
-    source = StreamSource("one", lambda: open_file(open_video(video)))
     model = LoadedModel(network, cfg=cfg, scorer=scorer, heads=heads)
     model.net = net.set_train(False)
-    live = model.build_stream_predictor(Timing(source))
     results["find_online_predictor"] = network.find_online_predictor(cfg) or WindowPredictor
-    shown = [*Stream(source, scorer=live, heads=heads)]
+    shown = [*model.stream(video)]
     shapes = [probabilities.shape for probabilities in shown[0].probabilities]
     assert shapes == [(head.classes,) for head in heads]
     if hasattr(net, "find_cam_cells"):

@@ -87,7 +87,6 @@ ERRORS = [
     ("TRAIN --train.pretrained=resnet.pth --data.train_list=none", *CONVERSION,
      "--model.first_width=8", "/resnet.pth --target ", "/resnet_pth.ckpt"),
     ("EVAL resnet.pth --data.test_list=none", *CONVERSION, "--source resnet.pth"),
-    (f"scripts/predict.py {TSM} --checkpoint_path resnet.pth none.mp4", *CONVERSION),
     ("scripts/finetune.py none --recipe tsm_smoke --checkpoint resnet.pth", "tsm_smoke --source"),
     (f"TRAIN --model.num_classes=9 --train.pretrained={TRAINED}",
      "base_model.fc.weight is [8, 64]", "train.new_head=true"),
