@@ -263,12 +263,7 @@ def test_videos_of_a_user_are_listed_scanned_and_trained(
     assert "labels.txt has 8 names, the network 9 classes; set num_classes" in other.stderr
 
 
-def test_check_env_prints_packages_and_devices_on_one_screen(run_here, monkeypatch, tmp_path):
-    """It marks a CANN of an unsupported version."""
-    info = tmp_path / "compiler" / "version.info"
-    info.parent.mkdir()
-    info.write_text("Version=7.0.1\n")
-    monkeypatch.setenv("ASCEND_HOME_PATH", str(tmp_path))
+def test_check_env_prints_packages_and_devices_on_one_screen(run_here):
     done = run_here("scripts/check_env.py")
     result = read_result(done)
     *screen, _ = done.stdout.splitlines()
@@ -276,9 +271,6 @@ def test_check_env_prints_packages_and_devices_on_one_screen(run_here, monkeypat
     assert result["missing"] == []
     assert result["found"]["devices"].startswith("CPU")
     assert result["found"]["Python"] == ".".join(map(str, sys.version_info[:3]))
-    (line,) = [line for line in screen if line[2:].startswith("CANN")]
-    assert line.startswith("!")
-    assert "expects one of 8.2" in line
 
 
 def test_plot_training_draws_the_curves_of_runs(run_here, tmp_path):

@@ -90,7 +90,7 @@ def make_sampler(cfg, rows: list) -> TrainSampler:
 
 def test_balanced_weights_are_inverse_to_the_videos_of_each_data_set():
     cfg = load_smoke_config("tsm", "train.class_weights=balanced", "model.num_classes=3",
-                            "data.swap_labels=[]")  # fmt: skip
+                            "data.swap_labels=[]", "data.batch=1")  # fmt: skip
     rows = [(0, 0)] * 6 + [(0, 1)] * 3 + [(0, 2)]
     (weights,) = compute_class_weights(cfg, make_sampler(cfg, rows))
     assert weights == pytest.approx([10 / 18, 10 / 9, 10 / 3])
@@ -103,7 +103,7 @@ def test_balanced_weights_are_inverse_to_the_videos_of_each_data_set():
 
 
 def test_a_class_without_a_video_cannot_be_balanced():
-    cfg = load_smoke_config("tsm", "train.class_weights=balanced")
+    cfg = load_smoke_config("tsm", "train.class_weights=balanced", "data.batch=1")
     with pytest.raises(ValueError, match="class 1 .* 5 others"):
         compute_class_weights(cfg, make_sampler(cfg, [(0, 0), (0, 2)]))
 
