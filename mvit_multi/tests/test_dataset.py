@@ -51,11 +51,6 @@ def build_source(cfg, epochs: int = 20, skip: int = 0) -> dataset.TrainVideos:
     return dataset.TrainVideos(samples, cfg=cfg, sampler=sampler, epochs=epochs, skip=skip)
 
 
-def test_data_sets_form_one_list(root):
-    samples = dataset.read_records(make_config(root), "train")
-    assert [(s.dataset_index, s.label) for s in samples] == [(0, 4), (0, 1), (0, 0), (1, 2)]
-
-
 def test_copies_use_one_decode_and_different_augmentations(root, monkeypatch):
     opened = []
     open_record = Record.open

@@ -8,7 +8,7 @@ import pytest
 from mindspore import Tensor
 
 from mvit_multi import sampling
-from mvit_multi.config import Config, Train
+from mvit_multi.config import Train
 from mvit_multi.dataset import build_target_row
 from mvit_multi.loss import MultiLoss
 from mvit_multi.lr_generator import build_parameter_groups, compute_lr_at, get_lr
@@ -16,30 +16,18 @@ from mvit_multi.model import MViT
 from mvit_multi.tests.golden_case import MViTCase
 from tests.golden_cases import load_case, map_torch_names
 from tests.helpers import load_smoke_config
-from tests.toy_recipes import build_toy_training
 from utils.data.mixing import make_cutmix
-from utils.files import ROOT
-from utils.load_config import load_config
 from utils.tests.parity import make_cosine_settings, without_values
-from utils.train import optimizers
 from utils.video import transforms
 from utils.video.augment import draw_erase_box
 
 GOLDEN = Path(__file__).parent / "golden"
 CASES = load_case(GOLDEN / "mvit_data.json")
-RECIPES = sorted((ROOT / "mvit_multi" / "configs").glob("*32x3.yaml"))
-RECIPES += sorted((ROOT / "mvit_multi" / "configs").glob("*16x4.yaml"))
 
 
 def replay_draws(numbers: list):
     """A random source that returns these numbers."""
     return iter(numbers).__next__
-
-
-def test_weights_of_the_loss_do_not_change_chance():
-    (yaml,) = (path for path in RECIPES if path.stem == "mvit_multi_plain_b_k400_32x3")
-    cfg = load_config(Config, yaml, ["train.set_weights=[2]"])
-    assert (cfg.chance, cfg.chance_loss) == (1 / 400, 2 * np.log(400))
 
 
 @pytest.mark.parametrize("case", CASES["temporal_decode"])
@@ -83,17 +71,6 @@ def test_a_scaled_crop_draws_the_short_side_uniformly_in_its_inverse(draws, size
     draw = replay_draws(draws)
     result = sampling.draw_scaled_crop(640, height=480, scales=(256, 320), crop=224, draw=draw)
     assert result == (size, box)
-
-
-def test_the_optimizer_of_a_recipe_is_adamw_or_sgd():
-    settings = ("train.momentum=0.8", "train.nesterov=false", "train.weight_decay=0.1")
-    for name, kind in (("sgd", optimizers.SGD), ("adamw", optimizers.AdamW)):
-        cfg = load_smoke_config("mvit_multi", f"train.optimizer={name}", *settings)
-        optimizer = build_toy_training("mvit_multi", cfg)[0].optimizer
-        assert isinstance(optimizer, kind)
-        if name == "sgd":
-            assert (float(optimizer.momentum), optimizer.nesterov) == (pytest.approx(0.8), False)
-            assert optimizer.decays == [0.1, 0.0]
 
 
 @pytest.mark.parametrize("case", CASES["spatial_test"])

@@ -91,11 +91,3 @@ def test_the_recipe_repeats_each_image_on_four_ranks():
     kept = dataclasses.replace(samplers[0], epoch_samples=2048)  # as a resumed run does
     assert (kept.copies, kept.steps_per_epoch) == (4, 2)
     assert [kept.sample_at(k) for k in range(256)] == [samplers[0].sample_at(k) for k in range(256)]
-
-
-def test_augmentation_needs_random_crops():
-    with pytest.raises(ValueError, match="data.augment none: data.policy must be none"):
-        dataclasses.replace(DATA, augment="none")
-    for wrong in ({"cutmix": -1.0}, {"mixup": -1.0}, {"repeats": 0}, {"erase": 1.5}):
-        with pytest.raises(ValueError, match=f"data.{next(iter(wrong))}"):
-            dataclasses.replace(DATA, **wrong)

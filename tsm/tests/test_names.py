@@ -103,30 +103,6 @@ def test_a_flow_network_starts_from_the_mean_over_rgb():
 
 
 @pytest.mark.parametrize(
-    ("name", "shape", "message"),
-    [
-        ("base_model.bn1.weight", None, "missing base_model.bn1.gamma"),
-        ("extra.weight", (3,), "unknown extra.weight"),
-        (
-            "new_fc.weight",
-            (5, 2048),
-            r"new_fc.weight is \[5, 2048\] instead of \[400, 2048\]; model.num_classes must",
-        ),
-        ("base_model.layer1.0.conv1.weight", (64, 64, 1, 1), "twice"),
-    ],
-)
-@without_values
-def test_weights_that_do_not_fit_are_refused_by_name(name, shape, message):
-    """The array `name` is removed, or has this shape."""
-    source = make_empty_state("tsm_r50_k400")
-    source.pop(f"module.{name}", None)
-    if shape:
-        source[f"module.{name}"] = np.zeros(shape)
-    with pytest.raises(ValueError, match=message):
-        convert(source, get_shapes(TSM(400, 8)), NETWORK)
-
-
-@pytest.mark.parametrize(
     ("theirs", "ours"),
     [
         ("backbone.conv1.bn.weight", "base_model.features.0.1.weight"),

@@ -156,16 +156,3 @@ def test_a_validation_in_training_takes_one_centre_crop_of_the_size_in_training(
     expected, _, _ = dataset.EvalVideos([record], one_view, Runtime())[0]
     assert clips.shape == (1, 8, 3, 48, 48)
     np.testing.assert_array_equal(clips, expected)
-
-
-@pytest.mark.parametrize("size", [(224, 224), (50, 31), (90, 13)])
-@pytest.mark.parametrize("box", [None, (3, 5, 40, 21), (0, 0, 70, 40)])
-def test_resize_equals_crop_and_resize_of_pil(size, box):
-    frames = np.random.RandomState(0).randint(256, size=(2, 40, 70, 3), dtype=np.uint8)
-    result = transforms.resize(frames, *size, box)
-    for frame, out in zip(frames, result):
-        image = Image.fromarray(frame)
-        if box:
-            x, y, width, height = box
-            image = image.crop((x, y, x + width, y + height))
-        assert np.array_equal(out, np.asarray(image.resize(size, Image.Resampling.BILINEAR)))

@@ -12,7 +12,6 @@ from utils.files import ROOT
 from utils.load_config import load_config
 from utils.networks import find_network, list_networks
 from utils.nn import kernels
-from utils.nn.conv3d import FORMS, DepthwiseConv3d
 from utils.nn.dropout import Dropout
 from utils.nn.layers import BatchNorm2d, conv2d, dense
 
@@ -87,13 +86,6 @@ def test_attention_counts_its_two_products_in_the_cell_that_computes_them():
     )
 
 
-@pytest.mark.parametrize("impl", FORMS)
-def test_every_form_of_a_depthwise_convolution_has_the_same_count(impl):
-    cell = DepthwiseConv3d(4, kernel=(3, 3, 3), stride=2, impl=impl)
-    (layer,) = count_layers(cell, (4, 2, 6, 6))
-    assert layer == LayerCost("", "depthwise convolution", 4 * 2 * 9 * 27, 288, 72, 108)
-
-
 # Recipes with kinds of layers that the smoke recipe has not.
 RECIPES = {
     "tsm": "tsm_r50_k400_8f_nl",
@@ -124,21 +116,3 @@ def test_every_parameter_belongs_to_one_layer(network, count_small):
     holders = [layer.name for layer in layers if layer.parameters]
     assert len(holders) == len(set(holders))
     assert set(holders) == {p.name.rpartition(".")[0] for p in net.trainable_params()}
-
-
-def test_non_local_blocks_count_their_products(count_small):
-    _, layers = count_small("tsm")
-    result = [layer.macs for layer in layers if layer.kind == "attention"]
-    queries = {256: 4 * 4 * 4, 512: 4 * 2 * 2}  # of a clip of 4 frames of 32 pixels
-    one = {width: 2 * n * (n // 4) * width for width, n in queries.items()}
-    assert result == [one[256]] * 2 + [one[512]] * 3
-    names = [layer.name for layer in layers]
-    position = names.index("base_model.layer2.0.nl")
-    assert names[position + 1 : position + 3] == [f"base_model.layer2.0.nl.W.{i}" for i in (0, 1)]
-
-
-def test_a_layer_called_in_parts_holds_its_parameters_once(count_small):
-    net, layers = count_small("mvit_multi")
-    calls = [layer for layer in layers if layer.name == "blocks.1.attn.qkv"]
-    weights = sum(p.size for p in net.blocks[1].attn.qkv.get_parameters())
-    assert [layer.parameters for layer in calls] == [weights, 0, 0]

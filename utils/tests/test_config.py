@@ -8,7 +8,7 @@ import pytest
 
 from utils.files import ROOT
 from utils.load_config import load_config, to_dict, to_yaml
-from utils.settings import Run, TrainSettings, check_positive
+from utils.settings import Run, check_positive
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,6 @@ def test_values_get_the_types_of_their_fields(yaml_file):
     assert cfg.data.scales == (1.0, 0.1)
     assert cfg.data.pairs == ((1, 2),)
     assert cfg.data.mixed == ("layer2", 5)
-
-
-@pytest.mark.parametrize(("name", "value"), [("workers", 3), ("processes", False)])
-def test_a_setting_accepts_a_value_or_auto(yaml_file, name, value):
-    assert getattr(load_config(Config, yaml_file).data, name) == "auto"
-    for text, expected in (("auto", "auto"), (str(value).lower(), value)):
-        cfg = load_config(Config, yaml_file, [f"data.{name}={text}"])
-        assert getattr(cfg.data, name) is expected or getattr(cfg.data, name) == expected
 
 
 def test_yaml_paths_start_at_the_checkout_and_command_line_paths_at_the_current_folder(
@@ -150,9 +142,3 @@ def test_a_cpu_computes_in_float32_unless_the_command_line_says_otherwise(
     copy.write_text(to_yaml(cfg))
     assert load_config(Config, copy) == cfg
     assert to_dict(load_config(Config, copy)) == to_dict(load_config(Config, path, overrides))
-
-
-@pytest.mark.parametrize("name", ["clip_norm", "weight_decay", "momentum", "warmup_lr"])
-def test_a_negative_number_that_would_train_wrongly_is_refused(name):
-    with pytest.raises(ValueError, match=f"train.{name}"):
-        TrainSettings(**{name: -1.0})

@@ -2,11 +2,9 @@
 
 import errno
 import fcntl
-from pathlib import Path
 
 import pytest
 
-from utils import files
 from utils.files import lock_folder, wait_for_lock
 from utils.messages import escape_control
 
@@ -58,9 +56,3 @@ def test_a_process_waits_for_a_lock_and_says_so_once(tmp_path):
     assert lines == ["waiting"]
     wait_for_lock(tmp_path, lines.clear, 0.3).close()
     assert lines == ["waiting"]
-
-
-def test_the_caches_of_an_installed_package_are_those_of_the_user(monkeypatch, tmp_path):
-    monkeypatch.setattr(files, "ROOT", tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
-    assert files.get_cache_folder() == Path("/caches/mindspore_video_zoo")

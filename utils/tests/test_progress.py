@@ -1,8 +1,5 @@
 """The progress of a long command where stderr is not a terminal, and on one."""
 
-import io
-import sys
-
 import pytest
 
 from utils.progress import track
@@ -32,18 +29,3 @@ def test_a_file_gets_a_line_every_minute(clock, capsys):
         "packing: 6 of 10 videos, 02:30, left 01:40",
         "packing: 9 of 10 videos, 03:45, left 00:25",
     ]
-
-
-def test_a_short_or_hidden_command_prints_nothing(clock, capsys):
-    work(track(iter("ab"), name="packing", total=2, unit="files"), clock, 25)
-    work(track(range(10), "packing", hidden=True), clock, 70)
-    assert capsys.readouterr() == ("", "")
-
-
-def test_a_terminal_gets_a_bar(clock, monkeypatch):
-    terminal = io.StringIO()
-    terminal.isatty = lambda: True
-    monkeypatch.setattr(sys, "stderr", terminal)
-    work(track(range(10), "packing"), clock, 70)
-    assert "packing: 100%" in terminal.getvalue()
-    assert "left" not in terminal.getvalue()

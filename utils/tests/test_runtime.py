@@ -1,8 +1,6 @@
 """utils/runtime.py: the environment of a process, and the device of a run."""
 
 import os
-import subprocess
-import sys
 import warnings
 from dataclasses import replace
 from functools import partial
@@ -13,7 +11,6 @@ from mindspore import device_context
 
 from utils import runtime
 from utils.entry import prepare_process
-from utils.files import ROOT
 from utils.settings import Run
 
 VARIABLES = "GLOG_v", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"
@@ -51,14 +48,6 @@ def test_variables_of_the_user_have_precedence(environment):
     environment.setenv("OMP_WAIT_POLICY", "active")
     prepare_process("a program")
     assert [os.environ.get(name) for name in VARIABLES] == ["1", "active", None]
-
-
-def test_the_environment_is_prepared_without_mindspore():
-    code = (
-        "import sys; from utils.entry import prepare_process; prepare_process(__name__); "
-        "assert 'mindspore' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 @pytest.fixture
@@ -133,10 +122,3 @@ def test_a_wrong_device_id_is_an_error(device, monkeypatch, text, words):
     monkeypatch.setenv("DEVICE_ID", text)
     with pytest.raises(ValueError, match=f"^DEVICE_ID.*{words}"):
         runtime.start(Run(device="Ascend"))
-
-
-def test_device_id_has_no_effect_on_a_cpu(device, monkeypatch, capsys):
-    monkeypatch.setenv("DEVICE_ID", "3")
-    runtime.start(Run(device="CPU"))
-    assert device == [("CPU",)]
-    assert capsys.readouterr().err == "DEVICE_ID has no effect: run.device is CPU\n"

@@ -12,7 +12,6 @@ from tests import golden_cases as golden
 from utils.nn.conv3d import FORMS, DepthwiseConv3d
 from utils.tests.parity import assert_scores
 from utils.weights.convert import NORM, convert
-from x3d.convert import X3DNames
 from x3d.model import X3D
 from x3d.network import NETWORK
 
@@ -54,11 +53,6 @@ def test_initial_weights_follow_the_original(zero_init):
             assert (parameter.asnumpy() == (0 if starts_at_zero else 1)).all(), name
         elif name.endswith((".beta", ".bias")):
             assert not parameter.asnumpy().any(), name
-
-
-def test_caffe2_pickles_are_refused():
-    with pytest.raises(ValueError, match="Caffe2"):
-        X3DNames().detect_format(["conv1_xy_w", "pred_w"])
 
 
 def compute_value_and_gradients(cell: DepthwiseConv3d, x: Tensor) -> list:

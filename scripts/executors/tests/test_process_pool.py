@@ -1,7 +1,6 @@
 """Jobs give the same results on the processes of this host and on a Dask cluster, or in parts."""
 
 import argparse
-import logging
 import socket
 import sys
 
@@ -10,8 +9,7 @@ import pytest
 from scripts.executors import process_pool
 from scripts.executors.process_pool import CrashError, Part, parse_executor, parse_part, run_all
 from scripts.executors.tests.pool_jobs import FATAL, crash_or_square, refuse_three
-from tests.dask_cluster import start_dask_cluster, stop_process
-from utils.messages import MachineError
+from tests.dask_cluster import start_dask_cluster
 
 
 @pytest.fixture(scope="module")
@@ -72,27 +70,3 @@ def test_parts_hold_every_job_once_and_wrong_words_are_refused():
         for text in texts:
             with pytest.raises(argparse.ArgumentTypeError):
                 parse(text)
-
-
-class RecordingHandler(logging.Handler):
-    def __init__(self, records: list):
-        super().__init__()
-        self.records = records
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.records.append(record.getMessage())
-
-
-@pytest.mark.slow
-def test_the_end_of_the_scheduler_is_one_line(cluster):
-    results = run_all(crash_or_square, jobs=range(100, 2000), workers=2, executor=cluster.executor)
-    records = []
-    next(results)
-    for name in ("distributed.client", "tornado.application"):
-        logging.getLogger(name).addHandler(RecordingHandler(records))
-    cluster.scheduler.kill()
-    with pytest.raises(MachineError, match="tcp:"):
-        dict(results)
-    assert records == []
-    for nanny in cluster.nannies:  # without a scheduler it would take long to end
-        stop_process(nanny, patience=0)

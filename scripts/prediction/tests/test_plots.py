@@ -26,15 +26,6 @@ def test_frames_are_enlarged_pixel_by_pixel(tmp_path, side, factor):
     assert below[: plots.TIME_HEIGHT].min() < 100, "the frame's time"
 
 
-@pytest.mark.parametrize("count", [1, 8, 13, 32])
-def test_large_frames_are_reduced_to_the_line(count):
-    small = plots.resize_to_fit(np.full((1, count, 224, 224, 3), 7, np.uint8))
-    assert small.shape[:2] == (1, count)
-    assert min(count, plots.LINE_FRAMES) * small.shape[3] <= plots.LINE_WIDTH
-    assert small.shape[3] >= 90
-    assert np.unique(small).tolist() == [7]
-
-
 class TwoClips(LabelSpace):
     clips = 2
 
@@ -49,17 +40,3 @@ def test_times_are_positions_in_the_video():
     times = preview_times(TwoClips(), Window(50, 40, 10.0), (2, 2))
     np.testing.assert_allclose(times, [[5, 6], [7, 8]])
     assert preview_times(TwoClips(), Window(50, 40, 0.0), (2, 2)) is None
-
-
-def test_one_window_covers_its_start_to_its_end(tmp_path, monkeypatch):
-    figures = []
-    monkeypatch.setattr(plots, "save", lambda figure, *_: figures.append(figure))
-    fractions = np.array([[1.0, 0.0]])
-    spans = np.array([[2.0, 12.0]])
-    panels = [("", ["x", "y"], fractions)]
-    plots.draw_timeline(tmp_path / "a.png", title="a", spans=spans, panels=panels)
-    (axes,) = figures[0].axes
-    pieces = [lines.get_segments()[0].tolist() for lines in axes.collections]
-    assert pieces == [[[2, 100], [12, 100]], [[2, 0], [12, 0]]]
-    assert axes.get_ylim()[0] < 0 < 100 < axes.get_ylim()[1]
-    assert axes.get_xlim()[0] < 2 < 12 < axes.get_xlim()[1]

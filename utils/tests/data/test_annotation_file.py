@@ -207,41 +207,12 @@ def test_bad_segments_and_bad_lists_of_several_labels_are_refused(read_list, tou
             read_list(text, multi_label=True)
 
 
-@pytest.mark.parametrize(("count", "end"), [(5, "line 5: [^;]*$"), (12, "; and 7 more$")])
-def test_the_first_five_bad_lines_are_named(read_list, count, end):
-    with pytest.raises(ValueError, match=end) as caught:
-        read_list("\n".join(f"a.mp4 x{k}" for k in range(count)))
-    message = str(caught.value)
-    assert f"bad lines ({count})" in message
-    assert [f"line {k + 1}:" in message for k in range(count)] == [k < 5 for k in range(count)]
-    assert "\n" not in message
-
-
 @pytest.mark.parametrize(
     ("text", "source"), [("", "video"), ("\n\n  \n", "video"), ("x 2 5\ny 0 7", "frames")]
 )
 def test_a_list_without_usable_videos_is_refused(read_list, text, source):
     with pytest.raises(ValueError, match=r"list\.txt"):
         read_list(text, source)
-
-
-@pytest.mark.parametrize(
-    ("name", "reason"), [("none.txt", "none.txt does not exist"), ("list.txt", "data.root")]
-)
-def test_a_missing_list_or_root_is_named(tmp_path, name, reason):
-    (tmp_path / "list.txt").write_text("a 1\nb 2\n")
-    file = AnnotationFile(name, tmp_path / name, tmp_path / "none", "video", num_classes=10)
-    with pytest.raises(ValueError, match=reason):
-        read_annotations(file)
-
-
-def test_a_name_that_is_not_utf8_is_read(read_list, tmp_path):
-    name = b"caf\xe9.mp4"
-    try:
-        Path(str(tmp_path), name.decode(errors="surrogateescape")).touch()
-    except OSError:
-        pytest.skip("this file system accepts UTF-8 only")
-    assert read_list(name + b" 1")[0][0].label == 1
 
 
 def test_labels_are_encoded_swapped_and_written():

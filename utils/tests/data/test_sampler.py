@@ -45,11 +45,6 @@ def test_each_epoch_and_seed_has_its_own_order():
     assert samples != [s for s, _ in list_samples(16, batch=4, rank=0, size=1, seed=4)]
 
 
-def test_samples_left_out_of_an_epoch_appear_in_other_epochs():
-    samples_read = {s for s, _ in list_samples(10, batch=4, rank=0, size=1, epochs=30)}
-    assert samples_read == set(range(10))
-
-
 def test_too_few_samples_are_an_error():
     with pytest.raises(ValueError, match="data.batch: 5 samples do not fill one batch of 3"):
         TrainSampler(5, batch=3, rank=0, size=2, seed=0)

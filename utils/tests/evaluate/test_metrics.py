@@ -11,7 +11,7 @@ from tests.golden_cases import generate_input, load_case
 from utils import collectives
 from utils.evaluate import metrics
 from utils.evaluate.metrics import Counts, EvalSet, compute_interval, evaluate
-from utils.evaluate.scorer import CellScorer, Scorer
+from utils.evaluate.scorer import CellScorer
 from utils.evaluate.scores import CLIPS_PER_PASS, choose_clips_per_pass, video_scores
 from utils.files import ROOT
 from utils.log import format_values
@@ -195,19 +195,6 @@ def test_data_sets_with_different_views_use_one_shape():
     assert net.shapes == [(6, 3, 8, 8)] * 3, "10 clips in two passes, 6 in one"
 
 
-class Constant(Scorer):
-    """The same scores for every clip."""
-
-    def __init__(self, *scores: float):
-        self.scores = np.array(scores, np.float32)
-
-    def __call__(self, clips):
-        return np.tile(self.scores, (len(clips), 1))
-
-    def features(self, clips):
-        raise NotImplementedError
-
-
 def test_another_file_beside_the_checkpoint_stays(tmp_path, log_messages):
     """Also one that lists videos."""
     (tmp_path / "a.json").write_text('{"videos": ["a.mp4"]}')
@@ -225,14 +212,6 @@ def test_the_results_of_other_lists_stay(tmp_path):
         metrics.write_result_file(str(tmp_path / "best.ckpt"), result, Runtime())
     expected = {**own, **results[2], "other_lists": {"b": results[1]}}
     assert json.loads(path.read_text()) == expected
-
-
-def test_classes_without_a_hit_raise_the_doubt(log_messages):
-    """Labels that cannot be compared by name, in another order than the network's."""
-    for valid, expected in ((1.0, []), (-1.0, ["a quarter of the classes have no hit: why"])):
-        eval_set = make_eval_set(Batches(3))._replace(doubt="why")
-        evaluate(Constant(valid, 0, 0, 0, 0, 0), [eval_set], Runtime())
-        assert [line for line in log_messages if "no hit" in line] == expected
 
 
 def test_top_k_is_counted_per_class():
@@ -254,18 +233,6 @@ def test_top_k_is_counted_per_class():
 def test_the_interval_is_wilsons(hits, videos, low, high):
     """As of SciPy's binomtest."""
     assert compute_interval(hits, videos) == pytest.approx((low, high), abs=2e-6)
-
-
-def test_accuracies_of_few_videos_have_intervals():
-    counts = Counts(6)
-    scores = np.eye(6)
-    scores[5, 0] = -1  # the label of the last is its sixth
-    counts.add(scores, np.array([0, 1, 2, 3, 4, 0]))
-    fractions = counts.accuracies()
-    for name in ("top1", "top5"):
-        assert fractions[f"{name}_low"] < fractions[name] < fractions[f"{name}_high"]
-    counts.videos[0] = 2000
-    assert not [name for name in counts.accuracies() if name.endswith(("_low", "_high"))]
 
 
 def test_five_classes_have_no_top5():

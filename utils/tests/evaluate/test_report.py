@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import read_rows
-from utils.evaluate import metrics, report, report_page
+from utils.evaluate import metrics, report
 from utils.evaluate.report import BINS, Report, compute_bins, compute_calibration_error
 from utils.evaluate.report_page import Samples
 from utils.runtime import Runtime
@@ -93,24 +93,6 @@ def test_wrong_videos_are_listed_the_most_confident_first(tmp_path):
     assert float(table[1]["label_probability"]) == pytest.approx(probabilities[1, 5])
 
 
-def test_five_classes_have_no_top5_and_few_videos_have_an_interval(tmp_path):
-    samples = Samples([str(k) for k in range(5)], [*range(5)], list("uvwxy"))
-    rows = np.column_stack([np.eye(5), np.arange(5), np.ones(5)]).astype(np.float32)
-    predictions = report.compute_predictions(rows, samples.labels, False)
-    np.testing.assert_array_equal(predictions.probabilities, np.eye(5))  # no second softmax
-    report.write_report(tmp_path, samples, predictions, result={})
-    table = read_rows(tmp_path / "classes.csv")
-    assert [row["top5"] for row in table] == [""] * 5
-    assert (table[0]["top1_low"], table[0]["top1_high"]) == ("0.206549", "1.0")
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_scores_that_are_not_finite_give_a_report(tmp_path, value):
-    assert write_report(tmp_path, np.full((3, 6), value, np.float32))["nll"] is None
-    assert [row["predicted"] for row in read_rows(tmp_path / "scores.csv")][:3] == ["0"] * 3
-
-
 def test_no_readable_video_gives_a_report(tmp_path):
     page = Report(tmp_path, SAMPLES, numbers=[0, 1, 2, 3], space=SPACE, rt=Runtime())
     page.write({"videos": 0})
@@ -147,24 +129,3 @@ def test_blocks_of_all_ranks_have_one_shape_and_add_up(monkeypatch):
     table.add(range(3), scores=np.full((3, 1), 5), labels=np.full(3, 5))
     assert table.gather(Runtime(0, 2))[:, 0].tolist() == [5, 7, 5, 7, 5]
     assert shapes == [(2, 3)] * 3
-
-
-@pytest.mark.parametrize("location", ["file", "file/below"])
-def test_a_folder_that_cannot_be_written_is_reported_at_the_start(tmp_path, location):
-    (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match=r"^--report: cannot write .*file"):
-        Report(tmp_path / location, SAMPLES, numbers=[], space=SPACE, rt=Runtime())
-    Report(tmp_path / location, SAMPLES, numbers=[], space=SPACE, rt=Runtime(1, 2))  # rank 0 writes
-
-
-def test_a_full_disk_leaves_the_old_table(tmp_path):
-    def rows():
-        yield ["1"]
-        raise OSError(28, "No space left on device")
-
-    path = tmp_path / "table.csv"
-    report_page.write_csv(path, ["a"], [["0"]])
-    with pytest.raises(ValueError, match="--report: cannot write .*No space left"):
-        report_page.write_csv(path, ["a"], rows())
-    assert path.read_text() == "a\n0\n"
-    assert sorted(tmp_path.iterdir()) == [path]

@@ -5,7 +5,6 @@ import hashlib
 import io
 import re
 import time
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,11 +12,9 @@ from PIL import Image
 
 from tests.helpers import load_smoke_config
 from utils.evaluate import report, report_page
-from utils.evaluate.label_report import write_label_report
-from utils.evaluate.label_space import LabelSpace
 from utils.evaluate.report_page import Samples
 from utils.inference.evaluate import describe_origin
-from utils.video.reader import Segment, VideoError
+from utils.video.reader import VideoError
 from utils.weights.description import VERSION
 
 NAMES = ["u", "v", "w"]
@@ -59,25 +56,6 @@ def test_the_page_has_confident_mistakes_and_doubtful_hits_with_frames(tmp_path)
         ("v", 2, 0.5), ("w", 2, 0.5), ("u", 0, None),
     ]  # fmt: skip
     assert {"scores.csv", "wrong.csv", "report.json"} <= set(page["files"])
-
-
-def test_samples_of_several_labels_have_a_page_without_confusion(tmp_path):
-    """The mistake of the largest loss first; the hit has its labels only."""
-    probabilities = [[0.9, 0.6, 0.1], [0.2, 0.4, 0.1], [0.9, 0.2, 0.8], [0.5, 0.5, 0.5]]
-    targets = [[1, 0, 0], [0, 1, 1], [1, 0, 1], [0, 0, 0]]
-    rows = np.column_stack([probabilities, targets, [1, 1, 1, 0]])
-    labels = [(0,), (1, 2), (0, 2), ()]
-    samples = Samples(["a", "b", "c", "d"], labels, NAMES, read_frames)
-    result = {"map": 0.8, "loss": 1.0}
-    page = write_label_report(tmp_path, samples=samples, rows=rows, raw_scores=False, result=result)
-    assert read_entries(page) == [
-        ("b", "v, w", "no label", None, None),
-        ("a", "u", "u, v", None, None),
-        ("c", "u, w", None, None, None),
-    ]
-    assert [len(row["pictures"]) for row in [*page["mistakes"], *page["hits"]]] == [0, 3, 3]
-    assert page["columns"][0] == "average precision"
-    assert "bins" not in page
 
 
 def test_a_page_names_its_origin_without_folders_above(tmp_path):
@@ -126,29 +104,6 @@ def test_a_link_is_the_relative_address_of_an_existing_file(tmp_path):
         "gone.mp4": "",
         "d.mp4": "../d.mp4#t=1.5,4",
     }
-
-
-def test_a_segment_has_its_times_in_the_link():
-    record = SimpleNamespace(path="/data/a.mp4", segment=Segment(1.25, 60.0))
-    videos = SimpleNamespace(records=[record])
-    assert report_page.find_file(videos, 0) == ("/data/a.mp4", "#t=1.25,60")
-    record.segment = None
-    assert report_page.find_file(videos, 0) == ("/data/a.mp4", "")
-
-
-@pytest.mark.parametrize(
-    ("clips", "frames", "expected"), [(1, 8, [0, 4, 7]), (3, 4, [0, 6, 11]), (1, 1, [0])]
-)
-def test_frames_of_a_preview_are_from_the_start_to_the_end(clips, frames, expected):
-    views = np.arange(clips * frames).reshape(clips, 1, frames, 1, 1)
-    rows = SimpleNamespace(records=[None], make_views=lambda *_: views)
-
-    class Views(LabelSpace):
-        frame_indices = make_views = None
-
-    head = Views()
-    head.clips = clips
-    assert report_page.read_preview(rows, head, 0).ravel().tolist() == expected
 
 
 def test_a_page_permits_its_own_script_only_and_escapes_texts(tmp_path):

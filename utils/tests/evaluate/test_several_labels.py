@@ -10,7 +10,6 @@ from mindspore import Tensor
 
 from tests.helpers import read_rows
 from utils.data.annotation_file import encode_label
-from utils.evaluate.label_space import LabelSpace
 from utils.evaluate.metrics import LabelScores
 from utils.evaluate.report import Report
 from utils.evaluate.report_page import Samples
@@ -20,7 +19,6 @@ from utils.evaluate.several_labels import (
     compute_metrics,
     sigmoid,
 )
-from utils.inference.prediction import rank_classes
 from utils.nn.loss import SigmoidCrossEntropy
 from utils.runtime import Runtime
 from utils.video.reader import VideoError
@@ -85,24 +83,6 @@ def test_the_training_loss_is_the_mean_with_positive_weights():
     targets[0, 0] = 1
     plain = SigmoidCrossEntropy(3)
     assert float(plain(Tensor(scores), Tensor(targets))) == pytest.approx(losses.mean(), rel=1e-5)
-
-
-class SigmoidHead(LabelSpace):
-    classes = 3
-    multi_label = True
-    names = ("a", "b", "c")
-
-    def frame_indices(self, window): ...
-
-    def make_views(self, frames, positions): ...
-
-
-def test_a_prediction_is_a_sigmoid_and_may_have_several_classes_or_none():
-    probabilities = SigmoidHead().compute_probs(np.array([2.0, -4.0, 3.0]))
-    np.testing.assert_allclose(probabilities, 1 / (1 + np.exp([-2.0, 4.0, -3.0])))
-    for threshold, labels in ((0.5, [2, 0]), (0.99, [-1])):
-        entries = rank_classes(SigmoidHead(), probabilities, 3, threshold)
-        assert [entry["label"] for entry in entries] == labels
 
 
 SETS = ((0, 1), (), (2,), (1,))  # labels; sample 3 is unreadable

@@ -13,7 +13,7 @@ from utils.data.annotation_file import Record
 from utils.data.sampler import TrainSampler
 from utils.evaluate.label_space import LabelSpace
 from utils.evaluate.scorer import Scorer
-from utils.evaluate.windows import read_windows, warn_of_short_window, warn_once
+from utils.evaluate.windows import warn_of_short_window
 from utils.inference.stream import (
     ImagePredictor,
     PreparedFrame,
@@ -25,7 +25,6 @@ from utils.inference.stream import (
 from utils.networks import find_network
 from utils.video.decoders import open_video
 from utils.video.live import Connection, Frame, StreamSource, open_file
-from utils.video.reader import VideoError
 from utils.video.windows import Window, split_into_windows
 from utils.video.writer import CaptionedVideo
 
@@ -139,25 +138,6 @@ class PacedSource(ToySource):
                 time.sleep(0.001)
             yield frame
             self.sent = frame.number + 1
-
-
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [(name, []) for name in NETWORKS]
-    + [("tsm", ["data.modality=rgb_diff", "data.frames_per_segment=9"])],  # segments overlap
-)
-def test_windows_shorter_than_a_clip_of_the_training_are_reported_once(
-    name, settings, video, caplog
-):
-    warn_once.cache_clear()
-    cfg = load_smoke_config(name, *NETWORKS[name], *settings)
-    heads = find_network(name).list_label_spaces(cfg)
-    with open_video(video) as reader:
-        for seconds in (2.5, 9.0, 0.1, 0.1):  # 9: it is not divided
-            next(read_windows(reader, split_into_windows(reader, seconds), heads))
-            assert len(caplog.messages) == (seconds == 0.1)
-    WindowPredictor(NoNetwork(), heads, Timing(ToySource(0), 0.05))
-    assert len(caplog.messages) == 2
 
 
 class SlowHead(ToyHead):
@@ -295,23 +275,6 @@ def test_a_stopped_stream_ends_and_its_video_is_complete(tmp_path):
     with open_video(path) as saved:
         assert len(saved) > 0
     assert not list(tmp_path.glob("*.tmp"))
-
-
-def test_the_error_of_a_broken_source_comes_after_its_results(tmp_path):
-    class Broken(ToySource):
-        def frames(self):
-            yield from super().frames()
-            raise VideoError("toy", "pyav", "it broke off")
-
-    source = Broken(25, pause=0.001)
-    path = tmp_path / "out.mp4"
-    scorer = WindowPredictor(NoNetwork(), [ToyHead()], Timing(source, 0.5))
-    stream = run_stream(source, scorer, CaptionedVideo(path, FPS))
-    results = []
-    with pytest.raises(VideoError, match="it broke off"):
-        results.extend(stream)
-    assert len(results) == 2
-    assert path.is_file()
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 
-from scripts.prediction.features import FeatureExtractor
 from scripts.prediction.records import PredictOptions, Predictor, preview_times
 from tests.helpers import FileModel, NoNetwork
 from tests.test_predict import NumberReader
-from utils.data.annotation_file import Record
 from utils.evaluate.windows import read_windows
 from utils.inference.stream import ImagePredictor, Timing, WindowPredictor
 from utils.tests.inference.test_stream import ToyHead, run_stream
@@ -119,25 +117,6 @@ def test_a_prediction_writes_and_saves_times(video, tmp_path):
     assert spans == [(k, k + 1) for k in range(10)]
     with open_video(tmp_path / "saved.mp4") as saved, open_video(video) as source:
         np.testing.assert_allclose(saved.times[:-1], source.times[:-1], atol=0.01)
-
-
-def test_features_of_a_clip_have_its_times(video):
-    class Model:
-        def compute_features(self, views):
-            return np.ones((1, 4))
-
-    class Options:
-        per = "clip"
-
-    jobs = FeatureExtractor.__new__(FeatureExtractor)
-    jobs.head = BitReader()
-    jobs.model = Model()
-    jobs.options = Options()
-    with open_video(video) as source:
-        windows = split_into_windows(source, 0.0)
-        job = Record(str(video), None, 0, 0)
-        record = jobs.compute(job, read_windows(source, windows, [jobs.head]))
-    assert record["times"] == [["0.000", "10.000"]]
 
 
 @pytest.mark.parametrize(

@@ -57,8 +57,3 @@ def test_dropout_does_nothing_in_evaluation():
 def test_dropout_in_training_without_a_train_step_is_an_error():
     with pytest.raises(RuntimeError, match="train step"):
         Dropout(0.8, 4).set_train()(Tensor(np.ones((4, 4), np.float32)))
-
-
-def test_a_keep_probability_of_zero_is_refused():
-    with pytest.raises(ValueError, match="dropout must lie in"):
-        Dropout(1.0, 4)

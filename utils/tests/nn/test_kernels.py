@@ -313,17 +313,6 @@ def test_norm_and_overflow_check_of_gradients_are_those_of_numpy(cpu_kernels):
         assert not is_finite(damaged)
 
 
-def test_gelu_is_exact_over_the_whole_range(cpu_kernels):
-    x = np.concatenate((np.linspace(-9, 9, 4001), [-1e4, 1e4, 0])).astype(np.float32)
-    y, slope, exact, exact_slope = (
-        array.asnumpy()
-        for cell in build_with_each(layers.GELU, cpu_kernels)
-        for array in compute_gradients(cell, Tensor(x), Tensor(np.ones_like(x)))
-    )
-    np.testing.assert_allclose(y, exact, rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(slope, exact_slope, rtol=1e-6, atol=2e-6)
-
-
 def build_with_each(build, back_end: Plain) -> tuple[nn.Cell, nn.Cell]:
     """(the Cell with the operators of `back_end`, the plain one)."""
     with kernels.use(back_end):
@@ -472,18 +461,3 @@ def test_a_variable_disables_the_kernels(monkeypatch, tmp_path):
     with pytest.raises(OSError, match=library.SWITCH):
         library.load(tmp_path / "cache")
     assert not (tmp_path / "cache").exists()
-
-
-def test_a_program_that_builds_a_cell_is_told_of_avx512_once(monkeypatch, tmp_path, caplog):
-    """Unless it has set the variable, as the commands of the zoo do."""
-    (tmp_path / "cpuinfo").write_text("flags : avx2 avx512f")
-    monkeypatch.setattr(kernels, "CPUINFO", tmp_path / "cpuinfo")
-    for value, lines in (("AVX2", 0), ("", 1)):
-        kernels.warn_of_avx512.cache_clear()
-        for name in kernels.CAPS:
-            monkeypatch.delenv(name, raising=False)
-        if value:
-            monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", value)
-        for _ in range(2):
-            layers.ReLU()
-        assert sum("ONEDNN_MAX_CPU_ISA=AVX2" in line for line in caplog.messages) == lines

@@ -3,7 +3,7 @@
 import pytest
 
 from utils.train import meter
-from utils.train.meter import OUTPUTS, Meter, describe_chance, describe_fault
+from utils.train.meter import OUTPUTS, Meter, describe_fault
 
 
 @pytest.fixture
@@ -57,19 +57,3 @@ def test_the_first_fault_of_a_late_line_is_named():
     assert "steps wait 50 % of the time" in describe_fault(line, 0.5, chance_loss=2.2)
     assert not describe_fault(line, 0.5, chance_loss=2.2, reads_files=False)
     assert not describe_fault({**line, "waiting": 0.05}, 0.5, chance_loss=2.2)
-
-
-@pytest.mark.parametrize(
-    ("top1", "low", "classes", "advises"),
-    [(0.2, 0.07, 0.2, True), (0.4, 0.26, 0.4, False), (0.8, 0.7, 0.125, True)],
-)
-def test_an_accuracy_is_compared_with_chance_by_its_interval(top1, low, classes, advises):
-    """The last one: all videos get the label of a frequent class."""
-    metrics = {"top1": top1, "top1_low": low, "top1_high": 0.9, "videos": 60}
-    metrics["mean_class_accuracy"] = classes
-    text = describe_chance("test", metrics, 1 / 8)
-    expected = f"test top-1 {top1:.1%} ({low:.1%} to 90.0%) is not clearly above chance, 12.5%: try"
-    assert text.startswith(expected) if advises else not text
-    assert describe_chance("test", {"sets": {"a": metrics}}, 1 / 8) == text
-    assert not describe_chance("test", {"sets": {"a": metrics, "b": metrics}}, 1 / 8)
-    assert not describe_chance("test", {**metrics, "videos": 0}, 1 / 8)

@@ -120,21 +120,6 @@ def test_packed_gradients_are_unpacked_in_their_order(size, ends, packed_values)
         np.testing.assert_array_equal(grad.asnumpy(), np.full(SHAPES[i], i))
 
 
-@pytest.mark.parametrize("size", [1, 2])
-@pytest.mark.parametrize("count", [1, 400])
-def test_packing_compiles_for_one_and_for_many_weights(count, size):
-    weights = tuple(Parameter(Tensor(np.zeros(2, np.float32))) for _ in range(count))
-    grads = tuple(Tensor(np.full(2, i, np.float32)) for i in range(count))
-
-    @ms.jit
-    def pack_and_unpack(grads):
-        return packing.unpack(packing(grads))
-
-    packing = choose_packing(weights, [count - 1], Runtime(size=size))
-    for i, grad in enumerate(pack_and_unpack(grads)):
-        np.testing.assert_array_equal(grad.asnumpy(), [i, i])
-
-
 def test_accumulation_averages_gradients_and_the_remainder_of_an_epoch_is_an_update():
     """Seven batches by three: updates after 3, 6 and 7, the last from one batch; two epochs."""
     step = build_step(accumulation_steps=3)

@@ -170,15 +170,6 @@ def test_too_many_overflows_fail_the_run_and_save_nothing(tmp_path, log_messages
     assert loop.directory.saved == ["state"]
 
 
-def test_too_many_unreadable_files_fail_a_run(tmp_path, log_messages):
-    rows = Rows()
-    loop = make_loop(tmp_path, rows=rows)
-    loop.on_train_begin(None)
-    rows.fault = "data.max_unreadable: 9 videos"
-    with pytest.raises(ValueError, match="9 videos"):
-        run_step(loop, Outputs(1, []))
-
-
 @pytest.mark.parametrize("fault", ["data.max_unreadable: 9 videos", ""])
 def test_unreadable_files_of_one_rank_fail_all_ranks_at_the_same_step(
     fault, tmp_path, log_messages
@@ -307,15 +298,6 @@ def test_a_resumed_run_repeats_a_validation_that_a_setting_needs(keep_best, vali
     loop.resume_validation()
     assert set(between.lines) <= {1, 2}
     assert 0 not in between.lines
-
-
-@pytest.mark.parametrize("losses", [range(2, 9), [1, 1, 2, 2, 2, 2, 2, 2] * 2])
-def test_advice_on_a_loss_above_that_of_chance_is_one_line(losses, tmp_path, log_messages):
-    loop = make_loop(tmp_path, log_every=1, epochs=2)
-    loop.on_train_begin(None)
-    for loss in losses:
-        run_step(loop, Outputs(loss, []))
-    assert sum("the loss has stayed above 1.5" in line for line in log_messages) == 1
 
 
 @pytest.mark.parametrize(("low", "warmup", "epochs"), [(0.3, 0, [2]), (0.3, 2, [4]), (0.6, 0, [])])

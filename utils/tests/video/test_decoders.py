@@ -87,21 +87,6 @@ def test_the_portable_reader_gives_the_same_pixels_on_every_processor(tmp_path):
     assert 0 < np.abs(portable.astype(int) - usual).mean() < 20
 
 
-@pytest.mark.parametrize("reader", BACK_ENDS)
-def test_numbers_must_be_integers_of_frames(path, reader):
-    with open_video(path, reader) as video:
-        for numbers, error, words in (
-            ([3, -1], VideoError, "frame -1 .*60"),
-            ([3, COUNT], VideoError, "frame 60 .*60"),
-            ([3, 10**6], VideoError, "frame 1000000 .*60"),
-            ([], ValueError, "no frames"),
-            ([1.5], TypeError, "integer"),
-        ):
-            with pytest.raises(error, match=words):
-                video.frames(numbers)
-        assert read_bits(video.frames([3])) == [3]
-
-
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts handles through /proc")
 @pytest.mark.parametrize("reader", BACK_ENDS)
 def test_closing_a_video_closes_its_file(path, reader):
@@ -130,18 +115,6 @@ def test_decoded_frames_do_not_stay_in_memory(path):
         finally:
             gc.enable()
     assert len(frames) <= 2
-
-
-def test_pyav_decodes_only_the_necessary_frames(tmp_path):
-    """It starts at the previous random-access point and ends at the last requested frame."""
-    with open_video(write(tmp_path / "plain.mp4", pictures(), bf="0", g="8")) as video:
-        assert video._starts == [0, 8, 16, 24, 32]
-        assert video._parts([9, 30, 31]) == [(8, [9]), (24, [30, 31])]
-    refresh = {"x264-params": "intra-refresh=1:keyint=20:bframes=0"}
-    with open_video(write(tmp_path / "refresh.mp4", pictures(60), **refresh)) as video:
-        assert video._starts == [0], "a recovery point is not a random-access point"
-    with open_video(draw(tmp_path / "a.avi", "mpeg4", options={})) as video:
-        assert video._counts_packets, "it is not decoded twice"
 
 
 def test_a_hidden_start_of_a_video_does_not_count(path, tmp_path):

@@ -34,7 +34,7 @@ from utils.tests.video.videos import (
 )
 from utils.video.decoders import open_video
 from utils.video.live import StreamSource, open_address
-from utils.video.packets import find_vop_types, measure_missing
+from utils.video.packets import find_vop_types
 from utils.video.reader import EmptySegmentError, Segment, VideoError
 
 HEVC = {"x265-params": "log-level=0:keyint=12:min-keyint=12:open-gop=1:bframes=3:repeat-headers=1"}
@@ -286,18 +286,6 @@ def test_errors_in_a_counted_file_are_damaged_frames(tmp_path):
         np.testing.assert_array_equal(np.stack(list(video.in_order())), decode_most(path))
         assert video.damaged
     assert examine(VideoJob(str(path))).kind == "damaged"
-
-
-def test_a_duration_may_be_counted_from_zero_or_from_the_first_frame():
-    class Container:
-        def __init__(self, start, duration):
-            self.start_time = start and int(start * av.time_base)
-            self.duration = duration and int(duration * av.time_base)
-
-    for start, duration, end, missing in (
-        (2, 5, 5, 0), (2, 3, 5, -2), (2, 5, 4, 1), (-1, 5, 4, 0), (None, None, 4, -4),
-    ):  # fmt: skip
-        assert measure_missing(Container(start, duration), end) == pytest.approx(missing)
 
 
 def rotate(degrees, mirror=1):

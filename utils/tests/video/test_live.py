@@ -1,7 +1,5 @@
 """Live sources: numbers and times of frames, interruptions, web pages, dropped frames."""
 
-from fractions import Fraction
-
 import av
 import numpy as np
 import pytest
@@ -10,8 +8,7 @@ from tests.numbered_videos import read_number, write_numbered_video
 from tests.video_server import Answer, serve, to_transport_stream
 from utils.tests.video.videos import copy_packets, cut
 from utils.video import live
-from utils.video.decoders import open_video
-from utils.video.reader import DEFAULT_FPS, VideoError
+from utils.video.reader import VideoError
 from utils.video.writer import CaptionedVideo
 
 COUNT = 50
@@ -40,16 +37,6 @@ def open_source(address: str, retry: float, lines: list, stall: float = 10.0):
     return live.StreamSource(
         "test", lambda: live.open_address(address, stall=stall), retry=retry, report=lines.append
     )
-
-
-def test_a_file_gives_every_frame_with_its_time(video):
-    source = live.StreamSource("numbers", lambda: live.open_file(open_video(video)))
-    frames = list(source.frames())
-    assert (source.is_live, source.fps, source.length) == (False, RATE, COUNT)
-    assert [frame.number for frame in frames] == list(range(COUNT))
-    assert [read_number(frame.pixels) for frame in frames] == list(range(COUNT))
-    assert frames[-1].seconds == pytest.approx((COUNT - 1) / RATE)
-    assert [frame.restarts for frame in frames] == [True, *[False] * (COUNT - 1)]
 
 
 def test_a_file_at_an_address_ends_or_goes_on_where_it_broke_off(video, stream, tmp_path):
@@ -152,40 +139,6 @@ def test_a_camera_above_its_stated_rate_is_thinned():
     assert abs(len(numbers) - 300) < 35
 
 
-def test_a_camera_is_opened_again(monkeypatch):
-    frames = [np.zeros((4, 4, 3), np.uint8)] * 3
-    attempts = []
-
-    class Capture:
-        def __init__(self, number: int):
-            attempts.append(number)
-            self.rest = list(frames)
-
-        def isOpened(self) -> bool:  # noqa: N802 - OpenCV's names
-            return len(attempts) != 3
-
-        def get(self, _: int) -> float:
-            return 0.0
-
-        def read(self) -> tuple:
-            return (True, self.rest.pop()) if self.rest else (False, None)
-
-        def release(self) -> None:
-            attempts.append("released")
-
-    monkeypatch.setattr(live.load_library("opencv"), "VideoCapture", Capture)
-    source = live.StreamSource("camera_7", lambda: live.open_camera(7), retry=0.2)
-    assert (source.fps, source.is_live) == (DEFAULT_FPS, True)
-    numbers = []
-    for frame in source.frames():
-        numbers.append(frame.number)
-        if len(numbers) == 6:
-            source.stop()
-    assert len(numbers) == 6
-    assert source.reopened == 1
-    assert attempts == [7, "released", 7, "released", 7, "released"]
-
-
 def test_an_address_is_recognised_or_refused_without_its_password():
     assert all(map(live.is_address, ("rtsp://a/b", "HTTP://a")))
     assert not any(map(live.is_address, ("a.mp4", "0", "C:/a")))
@@ -218,12 +171,3 @@ def test_a_captioned_video_keeps_rate_times_and_pixels(tmp_path):
     assert pixels[1][:8].max() > 200
     assert pixels[1][:8, :40].min() < 40
     assert np.abs(pixels[1][40:].astype(int) - 128).max() < 6
-
-
-def test_a_captioned_video_without_frames_is_no_file(tmp_path):
-    writer = CaptionedVideo(tmp_path / "out.mp4", 25.0)
-    writer.close()
-    assert not list(tmp_path.iterdir())
-    with pytest.raises(ValueError, match="out.avi must end in .mp4"):
-        CaptionedVideo(tmp_path / "out.avi", 25.0)
-    assert Fraction(25.0) == writer.rate

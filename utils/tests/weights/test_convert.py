@@ -139,11 +139,6 @@ def test_an_index_that_does_not_fit_its_files_is_refused(change, tmp_path):
         read_source(index)
 
 
-def test_names_of_no_known_format_are_shown():
-    with pytest.raises(ValueError, match="nor torchvision's; the first are a.b, encoder.weight"):
-        convert_names({"a.b": np.ones(1), "encoder.weight": np.ones(1)})
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e300])
 def test_numbers_that_are_not_finite_are_refused_with_the_name(value):
     source = {name: array.astype(np.float64) for name, array in make_source().items()}

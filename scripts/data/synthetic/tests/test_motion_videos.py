@@ -65,21 +65,6 @@ def test_a_reversed_clip_equals_the_opposite_motion_exactly(motion, opposite):
             assert not np.array_equal(clip, clip[::-1])
 
 
-@pytest.mark.parametrize("motion", MOTIONS)
-def test_positions_in_any_frame_are_uniform_for_every_motion(motion):
-    """Means of two harmonics of each circle and of size vanish as for uniform positions."""
-    draws = 4000
-    rngs = (np.random.default_rng([seed, MOTIONS.index(motion)]) for seed in range(draws))
-    clips = np.stack([motion_videos._positions(motion, rng, 8) for rng in rngs])
-    for positions in (clips[:, 0], clips[:, 6]):
-        for harmonic in (1, 2):
-            means = np.abs(np.exp(2j * np.pi * harmonic * positions).mean(axis=0))
-            assert np.all(means < 4 / np.sqrt(draws)), (harmonic, means)
-        np.testing.assert_allclose(positions[:, 2].mean(), 0.5, atol=4 / np.sqrt(12 * draws))
-        correlations = np.corrcoef(np.cos(2 * np.pi * positions.T)) - np.eye(4)
-        assert np.all(np.abs(correlations) < 5 / np.sqrt(draws)), correlations
-
-
 def test_files_are_h264_with_b_frames_requested_key_frames_and_equal_bytes(tmp_path):
     """The encoder's look-ahead once differed between the first file of a process and the next."""
     path = tmp_path / "clip.mp4"
@@ -104,17 +89,6 @@ def test_files_are_h264_with_b_frames_requested_key_frames_and_equal_bytes(tmp_p
 def read_list(root: Path, split: str) -> list[tuple[str, int]]:
     lines = (line.split() for line in (root / f"{split}.txt").read_text().splitlines())
     return [(path, int(label)) for path, label in lines]
-
-
-def test_lists_name_every_file_and_its_label(dataset):
-    assert (dataset / "labels.txt").read_text().split() == list(MOTIONS)
-    assert read_list(dataset, "train")[0] == ("videos/train/left_000.mp4", 0)
-    for split, count in (("train", 3), ("test", 1)):
-        rows = read_list(dataset, split)
-        assert [label for _, label in rows] == list(range(8)) * count
-        assert all(Path(path).name.startswith(MOTIONS[label] + "_") for path, label in rows)
-        files = {str(file.relative_to(dataset)) for file in (dataset / "videos" / split).iterdir()}
-        assert files == {path for path, _ in rows}
 
 
 def test_sizes_rates_and_lengths_vary_equally_in_all_classes(dataset):
