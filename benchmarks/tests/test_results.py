@@ -3,6 +3,8 @@
 import json
 import re
 
+import pytest
+
 from benchmarks import benchmark
 from scripts.finetuning.own_commands import run_command
 
@@ -33,6 +35,8 @@ def test_a_result_is_the_last_line_of_its_file(tmp_path):
     path = tmp_path / "step.json"
     path.write_text(f"| a table |\n{json.dumps(BEFORE)}\n\n")
     assert benchmark.read_result(path, "step", "tsm_smoke") == BEFORE
+    with pytest.raises(ValueError, match=str(path)):
+        benchmark.read_result(path, "step", "x3d_smoke")
 
 
 def test_a_measured_command_computes_with_the_threads_of_the_user(monkeypatch, tmp_path):

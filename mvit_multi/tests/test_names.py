@@ -59,9 +59,6 @@ def test_torchvisions_weights_need_the_settings_of_its_network():
     for change, message in (
         ({"variant": "multitrain"}, "unknown blocks.1.proj.bias.*other settings under model"),
         ({"single_head": False}, "unknown head.projection.bias"),
-        ({"heads": 2}, r"rel_pos_h is \[25, 16\] instead of \[25, 8\]"),
-        ({"depth": 5}, "missing blocks.4.norm1.gamma"),
-        ({"num_classes": (7,)}, "model.num_classes must be its own"),
     ):
         shapes = get_shapes(MViT(**{**arguments, **change}))
         with pytest.raises(ValueError, match=message):

@@ -162,15 +162,6 @@ def test_a_mindrecord_is_read_at_random_like_minddata(tmp_path, other, index):
         assert images.list_names()[k] == str(name)
 
 
-def test_a_damaged_mindrecord_is_a_user_error(record_folder, tmp_path):
-    for name, size in (("val.mindrecord", 3), ("val.mindrecord.db", 100)):
-        for file in record_folder.glob("val.mindrecord*"):
-            content = file.read_bytes()
-            (tmp_path / file.name).write_bytes(content[:size] if file.name == name else content)
-        with pytest.raises(ValueError, match="cannot read .*val.mindrecord with MindRecord: "):
-            read_records(make_config(tmp_path, *RECORD_TEST), "test")
-
-
 def read_test_images(cfg: Config, rt: Runtime = ONE_RANK) -> list:
     result = list_batches(EvalImages(read_records(cfg, "test"), cfg, rt))
     return [(image[valid], label[valid]) for image, label, valid in result if valid.any()]
@@ -192,17 +183,10 @@ def test_evaluation_has_its_own_crop(folder):
     assert [image.shape for image, _, _ in empty] == [(4, 1, 3, 32, 32)]
 
 
-@pytest.mark.parametrize(
-    ("changes", "name"),
-    [
-        (["eval.crop=48"], "eval.crop 48"),
-        (["data.crop=48"], "data.crop 48"),
-        (["data.crop=48", "eval.crop=40", "data.augment=none"], "data.crop 48"),
-    ],
-)
-def test_a_test_crop_above_the_resized_image_is_refused(folder, changes, name):
-    with pytest.raises(ValueError, match=f"{name} is larger than data.resize 40"):
-        make_config(folder, *changes)
+@pytest.mark.parametrize("name", ["eval.crop", "data.crop"])
+def test_a_test_crop_above_the_resized_image_is_refused(folder, name):
+    with pytest.raises(ValueError, match=f"{name} 48"):
+        make_config(folder, f"{name}=48")
     assert make_config(folder, "data.crop=48", "eval.crop=40").test_crop == 40
 
 
@@ -339,10 +323,8 @@ def test_an_evaluation_does_not_count_damaged_images(damaged_folder, form, log_m
     ("changes", "name"),
     [
         (["data.train=none"], "data.train"),
-        (["data.train=."], "data.train"),
         (["model.num_classes=2"], "model.num_classes"),
         (["data.source=mindrecord"], "data.train"),
-        (["data.source=cifar10"], "data.augment"),
         ([*RECORD, "model.num_classes=2"], "model.num_classes: there is a label 2"),
     ],
 )

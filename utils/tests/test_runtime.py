@@ -102,11 +102,6 @@ def test_bfloat16_is_refused_where_mindspore_does_not_have_it(name, device, monk
         runtime.start_device(run)
 
 
-def test_bfloat16_at_a_level_in_float32_is_an_error():
-    with pytest.raises(ValueError, match="run.amp_dtype bfloat16 has no effect at run.amp O0"):
-        Run(amp_dtype="bfloat16")
-
-
 @pytest.mark.parametrize(("text", "arguments"), [("3", (3,)), ("0", (0,)), ("", ()), (None, ())])
 def test_a_run_on_one_device_uses_device_id(device, monkeypatch, text, arguments):
     if text is not None:

@@ -1,18 +1,14 @@
 """Settings of a job: arguments, variables, rank tables, mpirun, and errors in them."""
 
-import os
 import socket
 
 import pytest
 
-from scripts.launcher import devices
 from scripts.launcher.launch_config import (
     listen,
     read_job,
     read_mpi_environment,
     reserve_port,
-    share_cores,
-    should_bind_cores,
 )
 from tests.helpers import build_rank_table, pick_port, write_json
 
@@ -30,20 +26,14 @@ ADDRESS = {**MASTER, "MASTER_PORT": "9000"}
         ("2", {}, "SCRIPT"),
         ("two tsm/train.py", {}, "DEVICES"),
         ("0 tsm/train.py", {}, "DEVICES"),
-        (f"2 {'x' * 5000}", {}, "no such file"),
         ("--restarts=x 2 tsm/train.py", {}, "--restarts"),
-        ("--restarts -1 2 tsm/train.py", {}, "--restarts"),
         ("--restarts=1 2 tsm/train.py", NODE_0, "--restarts"),
         ("2 tsm/train.py", {"NODES": "two"}, "NODES"),
-        ("2 tsm/train.py", {"NODES": "0"}, "NODES"),
         ("2 tsm/train.py", {"NODES": "2", **MASTER}, "NODE_RANK .*missing"),
         ("2 tsm/train.py", {**NODE_0, "NODE_RANK": "2"}, "NODE_RANK"),
-        ("2 tsm/train.py", {**NODE_0, "NODE_RANK": "-1"}, "NODE_RANK"),
         ("2 tsm/train.py", {"NODE_RANK": "1"}, "NODE_RANK"),
         ("2 tsm/train.py", {"NODES": "2", "NODE_RANK": "1"}, "MASTER_ADDR .*missing"),
-        ("2 tsm/train.py", {**NODE_0, "MASTER_ADDR": "no.such.host.invalid"}, "MASTER_ADDR=no.suc"),
         ("2 tsm/train.py", {**NODE_0, "MASTER_ADDR": "192.0.2.1"}, "MASTER_ADDR=192.0.2.1"),
-        ("2 tsm/train.py", {**NODE_0, "MASTER_PORT": "http"}, "MASTER_PORT"),
         ("2 tsm/train.py", {"MASTER_PORT": "99999"}, "MASTER_PORT .* 65500"),
         ("2 tsm/train.py", {"MASTER_TIMEOUT": "soon"}, "MASTER_TIMEOUT"),
         (f"{10**6} tsm/train.py", {}, "DEVICES: 1000000"),
@@ -68,40 +58,6 @@ def test_a_single_node_needs_no_variable():
     job = read_job(["8", TRAIN, "--x"], {"MASTER_ADDR": "", "NODES": "", "NODE_RANK": ""})
     assert (job.nodes, job.node, job.master, job.port, job.restarts) == (1, 0, "127.0.0.1", 0, 0)
     assert (job.script, job.arguments) == (TRAIN, ("--x",))
-
-
-@pytest.fixture
-def host(tmp_path, monkeypatch):
-    """host(cores, kind=count) makes this a host of so many cores and files of devices."""
-    monkeypatch.setattr(devices, "DEVICE_FILES", tmp_path / "dev")
-
-    def build(cores: int = 96, **counts: int) -> None:
-        monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(cores))
-        (tmp_path / "dev").mkdir(exist_ok=True)
-        for kind, count in counts.items():
-            for number in [*range(count), "_manager"]:
-                (tmp_path / "dev" / f"{kind}{number}").touch()
-
-    return build
-
-
-def test_ranks_are_bound_only_on_ascend_with_enough_cores(host):
-    """msrun divides the cores by the devices of the host, here 8."""
-    ascend = ["--run.device=Ascend"]
-    assert not should_bind_cores(ascend, {}), "no device"
-    host(davinci=8)
-    assert should_bind_cores(ascend, {})
-    assert not should_bind_cores(ascend, {"ZOO_BIND_CORE": "0"})
-    assert not should_bind_cores(["--run.device=CPU"], {})
-    host(cores=95)
-    assert not should_bind_cores(ascend, {})
-
-
-def test_the_ranks_of_a_job_on_cpus_share_the_cores(host):
-    host(cores=9)
-    assert share_cores(2, ["--run.device=CPU"]) == {"OMP_NUM_THREADS": "4"}
-    assert share_cores(16, ["--run.device=CPU"]) == {"OMP_NUM_THREADS": "1"}
-    assert share_cores(2, ["--run.device=Ascend"]) == {}
 
 
 def test_a_rank_table_replaces_nodes_master_and_rank(tmp_path):

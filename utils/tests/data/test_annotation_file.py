@@ -137,26 +137,15 @@ def test_blank_lines_are_skipped_but_counted(read_list, touch_files):
     ("line", "source", "reason"),
     [
         ("a.mp4", "video", "`path label`"),
-        ("a.mp4\t1", "video", "`path label`"),
         ("a.mp4 x", "video", "label 'x'"),
-        ("a.mp4 1.0", "video", "label '1.0'"),
-        ("a.mp4 1_0", "video", "label '1_0'"),
         ("a.mp4 10", "video", "label '10'"),
-        ("a.mp4 -1", "video", "label '-1'"),
         ("a.mp4 0 1", "video", "num_frames '0'"),
         ("a.mp4 0 2 1", "video", "`path label`, the form of the first line"),
-        ("a.mp4,0,2,1", "video", "`path label`, the form of the first line"),
-        ("a.mp4 -5 1", "video", "num_frames '-5'"),
         ("b.mp4 1", "video", "b.mp4' does not exist"),
-        ("a.mp4  1", "video", "a.mp4 ' does not exist"),
         ("folder 1", "video", "folder' does not exist"),
         ("folder 1", "frames", "`path num_frames label`"),
         ("folder x 1", "frames", "num_frames 'x'"),
-        ("folder 3.5 1", "frames", "num_frames '3.5'"),
-        ("folder -3 1", "frames", "num_frames '-3'"),
         ("folder 30 10", "frames", "label '10'"),
-        ("other 30 1", "frames", "other' does not exist"),
-        ("a.mp4 30 1", "frames", "a.mp4' does not exist"),
     ],
 )
 def test_a_bad_line_is_refused_with_its_reason(
@@ -174,26 +163,18 @@ def test_a_bad_line_is_refused_with_its_reason(
 
 BAD_SEGMENTS = {
     "a.mp4 10 10 1": "'10' to '10'",
-    "a.mp4 10 9.5 1": "'10' to '9.5'",
-    "a.mp4 -1 9 1": "'-1' to '9'",
     "a.mp4 nan 9 1": "'nan' to '9'",
-    "a.mp4 0 inf 1": "'0' to 'inf'",
     "a.mp4 0 1 10": "label '10'",
-    "b.mp4 0 1 1": "b.mp4' does not exist",
     "a.mp4 1": "`path start end label`",
-    "a.mp4 250 1": "`path start end label`",
     "a.mp4,1,2,1": "`path start end label`",
 }
 BAD_LABELS = {
     "a 3,7,3": "label 3",
     "a 3,10": "label '10'",
     "a 3,,5": "label ''",
-    "a 3,x": "label 'x'",
     "a 300 5\nb 12 7": "num_frames and a label",
     "a 3 5 7\nb 12 8 7": "a segment and a label",
-    "a 3,7\nb 3 7": "b 3' does not exist",
     "a 3 7\nb 3,7": "a 3' does not exist",
-    "a 3 7 3\nb 5": "line 1: label 3",
 }
 
 

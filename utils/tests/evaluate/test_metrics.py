@@ -101,11 +101,6 @@ def test_an_accelerator_evaluates_views_in_equal_passes():
     assert choose_clips_per_pass(4, 5, 6, 3, device="GPU") == 12, "the data set of 3 views decides"
 
 
-@pytest.mark.parametrize(("clip", "expected"), [((3, 13, 182, 182), 2), ((3, 32, 224, 224), 1)])
-def test_a_cpu_computes_few_large_clips_at_once(clip, expected):
-    assert choose_clips_per_pass(8, 30, device="CPU", clip=clip) == expected
-
-
 def test_a_label_space_has_its_columns_of_the_scores():
     """In passes of the fixed batch of an exported network."""
     net = RecordingNet(heads=2)

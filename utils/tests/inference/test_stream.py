@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import NoNetwork, load_smoke_config
-from tests.numbered_videos import read_number, write_numbered_video
+from tests.numbered_videos import write_numbered_video
 from tests.toy_recipes import load_toy_config
 from utils.data.annotation_file import Record
 from utils.data.sampler import TrainSampler
@@ -219,16 +219,6 @@ def test_images_are_read_at_step_or_fps():
     assert read(fps=8.0) == [0, 3, 5, 8, 10, 13, 15, 18, 20, 23, 25, 28, 30, 33, 35, 38,
                              40, 43, 45, 48, 50, 53, 55, 58]  # fmt: skip
     assert read(fps=1000.0) == list(range(60))
-    for timing, words in (
-        ({"window": 1.0}, "window: a network for"),
-        ({"step": 1, "fps": 2}, "two forms"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            read(**timing)
-    with pytest.raises(ValueError, match="fps: this network reads windows"):
-        WindowPredictor(NoNetwork(), [ToyHead()], Timing(source, fps=2.0))
-    with pytest.raises(ValueError, match="window must be above 0"):
-        WindowPredictor(NoNetwork(), [ToyHead()], Timing(source, window=0.0))
 
 
 class LastNumber(ImagePredictor):
@@ -240,28 +230,6 @@ class LastNumber(ImagePredictor):
     def add(self, frame: PreparedFrame, is_behind: bool):
         if frame.number % 10 == 0:
             yield frame.seconds, frame.seconds, [np.array([frame.number / 10])]
-
-
-def test_every_frame_of_a_file_is_saved_with_the_last_result(video, tmp_path):
-    """Also those that the network does not read; the file appears at the end."""
-    path = tmp_path / "out.mp4"
-    source = StreamSource("numbers", lambda: open_file(open_video(video)))
-    captions = []
-
-    class Recorder(CaptionedVideo):
-        def write(self, number: int, pixels: np.ndarray, caption: str) -> None:
-            captions.append((number, caption))
-            super().write(number, pixels, "")
-
-    scorer = LastNumber(NoNetwork(), ToyHead(), Timing(source, fps=FPS / 2))
-    with run_stream(source, scorer, Recorder(path, FPS)) as stream:
-        next(stream)
-        assert not path.exists()
-        list(stream)
-    assert captions == [(k, f"first  {100 * (k // 10):.1f} %") for k in range(COUNT)]
-    with open_video(path) as saved:
-        assert (len(saved), saved.fps) == (COUNT, FPS)
-        assert [read_number(frame) for frame in saved.in_order()] == list(range(COUNT))
 
 
 def test_a_stopped_stream_ends_and_its_video_is_complete(tmp_path):

@@ -268,29 +268,6 @@ def test_every_cell_uses_the_kernels_of_its_back_end(name, cpu_kernels, monkeypa
             calls.clear()
 
 
-class AfterSlice(nn.Cell):
-    """A layer whose input is a view in eager mode."""
-
-    def __init__(self, layer: nn.Cell):
-        super().__init__()
-        self.layer = layer
-
-    def construct(self, x: Tensor) -> Tensor:
-        return self.layer(x[:, :, 1:])
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_an_eager_run_has_the_shapes_of_the_plain_cells(name, cpu_kernels):
-    """It does not run the kernels: they would read whole arrays, not views, or crash."""
-    build, shape = CASES[name]
-    x = Tensor(np.ones((*shape[:2], shape[2] + 1, *shape[3:]), np.float32))
-    own, plain = (AfterSlice(cell).set_train(False) for cell in build_with_each(build, cpu_kernels))
-    with eager_mode(), kernels.shapes_only():
-        result = own(x)
-    with eager_mode():
-        assert result.shape == plain(x).shape
-
-
 def test_a_shift_of_frames_for_ascend_pads_on_the_right_side():
     """ConstantPadND has a CPU kernel in graphs only."""
     x = Tensor(np.arange(2 * 3 * 4, dtype=np.float32).reshape(1, 2, 3, 2, 2))
@@ -415,7 +392,6 @@ def test_a_damaged_cache_is_compiled_again(name, damage, fake_compiler, tmp_path
 @pytest.mark.parametrize(
     ("script", "message"),
     [
-        ("echo 'd\xe9sol\xe9' >&2; exit 1", "d.sol"),
         ("kill -9 $$", "g\\+\\+ was killed by SIGKILL"),
         ("head -c 3000000 /dev/zero | tr '\\0' x >&2; exit 1", "^x{100,280} ... x{50,100}$"),
     ],

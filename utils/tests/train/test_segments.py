@@ -27,11 +27,8 @@ def test_a_split_of_indices_and_names_gives_the_ends_of_segments(setting, ends):
     ("setting", "words"),
     [
         (["layer3"], "layer3"),
-        (["layer"], "layer"),
         ([4], "4"),
-        ([-1], "-1"),
         ([2, 1], "2, 1"),
-        ([1, 1], "1, 1"),
         (list(range(8)), "at most 8"),
     ],
 )
@@ -61,10 +58,3 @@ def test_an_optimizer_of_other_parameters_is_an_error():
     for own, words in ((weights[::-1], "1.bias .* 0.weight"), (weights[:2], "None .* 1.weight")):
         with pytest.raises(ValueError, match=f"run.all_reduce: .*{words}"):
             split(net, own)
-
-
-def test_an_ambiguous_layer_name_is_an_error():
-    names = ["conv1.weight", "layer1.0.conv1.weight", "layer1.0.bn1.gamma", "layer2.0.conv1.weight"]
-    with pytest.raises(ValueError, match="0.conv1 .* layer1.0.conv1 to layer2.0.conv1"):
-        segment_ends(names, ["0.conv1"])
-    assert segment_ends(names, ["conv1"]) == [0, 3], "a full path matches one layer only"

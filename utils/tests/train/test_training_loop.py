@@ -5,17 +5,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import yaml
 from mindspore import Tensor, amp, nn
 from mindspore import dtype as mstype
 
 from scripts.analysis.build_networks import build_train_step
-from tests.helpers import find_smoke_yaml, load_smoke_config
+from tests.helpers import load_smoke_config
 from utils.data.rows import UnreadableFiles
 from utils.data.sampler import TrainSampler
-from utils.load_config import load_config, load_yaml_file
-from utils.networks import Job, find_network
-from utils.nn.amp import Float32Output
+from utils.networks import Job
 from utils.nn.layers import BatchNorm2d
 from utils.runtime import Runtime
 from utils.settings import Run
@@ -204,21 +201,6 @@ def test_a_state_that_is_not_finite_is_not_saved_and_fails_the_run(
     assert loop.describe_saved() == "the last checkpoint is intact"
     assert loop.directory.saved == []
     assert f"step {steps_done + 1} is not saved: its state is not finite" in log_messages
-
-
-@pytest.mark.parametrize("level", ["O0", "O2"])
-def test_a_float16_recipe_trains_in_float32_on_a_cpu(level, tmp_path, log_messages):
-    path = tmp_path / "half.yaml"
-    values = load_yaml_file(find_smoke_yaml("resnet50"))
-    values["run"].update(amp="O2", loss_scale=1024.0)
-    path.write_text(yaml.safe_dump(values))
-    overrides = ["run.amp=O2"] if level == "O2" else []
-    cfg = load_config(find_network("resnet50").config, path, overrides)
-    step = build_train_step("resnet50", cfg, Runtime())
-    assert isinstance(step.net, Float32Output) == (level == "O2")
-    lines = [line for line in log_messages if "training in float32" in line]
-    assert len(lines) == (level == "O0")
-    assert all("--run.amp=O2 on the command line" in line for line in lines)
 
 
 @pytest.mark.parametrize("level", ["O1", "O3"])

@@ -132,20 +132,16 @@ KINDS = {
     "inside a group, MP4": lambda f: cut(draw(f / "a.mp4", count=40), 3),
     "inside a group, MPEG-TS": lambda f: cut(draw(f / "a.ts", count=40, options=REPEATED), 3),
     "inside a group, Matroska": lambda f: cut(draw(f / "a.mkv", count=40), 5),
-    "inside a group, FLV": lambda f: cut(draw(f / "a.flv", count=40), 3),
     "inside a group, MPEG-2": lambda f: cut(draw(f / "a.mpg", "mpeg2video", 40, options={}), 4),
     "inside a group, AVI": lambda f: cut(draw(f / "a.avi", "mpeg4", 40, options={}), 5),
     "cut MPEG-2": lambda f: cut_bytes(draw(f / "a.mpg", "mpeg2video", 60, options={}), 0.3, 1),
     "open group": lambda f: draw(f / "a.mp4", count=40, b_frames=3, options=OPEN),
     "open group, HEVC": lambda f: cut(draw(f / "a.mkv", "libx265", 40, options=HEVC), 11),
-    "open group, HEVC, MP4": lambda f: cut(draw(f / "a.mp4", "libx265", 40, options=HEVC), 11),
     "open group, MPEG-2": lambda f: cut(draw(f / "a.mkv", "mpeg2video", 40, options={}), 10),
     "hidden VP8": lambda f: hide_frames(draw(f / "a.webm", "libvpx", 40, options=VP8), {5, 17, 38}),
     "hidden by an edit list": lambda f: cut(draw(f / "a.mp4", count=40), 0, seconds=-5 / 25),
     "late Matroska": lambda f: cut(draw(f / "a.mkv", count=40), 0, seconds=2),
-    "late MP4": lambda f: cut(draw(f / "a.mp4", count=40), 0, seconds=2),
     "late MPEG-TS": lambda f: cut(draw(f / "a.ts", count=40), 0, seconds=20_000),
-    "late FLV": lambda f: cut(draw(f / "a.flv", count=40), 0, seconds=2),
     "late and variable": write_late_webm,
     "early Ogg": lambda f: cut(
         draw(f / "a.webm", "libvpx", 60, options=VP8), 0, seconds=-1, suffix=".ogv"
@@ -153,7 +149,6 @@ KINDS = {
     "variable rate": write_variable_rate,
     "unsteady rate": lambda f: write(f / "a.flv", pictures(), stamps=UNSTEADY),
     "ten hours": lambda f: write(f / "a.mp4", pictures(3), stamps=[0, 18_000_000, 36_000_000]),
-    "one GIF": lambda f: draw_gif(f / "a.gif", 1),
     "GIF": lambda f: draw_gif(f / "a.gif", 5),
     "AVI with times of decoding": lambda f: draw(f / "a.avi", count=40),
     "AVI without an index": write_avi_without_index,
@@ -181,18 +176,15 @@ KINDS = {
     "pyramid": lambda f: write(f / "a.mp4", pictures(), **{"x264-params": "b-pyramid=2:bframes=5"}),
     "odd size": lambda f: write(f / "a.mp4", pictures(20, 97, 65), pix_fmt="yuv444p"),
     "one frame": lambda f: write(f / "a.mp4", pictures(1)),
-    "two frames": lambda f: write(f / "a.mp4", pictures(2)),
     "grey": lambda f: write(f / "a.mp4", pictures(20), pix_fmt="gray"),
     "full range": lambda f: write(f / "a.mp4", pictures(20), pix_fmt="yuvj420p"),
     "ten bits": lambda f: write(f / "a.mp4", pictures(20), pix_fmt="yuv420p10le"),
     "spaces and letters": lambda f: write(f / "ein Bär – 熊 (1).mp4", pictures(20)),
-    "HEVC": lambda f: draw(f / "a.mp4", "libx265", 40, options=HEVC),
-    "VP8": lambda f: draw(f / "a.webm", "libvpx", 40, options=VP8),
     "MPEG-4": lambda f: draw(f / "a.mp4", "mpeg4", 40, options={}),
     "VP9": lambda f: write(f / "a.webm", pictures(), "libvpx-vp9", g="10"),
     "AV1": lambda f: draw(f / "a.mkv", "libsvtav1", 20, options={"preset": "12"}),
 }
-for _size in ((144, 176), (48, 50), (16, 16), (34, 34), (150, 102)):  # decord pads their rows
+for _size in ((144, 176), (48, 50), (34, 34)):  # decord pads their rows
     KINDS[f"{_size}"] = lambda f, size=_size: draw(f / "a.mp4", count=3, size=size)
 # The FFmpeg versions of both libraries give different colours for these.
 COLOURS = {"interlaced", "ten bits"}
@@ -305,15 +297,10 @@ MATRICES = {  # (a, b, c, d), whether it mirrors, quarters clockwise
     "transposed": ((0, 1, 1, 0), True, 3),
     "transversed": ((0, -1, -1, 0), True, 1),
     "2": (rotate(2), False, 0),
-    "-2": (rotate(-2), False, 0),
-    "44": (rotate(44), False, 0),
     "88": (rotate(88), False, 1),
-    "182": (rotate(182), False, 2),
     "mirrored 2": (rotate(2, -1), True, 0),
-    "half": ((0.5, 0, 0, 0.5), False, 0),
     "zero": ((0, 0, 0, 0), False, 0),
     "a line": ((1, 0, 0, 0), False, 0),
-    "another line": ((0, 1, 0, 0), False, 0),
 }
 
 
@@ -384,10 +371,7 @@ STILL = ("mjpeg", (320, 240), 1, 99, None)
 THUMBNAILS = ("mjpeg", (320, 240), 5, 99, None)
 STREAMS = {
     "cover first": ("mp4", [COVER, VIDEO]),
-    "cover last": ("mp4", [VIDEO, COVER]),
-    "two covers": ("mp4", [COVER, COVER, VIDEO]),
     "a still": ("mkv", [STILL, VIDEO]),
-    "a still in MP4": ("mp4", [STILL, VIDEO]),
     "thumbnails": ("mov", [THUMBNAILS, VIDEO]),
     "the larger one": ("mkv", [SMALL, VIDEO]),
     "the default one": ("mkv", [(*SMALL[:4], 0), (*VIDEO[:4], Disposition.default)]),
@@ -459,7 +443,7 @@ LONG_END = [*range(30), 130]  # the gap is before the last frame
 
 
 @pytest.mark.parametrize("times", [RARE, LONG_END], ids=["rare", "long end"])
-@pytest.mark.parametrize("suffix", [".wmv", ".asf", ".avi", ".mkv", ".mp4", ".ts", ".flv"])
+@pytest.mark.parametrize("suffix", [".wmv", ".avi", ".mkv", ".mp4", ".ts"])
 def test_a_video_whose_frames_become_rare_is_complete(suffix, times, tmp_path):
     """In ASF, the times in the last packets are those of earlier pictures."""
     source = tmp_path / f"rare{suffix}"

@@ -11,7 +11,7 @@ from PIL import Image
 
 from scripts.data.prepare.integrity import VideoJob, examine
 from utils.tests.video.videos import picture, read_bits
-from utils.video.images import FrameFolder, count_frames, read_jpeg, read_jpeg_head
+from utils.video.images import FrameFolder, count_frames
 from utils.video.reader import Segment, VideoError
 
 
@@ -130,23 +130,3 @@ def test_images_above_the_limit_are_a_video_error(tmp_path, side, kind):
     with pytest.raises(VideoError, match=f"{tmp_path}/00001.jpg with PIL.*pixels"):
         FrameFolder(tmp_path, 1, "{:05d}.jpg").frames([0])
     assert examine(VideoJob(str(tmp_path), num_frames=1, image_tmpl="{:05d}.jpg")).kind == "broken"
-
-
-@pytest.mark.parametrize("form", ["baseline", "progressive", "grey", "exif", "cmyk"])
-def test_the_size_in_a_jpeg_header_equals_that_of_the_decoder(tmp_path, form):
-    image = Image.fromarray(picture(1, 70, 40))
-    image = image.convert({"grey": "L", "cmyk": "CMYK"}.get(form, "RGB"))
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    exif[0x010E] = "\xff\xc0 a comment"
-    options = {"exif": exif} if form == "exif" else {}
-    image.save(tmp_path / "a.jpg", progressive=form == "progressive", **options)
-    data = (tmp_path / "a.jpg").read_bytes()
-    head = read_jpeg_head(data)
-    assert head[:2] == (70, 40)
-    assert head.channels == {"grey": 1, "cmyk": 4}.get(form, 3)
-    assert head.has_metadata == (form == "exif")
-    with pytest.raises(ValueError, match="70x40"):
-        read_jpeg(data, "RGB", 70 * 256 * 256 // 40 - 1)
-    for end in range(len(data)):
-        assert read_jpeg_head(data[:end]) in (None, head)

@@ -6,13 +6,10 @@ from pathlib import Path
 import pytest
 
 from utils.video.media_files import (
-    IMAGE_SUFFIXES,
     VIDEO_SUFFIXES,
     compute_stamp,
     describe_left_out,
     find_files,
-    has_suffix,
-    is_system_name,
 )
 
 SYSTEM = (
@@ -31,15 +28,6 @@ def test_a_system_name_is_left_out_and_counted(name, tmp_path):
     scan = find_files(tmp_path, VIDEO_SUFFIXES)
     assert (scan.files, scan.others, scan.system) == (["up/0.mp4"], [], [f"up/{name}"])
     assert f"(1): up/{name}" in describe_left_out(scan, "videos")
-
-
-def test_other_names_are_those_of_classes_and_suffixes_have_letters_of_any_case():
-    others = ("MACOSX", "recycle", "system", "a.DS_Store", "_", "@home", "trash")
-    assert not any(map(is_system_name, others))
-    for suffix in (".webp", ".tif", ".TIFF", ".gif", ".jfif", ".Jpg", ".JPEG", ".jpe"):
-        assert has_suffix(f"a b.c{suffix}", IMAGE_SUFFIXES)
-        assert not has_suffix(f"a{suffix}.txt", IMAGE_SUFFIXES)
-        assert not has_suffix(suffix, IMAGE_SUFFIXES)
 
 
 def test_files_are_in_the_order_of_their_folders(tmp_path):

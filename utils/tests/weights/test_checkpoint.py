@@ -44,16 +44,6 @@ def make_config(folder, **run):
     return Config(Run(device="CPU", out=Path(folder), **run))
 
 
-def test_loaded_weights_equal_saved_weights(tmp_path):
-    source = build_network()
-    target = build_network()
-    save(tmp_path / "a.ckpt", weights_of(source))
-    assert load(target, tmp_path / "a.ckpt") == []
-    for name, parameter in weights_of(source).items():
-        np.testing.assert_array_equal(parameter.asnumpy(), weights_of(target)[name].asnumpy())
-    assert [p.name for p in tmp_path.iterdir()] == ["a.ckpt"], "no temporary file remains"
-
-
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 def test_weights_that_are_not_finite_are_refused_before_any_change(value, tmp_path):
     source = build_network()
@@ -193,16 +183,6 @@ class Step:
 
     def state(self) -> dict:
         return {"micro_step": self.micro_step}
-
-
-@pytest.mark.parametrize(
-    "counts", [None, np.zeros(4, np.int32), np.ones(3, np.int32), np.float32(1)], ids=repr
-)
-def test_a_resume_file_without_a_sampler_is_refused(counts, folder):
-    sampler = {} if counts is None else {"sampler": Tensor(counts)}
-    save(folder.resume_file, {"w": Tensor(np.ones(2)), **sampler})
-    with pytest.raises(ValueError, match="resume.ckpt is not a resume file"):
-        folder.resume(make_sampler(), 1)
 
 
 def test_a_folder_belongs_to_one_run_at_a_time(folder, tmp_path):

@@ -12,7 +12,6 @@ from tsm.network import NETWORK
 from utils.files import ROOT
 from utils.inference.checkpoint import Checkpoint, build_network
 from utils.load_config import to_dict
-from utils.networks import load_own_config
 from utils.weights.checkpoint import save, weights_of
 from utils.weights.checkpoint_file import read_checkpoint
 from utils.weights.description import describe, drop_folders, parse, read_description
@@ -30,18 +29,6 @@ def described(tmp_path):
     description = describe("tsm", cfg, classes={"": NAMES}, metrics=metrics)
     save(path, weights_of(net), description=description)
     return net, cfg, path
-
-
-def test_a_checkpoint_has_its_settings_names_and_metrics(described):
-    _, cfg, path = described
-    description = read_description(path)
-    assert description.classes == {"": NAMES}
-    assert description.metrics == {"top1": 0.5, "views": "2x3"}
-    network, own = load_own_config(path, ["eval.clips=1"])
-    assert network is NETWORK
-    assert own.model == cfg.model
-    assert own.data == cfg.data
-    assert (own.eval.clips, own.run.out.name) == (1, "a")
 
 
 def test_programs_that_take_every_entry_for_an_array_keep_the_description(described):
@@ -132,11 +119,8 @@ def test_a_damaged_description_is_one_line(text, tmp_path):
     [
         ({"model": {"unknown": 1}}, "unknown"),
         ({"model": {"num_classes": "$(id)"}}, "num_classes"),
-        ({"nothing": {}}, "nothing"),
-        ({"model": {"num_classes": -1}}, "num_classes"),
         ({"model": {"num_classes": 10**7}}, "num_classes"),
         ({"eval": {"batch": 10**9}}, "eval.batch"),
-        ({"eval": {"batch": 60_000}}, "eval.batch"),
         ({"data": {"crop": 4000, "resize": 4000}}, "4000 pixels"),
     ],
 )

@@ -91,21 +91,6 @@ def read_list(root: Path, split: str) -> list[tuple[str, int]]:
     return [(path, int(label)) for path, label in lines]
 
 
-def test_sizes_rates_and_lengths_vary_equally_in_all_classes(dataset):
-    facts_of_class = {}
-    for split in ("train", "test"):
-        for path, label in read_list(dataset, split):
-            with av.open(str(dataset / path)) as container:
-                video = container.streams.video[0]
-                facts = (video.width, video.height, float(video.average_rate), video.frames)
-            facts_of_class.setdefault(label, []).append(facts)
-    assert all(facts == facts_of_class[0] for facts in facts_of_class.values())
-    widths, heights, rates, counts = zip(*facts_of_class[0])
-    assert min(len(set(zip(widths, heights))), len(set(rates)), len(set(counts))) > 1
-    assert all(64 <= min(size) <= 128 for size in zip(widths, heights))
-    assert all(0.95 <= count / rate <= 3.05 for count, rate in zip(counts, rates))
-
-
 def snapshot(root: Path) -> dict[str, tuple[int, bytes]]:
     files = (file for file in root.rglob("*") if file.is_file())
     return {str(f.relative_to(root)): (f.stat().st_mtime_ns, f.read_bytes()) for f in files}
