@@ -22,7 +22,7 @@ import numpy as np
 
 from resnet50.config import Config, Data
 from utils.data.annotation_file import AnnotationFile, Label, read_list
-from utils.data.class_names import describe_numbered
+from utils.data.class_names import describe_numbered, find_class_names
 from utils.files import read_text, report_write_errors, write_text
 from utils.log import log
 from utils.messages import format_value, join_names
@@ -320,9 +320,9 @@ def open_cifar(data: Data, split: str) -> Cifar:
 def open_folder(setting: str, path: Path, classes: list[str], num_classes: int) -> ImageFolder:
     if not classes:
         raise ValueError(
-            f"{setting} has not {num_classes} class folders (model.num_classes), and nothing says "
-            "which of the classes they are: data.train has no class folders, and the checkpoint's "
-            f"folder has no {FILE}, which a training writes there"
+            f"{setting}: nothing says which of the {num_classes} classes (model.num_classes) its "
+            "folders are: data.train has no class folders, and the checkpoint's folder has no "
+            f"{FILE}, which a training writes there"
         )
     if len(classes) > num_classes:
         number = len(classes)
@@ -346,9 +346,10 @@ def find_classes(
 
     They are those that a training wrote into its folder `run`; without it, the `class_names` of a
     checkpoint, if the folders have such names; without these, those of the training images; without
-    these, the `num_classes` names in labels.txt beside it, or as many folders of the split. A class
-    of a pack without an image is "". Networks of mindspore-ai/models have 1001 classes for the 1000
-    of ImageNet.
+    these, the `num_classes` names in labels.txt beside it, or as many folders of the split, unless
+    the checkpoint has other names than the built-in ones: its classes may have another order. A
+    class of a pack without an image is "". Networks of mindspore-ai/models have 1001 classes for
+    the 1000 of ImageNet.
     """
     train, path = (get_split_path(data, name) for name in ("train", split))
     if data.source == "folder":
@@ -371,6 +372,8 @@ def find_classes(
     numbers = (num_classes, 1000 if num_classes == 1001 else num_classes)
     if len(listed) in numbers and set(own) <= set(listed):
         return listed
+    if class_names and [*class_names] != find_class_names(None, data.labels, num_classes):
+        return []
     return own if len(own) in numbers else []
 
 

@@ -80,6 +80,15 @@ def test_two_folders_do_not_say_which_of_three_classes_they_are(root):
     assert list_samples(root, "model.num_classes=2")[2] == "cat/B.WEBP 1"
 
 
+def test_folders_of_other_names_than_the_checkpoint_need_those_of_the_training(root):
+    """As many folders as classes do not say their order; an exported file has no run folder."""
+    shutil.rmtree(root / "train")
+    settings = ["model.num_classes=2"]
+    with pytest.raises(ValueError, match=r"data.test: .*data.train"):
+        list_samples(root, *settings, names=["Katze", "Ameise"])
+    assert list_samples(root, *settings, names=["cat", "ant"])[2] == "cat/B.WEBP 0"
+
+
 def test_imagenet_has_a_class_less_than_some_networks(tmp_path):
     folders = [f"n{k:08d}" for k in range(1000)]
     for name in folders:
