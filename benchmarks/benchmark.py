@@ -41,6 +41,7 @@ ENVIRONMENT = dict(os.environ)  # PyTorch gets the user's variables only
 prepare_process(__name__)
 
 import atexit
+import contextlib
 import json
 import platform
 import re
@@ -48,19 +49,21 @@ import shutil
 import tempfile
 import time
 from functools import partial
-from typing import Literal, Optional
+from typing import Any, Callable, Literal, Optional
 
 import mindspore as ms
 import numpy as np
+import psutil
 from mindspore import Tensor, nn, ops
 
-from benchmarks.data_speed import measure_data
 from benchmarks.torch import baseline
 from scripts.analysis import build_networks
 from scripts.finetuning.own_commands import run_command
 from utils import cli, log, runtime
 from utils.complexity import count_layers
-from utils.cores import count_usable_cores
+from utils.cores import count_usable_cores, count_workers
+from utils.data.rows import TrainRows, TrainVideoRows
+from utils.data.sampler import sample_rng
 from utils.evaluate.scorer import CellScorer, Scorer
 from utils.evaluate.scores import video_scores
 from utils.files import check_target, read_text, report_write_errors, write_text
@@ -69,10 +72,15 @@ from utils.inference.engines import choose_engine
 from utils.networks import Network
 from utils.processes import pass_on_signals, read_peak_memory
 from utils.settings import NetworkConfig
+from utils.video.reader import VideoError
 from utils.weights import checkpoint
 
 PARTS = ("train", "eval")
 STEPS = 2  # of a graph whose memory is measured
+MATMUL = 2048  # the size of the matrices of a product
+MOST_CLIPS = 64  # that are only decoded
+READ_CLIPS = 16  # whose bytes are counted
+NO_VIDEO = "data.root: no video can be read; scripts/data/check_videos.py says why"
 # Circumstances in a result; those of two results that are compared should be equal.
 FACTS = ("batch", "clip", "views", "reader", "workers", "processes", "torch")
 
@@ -100,7 +108,14 @@ def main(
     if part and kind != "memory":
         raise ValueError(f"--part goes with memory, not with {kind}")
     if kind == "memory" and not part:
-        result.update(measure_parts(cfg.data.batch))
+        # This command, once for each part: the peak memory of a process never falls.
+        result["batch"] = cfg.data.batch
+        with pass_on_signals() as add:
+            for name in PARTS:
+                costs = run_command(
+                    ["benchmarks/benchmark.py", *sys.argv[1:], f"--part={name}"], add
+                )
+                result.update({f"{name}_{key}": value for key, value in costs.items()})
     else:
         rt = runtime.start(cfg.run)
         without_pretrained = build_networks.drop_pretrained(cfg)
@@ -201,7 +216,10 @@ def measure_step(
     log.log.info("compiling the evaluation graph ...")
     eval_compiled = build_networks.measure_median_seconds(evaluate, 1, warm_up=0)
     evaluation = baseline.measure_medians(evaluate, repeats=repeats, twins=twins, work="evaluate")
-    peak = measure_matmul_gflops(repeats)
+    a = Tensor(np.random.RandomState(0).standard_normal((MATMUL, MATMUL)).astype(np.float32))
+    multiply = ops.MatMul()
+    product = build_networks.measure_median_seconds(lambda: multiply(a, a).asnumpy(), repeats)
+    peak = 2 * MATMUL**3 / product / 1e9
     # A training step counts three forward passes: forward, and gradients of inputs and weights.
     rate = 2 * 3 * macs * batch / train[0] / 1e9
     result = {
@@ -243,17 +261,6 @@ def open_scorer(network: Network, cfg: NetworkConfig, checkpoint_path: str) -> S
     return load.open_scorer(network, cfg, str(path))
 
 
-def measure_parts(batch: int) -> dict:
-    """Runs this command once for each part: the peak memory of a process never falls."""
-    result = {"batch": batch}
-    with pass_on_signals() as add:
-        for part in PARTS:
-            words = ["benchmarks/benchmark.py", *sys.argv[1:], f"--part={part}"]
-            costs = run_command(words, add)
-            result.update({f"{part}_{name}": value for name, value in costs.items()})
-    return result
-
-
 def measure_graph(network: Network, cfg: NetworkConfig, rt: runtime.Runtime, part: str) -> dict:
     """Compiles the training or the evaluation graph of a batch of random clips, and runs it.
 
@@ -283,14 +290,6 @@ def measure_compile_seconds(cell: nn.Cell, *inputs: Tensor) -> float:
     cell.compile(*inputs)
     runtime.release_memory()
     return time.monotonic() - began
-
-
-def measure_matmul_gflops(repeats: int, size: int = 2048) -> float:
-    """GFLOP/s of a float32 matrix product in MindSpore on this machine."""
-    a = Tensor(np.random.RandomState(0).standard_normal((size, size)).astype(np.float32))
-    product = ops.MatMul()
-    seconds = build_networks.measure_median_seconds(lambda: product(a, a).asnumpy(), repeats)
-    return 2 * size**3 / seconds / 1e9
 
 
 def measure_eval(
@@ -341,6 +340,96 @@ def measure_eval(
         "peak_gb": round(peak_gb, 2),
         "waiting": round(1 - computed / elapsed, 3),
     }
+
+
+def measure_data(network: Network, cfg: NetworkConfig, rt: runtime.Runtime, seconds: int) -> dict:
+    """Decodes single clips, then runs the training pipeline for some seconds."""
+    records = network.read_records(cfg, "train")
+    order = network.build_train_sampler(cfg, records, rt)
+    epochs = 10**6 // order.samples + 1
+    clips = network.train_rows(records, cfg=cfg, sampler=order, epochs=epochs, skip=0)
+    floor = measure_decoding(partial(decode_row, clips), len(clips), seconds)
+    is_video = bool(network.list_annotation_files(cfg))
+    batches = network.create_dataset(cfg, clips, cfg.data.workers)
+    reader = batches.create_tuple_iterator(num_epochs=1, output_numpy=True)
+    next(reader)  # workers start
+    began = time.monotonic()
+    before = read_cpu_seconds()
+    done = 0
+    while time.monotonic() - began < seconds:
+        next(reader)
+        done += cfg.data.batch
+    wall = time.monotonic() - began
+    after = read_cpu_seconds()
+    cpu = sum(now - before.get(process, 0.0) for process, now in after.items())
+    read = psutil.Process().io_counters().read_chars  # from a disk or from the system's cache of it
+    for index in range(READ_CLIPS):
+        with contextlib.suppress(VideoError):
+            decode_row(clips, index)
+    read = psutil.Process().io_counters().read_chars - read
+    return {
+        "clips": done,
+        "reader": find_reader(clips) if is_video else cfg.data.source,
+        "workers": count_workers(cfg.data.workers),
+        "processes": cfg.data.processes,
+        "clips_per_second": round(done / wall, 2),
+        "clips_per_cpu_second": round(done / cpu, 2),
+        "bare_decoding_per_cpu_second": round(1 / floor, 2),
+        "cost_over_bare_decoding": round(cpu / done / floor, 2),
+        "floor_milliseconds": round(1000 * floor, 3),
+        "bytes_read": round(read / READ_CLIPS),
+    }
+
+
+def decode_row(clips: TrainRows, index: int) -> np.ndarray:
+    """Only decodes the frames of a row."""
+    sample, epoch = clips.sampler.sample_at(clips.start + index)
+    rng = sample_rng(clips.sampler.seed, epoch, sample)
+    record = clips.records[sample]
+    if not isinstance(clips, TrainVideoRows):
+        return record.read()
+    with clips.open_video(record) as video:
+        return video.frames(clips.choose_frames(video, record, rng))
+
+
+def measure_decoding(decode: Callable[[int], Any], count: int, seconds: float) -> float:
+    """Mean seconds of processor time in which `decode(k)` decodes one of `count` clips.
+
+    Videos that cannot be read are left out. The time of a decoder's threads is included.
+    """
+    with contextlib.suppress(VideoError):
+        decode(0)  # not timed: it imports the reader
+    spent = []
+    start_time = time.monotonic()
+    for index in range(min(MOST_CLIPS, count)):
+        if spent and time.monotonic() - start_time > seconds:
+            break
+        before = time.process_time()
+        with contextlib.suppress(VideoError):
+            decode(index)
+            spent.append(time.process_time() - before)
+    if not spent:
+        raise ValueError(NO_VIDEO)
+    return float(np.mean(spent))
+
+
+def find_reader(clips: TrainRows) -> str:
+    """The reader of the first readable video: the one that `data.reader: auto` chooses."""
+    for record in clips.records:
+        with contextlib.suppress(VideoError), clips.open_video(record) as video:
+            return video.reader
+    raise ValueError(NO_VIDEO)
+
+
+def read_cpu_seconds() -> dict[int, float]:
+    """Processor time by process: this one, its threads included, and its workers."""
+    main = psutil.Process()
+    times = {}
+    for process in [main, *main.children(recursive=True)]:
+        with contextlib.suppress(psutil.Error):  # a worker that has ended
+            used = process.cpu_times()
+            times[process.pid] = used.user + used.system
+    return times
 
 
 if __name__ == "__main__":

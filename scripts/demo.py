@@ -11,9 +11,9 @@ draws heat maps, which need a checkpoint. Checkpoints of the zoo and names of pu
 no --config_path.
 
 Only this machine can open the page, by the name 127.0.0.1 or localhost; --host 0.0.0.0 opens it to
-the network. Uploads are limited by --max_mb, all of them by ten times that, and by --max_seconds;
-they are deleted after 10 minutes and at the end. Ctrl-C ends the page. It needs Gradio, which is
-not installed with the zoo. Docs: docs/demo.md.
+the network. Uploads are limited by --max_mb and --max_seconds; they are deleted after 10 minutes
+and at the end. Ctrl-C ends the page. It needs Gradio, which is not installed with the zoo. Docs:
+docs/demo.md.
 """
 
 import sys
@@ -36,7 +36,6 @@ import time
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from typing import Annotated, Any, Optional
-from urllib.parse import urlsplit
 
 from PIL import Image
 
@@ -56,7 +55,6 @@ INSTALL = "pip install 'gradio>=6.31,<7' 'numpy<2'"
 EXAMPLES = 8
 TOP = 5
 KEEP = 600  # seconds until an upload is deleted
-MAX_UPLOADS = 10  # of the largest size, at one time
 LOCAL = ("127.0.0.1", "localhost")
 PORT = 7860
 Port = Annotated[int, cli.number_between(1, 2**16 - 1)]
@@ -98,7 +96,10 @@ def main(
         print_line(f"open {address} in a browser; ctrl-C ends the page")
         while True:
             time.sleep(KEEP / 10)
-            delete_old_uploads(Path(folder), kept)
+            for path in {*Path(folder).rglob("*")} - kept:
+                with contextlib.suppress(FileNotFoundError):  # Gradio has moved or deleted it
+                    if path.is_file() and time.time() - path.lstat().st_mtime > KEEP:
+                        path.unlink()
 
 
 def choose_examples(path: str, suffixes: Sequence[str]) -> list[str]:
@@ -175,59 +176,15 @@ class Predictor:
             overlay = self.cam.overlay(result.views[k], k, result.probabilities[k])
             frames = resize_to_fit(overlay.frames)
             name = format_class(head.name_classes()[overlay.label], overlay.label)
-            rate = find_rate(head, result.window, frames.shape[1])
+            milliseconds = round(1000 / find_rate(head, result.window, frames.shape[1]))
             first, *others = map(Image.fromarray, frames.reshape(-1, *frames.shape[2:]))
             data = io.BytesIO()
-            first.save(
-                data,
-                "WEBP",
-                save_all=True,
-                append_images=others,
-                duration=round(1000 / rate),
-                loop=0,
-            )
+            options = {"append_images": others, "duration": milliseconds, "loop": 0}
+            first.save(data, "WEBP", save_all=True, **options)
             source = f"data:image/webp;base64,{base64.b64encode(data.getvalue()).decode()}"
             caption = f"yellow: what speaks for {html.escape(name)}"
             picture = f'<img width="100%" src="{source}">'
             yield f"<figure><figcaption>{caption}</figcaption>{picture}</figure>"
-
-
-class UploadGuard:
-    """Refuses an upload if all would have above `max_bytes`, and one of another server's page."""
-
-    def __init__(self, app: Any, folder: Path, kept: set[Path], max_bytes: int):
-        self.app = app
-        self.folder = folder
-        self.kept = kept
-        self.max_bytes = max_bytes
-
-    async def __call__(self, scope: dict, receive: Any, send: Any) -> None:
-        from starlette.datastructures import Headers
-        from starlette.responses import PlainTextResponse
-
-        app = self.app
-        if scope["type"] == "http" and scope["path"].rstrip("/").endswith("/upload"):
-            headers = Headers(scope=scope)
-            size = int(headers.get("content-length", self.max_bytes + 1))
-            if urlsplit(headers.get("origin", "")).netloc not in ("", headers.get("host")):
-                app = PlainTextResponse("another page sent this", 403)
-            elif delete_old_uploads(self.folder, self.kept) + size > self.max_bytes:
-                text = f"too many uploads; they are deleted after {KEEP // 60} minutes"
-                app = PlainTextResponse(text, 413)
-        await app(scope, receive, send)
-
-
-def delete_old_uploads(folder: Path, kept: set[Path]) -> int:
-    """Deletes old files but those to be `kept`; returns the bytes of the others that stay."""
-    total = 0
-    for path in {*folder.rglob("*")} - kept:
-        with contextlib.suppress(FileNotFoundError):  # Gradio has moved or deleted it
-            status = path.lstat()
-            if path.is_file() and time.time() - status.st_mtime > KEEP:
-                path.unlink()
-            elif path.is_file():
-                total += status.st_size
-    return total
 
 
 def open_page(
@@ -268,13 +225,9 @@ def open_page(
         concurrency_limit=1,
         api_name="predict",
     )
-    folder = Path(get_upload_folder())
-    kept = {*folder.rglob("*")}  # the examples
+    kept = {*Path(get_upload_folder()).rglob("*")}  # the examples
     # A page of another server that gives its name our address is refused.
     hosts = [*LOCAL] if host in LOCAL else ["*"]
-    guard = Middleware(
-        UploadGuard, folder=folder, kept=kept, max_bytes=MAX_UPLOADS * max_mb * 2**20
-    )
     _, address, _ = page.launch(
         server_name=host,
         server_port=port,
@@ -288,9 +241,7 @@ def open_page(
         run_history=False,
         ssr_mode=False,
         css="video { object-fit: contain !important; }",  # the whole frame, as in the heat map
-        app_kwargs={
-            "middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=hosts), guard],
-        },
+        app_kwargs={"middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=hosts)]},
     )
     return page, address, kept
 

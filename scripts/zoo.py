@@ -24,7 +24,7 @@ NETWORK_SCRIPTS = {  # of every network folder
 }
 FOLDERS = ("scripts", "scripts/data", "scripts/analysis", "benchmarks")
 NOT_COMMANDS = ("activations", "allreduce", "average_checkpoints", "build_networks")
-NOT_COMMANDS += ("compare_scores", "data_speed", "worker", "zoo")
+NOT_COMMANDS += ("compare_scores", "worker", "zoo")
 COMMANDS = {
     path.stem.replace("_", "-"): f"{folder}/{path.name}"
     for folder in FOLDERS

@@ -5,8 +5,8 @@ network (settings of the model), train (settings of the training), shape of a ba
 mixup, 1 for none), layout (default or channels_last), compiled (by `torch.compile`; evaluation with
 weights that are frozen), threads, device (cpu or cuda), half (float16 autocast), tf32; the answer
 is {"torch": version}.
-A line {"files": the arguments of `load_views`} evaluates videos; the answer is {"seconds": of all
-after the first one, "peak_gb": of this process, without those that read the videos}.
+A line {"files": the arguments of `Views`, and workers} evaluates videos; the answer is {"seconds":
+of all after the first one, "peak_gb": of this process, without those that read the videos}.
 Each further line, {"work": "train" or "evaluate", "seconds": s}, runs steps, at least one, until s
 seconds have passed; the answer is {"seconds": [of each step], "peak_gb": of this process so far}.
 An error is {"error": text}.
@@ -17,13 +17,17 @@ import json
 import re
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
+import numpy as np
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.torch.parts import freeze_norms, mix_batch, put_channels_last, set_training
 
@@ -73,7 +77,8 @@ class Trial:
             self.scaler.step(self.optimizer)
             self.scaler.update()
             self.optimizer.zero_grad()
-        self.wait()
+        if self.device.type == "cuda":  # which computes while Python goes on
+            torch.cuda.synchronize()
 
     def evaluate(self, clips: torch.Tensor) -> None:
         with torch.no_grad(), torch.autocast(self.device.type, torch.float16, enabled=self.half):
@@ -81,21 +86,15 @@ class Trial:
         for output in scores if isinstance(scores, (list, tuple)) else [scores]:
             output.cpu()
 
-    def evaluate_files(self, files: dict) -> dict:
-        from benchmarks.torch.files import load_views  # here: a training needs no decord
-
+    def evaluate_files(self, workers: int, **files: Any) -> dict:
         set_training(self.net, False)
         began = 0.0
-        for views in load_views(**files):
+        options = {"num_workers": workers, "multiprocessing_context": "spawn"}
+        for views in DataLoader(Views(**files), batch_size=None, **options):
             self.evaluate(self.arrange(views))
             began = began or time.monotonic()
         seconds = time.monotonic() - began
         return {"seconds": seconds, "peak_gb": read_peak_memory(self.device)}
-
-    def wait(self) -> None:
-        """A GPU computes while Python goes on."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
 
     def run(self, work: str, seconds: float) -> dict:
         training = work == "train"
@@ -110,6 +109,49 @@ class Trial:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()  # for the others that take turns
         return {"seconds": times, "peak_gb": read_peak_memory(self.device)}
+
+
+class Views(Dataset):
+    """The views of videos as users of PyTorch read them: uint8 (V, ...), by decord and OpenCV.
+
+    `videos` are pairs of a path and frame indices (clips, T). The short side is resized to `side`.
+    One crop is in the centre; three are along the long side.
+    """
+
+    def __init__(
+        self, videos: Sequence[tuple], side: int, crop: int, crops: int, channels_first: bool
+    ):
+        self.videos = videos
+        self.side = side
+        self.crop = crop
+        self.places = (0.0, 0.5, 1.0) if crops == 3 else (0.5,)
+        self.channels_first = channels_first
+
+    def __len__(self) -> int:
+        return len(self.videos)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        import cv2  # here: a training needs neither
+        import decord
+
+        cv2.setNumThreads(0)  # a process of the DataLoader has one core
+        path, clips = self.videos[index]
+        numbers, order = np.unique(clips, return_inverse=True)
+        frames = decord.VideoReader(path, num_threads=1).get_batch(numbers).asnumpy()
+        scale = self.side / min(frames.shape[1:3])
+        height, width = (round(scale * edge) for edge in frames.shape[1:3])
+        frames = np.stack([cv2.resize(frame, (width, height)) for frame in frames])
+        crops = []
+        for place in self.places:
+            y, x = (
+                round((edge - self.crop) * (place if edge == max(height, width) else 0.5))
+                for edge in (height, width)
+            )
+            crops.append(frames[:, y : y + self.crop, x : x + self.crop])
+        views = np.stack(crops)[:, order.reshape(np.shape(clips))]  # (crops, clips, T, H, W, C)
+        axes = (0, 1, 5, 2, 3, 4) if self.channels_first else (0, 1, 2, 5, 3, 4)
+        views = np.ascontiguousarray(views.transpose(axes))
+        return torch.from_numpy(views.reshape(-1, *views.shape[2:]))
 
 
 def read_peak_memory(device: torch.device) -> float:
@@ -150,7 +192,7 @@ def main() -> None:
     print(json.dumps({"torch": torch.__version__}), flush=True)
     for line in sys.stdin:
         work = json.loads(line)
-        answer = trial.evaluate_files(**work) if "files" in work else trial.run(**work)
+        answer = trial.evaluate_files(**work["files"]) if "files" in work else trial.run(**work)
         print(json.dumps(answer), flush=True)
 
 
