@@ -64,8 +64,7 @@ from utils.complexity import count_layers
 from utils.cores import count_usable_cores, count_workers
 from utils.data.rows import TrainRows, TrainVideoRows
 from utils.data.sampler import sample_rng
-from utils.evaluate.scorer import CellScorer, Scorer
-from utils.evaluate.scores import video_scores
+from utils.evaluate.scorer import CellScorer, Scorer, video_scores
 from utils.files import check_target, read_text, report_write_errors, write_text
 from utils.inference import load
 from utils.inference.engines import choose_engine

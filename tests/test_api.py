@@ -20,7 +20,7 @@ from tests.test_predict import TINY as SMALL
 from tests.test_predict import NumberReader
 from utils import runtime
 from utils.evaluate.label_space import softmax
-from utils.evaluate.scores import video_scores
+from utils.evaluate.scorer import video_scores
 from utils.files import ROOT
 from utils.inference import model as api
 from utils.load_config import find_recipes, load_config, resolve_yaml

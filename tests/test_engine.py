@@ -18,8 +18,7 @@ from mindspore import Parameter, Tensor
 from tests.helpers import read_result, run_command, run_json
 from tests.toys import TOYS, build_toy, export_toy, load_toy_config
 from utils import networks, runtime
-from utils.evaluate.scorer import CellScorer
-from utils.evaluate.scores import video_scores
+from utils.evaluate.scorer import CellScorer, video_scores
 from utils.files import ROOT
 from utils.inference import engines as onnx
 from utils.inference import load, onnx_graph

@@ -35,8 +35,7 @@ from tests.toys import (
     export_toy,
     load_toy_config,
 )
-from utils.evaluate.scorer import CellScorer
-from utils.evaluate.scores import video_scores
+from utils.evaluate.scorer import CellScorer, video_scores
 from utils.inference import engines as onnx
 from utils.inference import export, mindir
 from utils.inference.mindir import load_mindir

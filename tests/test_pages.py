@@ -5,8 +5,8 @@ import pytest
 
 from tests.browser import MISSING, Browser
 from utils.evaluate import report, report_page
-from utils.evaluate.label_report import write_label_report
 from utils.evaluate.metrics import Counts
+from utils.evaluate.report import write_label_report
 from utils.evaluate.report_page import Samples
 from utils.video.reader import VideoError
 

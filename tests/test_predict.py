@@ -29,7 +29,7 @@ from tsm.network import NETWORK
 from utils import progress
 from utils.data.class_names import BUILTIN_NAMES, find_class_names
 from utils.evaluate.label_space import LabelSpace, softmax
-from utils.evaluate.scores import video_scores
+from utils.evaluate.scorer import video_scores
 from utils.evaluate.windows import read_windows
 from utils.files import ROOT
 from utils.inference.model import build_model

@@ -21,7 +21,7 @@ from tests.helpers import (
 from tests.test_predict import load_toy_config
 from tests.test_torch_twins import randomize_weights
 from utils.data.sampler import TrainSampler
-from utils.evaluate.several_labels import compute_metrics
+from utils.evaluate.metrics import compute_metrics
 from utils.inference import model as api
 from utils.networks import find_network
 from utils.runtime import Runtime

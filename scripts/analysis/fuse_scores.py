@@ -34,17 +34,17 @@ import numpy as np
 
 from utils import cli
 from utils.data.annotation_file import NO_LABEL, format_label
-from utils.evaluate import several_labels
-from utils.evaluate.label_report import LABEL_COLUMNS, write_label_report
-from utils.evaluate.metrics import Counts
+from utils.evaluate import metrics
+from utils.evaluate.metrics import Counts, encode_label_sets
 from utils.evaluate.report import (
+    LABEL_COLUMNS,
     MIN_PROBABILITY,
     SCORE_COLUMNS,
     compute_predictions,
+    write_label_report,
     write_report,
 )
 from utils.evaluate.report_page import OWN, Samples
-from utils.evaluate.several_labels import encode_label_sets
 from utils.files import check_folder, check_inputs
 from utils.log import print_result
 from utils.runtime import Runtime
@@ -179,7 +179,7 @@ def compute_metrics(
     classes = count_classes(rows, several)
     scores = readable[:, :classes]
     if several:
-        return several_labels.compute_metrics(scores, readable[:, classes:-1], raw_scores)
+        return metrics.compute_metrics(scores, readable[:, classes:-1], raw_scores)
     counts = Counts(classes, raw_scores)
     counts.add(scores, readable[:, -2].astype(np.int64))
     return counts.accuracies()

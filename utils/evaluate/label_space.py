@@ -98,7 +98,7 @@ class LabelSpace(abc.ABC):
 
     def predict_probs(self, scorer: "Scorer", views: np.ndarray) -> np.ndarray:
         """Probabilities (classes,) of the mean over views."""
-        from utils.evaluate.scores import video_scores  # here: a training needs it not
+        from utils.evaluate.scorer import video_scores  # here: a training needs it not
 
         result = video_scores(scorer, views[None], self.clips_per_pass, self.columns)
         return self.compute_probs(result[0].astype(np.float64))
@@ -109,7 +109,7 @@ class LabelSpace(abc.ABC):
             return scores
         if not self.multi_label:
             return softmax(scores)
-        from utils.evaluate.several_labels import sigmoid
+        from utils.evaluate.metrics import sigmoid
 
         return sigmoid(scores)
 

@@ -1,5 +1,7 @@
 """Evaluation metrics: mean over the views of a video, top-k over videos, sums over ranks.
 
+Of samples with several labels: average precision, mAP, cross entropy.
+
 Every video counts exactly once: padding and unreadable videos are not `valid` and not counted.
 """
 
@@ -13,8 +15,7 @@ import numpy as np
 from mindspore import Tensor
 
 from utils.collectives import AllReduceSum, sum_count, sum_over_ranks
-from utils.evaluate.scores import choose_clips_per_pass, video_scores
-from utils.evaluate.several_labels import compute_metrics
+from utils.evaluate.scorer import choose_clips_per_pass, video_scores
 from utils.files import read_json, write_text
 from utils.log import log
 from utils.progress import Progress
@@ -33,6 +34,7 @@ TOP5_CLASSES = 6  # of fewer classes there is no top-5: it is always 100 %
 FEW_VIDEOS = 2000  # an accuracy of fewer videos is given with its 95 % interval
 SEVERAL = 5  # videos of a class, of which a trained network usually hits one
 BLOCK = 1024  # samples of one AllReduce
+THRESHOLD = 0.5  # of a probability of one label of several: from it on it counts as predicted
 QUANTILE = 1.959964  # of the normal distribution, for 95 %
 
 
@@ -74,7 +76,13 @@ class Counts:
         np.add.at(self.videos, labels, 1)
         np.add.at(self.top1, labels, hits[:, 0])
         np.add.at(self.top5, labels, hits.any(axis=1))
-        losses = compute_cross_entropies(scores, labels, self.raw_scores)
+        scores = scores.astype(np.float64)
+        if self.raw_scores:
+            scores = scores - scores.max(axis=1, keepdims=True)
+            logarithms = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
+        else:
+            logarithms = np.log(np.maximum(scores, np.finfo(np.float32).tiny))
+        losses = -logarithms[np.arange(len(labels)), labels]
         self.loss += int(np.rint(losses / LOSS_UNIT).sum())
 
     @property
@@ -168,15 +176,76 @@ class ScoreTable:
         return gathered[: self.count]
 
 
-def compute_cross_entropies(scores: np.ndarray, labels: np.ndarray, raw_scores: bool) -> np.ndarray:
-    """-log of the probabilities of the labels, float64 (N,), for scores (N, classes)."""
+def sigmoid(scores: np.ndarray) -> np.ndarray:
+    """Probabilities float64 of raw scores."""
+    return np.exp(-np.logaddexp(0.0, -scores.astype(np.float64)))
+
+
+def compute_average_precisions(scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """(classes,) of scores and targets, 1 or 0, (N, classes); NaN for a class without a video.
+
+    The average precision of a class is the mean, over its videos, of the precision at the score of
+    each of them: sum over thresholds of (recall - recall before) * precision, as scikit-learn's
+    `average_precision_score` has it. Videos with equal scores share a threshold. mAP is the mean
+    over the classes with at least one video.
+    """
+    result = np.full(scores.shape[1], np.nan)
+    for k in np.flatnonzero((targets > 0).any(0)):
+        order = np.argsort(-scores[:, k], kind="stable")
+        # The last video of each threshold
+        ends = np.flatnonzero(np.diff(scores[order, k], append=np.nan))
+        hits = np.cumsum(targets[order, k] > 0)[ends]
+        precision = hits / (ends + 1)
+        result[k] = (np.diff(hits, prepend=0) * precision).sum() / hits[-1]
+    return result
+
+
+def compute_binary_losses(scores: np.ndarray, targets: np.ndarray, raw_scores: bool) -> np.ndarray:
+    """The sigmoid cross entropies float64 (N, classes)."""
     scores = scores.astype(np.float64)
     if raw_scores:
-        scores = scores - scores.max(axis=1, keepdims=True)
-        logarithms = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
-    else:
-        logarithms = np.log(np.maximum(scores, np.finfo(np.float32).tiny))
-    return -logarithms[np.arange(len(labels)), labels]
+        return np.logaddexp(0.0, scores) - targets * scores
+    smallest = float(np.finfo(np.float32).tiny)
+    inverse = np.maximum(1 - scores, smallest)
+    return -np.where(targets > 0, np.log(np.maximum(scores, smallest)), np.log(inverse))
+
+
+def compute_metrics(
+    scores: np.ndarray, targets: np.ndarray, raw_scores: bool
+) -> dict[str, Optional[float]]:
+    """The metrics of videos: scores and targets (N, classes).
+
+    `top1` is the fraction of the videos with a label whose highest score belongs to one of their
+    labels; `unlabelled` counts the others.
+    """
+    videos = len(scores)
+    if not videos:
+        return {"map": 0.0, "classes": 0, "top1": 0.0, "loss": 0.0, "videos": 0, "unlabelled": 0}
+    precisions = compute_average_precisions(scores, targets)
+    classes = int(np.isfinite(precisions).sum())
+    hits = np.take_along_axis(targets, scores.argmax(1)[:, None], 1)
+    labelled = int((targets.max(1) > 0).sum())
+    return {
+        "map": round(float(np.nanmean(precisions)), 6) if classes else 0.0,
+        "classes": classes,
+        "top1": round(float(hits.sum()) / max(labelled, 1), 6),
+        "loss": round(float(compute_binary_losses(scores, targets, raw_scores).mean()), 5),
+        "videos": videos,
+        "unlabelled": videos - labelled,
+    }
+
+
+def list_label_sets(targets: np.ndarray) -> list[tuple[int, ...]]:
+    """The labels of each video, of targets (N, classes)."""
+    return [tuple(np.flatnonzero(row).tolist()) for row in targets]
+
+
+def encode_label_sets(labels: Sequence[tuple[int, ...]], classes: int) -> np.ndarray:
+    """The inverse of `list_label_sets`: bool (N, classes)."""
+    targets = np.zeros((len(labels), classes), bool)
+    for row, numbers in zip(targets, labels):
+        row[list(numbers)] = True
+    return targets
 
 
 class EvalSet(NamedTuple):
@@ -207,48 +276,40 @@ def evaluate(scorer: "Scorer", eval_sets: Sequence[EvalSet], rt: Runtime) -> dic
     clip = eval_sets[0].rows.shape[1:]
     size = choose_clips_per_pass(batch, *views, device=scorer.device, clip=clip)
     results = {}
-    for part in eval_sets:
-        results[part.space.name] = evaluate_set(scorer, part, rt, size)
+    for rows, space, create_dataset, collect, doubt in eval_sets:
+        collector: Union[Counts, LabelScores] = Counts(space.classes, space.raw_scores)
+        if space.multi_label:
+            samples = rows.samples_of_rank
+            collector = LabelScores(space.classes, space.raw_scores, samples, len(rows.records))
+        start = time.monotonic()
+        data = create_dataset(rows.cfg, rows, rows.cfg.data.workers)
+        count = data.get_dataset_size()
+        bar = Progress(count, name="evaluating", unit="batches", hidden=not rt.is_main_process)
+        batches = data.create_tuple_iterator(num_epochs=1, output_numpy=True)
+        stopped = 0
+        for k, (clips, label, valid) in enumerate(batches):
+            if received:
+                stopped = 1
+                break
+            if valid.any():
+                scores = video_scores(scorer, clips, size, space.columns)[valid]
+                numbers = k * len(valid) + np.flatnonzero(valid)
+                collector.add(scores, label[valid], numbers)
+                if collect:
+                    collect(numbers, scores, label[valid])
+            bar.update()
+        bar.close()
+        if sum_count(stopped, rt):
+            raise StopRequestError("a signal came before the evaluation was done")
+        collector.sum_ranks(rt)
+        if doubt and collector.has_missed_classes:
+            log.warning("a quarter of the classes have no hit: %s", doubt)
+        result: dict[str, Any] = collector.accuracies()
+        result["seconds"] = round(time.monotonic() - start, 2)
+        result["unreadable"] = sum_count(rows.unreadable.count, rt)
+        result["views"] = rows.views
+        results[space.name] = result
     return results.get("") or average_sets(results)
-
-
-def evaluate_set(
-    scorer: "Scorer", eval_set: EvalSet, rt: Runtime, clips_per_pass: int
-) -> dict[str, Any]:
-    """The metrics of one data set; arguments are as in `evaluate`."""
-    rows, space, create_dataset, collect, doubt = eval_set
-    collector: Union[Counts, LabelScores] = Counts(space.classes, space.raw_scores)
-    if space.multi_label:
-        samples = rows.samples_of_rank
-        collector = LabelScores(space.classes, space.raw_scores, samples, len(rows.records))
-    start = time.monotonic()
-    data = create_dataset(rows.cfg, rows, rows.cfg.data.workers)
-    batch_count = data.get_dataset_size()
-    bar = Progress(batch_count, name="evaluating", unit="batches", hidden=not rt.is_main_process)
-    batches = data.create_tuple_iterator(num_epochs=1, output_numpy=True)
-    stopped = 0
-    for k, (clips, label, valid) in enumerate(batches):
-        if received:
-            stopped = 1
-            break
-        if valid.any():
-            scores = video_scores(scorer, clips, clips_per_pass, space.columns)[valid]
-            numbers = k * len(valid) + np.flatnonzero(valid)
-            collector.add(scores, label[valid], numbers)
-            if collect:
-                collect(numbers, scores, label[valid])
-        bar.update()
-    bar.close()
-    if sum_count(stopped, rt):
-        raise StopRequestError("a signal came before the evaluation was done")
-    collector.sum_ranks(rt)
-    if doubt and collector.has_missed_classes:
-        log.warning("a quarter of the classes have no hit: %s", doubt)
-    result: dict[str, Any] = collector.accuracies()
-    result["seconds"] = round(time.monotonic() - start, 2)
-    result["unreadable"] = sum_count(rows.unreadable.count, rt)
-    result["views"] = rows.views
-    return result
 
 
 def average_sets(results: Mapping[str, dict]) -> dict[str, Any]:

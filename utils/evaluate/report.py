@@ -1,7 +1,8 @@
 """Evaluation report, `eval.py --report DIR`: tables and a page.
 
 `scores.csv` has a line for every video of the list, unreadable ones too, with the probabilities of
-all classes in nine digits: all other tables, and the metrics, follow from it.
+all classes in nine digits: all other tables, and the metrics, follow from it. If samples have
+several labels, a label counts as predicted from the probability THRESHOLD on.
 """
 
 import tempfile
@@ -11,16 +12,39 @@ from typing import NamedTuple, Optional
 
 import numpy as np
 
-from utils.evaluate import report_page
-from utils.evaluate.label_report import write_label_report
+from utils.data.annotation_file import format_label
 from utils.evaluate.label_space import LabelSpace
-from utils.evaluate.metrics import TOP5_CLASSES, ScoreTable, list_bounds
-from utils.evaluate.report_page import Entry, Samples, divide, write_classes, write_csv
+from utils.evaluate.metrics import (
+    THRESHOLD,
+    TOP5_CLASSES,
+    ScoreTable,
+    compute_average_precisions,
+    compute_binary_losses,
+    encode_label_sets,
+    list_bounds,
+    list_label_sets,
+    sigmoid,
+)
+from utils.evaluate.report_page import (
+    OWN,
+    SHOWN,
+    Entry,
+    Samples,
+    divide,
+    write_classes,
+    write_csv,
+)
 from utils.files import check_folder, report_write_errors
 from utils.runtime import Runtime
 
 PAIRS = 100  # in confused_pairs.csv
 SCORE_COLUMNS = ("path", "label", "predicted", "correct", "probability")  # before the classes
+WRONG_COLUMNS = ("path", "label", "predicted", "label_probability", "predicted_probability")
+WRONG_COLUMNS += ("label_name", "predicted_name")
+PAIR_COLUMNS = ["true", "predicted", "count", "share", "true_name", "predicted_name"]
+# Of samples with several labels
+LABEL_COLUMNS = ("path", "labels", "predicted", "correct")
+LABEL_WRONG_COLUMNS = ("path", "labels", "predicted", "missed", "extra", "loss")
 MIN_PROBABILITY = float(np.finfo(np.float32).tiny)  # a smaller one counts as this
 
 
@@ -54,7 +78,7 @@ class Report:
         width = classes + (classes if space.multi_label else 1) + 1
         self.table = ScoreTable(numbers, len(samples.paths), width)
         if rt.is_main_process:
-            check_folder(folder, report_page.OWN, "--report")
+            check_folder(folder, OWN, "--report")
             with report_write_errors(folder, "--report"):
                 folder.mkdir(parents=True, exist_ok=True)
                 tempfile.TemporaryFile(dir=folder).close()
@@ -79,27 +103,51 @@ def write_report(folder: Path, samples: Samples, predictions: Predictions, resul
 
     Raises ValueError if the folder cannot be written.
     """
+    readable, labels, predicted, ranks, probabilities, confidence = predictions
     names = [f"{k} {name}".strip() for k, name in enumerate(samples.classes)]
-    counts = count_confusion(predictions)
-    readable = predictions.readable
-    bins = compute_bins(predictions.confidence[readable], predictions.ranks[readable] == 0)
     header = [*SCORE_COLUMNS, *names]
     write_csv(folder / "scores.csv", header, list_scores(samples.paths, predictions))
+
+    counts = np.zeros((probabilities.shape[1],) * 2, np.int64)  # (true, predicted)
+    np.add.at(counts, (labels[readable], predicted[readable]), 1)
     matrix = ([name, *row] for name, row in zip(names, counts.tolist()))
     write_csv(folder / "confusion.csv", ["true", *names], matrix)
-    pairs = list(list_pairs(counts, samples.classes))
+    pairs = list_pairs(counts, samples.classes)
     write_csv(folder / "confused_pairs.csv", PAIR_COLUMNS, pairs)
-    write_csv(folder / "calibration.csv", bins.dtype.names, list_bins(bins))
-    wrong = list(list_wrong(samples, predictions))
-    write_csv(folder / "wrong.csv", WRONG_COLUMNS, (row for _, row in wrong))
-    losses = compute_losses(predictions, bins)
-    mistakes = [make_entry(predictions, k, int(predictions.predicted[k])) for k, _ in wrong]
-    numbers = np.flatnonzero(readable & (predictions.ranks == 0))
-    order = np.argsort(predictions.confidence[numbers], kind="stable")
-    unsure = numbers[order[: report_page.SHOWN]].tolist()  # of the correct ones
-    hits = [make_entry(predictions, k, find_second(predictions, k)) for k in unsure]
+
+    bins = compute_bins(confidence[readable], ranks[readable] == 0)
+    bin_rows = []  # an empty bin has neither confidence nor accuracy
+    for low, high, videos, mean, accuracy in bins.tolist():
+        values = [round(mean, 6), round(accuracy, 6)] if videos else ["", ""]
+        bin_rows.append([round(low, 6), round(high, 6), videos, *values])
+    write_csv(folder / "calibration.csv", bins.dtype.names, bin_rows)
+
+    wrong = np.flatnonzero(readable & (ranks > 0))  # the most confident first
+    wrong_rows = []
+    mistakes = []
+    for k in wrong[np.argsort(-confidence[wrong], kind="stable")].tolist():
+        pair = (int(labels[k]), int(predicted[k]))
+        texts = [f"{probabilities[k, label]:.9g}" for label in pair]
+        wrong_rows.append([samples.paths[k], *pair, *texts, *(samples.classes[n] for n in pair)])
+        mistakes.append(make_entry(probabilities[k], k, *pair))
+    write_csv(folder / "wrong.csv", WRONG_COLUMNS, wrong_rows)
+
+    correct = np.flatnonzero(readable & (ranks == 0))  # the least confident first
+    hits = []
+    for k in correct[np.argsort(confidence[correct], kind="stable")[:SHOWN]].tolist():
+        order = np.argsort(-probabilities[k], kind="stable").tolist()
+        second = next((label for label in order if label != predicted[k]), None)
+        hits.append(make_entry(probabilities[k], k, int(labels[k]), second))
+
+    # The mean of -log of the label's probability, and the expected calibration error
+    own = np.take_along_axis(probabilities, labels[:, None], 1)[readable]
+    nll = float(-np.log(np.maximum(own, MIN_PROBABILITY)).mean()) if len(own) else np.nan
+    losses = {
+        name: round(value, 6) if np.isfinite(value) else None
+        for name, value in (("nll", nll), ("ece", compute_calibration_error(bins)))
+    }
     classes = list_classes(predictions, samples.classes, counts)
-    charts = {"counts": counts, "pairs": pairs, "bins": list(list_bins(bins))}
+    charts = {"counts": counts, "pairs": pairs, "bins": bin_rows}
     return write_classes(folder, samples, result, losses, classes, mistakes, hits, charts)
 
 
@@ -134,45 +182,15 @@ def list_scores(paths: Sequence[str], predictions: Predictions) -> Iterator[list
             yield [path, label, "unreadable", *[""] * (2 + len(probs))]
 
 
-WRONG_COLUMNS = ("path", "label", "predicted", "label_probability", "predicted_probability")
-WRONG_COLUMNS += ("label_name", "predicted_name")
-
-
-def list_wrong(samples: Samples, predictions: Predictions) -> Iterator[tuple[int, list]]:
-    """(sample, row of `wrong.csv`) of every wrong prediction, the most confident first."""
-    readable, labels, predicted, ranks, probabilities, confidence = predictions
-    numbers = np.flatnonzero(readable & (ranks > 0))
-    for k in numbers[np.argsort(-confidence[numbers], kind="stable")]:
-        pair = [int(labels[k]), int(predicted[k])]
-        texts = [f"{probabilities[k, label]:.9g}" for label in pair]
-        names = [samples.classes[label] for label in pair]
-        yield int(k), [samples.paths[k], *pair, *texts, *names]
-
-
-def find_second(predictions: Predictions, sample: int) -> Optional[int]:
-    """The second class of a sample, None if there is only one class."""
-    order = np.argsort(-predictions.probabilities[sample], kind="stable")
-    return int(order[order != predictions.predicted[sample]][0]) if len(order) > 1 else None
-
-
-def make_entry(predictions: Predictions, sample: int, other: Optional[int]) -> Entry:
+def make_entry(probabilities: np.ndarray, sample: int, label: int, other: Optional[int]) -> Entry:
     """A sample of the page, with its label and another class."""
-    label = int(predictions.labels[sample])
-    values = predictions.probabilities[sample].round(4)
+    values = probabilities.round(4)
     of_other = None if other is None else float(values[other])
     return Entry(sample, label, other, float(values[label]), of_other)
 
 
-def count_confusion(predictions: Predictions) -> np.ndarray:
-    """Videos int64 (true classes, predicted classes)."""
-    readable, labels, predicted, _, probabilities, _ = predictions
-    counts = np.zeros((probabilities.shape[1],) * 2, np.int64)
-    np.add.at(counts, (labels[readable], predicted[readable]), 1)
-    return counts
-
-
 def list_classes(predictions: Predictions, names: Sequence[str], counts: np.ndarray) -> list[dict]:
-    """A row for every class; `counts` is the result of `count_confusion`.
+    """A row for every class; `counts` are the videos (true classes, predicted classes).
 
     Accuracies are None for a class without a video, and so are precision, recall and F1 if their
     denominator is zero. Recall equals top-1: both are the fraction of the class's videos. Top-5 is
@@ -202,29 +220,17 @@ def list_classes(predictions: Predictions, names: Sequence[str], counts: np.ndar
     return rows
 
 
-PAIR_COLUMNS = ["true", "predicted", "count", "share", "true_name", "predicted_name"]
-
-
-def list_pairs(counts: np.ndarray, names: Sequence[str]) -> Iterator[list]:
+def list_pairs(counts: np.ndarray, names: Sequence[str]) -> list[list]:
     """The commonest mistakes; `share` is the fraction of the true class's videos."""
     videos = counts.sum(1)
     wrong = counts - np.diag(np.diag(counts))
+    rows = []
     for k in np.argsort(-wrong, axis=None, kind="stable")[:PAIRS]:
         a, b = divmod(int(k), len(counts))
         if wrong[a, b]:
             fraction = round(wrong[a, b] / videos[a], 6)
-            yield [a, b, int(wrong[a, b]), fraction, names[a], names[b]]
-
-
-def compute_losses(predictions: Predictions, bins: np.ndarray) -> dict[str, Optional[float]]:
-    """The mean of -log of the label's probability, and the expected calibration error."""
-    own = np.take_along_axis(predictions.probabilities, predictions.labels[:, None], 1)
-    own = own[predictions.readable]
-    nll = float(-np.log(np.maximum(own, MIN_PROBABILITY)).mean()) if len(own) else np.nan
-    return {
-        name: round(value, 6) if np.isfinite(value) else None
-        for name, value in (("nll", nll), ("ece", compute_calibration_error(bins)))
-    }
+            rows.append([a, b, int(wrong[a, b]), fraction, names[a], names[b]])
+    return rows
 
 
 BINS = 15
@@ -246,14 +252,82 @@ def compute_bins(confidence: np.ndarray, correct: np.ndarray) -> np.ndarray:
     return bins
 
 
-def list_bins(bins: np.ndarray) -> Iterator[list]:
-    """The rows of `calibration.csv`; an empty bin has neither confidence nor accuracy."""
-    for low, high, videos, confidence, accuracy in bins.tolist():
-        values = [round(confidence, 6), round(accuracy, 6)] if videos else ["", ""]
-        yield [round(low, 6), round(high, 6), videos, *values]
-
-
 def compute_calibration_error(bins: np.ndarray) -> float:
     """The mean over videos of the distance between confidence and accuracy of their bin."""
     gaps = np.abs(bins["confidence"] - bins["accuracy"])
     return float((gaps * bins["videos"]).sum() / max(bins["videos"].sum(), 1))
+
+
+def write_label_report(
+    folder: Path, samples: Samples, rows: np.ndarray, raw_scores: bool, result: dict
+) -> dict:
+    """Writes all files; returns what its page shows. `rows`: see `metrics.ScoreTable`.
+
+    Raises ValueError if the folder cannot be written.
+    """
+    count = len(samples.classes)
+    readable = rows[:, -1] > 0
+    probabilities = sigmoid(rows[:, :count]) if raw_scores else rows[:, :count].astype(np.float64)
+    targets = encode_label_sets(samples.labels, count)
+    losses = compute_binary_losses(rows[:, :count], targets, raw_scores).mean(1)
+    names = [f"{k} {name}".strip() for k, name in enumerate(samples.classes)]
+    predicted = list_label_sets(probabilities >= THRESHOLD)
+    scores = list_label_scores(samples, probabilities, predicted, readable)
+    write_csv(folder / "scores.csv", [*LABEL_COLUMNS, *names], scores)
+    order = [k for k in np.argsort(-losses, kind="stable").tolist() if readable[k]]
+    worst = [k for k in order if predicted[k] != samples.labels[k]]
+    wrong = []
+    for k in worst:
+        true = set(samples.labels[k])
+        sets = (true, predicted[k], true.difference(predicted[k]), set(predicted[k]) - true)
+        texts = [format_label(tuple(sorted(part))) for part in sets]
+        wrong.append([samples.paths[k], *texts, f"{losses[k]:.6g}"])
+    write_csv(folder / "wrong.csv", LABEL_WRONG_COLUMNS, wrong)
+    hits = [k for k in order if predicted[k] == samples.labels[k]][:SHOWN]
+    classes = list_label_classes(samples.classes, probabilities[readable], targets[readable])
+    mistakes = [Entry(k, true=samples.labels[k], other=predicted[k]) for k in worst]
+    entries = [Entry(k, true=samples.labels[k], other=None) for k in hits]
+    values = {"threshold": THRESHOLD}
+    return write_classes(folder, samples, result, values, classes, mistakes, entries)
+
+
+def list_label_scores(
+    samples: Samples, probabilities: np.ndarray, predicted: Sequence[tuple], readable: np.ndarray
+) -> Iterator[list]:
+    """A row of `scores.csv` for every sample."""
+    for k, (path, labels) in enumerate(zip(samples.paths, samples.labels)):
+        if readable[k]:
+            texts = [f"{probability:.9g}" for probability in probabilities[k].tolist()]
+            correct = int(predicted[k] == labels)
+            yield [path, format_label(labels), format_label(predicted[k]), correct, *texts]
+        else:
+            yield [path, format_label(labels), "unreadable", *[""] * (1 + probabilities.shape[1])]
+
+
+def list_label_classes(
+    names: Sequence[str], probabilities: np.ndarray, targets: np.ndarray
+) -> list[dict]:
+    """A row for every class; values are None if their denominator is zero.
+
+    `predicted` are the videos with THRESHOLD or more; precision, recall and F1 are of these.
+    """
+    precisions = compute_average_precisions(probabilities, targets)
+    predicted = probabilities >= THRESHOLD
+    hits = (predicted & targets).sum(0)
+    rows = []
+    for k, name in enumerate(names):
+        videos = int(targets[:, k].sum())
+        positives = int(predicted[:, k].sum())
+        rows.append(
+            {
+                "class": k,
+                "name": name,
+                "videos": videos,
+                "average_precision": round(float(precisions[k]), 6) if videos else None,
+                "predicted": positives,
+                "precision": divide(hits[k], positives),
+                "recall": divide(hits[k], videos),
+                "f1": divide(2 * hits[k], positives + videos),
+            }
+        )
+    return rows

@@ -48,6 +48,13 @@ CHART_FILES = (
     "confusion.csv",
 )
 OWN = {"report.json": r'(?s)\{.*"worst_classes": ', "scores.csv": "path,labels?,predicted,correct,"}
+COLUMNS = {
+    "average_precision": "average precision",
+    "recall": "recall",
+    "precision": "precision",
+    "f1": "F1",
+    "top5": "top-5",
+}
 Label = Union[int, Sequence[int], None]
 
 
@@ -135,6 +142,14 @@ def write_classes(
     shown = [describe_entry(samples, entry, names, folder) for entry in hits[:SHOWN]]
     for item in (*listed[:SHOWN], *shown):
         item["pictures"] = read_pictures(samples, item["sample"])
+    # The table of classes, those with the lowest first value first
+    keys = [key for key in COLUMNS if any(row.get(key) is not None for row in classes)]
+    rows = []
+    for row in classes:
+        count = round((row["recall"] or 0) * row["videos"])  # of several labels at the threshold
+        rows.append({**row, "cells": [row[key] for key in keys], "hits": count})
+    if keys:
+        rows.sort(key=lambda row: (row["cells"][0] is None, row["cells"][0]))
     page = {
         "name": "",
         "folder": "",
@@ -142,7 +157,8 @@ def write_classes(
         "names": names,
         "videos": [row["videos"] for row in classes],
         "chance": compute_chance(result, [row["videos"] for row in classes]),
-        **describe_classes(classes),
+        "columns": [COLUMNS[key] for key in keys],
+        "rows": rows,
         **(charts or {}),
         "shown": SHOWN,
         "mistake_count": len(mistakes),
@@ -188,37 +204,24 @@ def divide(count: int, total: int) -> Optional[float]:
     return round(float(count / total), 6) if total else None
 
 
-COLUMNS = {
-    "average_precision": "average precision",
-    "recall": "recall",
-    "precision": "precision",
-    "f1": "F1",
-    "top5": "top-5",
-}
-
-
-def describe_classes(classes: Sequence[dict]) -> dict[str, Any]:
-    """The table of classes, those with the lowest first value first."""
-    keys = [key for key in COLUMNS if any(row.get(key) is not None for row in classes)]
-    rows = []
-    for row in classes:
-        hits = round((row["recall"] or 0) * row["videos"])  # of several labels at the threshold
-        rows.append({**row, "cells": [row[key] for key in keys], "hits": hits})
-    if keys:
-        rows.sort(key=lambda row: (row["cells"][0] is None, row["cells"][0]))
-    return {"columns": [COLUMNS[key] for key in keys], "rows": rows}
-
-
 def describe_entry(
     samples: Samples, entry: Entry, names: Sequence[str], folder: Path
 ) -> dict[str, Any]:
-    """A sample with the names of its classes; without pictures."""
+    """A sample with the names of its classes; without pictures.
+
+    Its link is relative, of a segment with its times; empty without a file.
+    """
+    path, times = samples.find_file(entry.sample) if samples.find_file else ("", "")
+    link = ""
+    if path and os.path.exists(path):  # not one image of many in a file
+        relative = os.path.relpath(os.path.abspath(path), os.path.abspath(folder))
+        link = quote(os.fsencode(relative)) + times
     true = np.atleast_1d(entry.true).tolist()
     other = [] if entry.other is None else np.atleast_1d(entry.other).tolist()
     return {
         **entry._asdict(),
         "path": escape_control(samples.paths[entry.sample]),
-        "link": make_link(samples, entry.sample, folder),
+        "link": link,
         "labels": true,
         "others": other,
         "true": ", ".join(names[label] for label in true) or "no label",
@@ -227,15 +230,6 @@ def describe_entry(
         else ", ".join(names[label] for label in other) or "no label",
         "pictures": None,
     }
-
-
-def make_link(samples: Samples, sample: int, folder: Path) -> str:
-    """A relative address of the sample's file, of a segment with its times; "" without a file."""
-    path, times = samples.find_file(sample) if samples.find_file else ("", "")
-    if not path or not os.path.exists(path):  # one image of many in a file
-        return ""
-    relative = os.path.relpath(os.path.abspath(path), os.path.abspath(folder))
-    return quote(os.fsencode(relative)) + times
 
 
 def read_pictures(samples: Samples, sample: int) -> Optional[list[str]]:
@@ -269,16 +263,21 @@ def write_index(folder: Path, sets: dict[str, dict], average: Optional[dict] = N
 
     template = jinja2.Template(TEMPLATE.read_text(encoding="utf-8"), autoescape=True)
     parts = []
+    data = []
     for name, part in sets.items():
         address = quote(os.fsencode(name)) + "/" if name else ""
         parts.append({**part, "name": escape_control(name), "folder": address})
+        # (true class, predicted class, videos) of the confusion matrix
+        counts = part.get("counts", np.zeros((0, 0), int))
+        cells = [[*cell, int(counts[tuple(cell)])] for cell in np.argwhere(counts).tolist()]
+        data.append({"names": part["names"], "cells": cells})
     script = SCRIPT.read_text(encoding="utf-8")
     page = template.render(
         sets=parts,
         average=average or {},
         date=time.strftime("%Y-%m-%d %H:%M"),
         version=find_version(),
-        data=[{"names": part["names"], "cells": list_cells(part)} for part in parts],
+        data=data,
         script=script,
         hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
@@ -295,9 +294,3 @@ def find_version() -> str:
             commit = subprocess.check_output(command, cwd=ROOT, stderr=subprocess.DEVNULL)
             return f"{VERSION}, commit {commit.decode().strip()}"
     return VERSION
-
-
-def list_cells(part: dict[str, Any]) -> list[list[int]]:
-    """(true class, predicted class, videos) of the confusion matrix."""
-    counts = part.get("counts", np.zeros((0, 0), int))
-    return [[*cell, int(counts[tuple(cell)])] for cell in np.argwhere(counts).tolist()]

@@ -10,7 +10,7 @@ from typing import Callable, TypeVar
 import numpy as np
 
 from utils.evaluate.label_space import LabelSpace
-from utils.evaluate.scores import choose_clips_per_pass
+from utils.evaluate.scorer import choose_clips_per_pass
 from utils.log import log
 from utils.video.reader import FrameReader
 from utils.video.windows import Window

@@ -24,8 +24,7 @@ import numpy as np
 
 from utils import runtime
 from utils.evaluate.label_space import LabelSpace, assign_class_names
-from utils.evaluate.scorer import Scorer, Steps
-from utils.evaluate.scores import video_scores, view_features
+from utils.evaluate.scorer import Scorer, Steps, video_scores, view_features
 from utils.evaluate.windows import choose_passes, read_ahead, read_windows
 from utils.inference.checkpoint import Checkpoint, build_network
 from utils.inference.exported_file import FileScorer

@@ -11,8 +11,12 @@ from tests.golden_cases import generate_input, load_case
 from utils import collectives
 from utils.evaluate import metrics
 from utils.evaluate.metrics import Counts, EvalSet, compute_interval, evaluate
-from utils.evaluate.scorer import CellScorer
-from utils.evaluate.scores import CLIPS_PER_PASS, choose_clips_per_pass, video_scores
+from utils.evaluate.scorer import (
+    CLIPS_PER_PASS,
+    CellScorer,
+    choose_clips_per_pass,
+    video_scores,
+)
 from utils.files import ROOT
 from utils.log import format_values
 from utils.runtime import Runtime

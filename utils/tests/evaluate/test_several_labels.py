@@ -10,15 +10,15 @@ from mindspore import Tensor
 
 from tests.helpers import read_rows
 from utils.data.annotation_file import encode_label
-from utils.evaluate.metrics import LabelScores
-from utils.evaluate.report import Report
-from utils.evaluate.report_page import Samples
-from utils.evaluate.several_labels import (
+from utils.evaluate.metrics import (
+    LabelScores,
     compute_average_precisions,
     compute_binary_losses,
     compute_metrics,
     sigmoid,
 )
+from utils.evaluate.report import Report
+from utils.evaluate.report_page import Samples
 from utils.nn.loss import SigmoidCrossEntropy
 from utils.runtime import Runtime
 from utils.video.reader import VideoError
