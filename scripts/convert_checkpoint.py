@@ -29,15 +29,19 @@ from utils.entry import prepare_process
 prepare_process(__name__)
 
 import json
+import os
+import pickle
+import zipfile
 from collections import Counter
-from typing import Literal, Optional
+from collections.abc import Mapping
+from typing import Any, Literal, Optional
 
+import numpy as np
 from mindspore import Parameter, Tensor
 
-from scripts.conversion import torch_writer
 from utils import cli, log
 from utils.evaluate.label_space import list_class_names
-from utils.files import check_target
+from utils.files import check_target, report_write_errors, write_beside
 from utils.inference.checkpoint import build_network
 from utils.messages import join_names
 from utils.networks import Network
@@ -47,6 +51,11 @@ from utils.weights import checkpoint
 from utils.weights.convert import convert, convert_back, read_source
 from utils.weights.description import describe
 from utils.weights.mindspore_checkpoint import check_padding
+
+# Of files of PyTorch
+SUFFIXES = [".safetensors", ".pth", ".pyth", ".pt", ".tar"]
+STORAGES = {"float32": "FloatStorage", "int64": "LongStorage"}
+FOLDER = "archive"  # of the records in the zip
 
 
 def main(
@@ -103,17 +112,65 @@ def main(
 def write_for_pytorch(
     network: Network, cfg: NetworkConfig, source: Path, target: Path, overwrite: bool
 ) -> None:
-    if target.suffix not in torch_writer.SUFFIXES:
-        raise ValueError(
-            f"--target: {target} does not end in {join_names(torch_writer.SUFFIXES, 5)}"
-        )
+    if target.suffix not in SUFFIXES:
+        raise ValueError(f"--target: {target} does not end in {join_names(SUFFIXES, 5)}")
     check_target(target, [source], overwrite=overwrite)
     log.start_log(Runtime())
     net = build_network(network, cfg)
     checkpoint.load(net, source)
     arrays = convert_back(net, network.parameter_names(), cfg.model_arguments())
-    torch_writer.write(target, arrays, "--target")
+    write_arrays(target, arrays, "--target")
     print(json.dumps({"written": len(arrays), "target": str(target)}))
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], option: str) -> None:
+    """Writes float32 and int64 arrays without PyTorch; the suffix decides the format.
+
+    `torch.load(path, weights_only=True)` or `safetensors.torch.load_file` returns the state dict.
+
+    Raises ValueError, which names `option`, if the file cannot be written; an old one stays.
+    """
+    with report_write_errors(path, option), write_beside(path) as temporary:
+        if path.suffix == ".safetensors":
+            from safetensors.numpy import save_file
+
+            save_file(dict(arrays), temporary, metadata={"format": "pt"})
+        else:
+            write_zip(temporary, arrays)
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+
+
+def write_zip(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """A pickle of {name: tensor}, and a record with the numbers of every tensor."""
+    items = b"".join(
+        encode(name) + encode_tensor(str(key), array)
+        for key, (name, array) in enumerate(arrays.items())
+    )
+    records = {"data.pkl": b"\x80\x02}(" + items + b"u.", "byteorder": b"little"}
+    with zipfile.ZipFile(path, "w") as archive:
+        for record, content in records.items():
+            archive.writestr(f"{FOLDER}/{record}", content)
+        for key, array in enumerate(arrays.values()):
+            little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+            archive.writestr(f"{FOLDER}/data/{key}", little.tobytes())
+        archive.writestr(f"{FOLDER}/version", b"3\n")
+
+
+def encode(value: Any) -> bytes:
+    """A plain value as a pickle, without its first and last opcodes."""
+    return pickle.dumps(value, 2)[2:-1]
+
+
+def encode_tensor(key: str, array: np.ndarray) -> bytes:
+    """A call of PyTorch's function that makes a tensor over the record `key`."""
+    strides = np.empty(array.shape, np.uint8).strides  # in elements, of rows one after another
+    storage = encode("storage") + f"ctorch\n{STORAGES[array.dtype.name]}\n".encode()
+    storage += b"".join(map(encode, (key, "cpu", array.size)))
+    place = b"".join(map(encode, (0, array.shape, strides, False)))
+    hooks = b"ccollections\nOrderedDict\n)R"
+    return b"ctorch._utils\n_rebuild_tensor_v2\n((" + storage + b"tQ" + place + hooks + b"tR"
 
 
 if __name__ == "__main__":

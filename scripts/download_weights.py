@@ -21,12 +21,11 @@ from utils.entry import prepare_process
 prepare_process(__name__)
 
 import json
-from collections.abc import Iterable
 from typing import Optional
 
 from utils import cli
 from utils.weights.preparation import describe_use, prepare
-from utils.weights.published import Published, find_published, list_published
+from utils.weights.published import find_published, list_published
 
 HEAD = ("name", "network", "published", "recipe", "MiB", "licence", "source")
 
@@ -34,7 +33,17 @@ HEAD = ("name", "network", "published", "recipe", "MiB", "licence", "source")
 def main(names: Optional[list[str]] = None) -> None:
     if not names:
         entries = list(list_published().values())
-        print("\n".join(format_table(entries)))
+        rows = [HEAD]
+        for entry in entries:
+            recipe = " ".join([Path(entry.recipe).stem, *entry.settings]) or f"none: {entry.unused}"
+            recipe = f"{'start of ' * entry.start}{recipe}"
+            size = f"{entry.size:.0f}" if entry.size else "-"
+            by_hand = " (by hand)" if entry.link else ""
+            about = (entry.name, entry.network or "-", entry.published or "-")
+            rows.append((*about, recipe, size, entry.licence, f"{entry.source}{by_hand}"))
+        widths = [max(map(len, column)) for column in zip(*rows)]
+        for row in rows:
+            print("  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip())
         for source, page in {entry.source: entry.page for entry in entries}.items():
             print(f"{source}: {page}")
         return
@@ -43,21 +52,6 @@ def main(names: Optional[list[str]] = None) -> None:
         prepare(entry.name)
         print(describe_use(entry))
     print(json.dumps({entry.name: str(entry.checkpoint) for entry in entries}))
-
-
-def format_table(entries: Iterable[Published]) -> list[str]:
-    """A line for each, in columns."""
-    rows = [HEAD]
-    for entry in entries:
-        recipe = " ".join([Path(entry.recipe).stem, *entry.settings]) or f"none: {entry.unused}"
-        recipe = f"{'start of ' * entry.start}{recipe}"
-        size = f"{entry.size:.0f}" if entry.size else "-"
-        by_hand = " (by hand)" if entry.link else ""
-        source = f"{entry.source}{by_hand}"
-        about = (entry.name, entry.network or "-", entry.published or "-")
-        rows.append((*about, recipe, size, entry.licence, source))
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in rows]
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from typing import Callable, Union
 from scripts.finetuning.own_commands import run_command
 from utils import cli
 from utils.files import ROOT, get_base_folder
-from utils.messages import name_commands
+from utils.messages import print_line
 from utils.processes import pass_on_signals
 from utils.settings import Device
 
@@ -46,9 +46,9 @@ NETWORKS: dict[str, list[str]] = {"TSM": [], "TSN": ["--model.shift_div=0"]}
 
 def main(*, device: Device = "CPU") -> None:
     with pass_on_signals() as add:
-        print_step("making videos of 8 motions that look alike in any single frame")
+        print_line("making videos of 8 motions that look alike in any single frame")
         run_command(["scripts/data/synthesize_videos.py", "--out", str(DATA), *VIDEOS], add)
-        print_step("training TSM and TSN, the same network without the shift, then evaluating both")
+        print_line("training TSM and TSN, the same network without the shift, then evaluating both")
         start = time.monotonic()
         with ThreadPoolExecutor(len(NETWORKS) if device == "CPU" else 1) as pool:
             work = partial(train_and_evaluate, add, device)
@@ -76,20 +76,14 @@ def train_and_evaluate(add: Callable, device: str, name: str) -> dict:
     return {**result, "checkpoint": checkpoint, **times}
 
 
-def print_step(line: str) -> None:
-    print(f"== {line}", file=sys.stderr, flush=True)
-
-
-def format_accuracy(result: dict, name: str) -> str:
-    low = result[f"{name}_low"]
-    return f"{result[name]:.1%} ({100 * low:.1f} to {100 * result[f'{name}_high']:.1f})"
-
-
 def format_table(results: dict, seconds: float) -> str:
     row = "{:<8}{:>27}{:>27}{:>8}{:>7}{:>14}{:>9}".format
     rows = [row("network", *COLUMNS, "videos", "views", "first step s", "train s")]
     for name, result in results.items():
-        accuracies = [format_accuracy(result, key) for key in ("top1", "top5")]
+        accuracies = []
+        for key in ("top1", "top5"):
+            bounds = f"({100 * result[f'{key}_low']:.1f} to {100 * result[f'{key}_high']:.1f})"
+            accuracies.append(f"{result[key]:.1%} {bounds}")
         cells = [result["videos"], result["views"], result["first_step_seconds"] or "-"]
         rows.append(row(name, *accuracies, *cells, round(result["train_seconds"])))
     rows.append(f"Training and evaluation took {seconds:.0f} s. {EXPLANATION}")
@@ -101,7 +95,7 @@ def format_demo(checkpoint: str) -> str:
     words = ["python", shorten_path(ROOT / "scripts" / "demo.py")]
     words += ["--examples", shorten_path(DATA / "videos" / "test")]
     words += ["--checkpoint_path", shorten_path(checkpoint)]
-    return name_commands(shlex.join(words))
+    return shlex.join(words)
 
 
 def shorten_path(path: Union[str, Path]) -> str:

@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 import pytest
 
-from scripts.data.prepare.frames import count_copies
+from scripts.data.prepare.encoder import count_copies
 from scripts.data.synthetic.motion_videos import write_video
 from tests.conftest import TINY
 from tests.helpers import find_smoke_yaml, load_smoke_config, read_result

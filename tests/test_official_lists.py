@@ -242,17 +242,6 @@ def test_folders_of_frames_count_up_from_0_or_1(tmp_path, capsys):
     assert capsys.readouterr().err.count("without a gap (2), for example 3") == 1
 
 
-def test_a_line_counts_videos_of_several_labels_or_lists(tmp_path, capsys):
-    all_csv = """label,youtube_id,time_start,time_end,split
-a,x,0,1,train\nb,x,0,1,train\na,y,0,1,train\na,y,0,1,train\nb,x,0,1,val"""
-    write_files(tmp_path, {"all.csv": all_csv})
-    train = {"x_000000_000001": 1, "y_000000_000001": 0}
-    assert read_public_annotations("kinetics", tmp_path, 1).train == train
-    lines = capsys.readouterr().err
-    assert "videos with several labels, of which the last counts (1), for example x" in lines
-    assert "videos in both lists, train and val (1), for example x" in lines
-
-
 def test_segments_of_uncut_kinetics_videos(make_lists, tmp_path):
     """Two segments of one video; another version of the csv has a further column."""
     videos = {"-0A2-mhWuYk.mp4": "-", "sub/0347ZoDXyP0.mkv": "-", "gone_000001_000011.mp4": "-"}

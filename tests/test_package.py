@@ -204,7 +204,7 @@ def test_the_installed_commands_work_in_an_empty_folder(wheel, tmp_path):
     assert run("check-env")["missing"] == []
     done = run_zoo(commands, "train", "tsm", *TSM, "--data.root=none", cwd=empty)
     assert done.returncode == 2
-    assert done.stderr.endswith("or make one: zoo make-lists\n")
+    assert done.stderr.endswith("or make one: scripts/data/make_lists.py\n")
     run("synthesize-videos", "--out", "data/synthetic", "--train", "1", "--test", "1")
     checkpoint = run("train", "tsm", *TSM)["checkpoint"]
     assert Path(checkpoint) == empty / "out" / "tsm_smoke" / "epoch_001.ckpt"

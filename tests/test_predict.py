@@ -26,7 +26,7 @@ from scripts.prediction.records import (
 from tests.helpers import FileModel, NoNetwork, load_smoke_config, save_random_weights
 from tests.numbered_videos import read_number, write_numbered_video
 from tsm.network import NETWORK
-from utils import progress
+from utils import log
 from utils.data.class_names import BUILTIN_NAMES, find_class_names
 from utils.evaluate.label_space import LabelSpace, softmax
 from utils.evaluate.scorer import video_scores
@@ -139,7 +139,7 @@ def test_a_folder_stands_for_the_videos_below_it(weights, videos, run_here, monk
 
     A damaged video is named and does not stop the others; the exit status is 1.
     """
-    monkeypatch.setattr(progress, "INTERVAL", 0.0)
+    monkeypatch.setattr(log, "INTERVAL", 0.0)
     names = ["a.MP4", "sub/b c/a.mp4", "sub/predictions.mp4", ".hidden.mp4", ".trash/a.mp4"]
     for name, video in zip(names, videos):
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)

@@ -22,8 +22,8 @@ from tests.test_conversion import SOURCE as SOURCE_FILE
 from utils.files import ROOT
 from utils.inference import model as api
 from utils.load_config import load_config
+from utils.log import Progress
 from utils.networks import Network, find_network
-from utils.progress import Progress
 from utils.tests.parity import without_values
 from utils.weights import checkpoint_file, download, preparation, published
 

@@ -8,7 +8,7 @@ import pytest
 from mindspore import Tensor
 
 from scripts.analysis.build_networks import make_dummy_batch
-from scripts.conversion import torch_writer
+from scripts.convert_checkpoint import write_arrays
 from tests.golden_cases import compute_scores, load_weights
 from tests.helpers import find_smoke_yaml, load_smoke_config, run_script
 from tests.toy_recipes import YAMLS, load_toy_recipe
@@ -80,7 +80,7 @@ def test_a_torch_network_gives_the_same_scores(path, tmp_path):
     if weights_of(net).padding in ("", SYMMETRIC):
         naming = find_network(network).parameter_names()
         back = convert_back(net, naming, {})  # the twin of the online network has TSM's names
-        torch_writer.write(tmp_path / "back.pth", back, "--target")
+        write_arrays(tmp_path / "back.pth", back, "--target")
         state = torch.load(tmp_path / "back.pth", weights_only=True)
         for name, values in torch_net.state_dict().items():
             assert torch.equal(values, state[name]), name

@@ -38,7 +38,6 @@ from utils.messages import (
     RunInterruptedError,
     find_nearest,
     format_line,
-    is_installed,
     shorten,
     shorten_errors,
 )
@@ -94,8 +93,9 @@ def run_with_config(own: str, usage: str, main: Callable, *options_of: Callable)
             other = path.resolve().parent.parent.name
             if other not in names or other == network.name:
                 raise
+            script = f"{other}/{Path(sys.argv[0]).name}" if own else f"--network={other}"
             owner = f"The config file is in the folder of {other}"
-            raise ValueError(f"{error}. {owner}: {name_script(own, other)}") from None
+            raise ValueError(f"{error}. {owner}: use {script}") from None
         with name_recipe(path, settings):
             options = resolve_weights(options)
             return main(cfg, **options) if own else main(network, cfg, **options)
@@ -105,16 +105,9 @@ def run_with_config(own: str, usage: str, main: Callable, *options_of: Callable)
     options = resolve_weights(options)
     network, cfg = networks.load_own_config(Path(options[described]), settings)
     if own and network.name != own:
-        advice = name_script(own, network.name)
-        raise ValueError(f"{options[described]} is of {network.name}: {advice}")
+        script = f"{network.name}/{Path(sys.argv[0]).name}"
+        raise ValueError(f"{options[described]} is of {network.name}: use {script}")
     return main(cfg, **options) if own else main(network, cfg, **options)
-
-
-def name_script(own: str, network: str) -> str:
-    """What to use for a file of another network, in a script of `own` or of all networks."""
-    script = Path(sys.argv[0])
-    command = f"zoo {script.stem} {network}" if is_installed() else f"{network}/{script.name}"
-    return f"use {command if own else f'--network={network}'}"
 
 
 def resolve_weights(options: dict[str, Any]) -> dict[str, Any]:
@@ -208,9 +201,7 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unexpected argument: did you mean --config_path {arguments[0]}?")
         namespace, strays = self.parse_known_intermixed_args(arguments)
         if strays:
-            dashes = f"did you mean --{strays[0]}?"
-            blanks = "a path with blanks needs quotes"
-            self.error(f"unexpected argument {strays[0]}; {dashes if '=' in strays[0] else blanks}")
+            self.error(f"unexpected argument {strays[0]}")
         options = vars(namespace)
         settings = [f"{name}={options.pop(name)}" for name in list(options) if "." in name]
         return options.pop("config_path", None), settings, options
@@ -292,16 +283,23 @@ def main_guard(usage: str, work: Callable[[], Any]) -> NoReturn:
     except (OSError, ValueError) as error:
         if "ZOO_TRACEBACK" in os.environ:
             raise
-        exit_now(2, format_line(f"error: {format_user_error(error)}"))
+        line = str(error)
+        if isinstance(error, OSError):
+            line = f"{error.filename}: {error.strerror}"  # a file that the user named
+            if error.filename is None and error.errno not in DISK_FULL:
+                raise  # it is internal
+            if error.filename is None:
+                line = f"{error.strerror}, while writing to stdout or to a file"
+        exit_now(2, format_line(f"error: {line}"))
     except RunInterruptedError as error:
         exit_now(130, format_line(error))
     except KeyboardInterrupt:
         exit_now(128 + signal.SIGINT, "interrupted")
     except RuntimeError as error:
-        line = find_failure(error)
-        if not line or "ZOO_TRACEBACK" in os.environ:
+        failure = find_failure(error)
+        if not failure or "ZOO_TRACEBACK" in os.environ:
             raise
-        exit_now(1, format_line(f"error: {line}"))
+        exit_now(1, format_line(f"error: {failure}"))
     sys.exit(status)
 
 
@@ -311,17 +309,6 @@ def find_failure(error: RuntimeError) -> str:
         return str(error)
     match = re.search(r"^(?:\w+\.)*MachineError: (.*)", str(error), re.MULTILINE)
     return match[1] if match else ""
-
-
-def format_user_error(error: Exception) -> str:
-    """The message of a user error; raises any other error, which is internal."""
-    if not isinstance(error, OSError):
-        return str(error)
-    if error.filename is not None:  # a file that the user named
-        return f"{error.filename}: {error.strerror}"
-    if error.errno in DISK_FULL:
-        return f"{error.strerror}, while writing to stdout or to a file"
-    raise error
 
 
 def exit_now(status: int, line: str) -> NoReturn:

@@ -113,11 +113,20 @@ class LayerCounter:
             if own or not is_identity:
                 sizes = (sum(x.size for x in read), sum(x.size for x in written))
                 each = int(np.prod(cell.weight.shape[1:])) if has_kernel(cell) else 0
-                macs = each * sizes[1]
-                self.add(len(self.layers), cell, classify_cell(cell, read), macs, *sizes, own)
+                kind = classify_cell(cell, read)
+                self.add(len(self.layers), cell, kind, each * sizes[1], *sizes, own)
         elif call.products:
-            counts = count_products(call.products)
-            self.add(call.position, cell, "attention", *counts, own)
+            # Two products are an attention: scores (query x key), then scores x values. Both have
+            # the same number of multiply-adds, so the second is counted twice: the channels of the
+            # first also carry the relative positions, which have a Cell of their own.
+            macs = [  # from the sizes alone: factors may be transposed
+                int(np.prod(result)) * (int(np.prod(x)) // int(np.prod(result[:-1])))
+                for x, _, result in call.products
+            ]
+            inputs_read = sum(int(np.prod(x) + np.prod(y)) for x, y, _ in call.products)
+            outputs = sum(int(np.prod(result)) for _, _, result in call.products)
+            total = 2 * macs[1] if len(macs) == 2 else sum(macs)
+            self.add(call.position, cell, "attention", total, inputs_read, outputs, own)
         elif own:
             self.add(call.position, cell, "other", 0, 0, 0, own)
 
@@ -132,50 +141,28 @@ class LayerCounter:
         return sum(p.size for p in own)
 
 
-def count_products(products: list[tuple]) -> tuple[int, int, int]:
-    """(multiply-adds, elements read, elements written) of the products of one Cell.
-
-    Two products are an attention: scores (query x key), then scores x values. Both have the same
-    number of multiply-adds, so the second is counted twice: the channels of the first also carry
-    the relative positions, which have a Cell of their own.
-    """
-    macs = [  # from the sizes alone: factors may be transposed
-        int(np.prod(result)) * (int(np.prod(x)) // int(np.prod(result[:-1])))
-        for x, _, result in products
-    ]
-    read = sum(int(np.prod(x) + np.prod(y)) for x, y, _ in products)
-    written = sum(int(np.prod(result)) for _, _, result in products)
-    return 2 * macs[1] if len(macs) == 2 else sum(macs), read, written
-
-
 def classify_cell(cell: nn.Cell, inputs: list[Tensor]) -> str:
     """The kind of operator.
 
     `inputs` distinguish a depthwise convolution from one with a single input channel.
     """
-    if has_kernel(cell):
-        channels = inputs[0].shape[1] if inputs else cell.weight.shape[0]
-        return classify_kernel(tuple(cell.weight.shape), channels)
     if isinstance(cell, BATCH_NORMS):
         return "batch norm"
     if isinstance(cell, nn.LayerNorm):
         return "layer norm"
     if isinstance(cell, ACTIVATIONS):
         return "activation"
-    return "pooling" if "Pool" in type(cell).__name__ else "other"
-
-
-def classify_kernel(weight: tuple, channels: int) -> str:
-    """The kind of a layer with this weight shape, (cout, cin / groups, [[kt,] kh, kw])."""
+    if not has_kernel(cell):
+        return "pooling" if "Pool" in type(cell).__name__ else "other"
+    weight = tuple(cell.weight.shape)  # (cout, cin / groups, [[kt,] kh, kw])
     if len(weight) == 2:
         return "dense"
-    if weight[1] == 1 < channels:
+    if weight[1] == 1 < (inputs[0].shape[1] if inputs else weight[0]):
         return "depthwise convolution"
-    time = weight[2:-2]
-    space = weight[-2:]
-    if max(time, default=1) == 1:
-        return "1x1 convolution" if space == (1, 1) else "spatial convolution"
-    return "temporal convolution" if space == (1, 1) else "3-D convolution"
+    is_temporal = max(weight[2:-2], default=1) > 1
+    if weight[-2:] == (1, 1):
+        return "temporal convolution" if is_temporal else "1x1 convolution"
+    return "3-D convolution" if is_temporal else "spatial convolution"
 
 
 def list_tensors(values) -> list[Tensor]:

@@ -119,7 +119,13 @@ def convert_to(value: Any, kind: Any, name: str) -> Any:
         words = {str(word).lower(): word for word in get_args(kind)}
         return words.get(value.lower(), MISMATCH) if isinstance(value, str) else MISMATCH
     if get_origin(kind) is tuple:
-        return convert_list(value, get_args(kind), name)
+        kinds = get_args(kind)  # the last may be `...`
+        if not isinstance(value, (list, tuple)):
+            return MISMATCH
+        kinds = kinds[:1] * len(value) if kinds[-1] is Ellipsis else kinds
+        if len(value) != len(kinds):
+            raise ValueError(f"{name} must have {len(kinds)} entries, not {len(value)}")
+        return tuple(convert_value(value[k], one, f"{name}[{k}]") for k, one in enumerate(kinds))
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return build_dataclass(kind, value, f"{name}.") if isinstance(value, dict) else MISMATCH
     if kind is Path:
@@ -133,18 +139,6 @@ def convert_to(value: Any, kind: Any, name: str) -> Any:
         return MISMATCH
     fits = type(value) is kind and (kind is not int or abs(value) < 2**63)
     return value if fits else MISMATCH
-
-
-def convert_list(value: Any, kinds: tuple, name: str) -> Any:
-    """The value as a tuple of `kinds`, whose last may be `...`; MISMATCH if it is no list."""
-    if not isinstance(value, (list, tuple)):
-        return MISMATCH
-    if kinds[-1] is Ellipsis:
-        kinds = kinds[:1] * len(value)
-    if len(value) != len(kinds):
-        raise ValueError(f"{name} must have {len(kinds)} entries, not {len(value)}")
-    numbers = range(len(value))
-    return tuple(convert_value(value[i], kinds[i], f"{name}[{i}]") for i in numbers)
 
 
 def describe_kind(kind: Any) -> str:
@@ -228,7 +222,9 @@ def build_config(
 
 def read_yaml(path: Path) -> dict:
     if not os.path.isfile(path):
-        raise ValueError(f"{path}: no such config file{find_nearest_yaml(Path(path))}")
+        names = [*find_recipes(), *map(str, Path(path).parent.glob("*.yaml"))]
+        near = difflib.get_close_matches(str(path).lower(), names, 1, 0.0)[0]
+        raise ValueError(f"{path}: no such config file; nearest: {near}")
     try:
         values = load_yaml_file(path)
     except (OSError, ValueError) as error:
@@ -236,22 +232,6 @@ def read_yaml(path: Path) -> dict:
     if not isinstance(values, dict) or not all(isinstance(v, dict) for v in values.values()):
         raise ValueError(f"{path}: expected sections with settings, as in run: {{device: CPU}}")
     return values
-
-
-def find_nearest_yaml(path: Path) -> str:
-    """Advice with the nearest name of the same folder, here or in this zoo; empty without one.
-
-    A name without a folder may be that of a recipe.
-    """
-    if len(path.parts) == 1 and not [*path.glob("*.yaml")]:
-        names = [*find_recipes(), *(file.name for file in Path().glob("*.yaml"))]
-        return f"; nearest: {difflib.get_close_matches(path.name.lower(), names, 1, 0.0)[0]}"
-    for folder in (path, path.parent, ROOT / path, ROOT / path.parent):
-        names = [file.name for file in folder.glob("*.yaml")] if os.path.isdir(folder) else []
-        near = difflib.get_close_matches(path.name, names, 1, 0.0)
-        if near:
-            return f"; nearest: {path if folder.name == path.name else path.parent}/{near[0]}"
-    return ""
 
 
 def check_names(cls: type, values: dict) -> None:

@@ -1,11 +1,16 @@
-"""Logging: lines on stderr and in `run.log`, JSON lines in `log.jsonl`."""
+"""Logging: lines on stderr and in `run.log`, JSON lines in `log.jsonl`; the progress of a command.
+
+Progress is a bar on a terminal, else a line every minute on stderr: a bar in a file is one line of
+thousands of characters, and nothing at all is as if it hung.
+"""
 
 import errno
 import json
 import logging
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 from tqdm import tqdm
 
@@ -13,6 +18,8 @@ from utils import files, messages
 from utils.runtime import Runtime
 
 log = logging.getLogger("zoo")
+INTERVAL = 60.0  # seconds between two lines
+LINE = "{desc}: {n_fmt} of {total_fmt}{unit}, {elapsed}, left {remaining}"
 
 
 def start_log(rt: Runtime, folder: Optional[Path] = None) -> None:
@@ -33,7 +40,7 @@ class EscapingFormatter(logging.Formatter):
     """Escapes control characters, which names of files may hold, and hides secrets of addresses."""
 
     def format(self, record: logging.LogRecord) -> str:
-        text = messages.hide_all_secrets(messages.name_commands(super().format(record)))
+        text = messages.hide_all_secrets(super().format(record))
         return "\n".join(map(messages.escape_control, text.split("\n")))
 
 
@@ -82,3 +89,62 @@ def print_result(values: dict, rt: Runtime) -> None:
     """The last line of stdout: one JSON object, from rank 0."""
     if rt.is_main_process:
         print(json.dumps(values), flush=True)
+
+
+class Lines:
+    """A file for a bar, each state of which becomes a line on stderr."""
+
+    def write(self, text: str) -> None:
+        if text.strip():
+            messages.print_line(text)
+
+    def flush(self) -> None:
+        """print_line has done it."""
+
+
+class Progress(tqdm):
+    """Counts the done of `total` jobs; `unit` is their plural. `hidden`: prints nothing.
+
+    The bar disappears at the end unless `leave`. `initial` jobs were done before. Without
+    `prints_lines` there is a bar or nothing. Iterating yields `jobs`, each of which counts as done
+    when the next is asked for.
+    """
+
+    def __init__(
+        self,
+        total: Optional[int],
+        name: str,
+        unit: str,
+        leave: bool = False,
+        hidden: bool = False,
+        initial: int = 0,
+        prints_lines: bool = True,
+        jobs: Optional[Iterable] = None,
+    ) -> None:
+        options: dict[str, Any] = {}
+        if prints_lines and not sys.stderr.isatty():
+            leave = False
+            options = {"file": Lines(), "bar_format": LINE, "miniters": 1, "smoothing": 0}
+            options |= {"mininterval": INTERVAL, "delay": INTERVAL}
+        super().__init__(
+            jobs,
+            total=total,
+            desc=name,
+            unit=f" {unit}",
+            leave=leave,
+            disable=True if hidden else None,  # None: tqdm looks whether stderr is a terminal
+            initial=initial,
+            **options,
+        )
+
+
+def track(
+    jobs: Iterable,
+    name: str,
+    total: Optional[int] = None,
+    unit: str = "videos",
+    leave: bool = True,
+    hidden: bool = False,
+) -> Iterator[Any]:
+    """Yields `jobs`, which have a length without `total`, and shows the progress."""
+    yield from Progress(total, name=name, unit=unit, leave=leave, hidden=hidden, jobs=jobs)

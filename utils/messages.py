@@ -16,8 +16,6 @@ VALUE = 80  # of a value quoted in a message
 LONGEST_NAME = 100  # characters of an unknown name that are compared with the real ones
 SIMILAR = 0.65  # of difflib: a less similar name is not suggested
 FEW_NAMES = 8  # so many are all named if none is similar
-# A script as a message names it, relative to the checkout; not a part of a longer path.
-SCRIPT = re.compile(r"(?<![\w/.-])(?:python )?(?:scripts|benchmarks)/(?:\w+/)*(\w+)\.py\b")
 
 # An address in a text; pathlib makes one slash of two. The bound keeps the search linear.
 ADDRESS = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]{0,30}://|(?:https?|rtsps?|rtmp):/)\S+")
@@ -58,12 +56,10 @@ def hide_secrets(address: str) -> str:
 
 def hide_all_secrets(text: str) -> str:
     """The text, with `hide_secrets` of every address in it."""
-    return ADDRESS.sub(replace_address, text)
-
-
-def replace_address(match: re.Match) -> str:
-    address = match[0].rstrip(PUNCTUATION)
-    return hide_secrets(address) + match[0][len(address) :]
+    addresses = {match.rstrip(PUNCTUATION) for match in ADDRESS.findall(text)}
+    for address in sorted(addresses, key=len, reverse=True):  # one may begin with another
+        text = text.replace(address, hide_secrets(address))
+    return text
 
 
 def escape_control(text: str) -> str:
@@ -71,15 +67,12 @@ def escape_control(text: str) -> str:
 
     For untrusted names and file contents, whose control characters a terminal would execute.
     """
-    return "".join(map(escape_character, text)) if not text.isprintable() else text
-
-
-def escape_character(character: str) -> str:
-    if unicodedata.category(character) not in UNPRINTED:
-        return character
-    if 0xDC80 <= ord(character) <= 0xDCFF:  # a byte that `surrogateescape` carries
-        return f"\\x{ord(character) - 0xDC00:02x}"
-    return character.encode("unicode_escape").decode("ascii")
+    for character in set() if text.isprintable() else set(text):
+        if unicodedata.category(character) in UNPRINTED:
+            escaped = character.encode("unicode_escape").decode("ascii")
+            # U+DC80 to U+DCFF are bytes that `surrogateescape` carries
+            text = text.replace(character, re.sub(r"^\\udc(?=[89a-f])", r"\\x", escaped))
+    return text
 
 
 def shorten(text: str, limit: int = LINE) -> str:
@@ -126,19 +119,12 @@ def is_installed() -> bool:
     return not (Path(__file__).resolve().parents[1] / "pyproject.toml").is_file()
 
 
-def name_commands(text: str) -> str:
-    """The text; in an installed package with `zoo make-lists` for `scripts/data/make_lists.py`."""
-    if not is_installed():
-        return text
-    return SCRIPT.sub(lambda match: f"zoo {match[1].replace('_', '-')}", text)
-
-
 def format_line(message: object, limit: int = LINE) -> str:
     """The message without line breaks, control characters and secrets of addresses.
 
     At most `limit` characters.
     """
-    text = hide_all_secrets(name_commands(" ".join(str(message).split())))
+    text = hide_all_secrets(" ".join(str(message).split()))
     return shorten(escape_control(text), limit)
 
 

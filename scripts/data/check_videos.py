@@ -35,6 +35,7 @@ from utils.entry import prepare_process
 
 prepare_process(__name__)
 
+import contextlib
 import glob
 import itertools
 import json
@@ -80,9 +81,9 @@ from utils.files import (
     report_write_errors,
     write_text,
 )
+from utils.log import track
 from utils.messages import join_names, print_line
 from utils.networks import Network
-from utils.progress import track
 from utils.settings import NetworkConfig
 from utils.video.media_files import compute_stamp
 
@@ -130,8 +131,18 @@ def main(
     if part:
         print(json.dumps({"part": str(part), "read": read, "seconds": seconds}))
         return
-    for line in find_repeats(files):
-        print_line(line)
+    # Lists of several data sets are in several folders; only those of one folder are compared, and
+    # a copy of another list than the first is not.
+    folders: dict[Path, dict[str, list[Record]]] = {}
+    for file in files:
+        of_folder = folders.setdefault(file.path.parent, {})
+        parsed = (record for _, _, record in iterate_lines(file))
+        records = [record for record in parsed if isinstance(record, Record)]
+        if records not in [*of_folder.values()][1:]:
+            of_folder[file.name] = records
+    for of_folder in folders.values():
+        for line in describe_repeats(of_folder):
+            print_line(line)
     good = kinds.pop(GOOD, 0)
     bad = sum(kinds.values())
     result = {"videos": good + bad, "good": good, "bad": bad, "kinds": kinds}
@@ -143,14 +154,27 @@ def scan(
     jobs: Sequence[VideoJob], target: Path, part: Optional[PartOption], workers: int, executor: str
 ) -> tuple[dict[VideoJob, Finding], int]:
     """{job: its finding}, and the number of videos that were read now, not in an earlier run."""
+    # Of earlier runs and of all parts, without lines that are no finding, as a kill cuts them
+    earlier = {}
+    for path in sorted(target.parent.glob(f"{glob.escape(target.name)}{SCAN}*")):
+        for line in path.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+            try:
+                key, values = json.loads(line)
+                finding = Finding(*values)
+            except (RecursionError, TypeError, ValueError):
+                continue
+            if isinstance(key, str) and finding.kind in (GOOD, *KINDS):
+                earlier[key] = finding
     findings = {}
-    earlier = read_journals(target)
-    pending = []
+    keys = {}  # a finding is valid until the job or the stamp of its video changes
     for job in jobs:
-        if (key := journal_key(job)) in earlier:
-            findings[job] = earlier[key]
-        else:
-            pending.append(job)
+        stamp = None
+        with contextlib.suppress(OSError):
+            stamp = compute_stamp(job.path)
+        keys[job] = json.dumps([*job, stamp])
+        if keys[job] in earlier:
+            findings[job] = earlier[keys[job]]
+    pending = [job for job in jobs if job not in findings]
     journal = target.with_name(f"{target.name}{SCAN}{f'.{part.file_name}' if part else ''}")
     with open(journal, "a", encoding="utf-8", errors="surrogateescape") as notes:
         notes.write("\n")  # ends a line that a kill has cut
@@ -158,30 +182,17 @@ def scan(
         for job, result in track(results, target.name, len(pending)):
             if isinstance(result, CrashError):
                 result = Finding("broken", str(result))
-            notes.write(json.dumps([journal_key(job), result]) + "\n")
+            notes.write(json.dumps([keys[job], result]) + "\n")
             notes.flush()
             findings[job] = result
     return findings, len(pending)
 
 
-def find_repeats(files: list[AnnotationFile]) -> list[str]:
+def describe_repeats(lists: Mapping[str, Sequence[Record]]) -> list[str]:
     """A line each about videos that a list has twice, with two labels, or that two lists have.
 
-    Lists of several data sets are in several folders; only those of one folder are compared, and a
-    copy of another list than the first is not.
+    The same segment of equal files is the same sample.
     """
-    folders: dict[Path, dict[str, list[Record]]] = {}
-    for file in files:
-        lists = folders.setdefault(file.path.parent, {})
-        parsed = (record for _, _, record in iterate_lines(file))
-        records = [record for record in parsed if isinstance(record, Record)]
-        if records not in [*lists.values()][1:]:
-            lists[file.name] = records
-    return [line for lists in folders.values() for line in describe_repeats(lists)]
-
-
-def describe_repeats(lists: Mapping[str, Sequence[Record]]) -> list[str]:
-    """The same segment of equal files is the same sample."""
     paths = [record.path for records in lists.values() for record in records]
     first = {path: group[0] for group in find_equal_files(paths) for path in group}
     found: list[tuple[str, list[list[Record]]]] = []
@@ -206,29 +217,6 @@ def describe_repeats(lists: Mapping[str, Sequence[Record]]) -> list[str]:
             names = join_names(list(dict.fromkeys(record.path for record in groups[0])), MAX_SHOWN)
             lines.append(f"{what} ({len(groups)}), for example {names}")
     return lines
-
-
-def journal_key(job: VideoJob) -> str:
-    """The job and the stamp of the video: a finding is valid until one of them changes."""
-    try:
-        return json.dumps([*job, compute_stamp(job.path)])
-    except OSError:
-        return json.dumps([*job, None])
-
-
-def read_journals(target: Path) -> dict[str, Finding]:
-    """The findings of earlier runs and of all parts; skips lines that are none, as a kill cuts."""
-    findings = {}
-    for path in sorted(target.parent.glob(f"{glob.escape(target.name)}{SCAN}*")):
-        for line in path.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
-            try:
-                key, values = json.loads(line)
-                finding = Finding(*values)
-            except (RecursionError, TypeError, ValueError):
-                continue
-            if isinstance(key, str) and finding.kind in (GOOD, *KINDS):
-                findings[key] = finding
-    return findings
 
 
 def write_results(

@@ -34,7 +34,7 @@ import json
 from typing import Annotated, Any, Optional
 
 from scripts.data.prepare.copies import copy_lists, find_lists
-from scripts.data.prepare.frames import SUFFIXES, FrameJob, extract_frames
+from scripts.data.prepare.encoder import SUFFIXES, FrameJob, extract_frames
 from scripts.data.prepare.integrity import VideoJob
 from scripts.executors.process_pool import PROCESSES, choose_workers
 from utils import cli

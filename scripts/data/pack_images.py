@@ -29,35 +29,12 @@ from mindspore.mindrecord import FileWriter
 
 from utils import cli
 from utils.files import check_target, make_drafts
+from utils.log import track
 from utils.messages import join_names, print_line
-from utils.progress import track
 from utils.video.media_files import MAX_SHOWN, list_class_folders, list_images
 
 SCHEMA = {"image": {"type": "bytes"}, "label": {"type": "int32"}, "file": {"type": "string"}}
 IMAGES_PER_WRITE = 256
-
-
-def find_images(source: Path, classes: Sequence[str]) -> list[tuple[str, int]]:
-    """(file, label) in the order of the folders and names; prints what is no image of a class."""
-    images = []
-    left_out = sorted({*os.listdir(source)} - {*list_class_folders(source)})
-    empty = list(classes)
-    for folder in list_class_folders(source):
-        files, others = list_images(source / folder)
-        left_out += [os.path.join(folder, name) for name in others]
-        if files and folder not in classes:
-            raise ValueError(f"--source: {source} has a class folder {folder}, --classes has not")
-        if files:
-            label = classes.index(folder)
-            images += [(os.path.join(folder, name), label) for name in files]
-            empty.remove(folder)
-    for what, names in (
-        ("left out, no images of a class", left_out),
-        ("classes without images", empty),
-    ):
-        if names:
-            print_line(f"{source}: {what} ({len(names)}): {join_names(names, MAX_SHOWN)}")
-    return images
 
 
 def write_shards(
@@ -93,7 +70,23 @@ def main(
             raise ValueError(f"{option}: {folder} is not a folder")
     train = source.resolve().with_name("train")
     names = list_class_folders(classes or (train if train.is_dir() else source))
-    images = find_images(source, names)
+    images = []  # (file, label) in the order of the folders and names
+    left_out = sorted({*os.listdir(source)} - {*list_class_folders(source)})
+    empty = list(names)
+    for folder in list_class_folders(source):
+        files, others = list_images(source / folder)
+        left_out += [os.path.join(folder, name) for name in others]
+        if files and folder not in names:
+            raise ValueError(f"--source: {source} has a class folder {folder}, --classes has not")
+        if files:
+            images += [(os.path.join(folder, name), names.index(folder)) for name in files]
+            empty.remove(folder)
+    for what, odd in (
+        ("left out, no images of a class", left_out),
+        ("classes without images", empty),
+    ):
+        if odd:
+            print_line(f"{source}: {what} ({len(odd)}): {join_names(odd, MAX_SHOWN)}")
     if not images:
         raise ValueError(f"--source: {source} has no class folder with images")
     try:

@@ -34,17 +34,27 @@ from utils.files import report_write_errors
 
 
 def main(*, annotations: Path, images: Path, out: Path) -> None:
-    read = read_development_kit if annotations.is_dir() else read_kaggle_csv
     try:
-        classes = read(annotations)
+        if annotations.is_dir():
+            # Line k of the ground truth is the ILSVRC2012_ID of image k
+            lines = read_lines(annotations / "ILSVRC2012_validation_ground_truth.txt")
+            synsets = loadmat(str(annotations / "meta.mat"), squeeze_me=True)["synsets"]
+            names = {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in synsets}
+            classes = {
+                f"ILSVRC2012_val_{k:08d}.JPEG": names[int(line)] for k, line in enumerate(lines, 1)
+            }
+        else:  # of Kaggle, lines `ILSVRC2012_val_00000001,n01751748 111 108 230 366`
+            rows = csv.DictReader(read_lines(annotations), strict=True)
+            classes = {f"{r['ImageId']}.JPEG": r["PredictionString"].split()[0] for r in rows}
     except Exception as error:  # a file can make Python and its readers raise almost anything
         if str(error).startswith("--"):
             raise
         raise ValueError(
             f"--annotations: {annotations} is not in the official form: {error}"
         ) from None
-    odd = next((name for names in classes.items() for name in names if not is_name(name)), None)
-    if odd is not None:
+    parts = [name for pair in classes.items() for name in pair]
+    odd = next((name for name in parts if not re.fullmatch(r"\w[\w.]*", name)), None)
+    if odd is not None:  # it could lead to another folder
         raise ValueError(f"--annotations: {annotations} has {odd!r}, which is no name")
     existing = {name: wnid for name, wnid in classes.items() if (images / name).is_file()}
     if not existing:
@@ -53,39 +63,18 @@ def main(*, annotations: Path, images: Path, out: Path) -> None:
         for wnid in set(existing.values()):
             (out / wnid).mkdir(parents=True, exist_ok=True)
         for name, wnid in existing.items():
-            if not (out / wnid / name).exists():
-                link_image(images / name, out / wnid / name)
+            target = out / wnid / name
+            if target.exists():
+                continue
+            file = os.path.realpath(images / name)  # a link to a relative link would lead elsewhere
+            try:
+                os.link(file, target)
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                target.symlink_to(file)
     result = {"classes": len(set(existing.values())), "images": len(existing)}
     print(json.dumps({**result, "missing": len(classes) - len(existing)}))
-
-
-def is_name(name: str) -> bool:
-    """Whether a part of a path cannot lead to another folder."""
-    return re.fullmatch(r"\w[\w.]*", name) is not None
-
-
-def link_image(image: Path, target: Path) -> None:
-    file = os.path.realpath(image)  # a hard link to a relative link would lead elsewhere
-    try:
-        os.link(file, target)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        target.symlink_to(file)
-
-
-def read_kaggle_csv(file: Path) -> dict[str, str]:
-    """{file name: WordNet id}; a line is `ILSVRC2012_val_00000001,n01751748 111 108 230 366`."""
-    rows = csv.DictReader(read_lines(file), strict=True)
-    return {f"{row['ImageId']}.JPEG": row["PredictionString"].split()[0] for row in rows}
-
-
-def read_development_kit(folder: Path) -> dict[str, str]:
-    """Line k of the ground truth is the ILSVRC2012_ID of image k; meta.mat has its WordNet id."""
-    lines = read_lines(folder / "ILSVRC2012_validation_ground_truth.txt")
-    synsets = loadmat(str(folder / "meta.mat"), squeeze_me=True)["synsets"]
-    names = {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in synsets}
-    return {f"ILSVRC2012_val_{k:08d}.JPEG": names[int(line)] for k, line in enumerate(lines, 1)}
 
 
 if __name__ == "__main__":

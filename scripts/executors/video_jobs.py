@@ -17,8 +17,8 @@ from typing import Any, Callable, NamedTuple, Optional
 from scripts.executors.process_pool import PROCESSES, CrashError, Part, run_all
 from utils.files import compute_sha256, lock_folder
 from utils.inference.model import build_model
+from utils.log import Progress
 from utils.networks import find_network
-from utils.progress import Progress
 from utils.settings import NetworkConfig
 from utils.video.media_files import compute_stamp
 

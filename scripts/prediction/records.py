@@ -25,8 +25,8 @@ from utils.inference.prediction import (
     WindowResult,
     rank_classes,
 )
+from utils.log import track
 from utils.messages import escape_control, format_line, hide_secrets, print_line
-from utils.progress import track
 from utils.video.live import ADDRESS
 from utils.video.media_files import IMAGE_SUFFIXES, describe_left_out, find_files, has_suffix
 from utils.video.reader import DEFAULT_FPS, FrameReader, VideoError, find_time

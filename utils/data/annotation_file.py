@@ -25,9 +25,8 @@ import numpy as np
 
 from utils.data.class_names import read_names
 from utils.files import read_text
-from utils.log import log
+from utils.log import log, track
 from utils.messages import escape_control, find_nearest, format_value, shorten
-from utils.progress import track
 from utils.runtime import Runtime
 from utils.video.decoders import open_path
 from utils.video.reader import MAX_PIXELS, FrameReader, Segment

@@ -17,8 +17,7 @@ from mindspore import Tensor
 from utils.collectives import AllReduceSum, sum_count, sum_over_ranks
 from utils.evaluate.scorer import choose_clips_per_pass, video_scores
 from utils.files import read_json, write_text
-from utils.log import log
-from utils.progress import Progress
+from utils.log import Progress, log
 from utils.runtime import Runtime
 from utils.signals import StopRequestError, received
 

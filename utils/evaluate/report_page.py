@@ -7,14 +7,12 @@ hits. The tables beside it have every video.
 """
 
 import base64
-import contextlib
 import csv
 import functools
 import hashlib
 import io
 import json
 import os
-import subprocess
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -27,7 +25,7 @@ from PIL import Image
 from utils.data.rows import EvalRows
 from utils.evaluate.label_space import LabelSpace
 from utils.evaluate.metrics import compute_interval
-from utils.files import ROOT, open_replacement, report_write_errors, write_text
+from utils.files import open_replacement, report_write_errors, write_text
 from utils.messages import escape_control
 from utils.video.reader import VideoError
 from utils.weights.description import VERSION
@@ -276,7 +274,7 @@ def write_index(folder: Path, sets: dict[str, dict], average: Optional[dict] = N
         sets=parts,
         average=average or {},
         date=time.strftime("%Y-%m-%d %H:%M"),
-        version=find_version(),
+        version=VERSION,
         data=data,
         script=script,
         hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -284,13 +282,3 @@ def write_index(folder: Path, sets: dict[str, dict], average: Optional[dict] = N
     path = folder / "index.html"
     with report_write_errors(path, "--report"):
         write_text(path, page)
-
-
-def find_version() -> str:
-    """The version of the zoo and, in a checkout, its commit."""
-    command = ["git", "--no-optional-locks", "describe", "--always", "--dirty", "--exclude=*"]
-    if (ROOT / ".git").exists():
-        with contextlib.suppress(OSError, subprocess.SubprocessError):  # no Git, or not allowed
-            commit = subprocess.check_output(command, cwd=ROOT, stderr=subprocess.DEVNULL)
-            return f"{VERSION}, commit {commit.decode().strip()}"
-    return VERSION

@@ -79,7 +79,10 @@ def read_windows(
         crops = {number: arrays for number, arrays in crops.items() if number >= first}
         new_end = int(np.searchsorted(union, numbers[-1], "right"))
         if new_end > end:
-            crops.update(crop_numbers(source, union[end:new_end], heads))
+            coming = iter(union[end:new_end].tolist())
+            for part in source.parts(union[end:new_end]):
+                for arrays, number in zip(zip(*crop_for_heads(part, heads)), coming):
+                    crops[number] = list(arrays)
             end = new_end
         views = []
         for index, (head, indices) in enumerate(zip(heads, plan)):
@@ -87,16 +90,6 @@ def read_windows(
             head_crops = np.stack([crops[number][index] for number in unique.tolist()])
             views.append(head.make_views(head_crops, positions.reshape(indices.shape)))
         yield window, views
-
-
-def crop_numbers(
-    source: FrameReader, numbers: np.ndarray, heads: Sequence[LabelSpace]
-) -> Iterator[tuple[int, list[np.ndarray]]]:
-    """(number, its crops for each head) of frames of ascending numbers."""
-    coming = iter(numbers.tolist())
-    for part in source.parts(numbers):
-        for arrays, number in zip(zip(*crop_for_heads(part, heads)), coming):
-            yield number, list(arrays)
 
 
 def crop_for_heads(frames: np.ndarray, heads: Sequence[LabelSpace]) -> list[np.ndarray]:

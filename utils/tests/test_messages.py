@@ -1,23 +1,25 @@
-"""Hints of messages: the nearest name, and the commands of an installed package."""
+"""Messages: the nearest name, addresses without their secrets."""
 
 import logging
 from pathlib import Path
 
 import pytest
 
-from utils import log, messages
-from utils.messages import format_line, hide_secrets
+from utils import log
+from utils.messages import check_choice, format_line, hide_secrets
 
 
-def test_an_installed_package_names_its_commands(monkeypatch):
-    """Its user has no file scripts/data/make_lists.py."""
-    text = "make one: scripts/data/make_lists.py; python scripts/launch_mpi.py; see /a/scripts/b.py"
-    assert format_line(text) == text
-    monkeypatch.setattr(messages, "is_installed", lambda: True)
-    named = "make one: zoo make-lists; zoo launch-mpi; see /a/scripts/b.py"
-    assert format_line(text) == named
-    record = logging.LogRecord("zoo", logging.INFO, "", 0, text, None, None)
-    assert log.EscapingFormatter("%(message)s").format(record) == named
+@pytest.mark.parametrize(
+    ("name", "names", "advice"),
+    [
+        ("epcohs", ["lr", "epochs"], "; nearest: epochs"),
+        ("class_weights", [*"abcdefgh", "weight_decay"], ""),
+        ("speed", ["ring", "tree"], "; there are ring, tree"),
+    ],
+)
+def test_only_a_similar_name_is_suggested(name, names, advice):
+    with pytest.raises(ValueError, match=f"train.{name}{advice}$"):
+        check_choice(name, names, "setting train.")
 
 
 SECRETS = {

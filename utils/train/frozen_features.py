@@ -26,10 +26,9 @@ from utils.data.rows import EvalRows, FileRows, Row, Rows, TrainRows
 from utils.evaluate.metrics import EvalSet
 from utils.evaluate.windows import read_ahead
 from utils.files import report_write_errors, wait_for_lock
-from utils.log import log
+from utils.log import log, track
 from utils.networks import Job, compute_key
 from utils.nn.dropout import DropPath
-from utils.progress import track
 from utils.train.plan import BACKBONE
 from utils.train.run_dir import CHANGEABLE_ON_RESUME, hash_records
 from utils.video.media_files import compute_stamp

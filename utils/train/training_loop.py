@@ -17,10 +17,9 @@ from mindspore.train import Callback
 
 from utils.data.rows import TrainRows
 from utils.files import report_write_errors
-from utils.log import format_values, log, log_values
+from utils.log import Progress, format_values, log, log_values
 from utils.messages import RunInterruptedError
 from utils.networks import Job
-from utils.progress import Progress
 from utils.signals import StopRequestError
 from utils.train.meter import OUTPUTS, Meter, describe_fault
 from utils.train.plan import TrainParts

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import NamedTuple, Optional
 
 from utils.files import read_json, report_write_errors, write_text
+from utils.log import Progress
 from utils.messages import format_error, hide_all_secrets, hide_secrets, print_line, shorten
 from utils.processes import call_within
-from utils.progress import Progress
 
 CHUNK = 2**20  # bytes; the bar counts chunks
 TIMEOUT = 60  # seconds without a byte

@@ -32,8 +32,8 @@ from utils.files import (
     report_write_errors,
     write_text,
 )
+from utils.log import track
 from utils.networks import Network
-from utils.progress import track
 from utils.settings import NetworkConfig
 
 

@@ -177,14 +177,6 @@ def read_public_annotations(dataset: str, folder: Path, split: int) -> Annotatio
     if odd is not None:
         raise ValueError(f"--annotations: {folder}: class {format_value(odd)} cannot be printed")
     train, val = map(dict, parts)
-    for name, part, last in zip(("train", "val"), parts, (train, val)):
-        contrary = [key for key, label in part if label != last[key]]
-        if contrary:
-            what = f"{name}: videos with several labels, of which the last counts"
-            print_line(f"{what} ({len(contrary)}), for example {contrary[0]}")
-    both = [key for key in val if key in train]
-    if both:
-        print_line(f"videos in both lists, train and val ({len(both)}), for example {both[0]}")
     return Annotations(names, train, val, files, segments)
 
 

@@ -27,7 +27,7 @@ import numpy as np
 from scripts.data.prepare.encoder import DETERMINISTIC, to_yuv420p
 from scripts.executors.process_pool import start_process_pool
 from utils.files import check_folder, make_drafts, write_text
-from utils.progress import track
+from utils.log import track
 
 MOTIONS = ("left", "right", "up", "down", "grow", "shrink", "clockwise", "counterclockwise")
 # Of each motion: its circle (0 x, 1 y, 2 size, 3 angle) and direction; images count y downwards.

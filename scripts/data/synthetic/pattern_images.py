@@ -14,7 +14,7 @@ import numpy as np
 
 from scripts.executors.process_pool import start_process_pool
 from utils.files import check_folder, write_beside, write_text
-from utils.progress import track
+from utils.log import track
 
 WAVES = ("horizontal", "vertical", "diagonal")
 PATTERNS = ("disc", "square", "triangle", "cross", "ring", *WAVES, "checker", "dots")
