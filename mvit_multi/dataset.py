@@ -92,10 +92,6 @@ class TrainVideos(TrainVideoRows):
             for a, b in zip(rows, rows[::-1])  # as `MixClips` mixes them
         ]
 
-    def list_flip_settings(self) -> list:
-        sets = enumerate(self.data.sets)
-        return [(get_annotation_file(self.cfg, k, "train"), settings) for k, settings in sets]
-
     def choose_frames(
         self, video: Timeline, sample: Record, rng: np.random.RandomState
     ) -> np.ndarray:

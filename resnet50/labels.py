@@ -1,6 +1,6 @@
 """Inference on one image: the same view as in evaluation."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,26 +10,12 @@ from resnet50 import readers, transforms
 from resnet50.config import Config
 from utils.data.annotation_file import find_labels
 from utils.evaluate.label_space import LabelSpace
-from utils.video.reader import FrameReader, read_bytes, reading
 
 if TYPE_CHECKING:
     from utils.video.windows import Window
 
 # The files of class names beside CIFAR's binary files.
 CIFAR_NAMES = {"cifar10": "batches.meta.txt", "cifar100": "fine_label_names.txt"}
-
-
-class ImageFile(FrameReader):
-    """An image as a video of one frame. Reading raises VideoError if the file is not an image."""
-
-    def __init__(self, path: str):
-        super().__init__(Path(path), "PIL")
-        self._length = 1
-
-    def _decode(self, indices: list[int]) -> Iterator[np.ndarray]:
-        with reading(self.path, self.reader):
-            image = readers.decode_image(read_bytes(self.path))
-        yield image
 
 
 class ImageLabelSpace(LabelSpace):

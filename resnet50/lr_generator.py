@@ -23,20 +23,14 @@ def get_lr(train: Train, updates_per_epoch: int, effective_batch: int) -> np.nda
     values = 1 if train.lr_changes == "epoch" else updates_per_epoch  # rates of one epoch
     total = epochs * values
     warm = round(train.warmup_epochs * values)
-    rising = compute_warmup(train.schedule, warm=warm, start=train.warmup_lr, peak=peak)
+    # The zoo's modes other than cosine, and torchvision's recipes, begin at `warmup_lr` itself.
+    if train.schedule in ("linear", "poly", "steps", "step", "torch_cosine"):
+        rising = train.warmup_lr + (peak - train.warmup_lr) * np.arange(warm) / max(warm, 1)
+    else:
+        rising = curves.warmup(warm, train.warmup_lr, peak)
     falling = compute_decay(train.schedule, total=total, warm=warm, peak=peak, end=train.end_lr)
     curve = np.concatenate([rising, falling])
     return np.repeat(curve, updates_per_epoch // values)[: train.epochs * updates_per_epoch]
-
-
-def compute_warmup(schedule: str, warm: int, start: float, peak: float) -> np.ndarray:
-    """The `warm` rates before the decay, float64 (warm,).
-
-    The zoo's modes other than cosine, and torchvision's recipes, begin at `start` itself.
-    """
-    if schedule in ("linear", "poly", "steps", "step", "torch_cosine"):
-        return start + (peak - start) * np.arange(warm) / max(warm, 1)
-    return curves.warmup(warm, start, peak)
 
 
 def compute_decay(schedule: str, total: int, warm: int, peak: float, end: float) -> np.ndarray:

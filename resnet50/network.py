@@ -1,15 +1,17 @@
 """What the folder of ResNet provides; utils/networks.py documents the names."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from resnet50 import dataset
 from resnet50.config import Config
 from resnet50.convert import ResNetNames
-from resnet50.labels import ImageFile, ImageLabelSpace
-from resnet50.readers import Images, read_records
+from resnet50.labels import ImageLabelSpace
+from resnet50.readers import ImageRecord, Images, read_records
 from utils.evaluate.label_space import LabelSpace, list_own_names
 from utils.networks import Network
+from utils.video.reader import FrameReader, read_bytes
 
 
 class ResNetNetwork(Network[Config]):
@@ -29,8 +31,8 @@ class ResNetNetwork(Network[Config]):
         run = spaces[0].run_folder if spaces else None
         return read_records(cfg, split, run, list_own_names(spaces, 1)[0])
 
-    def open_frames(self, cfg: Config, path: str) -> ImageFile:
-        return ImageFile(path)
+    def open_frames(self, cfg: Config, path: str) -> FrameReader:
+        return ImageRecord(path, 0, partial(read_bytes, path)).open(cfg.data)
 
     def build_model(self, **settings: Any):
         from resnet50.model import build_network

@@ -21,8 +21,13 @@ from typing import Any, BinaryIO, Callable, NamedTuple, Optional, Union
 import numpy as np
 
 from resnet50.config import Config, Data
-from utils.data.annotation_file import AnnotationFile, Label, read_list
-from utils.data.class_names import describe_numbered, find_class_names
+from utils.data.annotation_file import (
+    AnnotationFile,
+    Label,
+    describe_numbered,
+    find_class_names,
+    read_list,
+)
 from utils.files import read_text, report_write_errors, write_text
 from utils.log import log
 from utils.messages import format_value, join_names
@@ -141,20 +146,6 @@ class ImageFolder(Images):
 
     def list_classes(self) -> list[str]:
         return [*self.classes]
-
-    def describe_rest(self) -> list[str]:
-        """A line about what is no image of a class, and one about classes without images."""
-        counts = np.bincount(self.labels, minlength=len(self.classes))
-        empty = [self.classes[label] for label in np.flatnonzero(counts == 0)]
-        return [
-            f"{self.path}: {what} ({len(names)}): {join_names(names, MAX_SHOWN)}"
-            for what, names in (
-                ("left out, no images in class folders", self.left_out),
-                ("classes without images", empty),
-                ("one class only", list(self.classes) if len(self.classes) == 1 else []),
-            )
-            if names
-        ]
 
     def __getitem__(self, index: Any) -> Any:
         path = os.path.join(self.path, os.fsdecode(self.names[index]))
@@ -280,12 +271,25 @@ def read_records(
         return ImageList(file._replace(multi_label=several, class_names=class_names))
     images: Images
     if data.is_cifar:
-        images = open_cifar(data, split)
+        patterns, label_bytes = CIFAR[data.source]
+        pattern = patterns["train" if split == "train" else "test"]
+        files = sorted(data.root.glob(pattern))
+        if not files:
+            file = data.root / pattern.replace("?", "1")
+            raise ValueError(f"data.root: {file} does not exist; name a folder of {data.source}")
+        images = Cifar(files, label_bytes)
     elif data.source == "mindrecord":
         if not path.is_file():
             raise ValueError(f"{setting} does not exist")
         images = MindRecord(path)
-        check_labels(images, setting, find_classes(data, num_classes, split, run, class_names))
+        classes = find_classes(data, num_classes, split, run, class_names)
+        for label, name in enumerate(images.list_classes()):
+            if name and label < len(classes) and classes[label] not in ("", name):
+                raise ValueError(
+                    f"{setting} has the label {label} for {format_value(name)}, the training for "
+                    f"{format_value(classes[label])}: pack it again with "
+                    "scripts/data/pack_images.py --classes and the folder of the training images"
+                )
     elif path.is_dir():
         classes = find_classes(data, num_classes, split, run, class_names)
         images = open_folder(setting, path, classes, num_classes)
@@ -307,16 +311,6 @@ def describe_list(data: Data, split: str, num_classes: int) -> AnnotationFile:
     return file if file.labels_path.is_file() else file._replace(labels=data.root / "labels.txt")
 
 
-def open_cifar(data: Data, split: str) -> Cifar:
-    patterns, label_bytes = CIFAR[data.source]
-    pattern = patterns["train" if split == "train" else "test"]
-    files = sorted(data.root.glob(pattern))
-    if not files:
-        file = data.root / pattern.replace("?", "1")
-        raise ValueError(f"data.root: {file} does not exist; name a folder of {data.source}")
-    return Cifar(files, label_bytes)
-
-
 def open_folder(setting: str, path: Path, classes: list[str], num_classes: int) -> ImageFolder:
     if not classes:
         raise ValueError(
@@ -330,8 +324,15 @@ def open_folder(setting: str, path: Path, classes: list[str], num_classes: int) 
     images = ImageFolder(path, classes)
     if not len(images):
         raise ValueError(f"{setting} has no class folder with images")
-    for line in images.describe_rest():
-        log.info("%s", line)
+    counts = np.bincount(images.labels, minlength=len(classes))
+    odd = {
+        "left out, no images in class folders": images.left_out,
+        "classes without images": [classes[label] for label in np.flatnonzero(counts == 0)],
+        "one class only": classes if len(classes) == 1 else [],
+    }
+    for what, names in odd.items():
+        if names:
+            log.info("%s: %s (%d): %s", path, what, len(names), join_names(names, MAX_SHOWN))
     return images
 
 
@@ -385,17 +386,6 @@ def read_run_classes(run: Optional[Path]) -> list[str]:
 def read_folder_names(path: Path) -> list[str]:
     """The lines of a file, each as it is: the name of a folder."""
     return read_text(path, str(path), "surrogateescape").removesuffix("\n").split("\n")
-
-
-def check_labels(packed: MindRecord, setting: str, classes: Sequence[str]) -> None:
-    """Raises ValueError if a pack has another label for a class than the training."""
-    for label, name in enumerate(packed.list_classes()):
-        if name and label < len(classes) and classes[label] not in ("", name):
-            raise ValueError(
-                f"{setting} has the label {label} for {format_value(name)}, the training for "
-                f"{format_value(classes[label])}: pack it again with scripts/data/pack_images.py "
-                "--classes and the folder of the training images"
-            )
 
 
 def decode_image(image: Union[bytes, np.ndarray]) -> np.ndarray:

@@ -66,21 +66,17 @@ MAGNITUDES = {
 def augment(image: np.ndarray, data: Data, rng: np.random.RandomState) -> np.ndarray:
     """A random operator of `data.policy` on an image, then random erasing with `data.erase`."""
     if data.policy == "trivial":
-        image = apply_operator(image, *draw_operator(rng))
+        name = list(MAGNITUDES)[rng.randint(len(MAGNITUDES))]
+        magnitudes, signed = MAGNITUDES[name]
+        magnitude = float(magnitudes[rng.randint(len(magnitudes))])
+        magnitude = -magnitude if signed and rng.randint(2) else magnitude
+        image = apply_operator(image, name, magnitude)
     box = draw_erased_box(image.shape[1], height=image.shape[0], probability=data.erase, rng=rng)
     if box is not None:
         x, y, width, height = box
         image = image.copy()
         image[y : y + height, x : x + width] = np.round(np.multiply(data.mean, 255))
     return image
-
-
-def draw_operator(rng: np.random.RandomState) -> tuple[str, float]:
-    """The name and magnitude of a random operator."""
-    name = list(MAGNITUDES)[rng.randint(len(MAGNITUDES))]
-    magnitudes, signed = MAGNITUDES[name]
-    magnitude = float(magnitudes[rng.randint(len(magnitudes))])
-    return name, -magnitude if signed and rng.randint(2) else magnitude
 
 
 def apply_operator(image: np.ndarray, name: str, magnitude: float) -> np.ndarray:

@@ -64,8 +64,8 @@ from utils.processes import pass_on_signals
 from utils.settings import NetworkConfig, VideoData
 from utils.train.meter import describe_accuracy, describe_chance
 from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
-from utils.weights.checkpoint_file import check_kind
-from utils.weights.preparation import name_recipe, resolve_checkpoint
+from utils.weights.checkpoint_file import check_kind, name_recipe
+from utils.weights.preparation import resolve_checkpoint
 
 TEST = 0.2  # the fractions of a class in the lists of the test and the validation
 VAL = 0.1

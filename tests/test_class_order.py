@@ -4,8 +4,7 @@ import pytest
 from mindspore import Parameter, Tensor
 
 from tests.toy_recipes import draw_samples, load_toy_config
-from utils.data.annotation_file import AnnotationFile, read_list
-from utils.data.class_names import describe_numbered
+from utils.data.annotation_file import AnnotationFile, describe_numbered, read_list
 from utils.evaluate.label_space import list_class_names
 from utils.networks import find_network, list_networks
 from utils.runtime import Runtime

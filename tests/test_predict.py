@@ -27,7 +27,7 @@ from tests.helpers import FileModel, NoNetwork, load_smoke_config, save_random_w
 from tests.numbered_videos import read_number, write_numbered_video
 from tsm.network import NETWORK
 from utils import log
-from utils.data.class_names import BUILTIN_NAMES, find_class_names
+from utils.data.annotation_file import BUILTIN_NAMES, find_class_names
 from utils.evaluate.label_space import LabelSpace, softmax
 from utils.evaluate.scorer import video_scores
 from utils.evaluate.windows import read_windows

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from tsm.config import Config
 from utils.nn.loss import CrossEntropy, Loss, SigmoidCrossEntropy
-from utils.nn.soft_targets import SmoothedCrossEntropy
 
 
 def build_loss(cfg: Config, class_weights: Sequence[float]) -> Loss:
@@ -22,4 +21,6 @@ def build_loss(cfg: Config, class_weights: Sequence[float]) -> Loss:
         raise ValueError(
             "model.before_softmax false has no train.smoothing, data.mixup or data.cutmix"
         )
+    from utils.nn.soft_targets import SmoothedCrossEntropy  # here: few recipes smooth or mix
+
     return SmoothedCrossEntropy(smoothing, "included", class_weights)

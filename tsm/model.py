@@ -20,7 +20,6 @@ from typing import Union
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from tsm.mobilenet import MobileNetV2
 from tsm.resnet import ResNet
 from utils.nn.dropout import Dropout
 from utils.nn.layers import (
@@ -72,17 +71,25 @@ class TSM(PaddedNetwork):
         padding: str = "symmetric",
     ):
         super().__init__(padding)
-        check_settings(
-            arch,
-            segments=segments,
-            shift_place=shift_place,
-            online=online,
-            temporal_pool=temporal_pool,
-            non_local=non_local,
-            first_width=first_width,
-        )
-        if arch == "mobilenetv2" and padding != "symmetric":
-            raise ValueError(f"model.padding {padding} is of ResNets; mobilenetv2 has none")
+        is_mobile = arch == "mobilenetv2"
+        is_plain = shift_place == "blockres" and not (temporal_pool or non_local)
+        if arch not in ARCHITECTURES:
+            raise ValueError(f"model.arch is {arch}; known: {', '.join(ARCHITECTURES)}")
+        if is_mobile and not is_plain:
+            raise ValueError(
+                "mobilenetv2 has neither shift_place block nor temporal_pool nor non_local"
+            )
+        if is_mobile and (first_width != 64 or padding != "symmetric"):
+            raise ValueError("model.first_width and model.padding are of ResNets")
+        if non_local and (arch != "resnet50" or first_width != 64):
+            found = f"{arch} with model.first_width {first_width}"
+            raise ValueError(f"model.non_local is for resnet50 of width 64, not for {found}")
+        if temporal_pool and segments % 2:
+            raise ValueError(f"model.temporal_pool needs an even data.segments, not {segments}")
+        if online and not is_plain:
+            raise ValueError(
+                "model.online goes with shift_place blockres, without temporal_pool or non_local"
+            )
         if not before_softmax and consensus != "avg":
             raise ValueError("model.consensus must be avg if model.before_softmax is false")
         frame_channels, mean, std = FRAMES[modality]
@@ -90,7 +97,9 @@ class TSM(PaddedNetwork):
         self.normalize = Normalize(mean, std=std, channels=channels, axis=2, rank=5)
         self.takes_differences = modality == "rgb_diff"
         trunk_classes = 0 if dropout > 0 else num_classes
-        if arch == "mobilenetv2":
+        if is_mobile:
+            from tsm.mobilenet import MobileNetV2  # here: most recipes have a ResNet
+
             self.base_model = MobileNetV2(
                 segments,
                 shift_div=shift_div,
@@ -155,35 +164,11 @@ class TSM(PaddedNetwork):
     def find_cam_cells(self) -> CamCells:
         """The last stage, whose batch are the frames of the clip."""
         trunk = self.base_model
-        is_mobile = isinstance(trunk, MobileNetV2)
-        layer = trunk.features if is_mobile else trunk.layer4
-        scores = self.new_fc
-        if scores is None:
-            scores = trunk.classifier if is_mobile else trunk.fc
+        is_resnet = isinstance(trunk, ResNet)
+        layer = trunk.layer4 if is_resnet else trunk.features
+        scores = trunk.fc if is_resnet else trunk.classifier
+        scores = scores if self.new_fc is None else self.new_fc
         return CamCells(layer, scores=[scores], arrange=np.asarray)
-
-
-def check_settings(
-    arch, segments, shift_place, online, temporal_pool, non_local, first_width
-) -> None:
-    """Raises ValueError for settings that the published network does not define."""
-    if arch not in ARCHITECTURES:
-        raise ValueError(f"model.arch is {arch}; known: {', '.join(ARCHITECTURES)}")
-    if arch == "mobilenetv2" and (shift_place != "blockres" or temporal_pool or non_local):
-        raise ValueError(
-            "mobilenetv2 has neither shift_place block nor temporal_pool nor non_local"
-        )
-    if arch == "mobilenetv2" and first_width != 64:
-        raise ValueError("model.first_width is of ResNets; mobilenetv2 has none")
-    if non_local and (arch != "resnet50" or first_width != 64):
-        network = f"{arch} with model.first_width {first_width}"
-        raise ValueError(f"model.non_local is defined for resnet50 of width 64, not for {network}")
-    if temporal_pool and segments % 2:
-        raise ValueError(f"model.temporal_pool needs an even data.segments, not {segments}")
-    if online and (shift_place != "blockres" or temporal_pool or non_local):
-        raise ValueError(
-            "model.online goes with shift_place blockres, without temporal_pool or non_local"
-        )
 
 
 def freeze_batch_norms(net: nn.Cell, mode: str) -> None:

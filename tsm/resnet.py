@@ -6,7 +6,6 @@ residual branch is shifted, not the shortcut.
 
 from mindspore import Tensor, nn
 
-from tsm.non_local import NonLocal, WithNonLocal
 from tsm.shift import Shift, TemporalPool
 from utils.nn.layers import RESNETS, BatchNorm2d, NormReLU, ResidualBlock, conv2d, dense, max_pool2d
 
@@ -87,6 +86,8 @@ class ResNet(nn.Cell):
                 block = wrap(block)
             self.cin = width * self.expansion
             if self.non_local and i in NON_LOCAL.get(index, ()):
+                from tsm.non_local import NonLocal, WithNonLocal  # here: few recipes have them
+
                 block = WithNonLocal(block, NonLocal(self.cin), segments)
             blocks.append(block)
         return nn.SequentialCell(blocks)

@@ -74,7 +74,7 @@ def run_with_config(own: str, usage: str, main: Callable, *options_of: Callable)
     """Calls `main` as the command line says: a script of the network `own`, or if empty of all."""
     from utils import networks
     from utils.load_config import list_settings, load_config, resolve_yaml
-    from utils.weights.preparation import name_recipe
+    from utils.weights.checkpoint_file import name_recipe
 
     names = networks.list_networks()
     records = {name: networks.find_network(name) for name in ([own] if own else names)}
@@ -112,11 +112,11 @@ def run_with_config(own: str, usage: str, main: Callable, *options_of: Callable)
 
 def resolve_weights(options: dict[str, Any]) -> dict[str, Any]:
     """The options; a name of published weights as `checkpoint_path` becomes their file."""
-    from utils.weights.preparation import resolve_checkpoint
-
     path = options.get("checkpoint_path")
     if not path:
         return options
+    from utils.weights.preparation import resolve_checkpoint  # here: a training has no such option
+
     return {**options, "checkpoint_path": type(path)(resolve_checkpoint(str(path)))}
 
 

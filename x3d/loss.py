@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from utils.nn.loss import CrossEntropy, Loss, SigmoidCrossEntropy
-from utils.nn.soft_targets import SmoothedCrossEntropy
 from x3d.config import Config
 
 
@@ -17,5 +16,7 @@ def build_loss(cfg: Config, class_weights: Sequence[float]) -> Loss:
         return SigmoidCrossEntropy(cfg.model.num_classes, class_weights)
     smoothing = cfg.train.smoothing
     if smoothing or cfg.data.mixes:
+        from utils.nn.soft_targets import SmoothedCrossEntropy  # here: few recipes need it
+
         return SmoothedCrossEntropy(smoothing, "included", class_weights)
     return CrossEntropy(class_weights)

@@ -60,7 +60,7 @@ from scripts.data.prepare.public_annotations import (
     read_public_annotations,
 )
 from utils import cli
-from utils.data.class_names import describe_numbered
+from utils.data.annotation_file import describe_numbered
 from utils.files import check_inputs, check_target, report_write_errors, write_text
 from utils.messages import join_names, print_line
 from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES, describe_left_out

@@ -7,6 +7,7 @@ them.
 import copy
 import dataclasses
 import math
+import re
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,6 @@ import yaml
 
 from utils import runtime
 from utils.cores import read_free_memory
-from utils.data.class_names import find_mirror_pairs
 from utils.files import report_write_errors, write_text
 from utils.load_config import (
     apply_override,
@@ -57,6 +57,9 @@ COPIES_IF_RECOMPUTED = 2.9
 # Layers whose forward and backward pass are a few kernels of this zoo; all others are many.
 SIMPLE = ("spatial convolution", "1x1 convolution", "batch norm", "activation", "pooling")
 SET_NAME = "videos"  # of the data set of a network that takes several
+COUNTERCLOCKWISE = re.compile("(counter|anti)[- _]?clockwise")
+OPPOSITES = {"left": "right", "counterclockwise": "clockwise"}
+OPPOSITES |= {b: a for a, b in OPPOSITES.items()}
 # What the command sets; the user's other settings have precedence over its rules.
 OWN_SETTINGS = ("data.root", "data.sets", "data.lists", "data.source", "data.train", "data.val")
 OWN_SETTINGS += ("data.test", "data.train_list", "data.val_list", "data.test_list")
@@ -324,3 +327,13 @@ def name_lists(cfg: NetworkConfig, folder: Path) -> list[str]:
     if not isinstance(cfg.data, VideoSet):
         return [f"--data.lists={folder}"]
     return [f"--data.{file.stem}_list={file}" for file in list_files(cfg, folder)]
+
+
+def find_mirror_pairs(names: Sequence[str]) -> list[tuple[int, int]]:
+    """Pairs of labels that mirroring exchanges: by the words of OPPOSITES in their names."""
+    normalized = [COUNTERCLOCKWISE.sub("counterclockwise", name.lower()) for name in names]
+    label_of = {name: label for label, name in enumerate(normalized)}
+    words = re.compile("|".join(OPPOSITES))
+    mirrored = [words.sub(lambda word: OPPOSITES[word[0]], name) for name in normalized]
+    pairs = ((label, label_of.get(name, -1)) for label, name in enumerate(mirrored))
+    return [(a, b) for a, b in pairs if normalized[a] != mirrored[a] and a < b]

@@ -11,6 +11,8 @@ may have several columns, `path 3 17` (frames: `path num_frames 3 17`; segments:
 
 Fields are counted from the right, so a path may contain spaces. For source "video" an integer
 before the label is read as num_frames.
+
+Class names are text files with one name per line, in the order of the labels.
 """
 
 import csv
@@ -23,10 +25,9 @@ from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 
-from utils.data.class_names import read_names
-from utils.files import read_text
+from utils.files import ROOT, read_text
 from utils.log import log, track
-from utils.messages import escape_control, find_nearest, format_value, shorten
+from utils.messages import check_choice, escape_control, find_nearest, format_value, shorten
 from utils.runtime import Runtime
 from utils.video.decoders import open_path
 from utils.video.reader import MAX_PIXELS, FrameReader, Segment
@@ -40,6 +41,7 @@ MAX_PATH = 150  # characters of a path in an error
 MIN_FRAMES = 3  # a folder of fewer frames is left out
 Label = Union[int, tuple[int, ...]]  # with `model.labels: multi` all labels, ascending
 NO_LABEL = "-"
+BUILTIN_NAMES = ROOT / "utils" / "labels"  # of public data sets, for `labels: NAME`
 COLUMNS = re.compile(r"(?<=\S)(?: +-?[0-9]+)+$")  # the numbers at the end of a line
 
 
@@ -396,3 +398,50 @@ def swap_labels(label: Label, pairs: Sequence[tuple[int, int]]) -> Label:
     if isinstance(label, int):
         return other.get(label, label)
     return tuple(sorted(other.get(part, part) for part in label))
+
+
+def find_class_names(names_file: Optional[Path], builtin: str, classes: int) -> list[str]:
+    """The class names of a data set, in the order of the labels.
+
+    They are in `names_file`, the `labels.txt` beside the annotation files, if it exists. Otherwise
+    `builtin`, the setting `labels`, names built-in ones, or is empty. Returns an empty list if
+    there are no names, or if the built-in ones are not `classes` names: then the network has other
+    classes than the data set of the recipe. Raises ValueError if `names_file` does not hold
+    `classes` names.
+    """
+    if names_file is not None and names_file.is_file():
+        return read_class_names(names_file, classes, f"{names_file}")
+    if not builtin:
+        return []
+    files = {file.stem: file for file in sorted(BUILTIN_NAMES.glob("*.txt"))}
+    check_choice(builtin, files, "list of data.labels")
+    names = files[builtin].read_text(encoding="utf-8").splitlines()
+    return names if len(names) == classes else []
+
+
+def read_class_names(path: Path, classes: int, description: str) -> list[str]:
+    """The `classes` lines of a file; ValueError, with `description`, if it has another number."""
+    names = read_names(path, description)
+    if len(names) != classes:
+        raise ValueError(
+            f"{description} has {len(names)} names, the network {classes} classes; set "
+            "num_classes, or give a line for each"
+        )
+    return names
+
+
+def read_names(path: Path, description: str = "") -> list[str]:
+    text = read_text(path, description or f"{path}")
+    return [line.strip() for line in text.rstrip().split("\n")]
+
+
+def describe_numbered(names: Sequence[str]) -> str:
+    """What to say if all names of class folders are numbers, but not those of their labels."""
+    odd = [(k, name) for k, name in enumerate(names) if not name.isdecimal() or int(name) != k]
+    if not odd or not all(name.isdecimal() for name in names):
+        return ""
+    label, name = odd[0]
+    return (
+        f"class folders are numbers, and labels count them sorted as text: folder {name} has label "
+        f"{label}"
+    )

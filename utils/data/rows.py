@@ -15,16 +15,14 @@ from typing import TYPE_CHECKING, Any, Union
 import numpy as np
 
 from utils.data.annotation_file import (
-    AnnotationFile,
     Label,
-    describe_list,
     encode_label,
     swap_labels,
 )
 from utils.data.sampler import TrainSampler, sample_rng, shard_for_eval
 from utils.log import log
 from utils.runtime import Runtime
-from utils.settings import ClassSettings, NetworkConfig
+from utils.settings import NetworkConfig
 from utils.video.reader import Clip, FrameReader, Timeline, VideoError
 
 if TYPE_CHECKING:
@@ -249,13 +247,6 @@ class TrainRows(FileRows):
         """Why the trainer must stop the run (too many unreadable files), or an empty string."""
         return self.unreadable.describe_excess(self.data.max_unreadable)
 
-    def list_flip_settings(self) -> list[tuple[AnnotationFile, ClassSettings]]:
-        """Annotation files of the training, each with its `flip` and `swap_labels` settings.
-
-        The trainer logs advice if their class names have a left and a right.
-        """
-        return []
-
     def measure_clips(self) -> float:
         """The seconds of a video that a clip covers; 0 if unknown, and for images."""
         return 0.0
@@ -376,9 +367,6 @@ class VideoRows(FileRows):
 
 class TrainVideoRows(VideoRows, TrainRows):
     """Training rows of videos; the annotation file is that of a network for one data set."""
-
-    def list_flip_settings(self) -> list[tuple[AnnotationFile, Any]]:
-        return [(describe_list(self.cfg, "train"), self.data)]
 
     @abc.abstractmethod
     def choose_frames(self, video: Timeline, record: Any, rng: np.random.RandomState) -> np.ndarray:

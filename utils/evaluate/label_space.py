@@ -11,8 +11,13 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
-from utils.data.annotation_file import AnnotationFile, describe_list, find_labels
-from utils.data.class_names import find_class_names, read_class_names
+from utils.data.annotation_file import (
+    AnnotationFile,
+    describe_list,
+    find_class_names,
+    find_labels,
+    read_class_names,
+)
 from utils.log import log
 from utils.video.transforms import arrange_views
 from utils.weights.description import Description, read_description

@@ -43,8 +43,8 @@ from utils.settings import LARGEST, NetworkConfig, Run, VideoData
 from utils.video.array_frames import ArrayFrames
 from utils.video.reader import FrameReader, VideoError
 from utils.video.windows import Window, split_into_windows
-from utils.weights.checkpoint_file import read_checkpoint
-from utils.weights.preparation import name_recipe, resolve_checkpoint
+from utils.weights.checkpoint_file import name_recipe, read_checkpoint
+from utils.weights.preparation import resolve_checkpoint
 from utils.weights.published import find_recipe_of_weights, list_published
 
 if TYPE_CHECKING:

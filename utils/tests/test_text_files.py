@@ -4,8 +4,7 @@ import os
 
 import pytest
 
-from utils.data.annotation_file import AnnotationFile, read_annotations
-from utils.data.class_names import read_class_names
+from utils.data.annotation_file import AnnotationFile, read_annotations, read_class_names
 from utils.files import read_text
 
 NAMES = ["café", "naïve", "日本"]

@@ -16,7 +16,6 @@ from mindspore.train import Model
 
 from utils import cli, runtime
 from utils.collectives import check_same_step
-from utils.data.class_names import warn_about_mirroring
 from utils.data.rows import Rows, RowsWithDropout
 from utils.data.sampler import TrainSampler
 from utils.evaluate.label_space import find_moved_name, list_class_names
@@ -104,8 +103,6 @@ def run_training(network: Network, cfg: NetworkConfig, build: Build) -> None:
         )
 
     # ---- Steps
-    for file, settings in rows.list_flip_settings():
-        warn_about_mirroring(file.labels_path, file.num_classes, settings)
     log_start(cfg, sampler, directory.start_step)
     loop = TrainingLoop(job, parts, step, rows=rows, directory=directory, validation=validation)
     if step.dropout.size:

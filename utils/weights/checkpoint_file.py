@@ -186,6 +186,18 @@ def refuse_foreign(path: Path, kind: str) -> None:
         raise ValueError(f"{path}: convert it first: python {script} {RECIPE} {files}")
 
 
+@contextlib.contextmanager
+def name_recipe(recipe: Union[str, os.PathLike], settings: Sequence[str] = ()) -> Iterator[None]:
+    """Inside, the command of `refuse_foreign` has this recipe and these `section.key=value`."""
+    try:
+        yield
+    except ValueError as error:
+        if RECIPE not in str(error):
+            raise
+        words = ["--config_path", os.fspath(recipe), *(f"--{setting}" for setting in settings)]
+        raise ValueError(str(error).replace(RECIPE, shlex.join(words))) from None
+
+
 def read_head(path: Path) -> bytes:
     """The bytes that tell the kind of a file."""
     with report_read_errors(path), open(path, "rb") as file:

@@ -4,36 +4,20 @@ A file of the table (`published.py`) is downloaded to `weights/downloads/`, and 
 `weights/NAME.ckpt`, in the checkout or, for an installed package, in the current folder.
 """
 
-import contextlib
 import os
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Union
 
 from utils.files import ROOT, compute_sha256, report_write_errors, wait_for_lock, write_text
 from utils.messages import hide_secrets, is_installed, print_line
-from utils.weights.checkpoint_file import RECIPE
 from utils.weights.download import LARGEST, DownloadError, download, forget
 from utils.weights.published import MIRROR, Published, find_published, list_published
 
 # The first digits of the SHA-256 in a file's name; mindcv marks those of newer devices.
 HASH = re.compile(r"-([0-9a-f]{8,64})(-910v2)?\.\w+$")
-
-
-@contextlib.contextmanager
-def name_recipe(recipe: Union[str, os.PathLike], settings: Sequence[str] = ()) -> Iterator[None]:
-    """Inside, the command of `refuse_foreign` has this recipe and these `section.key=value`."""
-    try:
-        yield
-    except ValueError as error:
-        if RECIPE not in str(error):
-            raise
-        words = ["--config_path", os.fspath(recipe), *(f"--{setting}" for setting in settings)]
-        raise ValueError(str(error).replace(RECIPE, shlex.join(words))) from None
 
 
 def resolve_checkpoint(path: str) -> str:
