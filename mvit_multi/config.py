@@ -24,16 +24,8 @@ STD_WEIGHT = 25.0  # of the variance term in the informative loss
 MAX_STAGES = 8  # each doubles the channels
 
 
-@dataclass(frozen=True)
-class DatasetClasses:
-    """The settings of one data set without a default."""
-
-    name: str
-    num_classes: int
-
-
-@dataclass(frozen=True)
-class DatasetSettings(ClassSettings, DatasetClasses):
+@dataclass(frozen=True, kw_only=True)
+class DatasetSettings(ClassSettings):
     """One data set: its classes, its folders, and how its videos are sampled and tested.
 
     `videos` is a folder in `data.root`. `lists` is a folder in `data.lists` with the annotation
@@ -41,6 +33,8 @@ class DatasetSettings(ClassSettings, DatasetClasses):
     `segments` one frame of each of equal segments.
     """
 
+    name: str
+    num_classes: int
     videos: str = "."
     lists: str = "."
     sampling: Literal["time", "segments"] = "time"
@@ -58,18 +52,11 @@ class DatasetSettings(ClassSettings, DatasetClasses):
         check_swap_labels(self, self.num_classes)
 
 
-@dataclass(frozen=True)
-class DatasetList:
-    """The settings of several data sets without a default."""
-
-    root: Path
-    sets: tuple[DatasetSettings, ...]
-
-
-@dataclass(frozen=True)
-class Data(VideoData, DatasetList):
+@dataclass(frozen=True, kw_only=True)
+class Data(VideoData):
     """All data sets, and the settings that they have in common."""
 
+    sets: tuple[DatasetSettings, ...]
     lists: Optional[Path] = None  # default: root
     frames: int = 32
     stride: int = 3  # distance of two frames of a clip, in frames of a video with rate `fps`

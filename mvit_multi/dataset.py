@@ -18,7 +18,7 @@ from mvit_multi.config import Config, Data, DatasetSettings
 from utils.data.annotation_file import AnnotationFile, Record, VideoList, read_list, swap_labels
 from utils.data.loader import build_pipeline
 from utils.data.mixing import NO_BOX, draw_mix
-from utils.data.rows import EvalVideoRows, Rows, Share, TrainVideoRows
+from utils.data.rows import EvalRows, Rows, Share, TrainVideoRows
 from utils.evaluate.label_space import LabelSpace, list_own_names
 from utils.runtime import Runtime
 from utils.video.reader import Timeline
@@ -118,7 +118,7 @@ class TrainVideos(TrainVideoRows):
         return clips, np.stack([build_target_row(0, 0, 1.0)] * self.copies)
 
 
-class EvalVideos(EvalVideoRows):
+class EvalVideos(EvalRows):
     """All views of each video of one data set.
 
     `split` is "test" (the views of the data set's settings) or "val" (every `eval.val_skip`-th

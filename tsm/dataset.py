@@ -19,7 +19,7 @@ from tsm import sampling, transforms
 from tsm.config import Config, Data
 from utils.data.annotation_file import Record
 from utils.data.loader import build_pipeline
-from utils.data.rows import EvalVideoRows, Row, Rows, TrainVideoRows
+from utils.data.rows import EvalRows, Row, Rows, TrainVideoRows
 from utils.data.sampler import sample_rng
 from utils.runtime import Runtime
 from utils.video.reader import Timeline
@@ -70,7 +70,7 @@ class TrainVideos(TrainVideoRows):
         return clip, self.make_target(record.label, data.swap_labels if flipped else ())
 
 
-class EvalVideos(EvalVideoRows):
+class EvalVideos(EvalRows):
     """All views of each video.
 
     `split` is "test" (the views of `cfg.eval`) or "val" (the original's transform for validation

@@ -7,10 +7,9 @@ dataclass. Those of `data`, `train` and `eval` derive from `ImageData` or `Video
 
 import math
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Literal, Optional, TypeVar, Union
+from typing import Any, Literal, Optional, TypeVar, Union
 
 Level = Literal["O0", "O1", "O2", "O3"]
 
@@ -110,28 +109,25 @@ class Run:
 
 
 def check_positive(section: Any, name: str, *fields: str) -> None:
-    """Raises ValueError if a field is neither `auto` nor above 0, or above LARGEST_OF."""
-    check_fields(section, name, fields, lambda value: value == "auto" or value > 0, "be above 0")
+    """Raises ValueError if a field is not above 0, or too large; `auto` passes."""
     for field in fields:
         value = getattr(section, field)
+        if value != "auto" and value <= 0:
+            raise ValueError(f"{name}.{field} must be above 0, not {value}")
         if value != "auto" and value > LARGEST_OF.get(field, math.inf):
             raise ValueError(f"{name}.{field} must be at most {LARGEST_OF[field]}, not {value}")
 
 
 def check_not_negative(section: Any, name: str, *fields: str) -> None:
-    check_fields(section, name, fields, lambda value: value >= 0, "not be negative")
+    for field in fields:
+        if getattr(section, field) < 0:
+            raise ValueError(f"{name}.{field} must not be negative, not {getattr(section, field)}")
 
 
 def check_fraction(section: Any, name: str, *fields: str) -> None:
-    check_fields(section, name, fields, lambda value: 0 <= value < 1, "lie in [0, 1)")
-
-
-def check_fields(
-    section: Any, name: str, fields: Iterable[str], is_valid: Callable[[Any], bool], rule: str
-) -> None:
     for field in fields:
-        if not is_valid(getattr(section, field)):
-            raise ValueError(f"{name}.{field} must {rule}, not {getattr(section, field)}")
+        if not 0 <= getattr(section, field) < 1:
+            raise ValueError(f"{name}.{field} must lie in [0, 1), not {getattr(section, field)}")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 
 from utils.data.annotation_file import Record
 from utils.data.loader import build_pipeline
-from utils.data.rows import EvalVideoRows, Row, Rows, TrainVideoRows
+from utils.data.rows import EvalRows, Row, Rows, TrainVideoRows
 from utils.runtime import Runtime
 from utils.video.reader import Timeline
 from utils.video.transforms import arrange_views, cut_crops
@@ -51,7 +51,7 @@ class TrainVideos(TrainVideoRows):
         return clip, self.make_target(record.label, data.swap_labels if mirrored else ())
 
 
-class EvalVideos(EvalVideoRows):
+class EvalVideos(EvalRows):
     """All views of each video.
 
     `split` is "test" (the clips and crops of `cfg.eval`) or "val" (for validation during training:

@@ -19,7 +19,7 @@ import numpy as np
 
 from scripts.analysis.build_networks import measure_median_seconds
 from utils.cores import count_usable_cores
-from utils.data.rows import EvalVideoRows
+from utils.data.rows import EvalRows
 from utils.evaluate.label_space import LabelSpace
 from utils.files import ROOT
 from utils.networks import Network
@@ -100,7 +100,7 @@ class TorchTwin:
 def measure_files(
     network: Network,
     cfg: Any,
-    rows: EvalVideoRows,
+    rows: EvalRows,
     head: LabelSpace,
     rate: float,
     environment: Mapping[str, str],

@@ -138,8 +138,8 @@ def test_a_result_for_a_box_equals_a_crop_of_the_full_result():
 def test_a_training_clip_is_a_crop_of_augmented_frames(scales):
     """With scales, a square of the scaled frames."""
     frames = PICTURES["noise"]
-    sets = (DatasetSettings("one", 2),)
-    data = Data(Path(), sets, crop=32, repeated_aug=1, erase=0.0, scales=scales)
+    sets = (DatasetSettings(name="one", num_classes=2),)
+    data = Data(Path(), sets=sets, crop=32, repeated_aug=1, erase=0.0, scales=scales)
     for seed in range(10):
         rng = np.random.RandomState(seed)
         (clip,), _ = transforms.make_train_clips(frames, data, flip=False, rng=rng)

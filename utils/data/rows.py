@@ -85,10 +85,6 @@ class UnreadableFiles:
         if not was_marked:
             log.warning("unreadable %s: %s", self.kind, reason)
 
-    def list_marked(self) -> np.ndarray:
-        """The indices of the marked files, int32, ascending."""
-        return np.flatnonzero(self.view_flags()).astype(np.int32)
-
     def mark_again(self, indices: np.ndarray) -> None:
         """Marks the files that were marked before a run was stopped."""
         self.view_flags()[indices[indices < len(self.records)]] = True
@@ -100,18 +96,6 @@ class UnreadableFiles:
     def view_flags(self) -> np.ndarray:
         """The flags without a copy: every training step counts them, a million for ImageNet."""
         return np.frombuffer(memoryview(self.flags.get_obj()), np.bool_)
-
-    def describe_excess(self, limit: float) -> str:
-        """An error message if more than the fraction `limit` is unreadable, else ""."""
-        count = self.count
-        if count <= limit * len(self.records):
-            return ""
-        example = self.records[int(np.argmax(self.view_flags()))].path
-        return (
-            f"data.max_unreadable: {count} of {len(self.records)} {self.kind}s could not be read, "
-            f"more than {limit:.2%} (the first: {example}); {REMEDIES[self.kind]}, or raise "
-            "the limit"
-        )
 
 
 class VideoWarnings:
@@ -154,6 +138,13 @@ class FileRows(Rows):
         self.cfg = cfg
         self.unreadable = UnreadableFiles(records, self.kind)
         self.warnings = VideoWarnings()
+
+    @contextlib.contextmanager
+    def open_video(self, record: Any) -> Iterator[FrameReader]:
+        """Opens the video of a record, and closes it at the end."""
+        with record.open(self.cfg.data) as video:
+            yield video
+            self.warnings.add(video)
 
     def encode(
         self, label: Label, swapped: Sequence[tuple[int, int]] = ()
@@ -245,7 +236,16 @@ class TrainRows(FileRows):
 
     def find_fault(self) -> str:
         """Why the trainer must stop the run (too many unreadable files), or an empty string."""
-        return self.unreadable.describe_excess(self.data.max_unreadable)
+        limit = self.data.max_unreadable
+        count = self.unreadable.count
+        if count <= limit * len(self.records):
+            return ""
+        example = self.records[int(np.argmax(self.unreadable.view_flags()))].path
+        return (
+            f"data.max_unreadable: {count} of {len(self.records)} {self.kind}s could not be read, "
+            f"more than {limit:.2%} (the first: {example}); {REMEDIES[self.kind]}, or raise "
+            "the limit"
+        )
 
     def measure_clips(self) -> float:
         """The seconds of a video that a clip covers; 0 if unknown, and for images."""
@@ -354,18 +354,7 @@ class EvalRows(FileRows):
         """uint8 clips of `self.shape`, from one decode of the file. Raises VideoError."""
 
 
-class VideoRows(FileRows):
-    """Rows that open videos."""
-
-    @contextlib.contextmanager
-    def open_video(self, record: Any) -> Iterator[FrameReader]:
-        """Opens the video of a record, and closes it at the end."""
-        with record.open(self.cfg.data) as video:
-            yield video
-            self.warnings.add(video)
-
-
-class TrainVideoRows(VideoRows, TrainRows):
+class TrainVideoRows(TrainRows):
     """Training rows of videos; the annotation file is that of a network for one data set."""
 
     @abc.abstractmethod
@@ -408,7 +397,3 @@ class TrainVideoRows(VideoRows, TrainRows):
         frames = np.moveaxis(clip, channel_axis, -1)
         frames = augment_frames(frames, policy=data.rand_augment, erase=data.erase, rng=rng)
         return np.ascontiguousarray(np.moveaxis(frames, -1, channel_axis))
-
-
-class EvalVideoRows(VideoRows, EvalRows):
-    """Evaluation rows of videos."""

@@ -87,7 +87,17 @@ def use_features(
     If they would change from epoch to epoch, a line says why, and both stay as they are. Raises
     ValueError if too many samples cannot be read.
     """
-    obstacle = find_obstacle(job, net)
+    cfg = job.cfg
+    place = (job.rt.size, job.rt.device, cfg.run.amp_level)
+    drops = (isinstance(cell, DropPath) and cell.p > 0 for _, cell in net.cells_and_names())
+    obstacles = {
+        "it needs train.freeze backbone": cfg.train.freeze != BACKBONE,
+        "data.mixup and data.cutmix mix clips": cfg.data.mixes,
+        "model.drop_path changes the backbone at random": any(drops),
+        "it is for one process on a CPU, in float32": place != (1, "CPU", "O0"),
+        "the network has no compute_features": not isinstance(net, HasFeatures),
+    }
+    obstacle = next((reason for reason, is_true in obstacles.items() if is_true), "")
     if obstacle:
         log.info("train.feature_draws has no effect: %s", obstacle)
         return rows, [*eval_sets]
@@ -116,21 +126,6 @@ def use_features(
         views: Any = FeatureRows(tested, table, tested.samples_of_rank.__getitem__)
         parts.append(part._replace(rows=views))
     return features, parts
-
-
-def find_obstacle(job: Job, net: nn.Cell) -> str:
-    """Why the features of a clip are not the same in all epochs, or not known; else empty."""
-    cfg = job.cfg
-    place = (job.rt.size, job.rt.device, cfg.run.amp_level)
-    drops = (isinstance(cell, DropPath) and cell.p > 0 for _, cell in net.cells_and_names())
-    reasons = {
-        "it needs train.freeze backbone": cfg.train.freeze != BACKBONE,
-        "data.mixup and data.cutmix mix clips": cfg.data.mixes,
-        "model.drop_path changes the backbone at random": any(drops),
-        "it is for one process on a CPU, in float32": place != (1, "CPU", "O0"),
-        "the network has no compute_features": not isinstance(net, HasFeatures),
-    }
-    return next((reason for reason, is_true in reasons.items() if is_true), "")
 
 
 def choose_files(job: Job, net: nn.Cell, parts: Sequence[FileRows]) -> list[Path]:

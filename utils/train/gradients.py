@@ -173,15 +173,6 @@ def take_flat(values: tuple, index: int) -> Tensor:
     return ops.reshape(values[index], (-1,))
 
 
-def clip_factor(norm: Tensor, factor: Union[float, Tensor], limit: float) -> Tensor:
-    """What limits the total norm, PyTorch's rule: factor * min(1, limit / (norm * factor + 1e-6)).
-
-    `norm` is of the gradients before `factor` is applied to them.
-    """
-    one = Tensor(1.0, mstype.float32)
-    return factor * ops.minimum(one, limit / (norm * factor + 1e-6))
-
-
 def multiply(factor: Union[float, Tensor], x: Tensor) -> Tensor:
     return x * factor
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, Optional
+from typing import Any, NoReturn, Optional
 
 import numpy as np
 from mindspore import Parameter, Tensor
@@ -67,6 +67,7 @@ class RunDirectory:
     def __init__(self, config: Any, rt: Runtime):
         """Raises ValueError if the directory is in use, not writable, or holds another run."""
         self.path = Path(config.run.out)
+        self.resume_file = self.path / RESUME
         self.config = config
         self.rt = rt
         self.start_step = 0
@@ -139,35 +140,33 @@ class RunDirectory:
                 raise ValueError(
                     f"{self.resume_file} is not a resume file of this zoo; choose another --run.out"
                 )
-            before = SamplerState(*map(int, counts))
-            if before.samples != sampler.samples:
+            batch, effective_batch, epoch_samples, samples = map(int, counts)
+            if samples != sampler.samples:
                 self.refuse(
-                    f"holds a run over {before.samples} samples, and the list now has "
-                    f"{sampler.samples}"
+                    f"holds a run over {samples} samples, and the list now has {sampler.samples}"
                 )
-            # A run of an older version did not say which samples it has.
             if not np.array_equal(state.pop(RECORDS, self.sample_hashes), self.sample_hashes):
                 self.refuse(
-                    f"holds a run over {before.samples} other samples, or in another order, than "
+                    f"holds a run over {samples} other samples, or in another order, than "
                     "the list has now"
                 )
             effective = sampler.effective_batch_size(accumulation_steps)
             here = f"{sampler.batch} a device x {sampler.size} devices x {accumulation_steps}"
-            if effective != before.effective_batch_size:
+            if effective != effective_batch:
                 self.refuse(
-                    f"holds a run of {before.effective_batch_size} samples an update, and {here} "
+                    f"holds a run of {effective_batch} samples an update, and {here} "
                     f"accumulated are {effective}",
                     "change data.batch or train.accumulation_steps, or ",
                 )
-            if before.samples_per_epoch % sampler.global_batch_size:
+            if epoch_samples % sampler.global_batch_size:
                 self.refuse(
-                    f"holds a run of {before.samples_per_epoch} samples an epoch, which are no "
+                    f"holds a run of {epoch_samples} samples an epoch, which are no "
                     f"whole steps of {sampler.global_batch_size}",
                     "change data.batch and train.accumulation_steps, or ",
                 )
             steps = int(state[COUNTER]) if COUNTER in state else 0
-            self.start_step = steps * before.global_batch_size // sampler.global_batch_size
-            sampler = replace(sampler, epoch_samples=before.samples_per_epoch)
+            self.start_step = steps * batch // sampler.global_batch_size
+            sampler = replace(sampler, epoch_samples=epoch_samples)
         if self.rt.is_main_process:
             with report_write_errors(self.path):
                 write_text(self.path / "config.yaml", to_yaml(self.config))
@@ -208,15 +207,16 @@ class RunDirectory:
 
         Every rank of the resumed run counts on from the files that this rank could not read.
         """
-        counts = SamplerState(
+        # The sizes, in samples, that a resumed run must keep or convert.
+        counts = (
             sampler.global_batch_size,
-            effective_batch_size=sampler.effective_batch_size(step.accumulation_steps),
-            samples_per_epoch=sampler.samples_per_epoch,
-            samples=sampler.samples,
+            sampler.effective_batch_size(step.accumulation_steps),
+            sampler.samples_per_epoch,
+            sampler.samples,
         )
         more = {
             SAMPLER: np.array(counts, np.int32),
-            UNREADABLE: unreadable.list_marked(),
+            UNREADABLE: np.flatnonzero(unreadable.view_flags()).astype(np.int32),
             EPOCHS: np.array([0, *self.own_epochs], np.int32),
             RECORDS: self.sample_hashes,
         }
@@ -247,10 +247,6 @@ class RunDirectory:
         }
         with report_write_errors(self.path):
             write_text(self.path / STATE, json.dumps(state, indent=1) + "\n")
-
-    @property
-    def resume_file(self) -> Path:
-        return self.path / RESUME
 
     def find_newest(self) -> Optional[str]:
         """The name of the newest epoch's weights."""
@@ -285,12 +281,3 @@ def hash_records(records: Iterable[Any]) -> np.ndarray:
         line = f"{name}\t{record.dataset_index}\t{record.label}\t{record.segment}\n"
         digest.update(line.encode("utf-8", "surrogateescape"))
     return np.frombuffer(digest.digest()[:16], np.int32)
-
-
-class SamplerState(NamedTuple):
-    """The sizes, in samples, that a resumed run must keep or convert."""
-
-    global_batch_size: int
-    effective_batch_size: int
-    samples_per_epoch: int
-    samples: int

@@ -131,7 +131,12 @@ def build_training(job: Job, sampler: TrainSampler, build: Build) -> tuple[Train
     network, cfg, rt = job.network, job.cfg, job.rt
     run = cfg.run
     if run.amp_level != run.amp:
-        log_cpu_precision(run)
+        kind = "float32" if run.cpu_amp == "O0" else f"amp level {run.cpu_amp}"
+        advice = f"float16 is slower there; --run.amp={run.amp} on the command line forces it"
+        if run.amp_dtype == "bfloat16":
+            advice = "MindSpore has no bfloat16 there"
+        text = "training in %s: on a CPU, run.amp %s of the config file has no effect (%s)"
+        log.info(text, kind, run.amp, advice)
     if run.amp_dtype == "bfloat16" and (run.loss_scale != 1 or run.dynamic_loss_scale):
         log.info(
             "run.amp_dtype bfloat16 needs no loss scale: that of the config file has no effect"
@@ -174,18 +179,6 @@ def choose_kernels(run: Run, device: str) -> kernels.Plain:
             reason = "the training uses MindSpore's CPU kernels, not those of the zoo: %s"
             log.info(reason, shorten(str(error), SETTINGS_LINE))
     return kernels.select(device)
-
-
-def log_cpu_precision(run: Run) -> None:
-    """One line about a training in 16 bits that trains on a CPU."""
-    kind = "float32" if run.cpu_amp == "O0" else f"amp level {run.cpu_amp}"
-    advice = f"float16 is slower there; --run.amp={run.amp} on the command line forces it"
-    if run.amp_dtype == "bfloat16":
-        advice = "MindSpore has no bfloat16 there"
-    log.info(
-        "training in %s: on a CPU, run.amp %s of the config file has no effect (%s)",
-        *(kind, run.amp, advice),
-    )
 
 
 def check_kept_classes(path: Path, classes: Mapping[str, Sequence[str]]) -> None:

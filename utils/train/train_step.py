@@ -47,7 +47,6 @@ from utils.train.gradients import (
     SegmentSum,
     StatusFlagCheck,
     choose_packing,
-    clip_factor,
     create_counter,
     multiply,
 )
@@ -144,8 +143,9 @@ class GradientSync(nn.Cell):
             values = means[:-1]
         if not self.optimizer_unscales:
             factor = 1.0 / (scale * self.size)
-            if norm is not None:  # of the scaled sums; `clip_factor` takes that into account
-                factor = clip_factor(norm, factor, self.clip_norm)
+            if norm is not None:  # of the scaled sums; 1e-6 as in PyTorch
+                one = Tensor(1.0, mstype.float32)
+                factor = factor * ops.minimum(one, self.clip_norm / (norm * factor + 1e-6))
             grads = self.map(ops.partial(multiply, factor), grads)
         if self.pack is not None:
             grads = self.pack.unpack(grads)

@@ -120,7 +120,20 @@ class TrainingLoop(Callback):
             prints_lines=False,
         )
         if self.run.profile:
-            self.profiler = open_profiler(self.run.profile, self.rt.device)
+            # MindSpore's, of a few steps. It writes `trace_view.json`, in Chrome's format, which
+            # MindStudio Insight, TensorBoard with its plug-in, and other viewers open.
+            from mindspore import profiler
+
+            with report_write_errors(self.run.profile, "run.profile"):
+                self.run.profile.mkdir(parents=True, exist_ok=True)
+            kinds = profiler.ProfilerActivity
+            other = {"Ascend": [kinds.NPU], "GPU": [kinds.GPU]}.get(self.rt.device, [])
+            steps = {"skip_first": SKIPPED, "warmup": WARM_UP, "active": RECORDED}
+            self.profiler = profiler.profile(
+                activities=[kinds.CPU, *other],
+                schedule=profiler.schedule(wait=0, repeat=1, **steps),
+                on_trace_ready=profiler.tensorboard_trace_handler(str(self.run.profile)),
+            )
             self.profiler.start()
         if self.run.tensorboard and self.rt.is_main_process:
             self.events = open_events(self.directory.path / "tensorboard", self.start_step)
@@ -307,24 +320,6 @@ class TrainingLoop(Callback):
             "compile_seconds": round(self.compile_seconds, 1),
             "first_step_seconds": self.first_step_seconds,
         }
-
-
-def open_profiler(folder: Path, device: str) -> Any:
-    """MindSpore's profiler of a few steps; it writes `trace_view.json`, in Chrome's format.
-
-    The trace opens in MindStudio Insight, in TensorBoard with its plug-in, and in any viewer of
-    that format.
-    """
-    from mindspore.profiler import ProfilerActivity, profile, schedule, tensorboard_trace_handler
-
-    with report_write_errors(folder, "run.profile"):
-        folder.mkdir(parents=True, exist_ok=True)
-    activities = {"Ascend": [ProfilerActivity.NPU], "GPU": [ProfilerActivity.GPU]}
-    return profile(
-        activities=[ProfilerActivity.CPU, *activities.get(device, [])],
-        schedule=schedule(wait=0, warmup=WARM_UP, active=RECORDED, repeat=1, skip_first=SKIPPED),
-        on_trace_ready=tensorboard_trace_handler(str(folder)),
-    )
 
 
 def open_events(folder: Path, start_step: int) -> Any:
