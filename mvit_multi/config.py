@@ -1,6 +1,5 @@
 """Settings of the multi-dataset MViTv2: types, defaults, checks."""
 
-import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,6 @@ from utils.settings import (
 )
 
 MAX_SETS = 32
-STD_WEIGHT = 25.0  # of the variance term in the informative loss
 MAX_STAGES = 8  # each doubles the channels
 
 
@@ -190,16 +188,6 @@ class Config(NetworkConfig):
     @property
     def class_counts(self) -> tuple[int, ...]:
         return tuple(dataset.num_classes for dataset in self.data.sets)
-
-    @property
-    def chance_loss(self) -> float:
-        """At most: the data set with the largest loss, and the variance term of 1."""
-        train = self.train
-        weights = train.set_weights or (1.0,) * len(self.data.sets)
-        loss = max(weight * math.log(k) for weight, k in zip(weights, self.class_counts))
-        if self.crosses and not train.add_to_scores:
-            loss *= 1 + train.projection_weight
-        return loss + train.informative_weight * STD_WEIGHT
 
     @property
     def crosses(self) -> bool:

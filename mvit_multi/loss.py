@@ -20,11 +20,12 @@ from typing import Optional
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from mvit_multi.config import STD_WEIGHT, Config
+from mvit_multi.config import Config
 from utils.nn.loss import Loss, build_class_weights
 from utils.nn.soft_targets import mix_partners
 from utils.runtime import Runtime
 
+STD_WEIGHT = 25.0  # of the variance term in the informative loss
 # Columns of a target (N, 7); then y0, y1, x0, x1 of a box
 DATASET = 0
 LABEL = 1

@@ -359,19 +359,6 @@ class NetworkConfig:
         """The number of classes of each data set."""
         return (self.model.num_classes,)
 
-    @property
-    def chance_loss(self) -> float:
-        """The training loss of a network that gives all classes the same score.
-
-        Infinite for several labels: the loss of rare labels is far lower soon.
-        """
-        return math.inf if self.has_several_labels else math.log(self.model.num_classes)
-
-    @property
-    def chance(self) -> float:
-        """The accuracy of a class at random, of the first data set; 0 for several labels."""
-        return 0.0 if self.has_several_labels else 1 / self.class_counts[0]
-
 
 ConfigT = TypeVar("ConfigT", bound=NetworkConfig)
 

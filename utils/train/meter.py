@@ -78,21 +78,13 @@ class Meter:
         }
 
 
-def describe_fault(
-    line: Mapping[str, Any], chance: float, chance_loss: float, reads_files: bool = True
-) -> str:
+def describe_fault(line: Mapping[str, Any], chance: float, reads_files: bool = True) -> str:
     """What is wrong with a run by a late line of its log, of steps or of a validation; else empty.
 
-    `chance` is the accuracy of equal scores for all classes, `chance_loss` their loss.
+    `chance` is the accuracy of equal scores for all classes.
     """
     if "videos" in line:
         return describe_chance("validation", line, chance)
-    if line["loss"] > chance_loss:
-        return (
-            f"the loss has stayed above {chance_loss:.3g}, that of equal scores for all classes: "
-            "train.lr may be too high, labels wrong, or train.pretrained of another kind; if not, "
-            f"{REMEDY}"
-        )
     if reads_files and line["waiting"] > MUCH_WAITING:
         return (
             f"steps wait {100 * line['waiting']:.0f} % of the time for data: raise data.workers if "

@@ -65,9 +65,8 @@ class TrainingLoop(Callback):
         self.last_step = self.schedule.last_step
         self.meter = Meter(self.sampler.global_batch_size, per_epoch, self.last_step)
         # What is wrong with a run is said once, after the warm-up and a quarter of the run, or an
-        # epoch. Validations have no mixing, dropout and smoothing, so they are judged if there are.
-        self.chance_loss = math.inf if cfg.data.mixes or self.validation else cfg.chance_loss
-        self.chance = cfg.chance
+        # epoch.
+        self.chance = 0.0 if cfg.has_several_labels else 1 / cfg.class_counts[0]
         late = min(self.last_step / 4, max(per_epoch, MANY_STEPS))
         self.late = min(math.ceil(cfg.train.warmup_epochs * per_epoch) + late, self.last_step)
         self.start_step = int(self.step.micro_step.asnumpy())
@@ -266,7 +265,7 @@ class TrainingLoop(Callback):
                 self.events.add_scalar(tag, value, self.steps_done)
         if self.steps_done >= self.late:
             reads_files = not self.job.cfg.train.feature_draws
-            fault = describe_fault(values, self.chance, self.chance_loss, reads_files)
+            fault = describe_fault(values, self.chance, reads_files)
             if fault:
                 log.info(fault)
                 self.late = math.inf

@@ -89,8 +89,8 @@ def make_loop(
         run=Run(device="CPU", **run),
         train=SimpleNamespace(epochs=epochs, warmup_epochs=warmup, feature_draws=0),
         data=SimpleNamespace(mixes=False),
-        chance=1 / 2,
-        chance_loss=1.5,
+        has_several_labels=False,
+        class_counts=(2,),
     )
     return TrainingLoop(
         Job(None, cfg, rt or Runtime()),
