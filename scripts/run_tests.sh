@@ -3,8 +3,6 @@
 #
 # Lint, types, directions of imports, the size of the project and the whole test suite, after the same environment step as
 # the quickstart; minutes.
-# The tests of HTML pages (tests/test_pages.py) open them in Chromium: `apt-get install chromium`;
-# without it they are skipped.
 #
 # --latest: in a new environment, .venv-latest, with the newest versions that requirements.txt and
 # requirements-dev.txt allow, instead of those of constraints.txt. Lists the packages whose version
@@ -40,5 +38,4 @@ bash scripts/check_imports.sh
 for script in scripts/*.sh scripts/cluster/*.sh .ci/run; do bash -n "$script"; done
 shellcheck --external-sources scripts/*.sh scripts/cluster/*.sh .ci/run
 git rev-parse --git-dir > /dev/null 2>&1 && python tests/budget.py # the files are those in Git
-command -v chromium > /dev/null || echo "no chromium: tests/test_pages.py is skipped; apt-get install chromium"
 exec python -m pytest -n 3 --dist worksteal "$@"

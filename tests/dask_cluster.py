@@ -56,17 +56,12 @@ def start_dask_cluster(folder: Path, **variables: str) -> Iterator[DaskCluster]:
                 stop_process(process)
 
 
-def stop_process(process: subprocess.Popen, patience: float = 20) -> None:
-    """Ends it and its children; a Dask worker without a scheduler can take minutes."""
-    if process.poll() is not None:
-        return
-    group = psutil.Process(process.pid).children(recursive=True)
-    process.terminate()
-    try:
-        process.wait(patience)
-    except subprocess.TimeoutExpired:
+def stop_process(process: subprocess.Popen) -> None:
+    """Ends it and its children; a Dask worker without a scheduler would take minutes."""
+    if process.poll() is None:
+        children = psutil.Process(process.pid).children(recursive=True)
         process.kill()
         process.wait()
-    for child in group:
-        with suppress(psutil.NoSuchProcess):
-            child.kill()
+        for child in children:
+            with suppress(psutil.NoSuchProcess):
+                child.kill()

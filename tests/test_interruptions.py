@@ -15,16 +15,10 @@ FOREVER = [*CONFIG, "--train.epochs=100000"]
 # Every kind of command: with MindSpore and without, with processes and handlers of its own.
 COMMANDS = {
     "tsm/train.py": FOREVER,
-    "tsm/eval.py": [*CONFIG, "--checkpoint_path=none.ckpt"],
     "scripts/predict.py": [*CONFIG, "--checkpoint_path=none.ckpt", "none.mp4"],
     "scripts/launch.py": ["1", "tsm/train.py", *FOREVER],
-    "scripts/launch_mpi.py": ["tsm/train.py"],
     "scripts/finetune.py": ["none", "--recipe=tsm_smoke"],
-    "scripts/quickstart.py": [],
-    "scripts/demo.py": [*CONFIG, "--checkpoint_path=none.ckpt"],
-    "scripts/check_env.py": [],
     "scripts/data/make_lists.py": ["--videos=none", "--out=none"],
-    "benchmarks/benchmark.py": CONFIG,
 }
 
 

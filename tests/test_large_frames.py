@@ -15,7 +15,6 @@ from utils.runtime import Runtime
 from utils.tests.video.videos import encode
 from utils.video import reader
 from utils.video.decoders import open_video
-from utils.video.reader import Clip
 from utils.video.windows import split_into_windows
 from x3d import dataset as x3d_dataset
 
@@ -93,18 +92,3 @@ def test_memory_holds_a_few_large_frames(name, shape, videos, monkeypatch):
         tracemalloc.stop()
     # A frame, its copy in float32, and what the network reads; 24 or more frames would be 24.
     assert peak < 12 * frame_bytes + ROWS
-
-
-def test_a_clip_repeats_its_frames_in_any_order(videos, monkeypatch):
-    with open_video(videos["narrow"]) as video:
-        for limit in (1, 10**6, 2**26):
-            monkeypatch.setattr(reader, "PART_BYTES", limit)
-            for numbers in ([3, 3, 9, 20], [9, 2, 5], list(range(8))):
-                frames = video.frames(numbers)
-                assert frames.shape[0] == len(numbers)
-                clip = Clip(video, numbers)
-                assert clip.shape == frames.shape
-                result = clip.transform(lambda part: part.swapaxes(0, 1), axis=1)
-                np.testing.assert_array_equal(result, frames.swapaxes(0, 1))
-                crops, index = video.read(np.array([numbers]), lambda part: part[:, :2])
-                np.testing.assert_array_equal(crops[index[0]], frames[:, :2])

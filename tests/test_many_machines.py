@@ -11,7 +11,6 @@ import pytest
 
 from tests.dask_cluster import start_dask_cluster
 from tests.helpers import (
-    assert_one_line_error,
     find_smoke_yaml,
     read_result,
     run_json,
@@ -111,23 +110,6 @@ def test_a_cluster_that_loses_a_worker_gives_the_files_of_one_host(
 
 
 @pytest.mark.slow
-def test_a_check_in_parts_equals_one_host(root, on_one_host, tmp_path):
-    """The command without --part joins them and reads what a part has left."""
-    arguments = build_arguments(root, tmp_path)
-    read = []
-    for part in ("1/3", "3/3", "3/3"):
-        result = run_json(CHECK, *arguments, f"--part={part}")
-        assert result["part"] == part
-        read.append(result["read"])
-    assert read == [16 + 3, 16 + 3, 0]
-    assert not (tmp_path / "train.txt").exists()
-    result = run_json(CHECK, *arguments)
-    assert result["read"] == 16 + 3
-    assert drop(result, "read") == drop(on_one_host[CHECK][0], "read")
-    assert read_files(tmp_path) == on_one_host[CHECK][1]
-
-
-@pytest.mark.slow
 def test_parts_that_encode_at_the_same_time_equal_one_host(root, on_one_host, tmp_path):
     """One of them is killed: the command without --part writes its videos."""
     arguments = build_arguments(root, tmp_path)
@@ -143,18 +125,6 @@ def test_parts_that_encode_at_the_same_time_equal_one_host(root, on_one_host, tm
     assert not (tmp_path / "train.txt").exists()
     assert drop(run_json(REENCODE, *arguments)) == drop(on_one_host[REENCODE][0])
     assert read_files(tmp_path) == on_one_host[REENCODE][1]
-
-
-@pytest.mark.parametrize(
-    ("script", "words", "message"),
-    [
-        (CHECK, ["--part=0/3"], "--part: "),
-        (REENCODE, ["--executor=ray:host"], "--executor: "),
-        (CHECK, ["--executor=dask:localhost:1", "--workers=2"], "--workers goes with"),
-    ],
-)
-def test_wrong_options_are_one_line(script, words, message, root, tmp_path):
-    assert_one_line_error(run_script(script, *build_arguments(root, tmp_path), *words), message)
 
 
 @pytest.fixture(scope="module")
@@ -190,27 +160,3 @@ def test_predictions_on_a_cluster_equal_one_host(cluster, predict_arguments, tmp
     shutil.rmtree(out)
     done = run_and_kill_worker(cluster, out / "*.png", PREDICT, *arguments)
     assert read_prediction(done, out) == expected
-
-
-@pytest.mark.slow
-def test_features_in_parts_equal_one_host(predict_arguments, tmp_path):
-    """Bit for bit; also if one of two parts that run at the same time is killed."""
-    expected = run_script(EXTRACT, *predict_arguments, f"--out={tmp_path / 'host'}")
-    assert expected.returncode == 1, expected.stderr
-    result = json.loads(expected.stdout.splitlines()[-1])
-    assert (result["features"][0], result["failed"]) == (VIDEOS - 1, 1)
-    files = read_files(tmp_path / "host")
-    assert sorted(files) == ["features.npy", "index.csv"]
-    out = tmp_path / "parts"
-    command = [EXTRACT, *predict_arguments, f"--out={out}"]
-    processes = [start_script(*command, f"--part={number}/2") for number in (1, 2)]
-    part = out / "features.part-2-of-2.jsonl"
-    wait_until(processes[1], lambda: part.exists() and part.read_text().count("width") >= 3)
-    processes[1].kill()
-    assert processes[1].wait() < 0
-    finished = part.read_text().splitlines()
-    assert processes[0].wait() in (0, 1)  # one of the parts has the broken video
-    run_script(*command, "--part=2/2")
-    assert part.read_text().splitlines()[: len(finished)] == finished  # none is computed again
-    assert run_script(*command).returncode == 1
-    assert read_files(out) == files

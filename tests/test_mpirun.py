@@ -1,23 +1,14 @@
-"""Workers that mpirun starts: simulated by its variables, and with mpirun if it is installed."""
+"""Workers that mpirun starts, simulated by its variables."""
 
 import json
-import os
-import shutil
-import signal
-import subprocess
-import sys
 
-import psutil
 import pytest
 
 from tests.helpers import (
     assert_one_line_error,
     assert_same_weights,
-    build_env,
     pick_port,
-    read_result,
     start_script,
-    wait_for_step,
 )
 from utils.files import ROOT
 
@@ -45,34 +36,3 @@ def test_two_ranks_of_mpirun_train_the_same_weights_as_two_of_msrun(pair_args, p
     assert json.loads(output_0.splitlines()[-1])["steps"] == 12
     assert output_1 == "", "rank 1 logs to out/logs"
     assert_same_weights(pair_run[1]["checkpoint"], tmp_path / "run" / "epoch_002.ckpt")
-
-
-@pytest.fixture
-def mpirun() -> list:
-    if not shutil.which("mpirun"):
-        pytest.skip("mpirun is not installed: apt-get install openmpi-bin")
-    options = ["--oversubscribe", "--bind-to", "none", "-n", "2"]
-    return ["mpirun", *(["--allow-run-as-root"] if os.geteuid() == 0 else []), *options]
-
-
-@pytest.mark.slow
-def test_mpirun_trains_the_same_weights_and_ends_all_ranks_after_a_kill(
-    mpirun, pair_args, pair_run, tmp_path
-):
-    out = tmp_path / "run"
-    command = [*mpirun, "-x", f"MASTER_PORT={pick_port()}", sys.executable]
-    command += [ROOT / "scripts" / "launch_mpi.py", TRAIN, *pair_args, "--run.save_steps=1"]
-    command += [f"--run.out={out}"]
-    options = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    job = subprocess.Popen([*map(str, command)], env=build_env(), **options)
-    wait_for_step(job, out, 3)
-    processes = psutil.Process(job.pid).children(recursive=True)
-    rank_1 = [p for p in processes if p.environ().get("MS_NODE_ID") == "1"]
-    os.kill(rank_1[0].pid, signal.SIGKILL)
-    _, errors = job.communicate(timeout=600)
-    assert job.returncode != 0
-    assert "rank 1 was killed by SIGKILL" in errors
-    assert not psutil.wait_procs(processes, timeout=600)[1]
-    done = subprocess.run([*map(str, command)], env=build_env(), **options, timeout=600)
-    assert read_result(done)["steps"] == 12
-    assert_same_weights(pair_run[1]["checkpoint"], out / "epoch_002.ckpt")

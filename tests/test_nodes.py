@@ -6,12 +6,10 @@ import psutil
 import pytest
 
 from tests.helpers import (
-    assert_one_line_error,
     assert_same_weights,
     build_rank_table,
     list_processes,
     pick_port,
-    run_script,
     start_launcher,
     wait_for_step,
     write_json,
@@ -32,12 +30,6 @@ def collect_outputs(nodes: list) -> list:
     return [node.communicate(timeout=600) for node in nodes]
 
 
-def test_a_user_error_is_one_line_and_status_2():
-    environment = {"NODES": "two", "NODE_RANK": "1", "MASTER_ADDR": "127.0.0.1"}
-    done = run_script("scripts/launch.py", "2", TRAIN, environment=environment)
-    assert_one_line_error(done, "NODES")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("table", [False, True])
 def test_two_nodes_train_the_weights_of_one_node_with_two_devices(
@@ -54,16 +46,6 @@ def test_two_nodes_train_the_weights_of_one_node_with_two_devices(
     assert json.loads(output_0.splitlines()[-1])["steps"] == 12
     assert output_1 == ""
     assert_same_weights(pair_run[1]["checkpoint"], tmp_path / "run" / "epoch_002.ckpt")
-
-
-@pytest.mark.slow
-def test_a_node_that_does_not_come_ends_the_other(pair_args, tmp_path):
-    variables = {"NODES": "2", "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
-    variables |= {"MASTER_PORT": pick_port(), "MASTER_TIMEOUT": "20"}
-    arguments = ["1", TRAIN, *pair_args, f"--run.out={tmp_path / 'run'}"]
-    done = run_script("scripts/launch.py", *arguments, environment=variables)
-    assert done.returncode == 1
-    assert "; see " in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.slow

@@ -27,10 +27,7 @@ from tests.helpers import (
     save_random_weights,
     watches_signals,
 )
-from tests.numbered_videos import write_numbered_video
 from tests.test_api import TOYS
-from tests.test_cells import read_program
-from tests.toy_recipes import draw_samples, list_toy_settings
 from tsm.config import Config
 from utils import files
 from utils.files import ROOT
@@ -116,28 +113,6 @@ def test_a_program_may_have_modules_with_the_names_of_the_package(wheel, tmp_pat
     frames = np.arange(np.prod(shape)).reshape(shape).astype(np.uint8)
     model = api.load("tsm_smoke", path, device="CPU", settings=settings)
     assert list(map(tuple, json.loads(done.stdout))) == model.predict(frames, top=3)
-
-
-def test_the_program_of_the_cells_page_trains_with_the_package(wheel, tmp_path):
-    """In a folder without the checkout."""
-    with zipfile.ZipFile(wheel) as file:
-        file.extractall(tmp_path / "site")
-    draw_samples("resnet50", tmp_path / "data")
-    settings = [*list_toy_settings("resnet50"), f"data.root={tmp_path / 'data'}"]
-    (tmp_path / "program.py").write_text(read_program("resnet50", settings))
-    env = {**build_env(), "PYTHONPATH": str(tmp_path / "site")}
-    done = run_command([sys.executable, "program.py"], cwd=tmp_path, env=env)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert [*(tmp_path / "out" / "plain").glob("resnet50-1_*.ckpt")]
-
-
-def test_a_checkout_as_a_package_names_the_file_that_has_its_name(tmp_path):
-    """An editable installation imports `utils` of the checkout."""
-    (tmp_path / NAME).symlink_to(ROOT / "scripts" / "package")
-    (tmp_path / "utils.py").touch()
-    command = [sys.executable, "-c", f"import utils, {NAME}"]
-    done = run_command(command, cwd=tmp_path, env=build_env())
-    assert f"{tmp_path / 'utils.py'} is imported already" in done.stderr.splitlines()[-1]
 
 
 def test_the_package_requires_the_packages_of_requirements_txt(wheel):
@@ -257,27 +232,3 @@ def test_an_editable_installation_runs_the_checkout(tmp_path):
     helper.write_text(helper.read_text().replace("print(usage.", "print('Usage:', usage."))
     done = run_zoo(commands, "train", "tsm", "--help", cwd="/")
     assert (done.returncode, done.stdout[:22]) == (0, "Usage: Trains my TSM.\n")
-
-
-@pytest.mark.slow
-def test_the_newest_versions_that_are_allowed_predict_a_video(tmp_path):
-    """A fresh environment without constraints.txt, as `pip install .` makes it for a user.
-
-    The only test that needs a package index.
-    """
-    copy_checkout(tmp_path / "zoo")
-    venv.create(tmp_path / "venv", with_pip=True)
-    commands = tmp_path / "venv" / "bin"
-    install = [commands / "python", "-m", "pip", "install", "--quiet", tmp_path / "zoo"]
-    done = run_command(install, cwd=tmp_path)
-    if "Failed to establish a new connection" in done.stderr:
-        pytest.skip("no package index can be reached")
-    assert done.returncode == 0, done.stderr
-    report = run_zoo(commands, "check-env", cwd=tmp_path)
-    assert not re.findall(r"^! (?:PyAV|decord|MindSpore|packages|devices) .*", report.stdout, re.M)
-    save_random_weights(load_smoke_config("tsm"), tmp_path / "net.ckpt", "tsm")
-    write_numbered_video(tmp_path / "video.mp4", frames=20, width=64, height=48, rate=10)
-    for reader in ("auto", "decord"):
-        words = [*TSM[:2], "--checkpoint_path=net.ckpt", f"--data.reader={reader}", "video.mp4"]
-        done = run_zoo(commands, "predict", *words, cwd=tmp_path)
-        assert read_result(done)["videos"] == 1, done.stderr

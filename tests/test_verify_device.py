@@ -44,20 +44,6 @@ def test_what_fails_is_printed_and_its_logs_stay(checkout):
     assert (folder / "resnet50.log").read_text().startswith('{"first": null')
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--devices", "none"], "--devices must be an integer above 0, not none"),
-        (["--device", "TPU"], "usage: bash scripts/verify_device.sh"),
-    ],
-)
-def test_wrong_arguments_end_the_command(arguments, words, checkout):
-    done = verify(checkout, *arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert words in done.stderr
-    assert not (checkout / "out").exists()
-
-
 @pytest.mark.slow
 def test_two_workers_on_a_cpu_pass(tmp_path):
     copy_checkout(tmp_path / "zoo")

@@ -1,18 +1,14 @@
-"""Workers of the launcher: HCCL timeouts, cores and threads, crashes after complete work."""
+"""Workers of the launcher: HCCL timeouts and threads, crashes after complete work."""
 
-import json
 import os
-import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.helpers import build_env, read_result, run_command, run_script
-from utils.cores import LAUNCHER_CORES, list_affinity
+from tests.helpers import read_result, run_script
+from utils.cores import LAUNCHER_CORES
 from utils.files import ROOT
 
-CPUSET = Path("/sys/fs/cgroup/cpuset/cpuset.cpus")  # msrun reads the cores from here
 # A worker without MindSpore: prints its cores and some environment variables.
 PRINT_ENVIRONMENT = """
 import json, os, time
@@ -24,17 +20,6 @@ names = [cores.LAUNCHER_CORES, "HCCL_CONNECT_TIMEOUT", "HCCL_EXEC_TIMEOUT", "OMP
 variables = {name: os.environ.get(name) for name in names}
 own = cores.list_affinity()
 print(json.dumps({**variables, "cores": own, "bound": cores.is_bound()}))
-"""
-# Runs the launcher with the device files of a folder; one core for each device is enough.
-LAUNCH = """
-import runpy, sys
-from pathlib import Path
-from scripts.launcher import devices
-from scripts.launcher import launch_config
-
-devices.DEVICE_FILES, launch_config.LEAST_CORES = Path(sys.argv[1]), 1
-sys.argv[1:] = sys.argv[2:]
-runpy.run_path("scripts/launch.py", run_name="__main__")
 """
 
 
@@ -57,28 +42,6 @@ def test_the_launcher_sets_timeouts_and_threads_unless_the_user_does(chosen, pri
     command = ["scripts/launch.py", "1", printer, "--run.device=CPU"]
     result = read_result(run_script(*command, environment=variables))
     assert result.items() >= {**expected, **chosen, "bound": False}.items()
-
-
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")
-@pytest.mark.parametrize("binds", [True, False])
-def test_ranks_on_ascend_are_bound_to_separate_cores(printer, tmp_path, binds):
-    """msrun binds the cores, unless ZOO_BIND_CORE=0."""
-    if binds and not (CPUSET.exists() and shutil.which("taskset")):
-        pytest.skip("msrun binds nothing here")
-    for number in range(2):
-        (tmp_path / f"davinci{number}").touch()
-    command = [sys.executable, "-c", LAUNCH, tmp_path, "2", printer, "--run.device=Ascend"]
-    variables = {"PYTHONPATH": str(ROOT), "ZOO_BIND_CORE": "" if binds else "0"}
-    done = run_command(command, cwd=ROOT, env={**build_env(), **variables})
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
-    assert result["bound"] == binds
-    assert (result["HCCL_CONNECT_TIMEOUT"], result["HCCL_EXEC_TIMEOUT"]) == ("600", "3672")
-    if binds:
-        assert result[LAUNCHER_CORES] == list_affinity()
-        assert set(result["cores"].split(",")) < set(list_affinity().split(","))
-    else:
-        assert result["cores"] == list_affinity()
 
 
 # A worker without MindSpore whose process is killed while it works, or after that.
