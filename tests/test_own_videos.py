@@ -9,8 +9,7 @@ import pytest
 
 from scripts.analysis import plot_training
 from scripts.data.prepare.class_folders import scan_class_folders, split_classes, split_sources
-from tests.helpers import assert_one_line_error, load_smoke_config, read_result
-from utils.data.annotation_file import warn_about_mirroring
+from tests.helpers import assert_one_line_error, read_result
 
 PLOT = "scripts/analysis/plot_training.py"
 
@@ -199,11 +198,3 @@ def test_plot_training_draws_the_curves_of_runs(run_here, tmp_path):
     lines = plot_training.read_log(runs[0])
     assert [line.get("step") for line in lines] == [2, 4, 6]
     assert (runs[0] / "curves.png").read_bytes()[:4] == b"\x89PNG"
-
-
-def test_class_names_say_which_labels_mirroring_exchanges(tmp_path, log_messages):
-    (tmp_path / "labels.txt").write_text("left\nright\nup\nshrink\n")
-    data = load_smoke_config("tsm", "data.swap_labels=[[2,3]]").data
-    warn_about_mirroring(tmp_path / "labels.txt", 4, data)
-    assert "swap_labels must be [[0, 1]]" in log_messages[0]
-    assert "swap_labels takes 'shrink' for a mirrored 'up'" in log_messages[1]

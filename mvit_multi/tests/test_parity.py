@@ -59,14 +59,6 @@ def assert_activations_of_cells(net: MViT, case: dict) -> None:
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("depthwise_impl", ["taps", "grouped"])
-def test_probabilities_of_every_form_of_the_pooling_equal_the_originals(depthwise_impl):
-    case = SMALL["relative"]
-    net = MViTCase(case, depthwise_impl).build_model()
-    parity.assert_scores(net, case=case, expected=read_expected_scores(case), limit=1e-5)
-
-
 TRAINED = [name for name, case in CASES.items() if "train" in case]
 
 

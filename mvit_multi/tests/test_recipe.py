@@ -18,7 +18,6 @@ from tests.golden_cases import load_case, map_torch_names
 from tests.helpers import load_smoke_config
 from utils.data.mixing import make_cutmix
 from utils.tests.parity import make_cosine_settings, without_values
-from utils.video import transforms
 from utils.video.augment import draw_erase_box
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -71,37 +70,6 @@ def test_a_scaled_crop_draws_the_short_side_uniformly_in_its_inverse(draws, size
     draw = replay_draws(draws)
     result = sampling.draw_scaled_crop(640, height=480, scales=(256, 320), crop=224, draw=draw)
     assert result == (size, box)
-
-
-@pytest.mark.parametrize("case", CASES["spatial_test"])
-def test_sizes_and_boxes_of_views_equal_the_originals(case):
-    height = case["height"]
-    width = case["width"]
-    crop = case["crop_size"]
-    size = transforms.scale_short_side(width, height, case["short_side"])
-    assert list(size[::-1]) == case["resized"]
-    for box in case["boxes"]:
-        result = transforms.view_box(*size, crop, box["spatial_index"])
-        assert result == (box["left"], box["top"], crop, crop)
-
-
-@pytest.mark.parametrize("case", CASES["view_index"])
-def test_the_order_of_views_equals_the_originals(case):
-    """Channel 0 holds the clip, channel 1 the column: the order is clip by clip, crops within."""
-    crops = case["num_spatial_crops"]
-    clips = case["num_ensemble_views"]
-    frames = np.zeros((clips, 8, 24, 3), np.uint8)
-    frames[..., 0] = np.arange(clips)[:, None, None]
-    frames[..., 1] = np.arange(24)[None, None]
-    cut = transforms.cut_crops(frames, side=8, crop=8, crops=crops)
-    result = transforms.arrange_views(cut, np.arange(clips)[:, None])
-    assert len(result) == crops * clips
-    for sample in case["samples"]:
-        if sample["video"]:
-            continue
-        view = result[sample["sample"] % len(result)]
-        left = (0, 8, 16)[sample["spatial_index"]]
-        assert (view[0, 0, 0, 0], view[1, 0, 0, 0]) == (sample["clip_index"], left)
 
 
 @pytest.mark.parametrize("case", CASES["random_resized_crop"])

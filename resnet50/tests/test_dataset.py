@@ -31,7 +31,6 @@ FOLDER = ROOT / "resnet50" / "configs" / "resnet50_r50_imagenet_tutorial.yaml"
 ONE_RANK = Runtime()
 SMOKE = ROOT / "resnet50" / "configs" / "resnet50_smoke.yaml"
 RECORD = ["data.source=mindrecord", "data.train=train.mindrecord"]
-RECORD_TEST = ["data.source=mindrecord", "data.test=val.mindrecord"]
 
 
 def draw_image(rng: np.random.RandomState, width: int, height: int) -> Image.Image:

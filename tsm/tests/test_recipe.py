@@ -17,7 +17,6 @@ from utils.files import ROOT
 from utils.load_config import load_config
 from utils.networks import find_build
 from utils.tests.parity import without_values
-from utils.train.gradients import segment_ends
 from utils.train.optimizers import scale_head
 
 DATA = load_case(Path(__file__).parent / "golden" / "tsm_data.json")
@@ -171,11 +170,3 @@ def test_flow_has_a_higher_rate_for_its_first_convolution():
     groups = build_parameter_groups(weights, train=make_settings(), lr=np.ones(1), flow=True)
     assert groups[0]["lr"][0] == FLOW_FIRST_CONV["first_conv_weight"][0] == 5
     assert GROUPS["first_conv_weight"] == (1, 1)
-
-
-@without_values
-def test_the_published_split_ends_at_the_layers_of_the_reference():
-    weights = TSM(400, 8).trainable_params()
-    assert segment_ends([p.name for p in weights], [85, 160]) == [85, 160]
-    sizes = [p.size for p in weights]
-    assert (sum(sizes[:86]), sum(sizes[86:])) == (3_219_776, 21_107_856)

@@ -101,13 +101,6 @@ def test_the_config_of_an_older_run_loads(tmp_path):
     assert load_config(Config, path).run.all_reduce == "none"
 
 
-def test_the_resolved_copy_loads_to_the_same_config(yaml_file, tmp_path):
-    cfg = load_config(Config, yaml_file, ["data.extra=weights.ckpt"])
-    copy = tmp_path / "copy.yaml"
-    copy.write_text(to_yaml(cfg))
-    assert to_dict(load_config(Config, copy)) == to_dict(cfg)
-
-
 @pytest.mark.parametrize(
     ("overrides", "level"),
     [

@@ -1,7 +1,6 @@
 """utils/runtime.py: the environment of a process, and the device of a run."""
 
 import os
-import warnings
 from dataclasses import replace
 from functools import partial
 
@@ -33,14 +32,6 @@ def test_a_process_hides_mindspore_warnings_except_on_ascend(environment, tmp_pa
     environment.setattr(runtime, "choose_log_level", lambda: "2")
     prepare_process("a program")
     assert (os.environ[runtime.LOG_LEVEL], os.environ["GOMP_SPINCOUNT"]) == ("2", "1000")
-
-
-@pytest.mark.filterwarnings("error")
-def test_numpys_warnings_of_subnormal_numbers_are_hidden(environment):
-    """On aarch64 MindSpore's libraries set flush-to-zero, which NumPy notices."""
-    prepare_process("a program")
-    kind = "<class 'numpy.float32'> type"
-    warnings.warn(f"The value of the smallest subnormal for {kind} is zero.", stacklevel=1)
 
 
 def test_variables_of_the_user_have_precedence(environment):

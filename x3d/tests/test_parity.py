@@ -41,13 +41,6 @@ def test_probabilities_of_a_clip_larger_than_in_training_equal_the_reference(nam
     parity.assert_scores(X3DCase(CASES[name]).build_model(), large, large["output"])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("depthwise_impl", ["grouped", "taps"])
-def test_probabilities_of_other_forms_of_the_convolution_equal_the_originals(depthwise_impl):
-    net = X3DCase(SMALL, depthwise_impl).build_model()
-    parity.assert_scores(net, SMALL, SMALL["eval"]["output"])
-
-
 def test_activations_of_cells_equal_the_originals():
     """And the probabilities of a larger clip, here without compiling."""
     net = X3DCase(SMALL).build_model()

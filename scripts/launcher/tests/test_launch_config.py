@@ -1,5 +1,6 @@
 """Settings of a job: arguments, variables, rank tables, mpirun, and errors in them."""
 
+import os
 import socket
 
 import pytest
@@ -9,6 +10,7 @@ from scripts.launcher.launch_config import (
     read_job,
     read_mpi_environment,
     reserve_port,
+    share_cores,
 )
 from tests.helpers import build_rank_table, pick_port, write_json
 
@@ -60,6 +62,13 @@ def test_a_single_node_needs_no_variable():
     assert (job.script, job.arguments) == (TRAIN, ("--x",))
 
 
+def test_the_ranks_of_a_job_on_cpus_share_the_cores(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(9))
+    assert share_cores(2, ["--run.device=CPU"]) == {"OMP_NUM_THREADS": "4"}
+    assert share_cores(16, ["--run.device=CPU"]) == {"OMP_NUM_THREADS": "1"}
+    assert share_cores(2, ["--run.device=Ascend"]) == {}
+
+
 def test_a_rank_table_replaces_nodes_master_and_rank(tmp_path):
     path = write_json(tmp_path / "hccl.json", build_rank_table(devices=4))
     variables = {"RANK_TABLE_FILE": path, "MASTER_PORT": pick_port()}
@@ -74,25 +83,17 @@ def test_a_rank_table_replaces_nodes_master_and_rank(tmp_path):
     assert (job.node, job.master) == (1, "192.0.2.1"), "the second server is this host"
 
 
-@pytest.mark.parametrize("content", [[], {}, {"server_list": [{}]}, {"server_list": [1]}])
-def test_a_wrong_rank_table_is_refused_by_name(content, tmp_path):
-    path = write_json(tmp_path / "hccl.json", content)
+def test_a_wrong_rank_table_is_refused_by_name(tmp_path):
+    path = write_json(tmp_path / "hccl.json", {"server_list": [{}]})
     with pytest.raises(ValueError, match=f"^RANK_TABLE_FILE: {path}"):
         read_job(["1", TRAIN], {"RANK_TABLE_FILE": path})
 
 
-@pytest.mark.parametrize(
-    ("devices", "variables", "words"),
-    [
-        ("2", {"NODE_RANK": "0"}, "DEVICES=2"),
-        ("1", {"NODE_RANK": "0", "NODES": "3"}, "NODES=3"),
-        ("1", {}, "NODE_RANK is missing, and several servers"),
-    ],
-)
-def test_a_rank_table_must_agree_with_the_other_settings(devices, variables, words, tmp_path):
-    path = write_json(tmp_path / "hccl.json", build_rank_table())
-    with pytest.raises(ValueError, match=words):
-        read_job([devices, TRAIN], {"RANK_TABLE_FILE": path, **variables})
+def test_a_rank_table_must_agree_with_the_other_settings(tmp_path):
+    variables = {"RANK_TABLE_FILE": write_json(tmp_path / "hccl.json", build_rank_table())}
+    for devices, node, word in (("2", {"NODE_RANK": "0"}, "DEVICES=2"), ("1", {}, "NODE_RANK")):
+        with pytest.raises(ValueError, match=word):
+            read_job([devices, TRAIN], {**variables, **node})
 
 
 def test_variables_of_open_mpi_and_slurm_are_read():

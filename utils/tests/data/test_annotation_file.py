@@ -119,14 +119,6 @@ def test_segments_have_start_and_end_in_seconds(read_list, touch_files, tmp_path
     assert len({name_record(record) for record in read_list(spaces)[0]}) == 3
 
 
-def test_segments_of_folders_need_their_frame_rate(read_list, tmp_path):
-    (tmp_path / "clip").mkdir()
-    with pytest.raises(ValueError, match=r"^data\.folder_fps: set the frame rate of the folders"):
-        read_list("clip 1 2.5 2", "frames")
-    (record,), _ = read_list("clip 1 2.5 2", "frames", folder_fps=10.0)
-    assert (record.segment, record.num_frames) == ((1, 2.5), None)
-
-
 def test_blank_lines_are_skipped_but_counted(read_list, touch_files):
     touch_files("a.mp4", "b.mp4")
     records, _ = read_list(b"\xef\xbb\xbf\r\na.mp4 1\r\n\r\n   \nb.mp4 2")

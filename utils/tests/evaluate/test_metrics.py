@@ -11,12 +11,7 @@ from tests.golden_cases import generate_input, load_case
 from utils import collectives
 from utils.evaluate import metrics
 from utils.evaluate.metrics import Counts, EvalSet, compute_interval, evaluate
-from utils.evaluate.scorer import (
-    CLIPS_PER_PASS,
-    CellScorer,
-    choose_clips_per_pass,
-    video_scores,
-)
+from utils.evaluate.scorer import CellScorer, video_scores
 from utils.files import ROOT
 from utils.log import format_values
 from utils.runtime import Runtime
@@ -89,20 +84,6 @@ def test_all_passes_start_before_the_only_read(device, passes, monkeypatch):
     monkeypatch.setattr(Tensor, "asnumpy", lambda x: events.append("read") or read(x))
     video_scores(scorer, clips)
     assert events == [(60 // passes, 3, 8, 8)] * passes + ["read"]
-
-
-def test_an_accelerator_evaluates_views_in_equal_passes():
-    for videos, views, expected in [
-        (1, 30, 30),
-        (2, 30, 30),  # two passes of 30 rather than 32 and 28
-        (8, 10, 27),  # three passes, one clip of padding
-        (64, 1, 64),  # images: never less than a batch
-        (1, 1, 1),
-    ]:
-        assert choose_clips_per_pass(videos, views, device="Ascend") == expected
-        assert choose_clips_per_pass(videos, views, device="CPU", clip=(3, 8, 8)) == videos
-        assert videos <= expected <= max(videos, CLIPS_PER_PASS)
-    assert choose_clips_per_pass(4, 5, 6, 3, device="GPU") == 12, "the data set of 3 views decides"
 
 
 def test_a_label_space_has_its_columns_of_the_scores():

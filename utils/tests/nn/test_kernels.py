@@ -3,7 +3,6 @@
 import contextlib
 import ctypes
 import os
-import shutil
 from pathlib import Path
 
 import mindspore as ms
@@ -268,6 +267,29 @@ def test_every_cell_uses_the_kernels_of_its_back_end(name, cpu_kernels, monkeypa
             calls.clear()
 
 
+class AfterSlice(nn.Cell):
+    """A layer whose input is a view in eager mode."""
+
+    def __init__(self, layer: nn.Cell):
+        super().__init__()
+        self.layer = layer
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.layer(x[:, :, 1:])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_eager_run_has_the_shapes_of_the_plain_cells(name, cpu_kernels):
+    """It does not run the kernels: they would read whole arrays, not views, or crash."""
+    build, shape = CASES[name]
+    x = Tensor(np.ones((*shape[:2], shape[2] + 1, *shape[3:]), np.float32))
+    own, plain = (AfterSlice(cell).set_train(False) for cell in build_with_each(build, cpu_kernels))
+    with eager_mode(), kernels.shapes_only():
+        result = own(x)
+    with eager_mode():
+        assert result.shape == plain(x).shape
+
+
 def test_a_shift_of_frames_for_ascend_pads_on_the_right_side():
     """ConstantPadND has a CPU kernel in graphs only."""
     x = Tensor(np.arange(2 * 3 * 4, dtype=np.float32).reshape(1, 2, 3, 2, 2))
@@ -364,16 +386,10 @@ def flip_a_byte(file: Path) -> None:
     replace(file, content)
 
 
-def replace_by_a_file(file: Path) -> None:
-    shutil.rmtree(file.parent)
-    file.parent.write_text("in the way")
-
-
 @pytest.mark.parametrize(
     ("name", "damage"),
-    [(library.LIBRARY, damage) for damage in (cut, flip_a_byte, Path.unlink, replace_by_a_file)]
-    + [(name, flip_a_byte) for name in (library.ONEDNN, library.CHECKSUMS)]
-    + [(library.CHECKSUMS, lambda file: file.write_text(100_000 * "["))],
+    [(library.LIBRARY, cut), (library.LIBRARY, Path.unlink)]
+    + [(name, flip_a_byte) for name in (library.LIBRARY, library.ONEDNN, library.CHECKSUMS)],
 )
 def test_a_damaged_cache_is_compiled_again(name, damage, fake_compiler, tmp_path):
     """The bytes of a library that is cut are a bus error when they are first used."""

@@ -9,7 +9,7 @@ from mindspore import Tensor
 from resnet50.tests.golden_case import MEAN, STD
 from utils.data.mixing import mix_targets
 from utils.nn.layers import Normalize
-from utils.nn.soft_targets import MixBatch, SmoothedCrossEntropy
+from utils.nn.soft_targets import MixBatch
 from utils.settings import ImageData
 
 LABELS = np.array([2, 0, 1, 2], np.int32)
@@ -42,17 +42,3 @@ def test_a_mixed_batch_equals_the_formula(network, kind):
     mix = MixBatch(Normalize(MEAN, std=STD, channels=3, axis=axis, rank=len(shape)))
     mixed = mix(Tensor(sample), Tensor(target)).asnumpy()
     np.testing.assert_allclose(mixed, expected, atol=1e-5)
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_the_loss_of_soft_targets_equals_its_definition(smoothing):
-    """(1 - s) of a label and s / classes of every class; mixed, lambda times that of each label."""
-    scores = np.random.RandomState(0).standard_normal((4, 5)).astype("f4")
-    p = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
-    soft = (1 - smoothing) * np.eye(5)[LABELS] + smoothing / 5
-    partner = np.array([3, 2, 1, 0])
-    mixed = np.stack([LABELS, [0.3] * 4, partner], 1).astype("f4")
-    loss = SmoothedCrossEntropy(smoothing, "included")
-    for target, q in ((LABELS, soft), (mixed, 0.3 * soft + 0.7 * soft[partner])):
-        value = loss(Tensor(scores), Tensor(target))
-        assert float(value.asnumpy()) == pytest.approx(-(q * np.log(p)).sum(1).mean(), rel=1e-5)

@@ -120,8 +120,6 @@ def test_a_class_without_a_video_cannot_be_balanced():
         ("mvit_multi", ["train.layer_decay=1.5"]),
         ("tsm", ["data.erase=0.5", "data.modality=flow", "data.source=frames"]),
         ("x3d", ["data.mixup=0.2", "data.batch=1"]),
-        ("x3d", ["data.cutmix=1", "model.labels=multi"]),
-        ("tsm", ["train.smoothing=0.1", "model.labels=multi"]),
     ],
 )
 def test_a_setting_that_fits_nothing_is_refused_by_name(network, settings):

@@ -427,15 +427,7 @@ def test_a_song_with_a_cover_is_no_video(tmp_path):
     for reader in BACK_ENDS:
         with pytest.raises(VideoError, match="it has no video, only a cover picture"):
             open_video(path, reader)
-    finding = examine(VideoJob(str(path)))
-    assert finding.kind == "audio only"
-    assert "only a cover picture" in finding.reason
-    words = "only a cover picture"
-    with (
-        serve(Answer(path.read_bytes(), "video/mp4")) as (address, _),
-        pytest.raises(VideoError, match=words),
-    ):
-        open_address(f"{address}/a.mp4")
+    assert examine(VideoJob(str(path))).kind == "audio only"
 
 
 RARE = [*range(25), *range(25, 650, 25)]  # times in 1/25 second: 25 frames a second, then one

@@ -6,7 +6,7 @@ import pytest
 
 from tests.numbered_videos import read_number, write_numbered_video
 from tests.video_server import Answer, serve, to_transport_stream
-from utils.tests.video.videos import copy_packets, cut
+from utils.tests.video.videos import copy_packets
 from utils.video import live
 from utils.video.reader import VideoError
 from utils.video.writer import CaptionedVideo
@@ -60,19 +60,6 @@ def test_a_file_at_an_address_ends_or_goes_on_where_it_broke_off(video, stream, 
             assert [frame.number for frame in frames] == list(range(COUNT))
         assert (source.is_live, source.fps, len(requests)) == (False, RATE, len(answers))
         assert (len(lines), source.reopened) == (len(answers) - 1, len(answers) - 1)
-
-
-@pytest.mark.parametrize("starts", [(0, 300), (300, 0)])
-def test_a_live_source_whose_times_jump_goes_on(starts, video, tmp_path):
-    """As a camera that begins to count anew."""
-    parts = [to_transport_stream(cut(video, 0, start), tmp_path) for start in starts]
-    frames = []
-    with serve(Answer(b"".join(parts))) as (address, _):
-        source = open_source(f"{address}/live", 0.0, [])
-        with pytest.raises(VideoError):
-            frames.extend(source.frames())
-    assert [read_number(frame.pixels) for frame in frames] == 2 * list(range(COUNT))
-    assert frames[-1].seconds == pytest.approx((2 * COUNT - 1) / RATE, abs=1 / RATE)
 
 
 def test_a_live_source_that_stops_is_opened_again_until_retry_has_passed(stream):
