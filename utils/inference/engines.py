@@ -1,4 +1,4 @@
-"""OpenVINO and ONNX Runtime on a CPU: choose one, and run an ONNX file with it.
+"""The network in an exported file; OpenVINO and ONNX Runtime on a CPU, which run an ONNX file.
 
 MindSpore is imported only for a file that takes normalised clips.
 
@@ -10,6 +10,7 @@ CLIPS and OUTPUTS are .npz files: an array for each batch, and the first buffers
 network; and each output for all batches.
 """
 
+import abc
 import functools
 import os
 import platform
@@ -24,20 +25,17 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 import numpy as np
 
 from utils.cores import count_workers
-from utils.evaluate.scorer import Steps
+from utils.evaluate.scorer import Scorer, Steps
 from utils.files import ROOT
-from utils.inference.exported_file import (
-    FileScorer,
-    build_normalization,
-    check_contents,
-    count_classes,
-    shorten_error,
-    warn_without_checksum,
-)
-from utils.messages import escape_control
+from utils.inference.checkpoint import build_network
+from utils.load_config import to_dict
+from utils.log import log
+from utils.messages import escape_control, format_error
 from utils.processes import call_within, describe_exit, die_with_parent
 from utils.runtime import uncapped_instruction_set
-from utils.settings import NetworkConfig, Run
+from utils.settings import NetworkConfig, Run, name_network
+from utils.weights.checkpoint_file import DESCRIPTION
+from utils.weights.description import check_checksum, parse
 
 if TYPE_CHECKING:
     from utils.networks import Network
@@ -48,6 +46,152 @@ LONGEST = 300  # seconds to open a file and to compute its first batch
 FLOATS = (1, 10, 11, 16)  # types of onnx.TensorProto: float32, float16, float64, bfloat16
 # Clips to scores, and features if there are; or a frame and buffers to scores and new buffers
 Session = Callable[..., list[np.ndarray]]
+
+
+@dataclass(eq=False)
+class FileScorer(Scorer):
+    """The network in a file.
+
+    It takes uint8 clips (N, ...); for a file that expects normalised ones, `normalize` computes
+    them. `shape` is that of the clips in the file; its N is below 1 if it takes any number.
+    `classes` are those of all heads. A file of one step of an online network has the shapes of its
+    `buffers`, and takes a frame (1, C, H, W) instead of clips.
+    """
+
+    path: Path
+    shape: tuple[int, ...]
+    classes: int
+    normalize: Optional[Callable[[np.ndarray], np.ndarray]] = None
+    buffers: Optional[Sequence[tuple[int, ...]]] = None
+
+    def __post_init__(self) -> None:
+        self.name = str(self.path)
+        self.batch = max(self.shape[0], 0)
+
+    def __call__(self, clips: np.ndarray) -> np.ndarray:
+        return self.run(clips)[0]
+
+    def features(self, clips: np.ndarray) -> np.ndarray:
+        """ValueError if the file was exported without features."""
+        _, *features = self.run(clips)
+        if not features:
+            raise ValueError(
+                f"{self.path} has no features; export it again with --outputs scores,features"
+            )
+        return features[0]
+
+    def run(self, clips: np.ndarray, *buffers: np.ndarray) -> list[np.ndarray]:
+        """The scores, and the features if the file has them; of a step the new buffers.
+
+        Raises ValueError if the clips do not fit, if the graph fails, or for outputs of another
+        shape.
+        """
+        if self.buffers is not None and not buffers:
+            raise ValueError(
+                f"{self.path} takes one frame at a time, for stream.py without --window and --step;"
+                " for clips, export the checkpoint without --online"
+            )
+        (batch, *expected), (count, *shape) = self.shape, clips.shape
+        if shape != expected or 0 < batch < count:
+            raise ValueError(
+                f"{self.path} takes clips {list(self.shape)}, and the config file's are "
+                f"{list(clips.shape)}; export it again with this config file"
+            )
+        if batch > count:  # one video's view, in a file for several
+            clips = np.resize(clips, (batch, *shape))
+        size = len(clips)
+        if self.normalize is not None:
+            clips = self.normalize(clips[None])[0] if buffers else self.normalize(clips)
+        try:
+            outputs = self.compute(clips, *buffers)
+        except Exception as error:  # noqa: BLE001 the libraries raise several kinds
+            raise ValueError(f"{self.path}: cannot run: {shorten_error(error)}") from None
+        scores, *others = shapes = [output.shape for output in outputs]
+        fits = len(scores) >= 2 and (scores[0], scores[-1]) == (size, self.classes)
+        if buffers:
+            fits = fits and others == [buffer.shape for buffer in buffers]
+        else:
+            fits = fits and [len(shape) for shape in others] in ([], [2])
+        if not fits:
+            raise ValueError(f"{self.path} gives outputs {shapes}; export it again")
+        return outputs if buffers else [output[:count] for output in outputs]
+
+    def open_steps(self) -> Steps:
+        """ValueError if the file takes clips."""
+        if self.buffers is None:
+            raise ValueError(
+                f"{self.path} takes clips: frame by frame, this network needs a checkpoint, or a "
+                "file exported with --online; give --window and --step for clips"
+            )
+        return Steps(self.run, [np.zeros(shape, np.float32) for shape in self.buffers])
+
+    @abc.abstractmethod
+    def compute(self, clips: np.ndarray, *buffers: np.ndarray) -> list[np.ndarray]:
+        """The outputs for as many clips as the file takes; any error of the library."""
+
+
+def count_classes(cfg: NetworkConfig) -> int:
+    """The classes of all heads."""
+    return int(np.sum(cfg.model_arguments()["num_classes"]))
+
+
+def build_normalization(
+    network: "Network", cfg: NetworkConfig
+) -> Callable[[np.ndarray], np.ndarray]:
+    """The function from uint8 clips to those that the network's first layer takes."""
+    from mindspore import Tensor
+
+    normalize = build_network(network, cfg).normalize
+    return lambda clips: normalize(Tensor(clips)).asnumpy()
+
+
+def warn_without_checksum(path: Path) -> None:
+    """Logs a warning for a file without a checksum; raises ValueError if its checksum differs."""
+    if path.is_file() and not check_checksum(path):
+        log.warning("%s has no checksum, so damage to its numbers would not be noticed", path)
+
+
+def check_contents(
+    path: Path, cfg: NetworkConfig, info: dict[str, str], classes: int, batch: int
+) -> None:
+    """Raises ValueError if a file does not fit the config file.
+
+    `info` is the file's metadata. `classes` is the last size of its output, used if the metadata do
+    not name it. `batch` is 0 if the file takes any number of clips.
+    """
+    network = name_network(type(cfg))
+    exported = info.get("network")
+    if exported and exported != network:
+        name = escape_control(exported)[:80]
+        raise ValueError(f"{path} holds a network of {name}, not of {network}")
+    expected = str(count_classes(cfg))
+    in_file = info.get("classes", str(classes))
+    if in_file != expected:
+        in_file = escape_control(in_file)[:20]
+        raise ValueError(f"{path} has {in_file} classes, and the config file has {expected}")
+    settings = parse(info[DESCRIPTION], path).settings if DESCRIPTION in info else {}
+    padding = settings.get("model", {}).get("padding")
+    own_padding = to_dict(cfg)["model"].get("padding")
+    if padding not in (None, own_padding):
+        from utils.weights.mindspore_checkpoint import check_padding
+
+        check_padding(path, escape_control(str(padding))[:20], own_padding)
+    labels = "multi" if cfg.has_several_labels else "single"
+    if info.get("labels", labels) != labels:
+        raise ValueError(
+            f"{path} was not exported with model.labels {labels}; export it with this config file"
+        )
+    if batch > 0 and batch != cfg.eval.batch:
+        raise ValueError(
+            f"{path} takes {batch} clips at once and eval.batch is {cfg.eval.batch}: "
+            f"set --eval.batch={batch} or export with --batch free"
+        )
+
+
+def shorten_error(error: Exception) -> str:
+    """The first 120 characters of a library's error about an untrusted file, printable."""
+    kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+    return escape_control(kind + format_error(error))[:120]
 
 
 def choose_engine(run: Run) -> str:
@@ -67,29 +211,19 @@ def choose_engine(run: Run) -> str:
         chooses = run.device == "CPU" and run.mode == "graph"
         engine = next(iter(list_engines()), "mindspore") if chooses else "mindspore"
     if run.engine_precision != "f32":
-        check_precision(run, engine)
+        setting = f"run.engine_precision: {run.engine_precision}"
+        if engine != "openvino":
+            raise ValueError(
+                f"{setting} is computed by OpenVINO on a CPU, not by {engine} on {run.device}; set "
+                "--run.device=CPU --run.engine=openvino, or --run.engine_precision=f32"
+            )
+        with uncapped_instruction_set():
+            import openvino
+
+            known = openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        if "BF16" not in known:
+            raise ValueError(f"{setting}: this processor has no bfloat16")
     return engine
-
-
-def check_precision(run: Run, engine: str) -> None:
-    """Raises ValueError if `engine` cannot compute in `run.engine_precision`, bf16."""
-    precision = run.engine_precision
-    setting = f"run.engine_precision: {precision}"
-    if engine != "openvino":
-        raise ValueError(
-            f"{setting} is computed by OpenVINO on a CPU, not by {engine} on {run.device}; set "
-            "--run.device=CPU --run.engine=openvino, or --run.engine_precision=f32"
-        )
-    if "BF16" not in list_capabilities():
-        raise ValueError(f"{setting}: this processor has no bfloat16")
-
-
-def list_capabilities() -> list[str]:
-    """What OpenVINO computes on this processor: FP32, BF16, ..."""
-    with uncapped_instruction_set():
-        import openvino
-
-        return openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
 def list_engines() -> list[str]:
@@ -266,16 +400,12 @@ def list_graphs(graph: Any) -> Iterator[Any]:
             yield from list_graphs(inner)
 
 
-class EngineError(RuntimeError):
-    """An engine cannot run a file."""
-
-
 def run_in_process(
     engine: str, file: Path, batches: Sequence[np.ndarray], buffers: Sequence[np.ndarray] = ()
 ) -> list[np.ndarray]:
     """The outputs of an ONNX file, as `Steps.run_all`. Writes scratch files beside it.
 
-    Raises EngineError if the process fails.
+    Raises RuntimeError if the process fails.
     """
     clips, outputs = (file.with_name(f"{name}.npz").absolute() for name in ("clips", "outputs"))
     np.savez(clips, *batches, **{f"buffer_{k}": array for k, array in enumerate(buffers)})
@@ -286,7 +416,7 @@ def run_in_process(
     )  # fmt: skip
     if done.returncode:
         reason = describe_exit(done.returncode, done.stderr.splitlines())
-        raise EngineError(f"{ENGINES[engine]} cannot run the exported file: its process {reason}")
+        raise RuntimeError(f"{ENGINES[engine]} cannot run the exported file: its process {reason}")
     with np.load(outputs) as arrays:
         return [arrays[name] for name in arrays.files]
 

@@ -58,6 +58,7 @@ def evaluate_checkpoint(
             reports.append(Report(folder, samples, rows.samples_of_rank, space, rt))
             eval_sets[-1] = eval_sets[-1]._replace(collect=reports[-1].table.add)
     scorer = open_scorer(network, cfg, file)
+    del file  # its arrays are in the scorer, while it needs them
     log.log.info("evaluating ...")
     result = metrics.evaluate(scorer, eval_sets, rt)
     paths = [str(eval_set.space.test_path) for eval_set in eval_sets]

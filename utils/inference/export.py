@@ -43,7 +43,7 @@ from utils.nn.conv3d import Conv3d, DepthwiseConv3d, FrameConv, PointwiseConv3d
 from utils.nn.fuse_conv_bn import replace_cell
 from utils.settings import NetworkConfig
 from utils.weights.checkpoint import list_texts, weights_of
-from utils.weights.checkpoint_file import DESCRIPTION, CheckpointFile, read_checkpoint
+from utils.weights.checkpoint_file import DESCRIPTION, read_checkpoint
 from utils.weights.description import (
     Description,
     append_checksum,
@@ -162,7 +162,7 @@ def check_options(
         raise ValueError(
             "--online takes one frame and returns scores: leave out --batch, --outputs"
         )
-    if target.suffix in {f".{kind}" for kind in (*FORMATS, "safetensors")} - {f".{format}"}:
+    if target.suffix in {f".{kind}" for kind in ("mindir", "onnx", "safetensors")} - {f".{format}"}:
         raise ValueError(f"--target {target} ends in {target.suffix} and --format is {format}")
     if target.suffix != f".{format}":
         target = target.with_name(f"{target.name}.{format}")
@@ -202,7 +202,16 @@ def export_network(
         checked = checked._replace(engine=choose_engine(cfg.run))
     weights = read_checkpoint(Path(checkpoint_path))
     checkpoint = Checkpoint(network, cfg, weights)
-    description = describe_file(network, cfg, weights, checked.batch)
+    # The description of the file has no path of this machine.
+    spaces = network.list_label_spaces(cfg)
+    own = read_description(weights)
+    use_own_names(spaces, weights.path, own)
+    classes = list_class_names(spaces, weights.path.parent)
+    batch = checked.batch or cfg.eval.batch
+    kept = {name: getattr(own, name) for name in ("metrics", "source", "seconds")} if own else {}
+    exported_cfg = replace(cfg, eval=replace(cfg.eval, batch=batch))
+    description = describe(network.name, exported_cfg, classes=classes, **kept)
+    description = replace(description, settings=drop_folders(description.settings))
     if checked.kind == "safetensors":
         result = export_weights(checkpoint.build(), checked.target, description)
     else:
@@ -210,24 +219,6 @@ def export_network(
         spec = replace(spec, info={**spec.info, DESCRIPTION: description.to_text()})
         result = export(checkpoint.load, spec=spec, options=checked, network=network.name)
     log.print_result(result, rt)
-
-
-def describe_file(
-    network: "Network", cfg: NetworkConfig, weights: CheckpointFile, batch: int
-) -> Description:
-    """The description of an exported file that takes `batch` clips; 0: any number.
-
-    It has no path of this machine.
-    """
-    spaces = network.list_label_spaces(cfg)
-    own = read_description(weights)
-    use_own_names(spaces, weights.path, own)
-    classes = list_class_names(spaces, weights.path.parent)
-    cfg = replace(cfg, eval=replace(cfg.eval, batch=batch or cfg.eval.batch))
-    kept = ("metrics", "source", "seconds")
-    values = {name: getattr(own, name) for name in kept} if own else {}
-    description = describe(network.name, cfg, classes=classes, **values)
-    return replace(description, settings=drop_folders(description.settings))
 
 
 def export_weights(net: nn.Cell, target: Path, description: Description) -> dict[str, Any]:
@@ -263,7 +254,11 @@ def export(
     with report_write_errors(target, "--target"), make_drafts(target.parent) as folder:
         net = wrap(spec.wrap(load(LEVEL["fp32"]))).set_train(False)
         sizes = (1,) * STEPS if options.online else (batch,) if batch else (2, 1)
-        clips = make_random_clips((sum(sizes), *spec.clip), dtype)
+        random = np.random.RandomState(0)
+        shape = (sum(sizes), *spec.clip)
+        is_raw = dtype == "uint8"
+        clips = random.randint(0, 256, shape) if is_raw else random.standard_normal(shape)
+        clips = clips.astype(dtype)
         batches = np.split(clips, np.cumsum(sizes)[:-1])
         with runtime.eager_mode():
             steps = spec.open_steps(net)
@@ -277,7 +272,12 @@ def export(
             amp.store_half(net)
         file = folder / target.name
         info = {"network": network, **spec.info, "classes": str(expected[0].shape[-1])}
-        FORMATS[kind](net, spec, options, info, file)
+        if kind == "mindir":
+            sizes = [batch or None, *spec.clip]
+            free = Tensor(shape=sizes, dtype=getattr(ms, dtype))
+            save_mindir(net, free, *spec.list_buffers(net), file=file, info=info)
+        else:
+            write_onnx(net, spec, options, info, file)
         append_checksum(file)
         set_default_mode(file)
         if kind == "onnx":
@@ -332,13 +332,6 @@ class FeatureNetwork(nn.Cell):
         return self.net(clip, True)
 
 
-def make_random_clips(shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    random = np.random.RandomState(0)
-    if dtype == "uint8":
-        return random.randint(0, 256, shape).astype(np.uint8)
-    return random.standard_normal(shape).astype(np.float32)
-
-
 def save_mindir(net: nn.Cell, *inputs: Tensor, file: Path, info: dict[str, str]) -> None:
     """Writes a MINDIR by way of a temporary folder.
 
@@ -354,13 +347,6 @@ def save_mindir(net: nn.Cell, *inputs: Tensor, file: Path, info: dict[str, str])
             custom_func=lambda model: model.user_info.update(info),
         )
         shutil.move(f"{folder}/net.mindir", file)
-
-
-def write_mindir(
-    net: nn.Cell, spec: ExportSpec, options: ExportOptions, info: dict, file: Path
-) -> None:
-    clips = Tensor(shape=[options.batch or None, *spec.clip], dtype=getattr(ms, options.dtype))
-    save_mindir(net, clips, *spec.list_buffers(net), file=file, info=info)
 
 
 def write_onnx(
@@ -387,9 +373,6 @@ def run_mindir(
     """As `run_in_process`."""
     net = nn.GraphCell(ms.load(str(file)))
     return Steps(partial(mindir.run_graph, net), buffers).run_all(batches)
-
-
-FORMATS = {"mindir": write_mindir, "onnx": write_onnx}
 
 
 def describe_columns(datasets: Iterable[Any]) -> str:
@@ -429,22 +412,20 @@ def group_depthwise(cell: DepthwiseConv3d) -> nn.Cell:
 
 
 def convolve_clip(cell: Union[FrameConv, PointwiseConv3d]) -> nn.Cell:
-    """A 3-D convolution of the clip instead of a 2-D one of its frames, or of merged axes."""
+    """A 3-D convolution of the clip instead of a 2-D one of its frames, or of merged axes.
+
+    The translation to ONNX makes one of a pointwise convolution without a stride.
+    """
+    if isinstance(cell, PointwiseConv3d) and (cell.stride == 1 or cell.bias is not None):
+        return cell
     cout, cin, *kernel = cell.weight.shape
     conv = Conv3d(cin, cout=cout, kernel=tuple(kernel), stride=cell.stride)
     conv.weight = cell.weight
     return conv
 
 
-def stride_clip(cell: PointwiseConv3d) -> nn.Cell:
-    """With a stride, a 3-D convolution; the translation to ONNX makes one of the others."""
-    if cell.stride == 1 or cell.bias is not None:
-        return cell
-    return convolve_clip(cell)
-
-
 FOR_ONNX: Builders = {
     DepthwiseConv3d: group_depthwise,
     FrameConv: convolve_clip,
-    PointwiseConv3d: stride_clip,
+    PointwiseConv3d: convolve_clip,
 }

@@ -12,7 +12,7 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 import numpy as np
 
@@ -23,15 +23,23 @@ from utils.files import (
     wait_for_lock,
 )
 from utils.inference.checkpoint import Checkpoint
-from utils.inference.engines import ENGINES, OnnxScorer, choose_engine, load_onnx, read_description
-from utils.inference.exported_file import count_classes
+from utils.inference.engines import (
+    ENGINES,
+    OnnxScorer,
+    choose_engine,
+    count_classes,
+    load_onnx,
+    read_description,
+)
 from utils.log import log
 from utils.networks import compute_key
 from utils.settings import NetworkConfig
-from utils.weights.checkpoint_file import CheckpointFile, open_weights
+from utils.weights.checkpoint_file import CheckpointFile, open_weights, read_checkpoint
 from utils.weights.description import check_checksum
 
 if TYPE_CHECKING:
+    from mindspore import nn
+
     from utils.networks import Network
 
 PRECISIONS = {"f32": "float32", "bf16": "bfloat16"}
@@ -93,16 +101,26 @@ class CachedScorer(Scorer):
     """
 
     def __init__(self, checkpoint: Checkpoint, engine: str):
+        self.checkpoint = checkpoint
         self.network = checkpoint.network
         self.cfg = checkpoint.cfg
         self.name = str(checkpoint.file.path)
         self.engine = engine
-        self.load = functools.lru_cache(maxsize=2)(checkpoint.load)
+        self.load = functools.lru_cache(maxsize=2)(self.build)
         self.folder = get_cache_folder() / "onnx"
         self.scorers: dict[tuple, Scorer] = {}  # by the shape of a clip
         self.key = compute_key(self.network.name, self.cfg, checkpoint.file.digest)
         if not list(self.folder.glob(f"{self.key}-*.onnx")):
             self.load("O0")  # a checkpoint that does not fit is an error before videos are read
+
+    def build(self, level: str, rewrite: Optional[Callable] = None) -> "nn.Cell":
+        """The network; reads the file again if its arrays are no longer in memory."""
+        file = self.checkpoint.file
+        if not file.arrays:
+            file = read_checkpoint(file.path)
+            if file.digest != self.checkpoint.file.digest:
+                raise ValueError(f"{self.name} has changed since it was read: begin again")
+        return replace(self.checkpoint, file=file).load(level, rewrite)
 
     def __call__(self, clips: np.ndarray) -> np.ndarray:
         return self.get_scorer(clips)(clips)
@@ -124,7 +142,10 @@ class CachedScorer(Scorer):
         try:
             form = f"{'x'.join(map(str, clip))}{'-online' if online else ''}-{self.engine}"
             file = self.folder / f"{self.key}-{form}.onnx"
-            write = functools.partial(self.export, clip, file, online)
+            spec = replace(self.network.describe_export(self.cfg, online), clip=clip)
+            write = functools.partial(
+                spec.write_onnx, self.load, file, self.engine, self.network.name
+            )
             find_or_write(file, f"exporting the network for {ENGINES[self.engine]}", write)
             classes = count_classes(self.cfg)
             scorer = OnnxScorer(file, (0, *clip), classes, engine=self.engine, precision=precision)
@@ -139,13 +160,10 @@ class CachedScorer(Scorer):
                 raise ValueError(f"run.engine: {error}") from None
             log.warning("run.engine auto: MindSpore computes the network: %s", error)
             return CellScorer(self.load("O0"), self.name)
+        self.load.cache_clear()
+        self.checkpoint = replace(self.checkpoint, file=self.checkpoint.file._replace(arrays={}))
         log.info("%s computes the network, in %s", ENGINES[self.engine], PRECISIONS[precision])
         return scorer
-
-    def export(self, clip: tuple[int, ...], file: Path, online: bool) -> None:
-        spec = replace(self.network.describe_export(self.cfg, online), clip=clip)
-        spec.write_onnx(self.load, file, self.engine, self.network.name)
-        self.load.cache_clear()  # its memory
 
 
 def find_or_write(file: Path, work: str, write: Callable[[], None]) -> None:
@@ -168,10 +186,9 @@ def find_or_write(file: Path, work: str, write: Callable[[], None]) -> None:
 
 def is_sound(file: Path) -> bool:
     """Whether the file exists with the right checksum."""
-    try:
+    with contextlib.suppress(ValueError):
         return check_checksum(file)
-    except ValueError:
-        return False
+    return False
 
 
 def delete_old_files(folder: Path, count: int = KEPT_FILES) -> None:

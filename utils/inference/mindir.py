@@ -13,7 +13,7 @@ import numpy as np
 from mindspore import Tensor, nn
 from mindspore.train.mind_ir_pb2 import ModelProto
 
-from utils.inference.exported_file import (
+from utils.inference.engines import (
     FileScorer,
     build_normalization,
     check_contents,
@@ -98,7 +98,11 @@ def load_mindir(path: Path, network: "Network", cfg: NetworkConfig) -> MindirSco
     """
     warn_without_checksum(path)
     graph = read_graph(path)
-    check_finite(path, graph)
+    for name, value in graph.weights.items():  # some operators would hide it
+        if value.dtype.kind == "f" and not np.isfinite(value).all():
+            raise ValueError(
+                f"{path}: its {escape_control(name)[:100]} has NaN or infinite numbers"
+            )
     source, *others = graph.inputs
     buffers = [array.shape for array in others] if "online" in graph.info else None
     batch = source.shape[0] if buffers is None else 0
@@ -109,54 +113,37 @@ def load_mindir(path: Path, network: "Network", cfg: NetworkConfig) -> MindirSco
     return MindirScorer(path, source.shape, count_classes(cfg), normalize, buffers)
 
 
-def check_finite(path: Path, graph: Graph) -> None:
-    """Raises ValueError if weights are NaN or infinite: some operators would hide it."""
-    for name, value in graph.weights.items():
-        if value.dtype.kind == "f" and not np.isfinite(value).all():
-            raise ValueError(
-                f"{path}: its {escape_control(name)[:100]} has NaN or infinite numbers"
-            )
-
-
 def read_graph(path: Path) -> Graph:
     """Raises ValueError if the file is missing or no MINDIR."""
     if not os.path.isfile(path):
         raise ValueError(f"{path}: no such file")
     try:
-        return parse_graph(path.read_bytes())
+        model = ModelProto.FromString(path.read_bytes())
+        graph = model.graph
+        inputs = [parse_array(item.name, item.tensor[0]) for item in graph.input]
+        outputs = []
+        for item in graph.output:  # the arrays of a tuple have one name
+            tensors = [value.tensors[0] for value in item.attr_info.values] or [item.tensor[0]]
+            outputs += [parse_array(item.name, tensor) for tensor in tensors]
+        if not inputs or not outputs or not all(array.shape for array in (*inputs, *outputs)):
+            raise ValueError("it has no input or no output")
+        primitives = {f"REF::{primitive.name}": primitive for primitive in model.primitives}
+        constants = [node for node in graph.node if node.op_type == "Constant"]
+        operators = [node for node in graph.node if node.op_type != "Constant"]
+        return Graph(
+            inputs=inputs,
+            outputs=outputs,
+            weights={tensor.name: parse_tensor(tensor) for tensor in graph.parameter},
+            constants={node.output[0]: parse_value(node.attribute[0]) for node in constants},
+            nodes=[parse_node(node, primitives.get(node.op_type)) for node in operators],
+            info=dict(model.user_info),
+        )
     except Exception as error:  # noqa: BLE001 protobuf's own, and those of a damaged file
         raise ValueError(f"{path}: not a readable MINDIR: {shorten_error(error)}") from None
 
 
-def parse_graph(content: bytes) -> Graph:
-    model = ModelProto()
-    model.ParseFromString(content)
-    graph = model.graph
-    inputs = [parse_array(item.name, item.tensor[0]) for item in graph.input]
-    outputs = [array for item in graph.output for array in parse_output(item)]
-    if not inputs or not outputs or not all(array.shape for array in (*inputs, *outputs)):
-        raise ValueError("it has no input or no output")
-    primitives = {f"REF::{primitive.name}": primitive for primitive in model.primitives}
-    constants = [node for node in graph.node if node.op_type == "Constant"]
-    operators = [node for node in graph.node if node.op_type != "Constant"]
-    return Graph(
-        inputs=inputs,
-        outputs=outputs,
-        weights={tensor.name: parse_tensor(tensor) for tensor in graph.parameter},
-        constants={node.output[0]: parse_value(node.attribute[0]) for node in constants},
-        nodes=[parse_node(node, primitives.get(node.op_type)) for node in operators],
-        info=dict(model.user_info),
-    )
-
-
 def parse_array(name: str, tensor: Any) -> Array:
     return Array(name, tensor.data_type, tuple(tensor.dims))
-
-
-def parse_output(item: Any) -> list[Array]:
-    """An output; the arrays of a tuple have one name."""
-    tensors = [value.tensors[0] for value in item.attr_info.values] or [item.tensor[0]]
-    return [parse_array(item.name, tensor) for tensor in tensors]
 
 
 def parse_tensor(tensor: Any) -> np.ndarray:
@@ -171,10 +158,10 @@ def parse_node(node: Any, primitive: Any) -> Node:
     tensor = shapes.tensors[0] if shapes is not None and shapes.tensors else None
     name = node.output[0]
     output = Array(name, 0, ()) if tensor is None else parse_array(name, tensor)
-    if primitive is None:
-        return Node(node.op_type, inputs=tuple(node.input), settings={}, output=output)
-    settings = {attribute.name: parse_value(attribute) for attribute in primitive.attribute}
-    return Node(primitive.op_type, inputs=tuple(node.input), settings=settings, output=output)
+    attributes = primitive.attribute if primitive is not None else ()
+    settings = {attribute.name: parse_value(attribute) for attribute in attributes}
+    kind = (node if primitive is None else primitive).op_type
+    return Node(kind, inputs=tuple(node.input), settings=settings, output=output)
 
 
 def parse_value(attribute: Any) -> Any:

@@ -26,12 +26,13 @@ from utils import runtime
 from utils.evaluate.label_space import LabelSpace, assign_class_names
 from utils.evaluate.scorer import Scorer, Steps, video_scores, view_features
 from utils.evaluate.windows import choose_passes, read_ahead, read_windows
+from utils.files import ROOT
 from utils.inference.checkpoint import Checkpoint, build_network
-from utils.inference.exported_file import FileScorer
+from utils.inference.engines import FileScorer
 from utils.inference.load import CachedScorer, open_scorer
 from utils.inference.prediction import Prediction, WindowResult, collect_windows, name_values
 from utils.load_config import find_recipes, load_config, resolve_yaml
-from utils.messages import LINE, check_choice, format_line, format_value
+from utils.messages import LINE, check_choice, find_nearest, format_line, format_value
 from utils.networks import (
     Network,
     find_network,
@@ -45,7 +46,7 @@ from utils.video.reader import FrameReader, VideoError
 from utils.video.windows import Window, split_into_windows
 from utils.weights.checkpoint_file import name_recipe, read_checkpoint
 from utils.weights.preparation import resolve_checkpoint
-from utils.weights.published import find_recipe_of_weights, list_published
+from utils.weights.published import find_published, list_published
 
 if TYPE_CHECKING:
     from mindspore import nn
@@ -135,10 +136,16 @@ def load_described(
     """Network, settings and path of a file that describes itself, or of published weights."""
     if os.path.isfile(weights):
         return *load_own_config(Path(weights), overrides), os.fspath(weights)
-    recipe, own_settings = find_recipe_of_weights(os.fspath(weights))
-    overrides = [*own_settings, *overrides]
+    name = os.fspath(weights)
+    if name not in list_published():
+        near = find_nearest(name, list_published())
+        advice = f"; nearest: {near}" if near else ""
+        raise ValueError(f"give a checkpoint: no published weights are called {name}{advice}")
+    entry = find_published(name)
+    recipe = ROOT / entry.recipe
+    overrides = [*(setting.removeprefix("--") for setting in entry.settings), *overrides]
     with name_recipe(recipe, overrides):
-        return *load_recipe(recipe, overrides), resolve_checkpoint(os.fspath(weights))
+        return *load_recipe(recipe, overrides), resolve_checkpoint(name)
 
 
 @python_errors()
@@ -515,8 +522,8 @@ def check_top(top: int, threshold: float) -> None:
 
 def check_numbers(bound: str, **values: float | None) -> None:
     """Raises ValueError unless a value is None or a number of `bound`: above 0, of at least 0."""
+    least = 0 if bound == "of at least 0" else np.nextafter(0, 1)
     for name, value in values.items():
-        if value is None or (isinstance(value, Real) and 0 < value <= LARGEST):
-            continue
-        if bound == "above 0" or not (isinstance(value, Real) and value == 0):
+        is_number = isinstance(value, Real) and least <= value <= LARGEST
+        if value is not None and not is_number:
             raise ValueError(f"{name} must be a number {bound}, not {format_value(value)}")

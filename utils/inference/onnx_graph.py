@@ -137,10 +137,14 @@ def translate(
         build.nodes[-1].output[0] = output
     arrays = dict(build.constants.values())
     arrays.update({weights[name]: array for name, array in graph.weights.items()})
-    nodes = select_nodes(build.nodes, outputs)
-    used = {name for node in nodes for name in node.input}
+    nodes = []  # on which the outputs depend
+    used = {*outputs}
+    for node in reversed(build.nodes):
+        if used & set(node.output):
+            used.update(node.input)
+            nodes.append(node)
     onnx_graph = helper.make_graph(
-        nodes,
+        nodes[::-1],
         "network",
         [describe_array(name, array) for name, array in zip(inputs, graph.inputs)],
         [describe_array(name, result) for name, result in zip(outputs, graph.outputs)],
@@ -154,17 +158,6 @@ def translate(
     model = helper.make_model(onnx_graph, opset_imports=opset, ir_version=IR)
     helper.set_model_props(model, info)
     return model
-
-
-def select_nodes(nodes: list, outputs: Sequence[str]) -> list:
-    """The nodes on which the outputs depend."""
-    needed = {*outputs}
-    needed_nodes = []
-    for node in reversed(nodes):
-        if needed & set(node.output):
-            needed.update(node.input)
-            needed_nodes.append(node)
-    return needed_nodes[::-1]
 
 
 def describe_array(name: str, array: Array) -> Any:
@@ -230,7 +223,15 @@ def add_reshape(build, node, x, _):
     """
     sizes = node.output.shape
     conv = build.sources.get(x)
-    if conv is not None and conv.kind == "Conv2D" and is_pointwise(conv):
+    settings = conv.settings if conv is not None and conv.kind == "Conv2D" else {"group": 0}
+    if (
+        settings["group"] == 1
+        and [
+            *trailing_values(settings["kernel_size"], 2),
+            *trailing_values(settings["stride"], 2),
+        ]
+        == [1] * 4
+    ):
         source, weight, *bias = build.producers[x].input
         before = build.producers.get(source)
         if before is not None and before.op_type == "Reshape":
@@ -242,13 +243,6 @@ def add_reshape(build, node, x, _):
                 weight = build.add("Reshape", weight, shape)
                 return build.add("Conv", before.input[0], weight, *bias, kernel_shape=[1, 1, 1])
     return build.add("Reshape", x, build.add_constant(sizes))
-
-
-def is_pointwise(conv: Node) -> bool:
-    """Whether it is 1x1, without groups and stride."""
-    settings = conv.settings
-    sizes = [*trailing_values(settings["kernel_size"], 2), *trailing_values(settings["stride"], 2)]
-    return settings["group"] == 1 and sizes == [1] * 4
 
 
 def trailing_values(values: Union[int, tuple], count: int) -> list[int]:
@@ -386,11 +380,6 @@ def add_cast(build, node, x, _):
     return result
 
 
-def add_relu6(build, node, x):
-    dtype = numpy_type(node)
-    return build.add("Clip", x, build.add_constant(0, dtype), build.add_constant(6, dtype))
-
-
 ELEMENTWISE = {"Add": "Add", "Divs": "Div", "Erf": "Erf", "Maximum": "Max", "Mul": "Mul"}
 ELEMENTWISE |= {"Muls": "Mul", "ReLU": "Relu", "Sigmoid": "Sigmoid", "Sub": "Sub"}
 # A translator gets the builder, the MINDIR's node and its arguments, and returns the result.
@@ -421,7 +410,9 @@ TRANSLATORS: dict[str, Callable] = {
     ),
     "MaxPool": add_max_pool,
     "MaxPool3DWithArgmax": add_max_pool_3d,
-    "ReLU6": add_relu6,
+    "ReLU6": lambda build, node, x: build.add(
+        "Clip", x, *(build.add_constant(bound, numpy_type(node)) for bound in (0, 6))
+    ),
     "ReduceMean": reduction("ReduceMean"),
     "ReduceSum": reduction("ReduceSum"),
     "Reshape": add_reshape,

@@ -26,10 +26,6 @@ class WindowResult(NamedTuple):
     views: list[np.ndarray]
     probabilities: list[np.ndarray]
 
-    @property
-    def confidence(self) -> float:
-        return max(float(probs.max()) for probs in self.probabilities)
-
 
 @dataclass(eq=False, repr=False)
 class Prediction:
@@ -128,11 +124,13 @@ def collect_windows(
     spans = []
     by_window = []
     best = None
+    highest = -1.0
     for result in results:
         spans.append(result.window.span)
         by_window.append(result.probabilities)
-        if best is None or result.confidence > best.confidence:
-            best = result
+        confidence = max(float(probs.max()) for probs in result.probabilities)
+        if best is None or confidence > highest:
+            best, highest = result, confidence
     assert best is not None
     by_head = [np.stack(values) for values in zip(*by_window)]
     if len(heads) == 1:

@@ -81,13 +81,12 @@ class PreparedFrame(NamedTuple):
     arrays: list[np.ndarray]
 
 
-class OpenWindow:
+class OpenWindow(NamedTuple):
     """A window that has begun: which frames it needs, for each head and in all."""
 
-    def __init__(self, window: Window, heads: Sequence[LabelSpace]):
-        self.plans = [window.start + head.frame_indices(window) for head in heads]
-        self.needed = set(np.concatenate([plan.ravel() for plan in self.plans]).tolist())
-        self.window = window
+    window: Window
+    plans: list[np.ndarray]
+    needed: set[int]
 
 
 class StreamPredictor(abc.ABC):
@@ -223,16 +222,17 @@ class WindowPredictor(StreamPredictor):
         number = frame.number - self.origin
         for k in range(self.next_number, number + 1):
             while self.next_window is not None and self.next_window.start <= k:
-                self.open.append(OpenWindow(self.next_window, self.heads))
+                window = self.next_window
+                plans = [window.start + head.frame_indices(window) for head in self.heads]
+                needed = set(np.concatenate([plan.ravel() for plan in plans]).tolist())
+                self.open.append(OpenWindow(window, plans, needed))
                 self.next_window = next(self.coming, None)
             if any(k in begun.needed for begun in self.open):
                 self.frames[k] = frame.arrays if k == number else self.last_arrays
         self.next_number = number + 1
         self.last_arrays = frame.arrays
         complete = [
-            begun
-            for begun in self.open
-            if begun.window.start + begun.window.length <= self.next_number
+            begun for begun in self.open if begun.window.start + begun.window.length <= number + 1
         ]
         if not complete or is_behind:
             return
@@ -241,20 +241,17 @@ class WindowPredictor(StreamPredictor):
             complete = complete[-1:]
         for begun in complete:
             start, end = (self.origin / self.fps + seconds for seconds in begun.window.span)
-            yield start, end, self.score(begun)
+            results = []
+            for index, (head, plan) in enumerate(zip(self.heads, begun.plans)):
+                unique, positions = np.unique(plan, return_inverse=True)
+                crops = np.stack([self.frames[k][index] for k in unique.tolist()])
+                views = head.make_views(crops, positions.reshape(plan.shape))
+                results.append(head.predict_probs(self.scorer, views))
+            yield start, end, results
         while self.open and self.open[0].window.start <= complete[-1].window.start:
             self.open.popleft()
         first = self.open[0].window.start if self.open else self.next_number
         self.frames = {k: arrays for k, arrays in self.frames.items() if k >= first}
-
-    def score(self, begun: OpenWindow) -> list[np.ndarray]:
-        results = []
-        for index, (head, plan) in enumerate(zip(self.heads, begun.plans)):
-            unique, positions = np.unique(plan, return_inverse=True)
-            crops = np.stack([self.frames[k][index] for k in unique.tolist()])
-            views = head.make_views(crops, positions.reshape(plan.shape))
-            results.append(head.predict_probs(self.scorer, views))
-        return results
 
 
 class StreamResult(NamedTuple):

@@ -126,8 +126,7 @@ def read_checkpoint(path: Path) -> CheckpointFile:
     path = Path(path)
     check_name(path)
     try:
-        with report_read_errors(path):
-            data = path.read_bytes()
+        data = read_bytes(path)
         check_head(path, data[:HEAD])
         return parse(path, data)
     except DamagedFileError as error:
@@ -137,7 +136,7 @@ def read_checkpoint(path: Path) -> CheckpointFile:
 def check_kind(path: Path) -> None:
     """Raises ValueError if a file is missing, or its name or first bytes show another kind."""
     check_name(path)
-    check_head(path, read_head(path))
+    check_head(path, read_bytes(path, HEAD))
 
 
 def check_name(path: Path) -> None:
@@ -163,7 +162,12 @@ def check_head(path: Path, head: bytes) -> None:
     if not head:
         raise ValueError(f"{path}: is empty; {advise(path)}")
     kind = find_kind(head)
-    refuse_foreign(path, kind)
+    if kind in FOREIGN_KINDS or (path.suffix in FOREIGN and kind not in ("mindspore", "encrypted")):
+        target = path.with_name(f"{path.stem}_{path.suffix[1:]}.ckpt")
+        script = "scripts/convert_checkpoint.py"
+        script = script if is_installed() or Path.cwd() == ROOT else shlex.quote(f"{ROOT / script}")
+        files = shlex.join(["--source", str(path), "--target", str(target)])
+        raise ValueError(f"{path}: convert it first: python {script} {RECIPE} {files}")
     if kind == "encrypted":
         raise ValueError(
             f"{path}: is encrypted: load it with mindspore.load_checkpoint and its dec_key, and "
@@ -176,19 +180,9 @@ def check_head(path: Path, head: bytes) -> None:
         )
 
 
-def refuse_foreign(path: Path, kind: str) -> None:
-    """Raises ValueError, with the command that converts it, if a file is of other code."""
-    if kind in FOREIGN_KINDS or (path.suffix in FOREIGN and kind not in ("mindspore", "encrypted")):
-        target = path.with_name(f"{path.stem}_{path.suffix[1:]}.ckpt")
-        script = "scripts/convert_checkpoint.py"
-        script = script if is_installed() or Path.cwd() == ROOT else shlex.quote(f"{ROOT / script}")
-        files = shlex.join(["--source", str(path), "--target", str(target)])
-        raise ValueError(f"{path}: convert it first: python {script} {RECIPE} {files}")
-
-
 @contextlib.contextmanager
 def name_recipe(recipe: Union[str, os.PathLike], settings: Sequence[str] = ()) -> Iterator[None]:
-    """Inside, the command of `refuse_foreign` has this recipe and these `section.key=value`."""
+    """Inside, the command of `check_head` has this recipe and these `section.key=value`."""
     try:
         yield
     except ValueError as error:
@@ -198,10 +192,13 @@ def name_recipe(recipe: Union[str, os.PathLike], settings: Sequence[str] = ()) -
         raise ValueError(str(error).replace(RECIPE, shlex.join(words))) from None
 
 
-def read_head(path: Path) -> bytes:
-    """The bytes that tell the kind of a file."""
-    with report_read_errors(path), open(path, "rb") as file:
-        return file.read(HEAD)
+def read_bytes(path: Path, size: int = -1) -> bytes:
+    """The first bytes of a file, or all. Raises ValueError, which names it, if it is unreadable."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(size)
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
 def find_kind(head: bytes) -> str:
@@ -226,15 +223,6 @@ def get_itemsize(dtype: str) -> int:
     return np.dtype(DTYPES[dtype][0]).itemsize
 
 
-@contextlib.contextmanager
-def report_read_errors(path: Path) -> Iterator[None]:
-    """Turns an OSError into a ValueError that names the file."""
-    try:
-        yield
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from None
-
-
 def list_epochs(folder: Path) -> list[Path]:
     """The weights of complete epochs in a folder, oldest first; empty if it cannot be read."""
     try:
@@ -248,7 +236,12 @@ def list_epochs(folder: Path) -> list[Path]:
 
 def advise(path: Path) -> str:
     """The remedy for a damaged file; it names the newest intact weights of the folder."""
-    newest = next((file for file in reversed(list_epochs(path.parent)) if is_intact(file)), None)
+    newest = None
+    for file in reversed(list_epochs(path.parent)):
+        with contextlib.suppress(OSError, DamagedFileError):
+            if parse(file, file.read_bytes()).arrays:
+                newest = file
+                break
     if path.name != RESUME:
         return f"{newest} is intact" if newest else "copy it again"
     if newest:
@@ -257,13 +250,6 @@ def advise(path: Path) -> str:
             "and another --run.out"
         )
     return "it has no weights beside it: remove it, and the same command begins anew"
-
-
-def is_intact(path: Path) -> bool:
-    try:
-        return bool(parse(path, path.read_bytes()).arrays)
-    except (OSError, DamagedFileError):
-        return False
 
 
 def parse(path: Path, whole: bytes) -> CheckpointFile:

@@ -26,7 +26,7 @@ from utils.weights.checkpoint import (
     list_damaged,
     weights_of,
 )
-from utils.weights.checkpoint_file import FOREIGN_KINDS, find_kind, read_head
+from utils.weights.checkpoint_file import FOREIGN_KINDS, HEAD, find_kind, read_bytes
 from utils.weights.mindspore_checkpoint import (
     drop_training_state,
     find_padding,
@@ -78,7 +78,7 @@ def read_source(path: Path, key: str = "", renames: Sequence[str] = ()) -> Sourc
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
     texts: dict[str, str] = {}
-    kind = find_kind(read_head(path))
+    kind = find_kind(read_bytes(path, HEAD))
     if ".index." in path.name and path.suffix == ".json":
         arrays = read_shards(path)
         arrays = torch_reader.select_names(arrays, key) if key else arrays

@@ -96,16 +96,15 @@ def read_description(file: Union[CheckpointFile, Path]) -> Optional[Description]
 
     None if it has none, is missing, or of another kind.
     """
-    path = file if isinstance(file, Path) else file.path
-    if isinstance(file, Path):
-        if path.suffix not in (".ckpt", ".mindir", ".onnx") or not path.is_file():
-            return None
-        if not path.stat().st_size:
-            return None
-    if isinstance(file, Path) and path.suffix != ".ckpt":
-        texts = read_exported_texts(path)
+    if isinstance(file, CheckpointFile):
+        path, texts = file.path, file.texts
     else:
-        texts = (read_checkpoint(path) if isinstance(file, Path) else file).texts
+        path = file
+        known = path.suffix in (".ckpt", ".mindir", ".onnx")
+        if not known or not path.is_file() or not path.stat().st_size:
+            return None
+        is_checkpoint = path.suffix == ".ckpt"
+        texts = read_checkpoint(path).texts if is_checkpoint else read_exported_texts(path)
     return parse(texts[DESCRIPTION], path) if DESCRIPTION in texts else None
 
 

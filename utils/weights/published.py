@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils.files import ROOT, get_base_folder
+from utils.files import get_base_folder
 from utils.load_config import build_dataclass, load_yaml_file
 from utils.messages import check_choice, find_nearest, hide_secrets
 
@@ -71,16 +71,6 @@ def find_published(name: str) -> Published:
     if entry.unused:
         raise ValueError(f"{name}: {entry.unused}; the file is {hide_secrets(entry.address)}")
     return entry
-
-
-def find_recipe_of_weights(name: str) -> tuple[Path, list[str]]:
-    """The recipe that fits published weights, and settings beside it: `section.key=value`."""
-    if name not in list_published():
-        near = find_nearest(name, list_published())
-        advice = f"; nearest: {near}" if near else ""
-        raise ValueError(f"give a checkpoint: no published weights are called {name}{advice}")
-    entry = find_published(name)
-    return ROOT / entry.recipe, [setting.removeprefix("--") for setting in entry.settings]
 
 
 def compare_accuracy(path: Path, result: dict) -> str:

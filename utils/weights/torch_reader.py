@@ -12,12 +12,13 @@ every object that is made of one: it holds nothing of the file. `resolve` then m
 The tensors' bytes are read last and in pieces, so memory stays near the size of the tensors. The
 library of safetensors reads its files, and maps them.
 
-Differences from torch.load: bfloat16 becomes float32; OrderedDict, defaultdict and
-argparse.Namespace become dict, Parameter its array, torch.Size a tuple, bytearray bytes;
-torch.device, torch.dtype and classes become their names. Entries of a dictionary whose key is no
-plain value are left out. float8, complex, quantized, sparse, meta and lazily negated tensors, files
-of big-endian machines, containers that contain themselves, and whatever names a function of
-RUNNING are refused. The time and memory that a pickle may take are not limited, but for its memo.
+Differences from torch.load: bfloat16 becomes float32; OrderedDict and defaultdict become dict,
+Parameter its array, torch.Size a tuple, bytearray bytes; torch.device, torch.dtype and classes
+become their names. Values of numpy, argparse.Namespace and other classes, and entries of a
+dictionary whose key is no plain value, are left out. float8, complex, quantized, sparse, meta and
+lazily negated tensors, files of big-endian machines, containers that contain themselves, and
+whatever names a function of RUNNING are refused. The time and memory that a pickle may take are not
+limited, but for its memo.
 """
 
 import io
@@ -48,13 +49,10 @@ STORAGE_TYPES = """torch.BoolStorage:bool torch.ByteStorage:uint8 torch.CharStor
     torch.HalfStorage:float16 torch.FloatStorage:float32 torch.DoubleStorage:float64
     torch.BFloat16Storage:bfloat16 torch.storage.UntypedStorage:uint8"""
 STORAGE_TYPES = dict(pair.split(":") for pair in STORAGE_TYPES.split())
-# Types that no checkpoint of these networks has: a pickle's global or a header's type, its name.
-UNREAD_TYPES = """torch.ComplexFloatStorage:complex64 torch.ComplexDoubleStorage:complex128
-    torch.complex32:complex32 torch.float8_e4m3fn:float8_e4m3fn torch.float8_e5m2:float8_e5m2
-    torch.float8_e4m3fnuz:float8_e4m3fnuz torch.float8_e5m2fnuz:float8_e5m2fnuz
-    torch.float8_e8m0fnu:float8_e8m0fnu torch._utils._rebuild_qtensor:quantized
-    C64:complex64 F8_E4M3:float8_e4m3fn F8_E5M2:float8_e5m2"""
-UNREAD_TYPES = dict(pair.split(":") for pair in UNREAD_TYPES.split())
+# Types that no checkpoint of these networks has: a pickle's global, or a header's type.
+UNREAD_TYPES = re.compile(
+    r"torch\.(Complex\w+|complex32|float8_\w+|_utils\._rebuild_qtensor)|C64|F8_\w+"
+)
 CONVERT = "{} is of type {}; convert it to float32 first"
 BIG_ENDIAN = "is of a big-endian machine; load it with PyTorch and save it again on another machine"
 # What holds the weights, the ones that were trained before their averages.
@@ -92,10 +90,8 @@ def load(path: Union[str, os.PathLike]) -> object:
         return tree
     except TorchFileError as error:
         raise make_error(path, str(error)) from error
-    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
-        raise make_error(path, f"cannot be opened: {error.strerror}") from error
     except Exception as error:  # zipfile, json and numpy raise nearly every kind
-        what = f"is cut off or damaged ({type(error).__name__}: {str(error)[:200]})"
+        what = f"is missing, cut off or damaged ({type(error).__name__}: {str(error)[:200]})"
         raise make_error(path, f"{what}; copy or download it again") from error
 
 
@@ -127,7 +123,10 @@ def load_state(path: Union[str, os.PathLike], key: str = "") -> dict[str, np.nda
         what = f"holds several state dicts: {', '.join(states)}; --key chooses"
         if not state:
             what = f"holds no state dict under {key!r}" if key else "holds no state dict"
-        raise make_error(path, f"{what}; at the top it has {describe_top(tree)}")
+        top = f"a {type(tree).__name__}"
+        if isinstance(tree, dict):
+            top = f"the keys: {join_names([str(name)[:40] for name in tree], 12)}"
+        raise make_error(path, f"{what}; at the top it has {top}")
     if others:
         texts = (escape_control(name or "its names"), escape_control(join_names(others, LISTED)))
         log.info("%s: the weights are under %s; --key chooses others: %s", path, *texts)
@@ -175,16 +174,6 @@ def find_states(tree: dict) -> Iterator[tuple[str, dict]]:
             arrays = {name: array for name, array in value.items() if is_weight(name, array)}
             if any("." in name and array.ndim for name, array in arrays.items()):
                 yield key, value
-
-
-def describe_top(tree: object) -> str:
-    """What a file has at the top, for a message."""
-    if not isinstance(tree, dict):
-        return f"a {type(tree).__name__}"
-    unread = [f"{k!s:.40} is a {v.name}" for k, v in tree.items() if isinstance(v, Unread)]
-    names = [str(name)[:40] for name in tree]
-    objects = f" ({join_names(unread, LISTED)}: save its state_dict())" if unread else ""
-    return f"the keys: {join_names(names, 12)}{objects}" if names else "nothing"
 
 
 # The formats.
@@ -271,20 +260,17 @@ def read_safetensors(file: BinaryIO) -> dict[str, np.ndarray]:
         check(not is_part, "lacks what other ranks have saved (remove_redundancy): {}", MERGE)
         for name in sorted(opened.keys()):
             dtype = opened.get_slice(name).get_dtype()
-            check(dtype not in UNREAD_TYPES, CONVERT, f"tensor {name}", UNREAD_TYPES.get(dtype))
+            check(not UNREAD_TYPES.fullmatch(dtype), CONVERT, f"tensor {name}", dtype)
             array = opened.get_tensor(name)
             if "crc_num" in metadata:
-                crc = zlib.crc32(get_hashed(array), zlib.crc32(name.encode(), crc))
+                # MindSpore hashes `bytes(array)`, which of a number are as many zeros.
+                is_count = not array.ndim and array.dtype.kind in "iu"
+                content = np.clip(array, 0, MAX_COUNT) if is_count else array.tobytes()
+                crc = zlib.crc32(bytes(content), zlib.crc32(name.encode(), crc))
             tensors[name] = array.astype(np.float32) if dtype == "BF16" else array
     valid = metadata.get("crc_num", str(crc)) == str(crc)
     check(valid, "is damaged: its checksum differs from its content; copy it again")
     return tensors
-
-
-def get_hashed(array: np.ndarray) -> bytes:
-    """What MindSpore hashes: `bytes(array)`, which of an integer without axes are so many zeros."""
-    is_count = not array.ndim and array.dtype.kind in "iu"
-    return bytes(np.clip(array, 0, MAX_COUNT)) if is_count else array.tobytes()
 
 
 class Storage:
@@ -373,29 +359,13 @@ class Dict(dict):
 
 
 class Constant:
-    """A value that the pickle cannot change; or a numpy array or Namespace before its state."""
+    """A value that the pickle cannot change."""
 
-    value: object = None  # a Namespace is made without a call of `__init__`
-
-    def __init__(self, value: object = None):
+    def __init__(self, value: object):
         self.value = value
 
-    def __setstate__(self, state: Union[tuple, dict]) -> None:
-        # A Parameter of PyTorch 0.3 has a state of 3, which is not needed.
-        check(self.value is None or len(state) != 5, "fills a numpy array which is not a blank one")
-        self.value = state if self.value is None else self.value
-
-
-class Dtype:
-    """A numpy dtype of numbers; its state has the byte order."""
-
-    def __init__(self, code: str, *flags: object):
-        self.code = code
-        is_number = re.fullmatch("b1|[iu][1248]|f[248]", code)
-        self.value = np.dtype(code) if is_number else None  # strings, times, objects
-
-    def __setstate__(self, state: tuple) -> None:
-        self.value = self.value.newbyteorder(state[1]) if self.value is not None else None
+    def __setstate__(self, state: object) -> None:
+        """A Parameter of PyTorch 0.3 has a state, which is not needed."""
 
 
 def build_tensor(part, offset, shape, strides, *about) -> Constant:
@@ -435,23 +405,6 @@ def build_bytes(text: Union[str, bytes] = "", encoding: str = "latin1") -> bytes
     return text if isinstance(text, bytes) else text.encode("latin-1")
 
 
-def build_array(
-    dtype: Dtype, data: object, shape: tuple = (), fortran: bool = False
-) -> Union[np.ndarray, Unread]:
-    """A numpy array that views `data`; it is in the order of columns if `fortran`."""
-    if dtype.value is None:
-        why = f"holds numpy values of dtype '{dtype.code!s:.40}'; only numbers are read"
-        return create_unread("numpy.ndarray", why)()
-    return np.ndarray(shape, dtype.value, build_bytes(data), order="F" if fortran else "C")
-
-
-def build_scalar(dtype: Dtype, data: object) -> object:
-    """A number of numpy; Unread for a string and others."""
-    array = build_array(dtype, data)
-    return array if isinstance(array, Unread) else array[()]
-
-
-NONE = type(None)
 TENSOR_CLASSES = ("torch.Tensor", "torch.nn.parameter.Buffer", "torch.nn.parameter.Parameter")
 CALLS = {  # a name: the function that a call of it runs
     "torch._utils._rebuild_tensor": build_tensor,
@@ -474,15 +427,10 @@ CALLS = {  # a name: the function that a call of it runs
     "builtins.bytes": build_bytes,
     "builtins.bytearray": build_bytes,
     "_codecs.encode": build_bytes,
-    "numpy.dtype": Dtype,
-    "numpy.core.multiarray._reconstruct": lambda *about: Constant(),
-    "numpy.core.multiarray.scalar": build_scalar,
 }
-NAMES = {*CALLS, *TENSOR_CLASSES, *STORAGE_TYPES, "numpy.ndarray"}
-NAMES |= {f"torch.{dtype}" for dtype in DTYPES}
-RENAMED = {"__builtin__": "builtins", "numpy._core.multiarray": "numpy.core.multiarray"}
-VALUES = (str, bytes, int, float, complex, NONE, slice, set, np.generic, np.ndarray, Unread)
-KEYS = (str, bytes, int, float, bool, NONE)
+NAMES = {*CALLS, *TENSOR_CLASSES, *STORAGE_TYPES, *(f"torch.{dtype}" for dtype in DTYPES)}
+KEYS = (str, bytes, int, float, bool, type(None))
+VALUES = (*KEYS, complex, slice, set, np.ndarray, Unread)
 
 
 def read_pickle(file: BinaryIO, storages: Storages) -> object:
@@ -509,27 +457,23 @@ def resolve(node: object) -> object:
     if isinstance(node, type):
         node = node()  # an Unread
     if isinstance(node, Constant):
-        if isinstance(node.value, tuple):
-            _, shape, dtype, fortran, data = node.value
-            node.value = build_array(dtype, data=data, shape=shape, fortran=fortran)
-        node = node.value
+        return node.value
     if isinstance(node, tuple) and isinstance(next(iter(node), None), Storage):
         return create_unread("torch.Storage", "holds a bare storage; save the tensor")()
     if isinstance(node, (list, tuple)):
         return type(node)(map(resolve, node))
     if isinstance(node, dict):
-        items = [(resolve_key(key), value) for key, value in node.items()]
-        return {key: resolve(value) for key, value in items if type(key) in KEYS}
+        items = {}
+        for key, value in node.items():  # a class as a key is its name
+            is_class = isinstance(key, type) and issubclass(key, Unread)
+            key = key.name if is_class else str(key) if isinstance(key, Name) else key
+            if type(key) in KEYS:
+                items[key] = resolve(value)
+        return items
     if not isinstance(node, VALUES):
         name = type(node).__name__
         return create_unread(name, f"holds a {name}, which is not a plain value")()
     return str(node) if isinstance(node, Name) else node
-
-
-def resolve_key(key: object) -> object:
-    """The key of an item; a class as a key is its name."""
-    is_class = isinstance(key, type) and issubclass(key, Unread)
-    return key.name if is_class else str(key) if isinstance(key, Name) else key
 
 
 class Unpickler(pickle.Unpickler):
@@ -540,13 +484,10 @@ class Unpickler(pickle.Unpickler):
         self.storages = storages
 
     def find_class(self, module: str, name: str) -> Union[Name, type]:
-        symbol = Name(f"{RENAMED.get(module, module)}.{name}")
-        is_unread = symbol in UNREAD_TYPES
-        check(not is_unread, CONVERT, "a tensor in it", UNREAD_TYPES.get(symbol))
+        symbol = Name(f"{'builtins' if module == '__builtin__' else module}.{name}")
+        check(not UNREAD_TYPES.fullmatch(symbol), CONVERT, "a tensor in it", str(symbol))
         text = "refused: it names {}, which a checkpoint does not need; it may be an attack"
         check(not RUNNING.fullmatch(symbol), text, symbol)
-        if symbol == "argparse.Namespace":
-            return Constant
         if symbol in NAMES:
             return symbol
         text = "refused: it names {}, which this reader does not build; save a dense state dict"

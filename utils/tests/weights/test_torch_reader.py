@@ -113,19 +113,39 @@ def test_a_checkpoint_becomes_plain_data(file):
         "module.fc.bias": [0, 1],
         "module.mean": [0, 1, 2],
     }
-    assert result["history"].tolist() == [[0, 3], [1, 4], [2, 5]]
-    assert result["swapped"].tolist() == [0, 1, 2]
-    assert result["optimizer"]["state"][0]["momentum_buffer"].tolist() == [[1] * 3] * 2
-    assert (result["best_prec1"].shape, result["args"]) == ((), {"lr": 0.01, "gpus": [0, 1]})
+    assert result.pop("best_prec1").shape == ()
+    left_out = [result.pop(key) for key in ("args", "best_prec5", "history", "swapped")]
+    assert {type(value).__name__ for value in left_out} == {"Unread"}
+    assert result["optimizer"]["state"][0].pop("momentum_buffer").tolist() == [[1] * 3] * 2
+    groups = [{"lr": 0.1, "betas": (0.9, 0.999), "params": [0], "nesterov": True}]
+    assert result == {
+        "epoch": 3,
+        "arch": "tsm_resnet50",
+        "optimizer": {"state": {0: {"step": 10, "none": None}}, "param_groups": groups},
+        "size": (2, 3),
+        "device": "cuda:1",
+        "dtype": "torch.bfloat16",
+        "raw": b"\x00\xff",
+        "tags": {"a", "b"},
+        "pair": 1 - 2j,
+        "crop": slice(1, None, 2),
+    }
 
 
 @pytest.mark.parametrize(
     ("file", "words"),
     [
         ("script.pt", "TorchScript archive"),
-        ("quantized.pt", "a tensor in it is of type quantized; convert it to float32 first"),
-        ("complex.pt", "a tensor in it is of type complex64; convert it to float32 first"),
-        ("float8.pt", "a tensor in it is of type float8_e4m3fn; convert it to float32 first"),
+        (
+            "quantized.pt",
+            "is of type torch._utils._rebuild_qtensor; convert it to float32",
+        ),
+        (
+            "complex.pt",
+            "is of type torch.ComplexFloatStorage; convert it to float32",
+        ),
+        ("float8.pt", "is of type torch.float8_e4m3fn; convert it to float32"),
+        ("float8.safetensors", "tensor w is of type F8_E4M3; convert it to float32 first"),
         ("big_endian.pt", "is of a big-endian machine; load it with PyTorch and save it again"),
         ("sparse.pt", "torch._utils._rebuild_sparse_tensor"),
         ("module.pt", "torch.nn.modules.linear.Linear"),
@@ -175,7 +195,9 @@ def test_load_state_finds_the_state_dict(tree, key, monkeypatch):
         ({"epoch": 3, "nets": 4}, "", "no state dict; at the top it has the keys: epoch, nets"),
         ({"epoch": 3, "net": STATE}, "nett", "no state dict under 'nett'; at the top"),
         ({"a": {"b.c": np.ones(1)}, "b": {"b.c": np.ones(1)}}, "", "several state dicts: a, b; -"),
-        ({"model": NET}, "", "keys: model (model is a a.Net: save its state_dict"),
+        ({"model": NET}, "", "no state dict; at the top it has the keys: model"),
+        ([STATE], "", "no state dict; at the top it has a list"),
+        ({}, "", "no state dict; at the top it has the keys: "),
     ],
 )
 def test_load_state_lists_the_present_keys_in_its_error(tree, key, words, monkeypatch):
@@ -279,12 +301,6 @@ def test_one_untyped_storage_may_have_two_dtypes(tmp_path):
     assert [part.dtype.name for part in load(path)] == ["uint32", "uint16"]
 
 
-def test_scalars_of_numpy_1_and_2_are_read(tmp_path):
-    scalar = call("numpy._core.multiarray.scalar", dtype("i2"), plain(b"\x01\x02"))
-    result = load(write_zip(tmp_path / "a", b"(" + scalar + array("u1", (2,), b"\x07\x08") + b"t"))
-    assert (result[0], result[0].dtype, result[1].tolist()) == (513, "int16", [7, 8])
-
-
 # Hostile pickles.
 
 
@@ -324,6 +340,8 @@ HOSTILE = [
     (plain(1) + b"p4194304\n", "damaged pickle"),
     (b"T\xff\xff\xff\xff", "ends inside its pickle"),
     (storage(kind="torch.Tensor"), "an id that names no storage"),
+    (storage(), "bare storage"),
+    (dtype("f4"), "names numpy.dtype"),
     (tensor(storage(count=1 << 40)), "Unable to allocate"),
     (tensor(storage(count=3), shape=(3,)), "needs 12 bytes for storage 0: 16"),
     (tensor(storage("../0")), "needs 16 bytes for storage ../0: no record"),
@@ -339,12 +357,8 @@ HOSTILE = [
     (viewed("float32", part(1, 8)), "views storage 0 at an odd byte"),
     (tensor(shape=(1,) * 65, strides=(1,) * 65), "damaged pickle"),
     (call("_codecs.encode", plain("text"), plain("rot13")), "makes bytes"),
-    (array("O8", (1,), bytes(8)), "dtype 'O8'"),
-    (array("f4", (5,), bytes(4)), "damaged pickle"),
-    (array("f4", (1,), bytes(4)) + b"(K\x01" + plain((1,)) + dtype("f4") + b"N" + plain("") + b"tb",
-     "not a blank one"),
-    (tensor() + b"(K\x01" + plain((1,)) + dtype("f4") + plain(False) + plain(bytes(4)) + b"tb",
-     "not a blank one"),
+    (array("O8", (1,), bytes(8)), "names numpy.core.multiarray._reconstruct"),
+    (name("argparse.Namespace") + b")R", "names argparse.Namespace"),
     (b"]q\x00h\x00a", "recursion"),
     (DEEP, "recursion"),
 ]  # fmt: skip
