@@ -382,26 +382,6 @@ REPORT = {"scores.csv", "confusion.csv", "classes.csv", "confused_pairs.csv", "c
 REPORT |= {"report.json", "wrong.csv", "index.html"}
 
 
-def assert_fine_tuning(network: str, arguments, out: Path) -> dict:
-    """Trains a classifier with the settings of docs/fine_tuning.md; returns the result."""
-    more = ["--train.freeze=backbone", "--train.class_weights=balanced", "--train.ema_decay=0.5"]
-    more += ["--run.eval_every=1", "--run.keep_best=top1", f"--run.out={out}"]
-    done = run_script(f"{network}/train.py", *arguments, *more)
-    result = read_result(done)
-    assert "train.freeze backbone: " in done.stderr
-    assert "train.class_weights balanced: " in done.stderr
-    assert result["best_epoch"] >= 1
-    assert result["validation_loss"] > 0
-    values = json.loads((out / "best.json").read_text())["validation"]
-    assert (values["weights"], values["epoch"]) == ("averaged", result["best_epoch"])
-    last = read_weights(result["checkpoint"])
-    best = read_weights(out / "best.ckpt")
-    changed = {name for name, value in best.items() if not np.array_equal(value, last[name])}
-    assert changed
-    assert all(re.search(find_network(network).classifier, name) for name in changed)
-    return result
-
-
 def list_processes(launcher: subprocess.Popen) -> dict:
     """Returns the running processes of a job: rank, or "scheduler", -> process."""
     result = {}

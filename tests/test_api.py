@@ -18,13 +18,12 @@ from tests.helpers import FileModel, NoNetwork, load_smoke_config, save_random_w
 from tests.numbered_videos import write_numbered_video
 from tests.test_predict import TINY as SMALL
 from tests.test_predict import NumberReader
-from utils import runtime
 from utils.evaluate.label_space import softmax
 from utils.evaluate.scorer import video_scores
 from utils.files import ROOT
 from utils.inference import model as api
 from utils.load_config import find_recipes, load_config, resolve_yaml
-from utils.networks import find_network, list_networks
+from utils.networks import find_network
 from utils.runtime import Runtime
 from utils.video.decoders import open_video
 from utils.video.reader import VideoError
@@ -122,12 +121,6 @@ def test_a_wrong_argument_of_a_prediction_is_one_line(model, source, options, me
     with pytest.raises(ValueError, match=message) as info:
         model.predict(source, **options)
     assert "\n" not in str(info.value)
-
-
-@pytest.mark.parametrize("option", [{"fps": 0}, {"step": 0}, {"step": 1e16}, {"retry": "1"}])
-def test_a_wrong_argument_of_a_stream_is_refused_before_its_source_is_opened(model, option):
-    with pytest.raises(ValueError, match=f"{[*option][0]} must be a number"):
-        model.stream("missing.mp4", **option)
 
 
 def test_scores_and_features_of_clips_are_computed_clip_by_clip(model, videos):
@@ -230,31 +223,6 @@ def test_a_batch_in_memory_is_as_many_videos(model, videos):
     assert (path, type(error)) == ("missing.mp4", VideoError)
 
 
-def test_a_closed_model_says_so(numbered):
-    with NumberedModel() as model:
-        model.network = find_network("tsm")
-        assert model.predict(numbered[0])
-    assert repr(model).endswith("classes, closed>")
-    for function in (model.predict, model.stream, model.features):
-        with pytest.raises(ValueError, match="closed"):
-            function("missing.mp4")  # no source is opened
-
-
-def test_many_predictions_refuse_a_single_path():
-    for paths, workers, name in (("a", 4, "several"), (5, 4, "several"), ([], 0, "workers")):
-        with pytest.raises(ValueError, match=name):
-            next(NumberedModel().predict_many(paths, workers=workers))
-
-
-def test_recipes_have_names():
-    files = [path for name in list_networks() for path in (ROOT / name / "configs").glob("*.yaml")]
-    assert api.list_recipes() == sorted(path.stem for path in files)
-    assert "tsm_smoke" in api.list_recipes("tsm")
-    assert not {"x3d_smoke", "resnet50_smoke"} & set(api.list_recipes("tsm"))
-    with pytest.raises(ValueError, match="network x3; nearest: x3d"):
-        api.list_recipes("x3")
-
-
 WRONG_LOADS = [
     ("x3d_s_k400", {}, "x3d_s_k400: .*nearest: x3d_s_k400_"),
     ("?", {}, r"^\?: no such config file"),
@@ -277,12 +245,6 @@ def test_a_wrong_argument_of_load_is_one_line(recipe, options, message):
     assert "\n" not in str(info.value)
 
 
-def test_a_file_of_pytorch_is_refused_with_the_settings_of_its_conversion(tmp_path):
-    (tmp_path / "a.pth").write_bytes(b"x")
-    with pytest.raises(ValueError, match=r" tsm_smoke --model\.num_classes=9 --source"):
-        api.load("tsm_smoke", tmp_path / "a.pth", settings={"model.num_classes": 9})
-
-
 def test_a_config_file_elsewhere_needs_the_name_of_its_network(tmp_path):
     recipe = tmp_path / "mine.yaml"
     recipe.write_text(find_recipes()["tsm_smoke"].read_text())
@@ -296,12 +258,6 @@ def test_settings_of_any_kind_are_those_of_the_command_line():
     values = {"eval.clips": 2, "data.flip": False, "data.scales": (1, 0.5), "run.out": Path("a b")}
     lines = ["eval.clips=2", "data.flip=false", "data.scales=[1, 0.5]", 'run.out="a b"']
     assert api.list_overrides({**values, "run.amp": "O0"}) == [*lines, "run.amp=O0"]
-
-
-def test_a_second_device_is_one_line(monkeypatch, model):
-    monkeypatch.setattr(api, "DEVICES", {"CPU"})
-    with pytest.raises(ValueError, match="run.device: .*CPU"):
-        load_toy("tsm", Path(model.scorer.name).parent, device="Ascend")
 
 
 def test_the_program_keeps_its_mode_and_its_random_numbers(model, videos):
@@ -320,15 +276,6 @@ def test_the_program_keeps_its_mode_and_its_random_numbers(model, videos):
         assert ms.get_context("mode") == ms.PYNATIVE_MODE
     finally:
         ms.set_context(mode=ms.GRAPH_MODE)
-
-
-def test_the_devices_of_a_program_are_started_without_a_hook(monkeypatch):
-    """The hook for missing packages ends a process with one line: for commands only."""
-    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
-    network = find_network("tsm")
-    cfg = load_config(network.config, find_recipes()["tsm_smoke"], ["run.device=CPU"])
-    runtime.start_device(cfg.run)
-    assert sys.excepthook is sys.__excepthook__
 
 
 EXAMPLES = {"tsm": ["model.arch=resnet18"], "x3d": ["eval.clips=1"]}

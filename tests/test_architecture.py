@@ -6,10 +6,8 @@ The directions of imports are contracts in pyproject.toml.
 import ast
 import functools
 import re
-import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Optional
 
 from utils.files import ROOT
 from utils.networks import list_networks
@@ -96,24 +94,6 @@ ENTRY_POINTS = [
 IS_OTHER = "ROOT != CODE and other and (ROOT not in Path(str(other.__file__)).parents)"
 IS_ZOO = "os.path.basename(sys.argv[0]) == 'zoo' or sys.argv[0].startswith(FOLDER)"
 PREPARE = "prepare_process(__name__)"
-# They start MindSpore in other processes only, or replace themselves by another program.
-WITHOUT_MINDSPORE = {"check_env.py", "zoo.py", "scripts/worker.py", "torch/worker.py"}
-
-
-def test_an_entry_point_prepares_the_environment_before_it_imports_mindspore():
-    """Otherwise MindSpore would print warnings, and threads of several ranks would wait busily."""
-    for path in ENTRY_POINTS:
-        text = path.read_text()
-        reads_settings = "cli.run(" in text or "cli.run_for_network(" in text
-        if not reads_settings and not reaches_mindspore(path):
-            continue
-        if any(str(path).endswith(name) for name in WITHOUT_MINDSPORE):
-            continue
-        before, call, _ = text.partition(f"\n{PREPARE}\n")
-        assert call, f"{path.name} does not call {PREPARE}"
-        names = list_names_of_imports(ast.parse(before))
-        others = [name for name in names if name.split(".")[0] not in sys.stdlib_module_names]
-        assert others == ["utils.entry.prepare_process"]
 
 
 def test_a_program_that_predicts_imports_no_entry_point():
@@ -122,21 +102,13 @@ def test_a_program_that_predicts_imports_no_entry_point():
     assert not follow_imports([ROOT / "utils/inference/model.py", *networks]) & set(ENTRY_POINTS)
 
 
-def reaches_mindspore(path: Path) -> bool:
-    """Whether a file, or a module of this checkout that it imports, imports MindSpore."""
-    # utils.cli imports networks only for commands with settings.
-    reached = follow_imports([path], without=ROOT / "utils/cli.py")
-    names = {name.split(".")[0] for file in reached for name in list_imports(file)}
-    return not names.isdisjoint({"mindspore", "msrun"})
-
-
-def follow_imports(files: Iterable[Path], without: Optional[Path] = None) -> set[Path]:
-    """Returns these files and all modules of this checkout that they import, except `without`."""
+def follow_imports(files: Iterable[Path]) -> set[Path]:
+    """Returns these files and all modules of this checkout that they import."""
     reached = set()
     rest = list(files)
     while rest:
         file = rest.pop()
-        if file not in reached and file != without:
+        if file not in reached:
             reached.add(file)
             rest += [module for name in list_imports(file) for module in find_files(name)]
     return reached

@@ -13,7 +13,6 @@ from utils.files import ROOT
 from utils.settings import Run
 
 BENCHMARK = "benchmarks/benchmark.py"
-NETWORKS = ("x3d", "mvit_multi", "resnet50")
 
 
 def build_smoke_arguments(network: str) -> list:
@@ -44,15 +43,6 @@ def test_memory_is_measured_for_each_graph_and_compared_with_an_earlier_result(t
     assert train > evaluation > result["eval_compile_peak_gb"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("network_name", NETWORKS)
-def test_memory_is_measured_for_every_network(network_name):
-    result = run_json(BENCHMARK, "memory", *build_smoke_arguments(network_name))
-    numbers = [value for name, value in result.items() if name.endswith("gb")]
-    assert len(numbers) == 4
-    assert min(numbers) > 0
-
-
 def test_an_error_in_a_measuring_process_is_printed_once(tiny_args):
     completed = run_script(BENCHMARK, "memory", *tiny_args, "--run.device=Ascend")
     assert_one_line_error(completed, "run.device")
@@ -75,15 +65,6 @@ def test_pytorch_is_measured_in_turns_with_mindspore(tiny_args):
     assert result["torch_train_peak_gb"] > 0.1
     assert result["torch_channels_last_train_peak_gb"] > 0.1
     assert result["torch_compiled_train_peak_gb"] > 0.1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("network_name", NETWORKS)
-def test_pytorch_is_measured_for_every_network(network_name):
-    pytest.importorskip("torch")
-    arguments = build_smoke_arguments(network_name)
-    result = run_json(BENCHMARK, "step", *arguments, "--repeats=1", "--torch")
-    assert result["eval_over_torch"] > 0
 
 
 @pytest.mark.slow

@@ -12,14 +12,12 @@ from mindspore import Tensor, nn, ops
 from tests.golden_cases import find_case, generate_input, load_case
 from tests.helpers import find_smoke_yaml, load_smoke_config, run_script, save_random_weights
 from tests.toy_recipes import draw_samples, list_toy_settings, load_toy_config
-from utils.evaluate.label_space import LabelSpace
 from utils.files import ROOT
-from utils.inference.cam import GradCam, HeatMaps, blend, find_rate, scale_maps
+from utils.inference.cam import GradCam, HeatMaps, scale_maps
 from utils.inference.model import build_model
 from utils.networks import find_network, list_networks
 from utils.nn.layers import CamCells
 from utils.tests.parity import mark_slow_except, without_values
-from utils.video.windows import Window
 
 RECORDED = json.loads((ROOT / "tests/golden/cam.json").read_text())
 
@@ -76,45 +74,6 @@ def test_a_heat_map_shows_where_the_class_gets_its_score():
         assert maps.shape == (1, 3, 3)
         assert maps[0, y, x] == pytest.approx(9 / 9)
         assert np.count_nonzero(maps) == 1
-
-
-def test_maps_are_placed_centre_on_centre_and_scaled_to_one():
-    maps = np.float32([[[0, 0], [0, 0]], [[0, 8], [0, 0]]])
-    scaled = scale_maps(maps, (4, 8, 8))
-    assert scaled.shape == (4, 8, 8)
-    assert scaled.max() == 1
-    assert np.unravel_index(scaled.argmax(), scaled.shape) == (3, 0, 6)
-    np.testing.assert_allclose(scaled[:, 0, 7], [0, 0.25, 0.75, 1])
-    assert not scale_maps(np.zeros_like(maps), (4, 8, 8)).any()
-
-
-def test_the_colour_of_a_frame_follows_the_heat_map():
-    frames = np.full((1, 2, 2, 3), 100, np.uint8)
-    result = blend(frames, np.float32([[[0, 1], [0.5, 0]]]))
-    levels = np.uint8([[0, 255, 128]])
-    colors = cv2.applyColorMap(levels, cv2.COLORMAP_VIRIDIS)[0, :, ::-1].astype(int)
-    for (y, x), color in zip([(0, 0), (0, 1), (1, 0)], colors):
-        assert np.abs(result[0, y, x] - (50 + color / 2)).max() <= 0.5
-    red, _, blue = result[0, 0, 1].astype(int)
-    assert red > blue, "the largest value is yellow"
-
-
-class EveryTenthFrame(LabelSpace):
-    """Clips of four frames, a third of a second apart at 30 frames a second."""
-
-    clips = 2
-
-    def frame_indices(self, window):
-        return np.array([[0, 10, 20, 30], [50, 60, 70, 80]]) * (window.length > 1)
-
-    def make_views(self, frames, positions):
-        raise NotImplementedError
-
-
-@pytest.mark.parametrize(("fps", "expected"), [(60.0, 6), (0.0, 3), (2.0, 1), (900.0, 30)])
-def test_a_video_of_heat_maps_plays_at_the_speed_of_the_video(fps, expected):
-    assert find_rate(EveryTenthFrame(), Window(0, 100, fps), 4) == pytest.approx(expected)
-    assert find_rate(EveryTenthFrame(), Window(0, 1, fps), 4) == 30, "one frame, four times"
 
 
 @without_values

@@ -1,14 +1,12 @@
 """scripts/data/check_videos.py: lists, tables, resuming; tests/test_bad_videos.py has the kinds."""
 
 import os
-import shutil
 import signal
 from pathlib import Path
 
 import pytest
 
 from scripts.data.check_videos import describe_repeats
-from scripts.data.prepare.class_folders import find_equal_files
 from scripts.executors.process_pool import CrashError, run_all
 from scripts.executors.tests.pool_jobs import FATAL, crash_or_square
 from tests.helpers import find_smoke_yaml, read_result, start_script, wait_until
@@ -59,24 +57,6 @@ def test_the_command_writes_lists_of_good_and_bad_videos(run_here, tmp_path):
     assert {**again, "read": 0, "seconds": 0} == {**result, "read": 0, "seconds": 0}
 
 
-def test_a_line_counts_videos_that_are_listed_twice(intact_video, run_here, tmp_path):
-    """They stay in the lists. A copy of the test list is not compared with it."""
-    for name in ("a", "b", "c"):
-        shutil.copy(intact_video, tmp_path / f"{name}.mp4")
-    write(tmp_path / "other.mp4", pictures(20, 160, 128))
-    (tmp_path / "train.txt").write_text("a.mp4 0\nb.mp4 1\n")
-    (tmp_path / "test.txt").write_text("./c.mp4 0\nother.mp4 1\n")
-    (tmp_path / "val.txt").write_text("./c.mp4 0\nother.mp4 1\n")
-    done = run_here(*build_arguments(tmp_path, tmp_path / "out"), "--data.val_list=val.txt")
-    assert read_result(done)["good"] == 6
-    lines = [line for line in done.stderr.splitlines() if "for example" in line]
-    assert [line.partition(", for")[0] for line in lines] == [
-        "train.txt has samples more than once (1)",
-        "train.txt has equal samples with different labels (1)",
-        "train.txt and test.txt have the same samples (1)",
-    ]
-
-
 @pytest.fixture
 def copies(tmp_path) -> Path:
     """Files a to d of equal size; copy.mp4 and links of a."""
@@ -88,15 +68,6 @@ def copies(tmp_path) -> Path:
     (tmp_path / "empty.mp4").touch()
     (tmp_path / "empty2.mp4").touch()
     return tmp_path
-
-
-def test_equal_files_are_grouped_in_the_order_of_the_paths(copies):
-    names = ["b.mp4", "copy.mp4", "a.mp4", "hard.mp4", "soft.mp4", "c.mp4", "none.mp4"]
-    names += ["empty.mp4", "empty2.mp4", "."]
-    groups = find_equal_files([str(copies / name) for name in names])
-    assert [[Path(path).name for path in group] for group in groups] == [
-        ["copy.mp4", "a.mp4", "hard.mp4", "soft.mp4"],
-    ]
 
 
 def build_records(folder: Path, texts: str) -> list[Record]:

@@ -4,7 +4,7 @@ import pytest
 from mindspore import Parameter, Tensor
 
 from tests.toy_recipes import draw_samples, load_toy_config
-from utils.data.annotation_file import AnnotationFile, describe_numbered, read_list
+from utils.data.annotation_file import AnnotationFile, read_list
 from utils.evaluate.label_space import list_class_names
 from utils.networks import find_network, list_networks
 from utils.runtime import Runtime
@@ -103,8 +103,3 @@ def test_a_kept_classifier_has_the_order_of_the_training_list(tmp_path):
     check_kept_classes(path, {"": ["hoch", "left", "grow"]})
     with pytest.raises(ValueError, match="train.pretrained"):
         check_kept_classes(path, {"": ["left", "up", "grow"]})
-
-
-def test_class_folders_that_are_numbers_are_not_their_labels():
-    assert "folder 10 has label 2" in describe_numbered(sorted(map(str, range(12))))
-    assert describe_numbered(["0", "1"]) == describe_numbered(["1", "b"]) == ""

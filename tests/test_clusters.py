@@ -1,31 +1,24 @@
 """The scripts for Slurm and ModelArts, and the Dockerfiles: docs/clusters.md.
 
-Slurm and ModelArts are simulated by their variables; a private Slurm of two nodes is started if it
-is installed (apt-get install slurmctld slurmd slurm-client). No image is built.
+Slurm and ModelArts are simulated by their variables. No image is built.
 """
 
-import getpass
-import json
 import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from scripts.check_env import CANN
 from tests.helpers import (
-    assert_same_weights,
     build_env,
     copy_scripts,
     mark_installed,
-    pick_port,
     read_result,
     run_command,
     run_json,
@@ -68,23 +61,6 @@ def test_every_node_of_a_slurm_job_gets_its_number_and_the_settings_of_the_job(t
     assert sorted(done.stdout.splitlines()) == lines
 
 
-@pytest.mark.parametrize("script", [LAUNCH, DASK])
-def test_a_slurm_script_outside_of_a_checkout_or_without_sbatch_is_a_user_error(script, tmp_path):
-    done = run_as_job(tmp_path, script, "a.sh", SLURM_SUBMIT_DIR=str(tmp_path))
-    assert (done.returncode, "checkout" in done.stderr) == (2, True)
-    done = run_as_job(tmp_path, script)
-    assert (done.returncode, "usage: sbatch" in done.stderr) == (2, True)
-    assert "--requeue" not in done.stderr  # the options of sbatch are no usage
-    environment = {k: v for k, v in build_env().items() if not k.startswith("SLURM_")}
-    done = run_command(["bash", ROOT / script, "a.sh"], env=environment, cwd=ROOT)
-    assert done.returncode != 0
-    assert "sbatch" in done.stderr
-    # sbatch reads its options only before the first command.
-    lines = (ROOT / script).read_text().splitlines()
-    first = next(i for i, line in enumerate(lines) if line and line[0] != "#")
-    assert 0 < max(i for i, line in enumerate(lines) if line.startswith("#SBATCH ")) < first
-
-
 CHECK = "scripts/data/check_videos.py"
 
 
@@ -95,94 +71,6 @@ def test_a_simulated_slurm_job_checks_videos_on_dask(tiny_args, tmp_path):
     here = run_json(CHECK, *tiny_args[:3], "--out", tmp_path / "here")
     assert {**read_result(done), "seconds": 0, "lists": 0} == {**here, "seconds": 0, "lists": 0}
     assert not list((ROOT / "out").glob("dask-21234.json"))
-
-
-SLURM = """ClusterName=test
-SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={ports[0]}
-AuthType=auth/none
-CredType=cred/none
-SlurmUser={user}
-SlurmdUser={user}
-StateSaveLocation={folder}
-SlurmdSpoolDir={folder}/spool-%n
-SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd-%n.pid
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
-SlurmdParameters=config_overrides
-SwitchType=switch/none
-NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=2
-NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=2
-PartitionName=all Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP
-"""
-
-
-@pytest.fixture
-def slurm(tmp_path) -> Iterator[dict]:
-    """The variables of a private Slurm with two nodes on this host."""
-    if not all(map(shutil.which, ("slurmctld", "slurmd", "sbatch"))):
-        pytest.skip("no Slurm: apt-get install slurmctld slurmd slurm-client")
-    file = tmp_path / "slurm.conf"
-    ports = [pick_port() for _ in range(3)]
-    names = {"host": socket.gethostname(), "user": getpass.getuser()}
-    file.write_text(SLURM.format(ports=ports, folder=tmp_path, **names))
-    environment = {**build_env(), "SLURM_CONF": str(file)}
-    commands = [["slurmctld", "-D"], ["slurmd", "-D", "-N", "n1"], ["slurmd", "-D", "-N", "n2"]]
-    with open(tmp_path / "daemons.log", "w") as log:
-        options = {"env": environment, "stdout": log, "stderr": log}
-        daemons = [subprocess.Popen(command, **options) for command in commands]
-        try:
-            deadline = time.monotonic() + 600
-            nodes = ["sinfo", "--noheader", "--states=idle", "--format=%D"]
-            while subprocess.run(nodes, env=environment, capture_output=True).stdout != b"2\n":
-                assert time.monotonic() < deadline, (tmp_path / "daemons.log").read_text()
-                time.sleep(1)
-            yield environment
-        finally:
-            for daemon in reversed(daemons):
-                daemon.terminate()
-                daemon.wait(600)
-
-
-@pytest.mark.slow
-def test_slurm_trains_stops_and_resumes_and_evaluates_and_checks_on_dask(
-    slurm, pair_args, pair_run, tmp_path
-):
-    out = tmp_path / "run"
-    batch = ["sbatch", "--parsable", "--nodes=2", f"--output={tmp_path}/job-%j.log"]
-    train = [LAUNCH, "scripts/run_distribute_train.sh", "tsm", "1", *pair_args[1:]]
-    train += [f"--run.out={out}", "--run.log_every=1"]
-
-    def submit(*command: str, **variables: str) -> str:
-        arguments = [*batch, *map(str, command)]
-        environment = {**slurm, **variables}
-        return subprocess.check_output(arguments, env=environment, cwd=ROOT, text=True).strip()
-
-    def wait(job: str) -> dict:
-        state = ""
-        while not re.search("JobState=(COMPLETED|FAILED)", state):
-            time.sleep(1)
-            show = ["scontrol", "show", "job", job]
-            state = subprocess.check_output(show, env=slurm, text=True)
-        log = (tmp_path / f"job-{job}.log").read_text()
-        assert "JobState=COMPLETED" in state, log
-        return json.loads(log.splitlines()[-1])
-
-    job = submit(*train)
-    while not (out / "log.jsonl").exists():
-        time.sleep(0.2)
-    subprocess.run(["scancel", "--signal=TERM", job], env=slurm, check=True)
-    assert wait(job)["steps"] < 12
-    assert wait(submit(*train))["steps"] == 12
-    assert_same_weights(pair_run[1]["checkpoint"], out / "epoch_002.ckpt")
-    evaluate = [LAUNCH, "scripts/run_eval.sh", "tsm", pair_args[1], out / "epoch_002.ckpt"]
-    assert wait(submit(*evaluate, *pair_args[2:], DEVICES="1"))["videos"] > 0
-    if shutil.which("dask", path=slurm["PATH"]):
-        check = [DASK, CHECK, *pair_args[:3], "--out", tmp_path / "lists"]
-        assert wait(submit(*check))["bad"] == 0
 
 
 MOXING = """

@@ -165,15 +165,6 @@ def test_an_evaluation_never_replaces_a_video(data_root, tiny_args, tiny_ckpt, t
     assert_predictions(tiny_args, weights=tiny_ckpt, rows=rows[1:3], root=root, out=tmp_path)
 
 
-def test_a_report_folder_is_checked_before_the_evaluation(tiny_args, tiny_ckpt):
-    arguments = [*tiny_args, "--checkpoint_path", tiny_ckpt, "--report", tiny_ckpt]
-    completed = run_script("tsm/eval.py", *arguments)
-    assert (completed.returncode, completed.stdout) == (2, "")
-    *_, message = completed.stderr.splitlines()
-    assert message.startswith(f"error: --report: cannot write {tiny_ckpt}: ")
-    assert "evaluating" not in completed.stderr
-
-
 def copy_with_damaged_video(source: Path, root: Path, name: str) -> Path:
     """Copies a data root, and truncates the first video of a list; returns the copy."""
     shutil.copytree(source, root)

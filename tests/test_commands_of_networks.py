@@ -11,7 +11,6 @@ import pytest
 from scripts.data.synthetic.motion_videos import SETS, draw_sets
 from tests.helpers import (
     assert_close_weights,
-    assert_fine_tuning,
     assert_kills_change_no_weight,
     assert_mindir_matches,
     assert_report,
@@ -19,13 +18,10 @@ from tests.helpers import (
     build_dump_env,
     find_smoke_yaml,
     read_result,
-    read_weights,
     run_json,
     run_script,
 )
-from utils.files import ROOT
 
-NETWORKS = ("x3d", "mvit_multi", "resnet50")
 ONE_EPOCH = ["--train.epochs=1", "--train.warmup_epochs=0"]
 AUGMENTED = ["--data.rand_augment=rand-m7-n4-mstd0.5-inc1", "--data.erase=0.5"]
 AUGMENTED += ["--data.mixup=0.8", "--data.cutmix=1", "--model.dropout=0.5"]
@@ -233,57 +229,6 @@ def test_kills_at_random_moments_change_no_weight(network, toy, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("network", NETWORKS)
-def test_a_frozen_backbone_with_all_settings_of_fine_tuning(network, toy, tmp_path):
-    """The validations of every epoch are logged."""
-    result = assert_fine_tuning(network, toy(network), tmp_path / "run")
-    assert result["steps"] > 0
-    lines = (tmp_path / "run" / "log.jsonl").read_text().splitlines()
-    assert sum("top5" in json.loads(line) for line in lines) == 2
-
-
-@pytest.fixture
-def network_of_one_set(toy, tmp_path) -> list:
-    """The checkpoint of an MViT that is trained on another set than the toy's."""
-    sets = "[{name: axes, num_classes: 4, videos: axes, lists: axes}]"
-    single = [f"--data.sets={sets}", "--model.single_head=true", "--model.cross_projections=false"]
-    single += ["--model.expander=false", "--train.informative_weight=0", "--data.batch=2"]
-    arguments = [*toy("mvit_multi"), *single, *ONE_EPOCH, f"--run.out={tmp_path / 'one'}"]
-    return run_json("mvit_multi/train.py", *arguments)["checkpoint"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("network", ["x3d", "mvit_multi"])
-def test_fine_tuning_initializes_only_the_classifier(network, toy, trained, tmp_path, request):
-    """In mixed precision; of MViT the heads and projections."""
-    begin = [*ONE_EPOCH, "--run.amp=O2", "--run.loss_scale=128", f"--run.out={tmp_path / 'run'}"]
-    if network == "x3d":
-        source = trained("x3d")
-        assert "precise batch norm over 2 batches" in (source.parent / "run.log").read_text()
-        begin += ["--model.num_classes=11", "--train.lr=1e-9"]
-        new = ("projection", "moving")
-    else:
-        source = request.getfixturevalue("network_of_one_set")
-        begin += ["--train.lr=1e-12", "--train.end_lr=0", "--train.weight_decay=0"]
-        begin += ["--run.dynamic_loss_scale=true", "--model.recompute=true"]
-        begin += ["--train.accumulation_steps=2"]
-        new = ("head",)
-    begin += [f"--train.pretrained={source}"]
-    done = run_script(f"{network}/train.py", *toy(network), *begin)
-    assert done.returncode == 2
-    assert "new_head" in done.stderr
-    result = run_json(f"{network}/train.py", *toy(network), *begin, "--train.new_head=true")
-    before = read_weights(source)
-    after = read_weights(result["checkpoint"])
-    kept = [name for name in before if not any(part in name for part in new)]
-    assert len(kept) > 20
-    for name in kept:
-        np.testing.assert_allclose(before[name], after[name], atol=1e-6, err_msg=name)
-    if network == "x3d":
-        assert after["head.projection.weight"].shape == (11, 2048)
-
-
-@pytest.mark.slow
 def test_scanned_lists_of_equal_names_do_not_overwrite_each_other(toy, tmp_path):
     """One setting, data.lists, selects the scanned lists."""
     out = ["--out", tmp_path / "lists", "--frames", "ends"]
@@ -315,24 +260,6 @@ def test_gradients_of_two_workers_are_those_of_the_whole_batch(toy, tmp_path):
     for name, value in alone.items():
         np.testing.assert_allclose(exact[name], value, rtol=1e-3, atol=noise, err_msg=name)
         np.testing.assert_allclose(half[name], value / 2, rtol=1e-3, atol=noise, err_msg=name)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("network_name", "case", "options"),
-    [
-        ("resnet50", "resnet50_small", ["--tolerance=0.05"]),
-        ("tsm", "tsm_r50_8f_small", ["--tolerance=0.05"]),
-        ("mvit_multi", "mvit_multi_small_abspos", []),
-    ],
-)
-def test_a_golden_case_is_compared_layer_by_layer(network_name, case, options):
-    file = ROOT / network_name / "tests" / "golden" / f"{case}.json"
-    arguments = ["--config_path", find_smoke_yaml(network_name), "--case", file, *options]
-    result = run_json("tests/compare_case.py", *arguments)
-    assert result["first"] is None
-    assert result["largest"]["forward"] < 1e-4
-    assert set(result["largest"]) == {"forward", "loss", "gradients", "updates"}
 
 
 @pytest.mark.slow

@@ -15,7 +15,6 @@ from utils.load_config import load_config
 from utils.networks import find_network, list_networks
 from utils.runtime import Runtime
 from utils.tests.parity import read_manifest, without_values
-from utils.tests.weights.torch_pickles import plain, tensor, write_zip
 from utils.train.plan import Plan
 from utils.weights import checkpoint
 from utils.weights.checkpoint_file import read
@@ -65,14 +64,6 @@ def test_new_head_drops_the_classifier(run_here, tmp_path):
     result = read_result(run_here("scripts/convert_checkpoint.py", *arguments, "--new_head"))
     assert result["missing"] == ["new_fc.weight", "new_fc.bias"]
     assert "new_fc.weight" not in read(target)
-
-
-def test_another_set_of_weights_in_the_file_is_named(run_here, tmp_path):
-    sets = (plain(key) + b"}" + plain("a") + tensor() + b"s" for key in ("state_dict", "model_ema"))
-    source = write_zip(tmp_path / "a.pth", b"}" + b"".join(text + b"s" for text in sets))
-    arguments = [*ARGUMENTS[:4], "--source", source, "--target", tmp_path / "new.ckpt"]
-    lines = run_here("scripts/convert_checkpoint.py", *arguments).stderr
-    assert "the weights are under state_dict; --key chooses others: model_ema" in lines
 
 
 @pytest.mark.slow

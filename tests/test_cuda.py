@@ -112,17 +112,6 @@ def test_the_environment_of_a_cuda_is_set_once_and_by_the_activated_environment(
     assert cuda.list_library_folders(home) == folders[:2]
 
 
-def test_the_collective_library_of_a_gpu_needs_nccl_and_no_mpi(compiler):
-    """Both lie in MindSpore's wheel: `scripts/run_distribute_train.sh` needs nothing else."""
-    folder = find_plugins() / "gpu11.6"
-    if not folder.is_dir():
-        pytest.skip("this wheel is for CPUs or NPUs only")
-    text = run_command(["ldd", "-r", folder / "libnvidia_collective.so"]).stdout
-    assert f"libnccl.so.2 => {folder}/libnccl.so.2" in text
-    assert "mpi" not in text
-    assert not re.findall(r"not found|undefined symbol: nccl", text)
-
-
 LOADED = """
 import ctypes, sys
 import mindspore

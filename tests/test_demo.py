@@ -3,8 +3,6 @@
 import base64
 import io
 import re
-import runpy
-import shlex
 import shutil
 import signal
 import socket
@@ -22,42 +20,6 @@ from tests.test_api import load_toy
 from utils.files import ROOT
 
 ADVICE = f"needs Gradio: {demo.INSTALL}"
-
-
-def test_the_quickstart_ends_with_the_command(monkeypatch):
-    monkeypatch.chdir(ROOT)
-    quickstart = runpy.run_path(str(ROOT / "scripts/quickstart.py"))
-    command = quickstart["format_demo"](str(ROOT / "out/quickstart_tsm/epoch_014.ckpt"))
-    guide = next(iter(read_lines(ROOT / "docs/demo.md"))).command
-    assert sorted(shlex.split(command)) == sorted(shlex.split(guide))
-
-
-def test_what_the_page_cannot_do_is_one_line(model, monkeypatch):
-    """An address in use, heat maps of an exported file, a missing package."""
-    monkeypatch.setattr(demo, "find_spec", lambda name: name)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        with pytest.raises(ValueError, match=f"--port {port}"):
-            demo.main([], checkpoint_path="x3d_s", port=port)
-    monkeypatch.setattr(demo.api, "load", lambda *_, **__: model)
-    monkeypatch.setattr(model.scorer, "name", "net.onnx")
-    with pytest.raises(ValueError, match="--cam"):
-        demo.main([], checkpoint_path="net.onnx", cam=True, port=port)
-    monkeypatch.setattr(demo, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=re.escape(demo.INSTALL)):
-        demo.main([], checkpoint_path="x3d_s")
-
-
-def test_examples_are_taken_evenly(tmp_path):
-    for name in (f"{motion}/{k:02d}.mp4" for motion in "ab" for k in range(12)):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    examples = demo.choose_examples(str(tmp_path), [".mp4"])
-    assert len(examples) == demo.EXAMPLES
-    chosen = [str(tmp_path / name) for name in ("a/00.mp4", "a/03.mp4", "b/00.mp4")]
-    assert [examples[k] for k in (0, 1, 4)] == chosen
-    with pytest.raises(ValueError, match="--examples"):
-        demo.choose_examples(str(tmp_path), [".jpg"])
 
 
 @pytest.fixture(scope="module")

@@ -4,17 +4,12 @@ A dry run shows that a graph compiles for the chip, and which kernels it launche
 One takes 10 to 90 seconds; those of ResNet, TSM and X3D on the main chip are in every test run.
 """
 
-import json
-import os
-import platform
-import signal
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
-from scripts.dry_run import simulator, stub_libraries
-from scripts.dry_run.reading import STEP_BEGINS, DryRun, read_run
+from scripts.dry_run.reading import DryRun
 from scripts.dry_run.simulator import CHIPS, Machine, dry_run, simulate
 from tests.helpers import assert_one_line_error, read_result
 from utils.files import ROOT
@@ -185,14 +180,6 @@ def test_bfloat16_launches_the_kernels_of_float16(network, overrides, compiler):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("chip", "name"), [("ascend910", "910A"), ("gpu", "a GPU")])
-def test_bfloat16_is_refused_in_one_line(chip, name, compiler):
-    result = run_smoke("resnet50", chip, "train", "run.amp_dtype=bfloat16")
-    assert not result.finished
-    assert f"{name} has no bfloat16; set --run.amp_dtype=float16" in result.reason
-
-
-@pytest.mark.slow
 def test_jit_level_o1_fuses_kernels(compiler):
     fused = run_smoke("tsm", "ascend910b", "train", "run.jit_level=O1")
     assert_kernels(fused)
@@ -207,20 +194,6 @@ def test_float32_needs_no_3d_convolution_on_a_910a(network, compiler):
     result = run_smoke(network, "ascend910", "train", "run.amp=O0")
     assert_kernels(result)
     assert not {name for name in result.names if name.startswith("Conv3D")}
-
-
-def test_eager_kernels_are_not_part_of_the_step(tmp_path):
-    """Building a network may run some."""
-    line = "kernel opname:{}, kernel type:acl_kernel"
-    lines = [line.format("Conv2D"), STEP_BEGINS, line.format("MatMul")]
-    (tmp_path / "log.txt").write_text("\n".join(lines))
-    rows = ["node_name,node_info", "Default/Conv2D-op0,@pynative_kernel_graph4:x"]
-    rows.append("Default/MatMul-op0,@kernel_graph0:x")
-    (tmp_path / "execute_order.csv").write_text("\n".join(rows))
-    finished = '{"finished": true}'
-    result = read_run("ascend910b", folder=tmp_path, stdout=finished, status=0, seconds=1.0)
-    assert [kernel.name for kernel in result.kernels] == ["MatMul"]
-    assert (result.graphs, result.find_rows("Conv2D")) == (1, [])
 
 
 @pytest.mark.slow
@@ -328,15 +301,6 @@ def test_a_dry_run_shows_python_float32_conv3d_and_ai_cpu_kernels(compiler, flaw
     assert result.ai_cpu == ("MaxPool3DWithArgmax",)
 
 
-@pytest.mark.slow
-def test_a_branch_needs_many_cores_without_the_setting_of_runtime(compiler, flawed):
-    """The other tests therefore check the setting."""
-    result = simulate([flawed, "good"], Machine("ascend910b", cores=FEW_CORES))
-    assert not result.finished
-    assert "ConditionSwitch" in result.reason
-    assert simulate([flawed, "good"], Machine("ascend910b", cores=24)).finished
-
-
 def test_the_command_prints_a_table_and_json(compiler, run_here, monkeypatch, tmp_path):
     """MS_SIMULATION_LEVEL of the user has no effect."""
     arguments = ["--chip", "ascend910b", "--run.amp=O2", "--mode", "eval", "--keep", tmp_path]
@@ -348,45 +312,6 @@ def test_the_command_prints_a_table_and_json(compiler, run_here, monkeypatch, tm
     assert f"kernels                  {result['kernels']}, of which" in completed.stdout
     assert "calls of Python          0\n" in completed.stdout
     assert list(tmp_path.rglob("execute_order.csv"))
-
-
-@pytest.mark.parametrize(
-    ("printed", "reason"), [('{"finished": true}', None), ("...", "not finished after 2 s")]
-)
-def test_a_process_that_hangs_is_killed(printed, reason, monkeypatch, tmp_path):
-    """It is killed after its result or before."""
-    monkeypatch.setattr(simulator, "TIMEOUT", 2 if reason else 600)
-    monkeypatch.setattr(simulator, "SAVING", 1)
-    script = f"import time; print({printed!r}, flush=True); time.sleep(100)"
-    stdout, status = simulator.run_worker(["-c", script], dict(os.environ), tmp_path)
-    assert status == -signal.SIGKILL
-    result = {"finished": False, "reason": reason} if reason else {"finished": True}
-    assert json.loads(stdout) == result
-
-
-def test_a_process_has_time_to_save_its_execution_order(monkeypatch, tmp_path):
-    """A busy machine needs more than GRACE for it."""
-    monkeypatch.setattr(simulator, "GRACE", 1)
-    script = """if True:
-        import time
-        print('{"finished": true}', flush=True)
-        time.sleep(2)
-        open("execute_order.csv", "w").close()
-    """
-    stdout, status = simulator.run_worker(["-c", script], dict(os.environ), tmp_path)
-    assert (json.loads(stdout), status) == ({"finished": True}, 0)
-    assert (tmp_path / "execute_order.csv").is_file()
-
-
-def test_a_step_without_an_execution_order_is_an_error(monkeypatch, tmp_path):
-    kernel = "kernel opname:MatMul, kernel type:acl_kernel"
-    (tmp_path / "log.txt").write_text(f"{STEP_BEGINS}\n{kernel}")
-    result = read_run("gpu", folder=tmp_path, stdout='{"finished": true}', status=0, seconds=1.0)
-    monkeypatch.setattr(simulator, "simulate", lambda *arguments: result)
-    cfg = load_config(find_network_of_yaml(find_yaml("tsm")).config, find_yaml("tsm"))
-    result = dry_run("tsm", cfg=cfg, machine=Machine("gpu"))
-    assert not result.finished
-    assert result.reason.startswith("MindSpore did not save the order of its kernels within 300 s")
 
 
 def test_a_graph_that_cannot_be_compiled_is_one_line_and_status_1(compiler, run_here):
@@ -413,18 +338,6 @@ def test_a_user_error_is_one_line_and_status_2(arguments, words, run_here):
     completed = run_here(COMMAND, build_config_option("resnet50"), *arguments.split())
     assert completed.stdout == ""
     assert_one_line_error(completed, words)
-
-
-def test_the_error_without_a_compiler_names_the_packages(run_here, monkeypatch):
-    monkeypatch.setenv("PATH", "/nowhere")
-    completed = run_here(COMMAND, build_config_option("resnet50"), "--chip=ascend910b")
-    assert_one_line_error(completed, "apt-get install g++")
-
-
-def test_a_dry_run_on_another_processor_is_an_error(monkeypatch, tmp_path):
-    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
-    with pytest.raises(ValueError, match="x86-64 or aarch64, not linux on riscv64"):
-        stub_libraries.build_stubs("Ascend", tmp_path)
 
 
 def test_a_training_with_a_simulation_variable_is_an_error(run_here, monkeypatch):

@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import mindspore as ms
-import numpy as np
 import pytest
 
 from tests.helpers import (
@@ -13,12 +12,10 @@ from tests.helpers import (
     load_smoke_config,
     read_result,
     run_json,
-    save_random_weights,
 )
-from tests.toy_recipes import draw_samples, list_toy_settings, load_toy_config
+from tests.toy_recipes import draw_samples, list_toy_settings
 from utils.inference.engines import choose_engine
 from utils.inference.load import open_scorer
-from utils.inference.model import build_model
 from utils.networks import find_network
 from utils.nn.kernels.plain import Plain
 from utils.train.train import choose_kernels
@@ -100,23 +97,6 @@ def test_two_ranks_train_in_eager_mode_as_in_a_graph(pair_args, pair_run, tmp_pa
     options = [*pair_args, "--run.mode=eager", f"--run.out={tmp_path / 'run'}"]
     run_json("scripts/launch.py", "2", "tsm/train.py", *options)
     assert read_losses(tmp_path / "run") == pytest.approx(read_losses(pair_run[2]), rel=1e-4)
-
-
-@pytest.mark.slow
-def test_a_prediction_in_eager_mode_restores_the_mode_of_the_program(
-    tmp_path, monkeypatch, graph_mode_afterwards
-):
-    cfg = load_toy_config("tsm", "eval.clips=1", "run.mode=eager")
-    weights = save_random_weights(cfg, tmp_path / "w.ckpt", "tsm")
-    shapes = break_in_construct(monkeypatch, "tsm")
-    clips = np.zeros((2, *find_network("tsm").get_input_shape(cfg)), np.uint8)
-    ms.set_context(mode=ms.GRAPH_MODE)
-    model = build_model(find_network("tsm"), cfg, weights)
-    assert model.scores(clips).shape == (2, 8)
-    assert shapes == [(1, *clips.shape[1:])] * 2  # a pass of one clip
-    assert ms.get_context("mode") == ms.GRAPH_MODE
-    assert model.features(clips).shape[0] == 2
-    assert len(shapes) == 4
 
 
 def test_eager_mode_is_computed_by_mindspore():

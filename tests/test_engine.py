@@ -1,12 +1,10 @@
 """OpenVINO and ONNX Runtime: the scores of MindSpore, the cache, the choice, and bad files."""
 
-import fcntl
 import functools
 import os
 import shutil
 import subprocess
 import sys
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Callable
@@ -15,7 +13,7 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor
 
-from tests.helpers import read_result, run_command, run_json
+from tests.helpers import read_result, run_command
 from tests.toys import TOYS, build_toy, export_toy, load_toy_config
 from utils import networks, runtime
 from utils.evaluate.scorer import CellScorer, video_scores
@@ -73,22 +71,6 @@ def test_scores_and_features_of_every_engine_equal_those_of_mindspore(network, f
         features = scorer.features(views[0])
         assert (features.shape, features.dtype) == (expected_features.shape, np.float32)
         assert np.abs(features - expected_features).max() <= 1e-5 * np.ptp(expected_features)
-
-
-@pytest.mark.parametrize("network", ["x3d", pytest.param("mvit_multi", marks=pytest.mark.slow)])
-def test_openvino_computes_a_file_for_any_batch_by_the_layers_of_a_fixed_one(network, files):
-    """So it is as fast."""
-    openvino = pytest.importorskip("openvino")
-    core = openvino.Core()
-    layers = []
-    for batch in (0, 2):
-        model = core.read_model(str(files(network, batch=batch)))
-        onnx.fix_shapes(model, (2, *TOYS[network][2]))
-        compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-        nodes = compiled.get_runtime_model().get_ops()
-        layers.append(Counter(node.get_rt_info()["layerType"].astype(str) for node in nodes))
-        del layers[-1]["Const"]
-    assert layers[0] == layers[1]
 
 
 def test_an_onnx_file_of_normalised_pixels_gives_the_same_scores(files):
@@ -230,20 +212,6 @@ def test_an_engine_that_dies_at_the_export_does_not_end_the_run(
         run_in_process("openvino", shutil.copy(file, tmp_path / "net.onnx"), [clips])
 
 
-@pytest.mark.slow
-def test_openvino_computes_under_a_cap_of_the_instruction_set(files, monkeypatch, tmp_path):
-    """Whoever has set it; with AVX-512 it would end with a segmentation fault."""
-    file = Path(shutil.copy(files("mvit_multi", batch=0), tmp_path))
-    clips = make_clips(2, 3, 4, 32, 32)
-    for cap in runtime.CAPS:
-        monkeypatch.delenv(cap, raising=False)
-    (expected,) = run_in_process("openvino", file, [clips])
-    for cap in runtime.CAPS:
-        monkeypatch.setenv(cap, "AVX2")
-        (scores,) = run_in_process("openvino", file, [clips])
-        np.testing.assert_array_equal(scores, expected)
-
-
 def test_openvino_does_not_see_the_cap_of_the_instruction_set(monkeypatch):
     for name in runtime.CAPS:
         monkeypatch.setenv(name, "AVX2")
@@ -273,42 +241,12 @@ def test_mindspore_computes_a_network_that_cannot_be_exported(open_tiny, monkeyp
         open_tiny("run.engine=openvino")(clips)
 
 
-def test_a_process_that_waits_for_an_export_says_so_and_gives_up(
-    open_tiny, cache, monkeypatch, log_messages
-):
-    monkeypatch.setattr(load, "LONGEST_WAIT", 0.3)
-    cache.mkdir(parents=True)
-    with open(cache / ".lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(ValueError, match=r"^run.engine: another process has held .*\.lock for"):
-            open_tiny("run.engine=openvino")(make_clips(1, 2, 3, 32, 32))
-    (line,) = log_messages
-    assert line.startswith("waiting for another process")
-
-
-def test_a_cache_that_cannot_be_written_is_named_once(open_tiny, cache):
-    cache.touch()
-    with pytest.raises(ValueError, match="run.engine: the cache of .* a file is in the way") as end:
-        open_tiny("run.engine=openvino")(make_clips(1, 2, 3, 32, 32))
-    assert str(end.value).count("run.engine") == 1
-
-
 def test_only_the_last_used_files_stay_in_the_cache(tmp_path):
     names = [f"{k:032x}-8x3x64x64-openvino.onnx" for k in range(5)]
     for day, name in enumerate(["own.onnx", *names], start=1):
         subprocess.run(["touch", "-d", f"2020-01-0{day}", tmp_path / name], check=True)
     load.delete_old_files(tmp_path, 2)
     assert sorted(path.name for path in tmp_path.iterdir()) == [*names[3:], "own.onnx"]
-
-
-@pytest.fixture(scope="module")
-def exported(tiny_args, tiny_ckpt, tmp_path_factory) -> Path:
-    """The tiny checkpoint as an ONNX file for any batch."""
-    target = tmp_path_factory.mktemp("exported") / "out" / "tsm.onnx"
-    target.parent.mkdir()
-    export = ["--format", "onnx", "--target", target, "--batch=free"]
-    run_json("tsm/export.py", *tiny_args, "--checkpoint_path", tiny_ckpt, *export)
-    return target
 
 
 def test_scores_that_are_not_finite_end_an_evaluation_and_a_prediction(
@@ -330,19 +268,6 @@ def test_scores_that_are_not_finite_end_an_evaluation_and_a_prediction(
         assert "Traceback" not in done.stderr
     files = {path.name for path in tmp_path.rglob("*") if path.is_file()}
     assert files == {"large.ckpt", ".lock", "predictions.part-1-of-1.jsonl"}
-
-
-def test_metrics_of_an_evaluation_are_the_same(tiny_args, tiny_ckpt, exported, run_here):
-    """For a checkpoint by every engine, and for an exported file, which needs but the data."""
-    command = [*tiny_args, "--checkpoint_path", tiny_ckpt]
-    runs = [[*command, f"--run.engine={name}"] for name in ("mindspore", *ENGINES)]
-    root = next(word for word in tiny_args if str(word).startswith("--data.root="))
-    runs += [["--run.engine=auto", "--checkpoint_path", exported, root]]
-    results = []
-    for arguments in runs:
-        metrics = read_result(run_here("tsm/eval.py", *arguments))
-        results.append([metrics[key] for key in ("top1", "top5", "videos", "unreadable")])
-    assert results == [results[0]] * 4
 
 
 # Runs a script, and writes the packages that it has imported into a file.
@@ -382,15 +307,6 @@ def test_a_prediction_by_a_cached_engine_does_not_import_mindspore(
 def test_a_file_that_does_not_fit_is_refused(kind, network, override, words, files):
     with pytest.raises(ValueError, match=words):
         load.open_scorer(TSM, load_toy_config(override), str(files(network, kind)))
-
-
-@pytest.mark.parametrize(
-    ("file", "override"),
-    [("net.onnx", "run.engine=mindspore"), ("net.mindir", "run.engine=openvino")],
-)
-def test_a_file_is_not_run_by_an_engine_for_other_files(file, override):
-    with pytest.raises(ValueError, match=f"{file}.*ONNX"):
-        load.open_scorer(TSM, load_toy_config(override), file)
 
 
 @pytest.mark.parametrize("kind", ["mindir", "onnx"])

@@ -35,11 +35,10 @@ from tests.toys import (
     export_toy,
     load_toy_config,
 )
-from utils.evaluate.scorer import CellScorer, video_scores
-from utils.inference import engines as onnx
+from utils.evaluate.scorer import CellScorer
 from utils.inference import export, mindir
 from utils.inference.mindir import load_mindir
-from utils.networks import find_network, load_own_config
+from utils.networks import find_network
 from utils.nn.conv3d import DepthwiseConv3d, FrameConv, PointwiseConv3d
 from utils.weights.checkpoint_file import read
 from utils.weights.description import CHECKSUM_SIZE as SIZE
@@ -138,12 +137,6 @@ def test_an_onnx_file_of_free_batch_size_gives_the_scores_of_the_network(name, t
     assert result["relative_difference"] < 1e-5
 
 
-@pytest.mark.slow
-def test_an_onnx_file_of_fixed_batch_size_takes_normalised_clips(tmp_path):
-    assert_export(TOYS["tsm"], folder=tmp_path, kind="onnx", input="float32")
-    assert {"Shape", "Cast", "Expand"}.isdisjoint(list_operators(tmp_path / "net.onnx"))
-
-
 @pytest.mark.parametrize("kind", ["mindir", pytest.param("onnx", marks=SLOW)])
 def test_half_precision_halves_the_file(kind, tmp_path):
     toy = ("resnet50", {**TOYS["resnet50"][1], "first_width": 16}, (3, 64, 64))
@@ -193,15 +186,6 @@ def test_a_mindir_takes_pixels_like_its_network(scorer, cell):
         scorer(np.zeros((3, 4, 3, 32, 32), np.uint8))
 
 
-def test_the_views_of_a_video_fill_fixed_batches_of_a_mindir(scorer, cell):
-    """A file for two clips runs three times for five views, for any eval.batch."""
-    views = np.random.RandomState(1).randint(0, 256, (1, 5, 4, 3, 32, 32)).astype(np.uint8)
-    expected = video_scores(CellScorer(cell), views)
-    for size in (0, 5):
-        np.testing.assert_allclose(video_scores(scorer, views, size), expected, rtol=0, atol=1e-5)
-    assert scorer.batch == 2
-
-
 def test_a_mindir_with_a_number_that_is_nan_is_refused(normalised, tmp_path):
     model = ModelProto.FromString(normalised.read_bytes()[:-SIZE])
     weight = next(p for p in model.graph.parameter if len(p.dims) == 4)
@@ -210,15 +194,6 @@ def test_a_mindir_with_a_number_that_is_nan_is_refused(normalised, tmp_path):
     file.write_bytes(model.SerializeToString())
     with pytest.raises(ValueError, match=re.escape(weight.name)):
         load_mindir(file, find_network("tsm"), load_toy_config())
-
-
-@pytest.mark.slow
-def test_a_mindir_of_several_heads_gives_the_scores_of_all_heads(tmp_path):
-    file = Path(export_toy(TOYS["mvit_multi"], tmp_path / "net", "mindir")["file"])
-    net = build_toy("mvit_multi", TOYS["mvit_multi"][1], "O0").net
-    clips = np.random.RandomState(1).randint(0, 256, (2, 3, 4, 32, 32)).astype(np.uint8)
-    result = mindir.MindirScorer(file, clips.shape, 9)(clips)
-    np.testing.assert_allclose(result, CellScorer(net)(clips), rtol=0, atol=1e-5)
 
 
 def test_a_mindir_without_a_checksum_is_read_with_a_warning(
@@ -232,32 +207,10 @@ def test_a_mindir_without_a_checksum_is_read_with_a_warning(
     assert "old.mindir" in line
 
 
-def test_weights_cannot_be_read_from_a_mindir(normalised):
-    with pytest.raises(ValueError, match="MINDIR"):
-        read(normalised)
-    with pytest.raises(ValueError, match="--config_path"):  # an old file has no settings
-        load_own_config(normalised)
-
-
-@pytest.mark.parametrize("missing", [["onnx"], ["openvino", "onnxruntime"]])
-def test_an_onnx_export_without_a_needed_package_is_refused(missing, monkeypatch, tmp_path):
-    """An engine is needed too: an export is compared with the network before it is written."""
-    for module in (export, onnx):
-        monkeypatch.setattr(module, "find_spec", lambda name: name not in missing)
-    with pytest.raises(ValueError, match="pip install onnx onnxruntime"):
-        export.check_options(2, format="onnx", target=tmp_path / "net")
-
-
 def run_export(build, clip: tuple, **options) -> dict:
     """Exports the Cell of `build(level, rewrite)`."""
     checked = export.check_options(2, **options)
     return export.export(build, export.ExportSpec(clip, "scores"), checked, "")
-
-
-def test_an_unwritable_target_is_reported_before_the_network_is_built(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match="--target: cannot write"):
-        run_export(None, (), format="mindir", target=tmp_path / "file/x")
 
 
 def test_an_exported_file_with_other_scores_is_not_written(tmp_path):
@@ -319,14 +272,6 @@ def test_convolutions_of_clips_are_3d_in_an_onnx_file(tmp_path):
     assert list_problems(tmp_path / "net.onnx") == []
     weights = {array.name for array in graph.initializer}
     assert all(node.input[0] in weights for node in graph.node if node.op_type == "Reshape")
-
-
-def test_an_operator_without_a_translation_is_named(tmp_path):
-    pytest.importorskip("onnxruntime")
-    net = nn.SequentialCell(nn.Dense(3, 3), nn.Tanh())
-    with pytest.raises(ValueError, match="Tanh"):
-        run_export(lambda *_: net, (3,), format="onnx", target=tmp_path / "net", input="float32")
-    assert not list(tmp_path.iterdir())
 
 
 def assert_onnx_checksum(file: Path) -> None:

@@ -1,11 +1,7 @@
 """Failures of jobs: failed, killed and interrupted processes; restarts of a job."""
 
-import contextlib
-import os
 import random
-import shutil
 import signal
-import subprocess
 import time
 
 import psutil
@@ -116,34 +112,6 @@ def test_a_killed_worker_changes_no_weight(pair_args, pair_run, tmp_path):
     assert_same_weights(pair_run[1]["checkpoint"], out / "epoch_002.ckpt")
 
 
-@contextlib.contextmanager
-def make_immutable(folder):
-    """Makes a folder read-only inside the block: no file can be created, renamed or deleted."""
-    if os.geteuid():
-        lock = ["chmod", "500", folder]
-        unlock = ["chmod", "755", folder]
-    else:  # permissions do not bind root
-        lock = ["chattr", "+i", folder]
-        unlock = ["chattr", "-i", folder]
-    if not shutil.which(lock[0]) or subprocess.run(lock).returncode:
-        pytest.skip("this file system has no immutable folders")
-    yield
-    subprocess.run(unlock, check=True)
-
-
-@pytest.mark.slow
-def test_a_run_ends_on_a_read_only_disk_and_resumes_later(tiny_args, tmp_path):
-    out = tmp_path / "run"
-    arguments = [*tiny_args, "--train.epochs=30", "--run.save_steps=1", f"--run.out={out}"]
-    job = start_script("tsm/train.py", *arguments)
-    wait_for_step(job, out, 3)
-    with make_immutable(out):
-        line = wait_for_end(job, [])
-        assert job.returncode == 2
-        assert line.startswith(f"error: run.out: cannot write {out}")
-    assert read_result(run_script("tsm/train.py", *arguments))["steps"] == 180
-
-
 def test_a_killed_data_worker_ends_a_training_in_one_line(tiny_args, tmp_path):
     arguments = [*tiny_args, "--train.epochs=60", "--run.save_steps=1", "--run.log_every=1000"]
     arguments += ["--data.processes=true", "--data.workers=2", f"--run.out={tmp_path / 'run'}"]
@@ -156,55 +124,6 @@ def test_a_killed_data_worker_ends_a_training_in_one_line(tiny_args, tmp_path):
     assert line.startswith("error: data.processes: ")
     assert not [word for word in ("Traceback", "ERROR", "Stack") if word in job.errors]
     assert read_step(tmp_path / "run") >= 3
-
-
-def wait_for_validation(process) -> None:
-    """Waits until a training evaluates."""
-    for line in process.stderr:
-        if "evaluating" in line:
-            return
-    raise AssertionError("the training ended before its validation")
-
-
-@pytest.fixture
-def long_validation(data_root, tmp_path) -> list:
-    """Settings that evaluate 40,000 videos after each epoch."""
-    path = tmp_path / "long.txt"
-    path.write_text((data_root / "test.txt").read_text() * 5000)
-    return [f"--data.test_list={path}", "--run.eval_every=1", f"--run.out={tmp_path / 'run'}"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
-def test_a_signal_stops_a_validation_at_the_next_batch(
-    number, status, tiny_args, tiny_ckpt, long_validation, tmp_path
-):
-    """The same command goes on, and a second signal stops the validation after the last epoch."""
-    for step, signal_number, expected in ((6, number, status), (12, signal.SIGINT, 130)):
-        process = start_script("tsm/train.py", *tiny_args, *long_validation)
-        wait_for_validation(process)
-        time.sleep(1)
-        process.send_signal(signal_number)
-        _, errors = process.communicate(timeout=600)
-        assert process.returncode == expected, errors
-        assert "Traceback" not in errors
-        assert f"stopped at step {step}, saved; " in errors.splitlines()[-1]
-        assert '"videos"' not in (tmp_path / "run" / "log.jsonl").read_text()
-    assert_same_weights(tiny_ckpt, tmp_path / "run" / "epoch_002.ckpt")
-
-
-@pytest.mark.slow
-def test_two_ranks_stop_a_validation_together(pair_args, long_validation, tmp_path):
-    job = start_launcher("2", TRAIN, *pair_args, *long_validation)
-    processes = wait_for_processes(job)
-    wait_for_validation(job)
-    time.sleep(1)
-    job.send_signal(signal.SIGTERM)
-    wait_for_end(job, processes.values())
-    assert job.returncode == 0, "all ranks have saved and ended without an error"
-    assert "stopped at step 6, saved; " in job.errors
-    assert read_step(tmp_path / "run") == 6
-    assert '"videos"' not in (tmp_path / "run" / "log.jsonl").read_text()
 
 
 @pytest.mark.slow

@@ -4,17 +4,15 @@ import base64
 import csv
 import json
 import os
-import shutil
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from mindspore import Parameter, Tensor, nn
+from mindspore import Parameter, Tensor
 from PIL import Image
 
 from scripts.analysis.activations import record_activations
-from scripts.data.synthetic.motion_videos import draw_sets
 from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
 from scripts.executors.process_pool import PROCESSES, Part
 from scripts.executors.video_jobs import VideoJobs, delete_part_files, lock_parts
@@ -26,8 +24,7 @@ from tests.toys import TOYS, build_toy, export_toy
 from utils.data.annotation_file import Record
 from utils.evaluate.scorer import CellScorer
 from utils.files import ROOT
-from utils.inference import engines as onnx
-from utils.inference import export, mindir
+from utils.inference import mindir
 from utils.inference.model import build_model, load
 from utils.networks import find_network
 from utils.runtime import Runtime, eager_mode
@@ -110,15 +107,6 @@ def test_a_classifier_in_the_trunk_of_tsm_takes_the_same_features(dropout, conse
     np.testing.assert_allclose(raw, scores, rtol=1e-4, atol=1e-5)
 
 
-def test_features_at_a_lower_precision_are_float32_and_close():
-    name, arguments, clip = TOYS["mvit_multi"]
-    clips = np.random.RandomState(1).randint(0, 256, (2, *clip)).astype(np.uint8)
-    nets = [build_toy(name, arguments, level) for level in ("O2", "O0")]
-    half, full = (CellScorer(net).features(clips) for net in nets)
-    assert half.dtype == full.dtype == np.float32
-    assert 0 < np.abs(half - full).max() <= 1e-2 * np.ptp(full)
-
-
 @pytest.mark.parametrize("name", ["tsm", pytest.param("mvit_multi", marks=pytest.mark.slow)])
 def test_a_mindir_has_features_if_they_are_exported(name, tmp_path):
     """The file gives the scores as before."""
@@ -136,49 +124,6 @@ def test_a_mindir_has_features_if_they_are_exported(name, tmp_path):
         (scorer.features(clips), expected.features(clips)),
     ):
         np.testing.assert_allclose(actual, value, rtol=0, atol=1e-5 * np.ptp(value))
-
-
-def test_a_file_without_features_says_how_to_get_them(tmp_path):
-    export_toy(TOYS["tsm"], tmp_path / "net", "onnx")
-    shape, classes, *_ = onnx.read_description(tmp_path / "net.onnx")
-    scorer = onnx.OnnxScorer(tmp_path / "net.onnx", engine="openvino", classes=classes, shape=shape)
-    clips = np.zeros((2, *TOYS["tsm"][2]), np.uint8)
-    assert scorer(clips).shape == (2, 5)
-    with pytest.raises(ValueError, match="net.onnx .*--outputs"):
-        scorer.features(clips)
-
-
-class Linear(nn.Cell):
-    """Scores of features that are the clip."""
-
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Dense(3, 2)
-
-    def construct(self, clip, with_features=False):
-        return (self.fc(clip), clip) if with_features else self.fc(clip)
-
-
-def test_features_that_differ_are_not_written(tmp_path, monkeypatch):
-    """The scores of the file are right; its features are wrong for the second batch."""
-    options = {"format": "mindir", "batch": 0, "input": "float32", "outputs": "scores,features"}
-    checked = export.check_options(2, target=tmp_path / "net", **options)
-    spec = export.ExportSpec((3,), "scores")
-    net = Linear()
-    run_mindir = export.run_mindir
-    write = partial(export.export, lambda level: net, spec=spec, options=checked, network="tsm")
-    assert [output["shape"] for output in write()["outputs"]] == [[None, 2], [None, 3]]
-    (tmp_path / "net.mindir").unlink()
-
-    def run(*arguments):
-        scores, features = run_mindir(*arguments)
-        features[-1] += 1
-        return [scores, features]
-
-    monkeypatch.setattr(export, "run_mindir", run)
-    with pytest.raises(RuntimeError, match="features"):
-        write()
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture(scope="module")
@@ -395,20 +340,6 @@ def test_a_second_process_in_one_folder_is_refused(tmp_path):
                 pass
 
 
-def test_a_broken_video_is_named_and_has_no_row(source, extract, tmp_path, capsys):
-    broken = tmp_path / "in" / "broken.mp4"
-    broken.write_text("")
-    bad = Record(str(broken), None, 0, 9)
-    one, two, *_ = source.records
-    extract("out", videos=Source([one, bad, two], source.root))
-    assert capsys.readouterr().err.splitlines()[-1] == f"error: {broken}: it is broken"
-    assert [row[0] for row in read_index(tmp_path / "out")] == ["xxxx.mp4"] * 2 + ["xx.mp4"] * 2
-    before = read_both(tmp_path / "out")
-    with pytest.raises(ValueError, match="broken.mp4"):
-        extract("out", videos=Source([bad]))
-    assert read_both(tmp_path / "out") == before
-
-
 def test_a_table_is_missing_while_the_array_is_of_another_run(source, extract, tmp_path):
     """A process that is killed between both files leaves no pair of two runs."""
     out = tmp_path / "out"
@@ -450,48 +381,6 @@ def test_a_source_is_one_list_or_videos_and_folders(data_root, tmp_path):
     assert labels == [100 * record.label for record in own.records]
 
 
-def test_the_list_of_a_data_set_chooses_its_views(tmp_path):
-    draw_sets(tmp_path, train_per_motion=1, test_per_motion=1, seed=1)
-    network = find_network("mvit_multi")
-    cfg = load_smoke_config("mvit_multi", f"data.root={tmp_path}")
-    for k, settings in enumerate(cfg.data.sets):
-        path = tmp_path / settings.lists / "test.csv"
-        source = read_source(network, cfg, [str(path)])
-        assert (source.head, source.root) == (k, str(tmp_path / settings.videos))
-        assert Path(source.records[0].path).is_relative_to(source.root)
-    assert k > 0
-    own = shutil.copy(path, tmp_path / "own.csv")
-    first = tmp_path / cfg.data.sets[0].videos
-    shutil.copytree(tmp_path / settings.videos, first, dirs_exist_ok=True)
-    assert read_source(network, cfg, [str(own)]).head == 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["onnx", "mindir"])
-def test_an_exported_file_gives_the_rows_of_its_checkpoint(
-    kind, arguments, tiny_args, data_root, run_here, tmp_path
-):
-    """A file without features is one line."""
-    files = {"checkpoint": arguments}
-    for outputs in ("scores,features", "scores"):
-        target = ["--target", tmp_path / f"{outputs}.{kind}", "--outputs", outputs]
-        options = ["--eval.batch=1", "--format", kind, *target]
-        done = run_here("tsm/export.py", *arguments, *options)
-        network = [*tiny_args, "--run.engine=auto", "--eval.batch=1"]
-        files[outputs] = [*network, "--checkpoint_path", read_result(done)["file"]]
-    values = []
-    for name in ("checkpoint", "scores,features"):
-        out = tmp_path / name
-        read_result(run_here(EXTRACT, *files[name], data_root / "test.txt", f"--out={out}"))
-        values.append(np.load(out / "features.npy"))
-    assert np.abs(values[1] - values[0]).max() <= 1e-5 * np.ptp(values[0])
-    out = tmp_path / "none"
-    done = run_here(EXTRACT, *files["scores"], data_root / "test.txt", f"--out={out}")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "--outputs scores,features" in done.stderr.splitlines()[-1]
-    assert not (out / "features.npy").exists()
-
-
 def save_toy(network: str, root: Path, folder: Path) -> list:
     """The arguments of a command for a toy network with random weights."""
     settings = [f"data.root={root}", "run.engine=mindspore", *TINY[network].split()]
@@ -500,27 +389,6 @@ def save_toy(network: str, root: Path, folder: Path) -> list:
     yaml = ROOT / network / "configs" / f"{network}_smoke.yaml"
     words = [f"--config_path={yaml}", *(f"--{setting}" for setting in settings)]
     return [*words, "--checkpoint_path", weights]
-
-
-@pytest.mark.parametrize(("network", "engine"), [("x3d", "openvino"), ("mvit_multi", "mindspore")])
-@pytest.mark.slow
-def test_videos_of_every_network_have_rows(network, engine, data_root, run_here, tmp_path):
-    """The mean of the rows of the clips is the row of the video."""
-    root = data_root
-    if network == "mvit_multi":
-        root = tmp_path / "sets"
-        draw_sets(root, train_per_motion=1, test_per_motion=1, seed=1)
-    arguments = [*save_toy(network, root, tmp_path), f"--run.engine={engine}"]
-    videos = sorted(root.rglob("*.mp4"))[:3]
-    values = {}
-    for per in ("video", "clip"):
-        out = tmp_path / per
-        read_result(run_here(EXTRACT, *arguments, *videos, f"--per={per}", f"--out={out}"))
-        values[per] = np.load(out / "features.npy")
-    assert values["video"].shape == (3, 2048 if network == "x3d" else 16)
-    clips = values["clip"].reshape(3, -1, values["clip"].shape[1])
-    np.testing.assert_allclose(clips.mean(1), values["video"], rtol=1e-4, atol=1e-6)
-    assert np.abs(values["video"][0] - values["video"][1]).max() > 1e-4
 
 
 def test_images_have_rows(run_here, tmp_path):

@@ -32,7 +32,6 @@ from utils.files import ROOT
 from utils.load_config import find_recipes, load_config
 from utils.networks import find_network
 from utils.settings import VideoData
-from utils.weights import preparation
 
 SCRIPT = "scripts/finetune.py"
 RECIPES = {
@@ -107,13 +106,6 @@ def test_settings_of_the_command_line_and_small_videos_change_the_rules(tmp_path
     assert (cfg.data.batch, cfg.data.root, cfg.data.val_list) == (2, Path("/my videos"), "")
 
 
-def test_settings_that_do_not_fit_together_leave_no_config_file(tmp_path):
-    """The recipe has 50 epochs, and from a checkpoint 20 are enough."""
-    with pytest.raises(ValueError, match="warmup_epochs"):
-        write_config(tmp_path, "tsm", "train.warmup_epochs=30", checkpoint=tmp_path / "w.ckpt")
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.fixture
 def videos(tmp_path, data_root) -> Path:
     """Three classes of four videos; `test_left_000.mp4` is one of them."""
@@ -160,24 +152,6 @@ def test_a_user_error_is_one_line_and_writes_nothing(
     done = run_here(SCRIPT, videos, "--recipe=tsm_smoke", f"--out={out}", *arguments)
     assert_one_line_error(done, name.format(videos))
     assert not out.exists()
-
-
-def test_another_setting_than_that_of_the_config_file_is_refused(
-    videos, run_here, tmp_path, monkeypatch, capsys
-):
-    """The checkpoint may be the name of published weights."""
-    names = []
-    file = tmp_path / "w.ckpt"
-    file.write_bytes(b"\n")  # as a checkpoint begins
-    monkeypatch.setattr(preparation, "prepare", lambda name: names.append(name) or file)
-    write_config(tmp_path, "tsm")
-    capsys.readouterr()
-    before = (tmp_path / "finetune.yaml").read_bytes()
-    command = [SCRIPT, videos, "--recipe=tsm_r50_k400_8f", f"--out={tmp_path}"]
-    done = run_here(*command, "--checkpoint=tsm_r50_k400_8f", "--train.lr=3")
-    assert_one_line_error(done, "--train.lr=3", str(tmp_path / "finetune.yaml"))
-    assert names == ["tsm_r50_k400_8f"]
-    assert (tmp_path / "finetune.yaml").read_bytes() == before
 
 
 def test_a_checkpoint_has_its_recipe_and_is_refused_by_another_network(tmp_path):

@@ -10,9 +10,8 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
-from utils import cli
 from utils.files import ROOT
-from utils.load_config import list_settings, load_config, to_dict, to_yaml
+from utils.load_config import load_config, to_dict, to_yaml
 from utils.messages import SETTINGS_LINE
 from utils.networks import find_network, list_networks
 
@@ -39,7 +38,6 @@ VALUES = [
     ".5", "1.", "1e3", "00", "0.0", "-0.0",
 ]  # fmt: skip
 ENCODINGS = ["utf-16", "utf-16-le", "utf-32", "latin-1", "utf-7", "utf-8-sig", "cp500"]
-OPTIONS = ["config_path", "checkpoint_path", "report", "top", "help", "x"]
 FEW = 150
 COUNTS = [FEW, pytest.param(1000, marks=pytest.mark.slow)]
 RECIPES = [path for name in list_networks() for path in (ROOT / name / "configs").glob("*.yaml")]
@@ -80,17 +78,6 @@ def draw_override(draw, network: str) -> str:
     odd = draw(st.sampled_from([None] * 9 + [*WORDS, ""]))
     name = draw(st.sampled_from([f"{section}.{key}"] * 9 + [f"{odd}.{key}", f"{section}.{odd}"]))
     return f"{name}={draw(random_value)}".replace("\0", "")
-
-
-@st.composite
-def draw_command_line(draw) -> tuple[str, list[str]]:
-    """A network and the arguments of its evaluation: options, overrides and other words."""
-    network = draw(st.sampled_from(list_networks()))
-    words = st.sampled_from(["--config_path", "a.yaml", "-", *WORDS, *VALUES])
-    option = st.builds("--{}={}".format, st.sampled_from(OPTIONS), st.sampled_from(VALUES))
-    override = st.builds("--{}".format, draw_override(network))
-    arguments = draw(st.lists(st.one_of(words, option, override), min_size=1, max_size=6))
-    return network, [argument.replace("\0", "")[:100_000] for argument in arguments]
 
 
 def try_cases(strategy: st.SearchStrategy, check: Callable, count: int) -> None:
@@ -145,23 +132,3 @@ def test_random_overrides_load_or_are_refused(network, count, tmp_path):
         assert_loads_or_is_refused(network, path, [override])
 
     try_cases(draw_override(network), check, count // 2)
-
-
-def evaluate(cfg: None, *, checkpoint_path: str, report: str = "", top: cli.PositiveInt = 1):
-    """The options of a command."""
-
-
-@pytest.mark.parametrize("count", COUNTS)
-def test_random_command_lines_are_parsed_or_refused_in_one_line(count):
-    def check(case: tuple[str, list[str]]) -> None:
-        network, arguments = case
-        names = list_settings(find_network(network).config)
-        message = ""
-        try:
-            cli.Parser("usage", names, evaluate).parse(arguments)
-        except ValueError as error:
-            message = str(error)
-        assert len(message) <= SETTINGS_LINE
-        assert message.isprintable()
-
-    try_cases(draw_command_line(), check, count)
