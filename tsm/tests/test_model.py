@@ -108,11 +108,8 @@ def test_an_exported_step_gives_the_recorded_frame_scores(tmp_path):
     ("settings", "message"),
     [
         ({"arch": "resnet99"}, "model.arch"),
-        ({"arch": "resnet18", "non_local": True}, "non_local"),
         ({"arch": "mobilenetv2", "shift_place": "block"}, "mobilenetv2"),
-        ({"arch": "mobilenetv2", "first_width": 32}, "first_width"),
         ({"segments": 7, "temporal_pool": True}, "data.segments"),
-        ({"online": True, "temporal_pool": True}, "model.online"),
         ({"before_softmax": False, "consensus": "identity"}, "model.consensus"),
     ],
 )

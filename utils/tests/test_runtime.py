@@ -24,16 +24,6 @@ def environment(monkeypatch):
     return monkeypatch
 
 
-def test_a_process_hides_mindspore_warnings_except_on_ascend(environment, tmp_path):
-    (tmp_path / "davinci_manager").touch()
-    assert runtime.choose_log_level(tmp_path) == "3"
-    (tmp_path / "davinci0").touch()
-    assert runtime.choose_log_level(tmp_path) == "2"
-    environment.setattr(runtime, "choose_log_level", lambda: "2")
-    prepare_process("a program")
-    assert (os.environ[runtime.LOG_LEVEL], os.environ["GOMP_SPINCOUNT"]) == ("2", "1000")
-
-
 def test_variables_of_the_user_have_precedence(environment):
     environment.setenv("GLOG_v", "1")
     environment.setenv("OMP_WAIT_POLICY", "active")

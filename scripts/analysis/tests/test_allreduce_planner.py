@@ -94,12 +94,6 @@ def make_layer(name: str, macs: int) -> LayerCost:
             Cluster(step_seconds=1.2),
             [1.2, 1.0, 1.0, 0.6, 0.6],
         ),
-        (  # called twice: complete at its first call
-            [("a", 100), ("b", 100), ("a", 100)],
-            ["a.weight", "b.weight"],
-            Cluster(step_seconds=3),
-            [3, 1 + 2 * 2 / 3],
-        ),
         ([("a", 10**9)], ["a.weight"], Cluster(tflops=6), [3 * 2 * 1e9 * 10 / 6e12]),
     ],
 )

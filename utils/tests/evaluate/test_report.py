@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import read_rows
-from utils.evaluate import metrics, report
+from utils.evaluate import metrics
 from utils.evaluate.report import BINS, Report, compute_bins, compute_calibration_error
 from utils.evaluate.report_page import Samples
 from utils.runtime import Runtime
@@ -73,24 +73,6 @@ def test_the_class_and_confusion_tables_have_the_expected_counts(tmp_path):
     assert '>w</th><td class="muted">2</td>' in page
     assert ">0.0 to 79.3 %</td>" in page
     assert not list(tmp_path.glob("*.tmp"))
-
-
-def test_wrong_videos_are_listed_the_most_confident_first(tmp_path):
-    """The third is the more confident one."""
-    scores = np.array([[9, 1, 2, 3, 4, 5], [9, 3, 2, 1, 0, 8], [0, 9, 1, 2, 3, 4]], np.float32)
-    rows = np.column_stack([scores, LABELS, np.ones(3)])
-    rows = np.concatenate([rows, np.zeros((1, 8))]).astype(np.float32)
-    names = ["a/0.mp4", "b/\x1b[31m$x$.mp4", *SAMPLES.paths[2:]]
-    samples = SAMPLES._replace(paths=names)
-    predictions = report.compute_predictions(rows, SAMPLES.labels, True)
-    report.write_report(tmp_path, samples, predictions, result={})
-    table = read_rows(tmp_path / "wrong.csv")
-    assert [row["path"] for row in table] == ["c/2.mp4", names[1]]
-    assert [row["label"] + row["predicted"] for row in table] == ["21", "50"]
-    assert [row["label_name"] + row["predicted_name"] for row in table] == ["wv", "zu"]
-    probabilities = predictions.probabilities
-    assert float(table[0]["predicted_probability"]) == pytest.approx(probabilities[2, 1])
-    assert float(table[1]["label_probability"]) == pytest.approx(probabilities[1, 5])
 
 
 def test_no_readable_video_gives_a_report(tmp_path):

@@ -50,11 +50,3 @@ def split(net: nn.Cell, weights=None, **run):
 def test_segments_have_counts_of_tensors_and_bytes():
     assert split(build_two_layers(), all_reduce=("0",)) == [(1, 2, 64), (3, 2, 40)]
     assert split(build_two_layers()) == [(3, 4, 104)]
-
-
-def test_an_optimizer_of_other_parameters_is_an_error():
-    net = build_two_layers()
-    weights = net.trainable_params()
-    for own, words in ((weights[::-1], "1.bias .* 0.weight"), (weights[:2], "None .* 1.weight")):
-        with pytest.raises(ValueError, match=f"run.all_reduce: .*{words}"):
-            split(net, own)

@@ -266,20 +266,6 @@ def test_frames_before_the_first_key_frame_are_left_out_or_refused(reader, tmp_p
     assert examine(VideoJob(str(path))).kind == "broken"
 
 
-def test_errors_in_a_counted_file_are_damaged_frames(tmp_path):
-    """FFmpeg goes on after them; the scan leaves the file out."""
-
-    def damage(number, data):
-        return b"\xff" * len(data) if number == 30 else data
-
-    whole = cut(draw(tmp_path / "a.mkv", count=60, options=REPEATED), 3)
-    path = copy_packets(whole, tmp_path / "damaged.mkv", edit=damage)
-    with open_video(path) as video:
-        np.testing.assert_array_equal(np.stack(list(video.in_order())), decode_most(path))
-        assert video.damaged
-    assert examine(VideoJob(str(path))).kind == "damaged"
-
-
 def rotate(degrees, mirror=1):
     angle = math.radians(degrees)
     sine = math.sin(angle)
