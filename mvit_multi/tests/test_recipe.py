@@ -1,4 +1,4 @@
-"""Sampling, views, boxes, targets, learning rates and parameter groups against the original."""
+"""Sampling, boxes, targets, learning rates and parameter groups against the original."""
 
 from pathlib import Path
 from types import SimpleNamespace

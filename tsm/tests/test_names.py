@@ -17,8 +17,6 @@ from utils.weights.convert import convert
 GOLDEN = Path(__file__).parent / "golden"
 NAMES = NETWORK.parameter_names()
 
-# (settings, classes): parameters, trainable tensors, state-dict entries; reference section 1.8.
-
 
 @pytest.mark.parametrize("name", ["tsm_r50_8f", "tsm_r50_8f_small"])
 @without_values

@@ -1,4 +1,4 @@
-"""Learning rates, parameter groups and AllReduce splits against the original and the paper."""
+"""Learning rates and parameter groups against the original and the paper."""
 
 import re
 from pathlib import Path

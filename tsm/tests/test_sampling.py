@@ -1,4 +1,4 @@
-"""Frame sampling: golden cases of the original, and properties for videos of any length."""
+"""Frame sampling against golden cases of the original."""
 
 import json
 from pathlib import Path

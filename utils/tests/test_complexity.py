@@ -1,4 +1,4 @@
-"""Counts of multiply-adds and parameters: layers by hand, and a small form of every network."""
+"""Counts of multiply-adds and parameters: the layers of a small network by hand."""
 
 import numpy as np
 from mindspore import Parameter, Tensor, nn

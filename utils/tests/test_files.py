@@ -1,4 +1,4 @@
-"""Names of files and folders: escaped when printed, refused if they cannot be used; locks."""
+"""Names of files are escaped when printed; locks of folders."""
 
 import errno
 import fcntl

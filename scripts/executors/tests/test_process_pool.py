@@ -14,7 +14,7 @@ from tests.dask_cluster import start_dask_cluster
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    """A cluster that gives a job up which has ended two workers. The last test stops it."""
+    """A cluster that gives a job up which has ended two workers."""
     pytest.importorskip("distributed")
     limit = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1"}
     with start_dask_cluster(tmp_path_factory.mktemp("dask"), **limit) as cluster:

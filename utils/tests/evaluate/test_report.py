@@ -1,4 +1,4 @@
-"""Evaluation reports: tables computed by hand, sums over ranks, and write errors."""
+"""Evaluation reports: tables computed by hand, and sums over ranks."""
 
 import json
 from types import SimpleNamespace

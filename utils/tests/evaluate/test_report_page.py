@@ -1,4 +1,4 @@
-"""The data of a report's page: which samples it shows, links to files, frames, bounded lists."""
+"""The data of a report's page: which samples it shows, links to files, bounded lists."""
 
 import base64
 import hashlib

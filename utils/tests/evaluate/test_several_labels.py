@@ -1,4 +1,4 @@
-"""Metrics, loss, probabilities and report of samples with several labels."""
+"""Metrics, loss and report of samples with several labels."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Layers: normalisation, PyTorch's padding and batch-norm conventions."""
+"""Batch norm of clips with the conventions of PyTorch."""
 
 import numpy as np
 from mindspore import Tensor

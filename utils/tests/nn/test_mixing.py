@@ -1,4 +1,4 @@
-"""Mixup and cutmix of a batch of images or clips, and the cross entropy of its targets."""
+"""Mixup and cutmix of a batch of images or clips."""
 
 from pathlib import Path
 
