@@ -13,7 +13,7 @@ from PIL import Image
 from mvit_multi.network import NETWORK as MVIT
 from resnet50.network import NETWORK as RESNET
 from scripts.data.synthetic.motion_videos import MOTIONS, draw_sets
-from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
+from scripts.data.synthetic.pattern_images import PATTERNS
 from scripts.predict import IMAGE_SUFFIXES
 from scripts.prediction.records import (
     PredictOptions,
@@ -108,23 +108,17 @@ def test_a_prediction_gives_the_scores_of_an_evaluation_for_every_set(tmp_path):
     assert len(result.predict(rows.records[0].path, "cut")["windows"]) > 1
 
 
-def test_a_prediction_of_an_image_gives_the_scores_of_an_evaluation(tmp_path):
-    rng = np.random.RandomState(0)
-    for name in PATTERNS[:4]:
-        for split in ("train", "val"):
-            (tmp_path / split / name).mkdir(parents=True)
-            image = Image.fromarray(draw_image(name, rng)).resize((80, 61))
-            image.save(tmp_path / split / name / "0.jpg")
-    cfg = load_small_config("resnet50", tmp_path, "eval.batch=1")
+def test_a_prediction_of_an_image_gives_the_scores_of_an_evaluation(pictures, tmp_path):
+    cfg = load_small_config("resnet50", pictures, "eval.batch=1")
     path = save_random_weights(cfg, tmp_path / "net.ckpt", "resnet50")
     result = build_predictor(cfg, network="resnet50", path=path, out=tmp_path)
     names = sorted(PATTERNS[:4])
     assert list(result.heads[0].names) == names, "the names of the class folders"
     rows = RESNET.build_eval_rows(cfg, Runtime())[0]
     batches = RESNET.create_dataset(cfg, rows, 1)
-    for views, label, _ in batches.create_tuple_iterator(output_numpy=True):
-        name = names[int(label[0])]
-        record = result.predict(str(tmp_path / "val" / name / "0.jpg"), name)
+    files = rows.records.list_names()
+    for file, (views, _, _) in zip(files, batches.create_tuple_iterator(output_numpy=True)):
+        record = result.predict(str(pictures / "val" / file), Path(file).stem)
         expected = softmax(video_scores(result.model.scorer, views)[0])
         np.testing.assert_allclose(order_by_label(record["top"]), expected, atol=1e-6)
     assert np.ptp(expected) > 0.02

@@ -168,9 +168,3 @@ def test_every_array_of_a_published_format_is_used(network, source):
     for prefix in ("", "module.", "model.", "module.model.", "backbone."):
         detected = detect_prefix_and_format([prefix + name for name in bare], names)
         assert detected == (prefix, source.format)
-
-
-@pytest.mark.parametrize("network", SOURCES)
-def test_names_of_another_network_are_refused(network):
-    with pytest.raises(ValueError, match="encoder.weight|neither|not a"):
-        find_network(network).parameter_names().detect_format(["encoder.weight"])

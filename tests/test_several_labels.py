@@ -9,14 +9,12 @@ import pytest
 from PIL import Image
 
 from tests.helpers import (
-    find_smoke_yaml,
     load_smoke_config,
     read_result,
     read_rows,
 )
 from tests.test_predict import load_toy_config
 from utils.evaluate.metrics import compute_metrics
-from utils.inference import model as api
 from utils.networks import find_network
 from utils.runtime import Runtime
 from utils.train.plan import compute_class_weights
@@ -152,9 +150,3 @@ def test_training_evaluation_and_prediction_of_several_labels(
         column = f"{entry['label']} {entry['name']}"
         assert entry["probability"] == pytest.approx(float(table[0][column]), abs=1e-5)
     assert len(record["top"]) == (scores[0] >= 0.01).sum()
-    settings = [word[2:] for word in multi_args[2:]]
-    model = api.load(find_smoke_yaml("tsm"), run / "best.ckpt", settings=settings)
-    ranking = model.predict(data_root / table[0]["path"], threshold=0.01)
-    entries = [(entry["name"], entry["probability"]) for entry in record["top"]]
-    assert [(name, round(probability, 6)) for name, probability in ranking] == entries
-    assert model.predict(data_root / table[0]["path"], threshold=1)[0][0] == "none"

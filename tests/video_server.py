@@ -3,7 +3,6 @@
 import contextlib
 import http.server
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +11,7 @@ from utils.tests.video.videos import copy_packets
 
 
 class Answer(NamedTuple):
-    """The answer to one request. `pause` are seconds before each of `parts` equal parts.
+    """The answer to one request.
 
     With `stall` the connection stays open, and silent, until the server ends. `length` is the
     Content-Length that the answer states; 0: none, as of a camera.
@@ -22,8 +21,6 @@ class Answer(NamedTuple):
     kind: str = "video/mp2t"
     stall: bool = False
     status: int = 200
-    parts: int = 1
-    pause: float = 0.0
     length: int = 0
 
 
@@ -45,11 +42,8 @@ def serve(*answers: Answer) -> Iterator[tuple[str, list[str]]]:
             if answer.length:
                 self.send_header("Content-Length", str(answer.length))
             self.end_headers()
-            size = -(-len(answer.body) // answer.parts) or 1
             with contextlib.suppress(OSError):
-                for start in range(0, len(answer.body), size):
-                    time.sleep(answer.pause)
-                    self.wfile.write(answer.body[start : start + size])
+                self.wfile.write(answer.body)
                 if answer.stall:
                     self.wfile.flush()
                     end.wait()
