@@ -25,20 +25,36 @@ from utils.entry import prepare_process
 
 prepare_process(__name__)
 
+import contextlib
 import os
+import re
 import signal
+import subprocess
 import time
-from typing import Optional
+from typing import NamedTuple, Optional
 
-from scripts.launcher.launch_config import Job, read_job, reserve_port
-from scripts.launcher.worker_group import Failure, WorkerGroup
+import psutil
+
+from scripts.launcher.launch_config import (
+    HCCL_TIMEOUTS,
+    Job,
+    read_job,
+    reserve_port,
+    share_cores,
+    should_bind_cores,
+)
 from utils import signals
 from utils.cli import exit_on_broken_pipe, prepare_streams, show_usage
-from utils.files import get_base_folder
+from utils.cores import LAUNCHER_CORES, list_affinity
+from utils.files import ROOT, get_base_folder
 from utils.messages import print_line
-from utils.processes import adopt_orphans
+from utils.processes import adopt_orphans, die_with_parent
 
 GRACE = 2  # seconds for failures that follow the first one: they may be its cause
+SCHEDULER = "scheduler"
+# MindSpore prints two such lines at the end of a good run, at every log level.
+END_OF_CONNECTION = "] Event base dispatch success!"
+KILL_TIMEOUT = 30  # seconds; a process that waits for a dead disk cannot be killed
 
 
 def main() -> int:
@@ -49,6 +65,14 @@ def main() -> int:
     except ValueError as error:
         print_line(f"error: {error}")
         return 2
+
+
+class Failure(NamedTuple):
+    """Why the job ends early. Of several ones the most severe is the cause of the others."""
+
+    line: str
+    status: int = 1
+    severity: int = 0
 
 
 class Launcher:
@@ -87,43 +111,176 @@ class Launcher:
             self.last_signal = time.monotonic()
 
     def run_attempt(self, name: str) -> Optional[Failure]:
-        """Runs the job once. On a single node the scheduler has any free port."""
+        """Runs the job once: until the workers of this node have ended well, or why they cannot.
+
+        On a single node the scheduler has any free port.
+        """
         holder = None if self.job.port else reserve_port()
         port = holder.getsockname()[1] if holder else self.job.port
         group = WorkerGroup(self.job, port, get_base_folder() / "out" / "logs" / name)
+        failures: list[Failure] = []
+        deadline = float("inf")
         try:
-            return self.watch(group)
+            while not group.is_done() and time.monotonic() < deadline:
+                time.sleep(0.1)
+                group.show_log()
+                own = group.poll()
+                if self.signals:  # however the workers end now, it is not a failure of theirs
+                    group.terminate()
+                    is_second = len(self.signals) > 1
+                    line = f"the job was interrupted{'; ended at once' if is_second else ''}"
+                    interruption = Failure(line, 128 + self.signals[0], 4)
+                    own = [interruption] if own or is_second else []
+                    deadline = 0 if is_second else deadline
+                failures += own
+                if failures:
+                    deadline = min(deadline, time.monotonic() + GRACE)
         finally:
             group.kill()
             group.show_log()
             self.result = group.result
             if holder:
                 holder.close()
+        # Of equal ones the first
+        return max(failures, key=lambda failure: failure.severity) if failures else None
 
-    def watch(self, group: WorkerGroup) -> Optional[Failure]:
-        """Waits until the workers of this node have ended well, or returns why they cannot."""
-        failures: list[Failure] = []
-        deadline = float("inf")
-        while not group.is_done() and time.monotonic() < deadline:
-            time.sleep(0.1)
-            group.show_log()
-            own = group.poll()
-            if self.signals:
-                group.terminate()
-                is_second = len(self.signals) > 1
-                own = [self.describe_interruption()] if own or is_second else []
-                deadline = 0 if is_second else deadline
-            failures += own
-            if failures:
-                deadline = min(deadline, time.monotonic() + GRACE)
-        if not failures:
-            return None
-        return max(failures, key=lambda failure: failure.severity)  # the first of equal ones
 
-    def describe_interruption(self) -> Failure:
-        """However the workers end after a signal, it is not a failure of theirs."""
-        how = "; ended at once" if len(self.signals) > 1 else ""
-        return Failure(f"the job was interrupted{how}", 128 + self.signals[0], 4)
+class WorkerGroup:
+    """msrun, the workers and, on node 0, the scheduler, of one attempt.
+
+    msrun starts the scheduler and the workers, writes their logs, and ends. The launcher becomes
+    their parent: it gets the exit status of each process, and the kernel ends them if the launcher
+    is killed. Each of them runs scripts/worker.py first.
+
+    `msrun --join=True` would do without the launcher: the workers of other nodes are found by
+    MindSpore's scheduler in both cases. But it ends with 1 for every failure, kills workers at
+    ctrl-C, before they have saved, and leaves them behind if SIGTERM ends it, as at the time limit
+    of Slurm.
+    """
+
+    def __init__(self, job: Job, port: int, logs: Path):
+        self.job = job
+        self.logs = logs
+        logs.mkdir(parents=True, exist_ok=True)
+        lowest = job.node * job.devices
+        self.workers = [f"worker_{rank}" for rank in range(lowest, lowest + job.devices)]
+        self.statuses: dict[str, int] = {}  # name -> exit status, negative for a signal
+        self.signalled: set[str] = set()  # names of the processes that got SIGTERM
+        self.position = 0  # in the log of the first worker
+        self.result = ""
+        command = ["msrun", f"--worker_num={job.devices * job.nodes}"]
+        command += [f"--local_worker_num={job.devices}", f"--node_rank={job.node}"]
+        command += [f"--master_addr={job.master}", f"--master_port={port}"]
+        command += [f"--cluster_time_out={job.timeout}", f"--log_dir={logs}", "--join=False"]
+        environ = {
+            # Unless the user has set them:
+            **HCCL_TIMEOUTS,
+            **share_cores(job.devices, job.arguments),
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+            "ZOO_LAUNCHER": str(os.getpid()),
+            "ZOO_LOGS": str(logs),
+            "ZOO_NODE": str(job.node),
+        }
+        if job.table:
+            command.append(f"--rank_table_file={job.table}")
+        if should_bind_cores(job.arguments, os.environ):
+            command.append("--bind_core=True")
+            environ[LAUNCHER_CORES] = list_affinity()
+        with open(logs / f"msrun_{job.node}.log", "w") as log:
+            self.msrun = subprocess.Popen(
+                [*command, str(ROOT / "scripts" / "worker.py"), job.script, *job.arguments],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # ctrl-C is for the launcher
+                preexec_fn=die_with_parent,
+                env=environ,
+            ).pid
+
+    def list_processes(self) -> dict[int, str]:
+        """Process -> worker_0, ..., scheduler or msrun, of those of this node that have begun."""
+        files = [path.name.split(".") for path in self.logs.glob("*.pid")]
+        names = [*self.workers, *([SCHEDULER] if self.job.node == 0 else [])]
+        processes = {int(process): name for name, process, _ in files if name in names}
+        return {**processes, self.msrun: f"msrun_{self.job.node}"}
+
+    def poll(self) -> list[Failure]:
+        """The failures since the last call."""
+        failures = []
+        try:
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                name = self.list_processes().get(ended[0], "")  # a worker's own child has none
+                status = os.waitstatus_to_exitcode(ended[1])
+                if status < 0 and (self.logs / f"{name}.completed").exists():
+                    status = 0  # see utils.processes.record_completion
+                if name:
+                    self.statuses[name] = status
+                    failures += [self.describe(name, status)] if status else []
+        except ChildProcessError:  # no process is left
+            if not self.is_done() and not any(self.statuses.values()):
+                self.statuses["worker"] = 1  # returned once
+                failures.append(Failure(f"no worker is left; their logs are in {self.logs}"))
+        return failures
+
+    def is_done(self) -> bool:
+        """Whether all workers of this node have ended well.
+
+        The scheduler takes four seconds to see that nobody is left. Of several nodes, the others
+        need it until then.
+        """
+        needed = [*self.workers, *([SCHEDULER] if self.job.nodes > 1 and not self.job.node else [])]
+        return all(self.statuses.get(name) == 0 for name in needed)
+
+    def describe(self, name: str, status: int) -> Failure:
+        path = self.logs / f"{name}.log"
+        who = {SCHEDULER: "the scheduler"}.get(name, name.replace("worker_", "rank "))
+        if status < 0:
+            return Failure(f"{who} was killed by {signal.Signals(-status).name}; see {path}", 1, 2)
+        if status - 128 in signals.EVENTS:
+            return Failure(f"{who} was interrupted", status, 1)
+        errors = re.findall(r"^error: .*$", path.read_text(errors="replace"), re.MULTILINE)
+        if status in (1, 2) and errors:
+            return Failure(f"{who}: {errors[-1]}", status, 3)
+        return Failure(f"{who} ended with status {status}; see {path}")
+
+    def terminate(self) -> None:
+        """Sends SIGTERM to each worker once, which then saves and ends; they need the scheduler."""
+        for process, name in self.list_processes().items():
+            if name not in {SCHEDULER, *self.signalled, *self.statuses}:
+                self.signalled.add(name)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kills what is left, also what workers have started, and waits for it."""
+        deadline = time.monotonic() + KILL_TIMEOUT
+        processes = psutil.Process().children(recursive=True)
+        while processes and time.monotonic() < deadline:
+            for process in processes:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(processes, timeout=0.1)
+            processes = psutil.Process().children(recursive=True)
+
+    def show_log(self) -> None:
+        """Copies the whole new lines of the first worker's log to stderr.
+
+        Except MindSpore's lines about the end of its connections, and JSON objects; the last of
+        them is the `result`.
+        """
+        path = self.logs / f"{self.workers[0]}.log"
+        if not path.exists():
+            return
+        with open(path, "rb") as log:
+            log.seek(self.position)
+            while (line := log.readline()).endswith(b"\n"):
+                self.position = log.tell()
+                text = line.decode(errors="replace").rstrip("\n")
+                if text.startswith("{"):
+                    self.result = text
+                elif not text.endswith(END_OF_CONNECTION):
+                    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -50,8 +50,6 @@ def main() -> int:
     logs.mkdir(parents=True, exist_ok=True)
     scheduler = None
     if rank == 0:
-        if len(os.sched_getaffinity(0)) == 1 < os.cpu_count():
-            print_line("mpirun has bound this rank to one core; --bind-to none gives it all cores")
         own = read_mpi_environment(os.environ, "MS_SCHED")
         scheduler = start(command, own, logs / "scheduler.log")
     worker = start(command, environ, logs / f"worker_{rank}.log" if rank else None)

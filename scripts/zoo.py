@@ -23,7 +23,7 @@ NETWORK_SCRIPTS = {  # of every network folder
     "export": "Exports a network to MINDIR or ONNX",
 }
 FOLDERS = ("scripts", "scripts/data", "scripts/analysis", "benchmarks")
-NOT_COMMANDS = ("activations", "allreduce", "average_checkpoints", "build_networks")
+NOT_COMMANDS = ("activations", "average_checkpoints", "build_networks")
 NOT_COMMANDS += ("compare_scores", "worker", "zoo")
 COMMANDS = {
     path.stem.replace("_", "-"): f"{folder}/{path.name}"
@@ -48,8 +48,13 @@ def main() -> None:
     elif name in COMMANDS:
         script = ROOT / COMMANDS[name]
     elif name in ("", "-h", "--help"):
+        lines = [__doc__.strip(), ""]
+        lines += [f"  {name:20}{about}" for name, about in NETWORK_SCRIPTS.items()]
+        for command, path in COMMANDS.items():  # with the first sentence of its script
+            about = ast.get_docstring(ast.parse((ROOT / path).read_text()))
+            lines.append(f"  {command:20}{about.splitlines()[0]}")
         with exit_on_broken_pipe():
-            print("\n".join([__doc__.strip(), "", *describe_commands()]))
+            print("\n".join(lines))
         sys.exit(0 if name else 2)
     else:
         near = get_close_matches(name, [*NETWORK_SCRIPTS, *COMMANDS], n=1)
@@ -59,15 +64,6 @@ def main() -> None:
     show_usage(ast.get_docstring(ast.parse(script.read_text())))
     with exit_on_broken_pipe():
         runpy.run_path(str(script), run_name="__main__")
-
-
-def describe_commands() -> list[str]:
-    """A line for each command: its name and the first sentence of its script."""
-    lines = [f"  {name:20}{about}" for name, about in NETWORK_SCRIPTS.items()]
-    for name, script in COMMANDS.items():
-        about = ast.get_docstring(ast.parse((ROOT / script).read_text()))
-        lines.append(f"  {name:20}{about.splitlines()[0]}")
-    return lines
 
 
 def find_network_script(name: str, words: list[str]) -> Path:

@@ -9,8 +9,13 @@ from textwrap import dedent
 
 import pytest
 
-from scripts.dry_run.reading import DryRun
-from scripts.dry_run.simulator import CHIPS, Machine, dry_run, simulate
+from scripts.dry_run.simulator import (
+    CHIPS,
+    DryRun,
+    Machine,
+    dry_run,
+    simulate,
+)
 from tests.helpers import assert_one_line_error, read_result
 from utils.files import ROOT
 from utils.load_config import load_config

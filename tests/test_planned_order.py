@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import yaml
 
-from scripts.analysis.allreduce import Cluster, count_backward
-from scripts.analysis.plan_allreduce import RANKS, time_positions
+from scripts.analysis.plan_allreduce import RANKS, Cluster, count_backward, time_positions
 from scripts.dry_run import stub_libraries
 from scripts.dry_run.simulator import Machine, dry_run
 from tests.helpers import read_rows, run_json

@@ -20,7 +20,7 @@ PROCESSORS = ("x86_64", "aarch64")  # of MindSpore's wheels for Linux
 LEAST_CORES = 12  # of a process on Ascend or GPU, if it requests no dispatch threads
 DISPATCH_THREADS = 5  # MindSpore's own number on 28 cores and more
 MAX_WORKERS = 64  # by `auto`: a worker process needs 0.1 to 0.3 GB, and a host may have 192 cores
-# Set by scripts/launcher/worker_group.py if it makes msrun bind the ranks.
+# Set by scripts/launch.py if it makes msrun bind the ranks.
 LAUNCHER_CORES = "ZOO_LAUNCHER_CORES"
 CGROUP = Path("/sys/fs/cgroup")  # limits of the container
 

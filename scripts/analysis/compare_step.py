@@ -94,7 +94,7 @@ def main(
                 np.savez(file, **arrays)
             temporary.replace(record)
         print(json.dumps({"record": str(record), "entries": len(arrays)}))
-        return None
+        return
     recorded = load_record(against)
     weights = copy_weights(step.net)
     own = {f"weights/{name}": value for name, value in weights.items()}
@@ -113,7 +113,7 @@ def main(
         Difference(stage, name, relative_error(arrays[key], recorded[key]))
         for stage, name, key in names
     ]
-    return report(differences, tolerance)
+    report(differences, tolerance)
 
 
 def report(result: list[Difference], tolerance: float) -> None:
@@ -151,7 +151,9 @@ def record_step(step: TrainStep, clip: np.ndarray, target: np.ndarray) -> dict[s
     # Cells without parameters are left out: most of them only pass their input on.
     cells = [n for n, cell in step.net.cells_and_names() if n and list(cell.get_parameters())]
     for name, value in record_activations(step.net, cells, network_input.asnumpy()).items():
-        record[f"forward/{strip_wrappers(name)}"] = subsample(value)
+        parts = [part for part in name.split(".") if part != "_backbone"]  # of mixed precision
+        parts = parts[1:] if parts[:1] == ["net"] else parts
+        record[f"forward/{'.'.join(parts) or 'scores'}"] = subsample(value)
     set_weights(step.net, before)  # batch norm statistics have changed
     loss, _, grads = step.backward(network_input, inputs[1])
     record["loss/loss"] = np.array([float(loss.asnumpy())])
@@ -162,12 +164,6 @@ def record_step(step: TrainStep, clip: np.ndarray, target: np.ndarray) -> dict[s
     for name, value in copy_weights(step.net).items():
         record[f"updates/{name}"] = subsample(value - before[name])
     return record
-
-
-def strip_wrappers(name: str) -> str:
-    """The name of a cell without the wrappers of mixed precision."""
-    parts = [part for part in name.split(".") if part != "_backbone"]
-    return ".".join(parts[1:] if parts[:1] == ["net"] else parts) or "scores"
 
 
 def copy_weights(net: nn.Cell) -> dict[str, np.ndarray]:

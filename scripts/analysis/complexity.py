@@ -58,7 +58,16 @@ def main(network: Network, cfg: NetworkConfig, *, layers: bool = False) -> None:
     name = cfg.run.out.name
     row = summarize(clip, costs)
     result = {"network": name, **row}
-    print_table(COLUMNS, [[name, *format_row(row)]])
+    fractions = [
+        f"{title} {100 * row['kinds'][kind]['macs'] / row['multiply_adds']:.1f}"
+        for kind, title in COMPUTING.items()
+        if kind in row["kinds"] and row["kinds"][kind]["macs"] >= 5e-4 * row["multiply_adds"]
+    ]
+    cells = ["x".join(map(str, clip)), f"{row['parameters']:,}"]
+    cells.append(f"{row['multiply_adds'] / 1e9:,.3f}")
+    cells += [f"{row[f'{size}_bytes'] / 1e6:,.3f}" for size in SIZES]
+    cells += [f"{row[f'per_{size}_byte']:,.1f}" for size in SIZES]
+    print_table(COLUMNS, [[name, *cells, ", ".join(fractions)]])
     lines = [[kind, *(f"{n:,}" for n in sums.values())] for kind, sums in row["kinds"].items()]
     print_table(("kind", "layers", *SUMS), lines)
     if layers:
@@ -69,6 +78,12 @@ def main(network: Network, cfg: NetworkConfig, *, layers: bool = False) -> None:
 
 
 def summarize(clip: tuple[int, ...], layers: Sequence[LayerCost]) -> dict:
+    order = [*COMPUTING, *(layer.kind for layer in layers)]  # kinds with multiply-adds come first
+    kinds = {}
+    for kind in sorted({layer.kind for layer in layers}, key=order.index):
+        own = [layer for layer in layers if layer.kind == kind]
+        sums = {key: sum(getattr(e, key) for e in own) for key in SUMS}
+        kinds[kind] = {"layers": len(own), **sums}
     macs, parameters, _, written = (sum(getattr(e, key) for e in layers) for key in SUMS)
     sizes = dict(zip(SIZES, (int(np.prod(clip)), 4 * written, 4 * parameters)))
     return {
@@ -77,36 +92,8 @@ def summarize(clip: tuple[int, ...], layers: Sequence[LayerCost]) -> dict:
         "multiply_adds": macs,
         **{f"{name}_bytes": size for name, size in sizes.items()},
         **{f"per_{name}_byte": round(macs / size, 2) for name, size in sizes.items()},
-        "kinds": sum_kinds(layers),
+        "kinds": kinds,
     }
-
-
-def sum_kinds(layers: Sequence[LayerCost]) -> dict[str, dict[str, int]]:
-    """{kind: number of layers, and sums over them}; kinds with multiply-adds come first."""
-    order = [*COMPUTING, *(layer.kind for layer in layers)]
-    kinds = sorted({layer.kind for layer in layers}, key=order.index)
-    result = {kind: [layer for layer in layers if layer.kind == kind] for kind in kinds}
-    return {
-        kind: {"layers": len(own), **{key: sum(getattr(e, key) for e in own) for key in SUMS}}
-        for kind, own in result.items()
-    }
-
-
-def format_row(row: dict) -> list[str]:
-    """The cells of COLUMNS after the name."""
-    fractions = [
-        f"{name} {100 * row['kinds'][kind]['macs'] / row['multiply_adds']:.1f}"
-        for kind, name in COMPUTING.items()
-        if kind in row["kinds"] and row["kinds"][kind]["macs"] >= 5e-4 * row["multiply_adds"]
-    ]
-    return [
-        "x".join(str(size) for size in row["clip"]),
-        f"{row['parameters']:,}",
-        f"{row['multiply_adds'] / 1e9:,.3f}",
-        *(f"{row[f'{name}_bytes'] / 1e6:,.3f}" for name in SIZES),
-        *(f"{row[f'per_{name}_byte']:,.1f}" for name in SIZES),
-        ", ".join(fractions),
-    ]
 
 
 def print_table(heading: Sequence[str], lines: list[list[str]]) -> None:

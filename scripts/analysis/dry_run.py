@@ -28,8 +28,7 @@ prepare_process(__name__)
 import json
 from typing import Literal, Optional
 
-from scripts.dry_run.reading import DryRun
-from scripts.dry_run.simulator import CHIPS, CORES, MODES, Machine, dry_run
+from scripts.dry_run.simulator import CHIPS, CORES, MODES, DryRun, Machine, dry_run
 from utils import cli
 from utils.networks import Network
 from utils.settings import NetworkConfig

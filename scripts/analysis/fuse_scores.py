@@ -33,7 +33,7 @@ from typing import Literal, Optional
 import numpy as np
 
 from utils import cli
-from utils.data.annotation_file import NO_LABEL, format_label
+from utils.data.annotation_file import NO_LABEL
 from utils.evaluate import metrics
 from utils.evaluate.metrics import Counts, encode_label_sets
 from utils.evaluate.report import (
@@ -69,9 +69,11 @@ def main(
     read = [read_scores(folder / "scores.csv") for folder in reports]
     samples = read[0][0]
     for folder, (other, rows) in zip(reports, read):
-        difference = find_difference(samples, other)
-        if difference:
-            raise ValueError(f"{folder} and {reports[0]} are not of one list: {difference}")
+        names = zip(samples.classes, other.classes)
+        is_one_list = len(samples.classes) == len(other.classes)
+        is_one_list &= all(one == name for one, name in names if one and name)
+        if not is_one_list or (samples.paths, samples.labels) != (other.paths, other.labels):
+            raise ValueError(f"{folder} and {reports[0]} are not of one list, in one order")
         if not np.isfinite(rows).all():
             raise ValueError(f"{folder} has scores that are not finite")
     tables = [rows for _, rows in read]
@@ -127,25 +129,6 @@ def read_scores(path: Path) -> tuple[Samples, np.ndarray]:
 def parse_labels(text: str) -> tuple[int, ...]:
     """The inverse of `format_label`, for several labels."""
     return () if text == NO_LABEL else tuple(map(int, text.split(",")))
-
-
-def find_difference(samples: Samples, other: Samples) -> str:
-    """The first difference of two lists in words; an empty string if they are equal."""
-    if len(samples.classes) != len(other.classes):
-        return f"{len(other.classes)} classes instead of {len(samples.classes)}"
-    if len(samples.paths) != len(other.paths):
-        return f"{len(other.paths)} videos instead of {len(samples.paths)}"
-    for k, names in enumerate(zip(samples.classes, other.classes)):
-        if all(names) and names[0] != names[1]:
-            return f"class {k} is {names[1]} instead of {names[0]}"
-    for path, other_path, label, other_label in zip(
-        samples.paths, other.paths, samples.labels, other.labels
-    ):
-        if path != other_path:
-            return f"the video {other_path} stands instead of {path}"
-        if label != other_label:
-            return f"{path} has label {format_label(other_label)} instead of {format_label(label)}"
-    return ""
 
 
 def count_classes(rows: np.ndarray, several: bool) -> int:

@@ -108,20 +108,16 @@ def draw_run(axes, lines: list[dict], name: str, unit: float, label: str, color:
         style = "o--" if is_test else ".-" if len(epochs) == 1 else "-"
         if name in AVERAGED and not is_test:
             axes.plot(epochs, values, style, color=color, alpha=PALE)
-            values = average_epoch(epochs, values)
+            # For each point the mean of the points in the epoch that ends with it
+            starts = np.searchsorted(epochs, epochs - 1 + 1e-6, side="right")
+            sums = np.concatenate([[0.0], np.cumsum(values)])
+            ends = np.arange(1, len(values) + 1)
+            values = (sums[ends] - sums[starts]) / (ends - starts)
         axes.plot(epochs, values, style, color=color, label=text, markersize=4)
     for line in known:
         if f"{name}_low" in line:  # of a test with few videos
             bounds = unit * line[f"{name}_low"], unit * line[f"{name}_high"]
             axes.vlines(line["epoch"], *bounds, color=color, alpha=PALE)
-
-
-def average_epoch(epochs: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """For each point the mean of the points in the epoch that ends with it; `epochs` ascend."""
-    starts = np.searchsorted(epochs, epochs - 1 + 1e-6, side="right")
-    sums = np.concatenate([[0.0], np.cumsum(values)])
-    ends = np.arange(1, len(values) + 1)
-    return (sums[ends] - sums[starts]) / (ends - starts)
 
 
 if __name__ == "__main__":

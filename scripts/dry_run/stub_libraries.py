@@ -38,6 +38,7 @@ CUDA_NAMES = ("libcuda.so.1", "libcudart.so.11.0", "libcudnn.so.8", "libcublas.s
     + ("libnvrtc.so.11.2", "libcublasLt.so.11")
 )
 # Functions that MindSpore looks up by name while it runs.
+LOOKED_UP_NAME = rb"\0((?:acl|Hccl|Hcom|rt)[A-Za-z0-9_]{3,80})(?=\0)"
 LOOKED_UP = {"HcomSetGradFusionByIndex", "HcomSetGradFusionBySize"}
 ACLNN_MEMORY = {"InitHugeMemThreadLocal", "UnInitHugeMemThreadLocal", "ReleaseHugeMem"} | (
     {"InitPTACacheThreadLocal", "UnInitPTACacheThreadLocal"}
@@ -122,10 +123,15 @@ def build_cann(folder: Path) -> None:
     linked = sorted(list_undefined(libraries, CANN_SYMBOL))
     readable = run_tool("c++filt", text="\n".join(linked)).splitlines()
     stubs = dict(zip(linked, map(write_linked_body, readable)))
-    names = LOOKED_UP | find_looked_up_names(libraries)
+    names = LOOKED_UP.copy()
+    for path in libraries:  # names of functions among the strings of the back end
+        names |= {name.decode() for name in re.findall(LOOKED_UP_NAME, path.read_bytes())}
     aclnn = {name for name in names if name.startswith("aclnn")} | {"aclnnInit", "aclnnFinalize"}
     names |= aclnn | {f"{name}GetWorkspaceSize" for name in aclnn} | ACLNN_MEMORY
-    stubs = {**{name: write_looked_up_body(name) for name in names}, **stubs}
+    for name in names - stubs.keys():  # returns 0 or, if it creates an object, a pointer
+        is_other = name.startswith(("aclrtCreate", "aclrtAllocatorCreate", "aclnn"))
+        creates = "Create" in name and not is_other
+        stubs[name] = "return (long)malloc(256);" if creates else "return 0;"
     headers = "".join(run_tool("readelf", "-d", path) for path in libraries)
     needed = set(re.findall(r"NEEDED.*\[(.*\.so)\]", headers))
     needed -= {path.name for path in plugins.parent.rglob("*.so*")}
@@ -196,18 +202,6 @@ def list_undefined(libraries: Iterable[Path], pattern: re.Pattern) -> set[str]:
     text = "".join(run_tool("nm", "-D", "--undefined-only", path) for path in libraries)
     names = {line.split()[-1].partition("@")[0] for line in text.splitlines() if line.strip()}
     return {name for name in names if pattern.match(name)}
-
-
-def find_looked_up_names(libraries: Iterable[Path]) -> set[str]:
-    """Names of CANN functions among the strings of the back end."""
-    pattern = rb"\0((?:acl|Hccl|Hcom|rt)[A-Za-z0-9_]{3,80})(?=\0)"
-    return {name.decode() for path in libraries for name in re.findall(pattern, path.read_bytes())}
-
-
-def write_looked_up_body(name: str) -> str:
-    """C code that returns 0 or, if the function creates an object, a pointer."""
-    is_other = name.startswith(("aclrtCreate", "aclrtAllocatorCreate", "aclnn"))
-    return "return (long)malloc(256);" if "Create" in name and not is_other else "return 0;"
 
 
 FIND_RETURNED = '__asm__("mov %0, x8" : "=r"(object)); ' if platform.machine() == "aarch64" else ""

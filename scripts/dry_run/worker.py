@@ -25,7 +25,7 @@ from typing import Any
 import mindspore as ms
 
 from scripts.analysis import build_networks
-from scripts.dry_run.reading import STEP_BEGINS
+from scripts.dry_run.simulator import STEP_BEGINS
 from utils import runtime
 from utils.load_config import load_config
 from utils.networks import find_network

@@ -5,6 +5,7 @@ themselves, of a wrong rank table or a device that is not there, is left to them
 """
 
 import argparse
+import contextlib
 import os
 import socket
 from collections.abc import Mapping, Sequence
@@ -139,7 +140,11 @@ def read_table_variables(path: Path, devices: int, environ: Mapping[str, str]) -
         )
     local = [0]
     if len(addresses) > 1 and "NODE_RANK" not in environ:
-        local = [rank for rank, address in enumerate(addresses) if is_local(address)]
+        local = []
+        for rank, address in enumerate(addresses):
+            with contextlib.suppress(ValueError):  # no address of this host
+                listen(resolve_master(address), 0).close()
+                local.append(rank)
     if len(local) != 1:
         which = f"{'several' if local else 'no'} servers of {path}"
         raise ValueError(f"NODE_RANK is missing, and {which} are addresses of this host")
@@ -154,15 +159,6 @@ def resolve_master(name: str) -> str:
         reason = (isinstance(error, OSError) and error.strerror) or "no name of a host"
         raise ValueError(f"MASTER_ADDR={name}: {reason}") from None
     return str(min(entries, key=lambda entry: entry[0] != socket.AF_INET)[4][0])
-
-
-def is_local(server: str) -> bool:
-    """Whether this is an address of this host."""
-    try:
-        listen(resolve_master(server), 0).close()
-    except ValueError:
-        return False
-    return True
 
 
 def listen(address: str, port: int) -> socket.socket:

@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from scripts.analysis.allreduce import (
+from scripts.analysis.plan_allreduce import (
     Backward,
     Cluster,
     count_backward,
