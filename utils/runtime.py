@@ -116,8 +116,10 @@ def start_device(run: "Run") -> None:
             f"run.device: {run.device} is not available here ({reason}); "
             "scripts/check_env.py lists the devices; --run.device=CPU runs anywhere"
         ) from None
-    count = (ascend if run.device == "Ascend" else gpu).device_count() if chosen else 0
-    if chosen and int(chosen) >= count:
+    number = int(chosen or 0)
+    # MindSpore must see one; in a dry run it counts none.
+    count = (ascend if run.device == "Ascend" else gpu).device_count() if number else 1
+    if number >= count:
         visible = "ASCEND_RT_VISIBLE_DEVICES" if run.device == "Ascend" else "CUDA_VISIBLE_DEVICES"
         raise ValueError(
             f"DEVICE_ID={chosen}: this process sees {count} devices, so the id must be "
