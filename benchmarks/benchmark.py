@@ -239,11 +239,14 @@ def measure_step(
         "train_share_of_matmul": round(rate / peak, 3),
     }
     if twins:
-        result.update(
-            baseline.compare_with_twins(twins, batch=batch, train=train, evaluation=evaluation)
-        )
-    for twin in twins:
-        twin.close()
+        result["torch"] = twins[0].version
+        for k, (name, twin) in enumerate(zip(baseline.VARIANTS, twins), 1):
+            result[f"{name}_train_clips_per_second"] = round(batch / train[k], 3)
+            result[f"{name}_eval_clips_per_second"] = round(batch / evaluation[k], 3)
+            result[f"{name}_train_peak_gb"] = round(twin.train_peak_gb, 2)
+            twin.close()
+        result["train_over_torch"] = round(min(train[1:]) / train[0], 2)
+        result["eval_over_torch"] = round(min(evaluation[1:]) / evaluation[0], 2)
     return result
 
 

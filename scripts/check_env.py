@@ -174,17 +174,6 @@ def run_python(code: str) -> str:
         return ""
 
 
-def check_host() -> Iterator[Line]:
-    name = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    cores = len(os.sched_getaffinity(0))
-    yield Line("processor", f"{name[1][:60] if name else platform.machine()}; {cores} cores")
-    free = int(re.search(r"MemAvailable:\s*(\d+)", Path("/proc/meminfo").read_text())[1]) * 1024
-    advice = "" if free > 2 * GIGA else "the smallest recipe takes about 2 GB"
-    yield Line("free memory", f"{free / GIGA:.1f} GB", advice)
-    disk = shutil.disk_usage(Path.cwd()).free
-    yield Line("free disk", f"{disk / GIGA:.2f} GB in {Path.cwd()}")
-
-
 def advise(lines: list[Line]) -> str:
     """What to do next."""
     if any(line.advice for line in lines):
@@ -196,7 +185,15 @@ def advise(lines: list[Line]) -> str:
 
 
 def main() -> int:
-    lines = [*check_packages(), *check_readers(), *check_devices(), *check_host()]
+    name = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    processor = name[1][:60] if name else platform.machine()
+    free = int(re.search(r"MemAvailable:\s*(\d+)", Path("/proc/meminfo").read_text())[1]) * 1024
+    advice = "" if free > 2 * GIGA else "the smallest recipe takes about 2 GB"
+    disk = shutil.disk_usage(Path.cwd()).free
+    lines = [*check_packages(), *check_readers(), *check_devices()]
+    lines.append(Line("processor", f"{processor}; {len(os.sched_getaffinity(0))} cores"))
+    lines.append(Line("free memory", f"{free / GIGA:.1f} GB", advice))
+    lines.append(Line("free disk", f"{disk / GIGA:.2f} GB in {Path.cwd()}"))
     for line in [*lines, Line("next", advise(lines))]:
         advice = f"  <- {line.advice}" if line.advice else ""
         print(f"{'!' if line.advice else ' '} {line.name:15s} {line.result}{advice}")

@@ -171,20 +171,3 @@ def measure_medians(
         for twin, seconds in zip(twins, torch_seconds):
             seconds += twin.run(work)
     return [float(np.median(seconds)) for seconds in (mindspore_seconds, *torch_seconds)]
-
-
-def compare_with_twins(
-    twins: Sequence[TorchTwin], batch: int, train: Sequence[float], evaluation: Sequence[float]
-) -> dict:
-    """Clips/s of the twins, their memory in GB, and MindSpore's clips/s over the fastest one's.
-
-    `train` and `evaluation` are the seconds of `measure_medians`.
-    """
-    result = {"torch": twins[0].version}
-    for name, twin, trained, evaluated in zip(VARIANTS, twins, train[1:], evaluation[1:]):
-        result[f"{name}_train_clips_per_second"] = round(batch / trained, 3)
-        result[f"{name}_eval_clips_per_second"] = round(batch / evaluated, 3)
-        result[f"{name}_train_peak_gb"] = round(twin.train_peak_gb, 2)
-    result["train_over_torch"] = round(min(train[1:]) / train[0], 2)
-    result["eval_over_torch"] = round(min(evaluation[1:]) / evaluation[0], 2)
-    return result

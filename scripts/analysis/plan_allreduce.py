@@ -349,15 +349,25 @@ def main(
     tensors = len(backward.names)
     print(f"{cfg.run.out.name}: a step of {1e3 * backward.step:.1f} ms on one device,")
     print(f"gradients of {size:.2f} MB in {tensors} tensors; {backward.source}\n")
+    summary: dict[int, dict] = {}
     for count, predictions in plans.items():
         print(f"{count} devices ({cluster.nodes(count)} x {count // cluster.nodes(count)})")
         print(
             f"  {'split':12} {'segments':>8} {'exposed ms':>11} {'step ms':>9} {'efficiency':>11}"
         )
+        summary[count] = {}
         for split, prediction in predictions.items():
+            exposed = 1e3 * prediction.exposed
+            step = 1e3 * prediction.step
+            summary[count][split] = {
+                "segments": len(prediction.segments),
+                "exposed_ms": round(exposed, 3),
+                "step_ms": round(step, 3),
+                "efficiency": round(prediction.efficiency, 4),
+            }
             print(
-                f"  {split:12} {len(prediction.segments):8} {1e3 * prediction.exposed:11.2f} "
-                f"{1e3 * prediction.step:9.1f} {prediction.efficiency:11.1%}"
+                f"  {split:12} {len(prediction.segments):8} {exposed:11.2f} {step:9.1f} "
+                f"{prediction.efficiency:11.1%}"
             )
         print()
     write_table(folder, backward, plans)
@@ -365,18 +375,6 @@ def main(
     split = f"[{', '.join(names)}]" if names else "none"
     line = f"run: {{all_reduce: {split}}}"
     print(f"for {max(plans)} devices:  {line}")
-    summary = {
-        count: {
-            split: {
-                "segments": len(prediction.segments),
-                "exposed_ms": round(1e3 * prediction.exposed, 3),
-                "step_ms": round(1e3 * prediction.step, 3),
-                "efficiency": round(prediction.efficiency, 4),
-            }
-            for split, prediction in predictions.items()
-        }
-        for count, predictions in plans.items()
-    }
     print(json.dumps({"devices": summary, "yaml": line, "folder": str(folder)}))
 
 

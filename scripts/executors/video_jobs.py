@@ -60,17 +60,27 @@ class VideoJobs(NamedTuple):
         settings = hashlib.sha256(repr((self, files)).encode()).hexdigest()
         chosen = part.select(jobs) if part else jobs
         keys = {job: json.dumps([settings, *job, compute_stamp(job[0])]) for job in chosen}
-        lines = find_lines(folder, name)
+        lines = {}  # {key: (file, position of its line)}
+        for path in sorted(folder.glob(PART_FILE.format(name, "*-of-*"))):
+            position = 0
+            with open(path, "rb") as file:
+                for line in file:
+                    # A kill may have cut it
+                    with contextlib.suppress(ValueError, TypeError, RecursionError):
+                        key, record = json.loads(line)
+                        if isinstance(key, str) and isinstance(record, dict):
+                            lines[key] = (path, position)
+                    position += len(line)
         missing = [job for job, key in keys.items() if key not in lines]
         results = self.run(missing, executor)
-        file = folder / name_part_file(name, part)
+        target = folder / name_part_file(name, part)
         with contextlib.closing(Progress(len(missing), name, "videos", hidden=hidden)) as bar:
             for job in chosen:
                 while keys[job] not in lines:
                     other, record = next(results)
                     bar.update()
-                    with open(file, "ab") as notes:
-                        lines[keys[other]] = (file, notes.tell() + 1)
+                    with open(target, "ab") as notes:
+                        lines[keys[other]] = (target, notes.tell() + 1)
                         # A kill may have cut the last line
                         notes.write(f"\n{json.dumps([keys[other], record])}\n".encode())
                 path, position = lines[keys[job]]
@@ -129,21 +139,6 @@ def lock_parts(folder: Path, name: str, part: Optional[Part]) -> Iterator[None]:
                 f"--out: another process writes into {folder}; wait for it, or use another folder"
             )
         yield
-
-
-def find_lines(folder: Path, name: str) -> dict[str, tuple[Path, int]]:
-    """{key: (file, position of its line)}; skips a line that a kill has cut."""
-    lines = {}
-    for path in sorted(folder.glob(PART_FILE.format(name, "*-of-*"))):
-        position = 0
-        with open(path, "rb") as file:
-            for line in file:
-                with contextlib.suppress(ValueError, TypeError, RecursionError):
-                    key, record = json.loads(line)
-                    if isinstance(key, str) and isinstance(record, dict):
-                        lines[key] = (path, position)
-                position += len(line)
-    return lines
 
 
 def name_part_file(name: str, part: Optional[Part]) -> str:
