@@ -42,7 +42,7 @@ from utils.messages import (
     shorten_errors,
 )
 from utils.processes import record_completion
-from utils.settings import LARGEST
+from utils.settings import LARGEST, name_network
 
 TINY = sys.float_info.min  # the smallest number above 0
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -54,12 +54,8 @@ def run(main: Callable, config_class: type, usage: str, *options_of: Callable) -
     The keyword-only parameters of `options_of` are options too, which `main` passes on.
     """
 
-    def work() -> Any:
-        from utils.settings import name_network
-
-        return run_with_config(name_network(config_class), usage, main, *options_of)
-
-    main_guard(usage, work)
+    own = name_network(config_class)
+    main_guard(usage, lambda: run_with_config(own, usage, main, *options_of))
 
 
 def run_for_network(main: Callable, usage: str, *options_of: Callable) -> NoReturn:

@@ -23,7 +23,6 @@ ROOT = Path(__file__).resolve().parents[1]  # of the code: a checkout, or an ins
 MAX_BYTES = 2**30  # bytes of a file that is read
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)  # errors of file systems without locks
 JOURNAL = r'\n*(\["\[|\Z)'  # of lines `[key, value]`, whose keys are lists as JSON; or of none yet
-USE_UTF8 = "set the environment variable PYTHONUTF8=1"
 
 
 def get_base_folder() -> Path:

@@ -105,7 +105,7 @@ class Lines:
 class Progress(tqdm):
     """Counts the done of `total` jobs; `unit` is their plural. `hidden`: prints nothing.
 
-    The bar disappears at the end unless `leave`. `initial` jobs were done before. Without
+    The bar disappears at the end. `initial` jobs were done before. Without
     `prints_lines` there is a bar or nothing. Iterating yields `jobs`, each of which counts as done
     when the next is asked for.
     """
@@ -115,7 +115,6 @@ class Progress(tqdm):
         total: Optional[int],
         name: str,
         unit: str,
-        leave: bool = False,
         hidden: bool = False,
         initial: int = 0,
         prints_lines: bool = True,
@@ -123,7 +122,6 @@ class Progress(tqdm):
     ) -> None:
         options: dict[str, Any] = {}
         if prints_lines and not sys.stderr.isatty():
-            leave = False
             options = {"file": Lines(), "bar_format": LINE, "miniters": 1, "smoothing": 0}
             options |= {"mininterval": INTERVAL, "delay": INTERVAL}
         super().__init__(
@@ -131,7 +129,7 @@ class Progress(tqdm):
             total=total,
             desc=name,
             unit=f" {unit}",
-            leave=leave,
+            leave=False,
             disable=True if hidden else None,  # None: tqdm looks whether stderr is a terminal
             initial=initial,
             **options,
@@ -143,8 +141,7 @@ def track(
     name: str,
     total: Optional[int] = None,
     unit: str = "videos",
-    leave: bool = True,
     hidden: bool = False,
 ) -> Iterator[Any]:
     """Yields `jobs`, which have a length without `total`, and shows the progress."""
-    yield from Progress(total, name=name, unit=unit, leave=leave, hidden=hidden, jobs=jobs)
+    yield from Progress(total, name=name, unit=unit, hidden=hidden, jobs=jobs)

@@ -87,7 +87,13 @@ def main(
         write_text(out / "clips.json", json.dumps(result) + "\n")
     if split == "train":
         batch = rows.sampler.effective_batch_size(cfg.train.accumulation_steps)
-        draw_rates(out / "lr.png", parts.lr, f"{batch} samples each, {cfg.train.epochs} epochs")
+        figure = Figure(figsize=(9, 3), layout="constrained")
+        axes = figure.subplots()
+        updates = len(parts.lr)
+        axes.plot(np.arange(1, updates + 1), parts.lr, ".-" if updates < 100 else "-")
+        text = f"{batch} samples each, {cfg.train.epochs} epochs"
+        axes.set(title=f"learning rate of {updates} updates: {text}", xlabel="update")
+        save(figure, out / "lr.png")
     draw_preview(out / "clips.png", f"{split}, {len(lines)} clips", [row for _, row in lines])
     print(json.dumps(result))
 
@@ -176,14 +182,6 @@ def describe_clip(clip: Clip, spaces: Sequence[LabelSpace], root: str) -> tuple[
         times = times[..., 0]
     caption = format_line("; ".join(words), CAPTION_LENGTH)
     return result, PreviewRow(caption, frames[middle : middle + 1], [], times)
-
-
-def draw_rates(path: Path, lr: np.ndarray, text: str) -> None:
-    figure = Figure(figsize=(9, 3), layout="constrained")
-    axes = figure.subplots()
-    axes.plot(np.arange(1, len(lr) + 1), lr, ".-" if len(lr) < 100 else "-")
-    axes.set(title=f"learning rate of {len(lr)} updates: {text}", xlabel="update")
-    save(figure, path)
 
 
 if __name__ == "__main__":

@@ -95,7 +95,6 @@ class Predictor:
                 name=name,
                 total=len(windows),
                 unit="windows",
-                leave=False,
                 hidden=len(windows) == 1,
             )
             prediction, best = self.model.score_windows(parts, options.top, options.threshold)

@@ -84,12 +84,6 @@ class Counts:
         losses = -logarithms[np.arange(len(labels)), labels]
         self.loss += int(np.rint(losses / LOSS_UNIT).sum())
 
-    @property
-    def has_missed_classes(self) -> bool:
-        """Whether a quarter of the classes with several videos have no hit."""
-        shown = self.videos >= SEVERAL
-        return 4 * int((shown & (self.top1 == 0)).sum()) >= max(int(shown.sum()), 1)
-
     def sum_ranks(self, rt: Runtime) -> None:
         if rt.size > 1:
             own_counts = np.stack((self.videos, self.top1, self.top5))
@@ -122,8 +116,6 @@ class Counts:
 
 class LabelScores:
     """The scores of samples with several labels; `numbers` are the samples of this rank's rows."""
-
-    has_missed_classes = False
 
     def __init__(self, classes: int, raw_scores: bool, numbers: Sequence, count: int):
         self.raw_scores = raw_scores
@@ -301,8 +293,11 @@ def evaluate(scorer: "Scorer", eval_sets: Sequence[EvalSet], rt: Runtime) -> dic
         if sum_count(stopped, rt):
             raise StopRequestError("a signal came before the evaluation was done")
         collector.sum_ranks(rt)
-        if doubt and collector.has_missed_classes:
-            log.warning("a quarter of the classes have no hit: %s", doubt)
+        if doubt and isinstance(collector, Counts):
+            shown = collector.videos >= SEVERAL
+            missed = int((shown & (collector.top1 == 0)).sum())
+            if 4 * missed >= max(int(shown.sum()), 1):
+                log.warning("a quarter of the classes have no hit: %s", doubt)
         result: dict[str, Any] = collector.accuracies()
         result["seconds"] = round(time.monotonic() - start, 2)
         result["unreadable"] = sum_count(rows.unreadable.count, rt)

@@ -106,7 +106,9 @@ def write_report(folder: Path, samples: Samples, predictions: Predictions, resul
     readable, labels, predicted, ranks, probabilities, confidence = predictions
     names = [f"{k} {name}".strip() for k, name in enumerate(samples.classes)]
     header = [*SCORE_COLUMNS, *names]
-    write_csv(folder / "scores.csv", header, list_scores(samples.paths, predictions))
+    truth = labels.tolist()
+    scores = list_scores(samples.paths, truth, predicted.tolist(), probabilities, readable)
+    write_csv(folder / "scores.csv", header, scores)
 
     counts = np.zeros((probabilities.shape[1],) * 2, np.int64)  # (true, predicted)
     np.add.at(counts, (labels[readable], predicted[readable]), 1)
@@ -172,14 +174,24 @@ def compute_predictions(
     return Predictions(readable, labels, predicted, ranks, probabilities, confidence)
 
 
-def list_scores(paths: Sequence[str], predictions: Predictions) -> Iterator[list]:
-    """A row of `scores.csv` for every sample."""
-    for path, readable, label, predicted, rank, probs, _ in zip(paths, *predictions):
-        if readable:
-            texts = [f"{probability:.9g}" for probability in probs.tolist()]
-            yield [path, label, predicted, int(rank == 0), texts[label], *texts]
+def list_scores(
+    paths: Sequence[str],
+    labels: Sequence,
+    predicted: Sequence,
+    probabilities: np.ndarray,
+    readable: np.ndarray,
+) -> Iterator[list]:
+    """A row of `scores.csv` for every sample; of one label, also with the label's probability."""
+    for k, (path, label) in enumerate(zip(paths, labels)):
+        own = [label] if isinstance(label, int) else []
+        if readable[k]:
+            texts = [f"{probability:.9g}" for probability in probabilities[k].tolist()]
+            correct = int(predicted[k] == label)
+            words = [path, format_label(label), format_label(predicted[k]), correct]
+            yield [*words, *(texts[one] for one in own), *texts]
         else:
-            yield [path, label, "unreadable", *[""] * (2 + len(probs))]
+            blanks = [""] * (1 + len(own) + probabilities.shape[1])
+            yield [path, format_label(label), "unreadable", *blanks]
 
 
 def make_entry(probabilities: np.ndarray, sample: int, label: int, other: Optional[int]) -> Entry:
@@ -272,7 +284,7 @@ def write_label_report(
     losses = compute_binary_losses(rows[:, :count], targets, raw_scores).mean(1)
     names = [f"{k} {name}".strip() for k, name in enumerate(samples.classes)]
     predicted = list_label_sets(probabilities >= THRESHOLD)
-    scores = list_label_scores(samples, probabilities, predicted, readable)
+    scores = list_scores(samples.paths, samples.labels, predicted, probabilities, readable)
     write_csv(folder / "scores.csv", [*LABEL_COLUMNS, *names], scores)
     order = [k for k in np.argsort(-losses, kind="stable").tolist() if readable[k]]
     worst = [k for k in order if predicted[k] != samples.labels[k]]
@@ -289,19 +301,6 @@ def write_label_report(
     entries = [Entry(k, true=samples.labels[k], other=None) for k in hits]
     values = {"threshold": THRESHOLD}
     return write_classes(folder, samples, result, values, classes, mistakes, entries)
-
-
-def list_label_scores(
-    samples: Samples, probabilities: np.ndarray, predicted: Sequence[tuple], readable: np.ndarray
-) -> Iterator[list]:
-    """A row of `scores.csv` for every sample."""
-    for k, (path, labels) in enumerate(zip(samples.paths, samples.labels)):
-        if readable[k]:
-            texts = [f"{probability:.9g}" for probability in probabilities[k].tolist()]
-            correct = int(predicted[k] == labels)
-            yield [path, format_label(labels), format_label(predicted[k]), correct, *texts]
-        else:
-            yield [path, format_label(labels), "unreadable", *[""] * (1 + probabilities.shape[1])]
 
 
 def list_label_classes(

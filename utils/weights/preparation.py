@@ -182,9 +182,7 @@ def receive(address: str, part: Path, largest: int) -> str:
         size = start + int(length) if length != "-1" else -1
         tag = answer.get("ETag", "W/")
         validator = answer.get("Last-Modified", "") if tag.startswith("W/") else tag
-        bar = Progress(
-            -(-(size - start) // CHUNK), name=part.stem, unit="MiB", leave=True, hidden=size < 0
-        )
+        bar = Progress(-(-(size - start) // CHUNK), name=part.stem, unit="MiB", hidden=size < 0)
         position = start
         data = b""
         with report_write_errors(part, "weights"), contextlib.closing(bar):

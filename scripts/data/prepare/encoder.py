@@ -4,6 +4,7 @@ And writes the frames of a video, or its optical flow, into a folder of images.
 No MindSpore here: worker processes start fast and stay small.
 """
 
+import contextlib
 import json
 import os
 import tempfile
@@ -67,7 +68,13 @@ def reencode_video(job: EncodeJob, drafts: str) -> Finding:
     options = job.short_side, job.gop, job.quality
     key = json.dumps([*options, str(job.video.segment or ""), size])
     if os.path.lexists(target):
-        if size and read_key(target, job.video.max_pixels) != key:
+        written = ""  # the settings and the size of the original, if this function wrote it
+        with (
+            contextlib.suppress(OSError, ValueError),
+            open_container(target, job.video.max_pixels) as container,
+        ):
+            written = container.metadata.get(KEY, "")
+        if size and written != key:
             raise ValueError(
                 f"--out: {target} is of other settings or of another video: delete it, or choose "
                 "another folder"
@@ -92,15 +99,6 @@ def reencode_video(job: EncodeJob, drafts: str) -> Finding:
         return Finding(GOOD)
     except VideoError as error:
         return Finding("broken", error.args[-1])
-
-
-def read_key(path: Path, max_pixels: int) -> str:
-    """The settings and the size of the original of a copy; empty if this module wrote no copy."""
-    try:
-        with open_container(path, max_pixels) as container:
-            return container.metadata.get(KEY, "")
-    except (OSError, ValueError):
-        return ""
 
 
 def encode(video: FrameReader, path: Path, job: EncodeJob, key: str) -> dict[int, np.ndarray]:

@@ -76,9 +76,7 @@ def draw_cifar10(root: Path, seed: int, distinct: int = PER_FILE) -> dict[str, i
     count = len(FILES)
     with start_process_pool(min(os.cpu_count() or 1, count)) as pool:
         jobs = [pool.submit(draw_file, root / FILES[i], [seed, i], distinct) for i in range(count)]
-        for job in track(
-            as_completed(jobs), name="drawing", total=count, unit="files", leave=False
-        ):
+        for job in track(as_completed(jobs), name="drawing", total=count, unit="files"):
             job.result()
     return {"train": 5 * PER_FILE, "test": PER_FILE}
 
