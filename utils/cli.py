@@ -92,28 +92,21 @@ def run_with_config(own: str, usage: str, main: Callable, *options_of: Callable)
             script = f"{other}/{Path(sys.argv[0]).name}" if own else f"--network={other}"
             owner = f"The config file is in the folder of {other}"
             raise ValueError(f"{error}. {owner}: use {script}") from None
-        with name_recipe(path, settings):
-            options = resolve_weights(options)
-            return main(cfg, **options) if own else main(network, cfg, **options)
     described = "checkpoint_path" if "checkpoint_path" in options else "source"
-    if described not in options:
+    if not path and described not in options:
         raise ValueError("missing --config_path; --help shows the usage")
-    options = resolve_weights(options)
-    network, cfg = networks.load_own_config(Path(options[described]), settings)
-    if own and network.name != own:
-        script = f"{network.name}/{Path(sys.argv[0]).name}"
-        raise ValueError(f"{options[described]} is of {network.name}: use {script}")
-    return main(cfg, **options) if own else main(network, cfg, **options)
+    with name_recipe(path or "RECIPE", settings):
+        # A name of published weights becomes their file
+        if weights := options.get("checkpoint_path"):
+            from utils.weights.preparation import resolve_checkpoint  # here: no training needs it
 
-
-def resolve_weights(options: dict[str, Any]) -> dict[str, Any]:
-    """The options; a name of published weights as `checkpoint_path` becomes their file."""
-    path = options.get("checkpoint_path")
-    if not path:
-        return options
-    from utils.weights.preparation import resolve_checkpoint  # here: a training has no such option
-
-    return {**options, "checkpoint_path": type(path)(resolve_checkpoint(str(path)))}
+            options["checkpoint_path"] = type(weights)(resolve_checkpoint(str(weights)))
+        if not path:
+            network, cfg = networks.load_own_config(Path(options[described]), settings)
+        if own and network.name != own:
+            script = f"{network.name}/{Path(sys.argv[0]).name}"
+            raise ValueError(f"{options[described]} is of {network.name}: use {script}")
+        return main(cfg, **options) if own else main(network, cfg, **options)
 
 
 def run_command(

@@ -183,11 +183,7 @@ def find_sources(videos: Sequence[str], pattern: str) -> dict[str, str]:
     except re.error as error:
         raise ValueError(f"--group: {pattern} is not a regular expression: {error}") from None
     if not expression.groups:
-        example = r"v_\w+_(g\d+)"
-        raise ValueError(
-            f"--group: {pattern} has no group: put the part that names the source into "
-            f"parentheses, as in {example}"
-        )
+        raise ValueError(f"--group: {pattern} has no part in parentheses, which names the source")
     matches = {video: expression.search(video) for video in videos}
     sources = {video: match[1] for video, match in matches.items() if match and match[1]}
     missing = [video for video in videos if video not in sources]

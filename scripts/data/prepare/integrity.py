@@ -63,12 +63,8 @@ class VideoJob(NamedTuple):
     folder_fps: float = 0.0
     segment: Optional[Segment] = None
 
-    @property
-    def source(self) -> str:
-        return "frames" if self.image_tmpl else "video"
-
     def open(self) -> FrameReader:
-        is_folder = self.source == "frames"
+        is_folder = bool(self.image_tmpl)
         return open_path(
             self.path, self, is_folder, num_frames=self.num_frames, segment=self.segment
         )
