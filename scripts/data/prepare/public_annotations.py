@@ -84,7 +84,7 @@ def read_moments(folder: Path, split: int) -> tuple:
     files = [folder / n for n in ("moments_categories.txt", "trainingSet.csv", "validationSet.csv")]
     labels, *parts = ([*csv.reader(read_lines(file))] for file in files)
     names = order_names({name: int(label) for name, label in labels})
-    train, val = ([name_by_folder(row[0]) for row in part] for part in parts)
+    train, val = ([(strip_extension(r[0]), r[0].rpartition("/")[0]) for r in p] for p in parts)
     return names, train, val, files
 
 
@@ -94,13 +94,8 @@ def read_ucf101(folder: Path, split: int) -> tuple:
     files = [folder / name for name in ("classInd.txt", *lists)]
     labels, *parts = ([line.split() for line in read_lines(file)] for file in files)
     names = order_names({name: int(label) - 1 for label, name in labels})
-    train, val = ([name_by_folder(row[0]) for row in part] for part in parts)
+    train, val = ([(strip_extension(r[0]), r[0].rpartition("/")[0]) for r in p] for p in parts)
     return names, train, val, files
-
-
-def name_by_folder(path: str) -> tuple[str, str]:
-    """The key and the class of a video CLASS/NAME."""
-    return strip_extension(path), path.rpartition("/")[0]
 
 
 def read_hmdb51(folder: Path, split: int) -> tuple:
