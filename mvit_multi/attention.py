@@ -116,7 +116,12 @@ class RelativePositions(nn.Cell):
         self.query = pool_grid(plan.grid, plan.stride_q)
         self.token = token
         key = pool_grid(plan.grid, plan.stride_kv)
-        self.lengths = compute_table_lengths(plan)
+        # The numbers of rows of the tables for time, height and width.
+        strides = ((1, 1), (plan.stride_q, plan.stride_kv), (plan.stride_q, plan.stride_kv))
+        self.lengths = [
+            2 * max(side // stride_q, side // stride_kv) - 1
+            for side, (stride_q, stride_kv) in zip(plan.table_grid, strides)
+        ]
         rows = [compute_distance_rows(q, k, n) for q, k, n in zip(self.query, key, self.lengths)]
         self.sizes = [len(axis_rows) for axis_rows in rows]
         # One product for all three axes.
@@ -161,15 +166,6 @@ class RelativePositions(nn.Cell):
         sums = self.product(ops.reshape(q, (count, -1, d)), rows)  # (Q, ..., K)
         sums = ops.transpose(ops.reshape(sums, (*q.shape[:5], -1)), back)
         return ops.reshape(sums, (b, h, n, -1))
-
-
-def compute_table_lengths(plan: BlockPlan) -> list[int]:
-    """The numbers of rows of the tables for time, height and width."""
-    strides = ((1, 1), (plan.stride_q, plan.stride_kv), (plan.stride_q, plan.stride_kv))
-    return [
-        2 * max(side // stride_q, side // stride_kv) - 1
-        for side, (stride_q, stride_kv) in zip(plan.table_grid, strides)
-    ]
 
 
 def compute_distance_rows(queries: int, keys: int, length: int) -> np.ndarray:

@@ -107,13 +107,6 @@ class SingleHead(nn.Cell):
         return scores if self.training else compute_probabilities(scores)
 
 
-def list_classifiers(head: nn.Cell) -> list[nn.Cell]:
-    """The layers that return the raw scores of each data set."""
-    if isinstance(head, SingleHead):
-        return [head.projection]
-    return [mlp.fc2 for mlp in head.heads]
-
-
 def compute_probabilities(scores: tuple) -> tuple:
     """The softmax of every head's scores, in float32."""
     probabilities = ()

@@ -46,7 +46,14 @@ def build_parameter_groups(
     """
     members: dict[tuple[int, bool], list] = {}
     for parameter in parameters:
-        distance = depth + 1 - find_layer(parameter.name, depth) if train.layer_decay < 1 else 0
+        # Layer 0 comes before the blocks, layer `depth` + 1 after them.
+        part, *others = parameter.name.split(".")
+        layer = depth + 1
+        if part == "blocks":
+            layer = int(others[0]) + 1
+        elif part.startswith(("cls_token", "pos_embed", "patch_embed")):
+            layer = 0
+        distance = depth + 1 - layer if train.layer_decay < 1 else 0
         members.setdefault((distance, parameter.ndim == 1), []).append(parameter)
     return [
         {
@@ -56,11 +63,3 @@ def build_parameter_groups(
         }
         for (distance, flat), params in sorted(members.items())
     ]
-
-
-def find_layer(name: str, depth: int) -> int:
-    """The number of a parameter's layer: 0 before the blocks, then the blocks, then the rest."""
-    part, *others = name.split(".")
-    if part == "blocks":
-        return int(others[0]) + 1
-    return 0 if part.startswith(("cls_token", "pos_embed", "patch_embed")) else depth + 1

@@ -19,7 +19,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindspore.common.initializer import Constant, Normal, Uniform, initializer
 
 from mvit_multi.attention import STD, Attention, BlockPlan, pool_grid
-from mvit_multi.heads import EXPANDER_WIDTH, Mlp, MultiHead, SingleHead, list_classifiers
+from mvit_multi.heads import EXPANDER_WIDTH, Mlp, MultiHead, SingleHead
 from utils.nn.dropout import DropPath
 from utils.nn.layers import CamCells, ChannelsFirstDense, LayerNorm, Normalize, max_pool2d
 
@@ -246,8 +246,13 @@ class MViT(nn.Cell):
                 cross_projections=cross_projections,
             )
         self.expander = Mlp(width, EXPANDER_WIDTH, width) if expander else None
-        if plain:
-            initialize_like_pyslowfast(self)
+        if plain:  # PySlowFast's initialisation, with 0.02 for biases instead of 0
+            for parameter in self.get_parameters():
+                leaf = parameter.name.rpartition(".")[2]
+                if leaf == "weight":
+                    parameter.set_data(initializer(Normal(STD), parameter.shape))
+                elif leaf in ("bias", "beta"):
+                    parameter.set_data(initializer(Constant(STD), parameter.shape))
         if recompute:
             self.patch_embed.recompute()
             for block in self.blocks:
@@ -287,22 +292,15 @@ class MViT(nn.Cell):
         """What the last block's attention reads; after it, one token may be all that counts."""
         block = self.blocks[-1]
         arrange = partial(arrange_tokens, grid=block.grid)
-        return CamCells(block.norm1, scores=list_classifiers(self.head), arrange=arrange)
+        head = self.head
+        is_single = isinstance(head, SingleHead)
+        scores = [head.projection] if is_single else [mlp.fc2 for mlp in head.heads]
+        return CamCells(block.norm1, scores=scores, arrange=arrange)
 
 
 def build_embedding(shape: tuple[int, ...], name: str) -> Parameter:
     """A class token or position embedding with normal initialisation."""
     return Parameter(initializer(Normal(STD), shape), name=name)
-
-
-def initialize_like_pyslowfast(net: nn.Cell) -> None:
-    """PySlowFast's initialisation: normal for all weights, 0.02 for biases instead of 0."""
-    for parameter in net.get_parameters():
-        leaf = parameter.name.rpartition(".")[2]
-        if leaf == "weight":
-            parameter.set_data(initializer(Normal(STD), parameter.shape))
-        elif leaf in ("bias", "beta"):
-            parameter.set_data(initializer(Constant(STD), parameter.shape))
 
 
 def arrange_tokens(tokens: np.ndarray, grid: tuple[int, int, int]) -> np.ndarray:

@@ -55,15 +55,6 @@ MINDSPORE = [
 ]
 
 
-def rename_from_mindcv_mobilenet(name: str) -> str:
-    """The name in the original code; in mindcv's, one list has the first layers and all blocks."""
-    block = re.match(MINDCV_BLOCK, name)
-    if block:
-        return f"features.{int(block[1]) - 2}.conv.{name[block.end() :]}"
-    name = re.sub(r"^features\.([01])\.", r"features.0.\1.", name)
-    return re.sub(r"^features\.2([01])\.", r"features.18.\1.", name)
-
-
 def rename_from_torchvision_mobilenet(name: str) -> str:
     """The name in the original code, which counts all layers of a block in one list."""
     match = re.match(TORCHVISION_MOBILE, name)
@@ -75,19 +66,6 @@ def rename_from_torchvision_mobilenet(name: str) -> str:
     else:  # behind one unit of three layers in the first block, behind two in the others
         index = int(part) + (2 if block == "1" else 4)
     return f"features.{block}.conv.{index}.{leaf}"
-
-
-def rename_from_mmaction2(name: str, rules: list) -> str:
-    """The name in the original code of a weight of mmaction2, without the prefix `.net`."""
-    mobile = re.match(MOBILE_BLOCK, name)
-    if mobile:
-        stage, block, step, kind, leaf = mobile.groups()
-        index = MOBILE_STAGES[int(stage)] + int(block)
-        layer = 3 * int(step) + (kind == "bn")
-        return f"base_model.features.{index}.conv.{layer}.{leaf}"
-    for pattern, replacement in rules:
-        name = re.sub(pattern, replacement, name)
-    return name
 
 
 class TSMNames(ParameterNames):
@@ -123,15 +101,28 @@ class TSMNames(ParameterNames):
             if source_format == "torchvision_mobilenet":
                 name = rename_from_torchvision_mobilenet(name)
             elif source_format == "torchvision_of_mindcv":
-                name = rename_from_mindcv_mobilenet(name)
+                # In mindcv's code one list has the first layers and all blocks.
+                block = re.match(MINDCV_BLOCK, name)
+                if block:
+                    name = f"features.{int(block[1]) - 2}.conv.{name[block.end() :]}"
+                else:
+                    name = re.sub(r"^features\.([01])\.", r"features.0.\1.", name)
+                    name = re.sub(r"^features\.2([01])\.", r"features.18.\1.", name)
             name = "base_model." + name
         elif source_format == "online" and name.startswith("features."):
             name = "base_model." + name
         elif source_format == "tsm":
             name = re.sub(r"^layer(\d)\.", r"base_model.layer\1.", name)
         elif source_format.startswith("mmaction2"):
+            name = name.replace(".net.", ".")
+            mobile = re.match(MOBILE_BLOCK, name)
+            if mobile:
+                stage, block, step, kind, leaf = mobile.groups()
+                index = MOBILE_STAGES[int(stage)] + int(block)
+                name = f"base_model.features.{index}.conv.{3 * int(step) + (kind == 'bn')}.{leaf}"
             rules = MMACTION2_MOBILE if source_format.endswith("mobilenet") else []
-            name = rename_from_mmaction2(name.replace(".net.", "."), rules + MMACTION2)
+            for pattern, replacement in [] if mobile else rules + MMACTION2:
+                name = re.sub(pattern, replacement, name)
         name = re.sub(r"^(new_fc|classifier|base_model\.(fc|classifier))\.", "new_fc.", name)
         return name.replace(".net.", ".").replace(".block.", ".")
 

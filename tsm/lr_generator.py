@@ -47,21 +47,6 @@ def get_lr(train: Train, updates_per_epoch: int, effective_batch: int) -> np.nda
     return rates if train.lr_changes == "update" else np.repeat(rates, updates_per_epoch)
 
 
-def find_group(name: str) -> str:
-    """The name of a parameter's group, one of GROUPS.
-
-    Raises ValueError if the parameter is not of a convolution, dense layer or batch norm.
-    """
-    module, _, leaf = name.rpartition(".")
-    if leaf in ("gamma", "beta"):
-        return "BN scale/shift"
-    if leaf not in ("weight", "bias"):
-        raise ValueError(f"{name} needs a policy: neither convolution, dense nor batch norm")
-    if module in FIRST_CONVS:
-        return f"first_conv_{leaf}"
-    return f"normal_{leaf}"
-
-
 def build_parameter_groups(
     parameters: list, train: Train, lr: np.ndarray, flow: bool
 ) -> list[dict]:
@@ -72,7 +57,14 @@ def build_parameter_groups(
     """
     members: dict[str, list] = {name: [] for name in GROUPS}
     for parameter in parameters:
-        members[find_group(parameter.name)].append(parameter)
+        module, _, leaf = parameter.name.rpartition(".")
+        if leaf in ("gamma", "beta"):
+            group = "BN scale/shift"
+        elif leaf in ("weight", "bias"):
+            group = f"{'first_conv' if module in FIRST_CONVS else 'normal'}_{leaf}"
+        else:
+            raise ValueError(f"{parameter.name} needs a policy: neither convolution nor norm")
+        members[group].append(parameter)
     multipliers = {**GROUPS, **(FLOW_FIRST_CONV if flow else {})}
     return [
         {

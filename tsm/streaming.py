@@ -1,8 +1,8 @@
 """Streaming inference of TSM: probabilities after each frame of a stream.
 
 The network reads each frame once and keeps the shifted channels of earlier frames as buffers
-(`tsm/online.py`). The scores of the last `data.segments` frames are averaged, like the consensus of
-a clip, and then become probabilities.
+(`tsm/export_cells.py`). The scores of the last `data.segments` frames are averaged, like the
+consensus of a clip, and then become probabilities.
 
 The frame rate is that of training: dense sampling takes every (64 / segments)-th frame; uniform
 sampling spreads the segments over a video, here over three seconds, the length of a Jester video.

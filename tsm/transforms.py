@@ -49,7 +49,15 @@ def make_train_clip(
     box = draw_crop(columns, height=rows, size=size, scales=scales, rng=rng)
     patch = transform_frames(frames, lambda part: resize(part, width=size, height=size, box=box))
     mirrored = flip and rng.random() < 0.5
-    return stack_frames(mirror_frames(patch) if mirrored else patch, frames_per_segment), mirrored
+    if mirrored:
+        patch = patch[:, :, ::-1]
+        if patch.shape[3] == 2:  # flow x changes its direction
+            patch = np.stack((255 - patch[..., 0], patch[..., 1]), axis=3)
+    n, height, width, channels = patch.shape
+    stacked = np.empty((n, channels, height, width), np.uint8)
+    for frame, planes in zip(patch, stacked):
+        cv2.split(np.ascontiguousarray(frame), list(planes))
+    return stacked.reshape(-1, frames_per_segment * channels, height, width), mirrored
 
 
 def cut_crops(frames: np.ndarray, resize_to: int, crop: int, crops: int) -> np.ndarray:
@@ -66,7 +74,7 @@ def cut_crops(frames: np.ndarray, resize_to: int, crop: int, crops: int) -> np.n
         for ((x, y, _, _), mirrored), target in zip(boxes, targets):
             part = planes[:, y : y + crop, x : x + crop]
             target[...] = part[..., ::-1] if mirrored else part
-            if mirrored and channels == 2:  # flow x, as in `mirror_frames`
+            if mirrored and channels == 2:  # flow x, as in `make_train_clip`
                 np.subtract(255, target[0], out=target[0])
     return result
 
@@ -83,23 +91,6 @@ def arrange_views(
     for t, k in enumerate(order):
         views[:, t] = crops[k]
     return views.reshape(len(views) * clips, segments, -1, *views.shape[3:])
-
-
-def stack_frames(frames: np.ndarray, frames_per_segment: int) -> np.ndarray:
-    """Stacks frames (T*L, H, W, C) to a contiguous clip (T, L*C, H, W)."""
-    n, height, width, channels = frames.shape
-    stacked = np.empty((n, channels, height, width), np.uint8)
-    for frame, planes in zip(frames, stacked):
-        cv2.split(np.ascontiguousarray(frame), list(planes))
-    return stacked.reshape(-1, frames_per_segment * channels, height, width)
-
-
-def mirror_frames(frames: np.ndarray) -> np.ndarray:
-    """Swaps left and right. Flow x changes its direction, so it is inverted (255 - x)."""
-    frames = frames[:, :, ::-1]
-    if frames.shape[3] == 2:
-        frames = np.stack((255 - frames[..., 0], frames[..., 1]), axis=3)
-    return frames
 
 
 def resize(frames: np.ndarray, width: int, height: int, box: Optional[Box] = None) -> np.ndarray:

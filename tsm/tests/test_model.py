@@ -9,9 +9,9 @@ from mindspore import Tensor
 
 from tests.golden_cases import generate_input, load_case
 from tests.helpers import load_smoke_config
+from tsm.export_cells import OnlineTSM
 from tsm.model import TSM
 from tsm.network import NETWORK
-from tsm.online import OnlineTSM
 from tsm.shift import TemporalPool, shift_past
 from tsm.tests.golden_case import TSMCase
 from utils.inference.checkpoint import prepare_for_inference

@@ -6,9 +6,7 @@ first step. If `run.keep_best` or `run.patience` is on, a validation that is not
 again, so a run that was killed ends with the same `best.ckpt`, which is written before the line.
 """
 
-import contextlib
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Callable, Optional
@@ -75,9 +73,16 @@ class Validation:
         if not self.lines:
             log.info("evaluating ...")
         broadcast_bn_statistics(self.step.net, self.rt)
-        averages = self.step.ema is not None
-        with exchange_weights(self.step, self.rt) if averages else contextlib.nullcontext():
-            metrics = {**self.evaluate(), "weights": "averaged" if averages else "trained"}
+        ema = self.step.ema
+        # The network has its averaged weights, with the statistics of rank 0, until the end.
+        sources, means = ((), ()) if ema is None else (ema.sources, ema.means)
+        own_values = [parameter.asnumpy().copy() for parameter in sources]
+        try:
+            for parameter, mean in zip(sources, means):
+                parameter.set_data(Tensor(mean.asnumpy().copy()))
+            if sources:
+                broadcast_bn_statistics(self.step.net, self.rt)
+            metrics = {**self.evaluate(), "weights": "averaged" if sources else "trained"}
             line = {"epoch": epoch, **metrics}
             # The same on all ranks. No run resumes here: nothing is saved after such an epoch.
             weights = checkpoint.weights_of(self.step.net)
@@ -102,6 +107,9 @@ class Validation:
                 target = (self.folder / BEST).with_suffix(".json")
                 with report_write_errors(target):
                     write_text(target, json.dumps(values) + "\n")
+        finally:
+            for parameter, value in zip(sources, own_values):
+                parameter.set_data(Tensor(value))
         return line
 
     @property
@@ -135,17 +143,3 @@ class Validation:
     @property
     def last_line(self) -> dict[str, Any]:
         return self.lines[max(self.lines)] if self.lines else {}
-
-
-@contextlib.contextmanager
-def exchange_weights(step: TrainStep, rt: Runtime) -> Iterator[None]:
-    """Gives the network its averaged weights, with the statistics of rank 0; restores its own."""
-    own_values = [parameter.asnumpy().copy() for parameter in step.ema.sources]
-    try:
-        for parameter, mean in zip(step.ema.sources, step.ema.means):
-            parameter.set_data(Tensor(mean.asnumpy().copy()))
-        broadcast_bn_statistics(step.net, rt)
-        yield
-    finally:
-        for parameter, value in zip(step.ema.sources, own_values):
-            parameter.set_data(Tensor(value))
