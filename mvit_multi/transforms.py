@@ -38,11 +38,6 @@ class Augmentation(NamedTuple):
         boxes = [self.box]
         return cut_clips(frames, size=self.size, boxes=boxes, mirrored=self.mirrored)[0]
 
-    def erase(self, clip: np.ndarray) -> None:
-        if self.erased is not None:
-            x, y, w, h = self.erased
-            clip[:, :, y : y + h, x : x + w] = self.noise
-
 
 def make_train_clips(
     frames: Union[np.ndarray, Clip], data: Data, flip: bool, rng: np.random.RandomState
@@ -61,7 +56,9 @@ def make_train_clips(
 
     clips = transform_frames(frames, augment, axis=2)
     for augmentation, clip in zip(augmentations, clips):
-        augmentation.erase(clip)
+        if augmentation.erased is not None:
+            x, y, w, h = augmentation.erased
+            clip[:, :, y : y + h, x : x + w] = augmentation.noise
     return clips, [augmentation.mirrored for augmentation in augmentations]
 
 

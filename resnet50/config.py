@@ -87,14 +87,7 @@ class Train(TrainSettings):
     lr: float = 0.256
     base_batch: int = 256
     schedule: Literal[
-        "cosine",
-        "torch_cosine",
-        "tutorial_cosine",
-        "linear",
-        "poly",
-        "steps",
-        "step",
-        "thirds",
+        "cosine", "torch_cosine", "tutorial_cosine", "linear", "poly", "steps", "step", "thirds"
     ] = "cosine"
     lr_changes: Literal["epoch", "update"] = "update"
     end_lr: float = 0.0
