@@ -6,7 +6,7 @@ import re
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore import dtype as mstype
-from mindspore.common.initializer import Zero, initializer
+from mindspore.common.initializer import initializer
 
 from utils.nn import kernels
 from utils.nn.kernels.plain import take_element
@@ -63,8 +63,11 @@ class SGD(nn.Optimizer):
         self.kernels = self.build_kernels(1.0)
         # The kernel's `stat`: where it is above 0, the first gradient is stored without dampening,
         # which `fold_scale` uses. So it is 0 always, and one array serves all of a shape.
-        shapes = {p.shape: zeros(f"met.{k}", p.shape) for k, p in enumerate(self.parameters)}
-        self.stats = tuple(shapes[p.shape] for p in self.parameters)
+        stats = {
+            p.shape: Parameter(initializer("zeros", p.shape), name=f"met.{k}", requires_grad=False)
+            for k, p in enumerate(self.parameters)
+        }
+        self.stats = tuple(stats[p.shape] for p in self.parameters)
 
     def build_kernels(self, scale: float) -> tuple:
         """The kernel of every parameter, for gradients multiplied by `scale`.
@@ -134,24 +137,18 @@ class LARS(nn.Optimizer):
 
     def construct(self, gradients: tuple) -> tuple:
         of_group = ops.gather(self.rates, self.global_step, 1)  # (groups, 1)
-        rates = ops.gather(of_group.reshape(-1), self.group_of_each, 0) * self.local_rates(
-            gradients
-        )
-        ops.assign_add(self.global_step, self.global_step_increase_tensor)
-        arrays = (gradients, self.parameters, self.buffers, self.decays)
-        return self.hyper_map(ops.partial(lars, self.momentum), ops.unbind(rates), *arrays)
-
-    def local_rates(self, gradients: tuple) -> Tensor:
-        """(P,): all tensors' factors in one go; as scalars they compile twice as long.
-
-        `ops.SquareSumAll` would give a tensor's two sums at once, but is wrong on a CPU
-        (MindSpore 2.10), and `ops.L2Loss` off by a thousandth there.
-        """
+        # All tensors' factors in one go, (P,): as scalars they compile twice as long.
+        # `ops.SquareSumAll` would give a tensor's two sums at once, but is wrong on a CPU
+        # (MindSpore 2.10), and `ops.L2Loss` off by a thousandth there.
         sizes = ops.stack(self.hyper_map(norm, self.parameters))
         slopes = ops.stack(self.hyper_map(norm, gradients))
         local = self.trust * sizes / (slopes + self.decay * sizes + self.eps)
         asked = ops.logical_and(self.adapted, ops.minimum(sizes, slopes) > 0)
-        return ops.where(asked, local, ops.ones_like(local))
+        local = ops.where(asked, local, ops.ones_like(local))
+        rates = ops.gather(of_group.reshape(-1), self.group_of_each, 0) * local
+        ops.assign_add(self.global_step, self.global_step_increase_tensor)
+        arrays = (gradients, self.parameters, self.buffers, self.decays)
+        return self.hyper_map(ops.partial(lars, self.momentum), ops.unbind(rates), *arrays)
 
 
 def norm(x: Tensor) -> Tensor:
@@ -218,7 +215,3 @@ class AdamW(nn.Optimizer):
 
 def update(momentum: Tensor, rate: Tensor, gradient: Tensor, weight, buffer, stat, kernel):
     return kernel(weight, gradient, rate, buffer, momentum, stat)
-
-
-def zeros(name: str, shape: tuple[int, ...]) -> Parameter:
-    return Parameter(initializer(Zero(), shape), name=name, requires_grad=False)

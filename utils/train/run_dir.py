@@ -90,16 +90,9 @@ class RunDirectory:
             self.lock = lock_folder(self.path)
         if self.lock is None:
             self.refuse("is in use by another run")
-        if self.resume_file.exists():
-            self.check_same_run(config)
-        else:
+        if not self.resume_file.exists():
             self.write_state({"epoch": 0, "step": 0})  # which shows from the start whose it is
-
-    def check_same_run(self, config: Any) -> None:
-        """Raises ValueError if the run in the directory has other settings.
-
-        A setting that is younger than that run had its default.
-        """
+            return
         if not config.run.resume:
             self.refuse("already holds a run and run.resume is false")
         advice = ""
@@ -110,6 +103,7 @@ class RunDirectory:
         new = to_dict(config)
         for section in new:
             changeable = CHANGEABLE_ON_RESUME.get(section, set())
+            # A setting that is younger than that run had its default.
             defaults = {f.name: f.default for f in fields(getattr(config, section))}
             for key, value in new[section].items():
                 before = old.get(section, {}).get(key, defaults[key])
