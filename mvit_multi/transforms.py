@@ -12,8 +12,8 @@ import numpy as np
 
 from mvit_multi.config import Data
 from mvit_multi.sampling import draw_crop_box, draw_scaled_crop
-from utils.video.augment import draw_erase_box, draw_noise
-from utils.video.randaugment import Operation, apply_operations, draw_operations, parse_policy
+from utils.video.augment import draw_erase_box, draw_noise, parse_policy
+from utils.video.randaugment import Operation, apply_operations, draw_operations
 from utils.video.reader import Clip, transform_frames
 from utils.video.transforms import Box, cut_clips
 

@@ -32,8 +32,7 @@ from utils.files import read_text, report_write_errors, write_text
 from utils.log import log
 from utils.messages import format_value, join_names
 from utils.runtime import Runtime
-from utils.video.array_frames import ArrayFrames
-from utils.video.images import open_image
+from utils.video.images import ArrayFrames, open_image
 from utils.video.media_files import MAX_SHOWN, list_class_folders, list_images
 from utils.video.reader import read_bytes, reading
 

@@ -14,8 +14,7 @@ from tests.helpers import find_smoke_yaml, load_smoke_config, read_result
 from tests.numbered_videos import read_number, write_numbered_video
 from utils.networks import find_network
 from utils.runtime import Runtime
-from utils.video.array_frames import ArrayFrames
-from utils.video.images import FrameFolder
+from utils.video.images import ArrayFrames, FrameFolder
 
 SCRIPT = "scripts/data/extract_frames.py"
 FLOW = "scripts/data/extract_flow.py"

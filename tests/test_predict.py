@@ -36,7 +36,7 @@ from utils.load_config import load_config
 from utils.networks import find_network, list_networks
 from utils.runtime import Runtime
 from utils.video.decoders import open_video
-from utils.video.images import count_frames
+from utils.video.images import FrameFolder
 from utils.video.reader import VideoError
 from utils.video.windows import Window, split_into_windows
 
@@ -299,9 +299,9 @@ def test_a_prediction_reads_a_folder_of_flow(tiny_args, tmp_path):
     assert np.ptp(preview, axis=-1).max() == 0
     np.testing.assert_array_equal(preview[..., 0], views[16:18, :, 0])
     assert preview.max() < 100
-    assert count_frames(tmp_path, "flow_x_{:05d}.jpg") == 7
+    assert len(FrameFolder(tmp_path, None, "flow_x_{:05d}.jpg")) == 7
     with pytest.raises(VideoError, match="no frame named"):
-        count_frames(tmp_path, "img_{:05d}.jpg")
+        FrameFolder(tmp_path, None, "img_{:05d}.jpg")
     with pytest.raises(ValueError, match="folders of flow images"):
         NETWORK.open_frames(cfg, str(tmp_path / "flow_x_00001.jpg"))
 

@@ -183,7 +183,7 @@ class VideoData(ImageData):
         check_positive(self, "data", "max_pixels")
         check_not_negative(self, "data", "folder_fps")
         if self.rand_augment:
-            from utils.video.randaugment import parse_policy  # here: most recipes need it not
+            from utils.video.augment import parse_policy  # here: most recipes need it not
 
             parse_policy(self.rand_augment)
         if self.is_flow and (self.rand_augment or self.erase):

@@ -11,7 +11,7 @@ from mvit_multi.config import Data, DatasetSettings
 from mvit_multi.sampling import draw_crop_box, draw_scaled_crop
 from tests.golden_cases import load_case
 from utils.video import randaugment as ra
-from utils.video.randaugment import Policy, parse_policy
+from utils.video.augment import Policy, parse_policy
 from utils.video.transforms import cut_clips
 
 CASES = load_case(Path(__file__).parent / "golden" / "mvit_data.json")["rand_augment_args"]

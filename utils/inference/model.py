@@ -41,7 +41,7 @@ from utils.networks import (
     load_own_config,
 )
 from utils.settings import LARGEST, NetworkConfig, Run, VideoData
-from utils.video.array_frames import ArrayFrames
+from utils.video.images import ArrayFrames
 from utils.video.reader import FrameReader, VideoError
 from utils.video.windows import Window, split_into_windows
 from utils.weights.checkpoint_file import name_recipe, read_checkpoint

@@ -305,7 +305,7 @@ class Stream(Iterator[StreamResult], AbstractContextManager["Stream"]):
     def stop(self) -> None:
         """Ends the iteration after the present result; from any thread."""
         self.stopped.set()
-        self.source.stop()
+        self.source.stopped.set()
         if self.queue:
             self.queue.close()
 

@@ -6,12 +6,13 @@ range of pixels, -2 to 2.44 deviations.
 """
 
 import math
-from typing import Callable, Optional
+import re
+from typing import TYPE_CHECKING, Callable, NamedTuple, Optional
 
 import numpy as np
 
-from utils.video.randaugment import apply_operations, draw_operations, parse_policy
-from utils.video.transforms import Box
+if TYPE_CHECKING:
+    from utils.video.transforms import Box
 
 Draw = Callable[[], float]  # returns the next number in [0, 1)
 # Fraction of the frame, lowest aspect ratio
@@ -20,6 +21,26 @@ ERASED_ASPECT = 0.3
 # Of noise, as fractions of the highest level
 MEAN = 0.45
 STD = 0.225
+
+
+class Policy(NamedTuple):
+    """A RandAugment policy.
+
+    `operators` operators are drawn for each clip, with magnitudes from
+    normal(`magnitude`, `deviation`), clipped to 0 to 10.
+    """
+
+    magnitude: float
+    operators: int
+    deviation: float
+
+
+def parse_policy(text: str) -> Policy:
+    """Parses a policy like `rand-m7-n4-mstd0.5-inc1`. Raises ValueError for any other form."""
+    match = re.fullmatch(r"rand-m([\d.]+)-n(\d+)(?:-mstd([\d.]+))?-inc1", text)
+    if match is None:
+        raise ValueError(f"data.rand_augment: {text} is not of the form rand-m7-n4-mstd0.5-inc1")
+    return Policy(float(match[1]), int(match[2]), float(match[3] or 0))
 
 
 def augment_frames(
@@ -31,6 +52,9 @@ def augment_frames(
     """
     frames = np.array(frames, order="C")
     if policy:
+        # Here: it loads OpenCV, Pillow and SciPy, and the settings import this module.
+        from utils.video.randaugment import apply_operations, draw_operations
+
         frames = apply_operations(frames, draw_operations(parse_policy(policy), rng))
     count, height, width, channels = frames.shape
     erased = draw_erase_box(width, height=height, prob=erase, draw=rng.uniform)
@@ -40,7 +64,7 @@ def augment_frames(
     return frames
 
 
-def draw_erase_box(width: int, height: int, prob: float, draw: Draw) -> Optional[Box]:
+def draw_erase_box(width: int, height: int, prob: float, draw: Draw) -> Optional["Box"]:
     """A box to erase with probability `prob`, else None; it is smaller than the frame."""
     if draw() > prob:
         return None

@@ -1,4 +1,4 @@
-"""Image files as pixels, JPEG by OpenCV, which is faster, all others by PIL; folders of them.
+"""Image files as pixels, JPEG by OpenCV, which is faster, others by PIL; folders of them; arrays.
 
 The size in the header is checked before an image is decoded. Images are read as their files say:
 
@@ -240,6 +240,35 @@ class FrameFolder(FrameReader):
             return open_image(read_bytes(path), mode, self._max_pixels)
 
 
-def count_frames(folder: Path, image_tmpl: str, flow: bool = False) -> int:
-    """The number of frames of a folder; VideoError if there is none, or a gap in their numbers."""
-    return len(FrameFolder(folder, num_frames=None, image_tmpl=image_tmpl, flow=flow))
+class ArrayFrames(FrameReader):
+    """Frames uint8 (T, H, W, channels); an image also (H, W, channels). `fps` 0 is unknown.
+
+    Raises ValueError for other arrays, and for a single frame that is not to be an image.
+    """
+
+    def __init__(
+        self,
+        frames: np.ndarray,
+        fps: float = 0.0,
+        channels: int = 3,
+        is_image: bool = False,
+        max_pixels: int = MAX_PIXELS,
+    ):
+        super().__init__(Path("the frames"), "NumPy")
+        shape = frames.shape
+        expected = f"({'' if is_image else 'T, '}H, W, {channels})"
+        if frames.dtype != np.uint8:
+            raise ValueError(f"frames must be uint8, values from 0 to 255, not {frames.dtype}")
+        if not frames.size or frames.ndim not in (3, 4) or shape[-1] != channels:
+            raise ValueError(f"frames must have the shape {expected}, channels last, not {shape}")
+        count = 1 if frames.ndim == 3 else len(frames)
+        if is_image != (count == 1):
+            kind = "one image" if is_image else "a video"
+            raise ValueError(f"the network takes {kind} {expected}, not {shape}")
+        self.fps = float(fps)
+        self._handle = frames[None] if frames.ndim == 3 else frames
+        self._length = len(self._handle)
+        check_size(frames.shape[-2], height=frames.shape[-3], max_pixels=max_pixels)
+
+    def _decode(self, indices: list[int]) -> Iterator[np.ndarray]:
+        return (self._handle[index] for index in indices)

@@ -88,7 +88,7 @@ class StreamSource:
 
     def __post_init__(self) -> None:
         self.reopened = 0
-        self.stopped = threading.Event()
+        self.stopped = threading.Event()  # ends `frames` soon, from any thread
         self.connection = self.connect()
         self.is_live = self.connection.is_live
         self.length = self.connection.length
@@ -99,10 +99,6 @@ class StreamSource:
 
     def __len__(self) -> int:
         return self.length
-
-    def stop(self) -> None:
-        """Ends `frames` soon, from any thread."""
-        self.stopped.set()
 
     def frames(self) -> Generator[Frame, None, None]:
         """All frames, one after the other. Raises VideoError."""

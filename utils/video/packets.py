@@ -111,8 +111,16 @@ def read_sequence(header: bytes) -> Optional[SequenceParameters]:
         bits.read_golomb()  # depth of brightness
         bits.read_golomb()  # depth of colours
         bits.read()  # lossless
+        matrices = 0  # for scaling: six of 4 x 4 and then those of 8 x 8
         if bits.read():
-            skip_scaling(bits, 12 if colours == YUV_444 else 8)
+            matrices = 12 if colours == YUV_444 else 8
+        for index in range(matrices):
+            scale = following = 8
+            for _ in range(16 if index < 6 else 64) if bits.read() else ():
+                if following:
+                    code = bits.read_golomb()
+                    following = (scale + ((code + 1) // 2 if code % 2 else -(code // 2))) % 256
+                scale = following or scale
     number_bits = 4 + bits.read_golomb()
     order = bits.read_golomb()
     if order == 0:
@@ -130,17 +138,6 @@ def read_sequence(header: bytes) -> Optional[SequenceParameters]:
     return SequenceParameters(has_planes, number_bits, may_have_fields=not bits.read())
 
 
-def skip_scaling(bits: BitReader, count: int) -> None:
-    """Reads scaling matrices, six of 4 x 4 and then those of 8 x 8."""
-    for index in range(count):
-        scale = following = 8
-        for _ in range(16 if index < 6 else 64) if bits.read() else ():
-            if following:
-                code = bits.read_golomb()
-                following = (scale + ((code + 1) // 2 if code % 2 else -(code // 2))) % 256
-            scale = following or scale
-
-
 def read_units(packet: Any, codec: str, header: bytes) -> Iterator[tuple[int, memoryview]]:
     """(type, unit) of a packet with a length before each unit; none if it has start codes."""
     types = TYPES[codec]
@@ -154,19 +151,6 @@ def read_units(packet: Any, codec: str, header: bytes) -> Iterator[tuple[int, me
         position = start + int.from_bytes(data[position:start], "big")
         if position > start:
             yield data[start] >> types.shift & types.mask, data[start:position]
-
-
-def has_field(packet: Any, header: bytes, sequence: SequenceParameters) -> bool:
-    """Whether a packet holds a picture of one field, the half of a frame."""
-    for kind, unit in read_units(packet, "h264", header):
-        if kind in SLICES:
-            bits = BitReader(bytes(unit[:MAX_HEADER]))
-            bits.read_golomb()  # the first macroblock
-            bits.read_golomb()  # the type of the slice
-            bits.read_golomb()  # the picture parameter set
-            bits.read((2 if sequence.has_planes else 0) + sequence.number_bits)
-            return bool(bits.read())
-    return False
 
 
 def choose_stream(container: InputContainer) -> Any:
@@ -240,7 +224,15 @@ class PacketTable:
         if packet.is_keyframe:
             self.is_constant &= not self.changes_parameters(packet)
         if self._sequence and self._sequence.may_have_fields and not self._has_fields:
-            self._has_fields = has_field(bytes(packet), self._header, self._sequence)
+            for kind, unit in read_units(packet, "h264", self._header):
+                if kind in SLICES:
+                    bits = BitReader(bytes(unit[:MAX_HEADER]))
+                    bits.read_golomb()  # the first macroblock
+                    bits.read_golomb()  # the type of the slice
+                    bits.read_golomb()  # the picture parameter set
+                    bits.read((2 if self._sequence.has_planes else 0) + self._sequence.number_bits)
+                    self._has_fields = bool(bits.read())  # it is one field, the half of a frame
+                    break
 
     def is_start(self, packet: av.Packet) -> bool:
         """Whether all frames presented from this packet on can be decoded from here.
@@ -305,25 +297,6 @@ class PacketTable:
             is_single = self.is_packed or max(self.shown) <= 1
             return is_single and self.codec in AVI_CODECS
         return self.has_stamps and self.pts[0] == min(pts for pts in self.pts if pts is not None)
-
-    def count_frames(self) -> int:
-        """The number of frames, if `counts_frames`.
-
-        The decoder gives a frame a packet. It keeps a second picture for the next packet, and the
-        one that it keeps at the end never comes.
-        """
-        kept = 0
-        for count in self.shown:
-            kept = max(kept + count - 1, 0)
-        return sum(self.shown) - kept
-
-    def list_stamps(self) -> np.ndarray:
-        """The sorted time stamps of the frames, in units of the stream; empty if unknown."""
-        column = self.dts if "avi" in self.formats else self.pts
-        stamps = [stamp for stamp, count in zip(column, self.shown) if count]
-        if None in stamps or max(self.shown, default=0) > 1:
-            return np.empty(0, np.int64)
-        return np.sort(np.array(stamps, np.int64))
 
 
 def list_frame_stamps(frames: Sequence[tuple], formats: set[str], unit: float) -> np.ndarray:

@@ -83,6 +83,7 @@ MAX_KEPT_PACKETS = 2**19  # packets of a file kept in memory: half a kB each bes
 # FFmpeg knows more kinds of side data than PyAV, as EXIF, for which PyAV would raise an error.
 Type._missing_ = classmethod(lambda kinds, _: kinds.PANSCAN)  # type: ignore[assignment]
 NO_FRAME = "none of its frames can be decoded"
+UNRELIABLE = "its time stamps are not reliable"
 
 
 class ExactVideo(VideoFile):
@@ -140,11 +141,16 @@ class ExactVideo(VideoFile):
             return len(decoded)
         if keep and self.is_indexed(packets):
             self._keep_packets(packets)
-        count = self._table.count_frames()
-        stamps = self._table.list_stamps()
-        if len(stamps) == count:
-            self._measure_times(stamps, self._table.last_duration)
-        return count
+        # The decoder gives a frame a packet. It keeps a second picture for the next packet, and the
+        # one that it keeps at the end never comes.
+        kept = 0
+        for count in self._table.shown:
+            kept = max(kept + count - 1, 0)
+        column = self._table.dts if "avi" in self._table.formats else self._table.pts
+        stamps = [stamp for stamp, count in zip(column, self._table.shown) if count]
+        if None not in stamps and max(self._table.shown) <= 1:
+            self._measure_times(np.sort(stamps), self._table.last_duration)
+        return sum(self._table.shown) - kept
 
     def _measure_times(self, stamps: np.ndarray, last: int = 0) -> None:
         """Sets the rate and times, by time stamps and the duration of the last frame, if known."""
@@ -301,7 +307,7 @@ class ExactSegment(ExactVideo):
         first = self._table.pts  # the first frame of the file must be that of its first packet
         is_clean = self._table.has_stamps and self._table.starts_clean and first[0] == min(first)
         if start is None or not is_clean or not is_constant:
-            raise self._no_time_stamps()
+            raise NoTimeStampsError(self.path, self.reader, UNRELIABLE)
         second = 1 / float(stream.time_base)
         self._limits = [start + math.ceil((t - HALF_MILLISECOND) * second) for t in self._segment]
         self._limits[0] = max(self._limits[0], start)
@@ -312,7 +318,7 @@ class ExactSegment(ExactVideo):
         for packet in packets:
             self._table.add(packet)
         if not self.is_indexed(packets):
-            raise self._no_time_stamps()
+            raise NoTimeStampsError(self.path, self.reader, UNRELIABLE)
         stamps = self._keep_packets(packets)
         first, last = np.searchsorted(stamps, self._limits)
         self._packet_of_frame = self._packet_of_frame[first:last]
@@ -344,11 +350,11 @@ class ExactSegment(ExactVideo):
                 packets += [packet] if packet.size else []
                 size += packet.size
                 if size > MAX_FILE_BYTES or len(packets) == MAX_KEPT_PACKETS:
-                    raise self._no_time_stamps()
+                    raise NoTimeStampsError(self.path, self.reader, UNRELIABLE)
             if packets:
                 return packets, True
             if stamp == stream.start_time:
-                raise self._no_time_stamps()
+                raise NoTimeStampsError(self.path, self.reader, UNRELIABLE)
             back = 2 * back or math.ceil(1 / float(stream.time_base))
 
     def in_order(self) -> Iterator[np.ndarray]:
@@ -361,9 +367,6 @@ class ExactSegment(ExactVideo):
             for pixels in part._decode(indices):
                 self.damaged = part.damaged
                 yield pixels
-
-    def _no_time_stamps(self) -> NoTimeStampsError:
-        return NoTimeStampsError(self.path, self.reader, "its time stamps are not reliable")
 
 
 @functools.lru_cache(maxsize=2**16)  # training reads many segments of a file

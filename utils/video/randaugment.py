@@ -11,7 +11,6 @@ an operator and 32 frames of 340 x 256, where these take 7.0 for a crop of 240 x
 MViT would have 0.26 to 0.39 of its rows a CPU-second, with Pillow's warps alone 0.44 to 0.58.
 """
 
-import re
 from typing import Callable, NamedTuple, Optional, Union
 
 import cv2
@@ -19,6 +18,7 @@ import numpy as np
 from PIL import Image
 
 from utils.video import warp
+from utils.video.augment import Policy
 from utils.video.transforms import Box
 from utils.video.warp import CropRegion, clip_to_frame
 
@@ -33,26 +33,6 @@ IDENTITY = LEVELS.astype(np.uint8)  # the LUT that changes nothing
 ERROR = 5e-5
 DIFFERENCES = np.arange(-255, 256)  # all differences of two levels
 SMOOTHING = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
-
-
-class Policy(NamedTuple):
-    """A RandAugment policy.
-
-    `operators` operators are drawn for each clip, with magnitudes from
-    normal(`magnitude`, `deviation`), clipped to 0 to 10.
-    """
-
-    magnitude: float
-    operators: int
-    deviation: float
-
-
-def parse_policy(text: str) -> Policy:
-    """Parses a policy like `rand-m7-n4-mstd0.5-inc1`. Raises ValueError for any other form."""
-    match = re.fullmatch(r"rand-m([\d.]+)-n(\d+)(?:-mstd([\d.]+))?-inc1", text)
-    if match is None:
-        raise ValueError(f"data.rand_augment: {text} is not of the form rand-m7-n4-mstd0.5-inc1")
-    return Policy(float(match[1]), int(match[2]), float(match[3] or 0))
 
 
 class Operation(NamedTuple):

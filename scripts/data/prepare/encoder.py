@@ -20,7 +20,7 @@ from av.video.reformatter import VideoReformatter
 
 from scripts.data.prepare.integrity import DAMAGED, GOOD, Finding, VideoJob, examine
 from utils.video.decoders import open_video
-from utils.video.images import count_frames
+from utils.video.images import FrameFolder
 from utils.video.pyav_reader import convert_format, open_container
 from utils.video.reader import (
     DEFAULT_FPS,
@@ -221,7 +221,7 @@ def extract_frames(job: FrameJob, drafts: str) -> Finding:
                     (images / name).write_bytes(data.tobytes())
                 (images / KEY_FILE).write_text(key)
                 os.replace(images, folder)
-        return Finding(GOOD, frames=count_frames(folder, job.image_tmpl, job.flow))
+        return Finding(GOOD, frames=len(FrameFolder(folder, None, job.image_tmpl, job.flow)))
     except VideoError as error:
         return Finding("broken", error.args[-1])
 

@@ -16,8 +16,7 @@ from av.container import InputContainer
 from utils.data.annotation_file import AnnotationFile, Record
 from utils.files import write_text
 from utils.messages import print_line
-from utils.video.decoders import open_path
-from utils.video.headers import check_header, read_boxes
+from utils.video.decoders import check_header, open_path, read_boxes
 from utils.video.media_files import VIDEO_SUFFIXES
 from utils.video.packets import choose_stream, measure_missing
 from utils.video.pyav_reader import open_container, open_stream

@@ -11,7 +11,7 @@ from PIL import Image
 
 from scripts.data.prepare.integrity import VideoJob, examine
 from utils.tests.video.videos import picture, read_bits
-from utils.video.images import FrameFolder, count_frames
+from utils.video.images import FrameFolder
 from utils.video.reader import Segment, VideoError
 
 
@@ -29,7 +29,7 @@ def test_the_first_frame_is_the_first_file_that_exists(tmp_path, first, template
         path.parent.mkdir(exist_ok=True)
         Image.fromarray(picture(number, 70, 40)).save(path)
     folder = FrameFolder(tmp_path, num_frames=4, image_tmpl=template, fps=2.0)
-    assert count_frames(tmp_path, template) == 4
+    assert len(FrameFolder(tmp_path, None, template)) == 4
     assert read_bits(folder.frames([0, 3])) == [first, first + 3]
     assert read_bits(folder.cut(Segment(1, 2)).frames([0, 1])) == [first + 2, first + 3]
     flow = "{:06d}-{}_{:05d}.png"
@@ -37,10 +37,10 @@ def test_the_first_frame_is_the_first_file_that_exists(tmp_path, first, template
     for number, axis in itertools.product(range(first, first + 2), "xy"):
         image = Image.fromarray(picture(number, 70, 40)[..., 0])
         image.save(tmp_path / "12" / flow.format(12, axis, number))
-    assert count_frames(tmp_path / "12", flow, flow=True) == 2
+    assert len(FrameFolder(tmp_path / "12", None, flow, flow=True)) == 2
     (tmp_path / template.format(first + 1)).unlink()
     with pytest.raises(VideoError, match=f"frame {first + 1} is missing .1 in all., the last is"):
-        count_frames(tmp_path, template)
+        FrameFolder(tmp_path, None, template)
 
 
 @pytest.mark.parametrize("template", ["flow_{}_{:05d}.jpg", "{:06d}-{}_{:05d}.jpg", "{:06d}.jpg"])
