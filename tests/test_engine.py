@@ -136,6 +136,7 @@ def test_a_checkpoint_is_exported_once_for_every_batch(open_tiny, cache, log_mes
     with runtime.eager_mode():
         expected, features = (x.asnumpy() for x in first.load("O0")(Tensor(clips), True))
     scores = first(clips)
+    assert first.checkpoint.file.arrays == {}, "the engine has the weights"
     assert np.abs(scores - expected).max() <= 1e-5 * np.ptp(expected)
     assert np.abs(first.features(clips) - features).max() <= 1e-5 * np.ptp(features)
     for batch in (clips[:1], make_clips(5, 2, 3, 32, 32)):

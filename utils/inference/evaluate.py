@@ -5,7 +5,7 @@ from typing import Any, NoReturn
 
 from utils import cli, log, runtime
 from utils.evaluate import metrics
-from utils.evaluate.label_space import LabelSpace, use_own_names
+from utils.evaluate.label_space import use_own_names
 from utils.evaluate.metrics import EvalSet, write_result_file
 from utils.evaluate.report import Report
 from utils.evaluate.report_page import OWN, describe_samples, write_index
@@ -47,7 +47,12 @@ def evaluate_checkpoint(
     reports: list[Report] = []
     for k, rows in network.build_eval_rows(cfg, rt, spaces).items():
         space = spaces[k]
-        doubt = describe_doubt(space)
+        doubt = ""  # whether the labels of a list can be compared with the network's
+        labels = space.test_list.labels_path if space.test_list is not None else None
+        if labels is not None and not (space.own_names and labels.is_file()):
+            missing = f"{labels} does not exist"
+            missing = missing if space.own_names else "the checkpoint has no class names"
+            doubt = f"{missing}; does {space.test_path} number the classes as the training did?"
         eval_sets.append(EvalSet(rows, space, network.create_dataset, doubt=doubt))
         if report:
             samples = describe_samples(rows, space, rows.records.list_names())
@@ -71,15 +76,6 @@ def evaluate_checkpoint(
     log.print_result(result, rt)
     write_reports(reports, result, network, cfg)
     return 1 if result["unreadable"] and not cfg.eval.allow_unreadable else 0
-
-
-def describe_doubt(space: LabelSpace) -> str:
-    """What to say if the labels of a list cannot be compared with the network's, else nothing."""
-    if space.test_list is None or (space.own_names and space.test_list.labels_path.is_file()):
-        return ""
-    file = space.test_list.labels_path
-    missing = f"{file} does not exist" if space.own_names else "the checkpoint has no class names"
-    return f"{missing}; does {space.test_list.path} number the classes as the training did?"
 
 
 def write_reports(

@@ -142,10 +142,7 @@ class CachedScorer(Scorer):
         try:
             form = f"{'x'.join(map(str, clip))}{'-online' if online else ''}-{self.engine}"
             file = self.folder / f"{self.key}-{form}.onnx"
-            spec = replace(self.network.describe_export(self.cfg, online), clip=clip)
-            write = functools.partial(
-                spec.write_onnx, self.load, file, self.engine, self.network.name
-            )
+            write = functools.partial(self.export, clip, file, online)
             find_or_write(file, f"exporting the network for {ENGINES[self.engine]}", write)
             classes = count_classes(self.cfg)
             scorer = OnnxScorer(file, (0, *clip), classes, engine=self.engine, precision=precision)
@@ -164,6 +161,10 @@ class CachedScorer(Scorer):
         self.checkpoint = replace(self.checkpoint, file=self.checkpoint.file._replace(arrays={}))
         log.info("%s computes the network, in %s", ENGINES[self.engine], PRECISIONS[precision])
         return scorer
+
+    def export(self, clip: tuple[int, ...], file: Path, online: bool) -> None:
+        spec = replace(self.network.describe_export(self.cfg, online), clip=clip)
+        spec.write_onnx(self.load, file, self.engine, self.network.name)
 
 
 def find_or_write(file: Path, work: str, write: Callable[[], None]) -> None:

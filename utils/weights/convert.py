@@ -254,7 +254,13 @@ def detect_prefix_and_format(
     best: list[tuple[str, str]] = []
     most = 0
     reason = "it has no names"
-    for prefix in list_prefixes(source, len(modules) // 2 if modules else len(source)):
+    # What many of the names begin with, up to a dot: the longest first, and last the empty prefix.
+    least = len(modules) // 2 if modules else len(source)
+    counts = Counter(
+        name[: dot.end()] for name in source for dot in re.finditer(r"\.", name[:MAX_PREFIX])
+    )
+    prefixes = [prefix for prefix, count in counts.items() if count >= least]
+    for prefix in [*sorted(prefixes, key=len, reverse=True), ""] if source else []:
         bare = [name[len(prefix) :] for name in source if name.startswith(prefix)]
         try:
             source_format = naming.detect_format(bare)
@@ -277,16 +283,6 @@ def detect_prefix_and_format(
         several = escape_control(join_names([prefix for prefix, _ in best], MAX_LISTED))
         raise ValueError(f"the file has several networks, {several}: --key chooses one")
     return best[0]
-
-
-def list_prefixes(names: list[str], least: int) -> list[str]:
-    """What at least so many of the names, and at least one, begin with, up to a dot; the longest
-    first, and last the empty one."""
-    counts = Counter(
-        name[: dot.end()] for name in names for dot in re.finditer(r"\.", name[:MAX_PREFIX])
-    )
-    prefixes = [prefix for prefix, count in counts.items() if count >= least]
-    return [*sorted(prefixes, key=len, reverse=True), ""] if names else []
 
 
 def rename_arrays(

@@ -156,7 +156,22 @@ def parse(text: str, path: Path) -> Description:
         values = json.loads(text)
         known = {name: values[name] for name in Description.__dataclass_fields__ if name in values}
         description = Description(**known)
-        check(description)
+        # A field of another type than it should have, or with what cannot be used.
+        texts = [getattr(description, name) for name in ("network", "name", "source", "version")]
+        if not all(isinstance(text, str) and text.isprintable() for text in texts):
+            raise ValueError("a name that cannot be printed")
+        if Path(description.name).name != description.name:  # the outputs go to out/<name>
+            raise ValueError("a name that is a path")
+        if not isinstance(description.seconds, (int, float)) or not 0 <= description.seconds < 1e9:
+            raise ValueError("seconds that are no length of a video")
+        sections = (description.settings, description.classes, description.metrics)
+        if not all(isinstance(mapping, dict) for mapping in sections):
+            raise TypeError("a section is not a mapping")
+        if not all(isinstance(settings, dict) for settings in description.settings.values()):
+            raise TypeError("settings without a section")
+        for names in description.classes.values():
+            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+                raise TypeError("class names are not a list of texts")
         classes = {k: [*map(escape_control, names)] for k, names in description.classes.items()}
         return replace(description, classes=classes)
     except (KeyError, RecursionError, TypeError, ValueError) as error:
@@ -164,22 +179,3 @@ def parse(text: str, path: Path) -> Description:
         raise ValueError(
             f"{path}: its description is damaged ({reason}); give --config_path"
         ) from None
-
-
-def check(description: Description) -> None:
-    """Raises TypeError or ValueError for a value of another type than the field has."""
-    texts = (description.network, description.name, description.source, description.version)
-    if not all(isinstance(text, str) and text.isprintable() for text in texts):
-        raise ValueError("a name that cannot be printed")
-    if Path(description.name).name != description.name:  # the outputs go to out/<name>
-        raise ValueError("a name that is a path")
-    if not isinstance(description.seconds, (int, float)) or not 0 <= description.seconds < 1e9:
-        raise ValueError("seconds that are no length of a video")
-    for mapping in (description.settings, description.classes, description.metrics):
-        if not isinstance(mapping, dict):
-            raise TypeError("a section is not a mapping")
-    if not all(isinstance(settings, dict) for settings in description.settings.values()):
-        raise TypeError("settings without a section")
-    for names in description.classes.values():
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise TypeError("class names are not a list of texts")

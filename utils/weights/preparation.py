@@ -103,7 +103,10 @@ def prepare(name: str) -> Path:
 
 
 def fetch(entry: Published, folder: Path) -> Path:
-    """The downloaded file; the one in `folder` if it is there."""
+    """The downloaded file; the one in `folder` if it is there. Continues an earlier download.
+
+    Raises ValueError if the server does not send it all, or it cannot be written.
+    """
     file = folder / entry.file_name
     if file.is_file():
         return file
@@ -113,10 +116,21 @@ def fetch(entry: Published, folder: Path) -> Path:
             f"save the file as {file}, and give the same command again"
         )
     part = file.with_name(f"{file.name}.part")
+    is_own = bool(read_note(part))  # which is written first
+    for path in (part, name_note(part)):
+        if os.path.lexists(path) and not (is_own and path.is_file() and not path.is_symlink()):
+            raise ValueError(f"{path} exists and is no part of this download: move it away")
     shown = hide_secrets(entry.address)
     print_line(f"{entry.name}: downloads {shown} (licence of {entry.source}: {entry.licence})")
+    largest = round(entry.size + 1) * 2**20 if entry.size else LARGEST
     try:
-        download(entry.address, part, round(entry.size + 1) * 2**20 if entry.size else LARGEST)
+        for attempt in range(1, ATTEMPTS + 1):
+            reason = receive(entry.address, part, largest)
+            if not reason:
+                break
+            if attempt == ATTEMPTS:
+                raise DownloadError(reason)
+            print_line(f"{reason}; connecting again")
     except DownloadError as error:
         raise ValueError(f"{error}; you can also save the file as {file} ({entry.page})") from None
     os.replace(part, file)
@@ -137,29 +151,11 @@ def read_note(part: Path) -> list:
     return []
 
 
-def download(address: str, part: Path, largest: int) -> None:
-    """Writes the whole file to `part`; continues an earlier call's.
-
-    Raises DownloadError if the server does not send it all, or more than `largest` bytes, and
-    ValueError if it cannot be written.
-    """
-    is_own = bool(read_note(part))  # which is written first
-    for path in (part, name_note(part)):
-        if os.path.lexists(path) and not (is_own and path.is_file() and not path.is_symlink()):
-            raise ValueError(f"{path} exists and is no part of this download: move it away")
-    for attempt in range(1, ATTEMPTS + 1):
-        reason = receive(address, part, largest)
-        if not reason:
-            return
-        if attempt == ATTEMPTS:
-            raise DownloadError(reason)
-        print_line(f"{reason}; connecting again")
-
-
 def receive(address: str, part: Path, largest: int) -> str:
     """One connection, which continues `part` if the server still has the same version.
 
-    Returns why the connection ended before the file, else an empty text.
+    Returns why the connection ended before the file, else an empty text. Raises DownloadError if
+    the server does not send the file, or more than `largest` bytes.
     """
     known, validator = read_note(part) or (-1, "")
     start = part.stat().st_size if validator and part.is_file() else 0

@@ -85,7 +85,15 @@ def load(path: Union[str, os.PathLike]) -> object:
         if not os.path.isfile(path) and os.path.exists(path) and not os.path.isdir(path):
             raise TorchFileError("is not a file")  # a pipe would block
         with open(path, "rb") as file:
-            tree = read_file(file)
+            head = file.read(HEAD)
+            file.seek(0)
+            read = READERS.get(find_kind(head))
+            check(head, "is empty; copy or download it again")
+            check(head.lstrip()[:1] != b"<", "is a web page, not a checkpoint; download it again")
+            if read is None:
+                what = "is neither a PyTorch nor a safetensors file, or is packed or cut off"
+                raise TorchFileError(f"{what}; it starts with {head[:8]!r}")
+            tree = read(file)
         check(not isinstance(tree, Unread), "{}", tree.why if isinstance(tree, Unread) else "")
         return tree
     except TorchFileError as error:
@@ -179,20 +187,6 @@ def find_states(tree: dict) -> Iterator[tuple[str, dict]]:
 # The formats.
 
 
-def read_file(file: BinaryIO) -> object:
-    """The object in a file of any format."""
-    head = file.read(HEAD)
-    file.seek(0)
-    readers = {"zip": read_zip, "legacy": read_legacy, "safetensors": read_safetensors}
-    read = readers.get(find_kind(head))
-    if read is not None:
-        return read(file)
-    check(head, "is empty; copy or download it again")
-    check(head.lstrip()[:1] != b"<", "is a web page, not a checkpoint; download it again")
-    text = "is neither a PyTorch nor a safetensors file, or is packed or cut off; it starts with {}"
-    raise TorchFileError(text.format(head[:8]))
-
-
 def read_zip(file: BinaryIO) -> object:
     """A folder of records: data.pkl, data/KEY for every storage, and since 2.1 byteorder.
 
@@ -271,6 +265,9 @@ def read_safetensors(file: BinaryIO) -> dict[str, np.ndarray]:
     valid = metadata.get("crc_num", str(crc)) == str(crc)
     check(valid, "is damaged: its checksum differs from its content; copy it again")
     return tensors
+
+
+READERS = {"zip": read_zip, "legacy": read_legacy, "safetensors": read_safetensors}
 
 
 class Storage:
