@@ -74,21 +74,14 @@ def evaluate_checkpoint(
     if rt.is_main_process and (line := compare_accuracy(Path(checkpoint_path), result)):
         log.log.info(line)
     log.print_result(result, rt)
-    write_reports(reports, result, network, cfg)
-    return 1 if result["unreadable"] and not cfg.eval.allow_unreadable else 0
-
-
-def write_reports(
-    reports: list[Report], result: dict[str, Any], network: Network, cfg: NetworkConfig
-) -> None:
-    """Writes the report of each data set, and of several the page of all, above their folders."""
     sets = {}
-    for report in reports:
-        name = report.space.name
+    for written in reports:
+        name = written.space.name
         values = {**result["sets"][name], "checkpoint": result["checkpoint"]} if name else result
-        sets[name] = report.write({**values, **describe_origin(cfg, name)})
-    if reports and "" not in sets and reports[0].rt.is_main_process:
-        write_index(reports[0].folder.parent, sets=sets, average=result)
+        sets[name] = written.write({**values, **describe_origin(cfg, name)})
+    if reports and "" not in sets and rt.is_main_process:  # the page of all, above their folders
+        write_index(Path(report), sets=sets, average=result)
+    return 1 if result["unreadable"] and not cfg.eval.allow_unreadable else 0
 
 
 def describe_origin(cfg: NetworkConfig, data_set: str) -> dict[str, str]:

@@ -83,22 +83,15 @@ class Builder:
         """Adds a shape: numbers, and sizes that follow the batch."""
         if not any(isinstance(size, DynamicDim) for size in sizes):
             return self.add_constant(sizes)
-        parts = [
-            self.add_batch_size(size.times)
-            if isinstance(size, DynamicDim)
-            else self.add_constant([size])
-            for size in sizes
-        ]
-        return self.add("Concat", *parts, axis=0)
-
-    def add_batch_size(self, times: int) -> str:
-        """Adds the batch's size, or several times that."""
         if not self.batch:
             shape = self.add("Shape", self.source)
             self.batch = self.add("Gather", shape, self.add_constant([0]), axis=0)
-        if times == 1:
-            return self.batch
-        return self.add("Mul", self.batch, self.add_constant([times]))
+        parts = []
+        for size in sizes:
+            times = size.times if isinstance(size, DynamicDim) else 0
+            part = self.batch if times else self.add_constant([size])
+            parts.append(self.add("Mul", part, self.add_constant([times])) if times > 1 else part)
+        return self.add("Concat", *parts, axis=0)
 
 
 def translate(
