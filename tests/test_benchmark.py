@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import benchmark
 from benchmarks.torch import baseline
-from tests.helpers import assert_one_line_error, read_result, run_json, run_script
+from tests.helpers import assert_one_line_error, run_json, run_script
 from tests.numbered_videos import write_numbered_video
 from utils.files import ROOT
 from utils.settings import Run
@@ -24,20 +24,15 @@ def build_smoke_arguments(network: str) -> list:
 def test_memory_is_measured_for_each_graph_and_compared_with_an_earlier_result(tiny_args, tmp_path):
     earlier_file = tmp_path / "before.json"
     out = tmp_path / "new" / "now.json"
-    earlier = {"benchmark": "memory", "config": "tsm_smoke", "batch": 128, "machine": {"cores": 99}}
+    earlier = {"benchmark": "memory", "config": "tsm_smoke", "batch": 128, "machine": {}}
     earlier_file.write_text(json.dumps({**earlier, "train_peak_gb": 1e3}))
     files = [f"--against={earlier_file}", f"--out={out}"]
     large = ["--data.batch=128", "--data.crop=64", "--data.resize=64"]
-    completed = run_script(BENCHMARK, "memory", *tiny_args, *large, *files)
-    result = read_result(completed)
+    result = run_json(BENCHMARK, "memory", *tiny_args, *large, *files)
     assert result == json.loads(out.read_text())
-    assert result["against"] == str(earlier_file)
     assert set(result["ratios"]) == {"train_peak_gb"}
     ratio = result["ratios"]["train_peak_gb"]
     assert ratio == pytest.approx(result["train_peak_gb"] / 1e3, rel=0.01, abs=1e-3)
-    assert "| train_peak_gb | 1000 |" in completed.stdout
-    assert "cores was 99, now it is" in completed.stderr
-    assert "batch was" not in completed.stderr
     train, evaluation = (result[f"{part}_peak_gb"] for part in benchmark.PARTS)
     assert train > result["train_compile_peak_gb"] > result["eval_compile_peak_gb"] > 0.2
     assert train > evaluation > result["eval_compile_peak_gb"]

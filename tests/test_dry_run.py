@@ -331,10 +331,7 @@ def test_a_graph_that_cannot_be_compiled_is_one_line_and_status_1(compiler, run_
     ("arguments", "words"),
     [
         ("", "--chip"),
-        ("--chip=ascend910b1", "--chip"),
-        ("--chip=ascend910b --ranks=0", "--ranks"),
         ("--chip=ascend910b --cann=/none", "--cann: /none"),
-        ("--chip=ascend910b --run.jit_level=O3", "run.jit_level"),
         ("--chip=ascend910 --run.jit_level=auto", "--cann"),
         ("--chip=gpu --ranks=8", "--ranks 8"),
     ],
