@@ -117,7 +117,8 @@ def follow_imports(files: Iterable[Path]) -> set[Path]:
 def find_files(name: str) -> list[Path]:
     """Returns the file of a module, or of the module that has this name; none outside."""
     path = ROOT / name.replace(".", "/")
-    files = (path.with_suffix(".py"), path / "__init__.py", path.parent.with_suffix(".py"))
+    files = [path.with_suffix(".py"), path / "__init__.py"]
+    files += [path.parent.with_suffix(".py"), path.parent / "__init__.py"]
     return [file for file in files if file.is_file()][:1]
 
 
