@@ -29,7 +29,7 @@ import subprocess
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from scripts.launcher.devices import FILES, count_devices
+from scripts.launcher.launch_config import FILES, count_devices
 from utils import cli
 from utils.messages import format_line, is_installed
 from utils.processes import die_with_parent

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scripts import check_env
-from scripts.launcher import devices
+from scripts.launcher import launch_config as devices
 from utils.files import ROOT
 
 

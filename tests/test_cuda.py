@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from scripts.launcher import cuda
-from scripts.launcher.devices import find_plugins
+from scripts.launcher.cuda import find_plugins
 from tests.helpers import assert_one_line_error, build_stub_driver, copy_scripts, run_command
 from utils.files import ROOT
 

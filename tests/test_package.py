@@ -8,10 +8,12 @@ import subprocess
 import sys
 import venv
 import zipfile
+from email import message_from_bytes
 from pathlib import Path
 
 import numpy as np
 import pytest
+from packaging.requirements import Requirement
 
 from tests.conftest import TINY
 from tests.helpers import (
@@ -23,6 +25,8 @@ from tests.helpers import (
     save_random_weights,
 )
 from tests.test_api import TOYS
+from tests.test_cells import read_program
+from tests.toy_recipes import draw_samples, list_toy_settings
 from tsm.config import Config
 from utils import files
 from utils.files import ROOT
@@ -191,3 +195,25 @@ def test_the_cells_of_the_notebook_run_in_order_with_the_package(wheel, tmp_path
     done = run_command([commands / "python", "-c", code], cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.splitlines()[-1].startswith("[('grow', ")
+
+
+def test_the_program_of_the_cells_page_trains_with_the_package(wheel, tmp_path):
+    """In a folder without the checkout."""
+    with zipfile.ZipFile(wheel) as file:
+        file.extractall(tmp_path / "site")
+    draw_samples("resnet50", tmp_path / "data")
+    settings = [*list_toy_settings("resnet50"), f"data.root={tmp_path / 'data'}"]
+    (tmp_path / "program.py").write_text(read_program("resnet50", settings))
+    env = {**build_env(), "PYTHONPATH": str(tmp_path / "site")}
+    done = run_command([sys.executable, "program.py"], cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert [*(tmp_path / "out" / "plain").glob("resnet50-1_*.ckpt")]
+
+
+def test_the_package_requires_the_packages_of_requirements_txt(wheel):
+    with zipfile.ZipFile(wheel) as file:
+        (name,) = [name for name in file.namelist() if name.endswith("/METADATA")]
+        requirements = message_from_bytes(file.read(name)).get_all("Requires-Dist")
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    listed = {str(Requirement(line)) for line in lines if line and not line.startswith("#")}
+    assert listed == {str(Requirement(line)) for line in requirements if "extra ==" not in line}

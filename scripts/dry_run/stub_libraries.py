@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from scripts.launcher.devices import find_plugins
+from scripts.launcher.cuda import find_plugins
 from utils.cores import PROCESSORS
 from utils.files import report_write_errors
 

@@ -15,6 +15,7 @@ installed, and NVML also counts GPUs that CUDA_VISIBLE_DEVICES hides from MindSp
 
 import ctypes
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import re
@@ -30,7 +31,6 @@ from typing import Optional
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[0] = str(ROOT)
 
-from scripts.launcher.devices import find_plugins
 
 REQUIREMENTS = ROOT / "requirements-gpu.txt"
 COMPILER = "nvidia-cuda-nvcc-cu11"  # its wheel has ptxas, but no nvcc
@@ -184,3 +184,11 @@ def write_set_env(folder: Path, home: Path) -> None:
 
 if __name__ == "__main__":
     sys.exit(main(*sys.argv[1:]))
+
+
+def find_plugins() -> Path:
+    """The folder of the back ends of MindSpore, which is not imported. Raises ValueError."""
+    spec = importlib.util.find_spec("mindspore")
+    if spec is None or spec.origin is None:
+        raise ValueError(f"{sys.executable} has no MindSpore")
+    return Path(spec.origin).parent / "lib" / "plugin"

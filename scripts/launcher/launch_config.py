@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
-from scripts.launcher.devices import VISIBLE, count_devices
 from utils.cores import LEAST_CORES
 from utils.files import read_json
 from utils.load_config import convert_value, load_yaml_file, resolve_yaml
 from utils.messages import VALUE, shorten
 from utils.settings import Device
 
+DEVICE_FILES = Path("/dev")
+FILES = {"Ascend": "davinci[0-9]*", "GPU": "nvidia[0-9]*"}
+VISIBLE = {"Ascend": "ASCEND_RT_VISIBLE_DEVICES", "GPU": "CUDA_VISIBLE_DEVICES"}
 PORT = "8118"  # MASTER_PORT of several nodes, unless it is set
 TIMEOUT = "300"  # MASTER_TIMEOUT, unless it is set
 MAX_WORKERS_PER_CORE = 8  # on a CPU: more would only wait for each other
@@ -271,3 +273,8 @@ def read_mpi_environment(environ: Mapping[str, str], role: str) -> dict[str, str
         "RANK_SIZE": size,
         "RANK_ID": rank,
     }
+
+
+def count_devices(kind: str) -> int:
+    """The devices of `run.device` that have a file in /dev; 0 for a CPU."""
+    return len(list(DEVICE_FILES.glob(FILES[kind]))) if kind in FILES else 0
