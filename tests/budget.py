@@ -29,20 +29,20 @@ class Budget(NamedTuple):
 
 # Guides are the English pages of docs/; a file in no other folder counts as a script.
 BUDGETS = {
-    "code lines of the networks": Budget(4150, 4000),
-    "code lines of utils": Budget(13110, 11200),
-    "code lines of scripts": Budget(6330, 5400),
-    "code lines of benchmarks": Budget(1330, 1300),
-    "functions": Budget(2195, 1750),
-    "files": Budget(236, 215),
-    "lines of tests": Budget(31000, 25000),
+    "code lines of the networks": Budget(4065, 4000),
+    "code lines of utils": Budget(12760, 11200),
+    "code lines of scripts": Budget(6180, 5400),
+    "code lines of benchmarks": Budget(1300, 1300),
+    "functions": Budget(2035, 1750),
+    "files": Budget(215, 215),
+    "lines of tests": Budget(26050, 25000),
     "words of the guides": Budget(20000, 20000),
     "lines of JavaScript and HTML": Budget(700, 700),
-    "files that a training loads": Budget(76, 70),
-    "code lines that a training loads": Budget(8700, 7000),
+    "files that a training loads": Budget(70, 70),
+    "code lines that a training loads": Budget(7800, 7000),
     "times that eval.py opens the checkpoint": Budget(2, 2),
 }
-LEAST_MEAN = 11.3  # code lines of a function; the goal is 12
+LEAST_MEAN = 11.9  # code lines of a function; the goal is 12
 NETWORKS = ("x3d", "tsm", "mvit_multi", "resnet50")
 LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 LAYOUT |= {tokenize.ENDMARKER}
