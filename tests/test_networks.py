@@ -107,7 +107,8 @@ def test_every_method_of_a_network_works(name, tmp_path):
     write_numbered_video(video, 30, 64, 48, 15.0)
     model = Model(network, cfg=cfg, scorer=scorer, heads=heads)
     results["find_online_predictor"] = network.find_online_predictor(cfg) or WindowPredictor
-    shown = [*model.stream(video)]
+    window = {} if network.reads_images else {"window": 1.0}
+    shown = [*model.stream(video, **window)]
     shapes = [probabilities.shape for probabilities in shown[0].probabilities]
     assert shapes == [(head.classes,) for head in heads]
 

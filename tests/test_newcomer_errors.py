@@ -44,13 +44,13 @@ CONVERSION = f"python {CONVERT} --config_path ", "/tsm_smoke.yaml"
 # A command, whose first word may be one of SHORT; words of its error.
 # fmt: off
 ERRORS = [
-    ("tsm/train.py --config_path tsm/configs/tsm_smoek.yaml", "tsm_smoek", "tsm_smoke.yaml"),
+    ("tsm/train.py --config_path tsm/configs/tsm_smoek.yaml", "tsm_smoek", "tsm_smoke"),
     ("tsm/train.py tsm/configs/tsm_smoke.yaml", "--config_path tsm/configs/tsm_smoke.yaml"),
     (f"tsm/train.py {TSM} --epochs=3", "option --epochs", "--train.epochs"),
     ("tsm/train.py --config_path tab.yaml", "not a readable config file", "line 2"),
     (f"tsm/train.py {X3D}", "x3d_smoke.yaml", "data.frames", "use x3d/train.py"),
     (f"COMPLEXITY --network x3d {TSM}", "use --network=tsm"),
-    ("TRAIN train.lr=3", "--train.lr=3"),
+    ("TRAIN train.lr=3", "train.lr=3"),
     ("TRAIN --run.device=GPU", "run.device", "check_env.py", "--run.device=CPU"),
     ("TRAIN --data.batch=99", "24 samples", "data.batch"),
     ("TRAIN --data.root=. --data.train_list=missing.txt", "missing.txt", "line 2", "none.mp4"),
