@@ -114,8 +114,6 @@ class LabelSpace(abc.ABC):
             return scores
         if not self.multi_label:
             return softmax(scores)
-        from utils.evaluate.metrics import sigmoid
-
         return sigmoid(scores)
 
 
@@ -168,6 +166,11 @@ def list_own_names(spaces: Sequence[LabelSpace], count: int) -> list[Sequence[st
 def softmax(scores: np.ndarray) -> np.ndarray:
     powers = np.exp(scores - scores.max())
     return powers / powers.sum()
+
+
+def sigmoid(scores: np.ndarray) -> np.ndarray:
+    """Probabilities float64 of raw scores."""
+    return np.exp(-np.logaddexp(0.0, -scores.astype(np.float64)))
 
 
 def use_own_names(

@@ -167,11 +167,6 @@ class ScoreTable:
         return gathered[: self.count]
 
 
-def sigmoid(scores: np.ndarray) -> np.ndarray:
-    """Probabilities float64 of raw scores."""
-    return np.exp(-np.logaddexp(0.0, -scores.astype(np.float64)))
-
-
 def compute_average_precisions(scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """(classes,) of scores and targets, 1 or 0, (N, classes); NaN for a class without a video.
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, Optional
 import numpy as np
 
 from utils.data.annotation_file import format_label
-from utils.evaluate.label_space import LabelSpace
+from utils.evaluate.label_space import LabelSpace, sigmoid
 from utils.evaluate.metrics import (
     THRESHOLD,
     TOP5_CLASSES,
@@ -23,7 +23,6 @@ from utils.evaluate.metrics import (
     encode_label_sets,
     list_bounds,
     list_label_sets,
-    sigmoid,
 )
 from utils.evaluate.report_page import (
     OWN,

@@ -10,12 +10,12 @@ from mindspore import Tensor
 
 from tests.helpers import read_rows
 from utils.data.annotation_file import encode_label
+from utils.evaluate.label_space import sigmoid
 from utils.evaluate.metrics import (
     LabelScores,
     compute_average_precisions,
     compute_binary_losses,
     compute_metrics,
-    sigmoid,
 )
 from utils.evaluate.report import Report
 from utils.evaluate.report_page import Samples
