@@ -50,7 +50,7 @@ ERRORS = [
     ("tsm/train.py --config_path tab.yaml", "not a readable config file", "line 2"),
     (f"tsm/train.py {X3D}", "x3d_smoke.yaml", "data.frames", "use x3d/train.py"),
     (f"COMPLEXITY --network x3d {TSM}", "use --network=tsm"),
-    ("TRAIN train.lr=3", "train.lr=3"),
+    ("TRAIN train.lr=3", "--train.lr=3"),
     ("TRAIN --run.device=GPU", "run.device", "check_env.py", "--run.device=CPU"),
     ("TRAIN --data.batch=99", "24 samples", "data.batch"),
     ("TRAIN --data.root=. --data.train_list=missing.txt", "missing.txt", "line 2", "none.mp4"),

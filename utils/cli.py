@@ -190,7 +190,8 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unexpected argument: did you mean --config_path {arguments[0]}?")
         namespace, strays = self.parse_known_intermixed_args(arguments)
         if strays:
-            self.error(f"unexpected argument {strays[0]}")
+            advice = f": did you mean --{strays[0]}?" if "=" in strays[0] else ""
+            self.error(f"unexpected argument {strays[0]}{advice}")
         options = vars(namespace)
         settings = [f"{name}={options.pop(name)}" for name in list(options) if "." in name]
         return options.pop("config_path", None), settings, options
