@@ -168,5 +168,5 @@ class Config(NetworkConfig):
 
     def model_arguments(self) -> dict:
         arguments = asdict(self.model)
-        del arguments["labels"]  # the network returns raw scores in any case
+        del arguments["labels"]  # the network returns logits in any case
         return {"mean": self.data.mean, "std": self.data.std, **arguments}

@@ -5,7 +5,7 @@
         [--config_path Y] [--batch 4|free] [--input uint8|float32] [--precision fp32|fp16]
         [--outputs scores|scores,features] [--overwrite]
 
-The exported file takes images (N, 3, crop, crop) and returns raw scores (N, classes). N is
+The exported file takes images (N, 3, crop, crop) and returns logits (N, classes). N is
 eval.batch, or --batch. The file normalises uint8 pixels; with --input float32 it expects normalised
 ones. The last line of stdout is one JSON object: format, file, bytes, precision, opset (of ONNX),
 input, outputs, max_abs_difference, relative_difference. See docs/export.md.

@@ -1,6 +1,6 @@
 """ResNet, version 1.5: the stride of a bottleneck sits in its 3x3 convolution (arXiv:1512.03385).
 
-Axes: (N, 3, H, W) in, raw scores (N, classes) out. Cells keep torchvision's names. Source:
+Axes: (N, 3, H, W) in, logits (N, classes) out. Cells keep torchvision's names. Source:
 torchvision 0.29.2, `models/resnet.py`. SE-ResNet50, here too, is that of the MindSpore zoo.
 
 Differences from the source: uint8 images are normalised in the network; `first_width` other than
@@ -52,7 +52,7 @@ class ImageNetwork(PaddedNetwork):
 
 
 class ResNet(ImageNetwork):
-    """Images (N, 3, H, W), uint8 or already normalised float32, to raw scores (N, num_classes).
+    """Images (N, 3, H, W), uint8 or already normalised float32, to logits (N, num_classes).
 
     `mean` and `std` are those of pixels from 0 to 1. `fan` is the mode of the Kaiming
     initialisation: `fan_out` (torchvision) or `fan_in` (NVIDIA). `zero_last` initialises the scale

@@ -330,7 +330,7 @@ def test_a_file_without_end_is_refused(files, monkeypatch):
 
 
 def build_model(*nodes, arrays=()):
-    """An ONNX model of a free batch of pixels."""
+    """An ONNX model of a dynamic batch of pixels."""
     from onnx import TensorProto, helper
 
     ends = [

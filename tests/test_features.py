@@ -46,7 +46,7 @@ CASES = {
 
 @pytest.mark.parametrize("network", CASES)
 def test_features_equal_the_activation_that_the_original_recorded(network):
-    """And the original's classifier maps them to the original's raw scores."""
+    """And the original's classifier maps them to the original's logits."""
     name, point, classifier = CASES[network]
     case = load_case(ROOT / network / "tests" / "golden" / f"{name}.json")
     net = find_case(network, case).build_model()

@@ -1,4 +1,4 @@
-"""Averages of the scores of several evaluations: equal to averaged raw scores; different lists."""
+"""Averages of the scores of several evaluations: equal to averaged logits; different lists."""
 
 import csv
 import json
@@ -20,7 +20,7 @@ RAW = np.random.RandomState(0).randn(2, 4, 3) * 2
 
 
 def make_report(folder, raw, paths=PATHS, labels=LABELS):
-    """Writes the report of an evaluation with these raw scores."""
+    """Writes the report of an evaluation with these logits."""
     folder.mkdir()
     rows = np.column_stack([raw, labels, READABLE[: len(labels)]])
     samples = Samples(paths, labels, list("xyz"))

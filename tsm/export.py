@@ -6,7 +6,7 @@
         [--outputs scores|scores,features] [--online] [--overwrite]
 
 The exported file takes clips (N, T, C, crop, crop) and returns what the network returns, usually
-raw scores (N, classes). N is eval.batch, or --batch. With --online the file of a network with
+logits (N, classes). N is eval.batch, or --batch. With --online the file of a network with
 model.online takes one frame (1, C, crop, crop) and the buffers of the frames before, zeros at the
 start, and returns scores (1, classes) and the new buffers. The file normalises uint8 pixels; with
 --input float32 it expects normalised ones. The last line of stdout is one JSON object: format,

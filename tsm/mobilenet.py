@@ -89,5 +89,5 @@ class MobileNetV2(nn.Cell):
         return self.features(x).mean((2, 3))  # (N*T, 1280)
 
     def classify(self, x: Tensor) -> Tensor:
-        """Features (N*T, 1280) to raw scores, if the classifier is part of the trunk."""
+        """Features (N*T, 1280) to logits, if the classifier is part of the trunk."""
         return self.classifier(x)

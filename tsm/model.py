@@ -43,11 +43,11 @@ FRAMES = {
 
 
 class TSM(PaddedNetwork):
-    """Clips (N, T, C, H, W), uint8 or normalised float32, to raw scores (N, classes).
+    """Clips (N, T, C, H, W), uint8 or normalised float32, to logits (N, classes).
 
     `shift_div` 0 is plain TSN. If `dropout` is 0 the classifier is part of the trunk
     (`base_model.fc`, of MobileNetV2 `base_model.classifier`), as in the source; otherwise it is
-    `new_fc`. `consensus`: `avg` averages the raw scores of the frames, or their probabilities if
+    `new_fc`. `consensus`: `avg` averages the logits of the frames, or their probabilities if
     `before_softmax` is false; `identity` returns (N, T, classes). T is halved by the temporal pool.
     Raises ValueError for settings that conflict.
     """
@@ -131,9 +131,8 @@ class TSM(PaddedNetwork):
     def construct(self, clip: Tensor, with_features: bool = False) -> Union[Tensor, tuple]:
         """Features (N, C), which are returned too if asked for, are the mean over the frames.
 
-        The source averages the raw scores of the frames. The classifier is linear, so the raw
-        scores of this mean are the same numbers: the mean is the classifier's input after a
-        consensus.
+        The source averages the logits of the frames. The classifier is linear, so the logits of
+        this mean are the same numbers: the mean is the classifier's input after a consensus.
         """
         x = clip if clip.ndim == 3 else self.compute_features(clip)
         scores = self.head(x.reshape(-1, self.base_model.width))

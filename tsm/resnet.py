@@ -98,5 +98,5 @@ class ResNet(nn.Cell):
         return x.mean((2, 3))  # (N*T, features)
 
     def classify(self, x: Tensor) -> Tensor:
-        """Features (N*T, C) to raw scores, if the classifier is part of the trunk."""
+        """Features (N*T, C) to logits, if the classifier is part of the trunk."""
         return self.fc(x)

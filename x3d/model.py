@@ -1,6 +1,6 @@
 """X3D: a small 2-D network expanded along time, width and depth (arXiv:2004.04730).
 
-Axes: clips and maps are (N, C, T, H, W). Training returns raw scores (N, classes). Evaluation
+Axes: clips and maps are (N, C, T, H, W). Training returns logits (N, classes). Evaluation
 returns probabilities (N, classes): the softmax of every position, averaged over the positions; with
 `multi_label` the sigmoid.
 Cells keep the names of PySlowFast.

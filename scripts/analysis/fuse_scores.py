@@ -6,12 +6,12 @@
 
 A REPORT is the folder that `eval.py --report` wrote. `--average probabilities` takes the weighted
 mean of the probabilities; `logarithms`, the default, that of their logarithms. The logarithm of a
-probability is the raw score minus a constant of the video: for networks whose reports are a softmax
-of raw scores (tsm, resnet50) the prediction is that of averaged raw scores, as in the original TSM.
+probability is the logit minus a constant of the video: for networks whose reports are a softmax
+of logits (tsm, resnet50) the prediction is that of averaged logits, as in the original TSM.
 A video that is unreadable in one report is unreadable in the result.
 
 Reports of several labels a video are averaged likewise; there `logarithms` are those of
-p / (1 - p), the raw scores.
+p / (1 - p), the logits.
 
 The last line of stdout is one JSON object: top1, top5, mean_class_accuracy, loss (of several
 labels map, classes, top1, loss), videos, unreadable, average, weights, and the top-1 (or mAP) of

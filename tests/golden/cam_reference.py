@@ -27,7 +27,7 @@ sys.path[0] = str(HERE.parents[1])
 from tests.golden.torch_results import list_differences, to_digits
 from tests.golden_cases import generate_input, load_case
 
-# {case: (shape of the clip, layer, layer of raw scores)}. X3D reads more frames and larger crops
+# {case: (shape of the clip, layer, layer of logits)}. X3D reads more frames and larger crops
 # than in training, so that its head has several positions.
 CASES = {
     "resnet50/tests/golden/resnet50_small.json": ((3, 96, 128), "layer4", "fc"),
@@ -48,7 +48,7 @@ HEADS = {"mvit_multi/tests/golden/mvit_multi_small.json": 1}  # the others have 
 
 
 def compute_gradient(net: nn.Module, clip: Tensor, layer: str, scores: str) -> tuple:
-    """(output of `layer`, its gradient, class): of the highest raw score, averaged over places."""
+    """(output of `layer`, its gradient, class): of the highest logit, averaged over places."""
     modules = dict(net.named_modules())
     outputs = {}
     for name in (layer, scores):

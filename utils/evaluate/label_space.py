@@ -41,7 +41,7 @@ class LabelSpace(abc.ABC):
     columns = slice(None)  # of the scores of the network
     clips = crops = 1
     frames_in_a_row = 1  # of a clip: so many follow each other, however long the video is
-    raw_scores = True  # whether the network returns raw scores, not probabilities
+    raw_scores = True  # whether the network returns logits, not probabilities
     multi_label = False  # whether a sample has any number of labels
     clips_per_pass = 0  # as in `video_scores`
     trained_seconds = 0.0  # of a video that a clip of the training covered; 0: unknown
@@ -109,7 +109,7 @@ class LabelSpace(abc.ABC):
         return self.compute_probs(result[0].astype(np.float64))
 
     def compute_probs(self, scores: np.ndarray) -> np.ndarray:
-        """Of raw scores their softmax, for several labels their sigmoid."""
+        """Of logits their softmax, for several labels their sigmoid."""
         if not self.raw_scores:
             return scores
         if not self.multi_label:
@@ -169,7 +169,7 @@ def softmax(scores: np.ndarray) -> np.ndarray:
 
 
 def sigmoid(scores: np.ndarray) -> np.ndarray:
-    """Probabilities float64 of raw scores."""
+    """Probabilities float64 of logits."""
     return np.exp(-np.logaddexp(0.0, -scores.astype(np.float64)))
 
 

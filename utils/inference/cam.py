@@ -1,6 +1,6 @@
 """Grad-CAM: a heat map of the parts of the frames that raise the score of a class.
 
-The feature maps of a late layer are weighted by the gradient of the class's raw score, summed over
+The feature maps of a late layer are weighted by the gradient of the class's logit, summed over
 the channels, and negative sums are set to zero (arXiv:1610.02391). A weight is the mean of the
 gradient over height and width, one for each frame of the maps, as in PySlowFast and mmaction2.
 
@@ -67,7 +67,7 @@ class HeatMaps:
         self.outputs[head] = output
 
     def score(self, zero: Tensor, clip: Tensor, head: int, label: int) -> Tensor:
-        """The mean over frames or positions if the network has a raw score for each."""
+        """The mean over frames or positions if the network has a logit for each."""
         self.outputs["zero"] = zero
         self.net(clip)
         scores = self.outputs[head]

@@ -346,8 +346,9 @@ def load_onnx(path: Path, network: "Network", cfg: NetworkConfig) -> OnnxScorer:
 def read_description(path: Path) -> tuple[tuple[int, ...], int, dict[str, str], Optional[list]]:
     """(shape of the input, classes, metadata, shapes of the buffers) of an ONNX file.
 
-    A free batch is 0; the buffers of a file for clips are None. The metadata include `dtype`, that
-    of the input. Raises ValueError if the file is missing, no ONNX, or refused by `check_model`.
+    A dynamic batch is 0; the buffers of a file for clips are None. The metadata include `dtype`,
+    that of the input. Raises ValueError if the file is missing, no ONNX, or refused by
+    `check_model`.
     """
     if not os.path.isfile(path):
         raise ValueError(f"{path}: no such file")

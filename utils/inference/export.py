@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 TOLERANCE = {"fp32": 1e-4, "fp16": 1e-2}
 LEVEL = {"fp32": "O0", "fp16": "O2"}
 INPUT = "input"  # its name in an ONNX file
-TRACED_BATCHES = 2, 3  # from which the graph with a free batch is made
+TRACED_BATCHES = 2, 3  # from which the graph with a dynamic batch is made
 WITH_FEATURES = "scores,features"
 WEIGHTS_ONLY = (None, "uint8", "fp32", "scores", False)  # the default options of a network
 STEPS = 6  # frames by which the file of an online network is compared

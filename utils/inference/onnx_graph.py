@@ -3,7 +3,7 @@
 MindSpore's own exporter gets paddings of 3-D convolutions wrong and lacks Erf, among others. A
 MINDIR holds all that is needed.
 
-A graph with a free batch is made of the graphs of one network with two batches: MindSpore writes
+A graph with a dynamic batch is made of the graphs of one network with two batches: MindSpore writes
 every size as a number, also those that follow the batch.
 """
 
@@ -347,7 +347,7 @@ def add_slice_by_size(build, node, x, begin, size):
 
 
 def add_slice(build, x, starts, ends, steps) -> str:
-    """Slices only the axes that change; a free batch axis must stay as it is."""
+    """Slices only the axes that change; a dynamic batch axis must stay as it is."""
     sizes = build.shapes[x].shape
     axes = [
         axis
@@ -423,7 +423,7 @@ TRANSLATORS: dict[str, Callable] = {
 
 
 def with_dynamic_batch(small: Graph, large: Graph) -> Graph:
-    """A graph with a free batch, from the same network's graphs with two batches.
+    """A graph with a dynamic batch, from the same network's graphs with two batches.
 
     Only sizes and the repetitions of arrays may differ between the two: they follow the batch.
     Raises ValueError for any other difference.

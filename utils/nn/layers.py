@@ -380,7 +380,7 @@ class CamCells(NamedTuple):
     """What `find_cam_cells` of a network returns.
 
     `layer` returns the features of which `arrange` makes feature maps (T, C, H, W), if the network
-    has read one clip. `scores` are the Cells, one for each head, that return the raw scores
+    has read one clip. `scores` are the Cells, one for each head, that return the logits
     (..., classes).
     """
 

@@ -53,8 +53,9 @@ class PointwiseConv3d(Operator):
     def construct(self, x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:
         t = x.shape[2]
         conv = self.strided
-        # A stride over merged rows would not start at each first row. With a free batch, MindSpore
-        # knows no size when it compiles, and the graph gets a branch: only if it has a stride.
+        # A stride over merged rows would not start at each first row. With a dynamic batch,
+        # MindSpore knows no size when it compiles, and the graph gets a branch: only if it has a
+        # stride.
         if self.stride > 1 and x.shape[3] % self.stride:
             x = x[:, :, :, :: self.stride, :: self.stride]
             conv = self.conv

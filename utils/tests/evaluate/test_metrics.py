@@ -1,4 +1,4 @@
-"""Evaluation metrics: views are averaged as raw scores, videos are counted once."""
+"""Evaluation metrics: views are averaged as logits, videos are counted once."""
 
 import json
 from types import SimpleNamespace

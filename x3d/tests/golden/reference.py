@@ -47,7 +47,7 @@ def build(case: dict) -> X3D:
 
 
 def evaluate(net: X3D, clip: torch.Tensor) -> dict:
-    """Probabilities, and raw scores, both the mean over positions."""
+    """Probabilities, and logits, both the mean over positions."""
     scores = []
     net.head.projection.register_forward_hook(lambda _, __, output: scores.append(output))
     output = net(clip)
