@@ -113,14 +113,22 @@ def main(
     kinds: Counter[str] = Counter()
     read = 0
     kept = {GOOD, DAMAGED} if keep_damaged else {GOOD}
+    # Lists of several data sets are in several folders; only those of one folder are compared, and
+    # a copy of another list than the first is not.
+    folders: dict[Path, dict[str, list[Record]]] = {}
     with report_write_errors(out, "--out"):
         for file, target in zip(files, targets):
             target.parent.mkdir(parents=True, exist_ok=True)
             lines = []  # number, text, name or what is wrong with it, job
+            records = []
             for number, text, record in iterate_lines(file):
                 is_good = isinstance(record, Record)
                 job = make_job(record, file, cfg.data.reader, frames) if is_good else None
                 lines.append((number, text, name_record(record) if is_good else record, job))
+                records += [record] if is_good else []
+            of_folder = folders.setdefault(file.path.parent, {})
+            if records not in [*of_folder.values()][1:]:
+                of_folder[file.name] = records
             jobs = list(dict.fromkeys(job for *_, job in lines if job))
             chosen = part.select(jobs) if part else jobs
             findings, count = scan(chosen, target, part, workers, executor)
@@ -131,15 +139,6 @@ def main(
     if part:
         print(json.dumps({"part": str(part), "read": read, "seconds": seconds}))
         return
-    # Lists of several data sets are in several folders; only those of one folder are compared, and
-    # a copy of another list than the first is not.
-    folders: dict[Path, dict[str, list[Record]]] = {}
-    for file in files:
-        of_folder = folders.setdefault(file.path.parent, {})
-        parsed = (record for _, _, record in iterate_lines(file))
-        records = [record for record in parsed if isinstance(record, Record)]
-        if records not in [*of_folder.values()][1:]:
-            of_folder[file.name] = records
     for of_folder in folders.values():
         for line in describe_repeats(of_folder):
             print_line(line)
