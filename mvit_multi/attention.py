@@ -16,7 +16,7 @@ from scipy.linalg import block_diag
 
 from utils.nn import kernels
 from utils.nn.conv3d import DepthwiseConv3d
-from utils.nn.layers import ChannelsFirstDense, Dense, LayerNorm, make_resize_matrix
+from utils.nn.layers import ChannelsFirstDense, Dense, LayerNorm, resize_table
 
 Grid = tuple[int, int, int]
 # Initial deviation of all position embeddings and matrices. The sources truncate the normal
@@ -179,7 +179,7 @@ def compute_distance_rows(queries: int, keys: int, length: int) -> np.ndarray:
     tall = max(queries / keys, 1.0)
     distance = np.arange(queries)[:, None] * wide - np.arange(keys)[None] * tall
     index = (distance + (keys - 1) * tall).astype(np.int64).reshape(-1)
-    return make_resize_matrix(length, 2 * max(queries, keys) - 1)[index]
+    return resize_table(np.eye(length), 2 * max(queries, keys) - 1)[index]
 
 
 def build_key_indicators(key: Grid, token: bool) -> np.ndarray:

@@ -183,7 +183,7 @@ class MViT(nn.Cell):
     (`cross_projections`).
     `expander`: the MLP of the embedding for the informative loss. `drop_path` increases from 0 in
     the first block to its value in the last one. `depthwise_impl` is that of the
-    pooling convolutions (`utils.nn.conv3d.FORMS`). `recompute`: the backward pass recomputes the
+    pooling convolutions (`utils/nn/conv3d.py`). `recompute`: the backward pass recomputes the
     activations of a block instead of storing them.
     """
 

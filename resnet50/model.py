@@ -19,13 +19,13 @@ from utils.nn.layers import (
     RESNETS,
     BatchNorm2d,
     CamCells,
+    Dense,
     Normalize,
     NormReLU,
     PaddedNetwork,
     ResidualBlock,
     conv2d,
     max_pool2d,
-    torch_dense,
 )
 
 SE_DEPTHS = (3, 4, 6, 3)
@@ -87,7 +87,7 @@ class ResNet(ImageNetwork):
         self.layer2 = self.build_stage(2, depths[1])
         self.layer3 = self.build_stage(3, depths[2])
         self.layer4 = self.build_stage(4, depths[3])
-        self.fc = torch_dense(self.cin, num_classes)
+        self.fc = Dense(self.cin, num_classes)
 
     def build_stage(self, index: int, depth: int) -> nn.SequentialCell:
         """Builds layer`index`; a stage after the first halves the image in its first block."""
@@ -117,8 +117,8 @@ class SqueezeExcitation(nn.Cell):
 
     def __init__(self, channels: int):
         super().__init__()
-        self.se_dense_0 = torch_dense(channels, channels // 4)
-        self.se_dense_1 = torch_dense(channels // 4, channels)
+        self.se_dense_0 = Dense(channels, channels // 4)
+        self.se_dense_1 = Dense(channels // 4, channels)
         self.relu = nn.ReLU()
 
     def construct(self, x: Tensor) -> Tensor:
@@ -203,7 +203,7 @@ class SEResNet50(ImageNetwork):
         self.layer2 = self.build_stage(2, fan)
         self.layer3 = self.build_stage(3, fan)
         self.layer4 = self.build_stage(4, fan)
-        self.fc = torch_dense(4 * SE_WIDTHS[3], num_classes)
+        self.fc = Dense(4 * SE_WIDTHS[3], num_classes)
 
     def build_stage(self, index: int, fan: str) -> nn.SequentialCell:
         """Builds layer`index`; a stage after the first halves the image in its first block."""

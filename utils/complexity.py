@@ -14,10 +14,10 @@ from mindspore import Tensor, nn
 
 from utils.nn import kernels
 from utils.nn.kernels.plain import MatMul, Operator, list_layers
-from utils.nn.layers import GELU, SiLU, has_kernel
+from utils.nn.layers import Activation, has_kernel
 from utils.runtime import eager_mode
 
-ACTIVATIONS = (nn.ReLU, nn.ReLU6, nn.GELU, nn.Sigmoid, nn.HSwish, nn.Softmax, GELU, SiLU)
+ACTIVATIONS = (nn.ReLU, nn.ReLU6, nn.GELU, nn.Sigmoid, nn.HSwish, nn.Softmax, Activation)
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 
 

@@ -59,8 +59,8 @@ class SE(nn.Cell):
         self.fc1 = PointwiseConv3d(channels, squeezed, bias=True)
         self.fc2 = PointwiseConv3d(squeezed, channels, bias=True)
         self.relu = ReLU()
-        self.channel_means = kernels.current().channel_means()
-        self.scale_channels = kernels.current().scale_channels()
+        self.channel_means = kernels.current().channel_means
+        self.scale_channels = kernels.current().scale_channels
 
     def construct(self, x: Tensor) -> Tensor:
         return self.scale_channels(x, self.compute_gate(self.channel_means(x)))
@@ -234,7 +234,7 @@ class X3D(nn.Cell):
 
     `frames` and `crop` are those of training: they fix the window of the head. Clips of evaluation
     may have more frames and larger crops. `depthwise_impl` is the implementation of the depthwise
-    convolutions. Those of `utils.nn.conv3d.FORMS` compute the same with the same weights, at
+    convolutions. Those of `utils/nn/conv3d.py` compute the same with the same weights, at
     different speeds; `dense` has no groups, which is another network. `stem_impl` is the same for
     the stem. `zero_init`: the scale of the last norm of a block is
     initialised to zero, so the block starts as its shortcut. `recompute`: the backward pass

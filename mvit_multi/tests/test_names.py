@@ -18,7 +18,7 @@ from tests.golden_cases import (
 from utils.data.mixing import Mix, make_cutmix
 from utils.files import ROOT
 from utils.nn.dropout import Dropout
-from utils.nn.layers import Normalize, make_resize_matrix
+from utils.nn.layers import Normalize, resize_table
 from utils.tests.parity import assert_scores, without_values
 from utils.weights.convert import convert
 
@@ -77,8 +77,8 @@ def test_relative_tables_of_another_crop_are_resized():
     assert table.shape == (23, 8)
     np.testing.assert_allclose(table[[0, -1]], source[name][[0, -1]])
     expected = [0, 0.4, 1.0, 1.6, 2.0]  # at 0.6 * (i + 0.5) - 0.5, cut off below 0 and above 2
-    np.testing.assert_allclose(make_resize_matrix(3, 5) @ np.arange(3.0), expected, atol=1e-6)
-    np.testing.assert_array_equal(make_resize_matrix(4, 4), np.eye(4))
+    np.testing.assert_allclose(resize_table(np.eye(3), 5) @ np.arange(3.0), expected, atol=1e-6)
+    np.testing.assert_array_equal(resize_table(np.eye(4), 4), np.eye(4))
 
 
 def test_a_table_of_repeated_rows_needs_no_memory():

@@ -40,7 +40,6 @@ from scripts.analysis.activations import record_activations, relative_error, set
 from utils import cli, log, runtime
 from utils.files import check_target, report_write_errors, write_beside
 from utils.networks import Job, Network, find_build
-from utils.nn import kernels
 from utils.nn.layers import NormReLU
 from utils.settings import NetworkConfig
 from utils.train.train import build_training
@@ -138,7 +137,7 @@ def record_step(step: TrainStep, clip: np.ndarray, target: np.ndarray) -> dict[s
     """Runs one training step; {"stage/name": values}. The network keeps the updated weights."""
     for _, cell in step.net.cells_and_names():
         if isinstance(cell, NormReLU):
-            cell.norm_relu = kernels.PLAIN.norm_relu()  # the norm's own output is recorded
+            cell.kernel = None  # the norm's own output is recorded
     before = copy_weights(step.net)
     record = {"data/clip": clip, "data/target": target}
     record.update({f"weights/{name}": value for name, value in before.items()})

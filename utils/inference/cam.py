@@ -20,7 +20,7 @@ from mindspore import Tensor, nn
 
 from utils.evaluate.label_space import LabelSpace
 from utils.inference.model import Model
-from utils.nn.layers import CamCells, HasCamCells
+from utils.nn.layers import CamCells
 from utils.runtime import eager_mode
 from utils.video.windows import Window
 from utils.video.writer import CaptionedVideo
@@ -91,10 +91,6 @@ class GradCam:
     def __init__(self, model: Model):
         self.heads = model.heads
         net = model.load_cell()
-        if not isinstance(net, HasCamCells):
-            raise ValueError(
-                f"--cam: {model.network.name} does not name the layer of its heat maps"
-            )
         self.maps = HeatMaps(net, net.find_cam_cells())
 
     def overlay(self, views: np.ndarray, head: int, probabilities: np.ndarray) -> Overlay:

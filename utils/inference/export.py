@@ -38,7 +38,6 @@ from utils.inference import mindir, onnx_graph
 from utils.inference.checkpoint import Checkpoint
 from utils.inference.engines import ENGINES, choose_engine, list_engines, run_in_process
 from utils.messages import VALUE, shorten
-from utils.nn import amp
 from utils.nn.conv3d import Conv3d, DepthwiseConv3d, FrameConv, PointwiseConv3d
 from utils.nn.fuse_conv_bn import replace_cell
 from utils.settings import NetworkConfig
@@ -269,7 +268,12 @@ def export(
             rewrite = spec.rewrite if kind == "onnx" else None
             net = wrap(spec.wrap(load(LEVEL[precision], rewrite))).set_train(False)
         if precision == "fp16":
-            amp.store_half(net)
+            # Weights are float16, but those of layer norms.
+            norms = [cell for _, cell in net.cells_and_names() if isinstance(cell, nn.LayerNorm)]
+            kept = {parameter.name for cell in norms for parameter in cell.get_parameters()}
+            for parameter in net.get_parameters():
+                if parameter.dtype == ms.float32 and parameter.name not in kept:
+                    parameter.set_dtype(ms.float16)
         file = folder / target.name
         info = {"network": network, **spec.info, "classes": str(expected[0].shape[-1])}
         if kind == "mindir":

@@ -12,7 +12,7 @@ Pixels are normalised in float32, because 1 / (255 * std) in float16 is wrong by
 from mindspore import dtype as mstype
 from mindspore import nn, ops
 
-from utils.nn.conv3d import CONVOLUTIONS
+from utils.nn.conv3d import ClipConv
 from utils.nn.layers import LayerNorm, Normalize
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -29,7 +29,7 @@ def cast(net: nn.Cell, level: str, dtype: str = "float16") -> nn.Cell:
     cells = [cell for _, cell in net.cells_and_names()]
     if level == "O1":
         for cell in cells:
-            if isinstance(cell, (nn.Conv2d, nn.Dense, *CONVOLUTIONS)):
+            if isinstance(cell, (nn.Conv2d, nn.Dense, ClipConv)):
                 cell.to_float(half)
     else:
         net.to_float(half)
@@ -39,15 +39,6 @@ def cast(net: nn.Cell, level: str, dtype: str = "float16") -> nn.Cell:
         elif isinstance(cell, Normalize):
             cell.to_float(mstype.float32)
     return Float32Output(net)
-
-
-def store_half(net: nn.Cell) -> None:
-    """Stores weights as float16, but those of layer norms; for inference, after `cast` to O2."""
-    norms = (cell for _, cell in net.cells_and_names() if isinstance(cell, nn.LayerNorm))
-    float32_names = {parameter.name for cell in norms for parameter in cell.get_parameters()}
-    for parameter in net.get_parameters():
-        if parameter.dtype == mstype.float32 and parameter.name not in float32_names:
-            parameter.set_dtype(mstype.float16)
 
 
 class Float32Output(nn.Cell):

@@ -12,21 +12,33 @@
   fastest form on a CPU by a factor of 2 to 4.
 """
 
+from typing import Callable
+
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore.common.initializer import Normal, Zero, initializer
 
 from utils.nn import kernels
 
-FORMS = ("taps", "grouped", "frames")
+
+class ClipConv(nn.Cell):
+    """A convolution of clips by an operator of the device, with a weight of PyTorch's shape.
+
+    Initialised normal with variance 2 / fan_out, which counts all output channels, also with
+    groups.
+    """
+
+    def __init__(self, shape: tuple[int, ...], conv: Callable):
+        super().__init__()
+        sigma = float(np.sqrt(2 / (shape[0] * np.prod(shape[2:]))))
+        self.weight = Parameter(initializer(Normal(sigma=sigma), shape), name="weight")
+        self.conv = conv
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.conv(x, ops.cast(self.weight, x.dtype))
 
 
-def init_kaiming_normal(shape: tuple[int, ...]) -> Tensor:
-    """Normal with variance 2 / fan_out; fan_out counts all output channels, also with groups."""
-    return initializer(Normal(sigma=float(np.sqrt(2 / (shape[0] * np.prod(shape[2:]))))), shape)
-
-
-class PointwiseConv3d(nn.Cell):
+class PointwiseConv3d(ClipConv):
     """A 1x1x1 convolution of clips (N, C, T, H, W), computed as a 2-D convolution.
 
     The stride applies to height and width. Weight (cout, cin, 1, 1, 1). On Ascend a 3-D convolution
@@ -34,53 +46,62 @@ class PointwiseConv3d(nn.Cell):
     """
 
     def __init__(self, cin: int, cout: int, bias: bool = False, stride: int = 1):
-        super().__init__()
-        self.stride = stride
-        self.weight = Parameter(init_kaiming_normal((cout, cin, 1, 1, 1)), name="weight")
+        operators = kernels.current()
+        super().__init__((cout, cin, 1, 1, 1), operators.conv2d(cout, kernel=1, stride=1))
         self.bias = Parameter(initializer(Zero(), (cout,)), name="bias") if bias else None
-        self.conv = kernels.current().pointwise3d(cout, stride, bias)
+        self.stride = stride
+        self.takes_clips = operators.takes_clips and stride == 1 and not bias
+        self.strided = self.conv
+        if stride > 1:
+            self.strided = operators.conv2d(cout, kernel=1, stride=stride)
+        self.add = ops.BiasAdd()
 
     def construct(self, x: Tensor) -> Tensor:
-        bias = None if self.bias is None else ops.cast(self.bias, x.dtype)
-        return self.conv(x, ops.cast(self.weight, x.dtype), bias)
+        weight = ops.cast(self.weight, x.dtype)
+        if self.takes_clips:
+            return self.conv(x, weight)
+        conv = self.strided
+        # A stride over merged rows would not start at each first row. With a dynamic batch,
+        # MindSpore knows no size when it compiles, and the graph gets a branch: only if it has a
+        # stride.
+        if self.stride > 1 and x.shape[3] % self.stride:
+            x = x[:, :, :, :: self.stride, :: self.stride]
+            conv = self.conv
+        n, c, t, h, w = x.shape
+        x = conv(ops.reshape(x, (n, c, t * h, w)), ops.reshape(weight, weight.shape[:4]))
+        if self.bias is not None:
+            x = self.add(x, ops.cast(self.bias, x.dtype))
+        n, c, th, w = x.shape
+        return ops.reshape(x, (n, c, t, th // t, w))
 
 
-class DepthwiseConv3d(nn.Cell):
+class DepthwiseConv3d(ClipConv):
     """A depthwise 3-D convolution of (N, C, T, H, W): one kernel per channel.
 
     Zero padding (k - 1) / 2; `stride` applies to height and width. Weight
-    (channels, 1, kt, kh, kw), odd sizes. `impl` is one of FORMS; all give the same result.
+    (channels, 1, kt, kh, kw), odd sizes. `impl` is one of the three forms.
     """
 
     def __init__(
         self, channels: int, kernel: tuple[int, int, int], stride: int = 1, impl: str = "taps"
     ):
-        super().__init__()
-        if impl not in FORMS:
-            raise ValueError(f"impl must be one of {', '.join(FORMS)}, not {impl}")
+        conv = kernels.current().depthwise3d(channels, kernel=kernel, stride=stride, impl=impl)
+        super().__init__((channels, 1, *kernel), conv)
         self.channels = channels
         self.kernel = kernel
         self.stride = stride
-        self.weight = Parameter(init_kaiming_normal((channels, 1, *kernel)), name="weight")
-        self.conv = kernels.current().depthwise3d(channels, kernel=kernel, stride=stride, impl=impl)
-
-    def construct(self, x: Tensor) -> Tensor:
-        return self.conv(x, ops.cast(self.weight, x.dtype))
 
 
-class FrameConv(nn.Cell):
+class FrameConv(ClipConv):
     """A 1 x k x k convolution without bias, computed frame by frame.
 
     Input (N, C, T, H, W). Weight (cout, cin, 1, k, k).
     """
 
     def __init__(self, cin: int, cout: int, kernel: int, stride: int = 1):
-        super().__init__()
-        self.weight = Parameter(init_kaiming_normal((cout, cin, 1, kernel, kernel)), name="weight")
+        conv = kernels.current().conv2d(cout, kernel=kernel, stride=stride)
+        super().__init__((cout, cin, 1, kernel, kernel), conv)
         self.shape = (cout, cin, kernel, kernel)
-        self.conv = kernels.current().conv2d(
-            cout, kernel=(kernel, kernel), stride=stride, padding=kernel // 2
-        )
         self.stride = stride
 
     def construct(self, x: Tensor) -> Tensor:
@@ -92,19 +113,11 @@ class FrameConv(nn.Cell):
         return ops.transpose(x, (0, 2, 1, 3, 4))
 
 
-class Conv3d(nn.Cell):
+class Conv3d(ClipConv):
     """A 3-D convolution without groups and bias, zero padding (k - 1) / 2.
 
     Input (N, C, T, H, W). `stride` applies to height and width. Weight (cout, cin, kt, kh, kw).
     """
 
     def __init__(self, cin: int, cout: int, kernel: tuple[int, int, int], stride: int = 1):
-        super().__init__()
-        self.weight = Parameter(init_kaiming_normal((cout, cin, *kernel)), name="weight")
-        self.conv = kernels.current().conv3d(cout, kernel, stride)
-
-    def construct(self, x: Tensor) -> Tensor:
-        return self.conv(x, ops.cast(self.weight, x.dtype))
-
-
-CONVOLUTIONS = (PointwiseConv3d, DepthwiseConv3d, FrameConv, Conv3d)
+        super().__init__((cout, cin, *kernel), kernels.current().conv3d(cout, kernel, stride))

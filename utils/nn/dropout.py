@@ -5,7 +5,6 @@ The numbers are an input of the train step.
 
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
-from mindspore import dtype as mstype
 
 from utils.nn import kernels
 
@@ -18,7 +17,7 @@ class Dropout(nn.Cell):
     The random numbers come from the host, as an input of the train step. So they are the same on
     every device, and a resumed run draws the same ones. `factors` (N, K) holds 0 or 1 / (1 - p)
     for every element of N samples; this layer reads its columns `start` to `start + size`.
-    `connect` sets both.
+    `DropoutFactors.connect` sets both.
 
     Args:
         p: probability, in [0, 1).
@@ -26,6 +25,7 @@ class Dropout(nn.Cell):
     """
 
     setting = "model.dropout"
+    by_sample = False
 
     def __init__(self, p: float, size: int):
         super().__init__()
@@ -35,39 +35,28 @@ class Dropout(nn.Cell):
         self.size = size
         self.factors = None
         self.start = 0
-
-    def connect(self, factors: Parameter, start: int) -> None:
-        """Reads from column `start` of `factors`, which the train step owns."""
-        self.factors = factors
-        self.start = start
+        self.broadcast = kernels.current().broadcast
 
     def construct(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        return x * self.read_factors(x.shape, x.dtype)
-
-    def read_factors(self, shape: tuple, dtype: mstype) -> Tensor:
-        """This layer's factors, reshaped to `shape`."""
         if self.factors is None:
             raise RuntimeError("this dropout needs the zoo's train step; dropout 0, or nn.Dropout")
         factors = self.factors[:, self.start : self.start + self.size]
-        return ops.cast(ops.reshape(factors, shape), dtype)
+        if not self.by_sample:
+            return x * ops.cast(ops.reshape(factors, x.shape), x.dtype)
+        factors = ops.reshape(factors, (x.shape[0],) + (1,) * (x.ndim - 1))
+        return x * self.broadcast(ops.cast(factors, x.dtype), x.shape)
 
 
 class DropPath(Dropout):
     """Drops a residual branch (N, ...): one random number per sample."""
 
     setting = "model.drop_path"
+    by_sample = True
 
     def __init__(self, p: float):
         super().__init__(p, 1)
-        self.multiply = kernels.current().multiply()
-
-    def construct(self, x: Tensor) -> Tensor:
-        if not self.training or self.p == 0:
-            return x
-        factors = self.read_factors((x.shape[0],) + (1,) * (x.ndim - 1), x.dtype)
-        return self.multiply(x, factors)
 
 
 class DropoutFactors:
@@ -85,11 +74,7 @@ class DropoutFactors:
         sizes = [cell.size for cell in self.layers]
         self.rates = np.repeat([cell.p for cell in self.layers], sizes).astype(np.float32)
         self.scales = (1 / (1 - self.rates.astype(np.float64))).astype(np.float32)
-
-    @property
-    def size(self) -> int:
-        """Random numbers per sample, K."""
-        return len(self.rates)
+        self.size = len(self.rates)  # random numbers per sample, K
 
     def connect(self, samples: int) -> Parameter:
         """Creates the parameter (samples, size) that all layers read."""
@@ -97,7 +82,8 @@ class DropoutFactors:
         factors = Parameter(Tensor(ones), name=FACTORS, requires_grad=False)
         start = 0
         for cell in self.layers:
-            cell.connect(factors, start)
+            cell.factors = factors
+            cell.start = start
             start += cell.size
         return factors
 
@@ -106,7 +92,3 @@ class DropoutFactors:
         philox = np.random.Philox(key=[self.seed, position])
         uniform = np.random.Generator(philox).random((copies, self.size), np.float32)
         return np.where(uniform < self.rates, np.float32(0), self.scales)
-
-    def draw_samples(self, start: int, count: int) -> np.ndarray:
-        """float32 (count, size) for `count` consecutive global positions."""
-        return np.concatenate([self.draw(start + k) for k in range(count)])

@@ -30,6 +30,9 @@ class ChannelBias(nn.Cell):
 def fuse_conv_bn(net: nn.Cell) -> nn.Cell:
     """Fuses every batch norm that its parent cell defines right after a convolution; returns `net`.
 
+    The norm's scale is multiplied into the weight. The norm becomes an identity if the convolution
+    has a bias, which takes its shift, else a ChannelBias.
+
     This relies on networks that define their norms in the order in which they use them. The tests
     of each network confirm it: the outputs of fused and original networks agree.
     """
@@ -37,31 +40,25 @@ def fuse_conv_bn(net: nn.Cell) -> nn.Cell:
         previous = None
         for name, cell in list(parent.name_cells().items()):
             conv = find_convolution(previous)
-            if isinstance(cell, nn.BatchNorm2d) and conv is not None:
-                remainder = fuse_pair(conv, cell)
-                replace_cell(parent, name, remainder)
-                for parameter in remainder.get_parameters():  # an export needs full names
-                    parameter.name = cell.beta.name[: -len("beta")] + "offset"
             previous = cell
+            if not isinstance(cell, nn.BatchNorm2d) or conv is None:
+                continue
+            arrays = (cell.gamma, cell.beta, cell.moving_mean, cell.moving_variance)
+            gamma, beta, mean, variance = (p.asnumpy().astype(np.float64) for p in arrays)
+            scale = gamma / np.sqrt(variance + cell.eps)
+            shift = (beta - scale * mean).astype(np.float32)
+            kernels = scale.reshape(-1, *[1] * (conv.weight.ndim - 1))
+            conv.weight.set_data(Tensor((conv.weight.asnumpy() * kernels).astype(np.float32)))
+            bias = dict(conv.parameters_and_names(expand=False)).get("bias")
+            if bias is None:
+                remainder = ChannelBias(shift)
+            else:
+                bias.set_data(Tensor((bias.asnumpy() * scale + shift).astype(np.float32)))
+                remainder = nn.Identity()
+            replace_cell(parent, name, remainder)
+            for parameter in remainder.get_parameters():  # an export needs full names
+                parameter.name = cell.beta.name[: -len("beta")] + "offset"
     return net
-
-
-def fuse_pair(conv: nn.Cell, norm: nn.BatchNorm2d) -> nn.Cell:
-    """Multiplies the norm, scale * x + shift, into the convolution; returns what replaces the norm.
-
-    That is an identity if the convolution has a bias, else a ChannelBias.
-    """
-    arrays = (norm.gamma, norm.beta, norm.moving_mean, norm.moving_variance)
-    gamma, beta, mean, variance = (p.asnumpy().astype(np.float64) for p in arrays)
-    scale = gamma / np.sqrt(variance + norm.eps)
-    shift = (beta - scale * mean).astype(np.float32)
-    kernels = scale.reshape(-1, *[1] * (conv.weight.ndim - 1))
-    conv.weight.set_data(Tensor((conv.weight.asnumpy() * kernels).astype(np.float32)))
-    bias = dict(conv.parameters_and_names(expand=False)).get("bias")
-    if bias is None:
-        return ChannelBias(shift)
-    bias.set_data(Tensor((bias.asnumpy() * scale + shift).astype(np.float32)))
-    return nn.Identity()
 
 
 def find_convolution(cell: Optional[nn.Cell]) -> Optional[nn.Cell]:

@@ -7,7 +7,8 @@ are those of `utils.nn.kernels` for the device.
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Callable, NamedTuple, Optional, Protocol, runtime_checkable
+from functools import partial
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
@@ -47,14 +48,13 @@ def conv2d(
     with cin instead of cout if `fan` is `fan_in`. `same` pads as MindSpore's `same`: with stride 2
     and an even size, one less before than after.
     """
-    padding = None if same else (kernel - 1) // 2
     conv = nn.Conv2d(
         in_channels=cin,
         out_channels=cout,
         kernel_size=kernel,
         stride=stride,
         pad_mode="same" if same else "pad",
-        padding=padding or 0,
+        padding=0 if same else (kernel - 1) // 2,
         dilation=1,
         group=groups,
         has_bias=bias,
@@ -62,39 +62,25 @@ def conv2d(
         bias_init="zeros",
     )
     conv.conv2d = kernels.current().conv2d(
-        cout, kernel=(kernel, kernel), stride=stride, padding=padding, groups=groups
+        cout, kernel=kernel, stride=stride, groups=groups, same=same
     )
     return conv
 
 
-class ReLU(nn.ReLU):
-    """max(x, 0)."""
+class Activation(nn.Cell):
+    """A function of the elements: `relu`, `silu` or the exact `gelu` of the device's operators."""
 
-    def __init__(self):
+    def __init__(self, name: str):
         super().__init__()
-        self.relu = kernels.current().relu()
-
-
-class SiLU(nn.Cell):
-    """x * sigmoid(x)."""
-
-    def __init__(self):
-        super().__init__()
-        self.silu = kernels.current().silu()
+        self.compute = getattr(kernels.current(), name)()
 
     def construct(self, x: Tensor) -> Tensor:
-        return self.silu(x)
+        return self.compute(x)
 
 
-class GELU(nn.Cell):
-    """The exact GELU, x * Phi(x)."""
-
-    def __init__(self):
-        super().__init__()
-        self.gelu = kernels.current().gelu()
-
-    def construct(self, x: Tensor) -> Tensor:
-        return self.gelu(x)
+ReLU = partial(Activation, "relu")
+SiLU = partial(Activation, "silu")
+GELU = partial(Activation, "gelu")
 
 
 class BatchNorm2d(nn.BatchNorm2d):
@@ -127,10 +113,16 @@ class NormReLU(nn.Cell):
     def __init__(self):
         super().__init__()
         self.relu = ReLU()
-        self.norm_relu = kernels.current().norm_relu()
+        self.kernel, self.kernel_with_shortcut = kernels.current().norm_relu()
 
     def construct(self, norm: nn.Cell, x: Tensor, shortcut: Optional[Tensor] = None) -> Tensor:
-        return self.norm_relu(norm, self.relu, x, shortcut)
+        if self.kernel is None or not self.training or norm.use_batch_statistics is False:
+            y = norm(x)
+            return self.relu(y if shortcut is None else y + shortcut)
+        arrays = (x, norm.gamma, norm.beta, norm.moving_mean, norm.moving_variance)
+        if shortcut is None:
+            return self.kernel(*arrays)[0]
+        return self.kernel_with_shortcut(*arrays, shortcut)[0]
 
 
 class ResidualBlock(nn.Cell):
@@ -223,12 +215,12 @@ def synchronize_norms(net: nn.Cell, ranks: int) -> None:
         raise ValueError("train.sync_batch_norm: no batch norm is trained here; set it to false")
     if ranks == 1:
         return
-    sync = kernels.current().sync_batch_norm(ranks)
+    sync = plain.SyncBatchNorm(ranks, kernels.current())
     for norm in norms:
         norm.bn_train = plain.BatchNorm3d(sync) if isinstance(norm, BatchNorm3d) else sync
     for _, cell in net.cells_and_names():
         if isinstance(cell, NormReLU):  # the kernel of a CPU joins both
-            cell.norm_relu = plain.NormReLU()
+            cell.kernel = None
 
 
 class BatchNorm3d(BatchNorm2d):
@@ -236,7 +228,8 @@ class BatchNorm3d(BatchNorm2d):
 
     def __init__(self, channels: int, gamma: str = "ones"):
         super().__init__(channels, gamma)
-        self.bn_train = kernels.current().batch_norm3d()
+        if not kernels.current().takes_clips:
+            self.bn_train = plain.BatchNorm3d(self.bn_train)
         self.bn_infer = plain.BatchNorm3d(self.bn_infer)
 
 
@@ -256,11 +249,16 @@ def max_pool2d(kernel: int, stride: int, same: bool = False) -> nn.Cell:
 class Dense(nn.Dense):
     """A fully connected layer over the last axis of (..., cin), with bias.
 
-    MindSpore's own checks the number of axes; in a graph with a dynamic batch size that check
-    remains an operator.
+    Without `weight_init` all is initialised as in PyTorch: uniform in +-1/sqrt(cin). MindSpore's
+    own layer checks the number of axes; in a graph with a dynamic batch size that check remains an
+    operator.
     """
 
-    def __init__(self, cin: int, cout: int, weight_init: Initializer, bias_init=None):
+    def __init__(
+        self, cin: int, cout: int, weight_init: Optional[Initializer] = None, bias_init=None
+    ):
+        if weight_init is None:
+            weight_init, bias_init = (Uniform(scale=cin**-0.5) for _ in range(2))
         init = {"weight_init": weight_init, "bias_init": bias_init}
         super().__init__(in_channels=cin, out_channels=cout, has_bias=True, **init)
         self.linear = kernels.current().linear()
@@ -295,13 +293,6 @@ class ChannelsFirstDense(nn.Cell):
             weight = weight[part * size : (part + 1) * size]
             bias = bias[part * size : (part + 1) * size]
         return self.linear(x, weight, bias)
-
-
-def torch_dense(cin: int, cout: int) -> Dense:
-    """A fully connected layer initialised as in PyTorch: all uniform in +-1/sqrt(cin)."""
-    return Dense(
-        cin, cout=cout, weight_init=Uniform(scale=cin**-0.5), bias_init=Uniform(scale=cin**-0.5)
-    )
 
 
 class Normalize(nn.Cell):
@@ -348,11 +339,6 @@ def resize_table(table: np.ndarray, rows: int) -> np.ndarray:
     return (table[low] * (1 - weight) + table[high] * weight).astype(np.float32)
 
 
-def make_resize_matrix(length: int, rows: int) -> np.ndarray:
-    """(rows, length) float32: the matrix that resizes a table of `length` rows to `rows`."""
-    return resize_table(np.eye(length), rows)
-
-
 SYMMETRIC = "symmetric"
 PADDINGS = (SYMMETRIC, "same", "same_pool")
 
@@ -387,11 +373,3 @@ class CamCells(NamedTuple):
     layer: nn.Cell
     scores: Sequence[nn.Cell]
     arrange: Callable[[np.ndarray], np.ndarray]
-
-
-@runtime_checkable
-class HasCamCells(Protocol):
-    """A network with heat maps."""
-
-    def find_cam_cells(self) -> CamCells:
-        """The Cells of the network that explain a prediction: the last ones with a place."""

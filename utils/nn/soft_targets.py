@@ -4,7 +4,6 @@ Mixup (arXiv:1710.09412) and cutmix (arXiv:1905.04899) of a batch; `utils.data.m
 """
 
 from collections.abc import Sequence
-from typing import Union
 
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
@@ -39,18 +38,15 @@ class SmoothedCrossEntropy(Loss):
         if self.class_weights is not None:
             log_p = log_p * self.class_weights
         if target.ndim == 1:
-            return self.take_mean(self.compute_rows(log_p, target), target, target, 1.0)
-        label = target[:, 0].astype(mstype.int32)
-        lam = target[:, 1]
-        partner_label = ops.gather(label, target[:, 2].astype(mstype.int32), 0)
-        mixed = lam * self.compute_rows(log_p, label)
-        mixed = mixed + (1 - lam) * self.compute_rows(log_p, partner_label)
-        return self.take_mean(mixed, label, partner_label, lam)
-
-    def take_mean(
-        self, rows: Tensor, label: Tensor, partner_label: Tensor, lam: Union[float, Tensor]
-    ) -> Tensor:
-        """The mean of the rows' losses (N,), with class weights divided by those of the labels."""
+            label = partner_label = target
+            lam = 1.0
+            rows = self.compute_rows(log_p, label)
+        else:
+            label = target[:, 0].astype(mstype.int32)
+            lam = target[:, 1]
+            partner_label = ops.gather(label, target[:, 2].astype(mstype.int32), 0)
+            rows = lam * self.compute_rows(log_p, label)
+            rows = rows + (1 - lam) * self.compute_rows(log_p, partner_label)
         if self.class_weights is None:
             return rows.mean()
         weights = lam * ops.gather(self.class_weights, label, 0)

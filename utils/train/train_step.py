@@ -33,6 +33,7 @@ from collections.abc import Sequence
 from typing import Any, Optional, Union
 
 import mindspore as ms
+import numpy as np
 from mindspore import Tensor, amp, nn, ops
 from mindspore import dtype as mstype
 
@@ -327,7 +328,8 @@ class TrainStep(nn.Cell):
         """
         if self.dropout_factors is None:
             return ()
-        return (Tensor(self.dropout.draw_samples(start, len(self.dropout_factors))),)
+        count = len(self.dropout_factors)
+        return (Tensor(np.concatenate([self.dropout.draw(start + k) for k in range(count)])),)
 
     def make_request(self, name: str) -> None:
         """Sets one of REQUESTS: from the next step on, all ranks return a value above 0."""

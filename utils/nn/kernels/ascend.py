@@ -3,6 +3,7 @@
 The dry runs of `scripts/dry_run` count the kernels. Those marked with Ext are of CANN's aclnn.
 """
 
+from functools import partial
 from typing import Callable
 
 import numpy as np
@@ -28,37 +29,26 @@ LOWEST_HALF = -65504.0
 class Gelu(Operator):
     """One kernel, exact."""
 
-    def __init__(self):
-        super().__init__()
-        self.gelu = GeluExt()
-
     def construct(self, x: Tensor) -> Tensor:
-        return self.gelu(x, "none")
+        return GeluExt()(x, "none")
 
 
 class BatchNorm(Operator):
-    """One kernel forward and one backward; ops.BatchNorm has two of each."""
+    """One kernel forward and one backward; ops.BatchNorm has two of each.
 
-    def __init__(self):
+    With `fixed` statistics ops.BatchNorm, but for bfloat16, which it does not take.
+    """
+
+    def __init__(self, fixed: bool = False):
         super().__init__()
+        self.trains = not fixed
         self.norm = BatchNormExt()
+        self.fixed = ops.BatchNorm(is_training=False, epsilon=EPSILON) if fixed else None
 
     def construct(self, x, gamma, beta, mean, variance) -> tuple:
-        return self.norm(x, gamma, beta, mean, variance, True, BATCH_WEIGHT, EPSILON)
-
-
-class FixedBatchNorm(Operator):
-    """ops.BatchNorm, which does not take bfloat16: there CANN's, whose statistics stay too."""
-
-    def __init__(self):
-        super().__init__()
-        self.norm = ops.BatchNorm(is_training=False, epsilon=EPSILON)
-        self.norm_bfloat16 = BatchNormExt()
-
-    def construct(self, x, gamma, beta, mean, variance) -> tuple:
-        if x.dtype == mstype.bfloat16:
-            return self.norm_bfloat16(x, gamma, beta, mean, variance, False, BATCH_WEIGHT, EPSILON)
-        return self.norm(x, gamma, beta, mean, variance)
+        if self.fixed is not None and x.dtype != mstype.bfloat16:
+            return self.fixed(x, gamma, beta, mean, variance)
+        return self.norm(x, gamma, beta, mean, variance, self.trains, BATCH_WEIGHT, EPSILON)
 
 
 class LayerNorm(Operator):
@@ -99,36 +89,10 @@ def broadcast(x: Tensor, shape: tuple) -> Tensor:
     return x
 
 
-class Multiply(Operator):
-    """One kernel, which broadcasts."""
-
-    def construct(self, x: Tensor, factors: Tensor) -> Tensor:
-        return x * factors
-
-
-class ChannelMeans(Operator):
+def channel_means(x: Tensor) -> Tensor:
     """One kernel, which sums in float32."""
-
-    def __init__(self):
-        super().__init__()
-        self.mean = MeanExt()
-
-    def construct(self, x: Tensor) -> Tensor:
-        axes = (2, 3) if x.ndim == 4 else (2, 3, 4)
-        return ops.cast(self.mean(x, axes, True, mstype.float32), x.dtype)
-
-
-class SelectRows(plain.SelectRows):
-    """In the type of the table: the selection of rows does not round."""
-
-    def __init__(self, matrix: np.ndarray):
-        super().__init__(matrix)
-        self.half = (Tensor(matrix.astype(np.float16)),)
-
-    def construct(self, table: Tensor) -> Tensor:
-        if table.dtype == mstype.float16:
-            return self.product(self.half[0], table)
-        return self.product(self.matrix[0], ops.cast(table, mstype.float32))
+    axes = (2, 3) if x.ndim == 4 else (2, 3, 4)
+    return ops.cast(MeanExt()(x, axes, True, mstype.float32), x.dtype)
 
 
 def shift_frames(x: Tensor, by: int) -> Tensor:
@@ -141,9 +105,13 @@ def stack(arrays: tuple, axis: int) -> Tensor:
 
     For a 910A with several ranks, MindSpore 2.10 finds no kernel of a float32 Stack (dry run).
     """
-    if arrays[0].dtype == mstype.float32:
-        return plain.stack(arrays, axis)
-    return ops.stack(arrays, axis)
+    if arrays[0].dtype != mstype.float32:
+        return ops.stack(arrays, axis)
+    shape = arrays[0].shape
+    parts = ()
+    for array in arrays:
+        parts += (ops.reshape(array, (*shape[:axis], 1, *shape[axis:])),)
+    return ops.Concat(axis)(parts)
 
 
 def project_and_pool(
@@ -188,16 +156,14 @@ class VectorNorm(Operator):
 
     def __init__(self):
         super().__init__()
-        self.norm = LinalgVectorNorm()
         self.map = ops.HyperMap()
 
     def construct(self, arrays: tuple) -> Tensor:
-        norms = self.map(ops.partial(compute_norm, self.norm), arrays)
-        return compute_norm(self.norm, ops.stack(norms))
+        return compute_norm(ops.stack(self.map(compute_norm, arrays)))
 
 
-def compute_norm(kernel, x: Tensor) -> Tensor:
-    return kernel(x, 2.0, None, False, mstype.float32)
+def compute_norm(x: Tensor) -> Tensor:
+    return LinalgVectorNorm()(x, 2.0, None, False, mstype.float32)
 
 
 class AdamW(Operator):
@@ -248,15 +214,14 @@ class Ascend(Plain):
     stack = staticmethod(stack)
     project_and_pool = staticmethod(project_and_pool)
     clear_class_token = staticmethod(clear_class_token)
+    scale_channels = staticmethod(ops.mul)
+    channel_means = staticmethod(channel_means)
     batch_norm: Factory = BatchNorm
-    fixed_batch_norm: Factory = FixedBatchNorm
+    fixed_batch_norm: Factory = staticmethod(partial(BatchNorm, fixed=True))
     layer_norm: Factory = LayerNorm
     linear: Factory = ops.Dense  # product and bias in one kernel
     gelu: Factory = Gelu
-    multiply: Factory = Multiply
-    scale_channels: Factory = Multiply
-    channel_means: Factory = ChannelMeans
-    select_rows: Factory = SelectRows
+    select_rows: Factory = staticmethod(partial(plain.SelectRows, half=True))
     vector_norm: Factory = VectorNorm
     adamw: Factory = AdamW
     max_pool: Callable[..., nn.Cell] = PaddedMaxPool2d

@@ -1,8 +1,8 @@
 """The operators of the networks, computed by MindSpore on any device: the definition of each.
 
-A method or class of `Plain` gives a primitive, a function or a Cell without weights, which a layer
-calls in `construct`. The other back ends are subclasses: they replace operators, and keep
-signatures.
+An attribute of `Plain` is a function of arrays, or it gives one: a primitive, a function or a Cell
+without weights. A layer calls it in `construct`. The other back ends are subclasses: they replace
+operators, and keep signatures.
 """
 
 from functools import partial
@@ -12,6 +12,7 @@ import numpy as np
 from mindspore import Tensor, amp, nn, ops
 from mindspore import dtype as mstype
 from mindspore.ops import constexpr
+from mindspore.ops.auto_generate import SiLU
 
 EPSILON = 1e-5  # of batch norms
 BATCH_WEIGHT = 0.1  # of a batch in the running statistics of batch norms
@@ -31,41 +32,6 @@ def list_layers(cell: nn.Cell) -> list[nn.Cell]:
     return [inner for inner in cell.cells() if not isinstance(inner, Operator)]
 
 
-def merge_time_height(x: Tensor) -> Tensor:
-    """(N, C, T, H, W) to (N, C, T*H, W)."""
-    n, c, t, h, w = x.shape
-    return ops.reshape(x, (n, c, t * h, w))
-
-
-class PointwiseConv3d(Operator):
-    """A 1x1x1 convolution of clips, computed as 2-D convolutions: `conv` and, strided, `strided`.
-
-    Weight (cout, cin, 1, 1, 1), bias (cout,) or None.
-    """
-
-    def __init__(self, stride: int, conv: Callable, strided: Callable):
-        super().__init__()
-        self.stride = stride
-        self.conv = conv
-        self.strided = strided
-        self.add = ops.BiasAdd()
-
-    def construct(self, x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:
-        t = x.shape[2]
-        conv = self.strided
-        # A stride over merged rows would not start at each first row. With a dynamic batch,
-        # MindSpore knows no size when it compiles, and the graph gets a branch: only if it has a
-        # stride.
-        if self.stride > 1 and x.shape[3] % self.stride:
-            x = x[:, :, :, :: self.stride, :: self.stride]
-            conv = self.conv
-        x = conv(merge_time_height(x), ops.reshape(weight, weight.shape[:4]))
-        if bias is not None:
-            x = self.add(x, bias)
-        n, c, th, w = x.shape
-        return ops.reshape(x, (n, c, t, th // t, w))
-
-
 class BatchNorm3d(Operator):
     """A batch norm of clips, computed by a 2-D one."""
 
@@ -74,7 +40,8 @@ class BatchNorm3d(Operator):
         self.norm = norm
 
     def construct(self, x, gamma, beta, mean, variance) -> tuple:
-        y = self.norm(merge_time_height(x), gamma, beta, mean, variance)[0]
+        n, c, t, h, w = x.shape
+        y = self.norm(ops.reshape(x, (n, c, t * h, w)), gamma, beta, mean, variance)[0]
         return (ops.reshape(y, x.shape),)
 
 
@@ -89,7 +56,7 @@ class NormalizeOverRanks(Operator):
         super().__init__()
         self.ranks = ranks
         self.broadcast = kernels.broadcast
-        self.means = kernels.channel_means()
+        self.means = kernels.channel_means
         self.normalize = kernels.fixed_batch_norm()
         self.gather = ops.AllGather()
         self.all_reduce = ops.AllReduce()
@@ -97,7 +64,7 @@ class NormalizeOverRanks(Operator):
     def construct(self, x: Tensor, gamma: Tensor, beta: Tensor) -> tuple:
         """The output in the type of x, and the mean and biased variance of the batch, (C,)."""
         own_mean = self.average(ops.cast(x, mstype.float32))
-        centred = self.centre(x, own_mean)
+        centred = ops.cast(x, mstype.float32) - self.spread(own_mean, x.shape)
         own = ops.stack((own_mean, self.average(centred * centred)))
         every = ops.reshape(self.gather(own), (self.ranks, 2, -1))
         means = every[:, 0]
@@ -108,7 +75,8 @@ class NormalizeOverRanks(Operator):
 
     def bprop(self, x: Tensor, gamma: Tensor, beta: Tensor, out: tuple, dout: tuple) -> tuple:
         scale = ops.rsqrt(out[2] + EPSILON)
-        y = self.centre(x, out[1]) * self.spread(scale, x.shape)  # before gamma and beta
+        centred = ops.cast(x, mstype.float32) - self.spread(out[1], x.shape)
+        y = centred * self.spread(scale, x.shape)  # before gamma and beta
         dy = ops.cast(dout[0], mstype.float32)
         own = ops.stack((self.average(dy), self.average(dy * y)))
         means = self.all_reduce(own) / self.ranks
@@ -120,9 +88,6 @@ class NormalizeOverRanks(Operator):
     def average(self, x: Tensor) -> Tensor:
         """The means (C,) of this rank."""
         return ops.reshape(self.means(x).mean(0), (-1,))
-
-    def centre(self, x: Tensor, mean: Tensor) -> Tensor:
-        return ops.cast(x, mstype.float32) - self.spread(mean, x.shape)
 
     def spread(self, values: Tensor, shape: tuple) -> Tensor:
         """A number of every channel, for its map."""
@@ -144,17 +109,6 @@ class SyncBatchNorm(Operator):
         ops.assign(mean, mean * (1 - BATCH_WEIGHT) + batch_mean * BATCH_WEIGHT)
         ops.assign(variance, variance * (1 - BATCH_WEIGHT) + unbiased * BATCH_WEIGHT)
         return (y,)
-
-
-class NormReLU(Operator):
-    """relu(norm(x)), or relu(norm(x) + shortcut) if there is one; `norm` is a batch norm."""
-
-    def construct(self, norm: nn.Cell, relu: nn.Cell, x: Tensor, shortcut: Optional[Tensor]):
-        return self.compute(norm, relu, x, shortcut)
-
-    def compute(self, norm: nn.Cell, relu: nn.Cell, x: Tensor, shortcut: Optional[Tensor]):
-        y = norm(x)
-        return relu(y if shortcut is None else y + shortcut)
 
 
 class MatMul(Operator):
@@ -207,45 +161,40 @@ class GELU(Operator):
         return x * 0.5 * (1.0 + ops.erf(x * 0.5**0.5))
 
 
-class Multiply(Operator):
-    """x * factors, which are broadcast to x (see GELU)."""
-
-    def construct(self, x: Tensor, factors: Tensor) -> Tensor:
-        return x * ops.broadcast_to(factors, x.shape)
-
-
-class ScaleChannels(Operator):
-    """(N, C, ...) times factors (N, C, 1, ...), which are broadcast along rows."""
-
-    def construct(self, x: Tensor, factors: Tensor) -> Tensor:
-        n, c = x.shape[:2]
-        rows = ops.reshape(x, (n * c, -1))
-        factors = ops.broadcast_to(ops.reshape(factors, (n * c, 1)), rows.shape)
-        return ops.reshape(rows * factors, x.shape)
+def scale_channels(x: Tensor, factors: Tensor) -> Tensor:
+    """(N, C, ...) times factors (N, C, 1, ...), which are broadcast along rows (see GELU)."""
+    n, c = x.shape[:2]
+    rows = ops.reshape(x, (n * c, -1))
+    factors = ops.broadcast_to(ops.reshape(factors, (n * c, 1)), rows.shape)
+    return ops.reshape(rows * factors, x.shape)
 
 
-class ChannelMeans(Operator):
+def channel_means(x: Tensor) -> Tensor:
     """The means (N, C, 1, ...) of (N, C, ...). The sums are float32: large ones exceed 65504.
 
     On a CPU sums along rows are ten times faster than sums along several axes.
     """
-
-    def construct(self, x: Tensor) -> Tensor:
-        n, c = x.shape[:2]
-        rows = ops.reshape(x, (n * c, -1))
-        means = ops.ReduceSum()(ops.cast(rows, mstype.float32), 1) * (1 / rows.shape[1])
-        return ops.reshape(ops.cast(means, x.dtype), (n, c, *[1] * (x.ndim - 2)))
+    n, c = x.shape[:2]
+    rows = ops.reshape(x, (n * c, -1))
+    means = ops.ReduceSum()(ops.cast(rows, mstype.float32), 1) * (1 / rows.shape[1])
+    return ops.reshape(ops.cast(means, x.dtype), (n, c, *[1] * (x.ndim - 2)))
 
 
 class SelectRows(Operator):
-    """matrix @ table, in float32: rows of a table (length, d), or mixtures of two rows."""
+    """matrix @ table: rows of a table (length, d), or mixtures of two rows.
 
-    def __init__(self, matrix: np.ndarray):
+    In float32, or with `half` in float16 if the table is; a selection of rows does not round.
+    """
+
+    def __init__(self, matrix: np.ndarray, half: bool = False):
         super().__init__()
         self.matrix = (Tensor(matrix.astype(np.float32)),)  # amp does not cast a tensor in a tuple
+        self.half = (Tensor(matrix.astype(np.float16)),) if half else None
         self.product = ops.MatMul()
 
     def construct(self, table: Tensor) -> Tensor:
+        if self.half is not None and table.dtype == mstype.float16:
+            return self.product(self.half[0], table)
         return self.product(self.matrix[0], ops.cast(table, mstype.float32))
 
 
@@ -284,45 +233,35 @@ def shift_frames(x: Tensor, by: int) -> Tensor:
     return ops.cat((zeros, x[:, :, :by]), axis=2)
 
 
-def stack(arrays: tuple, axis: int) -> Tensor:
-    """Arrays of one shape along a new axis."""
-    shape = arrays[0].shape
-    parts = ()
-    for array in arrays:
-        parts += (ops.reshape(array, (*shape[:axis], 1, *shape[axis:])),)
-    return ops.Concat(axis)(parts)
-
-
 def convolve_channels(x: Tensor, weight: Tensor, stride: int, groups: int) -> Tensor:
     """A 2-D convolution in groups, with padding (k - 1) / 2."""
-    _, _, kh, kw = weight.shape
-    conv = ops.Conv2D(
-        out_channel=weight.shape[0],
-        kernel_size=(kh, kw),
-        pad_mode="pad",
-        pad=(kh // 2, kh // 2, kw // 2, kw // 2),
-        stride=stride,
-        group=groups,
-    )
+    channels, _, kh, kw = weight.shape
+    pad = (kh // 2, kh // 2, kw // 2, kw // 2)
+    conv = ops.Conv2D(channels, (kh, kw), pad_mode="pad", pad=pad, stride=stride, group=groups)
     return conv(x, weight)
 
 
-class DepthwiseTaps(Operator):
-    """Implementation `taps` of a depthwise 3-D convolution: see `utils/nn/conv3d.py`.
+class Depthwise(Operator):
+    """Forms `taps` and `frames` of a depthwise 3-D convolution: see `utils/nn/conv3d.py`."""
 
-    The shifted copies of the clip are separate channels, (N, C*kt*T, H, W); the taps are then
-    summed.
-    """
-
-    def __init__(self, stride: int, shift_frames: Callable, stack: Callable):
+    def __init__(self, stride: int, form: str, kernels: "Plain"):
         super().__init__()
         self.stride = stride
-        self.shift_frames = shift_frames
-        self.stack = stack
+        self.form = form
+        self.shift_frames = kernels.shift_frames
+        self.stack = kernels.stack
 
     def construct(self, x: Tensor, weight: Tensor) -> Tensor:
         n, c, t, h, w = x.shape
         _, _, kt, kh, kw = weight.shape
+        if self.form == "frames":
+            # Output frame o of a channel multiplies input frame i with tap i - o + kt // 2.
+            bands = ops.cast(make_tap_bands(c, t, kt), weight.dtype)
+            weight = ops.BatchMatMul()(bands, ops.reshape(weight, (c, kt, kh * kw)))
+            weight = ops.reshape(weight, (c * t, t, kh, kw))  # from (C, T*T, kh*kw)
+            x = convolve_channels(ops.reshape(x, (n, c * t, h, w)), weight, self.stride, c)
+            return ops.reshape(x, (x.shape[0], c, t, *x.shape[2:]))
+        # The shifted copies of the clip are separate channels, (N, C*kt*T, H, W).
         taps = [tap for tap in range(kt) if -t < tap - kt // 2 < t]
         copies = ()
         for tap in taps:  # output frame i reads input frame i + tap - kt // 2
@@ -340,27 +279,6 @@ class DepthwiseTaps(Operator):
             x = ops.reshape(copies, (n, channels, h, w))
             y = convolve_channels(x, weight, self.stride, channels)
         return ops.reshape(y, (n, c, k, t, *y.shape[-2:])).sum(2)
-
-
-class DepthwiseFrames(Operator):
-    """Implementation `frames` of a depthwise 3-D convolution: see `utils/nn/conv3d.py`.
-
-    Output frame o of a channel multiplies input frame i with the kernel's tap i - o + kt // 2.
-    """
-
-    def __init__(self, stride: int):
-        super().__init__()
-        self.stride = stride
-        self.spread = ops.BatchMatMul()
-
-    def construct(self, x: Tensor, weight: Tensor) -> Tensor:
-        n, c, t, h, w = x.shape
-        _, _, kt, kh, kw = weight.shape
-        bands = ops.cast(make_tap_bands(c, t, kt), weight.dtype)
-        weight = self.spread(bands, ops.reshape(weight, (c, kt, kh * kw)))  # (C, T*T, kh*kw)
-        weight = ops.reshape(weight, (c * t, t, kh, kw))
-        x = convolve_channels(ops.reshape(x, (n, c * t, h, w)), weight, self.stride, c)
-        return ops.reshape(x, (x.shape[0], c, t, *x.shape[2:]))
 
 
 @constexpr
@@ -417,37 +335,16 @@ def compute_square_sum(x: Tensor) -> Tensor:
 
 
 class SumArrays(Operator):
-    """The sum of `compute(array)`, a scalar, over a tuple of arrays."""
+    """`finish` of the sum of `compute(array)`, a scalar, over a tuple of arrays."""
 
-    def __init__(self, compute: Callable):
+    def __init__(self, compute: Callable, finish: Callable):
         super().__init__()
         self.compute = compute
+        self.finish = finish
         self.map = ops.HyperMap()
 
     def construct(self, arrays: tuple) -> Tensor:
-        return ops.addn(self.map(self.compute, arrays))
-
-
-class SumIsFinite(Operator):
-    """Whether all arrays of a tuple are finite: their sum is finite only if all terms are."""
-
-    def __init__(self, total: Callable):
-        super().__init__()
-        self.total = total
-
-    def construct(self, arrays: tuple) -> Tensor:
-        return ops.isfinite(self.total(arrays))
-
-
-class VectorNorm(Operator):
-    """The L2 norm of a tuple of arrays, float32."""
-
-    def __init__(self, square_sum: Callable):
-        super().__init__()
-        self.square_sum = square_sum
-
-    def construct(self, arrays: tuple) -> Tensor:
-        return ops.sqrt(self.square_sum(arrays))
+        return self.finish(ops.addn(self.map(self.compute, arrays)))
 
 
 class AdamW(Operator):
@@ -489,22 +386,23 @@ def move_weight(kernel, betas, epsilon, gradient, weight, mean, variance, decay,
 class Plain:
     """MindSpore's operators."""
 
+    # Whether `batch_norm`, and `conv2d` of kernel 1 and stride 1, also take clips (N, C, T, H, W)
+    takes_clips = False
     broadcast = staticmethod(ops.broadcast_to)
     shift_frames = staticmethod(shift_frames)
-    stack = staticmethod(stack)
+    stack = staticmethod(ops.stack)
     project_and_pool = staticmethod(project_and_pool)
     clear_class_token = staticmethod(clear_class_token)
-    norm_relu: Factory = NormReLU
+    scale_channels = staticmethod(scale_channels)
+    channel_means = staticmethod(channel_means)
     layer_norm: Factory = LayerNorm
     linear: Factory = Linear
     channels_first_linear: Factory = ChannelsFirstLinear
     matmul: Factory = MatMul
     relu: Factory = ops.ReLU
+    silu: Factory = SiLU
     gelu: Factory = GELU
     temporal_shift: Factory = TemporalShift
-    multiply: Factory = Multiply
-    scale_channels: Factory = ScaleChannels
-    channel_means: Factory = ChannelMeans
     select_rows: Factory = SelectRows
     adamw: Factory = AdamW
     # Called in training with x, gamma, beta, running mean and variance, which it updates. Returns a
@@ -516,30 +414,24 @@ class Plain:
     fixed_batch_norm: Factory = staticmethod(
         partial(ops.BatchNorm, is_training=False, epsilon=EPSILON)
     )
-    # The sum of all elements of a tuple of arrays, for the check of overflow, and of their squares
-    total: Factory = staticmethod(partial(SumArrays, compute_total))
-    square_sum: Factory = staticmethod(partial(SumArrays, compute_square_sum))
+    # Called with a tuple of arrays: whether all are finite, as their sum is finite only if all
+    # terms are; their L2 norm in float32
+    all_finite: Factory = staticmethod(partial(SumArrays, compute_total, ops.isfinite))
+    vector_norm: Factory = staticmethod(partial(SumArrays, compute_square_sum, ops.sqrt))
+
+    def norm_relu(self) -> tuple:
+        """(None, None), or kernels of a batch norm in training and ReLU, and with a shortcut."""
+        return None, None
 
     def conv2d(
-        self,
-        cout: int,
-        kernel: tuple[int, int],
-        stride: int,
-        padding: Optional[int],
-        groups: int = 1,
+        self, cout: int, kernel: int, stride: int, groups: int = 1, same: bool = False
     ) -> Callable:
-        """Called with (N, cin, H, W) and the weight (cout, cin / groups, *kernel).
+        """Called with (N, cin, H, W) and the weight (cout, cin / groups, kernel, kernel).
 
-        `padding` is that of every side; None pads as MindSpore's `same`.
+        Padded by (kernel - 1) / 2 on every side; `same` pads as MindSpore's `same`.
         """
-        return ops.Conv2D(
-            out_channel=cout,
-            kernel_size=kernel,
-            pad_mode="same" if padding is None else "pad",
-            pad=padding or 0,
-            stride=stride,
-            group=groups,
-        )
+        mode, pad = ("same", 0) if same else ("pad", (kernel - 1) // 2)
+        return ops.Conv2D(cout, kernel, pad_mode=mode, pad=pad, stride=stride, group=groups)
 
     def conv3d(
         self, cout: int, kernel: tuple[int, int, int], stride: int, groups: int = 1
@@ -549,46 +441,17 @@ class Plain:
         strides = (1, stride, stride)
         return ops.Conv3D(cout, kernel, pad_mode="pad", pad=pad, stride=strides, group=groups)
 
-    def pointwise3d(self, cout: int, stride: int, has_bias: bool) -> Callable:
-        """Called with (N, cin, T, H, W), weight, and bias or None; stride of height and width."""
-        conv = self.conv2d(cout, kernel=(1, 1), stride=1, padding=0)
-        strided = (
-            conv if stride == 1 else self.conv2d(cout, kernel=(1, 1), stride=stride, padding=0)
-        )
-        return PointwiseConv3d(stride, conv, strided)
-
     def depthwise3d(
         self, channels: int, kernel: tuple[int, int, int], stride: int, impl: str
     ) -> Callable:
         """Called with clips and the weight (C, 1, *kernel): see `conv3d.DepthwiseConv3d`."""
         if impl == "grouped":
             return self.conv3d(channels, kernel=kernel, stride=stride, groups=channels)
-        if impl == "taps":
-            return DepthwiseTaps(stride, self.shift_frames, self.stack)
-        return DepthwiseFrames(stride)
-
-    def sync_batch_norm(self, ranks: int) -> Callable:
-        """`batch_norm` of the batches of all ranks together."""
-        return SyncBatchNorm(ranks, self)
-
-    def batch_norm3d(self) -> Callable:
-        """`batch_norm` of clips."""
-        return BatchNorm3d(self.batch_norm())
-
-    def silu(self) -> Callable:
-        return ops.silu
+        return Depthwise(stride, impl, self)
 
     def max_pool(self, kernel: int, stride: int) -> nn.Cell:
         """A max pool of (N, C, H, W), padded by (kernel - 1) / 2 with minus infinity."""
         return nn.MaxPool2d(kernel, stride, pad_mode="pad", padding=(kernel - 1) // 2)
-
-    def all_finite(self) -> Callable:
-        """Called with a tuple of gradients."""
-        return SumIsFinite(self.total())
-
-    def vector_norm(self) -> Callable:
-        """Called with a tuple of arrays."""
-        return VectorNorm(self.square_sum())
 
 
 class Gpu(Plain):

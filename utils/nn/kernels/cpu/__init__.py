@@ -5,16 +5,15 @@ function must not depend on arguments of the function that builds the operator: 
 and variants have kernels of different names.
 """
 
-from functools import partialmethod
+from functools import partial, partialmethod
 from pathlib import Path
 from typing import Any, Callable, Optional, Union
 
-import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
+from utils.nn.kernels import plain
 from utils.nn.kernels.plain import MatMul, Operator, Plain, make_zeros
-from utils.nn.kernels.plain import NormReLU as PlainNormReLU
 
 DEPTHWISE_KERNELS = ((3, 3, 3), (5, 1, 1))
 
@@ -33,20 +32,15 @@ class CompiledKernel(ops.Custom):
         return make_zeros(shapes)
 
 
-def copy_first(*values):
-    """The shape or type of the first input."""
-    return values[0]
-
-
 class Kernel(Operator):
     """An operator that calls a kernel with its inputs, and then with settings."""
 
-    def __init__(self, kernel: ops.Custom, *settings: list):
+    def __init__(self, kernel: ops.Custom, *settings: list, dtype: mstype = mstype.int32):
         super().__init__()
         self.kernel = kernel
-        self.settings = tuple(Tensor(np.array(values, np.int32)) for values in settings)
+        self.settings = tuple(Tensor(values, dtype) for values in settings)
 
-    def construct(self, *inputs: Tensor) -> Tensor:
+    def construct(self, *inputs: Tensor) -> Union[Tensor, tuple]:
         return self.kernel(*inputs, *self.settings)
 
 
@@ -56,7 +50,7 @@ class Pointwise(Kernel):
     It takes weights and inputs of any number of axes: a Reshape copies gradients.
     """
 
-    def construct(self, x: Tensor, weight: Tensor, bias: None = None) -> Tensor:
+    def construct(self, x: Tensor, weight: Tensor) -> Tensor:
         return self.kernel(weight, x)
 
 
@@ -71,39 +65,18 @@ class BatchNorm(Kernel):
         return outputs
 
 
-class NormReLU(PlainNormReLU):
-    """In training, kernels of a batch norm and ReLU, without and with a shortcut."""
+class LayerNorm(Kernel):
+    """A kernel whose first output is the result."""
 
-    def __init__(self, kernel: ops.Custom, kernel_with_shortcut: ops.Custom):
-        super().__init__()
-        self.kernel = BatchNorm(kernel)
-        self.kernel_with_shortcut = BatchNorm(kernel_with_shortcut)
-
-    def construct(self, norm: nn.Cell, relu: nn.Cell, x: Tensor, shortcut: Optional[Tensor]):
-        if not self.training or norm.use_batch_statistics is False:
-            return self.compute(norm, relu, x, shortcut)
-        arrays = (norm.gamma, norm.beta, norm.moving_mean, norm.moving_variance)
-        if shortcut is None:
-            return self.kernel(x, *arrays)[0]
-        return self.kernel_with_shortcut(x, *arrays, shortcut)[0]
+    def construct(self, *inputs: Tensor) -> Tensor:
+        return self.kernel(*inputs, *self.settings)[0]
 
 
-class SumArrays(Kernel):
+class SumArrays(plain.SumArrays):
     """A kernel of all arrays of a tuple."""
 
     def construct(self, arrays: tuple) -> Tensor:
-        return self.kernel(*arrays)
-
-
-class LayerNorm(Kernel):
-    """A kernel with epsilon as an input; its first output is the result."""
-
-    def __init__(self, kernel: ops.Custom, eps: float):
-        super().__init__(kernel)
-        self.eps = Tensor([eps], mstype.float32)
-
-    def construct(self, x: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
-        return self.kernel(x, gamma, beta, self.eps)[0]
+        return self.finish(self.compute(*arrays))
 
 
 class Product(MatMul):
@@ -121,42 +94,77 @@ class Product(MatMul):
 
 
 class Linear(Operator):
-    """Kernels of a product and of adding a bias."""
+    """Kernels of a product and of adding a bias.
 
-    def __init__(self, product: ops.Custom, add: ops.Custom):
+    If `channels_first`, the product's first factor is the weight, one matrix for all clips.
+    """
+
+    def __init__(self, product: ops.Custom, add: ops.Custom, channels_first: bool):
         super().__init__()
         self.product = product
         self.add = add
+        self.channels_first = channels_first
 
     def construct(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        if self.channels_first:
+            return self.add(self.product(ops.expand_dims(weight, 0), x), bias)
         rows = ops.reshape(x, (1, -1, weight.shape[1]))
         y = self.add(self.product(rows, ops.expand_dims(weight, 0)), bias)
         return ops.reshape(y, (*x.shape[:-1], weight.shape[0]))
 
 
-class ChannelsFirstLinear(Linear):
-    """Kernels of a product whose first factor is one matrix, and of adding a bias."""
+def convolve_shape(stride: int, x: tuple, w: tuple, *_) -> tuple:
+    """The output of a convolution of (N, C, [T,] H, W), padded by (kernel - 1) / 2."""
+    sizes = zip(x[-2:], w[-2:])
+    sides = ((size + (k - 1) // 2 * 2 - k) // stride + 1 for size, k in sizes)
+    return (x[0], w[0], *x[2:-2], *sides)
 
-    def construct(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return self.add(self.product(ops.expand_dims(weight, 0), x), bias)
+
+def multiply_shapes(row: int, column: int, a: tuple, b: tuple) -> tuple:
+    """The shape of products that have these axes of the factors; one factor may be shared."""
+    return max(a[0], b[0]), a[row], b[column]
 
 
 class Cpu(Plain):
     """The operators of a library that `library.load` has compiled."""
 
+    takes_clips = True
+
     def __init__(self, library: Path):
         self.library = library
 
-    def bind(self, name: str, shape: Callable, dtype: Callable, bprop: Optional[Callable] = None):
-        """The kernel `name`; `shape` and `dtype` give its outputs from those of its inputs."""
-        return CompiledKernel(
-            f"{self.library}:{name}", out_shape=shape, out_dtype=dtype, func_type="aot", bprop=bprop
-        )
+    def bind(
+        self,
+        name: str,
+        outputs: Union[int, tuple, Callable] = 0,
+        bprop: Optional[Callable] = None,
+        count: int = 1,
+    ) -> ops.Custom:
+        """The kernel `name`.
 
-    def bind_norm_gradient(self, name: str) -> ops.Custom:
-        """(dy, x, gamma[, beta], mean, 1 / deviation) to (dx, dgamma, dbeta)."""
-        return self.bind(
-            name, lambda dy, x, gamma, *_: (x, gamma, gamma), lambda dy, *_: (dy, dy, dy)
+        Its output has the shape of input number `outputs`; a tuple has such a number for each of
+        several outputs; a function computes all `count` shapes from those of the inputs. The type
+        is that of the first input.
+        """
+        if isinstance(outputs, tuple):
+            count = len(outputs)
+
+        def infer_shape(*shapes):
+            if isinstance(outputs, int):
+                return shapes[outputs]
+            if isinstance(outputs, tuple):
+                return tuple(shapes[k] for k in outputs)
+            return outputs(*shapes)
+
+        def infer_type(first, *_):
+            return first if count == 1 else (first,) * count
+
+        return CompiledKernel(
+            f"{self.library}:{name}",
+            out_shape=infer_shape,
+            out_dtype=infer_type,
+            func_type="aot",
+            bprop=bprop,
         )
 
     def bind_map(self, name: str, uses_output: bool = False) -> ops.Custom:
@@ -164,85 +172,57 @@ class Cpu(Plain):
 
         `uses_output`: its gradient is computed from its output, not from its input.
         """
-        gradient = self.bind(f"{name}_grad", copy_first, copy_first)
+        gradient = self.bind(f"{name}_grad")
 
         def bprop(x, out, dout):
             return (gradient(dout, out if uses_output else x),)
 
-        return self.bind(name, shape=copy_first, dtype=copy_first, bprop=bprop)
+        return self.bind(name, bprop=bprop)
 
     relu: Any = partialmethod(bind_map, "relu", uses_output=True)
     silu: Any = partialmethod(bind_map, "silu")
     gelu: Any = partialmethod(bind_map, "gelu")
 
     def conv2d(
-        self,
-        cout: int,
-        kernel: tuple[int, int],
-        stride: int,
-        padding: Optional[int],
-        groups: int = 1,
+        self, cout: int, kernel: int, stride: int, groups: int = 1, same: bool = False
     ) -> Callable:
-        if padding is None:
-            return super().conv2d(cout, kernel, stride, padding, groups)
-        if kernel == (1, 1) and stride == groups == 1:
-            return Pointwise(self.bind_pointwise())
-
-        def compute_shape(x, w, _):
-            sizes = zip(x[2:], w[2:])
-            return (x[0], w[0], *((size + 2 * padding - k) // stride + 1 for size, k in sizes))
-
-        def take_third(_, __, third, ____):
-            return third
-
-        input_grad = self.bind("convolution_input_grad", take_third, copy_first)
-        weight_grad = self.bind("convolution_weight_grad", take_third, copy_first)
+        if same:
+            return super().conv2d(cout, kernel, stride, groups, same)
+        if kernel == stride == groups == 1:
+            return self.pointwise()
+        padding = (kernel - 1) // 2
+        input_grad = self.bind("convolution_input_grad", 2)
+        weight_grad = self.bind("convolution_weight_grad", 2)
 
         def bprop(x, w, numbers, out, dout):
             dx = input_grad(dout, w, x, numbers)
             return dx, weight_grad(dout, x, w, numbers), ops.zeros_like(numbers)
 
-        operator = self.bind("convolution", shape=compute_shape, dtype=copy_first, bprop=bprop)
+        operator = self.bind("convolution", partial(convolve_shape, stride), bprop)
         return Kernel(operator, [stride, stride, padding, padding, groups])
 
-    def bind_pointwise(self) -> ops.Custom:
+    def pointwise(self) -> Callable:
         """A 1x1 convolution: weight (cout, cin, 1, 1), x (N, cin, ...)."""
-        input_grad = self.bind(
-            "pointwise_input_grad", lambda w, dy: (dy[0], w[1], *dy[2:]), copy_first
-        )
-        weight_grad = self.bind("pointwise_weight_grad", lambda dy, x, w: w, copy_first)
+        input_grad = self.bind("pointwise_input_grad", lambda w, dy: (dy[0], w[1], *dy[2:]))
+        weight_grad = self.bind("pointwise_weight_grad", 2)
 
         def bprop(w, x, out, dout):
             return weight_grad(dout, x, w), input_grad(w, dout)
 
-        return self.bind(
-            "pointwise", shape=lambda w, x: (x[0], w[0], *x[2:]), dtype=copy_first, bprop=bprop
-        )
-
-    def pointwise3d(self, cout: int, stride: int, has_bias: bool) -> Callable:
-        if stride > 1 or has_bias:
-            return super().pointwise3d(cout, stride, has_bias)
-        return Pointwise(self.bind_pointwise())
+        return Pointwise(self.bind("pointwise", lambda w, x: (x[0], w[0], *x[2:]), bprop))
 
     def depthwise3d(
         self, channels: int, kernel: tuple[int, int, int], stride: int, impl: str
     ) -> Callable:
         if kernel not in DEPTHWISE_KERNELS:
             return super().depthwise3d(channels, kernel, stride, impl)
-
-        def infer_gradients(dy, x, w, _):
-            return x, w
-
-        gradient = self.bind("depthwise_grad", infer_gradients, infer_gradients)
-
-        def compute_shape(x, w, _):
-            return (*x[:3], (x[3] - 1) // stride + 1, (x[4] - 1) // stride + 1)
+        gradient = self.bind("depthwise_grad", (1, 2))
 
         def bprop(x, w, settings, out, dout):
             dx, dw = gradient(dout, x, w, settings)
             return dx, dw, ops.zeros_like(settings)
 
-        operator = self.bind("depthwise", shape=compute_shape, dtype=copy_first, bprop=bprop)
+        operator = self.bind("depthwise", partial(convolve_shape, stride), bprop)
         return Kernel(operator, [stride])
 
     def bind_product(self, transpose: bool, shared: bool = False) -> ops.Custom:
@@ -250,129 +230,97 @@ class Cpu(Plain):
 
         `shared`, only with `transpose`: the first factor is one matrix for all products, (1, m, k).
         """
-
-        def bind(name: str, rows: int, columns: int, is_sum: bool = False, bprop=None):
-            """`rows` and `columns` are the axes of the factors that the result has."""
-
-            def compute_shape(a, b):
-                return 1 if is_sum else max(a[0], b[0]), a[rows], b[columns]
-
-            return self.bind(name, shape=compute_shape, dtype=copy_first, bprop=bprop)
-
-        plain = bind("product", 1, 2, is_sum=shared)
-        second = bind("product_second_transposed", 1, 1)
-        other = bind("product_first_transposed", 2, 2)
+        product = partial(multiply_shapes, 1, 2)
+        # The gradient of a shared factor is the sum over all products.
+        plain = self.bind("product", (lambda a, b: (1, a[1], b[2])) if shared else product)
+        second = self.bind("product_second_transposed", partial(multiply_shapes, 1, 1))
+        first = self.bind("product_first_transposed", partial(multiply_shapes, 2, 2))
 
         def bprop(a, b, out, dout):
             if transpose:
-                return plain(dout, b), other(dout, a)
-            return second(dout, b), other(a, dout)
+                return plain(dout, b), first(dout, a)
+            return second(dout, b), first(a, dout)
 
         if not transpose:
-            return bind("product", 1, 2, bprop=bprop)
-        kind = "shared_" if shared else ""
-        return bind(kind + "product_second_transposed", 1, 1, bprop=bprop)
-
-    def bind_bias(self, name: str) -> ops.Custom:
-        """x + b: `add_bias` along the last axis of x, `add_channel_bias` along its second."""
-        gradient = self.bind(f"{name}_grad", lambda dy, b: b, copy_first)
-
-        def bprop(x, b, out, dout):
-            return dout, gradient(dout, b)
-
-        return self.bind(name, shape=copy_first, dtype=copy_first, bprop=bprop)
+            return self.bind("product", product, bprop)
+        name = "shared_product_second_transposed" if shared else "product_second_transposed"
+        return self.bind(name, partial(multiply_shapes, 1, 1), bprop)
 
     def matmul(self, transpose: bool = False) -> Callable:
         return Product(self.bind_product(transpose))
 
-    def linear(self) -> Callable:
-        return Linear(self.bind_product(transpose=True), self.bind_bias("add_bias"))
+    def linear(self, channels_first: bool = False) -> Callable:
+        name = "add_channel_bias" if channels_first else "add_bias"  # of the second or last axis
+        gradient = self.bind(f"{name}_grad", 1)
 
-    def channels_first_linear(self) -> Callable:
-        product = self.bind_product(transpose=True, shared=True)
-        return ChannelsFirstLinear(product, self.bind_bias("add_channel_bias"))
+        def bprop(x, b, out, dout):
+            return dout, gradient(dout, b)
+
+        product = self.bind_product(transpose=True, shared=channels_first)
+        return Linear(product, self.bind(name, bprop=bprop), channels_first)
+
+    channels_first_linear: Any = partialmethod(linear, channels_first=True)
 
     def max_pool(self, kernel: int, stride: int) -> nn.Cell:
-        padding = (kernel - 1) // 2
-
-        def compute_shape(x, _):
-            return (*x[:2], *((size + 2 * padding - kernel) // stride + 1 for size in x[2:]))
-
-        gradient = self.bind("max_pool_grad", lambda dy, x, settings: x, copy_first)
+        gradient = self.bind("max_pool_grad", 1)
 
         def bprop(x, settings, out, dout):
             return gradient(dout, x, settings), ops.zeros_like(settings)
 
-        operator = self.bind("max_pool", shape=compute_shape, dtype=copy_first, bprop=bprop)
-        return Kernel(operator, [kernel, stride, padding])
-
-    def bind_sum(self, name: str) -> Callable:
-        return SumArrays(self.bind(name, lambda *_: (), copy_first))
-
-    total: Any = partialmethod(bind_sum, "total")
-    square_sum: Any = partialmethod(bind_sum, "sum_of_squares")
-
-    def bind_batch_norm(self, name: str, bprop: Callable) -> ops.Custom:
-        """The outputs are y, the batch's mean and 1 / deviation, the new mean and variance."""
-        return self.bind(
-            name,
-            lambda x, gamma, *_: (x, gamma, gamma, gamma, gamma),
-            lambda x, *_: (x, x, x, x, x),
+        operator = self.bind(
+            "max_pool",
+            lambda x, _: convolve_shape(stride, x, (x[1], 1, kernel, kernel)),
             bprop,
         )
+        return Kernel(operator, [kernel, stride, (kernel - 1) // 2])
 
-    def batch_norm(self) -> Callable:
-        gradient = self.bind_norm_gradient("batch_norm_grad")
+    def sum_arrays(self, name: str, finish: Callable) -> Callable:
+        return SumArrays(self.bind(name, lambda *_: ()), finish)
 
-        def bprop(x, gamma, beta, mean, variance, out, dout):
-            dx, dgamma, dbeta = gradient(dout[0], x, gamma, out[1], out[2])
-            return dx, dgamma, dbeta, ops.zeros_like(mean), ops.zeros_like(variance)
+    all_finite: Any = partialmethod(sum_arrays, "total", ops.isfinite)
+    vector_norm: Any = partialmethod(sum_arrays, "sum_of_squares", ops.sqrt)
 
-        return BatchNorm(self.bind_batch_norm("batch_norm", bprop))
+    def batch_norm(self, name: str = "batch_norm", needs_beta: bool = False) -> Callable:
+        """The outputs are y, the batch's mean and 1 / deviation, the new mean and variance.
 
-    def norm_relu(self) -> Callable:
-        gradient = self.bind_norm_gradient("batch_norm_relu_grad")
-        gradient_with_shortcut = self.bind(
-            "batch_norm_add_relu_grad",
-            lambda dy, x, y, gamma, *_: (x, gamma, gamma, x),
-            lambda dy, *_: (dy, dy, dy, dy),
-        )
+        `needs_beta`: as a ReLU follows, the gradient depends on beta.
+        """
+        gradient = self.bind(f"{name}_grad", (1, 2, 2))
 
         def bprop(x, gamma, beta, mean, variance, out, dout):
-            dx, dgamma, dbeta = gradient(dout[0], x, gamma, beta, out[1], out[2])
-            return dx, dgamma, dbeta, ops.zeros_like(mean), ops.zeros_like(variance)
+            arrays = (x, gamma, beta) if needs_beta else (x, gamma)
+            grads = gradient(dout[0], *arrays, out[1], out[2])
+            return *grads, ops.zeros_like(mean), ops.zeros_like(variance)
 
-        def bprop_with_shortcut(x, gamma, beta, mean, variance, shortcut, out, dout):
-            grads = gradient_with_shortcut(dout[0], x, out[0], gamma, out[1], out[2])
+        return BatchNorm(self.bind(name, (0, 1, 1, 1, 1), bprop))
+
+    def norm_relu(self) -> tuple:
+        gradient = self.bind("batch_norm_add_relu_grad", (1, 3, 3, 1))
+
+        def bprop(x, gamma, beta, mean, variance, shortcut, out, dout):
+            grads = gradient(dout[0], x, out[0], gamma, out[1], out[2])
             return *grads[:3], ops.zeros_like(mean), ops.zeros_like(variance), grads[3]
 
-        return NormReLU(
-            self.bind_batch_norm("batch_norm_relu", bprop),
-            self.bind_batch_norm("batch_norm_add_relu", bprop_with_shortcut),
-        )
-
-    batch_norm3d: Any = batch_norm
+        with_shortcut = self.bind("batch_norm_add_relu", (0, 1, 1, 1, 1), bprop)
+        return self.batch_norm("batch_norm_relu", needs_beta=True), BatchNorm(with_shortcut)
 
     def layer_norm(self, eps: float) -> Callable:
         """The outputs are y, the mean and 1 / deviation over the last axis."""
-        gradient = self.bind_norm_gradient("layer_norm_grad")
+        gradient = self.bind("layer_norm_grad", (1, 2, 2))
 
         def bprop(x, gamma, beta, epsilon, out, dout):
-            dx, dgamma, dbeta = gradient(dout[0], x, gamma, out[1], out[2])
-            return dx, dgamma, dbeta, ops.zeros_like(epsilon)
+            return *gradient(dout[0], x, gamma, out[1], out[2]), ops.zeros_like(epsilon)
 
-        operator = self.bind(
-            "layer_norm", lambda x, *_: (x, x[:-1], x[:-1]), lambda x, *_: (x, x, x), bprop
-        )
-        return LayerNorm(operator, eps)
+        operator = self.bind("layer_norm", lambda x, *_: (x, x[:-1], x[:-1]), bprop, count=3)
+        return LayerNorm(operator, [eps], dtype=mstype.float32)
 
     def temporal_shift(self, segments: int, fold: int) -> Callable:
-        gradient = self.bind("shift", copy_first, copy_first)
+        gradient = self.bind("shift")
 
         def bprop(x, settings, reverse, out, dout):
             dx = gradient(dout, reverse, settings)
             return dx, ops.zeros_like(settings), ops.zeros_like(reverse)
 
-        operator = self.bind("shift", shape=copy_first, dtype=copy_first, bprop=bprop)
         # The settings of the shift, and of its gradient
+        operator = self.bind("shift", bprop=bprop)
         return Kernel(operator, [segments, fold, 1], [segments, fold, -1])

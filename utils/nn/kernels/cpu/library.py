@@ -7,7 +7,6 @@ ZOO_CPU_KERNELS is 0, the networks use MindSpore's own kernels: the same numbers
 import ctypes
 import hashlib
 import importlib.metadata
-import importlib.util
 import json
 import os
 import platform
@@ -18,6 +17,8 @@ import tempfile
 from pathlib import Path
 from typing import Callable
 
+import mindspore
+
 from utils.cores import PROCESSORS
 from utils.files import compute_sha256, read_json, wait_for_lock
 from utils.messages import SETTINGS_LINE, print_line, shorten
@@ -27,6 +28,7 @@ SOURCES = Path(__file__).resolve().parent
 SWITCH = "ZOO_CPU_KERNELS"
 LIBRARY = "libkernels.so"
 ONEDNN = "libdnnl.so"
+MINDSPORE_ONEDNN = Path(mindspore.__file__).parent / "lib" / "libdnnl.so.3"
 CPUINFO = Path("/proc/cpuinfo")  # flags on x86-64, Features on aarch64
 CHECKSUMS = "checksums.json"
 COMPILE_SECONDS = 600  # for which a process waits for another one; it takes 10 to 35 on two cores
@@ -86,15 +88,11 @@ def compile_into(folder: Path) -> None:
         if done.returncode:
             lines = done.stderr.strip().splitlines() or [f"g++ {describe_exit(done.returncode)}"]
             raise OSError(shorten(lines[0], SETTINGS_LINE))
-        shutil.copy(find_onednn(), building / ONEDNN)
+        shutil.copy(MINDSPORE_ONEDNN, building / ONEDNN)
         (building / CHECKSUMS).write_text(json.dumps(compute_file_checksums(building)))
         if folder.exists():
             folder.rename(Path(temporary) / "damaged")
         building.rename(folder)
-
-
-def find_onednn() -> Path:
-    return Path(importlib.util.find_spec("mindspore").origin).parent / "lib" / "libdnnl.so.3"
 
 
 def compute_checksum() -> str:
