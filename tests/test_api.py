@@ -101,7 +101,7 @@ def test_a_network_for_images_takes_one_image(tmp_path):
 
 
 WRONG = [
-    (FRAMES / 255.0, {}, "frames must be uint8"),
+    (FRAMES / 255.0, {}, "uint8"),
     (FRAMES.transpose(0, 3, 1, 2), {}, "channels last"),
     (FRAMES[0], {}, "takes a video"),
     ("missing.mp4", {}, "missing.mp4"),

@@ -19,10 +19,9 @@ differ.
 
 import contextlib
 import os
-import re
 import string
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Optional, Union
 
@@ -30,12 +29,10 @@ import numpy as np
 
 from utils.video.reader import (
     MAX_PIXELS,
-    NO_VIDEO,
     FrameReader,
     Segment,
     SegmentReader,
     VideoError,
-    VideoFile,
     WrongContentError,
     load_library,
     plain_path,
@@ -45,8 +42,7 @@ from utils.video.reader import (
 if TYPE_CHECKING:
     from utils.video.pyav_reader import ExactVideo
 
-_DECORD_PREFIX = re.compile(r"\[\d\d:\d\d:\d\d\] \S+:\d+: ")
-PARENTS = {"moov", "edts", "mdia", "minf", "stbl", "moof", "traf"}
+PARENTS = {"moov", "trak", "edts", "mdia", "minf", "stbl", "moof", "traf"}
 COUNT_OFFSETS = {"stsz": 8, "stz2": 8, "elst": 4, "trun": 4}  # of the number of entries in a box
 ENTRIES_PER_BYTE = 2  # a sample has at least a byte of data; edits may repeat some samples
 MIN_LIMIT = 2**16  # entries that any file may declare
@@ -56,39 +52,39 @@ PLAYLISTS = (b"#EXTM3U", b"ffconcat", b"ID3")
 CHARACTERS = set(string.ascii_letters + string.digits + " ")
 
 
-class DecordVideo(VideoFile):
-    """Frames of a video file by decord; `index` is the same file, opened by PyAV."""
+class DecordVideo(FrameReader):
+    """Frames of a video file by decord, in order; `index` is the same file, opened by PyAV."""
 
-    def __init__(self, index: "ExactVideo", max_pixels: int):
-        super().__init__(index.path, "decord", max_pixels)
+    def __init__(self, index: "ExactVideo"):
+        super().__init__(index.path, "decord")
         self._length = len(index)
         self.fps = index.fps
         self.times = index.times
         self.stamps = index.stamps
+        self._open()
 
-    def _open(self) -> int:
-        try:
+    def _open(self) -> None:
+        """Opens the file; `_next` is the frame that the decoder gives next."""
+        decord = load_library("decord")
+        self._next = 0
+        with reading(self.path, self.reader), plain_path(self.path) as path:
             # decord replaces a frame that it cannot decode by a neighbour; fault_tol makes it fail.
-            decord = load_library("decord")
-            with plain_path(self.path) as path:
-                self._handle = decord.VideoReader(path, num_threads=1, fault_tol=1e-9)
-        except RuntimeError:
-            raise self._error(NO_VIDEO) from None
-        except Exception as error:  # decord's errors have no common class
-            raise self._error(_decord_reason(error)) from None
-        return len(self._handle)
+            self._handle = decord.VideoReader(path, num_threads=1, fault_tol=1e-9)
 
-    def _read(self, keep: bool) -> Optional[np.ndarray]:
-        try:
-            frame = self._handle.next()
-        except Exception as error:
-            raise self._error(f"frame {self._next}: {_decord_reason(error)}") from None
-        if not keep:
-            return None
-        rows = frame.asnumpy()
-        height, width = rows.shape[:2]
-        # If padding makes rows a third longer (144 wide), decord takes it for a fourth channel.
-        return rows.reshape(height, -1)[:, : 3 * width].reshape(height, width, 3)
+    def _decode(self, indices: list[int]) -> Iterator[np.ndarray]:
+        if self._handle is None:
+            raise ValueError(f"{self.path} was closed")
+        if indices[0] < self._next:
+            self._open()
+        for index in indices:
+            with reading(self.path, f"decord, frame {index}"):
+                while self._next <= index:
+                    frame = self._handle.next()
+                    self._next += 1
+                rows = frame.asnumpy()
+            height, width = rows.shape[:2]
+            # If padding makes rows a third longer (144 wide), decord takes it for a fourth channel.
+            yield rows.reshape(height, -1)[:, : 3 * width].reshape(height, width, 3)
 
 
 def open_video(
@@ -121,16 +117,16 @@ def open_video(
     check_header(path, reader)
     load_library("pyav")
     load_library("opencv")  # limits it to one thread; it resizes the frames
-    from utils.video.pyav_reader import ExactSegment, ExactVideo, NoTimeStampsError  # need PyAV
+    from utils.video.pyav_reader import ExactVideo, NoTimeStampsError  # need PyAV
 
     with contextlib.suppress(NoTimeStampsError):
         if segment is not None and reader == "pyav":
-            return ExactSegment(Path(path), max_pixels, portable, segment)
+            return ExactVideo(Path(path), max_pixels, portable, segment)
     exact = ExactVideo(Path(path), max_pixels, portable)
     video: FrameReader = exact
     if reader == "decord" and exact.is_ordinary():
         with contextlib.suppress(VideoError):  # a file without a frame rate, for example
-            video = DecordVideo(exact, max_pixels)
+            video = DecordVideo(exact)
             exact.close()
     return video if segment is None else SegmentReader(video, segment)
 
@@ -163,11 +159,6 @@ def open_path(
     return open_video(path, data.reader, data.max_pixels, segment)
 
 
-def _decord_reason(error: Exception) -> str:
-    lines = _DECORD_PREFIX.sub("", str(error)).splitlines()
-    return lines[0] if lines else type(error).__name__
-
-
 class Mp4Box(NamedTuple):
     """A box with its content in the bytes [start, end) of the file, which may be shorter."""
 
@@ -184,38 +175,38 @@ def check_header(path: Union[str, Path], reader: str) -> None:
     then fill the memory, or be busy for hours.
     """
     entries = 0  # samples times edits of all tracks, and samples of all fragments
+    samples = 0  # of the present track
+    edits = 1
     with reading(path, reader), open(path, "rb") as file:
         if file.read(max(map(len, PLAYLISTS))).startswith(PLAYLISTS):
             raise WrongContentError(path, reader, "its content is a playlist or a song")
         size = os.fstat(file.fileno()).st_size
-        for box in find_boxes(file, Mp4Box("", 0, size), {"trak", "trun"}):
-            is_run = box.kind == "trun"
-            tables = [box] if is_run else find_boxes(file, box, {"stsz", "stz2", "elst"})
-            samples, edits = 0, 1
-            for table in tables:
-                file.seek(table.start + COUNT_OFFSETS[table.kind])
+        for box in read_boxes(file, 0, size, PARENTS):
+            if box.kind == "trak":
+                entries += samples * edits
+                samples = 0
+                edits = 1
+            elif box.kind in COUNT_OFFSETS:
+                file.seek(box.start + COUNT_OFFSETS[box.kind])
                 count = int.from_bytes(file.read(4), "big")
-                if table.kind == "elst":
+                if box.kind == "trun":
+                    entries += count
+                elif box.kind == "elst":
                     edits = max(edits, count)
                 else:
                     samples = max(samples, count)
-            entries += samples * edits
+    entries += samples * edits
     if entries > max(MIN_LIMIT, ENTRIES_PER_BYTE * size):
         raise VideoError(path, reader, f"its index has {entries} entries for {size} bytes")
 
 
-def find_boxes(file: BinaryIO, parent: Mp4Box, kinds: set[str]) -> Iterator[Mp4Box]:
-    """All boxes of these kinds below `parent`."""
-    for box in read_boxes(file, parent.start, parent.end):
-        box = box._replace(end=min(box.end, parent.end))
-        if box.kind in kinds:
-            yield box
-        elif box.kind in PARENTS:
-            yield from find_boxes(file, box, kinds)
+def read_boxes(
+    file: BinaryIO, start: int, end: int, parents: Collection[str] = ()
+) -> Iterator[Mp4Box]:
+    """The boxes of the bytes [start, end), up to the first bytes that are not a box.
 
-
-def read_boxes(file: BinaryIO, start: int, end: int) -> Iterator[Mp4Box]:
-    """The boxes of the bytes [start, end), up to the first bytes that are not a box."""
+    After a box of the kinds `parents` come those inside it.
+    """
     while start < end:
         file.seek(start)
         head = file.read(16)
@@ -232,4 +223,6 @@ def read_boxes(file: BinaryIO, start: int, end: int) -> Iterator[Mp4Box]:
         if not set(name) <= CHARACTERS or size < length:
             return
         yield Mp4Box(name, start + length, start + size)
+        if name in parents:
+            yield from read_boxes(file, start + length, min(start + size, end), parents)
         start += size

@@ -5,14 +5,13 @@ drops what nobody takes in time. A source that breaks off is opened again.
 """
 
 import contextlib
-import errno
 import re
 import threading
 import time
 from collections import deque
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from typing import Any, Callable, Generic, NamedTuple, Optional, TypeVar
+from typing import Callable, Generic, NamedTuple, Optional, TypeVar
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -90,10 +89,7 @@ class StreamSource:
         self.reopened = 0
         self.stopped = threading.Event()  # ends `frames` soon, from any thread
         self.connection = self.connect()
-        self.is_live = self.connection.is_live
-        self.length = self.connection.length
-        self.times = self.connection.times
-        rate = self.connection.fps
+        rate, self.is_live, _, self.length, self.times = self.connection
         is_known = RATES[0] <= rate <= RATES[1] or self.length
         self.fps = rate if is_known else DEFAULT_FPS
 
@@ -141,9 +137,7 @@ class StreamSource:
                     if self.retry:
                         self.report(f"{error}; it is opened again for up to {self.retry:g} s")
             if time.monotonic() + DELAY > deadline:
-                waited = f", and did not come back in {self.retry:g} s" if self.retry else ""
-                path, reader, reason = failure.args
-                raise VideoError(path, reader, f"{reason}{waited}")
+                raise failure
             self.stopped.wait(DELAY)
 
 
@@ -197,20 +191,26 @@ def open_address(
     allowed from a variable of the environment only.
     """
     av = load_library("pyav")
-    shown = hide_secrets(address)
     from utils.video import pyav_reader
 
+    shown = hide_secrets(address)
     options = {
         "format_whitelist": f"{pyav_reader.FORMATS},hls,mpjpeg,rtp,rtsp,sdp",
         "protocol_whitelist": PROTOCOLS,
         "rtsp_flags": "prefer_tcp",
     }
     try:
-        container = pyav_reader.open_with_options(
-            address, options=options, max_pixels=max_pixels, timeout=(stall, stall)
+        container = av.open(
+            address,
+            options={"max_pixels": str(max_pixels)},
+            container_options=options,
+            timeout=(stall, stall),
+            **pyav_reader.METADATA,
         )
+    except av.error.ExitError:
+        raise VideoError(shown, "pyav", f"no data came for {stall:g} s") from None
     except av.error.FFmpegError as error:
-        raise VideoError(shown, "pyav", explain_failure(error, stall)) from None
+        raise VideoError(shown, "pyav", f"it sends no video: {error.strerror}") from None
     try:
         stream = pyav_reader.open_stream(container, max_pixels)
     except ValueError as error:
@@ -220,7 +220,7 @@ def open_address(
     is_live = not (is_file or stream.duration or container.duration)
     converter = pyav_reader.FrameConverter(portable)
     frames = read_address(container, stream, converter, shown=shown, is_live=is_live, stall=stall)
-    return Connection(pyav_reader.read_rate(stream), is_live, frames)
+    return Connection(float(stream.average_rate or 0), is_live, frames)
 
 
 def read_address(
@@ -234,18 +234,17 @@ def read_address(
     from av.error import ExitError, FFmpegError, InvalidDataError
 
     from utils.video.packets import DTS_FORMATS, demux_to_end, is_jump, measure_missing
-    from utils.video.pyav_reader import read_rate
 
     formats = set(container.format.name.split(","))
     has_stamps = not (is_live and UNTIMED & formats)
     has_dts = bool(formats & DTS_FORMATS)
-    step = 1 / (read_rate(stream) or DEFAULT_FPS)
+    has_duration = bool(stream.duration or container.duration)
+    step = 1 / float(stream.average_rate or DEFAULT_FPS)
     start = time.monotonic()
     last_time = start  # of a picture
     last_stamp: Optional[float] = None
     zero = 0.0  # the stamp at which the source would have started
     end = 0.0  # of the packets of all streams
-    has_duration = bool(stream.duration or container.duration)
     reason = ENDED
     try:
         for packet in demux_to_end(container):
@@ -253,10 +252,9 @@ def read_address(
                 end = max(end, (packet.pts + (packet.duration or 0)) * float(packet.time_base))
             if packet is not None and packet.stream.index != stream.index:
                 continue
-            try:
+            pictures = []
+            with contextlib.suppress(InvalidDataError):  # damaged, or refers to an earlier packet
                 pictures = stream.decode(packet)
-            except InvalidDataError:  # a damaged packet, or one that refers to an earlier one
-                pictures = []
             for picture in pictures:
                 units = picture.dts if has_dts else picture.pts
                 if has_stamps and units is not None:
@@ -278,27 +276,18 @@ def read_address(
             if time.monotonic() - last_time > stall:
                 reason = f"no picture came for {stall:g} s"
                 break
+    except ExitError:
+        reason = f"no data came for {stall:g} s"
     except FFmpegError as error:
-        is_silent = last_stamp is None or isinstance(error, ExitError)
-        reason = explain_failure(error, stall) if is_silent else "it broke off"
+        reason = "it broke off"
+        if last_stamp is None:
+            reason = f"it sends no video: {error.strerror}"
     finally:
         missing = measure_missing(container, end)
         container.close()
     is_cut = missing > END_TOLERANCE if has_duration else reason != ENDED
     if is_live or last_stamp is None or is_cut:
         raise VideoError(shown, "pyav", reason)
-
-
-def explain_failure(error: Any, stall: float) -> str:
-    """The reason of an error of PyAV while an address is opened."""
-    from av.error import EOFError, ExitError, InvalidDataError
-
-    if isinstance(error, ExitError):
-        return f"no data came for {stall:g} s"
-    is_video = error.errno not in (errno.EINVAL, errno.EIO)
-    if is_video and not isinstance(error, (EOFError, InvalidDataError)):
-        return error.strerror
-    return "it sends no video, perhaps a web page or nothing, or its host has no address"
 
 
 def is_address(source: str) -> bool:
@@ -326,14 +315,12 @@ class LatestItems(Generic[Item]):
 
     def __init__(self, items: Generator[Item, None, None], capacity: int):
         self.items = items
-        self.capacity = capacity
         self.dropped = 0
-        self.waiting: deque[Item] = deque()
+        self.waiting: deque[Item] = deque(maxlen=capacity)
         self.changed = threading.Condition()
         self.ended = False
         self.error: Optional[BaseException] = None
-        self.thread = threading.Thread(target=self._read, name="stream", daemon=True)
-        self.thread.start()
+        threading.Thread(target=self._read, name="stream", daemon=True).start()
 
     def _read(self) -> None:
         try:
@@ -342,9 +329,7 @@ class LatestItems(Generic[Item]):
                     with self.changed:
                         if self.ended:
                             return
-                        if len(self.waiting) == self.capacity:
-                            self.waiting.popleft()
-                            self.dropped += 1
+                        self.dropped += len(self.waiting) == self.waiting.maxlen
                         self.waiting.append(item)
                         self.changed.notify()
         except BaseException as error:  # raised again where the items are taken

@@ -30,7 +30,6 @@ DTS_FORMATS = {"avi", "asf"}  # that hold times of decoding, not of presentation
 AVI_CODECS = {"mpeg4", "mjpeg"}
 PICTURES = av.stream.Disposition.attached_pic | av.stream.Disposition.timed_thumbnails
 STILL_IMAGE = av.stream.Disposition.still_image
-NO_STREAM = "it has no video"
 DEFAULT_BONUS = 5_000_000  # pixels
 VOP = b"\0\0\1\xb6"  # MPEG-4: start code of a picture, whose type is in the next two bits
 I_VOP = 0
@@ -79,24 +78,22 @@ class BitReader:
         self._bits = self._bits[count:]
         return int(bits or "0", 2)
 
-    def read_golomb(self) -> int:
-        """A number in the code of Golomb, without a sign."""
-        zeros = 0
-        while zeros < 32 and not self.read():
-            zeros += 1
-        return (1 << zeros) - 1 + self.read(zeros)
+    def read_golomb(self, count: int = 1) -> int:
+        """The last of `count` numbers in the code of Golomb, without a sign."""
+        value = 0
+        for _ in range(count):
+            zeros = 0
+            while zeros < 32 and not self.read():
+                zeros += 1
+            value = (1 << zeros) - 1 + self.read(zeros)
+        return value
 
 
-class SequenceParameters(NamedTuple):
-    """What a sequence parameter set says about the headers of slices."""
+def find_field_bit(header: bytes) -> Optional[int]:
+    """How many bits after the third number of an H.264 slice say that it is of one field.
 
-    has_planes: bool  # each colour is coded as a picture of its own
-    number_bits: int  # of a frame's number
-    may_have_fields: bool
-
-
-def read_sequence(header: bytes) -> Optional[SequenceParameters]:
-    """The first sequence parameter set in the header of an H.264 stream, if there is one."""
+    None if no slice is, by the first sequence parameter set in the header of the stream.
+    """
     unit = header[8 : 8 + int.from_bytes(header[6:8], "big")]
     if header[:1] != b"\1" or not unit or unit[0] & 31 != SEQUENCE:
         return None
@@ -104,12 +101,11 @@ def read_sequence(header: bytes) -> Optional[SequenceParameters]:
     profile = bits.read(8)
     bits.read(16)  # constraints, level
     bits.read_golomb()  # its number
-    has_planes = False
+    has_planes = False  # each colour is coded as a picture of its own
     if profile in HIGH_PROFILES:
         colours = bits.read_golomb()
         has_planes = colours == YUV_444 and bool(bits.read())
-        bits.read_golomb()  # depth of brightness
-        bits.read_golomb()  # depth of colours
+        bits.read_golomb(2)  # depths of brightness and colours
         bits.read()  # lossless
         matrices = 0  # for scaling: six of 4 x 4 and then those of 8 x 8
         if bits.read():
@@ -121,21 +117,19 @@ def read_sequence(header: bytes) -> Optional[SequenceParameters]:
                     code = bits.read_golomb()
                     following = (scale + ((code + 1) // 2 if code % 2 else -(code // 2))) % 256
                 scale = following or scale
-    number_bits = 4 + bits.read_golomb()
+    number_bits = 4 + bits.read_golomb()  # of a frame's number
     order = bits.read_golomb()
     if order == 0:
         bits.read_golomb()
     elif order == 1:
         bits.read()
-        bits.read_golomb()
-        bits.read_golomb()
-        for _ in range(min(bits.read_golomb(), 255)):
-            bits.read_golomb()
+        bits.read_golomb(2)
+        bits.read_golomb(min(bits.read_golomb(), 255))
     bits.read_golomb()  # reference frames
     bits.read()  # gaps in the numbers
-    bits.read_golomb()  # width
-    bits.read_golomb()  # height
-    return SequenceParameters(has_planes, number_bits, may_have_fields=not bits.read())
+    bits.read_golomb(2)  # width, height
+    is_progressive = bits.read()
+    return None if is_progressive else (2 if has_planes else 0) + number_bits
 
 
 def read_units(packet: Any, codec: str, header: bytes) -> Iterator[tuple[int, memoryview]]:
@@ -160,20 +154,20 @@ def choose_stream(container: InputContainer) -> Any:
     of images only if there is no other. Of several it is, as in the program `ffmpeg`, the one with
     most pixels, and a default one counts as if it had 5 million more.
     """
-
-    def rate(stream: Any) -> tuple:
-        if stream.codec_context is None:
-            return ()
-        is_image = stream.codec_context.codec.canonical_name in IMAGE_CODECS
-        is_moving = stream.frames != 1 and not is_image and not stream.disposition & STILL_IMAGE
-        is_default = bool(stream.disposition & av.stream.Disposition.default)
-        return is_moving, stream.width * stream.height + is_default * DEFAULT_BONUS
-
     streams = container.streams.video
-    videos = [stream for stream in streams if not stream.disposition & PICTURES]
-    if not videos:
-        raise ValueError(NO_STREAM + (", only a cover picture" if streams else ""))
-    return max(videos, key=rate)
+    rates: dict[int, tuple] = {}
+    for index, stream in enumerate(streams):
+        if stream.disposition & PICTURES:
+            continue
+        rates[index] = ()
+        if stream.codec_context is not None:
+            is_image = stream.codec_context.codec.canonical_name in IMAGE_CODECS
+            is_moving = stream.frames != 1 and not is_image and not stream.disposition & STILL_IMAGE
+            is_default = bool(stream.disposition & av.stream.Disposition.default)
+            rates[index] = is_moving, stream.width * stream.height + is_default * DEFAULT_BONUS
+    if not rates:
+        raise ValueError("it has no video" + (", only a cover picture" if streams else ""))
+    return streams[max(rates, key=rates.__getitem__)]
 
 
 def measure_missing(container: InputContainer, end: float) -> float:
@@ -189,16 +183,17 @@ class PacketTable:
     """Time stamps of packets, in decoding order, and how many frames each one shows."""
 
     def __init__(self, container: InputContainer, stream: Any):
-        self.stream = stream
         self.codec = stream.codec_context.codec.canonical_name
         self.formats = set(container.format.name.split(","))
         self._header = stream.codec_context.extradata or b""
-        self._sequence = read_sequence(self._header) if self.codec == "h264" else None
-        self._has_fields = False  # two packets may be one frame
+        self._field_bit = find_field_bit(self._header) if self.codec == "h264" else None
         self.pts: list = []
         self.dts: list = []
         self.shown: list[int] = []
+        self.starts: list[int] = []  # the packets from which decoding can start, as in `inspect`
         self.is_packed = False
+        self.has_fields = False  # two packets may be one frame
+        self.has_discarded = False
         self.is_constant = True  # no key frame brings other parameter sets than the header has
         self.last_stamp = -math.inf
         self.last_duration = 0  # of the packet with the last time stamp
@@ -207,11 +202,12 @@ class PacketTable:
 
     def add(self, packet: av.Packet) -> None:
         """Adds a packet that is not empty."""
-        count = 0 if packet.is_discard else count_frames(self.codec, packet)
-        if not self.shown:
-            self.starts_clean = self.is_start(packet)
+        number = len(self.shown)
+        count, is_start = self.inspect(packet)
+        if not number:
+            self.starts_clean = is_start
             self.is_packed = bool(PACKED.search(packet))
-        elif len(self.shown) == 1 and self.codec == "mpeg4":
+        elif number == 1 and self.codec == "mpeg4":
             # Such a picture refers to one before the file, and is not decoded.
             self.starts_clean &= find_vop_types(bytes(packet))[:1] != [B_VOP]
         if packet.pts is not None and packet.pts >= self.last_stamp:
@@ -219,38 +215,48 @@ class PacketTable:
             self.last_duration = packet.duration or 0
         self.pts.append(packet.pts)
         self.dts.append(packet.dts)
-        self.shown.append(count)
+        self.shown.append(0 if packet.is_discard else count)
+        self.starts += [number] if is_start else []
+        self.has_discarded |= packet.is_discard
         self.is_sound &= not packet.is_corrupt
         if packet.is_keyframe:
             self.is_constant &= not self.changes_parameters(packet)
-        if self._sequence and self._sequence.may_have_fields and not self._has_fields:
-            for kind, unit in read_units(packet, "h264", self._header):
+        if self._field_bit is not None and not self.has_fields:
+            for kind, unit in read_units(packet, self.codec, self._header):
                 if kind in SLICES:
                     bits = BitReader(bytes(unit[:MAX_HEADER]))
-                    bits.read_golomb()  # the first macroblock
-                    bits.read_golomb()  # the type of the slice
-                    bits.read_golomb()  # the picture parameter set
-                    bits.read((2 if self._sequence.has_planes else 0) + self._sequence.number_bits)
-                    self._has_fields = bool(bits.read())  # it is one field, the half of a frame
+                    bits.read_golomb(3)  # the first macroblock, type, picture parameter set
+                    bits.read(self._field_bit)
+                    self.has_fields = bool(bits.read())  # it is one field, the half of a frame
                     break
 
-    def is_start(self, packet: av.Packet) -> bool:
-        """Whether all frames presented from this packet on can be decoded from here.
+    def inspect(self, packet: av.Packet) -> tuple[int, bool]:
+        """How many frames a packet shows, and whether all presented from it on need none before it.
 
-        An index may call every packet a key frame, so the packet tells, if this module can read it.
-        H.264 also marks recovery points as key frames, where a picture builds up gradually.
+        Some codecs have hidden pictures. An index may call every packet a key frame, so the packet
+        tells, if this module can read it. H.264 also marks recovery points as key frames, where a
+        picture builds up gradually.
         """
-        if not packet.is_keyframe:
-            return False
-        if self.codec in TYPES:
+        is_key = bool(packet.is_keyframe)
+        if self.codec == "mpeg4":
+            types = find_vop_types(bytes(packet))
+            return len(types), is_key and types[:1] == [I_VOP]
+        if self.codec == "vp8":
+            flags = memoryview(packet)[0]
+            return flags >> 4 & 1, is_key and not flags & 1
+        if self.codec == "vp9":
+            data = memoryview(packet)
+            header = int.from_bytes(bytes(data[:2]).ljust(2, b"\0"), "big")
+            is_longer = header >> 12 & 3 == 3  # profile 3 has one more bit before
+            # Four bits: shows an existing frame, is no key frame, is shown, resists errors
+            flags = header >> (7 if is_longer else 8) & 15
+            is_superframe = data[-1] >> 5 == 0b110  # which always shows one
+            return 1 if is_superframe else flags >> 3 | flags >> 1 & 1, is_key and not flags & 4
+        if is_key and self.codec in TYPES:
             points = TYPES[self.codec].random_access
             units = read_units(packet, self.codec, self._header)
-            return any(kind in points for kind, _ in units)
-        if self.codec == "mpeg4":
-            return find_vop_types(bytes(packet))[:1] == [I_VOP]
-        if self.codec == "vp8":
-            return not memoryview(packet)[0] & 1
-        return self.codec != "vp9" or not read_vp9_flags(bytes(packet)) & 4
+            return 1, any(kind in points for kind, _ in units)
+        return 1, is_key
 
     def changes_parameters(self, packet: av.Packet) -> bool:
         """Whether a packet has parameter sets that the header of the stream has not."""
@@ -278,11 +284,17 @@ class PacketTable:
             and self.codec in TIMED_CODECS
             and self.is_sound
             and self.is_constant
-            and not self._has_fields
+            and not self.has_fields
             and None not in stamps
             and len(set(stamps)) == len(stamps)
             and max(self.shown, default=0) <= 1
         )
+
+    @property
+    def is_index(self) -> bool:
+        """Whether packets can be decoded alone: time stamps tell which frame each of them is."""
+        is_known = self.codec in INDEXED_CODECS and self.starts_clean and not self.has_discarded
+        return is_known and self.has_stamps
 
     @property
     def counts_frames(self) -> bool:
@@ -338,26 +350,6 @@ def demux_to_end(container: InputContainer, *streams: Any) -> Iterator[Optional[
         yield None
         raise
     yield None
-
-
-def count_frames(codec: str, packet: av.Packet) -> int:
-    """The number of frames that a packet shows; some codecs have hidden pictures."""
-    if codec == "vp8":
-        return memoryview(packet)[0] >> 4 & 1
-    if codec == "vp9":  # a superframe always shows one
-        flags = read_vp9_flags(bytes(packet))
-        is_superframe = memoryview(packet)[-1] >> 5 == 0b110
-        return 1 if is_superframe else flags >> 3 | flags >> 1 & 1
-    if codec == "mpeg4":
-        return len(find_vop_types(bytes(packet)))
-    return 1
-
-
-def read_vp9_flags(data: bytes) -> int:
-    """Four bits: shows an existing frame, is no key frame, is shown, resists errors."""
-    header = int.from_bytes(data[:2].ljust(2, b"\0"), "big")
-    is_longer = header >> 12 & 3 == 3  # profile 3 has one more bit before
-    return header >> (7 if is_longer else 8) & 15
 
 
 def find_vop_types(data: bytes) -> list[int]:

@@ -34,7 +34,6 @@ from av.sidedata.sidedata import SideDataContainer, Type
 from av.video.reformatter import VideoReformatter
 
 from utils.video.packets import (
-    INDEXED_CODECS,
     PARAMETER_CODECS,
     PacketTable,
     choose_stream,
@@ -48,13 +47,12 @@ from utils.video.reader import (
     NO_VIDEO,
     UPRIGHT,
     EmptySegmentError,
+    FrameReader,
     Segment,
     SegmentReader,
     VideoError,
-    VideoFile,
     WrongContentError,
     check_size,
-    describe_empty,
     measure_times,
     plain_path,
     read_display_matrix,
@@ -69,88 +67,159 @@ FORMATS = (
     "mpegts,mpegvideo,mxf,nut,obu,ogg,rm,swf,vc1,vvc,wtv,yuv4mpegpipe,"
     "aac,ac3,aiff,amr,au,flac,mp3,wav"
 )
+# Arguments of `av.open`. PyAV 19 and later accept any bytes in metadata.
 PYAV = int(av.__version__.split(".")[0])
-# A converter starts one thread per core by default. The shorthands of PyAV
-# (`frame.reformat`, `to_ndarray(format)`) keep these threads in a converter of the frame, and a
-# process that is forked later waits for them for ever. So this module makes its own converters.
-ONE_THREAD = {"threads": 1}
+METADATA: dict[str, Any] = {"metadata_errors": "replace"} if PYAV < 19 else {}
 # The usual conversion to RGB has code of its own for each kind of processor. This one has not:
 # SWS_BILINEAR and SWS_ACCURATE_RND of FFmpeg, for which PyAV 17 has no names.
 BILINEAR = 0x2
 PORTABLE = BILINEAR | 0x40000
 BICUBIC = 0x4  # SWS_BICUBIC, with which FFmpeg changes sizes
 MAX_KEPT_PACKETS = 2**19  # packets of a file kept in memory: half a kB each beside their bytes
+UNRELIABLE = "its time stamps are not reliable"
 # FFmpeg knows more kinds of side data than PyAV, as EXIF, for which PyAV would raise an error.
 Type._missing_ = classmethod(lambda kinds, _: kinds.PANSCAN)  # type: ignore[assignment]
-NO_FRAME = "none of its frames can be decoded"
-UNRELIABLE = "its time stamps are not reliable"
 
 
-class ExactVideo(VideoFile):
-    """Frames of a video file by PyAV; `portable` as in `FrameConverter`."""
+class NoTimeStampsError(VideoError):
+    """A video file whose time stamps do not tell which packets a segment needs."""
 
-    def __init__(self, path: Path, max_pixels: int = MAX_PIXELS, portable: bool = False):
-        self._handle = None
+
+class ExactVideo(FrameReader):
+    """Frames of a video file by PyAV, or of a segment by their time stamps.
+
+    `portable` as in `FrameConverter`. Of a segment, raises NoTimeStampsError if the file has to be
+    decoded in order, and EmptySegmentError if no frame lies in it.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        max_pixels: int = MAX_PIXELS,
+        portable: bool = False,
+        segment: Optional[Segment] = None,
+    ):
+        super().__init__(path, "pyav")
+        self._max_pixels = max_pixels
+        self._segment = segment
         self._converter = FrameConverter(portable)
-        self._packets: list = []
+        self._packets: list = []  # of an index
+        self._packet_of_frame = np.empty(0, np.int64)  # frame -> packet, in decoding order
         self._frames: Iterator[av.VideoFrame] = iter(())
         self._counts_packets = True  # whether packets tell the number of frames
-        super().__init__(path, "pyav", max_pixels)
-        self._next = len(self)  # reading in order opens the file again
+        with reading(path, self.reader):
+            try:
+                self._open()
+                self.fps = float(self._stream.average_rate or 0)
+                self._length = self._read_segment(segment) if segment else self._read_index()
+            except av.error.FFmpegError:
+                raise self._error(NO_VIDEO) from None
+        self._next = self._length  # reading in order opens the file again
 
-    def _open(self) -> int:
-        """Opens the container; the first time it reads the index, later it starts at frame 0."""
-        try:
-            self._open_container()
-            if self._length:
-                self._frames = self._decode_all()
-                return self._length
-            self.fps = read_rate(self._stream)
-            return self._read_index()
-        except av.error.FFmpegError:
-            raise self._error(NO_VIDEO) from None
-
-    def _open_container(self) -> None:
+    def _open(self) -> None:
+        """Opens the file, also again."""
         if self._handle is not None:
             self._handle.close()
         self._handle = open_container(self.path, self._max_pixels)
         self._stream = open_stream(self._handle, self._max_pixels)
-        self._size = read_size(self._stream.codec_context)
+        self._size = self._stream.codec_context.width, self._stream.codec_context.height
 
     def _read_index(self) -> int:
         """Reads all packets; returns the number of frames. Keeps the packets if it can use them."""
         keep = self.path.stat().st_size <= MAX_FILE_BYTES
-        self._table = PacketTable(self._handle, self._stream)
+        self._table = table = PacketTable(self._handle, self._stream)
         packets = []
         for packet in self._handle.demux(self._stream):
             if packet.size:
-                self._table.add(packet)
+                table.add(packet)
                 packets += [packet] if keep else []
                 keep = keep and len(packets) < MAX_KEPT_PACKETS
-        self._counts_packets = self._table.counts_frames
-        if not self._table.shown:
+        if not table.shown:
             raise self._error("it has no video frames")
+        self._counts_packets = table.counts_frames
         if not self._counts_packets:  # decodes all frames
-            self._open_container()
+            self._open()
             decoded = [(frame.pts, frame.dts) for frame in self._decode_all()]
             self.damaged = 0
             if not decoded:
-                raise self._error(NO_FRAME)
+                raise self._error("none of its frames can be decoded")
             unit = float(self._stream.time_base)
-            self._measure_times(list_frame_stamps(decoded, self._table.formats, unit))
+            self._measure_times(list_frame_stamps(decoded, table.formats, unit))
             return len(decoded)
-        if keep and self.is_indexed(packets):
+        if keep and table.is_index:
             self._keep_packets(packets)
         # The decoder gives a frame a packet. It keeps a second picture for the next packet, and the
         # one that it keeps at the end never comes.
         kept = 0
-        for count in self._table.shown:
+        for count in table.shown:
             kept = max(kept + count - 1, 0)
-        column = self._table.dts if "avi" in self._table.formats else self._table.pts
-        stamps = [stamp for stamp, count in zip(column, self._table.shown) if count]
-        if None not in stamps and max(self._table.shown) <= 1:
-            self._measure_times(np.sort(stamps), self._table.last_duration)
-        return sum(self._table.shown) - kept
+        column = table.dts if "avi" in table.formats else table.pts
+        stamps = [stamp for stamp, count in zip(column, table.shown) if count]
+        if None not in stamps and max(table.shown) <= 1:
+            self._measure_times(np.sort(stamps), table.last_duration)
+        return sum(table.shown) - kept
+
+    def _read_segment(self, segment: Segment) -> int:
+        """Reads only the packets that a segment needs; returns the number of its frames."""
+        stream = self._stream
+        stat = self.path.stat()
+        is_constant = keeps_parameters(self.path, self._max_pixels, stat.st_mtime_ns, stat.st_size)
+        table = PacketTable(self._handle, stream)
+        for packet in itertools.islice(self._handle.demux(stream), 2):
+            if packet.size:
+                table.add(packet)
+        # The first frame of the file must be that of its first packet.
+        is_clean = table.has_stamps and table.starts_clean and table.pts[0] == min(table.pts)
+        origin = stream.start_time
+        if origin is None or not is_clean or not is_constant:
+            raise NoTimeStampsError(self.path, self.reader, UNRELIABLE)
+        second = 1 / float(stream.time_base)
+        start, end = (origin + math.ceil((t - HALF_MILLISECOND) * second) for t in segment)
+        self._table = PacketTable(self._handle, stream)
+        packets, is_last = self._read_part(max(start, origin), end)
+        for packet in packets:
+            self._table.add(packet)
+        if not self._table.is_index:
+            raise NoTimeStampsError(self.path, self.reader, UNRELIABLE)
+        stamps = self._keep_packets(packets)
+        first, last = np.searchsorted(stamps, (max(start, origin), end))
+        self._packet_of_frame = self._packet_of_frame[first:last]
+        length = 1 / self.fps if self.fps else 0.0  # of a frame, in seconds
+        if is_last:
+            self.shortened = segment.end > float((stamps[-1] - origin) / second) + length + length
+        if first == last:
+            raise EmptySegmentError(self.path, self.reader, f"its segment {segment} has no frame")
+        following = stamps[last : last + 1].tolist() or [0]
+        self._measure_times(stamps[first:last], max(following[0] - int(stamps[last - 1]), 0))
+        return len(self._packet_of_frame)
+
+    def _read_part(self, start: int, end: int) -> tuple[list, bool]:
+        """The packets for the frames between time stamps, and whether the video ends with them."""
+        stream = self._stream
+        second = 1 / float(stream.time_base)
+        # A key frame up to a millisecond later is the first frame of the segment.
+        latest = start + int(2 * HALF_MILLISECOND * second)
+        back = 0  # time units
+        while True:
+            stamp = max(latest - back, stream.start_time)
+            self._handle.seek(stamp, stream=stream)
+            packets = []
+            size = 0
+            for packet in self._handle.demux(stream):
+                if packet.dts is not None and packet.dts >= end:
+                    return packets, False
+                is_before = packet.pts is not None and packet.pts <= latest
+                if not packets and not (is_before and self._table.inspect(packet)[1]):
+                    break  # from this packet on, not all frames of the segment can be decoded
+                packets += [packet] if packet.size else []
+                size += packet.size
+                if size > MAX_FILE_BYTES or len(packets) == MAX_KEPT_PACKETS:
+                    raise NoTimeStampsError(self.path, self.reader, UNRELIABLE)
+            if packets:
+                return packets, True
+            if stamp == stream.start_time:
+                raise NoTimeStampsError(self.path, self.reader, UNRELIABLE)
+            back = 2 * back or math.ceil(second)
 
     def _measure_times(self, stamps: np.ndarray, last: int = 0) -> None:
         """Sets the rate and times, by time stamps and the duration of the last frame, if known."""
@@ -166,15 +235,8 @@ class ExactVideo(VideoFile):
         shown = np.flatnonzero(self._table.shown)
         stamps = np.array([packets[k].pts for k in shown])
         order = np.argsort(stamps)
-        self._packet_of_frame = shown[order]  # frame -> packet, in decoding order
-        self._starts = [i for i, p in enumerate(packets) if self._table.is_start(p)]
+        self._packet_of_frame = shown[order]
         return stamps[order]
-
-    def is_indexed(self, packets: list) -> bool:
-        """Whether packets can be decoded alone: time stamps tell which frame each of them is."""
-        has_stamps = self._table.has_stamps and self._table.starts_clean
-        is_known = self._table.codec in INDEXED_CODECS
-        return has_stamps and is_known and not any(packet.is_discard for packet in packets)
 
     def is_ordinary(self) -> bool:
         """Whether a decoder that counts packets, and knows no matrix and one stream, is right."""
@@ -212,28 +274,66 @@ class ExactVideo(VideoFile):
         if done < len(indices):
             yield from self._decode_in_order(indices[done:])
 
-    def _decode_in_order(self, indices: list[int]) -> Iterator[np.ndarray]:
-        return super()._decode(indices)
-
     def in_order(self) -> Iterator[np.ndarray]:
-        return super()._decode(list(range(len(self))))
+        numbers = list(range(len(self)))
+        return self._decode(numbers) if self._segment else self._decode_in_order(numbers)
+
+    def _decode_in_order(self, indices: list[int]) -> Iterator[np.ndarray]:
+        """The frames as they are if decoding starts with the file."""
+        if self._segment is not None:
+            video = ExactVideo(self.path, self._max_pixels, self._converter.portable)
+            with SegmentReader(video, self._segment) as part:
+                for pixels in part._decode(indices):
+                    self.damaged = part.damaged
+                    yield pixels
+            return
+        if self._handle is None:
+            raise ValueError(f"{self.path} was closed")
+        with reading(self.path, self.reader):
+            if indices[0] < self._next:
+                self._open()
+                self._frames = self._decode_all()
+                self._next = 0
+            for index in indices:
+                pixels = None
+                while pixels is None:
+                    try:
+                        frame = next(self._frames)
+                    except av.error.FFmpegError as error:
+                        reason = f"frame {self._next}: {error.strerror or error}"
+                        raise self._error(reason) from None
+                    except StopIteration:
+                        reason = f"frame {self._next} of {len(self)} cannot be decoded"
+                        raise self._error(reason) from None
+                    self._converter.follow(frame)
+                    self.damaged += frame.is_corrupt
+                    if self._next == index:
+                        pixels = self._converter.to_pixels(frame)
+                    self._next += 1
+                yield pixels
 
     def _decode_parts(self, indices: list[int]) -> Iterator[np.ndarray]:
         """The requested frames by the index, up to one that is not as it would be in order.
 
         A damaged picture is made of the pictures before it, and a size is that of the first frame.
         """
-        numbers = {self._packets[self._packet_of_frame[k]].pts: k for k in indices}
+        packets = self._packets
+        parts: dict[int, list[int]] = {}  # random-access point: ascending packets that start there
+        for packet in sorted(int(self._packet_of_frame[k]) for k in indices):
+            # A picture presented before the key frame it follows may refer to earlier ones.
+            stamp = packets[packet].pts
+            before = (i for i in reversed(self._table.starts) if i <= packet)
+            start = next(i for i in before if packets[i].pts <= stamp)
+            parts.setdefault(start, []).append(packet)
+        numbers = {packets[self._packet_of_frame[k]].pts: k for k in indices}
         missing = iter(indices)
         expected = next(missing)
         early: dict[int, np.ndarray] = {}
         self._next = len(self)  # decoding in order must start again
         try:
-            for start, needed in self._parts(indices):
-                for frame in decode_part(
-                    self._stream.codec_context, packets=self._packets, start=start, needed=needed
-                ):
-                    if frame.is_corrupt or read_size(frame) != self._size:
+            for start, needed in parts.items():
+                for frame in self._decode_part(start, needed):
+                    if frame.is_corrupt or (frame.width, frame.height) != self._size:
                         return
                     self._converter.follow(frame)
                     if frame.pts in numbers:
@@ -241,32 +341,24 @@ class ExactVideo(VideoFile):
                     while expected in early:
                         yield early.pop(expected)
                         expected = next(missing, -1)
-                if expected in map(numbers.get, (self._packets[k].pts for k in needed)):
+                if expected in map(numbers.get, (packets[k].pts for k in needed)):
                     return
         except av.error.FFmpegError:
             return
 
-    def _parts(self, indices: list[int]) -> list[tuple[int, list[int]]]:
-        """(random-access point, ascending requested packets that start there), for all points."""
-        parts: dict[int, list[int]] = {}
-        for packet in sorted(int(self._packet_of_frame[k]) for k in indices):
-            # A picture presented before the key frame it follows may refer to earlier ones.
-            stamp = self._packets[packet].pts
-            before = (i for i in reversed(self._starts) if i <= packet)
-            start = next(i for i in before if self._packets[i].pts <= stamp)
-            parts.setdefault(start, []).append(packet)
-        return list(parts.items())
+    def _decode_part(self, start: int, needed: list[int]) -> Iterator[av.VideoFrame]:
+        """Decodes the packets from `start` to the last of `needed`, without non-reference frames.
 
-    def _read(self, keep: bool) -> Optional[np.ndarray]:
-        try:
-            frame = next(self._frames)
-        except av.error.FFmpegError as error:
-            raise self._error(f"frame {self._next}: {error.strerror or error}") from None
-        except StopIteration:
-            raise self._error(f"frame {self._next} of {len(self)} cannot be decoded") from None
-        self._converter.follow(frame)
-        self.damaged += frame.is_corrupt
-        return self._converter.to_pixels(frame) if keep else None
+        Frames of other packets may come as well.
+        """
+        requested = set(needed)
+        context = self._stream.codec_context
+        context.flush_buffers()
+        for i in range(start, needed[-1] + 1):
+            context.skip_frame = "DEFAULT" if i in requested else "NONREF"
+            yield from context.decode(self._packets[i])
+        context.skip_frame = "DEFAULT"
+        yield from context.decode(None)
 
     def close(self) -> None:
         if self._handle is not None:
@@ -278,95 +370,6 @@ class ExactVideo(VideoFile):
     def __del__(self):
         """PyAV's objects refer to each other: without this, the file stays open for long."""
         self.close()
-
-
-class NoTimeStampsError(VideoError):
-    """A video file whose time stamps do not tell which packets a segment needs."""
-
-
-class ExactSegment(ExactVideo):
-    """The frames of a segment of a video file, by their time stamps.
-
-    Raises NoTimeStampsError if the file has to be decoded in order, and VideoError if no frame
-    lies in the segment.
-    """
-
-    def __init__(self, path: Path, max_pixels: int, portable: bool, segment: Segment):
-        self._segment = segment
-        super().__init__(path, max_pixels, portable)
-
-    def _read_index(self) -> int:
-        stream = self._stream
-        start = stream.start_time
-        self._table = PacketTable(self._handle, stream)
-        stat = self.path.stat()
-        is_constant = keeps_parameters(self.path, self._max_pixels, stat.st_mtime_ns, stat.st_size)
-        for packet in itertools.islice(self._handle.demux(stream), 2):
-            if packet.size:
-                self._table.add(packet)
-        first = self._table.pts  # the first frame of the file must be that of its first packet
-        is_clean = self._table.has_stamps and self._table.starts_clean and first[0] == min(first)
-        if start is None or not is_clean or not is_constant:
-            raise NoTimeStampsError(self.path, self.reader, UNRELIABLE)
-        second = 1 / float(stream.time_base)
-        self._limits = [start + math.ceil((t - HALF_MILLISECOND) * second) for t in self._segment]
-        self._limits[0] = max(self._limits[0], start)
-        # A key frame up to a millisecond later is the first frame of the segment.
-        self._latest_start = self._limits[0] + int(2 * HALF_MILLISECOND * second)
-        packets, is_last = self._read_part()
-        self._table = PacketTable(self._handle, stream)
-        for packet in packets:
-            self._table.add(packet)
-        if not self.is_indexed(packets):
-            raise NoTimeStampsError(self.path, self.reader, UNRELIABLE)
-        stamps = self._keep_packets(packets)
-        first, last = np.searchsorted(stamps, self._limits)
-        self._packet_of_frame = self._packet_of_frame[first:last]
-        length = 1 / self.fps if self.fps else 0.0  # of a frame, in seconds
-        end = float((stamps[-1] - start) / second) + length if is_last else math.inf
-        self.shortened = self._segment.end > end + length
-        if not len(self._packet_of_frame):
-            reason = describe_empty(self._segment, end)
-            raise EmptySegmentError(self.path, self.reader, reason)
-        following = stamps[last : last + 1].tolist() or [0]
-        self._measure_times(stamps[first:last], max(following[0] - int(stamps[last - 1]), 0))
-        return len(self._packet_of_frame)
-
-    def _read_part(self) -> tuple[list, bool]:
-        """The packets that the segment needs, and whether the last is the last of the video."""
-        stream = self._stream
-        back = 0  # time units
-        while True:
-            stamp = max(self._latest_start - back, stream.start_time)
-            self._handle.seek(stamp, stream=stream)
-            packets = []
-            size = 0
-            for packet in self._handle.demux(stream):
-                if packet.dts is not None and packet.dts >= self._limits[1]:
-                    return packets, False
-                is_before = packet.pts is not None and packet.pts <= self._latest_start
-                if not packets and not (is_before and self._table.is_start(packet)):
-                    break  # from this packet on, not all frames of the segment can be decoded
-                packets += [packet] if packet.size else []
-                size += packet.size
-                if size > MAX_FILE_BYTES or len(packets) == MAX_KEPT_PACKETS:
-                    raise NoTimeStampsError(self.path, self.reader, UNRELIABLE)
-            if packets:
-                return packets, True
-            if stamp == stream.start_time:
-                raise NoTimeStampsError(self.path, self.reader, UNRELIABLE)
-            back = 2 * back or math.ceil(1 / float(stream.time_base))
-
-    def in_order(self) -> Iterator[np.ndarray]:
-        return self._decode(list(range(len(self))))
-
-    def _decode_in_order(self, indices: list[int]) -> Iterator[np.ndarray]:
-        """The frames as they are if decoding starts with the file."""
-        video = ExactVideo(self.path, self._max_pixels, self._converter.portable)
-        with SegmentReader(video, self._segment) as part:
-            for pixels in part._decode(indices):
-                self.damaged = part.damaged
-                yield pixels
 
 
 @functools.lru_cache(maxsize=2**16)  # training reads many segments of a file
@@ -397,23 +400,14 @@ def open_container(path: Path, max_pixels: int = MAX_PIXELS) -> InputContainer:
     Raises WrongContentError if the file is a playlist or not a video, else FFmpeg's errors.
     """
     options = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}
+    streams = {"max_pixels": str(max_pixels)}  # FFmpeg may decode to find the size
     try:
         with plain_path(path) as plain:
-            return open_with_options(plain, options, max_pixels)
+            return av.open(plain, options=streams, container_options=options, **METADATA)
     except av.error.FFmpegError as error:
         if error.errno != errno.EINVAL:  # FFmpeg's error for a format that is not allowed
             raise
         raise WrongContentError(path, "pyav", "its content is not one video in one file") from None
-
-
-def open_with_options(
-    source: str, options: dict[str, str], max_pixels: int, **settings: Any
-) -> InputContainer:
-    """`av.open` of PyAV 17 to 19, with options of the container."""
-    if PYAV < 19:  # later ones accept any bytes in metadata
-        settings["metadata_errors"] = "replace"
-    streams = {"max_pixels": str(max_pixels)}  # FFmpeg may decode to find the size
-    return av.open(source, options=streams, container_options=options, **settings)
 
 
 def open_stream(container: InputContainer, max_pixels: int) -> Any:
@@ -429,16 +423,6 @@ def open_stream(container: InputContainer, max_pixels: int) -> Any:
     context.thread_count = 1  # many workers decode at once
     context.options = {"max_pixels": str(max_pixels)}  # also after a change of size
     return stream
-
-
-def read_size(source: Any) -> tuple[int, int]:
-    """The width and height of a frame, or those that a file states."""
-    return source.width, source.height
-
-
-def read_rate(stream: Any) -> float:
-    """The frames per second that the file states, on average; 0 if unknown."""
-    return float(stream.average_rate) if stream.average_rate else 0.0
 
 
 class FrameConverter:
@@ -458,7 +442,7 @@ class FrameConverter:
         self._to_rgb = VideoReformatter()
 
     def follow(self, frame: av.VideoFrame) -> None:
-        self.size = self.size or read_size(frame)
+        self.size = self.size or (frame.width, frame.height)
         # `frame.side_data` would keep the frame in memory: both refer to each other.
         matrix = SideDataContainer(frame).get("DISPLAYMATRIX")
         if matrix is not None:
@@ -469,34 +453,13 @@ class FrameConverter:
 
     def to_pixels(self, frame: av.VideoFrame) -> np.ndarray:
         flags = PORTABLE if self.portable else None
-        if self.size and read_size(frame) != self.size:
+        width, height = self.size or (frame.width, frame.height)
+        if (frame.width, frame.height) != (width, height):
             flags = BICUBIC | (flags or 0) & ~BILINEAR
-        rgb = convert_format(self._to_rgb, frame, "rgb24", flags, self.size)
+        # A converter starts one thread per core by default. The shorthands of PyAV
+        # (`frame.reformat`, `to_ndarray(format)`) keep these threads in a converter of the frame,
+        # and a process that is forked later waits for them for ever.
+        rgb = self._to_rgb.reformat(
+            frame, width, height, format="rgb24", interpolation=flags, threads=1
+        )
         return self._orientation.apply(rgb.to_ndarray())
-
-
-def decode_part(context, packets: list, start: int, needed: list[int]) -> Iterator[av.VideoFrame]:
-    """Decodes the packets from `start` to the last of `needed`, without non-reference frames.
-
-    Frames of other packets may come as well.
-    """
-    requested = set(needed)
-    context.flush_buffers()
-    for i in range(start, needed[-1] + 1):
-        context.skip_frame = "DEFAULT" if i in requested else "NONREF"
-        yield from context.decode(packets[i])
-    context.skip_frame = "DEFAULT"
-    yield from context.decode(None)
-
-
-def convert_format(
-    converter: VideoReformatter,
-    frame: av.VideoFrame,
-    pix_fmt: str,
-    flags: Optional[int] = None,
-    size: Optional[tuple[int, int]] = None,
-) -> av.VideoFrame:
-    width, height = size or (None, None)
-    return converter.reformat(
-        frame, width, height, format=pix_fmt, interpolation=flags, **ONE_THREAD
-    )

@@ -78,22 +78,20 @@ def apply_operations(
     lut = None
     for (name, values), box in zip(operations, boxes[1:]):
         if name in LEVEL_OPERATORS:
-            next_lut = make_level_lut(name, *values)
+            next_lut = make_lut(name, region.pixels, *values)
             lut = next_lut if lut is None else next_lut[lut]
             continue
         region = region._replace(pixels=apply_lut(region.pixels, lut))
         lut = None
         if name in FRAME_LUTS:
-            lut = FRAME_LUTS[name](region.pixels, *values)
+            lut = make_lut(name, region.pixels, *values)
             region = region.cut(box)
         elif name in WARP_MATRICES:
             matrix = WARP_MATRICES[name](*size, *values)
             region = CropRegion(warp.warp_region(region, matrix, box), *box[:2], *size)
         else:
-            out = np.empty(region.pixels.shape, np.uint8)
-            for frame, target in zip(region.pixels, out):
-                FRAME_OPERATORS[name](frame, *values, target)
-            region = region._replace(pixels=out).cut(box)
+            pixels = adjust_frames(name, region.pixels, *values)
+            region = region._replace(pixels=pixels).cut(box)
     return apply_lut(region.pixels, lut)
 
 
@@ -115,70 +113,59 @@ def compute_boxes(operations: list[Operation], box: Box, width: int, height: int
     return boxes[::-1]
 
 
-def make_level_lut(name: str, *values: float) -> np.ndarray:
-    """The LUT of an operator that is the same for all frames."""
+def make_lut(name: str, frames: np.ndarray, value: float = 0.0) -> np.ndarray:
+    """The LUT of an operator on levels; those of FRAME_LUTS depend on the full frames."""
     if name == "Invert":
         return 255 - IDENTITY
-    (value,) = values
     if name == "PosterizeIncreasing":  # keeps the highest bits of a level
         return IDENTITY & np.uint8(0xFF << max(8 - int(value), 0) & 0xFF)
     if name == "SolarizeIncreasing":  # inverts levels from a threshold on
         return np.where(value > LEVELS, IDENTITY, 255 - IDENTITY)
     if name == "SolarizeAdd":  # adds to levels below 128
         return np.where(LEVELS < 128, np.minimum(LEVELS + value, 255), LEVELS).astype(np.uint8)
-    return blend_levels(0, LEVELS, value)  # brightness
-
-
-def make_auto_contrast_lut(frames: np.ndarray) -> np.ndarray:
-    """Stretches the levels of each channel of each frame to the range 0 to 255."""
-    n, _, width, _ = frames.shape
-    lines = frames.reshape(n, -1, width * 3)  # min and max of whole lines are faster
-    low, high = (extreme(lines, axis=1).reshape(n, width, 3) for extreme in (np.min, np.max))
-    low = low.min(1).astype(float)[..., None]
-    high = high.max(1).astype(float)[..., None]
-    scale = 255 / np.maximum(high - low, 1)
-    table = np.clip(LEVELS * scale + -low * scale, 0, 255).astype(np.uint8)
-    return np.where(high > low, table, IDENTITY)
-
-
-def make_equalize_lut(frames: np.ndarray) -> np.ndarray:
-    """Histogram equalization of each channel of each frame."""
-    counts = [
+    if name == "BrightnessIncreasing":
+        return blend_levels(0, LEVELS, value)
+    n, height, width, _ = frames.shape
+    if name == "ContrastIncreasing":  # scales the differences of levels and the mean grey level
+        sums = [cv2.sumElems(to_grey(frame))[0] for frame in frames]
+        means = [int(total / (height * width) + 0.5) for total in sums]
+        return blend_levels(np.array(means, np.float32)[:, None, None], LEVELS, value)
+    if name == "AutoContrast":  # stretches the levels of each channel to the range 0 to 255
+        lines = frames.reshape(n, -1, width * 3)  # min and max of whole lines are faster
+        low, high = (extreme(lines, axis=1).reshape(n, width, 3) for extreme in (np.min, np.max))
+        low = low.min(1).astype(float)[..., None]
+        high = high.max(1).astype(float)[..., None]
+        scale = 255 / np.maximum(high - low, 1)
+        table = np.clip(LEVELS * scale + -low * scale, 0, 255).astype(np.uint8)
+        return np.where(high > low, table, IDENTITY)
+    # Histogram equalization of each channel. float32 counts are exact up to 2**24 pixels.
+    histograms = [
         [cv2.calcHist([frame], [channel], None, [256], [0, 256])[:, 0] for channel in range(3)]
         for frame in frames
     ]
-    counts = np.array(counts).astype(np.int64)  # float32 counts are exact up to 2**24 pixels
+    counts = np.array(histograms).astype(np.int64)
     highest = 255 - np.argmax(counts[..., ::-1] > 0, axis=-1)[..., None]
-    highest_count = np.take_along_axis(counts, highest, -1)
-    step = (counts.sum(-1, keepdims=True) - highest_count) // 255
+    step = (counts.sum(-1, keepdims=True) - np.take_along_axis(counts, highest, -1)) // 255
     below = np.cumsum(counts, -1) - counts
     table = np.minimum((step // 2 + below) // np.maximum(step, 1), 255).astype(np.uint8)
     return np.where(step > 0, table, IDENTITY)
 
 
-def make_contrast_lut(frames: np.ndarray, factor: float) -> np.ndarray:
-    """Scales the difference of levels and the mean grey level of each frame by `factor`."""
-    pixels = frames.shape[1] * frames.shape[2]
-    means = [int(cv2.sumElems(to_grey(frame))[0] / pixels + 0.5) for frame in frames]
-    return blend_levels(np.array(means, np.float32)[:, None, None], LEVELS, factor)
-
-
-def adjust_color(frame: np.ndarray, factor: float, out: np.ndarray) -> None:
-    """Scales the difference of a frame and its grey image by `factor`; writes into `out`."""
-    blend_frames(
-        cv2.cvtColor(to_grey(frame), cv2.COLOR_GRAY2RGB), frame=frame, factor=factor, out=out
-    )
-
-
-def adjust_sharpness(frame: np.ndarray, factor: float, out: np.ndarray) -> None:
-    """Scales the difference of a frame and its smoothed image by `factor`; writes into `out`.
+def adjust_frames(name: str, frames: np.ndarray, factor: float) -> np.ndarray:
+    """Scales the differences of frames and their grey, or smoothed, images by `factor`.
 
     Like Pillow, it does not smooth the border.
     """
-    smooth = cv2.filter2D(frame, -1, SMOOTHING)  # sums of thirteenths are never half a level
-    smooth[[0, -1]] = frame[[0, -1]]
-    smooth[:, [0, -1]] = frame[:, [0, -1]]
-    blend_frames(smooth, frame=frame, factor=factor, out=out)
+    out = np.empty(frames.shape, np.uint8)
+    for frame, target in zip(frames, out):
+        if name == "ColorIncreasing":
+            base = cv2.cvtColor(to_grey(frame), cv2.COLOR_GRAY2RGB)
+        else:
+            base = cv2.filter2D(frame, -1, SMOOTHING)  # sums of thirteenths are never half a level
+            base[[0, -1]] = frame[[0, -1]]
+            base[:, [0, -1]] = frame[:, [0, -1]]
+        blend_frames(base, frame=frame, factor=factor, out=target)
+    return out
 
 
 def to_grey(frame: np.ndarray) -> np.ndarray:
@@ -239,20 +226,10 @@ OPERATORS = {
     "TranslateXRel": lambda fraction, sign: sign * fraction * 0.45,
     "TranslateYRel": lambda fraction, sign: sign * fraction * 0.45,
 }
-# Operators on levels, independent of the frames: `make_level_lut`
+# Operators on levels: those that are the same for all frames, and others
 LEVEL_OPERATORS = {"Invert", "PosterizeIncreasing", "SolarizeIncreasing", "SolarizeAdd"}
 LEVEL_OPERATORS |= {"BrightnessIncreasing"}
-# Operators on levels that depend on statistics of the full frame: frames, values -> LUT.
-FRAME_LUTS: dict[str, Callable[..., np.ndarray]] = {
-    "AutoContrast": make_auto_contrast_lut,
-    "Equalize": make_equalize_lut,
-    "ContrastIncreasing": make_contrast_lut,
-}
-# Operators on pixels and their neighbours: frame, values, out.
-FRAME_OPERATORS: dict[str, Callable[..., None]] = {
-    "ColorIncreasing": adjust_color,
-    "SharpnessIncreasing": adjust_sharpness,
-}
+FRAME_LUTS = {"AutoContrast", "Equalize", "ContrastIncreasing"}
 # Warps: width, height, values -> matrix from output to input positions, as in `warp`.
 WARP_MATRICES: dict[str, Callable[..., warp.Matrix]] = {
     "Rotate": warp.make_rotation_matrix,

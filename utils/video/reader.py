@@ -63,7 +63,8 @@ def reading(path: object, reader: str) -> Iterator[None]:
         raise VideoError(path, reader, error.strerror or error) from None
     except Exception as error:
         name = "" if type(error) is ValueError else f"{type(error).__name__}: "
-        raise VideoError(path, reader, f"{name}{error}") from None
+        (reason, *_) = str(error).splitlines() or [""]  # decord adds its stack
+        raise VideoError(path, reader, name + reason) from None
 
 
 @contextlib.contextmanager
@@ -131,16 +132,10 @@ class Segment(NamedTuple):
 class Timeline(Protocol):
     """The times of the frames of a video, or of a part of it."""
 
-    @property
-    def fps(self) -> float:
-        """Frames per second, of a variable rate their mean; 0 if unknown."""
-
-    @property
-    def times(self) -> Optional[np.ndarray]:
-        """Of a variable rate, the seconds (n + 1,) from the first frame to each, and to the end.
-
-        None: frame k is shown at k / fps.
-        """
+    fps: float  # frames per second, of a variable rate their mean; 0 if unknown
+    # Of a variable rate, the seconds (n + 1,) from the first frame to each, and to the end. None:
+    # frame k is shown at k / fps.
+    times: Optional[np.ndarray]
 
     def __len__(self) -> int: ...
 
@@ -234,22 +229,19 @@ class FrameReader(contextlib.AbstractContextManager["FrameReader"]):
                 filled = 0
 
     def read(
-        self, numbers: Any, prepare: Callable[[np.ndarray], np.ndarray] = lambda frames: frames
+        self, numbers: Any, prepare: Callable[[np.ndarray], np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray]:
         """(results of `prepare` for the unique frames, index): `results[index]` are for `numbers`.
 
         `prepare` maps frames (n, H, W, C) to an array (n, ...). It gets few frames at once, so the
         memory for large frames is small. Raises what `parts` does.
         """
-        numbers = self.requested = as_numbers(numbers)
-        unique, inverse = np.unique(numbers, return_inverse=True)
-        return join_parts(map(prepare, self.parts(unique))), inverse.reshape(numbers.shape)
+        clip = Clip(self, numbers)
+        return clip.prepare(prepare), clip.index
 
     def frames(self, indices: Iterable[int]) -> np.ndarray:
         """The frames uint8 (len(indices), H, W, C), in the order of `indices`; as `read`."""
-        frames, index = self.read(indices)
-        is_in_order = np.array_equal(index, np.arange(len(frames)))
-        return frames if is_in_order else frames[index]
+        return Clip(self, indices).transform(np.asarray)
 
     def in_order(self) -> Iterator[np.ndarray]:
         """All frames (H, W, C), one after the other. Raises VideoError."""
@@ -265,20 +257,31 @@ class Clip:
     `shape` is (T, H, W, C). Raises what `FrameReader.parts` does.
     """
 
-    def __init__(self, video: FrameReader, numbers: Iterable[int]):
-        video.requested = as_numbers(numbers)
-        unique, self._index = np.unique(video.requested, return_inverse=True)
+    def __init__(self, video: FrameReader, numbers: Any):
+        if not (isinstance(numbers, np.ndarray) and numbers.dtype.kind in "iu"):
+            numbers = [operator.index(number) for number in numbers]
+        video.requested = np.array(numbers, np.int64)
+        unique, index = np.unique(video.requested, return_inverse=True)
+        self.index = index.reshape(video.requested.shape)  # of a frame among the unique ones
         self._parts = video.parts(unique)
         self._first = next(self._parts)
-        self.shape = (len(self._index), *self._first.shape[1:])
+        self.shape = (len(self.index), *self._first.shape[1:])
 
-    def transform(self, transform: Callable[[np.ndarray], np.ndarray], axis: int = 0) -> np.ndarray:
-        """`transform` of all frames; it gets some of them, and `axis` counts them in its result."""
+    def prepare(self, transform: Callable[[np.ndarray], np.ndarray], axis: int = 0) -> np.ndarray:
+        """`transform` of the unique frames; it gets some of them, `axis` counts them in its result.
+
+        So the memory for large frames is small.
+        """
         parts = itertools.chain([self._first], self._parts)
         del self._first
-        result = join_parts(map(transform, parts), axis)
-        is_in_order = len(self._index) == result.shape[axis] and (np.diff(self._index) > 0).all()
-        return result if is_in_order else result.take(self._index, axis)
+        results = list(map(transform, parts))
+        return results[0] if len(results) == 1 else np.concatenate(results, axis)
+
+    def transform(self, transform: Callable[[np.ndarray], np.ndarray], axis: int = 0) -> np.ndarray:
+        """`transform` of all frames, as `prepare`."""
+        result = self.prepare(transform, axis)
+        is_in_order = len(self.index) == result.shape[axis] and (np.diff(self.index) > 0).all()
+        return result if is_in_order else result.take(self.index, axis)
 
 
 def transform_frames(
@@ -286,51 +289,6 @@ def transform_frames(
 ) -> np.ndarray:
     """`Clip.transform`, also of frames (T, H, W, C) in memory."""
     return frames.transform(transform, axis) if isinstance(frames, Clip) else transform(frames)
-
-
-def as_numbers(numbers: Any) -> np.ndarray:
-    """Frame numbers as int64; TypeError if they are not integers."""
-    if isinstance(numbers, np.ndarray) and numbers.dtype.kind in "iu":
-        return numbers.astype(np.int64)
-    return np.array([operator.index(number) for number in numbers], np.int64)
-
-
-def join_parts(parts: Iterable[np.ndarray], axis: int = 0) -> np.ndarray:
-    arrays = list(parts)
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis)
-
-
-class VideoFile(FrameReader):
-    """A video decoded in order; an earlier frame restarts decoding from the beginning."""
-
-    def __init__(self, path: Path, reader: str, max_pixels: int = MAX_PIXELS):
-        super().__init__(path, reader)
-        self._next = 0  # the frame that `_read` decodes next
-        self._max_pixels = max_pixels
-        with reading(path, reader):
-            self._length = self._open()
-
-    @abc.abstractmethod
-    def _open(self) -> int:
-        """Puts a decoder that starts at frame 0 into `_handle`; returns the number of frames."""
-
-    @abc.abstractmethod
-    def _read(self, keep: bool) -> Optional[np.ndarray]:
-        """Decodes the next frame; returns its RGB pixels (H, W, 3) if `keep`."""
-
-    def _decode(self, indices: list[int]) -> Iterator[np.ndarray]:
-        if self._handle is None:
-            raise ValueError(f"{self.path} was closed")
-        with reading(self.path, self.reader):
-            if indices[0] < self._next:
-                self._open()
-                self._next = 0
-        for index in indices:
-            with reading(self.path, self.reader):
-                while self._next <= index:
-                    pixels = self._read(keep=self._next == index)
-                    self._next += 1
-            yield pixels
 
 
 class SegmentReader(FrameReader):
@@ -354,8 +312,7 @@ class SegmentReader(FrameReader):
             self.shortened = segment.end > video.stamps[-1] + 1 / self.fps
         self._length = len(self._numbers)
         if not self._numbers:
-            reason = describe_empty(segment, find_time(video, len(video)))
-            raise EmptySegmentError(self.path, self.reader, reason)
+            raise EmptySegmentError(self.path, self.reader, f"its segment {segment} has no frame")
         if video.stamps is not None:
             part = video.stamps[self._numbers.start : self._numbers.stop + 1]
             last = float(part[-1] - part[-2])
@@ -370,14 +327,6 @@ class SegmentReader(FrameReader):
         if self._handle is not None:
             self._handle.close()
         super().close()
-
-
-def describe_empty(segment: Segment, seconds: float) -> str:
-    """Why a segment of a video of `seconds` has no frames."""
-    start, end = str(segment).split()
-    is_after = segment.start > seconds - 2 * HALF_MILLISECOND
-    reason = f"the video ends at {seconds:.3f}" if is_after else "it is shorter than a frame"
-    return f"its segment from {start} to {end} seconds has no frame: {reason}"
 
 
 MODULES = {"pyav": "av", "decord": "decord", "opencv": "cv2"}

@@ -12,7 +12,7 @@ LONG_VIDEO = 30.0
 WINDOW = 10.0
 
 
-@dataclass(frozen=True)
+@dataclass
 class Window:
     """A part of a video, in frames; `fps` is its own mean, 0 if the video has no frame rate.
 
@@ -44,28 +44,23 @@ def split_into_windows(
     """The windows of a video, all of one length; the last one ends with the video.
 
     `seconds` 0 is the whole video; None divides only long videos. `step` is the time from one start
-    to the next, by default `seconds`.
+    to the next, by default `seconds`. If the rate is variable, a window in which no frame begins
+    has the frame that is shown at its start.
     """
     fps = source.fps or DEFAULT_FPS
+    times = source.times
     if seconds is None:
         seconds = WINDOW if len(source) > LONG_VIDEO * fps else 0.0
-    if source.times is not None:
-        return split_by_time(source.times, seconds, step or seconds)
-    length = max(round(seconds * fps), 1)
-    if seconds == 0 or length >= len(source):
-        return [Window(0, len(source), source.fps)]
-    stride = max((step or seconds) * fps, 1.0)
-    last_start = len(source) - length
-    starts = [round(k * stride) for k in range(int(last_start / stride) + 1)]
-    starts = [start for start in starts if start < last_start]
-    return [Window(start, length, source.fps) for start in (*starts, last_start)]
-
-
-def split_by_time(times: np.ndarray, seconds: float, step: float) -> list[Window]:
-    """`split_into_windows` of a video of a variable rate, with its `times`.
-
-    A window without the beginning of a frame has the frame that is shown at its start.
-    """
+    step = step or seconds
+    if times is None:
+        length = max(round(seconds * fps), 1)
+        if seconds == 0 or length >= len(source):
+            return [Window(0, len(source), source.fps)]
+        stride = max(step * fps, 1.0)
+        last_frame = len(source) - length
+        firsts = [round(k * stride) for k in range(int(last_frame / stride) + 1)]
+        firsts = [first for first in firsts if first < last_frame]
+        return [Window(first, length, source.fps) for first in (*firsts, last_frame)]
     count = len(times) - 1
     end = float(times[-1])
     fps = count / end

@@ -21,7 +21,7 @@ from av.video.reformatter import VideoReformatter
 from scripts.data.prepare.integrity import DAMAGED, GOOD, Finding, VideoJob, examine
 from utils.video.decoders import open_video
 from utils.video.images import FrameFolder
-from utils.video.pyav_reader import convert_format, open_container
+from utils.video.pyav_reader import open_container
 from utils.video.reader import (
     DEFAULT_FPS,
     HALF_MILLISECOND,
@@ -140,7 +140,7 @@ def encode(video: FrameReader, path: Path, job: EncodeJob, key: str) -> dict[int
                 probes[number] = frame
             if stream.pix_fmt == "yuv444p":
                 rgb = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
-                picture = convert_format(VideoReformatter(), rgb, "yuv444p")
+                picture = VideoReformatter().reformat(rgb, format="yuv444p", threads=1)
             else:
                 picture = to_yuv420p(frame)
             picture.time_base = unit

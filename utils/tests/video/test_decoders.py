@@ -15,7 +15,6 @@ from utils.tests.video.videos import (
     BACK_ENDS,
     H264,
     copy_packets,
-    delay_packets,
     draw,
     encode,
     pictures,
@@ -33,7 +32,6 @@ FILES = {  # name: codec, options
     "h264.mp4": ("libx264", H264),
     "h264.avi": ("libx264", H264),
     "mpeg4.avi": ("mpeg4", {}),
-    "mpeg2.mpg": ("mpeg2video", {}),
 }
 
 
@@ -117,13 +115,6 @@ def test_decoded_frames_do_not_stay_in_memory(path):
     assert len(frames) <= 2
 
 
-def test_a_hidden_start_of_a_video_does_not_count(path, tmp_path):
-    """An edit list hides seven frames, or delays the first one."""
-    for shift, first in ((-7, 7 + 25), (30, 25)):
-        edited = copy_packets(path, tmp_path / "edited.mp4", delay_packets(shift / RATE))
-        assert read_bits(read_segment(edited, 1.0, 1.2)) == [*range(first, first + 5)]
-
-
 @pytest.fixture(scope="module")
 def long_videos(tmp_path_factory):
     """400 frames with a key frame every 20, without B-frames: {suffix: path}."""
@@ -136,13 +127,13 @@ def long_videos(tmp_path_factory):
 def test_a_segment_costs_as_much_at_the_end_as_at_the_start(long_videos, suffix, monkeypatch):
     """By the packets that are read and decoded: 2 of 16 seconds."""
     decoded = []
-    decode_part = pyav_reader.decode_part
+    decode_part = pyav_reader.ExactVideo._decode_part
 
-    def count(context, packets, start, needed):
+    def count(video, start, needed):
         decoded.append(needed[-1] + 1 - start)
-        return decode_part(context, packets=packets, start=start, needed=needed)
+        return decode_part(video, start, needed)
 
-    monkeypatch.setattr(pyav_reader, "decode_part", count)
+    monkeypatch.setattr(pyav_reader.ExactVideo, "_decode_part", count)
     for start in (0.0, 8.0, 13.6):
         with open_video(long_videos[suffix], "pyav", segment=Segment(start, start + 2)) as video:
             assert len(video) == 50
@@ -154,11 +145,8 @@ def test_a_segment_costs_as_much_at_the_end_as_at_the_start(long_videos, suffix,
 @pytest.mark.parametrize("reader", BACK_ENDS)
 @pytest.mark.parametrize("name", ["h264.mp4", "h264.avi"])
 def test_a_segment_after_the_end_is_unreadable_and_one_across_it_is_shortened(files, name, reader):
-    for start, end, words in (
-        (2.4, 710, r"from 2.4 to 710 .*2\.400"),
-        (1.01, 1.02, "than a frame"),
-    ):
-        with pytest.raises(EmptySegmentError, match=f"{name}.*{words}"):
+    for start, end in ((2.4, 710), (1.01, 1.02)):
+        with pytest.raises(EmptySegmentError, match=f"{name}.*{start} {end}"):
             open_video(files[name], reader, segment=Segment(start, end))
     for end, shortened in ((2.4, False), (2.43, False), (3, True)):  # lists have rounded times
         with open_video(files[name], reader, segment=Segment(2, end)) as video:
@@ -189,7 +177,7 @@ def test_a_segment_of_a_folder_looks_at_its_own_files_only(tmp_path):
     segment = folder.cut(Segment(1, 2))
     assert (list(segment._numbers), segment.shortened) == ([*range(10, 20)], False)
     assert folder.cut(Segment(2.5, 9)).shortened
-    with pytest.raises(EmptySegmentError, match="3.000"):
+    with pytest.raises(EmptySegmentError, match="3 4"):
         folder.cut(Segment(3, 4))
     with pytest.raises(VideoError, match="no frame rate"):
         FrameFolder(tmp_path, num_frames=30, image_tmpl="{:05d}.png").cut(Segment(1, 2))

@@ -95,10 +95,10 @@ def test_pixels_are_those_that_the_file_shows(name):
     np.testing.assert_array_equal(open_image(data), expected)
 
 
-@pytest.mark.parametrize(("dtype", "word"), [(np.float32, "float"), (np.int32, "whole")])
-def test_numbers_without_a_white_are_refused_by_name(tmp_path, dtype, word):
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+def test_numbers_without_a_white_are_refused_by_name(tmp_path, dtype):
     Image.fromarray(GREY.astype(dtype)).save(tmp_path / "00001.tif")
-    with pytest.raises(VideoError, match=rf"00001\.tif .*{word}"):
+    with pytest.raises(VideoError, match=r"00001\.tif .*32 bits"):
         FrameFolder(tmp_path, 1, "{:05d}.tif").frames([0])
 
 

@@ -70,7 +70,7 @@ def test_a_live_source_that_stops_is_opened_again_until_retry_has_passed(stream)
     with serve(half, Answer(stream), HTML) as (address, requests):
         source = open_source(f"{address}/live", 2.0, lines)
         assert (source.is_live, source.fps) == (True, RATE)
-        with pytest.raises(VideoError, match="it broke off, and did not come back in 2 s"):
+        with pytest.raises(VideoError, match="it broke off"):
             frames.extend(source.frames())
     shown = [read_number(frame.pixels) for frame in frames]
     second = shown.index(0, 1)
@@ -100,8 +100,8 @@ def test_without_retry_a_broken_or_stalled_source_ends_at_once(part, stall, word
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (HTML, "it sends no video, perhaps a web page or nothing"),
-        (Answer(b""), "it sends no video, perhaps a web page or nothing"),
+        (HTML, "it sends no video"),
+        (Answer(b""), "it sends no video"),
         (Answer(b"#EXTM3U\nfile:///etc/passwd\n"), "it sends no video"),
         (Answer(b"", stall=True), "no data came for 0.3 s"),
         (Answer(b"", status=404), "404"),

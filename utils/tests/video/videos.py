@@ -8,8 +8,6 @@ import av
 import numpy as np
 from av.video.reformatter import VideoReformatter
 
-from utils.video.pyav_reader import convert_format
-
 # The readers whose pixels are equal.
 BACK_ENDS = ("pyav", "decord")
 BITS = 7
@@ -198,6 +196,9 @@ def decode_with_stamps(path, index=0):
                 for frame in packet.decode():
                     size = size or (frame.width, frame.height)
                     flags = None if (frame.width, frame.height) == size else 4
-                    frames.append(convert_format(to_rgb, frame, "rgb24", flags, size).to_ndarray())
+                    rgb = to_rgb.reformat(
+                        frame, *size, format="rgb24", interpolation=flags, threads=1
+                    )
+                    frames.append(rgb.to_ndarray())
                     stamps.append(frame.time)
     return np.stack(frames), stamps
