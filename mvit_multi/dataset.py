@@ -21,7 +21,7 @@ from utils.data.mixing import NO_BOX, draw_mix
 from utils.data.rows import EvalRows, Rows, Share, TrainVideoRows
 from utils.evaluate.label_space import LabelSpace, list_own_names
 from utils.runtime import Runtime
-from utils.video.reader import Timeline
+from utils.video.reader import Clip, Timeline
 from utils.video.transforms import arrange_views, cut_crops
 
 SPLITS = ("train", "val", "test")
@@ -105,7 +105,8 @@ class TrainVideos(TrainVideoRows):
 
     def make_row(self, sample: Record, rng: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
         settings = self.data.sets[sample.dataset_index]
-        with self.open_clip(sample, rng) as frames:
+        with self.open_video(sample) as video:
+            frames = Clip(video, self.choose_frames(video, sample, rng))
             clips, mirrored = transforms.make_train_clips(
                 frames, self.data, flip=settings.flip, rng=rng
             )

@@ -6,7 +6,6 @@ cutmix, float32 (N, 3 or 7) (`utils.data.mixing`). Evaluation yields (image, lab
 images and for the padding of the last batch.
 """
 
-from dataclasses import dataclass
 from typing import Any, Union
 
 import numpy as np
@@ -16,35 +15,13 @@ from resnet50.readers import ImageRecord, Images
 from resnet50.transforms import make_test_view, make_train_view
 from utils.data.loader import build_pipeline
 from utils.data.rows import EvalRows, Rows, TrainRows
-from utils.data.sampler import TrainSampler, list_order
+from utils.data.sampler import TrainSampler, build_sampler
 from utils.runtime import Runtime
 
 
 def build_train_sampler(cfg: Config, records: Images, rt: Runtime) -> TrainSampler:
-    order = list_order(cfg, rt, ((0, label) for label in records.labels.tolist()))
-    if cfg.data.repeats == 1:
-        return TrainSampler(len(records), **order)
-    return RepeatingSampler(len(records), **order, copies=cfg.data.repeats)
-
-
-@dataclass
-class RepeatingSampler(TrainSampler):
-    """Repeated augmentation (arXiv:1902.05509) as torchvision's `RASampler`.
-
-    An epoch has as many samples as without it: `copies` of each of the first images of its
-    permutation. The copies are neighbours in the order in which the ranks take samples in turns. So
-    on enough ranks they are in the same step, each on another rank.
-    """
-
-    copies: int = 1
-
-    def draw(self, epoch: int) -> np.ndarray:
-        repeated = np.repeat(super().draw(epoch), self.copies)[: self.samples_per_epoch]
-        return repeated.reshape(-1, self.batch, self.size).transpose(0, 2, 1).reshape(-1)
-
-    def copy_at(self, position: int) -> int:
-        taken = position % (self.steps_per_epoch * self.batch)  # by this rank in this epoch
-        return (taken * self.size + self.rank) % self.copies
+    labels = ((0, label) for label in records.labels.tolist())
+    return build_sampler(cfg, rt, len(records), labels, copies=cfg.data.repeats)
 
 
 class TrainImages(TrainRows):

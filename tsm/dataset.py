@@ -22,7 +22,7 @@ from utils.data.loader import build_pipeline
 from utils.data.rows import EvalRows, Row, Rows, TrainVideoRows
 from utils.data.sampler import sample_rng
 from utils.runtime import Runtime
-from utils.video.reader import Timeline
+from utils.video.reader import Clip, Timeline
 
 
 def sample_frame_indices(
@@ -31,13 +31,7 @@ def sample_frame_indices(
     """The frame indices that `split` samples, int64 (clips * T * L,). See `tsm/sampling.py`."""
     length = data.frames_read
     offsets = sampling.sample_segment_offsets(
-        split,
-        num_frames=len(video),
-        segments=data.segments,
-        frames_per_segment=length,
-        dense=dense,
-        clips=clips,
-        rng=rng,
+        split, len(video), data.segments, length, dense=dense, clips=clips, rng=rng
     )
     return sampling.expand_segments(offsets, len(video), length)
 
@@ -56,7 +50,8 @@ class TrainVideos(TrainVideoRows):
 
     def make_row(self, record: Record, rng: np.random.RandomState) -> Row:
         data = self.data
-        with self.open_clip(record, rng) as frames:
+        with self.open_video(record) as video:
+            frames = Clip(video, self.choose_frames(video, record, rng))
             clip, flipped = transforms.make_train_clip(
                 frames,
                 frames_per_segment=data.frames_read,
@@ -94,26 +89,18 @@ class EvalVideos(EvalRows):
         super().__init__(records, cfg=cfg, rt=rt, clip_shape=clip_shape)
 
     def make_views(self, record: Record, sample: int) -> np.ndarray:
+        data = self.cfg.data
         # Dense validation: random windows, always the same
         rng = sample_rng(self.cfg.run.seed, 0, sample)
         with self.open_video(record) as video:
             indices = sample_frame_indices(
-                video,
-                data=self.cfg.data,
-                split=self.split,
-                dense=self.dense,
-                clips=self.clips,
-                rng=rng,
+                video, data, split=self.split, dense=self.dense, clips=self.clips, rng=rng
             )
             cut = partial(
-                transforms.cut_crops,
-                resize_to=self.cfg.data.resize,
-                crop=self.size,
-                crops=self.crops,
+                transforms.cut_crops, resize_to=data.resize, crop=self.size, crops=self.crops
             )
             crops, order = video.read(indices, cut)
-        segments = self.cfg.data.segments
-        return transforms.arrange_views(crops, order=order, clips=self.clips, segments=segments)
+        return transforms.arrange_views(crops, order, clips=self.clips, segments=data.segments)
 
 
 def create_dataset(cfg: Config, rows: Rows, workers: Union[int, str]) -> Any:

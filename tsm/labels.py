@@ -42,9 +42,8 @@ class TSMLabelSpace(ListSpace):
         """The views are those of the first crop of all clips, then of the second, ..."""
         return values.reshape(self.crops, self.clips, *values.shape[1:]).swapaxes(0, 1)
 
-    @property
-    def middle_crop(self) -> int:
-        return CENTER_CROP[self.crops]
+    def select_middle_crops(self, views: np.ndarray) -> np.ndarray:
+        return self.group_by_clip(views)[:, CENTER_CROP[self.crops]]
 
     def preview_frames(self, views: np.ndarray) -> np.ndarray:
         """The first frame of each segment; for flow its x component in grey."""

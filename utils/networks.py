@@ -26,7 +26,7 @@ import numpy as np
 
 from utils.data.annotation_file import AnnotationFile, describe_list, encode_label, read_list
 from utils.data.rows import EvalRows, TrainRows
-from utils.data.sampler import TrainSampler, list_order
+from utils.data.sampler import TrainSampler, build_sampler
 from utils.evaluate.label_space import LabelSpace, list_own_names
 from utils.files import ROOT, compute_sha256
 from utils.load_config import read_yaml
@@ -94,7 +94,7 @@ class Network(abc.ABC, Generic[ConfigT]):
     def build_train_sampler(self, cfg: ConfigT, records: Any, rt: Runtime) -> TrainSampler:
         """The sampler, which maps each position of the training run to a record."""
         labels = ((record.dataset_index, record.label) for record in records)
-        return TrainSampler(len(records), **list_order(cfg, rt, labels))
+        return build_sampler(cfg, rt, len(records), labels)
 
     def build_eval_rows(
         self, cfg: ConfigT, rt: Runtime, spaces: Sequence[LabelSpace] = (), split: str = "test"
@@ -123,9 +123,10 @@ class Network(abc.ABC, Generic[ConfigT]):
             return np.stack([encode_label((int(k),), cfg.class_counts[0]) for k in labels])
         if not cfg.data.mixes:
             return labels.astype(np.int32)
-        from utils.data.mixing import mix_targets  # here, as in `TrainRows.write_mix`
+        from utils.data.mixing import draw_partners  # here, as in `TrainRows.write_mix`
 
-        return mix_targets(labels, cfg.data, np.random.RandomState(0))
+        partners = draw_partners(cfg.data, len(labels), (0,))
+        return np.column_stack([labels, partners]).astype(np.float32)
 
     def list_label_spaces(self, cfg: ConfigT) -> Sequence[LabelSpace]:
         """The classes of each data set of the network, with the views of its evaluation."""

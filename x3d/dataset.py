@@ -16,7 +16,7 @@ from utils.data.annotation_file import Record
 from utils.data.loader import build_pipeline
 from utils.data.rows import EvalRows, Row, Rows, TrainVideoRows
 from utils.runtime import Runtime
-from utils.video.reader import Timeline
+from utils.video.reader import Clip, Timeline
 from utils.video.transforms import arrange_views, cut_crops
 from x3d import sampling, transforms
 from x3d.config import Config, Data
@@ -43,7 +43,8 @@ class TrainVideos(TrainVideoRows):
 
     def make_row(self, record: Record, rng: np.random.RandomState) -> Row:
         data = self.data
-        with self.open_clip(record, rng) as frames:
+        with self.open_video(record) as video:
+            frames = Clip(video, self.choose_frames(video, record, rng))
             clip, mirrored = transforms.make_train_clip(
                 frames, scales=data.scales, crop=data.crop, flip=data.flip, rng=rng
             )

@@ -9,10 +9,11 @@ import pytest
 from PIL import Image
 
 from resnet50.config import Config, Data
-from resnet50.dataset import RepeatingSampler, build_train_sampler
+from resnet50.dataset import build_train_sampler
 from resnet50.readers import Images
 from resnet50.transforms import MAGNITUDES, apply_operator, augment
 from tests.golden_cases import load_case
+from utils.data.sampler import TrainSampler
 from utils.files import ROOT
 from utils.load_config import load_config
 from utils.runtime import Runtime
@@ -58,7 +59,7 @@ def test_repeated_augmentation_equals_torchvisions_sampler():
     """Its rank r of R takes every R-th entry, from r on, of the permutation with copies."""
     for size in (1, 2, 4):
         ranks = [
-            RepeatingSampler(50, batch=3, rank=rank, size=size, seed=7, copies=4)
+            TrainSampler(50, batch=3, rank=rank, size=size, seed=7, copies=4)
             for rank in range(size)
         ]
         for epoch in (0, 1):

@@ -128,7 +128,8 @@ def read_list(file: AnnotationFile) -> VideoList:
     Raises ValueError for bad lines, and if the network has not exactly one class of the name of a
     label in use.
     """
-    names = read_names(file.labels_path) if file.class_names and file.labels_path.is_file() else []
+    path = file.labels_path
+    names = read_class_names(path, f"{path}") if file.class_names and path.is_file() else []
     classes = max(file.num_classes, len(names))
     records, left_out = read_annotations(file._replace(num_classes=classes))
     if left_out:
@@ -145,13 +146,13 @@ def read_list(file: AnnotationFile) -> VideoList:
             if name not in known:
                 near = find_nearest(name, known)
                 fault = f"is no class of the network{near and f'; nearest: {near}'}"
-            where = f"{file.path}: its label {label}, in {file.labels_path}"
+            where = f"{file.path}: its label {label}, in {path}"
             raise ValueError(f"{where} {format_value(name)}, {fault}")
         new_labels[label] = known.index(name)
     changed = sum(label != new for label, new in new_labels.items())
     if changed:
         text = "%s: %d classes have another label than in the network; they are matched by name"
-        log.info(text, file.labels_path, changed)
+        log.info(text, path, changed)
     for k, record in enumerate(records):
         labels = tuple(sorted(new_labels[label] for label in list_labels(record.label)))
         records[k] = record._replace(label=labels if file.multi_label else labels[0])
@@ -254,15 +255,14 @@ def _join_columns(lines: list[tuple[int, str]], file: AnnotationFile) -> list[tu
 
     Raises ValueError if the numbers of all lines may be labels or something else.
     """
-    texts = [text for _, text in lines]
-    segments = all(_is_segment(text, SEGMENTS) for text in texts)
-    if any(re.search(r",\s*\S*$", text) for text in texts):
+    if any(re.search(r",\s*\S*$", text) for _, text in lines):
         return lines
-    if segments and any("." in field for text in texts for field in _split(text, SEGMENTS)[1:3]):
+    segments = [_split_segment(text, SEGMENTS)[1:3] for _, text in lines]
+    if all(segments) and any("." in field for fields in segments for field in fields):
         return lines
     first = 1 if file.source == "frames" else 0  # num_frames
-    columns = {number: COLUMNS.search(text) for number, text in lines}
-    counts = {len(match[0].split()) for match in columns.values() if match}
+    columns = [COLUMNS.search(text) for _, text in lines]
+    counts = {len(match[0].split()) for match in columns if match}
     if max(counts, default=0) <= first + 1:
         return lines
     if counts in ({2}, {3}):
@@ -272,8 +272,7 @@ def _join_columns(lines: list[tuple[int, str]], file: AnnotationFile) -> list[tu
             "labels? Write the labels of a video as `3,17`, and a segment as `path,start,end,3,17`"
         )
     joined = []
-    for number, text in lines:
-        match = columns[number]
+    for (number, text), match in zip(lines, columns):
         if match:
             numbers = match[0].split()
             parts = [text[: match.start()], *numbers[:first], ",".join(numbers[first:])]
@@ -290,28 +289,23 @@ def _find_form(text: str, file: AnnotationFile) -> str:
     """
     wholes = [text.rsplit(" ", 1)[0], text.rsplit(" ", 1 if file.multi_label else 2)[0]]
     for form in (CSV_SEGMENTS, SEGMENTS):
-        if _is_segment(text, form) and not any(os.path.exists(file.root / w) for w in wholes):
+        if _split_segment(text, form) and not any(os.path.exists(file.root / w) for w in wholes):
             return form
     return FIELDS[file.source]
 
 
-def _is_segment(text: str, form: str) -> bool:
-    fields = _split(text, form)
+def _split_segment(text: str, form: str) -> list[str]:
+    """The four fields of a line with a segment in this form; empty for another line."""
     try:
-        return len([float(field) for field in fields[1:3]]) == 2 and len(fields) == 4
-    except ValueError:
-        return False
-
-
-def _split(text: str, form: str) -> list[str]:
-    """The fields of a line with a segment; of another line, any number of texts."""
-    if form == SEGMENTS:
-        return text.rsplit(" ", 3)
-    try:
-        fields = [field.strip() for field in next(csv.reader([text], skipinitialspace=True))]
-        return [*fields[:3], ",".join(fields[3:])] if len(fields) > 4 else fields
-    except csv.Error:
+        if form == SEGMENTS:
+            fields = text.rsplit(" ", 3)
+        else:
+            fields = [field.strip() for field in next(csv.reader([text], skipinitialspace=True))]
+            fields[3:] = [",".join(fields[3:])] if len(fields) > 3 else []
+        numbers = [float(field) for field in fields[1:3]]
+    except (csv.Error, ValueError):
         return []
+    return fields if len(fields) == 4 and len(numbers) == 2 else []
 
 
 def _parse(
@@ -319,12 +313,12 @@ def _parse(
 ) -> Optional[Record]:
     """The record of a line; None if it has too few frames, ValueError if it is bad."""
     is_whole = form in FIELDS.values()
-    if _find_form(text, file) != form if is_whole else not _is_segment(text, form):
+    fields = text.rsplit(" ", 2) if is_whole else _split_segment(text, form)
+    if _find_form(text, file) != form if is_whole else not fields:
         raise ValueError(
             f"{format_value(text)} is not `{form}`, the form of the first line: a list has "
             "segments or whole videos, not both"
         )
-    fields = text.rsplit(" ", 2) if is_whole else _split(text, form)
     has_count = len(fields) > 2 and _parse_integer(fields[1]) is not None
     if is_whole and file.source == "video" and (file.multi_label or not has_count):
         fields = text.rsplit(" ", 1)
@@ -410,7 +404,7 @@ def find_class_names(names_file: Optional[Path], builtin: str, classes: int) -> 
     `classes` names.
     """
     if names_file is not None and names_file.is_file():
-        return read_class_names(names_file, classes, f"{names_file}")
+        return read_class_names(names_file, f"{names_file}", classes)
     if not builtin:
         return []
     files = {file.stem: file for file in sorted(BUILTIN_NAMES.glob("*.txt"))}
@@ -419,20 +413,15 @@ def find_class_names(names_file: Optional[Path], builtin: str, classes: int) -> 
     return names if len(names) == classes else []
 
 
-def read_class_names(path: Path, classes: int, description: str) -> list[str]:
-    """The `classes` lines of a file; ValueError, with `description`, if it has another number."""
-    names = read_names(path, description)
-    if len(names) != classes:
+def read_class_names(path: Path, description: str, classes: int = 0) -> list[str]:
+    """The lines of a file; ValueError, with `description`, if they are not `classes` (0: any)."""
+    names = [line.strip() for line in read_text(path, description).rstrip().split("\n")]
+    if classes and len(names) != classes:
         raise ValueError(
             f"{description} has {len(names)} names, the network {classes} classes; set "
             "num_classes, or give a line for each"
         )
     return names
-
-
-def read_names(path: Path, description: str = "") -> list[str]:
-    text = read_text(path, description or f"{path}")
-    return [line.strip() for line in text.rstrip().split("\n")]
 
 
 def describe_numbered(names: Sequence[str]) -> str:

@@ -89,6 +89,8 @@ MOST_NUMBERS = 64  # in one message
 CHEAP_ROW = 0.00025
 CHEAP_WAIT = 0.001
 
+log_once = functools.cache(log.info)  # once a run and not at every evaluation
+
 
 def build_pipeline(
     rows: Rows, data: ImageData, requested_workers: Union[int, str]
@@ -108,8 +110,18 @@ def build_pipeline(
     device = ms.get_context("device_target")  # CPU, GPU or Ascend
     workers, processes = choose_workers(requested_workers, data.processes, device)
     prefetch = choose_prefetch(data.prefetch, size, max(1, len(rows) // rows.batch))
-    note = f"; batches of {size / 1e6:.3g} MB, prefetched: {prefetch}"
-    log_workers(requested_workers, workers=workers, processes=processes, note=note)
+    log_once(
+        "data: worker %s: %d (data.workers %s; cores: %d, ranks on this node: %d%s)"
+        "; batches of %.3g MB, prefetched: %d",
+        "processes" if processes else "threads",
+        workers,
+        requested_workers,
+        cores.count_usable_cores(),
+        cores.get_local_rank_size(),
+        ", each bound to its own" if cores.is_bound() else "",
+        size / 1e6,
+        prefetch,
+    )
     batches = PrefetchedBatches(rows, blank, rows.batch, workers, processes, prefetch)
     return ds.GeneratorDataset(batches, list(rows.columns), shuffle=False)
 
@@ -130,24 +142,6 @@ def choose_workers(
             "the worker processes may hang; set data.processes to auto or false, for threads"
         )
     return min(workers, MAX_DEVICE_THREADS) if setting == "auto" else workers, False
-
-
-@functools.cache
-def log_workers(setting: Union[int, str], workers: int, processes: bool, note: str) -> None:
-    """Logs the number of workers and its reason, once per run and not at every evaluation.
-
-    `setting` is `data.workers`.
-    """
-    log.info(
-        "data: worker %s: %d (data.workers %s; cores: %d, ranks on this node: %d%s)%s",
-        "processes" if processes else "threads",
-        workers,
-        setting,
-        cores.count_usable_cores(),
-        cores.get_local_rank_size(),
-        ", each bound to its own" if cores.is_bound() else "",
-        note,
-    )
 
 
 def choose_prefetch(setting: Union[int, str], size: int, total: float = math.inf) -> int:
@@ -192,29 +186,21 @@ class PrefetchedBatches:
     def __init__(
         self, source: Any, blank: Sequence, batch: int, workers: int, processes: bool, prefetch: int
     ):
-        self.source = source
+        self.count = len(source) // batch
         self.batch = batch
         self.prefetch = prefetch
-        self.blank = [np.asarray(value) for value in blank]
-        self.workers = workers
         self.processes = processes
+        self.create_pool = functools.partial(
+            WorkerPool, source, blank, batch, workers, processes, prefetch
+        )
         self.forked = self.create_pool() if processes else None
 
-    def create_pool(self) -> "WorkerPool":
-        buffers = [
-            [allocate_shared_rows(self.batch, value) for value in self.blank]
-            for _ in range(self.prefetch)
-        ]
-        return WorkerPool(
-            self.source, buffers=buffers, workers=self.workers, processes=self.processes
-        )
-
     def __len__(self) -> int:
-        return len(self.source) // self.batch
+        return self.count
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, ...]]:
         count = self.batch
-        in_flight = self.batch * self.prefetch
+        in_flight = count * self.prefetch
         rows = range(len(self) * count)
         pool, self.forked = self.forked, None  # the processes that were forked, or new threads
         if self.processes and not pool:
@@ -240,23 +226,24 @@ class PrefetchedBatches:
             pool.close()
 
 
-def allocate_shared_rows(count: int, value: np.ndarray) -> np.ndarray:
-    """Memory for `count` rows shaped like `value`, shared with forked processes."""
-    size = max(count * value.nbytes, 1)
-    memory = np.frombuffer(mmap.mmap(-1, size), value.dtype, count * value.size)
-    return memory.reshape(count, *value.shape)
-
-
 class WorkerPool:
-    """Workers that copy rows of `source` into buffers.
+    """Workers that copy rows of `source` into `buffers`, in memory shared with forked processes.
 
     `buffers` holds one list of columns per prefetched batch: row r is written into batch
-    `r // batch % len(buffers)`.
+    `r // batch % prefetch`. The arguments are those of `PrefetchedBatches`.
     """
 
-    def __init__(self, source: Any, buffers: list, workers: int, processes: bool):
+    def __init__(
+        self, source: Any, blank: Sequence, batch: int, workers: int, processes: bool, prefetch: int
+    ):
         self.source = source
-        self.buffers = buffers
+        self.batch = batch
+        self.buffers: list[list[np.ndarray]] = [[] for _ in range(prefetch)]
+        for columns in self.buffers:
+            for value in map(np.asarray, blank):
+                memory = mmap.mmap(-1, max(batch * value.nbytes, 1))
+                flat = np.frombuffer(memory, value.dtype, batch * value.size)
+                columns.append(flat.reshape(batch, *value.shape))
         self.processes = processes
         self.closed = False
         self.cheap_rows = threading.Lock()  # held by the thread that makes them
@@ -265,14 +252,11 @@ class WorkerPool:
         self.result_reader, self.result_writer = multiprocessing.Pipe(duplex=False)
         for end in (self.task_writer, self.result_reader):  # the parent's ends
             os.set_blocking(end.fileno(), False)
-        self.workers: list[Any] = []
-        for _ in range(workers):
-            if processes:
-                start = multiprocessing.get_context("fork").Process
-                worker = start(target=self.run_process, args=(os.getpid(),), daemon=True)
-            else:
-                worker = threading.Thread(target=self.run_tasks, daemon=True)
-            self.workers.append(worker)
+        kind: Any = multiprocessing.get_context("fork").Process if processes else threading.Thread
+        arguments = (os.getpid(),) if processes else ()
+        self.workers = [
+            kind(target=self.run_tasks, args=arguments, daemon=True) for _ in range(workers)
+        ]
         # OpenCV would split the work of a row over all cores, which the other workers use already.
         # Decoders are limited to one thread where they are opened. No row calls NumPy's BLAS.
         with contextlib.suppress(ImportError):
@@ -281,23 +265,20 @@ class WorkerPool:
             cv2.setNumThreads(0)
         for worker in self.workers:
             worker.start()
-        self.sentinels = {}
-        if processes:
-            self.sentinels = {worker.sentinel: worker for worker in self.workers}
+        sentinels = [worker.sentinel for worker in self.workers] if processes else []
+        self.sentinels = dict(zip(sentinels, self.workers))
         self.poll = select.poll()
-        for file in (self.result_reader.fileno(), *self.sentinels):
+        for file in (self.result_reader.fileno(), *sentinels):
             self.poll.register(file, select.POLLIN)
         atexit.register(self.close)
 
-    def run_process(self, parent: int) -> None:
-        gc.freeze()  # never free inherited objects here: they may be memory of the device
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles ctrl-C
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # and a closed terminal
-        exit_when_parent_dies(parent)
-        self.run_tasks()
-
-    def run_tasks(self) -> None:
-        """Makes rows until the pool is closed."""
+    def run_tasks(self, parent: int = 0) -> None:
+        """Makes rows until the pool is closed; `parent` is the one of a process."""
+        if parent:
+            gc.freeze()  # never free inherited objects here: they may be memory of the device
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles ctrl-C
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # and a closed terminal
+            exit_when_parent_dies(parent)
         count = 1
         most = MOST_NUMBERS
         while True:
@@ -322,19 +303,15 @@ class WorkerPool:
             count = most if cpu_seconds < CHEAP_ROW else 1
 
     def make_row(self, row: int) -> None:
-        batch = len(self.buffers[0][0])
-        columns = self.buffers[row // batch % len(self.buffers)]
+        columns = self.buffers[row // self.batch % len(self.buffers)]
         for column, value in zip(columns, self.source[row]):
             if np.shape(value) != column.shape[1:]:
                 raise ValueError(f"row {row}: {np.shape(value)} instead of {column.shape[1:]}")
-            column[row % batch] = value
+            column[row % self.batch] = value
 
-    def submit(self, rows: Iterable[int]) -> None:
-        self.unsent.extend(rows)
-        self.send_unsent()
-
-    def send_unsent(self) -> None:
+    def submit(self, rows: Iterable[int] = ()) -> None:
         """Writes numbers into the task pipe until it is full; a result makes `collect` go on."""
+        self.unsent.extend(rows)
         with contextlib.suppress(BlockingIOError):
             while self.unsent:
                 numbers = list(itertools.islice(self.unsent, MOST_NUMBERS))
@@ -361,7 +338,7 @@ class WorkerPool:
                 f"data.processes: a worker process {describe_exit(status)}; {advice}"
             )
         numbers = self.read_results()
-        self.send_unsent()
+        self.submit()
         for number in numbers:
             if number < 0:
                 self.make_row(-1 - number)

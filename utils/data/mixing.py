@@ -43,28 +43,18 @@ def make_cutmix(lam: float, y: int, x: int, height: int, width: int) -> Mix:
     return Mix(1 - (y1 - y0) * (x1 - x0) / (height * width), (y0, y1, x0, x1))
 
 
-def mix_targets(label: np.ndarray, data: ImageData, rng: np.random.RandomState) -> np.ndarray:
-    """Labels (N,) to float32 (N, 3): label, lambda, partner's row in the batch.
-
-    With `data.cutmix` the targets are (N, 7): also the box (y0, y1, x0, x1) of the partner's
-    pixels, without area if the batch has mixup.
-    """
-    return np.column_stack([label, draw_partners(len(label), data, rng)]).astype(np.float32)
-
-
 @functools.lru_cache(16)
-def draw_batch_mix(data: ImageData, seed: int, step: int, rank: int) -> np.ndarray:
-    """`draw_partners` of the batch of a rank at a step of the run."""
-    return draw_partners(data.batch, data, np.random.RandomState([seed, step, rank]))
+def draw_partners(data: ImageData, count: int, key: tuple[int, ...]) -> np.ndarray:
+    """What follows the label in the targets of a batch: (count, 2), lambda and partner's row.
 
-
-def draw_partners(count: int, data: ImageData, rng: np.random.RandomState) -> np.ndarray:
-    """Columns 1 and following of the targets of a batch of `count` samples.
+    With `data.cutmix` they are (count, 6): also the box (y0, y1, x0, x1) of the partner's pixels,
+    without area if the batch has mixup. `key`, in a training (seed, step, rank), seeds the draw.
 
     Lambda, the weight of the sample itself, is drawn from Beta(alpha, alpha), one a batch as in
     the recipes of NVIDIA, torchvision and mmaction2; the partners are a permutation of the batch.
     If mixup and cutmix are both on, each batch has one of them with equal probability.
     """
+    rng = np.random.RandomState(key)
     partner = rng.permutation(count)
     mix = draw_mix(rng, size=data.crop, mixup=data.mixup, cutmix=data.cutmix)
     columns = [np.full(count, mix.lam), partner]

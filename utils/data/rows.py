@@ -14,16 +14,12 @@ from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
-from utils.data.annotation_file import (
-    Label,
-    encode_label,
-    swap_labels,
-)
+from utils.data.annotation_file import Label, encode_label, swap_labels
 from utils.data.sampler import TrainSampler, sample_rng, shard_for_eval
 from utils.log import log
 from utils.runtime import Runtime
 from utils.settings import NetworkConfig
-from utils.video.reader import Clip, FrameReader, Timeline, VideoError
+from utils.video.reader import FrameReader, Timeline, VideoError
 
 if TYPE_CHECKING:
     from utils.nn.dropout import DropoutFactors
@@ -146,15 +142,6 @@ class FileRows(Rows):
             yield video
             self.warnings.add(video)
 
-    def encode(
-        self, label: Label, swapped: Sequence[tuple[int, int]] = ()
-    ) -> Union[np.int32, np.ndarray]:
-        """The target of a row: int32, or of several labels float32 (classes,).
-
-        `swapped` are the pairs of labels that a mirrored clip exchanges.
-        """
-        return encode_label(swap_labels(label, swapped), self.cfg.class_counts[0])
-
 
 class TrainRows(FileRows):
     """Training rows of one rank, for all remaining epochs of the run.
@@ -198,19 +185,23 @@ class TrainRows(FileRows):
 
         It depends on seed, step and rank only, like that of a resumed run.
         """
-        from utils.data.mixing import draw_batch_mix  # here: most trainings need not load it
+        from utils.data.mixing import draw_partners  # here: most trainings need not load it
 
-        seed, rank = self.sampler.seed, self.sampler.rank
-        target[1:] = draw_batch_mix(self.data, seed=seed, step=step, rank=rank)[row]
+        key = (self.sampler.seed, step, self.sampler.rank)
+        target[1:] = draw_partners(self.data, self.batch, key)[row]
 
     def make_target(
         self, label: Label, swapped: Sequence[tuple[int, int]] = ()
     ) -> Union[np.int32, np.ndarray]:
-        """`encode`, or with mixup or cutmix float32 (3 or 7,), which `write_mix` completes."""
+        """The target of a row; `swapped` are the pairs of labels that a mirrored clip exchanges.
+
+        With mixup or cutmix it is float32 (3 or 7,), which `write_mix` completes.
+        """
+        label = swap_labels(label, swapped)
         if not self.data.mixes:
-            return self.encode(label, swapped)
+            return encode_label(label, self.cfg.class_counts[0])
         columns = 6 if self.data.cutmix else 2
-        return np.array([swap_labels(label, swapped), *[0] * columns], np.float32)
+        return np.array([label, *[0] * columns], np.float32)
 
     def read_sample(self, sample: int, epoch: int, copy: int = 0) -> Row:
         """The row of a sample in an epoch, or of one of its copies there."""
@@ -319,6 +310,7 @@ class EvalRows(FileRows):
         """`clip_shape` is that of one view; `self.shape` (V, ...) that of all V views."""
         super().__init__(records, cfg)
         self.shape = (self.clips * self.crops, *clip_shape)
+        self.views = f"{self.clips}x{self.crops}"  # as results name them
         self.batch = cfg.eval.batch
         self.samples_of_rank = shard_for_eval(
             len(records), batch=self.batch, rank=rt.rank, size=rt.size
@@ -336,18 +328,15 @@ class EvalRows(FileRows):
                 if views.shape != self.shape:  # the scores would change, and nobody notice
                     reason = f"views {views.shape} instead of {self.shape}"
                     raise AssertionError(f"{record.path}: {reason}")
-                return views, self.encode(record.label), np.bool_(True)
+                label = encode_label(record.label, self.cfg.class_counts[0])
+                return views, label, np.bool_(True)
             except VideoError as error:
                 self.unreadable.add(sample, str(error))
         return self.blank()
 
     def blank(self) -> Row:
-        return np.zeros(self.shape, np.uint8), self.encode(self.cfg.blank_label), np.bool_(False)
-
-    @property
-    def views(self) -> str:
-        """The views of a row, as results name them."""
-        return f"{self.clips}x{self.crops}"
+        label = encode_label(self.cfg.blank_label, self.cfg.class_counts[0])
+        return np.zeros(self.shape, np.uint8), label, np.bool_(False)
 
     @abc.abstractmethod
     def make_views(self, record: Any, sample: int) -> np.ndarray:
@@ -375,12 +364,6 @@ class TrainVideoRows(TrainRows):
                 frames = len(video) if span > len(video) / 2 else span
                 seconds.append(frames / video.fps if video.fps else 0.0)
         return round(float(np.median(seconds)), 3) if seconds else 0.0
-
-    @contextlib.contextmanager
-    def open_clip(self, record: Any, rng: np.random.RandomState) -> Iterator[Clip]:
-        """The frames of a clip, which are decoded inside the `with` block."""
-        with self.open_video(record) as video:
-            yield Clip(video, self.choose_frames(video, record, rng))
 
     def augment(
         self, clip: np.ndarray, channel_axis: int, rng: np.random.RandomState

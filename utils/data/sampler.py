@@ -12,7 +12,7 @@ a resumed run starts in the middle of it, and two ranks at batch size B see what
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Optional
 
 import numpy as np
 
@@ -28,6 +28,11 @@ class TrainSampler:
     """The training sequence of `samples` samples for one rank; positions are those of the rank.
 
     `class_samples` has for each data set the number of samples of each class; None: unknown.
+
+    `copies` above 1 is repeated augmentation (arXiv:1902.05509) as torchvision's `RASampler`: an
+    epoch has as many samples as without it, `copies` of each of the first ones of its permutation.
+    The copies are neighbours in the order in which the ranks take samples in turns. So on enough
+    ranks they are in the same step, each on another rank.
     """
 
     samples: int
@@ -37,6 +42,7 @@ class TrainSampler:
     seed: int
     epoch_samples: int = 0  # samples of an epoch; 0: as many as fill whole global batches
     class_samples: Optional[list[np.ndarray]] = field(default=None, repr=False, compare=False)
+    copies: int = 1  # of a sample in an epoch, which then has fewer samples
     cache: dict = field(default_factory=dict, repr=False)
 
     def __post_init__(self):
@@ -76,7 +82,8 @@ class TrainSampler:
 
     def copy_at(self, position: int) -> int:
         """A number that the copies of a sample in an epoch do not share; 0 if none is repeated."""
-        return 0
+        taken = position % (self.steps_per_epoch * self.batch)  # by this rank in this epoch
+        return (taken * self.size + self.rank) % self.copies
 
     def global_position(self, position: int) -> int:
         """A position of this rank, counted over the samples of all ranks from the run's start."""
@@ -84,28 +91,40 @@ class TrainSampler:
         return (step * self.size + self.rank) * self.batch + offset
 
     def permutation(self, epoch: int) -> np.ndarray:
+        """The samples of an epoch in their order, for all ranks."""
         if epoch not in self.cache:
             for old in [e for e in self.cache if e < epoch - 1]:
                 self.cache.pop(old, None)
-            self.cache[epoch] = self.draw(epoch)
+            order = np.random.RandomState([self.seed, epoch]).permutation(self.samples)
+            if self.copies > 1:
+                order = np.repeat(order, self.copies)[: self.samples_per_epoch]
+                order = order.reshape(-1, self.batch, self.size).transpose(0, 2, 1).reshape(-1)
+            self.cache[epoch] = order
         return self.cache[epoch]
 
-    def draw(self, epoch: int) -> np.ndarray:
-        """The permutation of an epoch, for all ranks."""
-        return np.random.RandomState([self.seed, epoch]).permutation(self.samples)
 
-
-def list_order(
-    cfg: NetworkConfig, rt: Runtime, labels: Iterable[tuple[int, Label]]
-) -> dict[str, Any]:
-    """The arguments of a `TrainSampler` over samples with these (data set, label)."""
+def build_sampler(
+    cfg: NetworkConfig,
+    rt: Runtime,
+    samples: int,
+    labels: Iterable[tuple[int, Label]],
+    copies: int = 1,
+) -> TrainSampler:
+    """The sampler of a training over `samples` samples with these (data set, label)."""
     counts = None
     if cfg.train.class_weights == "balanced":
         counts = [np.zeros(count, np.int64) for count in cfg.class_counts]
         for k, label in labels:
             counts[k][[*list_labels(label)]] += 1
-    order = {"batch": cfg.data.batch, "rank": rt.rank, "size": rt.size, "seed": rt.seed}
-    return {**order, "class_samples": counts}
+    return TrainSampler(
+        samples,
+        batch=cfg.data.batch,
+        rank=rt.rank,
+        size=rt.size,
+        seed=rt.seed,
+        class_samples=counts,
+        copies=copies,
+    )
 
 
 def sample_rng(seed: int, epoch: int, sample: int, copy: int = 0) -> np.random.RandomState:

@@ -72,14 +72,9 @@ class LabelSpace(abc.ABC):
         """Values (V, ...), one for each view, as (clips, crops, ...)."""
         return values.reshape(self.clips, self.crops, *values.shape[1:])
 
-    @property
-    def middle_crop(self) -> int:
-        """The index of the crop that pictures show."""
-        return self.crops // 2
-
     def select_middle_crops(self, views: np.ndarray) -> np.ndarray:
-        """The views (clips, ...) of the middle crop of each clip."""
-        return self.group_by_clip(views)[:, self.middle_crop]
+        """The views (clips, ...) of the middle crop of each clip, which pictures show."""
+        return self.group_by_clip(views)[:, self.crops // 2]
 
     def preview_frames(self, views: np.ndarray) -> np.ndarray:
         """The frames of the middle crop of each clip: uint8 (clips, T, H, W, 3).
@@ -112,9 +107,7 @@ class LabelSpace(abc.ABC):
         """Of logits their softmax, for several labels their sigmoid."""
         if not self.raw_scores:
             return scores
-        if not self.multi_label:
-            return softmax(scores)
-        return sigmoid(scores)
+        return sigmoid(scores) if self.multi_label else softmax(scores)
 
 
 class ListSpace(LabelSpace):
@@ -152,10 +145,8 @@ def list_class_names(spaces: Sequence[LabelSpace], run_folder: Path) -> dict[str
 
 def find_moved_name(names: Sequence[str], own_names: Sequence[str]) -> str:
     """The first name that is also one of a checkpoint's, but of another class; else empty."""
-    moved = (
-        name for name, own in zip(names, own_names) if name and name != own and name in own_names
-    )
-    return next(moved, "")
+    pairs = zip(names, own_names)
+    return next((a for a, own in pairs if a and a != own and a in own_names), "")
 
 
 def list_own_names(spaces: Sequence[LabelSpace], count: int) -> list[Sequence[str]]:
@@ -207,7 +198,7 @@ def assign_class_names(spaces: Sequence[LabelSpace], labels: str, checkpoint: st
     if not Path(labels).is_file():
         raise ValueError(f"--labels: {labels} does not exist")
     classes = sum(space.classes for space in spaces)
-    names = read_class_names(Path(labels), classes, f"--labels {labels}")
+    names = read_class_names(Path(labels), f"--labels {labels}", classes)
     for space in spaces:
         space.names = names[: space.classes]
         names = names[space.classes :]

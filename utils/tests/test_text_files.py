@@ -26,7 +26,7 @@ BAD = {  # (contents, words of the message)
 @pytest.mark.parametrize("kind", GOOD)
 def test_a_text_is_read_in_every_detectable_encoding(kind, tmp_path):
     (tmp_path / "labels.txt").write_bytes(GOOD[kind])
-    assert read_class_names(tmp_path / "labels.txt", 3, "labels") == NAMES
+    assert read_class_names(tmp_path / "labels.txt", "labels", 3) == NAMES
 
 
 @pytest.mark.parametrize("kind", BAD)
@@ -34,7 +34,7 @@ def test_unreadable_class_names_are_refused_with_the_line(kind, tmp_path):
     content, words = BAD[kind]
     (tmp_path / "labels.txt").write_bytes(content)
     with pytest.raises(ValueError, match=f"^--labels x.*{words}"):
-        read_class_names(tmp_path / "labels.txt", 3, "--labels x")
+        read_class_names(tmp_path / "labels.txt", "--labels x", 3)
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "none", "n" * 300, "huge"])

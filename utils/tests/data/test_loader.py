@@ -1,6 +1,7 @@
 """Loader and worker pool: same batches for any number of workers, memory limits, process exit."""
 
 import fcntl
+import mmap
 import multiprocessing
 import os
 import shutil
@@ -19,7 +20,7 @@ import pytest
 from utils import cores
 from utils.cli import find_failure
 from utils.data import loader
-from utils.data.loader import PrefetchedBatches, allocate_shared_rows
+from utils.data.loader import PrefetchedBatches
 from utils.data.rows import TrainRows
 from utils.data.sampler import TrainSampler
 from utils.files import ROOT
@@ -173,10 +174,10 @@ def test_a_run_may_end_before_its_data():
 
 @KINDS
 def test_prefetch_limits_the_number_of_rows(processes):
-    made = allocate_shared_rows(1, np.zeros(100, np.uint8))
+    made = np.frombuffer(mmap.mmap(-1, 100), np.uint8)  # shared with forked processes
 
     def note(index):
-        made[0, index] += 1
+        made[index] += 1
         return [index]
 
     batches = iterate_batches(note, 1, 1, processes, 3)

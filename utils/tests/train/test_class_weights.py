@@ -11,7 +11,7 @@ from mindspore import Tensor, ops, value_and_grad
 from mvit_multi.dataset import build_target_row
 from mvit_multi.loss import MultiLoss
 from tests.helpers import load_smoke_config
-from utils.data.sampler import TrainSampler, list_order
+from utils.data.sampler import TrainSampler, build_sampler
 from utils.nn.loss import CrossEntropy
 from utils.nn.soft_targets import SmoothedCrossEntropy
 from utils.runtime import Runtime
@@ -85,7 +85,7 @@ def test_weights_of_one_change_no_loss_of_several_data_sets():
 
 
 def make_sampler(cfg, rows: list) -> TrainSampler:
-    return TrainSampler(len(rows), **list_order(cfg, Runtime(), rows))
+    return build_sampler(cfg, Runtime(), len(rows), rows)
 
 
 def test_balanced_weights_are_inverse_to_the_videos_of_each_data_set():
