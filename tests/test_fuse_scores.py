@@ -9,7 +9,7 @@ import pytest
 
 from scripts.analysis import fuse_scores
 from tests.helpers import assert_one_line_error
-from utils.evaluate.report import compute_predictions, write_report
+from utils.evaluate.report import write_report
 from utils.evaluate.report_page import Samples
 
 PATHS = ["a.mp4", "b c.mp4", "d.mp4", "bad.mp4"]
@@ -24,8 +24,7 @@ def make_report(folder, raw, paths=PATHS, labels=LABELS):
     folder.mkdir()
     rows = np.column_stack([raw, labels, READABLE[: len(labels)]])
     samples = Samples(paths, labels, list("xyz"))
-    predictions = compute_predictions(rows, labels, softmax=True)
-    write_report(folder, samples=samples, predictions=predictions, result={})
+    write_report(folder, samples=samples, rows=rows, raw_scores=True, result={})
     return str(folder)
 
 

@@ -33,14 +33,13 @@ from typing import Literal, Optional
 import numpy as np
 
 from utils import cli
-from utils.data.annotation_file import NO_LABEL
+from utils.data.annotation_file import NO_LABEL, encode_label
 from utils.evaluate import metrics
-from utils.evaluate.metrics import Counts, encode_label_sets
+from utils.evaluate.metrics import Counts
 from utils.evaluate.report import (
     LABEL_COLUMNS,
     MIN_PROBABILITY,
     SCORE_COLUMNS,
-    compute_predictions,
     write_label_report,
     write_report,
 )
@@ -90,11 +89,8 @@ def main(
         "reports": dict(zip(map(str, reports), values)),
     }
     if report:
-        if several:
-            write_label_report(report, samples=samples, rows=fused, raw_scores=raw, result=result)
-        else:
-            predictions = compute_predictions(fused, samples.labels, raw)
-            write_report(report, samples=samples, predictions=predictions, result=result)
+        write = write_label_report if several else write_report
+        write(report, samples=samples, rows=fused, raw_scores=raw, result=result)
     print_result(result, Runtime())
 
 
@@ -116,7 +112,7 @@ def read_scores(path: Path) -> tuple[Samples, np.ndarray]:
         classes = [name.partition(" ")[2] for name in header[width:]]
         labels = [parse_labels(line[1]) if several else int(line[1]) for line in lines]
         samples = Samples([line[0] for line in lines], labels, classes)
-        targets = encode_label_sets(labels, len(classes)) if several else np.array(labels)[:, None]
+        targets = np.array([encode_label(x, len(classes)) if several else (x,) for x in labels])
         rows = np.zeros((len(lines), len(classes) + targets.shape[1] + 1))
         for row, line, target in zip(rows, lines, targets):
             if line[2] != "unreadable":

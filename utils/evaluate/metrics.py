@@ -84,19 +84,18 @@ class Counts:
         losses = -logarithms[np.arange(len(labels)), labels]
         self.loss += int(np.rint(losses / LOSS_UNIT).sum())
 
-    def sum_ranks(self, rt: Runtime) -> None:
-        if rt.size > 1:
+    def accuracies(self, rt: Optional[Runtime] = None) -> dict[str, Any]:
+        """Metrics of all ranks; with the 95 % intervals of top-1 and top-5 if the videos are few.
+
+        `top5` is None if there are fewer than six classes. To be called once if there are several
+        ranks.
+        """
+        if rt and rt.size > 1:
             own_counts = np.stack((self.videos, self.top1, self.top5))
             self.videos, self.top1, self.top5 = sum_over_ranks(own_counts)
             parts = np.array([self.loss >> shift & 0xFFF for shift in LOSS_SHIFTS])
             sums = sum_over_ranks(parts).tolist()
             self.loss = sum(part << shift for part, shift in zip(sums, LOSS_SHIFTS))
-
-    def accuracies(self) -> dict[str, Optional[float]]:
-        """Metrics; with the 95 % intervals of top-1 and top-5 if the videos are few.
-
-        `top5` is None if there are fewer than six classes.
-        """
         videos = int(self.videos.sum())
         top1 = int(self.top1.sum())
         top5 = int(self.top5.sum())
@@ -114,26 +113,6 @@ class Counts:
         }
 
 
-class LabelScores:
-    """The scores of samples with several labels; `numbers` are the samples of this rank's rows."""
-
-    def __init__(self, classes: int, raw_scores: bool, numbers: Sequence, count: int):
-        self.raw_scores = raw_scores
-        self.table = ScoreTable(numbers, count, width=2 * classes + 1)
-        self.values = np.zeros((0, 2 * classes + 1))
-
-    def add(self, scores: np.ndarray, labels: np.ndarray, rows: Any) -> None:
-        self.table.add(rows, scores, labels)
-
-    def sum_ranks(self, rt: Runtime) -> None:
-        self.values = self.table.gather(rt)
-
-    def accuracies(self) -> dict[str, Optional[float]]:
-        values = self.values[self.values[:, -1] > 0, :-1]
-        scores, targets = np.split(values, 2, axis=1)
-        return compute_metrics(scores, targets, self.raw_scores)
-
-
 class ScoreTable:
     """float32 rows (count, width) of all samples: scores, label or labels, 1 if it was read.
 
@@ -146,7 +125,7 @@ class ScoreTable:
         self.chosen: list[int] = []
         self.rows = [np.zeros((0, width), np.float32)]
 
-    def add(self, rows: Any, scores: np.ndarray, labels: np.ndarray) -> None:
+    def add(self, scores: np.ndarray, labels: np.ndarray, rows: Any) -> None:
         self.chosen += [self.numbers[row] for row in rows]
         new = np.column_stack([scores, labels, np.ones(len(rows))])
         self.rows.append(new.astype(np.float32))
@@ -196,9 +175,7 @@ def compute_binary_losses(scores: np.ndarray, targets: np.ndarray, raw_scores: b
     return -np.where(targets > 0, np.log(np.maximum(scores, smallest)), np.log(inverse))
 
 
-def compute_metrics(
-    scores: np.ndarray, targets: np.ndarray, raw_scores: bool
-) -> dict[str, Optional[float]]:
+def compute_metrics(scores: np.ndarray, targets: np.ndarray, raw_scores: bool) -> dict[str, Any]:
     """The metrics of videos: scores and targets (N, classes).
 
     `top1` is the fraction of the videos with a label whose highest score belongs to one of their
@@ -221,23 +198,10 @@ def compute_metrics(
     }
 
 
-def list_label_sets(targets: np.ndarray) -> list[tuple[int, ...]]:
-    """The labels of each video, of targets (N, classes)."""
-    return [tuple(np.flatnonzero(row).tolist()) for row in targets]
-
-
-def encode_label_sets(labels: Sequence[tuple[int, ...]], classes: int) -> np.ndarray:
-    """The inverse of `list_label_sets`: bool (N, classes)."""
-    targets = np.zeros((len(labels), classes), bool)
-    for row, numbers in zip(targets, labels):
-        row[list(numbers)] = True
-    return targets
-
-
 class EvalSet(NamedTuple):
     """The test rows of one data set on this rank, and its classes.
 
-    `create_dataset` is that of the network. `collect(rows, scores, labels)` receives those of every
+    `create_dataset` is that of the network. `collect(scores, labels, rows)` receives those of every
     batch; `rows` count the videos of this rank. `doubt` is logged if many classes have no hit.
     """
 
@@ -263,10 +227,9 @@ def evaluate(scorer: "Scorer", eval_sets: Sequence[EvalSet], rt: Runtime) -> dic
     size = choose_clips_per_pass(batch, *views, device=scorer.device, clip=clip)
     results = {}
     for rows, space, create_dataset, collect, doubt in eval_sets:
-        collector: Union[Counts, LabelScores] = Counts(space.classes, space.raw_scores)
+        collector: Union[Counts, ScoreTable] = Counts(space.classes, space.raw_scores)
         if space.multi_label:
-            samples = rows.samples_of_rank
-            collector = LabelScores(space.classes, space.raw_scores, samples, len(rows.records))
+            collector = ScoreTable(rows.samples_of_rank, len(rows.records), 2 * space.classes + 1)
         start = time.monotonic()
         data = create_dataset(rows.cfg, rows, rows.cfg.data.workers)
         count = data.get_dataset_size()
@@ -282,18 +245,21 @@ def evaluate(scorer: "Scorer", eval_sets: Sequence[EvalSet], rt: Runtime) -> dic
                 numbers = k * len(valid) + np.flatnonzero(valid)
                 collector.add(scores, label[valid], numbers)
                 if collect:
-                    collect(numbers, scores, label[valid])
+                    collect(scores, label[valid], numbers)
             bar.update()
         bar.close()
         if sum_count(stopped, rt):
             raise StopRequestError("a signal came before the evaluation was done")
-        collector.sum_ranks(rt)
-        if doubt and isinstance(collector, Counts):
+        if isinstance(collector, ScoreTable):
+            table = collector.gather(rt)
+            scores, targets = np.split(table[table[:, -1] > 0, :-1], 2, axis=1)
+            result = compute_metrics(scores, targets, space.raw_scores)
+        else:
+            result = collector.accuracies(rt)
             shown = collector.videos >= SEVERAL
             missed = int((shown & (collector.top1 == 0)).sum())
-            if 4 * missed >= max(int(shown.sum()), 1):
+            if doubt and 4 * missed >= max(int(shown.sum()), 1):
                 log.warning("a quarter of the classes have no hit: %s", doubt)
-        result: dict[str, Any] = collector.accuracies()
         result["seconds"] = round(time.monotonic() - start, 2)
         result["unreadable"] = sum_count(rows.unreadable.count, rt)
         result["views"] = rows.views

@@ -8,11 +8,10 @@ several labels, a label counts as predicted from the probability THRESHOLD on.
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Optional
 
 import numpy as np
 
-from utils.data.annotation_file import format_label
+from utils.data.annotation_file import encode_label, format_label
 from utils.evaluate.label_space import LabelSpace, sigmoid
 from utils.evaluate.metrics import (
     THRESHOLD,
@@ -20,14 +19,11 @@ from utils.evaluate.metrics import (
     ScoreTable,
     compute_average_precisions,
     compute_binary_losses,
-    encode_label_sets,
     list_bounds,
-    list_label_sets,
 )
 from utils.evaluate.report_page import (
     OWN,
     SHOWN,
-    Entry,
     Samples,
     divide,
     write_classes,
@@ -45,21 +41,6 @@ PAIR_COLUMNS = ["true", "predicted", "count", "share", "true_name", "predicted_n
 LABEL_COLUMNS = ("path", "labels", "predicted", "correct")
 LABEL_WRONG_COLUMNS = ("path", "labels", "predicted", "missed", "extra", "loss")
 MIN_PROBABILITY = float(np.finfo(np.float32).tiny)  # a smaller one counts as this
-
-
-class Predictions(NamedTuple):
-    """Results of n samples; those of unreadable samples have no meaning.
-
-    `ranks` are the ranks of the labels among the scores, 0 if the prediction is correct;
-    `probabilities` float64 (n, classes); `confidence` (n,) the probability of the predicted label.
-    """
-
-    readable: np.ndarray
-    labels: np.ndarray
-    predicted: np.ndarray
-    ranks: np.ndarray
-    probabilities: np.ndarray
-    confidence: np.ndarray
 
 
 class Report:
@@ -90,19 +71,20 @@ class Report:
         rows = self.table.gather(self.rt)
         if not self.rt.is_main_process:
             return {}
-        raw_scores = self.space.raw_scores
-        if self.space.multi_label:
-            return write_label_report(self.folder, self.samples, rows, raw_scores, result)
-        predictions = compute_predictions(rows, self.samples.labels, raw_scores)
-        return write_report(self.folder, self.samples, predictions, result)
+        write = write_label_report if self.space.multi_label else write_report
+        return write(self.folder, self.samples, rows, self.space.raw_scores, result)
 
 
-def write_report(folder: Path, samples: Samples, predictions: Predictions, result: dict) -> dict:
-    """Writes all files of a report; returns what its page shows.
+def write_report(
+    folder: Path, samples: Samples, rows: np.ndarray, raw_scores: bool, result: dict
+) -> dict:
+    """Writes all files of a report; returns what its page shows. `rows`: see `metrics.ScoreTable`.
 
     Raises ValueError if the folder cannot be written.
     """
-    readable, labels, predicted, ranks, probabilities, confidence = predictions
+    readable, labels, predicted, ranks, probabilities, confidence = compute_predictions(
+        rows, samples.labels, raw_scores
+    )
     names = [f"{k} {name}".strip() for k, name in enumerate(samples.classes)]
     header = [*SCORE_COLUMNS, *names]
     truth = labels.tolist()
@@ -116,12 +98,8 @@ def write_report(folder: Path, samples: Samples, predictions: Predictions, resul
     pairs = list_pairs(counts, samples.classes)
     write_csv(folder / "confused_pairs.csv", PAIR_COLUMNS, pairs)
 
-    bins = compute_bins(confidence[readable], ranks[readable] == 0)
-    bin_rows = []  # an empty bin has neither confidence nor accuracy
-    for low, high, videos, mean, accuracy in bins.tolist():
-        values = [round(mean, 6), round(accuracy, 6)] if videos else ["", ""]
-        bin_rows.append([round(low, 6), round(high, 6), videos, *values])
-    write_csv(folder / "calibration.csv", bins.dtype.names, bin_rows)
+    bins, ece = compute_bins(confidence[readable], ranks[readable] == 0)
+    write_csv(folder / "calibration.csv", BIN_COLUMNS, bins)
 
     wrong = np.flatnonzero(readable & (ranks > 0))  # the most confident first
     wrong_rows = []
@@ -130,7 +108,7 @@ def write_report(folder: Path, samples: Samples, predictions: Predictions, resul
         pair = (int(labels[k]), int(predicted[k]))
         texts = [f"{probabilities[k, label]:.9g}" for label in pair]
         wrong_rows.append([samples.paths[k], *pair, *texts, *(samples.classes[n] for n in pair)])
-        mistakes.append(make_entry(probabilities[k], k, *pair))
+        mistakes.append((k, *pair))
     write_csv(folder / "wrong.csv", WRONG_COLUMNS, wrong_rows)
 
     correct = np.flatnonzero(readable & (ranks == 0))  # the least confident first
@@ -138,24 +116,41 @@ def write_report(folder: Path, samples: Samples, predictions: Predictions, resul
     for k in correct[np.argsort(confidence[correct], kind="stable")[:SHOWN]].tolist():
         order = np.argsort(-probabilities[k], kind="stable").tolist()
         second = next((label for label in order if label != predicted[k]), None)
-        hits.append(make_entry(probabilities[k], k, int(labels[k]), second))
+        hits.append((k, int(labels[k]), second))
 
-    # The mean of -log of the label's probability, and the expected calibration error
+    # The mean of -log of the label's probability
     own = np.take_along_axis(probabilities, labels[:, None], 1)[readable]
     nll = float(-np.log(np.maximum(own, MIN_PROBABILITY)).mean()) if len(own) else np.nan
     losses = {
         name: round(value, 6) if np.isfinite(value) else None
-        for name, value in (("nll", nll), ("ece", compute_calibration_error(bins)))
+        for name, value in (("nll", nll), ("ece", ece))
     }
-    classes = list_classes(predictions, samples.classes, counts)
-    charts = {"counts": counts, "pairs": pairs, "bins": bin_rows}
-    return write_classes(folder, samples, result, losses, classes, mistakes, hits, charts)
+
+    videos = counts.sum(1).tolist()
+    first = np.diag(counts).tolist()
+    columns: dict[str, list] = {"top1": [*map(divide, first, videos)], "top5": [None] * len(videos)}
+    if len(videos) >= TOP5_CLASSES:
+        five = np.bincount(labels[readable & (ranks < 5)], minlength=len(videos))
+        columns["top5"] = [*map(divide, five, videos)]
+    classes = list_classes(samples.classes, videos, counts.sum(0).tolist(), first, columns)
+    for row, hit_count in zip(classes, first):
+        bounds = list_bounds("top1", hit_count, row["videos"])
+        row.update({name: bounds.get(name) for name in ("top1_low", "top1_high")})
+    charts = {"counts": counts, "pairs": pairs, "bins": bins}
+    return write_classes(
+        folder, samples, result, losses, classes, mistakes, hits, probabilities, charts
+    )
 
 
 def compute_predictions(
     rows: np.ndarray, known_labels: Sequence[int], softmax: bool
-) -> Predictions:
-    """From rows (n, classes + 2): scores, label, 1 if readable; else `known_labels` are used."""
+) -> tuple[np.ndarray, ...]:
+    """From rows (n, classes + 2): scores, label, 1 if readable; else `known_labels` are used.
+
+    Returns arrays of n samples; those of unreadable ones have no meaning. They say: whether it is
+    readable, its label, the predicted one, the rank of the label among the scores (0 if the
+    prediction is correct), float64 (n, classes) probabilities, that of the predicted label.
+    """
     scores = rows[:, :-2]
     readable = rows[:, -1] > 0
     labels = np.where(readable, rows[:, -2].astype(np.int64), np.asarray(known_labels, np.int64))
@@ -170,7 +165,7 @@ def compute_predictions(
             probabilities /= probabilities.sum(1, keepdims=True)
     predicted = finite.argmax(1)
     confidence = np.take_along_axis(probabilities, predicted[:, None], 1)[:, 0]
-    return Predictions(readable, labels, predicted, ranks, probabilities, confidence)
+    return readable, labels, predicted, ranks, probabilities, confidence
 
 
 def list_scores(
@@ -193,42 +188,29 @@ def list_scores(
             yield [path, format_label(label), "unreadable", *blanks]
 
 
-def make_entry(probabilities: np.ndarray, sample: int, label: int, other: Optional[int]) -> Entry:
-    """A sample of the page, with its label and another class."""
-    values = probabilities.round(4)
-    of_other = None if other is None else float(values[other])
-    return Entry(sample, label, other, float(values[label]), of_other)
+def list_classes(
+    names: Sequence[str],
+    videos: Sequence[int],
+    predicted: Sequence[int],
+    hits: Sequence[int],
+    columns: dict[str, list],
+) -> list[dict]:
+    """A row for every class: its `columns`, precision, recall and F1.
 
-
-def list_classes(predictions: Predictions, names: Sequence[str], counts: np.ndarray) -> list[dict]:
-    """A row for every class; `counts` are the videos (true classes, predicted classes).
-
-    Accuracies are None for a class without a video, and so are precision, recall and F1 if their
-    denominator is zero. Recall equals top-1: both are the fraction of the class's videos. Top-5 is
-    None if there are fewer than six classes, the bounds of top-1 if the videos are many.
+    `videos` are those of each class, `predicted` those predicted, `hits` both. Values are None if
+    their denominator is zero. Recall equals top-1: both are the fraction of the class's videos.
     """
-    rows = []
-    has_top5 = len(names) >= TOP5_CLASSES
-    predicted = counts.sum(0)
-    for label, name in enumerate(names):
-        ranks = predictions.ranks[predictions.readable & (predictions.labels == label)]
-        hits = counts[label, label]
-        bounds = list_bounds("top1", int(hits), len(ranks))
-        rows.append(
-            {
-                "class": label,
-                "name": name,
-                "videos": len(ranks),
-                "top1": divide((ranks < 1).sum(), len(ranks)),
-                "top5": divide((ranks < 5).sum(), len(ranks)) if has_top5 else None,
-                "precision": divide(hits, predicted[label]),
-                "recall": divide(hits, len(ranks)),
-                "f1": divide(2 * hits, predicted[label] + len(ranks)),
-                "top1_low": bounds.get("top1_low"),
-                "top1_high": bounds.get("top1_high"),
-            }
-        )
-    return rows
+    both = [a + b for a, b in zip(videos, predicted)]
+    columns = {
+        "class": [*range(len(names))],
+        "name": [*names],
+        "videos": [*videos],
+        **columns,
+        "precision": [*map(divide, hits, predicted)],
+        "recall": [*map(divide, hits, videos)],
+        "f1": [divide(2 * hit, total) for hit, total in zip(hits, both)],
+    }
+    return [dict(zip(columns, values)) for values in zip(*columns.values())]
 
 
 def list_pairs(counts: np.ndarray, names: Sequence[str]) -> list[list]:
@@ -245,28 +227,25 @@ def list_pairs(counts: np.ndarray, names: Sequence[str]) -> list[list]:
 
 
 BINS = 15
-BIN = [("from", float), ("to", float), ("videos", int), ("confidence", float), ("accuracy", float)]
+BIN_COLUMNS = ("from", "to", "videos", "confidence", "accuracy")
 
 
-def compute_bins(confidence: np.ndarray, correct: np.ndarray) -> np.ndarray:
-    """(BINS,) rows for equal parts of the confidence (0, 1], from the values (n,) of all videos.
+def compute_bins(confidence: np.ndarray, correct: np.ndarray) -> tuple[list[list], float]:
+    """Rows for BINS equal parts of the confidence (0, 1], from the values (n,) of all videos.
 
-    Each has the number of videos, their mean confidence and their accuracy; zeros if it is empty.
+    Each has the number of videos, their mean confidence and their accuracy, which an empty one has
+    not. Also returns the expected calibration error: the mean over videos of the distance between
+    confidence and accuracy of their bin.
     """
     index = np.clip(np.ceil(np.nan_to_num(confidence) * BINS).astype(int) - 1, 0, BINS - 1)
-    bins = np.zeros(BINS, BIN)
-    bins["from"], bins["to"] = np.arange(BINS) / BINS, np.arange(1, BINS + 1) / BINS
-    bins["videos"] = np.bincount(index, minlength=BINS)
-    videos = np.maximum(bins["videos"], 1)
-    bins["confidence"] = np.bincount(index, confidence, BINS) / videos
-    bins["accuracy"] = np.bincount(index, correct, BINS) / videos
-    return bins
-
-
-def compute_calibration_error(bins: np.ndarray) -> float:
-    """The mean over videos of the distance between confidence and accuracy of their bin."""
-    gaps = np.abs(bins["confidence"] - bins["accuracy"])
-    return float((gaps * bins["videos"]).sum() / max(bins["videos"].sum(), 1))
+    videos = np.bincount(index, minlength=BINS)
+    means = np.bincount(index, confidence, BINS) / np.maximum(videos, 1)
+    accuracies = np.bincount(index, correct, BINS) / np.maximum(videos, 1)
+    rows = []
+    for k, count in enumerate(videos.tolist()):
+        values = [round(float(v[k]), 6) for v in (means, accuracies)] if count else ["", ""]
+        rows.append([round(k / BINS, 6), round((k + 1) / BINS, 6), count, *values])
+    return rows, float((np.abs(means - accuracies) * videos).sum() / max(videos.sum(), 1))
 
 
 def write_label_report(
@@ -279,10 +258,11 @@ def write_label_report(
     count = len(samples.classes)
     readable = rows[:, -1] > 0
     probabilities = sigmoid(rows[:, :count]) if raw_scores else rows[:, :count].astype(np.float64)
-    targets = encode_label_sets(samples.labels, count)
+    targets = np.array([encode_label(labels, count) for labels in samples.labels], bool)
     losses = compute_binary_losses(rows[:, :count], targets, raw_scores).mean(1)
     names = [f"{k} {name}".strip() for k, name in enumerate(samples.classes)]
-    predicted = list_label_sets(probabilities >= THRESHOLD)
+    positive = probabilities >= THRESHOLD
+    predicted = [tuple(np.flatnonzero(row).tolist()) for row in positive]
     scores = list_scores(samples.paths, samples.labels, predicted, probabilities, readable)
     write_csv(folder / "scores.csv", [*LABEL_COLUMNS, *names], scores)
     order = [k for k in np.argsort(-losses, kind="stable").tolist() if readable[k]]
@@ -295,37 +275,14 @@ def write_label_report(
         wrong.append([samples.paths[k], *texts, f"{losses[k]:.6g}"])
     write_csv(folder / "wrong.csv", LABEL_WRONG_COLUMNS, wrong)
     hits = [k for k in order if predicted[k] == samples.labels[k]][:SHOWN]
-    classes = list_label_classes(samples.classes, probabilities[readable], targets[readable])
-    mistakes = [Entry(k, true=samples.labels[k], other=predicted[k]) for k in worst]
-    entries = [Entry(k, true=samples.labels[k], other=None) for k in hits]
+    precisions = compute_average_precisions(probabilities[readable], targets[readable])
+    videos = targets[readable].sum(0).tolist()
+    positives = positive[readable].sum(0).tolist()
+    both = (positive & targets)[readable].sum(0).tolist()
+    known = [round(value, 6) if n else None for value, n in zip(precisions.tolist(), videos)]
+    columns: dict[str, list] = {"average_precision": known, "predicted": positives}
+    classes = list_classes(samples.classes, videos, positives, both, columns)
+    mistakes = [(k, samples.labels[k], predicted[k]) for k in worst]
+    entries = [(k, samples.labels[k], None) for k in hits]
     values = {"threshold": THRESHOLD}
     return write_classes(folder, samples, result, values, classes, mistakes, entries)
-
-
-def list_label_classes(
-    names: Sequence[str], probabilities: np.ndarray, targets: np.ndarray
-) -> list[dict]:
-    """A row for every class; values are None if their denominator is zero.
-
-    `predicted` are the videos with THRESHOLD or more; precision, recall and F1 are of these.
-    """
-    precisions = compute_average_precisions(probabilities, targets)
-    predicted = probabilities >= THRESHOLD
-    hits = (predicted & targets).sum(0)
-    rows = []
-    for k, name in enumerate(names):
-        videos = int(targets[:, k].sum())
-        positives = int(predicted[:, k].sum())
-        rows.append(
-            {
-                "class": k,
-                "name": name,
-                "videos": videos,
-                "average_precision": round(float(precisions[k]), 6) if videos else None,
-                "predicted": positives,
-                "precision": divide(hits[k], positives),
-                "recall": divide(hits[k], videos),
-                "f1": divide(2 * hits[k], positives + videos),
-            }
-        )
-    return rows

@@ -8,7 +8,6 @@ hits. The tables beside it have every video.
 
 import base64
 import csv
-import functools
 import hashlib
 import io
 import json
@@ -16,7 +15,7 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Callable, NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 from urllib.parse import quote
 
 import numpy as np
@@ -53,63 +52,22 @@ COLUMNS = {
     "f1": "F1",
     "top5": "top-5",
 }
+# A mistake or a hit: sample, its label or labels, those predicted or, of a hit, the second class
 Label = Union[int, Sequence[int], None]
+Entry = tuple[int, Label, Label]
 
 
 class Samples(NamedTuple):
     """The samples of an evaluation, by number: names, labels if known before, class names.
 
-    `read_frames`, if there are files, gives some frames uint8 (T, H, W, 3); it raises VideoError.
-    `find_file` gives the path of a sample's file, and what a link to a part of it ends with.
+    `rows` and `space`, if there are files, read frames of a sample.
     """
 
     paths: Sequence[str] = ()
     labels: Sequence[Any] = ()  # of `annotation_file.Label`
     classes: Sequence[str] = ()  # "" for a class without a name
-    read_frames: Optional[Callable[[int], np.ndarray]] = None
-    find_file: Optional[Callable[[int], tuple[str, str]]] = None
-
-
-class Entry(NamedTuple):
-    """A mistake or a hit: its label or labels, and those predicted or, of a hit, the second class.
-
-    Probabilities are None if there are several labels.
-    """
-
-    sample: int
-    true: Label
-    other: Label
-    true_probability: Optional[float] = None
-    other_probability: Optional[float] = None
-
-
-def describe_samples(rows: EvalRows, space: LabelSpace, names: Sequence[str]) -> Samples:
-    """The samples of `rows`, which have these names."""
-    return Samples(
-        names,
-        labels=[record.label for record in rows.records],
-        classes=space.list_names(),
-        read_frames=functools.partial(read_preview, rows, space),
-        find_file=functools.partial(find_file, rows),
-    )
-
-
-def read_preview(rows: EvalRows, space: LabelSpace, sample: int) -> np.ndarray:
-    """Three frames uint8 (3, H, W, 3) from the start to the end of a sample as evaluated.
-
-    One if the clips have one frame. Raises VideoError.
-    """
-    clips = space.preview_frames(rows.make_views(rows.records[sample], sample))
-    parts = np.linspace(0, 1, min(FRAMES, clips.shape[1]))
-    clip, frame = (np.rint(parts * (size - 1)).astype(int) for size in clips.shape[:2])
-    return clips[clip, frame]
-
-
-def find_file(rows: EvalRows, sample: int) -> tuple[str, str]:
-    """The path of a sample's file, and of a segment its times as a link gives them."""
-    record = rows.records[sample]
-    times = f"#t={record.segment.start:g},{record.segment.end:g}" if record.segment else ""
-    return record.path, times
+    rows: Optional[EvalRows] = None
+    space: Optional[LabelSpace] = None
 
 
 def write_classes(
@@ -120,14 +78,15 @@ def write_classes(
     classes: Sequence[dict],
     mistakes: Sequence[Entry],
     hits: Sequence[Entry],
+    probabilities: Optional[np.ndarray] = None,
     charts: Optional[dict[str, Any]] = None,
 ) -> dict[str, Any]:
     """Writes classes.csv, report.json and the page; returns what the page shows.
 
     `values` are further numbers beside `result`; `mistakes` come with the most confident first,
     `hits` with the least confident. The fourth column of `classes` decides which are the worst.
-    `charts`, of samples with one label: `counts` (true, predicted), `pairs` and `bins`, which are
-    rows of confused_pairs.csv and calibration.csv.
+    Of samples with one label: `probabilities` (n, classes), and `charts`: `counts` (true,
+    predicted), `pairs` and `bins`, which are rows of confused_pairs.csv and calibration.csv.
     """
     write_csv(folder / "classes.csv", list(classes[0]), (row.values() for row in classes))
     key = list(classes[0])[3]
@@ -136,8 +95,10 @@ def write_classes(
     with report_write_errors(folder, "--report"):
         write_text(folder / "report.json", json.dumps(report, indent=1) + "\n")
     names = [escape_control(name) or f"class {k}" for k, name in enumerate(samples.classes)]
-    listed = [describe_entry(samples, entry, names, folder) for entry in mistakes[:LISTED]]
-    shown = [describe_entry(samples, entry, names, folder) for entry in hits[:SHOWN]]
+    listed, shown = (
+        [describe_entry(samples, entry, names, folder, probabilities) for entry in entries]
+        for entries in (mistakes[:LISTED], hits[:SHOWN])
+    )
     for item in (*listed[:SHOWN], *shown):
         item["pictures"] = read_pictures(samples, item["sample"])
     # The table of classes, those with the lowest first value first
@@ -203,47 +164,60 @@ def divide(count: int, total: int) -> Optional[float]:
 
 
 def describe_entry(
-    samples: Samples, entry: Entry, names: Sequence[str], folder: Path
+    samples: Samples,
+    entry: Entry,
+    names: Sequence[str],
+    folder: Path,
+    probabilities: Optional[np.ndarray],
 ) -> dict[str, Any]:
     """A sample with the names of its classes; without pictures.
 
     Its link is relative, of a segment with its times; empty without a file.
     """
-    path, times = samples.find_file(entry.sample) if samples.find_file else ("", "")
+    sample, *labels = entry
     link = ""
-    if path and os.path.exists(path):  # not one image of many in a file
-        relative = os.path.relpath(os.path.abspath(path), os.path.abspath(folder))
-        link = quote(os.fsencode(relative)) + times
-    true = np.atleast_1d(entry.true).tolist()
-    other = [] if entry.other is None else np.atleast_1d(entry.other).tolist()
-    return {
-        **entry._asdict(),
-        "path": escape_control(samples.paths[entry.sample]),
+    record = samples.rows.records[sample] if samples.rows is not None else None
+    if record and os.path.exists(record.path):  # not one image of many in a file
+        relative = os.path.relpath(os.path.abspath(record.path), os.path.abspath(folder))
+        link = quote(os.fsencode(relative))
+        if record.segment:
+            link += f"#t={record.segment.start:g},{record.segment.end:g}"
+    groups = [[] if label is None else np.atleast_1d(label).tolist() for label in labels]
+    texts = [", ".join(names[label] for label in group) or "no label" for group in groups]
+    item: dict[str, Any] = {
+        "sample": sample,
+        "path": escape_control(samples.paths[sample]),
         "link": link,
-        "labels": true,
-        "others": other,
-        "true": ", ".join(names[label] for label in true) or "no label",
-        "other": None
-        if entry.other is None
-        else ", ".join(names[label] for label in other) or "no label",
+        "labels": groups[0],
+        "others": groups[1],
         "pictures": None,
     }
+    for key, label, text in zip(("true", "other"), labels, texts):
+        item[key] = None if label is None else text
+        item[f"{key}_probability"] = None
+        if probabilities is not None and label is not None:
+            item[f"{key}_probability"] = float(probabilities[sample, label].round(4))
+    return item
 
 
 def read_pictures(samples: Samples, sample: int) -> Optional[list[str]]:
-    """Small JPEGs of some frames, as data addresses; none if the file cannot be read.
+    """Small JPEGs of a sample as evaluated, as data addresses; none if it cannot be read.
 
-    None if there are no files.
+    Of three frames from the start to the end, or of one if clips have one. None if there are no
+    files.
     """
-    if samples.read_frames is None:
+    rows = samples.rows
+    if rows is None or samples.space is None:
         return None
     try:
-        frames = samples.read_frames(sample)
+        clips = samples.space.preview_frames(rows.make_views(rows.records[sample], sample))
     except VideoError:  # it could be read before
         return []
+    parts = np.linspace(0, 1, min(FRAMES, clips.shape[1]))
+    clip, frame = (np.rint(parts * (size - 1)).astype(int) for size in clips.shape[:2])
     pictures = []
-    for k in np.linspace(0, len(frames) - 1, min(FRAMES, len(frames))).astype(int):
-        picture = Image.fromarray(frames[k])
+    for pixels in clips[clip, frame]:
+        picture = Image.fromarray(pixels)
         picture.thumbnail((SIDE, SIDE))
         file = io.BytesIO()
         picture.save(file, "JPEG", quality=QUALITY)

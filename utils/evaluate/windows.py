@@ -16,6 +16,7 @@ from utils.video.reader import FrameReader
 from utils.video.windows import Window
 
 SHORT = 0.8  # of the trained length
+warn_once = functools.cache(log.warning)
 Item = TypeVar("Item")
 Part = TypeVar("Part")
 
@@ -27,33 +28,27 @@ def choose_passes(heads: Sequence[LabelSpace], device: str) -> None:
         head.clips_per_pass = choose_clips_per_pass(1, *numbers_of_views, device=device)
 
 
-@functools.cache
-def warn_once(text: str) -> None:
-    log.warning("%s", text)
-
-
 def warn_of_short_window(window: Window, heads: Sequence[LabelSpace]) -> None:
     """Logs a line, once, if windows like this one are much shorter than what the training showed.
 
     Also if their clips repeat frames, or wrap around.
     """
     start, end = window.span
+    length = end - start
     trained = max(head.trained_seconds for head in heads)
-    if end - start < SHORT * trained:
+    if length < SHORT * trained:
         warn_once(
-            f"a window of {end - start:.3g} s is shorter than the videos of the training: set a "
-            f"window of {trained:.3g} s; scores of shorter ones are often wrong"
+            f"a window of {length:.3g} s is shorter than the videos of the training: set a window "
+            f"of {trained:.3g} s; scores of shorter ones are often wrong"
         )
         return
-    clips = [
-        head.frame_indices(window).reshape(head.clips, -1, head.frames_in_a_row)[..., 0]
-        for head in heads
-    ]
-    if any((np.diff(indices) <= 0).any() for indices in clips):
-        warn_once(
-            f"a window of {end - start:.3g} s is shorter than a clip of the training: frames are "
-            "repeated, and scores may be wrong; set a longer window"
-        )
+    for head in heads:
+        indices = head.frame_indices(window).reshape(head.clips, -1, head.frames_in_a_row)[..., 0]
+        if (np.diff(indices) <= 0).any():
+            warn_once(
+                f"a window of {length:.3g} s is shorter than a clip of the training: frames are "
+                "repeated, and scores may be wrong; set a longer window"
+            )
 
 
 def read_windows(
@@ -111,21 +106,21 @@ def read_ahead(
     items = iter(items)
     with ThreadPoolExecutor(workers) as pool:
 
-        def start(item: Item) -> tuple[Item, Iterator[Part], Future]:
-            parts = read(item)
-            return item, parts, pool.submit(next, parts, None)
-
         def follow(parts: Iterator[Part], part: Future) -> Iterator[Part]:
             while part.result() is not None:
                 value = part.result()
                 part = pool.submit(next, parts, None)
                 yield value
 
-        started = deque(map(start, islice(items, workers)))
+        started: deque[tuple[Item, Iterator[Part], Future]] = deque()
         try:
-            while started:
+            while True:
+                for item in islice(items, workers + 1 - len(started)):
+                    parts = read(item)
+                    started.append((item, parts, pool.submit(next, parts, None)))
+                if not started:
+                    return
                 item, parts, part = started.popleft()
-                started.extend(map(start, islice(items, 1)))
                 yield item, follow(parts, part)
         finally:
             pool.shutdown(cancel_futures=True)

@@ -8,7 +8,7 @@ from utils.evaluate import metrics
 from utils.evaluate.label_space import use_own_names
 from utils.evaluate.metrics import EvalSet, write_result_file
 from utils.evaluate.report import Report
-from utils.evaluate.report_page import OWN, describe_samples, write_index
+from utils.evaluate.report_page import OWN, Samples, write_index
 from utils.files import check_folder
 from utils.inference.load import open_scorer
 from utils.networks import Network
@@ -55,7 +55,9 @@ def evaluate_checkpoint(
             doubt = f"{missing}; does {space.test_path} number the classes as the training did?"
         eval_sets.append(EvalSet(rows, space, network.create_dataset, doubt=doubt))
         if report:
-            samples = describe_samples(rows, space, rows.records.list_names())
+            labels = [record.label for record in rows.records]
+            names = rows.records.list_names()
+            samples = Samples(names, labels, space.list_names(), rows=rows, space=space)
             folder = Path(report) / space.name
             if space.name and not reports and rt.is_main_process:  # the page is above the sets
                 own = {f"{space.name}/{name}": start for name, start in OWN.items()}

@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers import read_rows
 from utils.evaluate import metrics
-from utils.evaluate.report import BINS, Report, compute_bins, compute_calibration_error
+from utils.evaluate.report import Report, compute_bins
 from utils.evaluate.report_page import Samples
 from utils.runtime import Runtime
 
@@ -26,8 +26,8 @@ def write_report(
     space = SimpleNamespace(raw_scores=softmax, multi_label=False)
     page = Report(folder, samples, numbers=mine, space=space, rt=Runtime())
     order = [k for k in mine if k is not None]
-    page.table.add([0, 1], scores[order[:2]], LABELS[order[:2]])
-    page.table.add([2], scores[order[2:]], LABELS[order[2:]])
+    page.table.add(scores[order[:2]], LABELS[order[:2]], [0, 1])
+    page.table.add(scores[order[2:]], LABELS[order[2:]], [2])
     page.write({"top1": 0.333333})
     return json.loads((folder / "report.json").read_text())
 
@@ -79,19 +79,19 @@ def test_no_readable_video_gives_a_report(tmp_path):
     page = Report(tmp_path, SAMPLES, numbers=[0, 1, 2, 3], space=SPACE, rt=Runtime())
     page.write({"videos": 0})
     result = json.loads((tmp_path / "report.json").read_text())
-    assert (result["nll"], result["worst_classes"]) == (None, [])
+    assert (result["nll"], result["ece"], result["worst_classes"]) == (None, 0, [])
     assert [row["predicted"] for row in read_rows(tmp_path / "scores.csv")] == ["unreadable"] * 4
 
 
 def test_calibration_bins_have_the_expected_error():
     """Edges belong to the bin below them."""
-    table = compute_bins(np.array([1 / 15, 0.07, 0.93, 1.0, 1.0]), np.array([0, 1, 1, 1, 0], bool))
-    assert table["videos"].tolist() == [1, 1, *[0] * 11, 1, 2]
-    np.testing.assert_allclose(table["confidence"][[0, 1, 13, 14]], [1 / 15, 0.07, 0.93, 1])
-    assert table["accuracy"][[0, 1, 13, 14]].tolist() == [0, 1, 1, 0.5]
-    assert compute_calibration_error(table) == pytest.approx((1 / 15 + 0.93 + 0.07 + 1.0) / 5)
-    assert len(table) == BINS
-    assert compute_calibration_error(compute_bins(np.zeros(0), np.zeros(0, bool))) == 0
+    correct = np.array([0, 1, 1, 1, 0], bool)
+    rows, error = compute_bins(np.array([1 / 15, 0.07, 0.93, 1.0, 1.0]), correct)
+    assert [row[2] for row in rows] == [1, 1, *[0] * 11, 1, 2]
+    assert rows[0] == [0, 0.066667, 1, 0.066667, 0]
+    assert [row[3:] for row in (rows[1], rows[13], rows[14])] == [[0.07, 1], [0.93, 1], [1, 0.5]]
+    assert rows[2][3:] == ["", ""]
+    assert error == pytest.approx((1 / 15 + 0.93 + 0.07 + 1.0) / 5)
 
 
 def test_blocks_of_all_ranks_have_one_shape_and_add_up(monkeypatch):
@@ -108,6 +108,6 @@ def test_blocks_of_all_ranks_have_one_shape_and_add_up(monkeypatch):
 
     monkeypatch.setattr(metrics, "AllReduceSum", lambda: add)
     table = metrics.ScoreTable([4, 0, 2], count=5, width=3)
-    table.add(range(3), scores=np.full((3, 1), 5), labels=np.full(3, 5))
+    table.add(np.full((3, 1), 5), labels=np.full(3, 5), rows=range(3))
     assert table.gather(Runtime(0, 2))[:, 0].tolist() == [5, 7, 5, 7, 5]
     assert shapes == [(2, 3)] * 3

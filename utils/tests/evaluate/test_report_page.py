@@ -5,6 +5,7 @@ import hashlib
 import io
 import re
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,16 +15,24 @@ from tests.helpers import load_smoke_config
 from utils.evaluate import report, report_page
 from utils.evaluate.report_page import Samples
 from utils.inference.evaluate import describe_origin
-from utils.video.reader import VideoError
+from utils.video.reader import Segment, VideoError
 from utils.weights.description import VERSION
 
 NAMES = ["u", "v", "w"]
 
 
-def read_frames(sample: int) -> np.ndarray:
+def make_views(record: SimpleNamespace, sample: int) -> np.ndarray:
     if sample == 1:
         raise VideoError("b.mp4", "pyav", "gone")
-    return np.full((5, 300, 400, 3), 50 * sample, np.uint8)
+    return np.full((1, 5, 300, 400, 3), 50 * sample, np.uint8)
+
+
+def describe_files(*paths) -> dict:
+    """The rows and the label space of files that exist or not; the last one is a segment."""
+    records = [SimpleNamespace(path=str(path), segment=None) for path in paths]
+    records[-1].segment = Segment(1.5, 4)
+    rows = SimpleNamespace(records=records, make_views=make_views)
+    return {"rows": rows, "space": SimpleNamespace(preview_frames=lambda views: views)}
 
 
 def write_page(folder, paths=("a.mp4", "b.mp4", "c.mp4", "d.mp4"), origin=(), **fields) -> dict:
@@ -31,8 +40,8 @@ def write_page(folder, paths=("a.mp4", "b.mp4", "c.mp4", "d.mp4"), origin=(), **
     scores = np.log([[0.5, 0.3, 0.2], [0.1, 0.8, 0.1], [0.1, 0.2, 0.7], [0.25, 0.5, 0.25]])
     rows = np.column_stack([scores, [1, 2, 2, 1], np.ones(4)]).astype(np.float32)
     samples = Samples(paths, [1, 2, 2, 1], NAMES, **fields)
-    predictions = report.compute_predictions(rows, samples.labels, True)
-    return report.write_report(folder, samples, predictions, result={"top1": 0.5, **dict(origin)})
+    result = {"top1": 0.5, **dict(origin)}
+    return report.write_report(folder, samples, rows, raw_scores=True, result=result)
 
 
 def read_entries(page: dict) -> list[tuple]:
@@ -41,7 +50,7 @@ def read_entries(page: dict) -> list[tuple]:
 
 
 def test_the_page_has_confident_mistakes_and_doubtful_hits_with_frames(tmp_path):
-    page = write_page(tmp_path, read_frames=read_frames)
+    page = write_page(tmp_path, **describe_files("a", "b", "c", "d"))
     assert read_entries(page) == [
         ("b.mp4", "w", "v", 0.1, 0.8),
         ("a.mp4", "v", "u", 0.3, 0.5),
@@ -82,7 +91,7 @@ def test_a_result_is_at_chance_if_its_interval_has_chance(hits, is_at_chance):
 def test_the_lists_of_the_page_are_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(report_page, "SHOWN", 1)
     monkeypatch.setattr(report_page, "LISTED", 1)
-    page = write_page(tmp_path, read_frames=read_frames)
+    page = write_page(tmp_path, **describe_files("a", "b", "c", "d"))
     assert (len(page["mistakes"]), len(page["hits"])) == (1, 1)
     assert "1 most confident of 2" in (tmp_path / "index.html").read_text()
 
@@ -92,11 +101,8 @@ def test_a_link_is_the_relative_address_of_an_existing_file(tmp_path):
     for name in (names[0], names[1], names[3]):
         (tmp_path / name).touch()
     (tmp_path / "report").mkdir()
-    part = write_page(
-        tmp_path / "report",
-        paths=names,
-        find_file=lambda k: (str(tmp_path / names[k]), "#t=1.5,4" if k == 3 else ""),
-    )
+    files = describe_files(*(tmp_path / name for name in names))
+    part = write_page(tmp_path / "report", paths=names, **files)
     links = {row["path"]: row["link"] for row in [*part["mistakes"], *part["hits"]]}
     assert links == {
         names[0]: "../javascript%3Aalert%281%29%20%23%3F.mp4",

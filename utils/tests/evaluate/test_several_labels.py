@@ -12,7 +12,7 @@ from tests.helpers import read_rows
 from utils.data.annotation_file import encode_label
 from utils.evaluate.label_space import sigmoid
 from utils.evaluate.metrics import (
-    LabelScores,
+    ScoreTable,
     compute_average_precisions,
     compute_binary_losses,
     compute_metrics,
@@ -21,7 +21,6 @@ from utils.evaluate.report import Report
 from utils.evaluate.report_page import Samples
 from utils.nn.loss import SigmoidCrossEntropy
 from utils.runtime import Runtime
-from utils.video.reader import VideoError
 
 # Of scikit-learn 1.9.1, `average_precision_score(targets, scores, average=None)`, for four seeds.
 PRECISIONS = [
@@ -92,31 +91,26 @@ RAW = np.array([[4, 1, -2], [-1, 1, -4], [-3, -2, 2]], np.float32)
 def collect(collector) -> None:
     """Two batches of this rank, whose rows are samples 2, 0, padding, 1."""
     targets = np.array([encode_label(labels, 3) for labels in SETS])
-    collector([0], RAW[[2]], targets[[2]])
-    collector([1, 3], RAW[[0, 1]], targets[[0, 1]])
+    collector(RAW[[2]], targets[[2]], [0])
+    collector(RAW[[0, 1]], targets[[0, 1]], [1, 3])
 
 
 def test_scores_are_collected_by_sample():
-    scores = LabelScores(3, raw_scores=True, numbers=(2, 0, None, 1), count=4)
-    collect(lambda rows, values, labels: scores.add(values, labels, rows))
-    scores.sum_ranks(Runtime())
-    metrics = scores.accuracies()
-    expected = compute_metrics(RAW, np.array([[1, 1, 0], [0, 0, 0], [0, 0, 1]]), raw_scores=True)
-    assert metrics == expected
+    table = ScoreTable(numbers=(2, 0, None, 1), count=4, width=7)
+    collect(table.add)
+    rows = table.gather(Runtime())
+    assert rows[:, -1].tolist() == [1, 1, 1, 0]
+    np.testing.assert_array_equal(rows[:3, :3], RAW)
+    metrics = compute_metrics(*np.split(rows[:3, :-1], 2, axis=1), raw_scores=True)
+    assert rows[:3, 3:-1].tolist() == [[1, 1, 0], [0, 0, 0], [0, 0, 1]]
     # Class 1: the positive and the negative video have equal scores.
     assert metrics["map"] == round((1 + 0.5 + 1) / 3, 6)
     assert (metrics["top1"], metrics["videos"], metrics["classes"]) == (1.0, 3, 3)
     assert metrics["unlabelled"] == 1
 
 
-def read_frames(number: int) -> np.ndarray:
-    if number == 0:
-        raise VideoError("a", "pyav", "gone")
-    return np.zeros((2, 4, 4, 3), np.uint8)
-
-
 def test_the_report_of_several_labels(tmp_path):
-    samples = Samples(["a", "b", "c", "d"], SETS, ["x", "y", ""], read_frames)
+    samples = Samples(["a", "b", "c", "d"], SETS, ["x", "y", ""])
     space = SimpleNamespace(raw_scores=True, multi_label=True)
     page = Report(tmp_path, samples, numbers=(2, 0, None, 1), space=space, rt=Runtime())
     collect(page.table.add)
