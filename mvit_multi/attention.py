@@ -126,7 +126,11 @@ class RelativePositions(nn.Cell):
         self.sizes = [len(axis_rows) for axis_rows in rows]
         # One product for all three axes.
         self.select_rows = kernels.current().select_rows(block_diag(*rows))
-        self.key_positions = Tensor(build_key_indicators(key, token))
+        # float32 (N, T + H + W): 1 at the frame, row and column of a key; 0 for a class token.
+        places = zip(key, np.unravel_index(np.arange(np.prod(key)), key))
+        codes = np.concatenate([np.eye(size)[position] for size, position in places], 1)
+        codes = np.pad(codes, ((int(token), 0), (0, 0)))
+        self.key_positions = Tensor(codes.astype(np.float32))
         self.product = kernels.current().matmul(transpose=True)
 
     def construct(self, scaled: Tensor, q: Tensor, k: Tensor, tables: tuple) -> tuple:
@@ -180,13 +184,3 @@ def compute_distance_rows(queries: int, keys: int, length: int) -> np.ndarray:
     distance = np.arange(queries)[:, None] * wide - np.arange(keys)[None] * tall
     index = (distance + (keys - 1) * tall).astype(np.int64).reshape(-1)
     return resize_table(np.eye(length), 2 * max(queries, keys) - 1)[index]
-
-
-def build_key_indicators(key: Grid, token: bool) -> np.ndarray:
-    """float32 (N, T + H + W): 1 at the frame, row and column of a key; 0 for a class token."""
-    t, h, w = np.unravel_index(np.arange(np.prod(key)), key)
-    parts = [np.eye(size)[position] for size, position in zip(key, (t, h, w))]
-    codes = np.concatenate(parts, 1)
-    if token:
-        codes = np.concatenate((np.zeros((1, codes.shape[1])), codes))
-    return codes.astype(np.float32)

@@ -104,25 +104,19 @@ class MultiLoss(Loss):
         self.gradient_scale = gradient_scale
 
     def construct(self, outputs: tuple, target: Tensor) -> Tensor:
-        loss = self.compute_supervised_loss(outputs, ops.reshape(target, (-1, target.shape[-1])))
-        if self.informative is not None:
-            loss = loss + self.informative_weight * self.informative(outputs[-1])
-        if self.gradient_scale != 1:
-            constant = ops.stop_gradient(loss)
-            loss = self.gradient_scale * loss + (1 - self.gradient_scale) * constant
-        return loss
-
-    def compute_supervised_loss(self, outputs: tuple, target: Tensor) -> Tensor:
         """Classification and projection loss: sum over data sets, mean over the whole batch."""
-        total = 0.0
+        target = ops.reshape(target, (-1, target.shape[-1]))
+        loss = 0.0
         for k in range(self.count):
             soft = self.build_soft_targets(target, k)
             if self.is_weighted:
                 soft = soft * self.class_weights[k]
             is_own = (target[:, DATASET] == k).astype(mstype.float32)
-            scores = to_float32(outputs[k])
+            scores = outputs[k].astype(mstype.float32)
             start = self.count + k * self.others
-            projected = [to_float32(outputs[i]) for i in range(start, start + self.others)]
+            projected = [
+                outputs[i].astype(mstype.float32) for i in range(start, start + self.others)
+            ]
             if self.add_to_scores:
                 for other in projected:
                     scores = scores + self.projection_weight * other
@@ -132,8 +126,15 @@ class MultiLoss(Loss):
                 for other in projected:
                     weight = self.projection_weight / self.others
                     rows = rows + weight * soft_cross_entropy(other, soft)
-            total = total + self.weights[k] * (is_own * rows).mean()
-        return total / self.compute_mean_weight(target) if self.is_weighted else total
+            loss = loss + self.weights[k] * (is_own * rows).mean()
+        if self.is_weighted:
+            loss = loss / self.compute_mean_weight(target)
+        if self.informative is not None:
+            loss = loss + self.informative_weight * self.informative(outputs[-1])
+        if self.gradient_scale != 1:
+            constant = ops.stop_gradient(loss)
+            loss = self.gradient_scale * loss + (1 - self.gradient_scale) * constant
+        return loss
 
     def compute_mean_weight(self, target: Tensor) -> Tensor:
         """The mean over the clips of the class weight of their labels, mixed as these."""
@@ -185,7 +186,7 @@ class VarianceCovarianceLoss(nn.Cell):
         self.product = ops.MatMul(transpose_a=True)
 
     def construct(self, embedding: Tensor) -> Tensor:
-        x = to_float32(embedding)
+        x = embedding.astype(mstype.float32)
         if self.gather is not None:
             x = self.gather(x)
         n, d = x.shape
@@ -213,10 +214,6 @@ class GatherEmbeddings(nn.Cell):
     def construct(self, x: Tensor) -> Tensor:
         d = x.shape[1]
         return self.sum(ops.reshape(self.rank_mask * ops.expand_dims(x, 0), (-1, d)))
-
-
-def to_float32(x: Tensor) -> Tensor:
-    return x.astype(mstype.float32)
 
 
 def soft_cross_entropy(scores: Tensor, target: Tensor) -> Tensor:

@@ -53,17 +53,7 @@ def plan_blocks(
         dim = dim * stride
         heads = heads * stride
         kv_stride = max(kv_stride // stride, 1)
-        plans.append(
-            BlockPlan(
-                dim_in,
-                dim_out=dim,
-                heads=heads,
-                grid=grid,
-                table_grid=table_grid,
-                stride_q=stride,
-                stride_kv=kv_stride,
-            )
-        )
+        plans.append(BlockPlan(dim_in, dim, heads, grid, table_grid, stride, kv_stride))
         grid = pool_grid(grid, stride)
         dim_in = dim
         t, h, w = table_grid
@@ -158,19 +148,15 @@ class Block(nn.Cell):
         if layer is None and self.max_pool is None:
             return x
         y = ops.transpose(x, (0, 2, 1)) if layer is None else layer(x)  # (B, C, N)
-        if self.max_pool is not None:
-            y = self.pool_tokens(y)
+        if self.max_pool is not None:  # over height and width; the class token is kept
+            c = y.shape[1]
+            t, h, w = self.grid
+            inner = y[:, :, 1:] if self.plain else y
+            inner = self.max_pool(ops.reshape(inner, (-1, c * t, h, w)))
+            _, _, h, w = inner.shape
+            inner = ops.reshape(inner, (-1, c, t * h * w))
+            y = ops.cat((y[:, :, :1], inner), 2) if self.plain else inner
         return ops.transpose(y, (0, 2, 1))
-
-    def pool_tokens(self, y: Tensor) -> Tensor:
-        """Max pooling of tokens (B, C, N) over height and width; the class token is kept."""
-        c = y.shape[1]
-        t, h, w = self.grid
-        inner = y[:, :, 1:] if self.plain else y
-        inner = self.max_pool(ops.reshape(inner, (-1, c * t, h, w)))
-        _, _, h, w = inner.shape
-        inner = ops.reshape(inner, (-1, c, t * h * w))
-        return ops.cat((y[:, :, :1], inner), 2) if self.plain else inner
 
 
 class MViT(nn.Cell):
@@ -210,15 +196,8 @@ class MViT(nn.Cell):
     ):
         super().__init__()
         plain = variant == "pyslowfast"
-        plans = self.plans = plan_blocks(
-            frames,
-            crop=crop,
-            depth=depth,
-            dim=dim,
-            heads=heads,
-            stage_starts=stage_starts,
-            kv_stride=kv_stride,
-        )
+        plans = plan_blocks(frames, crop, depth, dim, heads, stage_starts, kv_stride)
+        self.plans = plans
         rates = np.linspace(0, drop_path, depth)
         grid = plans[0].grid
         width = plans[-1].dim_out
@@ -238,13 +217,7 @@ class MViT(nn.Cell):
         if single_head:
             self.head = SingleHead(width, num_classes[0], dropout)
         else:
-            self.head = MultiHead(
-                width,
-                names=datasets,
-                num_classes=num_classes,
-                dropout=dropout,
-                cross_projections=cross_projections,
-            )
+            self.head = MultiHead(width, datasets, num_classes, dropout, cross_projections)
         self.expander = Mlp(width, EXPANDER_WIDTH, width) if expander else None
         if plain:  # PySlowFast's initialisation, with 0.02 for biases instead of 0
             for parameter in self.get_parameters():
@@ -270,23 +243,19 @@ class MViT(nn.Cell):
 
         The network takes them for clips too.
         """
-        x = self.blocks(self.add_positions(self.patch_embed(self.normalize(clip))))
-        x = self.norm(x)
-        return x[:, 0] if self.token else x.mean(1)
-
-    def add_positions(self, x: Tensor) -> Tensor:
-        """Adds the class token, or the absolute position embeddings."""
+        x = self.patch_embed(self.normalize(clip))
         if self.token:
             token = ops.cast(self.cls_token, x.dtype)
             token = ops.broadcast_to(token, (x.shape[0], 1, x.shape[2]))
-            return ops.cat((token, x), 1)
-        if self.pos_embed_spatial is None:
-            return x
-        t, d = self.pos_embed_temporal.shape[1:]
-        space = ops.expand_dims(self.pos_embed_spatial, 1)
-        time = self.pos_embed_temporal
-        positions = ops.reshape(space + ops.reshape(time, (1, t, 1, d)), (1, -1, d))
-        return x + ops.broadcast_to(ops.cast(positions, x.dtype), x.shape)
+            x = ops.cat((token, x), 1)
+        elif self.pos_embed_spatial is not None:
+            t, d = self.pos_embed_temporal.shape[1:]
+            space = ops.expand_dims(self.pos_embed_spatial, 1)
+            time = self.pos_embed_temporal
+            positions = ops.reshape(space + ops.reshape(time, (1, t, 1, d)), (1, -1, d))
+            x = x + ops.broadcast_to(ops.cast(positions, x.dtype), x.shape)
+        x = self.norm(self.blocks(x))
+        return x[:, 0] if self.token else x.mean(1)
 
     def find_cam_cells(self) -> CamCells:
         """What the last block's attention reads; after it, one token may be all that counts."""

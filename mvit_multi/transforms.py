@@ -32,12 +32,6 @@ class Augmentation(NamedTuple):
     erased: Optional[Box]
     noise: Optional[np.ndarray]
 
-    def apply(self, frames: np.ndarray) -> np.ndarray:
-        """The clip (3, n, crop, crop) of frames (n, H, W, 3), before erasing."""
-        frames = apply_operations(frames, self.operations, self.region)
-        boxes = [self.box]
-        return cut_clips(frames, size=self.size, boxes=boxes, mirrored=self.mirrored)[0]
-
 
 def make_train_clips(
     frames: Union[np.ndarray, Clip], data: Data, flip: bool, rng: np.random.RandomState
@@ -52,7 +46,12 @@ def make_train_clips(
     ]
 
     def augment(part: np.ndarray) -> np.ndarray:
-        return np.stack([augmentation.apply(part) for augmentation in augmentations])
+        """The clips of frames (n, H, W, 3), before erasing."""
+        clips = []
+        for it in augmentations:
+            changed = apply_operations(part, it.operations, it.region)
+            clips += cut_clips(changed, size=it.size, boxes=[it.box], mirrored=it.mirrored)
+        return np.stack(clips)
 
     clips = transform_frames(frames, augment, axis=2)
     for augmentation, clip in zip(augmentations, clips):
@@ -87,12 +86,4 @@ def draw_augmentation(
     if erased is not None:
         _, _, w, h = erased
         noise = draw_noise((3, count, h, w), rng)
-    return Augmentation(
-        operations,
-        region=region,
-        size=size,
-        box=box,
-        mirrored=mirrored,
-        erased=erased,
-        noise=noise,
-    )
+    return Augmentation(operations, region, size, box, mirrored, erased, noise)

@@ -44,7 +44,7 @@ class Data(ImageData):
             raise ValueError(f"data.val {self.val}: CIFAR has only images for training and tests")
         if not self.is_cifar and self.augment == "pad_crop":
             raise ValueError("data.augment pad_crop is for CIFAR's images of 32 pixels")
-        if self.augment == "none" and self.changes_pixels:
+        if self.augment == "none" and (self.policy != "none" or self.erase):
             raise ValueError("data.augment none: data.policy must be none and data.erase 0")
         if min(self.std) <= 0:
             raise ValueError("data.std must be above 0")
@@ -52,10 +52,6 @@ class Data(ImageData):
     @property
     def is_cifar(self) -> bool:
         return self.source.startswith("cifar")
-
-    @property
-    def changes_pixels(self) -> bool:
-        return self.policy != "none" or self.erase > 0
 
 
 @dataclass(frozen=True)

@@ -61,33 +61,37 @@ class ImageRecord(NamedTuple):
         return ArrayFrames(self.read(), 0.0, is_image=True)
 
     def read(self) -> np.ndarray:
-        """Pixels uint8 (H, W, 3). Raises VideoError if the image cannot be read."""
+        """Pixels uint8 (H, W, 3), as PIL decodes a file. Raises VideoError if it cannot."""
         with reading(self.path, "PIL"):
-            return decode_image(self.load())
+            image = self.load()
+            if isinstance(image, np.ndarray):
+                return image
+            try:
+                return open_image(image)
+            except Exception as error:  # PIL raises errors of many classes for damaged files
+                raise ValueError(f"not a readable image: {error}") from None
 
 
 class Images(Sequence[ImageRecord]):
     """The images of a split. `names` are bytes, empty if the images have no names.
 
-    `labels` are integers, or tuples for several labels an image.
+    `labels` are integers, or tuples for several labels an image. `classes` is the class folder of
+    each label, "" if that is not known.
     """
 
     names: np.ndarray
     labels: np.ndarray
+    classes: Sequence[str] = ()
 
     def __len__(self) -> int:
         return len(self.labels)
-
-    def list_classes(self) -> list[str]:
-        """The class folder of each label; "" if that is not known."""
-        return []
 
     def write_classes(self, run: Path, rt: Runtime) -> None:
         """Writes the class folders of a training into its folder, if all are known.
 
         Raises ValueError if a stopped run in the folder has other classes.
         """
-        classes = self.list_classes()
+        classes = [*self.classes]
         if line := describe_numbered(classes):
             log.info(line)
         if not classes or not all(classes):
@@ -95,7 +99,7 @@ class Images(Sequence[ImageRecord]):
         odd = next((name for name in classes if "\n" in name), None)
         if odd:
             raise ValueError(f"data.train: {odd!r} has a line break in its name; rename it")
-        if read_run_classes(run) not in ([], classes):
+        if read_folder_names(run / FILE) not in ([], classes):
             raise ValueError(
                 f"run.out: {run} holds a run with the class folders of {run / FILE}, and "
                 "data.train has others now; choose another --run.out"
@@ -142,9 +146,6 @@ class ImageFolder(Images):
             labels += [label_of.get(folder, 0)] * len(images)
         self.names = np.array(names, np.bytes_)
         self.labels = np.array(labels, np.int64)
-
-    def list_classes(self) -> list[str]:
-        return [*self.classes]
 
     def __getitem__(self, index: Any) -> Any:
         path = os.path.join(self.path, os.fsdecode(self.names[index]))
@@ -198,6 +199,13 @@ class MindRecord(Images):
             self.size = end - start
             self.labels = values.pop(0) if "label" in indexed else read_labels(path)
             self.names = values.pop() if "file" in indexed else np.zeros(0)
+            # The class folder of each label, by the first image of the label
+            labels, first = np.unique(self.labels, return_index=True)
+            classes = [""] * (int(labels.max(initial=-1)) + 1)
+            for label, index in zip(labels, first if len(self.names) else ()):
+                if label >= 0:
+                    classes[label] = os.path.dirname(os.fsdecode(self.names[index]))
+            self.classes = classes
             # The position of the image among the columns of bytes.
             self.column = header["schema"][0]["blob_fields"].index("image")
             self.has_one_column = len(header["schema"][0]["blob_fields"]) == 1
@@ -206,16 +214,6 @@ class MindRecord(Images):
         name = os.fsdecode(self.names[index]) if len(self.names) else f"image {index}"
         load = functools.partial(self.load, index)
         return ImageRecord(f"{name} in {self.path}", int(self.labels[index]), load)
-
-    def list_classes(self) -> list[str]:
-        """By the first image of each label."""
-        labels, first = np.unique(self.labels, return_index=True)
-        classes = [""] * (int(labels.max(initial=-1)) + 1)
-        for label, index in zip(labels, first if len(self.names) else ()):
-            folder = os.path.dirname(os.fsdecode(self.names[index]))
-            if label >= 0:
-                classes[label] = folder
-        return classes
 
     def load(self, index: int) -> bytes:
         shard = open_shard(self.shards[self.shard[index]])
@@ -282,7 +280,7 @@ def read_records(
             raise ValueError(f"{setting} does not exist")
         images = MindRecord(path)
         classes = find_classes(data, num_classes, split, run, class_names)
-        for label, name in enumerate(images.list_classes()):
+        for label, name in enumerate(images.classes):
             if name and label < len(classes) and classes[label] not in ("", name):
                 raise ValueError(
                     f"{setting} has the label {label} for {format_value(name)}, the training for "
@@ -355,20 +353,20 @@ def find_classes(
     if data.source == "folder":
         own = list_class_folders(path) if path.is_dir() else []
     elif data.source == "mindrecord":
-        own = MindRecord(path).list_classes() if path.is_file() else []
+        own = [*MindRecord(path).classes] if path.is_file() else []
     else:
         return []
-    written = read_run_classes(run)
+    written = read_folder_names(run / FILE) if run else []
     if written:
         return written
     if own and {*filter(None, own)} <= {*class_names}:
         return [*class_names]
     if data.source == "mindrecord":
-        return MindRecord(train).list_classes() if train.is_file() else []
+        return [*MindRecord(train).classes] if train.is_file() else []
     if train.is_dir():
         return list_class_folders(train)
     labels = train.with_name("labels.txt")
-    listed = sorted(read_folder_names(labels)) if labels.is_file() else []
+    listed = sorted(read_folder_names(labels))
     numbers = (num_classes, 1000 if num_classes == 1001 else num_classes)
     if len(listed) in numbers and set(own) <= set(listed):
         return listed
@@ -377,27 +375,11 @@ def find_classes(
     return own if len(own) in numbers else []
 
 
-def read_run_classes(run: Optional[Path]) -> list[str]:
-    """The class folders that a training wrote into its folder; empty if it wrote none."""
-    return read_folder_names(run / FILE) if run is not None and (run / FILE).is_file() else []
-
-
 def read_folder_names(path: Path) -> list[str]:
-    """The lines of a file, each as it is: the name of a folder."""
+    """The lines of a file, each as it is: the name of a folder; empty if there is no file."""
+    if not path.is_file():
+        return []
     return read_text(path, str(path), "surrogateescape").removesuffix("\n").split("\n")
-
-
-def decode_image(image: Union[bytes, np.ndarray]) -> np.ndarray:
-    """An encoded image to PIL's pixels uint8 (H, W, 3); a decoded one unchanged.
-
-    Raises ValueError if the bytes are no image, or one of more pixels than PIL reads.
-    """
-    if isinstance(image, np.ndarray):
-        return image
-    try:
-        return open_image(image)
-    except Exception as error:  # PIL raises errors of many classes for damaged files
-        raise ValueError(f"not a readable image: {error}") from None
 
 
 def get_split_path(data: Data, split: str) -> Path:

@@ -145,7 +145,7 @@ def make_train_view(image: np.ndarray, data: Data, rng: np.random.RandomState) -
         image = cv2.resize(image, (data.crop, data.crop), interpolation=cv2.INTER_LINEAR)
     if rng.uniform() < 0.5:
         image = cv2.flip(image, 1)
-    if data.changes_pixels:
+    if data.policy != "none" or data.erase:
         image = augment(image, data, rng)
     return split_channels(image)
 

@@ -3,6 +3,8 @@
 Axes: (N*T, C, H, W). Names as in the original: `features.{i}.conv.{j}`, `classifier`.
 """
 
+from functools import partial
+
 from mindspore import Tensor, nn
 
 from tsm.shift import Shift
@@ -31,7 +33,8 @@ class InvertedResidual(nn.Cell):
         layers = []
         if expansion > 1:
             expand = conv2d(cin, hidden, 1)
-            layers += [wrap(expand) if self.shifted else expand, BatchNorm2d(hidden), nn.ReLU6()]
+            expand = wrap(expand) if wrap and self.shifted else expand
+            layers += [expand, BatchNorm2d(hidden), nn.ReLU6()]
         layers += [
             conv2d(hidden, cout=hidden, kernel=3, stride=stride, groups=hidden),
             BatchNorm2d(hidden),
@@ -61,12 +64,8 @@ class MobileNetV2(nn.Cell):
         self, segments: int, shift_div: int, online: bool, channels: int, num_classes: int
     ):
         super().__init__()
-
-        def wrap(cell: nn.Cell) -> nn.Cell:
-            return (
-                Shift(cell, segments=segments, div=shift_div, online=online) if shift_div else cell
-            )
-
+        shift = partial(Shift, segments=segments, div=shift_div, online=online)
+        wrap = shift if shift_div else None
         stem = nn.SequentialCell(
             conv2d(channels, cout=32, kernel=3, stride=2), BatchNorm2d(32), nn.ReLU6()
         )

@@ -100,13 +100,7 @@ class TSM(PaddedNetwork):
         if is_mobile:
             from tsm.mobilenet import MobileNetV2  # here: most recipes have a ResNet
 
-            self.base_model = MobileNetV2(
-                segments,
-                shift_div=shift_div,
-                online=online,
-                channels=channels,
-                num_classes=trunk_classes,
-            )
+            self.base_model = MobileNetV2(segments, shift_div, online, channels, trunk_classes)
         else:
             self.base_model = ResNet(
                 arch,

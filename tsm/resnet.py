@@ -4,6 +4,8 @@ Axes: (N*T, C, H, W). Cells keep torchvision's names; a shifted convolution is `
 residual branch is shifted, not the shortcut.
 """
 
+from functools import partial
+
 from mindspore import Tensor, nn
 
 from tsm.shift import Shift, TemporalPool
@@ -66,10 +68,7 @@ class ResNet(nn.Cell):
 
         The first block of layer2 to layer4 halves height and width.
         """
-
-        def wrap(cell: nn.Cell) -> nn.Cell:
-            return Shift(cell, segments=segments, div=self.shift_div, online=self.online)
-
+        wrap = partial(Shift, segments=segments, div=self.shift_div, online=self.online)
         width = self.first_width * 2 ** (index - 1)
         blocks = []
         for i in range(self.depths[index - 1]):

@@ -43,10 +43,6 @@ def round_width(width: float, factor: float, minimum: int = 1, divisor: int = 1)
     return int(rounded + divisor if rounded < 0.9 * exact else rounded)
 
 
-def round_repeats(count: int, factor: float) -> int:
-    return math.ceil(factor * count)
-
-
 class SE(nn.Cell):
     """Squeeze and excitation: multiplies channels by gates computed from all channel means.
 
@@ -107,15 +103,7 @@ class Block(nn.Cell):
             self.branch1 = PointwiseConv3d(cin, cout, stride=stride)
             self.branch1_bn = BatchNorm3d(cout)
         inner = int(BOTTLENECK * cout)
-        self.branch2 = Branch(
-            cin,
-            inner=inner,
-            cout=cout,
-            stride=stride,
-            excite=excite,
-            impl=impl,
-            recompute=recompute,
-        )
+        self.branch2 = Branch(cin, inner, cout, stride, excite, impl, recompute)
         self.relu = ReLU()
 
     def construct(self, x: Tensor) -> Tensor:
@@ -264,21 +252,15 @@ class X3D(nn.Cell):
         self.normalize = Normalize(MEAN, std=STD, channels=3, axis=1, rank=5)
         self.s1 = nn.SequentialCell(OrderedDict(pathway0_stem=Stem(stem, stem_impl)))
         before = [stem, *widths[:-1]]
-        depths = [round_repeats(count, depth_factor) for count in BLOCKS]
+        depths = [math.ceil(depth_factor * count) for count in BLOCKS]
         self.s2, self.s3, self.s4, self.s5 = (
             build_stage(cin, cout=cout, depth=depth, impl=depthwise_impl, recompute=recompute)
             for cin, cout, depth in zip(before, widths, depths)
         )
         side = math.ceil(crop / 32)  # the stem and four stages halve it
         inner = int(BOTTLENECK * widths[-1])
-        self.head = Head(
-            widths[-1],
-            inner=inner,
-            num_classes=num_classes,
-            window=(frames, side, side),
-            dropout=dropout,
-            multi_label=multi_label,
-        )
+        window = (frames, side, side)
+        self.head = Head(widths[-1], inner, num_classes, window, dropout, multi_label)
         if not zero_init:
             for _, cell in self.cells_and_names():
                 if isinstance(cell, Branch):

@@ -59,11 +59,6 @@ class StatisticsSums(nn.Cell):
         self.map(ops.assign, self.moving_variances, self.zeros)
         return mean, variance
 
-    def reset(self) -> None:
-        """Sets the sums and the running statistics to zero."""
-        for parameter in (self.mean, self.variance, *self.moving_means, *self.moving_variances):
-            parameter.set_data(make_zeros(parameter.size))
-
 
 class PreciseBatchNorms:
     """Replaces the running statistics of all batch norms of a network that are not frozen.
@@ -99,7 +94,9 @@ class PreciseBatchNorms:
             count = self.count_elements(clips)
             if not sums:
                 self.net.set_train()
-                self.sums.reset()
+                own = self.sums
+                for parameter in (own.mean, own.variance, *own.moving_means, *own.moving_variances):
+                    parameter.set_data(make_zeros(parameter.size))
             total = total + count
             correction = (count - 1) / count / BATCH_WEIGHT
             weights = (np.repeat(x, self.widths) for x in (count / total, correction))

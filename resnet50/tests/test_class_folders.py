@@ -9,7 +9,7 @@ from PIL import Image
 
 from resnet50.config import Config
 from resnet50.network import NETWORK
-from resnet50.readers import ImageFolder, find_classes, read_records, read_run_classes
+from resnet50.readers import FILE, ImageFolder, find_classes, read_folder_names, read_records
 from utils.evaluate.label_space import assign_class_names
 from utils.files import ROOT
 from utils.load_config import load_config
@@ -132,7 +132,7 @@ def test_a_run_of_other_classes_is_not_resumed(tmp_path):
     names = [" a", "b\u2028\r", "c\udce9"]
     for rt in (Runtime(), Runtime(1, 2)):
         ImageFolder(tmp_path, names).write_classes(tmp_path, rt)
-    assert read_run_classes(tmp_path) == names
+    assert read_folder_names(tmp_path / FILE) == names
     for other, name in ((["a", "b"], "run.out"), (["a\n", "b"], "data.train")):
         with pytest.raises(ValueError, match=name):
             ImageFolder(tmp_path, other).write_classes(tmp_path, Runtime(1, 2))

@@ -18,7 +18,7 @@ from resnet50.dataset import (
     create_dataset,
 )
 from resnet50.network import NETWORK
-from resnet50.readers import MindRecord, decode_image, read_records
+from resnet50.readers import ImageRecord, MindRecord, read_records
 from resnet50.transforms import compute_center_crop, draw_crop_box, make_test_view, make_train_view
 from scripts.data.synthetic.pattern_images import draw_cifar10
 from tests.golden_cases import load_case
@@ -202,7 +202,7 @@ def test_evaluation_pixels_equal_pils():
     image = draw_image(np.random.RandomState(1), 500, 375)
     file = io.BytesIO()
     image.save(file, "JPEG", quality=95)
-    view = make_test_view(decode_image(file.getvalue()), 256, 224)
+    view = make_test_view(ImageRecord("a.jpg", 0, file.getvalue).read(), 256, 224)
     expected = Image.open(io.BytesIO(file.getvalue())).resize((341, 256), Image.BILINEAR)
     expected = np.asarray(expected.crop((58, 16, 282, 240))).transpose(2, 0, 1)
     assert np.abs(view.astype(int) - expected).max() <= 1

@@ -12,7 +12,7 @@ from utils.train import optimizers
 from utils.video import transforms as views
 from x3d import sampling, transforms
 from x3d.lr_generator import compute_lr_at, get_lr
-from x3d.model import round_repeats, round_width
+from x3d.model import round_width
 
 CASES = load_case(Path(__file__).parent / "golden" / "x3d_data.json")
 
@@ -140,5 +140,3 @@ def test_rounding_equals_the_originals():
     for case in CASES["rounding"]["round_width"]:
         arguments = case["width"], case["multiplier"], case["min_width"], case["divisor"]
         assert round_width(*arguments) == case["out"]
-    assert [round_repeats(n, 2.2) for n in (1, 2, 5, 3)] == [3, 5, 11, 7]
-    assert [round_repeats(n, 5.0) for n in (1, 2, 5, 3)] == [5, 10, 25, 15]
