@@ -99,7 +99,7 @@ class TrainVideos(TrainVideoRows):
         length = len(video)
         if data.sets[sample.dataset_index].sampling == "segments":
             return sampling.sample_by_segments(data.frames, length, rng.uniform)
-        span = compute_span(video, data)
+        span = sampling.compute_clip_span(data.frames, data.stride, video.fps or data.fps, data.fps)
         start = rng.uniform() * max(length - span, 0)
         return sampling.sample_by_time(start, span=span, frames=data.frames, length=length)
 
@@ -175,13 +175,7 @@ def choose_test_frames(
         if settings.sampling == "segments":
             indices.append(sampling.sample_by_segments(data.frames, length))
             continue
-        span = compute_span(video, data)
+        span = sampling.compute_clip_span(data.frames, data.stride, video.fps or data.fps, data.fps)
         start = sampling.compute_view_start(clip, clips, max(length - span, 0))
         indices.append(sampling.sample_by_time(start, span=span, frames=data.frames, length=length))
     return np.stack(indices)
-
-
-def compute_span(video: Timeline, data: Data) -> float:
-    return sampling.compute_clip_span(
-        data.frames, stride=data.stride, fps=video.fps or data.fps, target_fps=data.fps
-    )

@@ -39,8 +39,8 @@ def test_a_list_gets_the_labels_of_the_network_by_name(names, lines, labels, tmp
 
 
 def test_each_of_several_labels_is_matched(tmp_path):
-    lines = ["1,2", "-"]
-    assert read_labels(tmp_path, lines, ["left", "up", "grow"], multi_label=True) == [(0, 2), ()]
+    names = ["left", "up", "grow"]
+    assert read_labels(tmp_path, ["1,2", "-"], names, multi_label=True) == [(0, 2), ()]
 
 
 @pytest.mark.parametrize(

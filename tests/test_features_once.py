@@ -53,8 +53,7 @@ def train(network: str, root: Path, *settings: str) -> tuple:
     job, step, rows, eval_sets = start(network, root, *settings)
     first = [weight.asnumpy().copy() for weight in step.optimizer.parameters]
     if step.dropout.size:
-        copies = job.cfg.data.clips_per_sample
-        rows = RowsWithDropout(rows, rows.sampler, rows.start, step.dropout, copies)
+        rows = RowsWithDropout(rows, step.dropout)
     data = job.network.create_dataset(job.cfg, rows, 1)
     batches = data.create_tuple_iterator(num_epochs=1, output_numpy=True)
     outputs = [step(*map(Tensor, batch)).asnumpy() for batch in batches]

@@ -332,14 +332,6 @@ def test_wrong_data_is_refused(record_folder, changes, name):
         read_records(make_config(record_folder, *changes), "train")
 
 
-@pytest.mark.parametrize("mixup", [0.0, 0.2])
-def test_the_blank_batch_is_like_every_batch(folder, mixup):
-    """The train step is compiled for it."""
-    cfg = make_config(folder, f"data.mixup={mixup}")
-    (batch, *_), blank = read_batches(cfg, epochs=1), build_train_source(cfg).make_blank_batch()
-    assert [(v.shape, v.dtype) for v in blank] == [(v.shape, v.dtype) for v in batch]
-
-
 def test_validations_take_their_own_images(record_folder):
     cfg = make_config(record_folder, "data.val=train")
     assert [len(read_records(cfg, split)) for split in ("val", "test")] == [15, 9]

@@ -259,22 +259,12 @@ class TrainRows(FileRows):
 class RowsWithDropout(Rows):
     """Training rows, each followed by its dropout factors: float32 (copies, K).
 
-    `start` is the position of row 0 in this rank's sequence.
+    `rows` are `TrainRows`, or have their attributes.
     """
 
-    def __init__(
-        self,
-        rows: Rows,
-        sampler: TrainSampler,
-        start: int,
-        dropout: "DropoutFactors",
-        copies: int,
-    ):
+    def __init__(self, rows: Any, dropout: "DropoutFactors"):
         self.rows = rows
-        self.sampler = sampler
-        self.start = start
         self.dropout = dropout
-        self.copies = copies
         self.batch = rows.batch
         self.columns = (*rows.columns, "dropout")
 
@@ -282,12 +272,12 @@ class RowsWithDropout(Rows):
         return len(self.rows)
 
     def __getitem__(self, index: int) -> Row:
-        position = self.sampler.global_position(self.start + int(index))
-        return (*self.rows[index], self.dropout.draw(position, self.copies))
+        position = self.rows.sampler.global_position(self.rows.start + int(index))
+        return (*self.rows[index], self.dropout.draw(position, self.rows.copies))
 
     def blank(self) -> Row:
         # 1: nothing is dropped.
-        return (*self.rows.blank(), np.ones((self.copies, self.dropout.size), np.float32))
+        return (*self.rows.blank(), np.ones((self.rows.copies, self.dropout.size), np.float32))
 
 
 class EvalRows(FileRows):

@@ -106,8 +106,7 @@ def run_training(network: Network, cfg: NetworkConfig, build: Build) -> None:
     log_start(cfg, sampler, directory.start_step)
     loop = TrainingLoop(job, parts, step, rows=rows, directory=directory, validation=validation)
     if step.dropout.size:
-        copies = cfg.data.clips_per_sample
-        read_rows = RowsWithDropout(read_rows, sampler, rows.start, step.dropout, copies)
+        read_rows = RowsWithDropout(read_rows, step.dropout)
     # Forks worker processes, before the threads of a validation run.
     workers = cfg.data.workers
     batches = network.create_dataset(cfg, read_rows, workers) if len(read_rows) else None

@@ -12,7 +12,6 @@ from utils.data.annotation_file import (
     AnnotationFile,
     encode_label,
     format_label,
-    name_record,
     read_annotations,
     swap_labels,
 )
@@ -81,6 +80,12 @@ LISTS = {
         ("a", (3,), None, (1.0, 2.0)), ("b", (5,), None, (0.5, 4.0)),
     ]),
     "columns of segments": ("video", True, ["a,1,2,3,7", "b,0.5,4,5"], SEVERAL_SEGMENTS),
+    "segments by spaces": ("video", False, ["a 0 10 3", "c d 1.5 2.25 4", "a 10 12.0625 5"], [
+        ("a", 3, None, (0, 10)), ("c d", 4, None, (1.5, 2.25)), ("a", 5, None, (10, 12.0625)),
+    ]),
+    "segments by commas": ("video", False, ["c d, 1.5, 2.25, 4", '"e, f",1,2,5'], [
+        ("c d", 4, None, (1.5, 2.25)), ("e, f", 5, None, (1, 2)),
+    ]),
     "quoted": ("video", True, ["path,start,end,label", 'a,1,2,"3,7"', "b,0.5,4,5"],
                SEVERAL_SEGMENTS),
 }  # fmt: skip
@@ -89,7 +94,7 @@ LISTS = {
 @pytest.mark.parametrize("case", LISTS.values(), ids=LISTS)
 def test_a_list_gives_its_records(case, read_list, tmp_path):
     source, multi_label, lines, expected = case
-    for name in ("a", "b", "c d", "e 7 f", "g 1", "g 30", "deep/b", "h i,1,2,j"):
+    for name in ("a", "b", "c d", "e 7 f", "g 1", "g 30", "deep/b", "h i,1,2,j", "e, f"):
         if source == "video":
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).touch()
@@ -103,20 +108,6 @@ def test_a_list_gives_its_records(case, read_list, tmp_path):
         (os.path.relpath(r.path, tmp_path), r.label, r.num_frames, r.segment and tuple(r.segment))
         for r in records
     ] == expected
-
-
-def test_segments_have_start_and_end_in_seconds(read_list, touch_files, tmp_path):
-    touch_files("a.mp4", "c d.mp4", "e, f.mp4")
-    spaces = "a.mp4 0 10 3\nc d.mp4 1.5 2.25 4\na.mp4 10 12.0625 5\n"
-    segments = [("a.mp4", 0, 10, 3), ("c d.mp4", 1.5, 2.25, 4), ("a.mp4", 10, 12.0625, 5)]
-    commas = 'path,start,end,label\na.mp4,0,10.0,3\nc d.mp4, 1.5, 2.25, 4\n"e, f.mp4",1,2,5\n'
-    for text, last in ((spaces, segments[2]), (commas, ("e, f.mp4", 1, 2, 5))):
-        records, _ = read_list(text)
-        expected = [(str(tmp_path / name), *more) for name, *more in (*segments[:2], last)]
-        assert [(r.path, *r.segment, r.label) for r in records] == expected
-        assert records[1].line == records[0].line + 1
-        assert name_record(records[1]) == f"{tmp_path / 'c d.mp4'} 1.5 2.25"
-    assert len({name_record(record) for record in read_list(spaces)[0]}) == 3
 
 
 def test_blank_lines_are_skipped_but_counted(read_list, touch_files):

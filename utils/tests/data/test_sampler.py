@@ -62,12 +62,3 @@ def test_an_evaluation_counts_every_sample_once(samples, size):
     assert len({len(part) for part in parts}) == 1
     assert all(len(part) % 2 == 0 for part in parts)
     assert sorted(s for part in parts for s in part if s is not None) == list(np.arange(samples))
-
-
-def test_global_positions_are_the_same_for_any_number_of_ranks():
-    alone = TrainSampler(40, batch=4, rank=0, size=1, seed=0)
-    whole = [alone.global_position(k) for k in range(24)]
-    halves = [TrainSampler(40, batch=2, rank=rank, size=2, seed=0) for rank in (0, 1)]
-    for step in range(6):
-        positions = [half.global_position(2 * step + k) for half in halves for k in range(2)]
-        assert positions == whole[4 * step : 4 * step + 4] == list(range(4 * step, 4 * step + 4))
