@@ -26,6 +26,7 @@ from mvit_multi.lr_generator import build_parameter_groups, get_lr
 from mvit_multi.model import MViT
 from mvit_multi.network import NETWORK
 from utils.train import optimizers
+from utils.train.adaptive import AdamW
 from utils.train.plan import Plan, TrainParts, compute_class_weights
 from utils.train.train import train
 
@@ -45,7 +46,7 @@ def build(cfg: Config, plan: Plan) -> TrainParts:
             weights, groups=groups, momentum=settings.momentum, nesterov=settings.nesterov
         )
     else:
-        optimizer = optimizers.AdamW(weights, groups=groups)
+        optimizer = AdamW(weights, groups=groups)
     mix = MixClips(net.normalize, cfg.data.mixes)
     return TrainParts(
         net,

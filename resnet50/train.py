@@ -26,6 +26,7 @@ from resnet50.model import build_network
 from resnet50.network import NETWORK
 from utils.nn.layers import freeze_norms, list_norms
 from utils.train import optimizers
+from utils.train.adaptive import LARS
 from utils.train.plan import Plan, TrainParts, compute_class_weights
 from utils.train.train import train
 
@@ -43,7 +44,7 @@ def build(cfg: Config, plan: Plan) -> TrainParts:
     momentum = settings.momentum
     optimizer: nn.Optimizer
     if settings.optimizer == "lars":
-        optimizer = optimizers.LARS(
+        optimizer = LARS(
             weights, groups, momentum, trust=settings.trust_coefficient, eps=settings.epsilon
         )
     else:

@@ -62,7 +62,7 @@ from utils.messages import escape_control, join_names, print_line
 from utils.networks import Network, find_network, list_networks
 from utils.processes import pass_on_signals
 from utils.settings import NetworkConfig, VideoData
-from utils.train.meter import describe_accuracy, describe_chance
+from utils.train.schedule import describe_accuracy, describe_chance
 from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 from utils.weights.checkpoint_file import check_kind, name_recipe
 from utils.weights.preparation import resolve_checkpoint

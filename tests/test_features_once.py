@@ -10,13 +10,13 @@ from mindspore import Tensor
 from tests.helpers import save_random_weights
 from tests.toy_recipes import draw_samples, load_toy_config
 from utils.data.rows import RowsWithDropout
-from utils.evaluate.metrics import evaluate
+from utils.evaluate.metrics import EvalSet, evaluate
 from utils.evaluate.scorer import CellScorer
 from utils.networks import Job, find_build, find_network, list_networks
 from utils.runtime import Runtime
 from utils.tests.parity import mark_slow_except
 from utils.train import frozen_features
-from utils.train.train import build_eval_sets, build_training
+from utils.train.train import build_training
 from utils.weights import checkpoint
 
 SETTINGS = ["run.eval_every=1", "train.freeze=backbone", "train.epochs=2", "train.warmup_epochs=0"]
@@ -42,7 +42,10 @@ def start(network: str, root: Path, *settings: str):
     sampler = job.network.build_train_sampler(cfg, records, job.rt)
     step = build_training(job, sampler, find_build(network))[0]
     rows = job.network.train_rows(records, cfg=cfg, sampler=sampler, epochs=2, skip=0)
-    eval_sets = build_eval_sets(job, job.network.list_label_spaces(cfg))
+    spaces = job.network.list_label_spaces(cfg)
+    rows_of = job.network.build_eval_rows(cfg, job.rt, spaces, split="val")
+    create = job.network.create_dataset
+    eval_sets = [EvalSet(part, spaces[k], create) for k, part in rows_of.items()]
     if cfg.train.feature_draws:
         rows, eval_sets = frozen_features.use_features(job, step.net, rows, eval_sets)
     return job, step.set_train(), rows, eval_sets

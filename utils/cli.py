@@ -89,9 +89,7 @@ def run_with_config(own: str, usage: str, main: Callable, *options_of: Callable)
             other = path.resolve().parent.parent.name
             if other not in names or other == network.name:
                 raise
-            script = f"{other}/{Path(sys.argv[0]).name}" if own else f"--network={other}"
-            owner = f"The config file is in the folder of {other}"
-            raise ValueError(f"{error}. {owner}: use {script}") from None
+            raise ValueError(f"{error}. The config file is in the folder of {other}") from None
     described = "checkpoint_path" if "checkpoint_path" in options else "source"
     if not path and described not in options:
         raise ValueError("missing --config_path; --help shows the usage")
@@ -104,8 +102,7 @@ def run_with_config(own: str, usage: str, main: Callable, *options_of: Callable)
         if not path:
             network, cfg = networks.load_own_config(Path(options[described]), settings)
         if own and network.name != own:
-            script = f"{network.name}/{Path(sys.argv[0]).name}"
-            raise ValueError(f"{options[described]} is of {network.name}: use {script}")
+            raise ValueError(f"{options[described]} is of {network.name}: use its script")
         return main(cfg, **options) if own else main(network, cfg, **options)
 
 
@@ -176,8 +173,6 @@ class Parser(argparse.ArgumentParser):
         if not arguments and any(action.required for action in self._actions):
             print(self.usage.strip(), file=sys.stderr)
             sys.exit(2)
-        if arguments and not self._actions:
-            raise ValueError(f"{arguments[0]}: this command takes no arguments")
         for word in arguments[:end]:
             name = word.partition("=")[0]
             if re.match("--?[a-zA-Z]", name) and name not in self._option_string_actions:
@@ -235,8 +230,8 @@ def describe_type(hint: Any) -> dict[str, Any]:
 def number_between(minimum: float, maximum: Optional[int] = None, kind: type = int) -> Callable:
     """A function for Annotated: a string to an int or float. It raises ArgumentTypeError."""
     word = "an integer" if kind is int else "a number"
-    bounds = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
-    bounds = "above 0" if minimum == TINY else bounds
+    least = "above 0" if minimum == TINY else f"of at least {minimum}"
+    bounds = least if maximum is None else f"from {minimum} to {maximum}"
 
     def convert(text: str) -> Any:
         is_plain = kind is float or (text.isdecimal() and len(text) <= 18)
@@ -275,11 +270,9 @@ def main_guard(usage: str, work: Callable[[], Any]) -> NoReturn:
             raise
         line = str(error)
         if isinstance(error, OSError):
-            line = f"{error.filename}: {error.strerror}"  # a file that the user named
             if error.filename is None and error.errno not in DISK_FULL:
                 raise  # it is internal
-            if error.filename is None:
-                line = f"{error.strerror}, while writing to stdout or to a file"
+            line = f"{error.filename or 'stdout or a file'}: {error.strerror}"
         exit_now(2, format_line(f"error: {line}"))
     except RunInterruptedError as error:
         exit_now(130, format_line(error))

@@ -1,6 +1,4 @@
-"""Values that all ranks exchange: sums, a maximum, running statistics, the step of a resume."""
-
-from pathlib import Path
+"""Values that all ranks exchange: sums and running statistics."""
 
 import numpy as np
 from mindspore import Tensor, nn, ops
@@ -46,15 +44,3 @@ def broadcast_bn_statistics(net: nn.Cell, rt: Runtime) -> None:
     ends = np.cumsum([p.size for p in statistics])
     for parameter, part in zip(statistics, np.split(values, ends[:-1])):
         parameter.set_data(Tensor(part.reshape(parameter.shape), parameter.dtype))
-
-
-def check_same_step(step: int, rt: Runtime, folder: Path) -> None:
-    """Raises ValueError if ranks would continue from different steps: they read different files."""
-    if rt.size == 1:
-        return
-    own_step = step % 4096  # sums stay exact
-    if sum_count(own_step, rt) != own_step * rt.size:
-        raise ValueError(
-            f"run.out: this rank resumes at step {step} of {folder}, others from another one; "
-            "all ranks must see the same folder"
-        )

@@ -9,7 +9,6 @@ MindSpore 2.10's simulation of an Ascend on 2 cores: one fails, the others run. 
 fails on 2 to 8 cores ("Invalid new ref count"), and runs with 5 threads.
 """
 
-import ctypes
 import math
 import os
 from collections.abc import Sequence
@@ -23,20 +22,6 @@ MAX_WORKERS = 64  # by `auto`: a worker process needs 0.1 to 0.3 GB, and a host 
 # Set by scripts/launch.py if it makes msrun bind the ranks.
 LAUNCHER_CORES = "ZOO_LAUNCHER_CORES"
 CGROUP = Path("/sys/fs/cgroup")  # limits of the container
-
-
-def count_cores() -> int:
-    """The cores that MindSpore counts: std::thread::hardware_concurrency(). Linux only.
-
-    That is get_nprocs() of the C library: the cores of the machine that are online, whatever the
-    affinity and the control group of this process allow. Only glibc 2.34 counts the affinity.
-    """
-    return ctypes.CDLL(None).get_nprocs()
-
-
-def choose_dispatch_threads(cores: int) -> int:
-    """The number to pass to `mindspore.runtime.dispatch_threads_num`; 0: leave MindSpore's own."""
-    return DISPATCH_THREADS if cores < LEAST_CORES else 0
 
 
 def list_affinity() -> str:

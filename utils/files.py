@@ -191,9 +191,7 @@ def wait_for_lock(
         report()
     while lock is None:
         if time.monotonic() > end:
-            raise ValueError(
-                f"another process has held {folder / name} for {seconds:g} s; end that process"
-            )
+            raise ValueError(f"another process has held {folder / name} for {seconds:g} s; end it")
         time.sleep(0.1)
         lock = lock_folder(folder, name)
     return lock
@@ -241,9 +239,8 @@ def read_text(path: Path, name: str, errors: str = "strict") -> str:
     """
     try:
         if not os.path.isfile(path):  # a pipe would block
-            raise ValueError(
-                f"{name} {'is not a file' if os.path.exists(path) else 'does not exist'}"
-            )
+            state = "is not a file" if os.path.exists(path) else "does not exist"
+            raise ValueError(f"{name} {state}")
         if os.path.getsize(path) > MAX_BYTES:
             raise ValueError(f"{name} is larger than {MAX_BYTES} bytes")
         data = Path(path).read_bytes()
@@ -252,10 +249,9 @@ def read_text(path: Path, name: str, errors: str = "strict") -> str:
     is_utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
         text = data.decode("utf-16") if is_utf16 else data.decode("utf-8-sig", errors)
+        if "\0" in text:
+            raise UnicodeDecodeError("utf-8", data, data.index(0), 0, "a zero byte")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ValueError(f"{name}, line {line} is not UTF-8; save the file as UTF-8") from None
-    if "\0" in text:
-        line = text.count("\n", 0, text.index("\0")) + 1
-        raise ValueError(f"{name} is not a text file: line {line} has a zero byte")
     return text

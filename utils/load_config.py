@@ -64,8 +64,6 @@ def load_yaml(text: Union[str, bytes]) -> Any:
         mark = error.problem_mark
         position = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         raise ValueError(f"{position}{error.problem or error.context}") from None
-    except yaml.reader.ReaderError as error:
-        raise ValueError(f"character {error.position}: {error.reason}") from None
     except Exception as error:  # PyYAML lets errors of conversions out: `!!bool x` is a KeyError
         raise ValueError(f"{type(error).__name__} while reading a value: {error}") from None
 
@@ -107,8 +105,14 @@ def convert_value(value: Any, kind: Any, name: str) -> Any:
         result = convert_to(value, one, name)
         if result is not MISMATCH:
             return result
-    words = " or ".join(describe_kind(one) for one in kinds if one is not type(None))
-    raise ValueError(f"{name} must be {words}, not {format_value(value)}")
+    words = []
+    for one in kinds:
+        if get_origin(one) is Literal:
+            choices = [str(word) or "''" for word in get_args(one)]
+            words.append(f"{'one of ' if len(choices) > 1 else ''}{', '.join(choices)}")
+        elif one is not type(None):
+            words.append(WORDS.get(get_origin(one) or one, "{setting: value}"))
+    raise ValueError(f"{name} must be {' or '.join(words)}, not {format_value(value)}")
 
 
 def convert_to(value: Any, kind: Any, name: str) -> Any:
@@ -141,16 +145,9 @@ def convert_to(value: Any, kind: Any, name: str) -> Any:
     return value if fits else MISMATCH
 
 
-def describe_kind(kind: Any) -> str:
-    if get_origin(kind) is Literal:
-        words = [str(word) or "''" for word in get_args(kind)]
-        return f"{'one of ' if len(words) > 1 else ''}{', '.join(words)}"
-    return WORDS.get(kind) or ("a list" if get_origin(kind) is tuple else "{setting: value}")
-
-
 MISMATCH = object()
 WORDS = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}
-WORDS[Path] = "a path"
+WORDS |= {Path: "a path", tuple: "a list"}
 
 
 def find_recipes() -> dict[str, Path]:
@@ -168,14 +165,12 @@ def resolve_yaml(path: Path) -> Path:
         return Path(path)
     own = ROOT / path
     is_installed = get_base_folder() != ROOT
-    if len(path.parts) == 1:
+    is_name = len(path.parts) == 1
+    if is_name:
         own = find_recipes().get(path.name.lower().removesuffix(".yaml"), own)
-        is_file_meant = path.suffix == ".yaml"  # perhaps a copy in another folder
-    else:
-        is_file_meant = is_installed
     if not os.path.isfile(own):  # also false for a name that is too long
         return Path(path)
-    if is_file_meant:
+    if path.suffix == ".yaml" if is_name else is_installed:  # perhaps a copy elsewhere is meant
         owner = "installed package" if is_installed else "zoo"
         print(f"reading {own}, of the {owner}", file=sys.stderr)
     return own

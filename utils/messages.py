@@ -21,7 +21,6 @@ FEW_NAMES = 8  # so many are all named if none is similar
 ADDRESS = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]{0,30}://|(?:https?|rtsps?|rtmp):/)\S+")
 PUNCTUATION = ":;,.)'\""  # after an address, it belongs to the sentence
 SCHEME = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:/{1,2})?")
-HOST = re.compile(r"(?:\[[\da-fA-F:.]+\]|localhost|[\w-]+(?:\.[\w-]+)+)(?=[:/]|$)")
 # Some cameras take user=NAME&password=WORD as a part of the path.
 QUERY_IN_PATH = re.compile(r"[;&].*|(?<=/)[^/;&]*=.*", re.DOTALL)
 
@@ -43,14 +42,12 @@ class MachineError(RuntimeError):
 def hide_secrets(address: str) -> str:
     """An address without user and password, up to the last @ before the host, and the query.
 
-    If a query has an @, it may belong to a password with a question mark: then only a host that
-    cannot be a user's name remains.
+    If a query has an @, it may belong to a password with a question mark: then nothing remains.
     """
     scheme = SCHEME.match(address)[0]
     before, _, query = address[len(scheme) :].replace("#", "?", 1).partition("?")
     if "@" in query:
-        host = HOST.match(before)
-        return f"{scheme}{host[0] if host else '...'}"
+        return f"{scheme}..."
     return scheme + QUERY_IN_PATH.sub("", before.rpartition("@")[2])
 
 

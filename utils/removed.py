@@ -23,6 +23,7 @@ SETTINGS: dict[str, tuple[Any, str]] = {
     "train.std_weight": (25.0, "train.informative_weight"),
     "train.covariance_weight": (1.0, "train.informative_weight"),
     "run.max_overflows": (20, "nothing; it is always 20"),
+    "run.sink": (False, "nothing; the host starts every step"),
     "run.op_compile": ("auto", "nothing; MindSpore chooses"),
 }
 # {option of a command, without dashes: what replaces it}

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
-from utils.cores import choose_dispatch_threads, count_cores
-from utils.messages import VALUE, shorten
+from utils.cores import DISPATCH_THREADS, LEAST_CORES
 
 if TYPE_CHECKING:
     from utils.settings import Run
@@ -46,7 +45,9 @@ def set_environment() -> None:
     A variable that is set has precedence.
     """
     if not os.environ.get(LOG_LEVEL):
-        os.environ[LOG_LEVEL] = choose_log_level()
+        # Warnings (2) on Ascend name what is missing: another CANN, too few threads. Elsewhere they
+        # are about MindSpore itself.
+        os.environ[LOG_LEVEL] = "2" if any(Path("/dev").glob("davinci[0-9]*")) else "3"
     # On aarch64 MindSpore's libraries make the processor flush subnormal numbers to zero.
     warnings.filterwarnings("ignore", "The value of the smallest subnormal", UserWarning)
     # The threads of OpenMP, which the CPU kernels use, wait in a loop before they sleep. If there
@@ -54,15 +55,6 @@ def set_environment() -> None:
     # that work: two trainings on two cores were five times slower.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # iterations; by default milliseconds
-
-
-def choose_log_level(devices: Path = Path("/dev")) -> str:
-    """MindSpore's log level: 2 shows warnings, 3 errors only. `devices`: folder of device files.
-
-    On Ascend its warnings name what is missing: another CANN, too few threads. Elsewhere they are
-    about MindSpore itself.
-    """
-    return "2" if any(devices.glob("davinci[0-9]*")) else "3"
 
 
 def start(run: "Run") -> Runtime:
@@ -90,22 +82,16 @@ def start_device(run: "Run") -> None:
             "MS_SIMULATION_LEVEL is set: MindSpore would compute nothing and every result would be "
             "0; unset it, or use scripts/analysis/dry_run.py, which sets it itself"
         )
-    chosen = "" if is_worker() else os.environ.get("DEVICE_ID", "")
+    chosen = "" if is_worker() or run.device == "CPU" else os.environ.get("DEVICE_ID", "")
     if run.device == "CPU":
         cap_instruction_set()
-        if chosen:
-            print("DEVICE_ID has no effect: run.device is CPU", file=sys.stderr)
-            chosen = ""
     if chosen and not chosen.isdecimal():
-        raise ValueError(
-            f"DEVICE_ID must be an integer of at least 0, not {shorten(chosen, VALUE)}"
-        )
+        raise ValueError(f"DEVICE_ID must be an integer of at least 0, not {chosen}")
     if run.device == "GPU" and not run.tf32:
         # NVIDIA's libraries read it when they start. MindSpore's setting, see `set_device_options`,
         # leaves TF32 on in some operators: on an H200 scores of MViTv2 differed by 0.4 %.
         os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")
     import mindspore as ms
-    from mindspore.device_context import ascend, gpu
 
     ms.set_context(mode=ms.PYNATIVE_MODE if run.mode == "eager" else ms.GRAPH_MODE)
     try:
@@ -116,15 +102,6 @@ def start_device(run: "Run") -> None:
             f"run.device: {run.device} is not available here ({reason}); "
             "scripts/check_env.py lists the devices; --run.device=CPU runs anywhere"
         ) from None
-    number = int(chosen or 0)
-    # MindSpore must see one; in a dry run it counts none.
-    count = (ascend if run.device == "Ascend" else gpu).device_count() if number else 1
-    if number >= count:
-        visible = "ASCEND_RT_VISIBLE_DEVICES" if run.device == "Ascend" else "CUDA_VISIBLE_DEVICES"
-        raise ValueError(
-            f"DEVICE_ID={chosen}: this process sees {count} devices, so the id must be "
-            f"below {count}; {visible} chooses the devices that it sees"
-        )
     if run.device == "Ascend":
         refuse_bfloat16(run, has_it=not ms.amp._ascend_910a_target())
     set_device_options(run)
@@ -166,10 +143,10 @@ def set_device_options(run: "Run") -> None:
 
     if run.jit_level != "auto":
         ms.set_context(jit_config={"jit_level": run.jit_level})
-    threads = choose_dispatch_threads(count_cores())
-    if threads:
+    # MindSpore counts the cores of the machine that are online, whatever this process may use.
+    if os.cpu_count() < LEAST_CORES:
         with contextlib.suppress(RuntimeError):  # a second start: MindSpore takes it once only
-            ms.runtime.dispatch_threads_num(threads)
+            ms.runtime.dispatch_threads_num(DISPATCH_THREADS)
     if run.device == "Ascend":
         ascend.op_precision.conv_allow_hf32(run.tf32)
         ascend.op_precision.matmul_allow_hf32(run.tf32)

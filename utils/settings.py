@@ -68,7 +68,6 @@ class Run:
     # Where AllReduce segments end: layer names, last indices, or none (one segment).
     # scripts/analysis/plan_allreduce.py finds the best split.
     all_reduce: Union[Literal["none"], tuple[Union[int, str], ...]] = "none"
-    sink: bool = False  # feed the device many steps at a time; no effect on CPU
     log_every: int = 20  # steps
     save_every: int = 1  # epochs
     save_steps: int = 0  # steps between more saves; 0: only at epoch ends
@@ -92,20 +91,14 @@ class Run:
         if not 0 <= self.seed < 2**32:  # NumPy takes no other
             raise ValueError(f"run.seed must lie in [0, 2^32), not {self.seed}")
         if self.amp_dtype != "float16" and self.amp == "O0":
-            raise ValueError(
-                f"run.amp_dtype {self.amp_dtype} has no effect at run.amp O0, which is float32; "
-                "set run.amp to O1, O2 or O3, or run.amp_dtype to float16"
-            )
+            raise ValueError(f"run.amp_dtype {self.amp_dtype} needs run.amp O1, O2 or O3")
         check_positive(self, "run", "device_memory", "loss_scale")
         check_positive(self, "run", "log_every", "save_every")
         check_not_negative(self, "run", "save_steps", "keep_checkpoints", "eval_every", "patience")
         if self.mode == "eager" and self.engine in ("openvino", "onnxruntime"):
             raise ValueError(f"run.mode eager needs run.engine mindspore, not {self.engine}")
-        for name, is_on in (("keep_best", self.keep_best != "none"), ("patience", self.patience)):
-            if is_on and not self.eval_every:
-                raise ValueError(
-                    f"run.{name} {getattr(self, name)} needs validations: --run.eval_every=1"
-                )
+        if (self.keep_best != "none" or self.patience) and not self.eval_every:
+            raise ValueError("run.keep_best and run.patience need validations: --run.eval_every=1")
 
 
 def check_positive(section: Any, name: str, *fields: str) -> None:
@@ -152,9 +145,7 @@ class ImageData:
         if not 0 <= self.erase <= 1:
             raise ValueError(f"data.erase must lie in [0, 1], not {self.erase}")
         if self.mixes and self.batch * self.clips_per_sample < 2:
-            raise ValueError(
-                "data.mixup and data.cutmix need two samples a batch: raise data.batch"
-            )
+            raise ValueError("data.mixup and data.cutmix need data.batch 2 or more")
 
     @property
     def clips_per_sample(self) -> int:
@@ -187,10 +178,7 @@ class VideoData(ImageData):
 
             parse_policy(self.rand_augment)
         if self.is_flow and (self.rand_augment or self.erase):
-            raise ValueError(
-                "data.rand_augment and data.erase change colours; data.modality flow has none: "
-                "leave them out"
-            )
+            raise ValueError("data.rand_augment and data.erase: data.modality flow has no colours")
 
     @property
     def is_flow(self) -> bool:
@@ -271,9 +259,7 @@ class TrainSettings:
         try:
             re.compile(self.freeze)
         except re.error as error:
-            raise ValueError(
-                f"train.freeze: {self.freeze!r} is not a regular expression: {error}"
-            ) from None
+            raise ValueError(f"train.freeze is no regular expression: {error}") from None
         check_fraction(self, "train", "ema_decay", "smoothing", "momentum")
         check_not_negative(self, "train", "feature_draws", "clip_norm", "weight_decay")
         check_not_negative(self, "train", "warmup_epochs", "warmup_lr")
@@ -311,23 +297,17 @@ class NetworkConfig:
                 f"of {side} pixels; lower it"
             )
         weights = self.train.class_weights
-        if not isinstance(weights, str):
-            counts = self.class_counts
-            if len(counts) > 1:
-                raise ValueError("train.class_weights: a list is for one data set")
-            if len(weights) != counts[0] or min(weights) <= 0:
-                raise ValueError(
-                    f"train.class_weights has {len(weights)} numbers for {counts[0]} classes; give "
-                    "one above 0 for each class, in the order of the labels"
-                )
-        single = {
-            "data.mixup=0": self.data.mixup > 0,
-            "data.cutmix=0": self.data.cutmix > 0,
-            "train.smoothing=0": self.train.smoothing > 0,
-        }
-        if self.has_several_labels and any(single.values()):
-            names = ", ".join(name for name, is_needed in single.items() if is_needed)
-            raise ValueError(f"model.labels multi needs {names}: these are for one label a sample")
+        is_list = not isinstance(weights, str)
+        if is_list and ((len(weights),) != self.class_counts or min(weights) <= 0):
+            raise ValueError(
+                f"train.class_weights has {len(weights)} numbers; a list is for one data set, with "
+                f"one above 0 for each of its classes, here {self.class_counts}"
+            )
+        if self.has_several_labels and (self.data.mixes or self.train.smoothing > 0):
+            raise ValueError(
+                "model.labels multi needs data.mixup=0, data.cutmix=0 and train.smoothing=0: these "
+                "are for one label a sample"
+            )
         if self.run.keep_best == "map" and not self.has_several_labels:
             raise ValueError("run.keep_best map needs model.labels multi; top1 and loss do not")
 
@@ -373,12 +353,8 @@ def check_swap_labels(data: ClassSettings, num_classes: int) -> None:
     if data.swap_labels and not data.flip:
         raise ValueError("data.swap_labels has no effect while data.flip is false")
     labels = [label for pair in data.swap_labels for label in pair]
-    wrong = [label for label in labels if not 0 <= label < num_classes]
-    if wrong:
+    if len({*labels} & {*range(num_classes)}) < len(labels):
         raise ValueError(
-            f"data.swap_labels: {wrong[-1]} is not a label of {num_classes} classes; "
-            "give the pairs whose names are of left and right, or none: "
-            "--data.swap_labels=[]"
+            f"data.swap_labels: {list(map(list, data.swap_labels))} has a label twice, or one that "
+            f"{num_classes} classes have not; --data.swap_labels=[] is for none"
         )
-    if len(set(labels)) < len(labels):
-        raise ValueError(f"data.swap_labels: {list(map(list, data.swap_labels))} has a label twice")

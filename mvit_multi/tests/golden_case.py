@@ -12,7 +12,7 @@ from mvit_multi.loss import MultiLoss, VarianceCovarianceLoss
 from mvit_multi.lr_generator import build_parameter_groups
 from mvit_multi.network import NETWORK
 from tests import golden_cases as golden
-from utils.train import optimizers
+from utils.train.adaptive import AdamW
 
 
 class MViTCase(golden.GoldenCase):
@@ -77,7 +77,7 @@ class MViTCase(golden.GoldenCase):
         train = Train(weight_decay=recorded["weight_decay"])
         weights = net.trainable_params()
         groups = build_parameter_groups(weights, train=train, lr=lr, depth=len(net.plans))
-        return optimizers.AdamW(weights, groups, recorded["betas"], recorded["eps"])
+        return AdamW(weights, groups, recorded["betas"], recorded["eps"])
 
     def cell_name(self, point: str) -> str:
         """Empty if the output here has the channels first, or if evaluation does not compute it."""

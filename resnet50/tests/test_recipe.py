@@ -19,8 +19,9 @@ from utils.files import ROOT
 from utils.load_config import load_config
 from utils.nn.soft_targets import SmoothedCrossEntropy
 from utils.tests.parity import without_values
+from utils.train.adaptive import LARS
 from utils.train.gradients import segment_ends
-from utils.train.optimizers import LARS, SGD
+from utils.train.optimizers import SGD
 
 CASES = load_case(Path(__file__).parent / "golden" / "resnet50_data.json")
 CONFIGS = ROOT / "resnet50" / "configs"

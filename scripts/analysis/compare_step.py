@@ -145,7 +145,7 @@ def record_step(step: TrainStep, clip: np.ndarray, target: np.ndarray) -> dict[s
     step.set_train()
     factors = step.make_dropout_factors()
     for value in factors:
-        step.set_dropout_factors(value)
+        step.dropout_factors.set_data(value.reshape(step.dropout_factors.shape))
     network_input = inputs[0] if step.mix is None else step.mix(*inputs)
     # Cells without parameters are left out: most of them only pass their input on.
     cells = [n for n, cell in step.net.cells_and_names() if n and list(cell.get_parameters())]

@@ -1,18 +1,10 @@
-"""Processor cores: enough dispatch threads, limits of a container."""
+"""Processor cores: the limits of a container."""
 
 import os
 
 import pytest
 
 from utils import cores
-
-
-def test_dispatch_threads_are_requested_only_if_mindspores_own_are_too_few():
-    """MindSpore's own number is floor(0.18 x cores); a graph with a branch needs two."""
-    for count in range(1, 200):
-        requested = cores.choose_dispatch_threads(count)
-        assert (requested or int(0.18 * count)) >= 2
-        assert bool(requested) == (int(0.18 * count) < 2)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ GOOD = {
 }
 BAD = {  # (contents, words of the message)
     "Latin-1": (b"a\ncaf\xe9\nb\n", "line 2 is not UTF-8"),
-    "zero bytes": (b"a\nb\nc\0\n", "line 3 has a zero byte"),
+    "zero bytes": (b"a\nb\nc\0\n", "line 3 is not UTF-8"),
     "half a letter of UTF-16": (TEXT.encode("utf-16")[:-1], "is not UTF-8"),
 }
 

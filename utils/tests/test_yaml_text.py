@@ -19,7 +19,7 @@ SMOKE = ROOT / "tsm" / "configs" / "tsm_smoke.yaml"
         ("a: 1\nb: 2\na: 3", "line 3, column 1: the key a"),
         ("!!bool x", "KeyError"),
         ("!!python/object/apply:os.getcwd []", "could not determine a constructor"),
-        (b"a: \xff", "character 3: "),
+        (b"a: \xff", "position 3"),
     ],
     ids=lambda text: repr(text[:20]),
 )

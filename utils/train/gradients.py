@@ -8,7 +8,6 @@ sent while the others are computed.
 """
 
 from collections.abc import Sequence
-from itertools import zip_longest
 from typing import Any, Callable, Optional, Union
 
 import numpy as np
@@ -37,17 +36,8 @@ class FiniteCheck(nn.Cell):
         super().__init__(auto_prefix=False)
         self.all_finite = kernels.current().all_finite()
 
-    def clear(self, clip: Tensor) -> Tensor:
-        return clip
-
-    def record(self, grads: tuple) -> tuple:
-        return grads
-
     def construct(self, grads: tuple, norm: Optional[Tensor]) -> Tensor:
         return self.all_finite(grads) if norm is None else ops.isfinite(norm)
-
-    def reset(self) -> None:
-        pass
 
 
 class StatusFlagCheck(nn.Cell):
@@ -66,8 +56,7 @@ class StatusFlagCheck(nn.Cell):
 
     def record(self, grads: tuple) -> tuple:
         """Counts a micro-batch that has set flags; its gradients do not wait for that."""
-        overflow = 1 - self.are_flags_clear(grads).astype(mstype.int32)
-        ops.assign_add(self.overflow_count, overflow)
+        ops.assign_add(self.overflow_count, 1 - self.are_flags_clear(grads).astype(mstype.int32))
         return grads
 
     def construct(self, grads: tuple, norm: Optional[Tensor]) -> Tensor:
@@ -189,26 +178,18 @@ def split_all_reduce(
     optimizer whose order of parameters differs from the network's.
     """
     names = [p.name for p in optimizer.parameters]
-    trained = [p.name for p in net.trainable_params()]
-    if names != trained:
-        pairs = enumerate(zip_longest(names, trained))
-        i, (own, other) = next(pair for pair in pairs if pair[1][0] != pair[1][1])
-        raise ValueError(
-            f"run.all_reduce: parameter {i} is {own} for the optimizer and {other} for the "
-            "network; a split would be of other gradients"
-        )
+    if names != [p.name for p in net.trainable_params()]:
+        raise ValueError("run.all_reduce: the optimizer has the weights in another order")
+    counted = names
+    if freezes:
+        counted = [p.name for p in net.get_parameters() if "moving_" not in p.name]
+    # Last index of every segment that has a trained parameter, counted among these.
+    trained = np.cumsum(np.isin(counted, names))
+    ends = segment_ends(counted, run.all_reduce)
+    ends = sorted({int(trained[end]) - 1 for end in ends if trained[end]})
     sizes = [p.size * p.itemsize for p in optimizer.parameters]
-    ends = segment_ends(names, run.all_reduce) if not freezes else find_ends(net, names, run)
     segments = segments_of(ends)
     return [(last, last - first + 1, sum(sizes[first : last + 1])) for first, last in segments]
-
-
-def find_ends(net: nn.Cell, trained: Sequence[str], run: Run) -> list[int]:
-    """Last index of every segment that has a trained parameter, counted among these."""
-    names = [p.name for p in net.get_parameters() if "moving_" not in p.name]
-    ends = segment_ends(names, run.all_reduce)
-    counts = np.cumsum(np.isin(names, trained))
-    return sorted({int(counts[end]) - 1 for end in ends if counts[end]})
 
 
 def segments_of(ends: Sequence[int]) -> list[tuple[int, int]]:
@@ -217,12 +198,22 @@ def segments_of(ends: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def segment_ends(names: Sequence[str], split: Union[str, Sequence[Union[int, str]]]) -> list[int]:
-    """Last index of every segment, ascending; the last is always len(names) - 1."""
-    entries = [] if isinstance(split, str) else split
-    ends = [layer_end(names, entry) if isinstance(entry, str) else entry for entry in entries]
-    for end in ends:
-        if not 0 <= end < len(names):
-            raise ValueError(f"run.all_reduce: {end} is not among the indices 0..{len(names) - 1}")
+    """Last index of every segment, ascending; the last is always len(names) - 1.
+
+    A layer is named by one or more parts of its dotted path, and means its last parameter.
+    """
+    ends = []
+    for entry in [] if isinstance(split, str) else split:
+        if isinstance(entry, int):
+            inside = [entry] if 0 <= entry < len(names) else []
+        else:  # a whole path is preferred to a part of one
+            whole = [i for i, name in enumerate(names) if f"{name}.".startswith(f"{entry}.")]
+            inside = whole or [i for i, name in enumerate(names) if f".{entry}." in f".{name}."]
+        if not inside:
+            raise ValueError(f"run.all_reduce: no trainable parameter is at {entry}")
+        if inside[-1] - inside[0] != len(inside) - 1:  # others lie between them
+            raise ValueError(f"run.all_reduce: {entry} names several layers; give more of the path")
+        ends.append(inside[-1])
     if ends != sorted(set(ends)):
         raise ValueError(f"run.all_reduce: the segments end at {ends}, which is not ascending")
     if not ends or ends[-1] != len(names) - 1:
@@ -230,19 +221,3 @@ def segment_ends(names: Sequence[str], split: Union[str, Sequence[Union[int, str
     if len(ends) > MOST_SEGMENTS:
         raise ValueError(f"run.all_reduce: {len(ends)} segments; at most {MOST_SEGMENTS}")
     return ends
-
-
-def layer_end(names: Sequence[str], layer: str) -> int:
-    """Index of the last parameter of a layer, named by one or more parts of its dotted path."""
-    # A whole path is preferred to a part of one.
-    whole = [i for i, name in enumerate(names) if f"{name}.".startswith(f"{layer}.")]
-    inside = whole or [i for i, name in enumerate(names) if f".{layer}." in f".{name}."]
-    if not inside:
-        raise ValueError(f"run.all_reduce: no trainable parameter lies in a layer named {layer}")
-    if inside[-1] - inside[0] != len(inside) - 1:  # others lie between them
-        first, last = (names[i].rpartition(".")[0] for i in (inside[0], inside[-1]))
-        raise ValueError(
-            f"run.all_reduce: {layer} names several layers, from {first} to {last}; "
-            "give more of the path"
-        )
-    return inside[-1]

@@ -113,12 +113,8 @@ def freeze_weights(net: nn.Cell, setting: str, classifier: str) -> None:
         weight.requires_grad = False
     norms = list_norms(net)
     freeze_norms(n for n in norms if not (n.gamma.requires_grad or n.beta.requires_grad))
-    trained = net.trainable_params()
-    log.info(
-        "train.freeze %s: %d of %d arrays of weights are trained, %.4g of %.4g million numbers",
-        *(setting, len(trained), len(weights)),
-        *(sum(weight.size for weight in group) / 1e6 for group in (trained, weights)),
-    )
+    trained = len(weights) - len(frozen)
+    log.info("train.freeze %s: %d of %d weights are trained", setting, trained, len(weights))
 
 
 def compute_class_weights(cfg: NetworkConfig, sampler: TrainSampler) -> tuple[ClassWeights, ...]:
@@ -147,13 +143,11 @@ def compute_class_weights(cfg: NetworkConfig, sampler: TrainSampler) -> tuple[Cl
         parts = [(len(videos) * videos, videos.sum()) for videos in sampler.class_samples]
     weights = []
     for k, (denominators, numerators) in enumerate(parts):
-        empty = np.flatnonzero(denominators == 0)
-        if len(empty):
-            owner = f" of data set {k}" if len(parts) > 1 else ""
-            more = f", nor have {len(empty) - 1} others" if len(empty) > 1 else ""
+        empty = [str(label) for label in np.flatnonzero(denominators == 0)]
+        if empty:
             raise ValueError(
-                f"train.class_weights balanced: class {empty[0]}{owner} has no training "
-                f"video{more}; correct the list or num_classes, or give a list of weights"
+                f"train.class_weights balanced: data set {k} has no training video of the labels "
+                f"{join_names(empty, 3)}; correct the list or num_classes, or give weights"
             )
         values = numerators / denominators
         log.info("train.class_weights balanced: %.4g to %.4g", values.min(), values.max())

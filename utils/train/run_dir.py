@@ -10,17 +10,18 @@ import json
 import os
 from collections.abc import Iterable
 from dataclasses import fields, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn, Optional
 
 import numpy as np
 from mindspore import Parameter, Tensor
 
+from utils.collectives import sum_over_ranks
 from utils.data.rows import UnreadableFiles
 from utils.data.sampler import TrainSampler
 from utils.files import check_folder, lock_folder, report_write_errors, write_text
 from utils.load_config import read_yaml, to_dict, to_yaml
-from utils.messages import join_names
 from utils.runtime import Runtime
 from utils.train.train_step import TrainStep
 from utils.weights import checkpoint
@@ -30,7 +31,6 @@ from utils.weights.checkpoint_file import (
     RESUME,
     SAMPLER,
     UNREADABLE,
-    advise,
     list_epochs,
     read,
 )
@@ -76,14 +76,8 @@ class RunDirectory:
         self.description: Optional[Description] = None  # in every checkpoint of the run
         if not rt.is_main_process:
             return
-        if config.run.tensorboard:
-            try:
-                import tensorboardX  # noqa: F401
-            except ImportError as error:
-                raise ValueError(
-                    f"run.tensorboard: tensorboardX cannot be imported ({error}); "
-                    "pip install tensorboardX, or leave run.tensorboard false"
-                ) from None
+        if config.run.tensorboard and not find_spec("tensorboardX"):
+            raise ValueError("run.tensorboard: it needs a package: pip install tensorboardX")
         check_folder(self.path, OWN, "--run.out")
         with report_write_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
@@ -95,23 +89,16 @@ class RunDirectory:
             return
         if not config.run.resume:
             self.refuse("already holds a run and run.resume is false")
-        advice = ""
-        for file in list_epochs(self.path)[-1:]:
-            weights = f"--train.pretrained={file} --train.new_head=false"
-            advice = f"to train on from its weights, add {weights} and another --run.out; else "
         old = read_yaml(self.path / "config.yaml")
-        new = to_dict(config)
-        for section in new:
+        for section, settings in to_dict(config).items():
             changeable = CHANGEABLE_ON_RESUME.get(section, set())
             # A setting that is younger than that run had its default.
             defaults = {f.name: f.default for f in fields(getattr(config, section))}
-            for key, value in new[section].items():
+            for key, value in settings.items():
                 before = old.get(section, {}).get(key, defaults[key])
-                if section != "eval" and key not in changeable and before != value:
-                    self.refuse(
-                        f"holds a run with {section}.{key} {before}, not {value}",
-                        advice if section != "model" else "",
-                    )
+                if section == "eval" or key in changeable or before == value:
+                    continue
+                self.refuse(f"holds a run with {section}.{key} {before}, not {value}")
 
     def refuse(self, problem: str, advice: str = "") -> NoReturn:
         """Raises ValueError that names the directory."""
@@ -135,28 +122,19 @@ class RunDirectory:
                     f"{self.resume_file} is not a resume file of this zoo; choose another --run.out"
                 )
             batch, effective_batch, epoch_samples, samples = map(int, counts)
-            if samples != sampler.samples:
+            hashes = state.get(RECORDS, self.sample_hashes)
+            if samples != sampler.samples or not np.array_equal(hashes, self.sample_hashes):
                 self.refuse(
-                    f"holds a run over {samples} samples, and the list now has {sampler.samples}"
-                )
-            if not np.array_equal(state.pop(RECORDS, self.sample_hashes), self.sample_hashes):
-                self.refuse(
-                    f"holds a run over {samples} other samples, or in another order, than "
-                    "the list has now"
+                    f"holds a run over {samples} other samples, or in another order, than the "
+                    f"{sampler.samples} of the list"
                 )
             effective = sampler.effective_batch_size(accumulation_steps)
-            here = f"{sampler.batch} a device x {sampler.size} devices x {accumulation_steps}"
-            if effective != effective_batch:
+            if effective != effective_batch or epoch_samples % sampler.global_batch_size:
+                here = f"{sampler.batch} a device x {sampler.size} devices x {accumulation_steps}"
                 self.refuse(
-                    f"holds a run of {effective_batch} samples an update, and {here} "
-                    f"accumulated are {effective}",
+                    f"holds a run of {effective_batch} samples an update and {epoch_samples} an "
+                    f"epoch, and {here} accumulated are {effective}",
                     "change data.batch or train.accumulation_steps, or ",
-                )
-            if epoch_samples % sampler.global_batch_size:
-                self.refuse(
-                    f"holds a run of {epoch_samples} samples an epoch, which are no "
-                    f"whole steps of {sampler.global_batch_size}",
-                    "change data.batch and train.accumulation_steps, or ",
                 )
             steps = int(state[COUNTER]) if COUNTER in state else 0
             self.start_step = steps * batch // sampler.global_batch_size
@@ -164,6 +142,13 @@ class RunDirectory:
         if self.rt.is_main_process:
             with report_write_errors(self.path):
                 write_text(self.path / "config.yaml", to_yaml(self.config))
+        if self.rt.size > 1:
+            own_step = self.start_step % 4096  # sums stay exact
+            if sum_over_ranks(np.array([own_step]))[0] != own_step * self.rt.size:
+                raise ValueError(
+                    f"run.out: this rank resumes at step {self.start_step} of {self.path}, others "
+                    "from another one; all ranks must see the same folder"
+                )
         return sampler
 
     def restore(self, step: TrainStep, unreadable: UnreadableFiles) -> None:
@@ -174,33 +159,45 @@ class RunDirectory:
         if not self.resume_file.exists():
             return
         arrays = read(self.resume_file)
-        state = step.state()
         for name in (SAMPLER, RECORDS):  # `resume` has checked them
             arrays.pop(name, None)
         # A run of an older version did not say which it wrote: all that are there count as its own.
-        found = [read_epoch(file) for file in list_epochs(self.path)]
+        found = [int(file.stem.removeprefix("epoch_")) for file in list_epochs(self.path)]
         self.own_epochs = arrays.pop(EPOCHS, np.array([0, *found])).tolist()[1:]
         unreadable.mark_again(arrays.pop(UNREADABLE, np.zeros(0, np.int32)))
+        state = step.state()
         report = checkpoint.report_differences(arrays, state)
         if report:
             raise ValueError(
                 f"{self.resume_file} is of another run: {report}; choose another --run.out"
             )
-        damaged = checkpoint.list_damaged(arrays)
-        if damaged:
-            raise ValueError(
-                f"{self.resume_file} has numbers that are NaN or infinite, "
-                f"{join_names(damaged, 3)}: {advise(self.resume_file)}"
-            )
         for name, value in arrays.items():
             state[name].set_data(Tensor(value, state[name].dtype))
         step.micro_step.set_data(Tensor(self.start_step, step.micro_step.dtype))
 
-    def save(self, step: TrainStep, sampler: TrainSampler, unreadable: UnreadableFiles) -> None:
+    def save(
+        self,
+        step: TrainStep,
+        sampler: TrainSampler,
+        unreadable: UnreadableFiles,
+        save_epoch: bool = False,
+    ) -> None:
         """Writes the resume file: the state of the train step and the sampler, unreadable files.
 
-        Every rank of the resumed run counts on from the files that this rank could not read.
+        Every rank of the resumed run counts on from the files that this rank could not read. With
+        `save_epoch` it first writes the weights of the epoch, and beside them the averaged ones.
+        At the end it deletes those of all but the newest `run.keep_checkpoints` epochs of this run.
         """
+        steps = int(step.micro_step.asnumpy())
+        epoch, step_in_epoch = divmod(steps, sampler.steps_per_epoch)
+        if save_epoch:
+            name = f"epoch_{epoch:03d}"
+            weights = {f"{name}.ckpt": checkpoint.weights_of(step.net)}
+            if step.ema is not None:
+                weights[f"{name}_ema.ckpt"] = step.ema_parameters()
+            for file, values in weights.items():
+                checkpoint.save(self.path / file, values, description=self.description)
+            self.own_epochs.append(epoch)
         # The sizes, in samples, that a resumed run must keep or convert.
         counts = (
             sampler.global_batch_size,
@@ -219,49 +216,26 @@ class RunDirectory:
             if value.size:  # MindSpore cannot save an empty array
                 state[name] = Parameter(Tensor(value), name=name, requires_grad=False)
         checkpoint.save(self.resume_file, state, description=self.description)
-
-    def save_epoch(self, step: TrainStep, epoch: int) -> None:
-        """Writes the weights of an epoch, and beside them the averaged ones."""
-        name = f"epoch_{epoch:03d}"
-        weights = {f"{name}.ckpt": checkpoint.weights_of(step.net)}
-        if step.ema is not None:
-            weights[f"{name}_ema.ckpt"] = step.ema_parameters()
-        for file, values in weights.items():
-            checkpoint.save(self.path / file, values, description=self.description)
-        self.own_epochs.append(epoch)
+        progress = {"epoch": epoch, "step_in_epoch": step_in_epoch, "step": steps}
+        self.write_state({**progress, "epochs": self.config.train.epochs})
+        keep = self.config.run.keep_checkpoints
+        for old in self.list_own_epochs()[:-keep] if keep else ():
+            with report_write_errors(old):
+                old.unlink()
+                old.with_name(f"{old.stem}_ema.ckpt").unlink(missing_ok=True)
 
     def write_state(self, progress: dict) -> None:
         """Writes state.json, for people and other tools. Here it says only that this is a run."""
-        state = {
-            **progress,
-            "seed": self.rt.seed,
-            "devices": self.rt.size,
-            "checkpoint": self.find_newest(),
-            "version": 1,
-        }
-        with report_write_errors(self.path):
-            write_text(self.path / STATE, json.dumps(state, indent=1) + "\n")
-
-    def find_newest(self) -> Optional[str]:
-        """The name of the newest epoch's weights."""
         epochs = self.list_own_epochs()
-        return epochs[-1].name if epochs else None
+        newest = epochs[-1].name if epochs else None
+        state = {"seed": self.rt.seed, "devices": self.rt.size, "checkpoint": newest, "version": 1}
+        with report_write_errors(self.path):
+            write_text(self.path / STATE, json.dumps({**progress, **state}, indent=1) + "\n")
 
     def list_own_epochs(self) -> list[Path]:
         """The weights that this run has written and that are still there, oldest first."""
-        return [file for file in list_epochs(self.path) if read_epoch(file) in self.own_epochs]
-
-    def delete_old_epochs(self, keep: int) -> None:
-        """Deletes the weights of all but the newest `keep` epochs of this run; 0 keeps all."""
-        for file in self.list_own_epochs()[:-keep] if keep else ():
-            with report_write_errors(file):
-                file.unlink()
-                file.with_name(f"{file.stem}_ema.ckpt").unlink(missing_ok=True)
-
-
-def read_epoch(file: Path) -> int:
-    """The number in `epoch_012.ckpt`."""
-    return int(file.stem.removeprefix("epoch_"))
+        files = [self.path / f"epoch_{epoch:03d}.ckpt" for epoch in sorted({*self.own_epochs})]
+        return [file for file in files if file.is_file()]
 
 
 def hash_records(records: Iterable[Any]) -> np.ndarray:

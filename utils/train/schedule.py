@@ -1,15 +1,22 @@
-"""Curves of the learning rate; and when a training logs, saves and evaluates. Without MindSpore.
+"""The course of a training, without MindSpore: learning rates, what is due after a step, advice.
 
-A curve is float64, one value per epoch or per update, whichever the caller counts in. `Schedule`
-counts steps since the start of the run.
+A curve of the learning rate is float64, one value per epoch or per update, whichever the caller
+counts in. `Schedule` counts steps since the start of the run.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from utils.settings import Run
+
+MUCH_WAITING = 0.1  # fraction of the time
+REMEDY = (
+    "try more train.epochs, published weights (docs/weights.md) with train.freeze=backbone "
+    "(docs/fine_tuning.md), a larger data.crop, more videos"
+)
 
 
 def steps(count: int, milestones: Sequence[float], factor: float = 0.1) -> np.ndarray:
@@ -60,37 +67,63 @@ class Schedule:
     def last_step(self) -> int:
         return self.epochs * self.steps_per_epoch
 
-    def due(self, before: int, now: int) -> Due:
-        """What is due after a call of the train step that has run the steps `before` to `now`."""
+    def due(self, step: int) -> Due:
+        """What is due after so many steps."""
         run = self.run
-        is_last = now == self.last_step
-        log = crosses(before, now, run.log_every) or is_last
-        if not self.is_between_updates(now):
+        is_last = step == self.last_step
+        log = step % run.log_every == 0 or is_last
+        if not self.is_between_updates(step):
             return Due(log)
-        since = before  # calls that ended inside of an update have saved nothing
+        since = step - 1  # steps inside of an update have saved nothing
         while not self.is_between_updates(since):
-            since -= now - before
-        ends_epoch = crosses(since, now, self.steps_per_epoch)
-        epoch = now // self.steps_per_epoch
-        save_epoch = ends_epoch and (epoch % run.save_every == 0 or is_last)
-        evaluation_steps = run.eval_every * self.steps_per_epoch
-        return Due(
-            log=log,
-            save=save_epoch or crosses(since, now, run.save_steps),
-            save_epoch=save_epoch,
-            evaluate=run.eval_every > 0 and (crosses(since, now, evaluation_steps) or is_last),
-        )
+            since -= 1
+        epoch, rest = divmod(step, self.steps_per_epoch)
+        save_epoch = rest == 0 and (epoch % run.save_every == 0 or is_last)
+        save_step = run.save_steps > 0 and step // run.save_steps > since // run.save_steps
+        is_validated = rest == 0 and run.eval_every > 0
+        evaluate = is_validated and (epoch % run.eval_every == 0 or is_last)
+        return Due(log, save_epoch or save_step, save_epoch, evaluate)
 
     def is_between_updates(self, steps_done: int) -> bool:
         """Whether no micro-batch waits for the others of its update."""
         return steps_done % self.steps_per_epoch % self.accumulation_steps == 0
 
 
-def crosses(before: int, now: int, every: int) -> bool:
-    """Whether a multiple of `every` steps lies after `before`, up to `now`; 0: never."""
-    return every > 0 and now // every > before // every
+def describe_fault(line: Mapping[str, Any], chance: float, reads_files: bool = True) -> str:
+    """What is wrong with a run by a late line of its log, of steps or of a validation; else empty.
+
+    `chance` is the accuracy of equal scores for all classes.
+    """
+    if "videos" in line:
+        return describe_chance("validation", line, chance)
+    if reads_files and line["waiting"] > MUCH_WAITING:
+        return (
+            f"steps wait {100 * line['waiting']:.0f} % of the time for data: raise data.workers if "
+            "cores are idle, or re-encode the videos with scripts/data/reencode_videos.py"
+        )
+    return ""
 
 
-def choose_sink_size(batches: int, most: int) -> int:
-    """The largest number of steps per call, up to `most`, that divides `batches`."""
-    return next(size for size in range(min(most, batches), 0, -1) if batches % size == 0)
+def describe_chance(name: str, metrics: Mapping[str, Any], chance: float) -> str:
+    """Advice if an accuracy, less its error, is not above `chance`; else empty.
+
+    Also if all samples get the label of a frequent class: then the mean over the classes is that of
+    chance. `metrics` are those of `evaluate`; of several data sets or labels nothing is said.
+    """
+    (metrics, *others) = metrics.get("sets", {name: metrics}).values()
+    if others or not chance or not metrics["videos"]:
+        return ""
+    top1 = metrics["top1"]
+    low = metrics.get("top1_low", top1)
+    if min(low, metrics["mean_class_accuracy"]) > round(chance, 6):
+        return ""
+    accuracy = describe_accuracy(name, metrics)
+    return f"{accuracy} is not clearly above chance, {chance:.1%}: {REMEDY}"
+
+
+def describe_accuracy(name: str, metrics: Mapping[str, Any]) -> str:
+    """The accuracy with its interval, if that is known."""
+    error = ""
+    if "top1_low" in metrics:
+        error = f" ({metrics['top1_low']:.1%} to {metrics['top1_high']:.1%})"
+    return f"{name} top-1 {metrics['top1']:.1%}{error}"

@@ -15,7 +15,6 @@ from mindspore import Tensor
 from mindspore.train import Model
 
 from utils import cli, runtime
-from utils.collectives import check_same_step
 from utils.data.rows import Rows, RowsWithDropout
 from utils.data.sampler import TrainSampler
 from utils.evaluate.label_space import find_moved_name, list_class_names
@@ -30,7 +29,7 @@ from utils.signals import handle_signals
 from utils.train.gradients import split_all_reduce
 from utils.train.plan import Plan, TrainParts
 from utils.train.run_dir import RunDirectory
-from utils.train.schedule import choose_sink_size, peak_lr
+from utils.train.schedule import peak_lr
 from utils.train.train_step import TrainStep
 from utils.train.training_loop import TrainingLoop
 from utils.weights.checkpoint_file import check_kind
@@ -68,7 +67,6 @@ def run_training(network: Network, cfg: NetworkConfig, build: Build) -> None:
     records = network.read_records(cfg, "train")
     sampler = network.build_train_sampler(cfg, records, rt)
     sampler = directory.resume(sampler, cfg.train.accumulation_steps, records)
-    check_same_step(directory.start_step, rt, directory.path)
     records.write_classes(directory.path, rt)
     spaces = network.list_label_spaces(cfg)
     classes = list_class_names(spaces, directory.path)
@@ -80,13 +78,21 @@ def run_training(network: Network, cfg: NetworkConfig, build: Build) -> None:
     rows = network.train_rows(
         records, cfg=cfg, sampler=sampler, epochs=cfg.train.epochs, skip=directory.start_step
     )
-    seconds = rows.measure_clips()
-    directory.description = describe(network.name, cfg, classes=classes, seconds=seconds)
+    directory.description = describe(
+        network.name, cfg, classes=classes, seconds=rows.measure_clips()
+    )
 
     # ---- Validation, and features that are computed once
     read_rows: Rows = rows
     validation = None
-    eval_sets = build_eval_sets(job, spaces) if cfg.run.eval_every else []
+    eval_sets: list = []
+    if cfg.run.eval_every:  # a bad line of a list stops the run before the training starts
+        from utils.evaluate.metrics import EvalSet
+
+        rows_of = network.build_eval_rows(cfg, rt, spaces, split="val")
+        eval_sets = [
+            EvalSet(part, spaces[k], network.create_dataset) for k, part in rows_of.items()
+        ]
     if cfg.train.feature_draws:
         from utils.train.frozen_features import use_features  # here: most trainings need it not
 
@@ -130,10 +136,10 @@ def build_training(job: Job, sampler: TrainSampler, build: Build) -> tuple[Train
     network, cfg, rt = job.network, job.cfg, job.rt
     run = cfg.run
     if run.amp_level != run.amp:
-        kind = "float32" if run.cpu_amp == "O0" else f"amp level {run.cpu_amp}"
         advice = f"float16 is slower there; --run.amp={run.amp} on the command line forces it"
         if run.amp_dtype == "bfloat16":
             advice = "MindSpore has no bfloat16 there"
+        kind = "float32" if run.cpu_amp == "O0" else f"amp level {run.cpu_amp}"
         text = "training in %s: on a CPU, run.amp %s of the config file has no effect (%s)"
         log.info(text, kind, run.amp, advice)
     if run.amp_dtype == "bfloat16" and (run.loss_scale != 1 or run.dynamic_loss_scale):
@@ -192,26 +198,13 @@ def check_kept_classes(path: Path, classes: Mapping[str, Sequence[str]]) -> None
             )
 
 
-def build_eval_sets(job: Job, spaces: Sequence[Any]) -> list:
-    """What a validation evaluates, of `utils.evaluate.metrics.evaluate`.
-
-    `spaces` have the class names of the training, by which those of the validation are matched.
-    A bad line of a list stops the run before the training starts.
-    """
-    from utils.evaluate.metrics import EvalSet
-
-    network = job.network
-    rows_of = network.build_eval_rows(job.cfg, job.rt, spaces, split="val")
-    return [EvalSet(rows, spaces[k], network.create_dataset) for k, rows in rows_of.items()]
-
-
 def log_start(cfg: NetworkConfig, sampler: TrainSampler, start_step: int) -> None:
     """Logs sizes and the learning rate before the first step."""
     train = cfg.train
     effective = sampler.effective_batch_size(train.accumulation_steps)
-    batches = f"{sampler.batch} a device x {sampler.size} devices x {train.accumulation_steps}"
+    sizes = (sampler.batch, sampler.size, train.accumulation_steps, effective)
     log.info("%d samples; %d steps an epoch", sampler.samples, sampler.steps_per_epoch)
-    log.info("%s accumulated = %d an update", batches, effective)
+    log.info("%d a device x %d devices x %d accumulated = %d an update", *sizes)
     if train.base_batch:
         peak = peak_lr(train.lr, train.base_batch, effective)
         log.info("lr %g for %d samples -> %g for %d", train.lr, train.base_batch, peak, effective)
@@ -229,15 +222,7 @@ def run_steps(
     `data.output_shapes()` is not used: it would start the data set's workers for one batch.
     """
     step.set_train()
-    run = job.cfg.run
-    device = job.rt.device
-    batches = data.get_dataset_size()
-    sink = run.sink and device != "CPU" and run.mode == "graph"
-    size = choose_sink_size(batches, run.log_every) if sink else -1
-    if sink:  # the graph that reads from the device's queue is another one
-        log.info("compiling the graph during the first steps (run.sink) ...")
-        loop.steps_per_call = size
-    elif run.mode == "eager":
+    if job.cfg.run.mode == "eager":
         log.info(
             "run.mode eager: no graph is compiled, operators are MindSpore's and run one by one"
         )
@@ -248,9 +233,8 @@ def run_steps(
         runtime.release_memory()
         loop.compile_seconds = time.monotonic() - start
         log.info("compiled in %.1f s", loop.compile_seconds)
-        if device == "Ascend":
+        if job.rt.device == "Ascend":
             log.info("the first step also compiles the device's kernels, which can take minutes")
     with handle_signals(loop.request_stop):
-        calls = batches // size if sink else 1
-        Model(step).train(calls, data, [loop], dataset_sink_mode=sink, sink_size=size)
+        Model(step).train(1, data, [loop], dataset_sink_mode=False)
     loop.finish()

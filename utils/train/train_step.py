@@ -1,12 +1,12 @@
 """The train step of all networks: a Cell that `mindspore.train.Model` runs batch by batch.
 
-Backward -> [Accumulator] -> GradientSync -> if finite: optimizer -> [MovingAverage]
+Backward -> [sums] -> GradientSync -> if finite: optimizer -> [MovingAverage]
 
 A step is one call with one micro-batch, a batch of the data set. An update changes the weights; it
 follows `accumulation_steps` steps.
 
 * `Backward`: forward pass, loss times the loss scale, gradients.
-* `Accumulator`: sums of the gradients of `accumulation_steps` micro-batches. The remaining
+* Accumulation: sums of the gradients of `accumulation_steps` micro-batches. The remaining
   micro-batches at the end of an epoch make a separate update, averaged over their number. The sums
   are local to a rank and are not saved. So the trainer saves and stops only between updates.
 * `GradientSync`: sums the gradients over the ranks, checks them for overflow, and multiplies once
@@ -26,7 +26,7 @@ follows `accumulation_steps` steps.
   the update is skipped.
 * Requests: a rank that got a signal, or met too many unreadable files, sets `stop` or `bad_data` to
   1, and it stays set. A step returns their means over the ranks: above 0 if any rank has asked.
-* A step returns six numbers (`utils.train.meter.OUTPUTS`), the same on every rank.
+* A step returns six numbers (OUTPUTS), the same on every rank.
 """
 
 from collections.abc import Sequence
@@ -51,9 +51,13 @@ from utils.train.gradients import (
     create_counter,
     multiply,
 )
-from utils.train.meter import REQUESTS
 from utils.train.optimizers import SGD
 from utils.weights.checkpoint import Weights, weights_of
+
+# The values that a step returns. The last two are requests to stop, by a signal or because too many
+# videos are unreadable: above 0 from the step on in which any rank has made them.
+OUTPUTS = ("loss", "top1", "loss_scale", "overflows", "stop", "bad_data")
+REQUESTS = OUTPUTS[-2:]
 
 
 class Backward(nn.Cell):
@@ -78,21 +82,6 @@ class Backward(nn.Cell):
     def construct(self, clip: Tensor, target: Tensor) -> tuple[Tensor, Tensor, tuple]:
         (_, loss, scores), grads = self.gradients(clip, target)
         return loss, scores, grads
-
-
-class Accumulator(nn.Cell):
-    """Sums of gradients over micro-batches. A call adds the gradients of one."""
-
-    def __init__(self, weights: ms.ParameterTuple):
-        super().__init__(auto_prefix=False)
-        self.sums = weights.clone("grad_sum", "zeros")
-        self.map = ops.HyperMap()
-
-    def construct(self, grads: tuple) -> tuple:
-        return self.map(ops.assign_add, self.sums, grads)
-
-    def reset(self) -> tuple:
-        return self.map(set_zero, self.sums)
 
 
 class GradientSync(nn.Cell):
@@ -241,9 +230,10 @@ class TrainStep(nn.Cell):
         # A Python number if it is static: then the compiler folds it into other constants.
         self.loss_scale = self.scaler.scale_value if run.dynamic_loss_scale else run.loss_scale
         self.backward = Backward(net, loss=loss, weights=weights, scaler=self.scaler)
-        self.accumulator = Accumulator(weights) if accumulates else None
-        has_status_flags = rt.device == "Ascend" and amp._ascend_910a_target()
-        self.check = StatusFlagCheck() if has_status_flags else FiniteCheck()
+        self.grad_sums = weights.clone("grad_sum", "zeros") if accumulates else None
+        self.map = ops.HyperMap()
+        self.counts_flags = rt.device == "Ascend" and amp._ascend_910a_target()
+        self.check = StatusFlagCheck() if self.counts_flags else FiniteCheck()
         optimizer_unscales = False
         if not (accumulates or run.dynamic_loss_scale or train.clip_norm > 0):
             # False if dividing there is not exact (no power of two) or not supported.
@@ -263,13 +253,15 @@ class TrainStep(nn.Cell):
 
     def construct(self, clip: Tensor, target: Tensor, factors: Optional[Tensor] = None) -> Tensor:
         if self.dropout_factors is not None:
-            self.set_dropout_factors(factors)
-        clip = self.check.clear(clip)
+            ops.assign(self.dropout_factors, ops.reshape(factors, self.dropout_factors.shape))
+        if self.counts_flags:
+            clip = self.check.clear(clip)
         clip = clip if self.mix is None else self.mix(clip, target)
         loss, scores, grads = self.backward(clip, target)
-        grads = self.check.record(grads)
+        if self.counts_flags:
+            grads = self.check.record(grads)
         values = (loss, self.loss.top1(scores, target), self.stop.value(), self.bad_data.value())
-        if self.accumulator is None:  # one AllReduce serves the values and the overflow check
+        if self.grad_sums is None:  # one AllReduce serves the values and the overflow check
             values = self.update(grads, self.loss_scale, values)
         else:
             values = self.sync.average_over_ranks(values)
@@ -286,13 +278,13 @@ class TrainStep(nn.Cell):
         It returns a value that nobody uses. MindSpore 2.10 does not compile a function that has an
         `if` on a Tensor and returns nothing: Python runs it, in the middle of the graph.
         """
-        self.accumulator(grads)
+        self.map(ops.assign_add, self.grad_sums, grads)
         step_in_epoch = self.micro_step % self.steps_per_epoch
         count = step_in_epoch % self.accumulation_steps + 1
         if count == self.accumulation_steps or step_in_epoch + 1 == self.steps_per_epoch:
             scale = self.loss_scale * count.astype(mstype.float32)
-            self.update(self.accumulator.sums, scale, ())
-            self.accumulator.reset()
+            self.update(self.grad_sums, scale, ())
+            self.map(set_zero, self.grad_sums)
         return count
 
     def update(self, grads: tuple, scale: Union[float, Tensor], values: tuple) -> tuple:
@@ -302,7 +294,8 @@ class TrainStep(nn.Cell):
         """
         grads, finite, values = self.sync(grads, scale, values)
         self.update_weights(grads, finite)
-        self.check.reset()
+        if self.counts_flags:
+            self.check.reset()
         return values
 
     def update_weights(self, grads: tuple, finite: Tensor) -> Tensor:
@@ -316,10 +309,6 @@ class TrainStep(nn.Cell):
             ops.assign_add(self.overflows, 1)
         self.scaler.adjust(finite)
         return finite  # for the reason given in `accumulate`
-
-    def set_dropout_factors(self, factors: Tensor) -> None:
-        """Copies the factors of a batch into the dropout layers."""
-        ops.assign(self.dropout_factors, ops.reshape(factors, self.dropout_factors.shape))
 
     def make_dropout_factors(self, start: int = 0) -> tuple[Tensor, ...]:
         """The step's third input for N clips from position `start` of the run on, one a position.

@@ -90,17 +90,11 @@ class Validation:
                 log.warning("epoch %d is not the best: its weights are not finite", epoch)
                 return line
             self.lines[epoch] = line
-            is_first = len(self.lines) == 1 and self.run.keep_best != "none"
-            if is_first and line["videos"] < FEW:
-                log.info(
-                    "run.keep_best: %d videos validate; of fewer than %d the best epoch is luck: "
-                    "%s is of the last epoch",
-                    line["videos"],
-                    FEW,
-                    BEST,
-                )
-            is_best = self.run.keep_best != "none" and self.best_epoch == epoch
-            if is_best and self.rt.is_main_process:
+            keeps = self.run.keep_best != "none"
+            if keeps and len(self.lines) == 1 and line["videos"] < FEW:
+                text = "run.keep_best: of fewer than %d videos the best is luck: %s is the last"
+                log.info(text, FEW, BEST)
+            if keeps and self.best_epoch == epoch and self.rt.is_main_process:
                 description = self.description and replace(self.description, metrics=line)
                 checkpoint.save(self.folder / BEST, weights, description=description)
                 values = {"keep_best": self.run.keep_best, "validation": line}
@@ -126,20 +120,14 @@ class Validation:
         order = {k: (sign * line[self.metric], line["loss"], k) for k, line in lines.items()}
         return min(order, key=order.__getitem__, default=0)
 
-    @property
-    def is_stalled(self) -> bool:
-        """Whether the last `run.patience` validations were not better than the best before them."""
-        later = [epoch for epoch in self.lines if epoch > self.find_leader()]
-        return 0 < self.run.patience <= len(later)
-
     def describe_stall(self) -> str:
+        """What the last `run.patience` validations have not improved; empty if they have."""
         leader = self.find_leader()
+        later = [epoch for epoch in self.lines if epoch > leader]
+        if not 0 < self.run.patience <= len(later):
+            return ""
         best = self.lines[leader][self.metric] if leader else "nothing"
         return (
             f"the last {self.run.patience} validations were no better than {self.metric} {best} "
             f"of epoch {leader}"
         )
-
-    @property
-    def last_line(self) -> dict[str, Any]:
-        return self.lines[max(self.lines)] if self.lines else {}

@@ -350,7 +350,7 @@ class SumArrays(Operator):
 class AdamW(Operator):
     """Moves weights as AdamW, and writes both moments.
 
-    `groups` are those of `utils.train.optimizers.AdamW`; their rates decay the weights. `factors`
+    `groups` are those of `utils.train.adaptive.AdamW`; their rates decay the weights. `factors`
     (updates,) are the corrections of the bias, which `rates` (one a weight) and `epsilon` of an
     update contain.
     """

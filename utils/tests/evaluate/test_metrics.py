@@ -16,7 +16,6 @@ from utils.files import ROOT
 from utils.log import format_values
 from utils.runtime import Runtime
 from utils.signals import StopRequestError
-from utils.train.training_loop import select_scalars
 
 CASES = load_case(ROOT / "tsm" / "tests" / "golden" / "tsm_data.json")["test_aggregation"]
 
@@ -222,7 +221,6 @@ def test_five_classes_have_no_top5():
     assert fractions["top5"] is None
     assert "top5_low" not in fractions
     assert "top5" not in format_values({"epoch": 1, **fractions})
-    assert "validation/top5" not in select_scalars(fractions)
 
 
 def test_the_loss_is_the_mean_cross_entropy_of_raw_scores_or_probabilities():

@@ -104,7 +104,7 @@ def test_balanced_weights_are_inverse_to_the_videos_of_each_data_set():
 
 def test_a_class_without_a_video_cannot_be_balanced():
     cfg = load_smoke_config("tsm", "train.class_weights=balanced", "data.batch=1")
-    with pytest.raises(ValueError, match="class 1 .* 5 others"):
+    with pytest.raises(ValueError, match="labels 1, 3, 4 and 3 more"):
         compute_class_weights(cfg, make_sampler(cfg, [(0, 0), (0, 2)]))
 
 

@@ -8,7 +8,7 @@ from scripts.analysis.build_networks import build_train_step, make_dummy_batch
 from tests.helpers import load_smoke_config
 from utils.networks import find_network
 from utils.runtime import Runtime
-from utils.train.gradients import find_ends
+from utils.train.gradients import split_all_reduce
 from utils.train.plan import freeze_weights
 
 SMALL = {
@@ -70,11 +70,15 @@ def test_a_split_of_all_reduce_counts_frozen_weights_too():
     cfg = load_small_config("tsm", "run.all_reduce=[layer2, layer3]")
     net = build_frozen_network("tsm", "conv1|layer2|layer3.0")
     trained = [weight.name for weight in net.trainable_params()]
-    ends = find_ends(net, trained, cfg.run)
+    ends = list_ends(net, cfg.run)
     assert [trained[end].split(".")[1] for end in ends[:2]] == ["layer1", "layer3"]
     assert ends[2] == len(trained) - 1
-    net = build_frozen_network("tsm", "backbone")
-    assert find_ends(net, [weight.name for weight in net.trainable_params()], cfg.run) == [1]
+    assert list_ends(build_frozen_network("tsm", "backbone"), cfg.run) == [1]
+
+
+def list_ends(net, run) -> list[int]:
+    optimizer = nn.SGD(net.trainable_params(), 0.1)
+    return [last for last, _, _ in split_all_reduce(net, optimizer, run, freezes=True)]
 
 
 def test_a_frozen_network_trains_its_classifier_only():
@@ -86,7 +90,7 @@ def test_a_frozen_network_trains_its_classifier_only():
         "base_model.fc.weight",
         "base_model.fc.bias",
     ]
-    assert len(step.ema.means) == len(step.accumulator.sums) == 2
+    assert len(step.ema.means) == len(step.grad_sums) == 2
     before = {name: value.asnumpy().copy() for name, value in step.ema_parameters().items()}
     clips, target = make_dummy_batch("tsm", cfg)
     for _ in range(4):

@@ -14,8 +14,8 @@ from utils.nn.kernels.ascend import Ascend
 from utils.nn.kernels.plain import Plain
 from utils.runtime import Runtime
 from utils.tests.train.test_freeze import load_small_config
-from utils.train import optimizers
-from utils.train.optimizers import LARS
+from utils.train import adaptive, optimizers
+from utils.train.adaptive import LARS
 
 RNG = np.random.RandomState(0)
 SHAPES = {"conv.weight": (4, 3, 3, 3), "bn.gamma": (4,), "fc.weight": (5, 4), "fc.bias": (5,)}
@@ -142,7 +142,7 @@ def run_adamw(back_end, factor: float) -> list[np.ndarray]:
         for weight, scale, decay in zip(weights, (1.0, factor), (0.05, 0.0))
     ]
     with kernels.use(back_end):
-        opt = optimizers.AdamW(weights, groups)
+        opt = adaptive.AdamW(weights, groups)
     for _ in rates:
         opt(tuple(Tensor(rng.randn(4, 3).astype(np.float32)) for _ in weights))
     return [weights[0].asnumpy(), weights[1].asnumpy() - start]

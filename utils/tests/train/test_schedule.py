@@ -3,13 +3,13 @@
 import pytest
 
 from utils.settings import Run
-from utils.train.schedule import Due, Schedule, choose_sink_size
+from utils.train.schedule import Due, Schedule
 
 
-def list_due(schedule: Schedule, what: str, size: int = 1) -> list[int]:
-    """The steps after which `what` is due in a run of calls of `size` steps."""
-    steps = range(size, schedule.last_step + 1, size)
-    return [now for now in steps if getattr(schedule.due(now - size, now), what)]
+def list_due(schedule: Schedule, what: str) -> list[int]:
+    """The steps after which `what` is due in a run."""
+    steps = range(1, schedule.last_step + 1)
+    return [step for step in steps if getattr(schedule.due(step), what)]
 
 
 @pytest.mark.parametrize(
@@ -39,22 +39,7 @@ def test_saving_waits_for_the_end_of_an_update_and_logging_does_not():
     assert list_due(schedule, "log") == [3, 6, 9, 12, 14]
 
 
-def test_nothing_is_missed_if_a_call_of_several_steps_ends_inside_of_an_update():
-    """Calls of three steps, updates of two: the call to 3 cannot save what is due at 2."""
-    run = Run(save_steps=2, save_every=9)
-    schedule = Schedule(run, epochs=1, steps_per_epoch=12, accumulation_steps=2)
-    assert list_due(schedule, "save", size=3) == [6, 12]
-    run = Run(save_steps=8, save_every=9)
-    sparse = Schedule(run, epochs=1, steps_per_epoch=12, accumulation_steps=4)
-    assert list_due(sparse, "save", size=6) == [12]
-
-
 def test_a_resumed_run_repeats_nothing():
     schedule = Schedule(Run(log_every=4, save_steps=4), epochs=2, steps_per_epoch=8)
-    assert schedule.due(4, 5) == Due()
-    assert schedule.due(7, 8) == Due(log=True, save=True, save_epoch=True)
-
-
-@pytest.mark.parametrize(("batches", "size"), [(100, 20), (50, 10), (7, 7), (97, 1), (19, 19)])
-def test_a_sink_size_divides_the_number_of_batches(batches, size):
-    assert choose_sink_size(batches, 20) == size
+    assert schedule.due(5) == Due()
+    assert schedule.due(8) == Due(log=True, save=True, save_epoch=True)

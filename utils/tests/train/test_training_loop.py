@@ -9,6 +9,7 @@ from mindspore import Tensor, amp, nn
 from mindspore import dtype as mstype
 
 from scripts.analysis.build_networks import build_train_step
+from tests.event_reader import read_curves
 from tests.helpers import load_smoke_config
 from utils.data.rows import UnreadableFiles
 from utils.data.sampler import TrainSampler
@@ -18,15 +19,15 @@ from utils.runtime import Runtime
 from utils.settings import Run
 from utils.train import training_loop
 from utils.train.plan import TrainParts
+from utils.train.schedule import describe_fault
 from utils.train.train_step import create_counter
 from utils.train.training_loop import TrainingLoop
 from utils.train.validation import Validation
 
 
 class Step:
-    """What the loop uses of a train step: 8 steps an epoch, and a state."""
+    """What the loop uses of a train step: a counter, and a state."""
 
-    steps_per_epoch = 8
     accumulation_steps = 1
 
     def __init__(self, steps_done: int = 0, **state):
@@ -54,20 +55,11 @@ class Directory:
         self.resume_file = path / "resume.ckpt"
         self.saved = []
 
-    def save(self, step, sampler, unreadable) -> None:
-        self.saved.append("state")
+    def save(self, step, sampler, unreadable, save_epoch: bool) -> None:
+        self.saved.append("epoch" if save_epoch else "state")
 
-    def save_epoch(self, step, epoch: int) -> None:
-        self.saved.append(epoch)
-
-    def write_state(self, progress: dict) -> None:
-        pass
-
-    def delete_old_epochs(self, keep: int) -> None:
-        pass
-
-    def find_newest(self) -> str:
-        return "epoch_003.ckpt"
+    def list_own_epochs(self) -> list:
+        return [self.path / "epoch_003.ckpt"]
 
 
 class Rows:
@@ -115,13 +107,15 @@ class Outputs:
         return np.array(self.values, np.float32)
 
 
-def run_step(loop: TrainingLoop, outputs: Outputs) -> bool:
-    """One step; returns whether the loop asks to stop."""
+def run_step(loop: TrainingLoop, outputs: Outputs, wait=lambda k: None) -> bool:
+    """One step; returns whether the loop asks to stop. `wait` is called before and in the step."""
     context = SimpleNamespace(net_outputs=outputs)
     requests = []
     call = SimpleNamespace(original_args=lambda: context)
     call.request_stop = lambda: requests.append(True)
+    wait(0)
     loop.on_train_step_begin(call)
+    wait(1)
     loop.on_train_step_end(call)
     return bool(requests)
 
@@ -142,8 +136,8 @@ def test_the_values_of_a_step_are_read_once_and_a_step_late(log_every, tmp_path,
     lines = [line for line in log_messages if line.startswith("first step  loss 1 ")]
     assert len(lines) == 1
     assert re.search(r"  clips_per_second \S+  left \d+:\d\d:\d\d$", lines[0])
-    assert loop.meter.line["step"] == 8
-    assert loop.directory.saved == [1, "state"]
+    assert loop.line["step"] == 8
+    assert loop.directory.saved == ["epoch"]
     assert loop.first_step_seconds > 0
 
 
@@ -154,7 +148,7 @@ def test_the_logged_rate_is_that_of_the_newest_update(tmp_path):
     loop.step.optimizer.global_step = Tensor([3], mstype.int32)
     loop.on_train_begin(None)
     run_step(loop, Outputs(5, []))
-    assert loop.meter.line["lr"] == 0.25
+    assert loop.line["lr"] == 0.25
 
 
 def test_too_many_overflows_fail_the_run_and_save_nothing(tmp_path, log_messages, monkeypatch):
@@ -197,8 +191,6 @@ def test_a_state_that_is_not_finite_is_not_saved_and_fails_the_run(
     run_step(loop, Outputs(1, []))
     with pytest.raises(ValueError, match="^train.lr: .*nothing was saved"):
         loop.finish()
-    (tmp_path / "resume.ckpt").touch()
-    assert loop.describe_saved() == "the last checkpoint is intact"
     assert loop.directory.saved == []
     assert f"step {steps_done + 1} is not saved: its state is not finite" in log_messages
 
@@ -249,7 +241,7 @@ def test_patience_ends_a_run_with_a_saved_epoch(tmp_path, log_messages):
     assert not loop.result()["complete"]
     stops.append(run_step(loop, Outputs(24, [])))
     assert stops == [False] * 23 + [True]
-    assert loop.directory.saved == [3, "state"]
+    assert loop.directory.saved == ["epoch"]
     loop.finish()  # not a run that a signal has stopped
     (line,) = [line for line in log_messages if "patience" in line]
     assert "loss 1.0 of epoch 1" in line
@@ -295,3 +287,72 @@ def test_chance_is_said_once_after_the_warm_up(low, warmup, epochs, tmp_path, lo
     validated = [line for line in log_messages if "top1 50.0%" in line and "videos" in line]
     advised = [k for k, line in enumerate(log_messages) if "validation top-1 50.0%" in line]
     assert [sum(line in validated for line in log_messages[:k]) for k in advised] == epochs
+
+
+def test_log_lines_become_scalars(tmp_path, log_messages):
+    loop = make_loop(tmp_path)
+    scalars = {}
+    loop.events = SimpleNamespace(add_scalar=lambda tag, value, step: scalars.update({tag: value}))
+    loop.write_values({"epoch": 0.5, "step": 3, "loss": 2.5, "lr": 0.125, "loss_scale": 1.0})
+    assert scalars == {"train/loss": 2.5, "train/lr": 0.125, "train/loss_scale": 1.0}
+    scalars.clear()
+    sets = {"axes": {"top1": 0.75, "top5": None}}
+    loop.write_values({"epoch": 1, "top1": 0.5, "loss": 1.5, "videos": 8, "sets": sets})
+    expected = {"validation/top1": 0.5, "validation/loss": 1.5, "validation_axes/top1": 0.75}
+    assert scalars == expected
+
+
+def test_a_resumed_run_replaces_the_steps_that_it_repeats_in_tensorboard(tmp_path):
+    pytest.importorskip("tensorboardX")
+    folder = tmp_path / "tensorboard"
+
+    def write_losses(start_step: int, losses: dict[int, float]) -> None:
+        loop = make_loop(tmp_path, steps_done=start_step, tensorboard=True)
+        loop.on_train_begin(None)
+        for step, loss in losses.items():
+            loop.events.add_scalar("train/loss", loss, step)
+        loop.__exit__()
+
+    write_losses(0, {2: 2.0, 4: 4.0, 6: 6.0, 8: 8.0})
+    (old,) = folder.iterdir()
+    old.rename(old.with_name("events.out.tfevents.1"))  # names are of seconds
+    write_losses(4, {6: 60.0})
+    assert read_curves(folder)["train/loss"] == {2: 2.0, 4: 4.0, 6: 60.0}
+
+
+def test_a_line_has_the_means_and_times_of_its_window(tmp_path, monkeypatch):
+    """Without the time of an evaluation, with a clock that the test moves."""
+    clock = [100.0]
+    monkeypatch.setattr(training_loop.time, "monotonic", lambda: clock[0])
+
+    def move_clock(*seconds: float):
+        return lambda k: clock.__setitem__(0, clock[0] + seconds[k])
+
+    loop = make_loop(tmp_path, log_every=2)
+    loop.on_train_begin(None)
+    run_step(loop, Outputs(1, []), move_clock(1, 3))
+    run_step(loop, Outputs(2, []), move_clock(0, 4))
+    assert loop.line == {
+        "epoch": 0.25,
+        "step": 2,
+        "loss": 1.5,
+        "top1": 0.5,
+        "lr": 0.1,
+        "loss_scale": 1.0,
+        "overflows": 0,
+        "clips_per_second": 1.0,
+        "waiting": 0.125,
+        "seconds_left": 24,
+    }
+    clock[0] += 1000
+    loop.restart_window()
+    for number in (3, 5):
+        run_step(loop, Outputs(number, []), move_clock(0, 1))
+    assert (loop.line["loss"], loop.line["clips_per_second"], loop.seconds) == (4.0, 4.0, 10.0)
+
+
+def test_a_late_line_names_much_waiting():
+    line = {"loss": 2.1, "waiting": 0.5}
+    assert "steps wait 50 % of the time" in describe_fault(line, 0.5)
+    assert not describe_fault(line, 0.5, reads_files=False)
+    assert not describe_fault({**line, "waiting": 0.05}, 0.5)
