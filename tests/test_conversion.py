@@ -157,7 +157,7 @@ def test_positions_of_other_clips_are_resized_where_a_training_starts(relative, 
     with pytest.raises(ValueError, match="train.pretrained" if relative else r"data\.crop=16"):
         checkpoint.load(nets[1], source)
     train = replace(cfgs[1].train, pretrained=source, new_head=False)
-    plan = Plan(replace(cfgs[1], train=train), Runtime(), None, network)
+    plan = Plan(network, replace(cfgs[1], train=train), Runtime(), None)
     if not relative:
         with pytest.raises(ValueError, match="absolute positions"):
             plan.load_pretrained(nets[1])

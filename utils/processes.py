@@ -11,11 +11,9 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as LateError
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 from utils.signals import handle_signals, received
 
@@ -79,19 +77,23 @@ def exit_when_parent_dies(parent: int) -> None:
 
 def call_within(seconds: float, function: Callable[[], Any]) -> Any:
     """The result of a call; TimeoutError if it takes longer, and its thread is left alone then."""
-    result: Future = Future()
+    results: list[tuple[Any, Optional[Exception]]] = []
 
     def call() -> None:
         try:
-            result.set_result(function())
+            results.append((function(), None))
         except Exception as error:  # noqa: BLE001 the caller gets it
-            result.set_exception(error)
+            results.append((None, error))
 
-    threading.Thread(target=call, daemon=True).start()
-    try:
-        return result.result(timeout=seconds)
-    except LateError as error:  # TimeoutError from Python 3.11 on; perhaps the call's own
-        raise TimeoutError(str(error) or f"no end after {seconds:g} s") from None
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not results:
+        raise TimeoutError(f"no end after {seconds:g} s")
+    result, error = results[0]
+    if error is not None:
+        raise error
+    return result
 
 
 def read_peak_memory() -> float:

@@ -106,7 +106,7 @@ def prepare_training(network: Network, cfg: NetworkConfig, rt: runtime.Runtime) 
     cfg = drop_pretrained(cfg)
     records = network.read_records(cfg, "train")
     sampler = network.build_train_sampler(cfg, records, rt)
-    plan = Plan(cfg, replace(rt, size=1), sampler, network)
+    plan = Plan(network, cfg, replace(rt, size=1), sampler)
     rows = network.train_rows(records, cfg=cfg, sampler=sampler, epochs=cfg.train.epochs, skip=0)
     return rows, find_build(network.name)(cfg, plan)
 

@@ -15,10 +15,9 @@ from mindspore import nn
 from utils.data.sampler import TrainSampler
 from utils.log import log
 from utils.messages import join_names
-from utils.networks import Network
+from utils.networks import Job
 from utils.nn.layers import freeze_norms, list_norms
 from utils.nn.loss import Loss
-from utils.runtime import Runtime
 from utils.settings import NetworkConfig
 from utils.train import optimizers
 from utils.weights import checkpoint
@@ -44,13 +43,10 @@ class TrainParts:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Job):
     """What `build` needs besides the settings: the network, devices, samples."""
 
-    cfg: NetworkConfig
-    rt: Runtime
     sampler: TrainSampler
-    network: Network
 
     @property
     def updates_per_epoch(self) -> int:

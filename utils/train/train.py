@@ -148,7 +148,7 @@ def build_training(job: Job, sampler: TrainSampler, build: Build) -> tuple[Train
         )
         run = replace(run, loss_scale=1.0, dynamic_loss_scale=False)
     with kernels.use(choose_kernels(run, rt.device)):
-        parts = build(cfg, Plan(cfg, rt, sampler, network))
+        parts = build(cfg, Plan(network, cfg, rt, sampler))
         if cfg.train.sync_batch_norm:
             synchronize_norms(parts.net, rt.size)
         segments = split_all_reduce(parts.net, parts.optimizer, run, freezes=bool(cfg.train.freeze))
