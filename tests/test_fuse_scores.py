@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scripts.analysis import fuse_scores
+from scripts.analysis.fuse_scores import read_scores
 from tests.helpers import assert_one_line_error
 from utils.evaluate.report import write_report
 from utils.evaluate.report_page import Samples
@@ -57,22 +57,15 @@ def test_the_logarithms_give_the_averages_of_raw_scores(reports, run_here, tmp_p
     assert rows[3][2] == "unreadable"
 
 
-def test_the_probabilities_are_averaged(reports):
-    samples, first = fuse_scores.read_scores(find_scores(reports[0]))
-    _, second = fuse_scores.read_scores(find_scores(reports[1]))
-    assert samples.paths == PATHS
-    fused = fuse_scores.fuse([first, second], np.array([0.25, 0.75]), "probabilities")
-    np.testing.assert_allclose(fused[:, :3], 0.25 * first[:, :3] + 0.75 * second[:, :3])
-    np.testing.assert_array_equal(fused[:, 3:], first[:, 3:])
-
-
-def find_scores(folder: str) -> Path:
-    return Path(folder) / "scores.csv"
-
-
-def test_reports_of_different_lists_are_not_fused(reports, run_here, tmp_path):
-    other = make_report(tmp_path / "other", RAW[1], PATHS, [0, 1, 1, 1])
-    assert_one_line_error(run(run_here, reports[0], other), str(other))
+def test_the_probabilities_are_averaged(reports, run_here, tmp_path):
+    out = tmp_path / "fused"
+    options = ["--weights", "1", "3", "--average", "probabilities", "--report", str(out)]
+    assert run(run_here, *reports, *options).returncode == 0
+    first, second, fused = (read_scores(Path(folder) / "scores.csv") for folder in (*reports, out))
+    assert fused[0].paths == PATHS
+    readable = slice(0, 3)
+    expected = (0.25 * first[1] + 0.75 * second[1])[readable]
+    np.testing.assert_allclose(fused[1][readable], expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -83,11 +76,13 @@ def test_reports_of_different_lists_are_not_fused(reports, run_here, tmp_path):
         (["nowhere"], "nowhere/scores.csv"),
         (["{2}"], "scores.csv"),
         (["{3}"], "nan has scores that are not finite"),
+        (["{4}"], "other"),
     ],
 )
 def test_wrong_arguments_are_one_line(arguments, words, reports, run_here, tmp_path):
-    """{2} is a folder with another table, {3} one with NaN."""
+    """{2} is a folder with another table, {3} one with NaN, {4} one of another list."""
+    other = make_report(tmp_path / "other", RAW[1], PATHS, [0, 1, 1, 1])
     nan = make_report(tmp_path / "nan", RAW[1] * np.nan)
-    find_scores(str(tmp_path)).write_text("path,label\na.mp4,0\n")
-    arguments = [argument.format(*reports, tmp_path, nan) for argument in arguments]
+    (tmp_path / "scores.csv").write_text("path,label\na.mp4,0\n")
+    arguments = [argument.format(*reports, tmp_path, nan, other) for argument in arguments]
     assert_one_line_error(run(run_here, reports[0], *arguments), words)

@@ -196,5 +196,5 @@ def test_plot_training_draws_the_curves_of_runs(run_here, tmp_path):
     assert result["file"] == str(runs[0] / "curves.png")
     assert result["last"][str(runs[1])]["epoch"] == 3
     lines = plot_training.read_log(runs[0])
-    assert [line.get("step") for line in lines] == [2, 4, 6]
+    assert [line.get("step") for line in lines] == [2, 4, 6, None]
     assert (runs[0] / "curves.png").read_bytes()[:4] == b"\x89PNG"

@@ -19,7 +19,7 @@ MISSING = stub_libraries.explain_missing()
 needs_dry_run = pytest.mark.skipif(bool(MISSING), reason=MISSING or "a dry run is possible")
 CONFIG = ROOT / "tsm" / "configs" / "tsm_smoke.yaml"
 CHIP = "ascend910b"
-NETWORK = ["--bandwidth=0.01", "--latency=20", "--topology=64x4", "--cluster={tflops: 0.02}"]
+NETWORK = ["--bandwidth=0.01", "--latency=20", "--cluster={devices_per_node: 4, tflops: 0.02}"]
 # A fraction of the backward kernels: 2 of the 226 of TSM. MindSpore 2.10 has the same order with an
 # AllReduce for each gradient; another version may move a kernel past one. Segments differ by more
 # than twice the tolerance.

@@ -6,8 +6,7 @@ import yaml
 from tests.helpers import read_rows, run_json
 
 PLAN = "scripts/analysis/plan_allreduce.py"
-SLOW = ["--bandwidth=0.01", "--latency=20", "--topology=64x4"]
-SLOW += ["--cluster={tflops: 0.0002, jitter: 0.03}"]
+SLOW = ["--bandwidth=0.01", "--latency=20", "--cluster={devices_per_node: 4, tflops: 0.0002}"]
 
 
 @pytest.fixture(scope="module")

@@ -44,8 +44,6 @@ SIZES = ("input", "activation", "gradient")
 COLUMNS = ("network", "clip", "parameters", "G mult-adds")
 COLUMNS += (*(f"{name} MB" for name in SIZES), *(f"per {name} B" for name in SIZES))
 COLUMNS += ("% of multiply-adds",)
-# Columns of text, aligned to the left.
-TEXTS = ("network", "clip", "layer", "kind", "% of multiply-adds")
 SUMS = ("macs", "parameters", "inputs", "outputs")  # of a layer, and over the layers of a kind
 
 
@@ -63,15 +61,14 @@ def main(network: Network, cfg: NetworkConfig, *, layers: bool = False) -> None:
         for kind, title in COMPUTING.items()
         if kind in row["kinds"] and row["kinds"][kind]["macs"] >= 5e-4 * row["multiply_adds"]
     ]
-    cells = ["x".join(map(str, clip)), f"{row['parameters']:,}"]
-    cells.append(f"{row['multiply_adds'] / 1e9:,.3f}")
-    cells += [f"{row[f'{size}_bytes'] / 1e6:,.3f}" for size in SIZES]
-    cells += [f"{row[f'per_{size}_byte']:,.1f}" for size in SIZES]
-    print_table(COLUMNS, [[name, *cells, ", ".join(fractions)]])
-    lines = [[kind, *(f"{n:,}" for n in sums.values())] for kind, sums in row["kinds"].items()]
-    print_table(("kind", "layers", *SUMS), lines)
+    numbers = [row["parameters"], row["multiply_adds"] / 1e9]
+    numbers += [row[f"{size}_bytes"] / 1e6 for size in SIZES]
+    numbers += [row[f"per_{size}_byte"] for size in SIZES]
+    print_table(COLUMNS, [[name, "x".join(map(str, clip)), *numbers, ", ".join(fractions)]])
+    kinds = [[kind, *sums.values()] for kind, sums in row["kinds"].items()]
+    print_table(("kind", "layers", *SUMS), kinds)
     if layers:
-        lines = [[e.name, e.kind, *(f"{getattr(e, key):,}" for key in SUMS)] for e in costs]
+        lines = [[e.name, e.kind, *(getattr(e, key) for key in SUMS)] for e in costs]
         print_table(("layer", "kind", *SUMS), lines)
         result["layers"] = [asdict(layer) for layer in costs]
     print(json.dumps(result))
@@ -96,14 +93,14 @@ def summarize(clip: tuple[int, ...], layers: Sequence[LayerCost]) -> dict:
     }
 
 
-def print_table(heading: Sequence[str], lines: list[list[str]]) -> None:
+def print_table(heading: Sequence[str], rows: list[list]) -> None:
     """Prints aligned columns, texts to the left and numbers to the right, and an empty line."""
-    widths = [max(len(text) for text in column) for column in zip(heading, *lines)]
-    for line in (heading, *lines):
-        texts = [
-            f"{text:{'<' if name in TEXTS else '>'}{width}}"
-            for text, name, width in zip(line, heading, widths)
-        ]
+    formats = {str: "", int: ",", float: ",.3f"}
+    lines = [heading, *([format(value, formats[type(value)]) for value in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    sides = ["<" if isinstance(value, str) else ">" for value in rows[0]]
+    for line in lines:
+        texts = [f"{text:{side}{width}}" for text, side, width in zip(line, sides, widths)]
         print("  ".join(texts).rstrip())
     print()
 

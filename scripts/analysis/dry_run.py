@@ -28,7 +28,7 @@ prepare_process(__name__)
 import json
 from typing import Literal, Optional
 
-from scripts.dry_run.simulator import CHIPS, CORES, MODES, DryRun, Machine, dry_run
+from scripts.dry_run.simulator import CHIPS, CORES, MODES, Machine, dry_run
 from utils import cli
 from utils.networks import Network
 from utils.settings import NetworkConfig
@@ -55,35 +55,30 @@ def main(
         keep=keep,
     )
     name = cfg.run.out.name
+    memory = cfg.run.device_memory
+    fits = result.peak_bytes <= memory << 30
     if result.finished:
         print(f"{name}: {mode} step for {chip}, rank 0 of {ranks}, {cores} cores\n")
-        print("\n".join(list_rows(result, cfg.run.device_memory)))
+        rows = [("kernels", f"{len(result.kernels)}, of which {result.launches} are launched")]
+        rows += [(f"  {library}", count) for library, count in result.libraries.most_common()]
+        rows += [("most frequent", "")]
+        rows += [(f"  {kernel}", count) for kernel, count in result.names.most_common(TABLE_NAMES)]
+        peak = f"{result.peak_bytes / 2**30:.2f} GB; run.device_memory is {memory} GB"
+        rows += [
+            ("kernel graphs", result.graphs),
+            ("calls of Python", result.python),
+            ("AI CPU kernels", ", ".join(result.ai_cpu) or "none"),
+            ("Conv3D in float32", result.conv3d_float32),
+            ("peak memory", peak if fits else f"{peak}: too little"),
+        ]
+        for row in result.all_reduces:
+            after = f"{result.backward_after(row):.0%} of the backward kernels come after it"
+            rows.append(("AllReduce", f"row {row} of {len(result.order)}; {after}"))
+        print("\n".join(f"{title:24} {text}".rstrip() for title, text in rows))
     else:
         print(f"{name}: no {mode} step for {chip}: {result.reason}", file=sys.stderr)
-    fits = result.peak_bytes <= cfg.run.device_memory << 30
-    print(json.dumps({**result.summary(), "device_memory_gb": cfg.run.device_memory, "fits": fits}))
+    print(json.dumps({**result.summary(), "device_memory_gb": memory, "fits": fits}))
     return 0 if result.finished else 1
-
-
-def list_rows(result: DryRun, device_memory: int) -> list[str]:
-    rows = [("kernels", f"{len(result.kernels)}, of which {result.launches} are launched")]
-    rows += [(f"  {library}", str(count)) for library, count in result.libraries.most_common()]
-    rows += [("most frequent", "")]
-    rows += [(f"  {name}", str(count)) for name, count in result.names.most_common(TABLE_NAMES)]
-    peak = f"{result.peak_bytes / 2**30:.2f} GB; run.device_memory is {device_memory} GB"
-    if result.peak_bytes > device_memory << 30:
-        peak += ": too little"
-    rows += [
-        ("kernel graphs", str(result.graphs)),
-        ("calls of Python", str(result.python)),
-        ("AI CPU kernels", ", ".join(result.ai_cpu) or "none"),
-        ("Conv3D in float32", str(result.conv3d_float32)),
-        ("peak memory", peak),
-    ]
-    for row in result.all_reduces:
-        after = f"{result.backward_after(row):.0%} of the backward kernels come after it"
-        rows.append(("AllReduce", f"row {row} of {len(result.order)}; {after}"))
-    return [f"{name:24} {text}".rstrip() for name, text in rows]
 
 
 if __name__ == "__main__":

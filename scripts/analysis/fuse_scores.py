@@ -67,22 +67,32 @@ def main(
         check_folder(report, OWN, "--report")
     read = [read_scores(folder / "scores.csv") for folder in reports]
     samples = read[0][0]
+    tables = [rows for _, rows in read]
     for folder, (other, rows) in zip(reports, read):
-        names = zip(samples.classes, other.classes)
+        pairs = zip(samples.classes, other.classes)
         is_one_list = len(samples.classes) == len(other.classes)
-        is_one_list &= all(one == name for one, name in names if one and name)
+        is_one_list &= all(one == name for one, name in pairs if one and name)
         if not is_one_list or (samples.paths, samples.labels) != (other.paths, other.labels):
             raise ValueError(f"{folder} and {reports[0]} are not of one list, in one order")
         if not np.isfinite(rows).all():
             raise ValueError(f"{folder} has scores that are not finite")
-    tables = [rows for _, rows in read]
+
+    # Scores are averaged; the other columns are of rows readable in all tables.
+    classes = len(samples.classes)
     several = isinstance(samples.labels[0], tuple)
     raw = average == "logarithms"
-    fused = fuse(tables, weights=factors / factors.sum(), average=average, several=several)
+    scores = np.stack([rows[:, :classes] for rows in tables])
+    if raw:
+        inverse = np.log(np.maximum(1 - scores, MIN_PROBABILITY)) if several else 0.0
+        scores = np.log(np.maximum(scores, MIN_PROBABILITY)) - inverse
+    fused = tables[0].copy()
+    fused[:, :classes] = np.tensordot(factors / factors.sum(), scores, axes=1)
+    fused[:, -1] = np.min([rows[:, -1] for rows in tables], axis=0)
+
     metric = "map" if several else "top1"
-    values = [compute_metrics(rows, several)[metric] for rows in tables]
+    values = [compute_metrics(rows, classes, several, False)[metric] for rows in tables]
     result = {
-        **compute_metrics(fused, several, raw),
+        **compute_metrics(fused, classes, several, raw),
         "unreadable": int((fused[:, -1] == 0).sum()),
         "average": average,
         "weights": factors.tolist(),
@@ -110,7 +120,9 @@ def read_scores(path: Path) -> tuple[Samples, np.ndarray]:
         if tuple(header[:width]) != columns or not lines:
             raise ValueError("no table of scores")
         classes = [name.partition(" ")[2] for name in header[width:]]
-        labels = [parse_labels(line[1]) if several else int(line[1]) for line in lines]
+        texts = ["" if line[1] == NO_LABEL else line[1] for line in lines]
+        labels = [tuple(map(int, text.split(","))) if text else () for text in texts]
+        labels = labels if several else [label for (label,) in labels]
         samples = Samples([line[0] for line in lines], labels, classes)
         targets = np.array([encode_label(x, len(classes)) if several else (x,) for x in labels])
         rows = np.zeros((len(lines), len(classes) + targets.shape[1] + 1))
@@ -122,40 +134,11 @@ def read_scores(path: Path) -> tuple[Samples, np.ndarray]:
     return samples, rows
 
 
-def parse_labels(text: str) -> tuple[int, ...]:
-    """The inverse of `format_label`, for several labels."""
-    return () if text == NO_LABEL else tuple(map(int, text.split(",")))
-
-
-def count_classes(rows: np.ndarray, several: bool) -> int:
-    """The classes in rows of scores, one label or a column for each class, and a mark."""
-    return (rows.shape[1] - 1) // 2 if several else rows.shape[1] - 2
-
-
-def fuse(
-    tables: list[np.ndarray], weights: np.ndarray, average: str, several: bool = False
-) -> np.ndarray:
-    """The weighted mean of scores; the other columns are of rows readable in all tables.
-
-    `several`: a video has several labels.
-    """
-    fused = tables[0].copy()
-    classes = count_classes(fused, several)
-    scores = np.stack([table[:, :classes] for table in tables])
-    if average == "logarithms":
-        inverse = np.log(np.maximum(1 - scores, MIN_PROBABILITY)) if several else 0.0
-        scores = np.log(np.maximum(scores, MIN_PROBABILITY)) - inverse
-    fused[:, :classes] = np.tensordot(weights, scores, axes=1)
-    fused[:, -1] = np.min([table[:, -1] for table in tables], axis=0)
-    return fused
-
-
 def compute_metrics(
-    rows: np.ndarray, several: bool = False, raw_scores: bool = False
+    rows: np.ndarray, classes: int, several: bool, raw_scores: bool
 ) -> dict[str, Optional[float]]:
-    """The metrics of the readable rows."""
+    """The metrics of the readable rows: scores of the classes, label or labels, a mark."""
     readable = rows[rows[:, -1] > 0]
-    classes = count_classes(rows, several)
     scores = readable[:, :classes]
     if several:
         return metrics.compute_metrics(scores, readable[:, classes:-1], raw_scores)

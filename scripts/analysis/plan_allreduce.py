@@ -2,12 +2,11 @@
 """Finds the split of gradients into AllReduce segments, and predicts how a training scales.
 
     python scripts/analysis/plan_allreduce.py --config_path Y --devices 8,64,512,1536
-        [--bandwidth GB/s] [--latency us] [--topology NODESxDEVICES] [--cluster SETTINGS]
-        [--chip ascend910b] [--out FOLDER] [--network tsm]
-        [--section.key=value ...]
+        [--bandwidth GB/s] [--latency us] [--cluster SETTINGS] [--chip ascend910b]
+        [--out FOLDER] [--network tsm] [--section.key=value ...]
 
---bandwidth and --latency are those between nodes, --topology sets the devices of a node.
---cluster='{local_bandwidth: 50, tflops: 8, ...}' describes the machines further; docs/scaling.md
+--bandwidth and --latency are those between nodes.
+--cluster='{devices_per_node: 6, tflops: 8, ...}' describes the machines further; docs/scaling.md
 lists its settings. The times at which gradients are complete are counted from the network's
 operations. With --chip, a dry run shows the order in which that Ascend completes them.
 
@@ -30,13 +29,11 @@ import argparse
 import csv
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, Optional, Union
+from typing import Annotated, Literal, NamedTuple, Optional, Union
 
 import numpy as np
-from scipy.special import ndtr
 
 from scripts.analysis.build_networks import build_train_step, drop_pretrained
 from scripts.dry_run.simulator import CHIPS, Machine, dry_run
@@ -45,6 +42,7 @@ from utils.complexity import LayerCost, count_layers
 from utils.files import check_folder, open_replacement, report_write_errors
 from utils.load_config import build_dataclass, load_yaml
 from utils.networks import Network
+from utils.settings import NetworkConfig
 from utils.train.gradients import MOST_SEGMENTS, segment_ends, segments_of
 
 RANKS = 8  # of a dry run; the order of gradients is the same for any number above 1
@@ -79,20 +77,17 @@ class Cluster:
     latency: float = 5.0  # microseconds of a message between nodes
     local_bandwidth: float = 100.0  # GB/s of a device to the next one in its node
     local_latency: float = 3.0  # microseconds
-    algorithm: Literal["hierarchical", "ring"] = "hierarchical"
     overlap: bool = True  # whether gradients are sent while others are computed
     tflops: float = 10.0  # of a device in training; a multiply-add counts as two
     step_seconds: float = 0.0  # measured on one device at data.batch; 0: from tflops
-    jitter: float = 0.0  # standard deviation of a device's step, as a share of it
 
     def __post_init__(self):
-        for name in ("devices_per_node", "bandwidth", "local_bandwidth", "tflops"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
-        for name in ("latency", "local_latency", "step_seconds", "jitter"):
+        positive = ("devices_per_node", "bandwidth", "local_bandwidth", "tflops")
+        for name in (*positive, "latency", "local_latency", "step_seconds"):
             value = getattr(self, name)
-            if not 0 <= value < math.inf:
-                raise ValueError(f"{name} must not be negative, not {value}")
+            if not 0 <= value < math.inf or (name in positive and not value):
+                bound = "above 0" if name in positive else "0 or more"
+                raise ValueError(f"{name} must be {bound}, not {value}")
 
     def nodes(self, devices: int) -> int:
         """Raises ValueError if the devices are neither whole nodes nor a part of one node."""
@@ -101,7 +96,7 @@ class Cluster:
         if devices % self.devices_per_node:
             raise ValueError(
                 f"{devices} devices are not whole nodes of {self.devices_per_node} "
-                "(--topology, or devices_per_node of --cluster)"
+                "(devices_per_node of --cluster)"
             )
         return devices // self.devices_per_node
 
@@ -112,9 +107,6 @@ class Cluster:
         between = self.latency * MICRO, self.bandwidth * GIGA
         if nodes == 1:
             return ring_seconds(size, devices, *inside)
-        if self.algorithm == "ring":
-            slower = max(inside[0], between[0]), min(inside[1], between[1])
-            return ring_seconds(size, devices, *slower)
         # Half a ring inside the nodes gives each device a part of the node's sum. Rings between the
         # nodes, one for each part, divide the network among them. Then the other half of the ring.
         return ring_seconds(size, devices // nodes, *inside) + ring_seconds(size, nodes, *between)
@@ -124,36 +116,20 @@ def ring_seconds(size: Sizes, devices: int, latency: float, bandwidth: float) ->
     return 2 * (devices - 1) * (latency + size / devices / bandwidth)
 
 
-def expected_maximum(count: int) -> float:
-    """Mean of the largest of `count` standard normal numbers: 0 of 1, 1.42 of 8, 3.36 of 1,536."""
-    x = np.linspace(-9, 9, 3601)
-    # E[max] = integral of [x > 0] - P(max <= x)
-    return float((np.heaviside(x, 0.5) - ndtr(x) ** count).sum() * (x[1] - x[0]))
-
-
 @dataclass(frozen=True)
 class Backward:
     """One device's step: gradients of `names`, of `sizes` bytes, complete at `ready` seconds.
 
-    In the network's order. `forward` is when the backward pass begins and `step` when the device
-    has finished, both in seconds; `source` describes the origin of the times.
+    In the network's order. The device has finished at `step` seconds; a third is the forward pass.
     """
 
     names: tuple[str, ...]
     sizes: np.ndarray
     ready: np.ndarray
-    forward: float
     step: float
-    source: str
-
-    @property
-    def end(self) -> float:
-        """When the last gradient is complete."""
-        return float(self.ready.max())
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(NamedTuple):
     """Gradients `first_gradient` to `last`; times in seconds from the start of the step."""
 
     first_gradient: int
@@ -164,28 +140,12 @@ class Segment:
     end: float
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """One step on several devices, segments in the order in which they are sent."""
+class Prediction(NamedTuple):
+    """One step on several devices, in seconds; segments in the order in which they are sent."""
 
-    segments: tuple[Segment, ...]
-    compute: float  # seconds of one device alone
-    waiting: float  # for the slowest device
+    segments: list[Segment]
     exposed: float  # communication that no computation hides
-
-    @property
-    def step(self) -> float:
-        return self.compute + self.waiting + self.exposed
-
-    @property
-    def efficiency(self) -> float:
-        """Throughput, relative to that of the same number of devices without communication."""
-        return self.compute / self.step
-
-    @property
-    def ends(self) -> list[int]:
-        """Last index of every segment, ascending."""
-        return sorted(segment.last for segment in self.segments)
+    step: float  # computation and exposed communication
 
 
 def count_backward(
@@ -214,22 +174,16 @@ def count_backward(
             assert layer, f"{name} belongs to no counted layer"
             layer = layer.rpartition(".")[0]
         ready.append(step / 3 + 2 * step / 3 * fractions[layer])
-    return Backward(
-        tuple(names),
-        sizes=np.array(sizes),
-        ready=np.array(ready),
-        forward=step / 3,
-        step=step,
-        source="counted operations",
-    )
+    return Backward(tuple(names), sizes=np.array(sizes), ready=np.array(ready), step=step)
 
 
 def predict(backward: Backward, cluster: Cluster, devices: int, ends: Sequence[int]) -> Prediction:
     """The step with segments that end at the indices `ends`, ascending, the last one n - 1."""
     free = 0.0
     segments = []
+    backward_end = float(backward.ready.max())
     # Without overlap every gradient is sent when the backward pass has ended.
-    complete = backward.ready if cluster.overlap else np.full_like(backward.ready, backward.end)
+    complete = backward.ready if cluster.overlap else np.full_like(backward.ready, backward_end)
     for first, last in reversed(segments_of(ends)):
         part = slice(first, last + 1)
         size = int(backward.sizes[part].sum())
@@ -237,9 +191,8 @@ def predict(backward: Backward, cluster: Cluster, devices: int, ends: Sequence[i
         begin = max(free, ready)
         free = begin + float(cluster.all_reduce_seconds(size, devices))
         segments.append(Segment(first, last=last, size=size, ready=ready, begin=begin, end=free))
-    exposed = max(0.0, free - backward.end) if devices > 1 else 0.0
-    waiting = backward.step * cluster.jitter * expected_maximum(devices)
-    return Prediction(tuple(segments), compute=backward.step, waiting=waiting, exposed=exposed)
+    exposed = max(0.0, free - backward_end) if devices > 1 else 0.0
+    return Prediction(segments, exposed=exposed, step=backward.step + exposed)
 
 
 def plan(
@@ -250,7 +203,8 @@ def plan(
     firsts = np.array([0] + [end + 1 for end in layers])  # where a segment may begin; then n
     before = np.concatenate([[0], backward.sizes.cumsum()])  # bytes ahead of an index
     count = len(layers)
-    complete = backward.ready if cluster.overlap else np.full_like(backward.ready, backward.end)
+    backward_end = backward.ready.max()
+    complete = backward.ready if cluster.overlap else np.full_like(backward.ready, backward_end)
     # free[k, i]: when the channel has sent layers i.. in k segments; cut[k, i]: where the first of
     # these segments ends.
     free = np.full((most + 1, count + 1), np.inf)
@@ -267,7 +221,7 @@ def plan(
             free[k, i] = ended[best]
             cut[k, i] = i + 1 + best
     # An end counts only if it is later than the end of the backward pass.
-    exposed = np.maximum(free[1:, 0], backward.end)
+    exposed = np.maximum(free[1:, 0], backward_end)
     k = 1 + int((exposed <= exposed.min() * (1 + 1e-9)).argmax())
     ends = []
     i = 0
@@ -287,14 +241,6 @@ def layer_ends(names: Sequence[str]) -> list[int]:
     """The index of the last parameter of every layer: where its weights and biases end."""
     layers = [layer_of(name) for name in names]
     return [i for i in range(len(names)) if i + 1 == len(names) or layers[i] != layers[i + 1]]
-
-
-def read_topology(text: str) -> tuple[int, int]:
-    """(nodes, devices of a node)."""
-    match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)
-    if not match:
-        raise argparse.ArgumentTypeError(f"must be NODESxDEVICES, as in 256x6, not {text}")
-    return int(match[1]), int(match[2])
 
 
 def read_counts(text: str) -> list[int]:
@@ -317,81 +263,98 @@ def read_cluster(text: str) -> Cluster:
 
 def main(
     network: Network,
-    cfg,
+    cfg: NetworkConfig,
     *,
     devices: Annotated[list[int], read_counts],
     bandwidth: Optional[float] = None,
     latency: Optional[float] = None,
-    topology: Optional[Annotated[tuple[int, int], read_topology]] = None,
     cluster: Optional[Annotated[Cluster, read_cluster]] = None,
     chip: Optional[Literal[tuple(CHIPS)]] = None,
     out: Optional[Path] = None,
 ) -> None:
-    nodes, per_node = topology or (max(devices), None)
-    changes = {"bandwidth": bandwidth, "latency": latency, "devices_per_node": per_node}
+    changes = {"bandwidth": bandwidth, "latency": latency}
     changes = {name: value for name, value in changes.items() if value is not None}
     cluster = replace(cluster or Cluster(), **changes)
-    for count in devices:
-        if cluster.nodes(count) > nodes:
-            shape = "x".join(map(str, topology))
-            raise ValueError(f"--devices: {count} devices are more than --topology {shape} has")
-    folder = out or cfg.run.out.with_name(f"{cfg.run.out.name}_plan")
+    nodes = {count: cluster.nodes(count) for count in devices}
+    name = cfg.run.out.name
+    folder = out or cfg.run.out.with_name(f"{name}_plan")
     check_folder(folder, {"plan.csv": "devices,split,segment,"})
-    positions = order_gradients(network.name, cfg, chip) if chip else {}
-    backward = time_gradients(network, cfg, cluster)
-    if chip:
-        backward = time_positions(positions, backward, chip)
-    plans = {
-        count: compare(backward, cluster=cluster, devices=count, own=cfg.run.all_reduce)
-        for count in devices
-    }
+
+    # When each gradient is complete on one device, and the splits to compare.
+    backward = time_gradients(network, cfg, cluster, chip)
+    ends = layer_ends(backward.names)
+    splits = {"one segment": [len(backward.names) - 1], "one a layer": ends}
+    if not isinstance(cfg.run.all_reduce, str):
+        splits["yaml's own"] = segment_ends(backward.names, cfg.run.all_reduce)
+    plans = {}
+    for count in devices:
+        plans[count] = {BEST: plan(backward, cluster, count)}
+        for split, split_ends in splits.items():
+            plans[count][split] = predict(backward, cluster, count, split_ends)
+
+    source = f"in the order of a dry run for {chip}, times from " if chip else ""
     size = backward.sizes.sum() / 1e6
-    tensors = len(backward.names)
-    print(f"{cfg.run.out.name}: a step of {1e3 * backward.step:.1f} ms on one device,")
-    print(f"gradients of {size:.2f} MB in {tensors} tensors; {backward.source}\n")
+    print(f"{name}: a step of {1e3 * backward.step:.1f} ms on one device,")
+    print(
+        f"gradients of {size:.2f} MB in {len(backward.names)} tensors; {source}counted operations\n"
+    )
     summary: dict[int, dict] = {}
     for count, predictions in plans.items():
-        print(f"{count} devices ({cluster.nodes(count)} x {count // cluster.nodes(count)})")
-        print(
-            f"  {'split':12} {'segments':>8} {'exposed ms':>11} {'step ms':>9} {'efficiency':>11}"
-        )
+        print(f"{count} devices ({nodes[count]} x {count // nodes[count]})")
+        columns = f"{'segments':>8} {'exposed ms':>11} {'step ms':>9} {'efficiency':>11}"
+        print(f"  {'split':12} {columns}")
         summary[count] = {}
         for split, prediction in predictions.items():
-            exposed = 1e3 * prediction.exposed
-            step = 1e3 * prediction.step
-            summary[count][split] = {
+            # Relative to as many devices without communication
+            row = {
                 "segments": len(prediction.segments),
-                "exposed_ms": round(exposed, 3),
-                "step_ms": round(step, 3),
-                "efficiency": round(prediction.efficiency, 4),
+                "exposed_ms": round(1e3 * prediction.exposed, 3),
+                "step_ms": round(1e3 * prediction.step, 3),
+                "efficiency": round(backward.step / prediction.step, 4),
             }
-            print(
-                f"  {split:12} {len(prediction.segments):8} {exposed:11.2f} {step:9.1f} "
-                f"{prediction.efficiency:11.1%}"
-            )
+            summary[count][split] = row
+            columns = f"{row['segments']:8} {row['exposed_ms']:11.2f} {row['step_ms']:9.1f}"
+            print(f"  {split:12} {columns} {row['efficiency']:11.1%}")
         print()
     write_table(folder, backward, plans)
-    names = [backward.names[end] for end in plans[max(plans)][BEST].ends[:-1]]
-    split = f"[{', '.join(names)}]" if names else "none"
-    line = f"run: {{all_reduce: {split}}}"
-    print(f"for {max(plans)} devices:  {line}")
+    most = max(plans)
+    inner_ends = sorted(segment.last for segment in plans[most][BEST].segments)[:-1]
+    names = ", ".join(backward.names[end] for end in inner_ends)
+    line = f"run: {{all_reduce: {f'[{names}]' if names else 'none'}}}"
+    print(f"for {most} devices:  {line}")
     print(json.dumps({"devices": summary, "yaml": line, "folder": str(folder)}))
 
 
-def order_gradients(network: str, cfg: Any, chip: str) -> dict[str, float]:
-    """The position in the backward pass, 0..1, at which each gradient is complete, by name.
+def time_gradients(
+    network: Network, cfg: NetworkConfig, cluster: Cluster, chip: Optional[str]
+) -> Backward:
+    """When each gradient is complete on one device: counted, or in the order of a dry run.
 
     A dry run sums every gradient in a separate AllReduce. The row of that AllReduce in MindSpore's
     execution order shows how much of the backward pass precedes it. Raises ValueError for a chip
     that is not an Ascend, for a step that does not compile, and if this machine cannot dry-run.
     """
-    if CHIPS[chip] != "Ascend":
-        raise ValueError(f"--chip {chip}: a dry run shows the order of gradients on Ascend only")
     cfg = replace(cfg, run=replace(cfg.run, all_reduce="none"))
-    result = dry_run(network, cfg=cfg, machine=Machine(chip, RANKS), separate_gradients=True)
-    if not result.finished:
-        raise ValueError(f"--chip {chip}: the train step does not compile: {result.reason}")
-    return result.locate_gradients(result.details["gradients"])
+    positions: dict[str, float] = {}
+    if chip:
+        if CHIPS[chip] != "Ascend":
+            raise ValueError(f"--chip {chip}: only a dry run for Ascend has an order of gradients")
+        machine = Machine(chip, RANKS)
+        result = dry_run(network.name, cfg=cfg, machine=machine, separate_gradients=True)
+        if not result.finished:
+            raise ValueError(f"--chip {chip}: the train step does not compile: {result.reason}")
+        positions = result.locate_gradients(result.details["gradients"])
+    float32 = {"amp": "O0", "cpu_amp": "O0", "amp_dtype": "float16"}
+    cfg = drop_pretrained(replace(cfg, run=replace(cfg.run, device="CPU", **float32)))
+    step = build_train_step(network.name, cfg, runtime.start(cfg.run))
+    backward = count_backward(
+        [p.name for p in step.optimizer.parameters],
+        sizes=[p.size * p.itemsize for p in step.optimizer.parameters],
+        layers=count_layers(step.net, network.get_input_shape(cfg)),
+        batch=cfg.data.batch * cfg.data.clips_per_sample,
+        cluster=cluster,
+    )
+    return time_positions(positions, backward, chip) if chip else backward
 
 
 def time_positions(positions: Mapping[str, float], counted: Backward, chip: str) -> Backward:
@@ -404,35 +367,9 @@ def time_positions(positions: Mapping[str, float], counted: Backward, chip: str)
         (name, *_) = set(positions) ^ set(counted.names)
         raise ValueError(f"--chip {chip}: {name} is trained either there or on a CPU, not on both")
     fractions = np.array([positions[name] for name in counted.names])
-    ready = counted.forward + fractions * (counted.step - counted.forward)
-    source = f"in the order of a dry run for {chip}, times from counted operations"
-    return replace(counted, ready=np.minimum(ready, counted.step), source=source)
-
-
-def time_gradients(network: Network, cfg, cluster: Cluster) -> Backward:
-    """When each gradient is complete on one device, counted from operations."""
-    float32 = {"amp": "O0", "cpu_amp": "O0", "amp_dtype": "float16"}
-    run = replace(cfg.run, device="CPU", **float32, all_reduce="none")
-    cfg = drop_pretrained(replace(cfg, run=run))
-    step = build_train_step(network.name, cfg, runtime.start(cfg.run))
-    names = [p.name for p in step.optimizer.parameters]
-    sizes = [p.size * p.itemsize for p in step.optimizer.parameters]
-    layers = count_layers(step.net, network.get_input_shape(cfg))
-    clips = cfg.data.batch * cfg.data.clips_per_sample
-    return count_backward(names, sizes=sizes, layers=layers, batch=clips, cluster=cluster)
-
-
-def compare(backward: Backward, cluster: Cluster, devices: int, own) -> dict[str, Prediction]:
-    """Predictions by the name of the split; `own` is run.all_reduce, which may be no split."""
-    ends = layer_ends(backward.names)
-    splits = {"one segment": [len(backward.names) - 1], "one a layer": ends}
-    if not isinstance(own, str):
-        splits["yaml's own"] = segment_ends(backward.names, own)
-    others = {
-        name: predict(backward, cluster=cluster, devices=devices, ends=ends)
-        for name, ends in splits.items()
-    }
-    return {BEST: plan(backward, cluster, devices), **others}
+    forward = counted.step / 3
+    ready = forward + fractions * (counted.step - forward)
+    return replace(counted, ready=np.minimum(ready, counted.step))
 
 
 def write_table(folder: Path, backward: Backward, plans: dict) -> None:

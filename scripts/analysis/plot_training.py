@@ -41,14 +41,11 @@ LINES = ": solid of training batches (with mixing, dropout, augmentation), dashe
 FROM_ZERO = ("lr", "clips_per_second", "waiting")
 AVERAGED = ("loss", "top1")  # of training batches
 PALE = 0.3  # opacity of what is averaged
-FORMATS = (".png", ".svg")
 
 
 def main(folders: list[str], *, out: Optional[Path] = None, overwrite: bool = False) -> None:
     runs = {folder: read_log(Path(folder)) for folder in folders}
     target = out or Path(folders[0]) / "curves.png"
-    if target.suffix not in FORMATS:
-        raise ValueError(f"--out: {target} must end in {' or '.join(FORMATS)}")
     check_target(target, [], "--out", overwrite)
     save(draw_runs(runs), target)
     last = {folder: lines[-1] for folder, lines in runs.items()}
@@ -56,33 +53,44 @@ def main(folders: list[str], *, out: Optional[Path] = None, overwrite: bool = Fa
 
 
 def read_log(folder: Path) -> list[dict]:
-    """The lines of a run, without those that a later start has repeated."""
+    """The lines of a run; of those that a later start has repeated, only the later ones."""
     path = folder / "log.jsonl"
     if not path.is_file():
         raise ValueError(f"{path} does not exist: name the output folder of a training")
     lines = [line for line in map(parse_line, path.read_text().splitlines()) if "epoch" in line]
     if not lines:
         raise ValueError(f"{path} has no line yet")
-    latest_lines: list[dict] = []
-    newest = 0
-    for line in lines:
-        if line.get("step", newest + 1) <= newest:  # a killed run repeats the steps after its save
-            latest_lines = [
-                old
-                for old in latest_lines  # those of an evaluation have no step
-                if (old["step"] < line["step"] if "step" in old else old["epoch"] < line["epoch"])
-            ]
-        newest = line.get("step", newest)
-        latest_lines.append(line)
-    return latest_lines
+    # A killed run repeats the steps after its save. The lines of an evaluation have no step.
+    return [*{line.get("step", f"evaluation {line['epoch']}"): line for line in lines}.values()]
 
 
 def draw_runs(runs: dict[str, list[dict]]) -> Figure:
+    """A panel for each curve; the curves of training, and dashed those of evaluations."""
     figure = Figure(figsize=(9, 2.1 * len(PANELS)), layout="constrained")
     panels = figure.subplots(len(PANELS), 1, sharex=True)
     for axes, (title, name, unit) in zip(panels, PANELS):
         for number, (folder, lines) in enumerate(runs.items()):
-            draw_run(axes, lines=lines, name=name, unit=unit, label=folder, color=f"C{number}")
+            color = f"C{number}"
+            known = [line for line in lines if line.get(name) is not None]
+            tests = [line for line in known if "videos" in line]
+            training = [line for line in known if "videos" not in line]
+            if training:
+                epochs = np.array([line["epoch"] for line in training], np.float64)
+                values = np.array([unit * line[name] for line in training], np.float64)
+                style = ".-" if len(epochs) == 1 else "-"
+                if name in AVERAGED:
+                    axes.plot(epochs, values, style, color=color, alpha=PALE)
+                    values = average_epochs(epochs, values)
+                axes.plot(epochs, values, style, color=color, label=folder, markersize=4)
+            if tests:
+                epochs = [line["epoch"] for line in tests]
+                values = [unit * line[name] for line in tests]
+                text = f"{folder}, validation"
+                axes.plot(epochs, values, "o--", color=color, label=text, markersize=4)
+            for line in tests:
+                if f"{name}_low" in line:  # of few videos
+                    bounds = unit * line[f"{name}_low"], unit * line[f"{name}_high"]
+                    axes.vlines(line["epoch"], *bounds, color=color, alpha=PALE)
         text = title + LINES if name in AVERAGED else title
         axes.set_title(text, fontsize=10, loc="left")
         axes.grid(alpha=0.3)
@@ -95,29 +103,12 @@ def draw_runs(runs: dict[str, list[dict]]) -> Figure:
     return figure
 
 
-def draw_run(axes, lines: list[dict], name: str, unit: float, label: str, color: str) -> None:
-    """The values of training, and dashed those of evaluations, whose lines count videos."""
-    known = [line for line in lines if line.get(name) is not None]
-    for is_test in (False, True):
-        points = [line for line in known if ("videos" in line) == is_test]
-        if not points:
-            continue
-        epochs = np.array([line["epoch"] for line in points], np.float64)
-        values = np.array([unit * line[name] for line in points], np.float64)
-        text = f"{label}, validation" if is_test else label
-        style = "o--" if is_test else ".-" if len(epochs) == 1 else "-"
-        if name in AVERAGED and not is_test:
-            axes.plot(epochs, values, style, color=color, alpha=PALE)
-            # For each point the mean of the points in the epoch that ends with it
-            starts = np.searchsorted(epochs, epochs - 1 + 1e-6, side="right")
-            sums = np.concatenate([[0.0], np.cumsum(values)])
-            ends = np.arange(1, len(values) + 1)
-            values = (sums[ends] - sums[starts]) / (ends - starts)
-        axes.plot(epochs, values, style, color=color, label=text, markersize=4)
-    for line in known:
-        if f"{name}_low" in line:  # of a test with few videos
-            bounds = unit * line[f"{name}_low"], unit * line[f"{name}_high"]
-            axes.vlines(line["epoch"], *bounds, color=color, alpha=PALE)
+def average_epochs(epochs: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """For each point the mean of the points in the epoch that ends with it."""
+    starts = np.searchsorted(epochs, epochs - 1 + 1e-6, side="right")
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    ends = np.arange(1, len(values) + 1)
+    return (sums[ends] - sums[starts]) / (ends - starts)
 
 
 if __name__ == "__main__":
