@@ -78,26 +78,28 @@ def main(
     target = target if target.suffix == ".ckpt" else target.with_name(f"{target.name}.ckpt")
     check_target(target, [source], overwrite=overwrite)
     log.start_log(Runtime())
-    net = build_network(network, cfg)
-    weights = checkpoint.weights_of(net)
+
+    # Read the file; find the network and its parameters.
+    loaded = read_source(source, key, rename or ())
+    weights = checkpoint.weights_of(build_network(network, cfg))
     shapes = {name: tuple(p.shape) for name, p in weights.items()}
+
+    # Put the arrays under our names, and check them.
     try:
-        loaded = read_source(source, key, rename or ())
         converted = convert(loaded.arrays, shapes=shapes, network=network, new_head=new_head)
-        if weights.padding:
-            check_padding(source, loaded.padding, weights.padding)
     except ValueError as error:
-        text = str(error)
-        raise ValueError(text if str(source) in text else f"{source}: {text}") from None
+        raise ValueError(f"{source}: {error}") from None
+    if weights.padding:
+        check_padding(source, loaded.padding, weights.padding)
+
+    # Write the checkpoint, with its description.
     arrays = {k: Parameter(Tensor(v), name=k) for k, v in converted.arrays.items()}
     arrays |= {name: weights[name].init_data() for name in converted.initial}
     classes = {} if new_head else list_class_names(network.list_label_spaces(cfg), target.parent)
-    checkpoint.save(
-        target,
-        checkpoint.Weights(arrays, weights.padding),
-        "--target",
-        describe(network.name, cfg, classes=classes, source=source.name),
-    )
+    description = describe(network.name, cfg, classes=classes, source=source.name)
+    arrays = checkpoint.Weights(arrays, weights.padding)
+    checkpoint.save(target, arrays, "--target", description)
+
     # {kind: number}. The kind is the first part of a name, as in `moments`; the counters of
     # PyTorch's batch norms are one kind.
     counter = "num_batches_tracked"
@@ -112,6 +114,11 @@ def main(
 def write_for_pytorch(
     network: Network, cfg: NetworkConfig, source: Path, target: Path, overwrite: bool
 ) -> None:
+    """Writes float32 and int64 arrays without PyTorch; the suffix decides the format.
+
+    `torch.load(target, weights_only=True)` or `safetensors.torch.load_file` returns the state dict.
+    If the file cannot be written, an old one stays.
+    """
     if target.suffix not in SUFFIXES:
         raise ValueError(f"--target: {target} does not end in {join_names(SUFFIXES, 5)}")
     check_target(target, [source], overwrite=overwrite)
@@ -119,39 +126,35 @@ def write_for_pytorch(
     net = build_network(network, cfg)
     checkpoint.load(net, source)
     arrays = convert_back(net, network.parameter_names(), cfg.model_arguments())
-    write_arrays(target, arrays, "--target")
-    print(json.dumps({"written": len(arrays), "target": str(target)}))
-
-
-def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], option: str) -> None:
-    """Writes float32 and int64 arrays without PyTorch; the suffix decides the format.
-
-    `torch.load(path, weights_only=True)` or `safetensors.torch.load_file` returns the state dict.
-
-    Raises ValueError, which names `option`, if the file cannot be written; an old one stays.
-    """
-    with report_write_errors(path, option), write_beside(path) as temporary:
-        if path.suffix == ".safetensors":
+    with report_write_errors(target, "--target"), write_beside(target) as temporary:
+        if target.suffix == ".safetensors":
             from safetensors.numpy import save_file
 
-            save_file(dict(arrays), temporary, metadata={"format": "pt"})
+            save_file(arrays, temporary, metadata={"format": "pt"})
         else:
             write_zip(temporary, arrays)
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        os.replace(temporary, target)
+    print(json.dumps({"written": len(arrays), "target": str(target)}))
 
 
 def write_zip(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """A pickle of {name: tensor}, and a record with the numbers of every tensor."""
-    items = b"".join(
-        encode(name) + encode_tensor(str(key), array)
-        for key, (name, array) in enumerate(arrays.items())
-    )
-    records = {"data.pkl": b"\x80\x02}(" + items + b"u.", "byteorder": b"little"}
+    """A pickle of {name: tensor}, and a record with the numbers of every tensor.
+
+    A tensor is a call of PyTorch's function that makes one over a record.
+    """
+    content = b"\x80\x02}("
+    for key, (name, array) in enumerate(arrays.items()):
+        strides = np.empty(array.shape, np.uint8).strides  # in elements, of rows one after another
+        storage = encode("storage") + f"ctorch\n{STORAGES[array.dtype.name]}\n".encode()
+        storage += b"".join(map(encode, (str(key), "cpu", array.size)))
+        place = b"".join(map(encode, (0, array.shape, strides, False)))
+        content += encode(name) + b"ctorch._utils\n_rebuild_tensor_v2\n((" + storage + b"tQ"
+        content += place + b"ccollections\nOrderedDict\n)RtR"
     with zipfile.ZipFile(path, "w") as archive:
-        for record, content in records.items():
-            archive.writestr(f"{FOLDER}/{record}", content)
+        archive.writestr(f"{FOLDER}/data.pkl", content + b"u.")
+        archive.writestr(f"{FOLDER}/byteorder", b"little")
         for key, array in enumerate(arrays.values()):
             little = array.astype(array.dtype.newbyteorder("<"), copy=False)
             archive.writestr(f"{FOLDER}/data/{key}", little.tobytes())
@@ -161,16 +164,6 @@ def write_zip(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 def encode(value: Any) -> bytes:
     """A plain value as a pickle, without its first and last opcodes."""
     return pickle.dumps(value, 2)[2:-1]
-
-
-def encode_tensor(key: str, array: np.ndarray) -> bytes:
-    """A call of PyTorch's function that makes a tensor over the record `key`."""
-    strides = np.empty(array.shape, np.uint8).strides  # in elements, of rows one after another
-    storage = encode("storage") + f"ctorch\n{STORAGES[array.dtype.name]}\n".encode()
-    storage += b"".join(map(encode, (key, "cpu", array.size)))
-    place = b"".join(map(encode, (0, array.shape, strides, False)))
-    hooks = b"ccollections\nOrderedDict\n)R"
-    return b"ctorch._utils\n_rebuild_tensor_v2\n((" + storage + b"tQ" + place + hooks + b"tR"
 
 
 if __name__ == "__main__":

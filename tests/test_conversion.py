@@ -45,27 +45,6 @@ def test_a_converted_checkpoint_has_the_arrays_of_its_source(run_here, tmp_path)
         np.testing.assert_array_equal(arrays[name], source, name)
 
 
-def test_unknown_names_are_renamed_one_after_the_other(run_here, tmp_path):
-    """`new_fc` is `cls.fc` in the file; without its renaming it is listed beside ours."""
-    arrays = {n.replace("new_fc", "cls.fc"): array for n, array in load_state(SOURCE).items()}
-    np.savez(tmp_path / "a.npz", **arrays)
-    arguments = [*ARGUMENTS[:4], "--source", tmp_path / "a.npz", "--target", tmp_path / "a.ckpt"]
-    renames = ["--rename", r"^(module\.)?cls\.=\1new.", "--rename", r"new\.fc=new_fc"]
-    script = "scripts/convert_checkpoint.py"
-    assert read_result(run_here(script, *arguments, *SETTINGS, *renames))["matched"] == 102
-    refused = run_here(script, *arguments, *SETTINGS, "--overwrite")
-    assert refused.returncode == 2
-    assert all(name in refused.stderr for name in ("cls.fc.bias", "new_fc.bias", "--rename REGEX"))
-
-
-def test_new_head_drops_the_classifier(run_here, tmp_path):
-    target = tmp_path / "tsm.ckpt"
-    arguments = [*ARGUMENTS, "--target", target, *SETTINGS, "--model.num_classes=5"]
-    result = read_result(run_here("scripts/convert_checkpoint.py", *arguments, "--new_head"))
-    assert result["missing"] == ["new_fc.weight", "new_fc.bias"]
-    assert "new_fc.weight" not in read(target)
-
-
 @pytest.mark.slow
 def test_a_network_with_non_local_blocks_starts_from_imagenet(run_here, tmp_path):
     yaml = ROOT / "tsm" / "configs" / "tsm_r50_k400_8f_nl.yaml"
@@ -154,7 +133,7 @@ def test_positions_of_other_clips_are_resized_where_a_training_starts(relative, 
     nets = [network.build_model(**cfg.model_arguments()) for cfg in cfgs]
     source = tmp_path / "a.ckpt"
     checkpoint.save(source, checkpoint.weights_of(nets[0]))
-    with pytest.raises(ValueError, match="train.pretrained" if relative else r"data\.crop=16"):
+    with pytest.raises(ValueError, match="data.crop.*train.pretrained"):
         checkpoint.load(nets[1], source)
     train = replace(cfgs[1].train, pretrained=source, new_head=False)
     plan = Plan(network, replace(cfgs[1], train=train), Runtime(), None)

@@ -280,7 +280,7 @@ def assert_onnx_checksum(file: Path) -> None:
     entry = importlib.import_module("onnx").load(file).metadata_props[-1]
     content = file.read_bytes()
     assert (entry.key, entry.value) == ("crc32", f"{zlib.crc32(content[:-SIZE]):08x}")
-    with pytest.raises(ValueError, match="ONNX Runtime runs it"):
+    with pytest.raises(ValueError, match="net.onnx"):
         read(file)
     file.write_bytes(content[:100] + bytes([content[100] ^ 1]) + content[101:])
     with pytest.raises(ValueError, match="net.onnx: its checksum differs"):

@@ -196,7 +196,6 @@ HTML = b"\n<!DOCTYPE html><html>Please log in</html>"
     [
         ({"files": {}}, ("/models/tsm.pth: the server answers 404",)),
         ({"files": {"tsm.pth": HTML}}, ("tsm.pth: ", "HTML page")),
-        *[({"length": text}, ("Content-Length",)) for text in ("-5", "9" * 5000)],
         *[({"length": text}, ("more than 50000 bytes",)) for text in (None, "own")],
         ({"delay": 3.0}, ("cannot be reached: timed out",)),
         ({"pause": 3.0, "files": {"tsm.pth": CONTENT[:4000]}}, ("timed out",)),
@@ -211,37 +210,28 @@ def test_a_server_without_the_file_is_named(answer, words, server, folder, monke
     assert_refused("tsm_small", server.address, *words)
 
 
-def test_a_truncated_file_is_refused(server, folder, tmp_path):
-    server.files["tsm.pth"] = CONTENT[:-30_000]  # as the publisher's server has it
-    assert_refused("tsm_small", "tsm.pth", "the file is deleted")
-    assert list_visible(folder) == []
+def test_a_truncated_file_of_the_publisher_is_refused(server, folder, tmp_path):
+    server.files["tsm.pth"] = CONTENT[:-30_000]
+    assert_refused("tsm_small", str(folder / "tsm.pth"))
     assert list_visible(tmp_path / "weights") == ["downloads"]
-    server.files[HASHED] = CONTENT[:-30_000]
-    assert_refused("tsm_hashed", "its SHA-256 begins with", f"instead of {DIGEST[:8]}")
-    assert list_visible(folder) == []
 
 
 def test_a_damaged_file_of_the_user_is_refused_and_stays(server, folder):
     (mkdir(folder) / HASHED).write_bytes(OTHER)
-    other = hashlib.sha256(OTHER).hexdigest()
-    words = (f"{other[:8]} instead of {DIGEST[:8]}", "and stays")
-    assert_refused("tsm_hashed", str(folder / HASHED), *words)
+    assert_refused("tsm_hashed", str(folder / HASHED), "SHA-256", DIGEST[:8])
     assert (folder / HASHED).read_bytes() == OTHER
 
 
-@pytest.mark.parametrize("name", [f"{HASHED}.part", f"{HASHED}.part.json"])
-def test_a_part_and_a_note_of_somebody_else_are_not_overwritten(name, server, folder):
-    mine = mkdir(folder) / name
-    mine.write_text("mine")
-    assert_refused("tsm_hashed", f"{mine} exists and is no part of this download")
-    assert mine.read_text() == "mine"
-
-
-def test_a_link_in_the_place_of_a_part_is_not_followed(server, folder):
-    part = mkdir(folder) / f"{HASHED}.part"
-    part.symlink_to(part.with_name("mine"))
-    assert_refused("tsm_hashed", f"{part} exists and is no part of this download")
-    assert list_visible(folder) == [part.name]
+@pytest.mark.parametrize("kind", [".part", ".part.json", "link"])
+def test_a_part_and_a_note_of_somebody_else_are_not_overwritten(kind, server, folder):
+    mine = mkdir(folder) / f"{HASHED}{kind if kind != 'link' else '.part'}"
+    if kind == "link":
+        mine.symlink_to("mine")
+    else:
+        mine.write_text("mine")
+    assert_refused("tsm_hashed", str(mine))
+    assert mine.is_symlink() or mine.read_text() == "mine"
+    assert list_visible(folder) == [mine.name]
 
 
 MIRRORS = (
@@ -281,7 +271,7 @@ def test_a_mirror_has_all_files_in_one_folder(server, folder, monkeypatch, tmp_p
 
 def test_two_calls_at_a_time_download_once(server, folder, tmp_path, monkeypatch, capfd):
     """A lock of a file, which processes wait for as threads do."""
-    monkeypatch.setattr(preparation, "convert", lambda entry, file: entry.checkpoint.touch() or "")
+    monkeypatch.setattr(preparation, "convert", lambda entry, file: entry.checkpoint.touch())
     server.delay = 0.3
     with ThreadPoolExecutor(2) as threads:
         results = [*threads.map(preparation.prepare, ["tsm_small", "tsm_small"])]

@@ -8,7 +8,7 @@ import pytest
 from mindspore import Tensor
 
 from scripts.analysis.build_networks import make_dummy_batch
-from scripts.convert_checkpoint import write_arrays
+from scripts.convert_checkpoint import write_zip
 from tests.golden_cases import compute_scores, load_weights
 from tests.helpers import run_script
 from tests.toy_recipes import YAMLS, load_toy_recipe
@@ -79,7 +79,7 @@ def test_a_torch_network_gives_the_same_scores(path, tmp_path):
     if weights_of(net).padding in ("", SYMMETRIC):
         naming = find_network(network).parameter_names()
         back = convert_back(net, naming, {})  # the twin of the online network has TSM's names
-        write_arrays(tmp_path / "back.pth", back, "--target")
+        write_zip(tmp_path / "back.pth", back)
         state = torch.load(tmp_path / "back.pth", weights_only=True)
         for name, values in torch_net.state_dict().items():
             assert torch.equal(values, state[name]), name

@@ -166,7 +166,8 @@ class RunDirectory:
         self.own_epochs = arrays.pop(EPOCHS, np.array([0, *found])).tolist()[1:]
         unreadable.mark_again(arrays.pop(UNREADABLE, np.zeros(0, np.int32)))
         state = step.state()
-        report = checkpoint.report_differences(arrays, state)
+        shapes = {name: tuple(parameter.shape) for name, parameter in state.items()}
+        report = checkpoint.report_differences(arrays, shapes)
         if report:
             raise ValueError(
                 f"{self.resume_file} is of another run: {report}; choose another --run.out"

@@ -1,9 +1,8 @@
 """Writes checkpoints atomically, and loads them; every name, shape and type must match."""
 
-import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Optional, Union
 
@@ -13,7 +12,7 @@ from mindspore import Parameter, Tensor, nn
 
 from utils.files import make_drafts, report_write_errors, set_default_mode
 from utils.log import log
-from utils.messages import escape_control, format_error, join_names
+from utils.messages import escape_control, find_nearest, format_error, join_names
 from utils.nn.dropout import FACTORS
 from utils.nn.layers import SYMMETRIC, PaddedNetwork, resize_table
 from utils.weights.checkpoint_file import (
@@ -107,69 +106,36 @@ def load(
     from utils.weights.mindspore_checkpoint import check_padding, find_padding, is_state
 
     weights = weights_of(net)
-    content = path if isinstance(path, CheckpointFile) else read_checkpoint(path)
-    content.warn_without_checksum()
-    path = content.path
-    arrays = {name: v for name, v in content.arrays.items() if not is_state(name, v)}
+    file = path if isinstance(path, CheckpointFile) else read_checkpoint(path)
+    file.warn_without_checksum()
+    arrays = {name: v for name, v in file.arrays.items() if not is_state(name, v)}
     if SAMPLER in arrays:
-        log.info("%s: using the weights that the run saved last", path)
+        log.info("%s: using the weights that the run saved last", file.path)
         arrays = {name: value for name, value in arrays.items() if name in weights}
-    elif len(arrays) < len(content.arrays):
-        notes = [escape_control(name) for name in content.arrays if name not in arrays]
-        log.info("%s: left out what is not a weight: %s", path, join_names(notes, 3))
+    elif len(arrays) < len(file.arrays):
+        notes = [escape_control(name) for name in file.arrays if name not in arrays]
+        log.info("%s: left out what is not a weight: %s", file.path, join_names(notes, 3))
     initial_names = [name for name in weights if new_head and re.search(head, name)]
     if new_head:
         arrays = {name: value for name, value in arrays.items() if not re.search(head, name)}
-    if naming is not None:
-        fit_arrays(arrays, weights, naming, path)
-    report = report_differences(
-        arrays, {n: p for n, p in weights.items() if n not in initial_names}
-    )
-    if report:
-        advice = "; is it of another network, or of other settings under model?"
-        has_other_head = any(re.search(head or "$^", name) and name in report for name in weights)
-        if not new_head and has_other_head:
-            advice = "; model.num_classes must be its own, or in training train.new_head=true"
-            if not any(re.search(head, name) for name in arrays):
-                advice = (
-                    "; it has no classifier: train.new_head=true, in Python num_classes, adds one"
-                )
-        shapes = {n: (arrays[n].shape, tuple(p.shape)) for n, p in weights.items() if n in arrays}
-        advice = advise_positions({n: s for n, s in shapes.items() if s[0] != s[1]}) or advice
-        raise ValueError(f"{path} does not fit this network: {report}{advice}")
+    shapes = {n: tuple(p.shape) for n, p in weights.items() if n not in initial_names}
+    changed = []
+    for name, shape in shapes.items() if naming is not None else ():
+        if name in arrays and arrays[name].shape != shape:
+            before = arrays[name].shape
+            arrays[name] = fit_array(naming.canonical_name(name), arrays[name], shape, naming)
+            changed += [f"{name} {[*before]} to {[*shape]}"] * (arrays[name].shape == shape)
+    if changed:
+        log.info("%s: resized as in a conversion: %s", file.path, join_names(changed, 2))
+    check_weights(str(file.path), arrays, shapes, head, option="in training train.new_head=true")
     if weights.padding:
-        check_padding(path, find_padding(path, arrays, content.texts), weights.padding)
-    damaged = list_damaged(arrays)
-    if damaged:
-        raise ValueError(
-            f"{path} has weights that are NaN or infinite, {join_names(damaged, 3)}: its training "
-            "has diverged; use an earlier checkpoint"
-        )
+        padding = find_padding(file.path, arrays, file.texts)
+        check_padding(file.path, padding, weights.padding)
     for name, value in arrays.items():
         weights[name].set_data(Tensor(value, weights[name].dtype))
     for name in initial_names:
         weights[name].init_data()
     return initial_names
-
-
-def fit_arrays(
-    arrays: dict[str, np.ndarray],
-    weights: Mapping[str, Parameter],
-    naming: ParameterNames,
-    path: Path,
-) -> None:
-    """Replaces arrays of another shape than the weights by fitted ones; logs which."""
-    changed = []
-    for name, weight in weights.items():
-        shape = tuple(weight.shape)
-        if name not in arrays or arrays[name].shape == shape:
-            continue
-        fitted = fit_array(naming.canonical_name(name), arrays[name], shape, naming)
-        if fitted.shape == shape:
-            changed.append(f"{name} {[*arrays[name].shape]} to {[*shape]}")
-            arrays[name] = fitted
-    if changed:
-        log.info("%s: resized as in a conversion: %s", path, join_names(changed, 2))
 
 
 def fit_array(key: str, array: np.ndarray, shape: tuple, naming: ParameterNames) -> np.ndarray:
@@ -185,31 +151,46 @@ def fit_array(key: str, array: np.ndarray, shape: tuple, naming: ParameterNames)
         array = resize_table(array, shape[0])
     elif rule == "reshape":
         array = array.reshape(shape)
-    with np.errstate(over="ignore"):  # `convert` refuses what becomes infinite
-        return array.astype(np.float32) if array.shape == shape else array
+    with np.errstate(over="ignore"):  # `check_weights` refuses what becomes infinite
+        is_float = array.dtype.kind == "f"  # and integers
+        return array.astype(np.float32) if array.shape == shape and is_float else array
 
 
-def advise_positions(differing: Mapping[str, tuple[tuple, tuple]]) -> str:
-    """What to do if only MViT's positions differ, as those of other clips do; else empty.
+def check_weights(
+    file: str,
+    arrays: Mapping[str, np.ndarray],
+    shapes: Mapping[str, tuple],
+    head: str,
+    option: str,
+    unknown: Sequence[str] = (),
+    advice: str = "",
+) -> None:
+    """Raises ValueError unless the arrays are finite floats of these names and shapes.
 
-    `differing` has {name: (shape in the file, shape in the network)}.
+    `unknown` are further names in the file. The line says what to do about the classifier, whose
+    names match `head` and which `option` leaves newly initialised, and about MViT's positions; then
+    follows `advice`.
     """
-    for name, (its, ours) in differing.items():
-        leaf = name.rpartition(".")[2]
-        if len(its) != len(ours) or its[-1:] != ours[-1:] or "pos_" not in leaf:
-            return ""
-    for name, (its, _) in differing.items():
-        leaf = name.rpartition(".")[2]
-        if leaf.startswith("pos_embed"):  # (1, frames / 2, C), or (1, (crop / 4)^2, C)
-            is_time = leaf == "pos_embed_temporal"
-            own = f"frames={2 * its[1]}" if is_time else f"crop={4 * math.isqrt(its[1])}"
-            return f"; give --data.{own}: absolute positions cannot be resized"
-        own = f"--data.frames={its[0] + 1}" if leaf == "rel_pos_t" else "its own --data.crop"
-        return (
-            f"; give {own}, or let train.pretrained or scripts/convert_checkpoint.py resize its "
-            "relative positions"
+    if report := report_differences(arrays, shapes, unknown):
+        wrong = [n for n, shape in shapes.items() if n not in arrays or arrays[n].shape != shape]
+        leaves = {name.rpartition(".")[2] for name in wrong}
+        remedy = "is it of another network, or of other settings under model?"
+        if head and any(re.search(head, name) for name in wrong):
+            remedy = "model.num_classes must be its own, or "
+            remedy += f"{option} leaves the classifier newly initialised"
+        elif leaves and all(leaf.startswith(("pos_embed", "rel_pos")) for leaf in leaves):
+            remedy = "give its own data.frames and data.crop: absolute positions have one size; "
+            remedy += "train.pretrained and scripts/convert_checkpoint.py resize relative ones"
+        raise ValueError(f"{file} does not fit this network: {report}; {remedy}{advice}")
+    integers = [f"{name} is {a.dtype}" for name, a in arrays.items() if a.dtype.kind != "f"]
+    if integers:
+        what = join_names(integers, 3)
+        raise ValueError(f"{file} has quantized weights, {what}: take the float32 checkpoint")
+    if damaged := list_damaged(arrays):
+        raise ValueError(
+            f"{file} has weights that are NaN or infinite, {join_names(damaged, 3)}: its training "
+            "has diverged; use an earlier checkpoint"
         )
-    return ""
 
 
 def list_damaged(arrays: Mapping[str, np.ndarray]) -> list[str]:
@@ -217,32 +198,28 @@ def list_damaged(arrays: Mapping[str, np.ndarray]) -> list[str]:
     return [name for name, value in arrays.items() if not np.isfinite(value).all()]
 
 
-def report_differences(arrays: dict[str, np.ndarray], weights: dict[str, Parameter]) -> str:
-    """One line of all differences in names, shapes and types; empty if there are none."""
-    pairs = [(name, arrays[name], weights[name]) for name in weights if name in arrays]
-    return join_reports(
-        missing=[name for name in weights if name not in arrays],
-        unknown=[name for name in arrays if name not in weights],
-        shape=[
-            f"{name} is {list(array.shape)} instead of {list(weight.shape)}"
-            for name, array, weight in pairs
-            if array.shape != tuple(weight.shape)
-        ],
-        type=[
-            f"{name} is {array.dtype} instead of {str(weight.dtype).lower()}"
-            for name, array, weight in pairs
-            if np.issubdtype(array.dtype, np.floating) != weight.is_floating_point()
-        ],
-    )
+def report_differences(
+    arrays: Mapping[str, np.ndarray], shapes: Mapping[str, tuple], unknown: Sequence[str] = ()
+) -> str:
+    """One line of all differences in names and shapes; empty if there are none.
 
-
-def join_reports(**names_by_kind: list[str]) -> str:
-    """The first names of every kind that has some, as in "missing a, b; shape c is ...".
-
-    A hostile file may have chosen the names.
+    As "missing a, b; unknown c (nearest: d)". A hostile file may have chosen the names.
     """
+    unknown = [*unknown, *(name for name in arrays if name not in shapes)]
+    pairs = [(name, arrays[name].shape, shape) for name, shape in shapes.items() if name in arrays]
+    differences = {
+        "missing": [name for name in shapes if name not in arrays],
+        "unknown": [*(name_nearest(name, shapes) for name in unknown[:3]), *unknown[3:]],
+        "shape": [f"{n} is {[*its]} instead of {[*ours]}" for n, its, ours in pairs if its != ours],
+    }
     return "; ".join(
         f"{kind} {join_names([escape_control(name)[:200] for name in names], 3)}"
-        for kind, names in names_by_kind.items()
+        for kind, names in differences.items()
         if names
     )
+
+
+def name_nearest(name: str, names: Iterable[str]) -> str:
+    """A name in a file, and the most similar of ours."""
+    near = find_nearest(name, names)
+    return f"{name} (nearest: {near})" if near else name

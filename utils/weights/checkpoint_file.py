@@ -124,44 +124,32 @@ def open_weights(path: Path) -> Union[CheckpointFile, Path]:
 def read_checkpoint(path: Path) -> CheckpointFile:
     """Arrays and texts. Raises ValueError if the file is not an intact checkpoint."""
     path = Path(path)
-    check_name(path)
+    data = check_kind(path, size=-1)
     try:
-        data = read_bytes(path)
-        check_head(path, data[:HEAD])
         return parse(path, data)
     except DamagedFileError as error:
         raise ValueError(f"{path}: not a readable checkpoint ({error}); {advise(path)}") from None
 
 
-def check_kind(path: Path) -> None:
-    """Raises ValueError if a file is missing, or its name or first bytes show another kind."""
-    check_name(path)
-    check_head(path, read_bytes(path, HEAD))
+def check_kind(path: Path, size: int = HEAD) -> bytes:
+    """The first bytes of a checkpoint, or all with -1.
 
-
-def check_name(path: Path) -> None:
+    Raises ValueError if it is missing, or its name or first bytes show another kind.
+    """
     if not os.path.isfile(path):
+        from utils.weights.published import advise as advise_download  # here: for an error only
+
         folder = path if os.path.isdir(path) else path.parent
         names = [file.name for file in list_epochs(folder)][-3:]
         hint = "training writes one, scripts/download_weights.py lists published weights"
-        if names:
-            hint = f"{folder} has {', '.join(names)}"
-        from utils.weights.published import advise as advise_download  # here: for an error only
-
-        hint = advise_download(path) or hint
-        raise ValueError(f"{path}: no such checkpoint; {hint}")
-    if path.suffix == ".mindir":
-        raise ValueError(f"{path}: a MINDIR holds no weights to load; give the checkpoint")
-    if path.suffix == ".onnx":
-        raise ValueError(
-            f"{path}: ONNX Runtime runs it (docs/export.md); give a checkpoint or MINDIR"
-        )
-
-
-def check_head(path: Path, head: bytes) -> None:
-    if not head:
+        hint = f"{folder} has {', '.join(names)}" if names else hint
+        raise ValueError(f"{path}: no such checkpoint; {advise_download(path) or hint}")
+    if path.suffix in (".mindir", ".onnx"):
+        raise ValueError(f"{path}: an exported file holds no weights to load; give the checkpoint")
+    data = read_bytes(path, size)
+    if not data:
         raise ValueError(f"{path}: is empty; {advise(path)}")
-    kind = find_kind(head)
+    kind = find_kind(data)
     if kind in FOREIGN_KINDS or (path.suffix in FOREIGN and kind not in ("mindspore", "encrypted")):
         target = path.with_name(f"{path.stem}_{path.suffix[1:]}.ckpt")
         script = "scripts/convert_checkpoint.py"
@@ -178,6 +166,7 @@ def check_head(path: Path, head: bytes) -> None:
             f"{path}: not a readable checkpoint: its name does not end in .ckpt, and its content "
             "is no checkpoint either"
         )
+    return data
 
 
 @contextlib.contextmanager

@@ -1,11 +1,12 @@
 """Converts weights of other code bases to this zoo's; every name on both sides must match.
 
-A network's `convert.py` maps the names. The rules for all networks are here: norms change their
-leaf names, counters of batches are dropped, arrays keep their layout. `mindspore_checkpoint.py` has
-the rules for files of MindSpore: state of the training, padding, eps.
+scripts/convert_checkpoint.py does this in order: `read_source` reads the file and drops the state
+of its training; `convert` finds prefix and code base by the names, maps these by the rules of
+the network's `convert.py`, and checks; `checkpoint.save` writes. The rules for all networks are
+here: norms change their leaf names, counters of batches are dropped, arrays keep their layout.
+`mindspore_checkpoint.py` has those for files of MindSpore: state of the training, padding, eps.
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -16,16 +17,11 @@ import numpy as np
 from mindspore import nn
 from safetensors import safe_open
 
-from utils.messages import escape_control, find_nearest, join_names
+from utils.files import read_json
+from utils.messages import escape_control, join_names
 from utils.nn.layers import SYMMETRIC
-from utils.weights import checkpoint_file, torch_reader
-from utils.weights.checkpoint import (
-    advise_positions,
-    fit_array,
-    join_reports,
-    list_damaged,
-    weights_of,
-)
+from utils.weights import checkpoint_file
+from utils.weights.checkpoint import check_weights, fit_array, name_nearest, weights_of
 from utils.weights.checkpoint_file import FOREIGN_KINDS, HEAD, find_kind, read_bytes
 from utils.weights.mindspore_checkpoint import (
     drop_training_state,
@@ -33,6 +29,7 @@ from utils.weights.mindspore_checkpoint import (
     unify_eps,
 )
 from utils.weights.parameter_names import ParameterNames
+from utils.weights.torch_reader import load_state, select_names
 
 if TYPE_CHECKING:
     from utils.networks import Network
@@ -77,13 +74,12 @@ def read_source(path: Path, key: str = "", renames: Sequence[str] = ()) -> Sourc
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
-    texts: dict[str, str] = {}
     kind = find_kind(read_bytes(path, HEAD))
+    texts: Mapping[str, str] = {}
     if ".index." in path.name and path.suffix == ".json":
-        arrays = read_shards(path)
-        arrays = torch_reader.select_names(arrays, key) if key else arrays
+        arrays = select_names(read_shards(path), key)
     elif kind in FOREIGN_KINDS or (not kind and path.suffix != ".ckpt"):
-        arrays = torch_reader.load_state(path, key)
+        arrays = load_state(path, key)
         if kind == "safetensors":  # those of this zoo say how the network pads
             with safe_open(str(path), "numpy") as opened:
                 texts = opened.metadata() or {}
@@ -91,8 +87,8 @@ def read_source(path: Path, key: str = "", renames: Sequence[str] = ()) -> Sourc
     else:
         file = checkpoint_file.read_checkpoint(path)
         file.warn_without_checksum()
-        arrays, texts = file.arrays, file.texts
-        arrays = torch_reader.select_names(arrays, key) if key else arrays
+        arrays = select_names(file.arrays, key)
+        texts = file.texts
     if not arrays:
         raise ValueError(f"{path}: no name in it begins with {key}.")
     arrays, dropped = drop_training_state(arrays)
@@ -107,18 +103,14 @@ def read_shards(path: Path) -> dict[str, np.ndarray]:
 
     Raises ValueError if a file is missing, elsewhere, or has other names than the index says.
     """
-    shards: dict[str, set[str]] = {}
-    try:
-        for name, file in json.loads(path.read_bytes())["weight_map"].items():
-            shards.setdefault(file, set()).add(name)
-        is_valid = bool(shards) and all(file == Path(file).name for file in shards)
-    except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
-        is_valid = False
-    if not is_valid:
+    files = read_json(path, str(path)).get("weight_map")
+    shards = {*files.values()} if isinstance(files, dict) else set()
+    if not shards or not all(isinstance(f, str) and f == Path(f).name for f in shards):
         raise ValueError(f"{path}: is no index: its weight_map must name files beside it")
     arrays: dict[str, np.ndarray] = {}
-    for file, names in shards.items():
-        part = torch_reader.load_state(path.with_name(file))
+    for file in sorted(shards):
+        part = load_state(path.with_name(file))
+        names = {name for name, shard in files.items() if shard == file}
         if different := sorted(names ^ part.keys()):
             text = escape_control(join_names(different, MAX_LISTED))
             raise ValueError(f"{path.with_name(file)}: differs from its index in {text}")
@@ -154,8 +146,8 @@ def rename(arrays: dict[str, np.ndarray], text: str) -> dict[str, np.ndarray]:
 
 
 def convert(
-    source: dict[str, np.ndarray],
-    shapes: dict[str, tuple[int, ...]],
+    source: Mapping[str, np.ndarray],
+    shapes: Mapping[str, tuple[int, ...]],
     network: "Network",
     new_head: bool = False,
 ) -> Converted:
@@ -167,76 +159,58 @@ def convert(
     or numbers that are not finite.
     """
     naming = network.parameter_names()
-    classifier = network.classifier
-    names = {naming.canonical_name(name): name for name in shapes}
-    prefix, source_format = detect_prefix_and_format(source, naming, names)
-    norms = {key[: -len(".gamma")] for key in names if key.endswith(".gamma")}
-    rules: dict[str, Any] = {"naming": naming, "source_format": source_format, "norms": norms}
-    rules["dropped_head"] = classifier if new_head else "$^"
-    bare = {name[len(prefix) :]: value for name, value in source.items() if name.startswith(prefix)}
-    arrays, dropped = rename_arrays(bare, **rules)
-    dropped = [prefix + name for name in dropped]
-    beside = [name for name in source if not name.startswith(prefix)]
-    dropped += [name for name in beside if BESIDE.match(name)]
-    kept = {name: source[name] for name in beside if not BESIDE.match(name)}
-    others, dropped_others = rename_arrays(kept, **rules)
-    dropped += dropped_others
-    twice = sorted({*others} & {*arrays})
-    arrays = {**others, **arrays}
-    head = [name for name in shapes if new_head and re.search(classifier, name)]
+    ours = {naming.canonical_name(name): name for name in shapes}
+    prefix, source_format = detect_prefix_and_format(source, naming, ours)
+    bare = {name: name.removeprefix(prefix) for name in source}
+    outside = [name for name in source if not name.startswith(prefix)]
+    dropped = [name for name in outside if BESIDE.match(name)]
+    advice = ""
+    if len(dropped) < len(outside):
+        advice = f"; --key {prefix[:-1]} takes only the weights whose names begin with {prefix}"
+
+    # The names become canonical ones. Batch norms of the source have running statistics.
+    norms = {key.rpartition(".")[0] for key in ours if key.endswith(".gamma")}
+    batch_norms = {n.rpartition(".")[0] for n in bare.values() if n.endswith(".running_mean")}
+    dropped_head = network.classifier if new_head else "$^"
+    arrays: dict[str, np.ndarray] = {}
+    for name in [name for name in source if name not in dropped]:
+        module, _, leaf = bare[name].rpartition(".")
+        key = naming.canonical_name(bare[name], source_format)
+        if key is None or leaf == "num_batches_tracked" or re.search(dropped_head, key):
+            dropped.append(name)
+            continue
+        our_module = key.rpartition(".")[0]
+        if module in batch_norms or our_module in norms:
+            key = f"{our_module}.{NORM.get(leaf, leaf)}"
+        if key in arrays:
+            raise ValueError(f"the file has {bare[name]} twice, under two spellings{advice}")
+        arrays[key] = source[name]
+
+    # Each weight of the network gets its array, its default, or stays newly initialised.
+    head = [name for name in shapes if new_head and re.search(network.classifier, name)]
     converted = {}
-    missing = []
     initial = []
-    differing = {}
-    quantized = []  # their scales are unknown names, or in no array
-    for key, name in names.items():
+    for key, name in ours.items():
+        default = naming.default_value(key, source_format)
         if name in head:
             continue
-        shape = tuple(shapes[name])
-        default = naming.default_value(key, source_format)
         if key in arrays:
-            array = arrays.pop(key)
-            if array.dtype.kind != "f":
-                quantized.append(f"{name} is {array.dtype}")
-            array = fit_array(key, array=array, shape=shape, naming=naming)
-            converted[name] = array
-            if array.shape != shape:
-                differing[name] = (array.shape, shape)
+            converted[name] = fit_array(key, arrays.pop(key), tuple(shapes[name]), naming)
         elif default is not None:
-            converted[name] = np.full(shape, default, np.float32)
+            converted[name] = np.full(shapes[name], default, np.float32)
         elif naming.is_new(key, source_format):
             initial.append(name)
-        else:
-            missing.append(name)
-    unknown = [describe_unknown(name, names) for name in sorted(arrays)]
-    wrong = [f"{name} is {[*its]} instead of {[*ours]}" for name, (its, ours) in differing.items()]
-    if quantized:
-        what = join_names(quantized, MAX_LISTED)
-        raise ValueError(f"its weights are quantized, {what}: convert the float32 checkpoint")
-    report = join_reports(missing=missing, unknown=unknown, shape=wrong, twice=twice)
-    if report:
-        advice = "; is it of another network, or of other settings under model?"
-        if not twice and any(name in report for name in shapes if re.search(classifier, name)):
-            advice = "; model.num_classes must be its own"
-            advice += ", or --new_head leaves the classifier newly initialised"
-        elif others and prefix:
-            advice = f"; --key {prefix[:-1]} takes only the weights whose names begin with {prefix}"
-        advice = advise_positions(differing) or advice
-        advice += RENAME if missing and unknown else ""
-        raise ValueError(f"the file does not fit this network: {report}{advice}")
-    damaged = list_damaged(converted)
-    if damaged:
-        raise ValueError(
-            f"the file has weights that are NaN or infinite, {join_names(damaged, MAX_LISTED)}: "
-            "its training has diverged, or its numbers are beyond float32; take another file"
-        )
+    expected = {n: tuple(s) for n, s in shapes.items() if n not in (*head, *initial)}
+    check_weights(
+        "the file",
+        converted,
+        expected,
+        network.classifier,
+        option="--new_head",
+        unknown=sorted(arrays),
+        advice=advice + (RENAME if arrays else ""),
+    )
     return Converted(converted, dropped=dropped, missing=head, initial=initial)
-
-
-def describe_unknown(name: str, names: Iterable[str]) -> str:
-    """A name of the source with the nearest of ours."""
-    near = find_nearest(name, names)
-    return f"{name} (nearest: {near})" if near else name
 
 
 def detect_prefix_and_format(
@@ -276,39 +250,13 @@ def detect_prefix_and_format(
             best.append((prefix, source_format))
     if not best:
         strange = [name for name in source if name.rpartition(".")[0] not in modules] or source
-        examples = [describe_unknown(escape_control(name), names) for name in strange[:MAX_LISTED]]
+        examples = [name_nearest(escape_control(name), names) for name in strange[:MAX_LISTED]]
         ours = f"; ours are {join_names(list(names), MAX_LISTED)}" if names else ""
         raise ValueError(f"{reason}; the first are {', '.join(examples)}{ours}{RENAME}")
     if len(best) > 1:
         several = escape_control(join_names([prefix for prefix, _ in best], MAX_LISTED))
         raise ValueError(f"the file has several networks, {several}: --key chooses one")
     return best[0]
-
-
-def rename_arrays(
-    source: dict, naming: ParameterNames, source_format: str, dropped_head: str, norms: set
-) -> tuple:
-    """The arrays of a source under canonical names, and the source's names that are dropped.
-
-    `norms` are the batch and layer norms of the network. The batch norms of the source are those
-    with running statistics.
-    """
-    batch_norms = {name.rpartition(".")[0] for name in source if name.endswith(".running_mean")}
-    arrays = {}
-    dropped = []
-    for name, array in source.items():
-        module, _, leaf = name.rpartition(".")
-        key = naming.canonical_name(name, source_format)
-        if key is None or leaf == "num_batches_tracked" or re.search(dropped_head, key):
-            dropped.append(name)
-            continue
-        our_module = key.rpartition(".")[0]
-        if module in batch_norms or our_module in norms:
-            key = f"{our_module}.{NORM.get(leaf, leaf)}"
-        if key in arrays:
-            raise ValueError(f"the file has {name} twice, under two spellings")
-        arrays[key] = array
-    return arrays, dropped
 
 
 def map_torch_names(net: nn.Cell) -> dict[str, str]:

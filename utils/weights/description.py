@@ -111,11 +111,7 @@ def read_description(file: Union[CheckpointFile, Path]) -> Optional[Description]
 def append_checksum(path: Path) -> None:
     """Adds a checksum to a MINDIR or ONNX file; other programs read it as metadata."""
     with open(path, "r+b") as file:
-        file.write(build_checksum_field(file.read()))
-
-
-def build_checksum_field(content: Union[bytes, memoryview]) -> bytes:
-    return CHECKSUM_HEAD + b"%08x" % zlib.crc32(content)
+        file.write(CHECKSUM_HEAD + b"%08x" % zlib.crc32(file.read()))
 
 
 def check_checksum(path: Path) -> bool:
@@ -127,7 +123,7 @@ def check_checksum(path: Path) -> bool:
     different = sum(byte != own for byte, own in zip(field, CHECKSUM_HEAD))
     if len(field) < CHECKSUM_SIZE or different > 1:  # one byte may be damaged
         return False
-    if field != build_checksum_field(memoryview(content)[:-CHECKSUM_SIZE]):
+    if field != CHECKSUM_HEAD + b"%08x" % zlib.crc32(memoryview(content)[:-CHECKSUM_SIZE]):
         raise ValueError(f"{path}: its checksum differs from its content; copy or export it again")
     return True
 
@@ -158,23 +154,20 @@ def parse(text: str, path: Path) -> Description:
         description = Description(**known)
         # A field of another type than it should have, or with what cannot be used.
         texts = [getattr(description, name) for name in ("network", "name", "source", "version")]
-        if not all(isinstance(text, str) and text.isprintable() for text in texts):
-            raise ValueError("a name that cannot be printed")
-        if Path(description.name).name != description.name:  # the outputs go to out/<name>
-            raise ValueError("a name that is a path")
+        is_text = all(isinstance(text, str) and text.isprintable() for text in texts)
+        if not is_text or Path(description.name).name != description.name:
+            raise ValueError("a name that cannot be printed or is a path")  # outputs: out/<name>
         if not isinstance(description.seconds, (int, float)) or not 0 <= description.seconds < 1e9:
             raise ValueError("seconds that are no length of a video")
-        sections = (description.settings, description.classes, description.metrics)
+        sections = (description.classes, description.metrics, *description.settings.values())
         if not all(isinstance(mapping, dict) for mapping in sections):
             raise TypeError("a section is not a mapping")
-        if not all(isinstance(settings, dict) for settings in description.settings.values()):
-            raise TypeError("settings without a section")
         for names in description.classes.values():
             if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
                 raise TypeError("class names are not a list of texts")
         classes = {k: [*map(escape_control, names)] for k, names in description.classes.items()}
         return replace(description, classes=classes)
-    except (KeyError, RecursionError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         reason = shorten(str(error) or type(error).__name__, VALUE)
         raise ValueError(
             f"{path}: its description is damaged ({reason}); give --config_path"

@@ -53,10 +53,6 @@ INVALID = "it is no valid address, or that of the proxy is none"
 ADVICE = "a proxy is set by https_proxy, a mirror by ZOO_WEIGHTS_MIRROR"
 
 
-class DownloadError(ValueError):
-    """The server does not send the file; the message is one line with its address."""
-
-
 def resolve_checkpoint(path: str) -> str:
     """The path itself or, if it is no file but the name of published weights, their checkpoint.
 
@@ -83,22 +79,14 @@ def prepare(name: str) -> Path:
     with lock:
         if entry.checkpoint.is_file():
             return entry.checkpoint
-        is_old = (folder / entry.file_name).exists()
         file = fetch(entry, folder)
         named = HASH.search(file.name)
-        digest = compute_sha256(file) if named else ""
-        if named and not digest.startswith(named[1]):
-            found = digest[: len(named[1])]
-            reason = f"{file}: its SHA-256 begins with {found} instead of {named[1]}: it is damaged"
-        else:
-            reason = convert(entry, file)
-        if str(file) in reason and is_old:
-            reason += "; it was there before and stays: move it away and try again"
-        elif str(file) in reason:  # one that does not name the file is that of a full disk
-            file.unlink()
-            reason += "; the file is deleted: the same command downloads it again"
-        if reason:
-            raise ValueError(reason)
+        if named and not compute_sha256(file).startswith(named[1]):
+            raise ValueError(
+                f"{file}: its SHA-256 does not begin with {named[1]}: it is damaged; delete it, "
+                "and the same command downloads it again"
+            )
+        convert(entry, file)
     return entry.checkpoint
 
 
@@ -116,48 +104,45 @@ def fetch(entry: Published, folder: Path) -> Path:
             f"save the file as {file}, and give the same command again"
         )
     part = file.with_name(f"{file.name}.part")
-    is_own = bool(read_note(part))  # which is written first
-    for path in (part, name_note(part)):
+    note = file.with_name(f"{file.name}.part.json")
+    is_own = bool(read_note(note))  # which is written first
+    for path in (part, note):
         if os.path.lexists(path) and not (is_own and path.is_file() and not path.is_symlink()):
             raise ValueError(f"{path} exists and is no part of this download: move it away")
     shown = hide_secrets(entry.address)
     print_line(f"{entry.name}: downloads {shown} (licence of {entry.source}: {entry.licence})")
     largest = round(entry.size + 1) * 2**20 if entry.size else LARGEST
     try:
-        for attempt in range(1, ATTEMPTS + 1):
-            reason = receive(entry.address, part, largest)
+        for _ in range(ATTEMPTS):
+            reason = receive(entry.address, part, note, largest)
             if not reason:
                 break
-            if attempt == ATTEMPTS:
-                raise DownloadError(reason)
-            print_line(f"{reason}; connecting again")
-    except DownloadError as error:
+            print_line(reason)
+        else:
+            raise ValueError(reason)
+    except ValueError as error:
         raise ValueError(f"{error}; you can also save the file as {file} ({entry.page})") from None
     os.replace(part, file)
-    name_note(part).unlink(missing_ok=True)
+    note.unlink(missing_ok=True)
     return file
 
 
-def name_note(part: Path) -> Path:
-    return part.with_name(f"{part.name}.json")
-
-
-def read_note(part: Path) -> list:
+def read_note(note: Path) -> list:
     """The size of the file, -1 if unknown, and its ETag or date; empty if there is no such note."""
     with contextlib.suppress(ValueError):
-        values = read_json(name_note(part), "part", list)
+        values = read_json(note, "part", list)
         if list(map(type, values)) == [int, str]:
             return values
     return []
 
 
-def receive(address: str, part: Path, largest: int) -> str:
+def receive(address: str, part: Path, note: Path, largest: int) -> str:
     """One connection, which continues `part` if the server still has the same version.
 
-    Returns why the connection ended before the file, else an empty text. Raises DownloadError if
-    the server does not send the file, or more than `largest` bytes.
+    Returns why the connection ended before the file, else an empty text. Raises ValueError if the
+    server does not send the file, or more than `largest` bytes.
     """
-    known, validator = read_note(part) or (-1, "")
+    known, validator = read_note(note) or (-1, "")
     start = part.stat().st_size if validator and part.is_file() else 0
     if start and start == known:
         return ""
@@ -169,25 +154,20 @@ def receive(address: str, part: Path, largest: int) -> str:
         if response.status != http.client.PARTIAL_CONTENT:
             start = 0  # the whole file comes
         elif not answer.get("Content-Range", "").startswith(f"bytes {start}-"):
-            raise DownloadError(f"{shown}: the server sends another part than bytes {start}-")
-        length = answer.get("Content-Length", "-1").strip()
-        if not re.fullmatch(r"-1|[0-9]{1,18}", length):
-            raise DownloadError(
-                f"{shown}: the server sends a wrong Content-Length: {length[:80]!a}"
-            )
-        size = start + int(length) if length != "-1" else -1
+            raise ValueError(f"{shown}: the server sends another part than bytes {start}-")
+        length = answer.get("Content-Length", "")
+        size = start + int(length) if re.fullmatch("[0-9]{1,18}", length) else -1
         tag = answer.get("ETag", "W/")
         validator = answer.get("Last-Modified", "") if tag.startswith("W/") else tag
         bar = Progress(-(-(size - start) // CHUNK), name=part.stem, unit="MiB", hidden=size < 0)
         position = start
         data = b""
         with report_write_errors(part, "weights"), contextlib.closing(bar):
-            write_text(name_note(part), json.dumps([size, validator]))
+            write_text(note, json.dumps([size, validator]))
             with open(part, "ab" if start else "wb") as file:
                 while True:
                     if max(size, position + len(data)) > largest:
-                        what = f"the server sends more than {largest} bytes: another file"
-                        raise DownloadError(f"{shown}: {what}")
+                        raise ValueError(f"{shown}: the server sends more than {largest} bytes")
                     file.write(data)
                     position += len(data)
                     try:
@@ -198,8 +178,7 @@ def receive(address: str, part: Path, largest: int) -> str:
                         break
                     is_page = answer.get_content_type() in ("text/html", "application/xhtml+xml")
                     if is_page or (not position and data.lstrip()[:1] == b"<"):
-                        what = "the server sends an HTML page instead of the file"
-                        raise DownloadError(f"{shown}: {what}")
+                        raise ValueError(f"{shown}: the server sends an HTML page")
                     bar.update()
     return f"{shown}: ended after {position} of {size} bytes" if position < size else ""
 
@@ -225,11 +204,11 @@ def open_address(address: str, headers: dict[str, str]) -> http.client.HTTPRespo
         # Other messages have a part of the address.
         text = shorten(format_error(cause), SHOWN) if isinstance(cause, OSError) else INVALID
         reason = f"cannot be reached: {text}; {ADVICE}"
-    raise DownloadError(f"{shown}: {reason}")
+    raise ValueError(f"{shown}: {reason}")
 
 
-def convert(entry: Published, file: Path) -> str:
-    """Runs the ordinary command, and returns why it fails, else an empty text.
+def convert(entry: Published, file: Path) -> None:
+    """Runs the ordinary command. Raises ValueError if it fails.
 
     It is a new process, as MindSpore may not be set up in this one.
     """
@@ -237,8 +216,9 @@ def convert(entry: Published, file: Path) -> str:
     command += ["--config_path", ROOT / entry.recipe, "--source", file]
     command += ["--target", entry.checkpoint, *["--new_head"] * entry.start]
     done = subprocess.run([*map(str, command)], capture_output=True, text=True)
-    lines = done.stderr.strip().splitlines() or ["the conversion failed"]
-    return lines[-1].removeprefix("error: ") if done.returncode else ""
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"{file}: the conversion failed"]
+        raise ValueError(lines[-1].removeprefix("error: "))
 
 
 def describe_use(entry: Published) -> str:

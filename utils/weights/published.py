@@ -1,6 +1,5 @@
 """The table of published weights, `published.yaml`: names, files, and the recipes that fit them."""
 
-import functools
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,10 +48,10 @@ class Published:
         return get_base_folder() / "weights" / f"{self.name}.ckpt"
 
 
-@functools.cache
-def read_table(path: Path) -> dict[str, Published]:
+def list_published() -> dict[str, Published]:
+    """The rows of the table by name."""
     table = {}
-    for source, group in load_yaml_file(path).items():
+    for source, group in load_yaml_file(TABLE).items():
         about = {key: group[key] for key in ("page", "licence", "folder")}
         for name, row in group["weights"].items():
             values = {"name": name, "source": source, **about, **row}
@@ -60,14 +59,11 @@ def read_table(path: Path) -> dict[str, Published]:
     return table
 
 
-def list_published() -> dict[str, Published]:
-    return read_table(TABLE)
-
-
 def find_published(name: str) -> Published:
     """The row of a name. Raises ValueError for an unknown one, and if no network takes the file."""
-    check_choice(name, list_published(), "published weights")
-    entry = list_published()[name]
+    table = list_published()
+    check_choice(name, table, "published weights")
+    entry = table[name]
     if entry.unused:
         raise ValueError(f"{name}: {entry.unused}; the file is {hide_secrets(entry.address)}")
     return entry
@@ -75,8 +71,8 @@ def find_published(name: str) -> Published:
 
 def compare_accuracy(path: Path, result: dict) -> str:
     """A line with the published accuracy and that of `result`, if a published checkpoint has it."""
-    entry = list_published().get(path.stem)
-    if entry is None or not entry.published or entry.start or path.parent.name != "weights":
+    entry = list_published().get(path.stem) if path.parent.name == "weights" else None
+    if entry is None or not entry.published or entry.start:
         return ""
     found = [result[key] for key in ("top1", "top5") if result.get(key) is not None]
     here = " / ".join(f"{100 * value:.2f}" for value in found)

@@ -12,13 +12,12 @@ every object that is made of one: it holds nothing of the file. `resolve` then m
 The tensors' bytes are read last and in pieces, so memory stays near the size of the tensors. The
 library of safetensors reads its files, and maps them.
 
-Differences from torch.load: bfloat16 becomes float32; OrderedDict and defaultdict become dict,
-Parameter its array, torch.Size a tuple, bytearray bytes; torch.device, torch.dtype and classes
-become their names. Values of numpy, argparse.Namespace and other classes, and entries of a
-dictionary whose key is no plain value, are left out. float8, complex, quantized, sparse, meta and
-lazily negated tensors, files of big-endian machines, containers that contain themselves, and
-whatever names a function of RUNNING are refused. The time and memory that a pickle may take are not
-limited, but for its memo.
+Differences from torch.load: bfloat16 becomes float32, OrderedDict a dict, Parameter its array,
+torch.dtype its name. Values that are no weights, numbers, texts or containers of these are left
+out, and so are entries of a dictionary whose key is no plain value. float8, complex, quantized,
+sparse, meta and lazily negated tensors, storages within storages (before PyTorch 0.4), files of
+big-endian machines, containers that contain themselves, and whatever names a function of RUNNING
+are refused. The time and memory that a pickle may take are not limited, but for its memo.
 """
 
 import io
@@ -30,7 +29,6 @@ import reprlib
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
 from typing import BinaryIO, Union
 
 import numpy as np
@@ -82,30 +80,23 @@ def load(path: Union[str, os.PathLike]) -> object:
     Raises TorchFileError if the file is missing, damaged, hostile or of another kind.
     """
     try:
-        if not os.path.isfile(path) and os.path.exists(path) and not os.path.isdir(path):
-            raise TorchFileError("is not a file")  # a pipe would block
         with open(path, "rb") as file:
             head = file.read(HEAD)
             file.seek(0)
             read = READERS.get(find_kind(head))
-            check(head, "is empty; copy or download it again")
             check(head.lstrip()[:1] != b"<", "is a web page, not a checkpoint; download it again")
-            if read is None:
-                what = "is neither a PyTorch nor a safetensors file, or is packed or cut off"
-                raise TorchFileError(f"{what}; it starts with {head[:8]!r}")
+            what = "is neither a PyTorch nor a safetensors file, or is packed or cut off"
+            check(read, f"{what}; it starts with {{}}", head[:8])
             tree = read(file)
-        check(not isinstance(tree, Unread), "{}", tree.why if isinstance(tree, Unread) else "")
+        if isinstance(tree, Unread):
+            raise TorchFileError(tree.why)
         return tree
-    except TorchFileError as error:
-        raise make_error(path, str(error)) from error
     except Exception as error:  # zipfile, json and numpy raise nearly every kind
         what = f"is missing, cut off or damaged ({type(error).__name__}: {str(error)[:200]})"
-        raise make_error(path, f"{what}; copy or download it again") from error
-
-
-def make_error(path: Union[str, os.PathLike], what: str) -> TorchFileError:
-    line = "".join(c if c.isprintable() else "?" for c in what[:500])
-    return TorchFileError(f"{os.fspath(path)}: {line}")
+        what = f"{what}; copy or download it again"
+        line = str(error)[:500] if isinstance(error, TorchFileError) else what
+        line = "".join(c if c.isprintable() else "?" for c in line)
+        raise TorchFileError(f"{os.fspath(path)}: {line}") from error
 
 
 def load_state(path: Union[str, os.PathLike], key: str = "") -> dict[str, np.ndarray]:
@@ -118,70 +109,57 @@ def load_state(path: Union[str, os.PathLike], key: str = "") -> dict[str, np.nda
     TorchFileError as `load` does, and if there is none.
     """
     tree = load(path)
-    entry = get_entry(tree, key) if key else None
-    chosen = tree if entry is None else entry
-    states = dict(find_states(chosen)) if isinstance(chosen, dict) else {}
-    known = [name for name in states if not name or name.split(".")[0] in STATE_KEYS]
-    name, *others = known or states or [""]
-    state = {k: value for k, value in states.get(name, {}).items() if is_weight(k, value)}
-    if key and entry is None:
-        others = []
-        state = select_names(state, key)
-    if not state or (others and not known):
-        what = f"holds several state dicts: {', '.join(states)}; --key chooses"
-        if not state:
-            what = f"holds no state dict under {key!r}" if key else "holds no state dict"
+    states = find_states(tree) if isinstance(tree, dict) else {}
+    known = [name for name in states if name and {*name.split(".")} <= {*STATE_KEYS}]
+    known.sort(key=lambda name: [*map(STATE_KEYS.index, name.split("."))])
+    whole = states.get("", {})
+    # Numbers alone at the top, such as an accuracy, are no weights.
+    if whole and (len(whole) == len(tree) or (not known and any(a.ndim for a in whole.values()))):
+        known.insert(0, "")
+    others = [
+        name
+        for name, state in states.items()
+        if name not in known and any("." in k and array.ndim for k, array in state.items())
+    ]
+    found = known or others
+    under = [name for name in states if name == key or name.startswith(f"{key}.")] if key else []
+    if key and not under:
+        state = select_names(states[found[0]], key) if found else {}
+    else:
+        state = states[(under or found)[0]] if under or found else {}
+    is_open = not key and not known and len(others) > 1
+    if not state or is_open:
+        what = f"holds no state dict under {key!r}" if key else "holds no state dict"
+        what = f"holds several state dicts: {', '.join(others)}; --key chooses" if is_open else what
         top = f"a {type(tree).__name__}"
         if isinstance(tree, dict):
             top = f"the keys: {join_names([str(name)[:40] for name in tree], 12)}"
-        raise make_error(path, f"{what}; at the top it has {top}")
-    if others:
-        texts = (escape_control(name or "its names"), escape_control(join_names(others, LISTED)))
+        line = escape_control(f"{what}; at the top it has {top}")[:500]
+        raise TorchFileError(f"{os.fspath(path)}: {line}")
+    more = [*known, *others][1:]
+    if more and not key:
+        texts = (escape_control(known[0] or "its names"), escape_control(join_names(more, LISTED)))
         log.info("%s: the weights are under %s; --key chooses others: %s", path, *texts)
-    left_out = [str(k) for k, value in states[name].items() if not is_weight(k, value)]
-    if left_out:
-        names = escape_control(join_names(left_out, LISTED))
-        log.info("%s: left out what is no array: %s", path, names)
     return state
 
 
 def select_names(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    """The arrays whose names begin with `prefix` and a dot, without these."""
+    """The arrays whose names begin with `prefix` and a dot, without these; all if it is empty."""
+    if not prefix:
+        return arrays
     start = f"{prefix.rstrip('.')}."
     return {name[len(start) :]: value for name, value in arrays.items() if name.startswith(start)}
 
 
-def is_weight(name: object, value: object) -> bool:
-    return isinstance(name, str) and isinstance(value, np.ndarray)
-
-
-def get_entry(tree: object, key: str) -> object:
-    """The value under a key, or under keys with dots between them; None if there is none."""
-    if not isinstance(tree, dict) or key in tree:
-        return tree.get(key) if isinstance(tree, dict) else None
-    parts = [part for part in tree if isinstance(part, str) and key.startswith(f"{part}.")]
-    return get_entry(tree[parts[0]], key[len(parts[0]) + 1 :]) if parts else None
-
-
-def find_states(tree: dict) -> Iterator[tuple[str, dict]]:
-    """(key, dictionary with weights) of those in a file: those under STATE_KEYS, or else the file
-    itself, whose key is empty; then those under other keys."""
-    weights = [name for name, value in tree.items() if is_weight(name, value)]
-    if weights and len(weights) == len(tree):
-        yield "", tree
-        return
-    is_empty = True
-    for key in STATE_KEYS:
-        for inner, state in find_states(tree[key]) if isinstance(tree.get(key), dict) else ():
-            is_empty = False
-            yield f"{key}.{inner}".rstrip("."), state
-    if is_empty and any(tree[name].ndim for name in weights):
-        yield "", tree
-    for key, value in tree.items():
-        if isinstance(key, str) and key not in STATE_KEYS and isinstance(value, dict):
-            arrays = {name: array for name, array in value.items() if is_weight(name, array)}
-            if any("." in name and array.ndim for name, array in arrays.items()):
-                yield key, value
+def find_states(tree: dict, path: str = "") -> dict[str, dict[str, np.ndarray]]:
+    """{keys with dots between them: named arrays} of all dictionaries in a file that have some."""
+    named = {name: value for name, value in tree.items() if isinstance(name, str)}
+    arrays = {name: value for name, value in named.items() if isinstance(value, np.ndarray)}
+    states = {path: arrays} if arrays else {}
+    for key, value in named.items():
+        if isinstance(value, dict):
+            states |= find_states(value, f"{path}.{key}".lstrip("."))
+    return states
 
 
 # The formats.
@@ -199,14 +177,11 @@ def read_zip(file: BinaryIO) -> object:
         entries = archive.NameToInfo
         folders = {name.split("/")[0] for name in entries}
         folder = folders.pop() if len(folders) == 1 else ""
-        text = "is a TorchScript archive, which is a program; save model.state_dict()"
-        check(f"{folder}/constants.pkl" not in entries, text)
         text = "is a zip, but not one that torch.save wrote: it has no single data.pkl; unpack it"
         check(f"{folder}/data.pkl" in entries, text)
         marker = f"{folder}/byteorder"
         order = archive.read(marker) if marker in entries else b"little"
-        check(order != b"big", BIG_ENDIAN)
-        check(order == b"little", "has an unknown byte order: {}", order)
+        check(order == b"little", BIG_ENDIAN)
         storages: Storages = {}
         tree = read_pickle(io.BytesIO(archive.read(f"{folder}/data.pkl")), storages)
         for storage in storages.values():
@@ -280,14 +255,12 @@ class Storage:
         self.nbytes = count * get_itemsize(dtype)
         self.arrays: dict[str, np.ndarray] = {}
 
-    def get_array(self, dtype: str, start: int, count: int) -> np.ndarray:
-        """`count` elements from `start`, as a flat array of `dtype`; `fill` reads its values."""
-        itemsize = get_itemsize(self.dtype)
-        size = get_itemsize(dtype)
-        check(start * itemsize % size == 0, "views storage {} at an odd byte", self.key)
+    def get_array(self, dtype: str) -> np.ndarray:
+        """Its elements as a flat array of `dtype`; `fill` reads its values."""
         if dtype not in self.arrays:
-            self.arrays[dtype] = np.empty(self.nbytes // size, DTYPES[dtype][1])
-        return self.arrays[dtype][start * itemsize // size : (start + count) * itemsize // size]
+            count = self.nbytes // get_itemsize(dtype)
+            self.arrays[dtype] = np.empty(count, DTYPES[dtype][1])
+        return self.arrays[dtype]
 
     def fill(self, stream: BinaryIO) -> None:
         """Reads the bytes, which are little-endian, from `stream` into the arrays."""
@@ -315,15 +288,14 @@ Storages = dict[str, Storage]  # {key: storage} of those that the pickles of a f
 class Name(str):
     """A global of a pickle: its dotted name. A call of it runs a function of CALLS."""
 
+    __slots__ = ()  # so it has no state
+
     def __call__(self, *args: object) -> object:
         check(self in CALLS, "calls '{}', which this reader does not build", self)
         for arg in args:
             if isinstance(arg, (type, Unread)):
                 return arg() if isinstance(arg, type) else arg
         return CALLS[self](*args)
-
-    def __setstate__(self, state: object) -> None:
-        check(False, "sets the state of a Name, {}", self)
 
 
 class Unread:
@@ -332,16 +304,13 @@ class Unread:
     name = ""
     why = ""
 
-    def __new__(cls, *args: object) -> "Unread":
-        return super().__new__(cls)
-
     def __call__(self, *args: object) -> "Unread":
         return self
 
     def ignore(self, *values: object) -> None:
-        """Leaves out an item or the state."""
+        """Leaves out arguments, an item or the state."""
 
-    __setstate__ = __setitem__ = append = extend = ignore
+    __init__ = __setstate__ = __setitem__ = append = extend = ignore
 
 
 def create_unread(name: str, why: str) -> type[Unread]:
@@ -362,26 +331,26 @@ class Constant:
         self.value = value
 
     def __setstate__(self, state: object) -> None:
-        """A Parameter of PyTorch 0.3 has a state, which is not needed."""
+        pass
 
 
 def build_tensor(part, offset, shape, strides, *about) -> Constant:
-    """An array of `shape` over a part of a storage: (storage, start, count).
+    """An array of `shape` over the storage that is alone in `part`; a pickle cannot change a tuple.
 
     `about` is: needs a gradient, hooks, in the third version the dtype, and lazy operations. The
     dtype is a Name, by default the storage's; `offset` and `strides` count elements of it.
     """
-    storage, start, count = part
+    (storage,) = part
     dtypes = [value.removeprefix("torch.") for value in about[2:] if isinstance(value, Name)]
     dtype = (*dtypes, storage.dtype)[0]
     check(dtype in DTYPES, "has a tensor of the dtype {}", dtype)
     lazy = [value for value in about[2:] if isinstance(value, dict) and value]
     check(not lazy, "has a lazily negated tensor; save tensor.resolve_neg()")
-    flat = storage.get_array(dtype, start, count)
+    flat = storage.get_array(dtype)
     if 0 in shape:
         return Constant(np.empty(shape, flat.dtype))
     # NumPy checks shape, strides and offset against the buffer, but not if that is empty.
-    check(flat.size, "has a tensor of shape {} in an empty part of storage {}", shape, storage.key)
+    check(flat.size, "has a tensor of shape {} in the empty storage {}", shape, storage.key)
     item = flat.itemsize
     return Constant(np.ndarray(shape, flat.dtype, flat, offset * item, [n * item for n in strides]))
 
@@ -396,12 +365,6 @@ def build_parameter(data: Constant, *about: object) -> Constant:
     return data
 
 
-def build_bytes(text: Union[str, bytes] = "", encoding: str = "latin1") -> bytes:
-    """Bytes, which protocol 2 writes as text of one character for every byte."""
-    check(encoding in ("latin1", "latin-1"), "makes bytes in {}", encoding)
-    return text if isinstance(text, bytes) else text.encode("latin-1")
-
-
 TENSOR_CLASSES = ("torch.Tensor", "torch.nn.parameter.Buffer", "torch.nn.parameter.Parameter")
 CALLS = {  # a name: the function that a call of it runs
     "torch._utils._rebuild_tensor": build_tensor,
@@ -411,23 +374,10 @@ CALLS = {  # a name: the function that a call of it runs
     "torch._utils._rebuild_parameter_with_state": build_parameter,
     "torch._tensor._rebuild_from_type_v2": build_subclass,
     "torch.nn.parameter.Parameter": build_parameter,
-    "torch.autograd.variable.Variable": build_parameter,
-    "torch.Size": tuple,
-    "torch.device": lambda kind, *index: ":".join([kind, *map(str, index)]),
     "collections.OrderedDict": Dict,
-    "collections.Counter": Dict,
-    "collections.defaultdict": lambda *factory: Dict(),
-    "builtins.dict": Dict,
-    "builtins.set": set,
-    "builtins.slice": slice,
-    "builtins.complex": complex,
-    "builtins.bytes": build_bytes,
-    "builtins.bytearray": build_bytes,
-    "_codecs.encode": build_bytes,
 }
 NAMES = {*CALLS, *TENSOR_CLASSES, *STORAGE_TYPES, *(f"torch.{dtype}" for dtype in DTYPES)}
 KEYS = (str, bytes, int, float, bool, type(None))
-VALUES = (*KEYS, complex, slice, set, np.ndarray, Unread)
 
 
 def read_pickle(file: BinaryIO, storages: Storages) -> object:
@@ -441,7 +391,9 @@ def read_pickle(file: BinaryIO, storages: Storages) -> object:
             is_valid = opcode.name not in ("PUT", "LONG_BINPUT") or argument < MAX_MEMO
             check(is_valid, "has a damaged pickle; download it again")
         file.seek(start)
-        return resolve(Unpickler(file, storages).load())
+        unpickler = Unpickler(file, encoding="latin-1")
+        unpickler.storages = storages
+        return resolve(unpickler.load())
     except TorchFileError:
         raise
     except Exception as error:  # pickle and pickletools raise nearly every kind
@@ -467,18 +419,16 @@ def resolve(node: object) -> object:
             if type(key) in KEYS:
                 items[key] = resolve(value)
         return items
-    if not isinstance(node, VALUES):
+    if not isinstance(node, (*KEYS, Unread)):
         name = type(node).__name__
         return create_unread(name, f"holds a {name}, which is not a plain value")()
     return str(node) if isinstance(node, Name) else node
 
 
 class Unpickler(pickle.Unpickler):
-    """Python's unpickler without imports."""
+    """Python's unpickler without imports. It adds the storages of a pickle to `storages`."""
 
-    def __init__(self, file: BinaryIO, storages: Storages):
-        super().__init__(file, encoding="latin-1")
-        self.storages = storages
+    storages: Storages
 
     def find_class(self, module: str, name: str) -> Union[Name, type]:
         symbol = Name(f"{'builtins' if module == '__builtin__' else module}.{name}")
@@ -490,17 +440,15 @@ class Unpickler(pickle.Unpickler):
         text = "refused: it names {}, which this reader does not build; save a dense state dict"
         return create_unread(str(symbol[:200]), text.format(symbol[:200]))
 
-    def persistent_load(self, identity: tuple) -> Union[tuple[Storage, int, int], type]:
-        """(storage, start, count), in elements, of a storage that the pickle names."""
+    def persistent_load(self, identity: tuple) -> Union[tuple[Storage], type]:
+        """The storage that the pickle names, alone in a tuple."""
         word, name, *about = identity
         if isinstance(name, type):
             return name  # a class with its source text, or a storage
         check(word == "storage" and name in STORAGE_TYPES, "has an id that names no storage")
         key, _, count, *view = about
+        check(view in ([], [None]), "has a storage within another; save it by a newer PyTorch")
         storage = self.storages.setdefault(key, Storage(key, STORAGE_TYPES[name], count))
         valid = (storage.dtype, storage.count) == (STORAGE_TYPES[name], count)
         check(valid, "gives storage {} two sizes or dtypes", key)
-        if not view or view[0] is None:
-            return storage, 0, count
-        _, start, count = view[0]  # a storage within another, as PyTorch 0.3 wrote it
-        return storage, start, count
+        return (storage,)

@@ -70,7 +70,7 @@ def test_weights_of_another_network_are_refused_before_any_change(tmp_path):
         load(net, tmp_path / "a.ckpt")
     with pytest.raises(ValueError, match="missing 2.weight, 2.bias"):
         load(nn.SequentialCell(*build_network(5), nn.Dense(5, 1)), tmp_path / "a.ckpt")
-    with pytest.raises(ValueError, match="unknown 1.weight, 1.bias"):
+    with pytest.raises(ValueError, match="unknown 1.weight.*1.bias"):
         load(nn.SequentialCell(nn.Dense(3, 4)), tmp_path / "a.ckpt")
     np.testing.assert_array_equal(net[0].weight.asnumpy(), before)
 

@@ -94,10 +94,3 @@ def test_a_flipped_bit_is_refused_with_the_newest_intact_weights(tmp_path, posit
         load(build_network(), tmp_path / "epoch_012.ckpt")
     with pytest.raises(ValueError, match=f"begin from them with --train.pretrained={good} and"):
         read(tmp_path / "resume.ckpt")
-
-
-def test_integers_are_refused_as_weights(tmp_path):
-    wrong = {**weights_of(build_network()), "1.bias": Tensor(np.ones(2, np.int32))}
-    save(tmp_path / "a.ckpt", wrong)
-    with pytest.raises(ValueError, match="type 1.bias is int32 instead of float32"):
-        load(build_network(), tmp_path / "a.ckpt")

@@ -66,11 +66,11 @@ def test_weights_of_a_loss_beside_the_network_are_dropped():
     ("beside", "message"),
     [
         ({"neck.weight": np.ones(3)},
-         r"unknown neck.weight \(nearest: .*; --key model takes only the weights"),
+         "unknown neck.weight.*; --key model takes only the weights"),
         ({"model.base_model.conv7.weight": np.ones(3)},
          r"unknown base_model.conv7.weight \(nearest: base_model.conv1.weight\)"),
         ({"base_model.conv1.weight": np.ones((16, 3, 7, 7))},
-         "twice base_model.conv1.weight; --key model takes only the weights"),
+         "base_model.conv1.weight twice.*; --key model takes only the weights"),
         (make_source, "the file has several networks, model., ema.: --key chooses one"),
     ],
 )  # fmt: skip
@@ -98,7 +98,7 @@ def test_a_number_without_axes_is_a_weight_unless_it_counts(beside, tmp_path):
 def test_integer_weights_are_refused_with_their_name():
     source = make_source()
     source["base_model.fc.weight"] = source["base_model.fc.weight"].astype(np.int8)
-    with pytest.raises(ValueError, match="quantized, base_model.fc.weight is int8"):
+    with pytest.raises(ValueError, match="base_model.fc.weight is int8"):
         convert_names(source)
 
 
@@ -184,14 +184,12 @@ def test_a_key_chooses_weights_also_by_the_start_of_their_names(tmp_path):
             read_source(path, "emma")
 
 
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [(r"^net\.(\d)=layer\1", ["layer1.weight", "net.a.bias"]), (r"(?=net)=x.", ["x.net.1.weight"])],
-)
-def test_what_matches_in_names_is_replaced(text, names, tmp_path):
+def test_what_matches_in_names_is_replaced_in_the_order_of_the_renamings(tmp_path):
     """The last `=` separates, and what does not match stays."""
     np.savez(tmp_path / "a.npz", **{"net.1.weight": np.ones(1), "net.a.bias": np.ones(1)})
-    assert {*names} <= {*read_source(tmp_path / "a.npz", renames=[text]).arrays}
+    renames = [r"^net\.(\d)=layer\1", r"(?=net)=x.", "layer1=block1"]
+    arrays = read_source(tmp_path / "a.npz", renames=renames).arrays
+    assert {*arrays} == {"block1.weight", "x.net.a.bias"}
 
 
 @pytest.mark.parametrize("text", ["a", "(=b", r"net=\2", "head=b", "net.*=b"])

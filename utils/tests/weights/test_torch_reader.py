@@ -114,7 +114,8 @@ def test_a_checkpoint_becomes_plain_data(file):
         "module.mean": [0, 1, 2],
     }
     assert result.pop("best_prec1").shape == ()
-    left_out = [result.pop(key) for key in ("args", "best_prec5", "history", "swapped")]
+    objects = ["args", "best_prec5", "history", "swapped", "size", "device", "raw", "tags"]
+    left_out = [result.pop(key) for key in (*objects, "pair", "crop")]
     assert {type(value).__name__ for value in left_out} == {"Unread"}
     assert result["optimizer"]["state"][0].pop("momentum_buffer").tolist() == [[1] * 3] * 2
     groups = [{"lr": 0.1, "betas": (0.9, 0.999), "params": [0], "nesterov": True}]
@@ -122,20 +123,14 @@ def test_a_checkpoint_becomes_plain_data(file):
         "epoch": 3,
         "arch": "tsm_resnet50",
         "optimizer": {"state": {0: {"step": 10, "none": None}}, "param_groups": groups},
-        "size": (2, 3),
-        "device": "cuda:1",
         "dtype": "torch.bfloat16",
-        "raw": b"\x00\xff",
-        "tags": {"a", "b"},
-        "pair": 1 - 2j,
-        "crop": slice(1, None, 2),
     }
 
 
 @pytest.mark.parametrize(
     ("file", "words"),
     [
-        ("script.pt", "TorchScript archive"),
+        ("script.pt", "names __torch__"),
         (
             "quantized.pt",
             "is of type torch._utils._rebuild_qtensor; convert it to float32",
@@ -290,10 +285,10 @@ def test_loading_needs_little_more_memory_than_the_tensors_and_no_torch(make, ma
 # Old forms of pickles.
 
 
-def test_python_2_text_and_storages_within_storages_are_read(tmp_path):
-    body = b"}U\x03key" + tensor(storage(view=part(2, 2)), shape=(2,)) + b"s"
+def test_python_2_text_is_read(tmp_path):
+    body = b"}U\x03key" + tensor() + b"s"
     result = load(write_legacy(tmp_path / "a", body, struct.pack("<q", 4) + RAMP))
-    assert result["key"].tolist() == [2, 3]
+    assert result["key"].tolist() == [0, 1, 2, 3]
 
 
 def test_one_untyped_storage_may_have_two_dtypes(tmp_path):
@@ -332,9 +327,9 @@ HOSTILE = [
     (name("torch.Size") + tensor(shape=(1 << 28,), strides=(0,)) + b"R",
      "argument list must be a tuple"),
     (name("torch.FloatStorage") + b")R", "calls 'torch.FloatStorage'"),
-    (name("torch._utils._rebuild_tensor") + b"}b", "sets the state of a Name"),
+    (name("torch._utils._rebuild_tensor") + b"}b", "damaged pickle"),
     (call("torch._tensor._rebuild_from_type_v2", REBUILD, name("torch.Size"), b")N"),
-     "a tensor of class 'torch.Size'"),
+     "names torch.Size"),
     (b"h\x05", "damaged pickle"),
     (plain(1) + b"r\xff\xff\xff\x7f", "damaged pickle"),
     (plain(1) + b"p4194304\n", "damaged pickle"),
@@ -348,15 +343,14 @@ HOSTILE = [
     (b"(" + storage() + storage(count=3) + b"t", "gives storage 0 two sizes or dtypes"),
     (call("torch._utils._rebuild_tensor_v3", *map(plain, ("text", 0, (), (), 0, 0)), FLOAT),
      "damaged pickle"),
-    (tensor(storage(view=part(4, 0))), "an empty part of storage 0"),
-    (tensor(storage(count=0), shape=()), "an empty part of storage 0"),
+    (tensor(storage(view=part(4, 0))), "a storage within another"),
+    (tensor(storage(count=0), shape=()), "the empty storage 0"),
     (tensor(offset=1), "damaged pickle"),
     (tensor(shape=(2,), strides=(4,)), "strides is incompatible"),
     (tensor(offset=3, strides=(-2,)), "strides is incompatible"),
     (viewed("Tensor"), "a tensor of the dtype Tensor"),
-    (viewed("float32", part(1, 8)), "views storage 0 at an odd byte"),
     (tensor(shape=(1,) * 65, strides=(1,) * 65), "damaged pickle"),
-    (call("_codecs.encode", plain("text"), plain("rot13")), "makes bytes"),
+    (call("_codecs.encode", plain("text"), plain("rot13")), "names _codecs.encode"),
     (array("O8", (1,), bytes(8)), "names numpy.core.multiarray._reconstruct"),
     (name("argparse.Namespace") + b")R", "names argparse.Namespace"),
     (b"]q\x00h\x00a", "recursion"),
@@ -415,8 +409,7 @@ NO_SAVE = "not one that torch.save wrote"
 @pytest.mark.parametrize(
     ("write", "words"),
     [
-        (lambda path: write_zip(path, tensor(), {"byteorder": b"middle"}), "byte order"),
-        (lambda path: write_zip(path, tensor(), {"constants.pkl": b""}), "TorchScript"),
+        (lambda path: write_zip(path, tensor(), {"byteorder": b"middle"}), "big-endian"),
         (lambda path: write_records(path, "a/data.pkl", "b/x"), NO_SAVE),
     ],
 )

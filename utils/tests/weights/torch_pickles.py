@@ -35,8 +35,8 @@ def tensor(over=storage(), offset=0, shape=(4,), strides=(1,)) -> bytes:  # noqa
     return call("torch._utils._rebuild_tensor", over, plain(offset), plain(shape), plain(strides))
 
 
-def viewed(kind: str, view=b"") -> bytes:
-    over = storage(kind="torch.storage.UntypedStorage", count=16, view=view)
+def viewed(kind: str) -> bytes:
+    over = storage(kind="torch.storage.UntypedStorage", count=16)
     numbers = b"".join(plain(value) for value in (0, (1,), (1,), False, None))
     return call("torch._utils._rebuild_tensor_v3", over, numbers, name(f"torch.{kind}"))
 
