@@ -64,7 +64,7 @@ from utils.processes import pass_on_signals
 from utils.settings import NetworkConfig, VideoData
 from utils.train.schedule import describe_accuracy, describe_chance
 from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
-from utils.weights.checkpoint_file import check_kind, name_recipe
+from utils.weights.checkpoint_file import check_kind
 from utils.weights.preparation import resolve_checkpoint
 
 TEST = 0.2  # the fractions of a class in the lists of the test and the validation
@@ -81,10 +81,9 @@ def main(
     out: Optional[Path] = None,
     group: str = "",
 ) -> Optional[int]:
-    with name_recipe(recipe or "RECIPE"):
-        weights = Path(resolve_checkpoint(checkpoint)).resolve() if checkpoint else None
-        if weights:
-            check_kind(weights)
+    weights = Path(resolve_checkpoint(checkpoint)).resolve() if checkpoint else None
+    if weights:
+        check_kind(weights)
     source = find_start_recipe(recipe, weights)
     network = source.network
     names = choose_list_names(network)

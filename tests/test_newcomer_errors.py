@@ -40,7 +40,7 @@ SHORT = {
     "COMPLEXITY": "scripts/analysis/complexity.py",
 }
 CONVERT = shlex.quote(f"{ROOT}/scripts/convert_checkpoint.py")
-CONVERSION = f"python {CONVERT} --config_path ", "/tsm_smoke.yaml"
+CONVERSION = f"python {CONVERT} --config_path RECIPE --source "
 # A command, whose first word may be one of SHORT; words of its error.
 # fmt: off
 ERRORS = [
@@ -59,8 +59,8 @@ ERRORS = [
     ("EVAL none.ckpt --run.engine=auto", "error: none.ckpt: no such checkpoint"),
     ("EVAL run/epoch_009.ckpt", "epoch_009.ckpt", "epoch_001.ckpt, epoch_002.ckpt"),
     ("EVAL net.mindir", "net.mindir: its checksum"),
-    ("TRAIN --train.pretrained=resnet.pth --data.train_list=none", *CONVERSION,
-     "--model.first_width=8", "/resnet.pth --target ", "/resnet_pth.ckpt"),
+    ("TRAIN --train.pretrained=resnet.pth --data.train_list=none", CONVERSION,
+     "/resnet.pth --target ", "/resnet_pth.ckpt"),
     ("TRAIN --run.out=/proc/none", "run.out: cannot write /proc/none"),
     ("EXPORT --target net.onnx", "net.onnx", "--format"),
     (f"STREAM {VIDEO} --fps=0", "--fps: must be a number above 0"),

@@ -70,7 +70,6 @@ def run_with_config(own: str, usage: str, main: Callable, *options_of: Callable)
     """Calls `main` as the command line says: a script of the network `own`, or if empty of all."""
     from utils import networks
     from utils.load_config import list_settings, load_config, resolve_yaml
-    from utils.weights.checkpoint_file import name_recipe
 
     names = networks.list_networks()
     records = {name: networks.find_network(name) for name in ([own] if own else names)}
@@ -93,17 +92,16 @@ def run_with_config(own: str, usage: str, main: Callable, *options_of: Callable)
     described = "checkpoint_path" if "checkpoint_path" in options else "source"
     if not path and described not in options:
         raise ValueError("missing --config_path; --help shows the usage")
-    with name_recipe(path or "RECIPE", settings):
-        # A name of published weights becomes their file
-        if weights := options.get("checkpoint_path"):
-            from utils.weights.preparation import resolve_checkpoint  # here: no training needs it
+    # A name of published weights becomes their file
+    if weights := options.get("checkpoint_path"):
+        from utils.weights.preparation import resolve_checkpoint  # here: no training needs it
 
-            options["checkpoint_path"] = type(weights)(resolve_checkpoint(str(weights)))
-        if not path:
-            network, cfg = networks.load_own_config(Path(options[described]), settings)
-        if own and network.name != own:
-            raise ValueError(f"{options[described]} is of {network.name}: use its script")
-        return main(cfg, **options) if own else main(network, cfg, **options)
+        options["checkpoint_path"] = type(weights)(resolve_checkpoint(str(weights)))
+    if not path:
+        network, cfg = networks.load_own_config(Path(options[described]), settings)
+    if own and network.name != own:
+        raise ValueError(f"{options[described]} is of {network.name}: use its script")
+    return main(cfg, **options) if own else main(network, cfg, **options)
 
 
 def run_command(

@@ -44,7 +44,7 @@ from utils.settings import LARGEST, NetworkConfig, Run, VideoData
 from utils.video.images import ArrayFrames
 from utils.video.reader import FrameReader, VideoError
 from utils.video.windows import Window, split_into_windows
-from utils.weights.checkpoint_file import name_recipe, read_checkpoint
+from utils.weights.checkpoint_file import read_checkpoint
 from utils.weights.preparation import resolve_checkpoint
 from utils.weights.published import find_published, list_published
 
@@ -112,8 +112,7 @@ def load(
     overrides = list_overrides(settings, device)
     if checkpoint:
         chosen, cfg = load_recipe(recipe, overrides, network)
-        with name_recipe(recipe, overrides):
-            path = resolve_checkpoint(os.fspath(checkpoint))
+        path = resolve_checkpoint(os.fspath(checkpoint))
     else:
         chosen, cfg, path = load_described(recipe, overrides)
     return build_model(chosen, cfg=cfg, checkpoint=path, labels=labels)
@@ -144,8 +143,7 @@ def load_described(
     entry = find_published(name)
     recipe = ROOT / entry.recipe
     overrides = [*(setting.removeprefix("--") for setting in entry.settings), *overrides]
-    with name_recipe(recipe, overrides):
-        return *load_recipe(recipe, overrides), resolve_checkpoint(name)
+    return *load_recipe(recipe, overrides), resolve_checkpoint(name)
 
 
 @python_errors()

@@ -32,7 +32,6 @@ from utils.log import log
 from utils.messages import escape_control, is_installed
 
 RESUME = "resume.ckpt"
-RECIPE = "--config_path RECIPE"  # in a message, until a command knows it
 # An array of this file only: samples of a step, an update, an epoch, and of the annotation file.
 SAMPLER = "sampler"
 UNREADABLE = "unreadable"
@@ -155,7 +154,7 @@ def check_kind(path: Path, size: int = HEAD) -> bytes:
         script = "scripts/convert_checkpoint.py"
         script = script if is_installed() or Path.cwd() == ROOT else shlex.quote(f"{ROOT / script}")
         files = shlex.join(["--source", str(path), "--target", str(target)])
-        raise ValueError(f"{path}: convert it first: python {script} {RECIPE} {files}")
+        raise ValueError(f"{path}: convert it first: python {script} --config_path RECIPE {files}")
     if kind == "encrypted":
         raise ValueError(
             f"{path}: is encrypted: load it with mindspore.load_checkpoint and its dec_key, and "
@@ -167,18 +166,6 @@ def check_kind(path: Path, size: int = HEAD) -> bytes:
             "is no checkpoint either"
         )
     return data
-
-
-@contextlib.contextmanager
-def name_recipe(recipe: Union[str, os.PathLike], settings: Sequence[str] = ()) -> Iterator[None]:
-    """Inside, the command of `check_head` has this recipe and these `section.key=value`."""
-    try:
-        yield
-    except ValueError as error:
-        if RECIPE not in str(error):
-            raise
-        words = ["--config_path", os.fspath(recipe), *(f"--{setting}" for setting in settings)]
-        raise ValueError(str(error).replace(RECIPE, shlex.join(words))) from None
 
 
 def read_bytes(path: Path, size: int = -1) -> bytes:
